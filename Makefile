@@ -235,6 +235,12 @@ dashboards: build ## Draw the dashboards with Grafana's own panels into docs/ima
 bench: $(READY) ## Figures beside the peers' methods: tables, and JSON lines in out/ (at most 15 minutes)
 	$(PY) -m benchmarks.run
 
+.PHONY: pairs
+pairs: $(READY) ## Decision times and plans of this code beside those of a commit, in pairs (FROM=HEAD~1 INSTANCES=40 ROUNDS=3)
+	$(PY) -m benchmarks.pairs $(or $(FROM),HEAD~1) $(if $(INSTANCES),--instances $(INSTANCES)) \
+	  $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(NODES),--nodes $(NODES)) $(if $(LOADS),--loads $(LOADS)) \
+	  $(if $(CELLS),--cells $(CELLS))
+
 .PHONY: throughput
 throughput: build ## Pods bound per second beside a stock kube-scheduler, on the local cluster (half an hour)
 	$(PY) -m benchmarks.throughput

@@ -13,8 +13,10 @@ from muster.placement.cluster.columns import Ints
 from muster.placement.explain.bounds import by_filling, by_packings, by_sums
 from muster.placement.gang.instance import Counts, Instance
 from muster.placement.limits import Budget
+from muster.placement.model.most_members import most_in_all
 from muster.placement.model.problem import Problem
-from muster.placement.model.solve import Status, feasible, most_members
+from muster.placement.model.solve import feasible
+from muster.placement.model.solver import Status
 from muster.placement.search.classes import REGION, coarse
 
 CHUNK = 8
@@ -154,5 +156,4 @@ def _solved(problem: Problem, region: int, wanted: int | None, budget: Budget) -
     if wanted == sum(problem.need):  # then any solution will do
         status = feasible(problem, budget).status
         return (wanted if status is Status.SOLVED else 0), status is not Status.UNKNOWN
-    counts, decided = most_members(replace(problem, partial=True), budget)
-    return sum(counts or ()), decided
+    return most_in_all(replace(problem, partial=True), budget)

@@ -1,16 +1,13 @@
 """Decide one level: compute the bound, then solve the small core that the bound leaves with CP-SAT.
 
 A guess of the level's value, from the bound upwards, rules out most of the problem. If the core is
-infeasible, the guess is raised; otherwise its solution is the answer. The solver has one worker,
-deterministic time and a fixed seed. The other parameters were measured as the best ones for these models
-(PARAMETERS).
+infeasible, the guess is raised; otherwise its solution is the answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from math import ceil, inf
 
 import numpy as np
@@ -21,49 +18,13 @@ from muster.placement.model.build import build, levels_of
 from muster.placement.model.cp_sat import cp_model
 from muster.placement.model.objective import NODES, SUMS, Level
 from muster.placement.model.problem import FREE, Bools, Ints, Problem, Use, carried_back
-from muster.placement.model.quorum import QuorumRule
+from muster.placement.model.solver import Status, run
 
 GUESSES = (0, 3, 12, 48)
 """Guesses above the bound, in the level's unit. After them comes the largest possible value."""
 
-PARAMETERS = {
-    "num_workers": 1,
-    "random_seed": 0,
-    "cp_model_presolve": False,
-    "cp_model_probing_level": 0,
-    "symmetry_level": 0,
-    "add_cg_cuts": True,
-    "add_mir_cuts": False,
-    "add_zero_half_cuts": False,
-    "add_clique_cuts": False,
-    "add_rlt_cuts": False,
-}
-"""The best of 30 sets on the 123 hardest models of a benchmark (ortools 9.15), with 24 ms for each model.
-
-Without cuts, 4 of the models are not solved in a second. With presolve up to 14 are not.
-"""
-
-FIRST_TRY = 0.03
-"""Deterministic time after which a solve starts again with LINEAR.
-
-With LINEAR a few models that take a second are solved in 20 ms, but most models take a quarter longer.
-"""
-
-LINEAR = {"linearization_level": 2}
-"""Parameters of the second try."""
-
 FEW, MORE = 160, 1.25
 """A higher guess is taken at once if it leaves at most FEW patterns, or MORE times as many as a lower one."""
-
-
-class Status(Enum):
-    """How a solve ended."""
-
-    SOLVED = "solved"
-    INFEASIBLE = "infeasible"
-    """It is proven that nothing fits."""
-    UNKNOWN = "unknown"
-    """The limits ended the search before the answer was known."""
 
 
 class ModelError(Exception):
@@ -217,32 +178,6 @@ def counted_scope(problem: Problem) -> tuple[str | None, int | None]:
     return (scopes[-1], problem.at_most[scopes[-1]]) if scopes else (None, None)
 
 
-def most_members(
-    problem: Problem, budget: Budget, quorum: QuorumRule | None = None
-) -> tuple[tuple[int, ...] | None, bool]:
-    """Return how many members of each role fit, and whether that is proven best; None if the search found
-    nothing.
-
-    First the sum over all roles is as large as possible, then the first role, then the second, and so on.
-    With a quorum, only numbers count with which the gang starts.
-    """
-    variables = build(problem)
-    of_roles = variables.placed if quorum is None else quorum.add(variables)
-    counts: tuple[int, ...] | None = None
-    proven = True
-    roles = range(len(of_roles))
-    for kept in (tuple(roles), *((role,) for role in roles)):
-        placed = cp_model.LinearExpr.sum([of_roles[role] for role in kept])
-        variables.model.maximize(placed)
-        status, solver = _run(variables.model, budget)
-        if status is not Status.SOLVED or solver is None:
-            return counts, status is Status.INFEASIBLE
-        proven &= solver.response_proto.status == cp_model.OPTIMAL
-        counts = tuple(solver.value(variable) for variable in of_roles)
-        variables.model.add(placed >= sum(counts[role] for role in kept))
-    return counts, proven
-
-
 def _in_units(problem: Problem, level: Level) -> tuple[Ints, int]:
     """Return the level's cost in its largest common unit, and the unit."""
     cost = level.cost(problem.patterns)
@@ -352,7 +287,7 @@ def _solve(core: _Core, level: Level | None, unit: int, budget: Budget, lower: f
             if core.upper < inf:
                 variables.model.add(cost <= int(core.upper) * unit)
     with budget.phase("solve"):
-        status, solver = _run(variables.model, budget)
+        status, solver = run(variables.model, budget)
     if solver is None:
         return Solution(status, {})
     solution: Sequence[int] = solver.response_proto.solution
@@ -363,29 +298,3 @@ def _solve(core: _Core, level: Level | None, unit: int, budget: Budget, lower: f
     optimal = solver.response_proto.status == cp_model.OPTIMAL
     best = value if optimal else solver.best_objective_bound
     return Solution(Status.SOLVED, found, value // unit, best / unit)
-
-
-def _run(model: cp_model.CpModel, budget: Budget) -> tuple[Status, cp_model.CpSolver | None]:
-    best: cp_model.CpSolver | None = None
-    for more, limit in (({}, FIRST_TRY), (LINEAR, inf)):
-        if budget.spent:
-            break
-        solver = cp_model.CpSolver()
-        for name, value in (PARAMETERS | more).items():
-            setattr(solver.parameters, name, value)
-        solver.parameters.max_deterministic_time = min(limit, budget.deterministic_time)
-        seconds = budget.seconds()
-        if seconds is not None:
-            solver.parameters.max_time_in_seconds = seconds
-        status = solver.solve(model)
-        budget.spend(solver.response_proto.deterministic_time)
-        if status == cp_model.INFEASIBLE:
-            return Status.INFEASIBLE, None
-        if status == cp_model.OPTIMAL:
-            return Status.SOLVED, solver
-        if status == cp_model.FEASIBLE:
-            best = solver
-        if seconds is not None and solver.wall_time >= seconds:
-            budget.truncated = True
-            break
-    return (Status.SOLVED, best) if best is not None else (Status.UNKNOWN, None)

@@ -136,9 +136,9 @@ def _bounds(
     members = np.arange(most)
     valid = (members >= here.least[:, None]) & (members <= here.cap[:, None])
     every = list(values.values())
-    combined = node_tables.combined(every, valid, nodes)
+    combined = node_tables.combined(every, valid, nodes, exactly=True)
     if combined is None:  # the numbers are too large, so only the first levels are used
-        combined = node_tables.combined(every[:link], valid, nodes)
+        combined = node_tables.combined(every[:link], valid, nodes, exactly=True)
     if combined is None:
         return [((), part) for part in parts]
     table = np.full(here.shape, node_tables.NEVER, np.int64)

@@ -14,8 +14,8 @@ from muster.placement.cluster.topology import INSIDE
 from muster.placement.gang.instance import Counts, Instance
 from muster.placement.gang.packings import packings_on
 from muster.placement.limits import Budget
+from muster.placement.model.most_members import most_members
 from muster.placement.model.quorum import QuorumRule
-from muster.placement.model.solve import most_members
 from muster.placement.search.classes import coarse
 from muster.placement.search.regions import NOWHERE, regions
 from muster.placement.search.single_node import parts_inside

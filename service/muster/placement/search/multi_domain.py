@@ -180,9 +180,11 @@ class Filling:
             TooLargeError: The costs do not fit in one number.
         """
         domains, choices = self.choices.domains, self.choices
-        # One node outweighs everything else.
-        node = node_tables.largest_sum(np.where(cost < NEVER, cost, 0), choices.nodes) + 1
-        if node * (choices.nodes + 1) >= NEVER:
+        # One node outweighs all that plans with the fewest nodes can differ in.
+        valid = cost < NEVER
+        most = node_tables.largest_sum(np.where(valid, cost, 0), choices.nodes)
+        node = most - node_tables.smallest_sum(cost, valid, choices.nodes) + 1
+        if node * (choices.nodes + 1) + most >= NEVER:
             raise TooLargeError
         table, history = self._filled(cost)
         domain_of, nodes = self._at_fewest

@@ -88,19 +88,24 @@ def best_nodes(cost: Ints, need: int, nodes: int) -> tuple[int, Ints] | None:
 class Combined:
     """Several levels as one cost, in which the first level outweighs the rest. `cost` is
     NEVER if not valid.
+
+    A level's value is its `low` for each node, and its `unit` for each step above that. All plans have at
+    least its `least` steps. Each step weighs its `weight`.
     """
 
     cost: Ints
     lows: tuple[int, ...]
     units: tuple[int, ...]
+    least: tuple[int, ...]
     weights: tuple[int, ...]
 
     def parted(self, total: Ints, nodes: Ints) -> list[Ints]:
         """Return the sums of the single levels, given the sum of the cost over `nodes` nodes."""
         found = []
-        for low, unit, weight in zip(self.lows, self.units, self.weights, strict=True):
+        total = total - sum(least * weight for least, weight in zip(self.least, self.weights, strict=True))
+        for low, unit, least, weight in zip(self.lows, self.units, self.least, self.weights, strict=True):
             steps, total = np.divmod(total, weight)
-            found.append(steps * unit + low * nodes)
+            found.append((steps + least) * unit + low * nodes)
         return found
 
 
@@ -110,21 +115,32 @@ def largest_sum(cost: Ints, nodes: int) -> int:
     return int(each[max(0, len(each) - nodes) :].sum())
 
 
-def combined(levels: list[Ints], valid: Bools, nodes: int) -> Combined | None:
+def smallest_sum(cost: Ints, valid: Bools, nodes: int) -> int:
+    """Return the least that valid choices [node, choice] on exactly `nodes` nodes can cost together."""
+    each = np.sort(np.where(valid, cost, NEVER).min(axis=1)[valid.any(axis=1)])
+    return int(each[:nodes].sum())
+
+
+def combined(levels: list[Ints], valid: Bools, nodes: int, *, exactly: bool = False) -> Combined | None:
     """Return one cost for plans with at most `nodes` nodes; None if the numbers do not fit into 64 bits.
 
-    `levels` are arrays [node, choice], and `valid` says which entries count.
+    `levels` are arrays [node, choice], and `valid` says which entries count. If all plans have `exactly` this
+    number of nodes, each level weighs more than those below it can differ. That leaves room for more levels.
     """
     total = np.zeros(valid.shape, np.int64)
-    lows, units, weights, weight = list[int](), list[int](), list[int](), 1
+    parts, weight, most = list[tuple[int, int, int, int]](), 1, 0
     for level in reversed(levels):
         values = level[valid]
         low = int(values.min()) if len(values) else 0
         unit = int(np.gcd.reduce(values - low, initial=0)) or 1
         steps = np.where(valid, (level - low) // unit, 0)
-        total += steps * weight
-        lows, units, weights = [low, *lows], [unit, *units], [weight, *weights]
-        weight *= largest_sum(steps, nodes) + 1
-        if weight > NEVER:
+        largest = largest_sum(steps, nodes)
+        most += largest * weight
+        if most >= NEVER:
             return None
-    return Combined(np.where(valid, total, NEVER), tuple(lows), tuple(units), tuple(weights))
+        total += steps * weight
+        least = smallest_sum(steps, valid, nodes) if exactly else 0
+        parts.append((low, unit, least, weight))
+        weight *= largest - least + 1
+    lows, units, leasts, weights = zip(*reversed(parts), strict=True)
+    return Combined(np.where(valid, total, NEVER), lows, units, leasts, weights)

@@ -13,7 +13,8 @@ from muster.placement.gang.instance import Counts, Instance
 from muster.placement.limits import Budget
 from muster.placement.model.objective import NODES, NVLINK_DOMAINS, WEAKEST_LINK, Level
 from muster.placement.model.problem import Problem, Use, carried, carried_back
-from muster.placement.model.solve import Solution, Status, counted_scope, decide, feasible, nodes_bound
+from muster.placement.model.solve import Solution, counted_scope, decide, feasible, nodes_bound
+from muster.placement.model.solver import Status
 from muster.placement.search.classes import fine, without_equals
 from muster.placement.search.domain_patterns import DomainPlans, domain_plans
 from muster.placement.search.methods import Answer, Counted, Declined, Fine, Partial, Solved, Unknown

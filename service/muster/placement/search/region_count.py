@@ -21,7 +21,8 @@ from muster.placement.limits import Budget
 from muster.placement.model.objective import NODES, Level, parts_level, quality_levels
 from muster.placement.model.problem import FREE, Problem, Use
 from muster.placement.model.shares import shares
-from muster.placement.model.solve import Decided, Status, counted_scope, decide, least, nodes_bound
+from muster.placement.model.solve import Decided, counted_scope, decide, least, nodes_bound
+from muster.placement.model.solver import Status
 from muster.placement.search.classes import REGION, coarse, without_equals
 from muster.placement.search.domain_patterns import domain_problem, first_of_domains
 from muster.placement.search.greedy import greedy

@@ -258,7 +258,7 @@ def best_plan(
 
     def best(chosen: Ints, allowed: Bools, levels: Sequence[Level]) -> Ints | None:
         told = [level for level in levels if level is BEST_FIT or fields[level.field].any()]
-        cost = node_tables.combined([picked(level, chosen) for level in told], allowed, nodes)
+        cost = node_tables.combined([picked(level, chosen) for level in told], allowed, nodes, exactly=True)
         if cost is None:
             raise TooLargeError
         return cheapest(cost.cost) if cheapest else _in_one_region(hopeful, cost.cost, need)

@@ -1,0 +1,72 @@
+"""Run CP-SAT on a model: one worker, deterministic time, a fixed seed. So equal models have equal answers."""
+
+from __future__ import annotations
+
+from enum import Enum
+from math import inf
+
+from muster.placement.limits import Budget
+from muster.placement.model.cp_sat import cp_model
+
+PARAMETERS = {
+    "num_workers": 1,
+    "random_seed": 0,
+    "cp_model_presolve": False,
+    "cp_model_probing_level": 0,
+    "symmetry_level": 0,
+    "add_cg_cuts": True,
+    "add_mir_cuts": False,
+    "add_zero_half_cuts": False,
+    "add_clique_cuts": False,
+    "add_rlt_cuts": False,
+}
+"""The best of 30 sets on the 123 hardest models of a benchmark (ortools 9.15), with 24 ms for each model.
+
+Without cuts, 4 of the models are not solved in a second. With presolve up to 14 are not.
+"""
+
+FIRST_TRY = 0.03
+"""Deterministic time after which a solve starts again with LINEAR.
+
+With LINEAR a few models that take a second are solved in 20 ms, but most models take a quarter longer.
+"""
+
+LINEAR = {"linearization_level": 2}
+"""Parameters of the second try."""
+
+
+class Status(Enum):
+    """How a solve ended."""
+
+    SOLVED = "solved"
+    INFEASIBLE = "infeasible"
+    """It is proven that nothing fits."""
+    UNKNOWN = "unknown"
+    """The limits ended the search before the answer was known."""
+
+
+def run(model: cp_model.CpModel, budget: Budget) -> tuple[Status, cp_model.CpSolver | None]:
+    """Return how the solve ended, and the solver with its solution if there is one."""
+    best: cp_model.CpSolver | None = None
+    for more, limit in (({}, FIRST_TRY), (LINEAR, inf)):
+        if budget.spent:
+            break
+        solver = cp_model.CpSolver()
+        for name, value in (PARAMETERS | more).items():
+            setattr(solver.parameters, name, value)
+        solver.parameters.max_deterministic_time = min(limit, budget.deterministic_time)
+        seconds = budget.seconds()
+        if seconds is not None:
+            solver.parameters.max_time_in_seconds = seconds
+        status = solver.solve(model)
+        budget.spend(solver.response_proto.deterministic_time)
+        if status == cp_model.INFEASIBLE:
+            return Status.INFEASIBLE, None
+        if status == cp_model.OPTIMAL:
+            return Status.SOLVED, solver
+        if status == cp_model.FEASIBLE:
+            best = solver
+        if seconds is not None and solver.wall_time >= seconds:
+            budget.truncated = True
+            break
+    return (Status.SOLVED, best) if best is not None else (Status.UNKNOWN, None)
