@@ -86,6 +86,7 @@ class Case:
     least: int
     roles: dict[str, int] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
+    later: dict[str, int] = field(default_factory=dict)
 
 
 CASES = {
@@ -103,11 +104,11 @@ CASES = {
     "in order: the later ones come late":
         Case("JobSet", {"replicatedJobs": [replicated("driver", 1, 1), replicated("workers", 2, 4)],
                         "startupPolicy": {"startupPolicyOrder": "InOrder"}},
-             1, 1, {"driver": 1, "workers": 0}),
+             1, 1, {"driver": 1, "workers": 0}, later={"workers": 8}),
     "so do those that depend on others":
         Case("JobSet", {"replicatedJobs": [replicated("node", 1, 2),
                                            replicated("launcher", 1, 1, dependsOn=[{"name": "node"}])]},
-             2, 2, {"node": 2, "launcher": 0}),
+             2, 2, {"node": 2, "launcher": 0}, later={"launcher": 1}),
     "each Job has a domain of its own, so its first pod comes alone":
         Case("JobSet", {"replicatedJobs": [replicated("workers", 2, 4)]}, 2, 2,
              annotations={"alpha.jobset.sigs.k8s.io/exclusive-topology": RACK}),
@@ -119,9 +120,10 @@ CASES = {
     "a leader alone": Case("LeaderWorkerSet", lws(1), 1, 1),
     "each group has a domain of its own, so its leader comes alone":
         Case("LeaderWorkerSet", lws(), 1, 1, {"leader": 1, "worker": 0},
-             annotations={"leaderworkerset.sigs.k8s.io/exclusive-topology": RACK}),
+             annotations={"leaderworkerset.sigs.k8s.io/exclusive-topology": RACK}, later={"worker": 3}),
     "workers after a leader that is ready":
-        Case("LeaderWorkerSet", lws(startupPolicy="LeaderReady"), 1, 1, {"leader": 1, "worker": 0}),
+        Case("LeaderWorkerSet", lws(startupPolicy="LeaderReady"), 1, 1, {"leader": 1, "worker": 0},
+             later={"worker": 3}),
     "a PyTorchJob": Case("PyTorchJob", torch(3), 4, 4, {"master": 1, "worker": 3}),
     "an elastic PyTorchJob":
         Case("PyTorchJob", torch(3, elasticPolicy={"minReplicas": 2}), 4, 2, {"master": 1, "worker": 1}),
@@ -133,7 +135,8 @@ CASES = {
              3, 3, {"ps": 2, "worker": 1}),
     "an MPIJob": Case("MPIJob", mpi(), 3, 3, {"launcher": 1, "worker": 2}),
     "an MPIJob whose launcher waits":
-        Case("MPIJob", mpi(launcherCreationPolicy="WaitForWorkersReady"), 2, 2, {"launcher": 0, "worker": 2}),
+        Case("MPIJob", mpi(launcherCreationPolicy="WaitForWorkersReady"), 2, 2, {"launcher": 0, "worker": 2},
+             later={"launcher": 1}),
     "a RayCluster": Case("RayCluster", ray(replicas=3), 4, 4, {"headgroup": 1, "gpus": 3}),
     "of which some must be there":
         Case("RayCluster", ray(replicas=3, minReplicas=1), 4, 2, {"headgroup": 1, "gpus": 1}),
@@ -156,6 +159,7 @@ def test_counts_and_roles(name: str) -> None:
     group = read(case.kind, case.spec, annotations=case.annotations).group
     assert group.causes == ()
     assert (group.size, group.min_member, group.role_min) == (case.size, case.least, case.roles)
+    assert group.role_later == case.later
 
 
 def test_kai_asks_for_placement_on_the_object_and_on_its_parts() -> None:

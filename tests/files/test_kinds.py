@@ -212,6 +212,15 @@ def test_a_job_that_does_not_fit_as_a_whole_takes_nothing(tmp_path: Path) -> Non
     assert gang["status"] == "unplaceable"
 
 
+@pytest.mark.parametrize(("nodes", "status"), [(1, "unplaceable"), (2, "placed")])
+def test_pods_that_come_later_must_fit_as_a_whole_too(nodes: int, status: str, tmp_path: Path) -> None:
+    fields = {"startupPolicy": {"startupPolicyOrder": "InOrder"}, "replicatedJobs": [SMALL, WORKERS]}
+    job_set = made("jobset.x-k8s.io/v1alpha2", "JobSet", "x", fields)
+    file = write(tmp_path, *(node(f"n{number}", 2) for number in range(nodes)), job_set)
+    (gang,) = decisions(file, "--infer-gangs", "on")["gangs"]
+    assert gang["status"] == status
+
+
 def test_a_note_says_what_would_make_the_job_a_gang(tmp_path: Path) -> None:
     file = write(tmp_path, node("a", 8), kubeflow("PyTorchJob", "pytorchReplicaSpecs", Master=1, Worker=3))
     said = decisions(file)

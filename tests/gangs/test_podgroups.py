@@ -20,6 +20,7 @@ from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.settings import Settings
 from muster.gangs.record.gang import Gang
+from muster.gangs.record.partial import is_partially_bound
 from muster.gangs.record.phases import Phase
 from tests.gangs.world import World, foreign, node, pod
 
@@ -206,6 +207,59 @@ def test_the_least_of_each_starts_and_then_as_many_as_fit() -> None:
     world.run("train")
     assert gang(world).phase is Phase.UNPLACEABLE
     assert gang(world).was_complete
+
+
+LATER = replace(
+    GROUP,
+    min_member=1,
+    wishes=Wishes(),
+    role_wishes={"prefill": Wishes(role="prefill"), "decode": Wishes(role="decode")},
+    role_min={"prefill": 1, "decode": 0},
+    role_later={"decode": 3},
+)
+"""As a JobSet in order: decode comes when prefill has started."""
+
+
+def started(gpus: int) -> World:
+    """Return a world in which prefill runs, with this number of GPUs left for decode."""
+    world = World(Settings(settle_s=0)).start(node("a", gpus=gpus + 1))
+    seen(world, LATER)
+    world.see(named("p0", role="prefill"))
+    world.run("train")
+    assert gang(world).was_complete
+    return world
+
+
+def test_members_that_come_later_start_together() -> None:
+    world = started(gpus=3)
+    for number in range(2):
+        world.see(named(f"d{number}", role="decode"))
+        assert gang(world).phase is Phase.COLLECTING
+    assert gang(world).reason == "Waiting for 1 more member of role decode: 2 of 3 are here"
+    assert not is_partially_bound(gang(world))
+    world.see(named("d2", role="decode"))
+    assert sorted(name for name, _ in world.verdict("train").members) == ["d0", "d1", "d2"]
+
+
+def test_members_that_come_later_hold_nothing_while_not_all_fit() -> None:
+    world = started(gpus=2)
+    world.see(*(named(f"d{number}", role="decode") for number in range(3)))
+    assert gang(world).phase is Phase.UNPLACEABLE
+    assert not is_partially_bound(gang(world))
+    world.wait(3600)
+    assert (len(gang(world).group.bound), world.evictions) == (1, [])
+    world.send(inputs.NodeSeen(world.now, node("a", gpus=4)))
+    world.run("train")
+    assert len(gang(world).group.bound) == 4
+
+
+def test_one_of_the_members_that_came_later_is_replaced_alone() -> None:
+    world = started(gpus=3)
+    world.see(*(named(f"d{number}", role="decode") for number in range(3)))
+    world.run("train")
+    world.gone(named("d1", role="decode").uid)
+    world.see(named("d3", role="decode"))
+    assert [name for name, _ in world.verdict("train").members] == ["d3"]
 
 
 def test_all_of_them_start_at_once_where_they_fit() -> None:

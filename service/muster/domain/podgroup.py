@@ -69,6 +69,11 @@ class PodGroup:
     wishes: Wishes = field(default_factory=Wishes)
     role_wishes: Mapping[str, Wishes] = field(default_factory=dict)
     role_min: Mapping[str, int] = field(default_factory=dict)
+    role_later: Mapping[str, int] = field(default_factory=dict)
+    """Role → members that must start together, of roles that come when others have started.
+
+    These roles count once one of their members is there. `role_min` has 0 for them.
+    """
     subgroups: tuple[Subgroup, ...] = ()
     """Scopes for the members of several roles together."""
     role_preferences: tuple[RolePreference, ...] = ()

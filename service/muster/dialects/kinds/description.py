@@ -38,7 +38,8 @@ class Role:
 
     `name` is "" if the kind has no types of pods. `template` is the pod template as it is written, at `path`
     of the object. `pod` makes one pod, from the index of the gang and the index in the role.
-    The controller makes `later` of these pods when others have a node. So no pod waits for them.
+    The controller makes `later` of these pods when others have a node. So no pod of another role waits for
+    them.
     `unit` members in a row are one replica, and 0 means all members. `keys` are KAI's topology keys, which
     hold for each replica.
     """
@@ -54,6 +55,14 @@ class Role:
     keys: Mapping[str, str] = field(default_factory=dict)
     segments_fill: bool = False
     """Whether KAI's segments must fill the role. If they did not, another role's pods would be in them."""
+
+    @property
+    def follows(self) -> bool:
+        """Return whether all pods of the role come later.
+
+        Once one of them is there, `least` of them must start together.
+        """
+        return 0 < self.later == self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +85,8 @@ class Described:
 
     @property
     def least(self) -> int:
-        """Return how many members of one gang must start together."""
-        return sum(role.least for role in self.roles)
+        """Return how many members of one gang must start together at first."""
+        return sum(role.least for role in self.roles if not role.follows)
 
 
 @dataclass(frozen=True, slots=True)

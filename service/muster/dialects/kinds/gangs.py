@@ -145,7 +145,10 @@ class _Reader:
                 preferred_scopes=(whole.preferred,) if whole.preferred else (),
             ),
             role_wishes=wishes,
-            role_min={name: role.least for name, role in named.items()} if len(named) > 1 else {},
+            role_min={name: 0 if role.follows else role.least for name, role in named.items()}
+            if len(named) > 1
+            else {},
+            role_later={name: role.least for name, role in named.items() if role.follows},
             queue=self._queue()[:MAX_QUEUE],
             problems=tuple(self._unheard()),
             causes=tuple(owner.spec.causes),

@@ -44,7 +44,7 @@ def describe(owner: Owner) -> Described:
         jobs = 1 if replicas is None else replicas
         role = _role(owner, number, item, jobs, before)
         if (in_order and number) or item.raw("dependsOn"):
-            role = replace(role, least=0, later=role.count)
+            role = replace(role, later=role.count)
         roles.append(role)
         before += jobs
     if not roles:

@@ -73,23 +73,23 @@ def _role(owner: Owner, types: Fields, field: str, name: str) -> Role:
     return Role(
         kind,
         count,
-        0 if late else count,
+        count,
         spec.raw("template"),
         f"spec.{field}.{name}.template",
         _mpi_pod(owner, kind) if owner.api_version.endswith("v2beta1") else _pod(owner, kind),
-        late,
+        later=count if late else 0,
     )
 
 
 def _share(least: int, roles: list[Role]) -> list[Role]:
     """Share the number that must start among the roles, in their order.
 
-    The workers come last, so fewer of them must start.
+    The workers come last, so fewer of them must start. A launcher that comes later has no share.
     """
     shared = []
     for role in roles:
-        mine = min(role.least, least)
-        least -= mine
+        mine = role.least if role.follows else min(role.least, least)
+        least -= 0 if role.follows else mine
         shared.append(replace(role, least=mine))
     return shared
 

@@ -55,7 +55,7 @@ def describe(owner: Owner) -> Described:
     more = Role(
         WORKER,
         size - 1,
-        0 if late else size - 1,
+        size - 1,
         workers,
         f"{under}.workerTemplate",
         _pod(owner, size, 1),

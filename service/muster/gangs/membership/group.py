@@ -189,7 +189,7 @@ def group_of(
     bound = tuple(sorted((p for p in pods if p.present and p.node), key=lambda p: p.uid))
     unbound = tuple(sorted((p for p in pods if p.present and not p.node), key=lambda p: p.uid))
     succeeded = [pod for pod in pods if pod.succeeded]
-    done, least_of = stated_roles(succeeded), of_object.role_min if of_object is not None else {}
+    done = stated_roles(succeeded)
     oldest = min((pod.created for pod in bound), default=0.0)
     claims = frozenset(pod.claim for pod in unbound or bound if pod.claim is not None)
     counts = (claim.min_member or claim.replicas or 0 for claim in claims)
@@ -209,11 +209,25 @@ def group_of(
         claims=claims,
         owners=owners,
         pod_group=of_object,
-        role_needed={role: members - done[role] for role, members in least_of.items()},
+        role_needed={
+            role: members - done[role] for role, members in _needed_of(of_object, (*bound, *unbound))
+        },
         quorum=quorum,
         ambiguous=ambiguous,
         since=min((since[pod.owner] for pod in unbound), default=oldest),
     )
+
+
+def _needed_of(of_object: PodGroup | None, present: Iterable[Pod]) -> Iterator[tuple[str, int]]:
+    """Yield each role with the members that must start together.
+
+    Those of a role that comes later count once one of them is there.
+    """
+    if of_object is None:
+        return
+    there = stated_roles(present) if of_object.role_later else Counter[str]()
+    for role, members in of_object.role_min.items():
+        yield role, of_object.role_later.get(role, members) if there[role] else members
 
 
 def _as_identity(owners: Collection[str]) -> tuple[str, ...]:
