@@ -14,39 +14,11 @@ import yaml
 from local_cluster.cluster import LocalCluster
 from muster.config_sources import load
 from tests.manifests.applying import connect
+from tests.manifests.comparing import CHECKSUM, comparable
 from tests.manifests.helm import CHART, NAMESPACE, HelmError, given, helm, template
 from tests.manifests.rendering import SCHEDULER_CONFIG, Manifest, one, render
 
-LABELS = {
-    "app.kubernetes.io/part-of",
-    "app.kubernetes.io/managed-by",
-    "app.kubernetes.io/instance",
-    "helm.sh/chart",
-}
-CHECKSUM = "checksum/configuration"
 CRD = "podgroups.scheduling.run.ai"
-
-
-def comparable(objects: list[Manifest]) -> dict[str, Manifest]:
-    """Return the objects by kind, namespace and name, without what only one of the two tools adds."""
-    found = {}
-    for item in json.loads(json.dumps(objects)):
-        metadata = item["metadata"]
-        kept = {key: value for key, value in metadata.pop("labels", {}).items() if key not in LABELS}
-        if kept:
-            metadata["labels"] = kept
-        if item["kind"] == "ConfigMap":
-            metadata["name"] = "-".join(metadata["name"].split("-")[:2])
-            item["data"] = {key: yaml.safe_load(text) for key, text in item["data"].items()}
-        if item["kind"] == "Deployment":
-            pod = item["spec"]["template"]
-            pod["metadata"]["annotations"].pop(CHECKSUM, None)
-            pod["metadata"]["labels"] = {"app.kubernetes.io/name": "muster"}
-            for volume in pod["spec"]["volumes"]:
-                if "configMap" in volume:
-                    volume["configMap"]["name"] = "muster-scheduler"
-        found[f"{item['kind']} {metadata.get('namespace', '')}/{metadata['name']}"] = item
-    return found
 
 
 def test_the_defaults_give_the_objects_of_scheduler_config(rendered: list[Manifest]) -> None:
