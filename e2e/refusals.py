@@ -34,13 +34,13 @@ def refused(scene: Scene, pod: str) -> Iterator[None]:
     try:
         client.post(POLICIES, policy)
         client.post(BINDINGS, policy | {"kind": "ValidatingAdmissionPolicyBinding", "spec": binding})
-        _await(lambda: _refuses(scene, pod), "comes into force")
+        await_policy(lambda: _refuses(scene, pod), "comes into force")
         yield
     finally:
         for path in (f"{BINDINGS}/{name}", f"{POLICIES}/{name}"):
             if client.find(path) is not None:
                 client.delete(path)
-    _await(lambda: not _refuses(scene, pod), "is over")
+    await_policy(lambda: not _refuses(scene, pod), "is over")
 
 
 def _refuses(scene: Scene, pod: str) -> bool:
@@ -55,7 +55,7 @@ def _refuses(scene: Scene, pod: str) -> bool:
     return False
 
 
-def _await(question: Callable[[], bool], what: str) -> None:
+def await_policy(question: Callable[[], bool], what: str) -> None:
     """A policy acts a little after it was written, and no watch tells when."""
     never, deadline = threading.Event(), time.monotonic() + WITHIN_S
     while not question():

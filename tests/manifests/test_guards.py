@@ -27,6 +27,7 @@ def guards(objects: dict[str, Manifest], name: str) -> dict[str, Manifest]:
     return {key: item for key, item in objects.items() if key.endswith(f"/{name}")}
 
 
+DRA = patches_of("docs/dra.md", "A guard against a second allocator")
 CDI = patches_of("docs/security.md", "Annotations of NVIDIA's NRI plugin")
 
 
@@ -46,13 +47,41 @@ def test_the_rule_about_cdi_annotations_can_be_changed(
     assert len(expected) == number
 
 
+def test_the_guard_of_dra_devices_is_the_component(tmp_path: Path) -> None:
+    expected = guards(overlay(tmp_path, "dra-guard"), "muster-dra-guard")
+    chart = comparable(template({"draGuard.drivers": ["gpu.nvidia.com"]}))
+    assert guards(chart, "muster-dra-guard") == expected
+    assert len(expected) == 2
+    assert guards(comparable(template()), "muster-dra-guard") == {}
+
+
+def test_the_guard_of_dra_devices_takes_other_drivers(tmp_path: Path) -> None:
+    expected = guards(overlay(tmp_path, "dra-guard", patches=DRA[0]), "muster-dra-guard")
+    objects = comparable(template({"draGuard.drivers": ["gpu.amd.com", "gpu.nvidia.com"]}))
+    assert guards(objects, "muster-dra-guard") == expected
+    said = expected["ValidatingAdmissionPolicy /muster-dra-guard"]["spec"]["variables"][0]["expression"]
+    assert said == "['gpu.amd.com', 'gpu.nvidia.com']"
+
+
+def test_the_guard_of_dra_devices_names_the_account_of_the_release() -> None:
+    values = {"draGuard.drivers": ["gpu.nvidia.com"]}
+    policies = guards(comparable(template(values, namespace="gpu-scheduling")), "muster-dra-guard")
+    assert "system:serviceaccount:gpu-scheduling:muster" in str(policies)
+
+
 def test_no_namespace_may_be_left_out() -> None:
     binding = comparable(template({"cdiAnnotations.namespaces": []}))[BINDING]
     assert binding["spec"] == {"policyName": "muster-cdi-annotations", "validationActions": ["Deny"]}
 
 
 @pytest.mark.parametrize(
-    ("value", "wrong"), [("cdiAnnotations.guard", "no"), ("cdiAnnotations.namespaces", ["GPU operator"])]
+    ("value", "wrong"),
+    [
+        ("cdiAnnotations.guard", "no"),
+        ("cdiAnnotations.namespaces", ["GPU operator"]),
+        ("draGuard.drivers", ["gpu'] + ['"]),
+        ("draGuard.drivers", "gpu.nvidia.com"),
+    ],
 )
 def test_a_wrong_value_is_refused_by_its_name(value: str, wrong: object) -> None:
     with pytest.raises(HelmError) as refused:
