@@ -29,6 +29,7 @@ LABELS = {
     "gpu.topology/node-agent": "second-endpoint",
 }
 NODE = NodeFacts("a", {"nvidia.com/gpu": 8}, LABELS, links_known=True)
+BY_DRA = replace(NODE, name="b", drivers=frozenset({"gpu.nvidia.com"}))
 SERVED = {
     **{group: frozenset(resources) for group, resources in PART_OF_EVERY.items()},
     "resource.k8s.io/v1": frozenset(PART_OF_EVERY["resource.k8s.io/v1"]) | {"devicetaintrules"},
@@ -41,6 +42,7 @@ GOOD = Facts(
     missing_rights=frozenset(),
     policy=True,
     policy_bound=True,
+    guarded_drivers=frozenset(),
     nodes=(NODE,),
     gpu_drivers=frozenset(),
     gpu_pods={"muster": 3},
@@ -78,6 +80,17 @@ CASES: dict[str, tuple[dict[str, Any], str, Level, tuple[str, ...]]] = {
     "no policy": ({"policy": False}, "admission", Level.ERROR, ("policy muster-allocations",)),
     "a policy without its binding": ({"policy_bound": False}, "admission", Level.ERROR, ("binding",)),
     "nothing is installed": ({"installed": False, "policy": False}, "admission", Level.NOTE, ()),
+    "a DRA driver without its guard": (
+        {"nodes": (NODE, BY_DRA), "guarded_drivers": frozenset({"gpu.other.com"})},
+        "dra-guard", Level.WARNING, ("devices of gpu.nvidia.com,", "component scheduler-config/dra-guard"),
+    ),
+    "a DRA driver before the installation": (
+        {"nodes": (BY_DRA,), "installed": False}, "dra-guard", Level.NOTE, ("draGuard.drivers",),
+    ),
+    "a DRA driver with its guard": (
+        {"nodes": (BY_DRA,), "guarded_drivers": BY_DRA.drivers | {"gpu.other.com"}},
+        "dra-guard", Level.OK, ("only Muster allocates devices of gpu.nvidia.com",),
+    ),
     "no CRD of PodGroups": (
         {"served": without("scheduling.run.ai/v2")}, "podgroups", Level.NOTE, ("crd-podgroup.yaml",),
     ),

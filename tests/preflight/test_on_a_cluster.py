@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from local_cluster.cluster import LocalCluster
 from tests.manifests.applying import apply, connect
@@ -81,6 +82,31 @@ def test_from_an_empty_cluster_to_an_installed_one(cluster: LocalCluster) -> Non
     revoked = run(cluster.kubeconfig)
     assert revoked.returncode == 3
     assert "Muster's account may not" in " ".join(revoked.stdout.split())
+
+
+def test_gpus_of_a_dra_driver_want_their_guard(cluster: LocalCluster) -> None:
+    client: Any = connect(cluster.kubeconfig)
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "dra"}}
+    client.resources.get(api_version="v1", kind="Node").create(node)
+    driver = "gpu.nvidia.com"
+    selector = {"cel": {"expression": f"device.driver == '{driver}'"}}
+    offered = {
+        "DeviceClass": {"extendedResourceName": "nvidia.com/gpu", "selectors": [selector]},
+        "ResourceSlice": {
+            "driver": driver,
+            "nodeName": "dra",
+            "pool": {"name": "dra", "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "gpu-0"}],
+        },
+    }
+    for kind, spec in offered.items():
+        body = {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": "dra"}, "spec": spec}
+        apply(client, body)
+    assert levels(run(cluster.kubeconfig, "-o", "json"))["dra-guard"] in {"note", "warning"}
+    for manifest in yaml.safe_load_all((SCHEDULER_CONFIG / "dra-guard" / "admission.yaml").read_text()):
+        apply(client, manifest)
+    done = run(cluster.kubeconfig)
+    assert f"only Muster allocates devices of {driver}" in " ".join(done.stdout.split())
 
 
 def test_a_user_without_rights_hears_what_was_not_read(cluster: LocalCluster) -> None:

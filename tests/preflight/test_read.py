@@ -7,11 +7,13 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+import yaml
 
 from muster.adapters.kube.client import ApiError, KubeClient
 from muster.adapters.preflight.checks import Level, judge
-from muster.adapters.preflight.read import Reader
+from muster.adapters.preflight.read import ADMISSION, DRA_GUARD, Reader
 from tests.dialects.test_dra import device_class, gpu, piece
+from tests.files.manifests import REPOSITORY
 
 DRA = "/apis/resource.k8s.io/v1"
 
@@ -19,7 +21,7 @@ DRA = "/apis/resource.k8s.io/v1"
 class Server:
     """An API server with one node, whose GPUs a DRA driver publishes. Everything else is not there."""
 
-    def __init__(self, *classes: Any) -> None:
+    def __init__(self, *classes: Any, more: dict[str, Any] | None = None) -> None:
         slices = [msgspec.to_builtins(piece([gpu(0), gpu(1)]))]
         named = [{"name": name} for name in ("deviceclasses", "resourceclaims", "resourceslices")]
         self._objects: dict[str, Any] = {
@@ -30,7 +32,7 @@ class Server:
             "/api/v1/nodes": {"items": [{"metadata": {"name": "n"}, "spec": {}, "status": {}}]},
             f"{DRA}/resourceslices": {"items": slices},
             f"{DRA}/deviceclasses": {"items": [msgspec.to_builtins(each) for each in classes]},
-        }
+        } | (more or {})
 
     async def get(self, what: str, path: str, query: dict[str, str] | None = None) -> bytes:
         if path not in self._objects:
@@ -50,3 +52,36 @@ async def test_gpus_by_dra_count_if_a_class_has_them_as_an_extended_resource(
     (found,) = (finding for finding in judge(facts) if finding.check == "gpus")
     assert found.level is level
     assert ("2 nvidia.com/gpu" if classes else "gpu.nvidia.com") in found.message
+
+
+POLICY = f"{ADMISSION}/validatingadmissionpolicies/{DRA_GUARD}"
+BOUND: dict[str, Any] = {f"{ADMISSION}/validatingadmissionpolicybindings/{DRA_GUARD}": {}}
+
+
+def manifest(expression: str = "") -> dict[str, Any]:
+    """The policy of scheduler-config/dra-guard, with another list of drivers if one is given."""
+    text = (REPOSITORY / "scheduler-config" / "dra-guard" / "admission.yaml").read_text()
+    policy: dict[str, Any] = next(iter(yaml.safe_load_all(text)))
+    if expression:
+        policy["spec"]["variables"][0]["expression"] = expression
+    return policy
+
+
+@pytest.mark.parametrize(
+    ("more", "guarded"),
+    [
+        ({}, set()),
+        ({POLICY: manifest()}, set()),
+        (BOUND, set()),
+        ({POLICY: manifest()} | BOUND, {"gpu.nvidia.com"}),
+        ({POLICY: manifest("['a.com', \"b.com\"]")} | BOUND, {"a.com", "b.com"}),
+        ({POLICY: {"spec": {}}} | BOUND, set()),
+    ],
+    ids=["none", "no binding", "no policy", "as shipped", "others", "another policy of this name"],
+)
+async def test_the_guard_of_dra_devices_names_its_drivers(more: dict[str, Any], guarded: set[str]) -> None:
+    server = Server(device_class(), more=more)
+    facts = await Reader(cast("KubeClient", server)).facts()
+    (node,) = facts.nodes
+    assert len(node.drivers) == 1
+    assert facts.guarded_drivers == guarded

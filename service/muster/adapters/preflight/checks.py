@@ -167,6 +167,22 @@ def admission(facts: Facts) -> Finding:
     )
 
 
+def dra_guard(facts: Facts) -> Finding:
+    """Name DRA drivers of GPUs whose devices other schedulers can allocate too."""
+    drivers = {driver for node in facts.nodes for driver in node.drivers}
+    if not drivers:
+        return Finding("dra-guard", Level.OK, "no GPUs are planned that a DRA driver serves")
+    if open_to_all := sorted(drivers - facts.guarded_drivers):
+        return Finding(
+            "dra-guard",
+            Level.WARNING if facts.installed else Level.NOTE,
+            f"every scheduler can allocate devices of {listed(open_to_all)}, so two pods may get one GPU",
+            "add the component scheduler-config/dra-guard for these drivers, or set draGuard.drivers in the "
+            "chart (docs/dra.md)",
+        )
+    return Finding("dra-guard", Level.OK, f"only Muster allocates devices of {listed(sorted(drivers))}")
+
+
 def pod_groups(facts: Facts) -> Finding:
     """Say which PodGroups can be read."""
     served = [group for group in POD_GROUPS if "podgroups" in facts.served.get(group, frozenset())]
@@ -324,6 +340,7 @@ CHECKS: tuple[Callable[[Facts], Finding], ...] = (
     apis,
     rbac,
     admission,
+    dra_guard,
     pod_groups,
     gpus,
     devices,

@@ -62,12 +62,13 @@ def rights(table: str) -> frozenset[Right]:
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
     """A node. `gpus`: how many a device plugin or a DRA driver offers of each GPU resource. `links_known`: of
-    the GPUs inside it."""
+    the GPUs inside it. `drivers`: the DRA drivers whose devices are its GPUs."""
 
     name: str
     gpus: Mapping[str, int] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     links_known: bool = False
+    drivers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,9 @@ class Facts:
 
     `served`: the resources of each "group/version" that Muster uses, "v1" for the core. `missing_rights`: of
     Muster's account if it is `installed`, else of the user. It is None if the API server does not say.
-    `policy`, `policy_bound`: whether the admission policy and its binding exist. `gpu_drivers`: DRA drivers
-    that seem to publish GPUs, planned or not. `leases_ahead`: nodes whose clock is ahead of the API server's,
+    `policy`, `policy_bound`: whether the admission policy and its binding exist. `guarded_drivers`: DRA
+    drivers whose devices Muster alone may allocate, by another policy. `gpu_drivers`: DRA drivers that seem
+    to publish GPUs, planned or not. `leases_ahead`: nodes whose clock is ahead of the API server's,
     in seconds. `gpu_pods`: live pods with GPUs by their schedulerName.
     """
 
@@ -95,6 +97,7 @@ class Facts:
     missing_rights: frozenset[Right] | None
     policy: bool
     policy_bound: bool
+    guarded_drivers: frozenset[str]
     nodes: tuple[NodeFacts, ...]
     gpu_drivers: frozenset[str]
     gpu_pods: Mapping[str, int]

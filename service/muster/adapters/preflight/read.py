@@ -37,6 +37,8 @@ ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 REVIEWS_AT_ONCE = 8
 PAGE_SIZE = 500
 GPU_RESOURCES = frozenset({*DEFAULTS.gpu_resources, DEFAULTS.gpu_memory})
+DRA_GUARD = "muster-dra-guard"
+QUOTED = re.compile(r"'([^']+)'|\"([^\"]+)\"")
 GPU_DRIVER = re.compile(r"gpu|nvidia|amd\.com")
 ENDED = {"Succeeded", "Failed"}
 
@@ -70,6 +72,7 @@ class Reader:
             missing_rights=await self._missing(installed),
             policy=await self._exists("validatingadmissionpolicies", policy),
             policy_bound=await self._exists("validatingadmissionpolicybindings", binding),
+            guarded_drivers=await self._guarded_drivers(),
             nodes=tuple(_node(node, published.offer(node.metadata.name)) for node in nodes),
             gpu_drivers=frozenset(driver for driver in published.drivers if GPU_DRIVER.search(driver)),
             gpu_pods=_by_scheduler(pods),
@@ -88,6 +91,18 @@ class Reader:
             resources = json.loads(await self._client.get(group, path))["resources"]
             found[group] = frozenset(resource["name"] for resource in resources)
         return found
+
+    async def _guarded_drivers(self) -> frozenset[str]:
+        """Return the drivers that the policy dra-guard names; none if it has no binding."""
+        policy = await self._read(
+            "validatingadmissionpolicies", f"{ADMISSION}/validatingadmissionpolicies/{DRA_GUARD}"
+        )
+        binding = f"{ADMISSION}/validatingadmissionpolicybindings/{DRA_GUARD}"
+        if policy is None or not await self._exists("validatingadmissionpolicybindings", binding):
+            return frozenset()
+        variables = {each["name"]: each["expression"] for each in policy["spec"].get("variables") or ()}
+        quoted = QUOTED.findall(variables.get("drivers", ""))
+        return frozenset(single or double for single, double in quoted)
 
     async def _exists(self, what: str, path: str) -> bool:
         return await self._read(what, path) is not None
@@ -217,6 +232,7 @@ def _node(obj: NodeObject, offer: Offer) -> NodeFacts:
         gpus={name: count for name, count in gpus.items() if count},
         labels=dict(obj.metadata.labels or {}),
         links_known=node.topology.known,
+        drivers=frozenset(device.driver for device in node.devices if device is not None),
     )
 
 
