@@ -163,7 +163,7 @@ def admission(facts: Facts) -> Finding:
         "admission",
         Level.ERROR,
         f"there is no {lacks} muster-allocations: a user who creates pods can claim the GPUs of others",
-        "apply scheduler-config/admission.yaml, or set admissionPolicy in the chart",
+        "apply scheduler-config/admission.yaml, or install the chart again",
     )
 
 
