@@ -41,6 +41,15 @@ def test_other_keys_are_anybodys(guarded: Any) -> None:
     assert not _refused(guarded, {"cdi.k8s.io/main": "a", "nvidia.cdi.k8s.io.example.com/x": "a"})
 
 
+def test_the_number_of_annotations_is_bounded(guarded: Any) -> None:
+    """The API server's time for a policy grows with the square of the keys that the policy looks at."""
+    many = {f"key-{number}": "" for number in range(1000)}
+    assert not _refused(guarded, many)
+    assert "a pod has at most 1,000 annotations" in _refused(guarded, many | {"one": "more"})
+    assert "a pod has at most 1,000 annotations" in _refused(guarded, many | {MAIN: "nvidia.com/gpu=0"})
+    assert REFUSAL in _refused(guarded, {**dict.fromkeys([*many][1:], ""), MAIN: "nvidia.com/gpu=0"})
+
+
 def test_pods_of_the_gpu_operator_may_have_them(guarded: Any) -> None:
     assert not _refused(guarded, {MAIN: "management.nvidia.com/gpu=all"}, "gpu-operator")
 
