@@ -20,6 +20,8 @@ RIGHTS = HERE / "test_rights.py"
 """Last, since it judges what was asked of the API server in all tests before it."""
 
 TIMEOUT_S = 180
+SENT = "members"
+"""What a process of pytest-xdist sends its count as."""
 SHORT = 24
 """Gangs of a stream in `make test`. `make upgrade` asks for more, and for what takes minutes."""
 
@@ -114,7 +116,19 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     return report
 
 
-def pytest_unconfigure() -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A process of pytest-xdist sends what it has counted: its own output goes nowhere."""
+    if (sent := getattr(session.config, "workeroutput", None)) is not None:
+        sent[SENT] = COUNT.as_sent()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add what a process of pytest-xdist has counted; one that crashed has sent nothing."""
+    COUNT.add((getattr(node, "workeroutput", None) or {}).get(SENT, {}))
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
     """The last line of a run with real nodes: how many members were compared with their plan."""
-    if COUNT.checked:
+    if COUNT.checked and not hasattr(config, "workeroutput"):
         print(COUNT)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from e2e.devices.members import Member, gpus_seen, printed
 from e2e.facts import ALLOCATION
@@ -33,6 +33,16 @@ class Count:
     def of(self, path: str) -> int:
         """Return how many members of one path were checked."""
         return self.checked.get(path, 0)
+
+    def as_sent(self) -> dict[str, Any]:
+        """Return what a process of pytest-xdist sends at its end."""
+        return {"checked": dict(self.checked), "wrong": list(self.wrong)}
+
+    def add(self, sent: Mapping[str, Any]) -> None:
+        """Add what another process has counted."""
+        for path, number in sent.get("checked", {}).items():
+            self.checked[path] = self.of(path) + number
+        self.wrong += sent.get("wrong", ())
 
     def __str__(self) -> str:
         listed = f": {'; '.join(self.wrong[:5])}" if self.wrong else ""
