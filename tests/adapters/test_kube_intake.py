@@ -372,28 +372,31 @@ def agent_pod(name: str, node: str, ready: str = "True", **metadata: Any) -> dic
     return made
 
 
+SECOND, AWAY = "second-endpoint", "agent-away"
+
+
 async def test_a_node_has_a_second_endpoint_while_its_agent_is_ready(bench: Bench) -> None:
     """Also during a rolling update, and if the node is seen after its agent."""
     node = gpu_node("node-a", 8)
     node["metadata"]["labels"] = {"gpu.topology/node-agent": "second-endpoint"}
     await bench.sees_node(node)
-    assert not bench.last_node().second_endpoint
+    assert bench.last_node().hands_out == AWAY
     (problem,) = bench.last_node().problems
     assert problem.startswith(
         "the label gpu.topology/node-agent asks for a node agent, and none is ready there"
     )
     await bench.sees_pod(agent_pod("agent-1", "node-a", ready="False"))
-    assert not bench.last_node().second_endpoint
+    assert bench.last_node().hands_out == AWAY
     await bench.sees_pod(agent_pod("agent-1", "node-a"))
-    assert (bench.last_node().second_endpoint, bench.last_node().problems) == (True, ())
+    assert (bench.last_node().hands_out, bench.last_node().problems) == (SECOND, ())
     await bench.sees_pod(agent_pod("agent-2", "node-a"))
     await bench.intake.on_pod(Gone("uid-agent-1"))
-    assert bench.last_node().second_endpoint
+    assert bench.last_node().hands_out == SECOND
     await bench.sees_pod(agent_pod("agent-2", "node-a", deletionTimestamp="2026-11-23T00:00:00Z"))
-    assert not bench.last_node().second_endpoint
+    assert bench.last_node().hands_out == AWAY
     await bench.sees_pod(agent_pod("agent-3", "node-b"))
     await bench.sees_node(node | {"metadata": node["metadata"] | {"name": "node-b"}})
-    assert bench.last_node().second_endpoint
+    assert bench.last_node().hands_out == SECOND
 
 
 @pytest.mark.parametrize(
@@ -404,10 +407,10 @@ async def test_no_other_pod_is_a_node_agent(bench: Bench, metadata: dict[str, An
     node["metadata"]["labels"] = {"gpu.topology/node-agent": "second-endpoint"}
     await bench.sees_node(node)
     await bench.sees_pod(agent_pod("forged", "node-a", **metadata))
-    assert not bench.last_node().second_endpoint
+    assert bench.last_node().hands_out == AWAY
 
 
 async def test_an_agent_that_offers_gpus_itself_is_no_second_endpoint(bench: Bench) -> None:
     await bench.sees_node(gpu_node("node-a", 8))
     await bench.sees_pod(agent_pod("agent-1", "node-a"))
-    assert (bench.last_node().second_endpoint, bench.last_node().problems) == (False, ())
+    assert (bench.last_node().hands_out, bench.last_node().problems) == ("own-choice", ())

@@ -221,7 +221,7 @@ def test_what_a_binding_carries_of_a_slice() -> None:
         "generation": 7,
         "containers": {"c0": [3], "c2": [3]},
         "gpus": [3],
-        "indices": "planned",
+        "indices": "advisory",
         "gpu_mem": {"3": 6},
     }
     del carried[allocation.ALLOCATION], carried[allocation.DECISION]

@@ -41,8 +41,40 @@ def test_what_a_mode_serves(labels: dict[str, str], resources: set[str], problem
 
 def test_an_unknown_word_for_the_node_agent_is_a_problem() -> None:
     node = read(node_object(BOTH, {"gpu.topology/node-agent": "second"}), agent=True)
-    assert not node.second_endpoint
+    assert node.hands_out == "reads-annotations"
     assert node.problems == ("the label gpu.topology/node-agent is 'second', expected second-endpoint",)
+
+
+SECOND = {"gpu.topology/node-agent": "second-endpoint"}
+OWN = {"ack.node.gpu.schedule": "topology"}
+NVIDIA, AMD, ALIYUN = ({f"{vendor}/gpu": "8"} for vendor in ("nvidia.com", "amd.com", "aliyun.com"))
+MEMORY = {"aliyun.com/gpu-mem": "32", "aliyun.com/gpu-count": "2"}
+LISTED = {"gpu.topology/gpu-uuids": "GPU-a,GPU-b,GPU-c,GPU-d,GPU-e,GPU-f,GPU-g,GPU-h"}
+Case = tuple[dict[str, str], dict[str, str], dict[str, str], bool, str]
+HANDED_OUT: dict[str, Case] = {
+    "NVIDIA's device plugin": (NVIDIA, {}, {}, False, "own-choice"),
+    "the same, and an agent that has nothing to do there": (NVIDIA, {}, {}, True, "own-choice"),
+    "a second endpoint": (NVIDIA, SECOND, {}, True, "second-endpoint"),
+    "a second endpoint that is away": (NVIDIA, SECOND, {}, False, "agent-away"),
+    "an agent does not know AMD's device plugin": (AMD, SECOND, {}, True, "own-choice"),
+    "ACK's device plugin": (ALIYUN, OWN, {}, False, "reads-annotations"),
+    "ACK's device plugin for shared GPUs": (MEMORY, {}, {}, False, "reads-annotations"),
+    "an agent that offers GPUs": (ALIYUN, OWN, LISTED, True, "agent"),
+    "an agent that offers memory": (MEMORY, {"ack.node.gpu.schedule": "share"}, LISTED, True, "agent"),
+    "the same, away": (ALIYUN, OWN, LISTED, False, "agent-away"),
+    "ACK's device plugin, and an agent that lists no GPUs": (ALIYUN, OWN, {}, True, "reads-annotations"),
+    "a second endpoint offers none of its own": (ALIYUN, OWN | SECOND, LISTED, True, "reads-annotations"),
+}
+
+
+@pytest.mark.parametrize(
+    ("offered", "labels", "annotations", "agent", "hands_out"), HANDED_OUT.values(), ids=HANDED_OUT.keys()
+)
+def test_what_hands_out_gpus(
+    offered: dict[str, str], labels: dict[str, str], annotations: dict[str, str], agent: bool, hands_out: str
+) -> None:
+    node = read(node_object(offered, labels, annotations=annotations), agent=agent)
+    assert node.hands_out == hands_out
 
 
 def test_what_a_node_offers() -> None:

@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 
 from muster.domain.allocation import ALLOCATION, ASSIGNED, ASSUME_TIME, DECISION, GROUP
+from muster.domain.node import HandsOut
 from muster.gangs.messages.calls import BindingFate, GivenBack, PlanRef, StaleError
+from muster.gangs.messages.inputs import NodeSeen
 from muster.gangs.messages.instructions import EventReason, Outcome
 from tests.gangs.world import TRACE_ID, WALL_NS, World, foreign, node, pod, stand, wishing
 
@@ -58,7 +60,7 @@ def test_permit_says_what_each_binding_carries_and_says_it_again() -> None:
         "generation": world.verdict().generation,
         "containers": {"x": [0], "y": [1]},
         "gpus": [0, 1],
-        "indices": "planned",
+        "indices": "advisory",
     }
     assert (first[GROUP], first[ASSIGNED], first[ASSUME_TIME]) == ("0,1", "false", str(WALL_NS))
     assert json.loads(first[DECISION])["domain"]
@@ -67,22 +69,60 @@ def test_permit_says_what_each_binding_carries_and_says_it_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("resource", "second_endpoint", "indices"),
+    ("resource", "hands_out", "exact"),
     [
-        ("nvidia.com/gpu", True, "planned"),
-        ("nvidia.com/gpu", False, "advisory"),
-        ("amd.com/gpu", True, "advisory"),
-        ("aliyun.com/gpu", False, "planned"),
+        ("nvidia.com/gpu", HandsOut.DRA, True),
+        ("nvidia.com/gpu", HandsOut.SECOND_ENDPOINT, True),
+        ("nvidia.com/gpu", HandsOut.AGENT_AWAY, False),
+        ("nvidia.com/gpu", HandsOut.OWN_CHOICE, False),
+        ("nvidia.com/gpu", HandsOut.AGENT, False),
+        ("amd.com/gpu", HandsOut.SECOND_ENDPOINT, False),
+        ("amd.com/gpu", HandsOut.OWN_CHOICE, False),
+        ("aliyun.com/gpu", HandsOut.AGENT, True),
+        ("aliyun.com/gpu", HandsOut.AGENT_AWAY, False),
+        ("aliyun.com/gpu", HandsOut.READS_ANNOTATIONS, False),
+        ("aliyun.com/gpu", HandsOut.SECOND_ENDPOINT, False),
     ],
 )
-def test_a_binding_says_whether_its_gpus_are_exact(
-    resource: str, second_endpoint: bool, indices: str
-) -> None:
-    offered = frozenset({resource})
-    world = World().start(node("a", gpu_resources=offered, second_endpoint=second_endpoint))
+def test_a_binding_says_whether_its_gpus_are_exact(resource: str, hands_out: HandsOut, exact: bool) -> None:
+    world = World().start(node("a", gpu_resources=frozenset({resource}), hands_out=hands_out))
     world.see(*(pod(f"p{i}", gpu_resource=resource) for i in (0, 1)))
     world.reserve()
-    assert json.loads(world.permit().annotations[0][ALLOCATION])["indices"] == indices
+    carried = world.permit().annotations[0]
+    assert json.loads(carried[ALLOCATION])["indices"] == ("planned" if exact else "advisory")
+    inexact = {"exact": False, "not_exact_nodes": 1, "not_exact": ["a"]}
+    assert (inexact.items() <= json.loads(carried[DECISION]).items()) is not exact
+    assert ("exact" in json.loads(carried[DECISION])) is not exact
+    assert world.events[-1].message.endswith("; containers on a may get other GPUs") is not exact
+
+
+@pytest.mark.parametrize(
+    ("containers", "unhealthy", "exact"),
+    [
+        ((("main", 4),), 0, True),
+        ((("main", 2), ("other", 2)), 0, False),
+        ((("main", 3),), 0, False),
+        ((("main", 4),), 1 << 4, False),
+    ],
+    ids=["one container", "two containers", "an init container asks for more", "a GPU is unhealthy"],
+)
+def test_a_container_that_takes_all_gpus_of_a_node_gets_the_planned_ones(
+    containers: tuple[tuple[str, int], ...], unhealthy: int, exact: bool
+) -> None:
+    world = World().start(node("a", 5 if unhealthy else 4, unhealthy=unhealthy))
+    world.see(pod("p", of=1, gpus=4, container_gpus=containers))
+    world.reserve()
+    carried = world.permit().annotations[0]
+    assert json.loads(carried[ALLOCATION])["indices"] == ("planned" if exact else "advisory")
+    assert ("exact" in json.loads(carried[DECISION])) is not exact
+
+
+def test_an_agent_that_goes_before_permit_is_not_counted_on() -> None:
+    world = World().start(node("a", hands_out=HandsOut.SECOND_ENDPOINT))
+    world.see(*PAIR)
+    world.reserve()
+    world.send(NodeSeen(world.now, node("a", hands_out=HandsOut.AGENT_AWAY)))
+    assert json.loads(world.permit().annotations[0][ALLOCATION])["indices"] == "advisory"
 
 
 def test_those_that_are_not_placed_are_not_told_that_they_are() -> None:

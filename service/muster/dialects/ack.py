@@ -20,6 +20,8 @@ ALIYUN_GPU = "aliyun.com/gpu"
 DEFAULT, TOPOLOGY, DISABLED = "default", "topology", "disabled"
 SHARING = ("share", "cgpu")
 """Without isolation of memory, and with it: the planner makes no difference."""
+OFFERED = (TOPOLOGY, *SHARING)
+"""With these a node agent offers the GPUs itself."""
 
 _COUNT_EXPECTED = 'the number of all replicas, masters and workers together: "1", "2", …'
 

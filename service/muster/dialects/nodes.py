@@ -14,8 +14,8 @@ from muster.dialects.dra_offer import Offer
 from muster.dialects.objects import NodeObject
 from muster.dialects.reading import NAME_PATTERN, natural, positive
 from muster.dialects.settings import DEFAULTS, SECOND_ENDPOINT, Settings
-from muster.domain.allocation import MAX_BYTES, MAX_GPUS
-from muster.domain.node import Device, Node, Resources, Taint
+from muster.domain.allocation import FOLLOWED_RESOURCE, MAX_BYTES, MAX_GPUS, SECOND_RESOURCE
+from muster.domain.node import Device, HandsOut, Node, Resources, Taint
 from muster.domain.topology import GpuTopology, bits
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ def read(
         devices=devices,
         attribute_groups=dra_offer.groups(offer, devices) if devices else {},
         machine=reader.machine,
-        second_endpoint=reader.second_endpoint(agent),
+        hands_out=reader.hands_out(served, bool(devices), agent),
         problems=tuple(reader.problems),
     )
 
@@ -141,8 +141,26 @@ class _Reader:
         self.problems.extend(problems)
         return devices, tainted
 
-    def second_endpoint(self, agent: bool) -> bool:
-        """Return whether a node agent is a second endpoint for the GPUs of NVIDIA's device plugin."""
+    def hands_out(self, served: frozenset[str], devices: bool, agent: bool) -> HandsOut:
+        """Return what decides which GPUs a container gets. `served`: the resources of GPUs; `devices`: a DRA
+        driver serves them; `agent`: a node agent is ready.
+
+        An agent that offers GPUs itself has listed them. Without the list another device plugin serves them.
+        """
+        second = self._asks_for_second_endpoint(agent)
+        if devices:
+            return HandsOut.DRA
+        if second and SECOND_RESOURCE in served:
+            return HandsOut.SECOND_ENDPOINT if agent else HandsOut.AGENT_AWAY
+        if not served & {FOLLOWED_RESOURCE, self._settings.gpu_memory}:
+            return HandsOut.OWN_CHOICE
+        listed = bool(self.annotations.get(self._settings.gpu_uuids))
+        if second or not listed or self.labels.get(self._settings.ack_node_mode) not in ack.OFFERED:
+            return HandsOut.READS_ANNOTATIONS
+        return HandsOut.AGENT if agent else HandsOut.AGENT_AWAY
+
+    def _asks_for_second_endpoint(self, agent: bool) -> bool:
+        """Return whether a node agent is to be a second endpoint for the GPUs of NVIDIA's device plugin."""
         key = self._settings.node_agent
         said = self.labels.get(key)
         if said is None:
@@ -152,7 +170,7 @@ class _Reader:
         elif not agent:
             asks = f"the label {key} asks for a node agent, and none is ready there"
             self.problems.append(f"{asks}: containers may get other GPUs than planned")
-        return said == SECOND_ENDPOINT and agent
+        return said == SECOND_ENDPOINT
 
     def gpu_count(self, counts: Mapping[str, int], memory: int) -> int:
         """Return the node's GPUs; by label where its allocatable has `memory` of them alone.
@@ -162,7 +180,7 @@ class _Reader:
         listed = self.annotations.get(self._settings.gpu_uuids, "")[:MAX_BYTES]
         gpus = min(listed.count(",") + 1, MAX_GPUS) if listed else 0
         mode = self.labels.get(self._settings.ack_node_mode)
-        if gpus and not (counts or memory) and mode in (ack.TOPOLOGY, *ack.SHARING):
+        if gpus and not (counts or memory) and mode in ack.OFFERED:
             self.problems.append(
                 f"the node agent lists {gpus} GPUs, and the kubelet offers none of them: does the agent run?"
             )

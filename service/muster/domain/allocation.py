@@ -8,7 +8,8 @@ sides stand here so that they cannot drift apart.
                               of a DRA driver's also "devices":["gpu.nvidia.com/node-a/gpu-0", …], in order
     gpu.topology/decision    {"scope":"node","domain":"node a","bandwidth_gb_per_s":50.0,"ring_gb_per_s":50.0,
                               "optimal":true,"gap":null,"needed":2,"left_out":0,"newest":1700000000.0,
-                              "trace_id":"4bf9…"}, where needed, left_out and newest are the `Batch`
+                              "trace_id":"4bf9…"}, where needed, left_out and newest are the `Batch`. If
+                              members may get other GPUs, "exact":false,"not_exact_nodes":1,"not_exact":["a"]
     gpu.topology/devices     {"version":1,"gpus":[3]}, not by the Binding: what a node agent found instead
     ALIYUN_COM_GPU_GROUP, …_ASSIGNED, …_ASSUME_TIME     for the gputopology device plugin: whole GPUs
     ALIYUN_COM_GPU_MEM_IDX, …_DEV, …_POD, …_ASSIGNED, …_ASSUME_TIME, scheduler.framework.gpushare.allocation
@@ -61,7 +62,7 @@ RESERVED_KEYS = (
 """Only the scheduler may write these: an unbound pod that has one is refused."""
 
 FOLLOWED_RESOURCE = "aliyun.com/gpu"
-"""Its device plugin gives the container the GPUs that the annotation names; the others choose themselves."""
+"""Its device plugin reads the annotation; those of other resources choose themselves."""
 SECOND_RESOURCE = "nvidia.com/gpu"
 """A node agent may be a second endpoint for it, and then gives the planned GPUs."""
 
@@ -70,6 +71,8 @@ MAX_GPUS = 256
 """GPUs of one node that are believed: no index at or above it is read, no wider node is modelled."""
 MAX_MEMBERS = 2**31
 """Of a gang: more are not believed. Annotations of a pod that its user bound may say anything."""
+MAX_NAMED = 16
+"""Nodes that a decision names."""
 MAX_SECONDS = 2.0**40
 """Since the epoch; what is later, infinite or no number is not believed."""
 MAX_BYTES = 16 * 1024
@@ -85,7 +88,7 @@ def write(
     gpu_memory: tuple[int, ...] = (),
     devices: tuple[str, ...] = (),
     *,
-    second_endpoint: bool = False,
+    exact: bool = False,
 ) -> dict[str, str]:
     """Return the annotations of one member's Binding, all but their time.
 
@@ -93,28 +96,27 @@ def write(
 
     `generation` and `decision` (`write_decision`) are the plan's; `gpu_memory`: what each GPU of its node
     offers in slices, in GiB (`Node.gpu_memory`); `devices`: what a DRA driver gives it, as
-    driver/pool/name in the order of its GPUs; `second_endpoint`: as in Node.
+    driver/pool/name in the order of its GPUs; `exact`: containers get these GPUs (`exactness.is_exact`).
     """
     values = {DECISION: decision}
     if not place.gpus:
         return values
-    # Both device plugins of aliyun follow the annotation, and claims name devices. Others choose themselves.
-    followed = bool(place.units) or pod.gpu_resource == FOLLOWED_RESOURCE
-    exact = followed or bool(devices) or (second_endpoint and pod.gpu_resource == SECOND_RESOURCE)
     values[ALLOCATION] = _allocation(pod, place, generation, exact, devices)
     if place.units:
         return values | _shared(pod, place, gpu_memory)
-    if followed:
+    if pod.gpu_resource == FOLLOWED_RESOURCE:
         values[GROUP] = _listed(place.gpus)
         values[ASSIGNED] = "false"
     return values
 
 
-def write_decision(plan: Placed, batch: Batch, trace_id: str = "") -> str:
+def write_decision(plan: Placed, batch: Batch, trace_id: str = "", not_exact: tuple[str, ...] = ()) -> str:
     """Return what the plan's members carry alike.
 
-    `trace_id`: of the trace that shows the decision, "" for none.
+    `trace_id`: of the trace that shows the decision, "" for none. `not_exact`: nodes where members may get
+    other GPUs than planned; the first of them are named.
     """
+    inexact = {"exact": False, "not_exact_nodes": len(not_exact), "not_exact": not_exact[:MAX_NAMED]}
     return _json(
         {
             "scope": plan.scope_reached,
@@ -125,6 +127,7 @@ def write_decision(plan: Placed, batch: Batch, trace_id: str = "") -> str:
             "gap": plan.gap,
             **asdict(batch),
             **({"trace_id": trace_id} if trace_id else {}),
+            **(inexact if not_exact else {}),
         }
     )
 

@@ -17,6 +17,24 @@ class TaintEffect(StrEnum):
     NO_EXECUTE = "NoExecute"
 
 
+class HandsOut(StrEnum):
+    """What decides on a node which GPUs a container gets, and so whether they are the planned ones.
+
+    `DRA`: a claim names the devices. `AGENT`: the node agent offers the GPUs. `SECOND_ENDPOINT`: it chooses
+    among those of NVIDIA's device plugin. With these three containers get the planned GPUs.
+    `READS_ANNOTATIONS`: a device plugin that finds a pod's plan by its amount, so that equal pods may swap.
+    `OWN_CHOICE`: a device plugin that knows no plan. `AGENT_AWAY`: a node agent is to decide, and none is
+    ready.
+    """
+
+    DRA = "dra"
+    AGENT = "agent"
+    SECOND_ENDPOINT = "second-endpoint"
+    READS_ANNOTATIONS = "reads-annotations"
+    OWN_CHOICE = "own-choice"
+    AGENT_AWAY = "agent-away"
+
+
 @dataclass(frozen=True, slots=True)
 class Taint:
     """A taint of a node, as Kubernetes has it."""
@@ -112,7 +130,7 @@ class Node:
     GPUs that agree on it, as bit masks. A GPU without the attribute is in none of them. Attributes on which
     no two GPUs agree are left out.
     `machine` is the type of the machine ("ecs.sccgn6.24xlarge"), for readers: nothing is planned by it.
-    `second_endpoint`: a node agent gives containers the planned GPUs of NVIDIA's device plugin.
+    `hands_out`: what decides which of the node's GPUs a container gets.
     `allocatable` has no GPUs in it. `problems` are sentences about what could not be read (a broken
     GPU_TOPOLOGY): the node is used without it.
     """
@@ -131,7 +149,7 @@ class Node:
     devices: tuple[Device | None, ...] = ()
     attribute_groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     machine: str = ""
-    second_endpoint: bool = False
+    hands_out: HandsOut = HandsOut.OWN_CHOICE
     problems: tuple[str, ...] = ()
 
 

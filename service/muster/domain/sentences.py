@@ -86,8 +86,11 @@ def _more_free(resource: str, amount: int, nodes: tuple[tuple[str, int], ...]) -
     return " and ".join([*listed, *(f"{number(resource, n)} on {node}" for node, n in rest)])
 
 
-def placed_sentence(placed: Placed, request: Request | None = None) -> str:
-    """Where it goes: "2 of 2 members on node a: GPUs 0,3 (NV2, 50 GB/s modelled), proven optimal"."""
+def placed_sentence(placed: Placed, request: Request | None = None, not_exact: Sequence[str] = ()) -> str:
+    """Where it goes: "2 of 2 members on node a: GPUs 0,3 (NV2, 50 GB/s modelled), proven optimal".
+
+    `not_exact`: nodes where containers may get other GPUs than these.
+    """
     of = f"{len(placed.members)} of {request.size if request else len(placed.members)} members"
     gpus: dict[str, Counter[int]] = {}
     for member in placed.members:
@@ -98,16 +101,17 @@ def placed_sentence(placed: Placed, request: Request | None = None) -> str:
         where = f"on node {node}{': ' + _gpus(indices) if indices else ''}"
     else:
         inside = f" in {placed.domain}" if placed.domain else ""
-        listed = [
+        shares = [
             f"{node} ×{members[node]}{' ' + _gpus(indices) if indices else ''}"
             for node, indices in gpus.items()
         ]
-        where = f"on {len(gpus)} nodes{inside}: {'; '.join(listed[:LISTED])}{and_more(len(listed))}"
+        where = f"on {len(gpus)} nodes{inside}: {'; '.join(shares[:LISTED])}{and_more(len(shares))}"
     waiting = request.size - len(placed.members) if request else 0
     wait = f"; {waiting} {plural_verb('wait', waiting)}" if waiting else ""
     missed = request.preferred_scopes if request and not placed.objective.preferred_reached else ()
     miss = (f"; no preferred scope holds them ({', '.join(missed)})" if missed else "") + _missed(placed)
-    return _cut(f"{of} {where}{_link(placed)}, {_proof(placed)}{_unknown(placed)}{wait}{miss}")
+    other = f"; containers on {listed(not_exact)} may get other GPUs" if not_exact else ""
+    return _cut(f"{of} {where}{_link(placed)}, {_proof(placed)}{_unknown(placed)}{other}{wait}{miss}")
 
 
 def unhealthy_sentence(gpus: int, pods: Sequence[str]) -> str:

@@ -41,6 +41,8 @@ class Nodes:
         if isinstance(given, inputs.NodeSeen):
             self.report_problems(given.node)
             if before is not None and _equal_for_plans(before, given.node):
+                if before.hands_out is not given.node.hands_out:
+                    self._say_anew(name)
                 return
         for gang in self._planned_on(name):
             plans.withdraw(state, gang, Trigger.NODE_CHANGED, f"node {name} {what}", given.now)
@@ -80,6 +82,12 @@ class Nodes:
                         why = f"others took what it was to have on node {name}"
                         plans.withdraw(self._state, gang, Trigger.NODE_CHANGED, why, now)
 
+    def _say_anew(self, node: str) -> None:
+        """Let plans on the node say anew whether its GPUs are exact."""
+        for gang in self._planned_on(node):
+            if gang.plan is not None:
+                gang.plan.annotations = None
+
     def _planned_on(self, node: str) -> list[Gang]:
         """Return the gangs with a plan on the node that is not permitted yet."""
         keys = {
@@ -98,7 +106,7 @@ def _moved(before: Node | None, after: Node | None) -> bool:
 
 def _equal_for_plans(before: Node, after: Node) -> bool:
     """Return whether plans are not affected: only its agent came or went, or other problems are reported."""
-    return replace(before, second_endpoint=after.second_endpoint, problems=after.problems) == after
+    return replace(before, hands_out=after.hands_out, problems=after.problems) == after
 
 
 def _bears_on_constraints(before: Node | None, after: Node | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from muster.domain import allocation
+from muster.domain import allocation, exactness
 from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.pod import Pod
 from muster.domain.sentences import placed_sentence
@@ -113,7 +113,8 @@ def _permit(state: State, gang: Gang, plan: Plan, now: float, wall_ns: int) -> P
     )
     bindings.gang_permitted(state, gang, plan, answer, now)
     # Other members of an elastic gang may be left, which are not placed.
-    state.publisher.emit(gang, EventReason.PLACED, placed_sentence(plan.placed, plan.request), plan.members)
+    said = placed_sentence(plan.placed, plan.request, _not_exact(state, plan))
+    state.publisher.emit(gang, EventReason.PLACED, said, plan.members)
     return answer
 
 
@@ -234,7 +235,8 @@ def _candidates(state: State, place: MemberPlacement, nodes: tuple[str, ...]) ->
 def _annotations(state: State, plan: Plan) -> tuple[dict[str, str], ...]:
     """Return what each member's Binding carries, except for the time."""
     places, nodes = plan.places, state.ledger.nodes
-    decision = allocation.write_decision(plan.placed, plan.batch, plan.trace_id)
+    not_exact = _not_exact(state, plan)
+    decision = allocation.write_decision(plan.placed, plan.batch, plan.trace_id, not_exact)
     return tuple(
         allocation.write(
             plan.pods[uid],
@@ -243,10 +245,16 @@ def _annotations(state: State, plan: Plan) -> tuple[dict[str, str], ...]:
             decision,
             nodes[places[uid].node].gpu_memory,
             _devices(state, places[uid]),
-            second_endpoint=nodes[places[uid].node].second_endpoint,
+            exact=exactness.is_exact(nodes[places[uid].node], plan.pods[uid], places[uid]),
         )
         for uid in plan.order
     )
+
+
+def _not_exact(state: State, plan: Plan) -> tuple[str, ...]:
+    """Return the nodes where members may get other GPUs than planned."""
+    nodes, places = state.ledger.nodes, plan.places
+    return exactness.not_exact((nodes[places[uid].node], plan.pods[uid], places[uid]) for uid in plan.order)
 
 
 def _refusing_node(state: State, plan: Plan) -> str:

@@ -1,0 +1,79 @@
+"""Whether containers get the planned GPUs, or may get others of their node, and which nodes are not exact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from muster.domain.allocation import FOLLOWED_RESOURCE, SECOND_RESOURCE
+from muster.domain.decision import MemberPlacement
+from muster.domain.node import HandsOut, Node
+from muster.domain.pod import Pod
+from muster.domain.words import listed
+
+WHYS = (HandsOut.OWN_CHOICE, HandsOut.READS_ANNOTATIONS, HandsOut.AGENT_AWAY)
+"""What makes a node's GPUs not exact."""
+_NAMED = 2
+"""Nodes that the note names for each reason."""
+_CLAUSES = {
+    HandsOut.OWN_CHOICE: "the device plugin chooses on",
+    HandsOut.READS_ANNOTATIONS: "the device plugin may swap those of equal pods on",
+    HandsOut.AGENT_AWAY: "no node agent is ready on",
+}
+
+
+def is_exact(node: Node, pod: Pod, place: MemberPlacement) -> bool:
+    """Return whether the member's containers get the planned GPUs of its node."""
+    shared = bool(place.units)
+    match node.hands_out:
+        case HandsOut.DRA:
+            return True
+        case HandsOut.AGENT if shared or pod.gpu_resource == FOLLOWED_RESOURCE:
+            return True
+        case HandsOut.SECOND_ENDPOINT if not shared and pod.gpu_resource == SECOND_RESOURCE:
+            return True
+    return not place.gpus or _leaves_no_choice(node, pod, place)
+
+
+def not_exact(members: Iterable[tuple[Node, Pod, MemberPlacement]]) -> tuple[str, ...]:
+    """Return the names of the nodes where members may get other GPUs than planned."""
+    return tuple(sorted({node.name for node, pod, place in members if not is_exact(node, pod, place)}))
+
+
+def why_not(node: Node) -> HandsOut | None:
+    """Return what makes the node's GPUs not exact; None if they are, or if no GPUs are planned
+    there.
+
+    A node with one GPU leaves no choice.
+    """
+    plannable = bool(node.gpu_resources or node.gpu_memory) and node.topology.gpu_count > 1
+    return node.hands_out if plannable and node.hands_out in WHYS else None
+
+
+def nodes_by_why(nodes: Iterable[Node]) -> dict[HandsOut, list[str]]:
+    """Return the names of the nodes whose GPUs are not exact, by what makes them so."""
+    found: dict[HandsOut, list[str]] = {why: [] for why in WHYS}
+    for node in nodes:
+        if (why := why_not(node)) is not None:
+            found[why].append(node.name)
+    return found
+
+
+def notes(nodes: Iterable[Node]) -> list[str]:
+    """Return one sentence about all nodes whose GPUs are not exact; none if all are."""
+    with_gpus = [node for node in nodes if node.topology.gpu_count]
+    by_why = nodes_by_why(with_gpus)
+    inexact = sum(map(len, by_why.values()))
+    if not inexact:
+        return []
+    clauses = [f"{_CLAUSES[why]} {listed(sorted(names), _NAMED)}" for why, names in by_why.items() if names]
+    return [
+        f"on {inexact} of {len(with_gpus)} nodes with GPUs containers may get other GPUs than planned: "
+        f"{'; '.join(clauses)} (docs/devices.md says how to get the planned ones)"
+    ]
+
+
+def _leaves_no_choice(node: Node, pod: Pod, place: MemberPlacement) -> bool:
+    """Return whether one container gets all GPUs of the node, and all of them are sound."""
+    units = [number for _, number in pod.container_gpus if number]
+    alone = len(units) == 1 and (bool(place.units) or units[0] == len(place.gpus))
+    return alone and not node.unhealthy and len(place.gpus) == node.topology.gpu_count
