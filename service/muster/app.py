@@ -54,6 +54,7 @@ from muster.config import Config
 from muster.dialects.kinds.table import KINDS, MAKERS
 from muster.dialects.objects import PodObject
 from muster.dialects.settings import Settings as DialectSettings
+from muster.domain import exactness
 from muster.domain.words import listed
 from muster.gangs.messages.inputs import Input, Synced, WatchInterrupted, WatchResumed
 from muster.gangs.messages.instructions import Lane
@@ -262,12 +263,14 @@ class App:
     async def _shown(self, namespace: str, name: str) -> Status:
         """Return what /gangs says; with a `name`, of the gangs that have it, or a pod with it."""
         differences = self.control_loop.differences()
+        nodes = (state.node for state in self.control_loop.snapshot().nodes.values())
+        notes = [*self._unread(), *self._intake.repeated_names, *exactness.notes(nodes), *differences.notes()]
         return {
             "version": STATUS_VERSION,
             "kind": "status",
             "ready": self.control_loop.is_synced,
             "gangs": await self.control_loop.summary(namespace, name),
-            "notes": [*self._unread(), *self._intake.repeated_names, *differences.notes()],
+            "notes": notes,
         }
 
     async def _explained(self, namespace: str, name: str) -> Explained:

@@ -93,11 +93,15 @@ async def test_a_pod_is_planned_and_permitted_with_its_gpus(api: FakeApi, short_
         assert (await api.event())["reason"] == "TopologyPlaced"
         _, gangs = await get(app, "/gangs")
         assert_as_published(json.loads(gangs), "status-v1.json")
+        (note,) = json.loads(gangs)["notes"]
+        assert note.startswith("on 2 of 2 nodes with GPUs containers may get other GPUs than planned")
         (gang,) = json.loads(gangs)["gangs"]
         assert (gang["name"], gang["phase"], gang["needed"]) == ("train", "permitted", 1)
         _, metrics = await get(app, "/metrics")
         assert 'muster_decision_seconds_count{outcome="placed"} 1.0' in metrics
         assert 'muster_gangs{phase="permitted"} 1.0' in metrics
+        assert 'muster_nodes_not_exact{why="own-choice"} 2.0' in metrics
+        assert 'muster_nodes_not_exact{why="agent-away"} 0.0' in metrics
     assert not app.endpoint.path.exists()
 
 

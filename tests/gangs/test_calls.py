@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from muster.domain.allocation import ALLOCATION, ASSIGNED, ASSUME_TIME, DECISION, GROUP
+from muster.domain.allocation import ALLOCATION, ASSIGNED, ASSUME_TIME, DECISION, GROUP, write_decision
 from muster.domain.node import HandsOut
+from muster.domain.request import Slice
 from muster.gangs.messages.calls import BindingFate, GivenBack, PlanRef, StaleError
 from muster.gangs.messages.inputs import NodeSeen
 from muster.gangs.messages.instructions import EventReason, Outcome
@@ -115,6 +116,23 @@ def test_a_container_that_takes_all_gpus_of_a_node_gets_the_planned_ones(
     carried = world.permit().annotations[0]
     assert json.loads(carried[ALLOCATION])["indices"] == ("planned" if exact else "advisory")
     assert ("exact" in json.loads(carried[DECISION])) is not exact
+
+
+def test_pods_that_share_the_only_gpu_of_a_node_get_it() -> None:
+    world = World().start(node("a", 1, gpu_memory=(16,), hands_out=HandsOut.READS_ANNOTATIONS))
+    containers = (("main", 2), ("other", 1))
+    world.see(pod("p", of=1, gpus=0, gpu_resource="", slice=Slice(3), container_gpus=containers))
+    world.reserve()
+    assert json.loads(world.permit().annotations[0][ALLOCATION])["indices"] == "planned"
+
+
+def test_a_decision_names_a_few_nodes_and_counts_all() -> None:
+    plan = next(iter(stand("reserving").coordinator.state.gangs.values())).plan
+    assert plan is not None
+    names = tuple(f"n{number:02}" for number in range(20))
+    said = json.loads(write_decision(plan.placed, plan.batch, "", names))
+    assert (said["exact"], said["not_exact_nodes"]) == (False, 20)
+    assert said["not_exact"] == list(names[:16])
 
 
 def test_an_agent_that_goes_before_permit_is_not_counted_on() -> None:

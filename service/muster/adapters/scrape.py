@@ -18,6 +18,7 @@ from muster.adapters.kube.watch import Watcher
 from muster.adapters.telemetry.metrics import Metrics, ReadAtScrape
 from muster.adapters.telemetry.phases import LASTING
 from muster.adapters.telemetry.room import OTHERS, Room
+from muster.domain import exactness
 from muster.gangs.reporting.tally import NamespaceTally, Tally
 
 MOST_QUEUES = 100
@@ -76,6 +77,7 @@ def show(metrics: Metrics, loop: ControlLoop, room: Room) -> None:
             "muster_planner_queue_gangs", "Gangs waiting for a planner.", ("lane",), lambda it: it.items()
         ),
     )
+    _show_exactness(metrics, loop)
     _show_room(metrics, loop, room)
 
 
@@ -108,6 +110,18 @@ def _of_namespaces() -> tuple[ReadAtScrape[Tally], ...]:
             "Age of the oldest gang of a namespace that waits, 0 if none does.",
             ("gang_namespace",),
             _oldest_of_namespaces,
+        ),
+    )
+
+
+def _show_exactness(metrics: Metrics, loop: ControlLoop) -> None:
+    metrics.read_at_scrape(
+        lambda: exactness.nodes_by_why(state.node for state in loop.snapshot().nodes.values()),
+        ReadAtScrape(
+            "muster_nodes_not_exact",
+            "Nodes where containers may get other GPUs than planned.",
+            ("why",),
+            lambda it: [(why, len(names)) for why, names in it.items()],
         ),
     )
 

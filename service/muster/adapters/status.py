@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
+from muster.domain import exactness
 from muster.domain.printable import printable
 from muster.domain.snapshot import Snapshot
 from muster.gangs.record.gang import GangView
@@ -36,7 +37,8 @@ class Explained(TypedDict):
 class NodeView:
     """A node with GPUs. `free` counts those that no pod has and no plan holds.
 
-    `domains`: scope → the node's domain in it.
+    `domains`: scope → the node's domain in it. `exact`: containers get the planned GPUs of the node. `why`
+    says what hands out others, in a word of `HandsOut`; "" where it is exact.
     """
 
     name: str
@@ -45,6 +47,8 @@ class NodeView:
     free: int
     takes_pods: bool
     domains: Mapping[str, str]
+    exact: bool
+    why: str
 
 
 class Nodes(TypedDict):
@@ -73,6 +77,8 @@ def nodes_of(snapshot: Snapshot, model_label: str, domains: Mapping[str, Mapping
                     for scope, named in domains.items()
                     if (domain := named[state.node.name])
                 },
+                exactness.why_not(state.node) is None,
+                exactness.why_not(state.node) or "",
             )
             for state in states
         ],

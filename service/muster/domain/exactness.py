@@ -73,7 +73,9 @@ def notes(nodes: Iterable[Node]) -> list[str]:
 
 
 def _leaves_no_choice(node: Node, pod: Pod, place: MemberPlacement) -> bool:
-    """Return whether one container gets all GPUs of the node, and all of them are sound."""
+    """Return whether the node has one GPU, or one container gets all of its GPUs and these are sound."""
+    if node.topology.gpu_count == 1:
+        return True
     units = [number for _, number in pod.container_gpus if number]
     alone = len(units) == 1 and (bool(place.units) or units[0] == len(place.gpus))
     return alone and not node.unhealthy and len(place.gpus) == node.topology.gpu_count
