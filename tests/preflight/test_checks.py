@@ -20,6 +20,7 @@ from muster.adapters.preflight.facts import (
     rights,
 )
 from muster.adapters.preflight.report import answer
+from muster.domain.node import HandsOut
 from tests.files.manifests import REPOSITORY
 from tests.published import validator
 
@@ -49,6 +50,10 @@ GOOD = Facts(
     clock=Clock(-0.6, 0.5),
     leases_ahead={},
 )
+
+
+def inexact(resource: str, why: HandsOut) -> NodeFacts:
+    return NodeFacts("b", {resource: 8}, LABELS, links_known=True, not_exact=why)
 
 
 def without(*groups: str) -> dict[str, frozenset[str]]:
@@ -104,11 +109,20 @@ CASES: dict[str, tuple[dict[str, Any], str, Level, tuple[str, ...]]] = {
         "gpus", Level.WARNING, ("b have GPUs by their labels",),
     ),
     "a device plugin that chooses GPUs": (
-        {"nodes": (NODE, NodeFacts("b", {"nvidia.com/gpu": 8}))},
-        "devices", Level.NOTE, ("on b the device plugin", "gpu.topology/node-agent=second-endpoint"),
+        {"nodes": (NODE, inexact("nvidia.com/gpu", HandsOut.OWN_CHOICE))}, "devices", Level.NOTE,
+        ("on b the device plugin of nvidia.com/gpu chooses", "gpu.topology/node-agent=second-endpoint"),
     ),
-    "a node with one GPU": (
-        {"nodes": (NODE, NodeFacts("b", {"nvidia.com/gpu": 1}))}, "devices", Level.OK, (),
+    "AMD's device plugin": (
+        {"nodes": (NODE, inexact("amd.com/gpu", HandsOut.OWN_CHOICE))},
+        "devices", Level.NOTE, ("device plugin of amd.com/gpu chooses", "ask for all GPUs of a node"),
+    ),
+    "a device plugin that reads annotations": (
+        {"nodes": (NODE, inexact("aliyun.com/gpu", HandsOut.READS_ANNOTATIONS))},
+        "devices", Level.NOTE, ("on b the device plugin may swap", "node agent in place of"),
+    ),
+    "a node agent that is away": (
+        {"nodes": (NODE, inexact("nvidia.com/gpu", HandsOut.AGENT_AWAY))},
+        "devices", Level.WARNING, ("on b no node agent is seen to be ready", "look at the node agents of b"),
     ),
     "no racks": (
         {"nodes": (NODE, replace(NODE, name="b", labels={"topology.kubernetes.io/zone": "z"}))},

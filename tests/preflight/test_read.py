@@ -24,7 +24,7 @@ class Server:
     def __init__(self, *classes: Any, more: dict[str, Any] | None = None) -> None:
         slices = [msgspec.to_builtins(piece([gpu(0), gpu(1)]))]
         named = [{"name": name} for name in ("deviceclasses", "resourceclaims", "resourceslices")]
-        self._objects: dict[str, Any] = {
+        self.objects: dict[str, Any] = {
             "/version": {"gitVersion": "v1.37.1"},
             "/apis": {"groups": [{"versions": [{"groupVersion": "resource.k8s.io/v1"}]}]},
             "/api/v1": {"resources": []},
@@ -35,9 +35,9 @@ class Server:
         } | (more or {})
 
     async def get(self, what: str, path: str, query: dict[str, str] | None = None) -> bytes:
-        if path not in self._objects:
+        if path not in self.objects:
             raise ApiError(what, 404, "not there")
-        return json.dumps({"metadata": {"resourceVersion": "1"}} | self._objects[path]).encode()
+        return json.dumps({"metadata": {"resourceVersion": "1"}} | self.objects[path]).encode()
 
     async def post(self, what: str, path: str, body: Any) -> bytes:
         raise ApiError(what, 403, "not allowed")
@@ -85,3 +85,41 @@ async def test_the_guard_of_dra_devices_names_its_drivers(more: dict[str, Any], 
     (node,) = facts.nodes
     assert len(node.drivers) == 1
     assert facts.guarded_drivers == guarded
+
+
+OFFERED = {"cpu": "8", "memory": "16Gi", "pods": "110"}
+SECOND = {"gpu.topology/node-agent": "second-endpoint"}
+
+
+def agent(ready: str) -> dict[str, Any]:
+    meta = {"name": "agent", "namespace": "muster-nodes", "uid": "u"}
+    return {
+        "metadata": meta | {"labels": {"app.kubernetes.io/name": "muster-node-agent"}},
+        "spec": {"nodeName": "n", "schedulerName": "default-scheduler"},
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("resource", "labels", "ready", "level", "word"),
+    [
+        ("nvidia.com/gpu", {}, "True", Level.NOTE, "chooses"),
+        ("nvidia.com/gpu", SECOND, "True", Level.OK, "planned"),
+        ("nvidia.com/gpu", SECOND, "False", Level.WARNING, "ready"),
+        ("amd.com/gpu", SECOND, "True", Level.NOTE, "chooses"),
+        ("aliyun.com/gpu", {"ack.node.gpu.schedule": "topology"}, "True", Level.NOTE, "swap"),
+    ],
+)
+async def test_what_hands_out_gpus_is_read_of_nodes_and_agents(
+    resource: str, labels: dict[str, str], ready: str, level: Level, word: str
+) -> None:
+    server = Server()
+    status = {"allocatable": OFFERED | {resource: "8"}}
+    node = {"metadata": {"name": "n", "labels": labels}, "spec": {}, "status": status}
+    server.objects |= {"/api/v1/nodes": {"items": [node]}, "/api/v1/pods": {"items": [agent(ready)]}}
+    del server.objects[f"{DRA}/resourceslices"]
+    facts = await Reader(cast("KubeClient", server)).facts()
+    assert not facts.gpu_pods, "an agent has no GPUs"
+    (found,) = (finding for finding in judge(facts) if finding.check == "devices")
+    assert found.level is level
+    assert word in found.message

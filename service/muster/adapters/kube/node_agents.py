@@ -25,7 +25,7 @@ class NodeAgents:
     async def see(self, uid: str, obj: PodObject | None) -> None:
         """Take in a pod, None if it is gone."""
         before = self._nodes.pop(uid, "")
-        after = obj.spec.node_name if obj is not None and self._is_ready(obj) else ""
+        after = obj.spec.node_name if obj is not None and is_ready(obj, self._settings) else ""
         if after:
             self._nodes[uid] = after
             self._ready.setdefault(after, set()).add(uid)
@@ -40,9 +40,11 @@ class NodeAgents:
         """Return whether an agent is ready there."""
         return node in self._ready
 
-    def _is_ready(self, obj: PodObject) -> bool:
-        meta, (namespace, name) = obj.metadata, self._settings.node_agents
-        if meta.namespace != namespace or (meta.labels or {}).get("app.kubernetes.io/name") != name:
-            return False
-        ready = any(each.type == "Ready" and each.status == "True" for each in obj.status.conditions or ())
-        return ready and meta.deletion_timestamp is None
+
+def is_ready(obj: PodObject, settings: Settings) -> bool:
+    """Return whether the pod is a node agent that is ready."""
+    meta, (namespace, name) = obj.metadata, settings.node_agents
+    if meta.namespace != namespace or (meta.labels or {}).get("app.kubernetes.io/name") != name:
+        return False
+    ready = any(each.type == "Ready" and each.status == "True" for each in obj.status.conditions or ())
+    return ready and meta.deletion_timestamp is None

@@ -11,6 +11,7 @@ import msgspec
 from muster.adapters.preflight.facts import Facts, NodeFacts
 from muster.dialects.settings import DEFAULTS as LABELS
 from muster.dialects.settings import SECOND_ENDPOINT
+from muster.domain import exactness
 from muster.domain.allocation import SECOND_RESOURCE
 from muster.domain.levels import DEFAULT_LEVELS
 from muster.domain.words import listed
@@ -237,21 +238,35 @@ def gpus(facts: Facts) -> Finding:
 
 
 def devices(facts: Facts) -> Finding:
-    """Name nodes whose device plugin gives containers other GPUs of the node than the planned ones."""
-    advised = [
-        node.name
-        for node in facts.nodes
-        if node.gpus.get(SECOND_RESOURCE, 0) > 1 and node.labels.get(LABELS.node_agent) != SECOND_ENDPOINT
-    ]
-    if not advised:
+    """Name nodes where containers may get other GPUs than the planned ones. It is worse where a label asks
+    for a node agent in vain."""
+    own, reading, away = ([node for node in facts.nodes if node.not_exact is why] for why in exactness.WHYS)
+    if not (own or reading or away):
         return Finding("devices", Level.OK, "containers get the planned GPUs on all nodes")
-    return Finding(
-        "devices",
-        Level.NOTE,
-        f"on {listed(advised)} the device plugin of {SECOND_RESOURCE} chooses which GPUs a container gets",
-        f"for the planned ones install the node agent, and label them {LABELS.node_agent}={SECOND_ENDPOINT} "
-        "(docs/devices.md)",
-    )
+    said, helps = [], []
+    second = [node for node in own if SECOND_RESOURCE in node.gpus]
+    if own:
+        resources = sorted({resource for node in own for resource in node.gpus})
+        plugins = f"the device plugin of {' or '.join(resources)} chooses which GPUs a container gets"
+        said.append(f"on {_names(own)} {plugins}")
+    if second:
+        label = f"{LABELS.node_agent}={SECOND_ENDPOINT}"
+        helps.append(f"install the node agent, and label those with {SECOND_RESOURCE} {label}")
+    if len(own) > len(second):
+        helps.append("ask for all GPUs of a node where its device plugin has no node agent")
+    if reading:
+        said.append(f"on {_names(reading)} the device plugin may swap the GPUs of equal pods")
+        helps.append(f"put the node agent in place of the device plugin of {_names(reading)}")
+    if away:
+        said.append(f"on {_names(away)} no node agent is seen to be ready")
+        helps.append(f"look at the node agents of {_names(away)}")
+    level = Level.WARNING if away else Level.NOTE
+    remedy = f"for the planned ones {'; '.join(helps)} (docs/devices.md)"
+    return Finding("devices", level, "; ".join(said), remedy)
+
+
+def _names(nodes: list[NodeFacts]) -> str:
+    return listed([node.name for node in nodes])
 
 
 def topology(facts: Facts) -> Finding:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from muster.domain.node import HandsOut
+
 Right = tuple[str, str, str]
 """API group, resource (or resource/subresource) and verb."""
 
@@ -62,13 +64,15 @@ def rights(table: str) -> frozenset[Right]:
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
     """A node. `gpus`: how many a device plugin or a DRA driver offers of each GPU resource. `links_known`: of
-    the GPUs inside it. `drivers`: the DRA drivers whose devices are its GPUs."""
+    the GPUs inside it. `drivers`: the DRA drivers whose devices are its GPUs. `not_exact`: what may give
+    containers other GPUs than planned, None if nothing."""
 
     name: str
     gpus: Mapping[str, int] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     links_known: bool = False
     drivers: frozenset[str] = frozenset()
+    not_exact: HandsOut | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 from muster.adapters.kube import decode, devices
 from muster.adapters.kube.client import ApiError, KubeClient
 from muster.adapters.kube.decode import Resource, T
+from muster.adapters.kube.node_agents import is_ready
 from muster.adapters.preflight.checks import GATED, OTHERS, PART_OF_EVERY, POD_GROUPS
 from muster.adapters.preflight.facts import (
     INSTALLER,
@@ -29,6 +30,7 @@ from muster.dialects.dra import Slices
 from muster.dialects.dra_offer import Offer
 from muster.dialects.objects import NodeObject, PodObject
 from muster.dialects.settings import DEFAULTS
+from muster.domain import exactness
 
 ACCOUNT = "system:serviceaccount:muster-system:muster"
 GROUPS = ("system:serviceaccounts", "system:serviceaccounts:muster-system", "system:authenticated")
@@ -64,7 +66,8 @@ class Reader:
         clock = await self._clock()
         published = await self._devices(served)
         nodes = await self._pages(decode.nodes())
-        pods = await self._pages(decode.pods(), _has_gpus)
+        pods = await self._pages(decode.pods(), lambda pod: _has_gpus(pod) or _is_agent(pod))
+        agents = {pod.spec.node_name for pod in pods if _is_agent(pod)}
         return Facts(
             version=version,
             served=served,
@@ -73,9 +76,12 @@ class Reader:
             policy=await self._exists("validatingadmissionpolicies", policy),
             policy_bound=await self._exists("validatingadmissionpolicybindings", binding),
             guarded_drivers=await self._guarded_drivers(),
-            nodes=tuple(_node(node, published.offer(node.metadata.name)) for node in nodes),
+            nodes=tuple(
+                _node(node, published.offer(node.metadata.name), node.metadata.name in agents)
+                for node in nodes
+            ),
             gpu_drivers=frozenset(driver for driver in published.drivers if GPU_DRIVER.search(driver)),
-            gpu_pods=_by_scheduler(pods),
+            gpu_pods=_by_scheduler(filter(_has_gpus, pods)),
             clock=clock,
             leases_ahead=await self._leases_ahead(clock),
             unread=tuple(dict.fromkeys(self._unread)),
@@ -217,8 +223,8 @@ def _time(text: str) -> datetime:
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
-def _node(obj: NodeObject, offer: Offer) -> NodeFacts:
-    node = node_dialect.read(obj, offer=offer)
+def _node(obj: NodeObject, offer: Offer, agent: bool) -> NodeFacts:
+    node = node_dialect.read(obj, offer=offer, agent=agent)
     offered = obj.status.allocatable or {}
     gpus = {
         name: int(str(offered[name]))
@@ -233,6 +239,7 @@ def _node(obj: NodeObject, offer: Offer) -> NodeFacts:
         labels=dict(obj.metadata.labels or {}),
         links_known=node.topology.known,
         drivers=frozenset(device.driver for device in node.devices if device is not None),
+        not_exact=exactness.why_not(node),
     )
 
 
@@ -240,6 +247,10 @@ def _has_gpus(pod: PodObject) -> bool:
     containers = [*(pod.spec.containers or ()), *(pod.spec.init_containers or ())]
     asked = {name for each in containers if each.resources for name in (each.resources.limits or {})}
     return bool(asked & GPU_RESOURCES) and pod.status.phase not in ENDED
+
+
+def _is_agent(pod: PodObject) -> bool:
+    return is_ready(pod, DEFAULTS)
 
 
 def _by_scheduler(pods: Iterable[PodObject]) -> Counter[str]:
