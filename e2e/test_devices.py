@@ -43,6 +43,7 @@ def swept(fleet: AgentFleet) -> Iterator[None]:
     for node in OFFERS:
         fleet.describe(node)
     fleet.until(fleet.offer_all, "all nodes offer all of their GPUs")
+    fleet.until(lambda: fleet.agents_ready(OFFERS), "all agents are ready")
 
 
 def gang(name: str, gpus: int, size: int = 4) -> list[Member]:
@@ -105,7 +106,8 @@ def test_a_restart_of_the_kubelet_withdraws_nothing(fleet: AgentFleet) -> None:
     after = gang("after", 2)
     fleet.create(*after)
     fleet.until(lambda: fleet.offers(node, WHOLE, 8), "the node offers its GPUs again")
-    fleet.check([*before, *after])
+    fleet.check(before)
+    fleet.check(after, away=True)
     found = fleet.pods()
     assert {name: found[name]["metadata"]["uid"] for name in uids} == uids
     assert not fleet.events("TopologyEvicted")
@@ -156,6 +158,7 @@ def test_an_unhealthy_gpu_is_not_given_out(fleet: AgentFleet) -> None:
         lambda: all(fleet.annotation(node, "gpu.topology/unhealthy") == "0,5" for node in WHOLE_NODES),
         "the nodes say which",
     )
+    fleet.until(lambda: fleet.agents_ready(WHOLE_NODES), "the agents are ready")
     members = [Member(f"well-{number}", (Part("main", 3),)) for number in range(4)]
     fleet.create(*members)
     fleet.check(members)

@@ -28,9 +28,9 @@ class DraFleet(Fleet):
         self.api.post(f"{GROUP}/deviceclasses", {"metadata": {"name": DRA_DRIVER}, "spec": spec})
         self.stack.start()
 
-    def check_one(self, member: Member, pod: Object) -> None:
+    def check_one(self, member: Member, pod: Object, *, away: bool = False) -> None:
         """Compare the devices with the GPUs as well; the GPUs are then those that the containers print."""
         allocation = json.loads(pod["metadata"]["annotations"][ALLOCATION])
         node = pod["spec"]["nodeName"]
         assert allocation["devices"] == [f"{DRA_DRIVER}/{node}/gpu-{gpu}" for gpu in allocation["gpus"]]
-        super().check_one(member, pod)
+        super().check_one(member, pod, away=away)

@@ -19,8 +19,8 @@ GPU_RESOURCES = ("aliyun.com/gpu", "nvidia.com/gpu")
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """One bound pod and the GPUs of its node that are its own. `advisory`: its device plugin chooses GPUs by
-    itself, so that the node is exact and the indices are advice."""
+    """One bound pod and the GPUs of its node that are its own. `advisory`: its device plugin may give
+    it others of the node, so that the node is exact and the indices are advice."""
 
     pod: str
     node: str

@@ -30,6 +30,7 @@ class Show:
         self._console = console
         self._quiet = quiet
         self._scenes = 0
+        self._advised = False
 
     # --- progress ---------------------------------------------------------------------------------
 
@@ -102,10 +103,9 @@ class Show:
         if ours.bandwidth_gb_per_s == theirs.bandwidth_gb_per_s:
             self.note("first-fit is as wide here: the lowest free GPUs happen to be such a set")
         self.note(f"bound {gang.placed_ms:.0f} ms after its last pod was created")
-        if any(seat.advisory for seat in ours.seats):
-            self.note(
-                "for nvidia.com/gpu the node is exact and the indices are advice: NVIDIA's plugin chooses"
-            )
+        if any(seat.advisory for seat in ours.seats) and not self._advised:
+            self._advised = True
+            self.note("the nodes are exact and the indices are advice: no node agent is ready there")
 
     def held(self, gang: HeldGang) -> None:
         """Show a gang that is incomplete and holds nothing."""
