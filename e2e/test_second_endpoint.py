@@ -133,6 +133,11 @@ def test_without_an_agent_pods_run_and_the_node_says_that_gpus_are_not_exact(fle
     fleet.create(*late)
     fleet.until(lambda: fleet.pods()["late"]["status"]["phase"] == "Running", "it runs")
     assert indices(fleet, "late") == "advisory"
+    placed = [event["message"] for event in fleet.events("TopologyPlaced")]
+    assert [said for said in placed if said.endswith("may get other GPUs")]
+    whole = [member("whole", Part("main", 8))]
+    fleet.create(*whole)
+    fleet.check(whole)  # NVIDIA's plugin has no choice, and the Binding says planned
     with fleet.other_agents(fleet.nodes):
         fleet.deploy()
         for node in fleet.nodes:
