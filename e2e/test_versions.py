@@ -34,7 +34,7 @@ def remedy(kubeconfig: Path) -> str:
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("version", ["1.34", "1.36"])
+@pytest.mark.parametrize("version", ["1.34", "1.35", "1.36"])
 def test_a_gang_runs_once_the_gates_are_off_that_preflight_names(version: str, tmp_path: Path) -> None:
     with LocalCluster(tmp_path / "cluster", api_flags=[f"--emulated-version={version}"]) as cluster:
         gates = re.findall(r"\w+=false", remedy(cluster.kubeconfig))
