@@ -82,7 +82,10 @@ CASES: dict[str, tuple[dict[str, Any], str, Level, tuple[str, ...]]] = {
         "rights", Level.ERROR, ("you may not", "create deployments.apps"),
     ),
     "rights may not be asked": ({"missing_rights": None}, "rights", Level.WARNING, ("SubjectAccessReviews",)),
-    "no policy": ({"policy": False}, "admission", Level.ERROR, ("policy muster-allocations",)),
+    "no policy": (
+        {"policy": False}, "admission", Level.ERROR,
+        ("policy muster-allocations", "admission.yaml", "helm upgrade"),
+    ),
     "a policy without its binding": ({"policy_bound": False}, "admission", Level.ERROR, ("binding",)),
     "nothing is installed": ({"installed": False, "policy": False}, "admission", Level.NOTE, ()),
     "a DRA driver without its guard": (

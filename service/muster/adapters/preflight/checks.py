@@ -164,7 +164,7 @@ def admission(facts: Facts) -> Finding:
         "admission",
         Level.ERROR,
         f"there is no {lacks} muster-allocations: a user who creates pods can claim the GPUs of others",
-        "apply scheduler-config/admission.yaml, or install the chart again",
+        "apply scheduler-config/admission.yaml, or run helm upgrade: the chart always has it",
     )
 
 
