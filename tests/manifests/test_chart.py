@@ -157,6 +157,12 @@ def test_the_right_to_read_jobs_can_be_left_out() -> None:
     assert roles({}) - roles({"jobs.read": False}) == {"muster-service-jobs"}
 
 
+@pytest.mark.parametrize(("replicas", "budgets"), [(1, 0), (2, 1), (3, 1)])
+def test_a_single_replica_has_no_budget_that_would_block_every_drain(replicas: int, budgets: int) -> None:
+    kinds = [item["kind"] for item in template({"replicas": replicas})]
+    assert kinds.count("PodDisruptionBudget") == budgets
+
+
 def test_feature_gates_reach_the_scheduler() -> None:
     pod = one(template({"shim.featureGates": {"B": True, "A": False}}), "Deployment", "muster")
     (arguments,) = (c["args"] for c in pod["spec"]["template"]["spec"]["containers"] if c["name"] == "shim")
