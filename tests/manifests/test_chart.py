@@ -150,6 +150,13 @@ def test_the_node_agent_takes_its_values() -> None:
     assert container["args"][-2:] == ["--isolation-library=/opt/vgpu.so", "--no-cdi"]
 
 
+def test_secrets_of_the_registry_reach_all_pods() -> None:
+    objects = template({"nodeAgent.enabled": True, "images.pullSecrets": ["one", "two"]})
+    for kind, name in (("Deployment", "muster"), ("DaemonSet", "muster-node-agent")):
+        pod = one(objects, kind, name)["spec"]["template"]["spec"]
+        assert pod["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}], name
+
+
 def test_the_right_to_read_jobs_can_be_left_out() -> None:
     def roles(values: dict[str, Any]) -> set[str]:
         return {item["metadata"]["name"] for item in template(values) if item["kind"] == "ClusterRole"}
