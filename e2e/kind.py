@@ -14,6 +14,7 @@ from pathlib import Path
 
 import urllib3
 
+from e2e import left_behind
 from local_cluster.build import binary
 from local_cluster.certificates import write_private
 from local_cluster.components import HOST, KWOK_PACE
@@ -32,11 +33,6 @@ NAMESPACE = "muster-system"
 # Where `make kind-up` leaves the manifests in the control plane's container
 OVERLAY = "--kustomize=/muster/kind-cluster"
 CRD = "--filename=/muster/scheduler-config/podgroups/crd-podgroup.yaml"
-OF_THE_CLUSTER = (
-    "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,"
-    "flowschemas,priorityclasses,customresourcedefinitions,namespaces"
-)
-OF_NAMESPACES = "roles,rolebindings,leases,configmaps,serviceaccounts,deployments,pods,services"
 
 
 def why_not() -> str:
@@ -92,10 +88,8 @@ def wait_ready() -> None:
 
 
 def left() -> list[str]:
-    """Return what has Muster's name in its own, but for what kind names after its nodes."""
-    asked = ((OF_THE_CLUSTER,), (OF_NAMESPACES, "--all-namespaces"))
-    lines = [line for what in asked for line in kubectl("get", *what, "--output=name").splitlines()]
-    return [line for line in lines if "muster" in line and not _of_kind(line)]
+    """Return what is left of Muster, but for what kind names after its nodes."""
+    return [line for line in left_behind.left(kubectl) if not _of_kind(line)]
 
 
 def _of_kind(line: str) -> bool:

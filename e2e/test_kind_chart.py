@@ -49,6 +49,8 @@ MONITORS: Object = {
     },
 }
 """The Prometheus operator's kind, without the operator."""
+DEFINITION = "customresourcedefinition.apiextensions.k8s.io/podgroups.scheduling.run.ai"
+"""The CRD of PodGroups, which Helm keeps."""
 
 
 @pytest.fixture
@@ -144,6 +146,6 @@ def test_the_chart_runs_with_its_options_and_leaves_what_the_docs_say(
     helm("uninstall", "muster", "--wait")
     pods = ("pods", "--selector=app.kubernetes.io/name=muster", f"--namespace={kind.NAMESPACE}")
     kind.kubectl("wait", "--for=delete", *pods, "--timeout=50s")  # helm does not wait for them
-    assert sorted(kind.left()) == ["lease.coordination.k8s.io/muster", f"namespace/{kind.NAMESPACE}"]
-    kind.kubectl("delete", "namespace", kind.NAMESPACE)
+    assert kind.left() == [DEFINITION, "lease.coordination.k8s.io/muster", f"namespace/{kind.NAMESPACE}"]
+    kind.kubectl("delete", f"namespace/{kind.NAMESPACE}", DEFINITION)
     assert kind.left() == []

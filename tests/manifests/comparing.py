@@ -43,6 +43,11 @@ def comparable(objects: list[Manifest]) -> dict[str, Manifest]:
 
 
 def overlay(folder: Path, *components: str, patches: list[Any] | None = None) -> dict[str, Manifest]:
+    """Return what can be compared of scheduler-config/ with these of its components and patches."""
+    return comparable(made(folder, *components, patches=patches))
+
+
+def made(folder: Path, *components: str, patches: list[Any] | None = None) -> list[Manifest]:
     """Return the objects of scheduler-config/ with these of its components and patches."""
     folder = folder / "overlay"
     folder.mkdir()
@@ -53,4 +58,4 @@ def overlay(folder: Path, *components: str, patches: list[Any] | None = None) ->
         "patches": patches or [],
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(files))
-    return comparable(render(folder))
+    return render(folder)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,9 @@ import yaml
 from local_cluster.cluster import LocalCluster
 from muster.config_sources import load
 from tests.manifests.applying import connect
-from tests.manifests.comparing import CHECKSUM, comparable
+from tests.manifests.comparing import CHECKSUM, comparable, made
 from tests.manifests.helm import CHART, NAMESPACE, HelmError, given, helm, template
-from tests.manifests.rendering import SCHEDULER_CONFIG, Manifest, one, render
+from tests.manifests.rendering import SCHEDULER_CONFIG, Manifest, one
 
 CRD = "podgroups.scheduling.run.ai"
 
@@ -105,12 +104,8 @@ def test_a_changed_configuration_restarts_the_pods() -> None:
 
 
 def test_the_node_agent_is_the_component_of_scheduler_config(tmp_path: Path) -> None:
-    overlay = tmp_path / "overlay"
-    overlay.mkdir()
-    base = os.path.relpath(SCHEDULER_CONFIG, overlay)
-    files = {"resources": [base], "components": [f"{base}/node-agent"]}
-    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(files))
-    expected, chart = comparable(render(overlay)), comparable(template({"nodeAgent.enabled": True}))
+    of_kustomize = made(tmp_path, "node-agent")
+    expected, chart = comparable(of_kustomize), comparable(template({"nodeAgent.enabled": True}))
     assert expected.pop("Namespace /muster-system")
     assert sorted(chart) == sorted(expected)
     names = {name for name in expected if "muster-node" in name}
@@ -120,19 +115,15 @@ def test_the_node_agent_is_the_component_of_scheduler_config(tmp_path: Path) -> 
 
 
 def test_tokens_of_the_page_are_the_component_of_scheduler_config(tmp_path: Path) -> None:
-    overlay = tmp_path / "overlay"
-    overlay.mkdir()
-    base = os.path.relpath(SCHEDULER_CONFIG, overlay)
-    files = {"resources": [base], "components": [f"{base}/page-tokens"]}
-    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(files))
-    expected, chart = comparable(render(overlay)), comparable(template({"page.tokens": True}))
+    of_kustomize = made(tmp_path, "page-tokens")
+    expected, chart = comparable(of_kustomize), comparable(template({"page.tokens": True}))
     names = {name for name in expected if "page" in name}
     assert len(names) == 3
     for name in names:
         assert chart[name] == expected[name], name
     pods = [
         one(objects, "Deployment", "muster")["spec"]["template"]["spec"]
-        for objects in (render(overlay), template({"page.tokens": True}))
+        for objects in (of_kustomize, template({"page.tokens": True}))
     ]
     services = [next(each for each in pod["containers"] if each["name"] == "service") for pod in pods]
     env = [{item["name"]: item["value"] for item in service["env"]} for service in services]
@@ -194,13 +185,9 @@ def test_options_that_are_off_add_objects_when_they_are_on() -> None:
 
 
 def test_monitor_and_dashboards_are_the_components_of_scheduler_config(tmp_path: Path) -> None:
-    overlay = tmp_path / "overlay"
-    overlay.mkdir()
-    base = os.path.relpath(SCHEDULER_CONFIG, overlay)
-    files = {"resources": [base], "components": [f"{base}/monitor", f"{base}/dashboards"]}
-    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(files))
+    of_kustomize = made(tmp_path, "monitor", "dashboards")
     values = {"metrics.serviceMonitor.enabled": True, "metrics.dashboards.enabled": True}
-    expected, chart = render(overlay), template(values)
+    expected, chart = of_kustomize, template(values)
     monitors = [one(each, "ServiceMonitor", "muster") for each in (expected, chart)]
     assert monitors[0]["spec"] == monitors[1]["spec"]
     ports = {port["name"] for port in one(expected, "Service", "muster-metrics")["spec"]["ports"]}
