@@ -3,21 +3,21 @@
     python -m checks.sbom FOLDER
 
 Of the Python images it lists the packages of uv.lock that service/Dockerfile installs; of the shim, the Go
-modules that its binary names. Debian packages come with the base images and are not listed.
+modules that its binary names, by cyclonedx-gomod. Debian packages come with the base images and are not
+listed.
 """
 
 from __future__ import annotations
 
 import argparse
-import base64
 import json
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from local_cluster.build import binary
 from local_cluster.toolchain import find_go, go_environment
@@ -25,6 +25,7 @@ from local_cluster.toolchain import find_go, go_environment
 REPOSITORY = Path(__file__).resolve().parents[1]
 UV = REPOSITORY / ".tools/uv/bin/uv"
 DOCKERFILE = REPOSITORY / "service/Dockerfile"
+GO_TOOL = REPOSITORY / "shim/sbom"
 VALIDATE = """\
 import sys
 from cyclonedx.schema import SchemaVersion
@@ -40,27 +41,6 @@ def left_out(dockerfile: str, image: str) -> list[str]:
     if stage is None:
         raise ValueError(f"service/Dockerfile: the stage {image}-environment has no ENV LEFT_OUT")
     return stage[1].split()
-
-
-def go_modules(build_info: str) -> list[dict[str, Any]]:
-    """Return the components of what `go version -m` prints: the modules, with replacements put in."""
-    found: list[tuple[str, str, str]] = []
-    for fields in (line.split() for line in build_info.splitlines()):
-        if fields[:1] == ["dep"]:
-            found.append((fields[1], fields[2], fields[3] if len(fields) > 3 else ""))
-        elif fields[:1] == ["=>"]:
-            found[-1] = (fields[1], fields[2], fields[3] if len(fields) > 3 else "")
-    return [_go_module(*module) for module in sorted(found)]
-
-
-def _go_module(path: str, version: str, checksum: str) -> dict[str, Any]:
-    purl = f"pkg:golang/{path}@{version}"
-    component = {"type": "library", "bom-ref": purl, "name": path, "version": version, "purl": purl}
-    if not checksum.startswith("h1:"):
-        return component
-    return component | {
-        "hashes": [{"alg": "SHA-256", "content": base64.b64decode(checksum.removeprefix("h1:")).hex()}]
-    }
 
 
 def _uv(*arguments: str | Path, environment: Path | None = None) -> None:
@@ -82,25 +62,27 @@ def of_python(image: str, folder: Path) -> Path:
 
 
 def of_shim(folder: Path) -> Path:
-    """Write down the Go modules of the shim."""
-    go = find_go()
-    info = subprocess.run(
-        [str(go), "version", "-m", str(binary("shim"))],
+    """Write down the Go modules that the shim's binary names, and the licences found in each.
+
+    Without a version of the shim itself, the tool would leave out licences of other modules. It warns that no
+    proxy has the shim.
+    """
+    go, written = find_go(), folder / "muster-shim.cdx.json"
+    version = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
+    options = (
+        "-json",
+        "-licenses",
+        "-noserial",
+        "-notimestamp",
+        f"-version=v{version}",
+        f"-output={written}",
+    )
+    subprocess.run(
+        [str(go), "tool", "cyclonedx-gomod", "bin", *options, str(binary("shim"))],
+        cwd=GO_TOOL,
         env=go_environment(go),
-        capture_output=True,
-        text=True,
         check=True,
-    ).stdout
-    content = {
-        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
-        "bomFormat": "CycloneDX",
-        "specVersion": "1.6",
-        "version": 1,
-        "metadata": {"component": {"type": "application", "bom-ref": "muster-shim", "name": "muster-shim"}},
-        "components": go_modules(info),
-    }
-    written = folder / "muster-shim.cdx.json"
-    written.write_text(json.dumps(content, indent=2) + "\n")
+    )
     return written
 
 

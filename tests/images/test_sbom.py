@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from checks.sbom import DOCKERFILE, REPOSITORY, go_modules, left_out
-
-BUILD_INFO = """\
-/shim: go1.26.3
-\tpath\tmuster.dev/shim
-\tmod\tmuster.dev/shim\t(devel)\t
-\tdep\tk8s.io/kubernetes\tv1.37.1\th1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=
-\tdep\texample.com/old\tv1.0.0
-\t=>\texample.com/new\tv2.0.0\th1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=
-\tbuild\t-compiler=gc
-"""
+from checks.sbom import DOCKERFILE, REPOSITORY, left_out, of_shim
+from local_cluster.build import binary
+from local_cluster.toolchain import find_go
 
 
-def test_the_modules_of_a_binary() -> None:
-    """Replaced modules are named as what they are; `mod` and `build` are no modules that were fetched."""
-    modules = go_modules(BUILD_INFO)
-    assert [module["purl"] for module in modules] == [
-        "pkg:golang/example.com/new@v2.0.0",
-        "pkg:golang/k8s.io/kubernetes@v1.37.1",
-    ]
-    assert modules[1]["hashes"] == [{"alg": "SHA-256", "content": bytes(range(32)).hex()}]
+@pytest.mark.go
+@pytest.mark.slow
+def test_the_modules_of_the_shim_have_checksums_and_licences(tmp_path: Path) -> None:
+    """Every module that Go names of the binary is there, and so is what its replacement says."""
+    go = find_go()
+    info = [str(go), "version", "-m", str(binary("shim"))]
+    lines = subprocess.run(info, capture_output=True, text=True, check=True).stdout.splitlines()
+    named = {fields[1] for fields in map(str.split, lines) if fields[:1] == ["dep"]}
+    components = json.loads(of_shim(tmp_path).read_text())["components"]
+    assert {component["name"] for component in components} == named
+    assert "k8s.io/kubernetes" in named
+    for component in components:
+        assert [each["alg"] for each in component["hashes"]] == ["SHA-256"], component["name"]
+        assert component["evidence"]["licenses"], component["name"]
 
 
 def test_what_the_images_leave_out_is_read_from_the_dockerfile() -> None:
