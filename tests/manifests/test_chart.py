@@ -14,6 +14,7 @@ from local_cluster.cluster import LocalCluster
 from muster.config_sources import load
 from tests.manifests.applying import connect
 from tests.manifests.comparing import CHECKSUM, comparable, made
+from tests.manifests.everything import EVERY_OPTION
 from tests.manifests.helm import CHART, NAMESPACE, HelmError, given, helm, template
 from tests.manifests.rendering import SCHEDULER_CONFIG, Manifest, one
 
@@ -35,7 +36,7 @@ def test_strict_lint_accepts_the_chart() -> None:
 
 
 def test_another_namespace_is_named_everywhere() -> None:
-    objects = template({"podGroups.crd": True}, namespace="gpu-scheduling")
+    objects = template(EVERY_OPTION, namespace="gpu-scheduling")
     assert "muster-system" not in json.dumps(objects)
     policy = one(objects, "ValidatingAdmissionPolicy", "muster-allocations")
     assert "system:serviceaccount:gpu-scheduling:muster" in json.dumps(policy)
@@ -200,6 +201,16 @@ def test_monitor_and_dashboards_are_the_components_of_scheduler_config(tmp_path:
     contents = [{name: json.loads(text) for name, text in each["data"].items()} for each in maps]
     assert contents[0] == contents[1]
     assert len(contents[0]) == len(list((SCHEDULER_CONFIG / "dashboards").glob("*.json")))
+
+
+def test_alerts_are_the_component_of_scheduler_config(tmp_path: Path) -> None:
+    of_kustomize = made(tmp_path, "alerts")
+    alerts = {"enabled": True, "labels": {"release": "prometheus"}}
+    chart = one(template({"metrics.alerts": alerts}, namespace="gangs"), "PrometheusRule", "muster")
+    assert chart["spec"] == one(of_kustomize, "PrometheusRule", "muster")["spec"]
+    assert chart["metadata"]["namespace"] == "gangs"
+    assert chart["metadata"]["labels"]["release"] == "prometheus"
+    assert chart["metadata"]["labels"]["app.kubernetes.io/part-of"] == "muster"
 
 
 @pytest.mark.parametrize(
