@@ -95,7 +95,7 @@ GENERATED := shim/internal/musterv1 service/muster/adapters/grpc/generated servi
 CHECKSUM = find $(GENERATED) -type f ! -path '*/__pycache__/*' -print0 2>/dev/null | sort -z | xargs -0r sha256sum
 
 .PHONY: generate
-generate: $(READY) ## Generate the Go and Python code of protos/, docs/schemas, and the JSON of dashboards
+generate: $(READY) ## Generate the code of protos/, docs/schemas, the chart's schema, and the JSON of dashboards
 	$(call say,generate)
 	@$(PY) -m checks.schemas
 	@$(PY) -m dashboards

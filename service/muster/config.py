@@ -10,7 +10,15 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    field_validator,
+)
 
 from muster.dialects.kinds.table import KINDS
 from muster.dialects.settings import Mode
@@ -27,8 +35,10 @@ def _mode(value: object) -> object:
     return ("on" if value else "off") if isinstance(value, bool) else value
 
 
-KindOfJob = Annotated[str, AfterValidator(_kind)]
-Inferred = Annotated[Mode, BeforeValidator(_mode)]
+KindOfJob = Annotated[
+    str, AfterValidator(_kind), WithJsonSchema({"type": "string", "enum": ["default", *KINDS]})
+]
+Inferred = Annotated[Mode, BeforeValidator(_mode, json_schema_input_type=Mode | bool)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Positive = Annotated[int, Field(gt=0)]
 

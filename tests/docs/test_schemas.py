@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 from jsonschema import ValidationError
 
-from checks.schemas import FOLDER, texts
+from checks.schemas import CHART, FOLDER, chart, texts
 from muster.adapters.files.report import cause_json, cause_type
 from muster.domain.causes.cause import ConstraintCause
 from muster.domain.causes.ill_formed import IllFormed
@@ -31,6 +31,13 @@ FEATURES = sorted((EXAMPLES / "features").glob("*.yaml"))
 def test_the_files_are_what_the_types_give() -> None:
     published = {path.name: path.read_text() for path in FOLDER.iterdir()}
     assert published == texts(), "python -m checks.schemas writes them"
+
+
+def test_the_chart_has_the_settings_of_the_service() -> None:
+    written = CHART.read_text()
+    assert written == chart(written), "python -m checks.schemas writes it"
+    sections = json.loads(written)["$defs"]
+    assert {"level", "format"} == {*sections["Log"]["properties"]}, "names of settings stay"
 
 
 def as_printed(*arguments: str) -> Any:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from local_cluster.cluster import LocalCluster
+from muster.config import Config
 from muster.config_sources import load
 from tests.manifests.applying import connect
 from tests.manifests.comparing import CHECKSUM, comparable, made
@@ -231,6 +232,33 @@ def test_a_wrong_value_is_refused_by_its_name(value: str, wrong: object) -> None
     with pytest.raises(HelmError) as refused:
         template({value: wrong})
     assert value.rpartition(".")[2] in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"plannner": {}}, "plannner"),
+        ({"planner": {"time_limit": 20}}, "time_limit"),
+        ({"planner": {"time_limit_s": 0}}, "time_limit_s"),
+        ({"log": {"level": "loud"}}, "level"),
+        ({"gangs": {"partial": "stay"}}, "partial"),
+        ({"infer_gangs": {"PyTorchJobs": "on"}}, "PyTorchJobs"),
+    ],
+)
+def test_a_wrong_setting_of_the_service_is_refused_by_its_name(
+    settings: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    with pytest.raises(HelmError, match=rf"- at '/[^\n]*{named}"):
+        template({"service.settings": settings})
+    (tmp_path / "muster.yaml").write_text(yaml.safe_dump(settings))
+    with pytest.raises(Exception, match=named):
+        load(tmp_path / "muster.yaml", environment={})
+
+
+def test_every_setting_of_the_service_may_be_set() -> None:
+    settings = Config(kubeconfig=Path("/a"), context="b").model_dump(mode="json")
+    settings["infer_gangs"] = {"default": "off", "PyTorchJob": True}
+    assert service_settings(template({"service.settings": settings})) == settings
 
 
 @pytest.fixture(scope="module")
