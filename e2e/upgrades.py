@@ -16,6 +16,7 @@ from typing import Any
 from e2e import objects
 from e2e.scene import COMPLETE, Scene
 from local_cluster.stack import Stack
+from local_cluster.stack_config import lease_path
 
 AT_ONCE = 4
 """Gangs that are not over. They leave room for a new one at any time."""
@@ -39,12 +40,18 @@ class Standby(Stack):
 
 @dataclass(slots=True)
 class Measured:
-    """Pauses in binding, in seconds: the longest while nothing was done, and the one after each deed."""
+    """Pauses in binding, in seconds: the longest while nothing was done, and the one after each deed.
+
+    A leader that is killed holds its lease for `lease_s`: no pod is bound before that is over.
+    """
 
     gangs: int = 0
     pods: int = 0
+    lease_s: int = 0
     undisturbed_s: float = 0.0
     after_s: dict[str, float] = field(default_factory=dict)
+    bound_since: dict[str, int] = field(default_factory=dict)
+    """Pods that were bound once the deed was done."""
 
 
 Deeds = dict[str, Callable[[], None]]
@@ -101,7 +108,9 @@ def _over(scene: Scene) -> int:
 
 def _measured(scene: Scene, gangs: int, deeds: list[tuple[str, float, float]]) -> Measured:
     binds = scene.bound_at
-    found = Measured(gangs=gangs, pods=len(binds))
+    lease_s = int(scene.client.get(lease_path())["spec"]["leaseDurationSeconds"])
+    found = Measured(gangs=gangs, pods=len(binds), lease_s=lease_s)
+    found.bound_since = {name: sum(at > ended for at in binds) for name, _, ended in deeds}
     for before, after in itertools.pairwise(binds):
         names = [name for name, began, ended in deeds if before <= ended and after >= began]
         for name in names:
