@@ -35,6 +35,12 @@ def later(uid: str, owner: str, of: int = 2, elastic: bool = False) -> Pod:
     return replace(first(uid, owner, of, elastic), created=BEGAN + 9)
 
 
+def done(uid: str, owner: str, of: int = 2, *, created: float = BEGAN, started: float = BEGAN) -> Pod:
+    """One that has succeeded."""
+    made = pod(uid, of=of, finished=True, succeeded=True)
+    return replace(made, owner=owner, created=created, started=started)
+
+
 @dataclass(frozen=True)
 class Case:
     """Pods, and the owners and sizes of the gangs that they are."""
@@ -69,6 +75,18 @@ CASES = {
     "its own replacement, and the second incarnation": Case(
         [runs("p0", "A"), later("p1", "A"), later("q0", "B"), later("q1", "B")],
         {"A": 2, "B": 2},
+    ),
+    "one that began in the second in which all were created, and has succeeded": Case(
+        [
+            done("p0", "A", of=3),
+            replace(first("p1", "B", of=3), created=BEGAN),
+            replace(first("p2", "C", of=3), created=BEGAN),
+        ],
+        {"A/B/C": 2},
+    ),
+    "one that succeeded before the others were created": Case(
+        [done("p0", "A"), later("q0", "B"), later("q1", "C")],
+        {"B/C": 2},
     ),
     "master and workers": Case(
         [first("m", "A1", of=3), first("w0", "A2", of=3), first("w1", "A2", of=3)],

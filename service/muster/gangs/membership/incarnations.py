@@ -41,10 +41,11 @@ class _Open:
     def takes(self, pods: list[Pod]) -> bool:
         """Return whether an owner's pods may belong to it.
 
-        If all pods of one owner have succeeded, the oldest pods of the others must have existed before the
-        first of them began to run.
+        If all pods of one owner have succeeded, the oldest pods of the others must have existed when the first
+        of them began to run. These times are whole seconds, and a gang often starts in the second in which it
+        was created. So an owner of the same second belongs to it, while its count is not reached.
         """
-        return self.have < self.count and _born(pods) < self.done and self.youngest < _all_done_since(pods)
+        return self.have < self.count and _born(pods) <= self.done and self.youngest <= _all_done_since(pods)
 
     def join(self, owner: str, pods: list[Pod]) -> None:
         """Add the pods of an owner."""
@@ -135,11 +136,11 @@ def _born(pods: Iterable[Pod]) -> float:
 def _all_done_since(pods: Iterable[Pod]) -> float:
     """Return when the first pod began to run if all have succeeded; else infinity.
 
-    Return 0 if that time is unknown: no other owner may join then.
+    Return minus infinity if that time is unknown: no other owner may join then.
     """
     if any(pod.present for pod in pods):
         return math.inf
-    return min((pod.started for pod in pods if pod.started), default=0.0)
+    return min((pod.started for pod in pods if pod.started), default=-math.inf)
 
 
 def _fixed(pod: Pod) -> float:
