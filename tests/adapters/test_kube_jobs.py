@@ -360,6 +360,15 @@ def of_set(name: str, statefulset: str, index: int) -> PodObject:
     return msgspec.structs.replace(made, metadata=meta)
 
 
+async def test_no_template_is_to_name_the_gang_of_a_group_that_is_not_read() -> None:
+    bench = await Bench().start()
+    await bench.intake.jobs.on_absence("LeaderWorkerSet", True)
+    await bench.intake.on_pod(Seen(of_set("train-0", "train", 0)))
+    await bench.intake.on_pod(Seen(of_set("train-0-1", "train-0", 1)))
+    ((_, message),) = bench.events(EventReason.NO_GANG)
+    assert message.endswith("the right is missing (scheduler-config/jobs)")
+
+
 async def test_workers_that_come_after_their_leader_are_of_its_gang() -> None:
     bench = await Bench("on").start()
     groups = {"size": 3, "workerTemplate": TEMPLATE}

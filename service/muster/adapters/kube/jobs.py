@@ -182,7 +182,7 @@ class Jobs:
             return
         job.waiting[pod.uid] = obj
         if found.kind in self._absent:
-            self._warn_of_absence(found.kind, job, pod)
+            self._warn_of_absence(found, job, pod)
         elif not pod.node:
             self._warn(key, job, pod.claim)
 
@@ -271,8 +271,9 @@ class Jobs:
             where, by = ((of_job.group.name, of_job.group.uid),), of_job.group.api_version
             self._emit(EmitEvent(key[1], where, reason, said, key[0], by))
 
-    def _warn_of_absence(self, kind: str, job: _Job, pod: Pod) -> None:
+    def _warn_of_absence(self, found: Member, job: _Job, pod: Pod) -> None:
         """Post once, on the controller of several pods with GPUs that wait, that their job is not read."""
+        kind, one_gang = found.kind, found.gang == found.owner
         alone = pod.claim is not None and pod.claim.lone and pod.gpus > 0 and not pod.node
         if job.warned or not alone or len(job.waiting) < 2 or self._settings.infers(kind) == "off":
             return
@@ -280,9 +281,12 @@ class Jobs:
             job.warned = True
             said = (
                 f"each of its pods is placed alone, because the service can't read {jobs(kind).plural}: "
-                f"the API server does not serve them, or the right is missing (scheduler-config/jobs). "
-                f"If the pods are one gang, annotate the pod template: {own.GROUP}, {own.MIN_MEMBER}"
+                "the API server does not serve them, or the right is missing (scheduler-config/jobs)"
             )
+            if one_gang:
+                said += (
+                    f". If the pods are one gang, annotate each pod template: {own.GROUP}, {own.MIN_MEMBER}"
+                )
             where = ((by.name, by.uid),)
             self._emit(EmitEvent(pod.namespace, where, EventReason.NO_GANG, said, by.kind, by.api_version))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from muster.dialects.fields import Fields
-from muster.dialects.kinds import kai_keys
+from muster.dialects.kinds import advice, kai_keys
 from muster.dialects.kinds.description import Described, Kind, Owner, Role
 from muster.dialects.objects import CustomObject, Metadata
 from muster.dialects.podgroups import MAX_QUEUE
@@ -33,6 +33,7 @@ class Family:
     `pods` is the number of pods of all its gangs that come at once. `by_kai` means that it has KAI's keys, so
     its pods are a gang with any setting. `skipped` means that a key asks for no gang. `with_gpus` means that
     some of its pods ask for GPUs. `held` means that the shim holds its pods even if they ask for none.
+    `advice` is a sentence about what its pods are if they name no gang, and what would make them one.
     """
 
     group: PodGroup
@@ -41,6 +42,7 @@ class Family:
     skipped: bool
     with_gpus: bool
     held: bool
+    advice: str
 
     @property
     def kind(self) -> str:
@@ -60,16 +62,6 @@ class Family:
         """Return whether its pods could be a gang, and the settings ask for a warning."""
         could = self.with_gpus and not (self.by_kai or self.skipped) and (self.group.size or 0) > 1
         return could and settings.infers(self.kind) == "warn"
-
-    @property
-    def advice(self) -> str:
-        """Return a sentence about what its pods are now, and what would make them a gang."""
-        name, size, least = self.group.name, self.group.size or 0, self.group.min_member or 1
-        return (
-            f"its {size} pods name no gang: each is placed alone, and the job may start in part. "
-            f"To make them a gang, set infer_gangs to on for {self.kind}, or annotate the pod template: "
-            f'gpu.topology/group: {name}, gpu.topology/min-member: "{least}"'
-        )
 
     def difference(self, claim: GangClaim) -> str:
         """Return how the number that the pods state for their gang differs from that of the object's pods.
@@ -110,6 +102,7 @@ def family(
         skipped=kai_keys.skipped(meta),
         with_gpus=any(role.count and _asks_for_gpus(role, settings) for role in reader.described.roles),
         held=bool(kind.label),
+        advice=advice.sentence(reader.described, advice.ways(kind, owner, reader.described)),
     )
 
 
