@@ -300,6 +300,24 @@ async def test_an_ill_formed_key_makes_the_gang_invalid_and_names_the_job() -> N
     assert "pytorchjob/ns/train: annotation kai.scheduler/topology-required-placement" in bench.gang.reason
 
 
+async def test_a_misspelt_key_makes_the_gang_invalid_and_names_it() -> None:
+    """The key is kept, though nothing else of that name is."""
+    bench = await Bench().start()
+    await bench.job(annotations={"kai.scheduler/topology-required-placment": "topology.kubernetes.io/rack"})
+    await bench.pods(*ALL)
+    assert bench.gang.phase == "invalid"
+    assert "did you mean kai.scheduler/topology-required-placement?" in bench.gang.reason
+
+
+async def test_a_key_that_belongs_on_the_pods_is_said_once_on_the_job() -> None:
+    bench = await Bench("on").start()
+    await bench.job(annotations={"gpu.topology/scope": "rack"})
+    await bench.pods(*ALL)
+    ((where, message),) = bench.events(EventReason.KEY_IGNORED)
+    assert where == "PyTorchJob train"
+    assert message == "gpu.topology/scope has no effect on the job: it belongs on the pod template"
+
+
 async def test_keys_of_the_object_that_made_the_job_count() -> None:
     bench = await Bench().start()
     maker = {"apiVersion": "ray.io/v1", "metadata": {"name": "r", "namespace": "ns", "labels": QUEUE}}

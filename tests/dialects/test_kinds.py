@@ -276,6 +276,68 @@ def test_keys_without_effect_are_said() -> None:
     )
 
 
+SLIPS = {
+    "a constraint": (
+        {"annotations": {"kai.scheduler/topology-required-placment": RACK}},
+        "annotation kai.scheduler/topology-required-placment",
+        "none: did you mean kai.scheduler/topology-required-placement?",
+    ),
+    "a queue": (
+        {"labels": {"kai.scheduler/qeue": "team"}},
+        "label kai.scheduler/qeue",
+        "none: did you mean kai.scheduler/queue?",
+    ),
+    "a prefix": (
+        {"labels": {"kai.schedular/queue": "team"}},
+        "label kai.schedular/queue",
+        "none: did you mean kai.scheduler/queue?",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SLIPS)
+def test_a_misspelt_key_of_kai_on_a_job_is_a_cause_and_the_job_a_gang(name: str) -> None:
+    meta, where, expected = SLIPS[name]
+    found = read("Job", job(), **meta)  # type: ignore[arg-type]
+    (cause,) = found.group.causes
+    assert (found.by_kai, cause.field, cause.expected) == (True, where, expected)  # type: ignore[union-attr]
+
+
+def test_a_misspelt_key_of_kai_on_a_replicated_job_is_a_cause() -> None:
+    each = replicated("workers", 2, 4)
+    each["template"]["metadata"] = {"annotations": {"kai.scheduler/topology-required-placment": RACK}}
+    (cause,) = read("JobSet", {"replicatedJobs": [each]}).group.causes
+    assert "did you mean kai.scheduler/topology-required-placement" in str(cause)
+
+
+def test_a_slip_on_a_pod_template_is_said_of_its_pods_alone() -> None:
+    """Its pods have it too."""
+    part = template(1, annotations={"kai.scheduler/topology-required-placment": RACK})
+    assert read("RayCluster", ray(replicas=1, template=part)).group.causes == ()
+
+
+def test_keys_of_other_systems_are_no_slips() -> None:
+    labels = {"kueue.x-k8s.io/queue-name": "q", "app.kubernetes.io/name": "x", "kai.scheduler/new": "1"}
+    group = read("Job", job(), labels=labels, annotations={"example.com/topology": "x"}).group
+    assert (group.causes, group.problems) == ((), ())
+
+
+def test_our_annotations_on_the_job_belong_on_its_pod_template() -> None:
+    ours = {"gpu.topology/scope": "rack", "gpu.topology/scop": "rack"}
+    found = read("Job", job(), annotations=ours)
+    assert found.group.problems == (
+        "gpu.topology/scop has no effect on the job: gpu.topology/scope belongs on the pod template",
+        "gpu.topology/scope has no effect on the job: it belongs on the pod template",
+    )
+    assert (found.by_kai, found.group.causes) == (False, ())
+
+
+def test_of_very_many_unknown_keys_only_some_are_compared() -> None:
+    labels = {f"kai.schedular/{number}": "" for number in range(1000)}
+    kept = pruned(KINDS["Job"], CustomObject("batch/v1", Metadata(name="x", labels=labels), job()))
+    assert len(kept.metadata.labels or {}) <= 64
+
+
 MODES: dict[str, tuple[str, Object, Object, Mode, bool, bool]] = {
     "off": ("PyTorchJob", torch(1), {}, "off", False, False),
     "warn": ("PyTorchJob", torch(1), {}, "warn", False, True),

@@ -264,6 +264,19 @@ def test_a_topology_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None
     assert "job/default/train: annotation kai.scheduler/topology is" in gang["message"]
 
 
+def test_slips_on_a_job_are_said(tmp_path: Path) -> None:
+    job = kai_job(
+        annotations={"kai.scheduler/topology-required-placment": RACK, "gpu.topology/scope": "rack"}
+    )
+    said = decisions(write(tmp_path, node("a", 8), job))
+    (gang,) = said["gangs"]
+    assert gang["status"] == "invalid"
+    assert "did you mean kai.scheduler/topology-required-placement?" in gang["message"]
+    assert said["notes"] == [
+        "Job default/train: gpu.topology/scope has no effect on the job: it belongs on the pod template"
+    ]
+
+
 def test_what_a_pod_says_itself_comes_first(tmp_path: Path) -> None:
     template = {"metadata": {"annotations": {"gpu.topology/group": "mine", "gpu.topology/min-member": "3"}}}
     job = kai_job(labels=QUEUE)

@@ -32,7 +32,7 @@ from muster.dialects.objects import CustomObject, Metadata, PodObject
 from muster.dialects.settings import Settings
 from muster.dialects.subgroups import Topologies
 from muster.domain.levels import DEFAULT_LEVELS, Level
-from muster.domain.pod import GangClaim, Pod
+from muster.domain.pod import Controller, GangClaim, Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.gangs.membership.podgroups import key_of
 from muster.gangs.messages.inputs import Input, PodGroupGone, PodGroupSeen
@@ -54,7 +54,7 @@ class _Job:
     `pods` maps the UID of each pod of our schedulers to its gang. The gang is "" for a pod that is alone or
     names its gang itself. `gangs` counts the pods of each gang. `waiting` has the objects of pods that are
     not bound, and of all pods until the job is known. They are read again when the job becomes a gang, or is
-    one no more. `warned` means that an event was posted on the job.
+    one no more. `posted` are the reasons of the events that were posted on the job.
     """
 
     text: bytes | None = None
@@ -63,7 +63,7 @@ class _Job:
     pods: dict[str, str] = field(default_factory=dict)
     gangs: Counter[str] = field(default_factory=Counter)
     waiting: dict[str, PodObject] = field(default_factory=dict)
-    warned: bool = False
+    posted: set[EventReason] = field(default_factory=set)
 
 
 class Jobs:
@@ -257,38 +257,42 @@ class Jobs:
             del self._jobs[key]
 
     def _warn(self, key: Key, job: _Job, claim: GangClaim) -> None:
-        """Post once, on the job, that its pods could be a gang, or that their number is not the job's."""
+        """Post once, on the job, that its pods could be a gang, or that their number is not the job's.
+
+        Post once, too, which of its keys have no effect.
+        """
         of_job = self._family(key)
-        if job.warned or of_job is None:
+        if of_job is None:
             return
         if claim.lone:
             reason, said = EventReason.NO_GANG, of_job.advice if of_job.is_warned_of(self._settings) else ""
         else:
             stated = self._named.completed(key[1], claim)
             reason, said = EventReason.COUNTS_DIFFER, of_job.difference(stated)
-        if said:
-            job.warned = True
-            where, by = ((of_job.group.name, of_job.group.uid),), of_job.group.api_version
-            self._emit(EmitEvent(key[1], where, reason, said, key[0], by))
+        by = of_job.group.owner
+        self._post(key[1], job, by, reason, said)
+        self._post(key[1], job, by, EventReason.KEY_IGNORED, "; ".join(of_job.group.problems))
+
+    def _post(self, namespace: str, job: _Job, on: Controller | None, reason: EventReason, said: str) -> None:
+        """Post an event on an object, once for each job."""
+        if said and on is not None and reason not in job.posted:
+            job.posted.add(reason)
+            where = ((on.name, on.uid),)
+            self._emit(EmitEvent(namespace, where, reason, said, on.kind, on.api_version))
 
     def _warn_of_absence(self, found: Member, job: _Job, pod: Pod) -> None:
         """Post once, on the controller of several pods with GPUs that wait, that their job is not read."""
         kind, one_gang = found.kind, found.gang == found.owner
         alone = pod.claim is not None and pod.claim.lone and pod.gpus > 0 and not pod.node
-        if job.warned or not alone or len(job.waiting) < 2 or self._settings.infers(kind) == "off":
+        if not alone or len(job.waiting) < 2 or self._settings.infers(kind) == "off":
             return
-        if (by := pod.controller) is not None:
-            job.warned = True
-            said = (
-                f"each of its pods is placed alone, because the service can't read {jobs(kind).plural}: "
-                "the API server does not serve them, or the right is missing (scheduler-config/jobs)"
-            )
-            if one_gang:
-                said += (
-                    f". If the pods are one gang, annotate each pod template: {own.GROUP}, {own.MIN_MEMBER}"
-                )
-            where = ((by.name, by.uid),)
-            self._emit(EmitEvent(pod.namespace, where, EventReason.NO_GANG, said, by.kind, by.api_version))
+        said = (
+            f"each of its pods is placed alone, because the service can't read {jobs(kind).plural}: "
+            "the API server does not serve them, or the right is missing (scheduler-config/jobs)"
+        )
+        if one_gang:
+            said += f". If the pods are one gang, annotate each pod template: {own.GROUP}, {own.MIN_MEMBER}"
+        self._post(pod.namespace, job, pod.controller, EventReason.NO_GANG, said)
 
 
 def _key(kind: str, key: str) -> Key:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from muster.dialects.fields import Fields
-from muster.dialects.kinds import advice, kai_keys
+from muster.dialects.kinds import advice, kai_keys, slips
 from muster.dialects.kinds.description import Described, Kind, Owner, Role
 from muster.dialects.objects import CustomObject, Metadata
 from muster.dialects.podgroups import MAX_QUEUE
@@ -94,11 +94,12 @@ def family(
     meta = _with_keys_of(obj.metadata, made_by)
     owner = Owner.of(kind.kind, msgspec.structs.replace(obj, metadata=meta))
     reader = _Reader(owner, kind.describe(owner), levels, topologies)
-    said = [{**(meta.labels or {}), **(meta.annotations or {})}, *reader.templates.values()]
+    on_job = {**(meta.labels or {}), **(meta.annotations or {})}
+    said = [on_job, *reader.templates.values()]
     return Family(
         reader.group(),
         pods=reader.described.size * reader.described.copies,
-        by_kai=kind.kind not in BY_REQUEST and any(map(kai_keys.spoken, said)),
+        by_kai=kind.kind not in BY_REQUEST and (any(map(kai_keys.spoken, said)) or slips.of_kai(on_job)),
         skipped=kai_keys.skipped(meta),
         with_gpus=any(role.count and _asks_for_gpus(role, settings) for role in reader.described.roles),
         held=bool(kind.label),
@@ -122,6 +123,7 @@ class _Reader:
 
     def group(self) -> PodGroup:
         owner, described = self.owner, self.described
+        self._note_misspelt()
         whole = self._constraint(self._annotations, _PLACEMENT)
         named = {role.name: role for role in described.roles if role.name}
         wishes = {role.name: self._wishes(role) for role in described.roles}
@@ -148,6 +150,14 @@ class _Reader:
             api_version=owner.api_version,
             owner=Controller(owner.api_version, owner.kind, owner.name, owner.meta.uid),
         )
+
+    def _note_misspelt(self) -> None:
+        spec = self.owner.spec
+        slips.note_misspelt(spec, "annotation", self._annotations)
+        slips.note_misspelt(spec, "label", self._labels)
+        for role in self.described.roles:
+            of_pods = self.templates[role.name]  # the pods say these themselves
+            slips.note_misspelt(spec, "annotation", {k: v for k, v in role.keys.items() if k not in of_pods})
 
     def _wishes(self, role: Role) -> Wishes:
         """Return the constraints of one role.
@@ -183,7 +193,7 @@ class _Reader:
         return next((queue for keys in said if (queue := keys.get(kai_keys.QUEUE))), "")
 
     def _unheard(self) -> Iterator[str]:
-        """Yield a sentence for each of KAI's keys that has no effect here."""
+        """Yield a sentence for each of KAI's keys that has no effect here, and for our keys on the job."""
         if priority := self._labels.get(kai_keys.PRIORITY):
             yield (
                 f"label {kai_keys.PRIORITY}: {priority[:63]} is not applied: the pods have the priority of "
@@ -207,6 +217,7 @@ class _Reader:
                 f"annotation {kai_keys.SEGMENT_PREFERRED} has no effect: "
                 f"write {kai_keys.SEGMENT_REQUIRED}, which every segment keeps"
             )
+        yield from slips.unheard((*self._annotations, *self._labels))
 
 
 def _keys_of_template(role: Role) -> Mapping[str, str]:
