@@ -10,7 +10,7 @@ import pytest
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.kinds.table import modes_of
-from muster.dialects.objects import CustomObject, NodeObject, PodObject
+from muster.dialects.objects import CustomObject, NodeObject, OwnerReference, PodObject
 from muster.dialects.settings import Settings
 from muster.gangs.messages.inputs import Input
 from muster.gangs.messages.instructions import EmitEvent, EventReason
@@ -242,6 +242,52 @@ async def test_a_job_that_is_deleted_while_its_pods_start_splits_nothing() -> No
     for name in ALL[:3]:
         await bench.intake.on_pod(Gone(name))
     assert (bench.gangs, dict(bench.world.coordinator.state.roster.pod_groups)) == ([], {})
+
+
+def orphan(name: str, node: str = "") -> PodObject:
+    """The pod after `kubectl delete --cascade=orphan` of its job."""
+    made = pod(name, node)
+    return msgspec.structs.replace(
+        made, metadata=msgspec.structs.replace(made.metadata, owner_references=None)
+    )
+
+
+@pytest.mark.parametrize("deleted_first", [False, True])
+async def test_pods_whose_job_is_deleted_without_them_stay_one_gang(deleted_first: bool) -> None:
+    bench = await Bench("on").start()
+    await bench.job()
+    await bench.pods(*ALL[:3])
+    if deleted_first:
+        await bench.intake.jobs.on_job("PyTorchJob", Gone("ns/train"))
+    for name in ALL[:3]:
+        await bench.intake.on_pod(Seen(orphan(name)))
+    if not deleted_first:
+        await bench.intake.jobs.on_job("PyTorchJob", Gone("ns/train"))
+    assert (bench.gang.phase, bench.gang.group.needed) == ("collecting", 4)
+    await bench.intake.on_pod(Seen(orphan(ALL[0], node="a")))
+    assert (len(bench.gangs), bench.world.evictions) == (1, [])
+    for name in ALL[:3]:
+        await bench.intake.on_pod(Gone(name))
+    assert (bench.gangs, bench.intake.jobs._places, bench.intake.jobs._jobs) == ([], {}, {})
+
+
+async def test_a_pod_that_another_controller_adopts_is_the_jobs_no_more() -> None:
+    bench = await Bench("on").start()
+    await bench.job()
+    await bench.pods(*ALL[:3])
+    made = orphan(ALL[0])
+    by = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": True}
+    owner = msgspec.convert(by, OwnerReference)
+    meta = msgspec.structs.replace(made.metadata, owner_references=[owner])
+    await bench.intake.on_pod(Seen(msgspec.structs.replace(made, metadata=meta)))
+    assert sorted(gang.phase for gang in bench.gangs) == ["collecting", "planned"]
+
+
+async def test_a_pod_that_never_was_a_member_is_none_by_its_labels() -> None:
+    bench = await Bench("on").start()
+    await bench.job()
+    await bench.intake.on_pod(Seen(orphan(ALL[0])))
+    assert bench.gang.phase == "planned"
 
 
 async def test_a_count_that_changes_counts_for_the_pods_that_wait() -> None:

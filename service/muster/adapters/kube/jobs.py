@@ -4,8 +4,9 @@ A job is any object of a kind in `dialects.kinds`. The jobs of all namespaces ar
 of ours. So each job is kept as JSON, and read only when a pod of ours names it. Each gang that has a pod gets
 a PodGroup.
 
-The last numbers of a deleted job count until its last pod is gone, so that no gang is split. A kind that is
-not served, or that the account may not read, makes no gangs.
+The last numbers of a deleted job count until its last pod is gone. Its pods stay its members if they lose
+their owner references. So no gang is split. A kind that is not served, or that the account may not read,
+makes no gangs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from muster.adapters.kube.succeeded import Succeeded
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects import own
 from muster.dialects.kinds import batch
-from muster.dialects.kinds.description import Member
+from muster.dialects.kinds.description import Member, controller_of
 from muster.dialects.kinds.gangs import Family, family
 from muster.dialects.kinds.pruned import pruned, words
 from muster.dialects.kinds.table import KINDS, member
@@ -87,6 +88,8 @@ class Jobs:
         self._jobs: dict[Key, _Job] = {}
         self._makers: dict[Key, Metadata] = {}
         self._by_uid: dict[str, Key] = {}
+        self._places: dict[str, Member] = {}
+        """By UID, of the same pods. A pod keeps its place if its owner references are removed."""
         self._named = NamedGroups()
         self._succeeded = Succeeded(put)
         self._absent: set[str] = set()
@@ -142,9 +145,17 @@ class Jobs:
     # --- pods ----------------------------------------------------------------------------------------
 
     def member_of(self, obj: PodObject) -> Member | None:
-        """Return the job of a pod of ours, and the pod's place in it."""
-        ours = obj.spec.scheduler_name in self._settings.scheduler_names
-        return member(obj.metadata) if ours else None
+        """Return the job of a pod of ours, and the pod's place in it.
+
+        A job may be deleted without its pods (`--cascade=orphan`). They lose their owner references then, but
+        not their place: nothing is split on doubt.
+        """
+        if obj.spec.scheduler_name not in self._settings.scheduler_names:
+            return None
+        found = member(obj.metadata)
+        if found is None and not any(controller_of(obj.metadata)):
+            return self._places.get(obj.metadata.uid)
+        return found
 
     def is_gang(self, found: Member, namespace: str) -> bool:
         """Return whether the pods of a job are a gang.
@@ -166,7 +177,7 @@ class Jobs:
         if self._by_uid.get(pod.uid, key) != key:
             await self.pod_gone(pod.uid)
         job = self._jobs.setdefault(key, _Job())
-        self._by_uid[pod.uid] = key
+        self._by_uid[pod.uid], self._places[pod.uid] = key, found
         gang = found.gang if pod.claim.dialect == found.kind else ""
         if job.pods.get(pod.uid) != gang:
             of_job = self._family(key)
@@ -190,6 +201,7 @@ class Jobs:
         """Forget a pod."""
         await self._succeeded.pod_gone(uid)
         key = self._by_uid.pop(uid, None)
+        self._places.pop(uid, None)
         if key is not None:
             self._named.forget(uid)
             await self._leave(key, uid)
