@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
 import pytest
 
+from muster.adapters.kube import jobs
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.kinds.table import modes_of
@@ -271,6 +273,78 @@ async def test_pods_whose_job_is_deleted_without_them_stay_one_gang(deleted_firs
     assert (bench.gangs, bench.intake.jobs._places, bench.intake.jobs._jobs) == ([], {}, {})
 
 
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs that are deleted are reported at once."""
+    monkeypatch.setattr(jobs, "GONE_S", 0.0)
+
+
+async def turn() -> None:
+    """Let what the event loop was given run."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_that_a_job_was_deleted_without_its_pods_is_said_once_on_the_first_that_waits() -> None:
+    bench = await Bench("on").start()
+    await bench.job()
+    await bench.pods(*ALL[:3])
+    for _ in range(2):
+        await bench.intake.jobs.on_job("PyTorchJob", Gone("ns/train"))
+        await turn()
+    assert bench.events(EventReason.JOB_GONE) == [
+        ("Pod train-master-0", "PyTorchJob ns/train was deleted; its last count, 4, holds")
+    ]
+    await bench.job()
+    await bench.intake.jobs.on_job("PyTorchJob", Gone("ns/train"))
+    await turn()
+    assert len(bench.events(EventReason.JOB_GONE)) == 2
+
+
+GONE = {"pods that are deleted with it": "on", "pods that run": "on", "pods that are alone": "off"}
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("which", GONE)
+async def test_that_a_job_was_deleted_is_no_news_for(which: str) -> None:
+    bench = await Bench(GONE[which]).start()
+    await bench.job()
+    await bench.pods(*ALL, node="a" if which == "pods that run" else "")
+    await bench.intake.jobs.on_job("PyTorchJob", Gone("ns/train"))
+    if which == "pods that are deleted with it":
+        for name in ALL:
+            await bench.intake.on_pod(Gone(name))
+    await turn()
+    assert bench.events(EventReason.JOB_GONE) == []
+
+
+async def test_more_pods_than_the_job_makes_are_said_once_on_the_job() -> None:
+    bench = await Bench("on").start()
+    await bench.job()
+    await bench.pods(*ALL)
+    assert bench.events(EventReason.COUNTS_DIFFER) == []
+    await bench.pods("worker-3", "worker-4")
+    assert bench.events(EventReason.COUNTS_DIFFER) == [
+        ("PyTorchJob train", "it makes 4 pods of gang train, and 5 are there: all are placed if they fit")
+    ]
+    assert (len(bench.gangs), bench.world.evictions) == (1, [])
+
+
+async def test_pods_that_have_ended_or_are_being_deleted_are_not_too_many() -> None:
+    bench = await Bench("on").start()
+    await bench.job()
+    await bench.pods(*ALL)
+    for name, change in (("worker-0", {"phase": "Failed"}), ("worker-1", {})):
+        made = pod(name)
+        deleted = "" if change else "2026-01-01T00:00:00Z"
+        meta = msgspec.structs.replace(made.metadata, deletion_timestamp=deleted or None)
+        status = msgspec.structs.replace(made.status, **change)
+        await bench.intake.on_pod(Seen(msgspec.structs.replace(made, metadata=meta, status=status)))
+    await bench.pods("worker-3", "worker-4")
+    assert bench.events(EventReason.COUNTS_DIFFER) == []
+
+
 async def test_a_pod_that_another_controller_adopts_is_the_jobs_no_more() -> None:
     bench = await Bench("on").start()
     await bench.job()
@@ -452,6 +526,17 @@ async def test_workers_that_come_after_their_leader_are_of_its_gang() -> None:
     bench.world.wait(0)
     assert (bench.gang.key, bench.gang.phase) == (key, "planned")
     assert len(bench.gang.group.bound) == 1
+
+
+async def test_pods_that_come_later_are_not_too_many() -> None:
+    bench = await Bench("on").start()
+    groups = {"size": 3, "workerTemplate": TEMPLATE}
+    spec = {"replicas": 1, "startupPolicy": "LeaderReady", "leaderWorkerTemplate": groups}
+    await bench.custom("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", spec)
+    for number in range(3):
+        name = f"train-0-{number}" if number else "train-0"
+        await bench.intake.on_pod(Seen(of_set(name, "train-0" if number else "train", number)))
+    assert bench.events(EventReason.COUNTS_DIFFER) == []
 
 
 async def test_a_change_that_says_nothing_new_reads_no_pod_again() -> None:

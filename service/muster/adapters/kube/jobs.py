@@ -11,6 +11,7 @@ makes no gangs.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
@@ -47,15 +48,20 @@ log = structlog.get_logger(__name__)
 Key = tuple[str, str, str]
 """Kind, namespace, name."""
 
+GONE_S = 30.0
+"""Seconds after which it is said that a job was deleted, if some of its pods still wait. Usually the API
+server deletes these too."""
+
 
 @dataclass(slots=True)
 class _Job:
     """One job. `text` is its object as JSON, or None if it was not seen. `family` is None until it is needed.
 
     `pods` maps the UID of each pod of our schedulers to its gang. The gang is "" for a pod that is alone or
-    names its gang itself. `gangs` counts the pods of each gang. `waiting` has the objects of pods that are
-    not bound, and of all pods until the job is known. They are read again when the job becomes a gang, or is
-    one no more. `posted` are the reasons of the events that were posted on the job.
+    names its gang itself. `gangs` counts the pods of each gang. `there` are the UIDs of those that neither
+    ended nor are being deleted, by gang. `waiting` has the objects of pods that are not bound, and
+    of all pods until the job is known. They are read again when the job becomes a gang, or is one no more.
+    `posted` are the reasons of the events that were posted on the job.
     """
 
     text: bytes | None = None
@@ -63,6 +69,7 @@ class _Job:
     family: Family | None = None
     pods: dict[str, str] = field(default_factory=dict)
     gangs: Counter[str] = field(default_factory=Counter)
+    there: dict[str, set[str]] = field(default_factory=dict)
     waiting: dict[str, PodObject] = field(default_factory=dict)
     posted: set[EventReason] = field(default_factory=set)
 
@@ -107,13 +114,17 @@ class Jobs:
             if (job := self._jobs.get(key)) is not None:
                 job.gone = True
                 self._forget_if_unused(key)
+                if job.waiting:
+                    asyncio.get_running_loop().call_later(GONE_S, self._report_gone, key)
             return
         if kind == batch.JOB.kind:
             await self._succeeded.job_seen(change.object)
         meta = change.object.metadata
         text = _encoder.encode(pruned(KINDS[kind], change.object))
         job = self._jobs.setdefault((kind, meta.namespace, meta.name), _Job())
-        job.gone = False
+        if job.gone:
+            job.gone = False
+            job.posted.discard(EventReason.JOB_GONE)
         if job.text != text:
             job.text = text
             await self._read_jobs([(kind, meta.namespace, meta.name)])
@@ -186,6 +197,10 @@ class Jobs:
             await self._leave(key, pod.uid)
             job.pods[pod.uid] = gang
             job.gangs[gang] += bool(gang)
+        if gang and pod.present:
+            job.there.setdefault(gang, set()).add(pod.uid)
+        elif gang in job.there:
+            job.there[gang].discard(pod.uid)
         self._named.names(pod.uid, key, None if pod.node else key_of(pod))
         known = job.text is not None or found.kind in self._absent
         if known and (pod.node or pod.finished):
@@ -196,6 +211,7 @@ class Jobs:
             self._warn_of_absence(found, job, pod)
         elif not pod.node:
             self._warn(key, job, pod.claim)
+            self._warn_of_more(key, job, gang)
 
     async def pod_gone(self, uid: str) -> None:
         """Forget a pod."""
@@ -213,8 +229,11 @@ class Jobs:
         job = self._jobs[key]
         gang = job.pods.pop(uid, "")
         job.gangs[gang] -= bool(gang)
+        if gang in job.there:
+            job.there[gang].discard(uid)
         if gang and not job.gangs[gang]:
             del job.gangs[gang]
+            job.there.pop(gang, None)
             await self._put(PodGroupGone(time.monotonic(), (key[1], key[0], gang)))
 
     def group_seen(self, group: PodGroup) -> None:
@@ -284,6 +303,27 @@ class Jobs:
         by = of_job.group.owner
         self._post(key[1], job, by, reason, said)
         self._post(key[1], job, by, EventReason.KEY_IGNORED, "; ".join(of_job.group.problems))
+
+    def _warn_of_more(self, key: Key, job: _Job, gang: str) -> None:
+        """Post once, on the job, that a gang has more pods than the job makes."""
+        of_job, there = self._family(key), len(job.there.get(gang, ()))
+        if of_job is not None and there > of_job.most > 0 and not of_job.group.causes:
+            makes = f"it makes {of_job.most} pods of gang {gang}"
+            said = f"{makes}, and {there} are there: all are placed if they fit"
+            self._post(key[1], job, of_job.group.owner, EventReason.COUNTS_DIFFER, said)
+
+    def _report_gone(self, key: Key) -> None:
+        """Post once, on the first pod that waits, that its job was deleted. Nothing else says it."""
+        job, of_job = self._jobs.get(key), self._family(key)
+        if job is None or not job.gone or of_job is None:
+            return
+        members = [obj.metadata for uid, obj in job.waiting.items() if job.pods.get(uid)]
+        waiting = [meta for meta in members if meta.deletion_timestamp is None]
+        if waiting:
+            first = min(waiting, key=lambda meta: meta.name)
+            on = Controller("v1", "Pod", first.name, first.uid)
+            said = f"{key[0]} {key[1]}/{key[2]} was deleted; its last count, {of_job.group.size}, holds"
+            self._post(key[1], job, on, EventReason.JOB_GONE, said)
 
     def _post(self, namespace: str, job: _Job, on: Controller | None, reason: EventReason, said: str) -> None:
         """Post an event on an object, once for each job."""

@@ -30,14 +30,16 @@ _MAX_CONTAINERS = 64
 class Family:
     """What an object says of its gangs, which differ in their names alone.
 
-    `pods` is the number of pods of all its gangs that come at once. `by_kai` means that it has KAI's keys, so
-    its pods are a gang with any setting. `skipped` means that a key asks for no gang. `with_gpus` means that
-    some of its pods ask for GPUs. `held` means that the shim holds its pods even if they ask for none.
+    `pods` is the number of pods of all its gangs that come at once. `most` is that of one gang with those
+    that come later. `by_kai` means that it has KAI's keys, so its pods are a gang with any setting. `skipped`
+    means that a key asks for no gang. `with_gpus` means that some of its pods ask for GPUs. `held` means that
+    the shim holds its pods even if they ask for none.
     `advice` is a sentence about what its pods are if they name no gang, and what would make them one.
     """
 
     group: PodGroup
     pods: int
+    most: int
     by_kai: bool
     skipped: bool
     with_gpus: bool
@@ -99,6 +101,7 @@ def family(
     return Family(
         reader.group(),
         pods=reader.described.size * reader.described.copies,
+        most=sum(role.count for role in reader.described.roles),
         by_kai=kind.kind not in BY_REQUEST and (any(map(kai_keys.spoken, said)) or slips.of_kai(on_job)),
         skipped=kai_keys.skipped(meta),
         with_gpus=any(role.count and _asks_for_gpus(role, settings) for role in reader.described.roles),
