@@ -73,6 +73,16 @@ def test_each_cause(cause: Cause) -> None:
     validator("place-v1.json", type(cause).__name__).validate(json.loads(json.dumps(cause_json(cause))))
 
 
+def test_every_class_of_causes_is_tried() -> None:
+    known = {
+        *get_args(IllFormed),
+        *get_args(Waiting),
+        *get_args(TooLittle | OutOfPlace | NotPlanned),
+        *CAUSES,
+    }
+    assert known == {type(cause) for cause, _ in GOLDEN}
+
+
 def test_a_status_says_of_each_gang_the_same_causes_as_place() -> None:
     """Refused, waiting and invalid ones, as the service encodes them."""
     world = World()
