@@ -438,6 +438,29 @@ async def test_a_key_that_belongs_on_the_pods_is_said_once_on_the_job() -> None:
     assert message == "gpu.topology/scope has no effect on the job: it belongs on the pod template"
 
 
+async def test_kais_keys_on_pods_that_no_job_makes_are_said_once_for_each_gang() -> None:
+    bench = await Bench().start()
+
+    def bare(name: str, gang: str = "") -> PodObject:
+        made = orphan(name)
+        said = {"kai.scheduler/segment-size": "2", **({"gpu.topology/group": gang} if gang else {})}
+        return msgspec.structs.replace(
+            made, metadata=msgspec.structs.replace(made.metadata, annotations=said)
+        )
+
+    for name, of in (("a", "g"), ("b", "g"), ("c", ""), ("c", "")):
+        await bench.intake.on_pod(Seen(bare(name, of)))
+    said = bench.events(EventReason.KEY_IGNORED)
+    assert [where for where, _ in said] == ["Pod train-a", "Pod train-c"]
+    assert said[0][1] == (
+        "annotation kai.scheduler/segment-size has no effect, since the gang is not read from a job: "
+        "write gpu.topology/segment-size"
+    )
+    for name in "abc":
+        await bench.intake.on_pod(Gone(name))
+    assert (bench.intake.jobs._ignored._by_uid, dict(bench.intake.jobs._ignored._pods)) == ({}, {})
+
+
 async def test_keys_of_the_object_that_made_the_job_count() -> None:
     bench = await Bench().start()
     maker = {"apiVersion": "ray.io/v1", "metadata": {"name": "r", "namespace": "ns", "labels": QUEUE}}

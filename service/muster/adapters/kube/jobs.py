@@ -21,6 +21,7 @@ import msgspec
 import structlog
 
 from muster.adapters.kube.decode import jobs
+from muster.adapters.kube.ignored_keys import IgnoredKeys
 from muster.adapters.kube.named_groups import NamedGroups
 from muster.adapters.kube.succeeded import Succeeded
 from muster.adapters.kube.watch import Gone, Seen
@@ -98,6 +99,7 @@ class Jobs:
         self._places: dict[str, Member] = {}
         """By UID, of the same pods. A pod keeps its place if its owner references are removed."""
         self._named = NamedGroups()
+        self._ignored = IgnoredKeys(emit)
         self._succeeded = Succeeded(put)
         self._absent: set[str] = set()
         self._levels: tuple[Level, ...] = DEFAULT_LEVELS
@@ -180,13 +182,14 @@ class Jobs:
 
     async def pod_seen(self, obj: PodObject, pod: Pod, found: Member | None) -> None:
         """Take in a pod, what was read of it, and its place in its job, before the gangs get it."""
+        self._ignored.see(obj, pod)
         if found is None or pod.claim is None:
-            await self.pod_gone(pod.uid)
+            await self._forget(pod.uid)
             return
         await self._succeeded.pod_seen(pod)
         key = (found.kind, pod.namespace, found.owner)
         if self._by_uid.get(pod.uid, key) != key:
-            await self.pod_gone(pod.uid)
+            await self._forget(pod.uid)
         job = self._jobs.setdefault(key, _Job())
         self._by_uid[pod.uid], self._places[pod.uid] = key, found
         gang = found.gang if pod.claim.dialect == found.kind else ""
@@ -214,7 +217,12 @@ class Jobs:
             self._warn_of_more(key, job, gang)
 
     async def pod_gone(self, uid: str) -> None:
-        """Forget a pod."""
+        """Forget a pod that is gone."""
+        self._ignored.forget(uid)
+        await self._forget(uid)
+
+    async def _forget(self, uid: str) -> None:
+        """Forget a pod as one of its job."""
         await self._succeeded.pod_gone(uid)
         key = self._by_uid.pop(uid, None)
         self._places.pop(uid, None)

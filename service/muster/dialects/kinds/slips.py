@@ -1,4 +1,5 @@
-"""Find keys of jobs that have no effect there: misspelt keys of KAI, and our annotations of pods.
+"""Find keys that have no effect where they are: misspelt keys of KAI on jobs, our annotations on jobs, and
+KAI's annotations on pods whose gang is not read from a job.
 
 A misspelt key of KAI would lose a constraint silently, so it is a cause. Our annotations count on the pod
 template alone. Misspelt keys on a pod template are found on its pods (`misspelt`).
@@ -12,8 +13,18 @@ from itertools import islice
 from muster.dialects import misspelt, own
 from muster.dialects.fields import Fields
 from muster.dialects.kinds import kai_keys
+from muster.dialects.objects import Metadata
+from muster.domain.pod import Pod
 
 _SHOWN = 80
+_INSTEAD = {
+    kai_keys.REQUIRED: own.SCOPE,
+    kai_keys.PREFERRED: own.PREFERRED_SCOPES,
+    kai_keys.SEGMENT_SIZE: own.SEGMENT_SIZE,
+    kai_keys.SEGMENT_REQUIRED: own.SEGMENT_SCOPE,
+    kai_keys.MIN_MEMBER: own.MIN_MEMBER,
+}
+"""KAI's annotations that count in a job alone → ours of the same meaning."""
 
 
 def meant(keys: Iterable[str], most: int = misspelt.MAX_COMPARED) -> Mapping[str, str]:
@@ -58,3 +69,15 @@ def unheard(said: Iterable[str]) -> Iterator[str]:
             yield f"{key[:_SHOWN]} has no effect on the job: {right} belongs on the pod template"
         elif key.startswith(own.PREFIX):
             yield f"{key[:_SHOWN]} has no effect on the job"
+
+
+def counts_for_none(pod: Pod) -> bool:
+    """Return whether a pod of ours waits, and its gang is read neither from a job nor from a PodGroup."""
+    return pod.claim is not None and not pod.claim.by_object and not (pod.node or pod.finished)
+
+
+def on_pod(meta: Metadata) -> Iterator[str]:
+    """Yield a sentence for each of KAI's annotations on a pod whose gang is not read from a job."""
+    for key, ours in _INSTEAD.items():
+        if key in (meta.annotations or {}):
+            yield f"annotation {key} has no effect, since the gang is not read from a job: write {ours}"
