@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -424,6 +425,38 @@ def test_the_place_of_a_pod(name: str) -> None:
     kind, _, by = owner.partition("/")
     owners = [OwnerReference(api_version, "u", kind, by, controller=True)]
     assert member(Metadata(name="p", labels=labels, owner_references=owners)) == expected
+
+
+NOT_READ = {
+    "RayService": ("ray.io/v1", "RayCluster/x", Member("RayCluster", "x", "x")),
+    "Deployment": ("apps/v1", "ReplicaSet/x", None),
+    "CronJob": ("batch/v1", "Job/x", Member("Job", "x", "x")),
+    "Notebook": ("apps/v1", "StatefulSet/x", Member("StatefulSet", "x", "x")),
+    "Spark (`spark-submit`)": ("v1", "Pod/driver", None),
+    "SparkApplication": ("sparkoperator.k8s.io/v1beta2", "SparkApplication/x", None),
+    "Knative Service": ("apps/v1", "ReplicaSet/x", None),
+    "Grove's PodCliqueSet": ("grove.io/v1alpha1", "PodClique/x", None),
+    "DynamoGraphDeployment": ("grove.io/v1alpha1", "PodClique/x", None),
+    "Argo's Workflow": ("argoproj.io/v1alpha1", "Workflow/x", None),
+    "AppWrapper": ("batch/v1", "Job/x", Member("Job", "x", "x")),
+    "pod group of Kueue (`kueue.x-k8s.io/pod-group-name`)": ("", "", None),
+}
+"""A kind that is not read → the controller of its pods, and their place by it."""
+
+
+@pytest.mark.parametrize("name", NOT_READ)
+def test_the_pods_of_a_kind_that_is_not_read(name: str) -> None:
+    api_version, owner, expected = NOT_READ[name]
+    kind, _, by = owner.partition("/")
+    owners = [OwnerReference(api_version, "u", kind, by, controller=True)] if kind else []
+    assert member(Metadata(name="p", owner_references=owners)) == expected
+
+
+def test_the_page_lists_the_kinds_that_are_not_read() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "kinds.md").read_text()
+    rows = page.partition("## Kinds that are not read")[2].partition("\n## ")[0]
+    names = [line.split(" | ")[0].removeprefix("| ") for line in rows.splitlines() if line.startswith("| ")]
+    assert names[2:] == list(NOT_READ)
 
 
 def test_a_pod_without_an_owner_has_no_place() -> None:
