@@ -333,6 +333,33 @@ def test_our_annotations_on_the_job_belong_on_its_pod_template() -> None:
     assert (found.by_kai, found.group.causes) == (False, ())
 
 
+COUNT = {"kai.scheduler/batch-min-member": "2"}
+MISPLACED = {
+    "a level of a Ray group": (
+        "RayCluster", ray(replicas=1, template=template(1, annotations=REQUIRED)), {}, "",
+    ),
+    "a level of a group's workers": (
+        "LeaderWorkerSet", lws(worker=template(1, annotations=REQUIRED)), {},
+        "topology-required-placement has no effect on the pod template: write it on the job",
+    ),
+    "a count of a Job": ("Job", job(), COUNT, ""),
+    "a count of a Job's pods": (
+        "Job", job(template=template(1, annotations=COUNT)), {},
+        "batch-min-member has no effect on the pod template: write it on the job",
+    ),
+    "a count of a PyTorchJob": (
+        "PyTorchJob", torch(3), COUNT, "batch-min-member has no effect: it counts in a Job or a JobSet",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISPLACED)
+def test_keys_of_kai_in_another_place_are_said(name: str) -> None:
+    kind, spec, annotations, said = MISPLACED[name]
+    problems = read(kind, spec, annotations=annotations).group.problems
+    assert problems == ((f"annotation kai.scheduler/{said}",) if said else ())
+
+
 def test_of_very_many_unknown_keys_only_some_are_compared() -> None:
     labels = {f"kai.schedular/{number}": "" for number in range(1000)}
     kept = pruned(KINDS["Job"], CustomObject("batch/v1", Metadata(name="x", labels=labels), job()))

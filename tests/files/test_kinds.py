@@ -288,10 +288,14 @@ def test_kais_keys_on_pods_that_no_job_makes_are_noted(tmp_path: Path) -> None:
     ]
 
 
-def test_kais_keys_on_the_pods_of_a_gang_that_is_read_from_its_job_are_not_noted(tmp_path: Path) -> None:
+def test_kais_placement_on_the_pod_template_of_a_job_is_noted_once(tmp_path: Path) -> None:
+    """KAI reads it on the job alone, too."""
     job = kai_job()
     job["spec"]["template"]["metadata"] = {"annotations": PLACEMENT}
-    assert decisions(write(tmp_path, node("a", 8), DC, job))["notes"] == []
+    assert decisions(write(tmp_path, node("a", 8), DC, job))["notes"] == [
+        "Job default/train: annotation kai.scheduler/topology-required-placement has no effect on the pod "
+        "template: write it on the job"
+    ]
 
 
 def test_what_a_pod_says_itself_comes_first(tmp_path: Path) -> None:

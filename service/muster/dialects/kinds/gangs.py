@@ -220,7 +220,20 @@ class _Reader:
                 f"annotation {kai_keys.SEGMENT_PREFERRED} has no effect: "
                 f"write {kai_keys.SEGMENT_REQUIRED}, which every segment keeps"
             )
+        yield from self._misplaced()
         yield from slips.unheard((*self._annotations, *self._labels))
+
+    def _misplaced(self) -> Iterator[str]:
+        """Yield a sentence for each of KAI's keys that counts elsewhere, or in other kinds alone."""
+        roles, key = self.described.roles, kai_keys.MIN_MEMBER
+        for level in (kai_keys.REQUIRED, kai_keys.PREFERRED):
+            if any(level in self.templates[role.name] and level not in role.keys for role in roles):
+                yield f"annotation {level} has no effect on the pod template: write it on the job"
+        on_pods = any(key in keys for keys in self.templates.values())
+        if self.owner.kind not in kai_keys.COUNTED and (on_pods or key in self._annotations):
+            yield f"annotation {key} has no effect: it counts in a {' or a '.join(kai_keys.COUNTED)}"
+        elif on_pods:
+            yield f"annotation {key} has no effect on the pod template: write it on the job"
 
 
 def _keys_of_template(role: Role) -> Mapping[str, str]:
