@@ -45,3 +45,19 @@ def test_a_job_without_kais_keys_starts_in_part_and_says_why(scene: Scene) -> No
     scene.until(lambda: len(scene.pods_of_job(job)) == 2, f"job {job} has its pods")
     scene.until(lambda: scene.events("TopologyNoGang", job), "the job says how to make it a gang")
     scene.until(lambda: [pod for pod in scene.pods().values() if pod.node], "one pod has its node")
+
+
+def test_pods_whose_job_is_deleted_without_them_do_not_start_in_part(scene: Scene) -> None:
+    """`kubectl delete --cascade=orphan` removes their owner references."""
+    racks(scene)
+    job = scene.create_job(plain_job("train", 8, 3, labels=QUEUE, annotations=PLACEMENT))
+    scene.until(lambda: len(scene.pods_of_job(job)) == 3, f"job {job} has its pods")
+    scene.until(lambda: scene.events("TopologyUnplaceable", job), "the job says that it does not fit")
+    path = f"/apis/batch/v1/namespaces/{scene.name}/jobs/{job}"
+    scene.client.delete(f"{path}?propagationPolicy=Orphan")
+    first = min(scene.pods_of_job(job))
+    event = scene.event("TopologyJobGone", first, within_s=90)
+    assert event.message == f"Job {scene.name}/{job} was deleted; its last count, 3, holds"
+    pods = scene.client.get(f"/api/v1/namespaces/{scene.name}/pods")["items"]
+    assert [pod["metadata"].get("ownerReferences") for pod in pods] == [None] * 3
+    assert scene.bound() == set()

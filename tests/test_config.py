@@ -12,8 +12,10 @@ from pydantic import BaseModel
 
 from muster.adapters.kube.events import EventSettings
 from muster.adapters.kube.watch import WatchSettings
+from muster.app import dialect_settings
 from muster.config import Config, Events, Gangs, Watch
 from muster.config_sources import SettingsError, load, reference
+from muster.dialects.kinds.table import KINDS
 from muster.dialects.settings import Settings as DialectSettings
 from muster.gangs.messages.settings import Settings as GangSettings
 
@@ -52,6 +54,24 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
     assert load(write(tmp_path, "# nothing\n"), {}) == Config()
 
 
+MODES = ("on", "off", "warn", "'on'", "true", "no")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_mode_of_a_kind_of_job_needs_no_quotes(tmp_path: Path, mode: str) -> None:
+    """YAML reads a bare on or off as true or false."""
+    meant = {"'on'": "on", "true": "on", "no": "off"}.get(mode, mode)
+    config = load(write(tmp_path, f"infer_gangs: {{default: {mode}, PyTorchJob: warn}}"), {})
+    assert config.infer_gangs == {"default": meant, "PyTorchJob": "warn"}
+    assert dialect_settings(config).infers("Job") == meant
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_job_may_be_named(tmp_path: Path, kind: str) -> None:
+    config = load(write(tmp_path, f"infer_gangs: {{{kind}: on}}"), {})
+    assert dialect_settings(config).infers(kind) == "on"
+
+
 BAD_FILES = {
     "an unknown field": (
         "sockett: /x",
@@ -76,6 +96,14 @@ BAD_FILES = {
     "a value where a section belongs": ("http: 80", "http: input should be a valid dictionary"),
     "no scheduler names": ("scheduler_names: []", "scheduler_names: tuple should have at least 1 item"),
     "a list for the whole file": ("[1, 2]", "a mapping of settings is expected, not list"),
+    "a kind of job that is none": (
+        "infer_gangs: {PytorchJob: 'on'}",
+        "infer_gangs.PytorchJob: known are default, PyTorchJob, TFJob,",
+    ),
+    "a mode that is none": (
+        "infer_gangs: {Job: always}",
+        "infer_gangs.Job: input should be 'off', 'warn' or 'on'",
+    ),
     "no YAML": ("a: [", "no valid YAML"),
     "a key that is no text": ("1: 2", "there is no setting '1'"),
 }

@@ -129,11 +129,15 @@ def _set(
     values[path[-1]] = value
 
 
+_OF_KEY, _OF_OURS = "[key]", "Value error, "
+"""What pydantic adds to the path of an error in a key, and to a message that a check of ours wrote."""
+
+
 def _line(
     where: tuple[int | str, ...], kind: str, message: str, sources: Mapping[tuple[str, ...], str]
 ) -> str:
     """Return the line of one error. Its source is that of the longest known beginning of its path."""
-    path = tuple(str(part) for part in where)
+    path = tuple(str(part) for part in where if part != _OF_KEY)
     source = next(
         (sources[path[:end]] for end in range(len(path), 0, -1) if path[:end] in sources), "settings"
     )
@@ -147,4 +151,5 @@ def _line(
             section = section.model_fields[part].annotation
         return f"{source}: there is no setting {dotted!r}; known here: {', '.join(section.model_fields)}"
     what = "" if source == "--" + dotted.replace(".", "-").replace("_", "-") else f"{dotted}: "
+    message = message.removeprefix(_OF_OURS)
     return f"{source}: {what}{message[0].lower()}{message[1:]}"

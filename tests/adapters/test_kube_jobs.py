@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
 import pytest
 
+from muster.adapters.kube import jobs
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.kinds.table import modes_of
-from muster.dialects.objects import CustomObject, NodeObject, PodObject
+from muster.dialects.objects import CustomObject, NodeObject, OwnerReference, PodObject
 from muster.dialects.settings import Settings
 from muster.gangs.messages.inputs import Input
 from muster.gangs.messages.instructions import EmitEvent, EventReason
@@ -244,6 +246,124 @@ async def test_a_job_that_is_deleted_while_its_pods_start_splits_nothing() -> No
     assert (bench.gangs, dict(bench.world.coordinator.state.roster.pod_groups)) == ([], {})
 
 
+def orphan(name: str, node: str = "") -> PodObject:
+    """The pod after `kubectl delete --cascade=orphan` of its job."""
+    made = pod(name, node)
+    return msgspec.structs.replace(
+        made, metadata=msgspec.structs.replace(made.metadata, owner_references=None)
+    )
+
+
+@pytest.mark.parametrize("deleted_first", [False, True])
+async def test_pods_whose_job_is_deleted_without_them_stay_one_gang(deleted_first: bool) -> None:
+    bench = await Bench("on").start()
+    await bench.job()
+    await bench.pods(*ALL[:3])
+    if deleted_first:
+        await bench.intake.jobs.on_job("PyTorchJob", Gone("ns/train"))
+    for name in ALL[:3]:
+        await bench.intake.on_pod(Seen(orphan(name)))
+    if not deleted_first:
+        await bench.intake.jobs.on_job("PyTorchJob", Gone("ns/train"))
+    assert (bench.gang.phase, bench.gang.group.needed) == ("collecting", 4)
+    await bench.intake.on_pod(Seen(orphan(ALL[0], node="a")))
+    assert (len(bench.gangs), bench.world.evictions) == (1, [])
+    for name in ALL[:3]:
+        await bench.intake.on_pod(Gone(name))
+    assert (bench.gangs, bench.intake.jobs._places, bench.intake.jobs._jobs) == ([], {}, {})
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs that are deleted are reported at once."""
+    monkeypatch.setattr(jobs, "GONE_S", 0.0)
+
+
+async def turn() -> None:
+    """Let what the event loop was given run."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_that_a_job_was_deleted_without_its_pods_is_said_once_on_the_first_that_waits() -> None:
+    bench = await Bench("on").start()
+    await bench.job()
+    await bench.pods(*ALL[:3])
+    for _ in range(2):
+        await bench.intake.jobs.on_job("PyTorchJob", Gone("ns/train"))
+        await turn()
+    assert bench.events(EventReason.JOB_GONE) == [
+        ("Pod train-master-0", "PyTorchJob ns/train was deleted; its last count, 4, holds")
+    ]
+    await bench.job()
+    await bench.intake.jobs.on_job("PyTorchJob", Gone("ns/train"))
+    await turn()
+    assert len(bench.events(EventReason.JOB_GONE)) == 2
+
+
+GONE = {"pods that are deleted with it": "on", "pods that run": "on", "pods that are alone": "off"}
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("which", GONE)
+async def test_that_a_job_was_deleted_is_no_news_for(which: str) -> None:
+    bench = await Bench(GONE[which]).start()
+    await bench.job()
+    await bench.pods(*ALL, node="a" if which == "pods that run" else "")
+    await bench.intake.jobs.on_job("PyTorchJob", Gone("ns/train"))
+    if which == "pods that are deleted with it":
+        for name in ALL:
+            await bench.intake.on_pod(Gone(name))
+    await turn()
+    assert bench.events(EventReason.JOB_GONE) == []
+
+
+async def test_more_pods_than_the_job_makes_are_said_once_on_the_job() -> None:
+    bench = await Bench("on").start()
+    await bench.job()
+    await bench.pods(*ALL)
+    assert bench.events(EventReason.COUNTS_DIFFER) == []
+    await bench.pods("worker-3", "worker-4")
+    assert bench.events(EventReason.COUNTS_DIFFER) == [
+        ("PyTorchJob train", "it makes 4 pods of gang train, and 5 are there: all are placed if they fit")
+    ]
+    assert (len(bench.gangs), bench.world.evictions) == (1, [])
+
+
+async def test_pods_that_have_ended_or_are_being_deleted_are_not_too_many() -> None:
+    bench = await Bench("on").start()
+    await bench.job()
+    await bench.pods(*ALL)
+    for name, change in (("worker-0", {"phase": "Failed"}), ("worker-1", {})):
+        made = pod(name)
+        deleted = "" if change else "2026-01-01T00:00:00Z"
+        meta = msgspec.structs.replace(made.metadata, deletion_timestamp=deleted or None)
+        status = msgspec.structs.replace(made.status, **change)
+        await bench.intake.on_pod(Seen(msgspec.structs.replace(made, metadata=meta, status=status)))
+    await bench.pods("worker-3", "worker-4")
+    assert bench.events(EventReason.COUNTS_DIFFER) == []
+
+
+async def test_a_pod_that_another_controller_adopts_is_the_jobs_no_more() -> None:
+    bench = await Bench("on").start()
+    await bench.job()
+    await bench.pods(*ALL[:3])
+    made = orphan(ALL[0])
+    by = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": True}
+    owner = msgspec.convert(by, OwnerReference)
+    meta = msgspec.structs.replace(made.metadata, owner_references=[owner])
+    await bench.intake.on_pod(Seen(msgspec.structs.replace(made, metadata=meta)))
+    assert sorted(gang.phase for gang in bench.gangs) == ["collecting", "planned"]
+
+
+async def test_a_pod_that_never_was_a_member_is_none_by_its_labels() -> None:
+    bench = await Bench("on").start()
+    await bench.job()
+    await bench.intake.on_pod(Seen(orphan(ALL[0])))
+    assert bench.gang.phase == "planned"
+
+
 async def test_a_count_that_changes_counts_for_the_pods_that_wait() -> None:
     bench = await Bench("on").start()
     await bench.job(workers=3)
@@ -298,6 +418,47 @@ async def test_an_ill_formed_key_makes_the_gang_invalid_and_names_the_job() -> N
     await bench.pods(*ALL)
     assert bench.gang.phase == "invalid"
     assert "pytorchjob/ns/train: annotation kai.scheduler/topology-required-placement" in bench.gang.reason
+
+
+async def test_a_misspelt_key_makes_the_gang_invalid_and_names_it() -> None:
+    """The key is kept, though nothing else of that name is."""
+    bench = await Bench().start()
+    await bench.job(annotations={"kai.scheduler/topology-required-placment": "topology.kubernetes.io/rack"})
+    await bench.pods(*ALL)
+    assert bench.gang.phase == "invalid"
+    assert "did you mean kai.scheduler/topology-required-placement?" in bench.gang.reason
+
+
+async def test_a_key_that_belongs_on_the_pods_is_said_once_on_the_job() -> None:
+    bench = await Bench("on").start()
+    await bench.job(annotations={"gpu.topology/scope": "rack"})
+    await bench.pods(*ALL)
+    ((where, message),) = bench.events(EventReason.KEY_IGNORED)
+    assert where == "PyTorchJob train"
+    assert message == "gpu.topology/scope has no effect on the job: it belongs on the pod template"
+
+
+async def test_kais_keys_on_pods_that_no_job_makes_are_said_once_for_each_gang() -> None:
+    bench = await Bench().start()
+
+    def bare(name: str, gang: str = "") -> PodObject:
+        made = orphan(name)
+        said = {"kai.scheduler/segment-size": "2", **({"gpu.topology/group": gang} if gang else {})}
+        return msgspec.structs.replace(
+            made, metadata=msgspec.structs.replace(made.metadata, annotations=said)
+        )
+
+    for name, of in (("a", "g"), ("b", "g"), ("c", ""), ("c", "")):
+        await bench.intake.on_pod(Seen(bare(name, of)))
+    said = bench.events(EventReason.KEY_IGNORED)
+    assert [where for where, _ in said] == ["Pod train-a", "Pod train-c"]
+    assert said[0][1] == (
+        "annotation kai.scheduler/segment-size has no effect, since the gang is not read from a job: "
+        "write gpu.topology/segment-size"
+    )
+    for name in "abc":
+        await bench.intake.on_pod(Gone(name))
+    assert (bench.intake.jobs._ignored._by_uid, dict(bench.intake.jobs._ignored._pods)) == ({}, {})
 
 
 async def test_keys_of_the_object_that_made_the_job_count() -> None:
@@ -360,6 +521,15 @@ def of_set(name: str, statefulset: str, index: int) -> PodObject:
     return msgspec.structs.replace(made, metadata=meta)
 
 
+async def test_no_template_is_to_name_the_gang_of_a_group_that_is_not_read() -> None:
+    bench = await Bench().start()
+    await bench.intake.jobs.on_absence("LeaderWorkerSet", True)
+    await bench.intake.on_pod(Seen(of_set("train-0", "train", 0)))
+    await bench.intake.on_pod(Seen(of_set("train-0-1", "train-0", 1)))
+    ((_, message),) = bench.events(EventReason.NO_GANG)
+    assert message.endswith("the right is missing (scheduler-config/jobs)")
+
+
 async def test_workers_that_come_after_their_leader_are_of_its_gang() -> None:
     bench = await Bench("on").start()
     groups = {"size": 3, "workerTemplate": TEMPLATE}
@@ -379,6 +549,17 @@ async def test_workers_that_come_after_their_leader_are_of_its_gang() -> None:
     bench.world.wait(0)
     assert (bench.gang.key, bench.gang.phase) == (key, "planned")
     assert len(bench.gang.group.bound) == 1
+
+
+async def test_pods_that_come_later_are_not_too_many() -> None:
+    bench = await Bench("on").start()
+    groups = {"size": 3, "workerTemplate": TEMPLATE}
+    spec = {"replicas": 1, "startupPolicy": "LeaderReady", "leaderWorkerTemplate": groups}
+    await bench.custom("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", spec)
+    for number in range(3):
+        name = f"train-0-{number}" if number else "train-0"
+        await bench.intake.on_pod(Seen(of_set(name, "train-0" if number else "train", number)))
+    assert bench.events(EventReason.COUNTS_DIFFER) == []
 
 
 async def test_a_change_that_says_nothing_new_reads_no_pod_again() -> None:

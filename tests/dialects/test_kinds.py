@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -276,6 +277,95 @@ def test_keys_without_effect_are_said() -> None:
     )
 
 
+SLIPS = {
+    "a constraint": (
+        {"annotations": {"kai.scheduler/topology-required-placment": RACK}},
+        "annotation kai.scheduler/topology-required-placment",
+        "none: did you mean kai.scheduler/topology-required-placement?",
+    ),
+    "a queue": (
+        {"labels": {"kai.scheduler/qeue": "team"}},
+        "label kai.scheduler/qeue",
+        "none: did you mean kai.scheduler/queue?",
+    ),
+    "a prefix": (
+        {"labels": {"kai.schedular/queue": "team"}},
+        "label kai.schedular/queue",
+        "none: did you mean kai.scheduler/queue?",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SLIPS)
+def test_a_misspelt_key_of_kai_on_a_job_is_a_cause_and_the_job_a_gang(name: str) -> None:
+    meta, where, expected = SLIPS[name]
+    found = read("Job", job(), **meta)  # type: ignore[arg-type]
+    (cause,) = found.group.causes
+    assert (found.by_kai, cause.field, cause.expected) == (True, where, expected)  # type: ignore[union-attr]
+
+
+def test_a_misspelt_key_of_kai_on_a_replicated_job_is_a_cause() -> None:
+    each = replicated("workers", 2, 4)
+    each["template"]["metadata"] = {"annotations": {"kai.scheduler/topology-required-placment": RACK}}
+    (cause,) = read("JobSet", {"replicatedJobs": [each]}).group.causes
+    assert "did you mean kai.scheduler/topology-required-placement" in str(cause)
+
+
+def test_a_slip_on_a_pod_template_is_said_of_its_pods_alone() -> None:
+    """Its pods have it too."""
+    part = template(1, annotations={"kai.scheduler/topology-required-placment": RACK})
+    assert read("RayCluster", ray(replicas=1, template=part)).group.causes == ()
+
+
+def test_keys_of_other_systems_are_no_slips() -> None:
+    labels = {"kueue.x-k8s.io/queue-name": "q", "app.kubernetes.io/name": "x", "kai.scheduler/new": "1"}
+    group = read("Job", job(), labels=labels, annotations={"example.com/topology": "x"}).group
+    assert (group.causes, group.problems) == ((), ())
+
+
+def test_our_annotations_on_the_job_belong_on_its_pod_template() -> None:
+    ours = {"gpu.topology/scope": "rack", "gpu.topology/scop": "rack"}
+    found = read("Job", job(), annotations=ours)
+    assert found.group.problems == (
+        "gpu.topology/scop has no effect on the job: gpu.topology/scope belongs on the pod template",
+        "gpu.topology/scope has no effect on the job: it belongs on the pod template",
+    )
+    assert (found.by_kai, found.group.causes) == (False, ())
+
+
+COUNT = {"kai.scheduler/batch-min-member": "2"}
+MISPLACED = {
+    "a level of a Ray group": (
+        "RayCluster", ray(replicas=1, template=template(1, annotations=REQUIRED)), {}, "",
+    ),
+    "a level of a group's workers": (
+        "LeaderWorkerSet", lws(worker=template(1, annotations=REQUIRED)), {},
+        "topology-required-placement has no effect on the pod template: write it on the job",
+    ),
+    "a count of a Job": ("Job", job(), COUNT, ""),
+    "a count of a Job's pods": (
+        "Job", job(template=template(1, annotations=COUNT)), {},
+        "batch-min-member has no effect on the pod template: write it on the job",
+    ),
+    "a count of a PyTorchJob": (
+        "PyTorchJob", torch(3), COUNT, "batch-min-member has no effect: it counts in a Job or a JobSet",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MISPLACED)
+def test_keys_of_kai_in_another_place_are_said(name: str) -> None:
+    kind, spec, annotations, said = MISPLACED[name]
+    problems = read(kind, spec, annotations=annotations).group.problems
+    assert problems == ((f"annotation kai.scheduler/{said}",) if said else ())
+
+
+def test_of_very_many_unknown_keys_only_some_are_compared() -> None:
+    labels = {f"kai.schedular/{number}": "" for number in range(1000)}
+    kept = pruned(KINDS["Job"], CustomObject("batch/v1", Metadata(name="x", labels=labels), job()))
+    assert len(kept.metadata.labels or {}) <= 64
+
+
 MODES: dict[str, tuple[str, Object, Object, Mode, bool, bool]] = {
     "off": ("PyTorchJob", torch(1), {}, "off", False, False),
     "warn": ("PyTorchJob", torch(1), {}, "warn", False, True),
@@ -362,6 +452,38 @@ def test_the_place_of_a_pod(name: str) -> None:
     kind, _, by = owner.partition("/")
     owners = [OwnerReference(api_version, "u", kind, by, controller=True)]
     assert member(Metadata(name="p", labels=labels, owner_references=owners)) == expected
+
+
+NOT_READ = {
+    "RayService": ("ray.io/v1", "RayCluster/x", Member("RayCluster", "x", "x")),
+    "Deployment": ("apps/v1", "ReplicaSet/x", None),
+    "CronJob": ("batch/v1", "Job/x", Member("Job", "x", "x")),
+    "Notebook": ("apps/v1", "StatefulSet/x", Member("StatefulSet", "x", "x")),
+    "Spark (`spark-submit`)": ("v1", "Pod/driver", None),
+    "SparkApplication": ("sparkoperator.k8s.io/v1beta2", "SparkApplication/x", None),
+    "Knative Service": ("apps/v1", "ReplicaSet/x", None),
+    "Grove's PodCliqueSet": ("grove.io/v1alpha1", "PodClique/x", None),
+    "DynamoGraphDeployment": ("grove.io/v1alpha1", "PodClique/x", None),
+    "Argo's Workflow": ("argoproj.io/v1alpha1", "Workflow/x", None),
+    "AppWrapper": ("batch/v1", "Job/x", Member("Job", "x", "x")),
+    "pod group of Kueue (`kueue.x-k8s.io/pod-group-name`)": ("", "", None),
+}
+"""A kind that is not read → the controller of its pods, and their place by it."""
+
+
+@pytest.mark.parametrize("name", NOT_READ)
+def test_the_pods_of_a_kind_that_is_not_read(name: str) -> None:
+    api_version, owner, expected = NOT_READ[name]
+    kind, _, by = owner.partition("/")
+    owners = [OwnerReference(api_version, "u", kind, by, controller=True)] if kind else []
+    assert member(Metadata(name="p", owner_references=owners)) == expected
+
+
+def test_the_page_lists_the_kinds_that_are_not_read() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "kinds.md").read_text()
+    rows = page.partition("## Kinds that are not read")[2].partition("\n## ")[0]
+    names = [line.split(" | ")[0].removeprefix("| ") for line in rows.splitlines() if line.startswith("| ")]
+    assert names[2:] == list(NOT_READ)
 
 
 def test_a_pod_without_an_owner_has_no_place() -> None:

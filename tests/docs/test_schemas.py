@@ -8,20 +8,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+import msgspec
 import pytest
 from jsonschema import ValidationError
 
 from checks.schemas import CHART, FOLDER, chart, texts
-from muster.adapters.files.report import cause_json, cause_type
+from muster.domain.cause_json import cause_json, cause_type
 from muster.domain.causes.cause import ConstraintCause
-from muster.domain.causes.ill_formed import IllFormed
+from muster.domain.causes.ill_formed import BadValue, IllFormed
 from muster.domain.causes.not_planned import NotPlanned
 from muster.domain.causes.out_of_place import OutOfPlace
 from muster.domain.causes.too_little import TooLittle
-from muster.domain.causes.waiting import Waiting
+from muster.domain.causes.waiting import MembersMissing, Waiting
 from muster.domain.constraints import CAUSES
 from muster.domain.reasons import Cause
 from tests.files.manifests import DEMO, EXAMPLES, REPOSITORY, decisions, gang, node, place, pod, write
+from tests.gangs.world import World
+from tests.gangs.world import node as worlds_node
+from tests.gangs.world import pod as worlds_pod
 from tests.placement.test_sentences import GOLDEN
 from tests.published import assert_as_published, validator
 
@@ -67,6 +71,49 @@ def test_an_answer_of_each_status(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cause", [cause for cause, _ in GOLDEN], ids=str)
 def test_each_cause(cause: Cause) -> None:
     validator("place-v1.json", type(cause).__name__).validate(json.loads(json.dumps(cause_json(cause))))
+
+
+def test_every_class_of_causes_is_tried() -> None:
+    known = {
+        *get_args(IllFormed),
+        *get_args(Waiting),
+        *get_args(TooLittle | OutOfPlace | NotPlanned),
+        *CAUSES,
+    }
+    assert known == {type(cause) for cause, _ in GOLDEN}
+
+
+def test_a_status_says_of_each_gang_the_same_causes_as_place() -> None:
+    """Refused, waiting and invalid ones, as the service encodes them."""
+    world = World()
+    world.start(worlds_node("a", 2))
+    world.see(*(worlds_pod(f"l{i}", "large", of=2, gpus=2) for i in range(2)))
+    world.see(worlds_pod("w0", "waits", of=3))
+    wrong = BadValue("pod/ns/x", "label gpu-topology-replica", "two", "a positive integer")
+    world.see(worlds_pod("x", "wrong", of=1, causes=(wrong,)))
+    world.wait(1)
+    gangs = world.coordinator.summary()
+    assert {gang.phase: gang.causes[0].kind for gang in gangs} == {
+        "unplaceable": "ClusterTooSmall",
+        "collecting": "MembersMissing",
+        "invalid": "BadValue",
+    }
+    status = {"version": 1, "kind": "status", "ready": True, "gangs": gangs, "notes": []}
+    printed = json.loads(msgspec.json.encode(status))
+    assert_as_published(printed, "status-v1.json")
+    causes = {gang["name"]: gang["causes"][0]["cause"] for gang in printed["gangs"]}
+    assert causes["waits"] == {"type": "members-missing", "present": 1, "needed": 3, "role": ""}
+    assert causes["wrong"] == json.loads(json.dumps(cause_json(wrong)))
+    assert causes["large"]["type"] == "cluster-too-small"
+
+
+@pytest.mark.parametrize("field", ["type", "present"])
+def test_a_cause_without_its_fields_is_no_status(field: str) -> None:
+    cause = cause_json(MembersMissing(1, 3))
+    del cause[field]
+    view = {"kind": "MembersMissing", "says": "", "helps": "", "cause": cause}
+    with pytest.raises(ValidationError):
+        validator("status-v1.json", "CauseView").validate(view)
 
 
 def test_the_page_lists_the_causes_by_status() -> None:

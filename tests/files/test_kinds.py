@@ -15,7 +15,7 @@ from muster.adapters.files import sources
 from muster.adapters.files.cluster import Cluster, cluster_of
 from muster.dialects.kinds.table import KINDS, modes_of
 from muster.dialects.settings import Settings
-from tests.files.manifests import Object, decisions, node, place, spec, write
+from tests.files.manifests import Object, decisions, gang, node, place, spec, write
 
 T: Object = {"spec": spec(1)}
 CPU: Object = {"spec": {"schedulerName": "muster", "containers": [{"name": "main"}]}}
@@ -262,6 +262,40 @@ def test_a_topology_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None
     (gang,) = decisions(write(tmp_path, node("a", 8), other, kai_job(annotations=PLACEMENT)))["gangs"]
     assert gang["status"] == "invalid"
     assert "job/default/train: annotation kai.scheduler/topology is" in gang["message"]
+
+
+def test_slips_on_a_job_are_said(tmp_path: Path) -> None:
+    job = kai_job(
+        annotations={"kai.scheduler/topology-required-placment": RACK, "gpu.topology/scope": "rack"}
+    )
+    said = decisions(write(tmp_path, node("a", 8), job))
+    (gang,) = said["gangs"]
+    assert gang["status"] == "invalid"
+    assert "did you mean kai.scheduler/topology-required-placement?" in gang["message"]
+    assert said["notes"] == [
+        "Job default/train: gpu.topology/scope has no effect on the job: it belongs on the pod template"
+    ]
+
+
+def test_kais_keys_on_pods_that_no_job_makes_are_noted(tmp_path: Path) -> None:
+    pods = gang("train", 6)
+    for each in pods:
+        each["metadata"]["annotations"] = {"kai.scheduler/topology-required-placement": RACK}
+    assert decisions(write(tmp_path, node("a", 8), *pods))["notes"] == [
+        "Pods default/train-0, default/train-1, default/train-2, default/train-3 and 2 more: annotation "
+        "kai.scheduler/topology-required-placement has no effect, since the gang is not read from a job: "
+        "write gpu.topology/scope"
+    ]
+
+
+def test_kais_placement_on_the_pod_template_of_a_job_is_noted_once(tmp_path: Path) -> None:
+    """KAI reads it on the job alone, too."""
+    job = kai_job()
+    job["spec"]["template"]["metadata"] = {"annotations": PLACEMENT}
+    assert decisions(write(tmp_path, node("a", 8), DC, job))["notes"] == [
+        "Job default/train: annotation kai.scheduler/topology-required-placement has no effect on the pod "
+        "template: write it on the job"
+    ]
 
 
 def test_what_a_pod_says_itself_comes_first(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from muster.adapters.files.report import cause_json
+from muster.domain.cause_json import cause_json
 from muster.domain.causes.out_of_place import (
     DomainTooSmall,
     IndicesUnknown,

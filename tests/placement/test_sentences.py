@@ -15,9 +15,11 @@ from muster.domain.causes.ill_formed import (
     TooManyMembers,
 )
 from muster.domain.causes.not_planned import (
+    ClaimsMissing,
     NotDecided,
     NotSupported,
     PlannerDefect,
+    RefusedEverywhere,
     TookTooLong,
     TookTooMuchMemory,
     TooManyRoles,
@@ -39,7 +41,7 @@ from muster.domain.causes.too_little import (
     NotEnoughFree,
     SubgroupsNeeded,
 )
-from muster.domain.causes.waiting import MembersMissing
+from muster.domain.causes.waiting import JobMissing, MembersMissing, PodGroupMissing
 from muster.domain.constraints import (
     AffinityUnsatisfied,
     AntiAffinityLimits,
@@ -71,6 +73,16 @@ from tests.placement.drawings import cluster, gang
 GPU = "nvidia.com/gpu"
 
 GOLDEN: list[tuple[Cause, str]] = [
+    (
+        RefusedEverywhere("worker", "DynamicResources: no claim"),
+        "No node admits role worker: DynamicResources: no claim",
+    ),
+    (ClaimsMissing(("data", "logs")), "PersistentVolumeClaims data, logs do not exist"),
+    (
+        JobMissing("PyTorchJob ns/train"),
+        "PyTorchJob ns/train is not there; its pods wait for it, since it says how many they are",
+    ),
+    (PodGroupMissing("ns/train"), "PodGroup ns/train does not exist yet; its pods wait for it"),
     (
         BadValue("pod/default/w-0", "label gpu-topology-replica", "four", "a positive integer"),
         'pod/default/w-0: label gpu-topology-replica is "four", expected a positive integer',

@@ -12,9 +12,9 @@ from typing import Any, get_args
 import msgspec
 
 from muster.adapters.files.answer import Answer
-from muster.adapters.files.report import cause_type
 from muster.adapters.preflight.report import Preflight
 from muster.adapters.status import Status
+from muster.domain.cause_json import cause_type
 from muster.domain.causes.cause import ConstraintCause
 from muster.domain.constraints import CAUSES
 from muster.domain.reasons import Cause
@@ -33,14 +33,21 @@ def schemas() -> Mapping[str, Schema]:
 
 def _place() -> Schema:
     schema = _schema(Answer, "The answer of muster place -o json")
-    causes = _causes()
-    schema["$defs"] |= causes | {"Cause": {"oneOf": [{"$ref": f"#/$defs/{name}"} for name in sorted(causes)]}}
-    schema["$defs"]["Gang"]["properties"]["causes"]["items"] = {"$ref": "#/$defs/Cause"}
+    schema["$defs"]["Gang"]["properties"]["causes"]["items"] = _with_causes(schema)
     return schema
 
 
 def _status() -> Schema:
-    return _schema(Status, "The answer of muster status --json")
+    schema = _schema(Status, "The answer of muster status --json")
+    schema["$defs"]["CauseView"]["properties"]["cause"] = _with_causes(schema)
+    return schema
+
+
+def _with_causes(schema: Schema) -> Schema:
+    """Add a schema for each type of cause. Return that of any of them."""
+    causes = _causes()
+    schema["$defs"] |= causes | {"Cause": {"oneOf": [{"$ref": f"#/$defs/{name}"} for name in sorted(causes)]}}
+    return {"$ref": "#/$defs/Cause"}
 
 
 def _preflight() -> Schema:

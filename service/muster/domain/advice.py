@@ -7,24 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
+from muster.domain.cause_json import cause_json
 from muster.domain.printable import printable
 from muster.domain.reasons import Cause
 
 
 @dataclass(frozen=True, slots=True)
 class CauseView:
-    """A cause as it is shown: its kind, what blocks the gang, with numbers, and what would help."""
+    """A cause as it is shown: its kind, what blocks the gang, with numbers, and what would help.
+
+    `cause` is its type and its fields, as in the answer of `muster place -o json`.
+    """
 
     kind: str
     says: str
     helps: str
+    cause: dict[str, Any]
 
 
 def explained(causes: Iterable[Cause]) -> tuple[CauseView, ...]:
     """Return causes as they are shown."""
     return tuple(
-        CauseView(type(cause).__name__, _sentence(str(cause)), printable(cause.advice)) for cause in causes
+        CauseView(type(cause).__name__, _sentence(str(cause)), printable(cause.advice), cause_json(cause))
+        for cause in causes
     )
 
 

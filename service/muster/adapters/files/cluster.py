@@ -133,6 +133,7 @@ def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> C
     manifests = [(found.manifests[pod.uid].metadata, pod) for pod in seen_pods]
     found.notes.extend(found.owners.warnings(manifests, settings))
     found.notes.extend(found.owners.differences(manifests, groups))
+    found.notes.extend(found.owners.ignored(manifests))
     found.notes.extend(repeated_names(seen_nodes, policies.levels, policies.naming))
     skipped = dict(sorted(found.skipped.items()))
     namespaces = found.other.labels_of_namespaces({pod.namespace for pod in seen_pods})

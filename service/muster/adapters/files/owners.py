@@ -12,6 +12,7 @@ from typing import Any
 
 from muster.adapters.files import templates
 from muster.adapters.files.sources import Document, Object
+from muster.dialects.kinds import slips
 from muster.dialects.kinds.description import Member, letters
 from muster.dialects.kinds.gangs import Family, family
 from muster.dialects.kinds.table import KINDS, member
@@ -21,6 +22,7 @@ from muster.dialects.subgroups import Topologies
 from muster.domain.levels import Level
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.podgroup import PodGroup
+from muster.domain.words import listed, plural
 from muster.gangs.membership.podgroups import key_of
 
 RUNTIMES = ("ClusterTrainingRuntime", "TrainingRuntime")
@@ -95,6 +97,15 @@ class Owners:
                 )
             elif of_owner is not None and of_owner.is_warned_of(settings):
                 yield f"{_title(key)}: {of_owner.advice}"
+
+    def ignored(self, pods: Sequence[tuple[Metadata, Pod]]) -> Iterator[str]:
+        """Yield which of KAI's keys on waiting pods have no effect, because their gang is not read here."""
+        said = defaultdict[str, list[str]](list)
+        for meta, pod in pods:
+            for sentence in slips.on_pod(meta) if slips.counts_for_none(pod) else ():
+                said[sentence].append(f"{pod.namespace}/{pod.name}")
+        for sentence, names in said.items():
+            yield f"{plural('Pod', len(names))} {listed(names)}: {sentence}"
 
     def differences(self, pods: Sequence[tuple[Metadata, Pod]], groups: Iterable[PodGroup]) -> Iterator[str]:
         """Yield where the number that pods or their PodGroup state is not the number of their job's pods.

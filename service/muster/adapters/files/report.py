@@ -5,22 +5,16 @@ infinite numbers.
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any
 
 from muster.adapters.files.answer import VERSION, Answer, Gang, Member, Objective, Summary
 from muster.adapters.files.answer import Decided as DecidedLevel
 from muster.adapters.files.decide import Decided, Outcome, Status
+from muster.domain.cause_json import cause_json
 from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.printable import printable
-from muster.domain.reasons import Cause
 from muster.domain.sentences import relaxation_sentence
-from muster.domain.words import in_bytes
-
-_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def as_json(
@@ -147,34 +141,3 @@ def _members(outcome: Outcome) -> list[Member]:
                 shown["gpu_mem"] = {str(gpu): place.units for gpu in place.gpus}
             members.append(shown)
     return members
-
-
-def _unit(resource: str) -> str:
-    if resource == "cpu":
-        return "cpu_milli"
-    return "bytes" if in_bytes(resource) else "count"
-
-
-def cause_type(kind: type) -> str:
-    """Return the name of a type of cause, as users see it: "no-such-domain"."""
-    return _HUMP.sub("-", kind.__name__).lower()
-
-
-def _listed(value: object) -> object:
-    return [_listed(each) for each in value] if isinstance(value, tuple) else value
-
-
-def cause_json(cause: Cause) -> dict[str, Any]:
-    """Return a cause with its type and its fields.
-
-    `unit` is the unit of its numbers of a resource, and `units` the units of those of several resources.
-    """
-    body: dict[str, Any] = {"type": cause_type(type(cause))}
-    for field in fields(cause):
-        value = getattr(cause, field.name)
-        body[field.name] = _listed(value)
-    if "resource" in body:
-        body["unit"] = _unit(body["resource"])
-    if "resources" in body:
-        body["units"] = [_unit(resource) for resource, _ in body["resources"]]
-    return body

@@ -4,12 +4,14 @@ A job is any object of a kind in `dialects.kinds`. The jobs of all namespaces ar
 of ours. So each job is kept as JSON, and read only when a pod of ours names it. Each gang that has a pod gets
 a PodGroup.
 
-The last numbers of a deleted job count until its last pod is gone, so that no gang is split. A kind that is
-not served, or that the account may not read, makes no gangs.
+The last numbers of a deleted job count until its last pod is gone. Its pods stay its members if they lose
+their owner references. So no gang is split. A kind that is not served, or that the account may not read,
+makes no gangs.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
@@ -19,12 +21,13 @@ import msgspec
 import structlog
 
 from muster.adapters.kube.decode import jobs
+from muster.adapters.kube.ignored_keys import IgnoredKeys
 from muster.adapters.kube.named_groups import NamedGroups
 from muster.adapters.kube.succeeded import Succeeded
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects import own
 from muster.dialects.kinds import batch
-from muster.dialects.kinds.description import Member
+from muster.dialects.kinds.description import Member, controller_of
 from muster.dialects.kinds.gangs import Family, family
 from muster.dialects.kinds.pruned import pruned, words
 from muster.dialects.kinds.table import KINDS, member
@@ -32,7 +35,7 @@ from muster.dialects.objects import CustomObject, Metadata, PodObject
 from muster.dialects.settings import Settings
 from muster.dialects.subgroups import Topologies
 from muster.domain.levels import DEFAULT_LEVELS, Level
-from muster.domain.pod import GangClaim, Pod
+from muster.domain.pod import Controller, GangClaim, Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.gangs.membership.podgroups import key_of
 from muster.gangs.messages.inputs import Input, PodGroupGone, PodGroupSeen
@@ -46,15 +49,20 @@ log = structlog.get_logger(__name__)
 Key = tuple[str, str, str]
 """Kind, namespace, name."""
 
+GONE_S = 30.0
+"""Seconds after which it is said that a job was deleted, if some of its pods still wait. Usually the API
+server deletes these too."""
+
 
 @dataclass(slots=True)
 class _Job:
     """One job. `text` is its object as JSON, or None if it was not seen. `family` is None until it is needed.
 
     `pods` maps the UID of each pod of our schedulers to its gang. The gang is "" for a pod that is alone or
-    names its gang itself. `gangs` counts the pods of each gang. `waiting` has the objects of pods that are
-    not bound, and of all pods until the job is known. They are read again when the job becomes a gang, or is
-    one no more. `warned` means that an event was posted on the job.
+    names its gang itself. `gangs` counts the pods of each gang. `there` are the UIDs of those that neither
+    ended nor are being deleted, by gang. `waiting` has the objects of pods that are not bound, and
+    of all pods until the job is known. They are read again when the job becomes a gang, or is one no more.
+    `posted` are the reasons of the events that were posted on the job.
     """
 
     text: bytes | None = None
@@ -62,8 +70,9 @@ class _Job:
     family: Family | None = None
     pods: dict[str, str] = field(default_factory=dict)
     gangs: Counter[str] = field(default_factory=Counter)
+    there: dict[str, set[str]] = field(default_factory=dict)
     waiting: dict[str, PodObject] = field(default_factory=dict)
-    warned: bool = False
+    posted: set[EventReason] = field(default_factory=set)
 
 
 class Jobs:
@@ -87,7 +96,10 @@ class Jobs:
         self._jobs: dict[Key, _Job] = {}
         self._makers: dict[Key, Metadata] = {}
         self._by_uid: dict[str, Key] = {}
+        self._places: dict[str, Member] = {}
+        """By UID, of the same pods. A pod keeps its place if its owner references are removed."""
         self._named = NamedGroups()
+        self._ignored = IgnoredKeys(emit)
         self._succeeded = Succeeded(put)
         self._absent: set[str] = set()
         self._levels: tuple[Level, ...] = DEFAULT_LEVELS
@@ -104,13 +116,17 @@ class Jobs:
             if (job := self._jobs.get(key)) is not None:
                 job.gone = True
                 self._forget_if_unused(key)
+                if job.waiting:
+                    asyncio.get_running_loop().call_later(GONE_S, self._report_gone, key)
             return
         if kind == batch.JOB.kind:
             await self._succeeded.job_seen(change.object)
         meta = change.object.metadata
         text = _encoder.encode(pruned(KINDS[kind], change.object))
         job = self._jobs.setdefault((kind, meta.namespace, meta.name), _Job())
-        job.gone = False
+        if job.gone:
+            job.gone = False
+            job.posted.discard(EventReason.JOB_GONE)
         if job.text != text:
             job.text = text
             await self._read_jobs([(kind, meta.namespace, meta.name)])
@@ -142,9 +158,17 @@ class Jobs:
     # --- pods ----------------------------------------------------------------------------------------
 
     def member_of(self, obj: PodObject) -> Member | None:
-        """Return the job of a pod of ours, and the pod's place in it."""
-        ours = obj.spec.scheduler_name in self._settings.scheduler_names
-        return member(obj.metadata) if ours else None
+        """Return the job of a pod of ours, and the pod's place in it.
+
+        A job may be deleted without its pods (`--cascade=orphan`). They lose their owner references then, but
+        not their place: nothing is split on doubt.
+        """
+        if obj.spec.scheduler_name not in self._settings.scheduler_names:
+            return None
+        found = member(obj.metadata)
+        if found is None and not any(controller_of(obj.metadata)):
+            return self._places.get(obj.metadata.uid)
+        return found
 
     def is_gang(self, found: Member, namespace: str) -> bool:
         """Return whether the pods of a job are a gang.
@@ -158,15 +182,16 @@ class Jobs:
 
     async def pod_seen(self, obj: PodObject, pod: Pod, found: Member | None) -> None:
         """Take in a pod, what was read of it, and its place in its job, before the gangs get it."""
+        self._ignored.see(obj, pod)
         if found is None or pod.claim is None:
-            await self.pod_gone(pod.uid)
+            await self._forget(pod.uid)
             return
         await self._succeeded.pod_seen(pod)
         key = (found.kind, pod.namespace, found.owner)
         if self._by_uid.get(pod.uid, key) != key:
-            await self.pod_gone(pod.uid)
+            await self._forget(pod.uid)
         job = self._jobs.setdefault(key, _Job())
-        self._by_uid[pod.uid] = key
+        self._by_uid[pod.uid], self._places[pod.uid] = key, found
         gang = found.gang if pod.claim.dialect == found.kind else ""
         if job.pods.get(pod.uid) != gang:
             of_job = self._family(key)
@@ -175,6 +200,10 @@ class Jobs:
             await self._leave(key, pod.uid)
             job.pods[pod.uid] = gang
             job.gangs[gang] += bool(gang)
+        if gang and pod.present:
+            job.there.setdefault(gang, set()).add(pod.uid)
+        elif gang in job.there:
+            job.there[gang].discard(pod.uid)
         self._named.names(pod.uid, key, None if pod.node else key_of(pod))
         known = job.text is not None or found.kind in self._absent
         if known and (pod.node or pod.finished):
@@ -182,14 +211,21 @@ class Jobs:
             return
         job.waiting[pod.uid] = obj
         if found.kind in self._absent:
-            self._warn_of_absence(found.kind, job, pod)
+            self._warn_of_absence(found, job, pod)
         elif not pod.node:
             self._warn(key, job, pod.claim)
+            self._warn_of_more(key, job, gang)
 
     async def pod_gone(self, uid: str) -> None:
-        """Forget a pod."""
+        """Forget a pod that is gone."""
+        self._ignored.forget(uid)
+        await self._forget(uid)
+
+    async def _forget(self, uid: str) -> None:
+        """Forget a pod as one of its job."""
         await self._succeeded.pod_gone(uid)
         key = self._by_uid.pop(uid, None)
+        self._places.pop(uid, None)
         if key is not None:
             self._named.forget(uid)
             await self._leave(key, uid)
@@ -201,8 +237,11 @@ class Jobs:
         job = self._jobs[key]
         gang = job.pods.pop(uid, "")
         job.gangs[gang] -= bool(gang)
+        if gang in job.there:
+            job.there[gang].discard(uid)
         if gang and not job.gangs[gang]:
             del job.gangs[gang]
+            job.there.pop(gang, None)
             await self._put(PodGroupGone(time.monotonic(), (key[1], key[0], gang)))
 
     def group_seen(self, group: PodGroup) -> None:
@@ -257,34 +296,63 @@ class Jobs:
             del self._jobs[key]
 
     def _warn(self, key: Key, job: _Job, claim: GangClaim) -> None:
-        """Post once, on the job, that its pods could be a gang, or that their number is not the job's."""
+        """Post once, on the job, that its pods could be a gang, or that their number is not the job's.
+
+        Post once, too, which of its keys have no effect.
+        """
         of_job = self._family(key)
-        if job.warned or of_job is None:
+        if of_job is None:
             return
         if claim.lone:
             reason, said = EventReason.NO_GANG, of_job.advice if of_job.is_warned_of(self._settings) else ""
         else:
             stated = self._named.completed(key[1], claim)
             reason, said = EventReason.COUNTS_DIFFER, of_job.difference(stated)
-        if said:
-            job.warned = True
-            where, by = ((of_job.group.name, of_job.group.uid),), of_job.group.api_version
-            self._emit(EmitEvent(key[1], where, reason, said, key[0], by))
+        by = of_job.group.owner
+        self._post(key[1], job, by, reason, said)
+        self._post(key[1], job, by, EventReason.KEY_IGNORED, "; ".join(of_job.group.problems))
 
-    def _warn_of_absence(self, kind: str, job: _Job, pod: Pod) -> None:
-        """Post once, on the controller of several pods with GPUs that wait, that their job is not read."""
-        alone = pod.claim is not None and pod.claim.lone and pod.gpus > 0 and not pod.node
-        if job.warned or not alone or len(job.waiting) < 2 or self._settings.infers(kind) == "off":
+    def _warn_of_more(self, key: Key, job: _Job, gang: str) -> None:
+        """Post once, on the job, that a gang has more pods than the job makes."""
+        of_job, there = self._family(key), len(job.there.get(gang, ()))
+        if of_job is not None and there > of_job.most > 0 and not of_job.group.causes:
+            makes = f"it makes {of_job.most} pods of gang {gang}"
+            said = f"{makes}, and {there} are there: all are placed if they fit"
+            self._post(key[1], job, of_job.group.owner, EventReason.COUNTS_DIFFER, said)
+
+    def _report_gone(self, key: Key) -> None:
+        """Post once, on the first pod that waits, that its job was deleted. Nothing else says it."""
+        job, of_job = self._jobs.get(key), self._family(key)
+        if job is None or not job.gone or of_job is None:
             return
-        if (by := pod.controller) is not None:
-            job.warned = True
-            said = (
-                f"each of its pods is placed alone, because the service can't read {jobs(kind).plural}: "
-                f"the API server does not serve them, or the right is missing (scheduler-config/jobs). "
-                f"If the pods are one gang, annotate the pod template: {own.GROUP}, {own.MIN_MEMBER}"
-            )
-            where = ((by.name, by.uid),)
-            self._emit(EmitEvent(pod.namespace, where, EventReason.NO_GANG, said, by.kind, by.api_version))
+        members = [obj.metadata for uid, obj in job.waiting.items() if job.pods.get(uid)]
+        waiting = [meta for meta in members if meta.deletion_timestamp is None]
+        if waiting:
+            first = min(waiting, key=lambda meta: meta.name)
+            on = Controller("v1", "Pod", first.name, first.uid)
+            said = f"{key[0]} {key[1]}/{key[2]} was deleted; its last count, {of_job.group.size}, holds"
+            self._post(key[1], job, on, EventReason.JOB_GONE, said)
+
+    def _post(self, namespace: str, job: _Job, on: Controller | None, reason: EventReason, said: str) -> None:
+        """Post an event on an object, once for each job."""
+        if said and on is not None and reason not in job.posted:
+            job.posted.add(reason)
+            where = ((on.name, on.uid),)
+            self._emit(EmitEvent(namespace, where, reason, said, on.kind, on.api_version))
+
+    def _warn_of_absence(self, found: Member, job: _Job, pod: Pod) -> None:
+        """Post once, on the controller of several pods with GPUs that wait, that their job is not read."""
+        kind, one_gang = found.kind, found.gang == found.owner
+        alone = pod.claim is not None and pod.claim.lone and pod.gpus > 0 and not pod.node
+        if not alone or len(job.waiting) < 2 or self._settings.infers(kind) == "off":
+            return
+        said = (
+            f"each of its pods is placed alone, because the service can't read {jobs(kind).plural}: "
+            "the API server does not serve them, or the right is missing (scheduler-config/jobs)"
+        )
+        if one_gang:
+            said += f". If the pods are one gang, annotate each pod template: {own.GROUP}, {own.MIN_MEMBER}"
+        self._post(pod.namespace, job, pod.controller, EventReason.NO_GANG, said)
 
 
 def _key(kind: str, key: str) -> Key:

@@ -54,7 +54,8 @@ def job(owner: Owner) -> Described:
         return NewPod(f"{owner.name}-{number}-{letters(number)}", {**labels, **index}, index)
 
     role = Role("", count, min(least, count), template, "spec.template", pod)
-    return Described((role,), idle=why_idle(owner, spec.raw("suspend")))
+    change = "set spec.completionMode to Indexed" if all_there and not together else ""
+    return Described((role,), idle=why_idle(owner, spec.raw("suspend")), change=change)
 
 
 def succeeded(obj: CustomObject) -> int:
@@ -84,7 +85,8 @@ def stateful_set(owner: Owner) -> Described:
 
     least = count if parallel else min(1, count)
     role = Role("", count, least, spec.raw("template"), "spec.template", pod)
-    return Described((role,), ordered=count > 1 and not parallel)
+    change = "" if parallel else "set spec.podManagementPolicy to Parallel"
+    return Described((role,), ordered=count > 1 and not parallel, change=change)
 
 
 def _controlled_by(kind: str, group: str, meta: Metadata) -> Member | None:

@@ -70,13 +70,16 @@ class Described:
     """The gangs of an object: there are `copies`, and all have the same roles.
 
     `idle` is the reason why the object has no pods now. `ordered` means that its controller makes each pod
-    when the last one runs.
+    when the last one runs. `numbered` means that its gangs have numbers, so no pod template can name them.
+    `change` is what makes its pods start all together, as "set spec.completionMode to Indexed".
     """
 
     roles: tuple[Role, ...] = ()
     copies: int = 1
     idle: str = ""
     ordered: bool = False
+    numbered: bool = False
+    change: str = ""
 
     @property
     def size(self) -> int:

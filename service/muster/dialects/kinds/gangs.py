@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from muster.dialects.fields import Fields
-from muster.dialects.kinds import kai_keys
+from muster.dialects.kinds import advice, kai_keys, slips
 from muster.dialects.kinds.description import Described, Kind, Owner, Role
 from muster.dialects.objects import CustomObject, Metadata
 from muster.dialects.podgroups import MAX_QUEUE
@@ -30,17 +30,21 @@ _MAX_CONTAINERS = 64
 class Family:
     """What an object says of its gangs, which differ in their names alone.
 
-    `pods` is the number of pods of all its gangs that come at once. `by_kai` means that it has KAI's keys, so
-    its pods are a gang with any setting. `skipped` means that a key asks for no gang. `with_gpus` means that
-    some of its pods ask for GPUs. `held` means that the shim holds its pods even if they ask for none.
+    `pods` is the number of pods of all its gangs that come at once. `most` is that of one gang with those
+    that come later. `by_kai` means that it has KAI's keys, so its pods are a gang with any setting. `skipped`
+    means that a key asks for no gang. `with_gpus` means that some of its pods ask for GPUs. `held` means that
+    the shim holds its pods even if they ask for none.
+    `advice` is a sentence about what its pods are if they name no gang, and what would make them one.
     """
 
     group: PodGroup
     pods: int
+    most: int
     by_kai: bool
     skipped: bool
     with_gpus: bool
     held: bool
+    advice: str
 
     @property
     def kind(self) -> str:
@@ -60,16 +64,6 @@ class Family:
         """Return whether its pods could be a gang, and the settings ask for a warning."""
         could = self.with_gpus and not (self.by_kai or self.skipped) and (self.group.size or 0) > 1
         return could and settings.infers(self.kind) == "warn"
-
-    @property
-    def advice(self) -> str:
-        """Return a sentence about what its pods are now, and what would make them a gang."""
-        name, size, least = self.group.name, self.group.size or 0, self.group.min_member or 1
-        return (
-            f"its {size} pods name no gang: each is placed alone, and the job may start in part. "
-            f"To make them a gang, set infer_gangs to on for {self.kind}, or annotate the pod template: "
-            f'gpu.topology/group: {name}, gpu.topology/min-member: "{least}"'
-        )
 
     def difference(self, claim: GangClaim) -> str:
         """Return how the number that the pods state for their gang differs from that of the object's pods.
@@ -102,14 +96,17 @@ def family(
     meta = _with_keys_of(obj.metadata, made_by)
     owner = Owner.of(kind.kind, msgspec.structs.replace(obj, metadata=meta))
     reader = _Reader(owner, kind.describe(owner), levels, topologies)
-    said = [{**(meta.labels or {}), **(meta.annotations or {})}, *reader.templates.values()]
+    on_job = {**(meta.labels or {}), **(meta.annotations or {})}
+    said = [on_job, *reader.templates.values()]
     return Family(
         reader.group(),
         pods=reader.described.size * reader.described.copies,
-        by_kai=kind.kind not in BY_REQUEST and any(map(kai_keys.spoken, said)),
+        most=sum(role.count for role in reader.described.roles),
+        by_kai=kind.kind not in BY_REQUEST and (any(map(kai_keys.spoken, said)) or slips.of_kai(on_job)),
         skipped=kai_keys.skipped(meta),
         with_gpus=any(role.count and _asks_for_gpus(role, settings) for role in reader.described.roles),
         held=bool(kind.label),
+        advice=advice.sentence(reader.described, advice.ways(kind, owner, reader.described)),
     )
 
 
@@ -129,6 +126,7 @@ class _Reader:
 
     def group(self) -> PodGroup:
         owner, described = self.owner, self.described
+        self._note_misspelt()
         whole = self._constraint(self._annotations, _PLACEMENT)
         named = {role.name: role for role in described.roles if role.name}
         wishes = {role.name: self._wishes(role) for role in described.roles}
@@ -155,6 +153,14 @@ class _Reader:
             api_version=owner.api_version,
             owner=Controller(owner.api_version, owner.kind, owner.name, owner.meta.uid),
         )
+
+    def _note_misspelt(self) -> None:
+        spec = self.owner.spec
+        slips.note_misspelt(spec, "annotation", self._annotations)
+        slips.note_misspelt(spec, "label", self._labels)
+        for role in self.described.roles:
+            of_pods = self.templates[role.name]  # the pods say these themselves
+            slips.note_misspelt(spec, "annotation", {k: v for k, v in role.keys.items() if k not in of_pods})
 
     def _wishes(self, role: Role) -> Wishes:
         """Return the constraints of one role.
@@ -190,7 +196,7 @@ class _Reader:
         return next((queue for keys in said if (queue := keys.get(kai_keys.QUEUE))), "")
 
     def _unheard(self) -> Iterator[str]:
-        """Yield a sentence for each of KAI's keys that has no effect here."""
+        """Yield a sentence for each of KAI's keys that has no effect here, and for our keys on the job."""
         if priority := self._labels.get(kai_keys.PRIORITY):
             yield (
                 f"label {kai_keys.PRIORITY}: {priority[:63]} is not applied: the pods have the priority of "
@@ -214,6 +220,20 @@ class _Reader:
                 f"annotation {kai_keys.SEGMENT_PREFERRED} has no effect: "
                 f"write {kai_keys.SEGMENT_REQUIRED}, which every segment keeps"
             )
+        yield from self._misplaced()
+        yield from slips.unheard((*self._annotations, *self._labels))
+
+    def _misplaced(self) -> Iterator[str]:
+        """Yield a sentence for each of KAI's keys that counts elsewhere, or in other kinds alone."""
+        roles, key = self.described.roles, kai_keys.MIN_MEMBER
+        for level in (kai_keys.REQUIRED, kai_keys.PREFERRED):
+            if any(level in self.templates[role.name] and level not in role.keys for role in roles):
+                yield f"annotation {level} has no effect on the pod template: write it on the job"
+        on_pods = any(key in keys for keys in self.templates.values())
+        if self.owner.kind not in kai_keys.COUNTED and (on_pods or key in self._annotations):
+            yield f"annotation {key} has no effect: it counts in a {' or a '.join(kai_keys.COUNTED)}"
+        elif on_pods:
+            yield f"annotation {key} has no effect on the pod template: write it on the job"
 
 
 def _keys_of_template(role: Role) -> Mapping[str, str]:

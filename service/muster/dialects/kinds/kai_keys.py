@@ -29,6 +29,8 @@ SEGMENT_SIZE = f"{PREFIX}segment-size"
 SEGMENT_REQUIRED = f"{PREFIX}segment-topology-required-placement"
 SEGMENT_PREFERRED = f"{PREFIX}segment-topology-preferred-placement"
 MIN_MEMBER = f"{PREFIX}batch-min-member"
+COUNTED = ("Job", "JobSet")
+"""Kinds whose batch-min-member is read."""
 SKIP = f"{PREFIX}skip-podgrouper"
 FRACTIONS = ("gpu-fraction", "gpu-memory")
 """KAI's way to ask for a part of a GPU. It is not read."""

@@ -51,7 +51,7 @@ def describe(owner: Owner) -> Described:
         _pod(owner, size, 0),
     )
     if size == 1:
-        return Described((role,), copies)
+        return Described((role,), copies, numbered=True)
     more = Role(
         WORKER,
         size - 1,
@@ -62,7 +62,7 @@ def describe(owner: Owner) -> Described:
         later=size - 1 if late else 0,
         segments_fill=True,
     )
-    return Described((role, more), copies)
+    return Described((role, more), copies, numbered=True)
 
 
 def _pod(owner: Owner, size: int, first: int) -> Callable[[int, int], NewPod]:

@@ -1,7 +1,8 @@
 """Keep only those parts of a job that its description reads.
 
 The service keeps the jobs of all namespaces in memory, and any user may create large ones. `muster capture`
-writes jobs to a file that must hold no secrets. Both keep the known fields, and KAI's labels and annotations.
+writes jobs to a file that must hold no secrets. Both keep the known fields, KAI's labels and annotations, and
+slips in these keys.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from muster.dialects.kinds import jobset, kai_keys, leaderworkerset
+from muster.dialects import misspelt
+from muster.dialects.kinds import jobset, kai_keys, leaderworkerset, slips
 from muster.dialects.kinds.description import Kind
 from muster.dialects.kinds.kubeflow import REPLICA_SPECS
 from muster.dialects.objects import CustomObject
@@ -71,6 +73,7 @@ class _Copy:
 
     def __init__(self) -> None:
         self._left = MAX_VALUES
+        self._compared = misspelt.MAX_COMPARED
 
     def of(self, spec: Any) -> Any:
         """Return what is read of a spec, or a sentence if it is too much."""
@@ -80,9 +83,14 @@ class _Copy:
             return f"an object with more than {MAX_VALUES:,} values"
 
     def words(self, said: dict[str, Any]) -> dict[str, Any]:
-        """Return the labels or annotations that are read."""
+        """Return the labels or annotations that are read, and those that are slips."""
+        others = [key for key in said if not (kai_keys.read(key) or key in KEYS)]
+        wrong = slips.meant(others, self._compared)
+        self._compared -= min(len(others), self._compared)
         return {
-            key: self._value(value, 0) for key, value in said.items() if kai_keys.read(key) or key in KEYS
+            key: self._value(value, 0)
+            for key, value in said.items()
+            if kai_keys.read(key) or key in KEYS or key in wrong
         }
 
     def _value(self, value: Any, levels: int) -> Any:

@@ -89,6 +89,8 @@ class EventReason(StrEnum):
     INVALID = "TopologyInvalid"
     NO_GANG = "TopologyNoGang"
     COUNTS_DIFFER = "TopologyCountsDiffer"
+    JOB_GONE = "TopologyJobGone"
+    KEY_IGNORED = "TopologyKeyIgnored"
     DEVICES_DIFFER = "TopologyDevicesDiffer"
 
 

@@ -1,0 +1,48 @@
+"""Say once for each gang which of KAI's keys on its pods have no effect, as it is not read from a job."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+
+from muster.dialects.kinds import slips
+from muster.dialects.objects import PodObject
+from muster.domain.pod import Pod
+from muster.gangs.messages.instructions import EmitEvent, EventReason
+
+
+class IgnoredKeys:
+    """The pods of ours that have such keys, by gang. `emit` posts a Kubernetes event."""
+
+    def __init__(self, emit: Callable[[EmitEvent], None]) -> None:
+        self._emit = emit
+        self._by_uid: dict[str, Hashable] = {}
+        self._pods = Counter[Hashable]()
+
+    def see(self, obj: PodObject, pod: Pod) -> None:
+        """Take in a pod, and post an event on it if it is the first of its gang."""
+        said = "; ".join(slips.on_pod(obj.metadata)) if slips.counts_for_none(pod) else ""
+        if not said:
+            self.forget(pod.uid)
+        elif pod.uid not in self._by_uid:
+            gang = _gang(pod)
+            self._by_uid[pod.uid] = gang
+            self._pods[gang] += 1
+            if self._pods[gang] == 1:
+                where = ((pod.name, pod.uid),)
+                self._emit(EmitEvent(pod.namespace, where, EventReason.KEY_IGNORED, said))
+
+    def forget(self, uid: str) -> None:
+        """Forget a pod that is gone."""
+        gang = self._by_uid.pop(uid, None)
+        if gang is not None:
+            self._pods[gang] -= 1
+            if not self._pods[gang]:
+                del self._pods[gang]
+
+
+def _gang(pod: Pod) -> Hashable:
+    """Return what the pods of a gang have in common; of pods that are alone, their controller."""
+    if pod.claim is None or pod.claim.lone:
+        return pod.controller.uid if pod.controller is not None else pod.uid
+    return pod.namespace, pod.claim.dialect, pod.claim.name

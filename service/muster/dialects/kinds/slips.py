@@ -1,0 +1,83 @@
+"""Find keys that have no effect where they are: misspelt keys of KAI on jobs, our annotations on jobs, and
+KAI's annotations on pods whose gang is not read from a job.
+
+A misspelt key of KAI would lose a constraint silently, so it is a cause. Our annotations count on the pod
+template alone. Misspelt keys on a pod template are found on its pods (`misspelt`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+
+from muster.dialects import misspelt, own
+from muster.dialects.fields import Fields
+from muster.dialects.kinds import kai_keys
+from muster.dialects.objects import Metadata
+from muster.domain.pod import Pod
+
+_SHOWN = 80
+_INSTEAD = {
+    kai_keys.REQUIRED: own.SCOPE,
+    kai_keys.PREFERRED: own.PREFERRED_SCOPES,
+    kai_keys.SEGMENT_SIZE: own.SEGMENT_SIZE,
+    kai_keys.SEGMENT_REQUIRED: own.SEGMENT_SCOPE,
+    kai_keys.MIN_MEMBER: own.MIN_MEMBER,
+}
+"""KAI's annotations that count in a job alone → ours of the same meaning."""
+
+
+def meant(keys: Iterable[str], most: int = misspelt.MAX_COMPARED) -> Mapping[str, str]:
+    """Return each of these keys that has no effect on a job → the key that was meant, "" if unknown.
+
+    At most `most` keys are compared, those of our own prefix first.
+    """
+    known = misspelt.keys()
+    unknown = (key for key in keys if key.startswith(own.PREFIX) or key not in known)
+    ordered = sorted(unknown, key=lambda key: (not key.startswith((own.PREFIX, kai_keys.PREFIX)), key))
+    return {key: right for key in islice(ordered, most) if (right := _meant(key)) is not None}
+
+
+def _meant(key: str) -> str | None:
+    """Return the key that was meant. Return None for a key of another system."""
+    if key in own.KEYS:
+        return key
+    right = misspelt.meant(key)
+    if right in own.KEYS or right.startswith(kai_keys.PREFIX):
+        return right
+    return "" if key.startswith(own.PREFIX) else None
+
+
+def note_misspelt(fields: Fields, place: str, said: Mapping[str, str]) -> None:
+    """Note a problem for each misspelt key of KAI."""
+    for key, right in meant(said).items():
+        if right.startswith(kai_keys.PREFIX):
+            fields.said(f"{place} {key[:_SHOWN]}", said[key], f"none: did you mean {right}?")
+
+
+def of_kai(keys: Iterable[str]) -> bool:
+    """Return whether a misspelt key of KAI is among these."""
+    return any(right.startswith(kai_keys.PREFIX) for right in meant(keys).values())
+
+
+def unheard(said: Iterable[str]) -> Iterator[str]:
+    """Yield a sentence for each of our annotations that stands on a job."""
+    for key, right in meant(said).items():
+        if key == right:
+            yield f"{key} has no effect on the job: it belongs on the pod template"
+        elif right in own.KEYS:
+            yield f"{key[:_SHOWN]} has no effect on the job: {right} belongs on the pod template"
+        elif key.startswith(own.PREFIX):
+            yield f"{key[:_SHOWN]} has no effect on the job"
+
+
+def counts_for_none(pod: Pod) -> bool:
+    """Return whether a pod of ours waits, and its gang is read neither from a job nor from a PodGroup."""
+    return pod.claim is not None and not pod.claim.by_object and not (pod.node or pod.finished)
+
+
+def on_pod(meta: Metadata) -> Iterator[str]:
+    """Yield a sentence for each of KAI's annotations on a pod whose gang is not read from a job."""
+    for key, ours in _INSTEAD.items():
+        if key in (meta.annotations or {}):
+            yield f"annotation {key} has no effect, since the gang is not read from a job: write {ours}"

@@ -1,0 +1,197 @@
+"""What a note says would make a job a gang, done to the manifest and placed: it must become that gang."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.dialects.kinds.table import KINDS
+from tests.files.manifests import GPU, Object, decisions, node, write
+from tests.files.test_kinds import CASES as GANGS
+from tests.files.test_kinds import CPU, JOB, RUNTIME, SMALL, TRAIN_JOB, T, kubeflow, made
+
+WARN = ("--infer-gangs", "StatefulSet=warn")
+PLAIN = {"parallelism": 4, "completions": 4, "template": T}
+
+
+def job_set(*parts: Object, annotations: dict[str, str] | None = None, **fields: object) -> Object:
+    spec = {"replicatedJobs": list(parts), **fields}
+    return made("jobset.x-k8s.io/v1alpha2", "JobSet", "x", spec, annotations=annotations or {})
+
+
+def workers(name: str, pods: int, replicas: int = 1) -> Object:
+    job = {**JOB, "parallelism": pods, "completions": pods}
+    return {"name": name, "replicas": replicas, "template": {"spec": job}}
+
+
+def stateful_set(policy: str) -> Object:
+    spec = {"replicas": 3, "podManagementPolicy": policy, "template": T}
+    return made("apps/v1", "StatefulSet", "x", spec)
+
+
+def lws(replicas: int) -> Object:
+    spec = {"replicas": replicas, "leaderWorkerTemplate": {"size": 3, "workerTemplate": T}}
+    return made("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "serve", spec)
+
+
+def ray(**group: int) -> Object:
+    group_spec = {"groupName": "gpus", "template": T, **group}
+    spec = {"headGroupSpec": {"template": CPU}, "workerGroupSpecs": [group_spec]}
+    return made("ray.io/v1", "RayCluster", "x", spec)
+
+
+def elastic() -> Object:
+    job = kubeflow("PyTorchJob", "pytorchReplicaSpecs", Master=1, Worker=3)
+    job["spec"]["elasticPolicy"] = {"minReplicas": 2}
+    return job
+
+
+def mpi() -> Object:
+    job = kubeflow("MPIJob", "mpiReplicaSpecs", "v2beta1", Launcher=1, Worker=3)
+    job["spec"]["launcherCreationPolicy"] = "WaitForWorkersReady"
+    return job
+
+
+def by_cron() -> Object:
+    owner = {"apiVersion": "batch/v1", "kind": "CronJob", "name": "nightly", "uid": "c", "controller": True}
+    return made("batch/v1", "Job", "nightly-1", PLAIN, ownerReferences=[owner])
+
+
+OBJECTS: dict[str, tuple[Object, ...]] = {
+    **{name: case.objects for name, case in GANGS.items()},
+    "Job of pods that are not numbered": (made("batch/v1", "Job", "x", PLAIN),),
+    "Job that is a queue of work": (made("batch/v1", "Job", "x", {**PLAIN, "completions": 8}),),
+    "Job of a CronJob": (by_cron(),),
+    "JobSet in order": (
+        job_set(workers("first", 3), workers("later", 2), startupPolicy={"startupPolicyOrder": "InOrder"}),
+    ),
+    "JobSet with a domain for each Job": (
+        job_set(
+            workers("w", 3, 2),
+            annotations={"alpha.jobset.sigs.k8s.io/exclusive-topology": "topology.kubernetes.io/rack"},
+        ),
+    ),
+    "JobSet whose driver has no GPUs": (job_set(SMALL, workers("w", 3)),),
+    "LeaderWorkerSet of two groups": (lws(2),),
+    "LeaderWorkerSet of one group": (lws(1),),
+    "MPIJob whose launcher waits": (mpi(),),
+    "PyTorchJob that is elastic": (elastic(),),
+    "RayCluster of some workers": (ray(replicas=3, minReplicas=1),),
+    "StatefulSet pod by pod": (stateful_set("OrderedReady"),),
+}
+PROMISE = re.compile(
+    r"(?P<title>\S+ \S+): its (?P<pods>\d+) pods name no gang: each is placed alone, and the job may start "
+    r"in part\. To make them (?:one gang|(?P<gangs>\d+) gangs) of (?P<size>\d+)"
+    r"(?:, of which (?P<least>\d+) must start together)?, (?P<ways>.*)"
+)
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What the note says: the number of gangs, their pods, and each way to get there."""
+
+    pods: int
+    gangs: int
+    size: int
+    least: int
+    ways: list[str]
+
+
+def promised(notes: list[str]) -> Promise:
+    (note,) = [note for note in notes if "name no gang" in note]
+    found = PROMISE.fullmatch(note)
+    assert found is not None, note
+    size = int(found["size"])
+    ways = found["ways"].split("; or ")
+    return Promise(int(found["pods"]), int(found["gangs"] or 1), size, int(found["least"] or size), ways)
+
+
+def applied(way: str, objects: tuple[Object, ...]) -> tuple[tuple[Object, ...], list[str]]:
+    """Return the objects and the options after each step of a way."""
+    objects, options = copy.deepcopy(objects), [*WARN]
+    job = next(each for each in objects if "Runtime" not in each["kind"])
+    for step in way.split(", and "):
+        if found := re.fullmatch(r"set infer_gangs to on for (\w+)", step):
+            options = ["--infer-gangs", f"{found[1]}=on"]
+        elif found := re.fullmatch(r"set spec\.(\w+) to (\w+)", step):
+            job["spec"][found[1]] = found[2]
+        elif found := re.fullmatch(r"label the job (\S+): (\S+)", step):
+            job["metadata"].setdefault("labels", {})[found[1]] = found[2]
+        elif found := re.fullmatch(r'annotate the job (\S+): "(\d+)"', step):
+            job["metadata"].setdefault("annotations", {})[found[1]] = found[2]
+        else:
+            found = re.fullmatch(r"annotate each pod template: (\S+): (\S+), (\S+): \"(\d+)\"", step)
+            assert found is not None, step
+            for template in templates(job):
+                said = template.setdefault("metadata", {}).setdefault("annotations", {})
+                said |= {found[1]: found[2], found[3]: found[4]}
+    return objects, options
+
+
+def templates(value: Any) -> Iterator[Object]:
+    """Yield every pod template in an object."""
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        if isinstance(each, dict) and "containers" in each.get("spec", {}):
+            yield each
+        else:
+            yield from templates(each)
+
+
+def gpus_of(members: list[Object]) -> int:
+    return sum(len(member["gpus"]) for member in members)
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_each_way_makes_the_gang_that_the_note_promises(name: str, tmp_path: Path) -> None:
+    """A gang has all its pods, and starts with as many as it says, but with none if one more is missing."""
+    objects = OBJECTS[name]
+    said = promised(decisions(write(tmp_path, node("a", 8), *objects), *WARN)["notes"])
+    assert said.pods == said.gangs * said.size
+    assert said.ways
+    for way in said.ways:
+        done, options = applied(way, objects)
+        found = decisions(write(tmp_path, node("a", 8), *done), *options)
+        assert [each for each in found["notes"] if "name no gang" in each] == [], way
+        assert [gang["status"] for gang in found["gangs"]] == ["placed"] * said.gangs, way
+        assert all(len(gang["members"]) >= said.size for gang in found["gangs"]), way
+        for short in range(gpus_of(found["gangs"][0]["members"])):
+            (gang, *_) = decisions(write(tmp_path, node("a", short), *done), *options)["gangs"]
+            placed = [member for member in gang["members"] if member["node"]]
+            assert len(placed) in {0, *range(said.least, len(gang["members"]) + 1)}, (way, short)
+
+
+def test_every_kind_is_advised() -> None:
+    assert set(KINDS) <= {name.partition(" ")[0] for name in OBJECTS}
+
+
+ADVICE = {
+    "Job of pods that are not numbered": (
+        'annotate each pod template: gpu.topology/group: x, gpu.topology/min-member: "4"; or set infer_gangs '
+        "to on for Job, and set spec.completionMode to Indexed"
+    ),
+    "Job that is a queue of work": (
+        'annotate each pod template: gpu.topology/group: x, gpu.topology/min-member: "4"'
+    ),
+    "LeaderWorkerSet of two groups": (
+        "set infer_gangs to on for LeaderWorkerSet; or label the job kai.scheduler/queue: default"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_a_way_that_makes_another_gang_is_not_advised(name: str, tmp_path: Path) -> None:
+    notes = decisions(write(tmp_path, node("a", 8), *OBJECTS[name]))["notes"]
+    assert "; or ".join(promised(notes).ways) == ADVICE[name]
+
+
+def test_no_template_of_a_shared_runtime_is_to_name_one_gang(tmp_path: Path) -> None:
+    """Two TrainJobs of one runtime would be one gang."""
+    assert GPU in str(TRAIN_JOB)
+    notes = decisions(write(tmp_path, node("a", 8), TRAIN_JOB, RUNTIME))["notes"]
+    assert "annotate" not in "".join(promised(notes).ways)
