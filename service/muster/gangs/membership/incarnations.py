@@ -41,9 +41,9 @@ class _Open:
     def takes(self, pods: list[Pod]) -> bool:
         """Return whether an owner's pods may belong to it.
 
-        If all pods of one owner have succeeded, the oldest pods of the others must have existed when the first
-        of them began to run. These times are whole seconds, and a gang often starts in the second in which it
-        was created. So an owner of the same second belongs to it, while its count is not reached.
+        If all pods of one owner have succeeded, the oldest pods of the others must have existed when the
+        first of them began to run. These times are whole seconds, and a gang often starts in the second in
+        which it was created. So an owner of the same second belongs to it, while its count is not reached.
         """
         return self.have < self.count and _born(pods) <= self.done and self.youngest <= _all_done_since(pods)
 
