@@ -12,14 +12,18 @@ import io
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from muster.console import Context, fail
+
+if TYPE_CHECKING:
+    from muster.adapters.asking.namespace import CurrentNamespace
+    from muster.adapters.asking.service import Query, Where
 
 NOT_FOUND = 3
 EVERY_S = 2.0
@@ -77,6 +81,18 @@ class Asking:
         self.by_engine = no_service
         self.watches = watch
         self._printed = ""
+        self._current: CurrentNamespace | None = None
+
+    def wanted(self, name: str, namespace: str) -> Query:
+        """Return what finds a gang or a pod: without a namespace, in that of the kubeconfig's context."""
+        from muster.adapters.asking.namespace import CurrentNamespace
+
+        space, _, last = name.rpartition("/")
+        if given := space or namespace:
+            return lambda: {"namespace": given, "name": last}
+        current = self._current or CurrentNamespace(self._where(), by_kubectl=not self.by_engine)
+        self._current = current
+        return lambda: {"namespace": current(), "name": last}
 
     def print(self, found: list[Any], table: Callable[[TextIO], None]) -> None:
         """Print what was found: as a table, or as the document that was asked for."""
@@ -110,12 +126,12 @@ class Asking:
                     raise fail(f"{problem}. --watch needs a service") from None
             time.sleep(EVERY_S)
 
-    def gangs(self, query: Mapping[str, str]) -> list[dict[str, Any]]:
+    def gangs(self, query: Query) -> list[dict[str, Any]]:
         """Return gangs as the service shows them."""
         answer, _ = self._answers("/gangs", query)
         return list(answer["gangs"])
 
-    def explained(self, query: Mapping[str, str]) -> list[dict[str, Any]]:
+    def explained(self, query: Query) -> list[dict[str, Any]]:
         """Return what the service knows of the gangs that have a name.
 
         Raises:
@@ -134,10 +150,10 @@ class Asking:
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return nodes as the service shows them."""
-        _, answer = self._answers("/nodes", {})
+        _, answer = self._answers("/nodes", dict)
         return list(answer["nodes"])
 
-    def _answers(self, path: str, query: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _answers(self, path: str, query: Query) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the answers about gangs and nodes. A service is asked only for the path."""
         from muster.adapters.asking.service import NoAnswer
 
@@ -161,10 +177,15 @@ class Asking:
         except NoAnswer as problem:
             raise fail(str(problem)) from None
 
-    def _asked(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
-        from muster.adapters.asking.service import Where, ask
+    def _asked(self, path: str, query: Query) -> dict[str, Any]:
+        from muster.adapters.asking.service import ask
 
-        return ask(Where(self._url, self._kubeconfig, self._context, self._namespace), path, query)
+        return ask(self._where(), path, query)
+
+    def _where(self) -> Where:
+        from muster.adapters.asking.service import Where
+
+        return Where(self._url, self._kubeconfig, self._context, self._namespace)
 
 
 def command(asks: Callable[..., None]) -> None:
@@ -188,19 +209,22 @@ def command(asks: Callable[..., None]) -> None:
 
 
 Name = Annotated[str, typer.Argument(help="A gang or a pod, as NAME or NAMESPACE/NAME.")]
-Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Its namespace.")]
+Namespace = Annotated[
+    str, typer.Option("--namespace", "-n", help="Its namespace. Default: that of the context.")
+]
 
 
 @command
-def why(asking: Asking, name: Name, namespace: Namespace = "default") -> None:
+def why(asking: Asking, name: Name, namespace: Namespace = "") -> None:
     """Say what blocks a gang, with numbers, and what would help. A pod stands for its gang.
 
     Exit code 3: no gang and no pod of a gang has this name.
     """
     from muster.adapters.asking import show
 
-    space, last = _split(name, namespace)
-    found = asking.gangs({"namespace": space, "name": last})
+    wanted = asking.wanted(name, namespace)
+    found = asking.gangs(wanted)
+    space, last = wanted().values()
     if asking.by_engine:
         found = [
             gang for gang in found if gang["namespace"] == space and last in (gang["name"], *gang["pods"])
@@ -209,7 +233,7 @@ def why(asking: Asking, name: Name, namespace: Namespace = "default") -> None:
 
 
 @command
-def explain(asking: Asking, name: Name, namespace: Namespace = "default") -> None:
+def explain(asking: Asking, name: Name, namespace: Namespace = "") -> None:
     """Say how a gang was decided: each level with its value and method, and the nodes that were refused.
 
     Of a gang that waits it says what `why` says. Exit code 3: no gang and no pod of a gang has this name.
@@ -221,7 +245,7 @@ def explain(asking: Asking, name: Name, namespace: Namespace = "default") -> Non
 
 
 @command
-def trace(asking: Asking, name: Name, namespace: Namespace = "default") -> None:
+def trace(asking: Asking, name: Name, namespace: Namespace = "") -> None:
     """Say where the time of a gang went: its attempts, phase by phase, and the id of its trace.
 
     With `traces.link` in the service's configuration, also the address of the trace. Exit code 3: no gang and
@@ -235,14 +259,9 @@ def trace(asking: Asking, name: Name, namespace: Namespace = "default") -> None:
 
 def _explained(asking: Asking, name: str, namespace: str) -> list[dict[str, Any]]:
     """Return what the service knows of the gangs that are asked for: one at least."""
-    space, last = _split(name, namespace)
-    return _some(asking.explained({"namespace": space, "name": last}), space, last)
-
-
-def _split(name: str, namespace: str) -> tuple[str, str]:
-    """Return namespace and name."""
-    space, _, last = name.rpartition("/")
-    return space or namespace, last
+    wanted = asking.wanted(name, namespace)
+    found = asking.explained(wanted)
+    return _some(found, *wanted().values())
 
 
 def _some(found: list[dict[str, Any]], namespace: str, name: str) -> list[dict[str, Any]]:
@@ -257,11 +276,19 @@ def _some(found: list[dict[str, Any]], namespace: str, name: str) -> list[dict[s
 
 
 @command
-def gangs(asking: Asking) -> None:
-    """List all gangs: phase, age, members, and why one waits."""
+def gangs(
+    asking: Asking,
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Only those of this one.")] = "",
+    all_namespaces: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="Those of all namespaces, as without -n.")
+    ] = False,
+) -> None:
+    """List gangs: phase, age, members, and why one waits."""
     from muster.adapters.asking import show
 
-    found = asking.gangs({})
+    found = asking.gangs(dict)
+    if namespace and not all_namespaces:
+        found = [gang for gang in found if gang["namespace"] == namespace]
     asking.print(found, functools.partial(show.gangs, found))
 
 

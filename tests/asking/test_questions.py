@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from muster import questions
 from muster.adapters.asking.engine import gangs_of
-from muster.adapters.asking.service import NoAnswer
+from muster.adapters.asking.namespace import of_kubeconfig
+from muster.adapters.asking.service import NoAnswer, Query
 from muster.adapters.files.decide import decide
 from muster.adapters.files.run import planner
 from muster.adapters.status import nodes_of
@@ -58,6 +59,12 @@ NODES = [
     {"name": "d", "model": "A100", "gpus": 8, "free": 1, "takes_pods": True, "domains": {}},
 ]
 run = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def _no_kubeconfig(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the machine's own kubeconfig out."""
+    monkeypatch.setenv("KUBECONFIG", "/absent")
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -110,7 +117,7 @@ def test_why_says_what_blocks_and_what_would_help(service: tuple[str, list[str]]
 
 
 def test_a_name_that_no_gang_has_is_an_error(service: tuple[str, list[str]]) -> None:
-    output = said("why", "nothing", "--url", service[0], code=questions.NOT_FOUND)
+    output = said("why", "nothing", "-n", "default", "--url", service[0], code=questions.NOT_FOUND)
     assert "no gang in namespace default is named nothing or has such a pod" in output
 
 
@@ -150,7 +157,7 @@ def test_watching_goes_on_while_a_service_is_away_and_ends_where_there_was_none(
     asks, answers = ["ok", "away", "ok", "end"], iter(range(9))
     real = questions.Asking._asked
 
-    def asked(self: questions.Asking, path: str, query: dict[str, str]) -> dict[str, Any]:
+    def asked(self: questions.Asking, path: str, query: Query) -> dict[str, Any]:
         match asks[next(answers)]:
             case "away":
                 raise NoAnswer("the service restarts")
@@ -194,26 +201,95 @@ def test_a_service_that_is_away_is_an_error_if_it_was_named() -> None:
 
 KUBECTL = """#!{python}
 import json, sys
+if sys.argv[1:6] == ["config", "view", "--minify", "-o", "jsonpath={{..namespace}}"]:
+    print({{"--context=prod": "team", "--context=bare": ""}}[sys.argv[6]], end="")
+    sys.exit()
 path = sys.argv[sys.argv.index("--raw") + 1]
+pod = "/api/v1/namespaces/gpu/pods/muster-abc:8080/proxy"
 if path.endswith("/namespaces/gpu/leases/muster"):
     print(json.dumps({{"spec": {{"holderIdentity": "muster-abc_5f"}}}}))
-elif path == "/api/v1/namespaces/gpu/pods/muster-abc:8080/proxy/nodes" and "--context=prod" in sys.argv:
+elif path == pod + "/nodes" and "--context=prod" in sys.argv:
     print(json.dumps({{"nodes": {nodes}}}))
+elif path.startswith(pod + "/gangs?"):
+    print(json.dumps({{"gangs": [{gang} | {{"reason": path}}]}}))
+elif path.startswith(pod + "/explain?"):
+    print(json.dumps({{"gangs": [{{"asked": path}}]}}))
 else:
     sys.exit(f"unexpected {{path}}")
 """
 
 
-def test_the_leader_is_found_by_its_lease_and_asked_through_the_api_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kubectl = tmp_path / "kubectl"
+@pytest.fixture
+def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kubectl that knows the contexts prod, with namespace team, and bare, without one."""
+    program = tmp_path / "kubectl"
     nodes = [each for each in NODES if each["name"] == "d"]
-    kubectl.write_text(KUBECTL.format(python=sys.executable, nodes=nodes))
-    kubectl.chmod(0o755)
+    program.write_text(KUBECTL.format(python=sys.executable, nodes=nodes, gang=GANG))
+    program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
+
+
+@pytest.mark.usefixtures("kubectl")
+def test_the_leader_is_found_by_its_lease_and_asked_through_the_api_server() -> None:
     output = said("nodes", "--context", "prod", "--muster-namespace", "gpu", "-o", "json")
-    assert json.loads(output) == nodes
+    assert [each["name"] for each in json.loads(output)] == ["d"]
+
+
+@pytest.mark.usefixtures("kubectl")
+@pytest.mark.parametrize(
+    ("arguments", "namespace"),
+    [
+        (["p", "--context", "prod"], "team"),
+        (["p", "--context", "bare"], "default"),
+        (["p", "--context", "prod", "-n", "mine"], "mine"),
+        (["theirs/p", "--context", "prod"], "theirs"),
+    ],
+)
+def test_the_default_namespace_is_that_of_the_context(arguments: list[str], namespace: str) -> None:
+    own = [*arguments, "--muster-namespace", "gpu", "-o", "json"]
+    (gang,) = json.loads(said("why", *own))
+    assert gang["reason"].endswith(f"/gangs?namespace={namespace}&name=p")
+    (found,) = json.loads(said("explain", *own))
+    assert found["asked"].endswith(f"/explain?namespace={namespace}&name=p")
+
+
+KUBECONFIG = {
+    "current-context": "prod",
+    "contexts": [
+        {"name": "prod", "context": {"namespace": "team"}},
+        {"name": "bare", "context": {}},
+        {"name": "broken", "context": None},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("content", "context", "namespace"),
+    [
+        (KUBECONFIG, None, "team"),
+        (KUBECONFIG, "bare", "default"),
+        (KUBECONFIG, "broken", "default"),
+        ("[]", None, "of-pod"),
+        ("{", None, "of-pod"),
+    ],
+)
+def test_the_engine_reads_the_namespace_from_the_kubeconfig(
+    content: object, context: str | None, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, of_pod = tmp_path / "config", tmp_path / "namespace"
+    file.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    of_pod.write_text("of-pod")
+    monkeypatch.setattr("muster.adapters.asking.namespace.OF_POD", of_pod)
+    assert of_kubeconfig(file, context) == namespace
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/absent:{file}")
+    assert of_kubeconfig(None, context) == namespace
+
+
+def test_gangs_of_one_namespace_or_of_all(service: tuple[str, list[str]]) -> None:
+    url = service[0]
+    for arguments, count in (((), 1), (("-A",), 1), (("-n", "default"), 1), (("-n", "team"), 0)):
+        assert len(json.loads(said("gangs", *arguments, "--url", url, "-o", "json"))) == count
+    assert len(json.loads(said("gangs", "-n", "team", "-A", "--url", url, "-o", "json"))) == 1
 
 
 def test_without_a_service_the_engine_decides(monkeypatch: pytest.MonkeyPatch) -> None:
