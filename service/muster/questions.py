@@ -150,8 +150,14 @@ class Asking:
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return nodes as the service shows them."""
+        return self.nodes_and_scopes()[0]
+
+    def nodes_and_scopes(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """Return nodes as the service shows them, and the scopes by which they can be counted."""
         _, answer = self._answers("/nodes", dict)
-        return list(answer["nodes"])
+        nodes = list(answer["nodes"])
+        named = answer.get("scopes") or [scope for node in nodes for scope in node["domains"]]
+        return nodes, list(dict.fromkeys(("cluster", *named, "node")))
 
     def _answers(self, path: str, query: Query) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the answers about gangs and nodes. A service is asked only for the path."""
@@ -303,7 +309,10 @@ def free(
     """Show free GPUs by domain: where would a gang of N GPUs find room?"""
     from muster.adapters.asking import show
 
-    rows = show.free_by_domain(asking.nodes(), scope, gpus)
+    found, scopes = asking.nodes_and_scopes()
+    if scope not in scopes:
+        raise fail(show.unknown_scope(scope, scopes))
+    rows = show.free_by_domain(found, scope, gpus)
     asking.print(rows, functools.partial(show.free, rows, scope, gpus))
 
 

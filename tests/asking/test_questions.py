@@ -7,15 +7,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from typer.testing import CliRunner
 
 from muster import questions
+from muster.adapters.asking import show
 from muster.adapters.asking.engine import gangs_of
 from muster.adapters.asking.namespace import of_kubeconfig
 from muster.adapters.asking.service import NoAnswer, Query
@@ -23,7 +26,8 @@ from muster.adapters.files.decide import decide
 from muster.adapters.files.run import planner
 from muster.adapters.status import nodes_of
 from muster.adapters.telemetry.room import Room
-from muster.domain.node import Usage
+from muster.domain.levels import NVLINK
+from muster.domain.node import Resources, Usage
 from muster.domain.snapshot import Snapshot
 from tests.adapters.test_room import MODEL, node
 from tests.gangs.world import node as small_node
@@ -77,7 +81,8 @@ class Handler(BaseHTTPRequestHandler):
         about_gangs = self.path.startswith(("/gangs", "/explain"))
         known = EXPLAINED if self.path.startswith("/explain") else GANG
         gangs = [] if "name=nothing" in self.path else [known]
-        body = json.dumps({"ready": True, "gangs": gangs} if about_gangs else {"nodes": NODES}).encode()
+        of_nodes = {"nodes": NODES, "scopes": ["rack", "zone"]}
+        body = json.dumps({"ready": True, "gangs": gangs} if about_gangs else of_nodes).encode()
         self.send_response(200)
         self.end_headers()
         self.wfile.write(body)
@@ -193,6 +198,28 @@ def test_free_gpus_by_domain(service: tuple[str, list[str]]) -> None:
     assert "no rack has 100 free GPUs" in said("free", "--for", "100", "--scope", "rack", "--url", url)
     head = said("nodes", "--url", url).splitlines()[0]
     assert head.split() == ["NODE", "MODEL", "FREE", "GPUS", "TAKES", "PODS", "RACK"]
+
+
+def test_free_gpus_of_nvlink_domains_inside_nodes() -> None:
+    """Labels name the domain of c alone. A pod on d has a GPU and does not say which one."""
+    labelled = replace(node("c"), labels={NVLINK.labels[0]: "wide"})
+    nodes = [node("a"), node("b", island=4), labelled, node("d")]
+    taken = [Usage("u", "b", Resources(), gpus=0b11), Usage("v", "d", Resources(), unindexed_gpus=1)]
+    snapshot = Snapshot.of(nodes, taken)
+    room = Room(MODEL)
+    found = msgspec.to_builtins(nodes_of(snapshot, MODEL, room.domains(snapshot)))["nodes"]
+    rows = show.free_by_domain(found, "nvlink-domain", 0)
+    free = {row["domain"]: (row["free"], row["gpus"]) for row in rows}
+    assert free == {"a/0": (8, 8), "wide": (8, 8), "b/1": (4, 4), "b/0": (2, 4)}
+    assert [row["domain"] for row in show.free_by_domain(found, "nvlink-domain", 4)] == ["a/0", "wide", "b/1"]
+    largest = dict(room.figures(snapshot).largest)
+    assert largest["nvlink-domain", "H100"] == free["a/0"][0]
+
+
+def test_a_scope_that_is_not_known_is_an_error(service: tuple[str, list[str]]) -> None:
+    output = said("free", "--scope", "rakc", "--url", service[0], code=1)
+    assert "no scope is named rakc. Did you mean rack? Known are: cluster, rack, zone, node" in output
+    assert "no zone has 4 free GPUs" in said("free", "--scope", "zone", "--for", "4", "--url", service[0])
 
 
 def test_a_service_that_is_away_is_an_error_if_it_was_named() -> None:

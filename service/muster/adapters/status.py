@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 from muster.domain import exactness
+from muster.domain.levels import NVLINK
 from muster.domain.printable import printable
-from muster.domain.snapshot import Snapshot
+from muster.domain.snapshot import NodeState, Snapshot
 from muster.gangs.record.gang import GangView
 
 VERSION: Literal[1] = 1
@@ -34,11 +35,21 @@ class Explained(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
+class IslandView:
+    """An NVLink domain inside a node."""
+
+    name: str
+    gpus: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeView:
     """A node with GPUs. `free` counts those that no pod has and no plan holds.
 
     `domains`: scope → the node's domain in it. `exact`: containers get the planned GPUs of the node. `why`
-    says what hands out others, in a word of `HandsOut`; "" where it is exact.
+    says what hands out others, in a word of `HandsOut`; "" where it is exact. `islands`: where no label names
+    its NVLink domain, those inside it; none if pods hold GPUs and do not say which.
     """
 
     name: str
@@ -49,13 +60,15 @@ class NodeView:
     domains: Mapping[str, str]
     exact: bool
     why: str
+    islands: tuple[IslandView, ...] = ()
 
 
 class Nodes(TypedDict):
-    """The nodes with GPUs of a running service."""
+    """The nodes with GPUs of a running service, and the scopes above and inside them that have names."""
 
     version: Literal[1]
     kind: Literal["nodes"]
+    scopes: list[str]
     nodes: list[NodeView]
 
 
@@ -65,6 +78,7 @@ def nodes_of(snapshot: Snapshot, model_label: str, domains: Mapping[str, Mapping
     return Nodes(
         version=VERSION,
         kind="nodes",
+        scopes=list(domains),
         nodes=[
             NodeView(
                 state.node.name,
@@ -79,7 +93,14 @@ def nodes_of(snapshot: Snapshot, model_label: str, domains: Mapping[str, Mapping
                 },
                 exactness.why_not(state.node) is None,
                 exactness.why_not(state.node) or "",
+                () if domains[NVLINK.scope][state.node.name] else _islands(state),
             )
             for state in states
         ],
     )
+
+
+def _islands(state: NodeState) -> tuple[IslandView, ...]:
+    name, sizes = state.node.name, map(int.bit_count, state.node.topology.islands)
+    islands = enumerate(zip(sizes, state.free_by_island, strict=False))
+    return tuple(IslandView(f"{name}/{at}", size, free) for at, (size, free) in islands)

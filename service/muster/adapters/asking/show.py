@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from muster.domain.printable import printable
+from muster.domain.words import nearest
 
 Row = Mapping[str, Any]
 
@@ -96,25 +97,40 @@ def free_by_domain(nodes: Iterable[Row], scope: str, gpus: int) -> list[dict[str
     """
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for node in nodes:
-        domain = {"cluster": "cluster", "node": node["name"]}.get(scope) or node["domains"].get(scope, "")
-        if not domain or not node["takes_pods"]:
-            continue
-        new = {
-            "domain": domain,
-            "model": node["model"],
-            "nodes": 0,
-            "gpus": 0,
-            "free": 0,
-            "most_on_a_node": 0,
-        }
-        row = found.setdefault((domain, node["model"]), new)
-        row["nodes"] += 1
-        row["gpus"] += node["gpus"]
-        row["free"] += node["free"]
-        row["most_on_a_node"] = max(row["most_on_a_node"], node["free"])
+        for domain, count, free in _parts(node, scope) if node["takes_pods"] else ():
+            new = {
+                "domain": domain,
+                "model": node["model"],
+                "nodes": 0,
+                "gpus": 0,
+                "free": 0,
+                "most_on_a_node": 0,
+            }
+            row = found.setdefault((domain, node["model"]), new)
+            row["nodes"] += 1
+            row["gpus"] += count
+            row["free"] += free
+            row["most_on_a_node"] = max(row["most_on_a_node"], free)
     fitting = (row for row in found.values() if row["free"] >= gpus)
     rows = [row | ({"fit": row["free"] // gpus} if gpus else {}) for row in fitting]
     return sorted(rows, key=lambda row: (-row["free"], row["domain"], row["model"]))
+
+
+def _parts(node: Row, scope: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the domains of the scope in which the node lies, or that lie in it: name, GPUs, free GPUs."""
+    domain = {"cluster": "cluster", "node": node["name"]}.get(scope) or node["domains"].get(scope, "")
+    if domain:
+        yield domain, node["gpus"], node["free"]
+    elif scope == "nvlink-domain":
+        for island in node.get("islands", ()):
+            yield island["name"], island["gpus"], island["free"]
+
+
+def unknown_scope(scope: str, known: Sequence[str]) -> str:
+    """Return an error for a scope that is not one of those known."""
+    meant = nearest(scope, known)
+    hint = f"Did you mean {meant}? " if meant else ""
+    return f"no scope is named {scope}. {hint}Known are: {', '.join(known)}"
 
 
 def free(rows: Sequence[Row], scope: str, gpus: int, out: TextIO) -> None:
