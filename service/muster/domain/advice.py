@@ -29,4 +29,5 @@ def explained(causes: Iterable[Cause]) -> tuple[CauseView, ...]:
 
 
 def _sentence(clause: str) -> str:
-    return printable(f"{clause[:1].upper()}{clause[1:]}.")
+    end = "" if clause.endswith("?") else "."
+    return printable(f"{clause[:1].upper()}{clause[1:]}{end}")
