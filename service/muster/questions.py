@@ -289,7 +289,7 @@ def gangs(
         bool, typer.Option("--all-namespaces", "-A", help="Those of all namespaces, as without -n.")
     ] = False,
 ) -> None:
-    """List gangs: phase, age, members, and why one waits."""
+    """List gangs: phase, position, age, members, GPUs, and why one waits."""
     from muster.adapters.asking import show
 
     found = asking.gangs(dict)
@@ -318,7 +318,7 @@ def free(
 
 @command
 def nodes(asking: Asking) -> None:
-    """List the nodes with GPUs: model, free GPUs, and their domains."""
+    """List the nodes with GPUs: model, free GPUs, domains, and which gangs have the others."""
     from muster.adapters.asking import show
 
     found = asking.nodes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from typer.testing import CliRunner
 
 from muster import questions
 from muster.adapters.asking import show
-from muster.adapters.asking.engine import gangs_of
+from muster.adapters.asking.engine import gangs_of, owners
 from muster.adapters.asking.namespace import of_kubeconfig
 from muster.adapters.asking.service import NoAnswer, Query
 from muster.adapters.files.decide import decide
@@ -29,6 +30,7 @@ from muster.adapters.telemetry.room import Room
 from muster.domain.levels import NVLINK
 from muster.domain.node import Resources, Usage
 from muster.domain.snapshot import Snapshot
+from muster.gangs.reporting.places import Owner
 from tests.adapters.test_room import MODEL, node
 from tests.gangs.world import node as small_node
 from tests.gangs.world import pod
@@ -197,7 +199,7 @@ def test_free_gpus_by_domain(service: tuple[str, list[str]]) -> None:
     assert [row["domain"] for row in by_node] == ["a", "b", "d"]
     assert "no rack has 100 free GPUs" in said("free", "--for", "100", "--scope", "rack", "--url", url)
     head = said("nodes", "--url", url).splitlines()[0]
-    assert head.split() == ["NODE", "MODEL", "FREE", "GPUS", "TAKES", "PODS", "RACK"]
+    assert head.split() == ["NODE", "MODEL", "FREE", "GPUS", "TAKES", "PODS", "RACK", "OWNERS"]
 
 
 def test_free_gpus_of_nvlink_domains_inside_nodes() -> None:
@@ -214,6 +216,42 @@ def test_free_gpus_of_nvlink_domains_inside_nodes() -> None:
     assert [row["domain"] for row in show.free_by_domain(found, "nvlink-domain", 4)] == ["a/0", "wide", "b/1"]
     largest = dict(room.figures(snapshot).largest)
     assert largest["nvlink-domain", "H100"] == free["a/0"][0]
+
+
+def test_gangs_in_line_come_first_and_say_what_they_have() -> None:
+    line = {"position": 2, "gpus_bound": 0, "gpus_waiting": 16, "nodes": []}
+    runs = {"phase": "running", "position": None, "gpus_bound": 8, "gpus_waiting": 0, "nodes": ["a", "b"]}
+    found = [
+        GANG | {"name": "runs"} | runs,
+        GANG | {"name": "collects", "phase": "collecting"},  # of a service of the last release
+        GANG | {"name": "second"} | line,
+        GANG | {"name": "first"} | line | {"position": 1},
+    ]
+    out = io.StringIO()
+    show.gangs(found, out)
+    head, *lines = out.getvalue().splitlines()
+    start = {name: head.index(name) for name in ("GANG", "POSITION", "GPUS", "NODES")}
+    shown = [[line[at:].split()[0] for at in start.values()] for line in (lines[0], lines[1], lines[3])]
+    assert shown[:2] == [["first", "1", "0/16", "0"], ["second", "2", "0/16", "0"]]
+    assert (shown[2][0], *shown[2][2:]) == ("runs", "8/8", "2")
+    assert "collects" in lines[2]
+
+
+def test_nodes_say_which_gangs_have_their_gpus() -> None:
+    owners = [{"namespace": "", "gang": "", "gpus": 1}, {"namespace": "ns", "gang": "train", "gpus": 4}]
+    out = io.StringIO()
+    show.nodes([NODES[0] | {"owners": owners}, NODES[1]], out)
+    head, first, second = out.getvalue().splitlines()
+    at = head.index("OWNERS")
+    assert first[at:] == "other pods: 1, ns/train: 4"
+    assert not second[at:]
+
+
+def test_the_engine_finds_owners_by_what_pods_say() -> None:
+    bound = [replace(pod("p0", "big", gpus=2), node="a"), replace(pod("p1", "big", gpus=2), node="a")]
+    alone = replace(pod("q", gpus=1), node="a", claim=None)
+    found = owners([*bound, alone, pod("waits", "big", gpus=2)])
+    assert found == {"a": (Owner("", "", 1), Owner("ns", "big", 4))}
 
 
 def test_a_scope_that_is_not_known_is_an_error(service: tuple[str, list[str]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, TypedDict
 
 from muster.domain import exactness
@@ -11,6 +12,7 @@ from muster.domain.levels import NVLINK
 from muster.domain.printable import printable
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.gangs.record.gang import GangView
+from muster.gangs.reporting.places import Owner
 
 VERSION: Literal[1] = 1
 """It is raised when a field is removed or changes its meaning. Fields may be added without that."""
@@ -49,7 +51,8 @@ class NodeView:
 
     `domains`: scope → the node's domain in it. `exact`: containers get the planned GPUs of the node. `why`
     says what hands out others, in a word of `HandsOut`; "" where it is exact. `islands`: where no label names
-    its NVLink domain, those inside it; none if pods hold GPUs and do not say which.
+    its NVLink domain, those inside it; none if pods hold GPUs and do not say which. `owners`: who has, or
+    is to have, the others.
     """
 
     name: str
@@ -61,6 +64,7 @@ class NodeView:
     exact: bool
     why: str
     islands: tuple[IslandView, ...] = ()
+    owners: tuple[Owner, ...] = ()
 
 
 class Nodes(TypedDict):
@@ -72,8 +76,13 @@ class Nodes(TypedDict):
     nodes: list[NodeView]
 
 
-def nodes_of(snapshot: Snapshot, model_label: str, domains: Mapping[str, Mapping[str, str]]) -> Nodes:
-    """Return the nodes with GPUs, by name. `domains`: scope → node → its domain."""
+def nodes_of(
+    snapshot: Snapshot,
+    model_label: str,
+    domains: Mapping[str, Mapping[str, str]],
+    owners: Mapping[str, tuple[Owner, ...]] = MappingProxyType({}),
+) -> Nodes:
+    """Return the nodes with GPUs, by name. `domains`: scope → node → its domain. `owners`: by node."""
     states = [state for state in snapshot.nodes.values() if state.node.topology.gpu_count]
     return Nodes(
         version=VERSION,
@@ -94,6 +103,7 @@ def nodes_of(snapshot: Snapshot, model_label: str, domains: Mapping[str, Mapping
                 exactness.why_not(state.node) is None,
                 exactness.why_not(state.node) or "",
                 () if domains[NVLINK.scope][state.node.name] else _islands(state),
+                owners.get(state.node.name, ()),
             )
             for state in states
         ],

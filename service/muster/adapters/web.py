@@ -44,7 +44,7 @@ class Web:
         metrics: Metrics,
         gangs: Callable[[str, str], Awaitable[object]],
         explained: Callable[[str, str], Awaitable[object]],
-        nodes: Callable[[], object],
+        nodes: Callable[[], Awaitable[object]],
         unready: Callable[[], str],
         socket: Path,
     ) -> None:
@@ -122,7 +122,7 @@ class Web:
             return _json(await self._explained(*_named(request)))
 
     async def _on_nodes(self, _: web.Request) -> web.Response:
-        return _json(self._nodes())
+        return _json(await self._nodes())
 
 
 def _named(request: web.Request) -> tuple[str, str]:

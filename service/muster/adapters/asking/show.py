@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from muster.domain.printable import printable
-from muster.domain.words import nearest
+from muster.domain.words import listed, nearest
 
 Row = Mapping[str, Any]
 
@@ -62,23 +63,41 @@ def blocking(gang: Row) -> Iterator[str]:
 
 
 def gangs(found: Sequence[Row], out: TextIO) -> None:
-    """Print a row for each gang: those that wait first, the oldest on top."""
-    ordered = sorted(found, key=lambda gang: (gang["phase"] == "running", gang["created"]))
-    head = ("NAMESPACE", "GANG", "PHASE", "AGE", "SEEN", "BOUND", "PRIORITY", "WHY")
+    """Print a row for each gang: those in line first, in their order, then others that wait."""
+    ordered = sorted(found, key=_in_line)
+    head = (
+        *("NAMESPACE", "GANG", "PHASE", "POSITION", "AGE", "SEEN", "BOUND"),
+        *("GPUS", "NODES", "PRIORITY", "WHY"),
+    )
     rows = (
         (
             gang["namespace"],
             gang["name"],
             gang["phase"],
+            gang.get("position") or "",
             _age(gang["created"]),
             f"{gang['present']}/{gang['needed']}",
             gang["bound"],
+            _gpus(gang),
+            len(gang["nodes"]) if "nodes" in gang else "",
             gang["priority"],
             gang["reason"],
         )
         for gang in ordered
     )
     columns(head, rows, out)
+
+
+def _in_line(gang: Row) -> tuple[bool, float, float]:
+    """Return where a gang stands in the list: those in line first, then others that wait, then the rest."""
+    return gang["phase"] == "running", gang.get("position") or math.inf, gang["created"]
+
+
+def _gpus(gang: Row) -> str:
+    """Return how many GPUs a gang has of those that it asks for; "" if an older service does not say."""
+    if "gpus_bound" not in gang:
+        return ""
+    return f"{gang['gpus_bound']}/{gang['gpus_bound'] + gang['gpus_waiting']}"
 
 
 def _age(created: float) -> str:
@@ -163,7 +182,14 @@ def nodes(found: Sequence[Row], out: TextIO) -> None:
             node["gpus"],
             "yes" if node["takes_pods"] else "no",
             *(node["domains"].get(scope, "") for scope in scopes),
+            listed([_owner(each) for each in node.get("owners", ())]),
         ]
         for node in found
     )
-    columns(["NODE", "MODEL", "FREE", "GPUS", "TAKES PODS", *(scope.upper() for scope in scopes)], rows, out)
+    heads = ["NODE", "MODEL", "FREE", "GPUS", "TAKES PODS", *(scope.upper() for scope in scopes), "OWNERS"]
+    columns(heads, rows, out)
+
+
+def _owner(owner: Row) -> str:
+    gang = f"{owner['namespace']}/{owner['gang']}" if owner["gang"] else "other pods"
+    return f"{gang}: {owner['gpus']}"
