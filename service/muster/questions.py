@@ -9,7 +9,6 @@ import contextlib
 import functools
 import inspect
 import io
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -17,9 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-import typer
-
-from muster.console import Context, fail
+from muster.command_line import Argument, Failed, Option, parameters, run
 
 if TYPE_CHECKING:
     from muster.adapters.asking.namespace import CurrentNamespace
@@ -42,14 +39,10 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
-app = typer.Typer(
-    name="kubectl gpu-topology",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    help="Gangs of GPU pods: why one waits, what waits, and what is free where.",
-)
+PROGRAM = "kubectl gpu-topology"
+ABOUT = "Gangs of GPU pods: why one waits, what waits, and what is free where."
+COMMANDS: dict[str, Callable[..., None]] = {}
+"""Name → the command. `muster` has them too."""
 
 
 class Asking:
@@ -57,21 +50,15 @@ class Asking:
 
     def __init__(
         self,
-        output: Annotated[Output, typer.Option("--output", "-o", help="How to print.")] = Output.TABLE,
-        url: Annotated[
-            str, typer.Option(help="Address of the service. Default: by kubeconfig.", metavar="URL")
-        ] = "",
-        kubeconfig: Annotated[Path | None, typer.Option(help="Default: as kubectl.", metavar="FILE")] = None,
-        context: Context = None,
-        muster_namespace: Annotated[
-            str, typer.Option(help="Where Muster runs.", metavar="NAME")
-        ] = "muster-system",
+        output: Annotated[Output, Option(("--output", "-o"), "How to print.")] = Output.TABLE,
+        url: Annotated[str, Option((), "Address of the service. Default: by kubeconfig.", "URL")] = "",
+        kubeconfig: Annotated[Path | None, Option((), "Default: as kubectl.", "FILE")] = None,
+        context: Annotated[str | None, Option((), "Context in the kubeconfig.", "NAME")] = None,
+        muster_namespace: Annotated[str, Option((), "Where Muster runs.", "NAME")] = "muster-system",
         no_service: Annotated[
-            bool, typer.Option("--no-service", help="Ask no service: decide from the cluster.")
+            bool, Option(("--no-service",), "Ask no service: decide from the cluster.")
         ] = False,
-        watch: Annotated[
-            bool, typer.Option("--watch", "-w", help="Print again what changes, until Ctrl-C.")
-        ] = False,
+        watch: Annotated[bool, Option(("--watch", "-w"), "Print again what changes, until Ctrl-C.")] = False,
     ) -> None:
         self._output = output
         self._url = url
@@ -106,13 +93,13 @@ class Asking:
         if text.getvalue() != self._printed:
             clear = self.watches and self._output is Output.TABLE and sys.stdout.isatty()
             self._printed = text.getvalue()
-            typer.echo((CLEAR if clear else "") + self._printed, nl=False)
+            print((CLEAR if clear else "") + self._printed, end="", flush=True)
 
     def watch(self, asks: Callable[[], None]) -> None:
         """Ask again and again, until Ctrl-C, or until the service has not answered for long.
 
         Raises:
-            typer.Exit: There is no service, or no answer.
+            Failed: There is no service, or no answer.
         """
         from muster.adapters.asking.service import NoAnswer
 
@@ -123,7 +110,7 @@ class Asking:
                 answered = time.monotonic()
             except NoAnswer as problem:
                 if not self._printed or time.monotonic() > answered + PATIENCE_S:
-                    raise fail(f"{problem}. --watch needs a service") from None
+                    raise Failed(f"{problem}. --watch needs a service") from None
             time.sleep(EVERY_S)
 
     def gangs(self, query: Query) -> list[dict[str, Any]]:
@@ -135,18 +122,18 @@ class Asking:
         """Return what the service knows of the gangs that have a name.
 
         Raises:
-            typer.Exit: There is no service. Only it knows how gangs were decided.
+            Failed: There is no service. Only it knows how gangs were decided.
         """
         from muster.adapters.asking.service import NoAnswer
 
         if self.by_engine:
-            raise fail("only a service knows that: leave out --no-service, or ask `why`")
+            raise Failed("only a service knows that: leave out --no-service, or ask `why`")
         try:
             return list(self._asked("/explain", query)["gangs"])
         except NoAnswer as problem:
             if self.watches:
                 raise
-            raise fail(str(problem)) from None
+            raise Failed(str(problem)) from None
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return nodes as the service shows them."""
@@ -170,9 +157,9 @@ class Asking:
                 if self.watches:
                     raise
                 if self._url:
-                    raise fail(str(problem)) from None
-                typer.echo(f"note: {problem}", err=True)
-                typer.echo("note: decided from the cluster, by the same engine", err=True)
+                    raise Failed(str(problem)) from None
+                print(f"note: {problem}", file=sys.stderr)
+                print("note: decided from the cluster, by the same engine", file=sys.stderr)
                 self.by_engine = True
             else:
                 return answer, answer
@@ -181,7 +168,7 @@ class Asking:
         try:
             return decided(self._kubeconfig, self._context)
         except NoAnswer as problem:
-            raise fail(str(problem)) from None
+            raise Failed(str(problem)) from None
 
     def _asked(self, path: str, query: Query) -> dict[str, Any]:
         from muster.adapters.asking.service import ask
@@ -196,14 +183,13 @@ class Asking:
 
 def command(asks: Callable[..., None]) -> None:
     """Register a command. Its options are its own and those of `Asking`, which all commands share."""
-    own = list(inspect.signature(asks, eval_str=True).parameters.values())[1:]
-    shared = list(inspect.signature(Asking, eval_str=True).parameters.values())
+    own, shared = parameters(asks)[1:], parameters(Asking)
 
     @functools.wraps(asks)
     def asked(**options: Any) -> None:
         asking = Asking(**{each.name: options.pop(each.name) for each in shared})
         if asking.watches and asking.by_engine:
-            raise fail("--watch needs a service: leave out --no-service")
+            raise Failed("--watch needs a service: leave out --no-service")
         if not asking.watches:
             asks(asking, **options)
             return
@@ -211,12 +197,12 @@ def command(asks: Callable[..., None]) -> None:
             asking.watch(functools.partial(asks, asking, **options))
 
     asked.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
-    app.command()(asked)
+    COMMANDS[asks.__name__] = asked
 
 
-Name = Annotated[str, typer.Argument(help="A gang or a pod, as NAME or NAMESPACE/NAME.")]
+Name = Annotated[str, Argument("A gang or a pod, as NAME or NAMESPACE/NAME.")]
 Namespace = Annotated[
-    str, typer.Option("--namespace", "-n", help="Its namespace. Default: that of the context.")
+    str, Option(("--namespace", "-n"), "Its namespace. Default: that of the context.", "NAME")
 ]
 
 
@@ -274,19 +260,19 @@ def _some(found: list[dict[str, Any]], namespace: str, name: str) -> list[dict[s
     """Return what was found.
 
     Raises:
-        typer.Exit: That is nothing.
+        Failed: That is nothing.
     """
     if not found:
-        raise fail(f"no gang in namespace {namespace} is named {name} or has such a pod", NOT_FOUND)
+        raise Failed(f"no gang in namespace {namespace} is named {name} or has such a pod", NOT_FOUND)
     return found
 
 
 @command
 def gangs(
     asking: Asking,
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Only those of this one.")] = "",
+    namespace: Annotated[str, Option(("--namespace", "-n"), "Only those of this one.", "NAME")] = "",
     all_namespaces: Annotated[
-        bool, typer.Option("--all-namespaces", "-A", help="Those of all namespaces, as without -n.")
+        bool, Option(("--all-namespaces", "-A"), "Those of all namespaces, as without -n.")
     ] = False,
 ) -> None:
     """List gangs: phase, position, age, members, GPUs, and why one waits."""
@@ -301,9 +287,9 @@ def gangs(
 @command
 def free(
     asking: Asking,
-    gpus: Annotated[int, typer.Option("--for", help="Only where N GPUs are free.", metavar="N", min=0)] = 0,
+    gpus: Annotated[int, Option(("--for",), "Only where N GPUs are free.", "N", 0)] = 0,
     scope: Annotated[
-        str, typer.Option(help="node, nvlink-domain, rack, zone, another level, cluster.")
+        str, Option((), "node, nvlink-domain, rack, zone, another level, cluster.", "SCOPE")
     ] = "node",
 ) -> None:
     """Show free GPUs by domain: where would a gang of N GPUs find room?"""
@@ -311,7 +297,7 @@ def free(
 
     found, scopes = asking.nodes_and_scopes()
     if scope not in scopes:
-        raise fail(show.unknown_scope(scope, scopes))
+        raise Failed(show.unknown_scope(scope, scopes))
     rows = show.free_by_domain(found, scope, gpus)
     asking.print(rows, functools.partial(show.free, rows, scope, gpus))
 
@@ -327,8 +313,7 @@ def nodes(asking: Asking) -> None:
 
 def main() -> None:
     """Run the plugin."""
-    os.environ.setdefault("_TYPER_STANDARD_TRACEBACK", "1")
-    app()
+    sys.exit(run(PROGRAM, ABOUT, COMMANDS))
 
 
 if __name__ == "__main__":

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
+import typer.main
 import yaml
 from typer.testing import CliRunner
 
-from muster import questions
+from muster import cli, questions
 from muster.adapters.asking import show
 from muster.adapters.asking.engine import gangs_of, owners
 from muster.adapters.asking.namespace import of_kubeconfig
@@ -27,6 +30,7 @@ from muster.adapters.files.decide import decide
 from muster.adapters.files.run import planner
 from muster.adapters.status import nodes_of
 from muster.adapters.telemetry.room import Room
+from muster.command_line import parameters
 from muster.domain.levels import NVLINK
 from muster.domain.node import Resources, Usage
 from muster.domain.snapshot import Snapshot
@@ -64,7 +68,6 @@ NODES = [
     {"name": "c", "model": "H100", "gpus": 8, "free": 8, "takes_pods": False, "domains": {"rack": "r2"}},
     {"name": "d", "model": "A100", "gpus": 8, "free": 1, "takes_pods": True, "domains": {}},
 ]
-run = CliRunner()
 
 
 @pytest.fixture(autouse=True)
@@ -105,10 +108,53 @@ def service() -> Iterator[tuple[str, list[str]]]:
         thread.join()
 
 
+def run(*arguments: str) -> tuple[int, str]:
+    """Exit code of the plugin, and what it printed."""
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(out):
+        patch.setattr(sys, "argv", ["kubectl-gpu_topology", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            questions.main()
+    return int(ended.value.code or 0), out.getvalue()
+
+
 def said(*arguments: str, code: int = 0) -> str:
-    done = run.invoke(questions.app, list(arguments))
-    assert done.exit_code == code, done.output
-    return done.output
+    ended, output = run(*arguments)
+    assert ended == code, output
+    return output
+
+
+def test_muster_has_the_same_commands_and_options(service: tuple[str, list[str]]) -> None:
+    known = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
+    for name, asks in questions.COMMANDS.items():
+        options = {opt for each in known[name].params for opt in each.opts if opt.startswith("-")}
+        plugin = said(name, "--help")
+        assert set(re.findall(r"(?<![\w-])--?[\w-]+", plugin)) >= options
+        texts = [get_args(each.annotation)[1].help for each in parameters(asks)]
+        assert [each.help for each in known[name].params] == texts
+        assert all(text in " ".join(plugin.split()) for text in texts)
+    for arguments in (["why", "team/train-0"], ["gangs"], ["free", "--for", "4"], ["nodes", "-o", "yaml"]):
+        asked = [*arguments, "--url", service[0]]
+        assert CliRunner().invoke(cli.app, asked).output == said(*asked)
+    refused = CliRunner().invoke(cli.app, ["why", "nothing", "--url", service[0]])
+    assert (refused.exit_code, refused.output) == run("why", "nothing", "--url", service[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        ([], 0, "Say what blocks a gang, with numbers, and what would help."),
+        (["--help"], 0, "Gangs of GPU pods: why one waits"),
+        (["wyh", "p"], 2, "invalid choice: 'wyh'"),
+        (["why"], 2, "required: NAME"),
+        (["gangs", "-o", "xml"], 2, "'xml' is not one of table, json, yaml"),
+        (["free", "--for", "-1"], 2, "-1 is less than 0"),
+        (["free", "--for", "x"], 2, "'x' is not a number"),
+        (["gangs", "--namesp", "x"], 2, "unrecognized arguments"),
+    ],
+)
+def test_what_the_plugin_says_of_its_arguments(arguments: list[str], code: int, text: str) -> None:
+    assert text in said(*arguments, code=code)
 
 
 def test_why_says_what_blocks_and_what_would_help(service: tuple[str, list[str]]) -> None:
@@ -363,15 +409,12 @@ def test_without_a_service_the_engine_decides(monkeypatch: pytest.MonkeyPatch) -
     answers = (gangs_of(found), {"nodes": NODES})
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("muster.adapters.asking.engine.decided", lambda *_: answers)
-    done = run.invoke(questions.app, ["why", "ns/p3"])
-    assert done.exit_code == 0
-    assert "note: kubectl is not on PATH" in done.output
-    assert "ns/big is unplaceable: 6 of 6 members here, 0 bound" in done.output
-    assert "ClusterTooSmall: The gang needs 6 nvidia.com/gpu for 6 members" in done.output
-    assert (
-        "MembersMissing: Waiting for 1 more member: 1 of 2 are here."
-        in run.invoke(questions.app, ["why", "half", "-n", "ns"]).output
-    )
+    output = said("why", "ns/p3")
+    assert "note: kubectl is not on PATH" in output
+    assert "ns/big is unplaceable: 6 of 6 members here, 0 bound" in output
+    assert "ClusterTooSmall: The gang needs 6 nvidia.com/gpu for 6 members" in output
+    waiting = said("why", "half", "-n", "ns")
+    assert "MembersMissing: Waiting for 1 more member: 1 of 2 are here." in waiting
 
 
 def test_nodes_are_shown_with_their_domains_and_what_is_free() -> None:
@@ -384,9 +427,13 @@ def test_nodes_are_shown_with_their_domains_and_what_is_free() -> None:
     ]
 
 
-def test_its_start_imports_nothing_slow() -> None:
-    slow = {"kubernetes", "ortools", "aiohttp", "grpc", "numpy", "pydantic", "yaml"}
+def test_its_start_imports_nothing_slow(service: tuple[str, list[str]]) -> None:
+    slow = {"kubernetes", "ortools", "aiohttp", "grpc", "numpy", "pydantic", "yaml", "typer", "rich", "click"}
     mine = "muster.questions, muster.adapters.asking.service, muster.adapters.asking.explain"
-    code = f"import sys, {mine}; print({slow} & sys.modules.keys())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
+    ends = "contextlib.suppress(SystemExit)"
+    runs = f"import contextlib, sys, {mine}\nwith {ends}: muster.questions.main()"
+    code = f"{runs}\nprint({slow} & sys.modules.keys())"
+    asked = [sys.executable, "-c", code, "gangs", "--url", service[0]]
+    done = subprocess.run(asked, capture_output=True, text=True, check=True)
+    assert "default     train" in done.stdout
+    assert done.stdout.splitlines()[-1] == "set()"
