@@ -327,6 +327,13 @@ def test_no_advice_is_to_wait_if_it_is_so_on_empty_nodes_too(cause: Any) -> None
     assert "even if nothing else ran" in str(replace(cause, even_empty=True))
 
 
+def test_members_that_run_where_there_is_no_room_are_started_again() -> None:
+    for even_empty, begins in ((False, "Wait until more is free in rack r1"), (True, "Start the whole gang")):
+        small = DomainTooSmall("rack", "r1", 1, 8, even_empty=even_empty)
+        causes: tuple[Cause, ...] = (small, RunningElsewhere("rack", "r1", 3))
+        assert explained(causes)[1].helps.startswith(begins)
+
+
 def test_no_cause_of_constraints_lacks_a_union() -> None:
     """A class of causes that is in no union would have no golden sentence."""
     found = list(ConstraintCause.__subclasses__())

@@ -143,6 +143,9 @@ class SegmentsTooLarge(BaseCause):
         return f"Make the segments smaller, or their scope wider{wait}."
 
 
+_AGAIN = "Start the whole gang again, so that all its members are placed together"
+
+
 @dataclass(frozen=True, slots=True)
 class RunningElsewhere(BaseCause):
     """Running members determine the part of a scope where the others must be. `part` is "" if they are
@@ -164,10 +167,15 @@ class RunningElsewhere(BaseCause):
 
     @property
     def advice(self) -> str:
-        again = "tart the whole gang again, so that all its members are placed together"
         if self.part:
-            return f"Wait until more is free {within(self.scope, self.part)}, or s{again}."
-        return f"S{again}, or only prefer {self.scope}."
+            again = f"{_AGAIN[:1].lower()}{_AGAIN[1:]}"
+            return f"Wait until more is free {within(self.scope, self.part)}, or {again}."
+        return self.advice_if_empty
+
+    @property
+    def advice_if_empty(self) -> str:
+        """Return what helps where the part has no room even if nothing else ran there."""
+        return f"{_AGAIN}, or only prefer {self.scope}."
 
 
 @dataclass(frozen=True, slots=True)
