@@ -134,9 +134,11 @@ def _means(side: Side) -> dict[str, float]:
         texts["scheduler"], "scheduler_framework_extension_point_duration_seconds", "extension_point"
     )
     unary = prometheus.means_ms(texts["scheduler"], "muster_shim_unary_seconds", "method")
+    bindings = prometheus.means_ms(texts["scheduler"], "muster_shim_binding_seconds", "result")
     decisions = prometheus.means_ms(texts.get("service", ""), "muster_decision_seconds", "outcome")
     return (
         points
         | {f"call {method}": mean for method, mean in unary.items()}
+        | {f"binding {result}": mean for result, mean in bindings.items()}
         | {f"decision {outcome}": mean for outcome, mean in decisions.items()}
     )

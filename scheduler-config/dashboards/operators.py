@@ -126,10 +126,12 @@ def _speed() -> list[Panel]:
         graph(
             About(
                 "Calls of the scheduler, 99 %",
-                "How long the scheduler waits for the service, by method. Failures are other codes than OK.",
+                "How long the scheduler waits: for the service, by method, and for the API server, by what "
+                "became of a Binding. Failures are other codes than OK, and other Bindings than bound ones.",
                 "s",
             ),
             Query(quantile(0.99, "muster_shim_unary_seconds", "method", "code"), "{{method}} {{code}}"),
+            Query(quantile(0.99, "muster_shim_binding_seconds", "result"), "Binding {{result}}"),
         ),
         graph(
             About(

@@ -50,11 +50,12 @@ def traces() -> dashboard.Dashboard:
                 graph(
                     About(
                         "Calls of the scheduler, by method",
-                        "Share of the time that some call is open.",
+                        "Share of the time that some call of the service, or some Binding, is open.",
                         "percentunit",
                         12,
                     ),
                     Query(or_zero(total("muster_shim_unary_seconds", "method"), "method"), "{{method}}"),
+                    Query(or_zero(total("muster_shim_binding_seconds")), "Binding"),
                     stacked=True,
                 ),
             ],

@@ -41,6 +41,7 @@ from muster.adapters.kube.watch import Gone, Seen, Sink, Watcher, WatchSettings
 from muster.adapters.page.access import Access
 from muster.adapters.page.board import Board
 from muster.adapters.page.history import History
+from muster.adapters.page.rows import with_positions
 from muster.adapters.page.server import Limits, PageServer
 from muster.adapters.planner import Place, Planner
 from muster.adapters.status import VERSION as STATUS_VERSION
@@ -255,21 +256,25 @@ class App:
         waiting = [name for name, watcher in self._watchers.items() if not watcher.synced.is_set()]
         return f"waiting for the first list of {' and '.join(waiting)}" if waiting else "about to be synced"
 
-    def _nodes(self) -> Nodes:
+    async def _nodes(self) -> Nodes:
         """Return what /nodes says."""
         snapshot = self.control_loop.snapshot()
-        return nodes_of(snapshot, dialect_settings(self._config).gpu_product, self._room.domains(snapshot))
+        with_gpus = [name for name, state in snapshot.nodes.items() if state.node.topology.gpu_count]
+        owners = await self.control_loop.owners(with_gpus)
+        product, domains = dialect_settings(self._config).gpu_product, self._room.domains(snapshot)
+        return nodes_of(snapshot, product, domains, owners)
 
     async def _shown(self, namespace: str, name: str) -> Status:
         """Return what /gangs says; with a `name`, of the gangs that have it, or a pod with it."""
         differences = self.control_loop.differences()
         nodes = (state.node for state in self.control_loop.snapshot().nodes.values())
         notes = [*self._unread(), *self._intake.repeated_names, *exactness.notes(nodes), *differences.notes()]
+        gangs = await self.control_loop.summary(namespace, name)
         return {
             "version": STATUS_VERSION,
             "kind": "status",
             "ready": self.control_loop.is_synced,
-            "gangs": await self.control_loop.summary(namespace, name),
+            "gangs": gangs if name else with_positions(gangs, self._config.gangs.extras_s),
             "notes": notes,
         }
 

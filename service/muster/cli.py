@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from muster import administration, questions
+from muster.command_line import for_typer
 from muster.console import Context, Kubeconfig, fail
 
 if TYPE_CHECKING:
@@ -363,8 +364,9 @@ def _settings(file: Path | None, flags: dict[str, Any]) -> Config:
         raise fail(str(problem), code=2) from None
 
 
-for more in (questions, administration):
-    app.registered_commands += more.app.registered_commands
+for asks in questions.COMMANDS.values():
+    app.command()(for_typer(asks))
+app.registered_commands += administration.app.registered_commands
 
 if __name__ == "__main__":
     app()

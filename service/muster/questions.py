@@ -9,17 +9,18 @@ import contextlib
 import functools
 import inspect
 import io
-import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-import typer
+from muster.command_line import Argument, Failed, Option, parameters, run
 
-from muster.console import Context, fail
+if TYPE_CHECKING:
+    from muster.adapters.asking.namespace import CurrentNamespace
+    from muster.adapters.asking.service import Query, Where
 
 NOT_FOUND = 3
 EVERY_S = 2.0
@@ -38,14 +39,10 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
-app = typer.Typer(
-    name="kubectl gpu-topology",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    help="Gangs of GPU pods: why one waits, what waits, and what is free where.",
-)
+PROGRAM = "kubectl gpu-topology"
+ABOUT = "Gangs of GPU pods: why one waits, what waits, and what is free where."
+COMMANDS: dict[str, Callable[..., None]] = {}
+"""Name → the command. `muster` has them too."""
 
 
 class Asking:
@@ -53,21 +50,15 @@ class Asking:
 
     def __init__(
         self,
-        output: Annotated[Output, typer.Option("--output", "-o", help="How to print.")] = Output.TABLE,
-        url: Annotated[
-            str, typer.Option(help="Address of the service. Default: by kubeconfig.", metavar="URL")
-        ] = "",
-        kubeconfig: Annotated[Path | None, typer.Option(help="Default: as kubectl.", metavar="FILE")] = None,
-        context: Context = None,
-        muster_namespace: Annotated[
-            str, typer.Option(help="Where Muster runs.", metavar="NAME")
-        ] = "muster-system",
+        output: Annotated[Output, Option(("--output", "-o"), "How to print.")] = Output.TABLE,
+        url: Annotated[str, Option((), "Address of the service. Default: by kubeconfig.", "URL")] = "",
+        kubeconfig: Annotated[Path | None, Option((), "Default: as kubectl.", "FILE")] = None,
+        context: Annotated[str | None, Option((), "Context in the kubeconfig.", "NAME")] = None,
+        muster_namespace: Annotated[str, Option((), "Where Muster runs.", "NAME")] = "muster-system",
         no_service: Annotated[
-            bool, typer.Option("--no-service", help="Ask no service: decide from the cluster.")
+            bool, Option(("--no-service",), "Ask no service: decide from the cluster.")
         ] = False,
-        watch: Annotated[
-            bool, typer.Option("--watch", "-w", help="Print again what changes, until Ctrl-C.")
-        ] = False,
+        watch: Annotated[bool, Option(("--watch", "-w"), "Print again what changes, until Ctrl-C.")] = False,
     ) -> None:
         self._output = output
         self._url = url
@@ -77,6 +68,18 @@ class Asking:
         self.by_engine = no_service
         self.watches = watch
         self._printed = ""
+        self._current: CurrentNamespace | None = None
+
+    def wanted(self, name: str, namespace: str) -> Query:
+        """Return what finds a gang or a pod: without a namespace, in that of the kubeconfig's context."""
+        from muster.adapters.asking.namespace import CurrentNamespace
+
+        space, _, last = name.rpartition("/")
+        if given := space or namespace:
+            return lambda: {"namespace": given, "name": last}
+        current = self._current or CurrentNamespace(self._where(), by_kubectl=not self.by_engine)
+        self._current = current
+        return lambda: {"namespace": current(), "name": last}
 
     def print(self, found: list[Any], table: Callable[[TextIO], None]) -> None:
         """Print what was found: as a table, or as the document that was asked for."""
@@ -90,13 +93,13 @@ class Asking:
         if text.getvalue() != self._printed:
             clear = self.watches and self._output is Output.TABLE and sys.stdout.isatty()
             self._printed = text.getvalue()
-            typer.echo((CLEAR if clear else "") + self._printed, nl=False)
+            print((CLEAR if clear else "") + self._printed, end="", flush=True)
 
     def watch(self, asks: Callable[[], None]) -> None:
         """Ask again and again, until Ctrl-C, or until the service has not answered for long.
 
         Raises:
-            typer.Exit: There is no service, or no answer.
+            Failed: There is no service, or no answer.
         """
         from muster.adapters.asking.service import NoAnswer
 
@@ -107,37 +110,43 @@ class Asking:
                 answered = time.monotonic()
             except NoAnswer as problem:
                 if not self._printed or time.monotonic() > answered + PATIENCE_S:
-                    raise fail(f"{problem}. --watch needs a service") from None
+                    raise Failed(f"{problem}. --watch needs a service") from None
             time.sleep(EVERY_S)
 
-    def gangs(self, query: Mapping[str, str]) -> list[dict[str, Any]]:
+    def gangs(self, query: Query) -> list[dict[str, Any]]:
         """Return gangs as the service shows them."""
         answer, _ = self._answers("/gangs", query)
         return list(answer["gangs"])
 
-    def explained(self, query: Mapping[str, str]) -> list[dict[str, Any]]:
+    def explained(self, query: Query) -> list[dict[str, Any]]:
         """Return what the service knows of the gangs that have a name.
 
         Raises:
-            typer.Exit: There is no service. Only it knows how gangs were decided.
+            Failed: There is no service. Only it knows how gangs were decided.
         """
         from muster.adapters.asking.service import NoAnswer
 
         if self.by_engine:
-            raise fail("only a service knows that: leave out --no-service, or ask `why`")
+            raise Failed("only a service knows that: leave out --no-service, or ask `why`")
         try:
             return list(self._asked("/explain", query)["gangs"])
         except NoAnswer as problem:
             if self.watches:
                 raise
-            raise fail(str(problem)) from None
+            raise Failed(str(problem)) from None
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return nodes as the service shows them."""
-        _, answer = self._answers("/nodes", {})
-        return list(answer["nodes"])
+        return self.nodes_and_scopes()[0]
 
-    def _answers(self, path: str, query: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def nodes_and_scopes(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """Return nodes as the service shows them, and the scopes by which they can be counted."""
+        _, answer = self._answers("/nodes", dict)
+        nodes = list(answer["nodes"])
+        named = answer.get("scopes") or [scope for node in nodes for scope in node["domains"]]
+        return nodes, list(dict.fromkeys(("cluster", *named, "node")))
+
+    def _answers(self, path: str, query: Query) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the answers about gangs and nodes. A service is asked only for the path."""
         from muster.adapters.asking.service import NoAnswer
 
@@ -148,9 +157,9 @@ class Asking:
                 if self.watches:
                     raise
                 if self._url:
-                    raise fail(str(problem)) from None
-                typer.echo(f"note: {problem}", err=True)
-                typer.echo("note: decided from the cluster, by the same engine", err=True)
+                    raise Failed(str(problem)) from None
+                print(f"note: {problem}", file=sys.stderr)
+                print("note: decided from the cluster, by the same engine", file=sys.stderr)
                 self.by_engine = True
             else:
                 return answer, answer
@@ -159,24 +168,28 @@ class Asking:
         try:
             return decided(self._kubeconfig, self._context)
         except NoAnswer as problem:
-            raise fail(str(problem)) from None
+            raise Failed(str(problem)) from None
 
-    def _asked(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
-        from muster.adapters.asking.service import Where, ask
+    def _asked(self, path: str, query: Query) -> dict[str, Any]:
+        from muster.adapters.asking.service import ask
 
-        return ask(Where(self._url, self._kubeconfig, self._context, self._namespace), path, query)
+        return ask(self._where(), path, query)
+
+    def _where(self) -> Where:
+        from muster.adapters.asking.service import Where
+
+        return Where(self._url, self._kubeconfig, self._context, self._namespace)
 
 
 def command(asks: Callable[..., None]) -> None:
     """Register a command. Its options are its own and those of `Asking`, which all commands share."""
-    own = list(inspect.signature(asks, eval_str=True).parameters.values())[1:]
-    shared = list(inspect.signature(Asking, eval_str=True).parameters.values())
+    own, shared = parameters(asks)[1:], parameters(Asking)
 
     @functools.wraps(asks)
     def asked(**options: Any) -> None:
         asking = Asking(**{each.name: options.pop(each.name) for each in shared})
         if asking.watches and asking.by_engine:
-            raise fail("--watch needs a service: leave out --no-service")
+            raise Failed("--watch needs a service: leave out --no-service")
         if not asking.watches:
             asks(asking, **options)
             return
@@ -184,23 +197,26 @@ def command(asks: Callable[..., None]) -> None:
             asking.watch(functools.partial(asks, asking, **options))
 
     asked.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
-    app.command()(asked)
+    COMMANDS[asks.__name__] = asked
 
 
-Name = Annotated[str, typer.Argument(help="A gang or a pod, as NAME or NAMESPACE/NAME.")]
-Namespace = Annotated[str, typer.Option("--namespace", "-n", help="Its namespace.")]
+Name = Annotated[str, Argument("A gang or a pod, as NAME or NAMESPACE/NAME.")]
+Namespace = Annotated[
+    str, Option(("--namespace", "-n"), "Its namespace. Default: that of the context.", "NAME")
+]
 
 
 @command
-def why(asking: Asking, name: Name, namespace: Namespace = "default") -> None:
+def why(asking: Asking, name: Name, namespace: Namespace = "") -> None:
     """Say what blocks a gang, with numbers, and what would help. A pod stands for its gang.
 
     Exit code 3: no gang and no pod of a gang has this name.
     """
     from muster.adapters.asking import show
 
-    space, last = _split(name, namespace)
-    found = asking.gangs({"namespace": space, "name": last})
+    wanted = asking.wanted(name, namespace)
+    found = asking.gangs(wanted)
+    space, last = wanted().values()
     if asking.by_engine:
         found = [
             gang for gang in found if gang["namespace"] == space and last in (gang["name"], *gang["pods"])
@@ -209,7 +225,7 @@ def why(asking: Asking, name: Name, namespace: Namespace = "default") -> None:
 
 
 @command
-def explain(asking: Asking, name: Name, namespace: Namespace = "default") -> None:
+def explain(asking: Asking, name: Name, namespace: Namespace = "") -> None:
     """Say how a gang was decided: each level with its value and method, and the nodes that were refused.
 
     Of a gang that waits it says what `why` says. Exit code 3: no gang and no pod of a gang has this name.
@@ -221,7 +237,7 @@ def explain(asking: Asking, name: Name, namespace: Namespace = "default") -> Non
 
 
 @command
-def trace(asking: Asking, name: Name, namespace: Namespace = "default") -> None:
+def trace(asking: Asking, name: Name, namespace: Namespace = "") -> None:
     """Say where the time of a gang went: its attempts, phase by phase, and the id of its trace.
 
     With `traces.link` in the service's configuration, also the address of the trace. Exit code 3: no gang and
@@ -235,54 +251,60 @@ def trace(asking: Asking, name: Name, namespace: Namespace = "default") -> None:
 
 def _explained(asking: Asking, name: str, namespace: str) -> list[dict[str, Any]]:
     """Return what the service knows of the gangs that are asked for: one at least."""
-    space, last = _split(name, namespace)
-    return _some(asking.explained({"namespace": space, "name": last}), space, last)
-
-
-def _split(name: str, namespace: str) -> tuple[str, str]:
-    """Return namespace and name."""
-    space, _, last = name.rpartition("/")
-    return space or namespace, last
+    wanted = asking.wanted(name, namespace)
+    found = asking.explained(wanted)
+    return _some(found, *wanted().values())
 
 
 def _some(found: list[dict[str, Any]], namespace: str, name: str) -> list[dict[str, Any]]:
     """Return what was found.
 
     Raises:
-        typer.Exit: That is nothing.
+        Failed: That is nothing.
     """
     if not found:
-        raise fail(f"no gang in namespace {namespace} is named {name} or has such a pod", NOT_FOUND)
+        raise Failed(f"no gang in namespace {namespace} is named {name} or has such a pod", NOT_FOUND)
     return found
 
 
 @command
-def gangs(asking: Asking) -> None:
-    """List all gangs: phase, age, members, and why one waits."""
+def gangs(
+    asking: Asking,
+    namespace: Annotated[str, Option(("--namespace", "-n"), "Only those of this one.", "NAME")] = "",
+    all_namespaces: Annotated[
+        bool, Option(("--all-namespaces", "-A"), "Those of all namespaces, as without -n.")
+    ] = False,
+) -> None:
+    """List gangs: phase, position, age, members, GPUs, and why one waits."""
     from muster.adapters.asking import show
 
-    found = asking.gangs({})
+    found = asking.gangs(dict)
+    if namespace and not all_namespaces:
+        found = [gang for gang in found if gang["namespace"] == namespace]
     asking.print(found, functools.partial(show.gangs, found))
 
 
 @command
 def free(
     asking: Asking,
-    gpus: Annotated[int, typer.Option("--for", help="Only where N GPUs are free.", metavar="N", min=0)] = 0,
+    gpus: Annotated[int, Option(("--for",), "Only where N GPUs are free.", "N", 0)] = 0,
     scope: Annotated[
-        str, typer.Option(help="node, nvlink-domain, rack, zone, another level, cluster.")
+        str, Option((), "node, nvlink-domain, rack, zone, another level, cluster.", "SCOPE")
     ] = "node",
 ) -> None:
     """Show free GPUs by domain: where would a gang of N GPUs find room?"""
     from muster.adapters.asking import show
 
-    rows = show.free_by_domain(asking.nodes(), scope, gpus)
+    found, scopes = asking.nodes_and_scopes()
+    if scope not in scopes:
+        raise Failed(show.unknown_scope(scope, scopes))
+    rows = show.free_by_domain(found, scope, gpus)
     asking.print(rows, functools.partial(show.free, rows, scope, gpus))
 
 
 @command
 def nodes(asking: Asking) -> None:
-    """List the nodes with GPUs: model, free GPUs, and their domains."""
+    """List the nodes with GPUs: model, free GPUs, domains, and which gangs have the others."""
     from muster.adapters.asking import show
 
     found = asking.nodes()
@@ -291,8 +313,7 @@ def nodes(asking: Asking) -> None:
 
 def main() -> None:
     """Run the plugin."""
-    os.environ.setdefault("_TYPER_STANDARD_TRACEBACK", "1")
-    app()
+    sys.exit(run(PROGRAM, ABOUT, COMMANDS))
 
 
 if __name__ == "__main__":

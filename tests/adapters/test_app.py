@@ -97,6 +97,10 @@ async def test_a_pod_is_planned_and_permitted_with_its_gpus(api: FakeApi, short_
         assert note.startswith("on 2 of 2 nodes with GPUs containers may get other GPUs than planned")
         (gang,) = json.loads(gangs)["gangs"]
         assert (gang["name"], gang["phase"], gang["needed"]) == ("train", "permitted", 1)
+        assert (gang["gpus_waiting"], gang["position"]) == (8, None)
+        nodes = {each["name"]: each for each in json.loads((await get(app, "/nodes"))[1])["nodes"]}
+        assert nodes["b"]["owners"] == [{"namespace": "default", "gang": "train", "gpus": 8}]
+        assert nodes["a"]["owners"] == []
         _, metrics = await get(app, "/metrics")
         assert 'muster_decision_seconds_count{outcome="placed"} 1.0' in metrics
         assert 'muster_gangs{phase="permitted"} 1.0' in metrics
@@ -137,6 +141,7 @@ async def test_a_gang_that_does_not_fit_says_why(api: FakeApi, short_folder: Pat
         assert (event["reason"], event["type"]) == ("TopologyUnplaceable", "Warning")
         _, gangs = await get(app, "/gangs")
         assert json.loads(gangs)["gangs"][0]["reason"] in event["message"]
+        assert json.loads(gangs)["gangs"][0]["position"] == 1
         _, text = await get(app, "/explain?namespace=default&name=big")
         (explained,) = json.loads(text)["gangs"]
         assert explained["gang"]["causes"]

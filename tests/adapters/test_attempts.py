@@ -173,13 +173,36 @@ def test_a_decision_that_was_not_the_last_is_an_event_or_gone(bench: Bench) -> N
     assert [event.name for event in queued.events] == ["passed on to the background planner"]
 
 
-def test_a_gang_that_goes_to_and_fro_has_few_spans(bench: Bench) -> None:
-    for turn in range(100):
-        bench.move(2 * turn, "collecting")
-        bench.move(2 * turn + 1, "planning")
-    bench.solve(300)
-    bench.move(310, "running")
-    assert len(bench.spans()) < 10
+@pytest.mark.parametrize(("turns", "queued_ms"), [(2, None), (3, 10.0), (100, 980.0)])
+def test_a_gang_that_goes_to_and_fro_has_few_spans_and_its_solve(
+    bench: Bench, turns: int, queued_ms: float | None
+) -> None:
+    """Each turn collects for 30 ms and is queued for 10 ms; the third one continues the second."""
+    for turn in range(turns):
+        bench.move(40 * turn, "collecting")
+        bench.move(40 * turn + 30, "planning")
+        bench.attempts.asked_in_tree("g", bench.at(40 * turn + 31))
+    end = 40 * turns
+    bench.solve(end)
+    bench.move(end + 6, "running")
+    spans = bench.spans()
+    parts = [span for span in spans if span.name in ("collecting", "queued", "solve")]
+    assert [span.name for span in parts] == ["collecting", "queued", "collecting", "queued", "solve"]
+    lasted = [round((span.end_time - span.start_time) / 1e6) for span in parts[:4]]
+    assert lasted == [30, 10, end - 50, 10]
+    assert parts[2].attributes.get("muster.queued_ms") == queued_ms
+    assert {"presolve", "single-node", "verify"} <= {span.name for span in spans}
+    assert len(spans) <= 12
+
+
+def test_a_gang_that_collects_again_after_a_withdrawal_has_its_solve(bench: Bench) -> None:
+    bench.move(0, "withdrawn")
+    for at, phase in enumerate(("planning", "collecting", "planning", "collecting", "planning")):
+        bench.move(10 + 10 * at, phase)
+    bench.solve(60)
+    bench.move(70, "running")
+    names = [span.name for span in bench.spans() if span.name in ("paused", "collecting", "queued", "solve")]
+    assert names == ["paused", "queued", "collecting", "queued", "solve"]
 
 
 def test_a_gang_that_is_asked_about_again_and_again_has_few_events(bench: Bench) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from muster.adapters import control_loop
-from muster.adapters.control_loop import ControlLoop
+from muster.adapters.control_loop import NODES_AT_ONCE, ControlLoop
 from muster.adapters.grpc.generated.muster import v1
 from muster.adapters.grpc.sessions import Cause, Session
 from muster.adapters.telemetry.attempts import Attempts
@@ -34,7 +34,7 @@ from muster.gangs.messages.instructions import (
     WriteStatus,
 )
 from muster.gangs.reporting.differences import Differences
-from muster.gangs.reporting.places import GangDetails, Taken
+from muster.gangs.reporting.places import GangDetails, Owner, Taken
 from muster.gangs.reporting.tally import Tally
 
 DEADLINE_S = 10.0
@@ -114,6 +114,9 @@ class Recorded:
 
     def taken(self, nodes: Sequence[str]) -> list[tuple[Taken, ...]]:
         return [() for _ in nodes]
+
+    def owners(self, nodes: Sequence[str]) -> list[tuple[Owner, ...]]:
+        return [(Owner("ns", node, 1),) for node in nodes]
 
     def details(self, key: str) -> GangDetails | None:
         return None
@@ -306,6 +309,23 @@ async def test_the_loop_goes_on_while_many_gangs_are_shown(
     assert await bench.loop.summary() == bench.gangs.keys()
     task.cancel()
     assert set(turns) >= set(range(1, 100)), "a turn after each gang, if each takes long"
+
+
+async def test_owners_are_told_of_each_node_in_several_turns(bench: Bench) -> None:
+    nodes = [f"n{at}" for at in range(3 * NODES_AT_ONCE + 1)]
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    meanwhile = asyncio.create_task(others())
+    owners = await bench.loop.owners(nodes)
+    meanwhile.cancel()
+    assert owners == {node: (Owner("ns", node, 1),) for node in nodes}
+    assert turns >= 3
 
 
 async def test_questions_about_in_tree_plugins_reach_the_session_and_its_reports_the_gangs(

@@ -13,6 +13,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from structlog.testing import capture_logs
 
 from muster.adapters.grpc import messages, reflection
 from muster.adapters.grpc.endpoint import Endpoint
@@ -123,6 +124,18 @@ async def test_filter_lays_candidates_out_flat(bench: Bench) -> None:
     assert members == [["b", "a"], ["c"], ["a", "c"]]
     assert len(answer.offsets) == 4
     assert bench.gangs.asked == [("filter", calls.PlanRef(3, "default/ack/g", 7))]
+
+
+async def test_the_log_line_of_a_call_that_failed_carries_the_id_of_the_gangs_trace(bench: Bench) -> None:
+    bench.gangs.answers["filter"] = RuntimeError("oops")
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+    call = bench.shim.channel.unary_unary("/muster.v1.GangService/Filter", bytes, v1.FilterResponse.parse)
+    metadata = (("traceparent", f"00-{trace_id}-b7ad6b7169203331-01"),)
+    with capture_logs() as lines, pytest.raises(grpc.aio.AioRpcError):
+        await call(v1.FilterRequest(plan=PLAN), timeout=DEADLINE_S, metadata=metadata)
+    assert [(line["event"], line["trace_id"], line["gang"]) for line in lines] == [
+        ("call failed", trace_id, "default/ack/g")
+    ]
 
 
 async def test_filter_of_a_refused_gang_has_a_reason_and_no_nodes(bench: Bench) -> None:

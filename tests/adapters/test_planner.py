@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from muster.adapters.planner import Place, Planner
 from muster.adapters.solver.process import Defect
@@ -143,6 +144,24 @@ async def test_a_decision_carries_the_id_of_its_gangs_trace() -> None:
         decided = await bench.answer()
     assert isinstance(decided, Decided)
     assert decided.trace_id == bench.attempts.trace_id("g") != ""
+
+
+async def test_log_lines_about_a_gang_carry_the_id_of_its_trace() -> None:
+    def place(solve: Solve, seconds_left: Callable[[], float]) -> Decision:
+        if solve.gang == "bad":
+            raise ZeroDivisionError("oops")
+        return PLACED
+
+    with capture_logs() as lines:
+        async with planning(place) as bench:
+            for gang in ("bad", "good"):
+                bench.attempts.moved(Moved(0.0, gang, gang, "default", "planning", "complete"))
+                bench.planner.submit(asked(gang))
+                await bench.answer()
+    said = {line["event"]: line["trace_id"] for line in lines if "trace_id" in line}
+    known = {gang: bench.attempts.trace_id(gang) for gang in ("bad", "good")}
+    assert said == {"the planner failed": known["bad"], "decided": known["good"]}
+    assert len({*known.values()} - {""}) == 2
 
 
 async def test_the_planner_is_loaded_before_the_first_gang_and_closed_at_the_end() -> None:

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import aiohttp
 import pytest
 
 from muster.adapters import web
-from muster.adapters.telemetry.metrics import Metrics
+from muster.adapters.telemetry.metrics import Metrics, ReadAtScrape
 
 DEADLINE_S = 20.0
 PLACES = 3
@@ -27,7 +28,7 @@ async def never(*_: str) -> object:
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[web.Web]:
     monkeypatch.setattr(web, "MOST_CONNECTIONS", PLACES)
-    served = web.Web(Metrics(), never, never, dict, str, tmp_path / "socket")
+    served = web.Web(Metrics(), never, never, never, str, tmp_path / "socket")
     await served.start("127.0.0.1", 0)
     yield served
     await served.stop()
@@ -60,6 +61,42 @@ async def test_others_keep_no_probe_out(server: web.Web, sent: bytes) -> None:
         each.close()
 
 
+@pytest.mark.parametrize("accept", ["text/plain", "application/openmetrics-text; version=1.0.0", "nodes"])
+async def test_a_flood_of_scrapes_costs_one_answer_a_second(
+    accept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every pod of a cluster may ask. The loop that answers the shim makes these answers too."""
+    clock, made, metrics = [100.0], [0], Metrics()
+    monkeypatch.setattr(web, "monotonic", lambda: clock[0])
+
+    def count() -> int:
+        made[0] += 1
+        return made[0]
+
+    async def nodes() -> object:
+        await asyncio.sleep(0)
+        return {"nodes": count()}
+
+    metrics.read_at_scrape(count, ReadAtScrape("answers", "Made.", (), lambda it: [((), it)]))
+    served = web.Web(metrics, never, never, nodes, str, tmp_path / "socket")
+    await served.start("127.0.0.1", 0)
+    path = "/nodes" if accept == "nodes" else "/metrics"
+
+    async def ask() -> str:
+        async with session.get(served.url + path, headers={"Accept": accept}) as answer:
+            assert answer.content_type in ("application/json", accept.partition(";")[0])
+            return await answer.text()
+
+    async with asyncio.timeout(DEADLINE_S), aiohttp.ClientSession() as session:
+        one_by_one = [await ask() for _ in range(web.AT_ONCE)]
+        assert len(set(one_by_one)) == web.AT_ONCE  # each is new
+        for flood in range(3):
+            assert len(set(await asyncio.gather(*(ask() for _ in range(20))))) == 1
+            assert made[0] == web.AT_ONCE + flood
+            clock[0] += 1
+    await served.stop()
+
+
 @pytest.mark.parametrize("path", ["/gangs", "/explain"])
 async def test_few_answers_about_gangs_are_made_at_a_time(path: str, tmp_path: Path) -> None:
     """Every pod of a cluster may ask. The loop that answers the shim makes these answers too."""
@@ -71,7 +108,7 @@ async def test_few_answers_about_gangs_are_made_at_a_time(path: str, tmp_path: P
         await go_on.wait()
         return {}
 
-    served = web.Web(Metrics(), answered, answered, dict, str, tmp_path / "socket")
+    served = web.Web(Metrics(), answered, answered, never, str, tmp_path / "socket")
     await served.start("127.0.0.1", 0)
     asking = f"GET {path}?namespace=n&name=g HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode()
     async with asyncio.timeout(DEADLINE_S):

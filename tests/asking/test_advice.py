@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from dataclasses import replace
+from typing import Any, get_args
 
 import pytest
 
@@ -128,7 +129,12 @@ GOLDEN: list[tuple[Cause, str, str]] = [
     (
         FreeApart("worker", ((GPU, 2), ("cpu", 3000)), 1, 2),
         "Role worker needs room for 2 members; 2 nvidia.com/gpu and 3 cpu are free, but not on the same nodes: 1 of 2 fits.",
-        "Wait until the resources are free on the same nodes, or ask for less of one of them.",
+        "Wait until nvidia.com/gpu and cpu are free on the same nodes, or ask for less of one of them in one pod.",
+    ),
+    (
+        FreeApart("worker", ((GPU, 2), ("cpu", 3000)), 1, 2, even_empty=True),
+        "Role worker needs room for 2 members; 2 nvidia.com/gpu and 3 cpu are there, but not on the same nodes: 1 of 2 fits, even if nothing else ran.",
+        "Ask for less nvidia.com/gpu or cpu in one pod, or add nodes that have enough of both.",
     ),
     (
         DomainTooSmall("rack", "r1", 6, 8),
@@ -153,22 +159,102 @@ GOLDEN: list[tuple[Cause, str, str]] = [
     (
         SegmentsTooLarge("worker", ((16, "rack"),), 8, 16),
         "Members of role worker must lie by segments of 16 in one rack: 8 of 16 fit.",
-        "Make the segments smaller, or their scope wider.",
+        "Make the segments smaller, or their scope wider, or wait until more is free in one rack.",
     ),
     (
-        constraints.TooFewParts("rack", 2, 3, 4),
-        "",
-        "Relax the constraint, or wait until other pods make room for it.",
+        NoSuchDomain("rak", labels=("rak",), meant="rack"),
+        "No node carries the label rak, which scope rak needs; did you mean rack?",
+        "Require scope rack in place of rak, or label the nodes with rak.",
+    ),
+    (
+        NoSuchDomain("rack", "worker"),
+        "Role worker must lie in one rack, and no node that admits it lies in any.",
+        "Let nodes that lie in one rack admit role worker, or require another scope than rack.",
+    ),
+    (
+        constraints.AntiAffinityLimits("the podAntiAffinity of web", "kubernetes.io/hostname", 3, 4),
+        "By the podAntiAffinity of web, no member may share one kubernetes.io/hostname with a pod that it keeps apart: 3 of 4 fit.",
+        "Relax the podAntiAffinity of web, or add nodes in another kubernetes.io/hostname, or wait until pods that it keeps apart end.",
+    ),
+    (
+        constraints.AffinityUnsatisfied("the podAffinity of web", "zone", 0, 4, even_empty=True),
+        "By the podAffinity of web, members may lie only in one zone with a pod that it names: none of 4 fits, even if nothing else ran.",
+        "Relax the podAffinity of web, or start a pod that it names in one zone with room for 4 members.",
+    ),
+    (
+        constraints.SkewTooLarge("the spread of web", "zone", 1, 2, 4),
+        "By the spread of web, one zone may have 1 more pod than another at most: 2 of 4 fit.",
+        "Raise maxSkew above 1 in the spread of web, or add nodes in the zone that has the fewest pods, or wait until more is free there.",
+    ),
+    (
+        constraints.RoomTooSmall("worker", 3, 4, 3, 6, even_empty=True),
+        "Nodes can attach the volumes of 3 members, of 4 of role worker, at most: 3 of 6 fit, even if nothing else ran.",
+        "Start at most 3 members of role worker, give each pod fewer volumes, or add nodes that can attach them.",
+    ),
+    (
+        constraints.RoomTooSmall("", 0, 4, 0, 4),
+        "Nodes can attach the volumes of 0 members, of 4, at most: none of 4 fits.",
+        "Give each pod fewer volumes, or add nodes that can attach them, or wait until other pods' volumes are detached.",
+    ),
+    (
+        constraints.AttributesDiffer("worker", ("example.com/numa",), 2, 9, 3, 6),
+        "The 2 GPUs of each member of role worker must agree on matchAttribute example.com/numa: 3 of 6 fit.",
+        "Ask for fewer than 2 GPUs in one pod, drop matchAttribute example.com/numa, or add nodes with 2 GPUs that agree on it, or wait until more of such GPUs are free.",
+    ),
+    (
+        constraints.TooFewParts("rack", 2, 3, 4, even_empty=True),
+        "At most 2 members may lie in one rack: 3 of 4 fit, even if nothing else ran.",
+        "Raise max-per rack above 2, or add nodes in another rack.",
+    ),
+    (
+        constraints.SubgroupScope("the level of subgroup decode", "rack", 4, 5, even_empty=True),
+        "By the level of subgroup decode, its members must lie in one rack: 4 of 5 fit, even if nothing else ran.",
+        "Make the level of subgroup decode wider than rack, or its members fewer.",
+    ),
+    (
+        constraints.SubgroupScope("the level of subgroup decode", "rack", 4, 5),
+        "By the level of subgroup decode, its members must lie in one rack: 4 of 5 fit.",
+        "Make the level of subgroup decode wider than rack, or its members fewer, or wait until more is free in one rack.",
     ),
     (
         RunningElsewhere("rack", "r1", 3),
         "3 members run already in rack r1, and the others must join them.",
-        "Wait until more is free in that rack, or start the whole gang again.",
+        "Wait until more is free in rack r1, or start the whole gang again, so that all its members are placed together.",
+    ),
+    (
+        RunningElsewhere("rack", "", 3),
+        "3 members run already, and not in one rack, where the others must join them.",
+        "Start the whole gang again, so that all its members are placed together, or only prefer rack.",
     ),
     (
         NodesExcluded("worker", "cordoned", 2),
-        "",
-        "Let the nodes admit the pods, or the pods accept this: cordoned.",
+        "2 nodes do not admit role worker: cordoned.",
+        "Uncordon 2 nodes.",
+    ),
+    (
+        NodesExcluded("worker", "not ready", 1),
+        "1 node does not admit role worker: not ready.",
+        "Make 1 node ready: `kubectl describe node` says why it is not.",
+    ),
+    (
+        NodesExcluded("worker", "taint gpu=only:NoSchedule", 2),
+        "2 nodes do not admit role worker: taint gpu=only:NoSchedule.",
+        "Give the pods of role worker a toleration of gpu=only:NoSchedule, or remove this taint from 2 nodes.",
+    ),
+    (
+        NodesExcluded("worker", "selector pool in (a)", 2),
+        "2 nodes do not admit role worker: selector pool in (a).",
+        "Remove the selector pool in (a) from the pods of role worker, or label 2 nodes so that it admits them.",
+    ),
+    (
+        NodesExcluded("worker", f"no {GPU}", 2),
+        "2 nodes do not admit role worker: no nvidia.com/gpu.",
+        "Let 2 nodes offer nvidia.com/gpu, or ask for a resource that nodes offer.",
+    ),
+    (
+        NodesExcluded("", "VolumeBinding: no volume", 2),
+        "2 nodes do not admit the gang: VolumeBinding: no volume.",
+        "Change what the plugin refuses, on 2 nodes or in the pods of the gang: VolumeBinding: no volume.",
     ),
     (
         NotSupported("max-per", "nvlink-domain", "example.com/numa"),
@@ -187,10 +273,14 @@ GOLDEN: list[tuple[Cause, str, str]] = [
     ),
     (
         SubgroupsNeeded(2, 3, ("a", "b")),
-        "",
+        "The gang needs 2 of its 3 subgroups, and no others fit either: this is about a, b.",
         "Lower minSubGroup, or make the subgroups smaller: any of them may start the gang.",
     ),
-    (NotDecided(True), "", "It is tried again. If that does not help, make the pods more alike."),
+    (
+        NotDecided(True),
+        "The search was ended by wall clock before it found a plan or a proof that there is none.",
+        "It is tried again. If that does not help, make the pods more alike.",
+    ),
     (
         PlannerDefect("ValueError: x"),
         "Not decided: the planner has a defect; please report it with the input (`muster capture` writes it from a cluster): ValueError: x.",
@@ -218,14 +308,39 @@ GOLDEN: list[tuple[Cause, str, str]] = [
 def test_what_blocks_and_what_would_help(cause: Cause, says: str, helps: str) -> None:
     (view,) = explained([cause])
     assert view.kind == type(cause).__name__
-    assert view.says == says or not says
-    assert view.says.endswith(".")
-    assert view.helps == helps
+    assert (view.says, view.helps) == (says, helps)
 
 
-def test_every_kind_of_cause_has_a_golden_sentence() -> None:
-    known = set(get_args(Cause)) - {ConstraintCause}
-    assert known <= {type(cause) for cause, _, _ in GOLDEN}
+def test_every_kind_of_cause_has_a_golden_sentence_and_advice() -> None:
+    known = {*get_args(Cause), *constraints.CAUSES} - {ConstraintCause}
+    assert known == {type(cause) for cause, _, _ in GOLDEN}
+    assert all(says and helps for _, says, helps in GOLDEN)
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [each for each, _, _ in GOLDEN if hasattr(each, "even_empty")],
+    ids=lambda each: type(each).__name__,
+)
+def test_no_advice_is_to_wait_if_it_is_so_on_empty_nodes_too(cause: Any) -> None:
+    assert "wait" not in replace(cause, even_empty=True).advice.lower()
+    assert "even if nothing else ran" in str(replace(cause, even_empty=True))
+
+
+def test_members_that_run_where_there_is_no_room_are_started_again() -> None:
+    for even_empty, begins in ((False, "Wait until more is free in rack r1"), (True, "Start the whole gang")):
+        small = DomainTooSmall("rack", "r1", 1, 8, even_empty=even_empty)
+        causes: tuple[Cause, ...] = (small, RunningElsewhere("rack", "r1", 3))
+        assert explained(causes)[1].helps.startswith(begins)
+
+
+def test_no_cause_of_constraints_lacks_a_union() -> None:
+    """A class of causes that is in no union would have no golden sentence."""
+    found = list(ConstraintCause.__subclasses__())
+    for each in found:  # it grows meanwhile
+        found += each.__subclasses__()
+    bases = {base.__name__ for each in found for base in each.__mro__[1:]}
+    assert {each.__name__ for each in found} - bases == {each.__name__ for each in constraints.CAUSES}
 
 
 def test_what_users_wrote_is_one_line() -> None:

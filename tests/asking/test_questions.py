@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import msgspec
 import pytest
+import typer.main
 import yaml
 from typer.testing import CliRunner
 
-from muster import questions
-from muster.adapters.asking.engine import gangs_of
-from muster.adapters.asking.service import NoAnswer
+from muster import cli, questions
+from muster.adapters.asking import show
+from muster.adapters.asking.engine import gangs_of, owners
+from muster.adapters.asking.namespace import of_kubeconfig
+from muster.adapters.asking.service import NoAnswer, Query
 from muster.adapters.files.decide import decide
 from muster.adapters.files.run import planner
 from muster.adapters.status import nodes_of
 from muster.adapters.telemetry.room import Room
-from muster.domain.node import Usage
+from muster.command_line import parameters
+from muster.domain.levels import NVLINK
+from muster.domain.node import Resources, Usage
 from muster.domain.snapshot import Snapshot
+from muster.gangs.reporting.places import Owner
 from tests.adapters.test_room import MODEL, node
 from tests.gangs.world import node as small_node
 from tests.gangs.world import pod
@@ -57,7 +68,12 @@ NODES = [
     {"name": "c", "model": "H100", "gpus": 8, "free": 8, "takes_pods": False, "domains": {"rack": "r2"}},
     {"name": "d", "model": "A100", "gpus": 8, "free": 1, "takes_pods": True, "domains": {}},
 ]
-run = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def _no_kubeconfig(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the machine's own kubeconfig out."""
+    monkeypatch.setenv("KUBECONFIG", "/absent")
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -70,7 +86,8 @@ class Handler(BaseHTTPRequestHandler):
         about_gangs = self.path.startswith(("/gangs", "/explain"))
         known = EXPLAINED if self.path.startswith("/explain") else GANG
         gangs = [] if "name=nothing" in self.path else [known]
-        body = json.dumps({"ready": True, "gangs": gangs} if about_gangs else {"nodes": NODES}).encode()
+        of_nodes = {"nodes": NODES, "scopes": ["rack", "zone"]}
+        body = json.dumps({"ready": True, "gangs": gangs} if about_gangs else of_nodes).encode()
         self.send_response(200)
         self.end_headers()
         self.wfile.write(body)
@@ -91,10 +108,53 @@ def service() -> Iterator[tuple[str, list[str]]]:
         thread.join()
 
 
+def run(*arguments: str) -> tuple[int, str]:
+    """Exit code of the plugin, and what it printed."""
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(out):
+        patch.setattr(sys, "argv", ["kubectl-gpu_topology", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            questions.main()
+    return int(ended.value.code or 0), out.getvalue()
+
+
 def said(*arguments: str, code: int = 0) -> str:
-    done = run.invoke(questions.app, list(arguments))
-    assert done.exit_code == code, done.output
-    return done.output
+    ended, output = run(*arguments)
+    assert ended == code, output
+    return output
+
+
+def test_muster_has_the_same_commands_and_options(service: tuple[str, list[str]]) -> None:
+    known = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
+    for name, asks in questions.COMMANDS.items():
+        options = {opt for each in known[name].params for opt in each.opts if opt.startswith("-")}
+        plugin = said(name, "--help")
+        assert set(re.findall(r"(?<![\w-])--?[\w-]+", plugin)) >= options
+        texts = [get_args(each.annotation)[1].help for each in parameters(asks)]
+        assert [each.help for each in known[name].params] == texts
+        assert all(text in " ".join(plugin.split()) for text in texts)
+    for arguments in (["why", "team/train-0"], ["gangs"], ["free", "--for", "4"], ["nodes", "-o", "yaml"]):
+        asked = [*arguments, "--url", service[0]]
+        assert CliRunner().invoke(cli.app, asked).output == said(*asked)
+    refused = CliRunner().invoke(cli.app, ["why", "nothing", "--url", service[0]])
+    assert (refused.exit_code, refused.output) == run("why", "nothing", "--url", service[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        ([], 0, "Say what blocks a gang, with numbers, and what would help."),
+        (["--help"], 0, "Gangs of GPU pods: why one waits"),
+        (["wyh", "p"], 2, "invalid choice: 'wyh'"),
+        (["why"], 2, "required: NAME"),
+        (["gangs", "-o", "xml"], 2, "'xml' is not one of table, json, yaml"),
+        (["free", "--for", "-1"], 2, "-1 is less than 0"),
+        (["free", "--for", "x"], 2, "'x' is not a number"),
+        (["gangs", "--namesp", "x"], 2, "unrecognized arguments"),
+    ],
+)
+def test_what_the_plugin_says_of_its_arguments(arguments: list[str], code: int, text: str) -> None:
+    assert text in said(*arguments, code=code)
 
 
 def test_why_says_what_blocks_and_what_would_help(service: tuple[str, list[str]]) -> None:
@@ -110,7 +170,7 @@ def test_why_says_what_blocks_and_what_would_help(service: tuple[str, list[str]]
 
 
 def test_a_name_that_no_gang_has_is_an_error(service: tuple[str, list[str]]) -> None:
-    output = said("why", "nothing", "--url", service[0], code=questions.NOT_FOUND)
+    output = said("why", "nothing", "-n", "default", "--url", service[0], code=questions.NOT_FOUND)
     assert "no gang in namespace default is named nothing or has such a pod" in output
 
 
@@ -150,7 +210,7 @@ def test_watching_goes_on_while_a_service_is_away_and_ends_where_there_was_none(
     asks, answers = ["ok", "away", "ok", "end"], iter(range(9))
     real = questions.Asking._asked
 
-    def asked(self: questions.Asking, path: str, query: dict[str, str]) -> dict[str, Any]:
+    def asked(self: questions.Asking, path: str, query: Query) -> dict[str, Any]:
         match asks[next(answers)]:
             case "away":
                 raise NoAnswer("the service restarts")
@@ -185,7 +245,65 @@ def test_free_gpus_by_domain(service: tuple[str, list[str]]) -> None:
     assert [row["domain"] for row in by_node] == ["a", "b", "d"]
     assert "no rack has 100 free GPUs" in said("free", "--for", "100", "--scope", "rack", "--url", url)
     head = said("nodes", "--url", url).splitlines()[0]
-    assert head.split() == ["NODE", "MODEL", "FREE", "GPUS", "TAKES", "PODS", "RACK"]
+    assert head.split() == ["NODE", "MODEL", "FREE", "GPUS", "TAKES", "PODS", "RACK", "OWNERS"]
+
+
+def test_free_gpus_of_nvlink_domains_inside_nodes() -> None:
+    """Labels name the domain of c alone. A pod on d has a GPU and does not say which one."""
+    labelled = replace(node("c"), labels={NVLINK.labels[0]: "wide"})
+    nodes = [node("a"), node("b", island=4), labelled, node("d")]
+    taken = [Usage("u", "b", Resources(), gpus=0b11), Usage("v", "d", Resources(), unindexed_gpus=1)]
+    snapshot = Snapshot.of(nodes, taken)
+    room = Room(MODEL)
+    found = msgspec.to_builtins(nodes_of(snapshot, MODEL, room.domains(snapshot)))["nodes"]
+    rows = show.free_by_domain(found, "nvlink-domain", 0)
+    free = {row["domain"]: (row["free"], row["gpus"]) for row in rows}
+    assert free == {"a/0": (8, 8), "wide": (8, 8), "b/1": (4, 4), "b/0": (2, 4)}
+    assert [row["domain"] for row in show.free_by_domain(found, "nvlink-domain", 4)] == ["a/0", "wide", "b/1"]
+    largest = dict(room.figures(snapshot).largest)
+    assert largest["nvlink-domain", "H100"] == free["a/0"][0]
+
+
+def test_gangs_in_line_come_first_and_say_what_they_have() -> None:
+    line = {"position": 2, "gpus_bound": 0, "gpus_waiting": 16, "nodes": []}
+    runs = {"phase": "running", "position": None, "gpus_bound": 8, "gpus_waiting": 0, "nodes": ["a", "b"]}
+    found = [
+        GANG | {"name": "runs"} | runs,
+        GANG | {"name": "collects", "phase": "collecting"},  # of a service of the last release
+        GANG | {"name": "second"} | line,
+        GANG | {"name": "first"} | line | {"position": 1},
+    ]
+    out = io.StringIO()
+    show.gangs(found, out)
+    head, *lines = out.getvalue().splitlines()
+    start = {name: head.index(name) for name in ("GANG", "POSITION", "GPUS", "NODES")}
+    shown = [[line[at:].split()[0] for at in start.values()] for line in (lines[0], lines[1], lines[3])]
+    assert shown[:2] == [["first", "1", "0/16", "0"], ["second", "2", "0/16", "0"]]
+    assert (shown[2][0], *shown[2][2:]) == ("runs", "8/8", "2")
+    assert "collects" in lines[2]
+
+
+def test_nodes_say_which_gangs_have_their_gpus() -> None:
+    owners = [{"namespace": "", "gang": "", "gpus": 1}, {"namespace": "ns", "gang": "train", "gpus": 4}]
+    out = io.StringIO()
+    show.nodes([NODES[0] | {"owners": owners}, NODES[1]], out)
+    head, first, second = out.getvalue().splitlines()
+    at = head.index("OWNERS")
+    assert first[at:] == "other pods: 1, ns/train: 4"
+    assert not second[at:]
+
+
+def test_the_engine_finds_owners_by_what_pods_say() -> None:
+    bound = [replace(pod("p0", "big", gpus=2), node="a"), replace(pod("p1", "big", gpus=2), node="a")]
+    alone = replace(pod("q", gpus=1), node="a", claim=None)
+    found = owners([*bound, alone, pod("waits", "big", gpus=2)])
+    assert found == {"a": (Owner("", "", 1), Owner("ns", "big", 4))}
+
+
+def test_a_scope_that_is_not_known_is_an_error(service: tuple[str, list[str]]) -> None:
+    output = said("free", "--scope", "rakc", "--url", service[0], code=1)
+    assert "no scope is named rakc. Did you mean rack? Known are: cluster, rack, zone, node" in output
+    assert "no zone has 4 free GPUs" in said("free", "--scope", "zone", "--for", "4", "--url", service[0])
 
 
 def test_a_service_that_is_away_is_an_error_if_it_was_named() -> None:
@@ -194,26 +312,95 @@ def test_a_service_that_is_away_is_an_error_if_it_was_named() -> None:
 
 KUBECTL = """#!{python}
 import json, sys
+if sys.argv[1:6] == ["config", "view", "--minify", "-o", "jsonpath={{..namespace}}"]:
+    print({{"--context=prod": "team", "--context=bare": ""}}[sys.argv[6]], end="")
+    sys.exit()
 path = sys.argv[sys.argv.index("--raw") + 1]
+pod = "/api/v1/namespaces/gpu/pods/muster-abc:8080/proxy"
 if path.endswith("/namespaces/gpu/leases/muster"):
     print(json.dumps({{"spec": {{"holderIdentity": "muster-abc_5f"}}}}))
-elif path == "/api/v1/namespaces/gpu/pods/muster-abc:8080/proxy/nodes" and "--context=prod" in sys.argv:
+elif path == pod + "/nodes" and "--context=prod" in sys.argv:
     print(json.dumps({{"nodes": {nodes}}}))
+elif path.startswith(pod + "/gangs?"):
+    print(json.dumps({{"gangs": [{gang} | {{"reason": path}}]}}))
+elif path.startswith(pod + "/explain?"):
+    print(json.dumps({{"gangs": [{{"asked": path}}]}}))
 else:
     sys.exit(f"unexpected {{path}}")
 """
 
 
-def test_the_leader_is_found_by_its_lease_and_asked_through_the_api_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kubectl = tmp_path / "kubectl"
+@pytest.fixture
+def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kubectl that knows the contexts prod, with namespace team, and bare, without one."""
+    program = tmp_path / "kubectl"
     nodes = [each for each in NODES if each["name"] == "d"]
-    kubectl.write_text(KUBECTL.format(python=sys.executable, nodes=nodes))
-    kubectl.chmod(0o755)
+    program.write_text(KUBECTL.format(python=sys.executable, nodes=nodes, gang=GANG))
+    program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
+
+
+@pytest.mark.usefixtures("kubectl")
+def test_the_leader_is_found_by_its_lease_and_asked_through_the_api_server() -> None:
     output = said("nodes", "--context", "prod", "--muster-namespace", "gpu", "-o", "json")
-    assert json.loads(output) == nodes
+    assert [each["name"] for each in json.loads(output)] == ["d"]
+
+
+@pytest.mark.usefixtures("kubectl")
+@pytest.mark.parametrize(
+    ("arguments", "namespace"),
+    [
+        (["p", "--context", "prod"], "team"),
+        (["p", "--context", "bare"], "default"),
+        (["p", "--context", "prod", "-n", "mine"], "mine"),
+        (["theirs/p", "--context", "prod"], "theirs"),
+    ],
+)
+def test_the_default_namespace_is_that_of_the_context(arguments: list[str], namespace: str) -> None:
+    own = [*arguments, "--muster-namespace", "gpu", "-o", "json"]
+    (gang,) = json.loads(said("why", *own))
+    assert gang["reason"].endswith(f"/gangs?namespace={namespace}&name=p")
+    (found,) = json.loads(said("explain", *own))
+    assert found["asked"].endswith(f"/explain?namespace={namespace}&name=p")
+
+
+KUBECONFIG = {
+    "current-context": "prod",
+    "contexts": [
+        {"name": "prod", "context": {"namespace": "team"}},
+        {"name": "bare", "context": {}},
+        {"name": "broken", "context": None},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("content", "context", "namespace"),
+    [
+        (KUBECONFIG, None, "team"),
+        (KUBECONFIG, "bare", "default"),
+        (KUBECONFIG, "broken", "default"),
+        ("[]", None, "of-pod"),
+        ("{", None, "of-pod"),
+    ],
+)
+def test_the_engine_reads_the_namespace_from_the_kubeconfig(
+    content: object, context: str | None, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, of_pod = tmp_path / "config", tmp_path / "namespace"
+    file.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    of_pod.write_text("of-pod")
+    monkeypatch.setattr("muster.adapters.asking.namespace.OF_POD", of_pod)
+    assert of_kubeconfig(file, context) == namespace
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/absent:{file}")
+    assert of_kubeconfig(None, context) == namespace
+
+
+def test_gangs_of_one_namespace_or_of_all(service: tuple[str, list[str]]) -> None:
+    url = service[0]
+    for arguments, count in (((), 1), (("-A",), 1), (("-n", "default"), 1), (("-n", "team"), 0)):
+        assert len(json.loads(said("gangs", *arguments, "--url", url, "-o", "json"))) == count
+    assert len(json.loads(said("gangs", "-n", "team", "-A", "--url", url, "-o", "json"))) == 1
 
 
 def test_without_a_service_the_engine_decides(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,15 +409,12 @@ def test_without_a_service_the_engine_decides(monkeypatch: pytest.MonkeyPatch) -
     answers = (gangs_of(found), {"nodes": NODES})
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("muster.adapters.asking.engine.decided", lambda *_: answers)
-    done = run.invoke(questions.app, ["why", "ns/p3"])
-    assert done.exit_code == 0
-    assert "note: kubectl is not on PATH" in done.output
-    assert "ns/big is unplaceable: 6 of 6 members here, 0 bound" in done.output
-    assert "ClusterTooSmall: The gang needs 6 nvidia.com/gpu for 6 members" in done.output
-    assert (
-        "MembersMissing: Waiting for 1 more member: 1 of 2 are here."
-        in run.invoke(questions.app, ["why", "half", "-n", "ns"]).output
-    )
+    output = said("why", "ns/p3")
+    assert "note: kubectl is not on PATH" in output
+    assert "ns/big is unplaceable: 6 of 6 members here, 0 bound" in output
+    assert "ClusterTooSmall: The gang needs 6 nvidia.com/gpu for 6 members" in output
+    waiting = said("why", "half", "-n", "ns")
+    assert "MembersMissing: Waiting for 1 more member: 1 of 2 are here." in waiting
 
 
 def test_nodes_are_shown_with_their_domains_and_what_is_free() -> None:
@@ -243,9 +427,13 @@ def test_nodes_are_shown_with_their_domains_and_what_is_free() -> None:
     ]
 
 
-def test_its_start_imports_nothing_slow() -> None:
-    slow = {"kubernetes", "ortools", "aiohttp", "grpc", "numpy", "pydantic", "yaml"}
+def test_its_start_imports_nothing_slow(service: tuple[str, list[str]]) -> None:
+    slow = {"kubernetes", "ortools", "aiohttp", "grpc", "numpy", "pydantic", "yaml", "typer", "rich", "click"}
     mine = "muster.questions, muster.adapters.asking.service, muster.adapters.asking.explain"
-    code = f"import sys, {mine}; print({slow} & sys.modules.keys())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
+    ends = "contextlib.suppress(SystemExit)"
+    runs = f"import contextlib, sys, {mine}\nwith {ends}: muster.questions.main()"
+    code = f"{runs}\nprint({slow} & sys.modules.keys())"
+    asked = [sys.executable, "-c", code, "gangs", "--url", service[0]]
+    done = subprocess.run(asked, capture_output=True, text=True, check=True)
+    assert "default     train" in done.stdout
+    assert done.stdout.splitlines()[-1] == "set()"

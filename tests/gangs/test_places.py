@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from muster.gangs.messages.calls import BindingFate
-from muster.gangs.reporting.places import Refused
+from muster.gangs.reporting.places import Owner, Refused, Taken, owners
 from tests.gangs.world import World, foreign, node, pod
 
 
@@ -20,6 +20,7 @@ def test_each_pod_on_a_node_has_its_gang() -> None:
         (key, 1, 0, True),
     ]
     world.see(replace(world.pods["g-0"], node="a", running=True, allocation=1))
+    assert world.coordinator.owners(["a"]) == [(Owner("", "", 1), Owner("ns", "g", 2))]
     ((*taken,),) = world.coordinator.taken(["a"])
     assert sorted(each.reserved for each in taken if each.gang) == [False, True]
 
@@ -36,6 +37,23 @@ def test_gangs_of_one_name_keep_their_gpus_apart() -> None:
         ("ns/ack/g/job-2", True),
         ("ns/ack/g/job-2", True),
     ]
+
+
+def test_gangs_that_share_a_gpu_count_it_each_and_pods_of_one_gang_once() -> None:
+    world = World().start(node("a"))
+    world.see(pod("g-0"), pod("g-1"), pod("h-0", gang="h"), pod("h-1", gang="h"))
+    of_g, of_h = sorted(world.coordinator.keys())
+    found = [Taken(gang, "", "a", 0b1, 0, 4, False) for gang in (of_g, of_g, of_h)]
+    assert owners(found, world.coordinator.state.gangs) == (Owner("ns", "g", 1), Owner("ns", "h", 1))
+
+
+def test_a_gang_says_its_nodes_and_gpus() -> None:
+    world = World().start(node("a"), node("b"))
+    world.see(*(pod(f"g-{at}", gpus=2, of=3) for at in range(3)))
+    for at, on in enumerate("ba"):
+        world.see(replace(world.pods[f"g-{at}"], node=on, running=True, allocation=0b11))
+    (shown,) = world.coordinator.summary()
+    assert (shown.gpus_bound, shown.gpus_waiting, shown.nodes) == (4, 2, ("a", "b"))
 
 
 def test_a_gang_has_its_places_and_the_nodes_that_were_refused() -> None:

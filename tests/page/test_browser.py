@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,17 +13,20 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from benchmarks.page.browser import CHROMIUM, INSTALL, chromium, serving
+from benchmarks.page.browser import CHROMIUM, chromium, serving
 from benchmarks.page.scene import Ask, Scene
-from benchmarks.page.scenes import six
+from benchmarks.page.scenes import six, sixty_four
 from muster.adapters.page import board as boards
 from muster.adapters.page.access import Access
+from muster.adapters.page.layout import arrange
 from muster.adapters.page.server import Limits, PageServer
 from tests.gangs.world import node
+from tests.page.needs_browser import why_skipped
 from tests.page.test_access import Api
 
+SKIPPED = why_skipped(CHROMIUM, os.environ)
 pytestmark = [
-    pytest.mark.skipif(not CHROMIUM.exists(), reason=f"{CHROMIUM} is not there: {INSTALL}"),
+    pytest.mark.skipif(bool(SKIPPED), reason=SKIPPED),
     pytest.mark.asyncio(loop_scope="module"),
 ]
 
@@ -109,6 +113,32 @@ async def test_the_map_is_a_grid_for_the_keyboard(browser: Browser) -> None:
         assert await tab.locator('[role="gridcell"][tabindex="0"]').count() == 1
         await tab.keyboard.press("Enter")
         await expect(tab.get_by_role("heading", name="llm/pretrain")).to_be_focused()
+
+
+async def test_the_grid_goes_on_beyond_the_nodes_that_have_elements(browser: Browser) -> None:
+    scene = sixty_four()
+    names = arrange(scene.snapshot(), "nvidia.com/gpu.product").names
+    async with serving(scene) as (page, _), opened(browser, page.url) as tab:
+        await live(tab)
+        grid, focus = tab.get_by_role("grid", name="GPUs by node"), tab.locator(":focus")
+        await expect(grid).to_have_attribute("aria-rowcount", str(len(names)))
+        await tab.locator('[data-node="0"][data-gpu="0"]').focus()
+        for at in range(1, len(names)):
+            await tab.keyboard.press("ArrowDown")
+            await expect(focus).to_have_accessible_name(re.compile(f"^{names[at]}, GPU 0: "))
+            assert await grid.get_by_role("row").count() == 24
+            row = focus.locator("xpath=..")
+            await expect(row).to_have_attribute("aria-rowindex", str(at + 1))
+        for keys, node, gpu in (
+            (["Control+Home"], 0, 0),
+            (["Control+End"], len(names) - 1, 3),
+            (["ArrowUp"] * 30, len(names) - 31, 3),
+            (["PageUp", "End"], 24, 7),
+        ):
+            for key in keys:
+                await tab.keyboard.press(key)
+            await expect(focus).to_have_accessible_name(re.compile(f"^{names[node]}, GPU {gpu}: "))
+        assert await tab.locator('[role="gridcell"][tabindex="0"]').count() == 1
 
 
 async def test_changes_appear_by_themselves(browser: Browser) -> None:

@@ -13,7 +13,7 @@ from muster.adapters.page.cells import FIRST_GANG, MOST_RESTING, Cell, Closed, N
 from muster.adapters.page.changes import Log
 from muster.adapters.page.history import MOST_STEPS, History
 from muster.adapters.page.layout import Group, arrange, islands_of, natural
-from muster.adapters.page.rows import MOST_REASON, MOST_ROWS, rows
+from muster.adapters.page.rows import MOST_REASON, MOST_ROWS, rows, with_positions
 from muster.domain.node import Node, Resources, Usage
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology
@@ -161,6 +161,18 @@ def test_a_node_that_takes_no_pods_is_marked(facts: Node, expected: Closed) -> N
 def seen(name: str, phase: Phase = Phase.PLANNING, **more: object) -> GangView:
     made = GangView(f"ns/x/{name}", "ns", name, "x", phase, 1, 2, 0, 2, 0, 100.0, "", None)
     return replace(made, **more)  # type: ignore[arg-type]
+
+
+def test_gangs_in_line_have_positions_and_others_none() -> None:
+    views = [
+        seen("runs", Phase.RUNNING, bound=2),
+        seen("old", created=50.0),
+        seen("misses-a-pod", Phase.COLLECTING, priority=9),
+        seen("important", Phase.UNPLACEABLE, created=300.0, priority=5),
+        seen("partial", Phase.WITHDRAWN, created=400.0, bound=1),
+    ]
+    found = {view.name: view.position for view in with_positions(views, 0.0)}
+    assert found == {"important": 1, "partial": 2, "old": 3, "runs": None, "misses-a-pod": None}
 
 
 def test_gangs_stand_in_the_order_of_the_planner() -> None:

@@ -39,9 +39,10 @@ from muster.gangs.messages.instructions import (
     WriteStatus,
 )
 from muster.gangs.reporting.differences import Differences
-from muster.gangs.reporting.places import GangDetails, Taken
+from muster.gangs.reporting.places import GangDetails, Owner, Taken
 from muster.gangs.reporting.tally import Tally
 
+NODES_AT_ONCE = 128
 SLICE_S = 0.005
 """Inputs are handled, and gangs are looked at for a reader, for so long before the loop's other tasks get a
 turn."""
@@ -103,6 +104,9 @@ class Gangs(Protocol):
 
     def taken(self, nodes: Sequence[str]) -> list[tuple[Taken, ...]]:
         """Return what pods take of the GPUs of each of these nodes."""
+
+    def owners(self, nodes: Sequence[str]) -> list[tuple[Owner, ...]]:
+        """Return which gangs have the GPUs of each of these nodes."""
 
     def details(self, key: str) -> GangDetails | None:
         """Return what is known of the gang with this key; None if there is none."""
@@ -215,6 +219,15 @@ class ControlLoop:
     def taken(self, nodes: Sequence[str]) -> list[tuple[Taken, ...]]:
         """Return what pods take of the GPUs of each of these nodes."""
         return self._gangs.taken(nodes)
+
+    async def owners(self, nodes: Sequence[str]) -> dict[str, tuple[Owner, ...]]:
+        """Return which gangs have the GPUs of these nodes, some at a time as in `summary`."""
+        found: dict[str, tuple[Owner, ...]] = {}
+        for at in range(0, len(nodes), NODES_AT_ONCE):
+            some = nodes[at : at + NODES_AT_ONCE]
+            found.update(zip(some, self._gangs.owners(some), strict=True))
+            await asyncio.sleep(0)
+        return found
 
     def details(self, key: str) -> GangDetails | None:
         """Return what is known of the gang with this key; None if there is none."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, TypedDict
 
 from muster.domain import exactness
+from muster.domain.levels import NVLINK
 from muster.domain.printable import printable
-from muster.domain.snapshot import Snapshot
+from muster.domain.snapshot import NodeState, Snapshot
 from muster.gangs.record.gang import GangView
+from muster.gangs.reporting.places import Owner
 
 VERSION: Literal[1] = 1
 """It is raised when a field is removed or changes its meaning. Fields may be added without that."""
@@ -34,11 +37,22 @@ class Explained(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
+class IslandView:
+    """An NVLink domain inside a node."""
+
+    name: str
+    gpus: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeView:
     """A node with GPUs. `free` counts those that no pod has and no plan holds.
 
     `domains`: scope → the node's domain in it. `exact`: containers get the planned GPUs of the node. `why`
-    says what hands out others, in a word of `HandsOut`; "" where it is exact.
+    says what hands out others, in a word of `HandsOut`; "" where it is exact. `islands`: where no label names
+    its NVLink domain, those inside it; none if pods hold GPUs and do not say which. `owners`: who has, or
+    is to have, the others.
     """
 
     name: str
@@ -49,22 +63,31 @@ class NodeView:
     domains: Mapping[str, str]
     exact: bool
     why: str
+    islands: tuple[IslandView, ...] = ()
+    owners: tuple[Owner, ...] = ()
 
 
 class Nodes(TypedDict):
-    """The nodes with GPUs of a running service."""
+    """The nodes with GPUs of a running service, and the scopes above and inside them that have names."""
 
     version: Literal[1]
     kind: Literal["nodes"]
+    scopes: list[str]
     nodes: list[NodeView]
 
 
-def nodes_of(snapshot: Snapshot, model_label: str, domains: Mapping[str, Mapping[str, str]]) -> Nodes:
-    """Return the nodes with GPUs, by name. `domains`: scope → node → its domain."""
+def nodes_of(
+    snapshot: Snapshot,
+    model_label: str,
+    domains: Mapping[str, Mapping[str, str]],
+    owners: Mapping[str, tuple[Owner, ...]] = MappingProxyType({}),
+) -> Nodes:
+    """Return the nodes with GPUs, by name. `domains`: scope → node → its domain. `owners`: by node."""
     states = [state for state in snapshot.nodes.values() if state.node.topology.gpu_count]
     return Nodes(
         version=VERSION,
         kind="nodes",
+        scopes=list(domains),
         nodes=[
             NodeView(
                 state.node.name,
@@ -79,7 +102,15 @@ def nodes_of(snapshot: Snapshot, model_label: str, domains: Mapping[str, Mapping
                 },
                 exactness.why_not(state.node) is None,
                 exactness.why_not(state.node) or "",
+                () if domains[NVLINK.scope][state.node.name] else _islands(state),
+                owners.get(state.node.name, ()),
             )
             for state in states
         ],
     )
+
+
+def _islands(state: NodeState) -> tuple[IslandView, ...]:
+    name, sizes = state.node.name, map(int.bit_count, state.node.topology.islands)
+    islands = enumerate(zip(sizes, state.free_by_island, strict=False))
+    return tuple(IslandView(f"{name}/{at}", size, free) for at, (size, free) in islands)

@@ -7,8 +7,10 @@ By default it uses a free port of the loopback interface. The address is written
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from time import monotonic
 
 import msgspec
 import structlog
@@ -24,6 +26,9 @@ MOST_CONNECTIONS = 256
 SEND_S = 30.0
 GANGS_AT_ONCE = 2
 """Answers of /gangs and /explain that are made at a time. Each takes milliseconds of the loop."""
+AT_ONCE = 4
+"""Answers of /metrics and /nodes that are made without a pause; after them, one a second."""
+OPEN_METRICS = "application/openmetrics-text"
 
 log = structlog.get_logger(__name__)
 
@@ -31,6 +36,31 @@ log = structlog.get_logger(__name__)
 def address_file(socket: Path) -> Path:
     """Where the HTTP address of the service on this socket is written."""
     return socket.with_name(socket.name + ".http")
+
+
+class Kept:
+    """An answer that many may ask for. It is made `AT_ONCE` times, and then once a second.
+
+    Between these, all clients get the last one. So a flood of requests costs the loop little, and one that
+    scrapes now and then never gets an old answer.
+    """
+
+    def __init__(self, make: Callable[[], Awaitable[tuple[bytes, str]]]) -> None:
+        self._make = make
+        self._answer: tuple[bytes, str] | None = None
+        self._allowed, self._seen = float(AT_ONCE), monotonic()
+        self._one_at_a_time = asyncio.Lock()
+
+    async def response(self) -> web.Response:
+        """Return the answer."""
+        async with self._one_at_a_time:
+            now = monotonic()
+            self._allowed, self._seen = min(AT_ONCE, self._allowed + now - self._seen), now
+            if self._answer is None or self._allowed >= 1:
+                self._allowed -= 1
+                self._answer = await self._make()
+        body, content_type = self._answer
+        return web.Response(body=body, headers={"Content-Type": content_type})
 
 
 class Web:
@@ -44,7 +74,7 @@ class Web:
         metrics: Metrics,
         gangs: Callable[[str, str], Awaitable[object]],
         explained: Callable[[str, str], Awaitable[object]],
-        nodes: Callable[[], object],
+        nodes: Callable[[], Awaitable[object]],
         unready: Callable[[], str],
         socket: Path,
     ) -> None:
@@ -52,6 +82,9 @@ class Web:
         self._gangs = gangs
         self._explained = explained
         self._nodes = nodes
+        self._kept_nodes = Kept(self._made_nodes)
+        formats = (OPEN_METRICS, f"{OPEN_METRICS}; version=1.0.0"), ("", "")
+        self._kept_metrics = {of: Kept(functools.partial(self._made_metrics, it)) for of, it in formats}
         self._unready = unready
         self._address_file = address_file(socket)
         self._runner: web.AppRunner | None = None
@@ -103,8 +136,11 @@ class Web:
         return await self._connections.answer(request, handler)
 
     async def _on_metrics(self, request: web.Request) -> web.Response:
-        body, content_type = self._metrics.text(request.headers.get("Accept", ""))
-        return web.Response(body=body, headers={"Content-Type": content_type})
+        accepted = request.headers.get("Accept", "")
+        return await self._kept_metrics[OPEN_METRICS if OPEN_METRICS in accepted else ""].response()
+
+    async def _made_metrics(self, accepted: str) -> tuple[bytes, str]:
+        return self._metrics.text(accepted)
 
     async def _on_healthz(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -122,7 +158,10 @@ class Web:
             return _json(await self._explained(*_named(request)))
 
     async def _on_nodes(self, _: web.Request) -> web.Response:
-        return _json(self._nodes())
+        return await self._kept_nodes.response()
+
+    async def _made_nodes(self) -> tuple[bytes, str]:
+        return msgspec.json.encode(await self._nodes()), "application/json"
 
 
 def _named(request: web.Request) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from typing import ClassVar, get_args
 
 from muster.domain.causes.cause import ConstraintCause
 from muster.domain.relaxations import ConstraintRelaxation
-from muster.domain.words import counted, of_role, plural, plural_verb, so_many_fit
+from muster.domain.words import counted, of_role, or_wait, plural, plural_verb, so_many_fit
 
 NODE = "node"
 """As `topology_key`: each node is a domain of its own (host ports, volumes that attach to one node)."""
@@ -122,6 +122,12 @@ class AntiAffinityLimits(ConstraintCause):
         name, key = self.constraint, self.topology_key
         return f"by {name}, no member may share one {key} with a pod that it keeps apart{_so(self)}"
 
+    @property
+    def advice(self) -> str:
+        """Return what helps."""
+        wait = or_wait("pods that it keeps apart end", self.even_empty)
+        return f"Relax {self.constraint}, or add nodes in another {self.topology_key}{wait}."
+
 
 @dataclass(frozen=True, slots=True)
 class AffinityUnsatisfied(ConstraintCause):
@@ -137,6 +143,13 @@ class AffinityUnsatisfied(ConstraintCause):
     def __str__(self) -> str:
         name, key = self.constraint, self.topology_key
         return f"by {name}, members may lie only in one {key} with a pod that it names{_so(self)}"
+
+    @property
+    def advice(self) -> str:
+        """Return what helps."""
+        room = f"one {self.topology_key} with room for {counted('member', self.members_needed)}"
+        wait = or_wait(f"more is free in one {self.topology_key} with such a pod", self.even_empty)
+        return f"Relax {self.constraint}, or start a pod that it names in {room}{wait}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +167,13 @@ class SkewTooLarge(ConstraintCause):
         name, key, skew = self.constraint, self.topology_key, self.max_skew
         more = f"{skew} more {plural('pod', skew)} than another at most"
         return f"by {name}, one {key} may have {more}{_so(self)}"
+
+    @property
+    def advice(self) -> str:
+        """Return what helps."""
+        wait = or_wait("more is free there", self.even_empty)
+        few = f"the {self.topology_key} that has the fewest pods"
+        return f"Raise maxSkew above {self.max_skew} in {self.constraint}, or add nodes in {few}{wait}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +202,14 @@ class RoomTooSmall(ConstraintCause):
         room = f"{counted('member', self.room)}, of {self.members}{of_role(self.role)}, at most"
         return f"nodes can attach the volumes of {room}{_so(self)}"
 
+    @property
+    def advice(self) -> str:
+        """Return what helps."""
+        few = f"Start at most {counted('member', self.room)}{of_role(self.role)}, " if self.room else ""
+        wait = or_wait("other pods' volumes are detached", self.even_empty)
+        give = "give" if few else "Give"
+        return f"{few}{give} each pod fewer volumes, or add nodes that can attach them{wait}."
+
 
 @dataclass(frozen=True, slots=True)
 class AttributesDiffer(ConstraintCause):
@@ -202,6 +230,14 @@ class AttributesDiffer(ConstraintCause):
         if not self.nodes:
             return f"{must}, and no node that admits it has two GPUs that do"
         return f"{must}{_so(self)}"
+
+    @property
+    def advice(self) -> str:
+        """Return what helps."""
+        names = " and ".join(self.attributes)
+        wait = or_wait("more of such GPUs are free", self.even_empty or not self.nodes)
+        drop = f"drop matchAttribute {names}, or add nodes with {self.gpus} GPUs that agree on it{wait}"
+        return f"Ask for fewer than {self.gpus} GPUs in one pod, {drop}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +299,13 @@ class TooFewParts(PerScopeCause):
         most = counted("member", self.members_per_part)
         return f"at most {most} may lie in one {self.scope}{self.those_that_run}{_so(self)}"
 
+    @property
+    def advice(self) -> str:
+        """Return what helps."""
+        wait = or_wait(f"more is free in another {self.scope}", self.even_empty)
+        raised = f"Raise max-per {self.scope} above {self.members_per_part}"
+        return f"{raised}, or add nodes in another {self.scope}{wait}."
+
 
 @dataclass(frozen=True, slots=True)
 class MorePerPart(PerScopeRelaxation):
@@ -302,6 +345,12 @@ class SubgroupScope(ConstraintCause):
 
     def __str__(self) -> str:
         return f"by {self.constraint}, its members must lie in one {self.scope}{_so(self)}"
+
+    @property
+    def advice(self) -> str:
+        """Return what helps."""
+        wait = or_wait(f"more is free in one {self.scope}", self.even_empty)
+        return f"Make {self.constraint} wider than {self.scope}, or its members fewer{wait}."
 
 
 _SoManyFit = (

@@ -53,6 +53,13 @@ class NodeState:
         """Return how many GPUs are free, less those that pods hold without known indices."""
         return max(0, self.free_gpus.bit_count() - self.unindexed_gpus)
 
+    @property
+    def free_by_island(self) -> tuple[int, ...]:
+        """Return the free GPUs of each NVLink domain inside the node; () if it is unknown which are taken."""
+        if self.unindexed_gpus:
+            return ()
+        return tuple((island & self.free_gpus).bit_count() for island in self.node.topology.islands)
+
     def taking(self, usage: Usage) -> NodeState:
         """Return the state after one more usage."""
         return replace(

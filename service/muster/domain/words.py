@@ -62,6 +62,11 @@ def if_empty(even_empty: bool) -> str:
     return ", even if nothing else ran" if even_empty else ""
 
 
+def or_wait(until: str, even_empty: bool) -> str:
+    """Return a clause of advice; "" if it is so on empty nodes too, where no wait helps."""
+    return "" if even_empty else f", or wait until {until}"
+
+
 def amount(resource: str, amount: int) -> str:
     """Return an amount with its unit."""
     of = "of " if resource == GPU_MEMORY or in_bytes(resource) else ""

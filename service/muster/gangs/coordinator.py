@@ -162,6 +162,10 @@ class Coordinator:
         """Return what pods take of the GPUs of each of these nodes."""
         return places.taken(self.state.ledger, nodes, self._pods.gangs_of)
 
+    def owners(self, nodes: Sequence[str]) -> list[tuple[places.Owner, ...]]:
+        """Return which gangs have the GPUs of each of these nodes."""
+        return [places.owners(found, self.state.gangs) for found in self.taken(nodes)]
+
     def details(self, key: str) -> places.GangDetails | None:
         """Return what is known of the gang with this key; None if there is none."""
         gang = self.state.gangs.get(key)

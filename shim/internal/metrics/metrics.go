@@ -16,6 +16,12 @@ var (
 		Buckets:        metrics.ExponentialBuckets(0.0005, 2, 14), // 0.5 ms … 4 s
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"method", "code"})
+	bindings = metrics.NewHistogramVec(&metrics.HistogramOpts{
+		Name:           "muster_shim_binding_seconds",
+		Help:           "Time that the API server took for one Binding with all its tries, by result.",
+		Buckets:        metrics.ExponentialBuckets(0.0005, 2, 15), // 0.5 ms … 8 s
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"result"})
 	gangs = metrics.NewCounterVec(&metrics.CounterOpts{
 		Name:           "muster_shim_gangs",
 		Help:           "Verdicts on gangs, by what became of them.",
@@ -37,12 +43,17 @@ var (
 
 // Register adds the metrics to the registry that kube-scheduler serves.
 func Register() {
-	register.Do(func() { legacyregistry.MustRegister(unary, gangs, inTree, session) })
+	register.Do(func() { legacyregistry.MustRegister(unary, bindings, gangs, inTree, session) })
 }
 
-// Unary records one call.
+// Unary records one call of the service.
 func Unary(method, code string, took time.Duration) {
 	unary.WithLabelValues(method, code).Observe(took.Seconds())
+}
+
+// Binding records one Binding by result: bound, refused, unknown or never_sent.
+func Binding(result string, took time.Duration) {
+	bindings.WithLabelValues(result).Observe(took.Seconds())
 }
 
 // Gang counts one gang by outcome: planned, refused, withdrawn, permitted, denied, committed or closed.

@@ -153,7 +153,7 @@ func (p *Plugin) post(ctx context.Context, c *cycle, pod *v1.Pod, binding *v1.Bi
 		err = p.send(ctx, p.handle, binding)
 	}
 	is := fateOf(err, p.handle.APICacher() != nil)
-	metrics.Unary("Binding", is.String(), time.Since(start))
+	metrics.Binding(resultOf(is), time.Since(start))
 	if err != nil {
 		span.SetStatus(codes.Error, err.Error())
 	}
@@ -240,6 +240,20 @@ func fateOf(err error, retried bool) musterv1.BindingFate {
 		return musterv1.BindingFate_BINDING_FATE_UNKNOWN
 	}
 	return musterv1.BindingFate_BINDING_FATE_REFUSED
+}
+
+// resultOf returns the value of the metrics' label for the fate of a Binding. UNSPECIFIED means that it was written.
+func resultOf(is musterv1.BindingFate) string {
+	switch is {
+	case musterv1.BindingFate_BINDING_FATE_UNSPECIFIED:
+		return "bound"
+	case musterv1.BindingFate_BINDING_FATE_REFUSED:
+		return "refused"
+	case musterv1.BindingFate_BINDING_FATE_NEVER_SENT:
+		return "never_sent"
+	default:
+		return "unknown"
+	}
 }
 
 // checkAnnotations validates the annotations, which the API server does not do for a Binding. With a bad key or more

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,8 +19,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/component-base/metrics/legacyregistry"
 	fwk "k8s.io/kube-scheduler/framework"
 
+	"muster.dev/shim/internal/metrics"
 	"muster.dev/shim/internal/musterv1"
 )
 
@@ -108,6 +111,45 @@ func TestFate(t *testing.T) {
 		if got := fateOf(c.err, c.retried); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
+	}
+}
+
+func TestABindingIsNoCallOfTheService(t *testing.T) {
+	results := map[musterv1.BindingFate]string{
+		fateOf(nil, false):                           "bound",
+		musterv1.BindingFate_BINDING_FATE_REFUSED:    "refused",
+		musterv1.BindingFate_BINDING_FATE_UNKNOWN:    "unknown",
+		musterv1.BindingFate_BINDING_FATE_NEVER_SENT: "never_sent",
+	}
+	if len(results) != len(musterv1.BindingFate_name) {
+		t.Fatalf("%d fates have results, of %d", len(results), len(musterv1.BindingFate_name))
+	}
+	metrics.Register()
+	for fate, want := range results {
+		if got := resultOf(fate); got != want {
+			t.Errorf("%v: %s, want %s", fate, got, want)
+		}
+		metrics.Binding(resultOf(fate), time.Millisecond)
+	}
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				switch {
+				case family.GetName() == "muster_shim_binding_seconds":
+					seen[label.GetValue()] = true
+				case family.GetName() == "muster_shim_unary_seconds" && label.GetValue() == "Binding":
+					t.Error("a Binding counts as a call of the service")
+				}
+			}
+		}
+	}
+	if len(seen) != len(results) {
+		t.Errorf("results in the metrics: %v", seen)
 	}
 }
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import io
 import time
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,10 @@ from muster.dialects.settings import Settings
 from muster.domain.advice import explained
 from muster.domain.decision import Unplaceable
 from muster.domain.levels import domains_by_scope
+from muster.domain.pod import Pod
 from muster.domain.sentences import relaxation_sentence
 from muster.gangs.capacity import requests
+from muster.gangs.reporting.places import Owner
 
 TIME_LIMIT_S = 10.0
 """For each gang."""
@@ -62,12 +66,25 @@ def decided(kubeconfig: Path | None, context: str | None) -> tuple[dict[str, Any
     before = found.before
     named = [state.node for state in before.nodes.values()]
     domains = domains_by_scope(named, before.levels, before.naming)
-    return gangs_of(found), msgspec.to_builtins(nodes_of(before, settings.gpu_product, domains))
+    nodes = nodes_of(before, settings.gpu_product, domains, owners(cluster.pods))
+    return gangs_of(found), msgspec.to_builtins(nodes)
 
 
 async def _captured(kubeconfig: Path | None, context: str | None) -> str:
     async with KubeClient(str(kubeconfig) if kubeconfig else None, context) as client:
         return written((await capture(client)).items, as_yaml=False)
+
+
+def owners(pods: Iterable[Pod]) -> dict[str, tuple[Owner, ...]]:
+    """Return node → which gangs have GPUs there, by what the bound pods say."""
+    found: dict[str, Counter[tuple[str, str]]] = {}
+    for pod in pods:
+        if pod.node and pod.gpus and not pod.finished:
+            gang = (pod.namespace, pod.claim.name) if pod.claim is not None else ("", "")
+            found.setdefault(pod.node, Counter())[gang] += pod.gpus
+    return {
+        node: tuple(Owner(*gang, gpus) for gang, gpus in sorted(of.items())) for node, of in found.items()
+    }
 
 
 def gangs_of(found: Decided) -> dict[str, Any]:
@@ -91,5 +108,8 @@ def _gang(outcome: Outcome) -> dict[str, Any]:
         "reason": outcome.message,
         "causes": msgspec.to_builtins(explained(outcome.causes)),
         "helps": list(map(relaxation_sentence, relaxations)),
+        "gpus_bound": sum(pod.gpus for pod in group.bound),
+        "gpus_waiting": sum(pod.gpus for pod in group.unbound),
+        "nodes": sorted({pod.node for pod in group.bound}),
         "pods": sorted(pod.name for pod in (*group.unbound, *group.bound)),
     }

@@ -12,7 +12,7 @@ import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ NAMESPACE = "muster-system"
 LEASE = "muster"
 
 Answer = dict[str, Any]
+Query = Callable[[], Mapping[str, str]]
+"""Gives what is asked for. It is called late: the namespace is found while the leader is."""
 
 
 class NoAnswer(Exception):
@@ -39,19 +41,27 @@ class Where:
     namespace: str = NAMESPACE
 
 
-def ask(where: Where, path: str, query: Mapping[str, str] | None = None) -> Answer:
+def ask(where: Where, path: str, query: Query = dict) -> Answer:
     """Return what the service says at this path.
 
     Raises:
         NoAnswer: There is no service, or it may not be asked.
     """
-    asked = f"{path}?{urllib.parse.urlencode(query)}" if query else path
-    text = _by_address(where.url, asked) if where.url else _by_leader(where, asked)
+    if where.url:
+        text = _by_address(where.url, _with(path, query))
+    else:
+        pod = _leader(where)
+        text = _kubectl(where, f"{pod}/proxy{_with(path, query)}")
     try:
         answer: Answer = json.loads(text)
     except ValueError:
         raise NoAnswer(f"what answers at {path} is not Muster's service") from None
     return answer
+
+
+def _with(path: str, query: Query) -> str:
+    asked = query()
+    return f"{path}?{urllib.parse.urlencode(asked)}" if asked else path
 
 
 def _by_address(url: str, path: str) -> str:
@@ -65,7 +75,8 @@ def _by_address(url: str, path: str) -> str:
         raise NoAnswer(f"the service at {url} does not answer: {why}") from None
 
 
-def _by_leader(where: Where, path: str) -> str:
+def _leader(where: Where) -> str:
+    """Return the path of the leader's pod and its port in the API server."""
     lease = f"/apis/coordination.k8s.io/v1/namespaces/{where.namespace}/leases/{LEASE}"
     try:
         holder = str(json.loads(_kubectl(where, lease))["spec"]["holderIdentity"] or "")
@@ -75,16 +86,24 @@ def _by_leader(where: Where, path: str) -> str:
     if not pod:
         raise NoAnswer(f"no scheduler leads: lease {where.namespace}/{LEASE} has no holder")
     pods = f"/api/v1/namespaces/{where.namespace}/pods"
-    return _kubectl(where, f"{pods}/{urllib.parse.quote(pod)}:{PORT}/proxy{path}")
+    return f"{pods}/{urllib.parse.quote(pod)}:{PORT}"
+
+
+def kubectl(where: Where, *arguments: str) -> list[str]:
+    """Return the command with which kubectl does this, [] if it is not on PATH."""
+    program = shutil.which("kubectl")
+    if program is None:
+        return []
+    command = [program, *arguments]
+    command += [f"--kubeconfig={where.kubeconfig}"] if where.kubeconfig else []
+    command += [f"--context={where.context}"] if where.context else []
+    return command
 
 
 def _kubectl(where: Where, path: str) -> str:
-    program = shutil.which("kubectl")
-    if program is None:
+    command = kubectl(where, "get", "--raw", path, f"--request-timeout={DEADLINE_S:g}s")
+    if not command:
         raise NoAnswer("kubectl is not on PATH: install it, or name the service by --url")
-    command = [program, "get", "--raw", path, f"--request-timeout={DEADLINE_S:g}s"]
-    command += [f"--kubeconfig={where.kubeconfig}"] if where.kubeconfig else []
-    command += [f"--context={where.context}"] if where.context else []
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=2 * DEADLINE_S, check=False)
     except subprocess.TimeoutExpired:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 from muster.domain.printable import printable
+from muster.domain.words import listed, nearest
 
 Row = Mapping[str, Any]
 
@@ -61,23 +63,41 @@ def blocking(gang: Row) -> Iterator[str]:
 
 
 def gangs(found: Sequence[Row], out: TextIO) -> None:
-    """Print a row for each gang: those that wait first, the oldest on top."""
-    ordered = sorted(found, key=lambda gang: (gang["phase"] == "running", gang["created"]))
-    head = ("NAMESPACE", "GANG", "PHASE", "AGE", "SEEN", "BOUND", "PRIORITY", "WHY")
+    """Print a row for each gang: those in line first, in their order, then others that wait."""
+    ordered = sorted(found, key=_in_line)
+    head = (
+        *("NAMESPACE", "GANG", "PHASE", "POSITION", "AGE", "SEEN", "BOUND"),
+        *("GPUS", "NODES", "PRIORITY", "WHY"),
+    )
     rows = (
         (
             gang["namespace"],
             gang["name"],
             gang["phase"],
+            gang.get("position") or "",
             _age(gang["created"]),
             f"{gang['present']}/{gang['needed']}",
             gang["bound"],
+            _gpus(gang),
+            len(gang["nodes"]) if "nodes" in gang else "",
             gang["priority"],
             gang["reason"],
         )
         for gang in ordered
     )
     columns(head, rows, out)
+
+
+def _in_line(gang: Row) -> tuple[bool, float, float]:
+    """Return where a gang stands in the list: those in line first, then others that wait, then the rest."""
+    return gang["phase"] == "running", gang.get("position") or math.inf, gang["created"]
+
+
+def _gpus(gang: Row) -> str:
+    """Return how many GPUs a gang has of those that it asks for; "" if an older service does not say."""
+    if "gpus_bound" not in gang:
+        return ""
+    return f"{gang['gpus_bound']}/{gang['gpus_bound'] + gang['gpus_waiting']}"
 
 
 def _age(created: float) -> str:
@@ -96,25 +116,40 @@ def free_by_domain(nodes: Iterable[Row], scope: str, gpus: int) -> list[dict[str
     """
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for node in nodes:
-        domain = {"cluster": "cluster", "node": node["name"]}.get(scope) or node["domains"].get(scope, "")
-        if not domain or not node["takes_pods"]:
-            continue
-        new = {
-            "domain": domain,
-            "model": node["model"],
-            "nodes": 0,
-            "gpus": 0,
-            "free": 0,
-            "most_on_a_node": 0,
-        }
-        row = found.setdefault((domain, node["model"]), new)
-        row["nodes"] += 1
-        row["gpus"] += node["gpus"]
-        row["free"] += node["free"]
-        row["most_on_a_node"] = max(row["most_on_a_node"], node["free"])
+        for domain, count, free in _parts(node, scope) if node["takes_pods"] else ():
+            new = {
+                "domain": domain,
+                "model": node["model"],
+                "nodes": 0,
+                "gpus": 0,
+                "free": 0,
+                "most_on_a_node": 0,
+            }
+            row = found.setdefault((domain, node["model"]), new)
+            row["nodes"] += 1
+            row["gpus"] += count
+            row["free"] += free
+            row["most_on_a_node"] = max(row["most_on_a_node"], free)
     fitting = (row for row in found.values() if row["free"] >= gpus)
     rows = [row | ({"fit": row["free"] // gpus} if gpus else {}) for row in fitting]
     return sorted(rows, key=lambda row: (-row["free"], row["domain"], row["model"]))
+
+
+def _parts(node: Row, scope: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the domains of the scope in which the node lies, or that lie in it: name, GPUs, free GPUs."""
+    domain = {"cluster": "cluster", "node": node["name"]}.get(scope) or node["domains"].get(scope, "")
+    if domain:
+        yield domain, node["gpus"], node["free"]
+    elif scope == "nvlink-domain":
+        for island in node.get("islands", ()):
+            yield island["name"], island["gpus"], island["free"]
+
+
+def unknown_scope(scope: str, known: Sequence[str]) -> str:
+    """Return an error for a scope that is not one of those known."""
+    meant = nearest(scope, known)
+    hint = f"Did you mean {meant}? " if meant else ""
+    return f"no scope is named {scope}. {hint}Known are: {', '.join(known)}"
 
 
 def free(rows: Sequence[Row], scope: str, gpus: int, out: TextIO) -> None:
@@ -147,7 +182,14 @@ def nodes(found: Sequence[Row], out: TextIO) -> None:
             node["gpus"],
             "yes" if node["takes_pods"] else "no",
             *(node["domains"].get(scope, "") for scope in scopes),
+            listed([_owner(each) for each in node.get("owners", ())]),
         ]
         for node in found
     )
-    columns(["NODE", "MODEL", "FREE", "GPUS", "TAKES PODS", *(scope.upper() for scope in scopes)], rows, out)
+    heads = ["NODE", "MODEL", "FREE", "GPUS", "TAKES PODS", *(scope.upper() for scope in scopes), "OWNERS"]
+    columns(heads, rows, out)
+
+
+def _owner(owner: Row) -> str:
+    gang = f"{owner['namespace']}/{owner['gang']}" if owner["gang"] else "other pods"
+    return f"{gang}: {owner['gpus']}"

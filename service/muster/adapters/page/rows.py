@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from muster.domain.printable import printable
 from muster.gangs.record.gang import GangView
@@ -57,6 +57,16 @@ def rows(views: Iterable[GangView], extras_s: float) -> tuple[list[Row], Counter
         found.append(((_stage(view), *_turn(view, extras_s)), view.key, view))
     found.sort(key=lambda item: item[:2])
     return [_row(view, order) for order, _, view in found[:MOST_ROWS]], phases
+
+
+def with_positions(views: Iterable[GangView], extras_s: float) -> list[GangView]:
+    """Return the views, those of gangs in line with their positions; `extras_s` as for `rows`."""
+    found = list(views)
+    line = sorted(
+        (view for view in found if not _stage(view)), key=lambda view: (*_turn(view, extras_s), view.key)
+    )
+    position = {view.key: at for at, view in enumerate(line, 1)}
+    return [replace(view, position=position.get(view.key)) for view in found]
 
 
 def _stage(view: GangView) -> int:

@@ -41,7 +41,9 @@ _PARTS = {**_BEGINS, "planned": _VERDICT, "permitted": "seen bound"}
 """Phase → the part that the service sees of it. The shim shows the others."""
 _MOST_EVENTS = 16
 """Of one part."""
-_TO_AND_FRO = ("collecting", "queued")
+_COLLECTING = "collecting"
+_QUEUED_MS = "muster.queued_ms"
+"""Attribute of a `collecting` that goes on: for how long the gang was queued meanwhile."""
 _STAGES = {"scan": "presolve", "bound": "relax", "explain": "explain", "verify": "verify"}
 """Phase of the planner → its span."""
 
@@ -84,11 +86,16 @@ class _Attempt:
     def enter(self, name: str, now: float) -> None:
         """End the part of now, and begin another unless it goes on.
 
-        Pods that come and go move a gang to and fro, perhaps for hours. From the third time on the part goes
-        on.
+        Pods that come and go move a gang to and fro, perhaps for hours. From its third time on, `collecting`
+        continues the part before, which says for how much of it the gang was queued.
         """
-        goes_on = name in _TO_AND_FRO and len(self.parts) > 1
-        if self.part is not None and (self.part.name == name or goes_on):
+        if self.part is not None and self.part.name == name:
+            return
+        if name == _COLLECTING and len(self.parts) > 1 and self.parts[-1].name == name:
+            queued, self.part = self.part, self.parts.pop()
+            spent_ms = 1000 * (now - queued.began) if queued is not None else 0.0
+            earlier_ms = self.part.attributes.get(_QUEUED_MS, 0.0)
+            self.part.attributes[_QUEUED_MS] = round(earlier_ms + spent_ms, 3)
             return
         self.leave(now)
         self.part = _Part(name, now) if name else None

@@ -109,9 +109,9 @@ class Room:
         for scope, domains in self._domains.items():
             if domains[name]:
                 yield scope, domains[name], count
-            elif scope == Scope.NVLINK_DOMAIN.value and not state.unindexed_gpus:
-                for at, island in enumerate(state.node.topology.islands):
-                    yield scope, f"{name}/{at}", (island & state.free_gpus).bit_count()
+            elif scope == Scope.NVLINK_DOMAIN.value:
+                for at, free in enumerate(state.free_by_island):
+                    yield scope, f"{name}/{at}", free
 
 
 def _size(gpus: int) -> str:

@@ -34,8 +34,3 @@ class ConstraintCause(BaseCause):
     """A constraint forbids it. The causes lie with the constraints; their text is a clause, like all."""
 
     stays = False
-
-    @property
-    def advice(self) -> str:
-        """Return what helps."""
-        return "Relax the constraint, or wait until other pods make room for it."

@@ -9,7 +9,16 @@ from dataclasses import dataclass
 
 from muster.domain.causes.cause import BaseCause
 from muster.domain.request import Scope
-from muster.domain.words import counted, if_empty, of_role, plural, plural_verb, so_many_fit, the_role
+from muster.domain.words import (
+    counted,
+    if_empty,
+    of_role,
+    or_wait,
+    plural,
+    plural_verb,
+    so_many_fit,
+    the_role,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +93,11 @@ class NoSuchDomain(BaseCause):
     @property
     def advice(self) -> str:
         label = f" with {' or '.join(self.labels)}" if self.labels else ""
+        if self.meant:
+            return f"Require scope {self.meant} in place of {self.scope}, or label the nodes{label}."
+        if not self.labels:
+            admit = f"Let nodes that lie in one {self.scope} admit {the_role(self.role)}"
+            return f"{admit}, or require another scope than {self.scope}."
         return f"Label the nodes{label}, or require another scope than {self.scope}."
 
 
@@ -125,7 +139,11 @@ class SegmentsTooLarge(BaseCause):
 
     @property
     def advice(self) -> str:
-        return "Make the segments smaller, or their scope wider."
+        wait = or_wait(f"more is free in one {self.segments[-1][1]}", self.even_empty)
+        return f"Make the segments smaller, or their scope wider{wait}."
+
+
+_AGAIN = "Start the whole gang again, so that all its members are placed together"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +167,15 @@ class RunningElsewhere(BaseCause):
 
     @property
     def advice(self) -> str:
-        return f"Wait until more is free in that {self.scope}, or start the whole gang again."
+        if self.part:
+            again = f"{_AGAIN[:1].lower()}{_AGAIN[1:]}"
+            return f"Wait until more is free {within(self.scope, self.part)}, or {again}."
+        return self.advice_if_empty
+
+    @property
+    def advice_if_empty(self) -> str:
+        """Return what helps where the part has no room even if nothing else ran there."""
+        return f"{_AGAIN}, or only prefer {self.scope}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +194,21 @@ class NodesExcluded(BaseCause):
 
     @property
     def advice(self) -> str:
-        return f"Let the {plural('node', self.nodes)} admit the pods, or the pods accept this: {self.by}."
+        nodes, role, by = counted("node", self.nodes), the_role(self.role), self.by
+        kind, _, what = by.partition(" ")
+        match kind:
+            case "cordoned":
+                return f"Uncordon {nodes}."
+            case "not" if what == "ready":
+                unready = "it is" if self.nodes == 1 else "they are"
+                return f"Make {nodes} ready: `kubectl describe node` says why {unready} not."
+            case "taint":
+                return f"Give the pods of {role} a toleration of {what}, or remove this taint from {nodes}."
+            case "selector" | "affinity":
+                return f"Remove the {by} from the pods of {role}, or label {nodes} so that it admits them."
+            case "no":
+                return f"Let {nodes} offer {what}, or ask for a resource that nodes offer."
+        return f"Change what the plugin refuses, on {nodes} or in the pods of {role}: {by}."
 
 
 OutOfPlace = (
@@ -194,7 +234,7 @@ def _none_holds(cause: DomainTooSmall | RoleScope) -> str:
 
 
 def _another_scope(cause: DomainTooSmall | RoleScope) -> str:
-    wait = "" if cause.even_empty else f", or wait until more is free in one {cause.scope}"
+    wait = or_wait(f"more is free in one {cause.scope}", cause.even_empty)
     return f"Require a wider scope than {cause.scope}, or only prefer {cause.scope}{wait}."
 
 

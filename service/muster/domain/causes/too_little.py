@@ -151,7 +151,11 @@ class FreeApart(BaseCause):
 
     @property
     def advice(self) -> str:
-        return "Wait until the resources are free on the same nodes, or ask for less of one of them."
+        names = [resource for resource, _ in self.resources]
+        if self.even_empty:
+            return f"Ask for less {' or '.join(names)} in one pod, or add nodes that have enough of both."
+        free = f"Wait until {' and '.join(names)} are free on the same nodes"
+        return f"{free}, or ask for less of one of them in one pod."
 
 
 @dataclass(frozen=True, slots=True)

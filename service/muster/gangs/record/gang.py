@@ -274,6 +274,14 @@ class GangView:
     """What blocks it now, and what helps against each of these in general."""
     helps: tuple[str, ...] = ()
     """What would help it now, the cheapest first: each was tried."""
+    gpus_bound: int = 0
+    """Whole GPUs of its bound members."""
+    gpus_waiting: int = 0
+    """Whole GPUs that its other members ask for."""
+    nodes: tuple[str, ...] = ()
+    """The nodes of its bound members."""
+    position: int | None = None
+    """1 for the gang in line that is planned next. It is there in answers about all gangs."""
 
 
 def view(gang: Gang, priority: int, created: float) -> GangView:
@@ -296,6 +304,9 @@ def view(gang: Gang, priority: int, created: float) -> GangView:
         queue=group.pod_group.queue if group.pod_group is not None else "",
         causes=explained(blocks(gang)),
         helps=tuple(map(relaxation_sentence, gang.helps)) if gang.phase is Phase.UNPLACEABLE else (),
+        gpus_bound=sum(pod.gpus for pod in group.bound),
+        gpus_waiting=sum(pod.gpus for pod in group.unbound),
+        nodes=tuple(sorted({pod.node for pod in group.bound})),
     )
 
 

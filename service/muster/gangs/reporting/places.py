@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -26,6 +27,15 @@ class Taken:
     unindexed: int
     units: int
     reserved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """How many GPUs of a node a gang has, or is to have; "" for all pods that are no members of gangs."""
+
+    namespace: str
+    gang: str
+    gpus: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +69,18 @@ def taken(
         tuple(_taken(usage, gang_of.get(uid, ""), "", uid not in ledger.bound) for uid, usage in each)
         for each in usages
     ]
+
+
+def owners(found: Iterable[Taken], gangs: Mapping[str, Gang]) -> tuple[Owner, ...]:
+    """Return who has the GPUs of a node, by name. Gangs with slices of one GPU count it each."""
+    masks: Counter[tuple[str, str]] = Counter()
+    unindexed: Counter[tuple[str, str]] = Counter()
+    for each in found:
+        gang = gangs.get(each.gang)
+        owner = (gang.group.gang.namespace, gang.group.gang.name) if gang is not None else ("", "")
+        masks[owner] |= each.gpus
+        unindexed[owner] += each.unindexed
+    return tuple(Owner(*owner, masks[owner].bit_count() + unindexed[owner]) for owner in sorted(masks))
 
 
 def details(ledger: Ledger, gang: Gang, view: GangView) -> GangDetails:
