@@ -30,9 +30,8 @@ def on_kind(request: pytest.FixtureRequest) -> None:
 def pause(scene: Scene) -> str:
     """Return the pause image that kind's nodes have: a container that runs and does nothing."""
     nodes = scene.client.get("/api/v1/nodes")["items"]
-    names = [
-        name for node in nodes for image in node["status"].get("images") or () for name in image["names"]
-    ]
+    images = [image for node in nodes for image in node["status"].get("images") or ()]
+    names = [name for image in images for name in image.get("names") or ()]
     return str(next(name for name in names if "/pause:" in name))
 
 
