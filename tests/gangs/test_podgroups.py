@@ -209,14 +209,7 @@ def test_the_least_of_each_starts_and_then_as_many_as_fit() -> None:
     assert gang(world).was_complete
 
 
-LATER = replace(
-    GROUP,
-    min_member=1,
-    wishes=Wishes(),
-    role_wishes={"prefill": Wishes(role="prefill"), "decode": Wishes(role="decode")},
-    role_min={"prefill": 1, "decode": 0},
-    role_later={"decode": 3},
-)
+LATER = replace(SUBGROUPS, min_member=1, role_min={"prefill": 1, "decode": 0}, role_later={"decode": 3})
 """As a JobSet in order: decode comes when prefill has started."""
 
 

@@ -50,8 +50,10 @@ Key = tuple[str, str, str]
 """Kind, namespace, name."""
 
 GONE_S = 30.0
-"""Seconds after which it is said that a job was deleted, if some of its pods still wait. Usually the API
-server deletes these too."""
+"""Seconds from the deletion of a job to the event about it, if some of its pods still wait.
+
+Usually the API server deletes these pods too.
+"""
 
 
 @dataclass(slots=True)
