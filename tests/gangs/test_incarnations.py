@@ -212,6 +212,21 @@ def test_the_pods_of_the_next_run_replace_what_the_first_has_lost_a_moment_later
     assert gangs(world) == {"A/B": 3}
 
 
+def test_a_bare_pod_takes_the_place_of_a_finished_one_that_is_deleted() -> None:
+    """Both came before any pod began, so it may be of the same run. Nothing else changes."""
+    world = World(Settings(settle_s=0)).start(node("a", 8))
+    world.see(first("p0", "A"), first("p1", "A"), replace(first("b", ""), created=2.0))
+    world.run()
+    assert gangs(world) == {"": 1, "A": 2}
+    for uid in ("p0", "p1"):
+        world.see(replace(world.pods[uid], finished=True, succeeded=True, started=BEGAN))
+    assert gangs(world) == {"": 1}
+    world.gone("p1")
+    world.wait(0.5)
+    assert gangs(world) == {"A": 1}
+    assert world.verdict().members == (("b", "b"),)
+
+
 @dataclass(frozen=True)
 class Bare:
     """Pods, some without an owner; what then goes and comes; the gangs that they are a moment later, and who

@@ -11,15 +11,20 @@ from tests.placement.naive_parts import label
 
 def best_fit(snapshot: Snapshot, request: Request, counts: Mapping[str, tuple[int, ...]]) -> int:
     """The best fit of these numbers of members by node and role."""
-    return sum(_on(snapshot, request, snapshot.nodes[name], by_role) for name, by_role in counts.items())
+    placed = map(sum, zip(*counts.values(), strict=True))
+    shares = any(n and role.slice for n, role in zip(placed, request.roles, strict=True))
+    nodes = snapshot.nodes
+    return sum(_on(snapshot, request, nodes[name], by_role, shares) for name, by_role in counts.items())
 
 
-def _on(snapshot: Snapshot, request: Request, state: NodeState, by_role: tuple[int, ...]) -> int:
+def _on(
+    snapshot: Snapshot, request: Request, state: NodeState, by_role: tuple[int, ...], shares: bool
+) -> int:
     pairs = list(zip(by_role, request.roles, strict=True))
     cores, every, memory = state.node.allocatable.cpu_milli, state.node.topology.gpu_count, 0
     cpu = state.free.cpu_milli - sum(n * role.resources.cpu_milli for n, role in pairs)
     free = state.free_gpu_count - sum(n * role.gpus for n, role in pairs)
-    if any(role.slice and role.members for role in request.roles):
+    if shares:
         memory = sum(state.node.gpu_memory)
     if memory:
         free = sum(state.free_memory) - memory // every * sum(n * role.gpus for n, role in pairs)

@@ -13,7 +13,7 @@ from muster.domain.constraints import Subgroup
 from muster.domain.decision import Placed, Unplaceable
 from muster.domain.node import Resources
 from muster.domain.quorums import Leaf, Quorum
-from muster.domain.request import GangId, Member, Request, Role
+from muster.domain.request import GangId, Member, Request, Role, Slice
 from muster.placement.place import Limits, place
 from muster.placement.search import members as numbers
 from muster.placement.search.plan import Found
@@ -84,6 +84,18 @@ def test_the_most_members_of_enough_subgroups_start(request_: Request, expected:
 def test_without_a_budget_subgroups_start_one_after_another(request_: Request) -> None:
     placed = place(FOUR, request_, Limits(deterministic_time=1e-9))
     assert isinstance(placed, Placed)
+
+
+def test_the_best_fit_goes_by_the_roles_that_start() -> None:
+    """A role with slices has no room anywhere, so free GPUs count whole: x has one, and y has two."""
+    drawn = "x[4, share, mem 16 16 16 16, left 16 15 15 15] y[4, share, mem 16 16 16 16, left 16 16 0 0]"
+    shared = replace(role("b", 1, 0), slice=Slice(20))
+    placed = place(
+        cluster(f": {drawn}"), gang(Quorum(1, (leaf("a", 1), leaf("b", 1))), role("a", 1, 0), shared)
+    )
+    assert isinstance(placed, Placed)
+    assert [member.node for member in placed.members] == ["x"]
+    assert placed.objective.best_fit == 2 + 8  # one of four GPUs, all cpu
 
 
 def test_a_level_of_one_subgroup_leaves_it_out_where_it_does_not_hold() -> None:

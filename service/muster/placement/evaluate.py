@@ -154,6 +154,8 @@ def _best_fit(plan: Plan) -> int:
         on_node.setdefault(member.node, [0] * len(roles))[index[member.role]] += 1
     rows = np.array([plan.view.row[node] for node in on_node])
     counts = np.array([*on_node.values()], np.int64)
+    # As in the search, a role that does not start has no members, and does not decide the unit.
+    roles = tuple(role if counts[:, i].any() else replace(role, members=()) for i, role in enumerate(roles))
     return int(fit_of(plan.view, roles, rows, counts[:, None]).sum())
 
 

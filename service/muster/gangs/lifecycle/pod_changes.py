@@ -189,8 +189,9 @@ class Pods:
             return True
         unaffected = change.leaves_in_place(gang)
         gang.stale |= unaffected
-        if unaffected and not (pod is not None and pod.present) and len(self._names[gang.name]) > 1:
-            self._state.recount_soon(gang)  # other owners may be assigned to it now
+        others = len(self._names[gang.name]) > 1 or owner not in gang.group.owners
+        if unaffected and not (pod is not None and pod.present) and others:
+            self._state.recount_soon(gang)  # owners may be assigned anew
         if unaffected and gang.phase is Phase.COLLECTING:
             members.tell_soon(self._state, gang, change.there, now)
         return unaffected

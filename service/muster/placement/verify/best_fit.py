@@ -16,8 +16,8 @@ _EIGHTHS, _SIXTEENTHS = 8, 16
 
 def best_fit(snapshot: Snapshot, request: Request, placed: Placed, groups: Groups) -> list[str]:
     """Return what is wrong with the claimed best fit."""
-    in_memory = any(role.slice and role.members for role in request.roles)
     asks = {role.name: role for role in request.roles}
+    in_memory = any(m.role in asks and asks[m.role].slice for members in groups.values() for m in members)
     total, opened = 0, list[NodeState]()
     for name, members in groups.items():
         state, roles = snapshot.nodes[name], [asks[m.role] for m in members if m.role in asks]
