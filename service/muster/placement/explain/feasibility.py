@@ -11,6 +11,7 @@ from muster.placement.cluster.topology import INSIDE
 from muster.placement.explain.assumptions import World
 from muster.placement.explain.bounds import by_sums
 from muster.placement.explain.joint import Fit, most_together
+from muster.placement.explain.one_role_in_segments import most_in_segments
 from muster.placement.gang.instance import Instance
 from muster.placement.gang.member_subsets import MAX_TRIES, begun, fewer_fit, shared_out, ways_to_cut
 from muster.placement.limits import Budget
@@ -88,6 +89,12 @@ class Oracle:
         """
         if begun(world.request):
             return self._beside_begun(world, instance, wanted)
+        scope = world.request.required_scope
+        counted = most_in_segments(instance, world.view.topology.regions(scope))
+        if counted is not None and scope not in (*INSIDE, Scope.NODE):
+            members, row = counted
+            part = world.view.topology.part(row, scope) if scope and row >= 0 else ""
+            return Fit(members, part, True)
         best, proven = Fit(0, "", True), True
         for tries, kept in enumerate(ways_to_cut(world.request)):
             if tries == MAX_TRIES or self.budget.late:
