@@ -91,11 +91,13 @@ class App:
             lane: Planner(place, self._put, self.metrics, self._attempts, limits_s[lane])
             for lane, place in places.items()
         }
-        self._left_out = LeftOut(self.metrics, self._events.emit)
-        self._intake = Intake(dialect_settings(config), self._put, self._events.emit, self._left_out)
+        self._left_out = LeftOut(self.metrics, self._events.emit, self._leads)
+        self._intake = Intake(
+            dialect_settings(config), self._put, self._events.emit, self._left_out, self._leads
+        )
         self._statuses = StatusWriter(self._client, self.metrics)
         rates = Rates(**config.conditions.model_dump(exclude={"enabled"}))
-        self._conditions = ConditionWriter(self._client, self.metrics, lambda: self.control_loop.leads, rates)
+        self._conditions = ConditionWriter(self._client, self.metrics, self._leads, rates)
         history = History()
         self.control_loop = ControlLoop(
             gangs,
@@ -107,6 +109,7 @@ class App:
             write_status=self._statuses.write,
             show_waiting=self._conditions.show if config.conditions.enabled else lambda _: None,
             in_flight=self._intake.in_flight,
+            begins=self._intake.post_held,
             inbox=config.inbox,
             attempts=self._attempts,
             moved=history.moved,
@@ -129,6 +132,9 @@ class App:
         self._room = Room(product)
         scrape.show(self.metrics, self.control_loop, self._room)
         scrape.show_cluster(self.metrics, self._watchers, self._intake, self._left_out)
+
+    def _leads(self) -> bool:
+        return self.control_loop.leads
 
     async def _put(self, given: Input) -> None:
         await self.control_loop.put(given)

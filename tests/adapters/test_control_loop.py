@@ -136,6 +136,7 @@ class Bench:
         self.evicted: list[Evict] = []
         self.statuses: list[WriteStatus] = []
         self.told: list[ShowWaiting] = []
+        self.led: list[bool] = []
         self.bindings: list[Any] = []
         self.loop = ControlLoop(
             self.gangs,
@@ -149,6 +150,7 @@ class Bench:
             in_flight=self.in_flight,
             inbox=8,
             attempts=Attempts(Tracing()),
+            begins=lambda: self.led.append(self.loop.leads),
         )
         self.task = asyncio.create_task(self.loop.run())
 
@@ -209,6 +211,7 @@ async def test_a_session_opens_with_its_in_flight_bindings_and_gets_what_follows
     assert isinstance(opened, SessionOpened)
     assert (opened.epoch, opened.in_flight) == (5, (Usage("u", "a", Resources()),))
     assert await next_verdict(session) == "replayed"
+    assert bench.led == [True]
 
 
 async def test_a_newer_session_replaces_the_older_which_closes_nothing(bench: Bench) -> None:

@@ -32,7 +32,8 @@ class Bench:
         self.world = World()
         self.posted: list[EmitEvent] = []
         settings = Settings(infer_gangs=modes_of(modes))
-        self.intake = Intake(settings, self._put, self.posted.append)
+        self.leads = True
+        self.intake = Intake(settings, self._put, self.posted.append, leads=lambda: self.leads)
 
     async def _put(self, given: Input) -> None:
         self.world.send(given)

@@ -141,11 +141,13 @@ class ControlLoop:
         inbox: int,
         attempts: Attempts,
         moved: Callable[[Moved], None] = lambda _: None,
+        begins: Callable[[], None] = lambda: None,
     ) -> None:
         self._gangs = gangs
         self._metrics = metrics
         self._attempts = attempts
         self._moved = moved
+        self._begins = begins
         self.phases = Phases(metrics)
         self._solve = solve
         self._end_solve = end_solve
@@ -332,6 +334,7 @@ class ControlLoop:
             usages = self._in_flight(bindings)
             begun = SessionOpened(time.monotonic(), session.epoch, usages, session.answers_in_tree)
             self._carry_out(self._gangs.handle(begun))
+            self._begins()
 
         await self._in_order(begin)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable
 
+from muster.adapters.kube.standing import Standing, always
 from muster.dialects.kinds import slips
 from muster.dialects.objects import PodObject
 from muster.domain.pod import Pod
@@ -12,10 +13,11 @@ from muster.gangs.messages.instructions import EmitEvent, EventReason
 
 
 class IgnoredKeys:
-    """The pods of ours that have such keys, by gang. `emit` posts a Kubernetes event."""
+    """The pods of ours that have such keys, by gang. `emit` posts an event, if this replica `leads`."""
 
-    def __init__(self, emit: Callable[[EmitEvent], None]) -> None:
-        self._emit = emit
+    def __init__(self, emit: Callable[[EmitEvent], None], leads: Callable[[], bool] = always) -> None:
+        self._standing = Standing(emit, leads)
+        self.post_held = self._standing.post_held
         self._by_uid: dict[str, Hashable] = {}
         self._pods = Counter[Hashable]()
 
@@ -30,7 +32,8 @@ class IgnoredKeys:
             self._pods[gang] += 1
             if self._pods[gang] == 1:
                 where = ((pod.name, pod.uid),)
-                self._emit(EmitEvent(pod.namespace, where, EventReason.KEY_IGNORED, said))
+                event = EmitEvent(pod.namespace, where, EventReason.KEY_IGNORED, said)
+                self._standing.say(gang, event)
 
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone."""
@@ -39,6 +42,7 @@ class IgnoredKeys:
             self._pods[gang] -= 1
             if not self._pods[gang]:
                 del self._pods[gang]
+                self._standing.drop(gang)
 
 
 def _gang(pod: Pod) -> Hashable:

@@ -11,23 +11,23 @@ Topologies and the policies' levels. When one of the two changes, the other is r
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
-import msgspec
 import structlog
 
 from muster.adapters.kube.claiming import ClaimingPods
 from muster.adapters.kube.decode import config_map_key, named
 from muster.adapters.kube.devices import DeviceIntake
 from muster.adapters.kube.jobs import Jobs
+from muster.adapters.kube.kept import digest, usage_alone, without_labels
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.node_agents import NodeAgents
+from muster.adapters.kube.standing import Standing, always
 from muster.adapters.kube.watch import Gone, Seen
 from muster.adapters.telemetry.metrics import Metrics
-from muster.dialects import configmaps, nodes, peers, podgroups, pods, resize
+from muster.dialects import configmaps, nodes, peers, podgroups, pods
 from muster.dialects import policies as policy_dialect
 from muster.dialects.configmaps import NodeFact, NodeTopology, PolicyText, UnhealthyGpus
 from muster.dialects.kinds.description import Member
@@ -66,14 +66,12 @@ READ_AT_ONCE = 16
 REST_SHARE = 4
 """The pause after each further pod, as a multiple of the time that reading it took."""
 
-_encoder = msgspec.json.Encoder()
-
 log = structlog.get_logger(__name__)
 
 
 class Intake:
     """`on_…` are the watches' sinks; `put` takes the inputs, in order; `emit` posts what is to be said on an
-    object itself."""
+    object itself, if this replica `leads`."""
 
     def __init__(
         self,
@@ -81,12 +79,13 @@ class Intake:
         put: Callable[[Input], Awaitable[None]],
         emit: Callable[[EmitEvent], None],
         left_out: LeftOut | None = None,
+        leads: Callable[[], bool] = always,
     ) -> None:
         self._settings = settings
         self._put = put
-        self._emit = emit
+        self._standing = Standing(emit, leads)
         self._left_out = left_out or LeftOut(Metrics())
-        self.jobs = Jobs(settings, put, emit, self._take_pod)
+        self.jobs = Jobs(settings, put, emit, self._take_pod, leads)
         self.devices = DeviceIntake(settings, put, self._read_known_node, self._read_claiming_pods)
         self._pods: dict[str, Pod] = {}
         self._pod_digests: dict[str, bytes] = {}
@@ -117,6 +116,12 @@ class Intake:
         self.policies_refused = False
         """Whether the policies that hold are not those of the ConfigMap, which can't be read."""
 
+    def post_held(self) -> None:
+        """Post what stands about objects, when this replica begins to lead."""
+        self._standing.post_held()
+        self.jobs.post_held()
+        self._left_out.post_held()
+
     # --- pods and nodes ------------------------------------------------------------------------------
 
     async def on_pod(self, change: Seen[PodObject] | Gone) -> None:
@@ -129,14 +134,14 @@ class Intake:
             if self._pods.pop(change.key, None) is not None:
                 await self._put(PodGone(time.monotonic(), change.key))
             return
-        uid, digest = change.object.metadata.uid, _digest(change.object)
+        uid, found = change.object.metadata.uid, digest(change.object)
         await self._agents.see(uid, change.object)
-        if self._pod_digests.get(uid) == digest:
+        if self._pod_digests.get(uid) == found:
             return
         ours = change.object.spec.scheduler_name in self._settings.scheduler_names
         self._claiming.see(uid, change.object if ours else None)
         await self._take_pod(change.object)
-        self._pod_digests[uid] = digest
+        self._pod_digests[uid] = found
 
     async def _read_claiming_pods(self, claim: str | None) -> None:
         """Read the pods again that name this claim (namespace and name), or all that name one.
@@ -183,7 +188,7 @@ class Intake:
             if not obj.spec.node_name:
                 raise
             log.exception("bound pod read for its usage alone", pod=named(obj.metadata))
-            return pods.read(_usage_alone(obj), self._settings)
+            return pods.read(usage_alone(obj), self._settings)
 
     async def on_namespace(self, change: Seen[NamespaceObject] | Gone) -> None:
         """Take in a namespace's change, and pass it on if its labels changed."""
@@ -268,6 +273,7 @@ class Intake:
             settings = self._settings
             if change.key == f"{settings.policies_namespace}/{settings.policies_name}":
                 self.policies_refused = False
+                self._standing.drop(EventReason.INVALID)
                 await self._policies_are(DEFAULT_POLICIES)
             await self._fact_is(change.key, None)
             return
@@ -296,6 +302,7 @@ class Intake:
     async def _read_policies(self, meta: Metadata, text: str) -> None:
         """Policies that can't be read are refused, and the last good ones stay."""
         read, problems = policy_dialect.read(text)
+        self._standing.drop(EventReason.INVALID)
         self.policies_refused = read is None
         if problems:
             name = f"{meta.namespace}/{meta.name}"
@@ -308,7 +315,8 @@ class Intake:
                 kept = "refused, the last good ones stay"
             message = f"topology policies are {kept}: {'; '.join(problems)}"
             where = ((meta.name, meta.uid),)
-            self._emit(EmitEvent(meta.namespace, where, EventReason.INVALID, message, "ConfigMap"))
+            event = EmitEvent(meta.namespace, where, EventReason.INVALID, message, "ConfigMap")
+            self._standing.say(EventReason.INVALID, event)
         if read is not None:
             await self._policies_are(read)
 
@@ -339,7 +347,7 @@ class Intake:
                 await self._put(PodGroupGone(time.monotonic(), group.key))
             return
         uid = change.object.metadata.uid
-        self._group_objects[uid] = _without_labels(change.object)
+        self._group_objects[uid] = without_labels(change.object)
         await self._read_group(uid)
 
     async def on_topology(self, change: Seen[CustomObject] | Gone) -> None:
@@ -371,30 +379,3 @@ class Intake:
             self._groups[uid] = group
             await self._put(PodGroupSeen(time.monotonic(), group))
             self.jobs.group_seen(group)
-
-
-def _digest(pod: PodObject) -> bytes:
-    """16 bytes for all that is decoded of it but its version and the conditions that say nothing here:
-    annotations alone may have 256 KiB."""
-    metadata = msgspec.structs.replace(pod.metadata, resource_version="")
-    status = msgspec.structs.replace(pod.status, conditions=resize.conditions(pod.status))
-    decoded = _encoder.encode((metadata, pod.spec, status))
-    return hashlib.blake2b(decoded, digest_size=16, usedforsecurity=False).digest()
-
-
-def _usage_alone(obj: PodObject) -> PodObject:
-    """Return the pod as one of no scheduler, with the annotations that name its GPUs."""
-    said = obj.metadata.annotations or {}
-    kept = {key: said[key] for key in allocation.RESERVED_KEYS if key in said}
-    metadata = Metadata(obj.metadata.name, "", obj.metadata.namespace, obj.metadata.uid, annotations=kept)
-    spec = msgspec.structs.replace(
-        obj.spec, scheduler_name="", affinity=None, tolerations=None, topology_spread_constraints=None
-    )
-    return msgspec.structs.replace(obj, metadata=metadata, spec=spec)
-
-
-def _without_labels(obj: CustomObject) -> CustomObject:
-    """Return what is read of a PodGroup or Topology: it may have 1.5 MB of labels."""
-    meta = obj.metadata
-    named_alone = Metadata(meta.name, "", meta.namespace, meta.uid, meta.resource_version)
-    return msgspec.structs.replace(obj, metadata=named_alone)

@@ -23,6 +23,7 @@ import structlog
 from muster.adapters.kube.decode import jobs
 from muster.adapters.kube.ignored_keys import IgnoredKeys
 from muster.adapters.kube.named_groups import NamedGroups
+from muster.adapters.kube.standing import always
 from muster.adapters.kube.succeeded import Succeeded
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects import own
@@ -56,15 +57,26 @@ Usually the API server deletes these pods too.
 """
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A pod that waits, and what was read of it."""
+
+    obj: PodObject
+    pod: Pod
+    found: Member
+    gang: str
+
+
 @dataclass(slots=True)
 class _Job:
     """One job. `text` is its object as JSON, or None if it was not seen. `family` is None until it is needed.
 
     `pods` maps the UID of each pod of our schedulers to its gang. The gang is "" for a pod that is alone or
     names its gang itself. `gangs` counts the pods of each gang. `there` are the UIDs of those that neither
-    ended nor are being deleted, by gang. `waiting` has the objects of pods that are not bound, and
-    of all pods until the job is known. They are read again when the job becomes a gang, or is one no more.
-    `posted` are the reasons of the events that were posted on the job.
+    ended nor are being deleted, by gang. `waiting` has the pods that are not bound, and all pods until the
+    job is known. They are read again when the job becomes a gang, or is one no more.
+    `posted` are the reasons of the events that were posted on the job. `held` are those of events that were
+    not, as this replica does not lead.
     """
 
     text: bytes | None = None
@@ -73,15 +85,16 @@ class _Job:
     pods: dict[str, str] = field(default_factory=dict)
     gangs: Counter[str] = field(default_factory=Counter)
     there: dict[str, set[str]] = field(default_factory=dict)
-    waiting: dict[str, PodObject] = field(default_factory=dict)
+    waiting: dict[str, _Waiting] = field(default_factory=dict)
     posted: set[EventReason] = field(default_factory=set)
+    held: set[EventReason] = field(default_factory=set)
 
 
 class Jobs:
     """The jobs of the cluster and the pods of ours that they made.
 
-    `put` takes inputs in order. `emit` posts a Kubernetes event on a job. `read_again` takes a pod whose job
-    has changed.
+    `put` takes inputs in order. `emit` posts a Kubernetes event on a job, if this replica `leads`.
+    `read_again` takes a pod whose job has changed.
     """
 
     def __init__(
@@ -90,18 +103,20 @@ class Jobs:
         put: Callable[[Input], Awaitable[None]],
         emit: Callable[[EmitEvent], None],
         read_again: Callable[[PodObject], Awaitable[None]],
+        leads: Callable[[], bool] = always,
     ) -> None:
         self._settings = settings
         self._put = put
         self._emit = emit
         self._read_again = read_again
+        self._leads = leads
         self._jobs: dict[Key, _Job] = {}
         self._makers: dict[Key, Metadata] = {}
         self._by_uid: dict[str, Key] = {}
         self._places: dict[str, Member] = {}
         """By UID, of the same pods. A pod keeps its place if its owner references are removed."""
         self._named = NamedGroups()
-        self._ignored = IgnoredKeys(emit)
+        self._ignored = IgnoredKeys(emit, leads)
         self._succeeded = Succeeded(put)
         self._absent: set[str] = set()
         self._levels: tuple[Level, ...] = DEFAULT_LEVELS
@@ -129,6 +144,7 @@ class Jobs:
         if job.gone:
             job.gone = False
             job.posted.discard(EventReason.JOB_GONE)
+            job.held.discard(EventReason.JOB_GONE)
         if job.text != text:
             job.text = text
             await self._read_jobs([(kind, meta.namespace, meta.name)])
@@ -211,12 +227,8 @@ class Jobs:
         if known and (pod.node or pod.finished):
             job.waiting.pop(pod.uid, None)
             return
-        job.waiting[pod.uid] = obj
-        if found.kind in self._absent:
-            self._warn_of_absence(found, job, pod)
-        elif not pod.node:
-            self._warn(key, job, pod.claim)
-            self._warn_of_more(key, job, gang)
+        job.waiting[pod.uid] = waiting = _Waiting(obj, pod, found, gang)
+        self._speak(key, job, waiting)
 
     async def pod_gone(self, uid: str) -> None:
         """Forget a pod that is gone."""
@@ -289,13 +301,31 @@ class Jobs:
                 await self._read_pods(job)
 
     async def _read_pods(self, job: _Job) -> None:
-        for obj in list(job.waiting.values()):
-            await self._read_again(obj)
+        for waiting in list(job.waiting.values()):
+            await self._read_again(waiting.obj)
 
     def _forget_if_unused(self, key: Key) -> None:
         job = self._jobs[key]
         if not job.pods and (job.gone or job.text is None):
             del self._jobs[key]
+
+    def post_held(self) -> None:
+        """Post what stands about jobs, when this replica begins to lead. It is found anew: jobs change."""
+        self._ignored.post_held()
+        for key, job in self._jobs.items():
+            held, job.held = job.held, set()
+            if EventReason.JOB_GONE in held:
+                self._report_gone(key)
+            for waiting in job.waiting.values() if held else ():
+                self._speak(key, job, waiting)
+
+    def _speak(self, key: Key, job: _Job, waiting: _Waiting) -> None:
+        """Post once what is to be said about the job of a pod that waits."""
+        if waiting.found.kind in self._absent:
+            self._warn_of_absence(waiting.found, job, waiting.pod)
+        elif not waiting.pod.node and waiting.pod.claim is not None:
+            self._warn(key, job, waiting.pod.claim)
+            self._warn_of_more(key, job, waiting.gang)
 
     def _warn(self, key: Key, job: _Job, claim: GangClaim) -> None:
         """Post once, on the job, that its pods could be a gang, or that their number is not the job's.
@@ -327,7 +357,7 @@ class Jobs:
         job, of_job = self._jobs.get(key), self._family(key)
         if job is None or not job.gone or of_job is None:
             return
-        members = [obj.metadata for uid, obj in job.waiting.items() if job.pods.get(uid)]
+        members = [each.obj.metadata for uid, each in job.waiting.items() if job.pods.get(uid)]
         waiting = [meta for meta in members if meta.deletion_timestamp is None]
         if waiting:
             first = min(waiting, key=lambda meta: meta.name)
@@ -336,8 +366,12 @@ class Jobs:
             self._post(key[1], job, on, EventReason.JOB_GONE, said)
 
     def _post(self, namespace: str, job: _Job, on: Controller | None, reason: EventReason, said: str) -> None:
-        """Post an event on an object, once for each job."""
-        if said and on is not None and reason not in job.posted:
+        """Post an event on an object, once for each job. A replica that does not lead notes that it would."""
+        if not said or on is None or reason in job.posted:
+            return
+        if not self._leads():
+            job.held.add(reason)
+        else:
             job.posted.add(reason)
             where = ((on.name, on.uid),)
             self._emit(EmitEvent(namespace, where, reason, said, on.kind, on.api_version))

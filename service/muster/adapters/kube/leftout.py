@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from muster.adapters.kube.standing import Standing, always
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects.objects import Metadata
 from muster.domain.printable import printable
@@ -43,11 +44,18 @@ class On:
 
 
 class LeftOut:
-    """The objects that are left out now, by resource ("pods") and key. `emit` posts an event on each."""
+    """The objects that are left out now, by resource ("pods") and key. `emit` posts an event on each, if this
+    replica `leads`."""
 
-    def __init__(self, metrics: Metrics, emit: Callable[[EmitEvent], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        emit: Callable[[EmitEvent], None] = lambda _: None,
+        leads: Callable[[], bool] = always,
+    ) -> None:
         self._metrics = metrics
-        self._emit = emit
+        self._standing = Standing(emit, leads)
+        self.post_held = self._standing.post_held
         self._problems: dict[tuple[str, str], str] = {}
 
     def add(self, resource: str, key: str, problem: str, on: On | None = None) -> None:
@@ -66,16 +74,18 @@ class LeftOut:
             message = f"left out by Muster: {problem}"
             objects = ((on.name, on.uid),)
             namespace = on.namespace or "default"
-            self._emit(EmitEvent(namespace, objects, EventReason.INVALID, message, on.kind, on.api_version))
+            event = EmitEvent(namespace, objects, EventReason.INVALID, message, on.kind, on.api_version)
+            self._standing.say((resource, key), event)
 
     def clear(self, resource: str, key: str) -> None:
         """Note that an object is read again, or gone."""
         self._problems.pop((resource, key), None)
+        self._standing.drop((resource, key))
 
     def keep(self, resource: str, keys: Collection[str]) -> None:
         """Note that a list had objects of these keys and no others."""
         for each in [each for each in self._problems if each[0] == resource and each[1] not in keys]:
-            del self._problems[each]
+            self.clear(*each)
 
     @contextmanager
     def guard(self, resource: str, key: str, name: str, on: On | None = None) -> Iterator[None]:

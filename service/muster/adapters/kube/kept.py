@@ -1,0 +1,40 @@
+"""What is kept and compared of an object that was seen: an object may be large, and little of it is read."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from muster.dialects import resize
+from muster.dialects.objects import CustomObject, Metadata, PodObject
+from muster.domain import allocation
+
+_encoder = msgspec.json.Encoder()
+
+
+def digest(pod: PodObject) -> bytes:
+    """16 bytes for all that is decoded of it but its version and the conditions that say nothing here:
+    annotations alone may have 256 KiB."""
+    metadata = msgspec.structs.replace(pod.metadata, resource_version="")
+    status = msgspec.structs.replace(pod.status, conditions=resize.conditions(pod.status))
+    decoded = _encoder.encode((metadata, pod.spec, status))
+    return hashlib.blake2b(decoded, digest_size=16, usedforsecurity=False).digest()
+
+
+def usage_alone(obj: PodObject) -> PodObject:
+    """Return the pod as one of no scheduler, with the annotations that name its GPUs."""
+    said = obj.metadata.annotations or {}
+    kept = {key: said[key] for key in allocation.RESERVED_KEYS if key in said}
+    metadata = Metadata(obj.metadata.name, "", obj.metadata.namespace, obj.metadata.uid, annotations=kept)
+    spec = msgspec.structs.replace(
+        obj.spec, scheduler_name="", affinity=None, tolerations=None, topology_spread_constraints=None
+    )
+    return msgspec.structs.replace(obj, metadata=metadata, spec=spec)
+
+
+def without_labels(obj: CustomObject) -> CustomObject:
+    """Return what is read of a PodGroup or Topology: it may have 1.5 MB of labels."""
+    meta = obj.metadata
+    named_alone = Metadata(meta.name, "", meta.namespace, meta.uid, meta.resource_version)
+    return msgspec.structs.replace(obj, metadata=named_alone)
