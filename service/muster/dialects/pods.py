@@ -110,6 +110,7 @@ def _with_allocation(pod: Pod, annotations: Mapping[str, str]) -> Pod:
     if not (pod.gpus or pod.slice):
         return replace(pod, batch=batch)
     found = allocation.read(annotations, pod)
+    pod = replace(pod, devices=allocation.planned_devices(annotations))
     if allocation.reported_gpus(annotations, pod) is None:
         return replace(pod, allocation=found, batch=batch)
     planned = mask_of(allocation.planned_gpus(annotations, pod) or ())

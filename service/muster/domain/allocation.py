@@ -25,6 +25,7 @@ from dataclasses import asdict
 from typing import Any, TypeGuard
 
 from muster.domain.decision import MemberPlacement, Placed
+from muster.domain.node import Device
 from muster.domain.pod import Batch, Pod
 from muster.domain.topology import mask_of
 
@@ -190,6 +191,24 @@ def planned_gpus(annotations: Mapping[str, str], pod: Pod) -> tuple[int, ...] | 
         if gpus and len(gpus) == count == len(set(gpus)):
             return tuple(gpus)
     return None
+
+
+def planned_devices(annotations: Mapping[str, str]) -> tuple[Device, ...]:
+    """Return the devices of a DRA driver that the Binding names; () if it names none, or no devices."""
+    value = _object(annotations.get(ALLOCATION))
+    named = value.get("devices")
+    if value.get("version") != VERSION or not isinstance(named, list) or len(named) > MAX_GPUS:
+        return ()
+    found = [_device(each) for each in named]
+    return tuple(each for each in found if each is not None) if None not in found else ()
+
+
+def _device(text: object) -> Device | None:
+    """Return a device by driver/pool/name. A pool's name may have slashes."""
+    parts = text.split("/") if isinstance(text, str) else []
+    if not all(parts) or len(parts) < len(("driver", "pool", "name")):
+        return None
+    return Device(parts[0], "/".join(parts[1:-1]), parts[-1])
 
 
 def container_gpus(pod: Pod, gpus: tuple[int, ...]) -> dict[str, list[int]]:

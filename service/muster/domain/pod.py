@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from muster.domain.constraints import PerScope
-from muster.domain.node import Resources, Usage
+from muster.domain.node import Device, Resources, Usage
 from muster.domain.peers import NO_PEER_RULES, Labels, PeerRules
 from muster.domain.reasons import Cause
 from muster.domain.request import NodeRules, Segment, Slice
@@ -117,6 +117,8 @@ class Pod:
     """It has schedulingGates of its own, or a ResourceClaim that is not made: not a present member yet."""
     allocation: int | None = None
     planned: int | None = None
+    devices: tuple[Device, ...] = ()
+    """Those of a DRA driver that its plan names."""
     batch: Batch | None = None
     """The batch that it was bound with; None if its annotations don't tell."""
     labels: Labels = ()

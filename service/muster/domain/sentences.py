@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from muster.domain.cause_sentences import clauses
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.decision import Invalid, Placed, Unplaceable
+from muster.domain.node import Device
 from muster.domain.printable import printable
 from muster.domain.reasons import Cause
 from muster.domain.relaxations import (
@@ -120,6 +121,13 @@ def unhealthy_sentence(gpus: int, pods: Sequence[str]) -> str:
     are, there = ("is", "it") if gpus.bit_count() == 1 else ("are", "them")
     run = plural_verb("run", len(pods))
     return _cut(f"{which} {are} unhealthy, and on {there} {run} {listed(pods)}")
+
+
+def differing_devices_sentence(missing: Iterable[Device], held: Iterable[Device]) -> str:
+    """Say that the claims of a pod hold devices that are not planned; `missing` are planned and not held."""
+    others, planned = (listed(sorted(map(str, devices))) for devices in (held, missing))
+    what = f"{others} in place of {planned}" if planned else f"{others} besides the planned devices"
+    return _cut(f"its claims hold {what}: Muster counts what they hold")
 
 
 def differing_sentence(planned: int, found: int) -> str:

@@ -68,6 +68,7 @@ class Coordinator:
                 self._clock.resumed(resource, now)
             case inputs.Tick(now):
                 self._clock.tick(now)
+                self._pods.differences.tick(now)
             case _:
                 self._cluster_changed(given)
         return self._instructions(given.now)
@@ -88,6 +89,8 @@ class Coordinator:
                 self._pods.gone(uid, now)
             case inputs.NodeSeen() | inputs.NodeGone():
                 self._nodes.changed(given)
+                name = given.node.name if isinstance(given, inputs.NodeSeen) else given.name
+                self._pods.differences.node_changed(name, given.now)
             case inputs.PodGroupSeen(now, group):
                 self._pods.regroup(self.state.roster.see_pod_group(group.key, group), now)
                 self._statuses.shows(group, now)
@@ -101,7 +104,7 @@ class Coordinator:
             case inputs.VolumeClaimSeen(_, namespace, name, attaches_once):
                 self.state.ledger.existing_pods.see_claim(namespace, name, attaches_once)
             case inputs.DeviceClaimSeen(now, uid, devices, consumers):
-                if touched := self.state.ledger.see_claim(uid, devices, consumers):
+                if touched := self._pods.claim_seen(uid, devices, consumers, now):
                     self._nodes.taken_on(touched, now)
             case inputs.PoliciesSeen(now, policies):
                 self._pods.policies_changed(policies, now)
@@ -110,7 +113,8 @@ class Coordinator:
         """Return when the next Tick is due, in seconds of the inputs' clock; None if no Tick is needed."""
         if self.state.interrupted:
             return None
-        found = (self._clock.next_deadline(), self._statuses.next_deadline())
+        parts = (self._clock, self._statuses, self._pods.differences)
+        found = [part.next_deadline() for part in parts]
         return min((when for when in found if when is not None), default=None)
 
     def keys(self) -> list[str]:

@@ -59,14 +59,23 @@ class DeviceClaims:
         """Return the UIDs of pods to which devices are allocated."""
         return self._by_consumer.keys()
 
+    def consumers_of(self, uid: str) -> tuple[str, ...]:
+        """Return the UIDs of the pods that a claim is for."""
+        return self._claims[uid].consumers if uid in self._claims else ()
+
+    def devices_of(self, pod_uid: str) -> frozenset[Device]:
+        """Return the devices of the claims that are for this pod alone."""
+        claims = (self._claims[uid] for uid in self._by_consumer.get(pod_uid, ()))
+        return frozenset(it for claim in claims if len(claim.consumers) == 1 for it in claim.devices)
+
     def pools_of(self, pod_uid: str) -> set[PoolKey]:
         """Return the pools of the devices that are allocated to a pod."""
         return {pool for uid in self._by_consumer.get(pod_uid, ()) for pool in _pools(self._claims[uid])}
 
     def beside(
         self, node: Node, usages: Mapping[str, Usage], bound: Collection[str], but: Collection[str]
-    ) -> list[Usage]:
-        """Return the usages of a node, with what claims hold of it.
+    ) -> dict[str, Usage]:
+        """Return the usages of a node by pod, with what claims hold of it. Other keys are for claims alone.
 
         `bound` are the UIDs of bound pods. Claims for the pods in `but` alone are left out.
         """
@@ -89,7 +98,7 @@ class DeviceClaims:
                 found[holder] = replace(usage, gpus=gpus, unindexed_gpus=0)
             elif mask:
                 found[f"{holder}'s devices"] = Usage(holder, node.name, Resources(pods=0), gpus=mask)
-        return [each if each.gpus else replace(each, unindexed_gpus=0) for each in found.values()]
+        return {key: it if it.gpus else replace(it, unindexed_gpus=0) for key, it in found.items()}
 
 
 def _is_told_by(usage: Usage, mask: int) -> bool:

@@ -147,12 +147,21 @@ class Ledger:
         left_by = {usage.node for uid in uids if (usage := self.usage(uid)) is not None}
         left_by |= {self._node_of.get(pool, "") for uid in uids for pool in self.device_claims.pools_of(uid)}
         return {
-            name: _state(self.nodes[name], self._usages(name, uids)) for name in left_by & self.nodes.keys()
+            name: _state(self.nodes[name], self._usages(name, uids).values())
+            for name in left_by & self.nodes.keys()
         }
 
     def on_node(self, name: str) -> Mapping[str, Usage]:
-        """Return UID → usage on the node."""
+        """Return UID → usage on the node, by plans and annotations."""
         return self._on_node.get(name, {})
+
+    def used_on(self, name: str) -> Mapping[str, Usage]:
+        """Return UID → usage on the node. What claims hold outdoes annotations."""
+        on_node = self.on_node(name)
+        if name not in self.nodes:
+            return on_node
+        used = self._usages(name)
+        return {uid: used[uid] for uid in on_node}
 
     def gpus_of(self, uid: str) -> int:
         """Return the bit mask of the pod's GPUs, as `snapshot` counts them.
@@ -162,7 +171,7 @@ class Ledger:
         usage = self.usage(uid)
         if usage is None or not holds_gpus(usage) or usage.node not in self.nodes:
             return 0
-        believed = _believed(self.nodes[usage.node], self._usages(usage.node))
+        believed = _believed(self.nodes[usage.node], self._usages(usage.node).values())
         return next(each.gpus for each in believed if each.pod_uid == uid)
 
     def state(self, name: str) -> NodeState | None:
@@ -220,18 +229,18 @@ class Ledger:
         self._dirty.add(name)
         self._snapshot = None
 
-    def _usages(self, name: str, but: Collection[str] = ()) -> Collection[Usage]:
+    def _usages(self, name: str, but: Collection[str] = ()) -> Mapping[str, Usage]:
         """Return what is taken of a node, also by claims of devices, less what the pods in `but` take."""
         usages = self._on_node.get(name, {})
         if but:
             usages = {uid: usage for uid, usage in usages.items() if uid not in but}
         node = self.nodes[name]
-        return self.device_claims.beside(node, usages, self.bound, but) if node.devices else usages.values()
+        return self.device_claims.beside(node, usages, self.bound, but) if node.devices else usages
 
     def _settle(self) -> None:
         for name in self._dirty:
             if name in self.nodes:
-                self._set_state(name, _state(self.nodes[name], self._usages(name)))
+                self._set_state(name, _state(self.nodes[name], self._usages(name).values()))
                 usages = self._on_node.get(name, {}).values()
                 staying = (usage.resources for usage in usages if not holds_gpus(usage))
                 self._staying[name] = sum(staying, Resources(pods=0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from muster.domain.node import Device
 from muster.domain.pod import Pod
 from muster.domain.policies import Policies
 from muster.gangs.lifecycle import bindings, inflight, members, planning
@@ -27,7 +28,7 @@ class Pods:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self.differences = Differences(state.publisher, lambda: state.active)
+        self.differences = Differences(state.publisher, state.ledger, lambda: state.active)
         self._names: dict[NameKey, set[str]] = {}
         """Name → keys of the gangs that have it."""
         self._counted: dict[NameKey, float] = {}
@@ -38,7 +39,7 @@ class Pods:
     def seen(self, pod: Pod, now: float) -> tuple[str, ...]:
         """Take in a pod's new state. Return the nodes on which usage changed."""
         state = self._state
-        self.differences.see(pod)
+        self.differences.see(pod, now)
         touched = state.ledger.see(pod)
         before = state.roster.pods.get(pod.uid)
         names = state.roster.see(pod)
@@ -63,6 +64,15 @@ class Pods:
         names = state.roster.drop(uid)
         if not self._coalesced(names, before, None, now):
             self.regroup({name for name in names if not self._counted_later(name, now)}, now)
+
+    def claim_seen(
+        self, uid: str, devices: tuple[Device, ...], consumers: tuple[str, ...], now: float
+    ) -> tuple[str, ...]:
+        """Take in which devices a ResourceClaim holds. Return the nodes on which that changed."""
+        before = self._state.ledger.device_claims.consumers_of(uid)
+        touched = self._state.ledger.see_claim(uid, devices, consumers)
+        self.differences.claims_changed({*before, *consumers}, now)
+        return touched
 
     def job_seen(self, uid: str, succeeded: int, now: float) -> None:
         """Take in how many pods of a Job have succeeded."""

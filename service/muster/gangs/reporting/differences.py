@@ -1,67 +1,131 @@
-"""Tell where containers have other GPUs than the planned ones, once for each pod."""
+"""Tell where containers have other GPUs than the planned ones, once for each pod.
+
+A node agent reports it, or the pod's claims hold other devices of a DRA driver than its plan names. Pods and
+claims are seen by two watches: what claims hold may be older than the pod's Binding. So a difference by
+claims is told when it has lasted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from muster.domain.node import Device
 from muster.domain.pod import Pod
-from muster.domain.sentences import differing_sentence
+from muster.domain.sentences import differing_devices_sentence, differing_sentence
+from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 from muster.gangs.reporting.publisher import Publisher
 
 LISTED = 20
 """Pods that are named in the status."""
+LASTS_S = 5.0
+"""Seconds after which claims that differ from the plan are told."""
 
 
 class Differences:
-    """Pods whose containers have other GPUs. What a node agent found counts as taken all the same.
+    """Pods whose containers have other GPUs. What an agent found, or claims hold, counts as taken.
 
     `active` returns whether this service is the one that speaks.
     """
 
-    def __init__(self, publisher: Publisher, active: Callable[[], bool]) -> None:
+    def __init__(self, publisher: Publisher, ledger: Ledger, active: Callable[[], bool]) -> None:
         self._publisher = publisher
+        self._ledger = ledger
         self._active = active
         self._pods: dict[str, Pod] = {}
+        """Bound pods whose plan names devices, or whose agent found other GPUs."""
+        self._due: dict[str, float] = {}
+        """UID → when to tell what its claims hold, in order."""
+        self._told: dict[str, str] = {}
+        """UID → the sentence that holds."""
         self._posted: dict[str, str] = {}
         """UID → the sentence of the last event."""
 
     def __len__(self) -> int:
-        """Return the number of these pods."""
-        return len(self._pods)
+        """Return the number of the pods that differ."""
+        return len(self._told)
 
-    def see(self, pod: Pod) -> None:
+    def see(self, pod: Pod, now: float) -> None:
         """Take in a pod's new state."""
-        if pod.planned is None or pod.usage is None:
+        if pod.usage is None or (pod.planned is None and not pod.devices):
             self.forget(pod.uid)
         else:
             self._pods[pod.uid] = pod
-            self._post(pod)
+            self._judge(pod, now)
+
+    def claims_changed(self, uids: Iterable[str], now: float) -> None:
+        """Judge these pods anew: their claims hold something else."""
+        for pod in (self._pods[uid] for uid in uids if uid in self._pods):
+            self._judge(pod, now)
+
+    def node_changed(self, name: str, now: float) -> None:
+        """Judge the pods of a node anew: it may have other devices."""
+        self.claims_changed(self._ledger.on_node(name), now)
 
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone."""
         self._pods.pop(uid, None)
-        self._posted.pop(uid, None)
+        self._agrees(uid)
+
+    def tick(self, now: float) -> None:
+        """Tell what has lasted long enough."""
+        for uid in [uid for uid, due in self._due.items() if due <= now]:
+            del self._due[uid]
+            self._tell(uid, self._by_claims(self._pods[uid]))
+
+    def next_deadline(self) -> float | None:
+        """Return when the next Tick is due; None if no Tick is needed."""
+        return next(iter(self._due.values()), None)
 
     def post_all(self) -> None:
         """Post the events that were not posted yet, when this service begins to speak."""
-        for pod in self._pods.values():
-            self._post(pod)
+        for uid in self._told:
+            self._post(uid)
 
     def notes(self) -> list[str]:
         """Return a sentence for each of the first pods, and how many more there are."""
-        pods = sorted(self._pods.values(), key=lambda pod: (pod.namespace, pod.name))
-        listed = [f"pod {pod.namespace}/{pod.name}: {_sentence(pod)}" for pod in pods[:LISTED]]
+        pods = sorted((self._pods[uid] for uid in self._told), key=lambda pod: (pod.namespace, pod.name))
+        listed = [f"pod {pod.namespace}/{pod.name}: {self._told[pod.uid]}" for pod in pods[:LISTED]]
         more = len(pods) - len(listed)
         return [*listed, *([f"{more} more pods have other GPUs than planned"] if more else [])]
 
-    def _post(self, pod: Pod) -> None:
-        text = _sentence(pod)
-        if self._active() and self._posted.get(pod.uid) != text:
-            self._posted[pod.uid] = text
-            where = ((pod.name, pod.uid),)
+    def _judge(self, pod: Pod, now: float) -> None:
+        if pod.planned is not None:
+            self._due.pop(pod.uid, None)
+            self._tell(pod.uid, differing_sentence(pod.planned, pod.allocation or 0))
+        elif not (said := self._by_claims(pod)):
+            self._agrees(pod.uid)
+        elif pod.uid in self._told:
+            self._tell(pod.uid, said)
+        else:
+            self._due.setdefault(pod.uid, now + LASTS_S)
+
+    def _by_claims(self, pod: Pod) -> str:
+        """Return how the devices that the pod's claims hold differ from the planned ones, "" if they do not.
+
+        Claims that hold too few say nothing: others of the pod may not have been seen yet.
+        """
+        planned, node = set(pod.devices), self._ledger.nodes.get(pod.node)
+        held = self._ledger.device_claims.devices_of(pod.uid)
+        gpus = set[Device | None](node.devices) if node is not None else set[Device | None]()
+        drivers = {device.driver for device in planned}
+        others = {each for each in held - planned if each.driver in drivers or each in gpus}
+        missing = planned - held
+        more = others & gpus if not missing else others
+        return differing_devices_sentence(missing, more) if len(more) >= max(1, len(missing)) else ""
+
+    def _agrees(self, uid: str) -> None:
+        self._due.pop(uid, None)
+        self._told.pop(uid, None)
+        self._posted.pop(uid, None)
+
+    def _tell(self, uid: str, said: str) -> None:
+        self._told[uid] = said
+        self._post(uid)
+
+    def _post(self, uid: str) -> None:
+        pod, text = self._pods[uid], self._told[uid]
+        if self._active() and self._posted.get(uid) != text:
+            self._posted[uid] = text
+            where = ((pod.name, uid),)
             self._publisher.instruct(EmitEvent(pod.namespace, where, EventReason.DEVICES_DIFFER, text))
-
-
-def _sentence(pod: Pod) -> str:
-    return differing_sentence(pod.planned or 0, pod.allocation or 0)

@@ -62,7 +62,7 @@ def taken(
 ) -> list[tuple[Taken, ...]]:
     """Return what pods take of the GPUs of each of these nodes. `gangs_of` returns UID → gang."""
     usages = [
-        [(uid, usage) for uid, usage in ledger.on_node(node).items() if holds_gpus(usage)] for node in nodes
+        [(uid, usage) for uid, usage in ledger.used_on(node).items() if holds_gpus(usage)] for node in nodes
     ]
     gang_of = gangs_of(uid for each in usages for uid, _ in each)
     return [
@@ -94,6 +94,7 @@ def details(ledger: Ledger, gang: Gang, view: GangView) -> GangDetails:
 def _places(ledger: Ledger, gang: Gang) -> Iterator[Taken]:
     for pod in sorted(gang.group.members, key=lambda pod: (pod.name, pod.uid)):
         if (usage := ledger.usage(pod.uid)) is not None:
+            usage = ledger.used_on(usage.node)[pod.uid]
             yield _taken(usage, gang.key, pod.name, pod.uid not in ledger.bound)
 
 
