@@ -199,7 +199,7 @@ func (a *Asking) requests(pod *v1.Pod) (found []gpuRequest) {
 // gpuClass returns the DeviceClass of a request for GPUs, or nil for another request. Who only watches a device
 // (adminAccess) takes no GPU.
 func (a *Asking) gpuClass(request resourceapi.DeviceRequest) *resourceapi.DeviceClass {
-	if request.Exactly == nil || request.Exactly.AdminAccess != nil && *request.Exactly.AdminAccess {
+	if request.Exactly == nil || watches(request) {
 		return nil
 	}
 	class, err := a.manager.DeviceClasses().Get(request.Exactly.DeviceClassName)

@@ -188,13 +188,14 @@ func (v *view) show(pod *v1.Pod, p *plan, alone bool) (hide func()) {
 	}
 }
 
-// compare returns whether the pod asks for planned devices and no others. It returns an error if a claim of the pod
-// still has others of their driver: the in-tree plugin would keep these.
+// compare returns whether the pod asks for planned devices and no others, and notes in the plan whether it also asks to
+// watch devices. It returns an error if a claim of the pod still has others of their driver: the in-tree plugin would
+// keep these.
 func (v *view) compare(pod *v1.Pod, p *plan) (alone bool, err error) {
 	if p.count == 0 || len(pod.Spec.ResourceClaims) == 0 {
 		return p.count > 0, nil
 	}
-	asked := v.extended(pod)
+	asked, exact := v.extended(pod), true
 	for i := range pod.Spec.ResourceClaims {
 		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
 		if err != nil || name == nil {
@@ -210,14 +211,23 @@ func (v *view) compare(pod *v1.Pod, p *plan) (alone bool, err error) {
 			}
 		}
 		for _, request := range claim.Spec.Devices.Requests {
-			if request.Exactly == nil || request.Exactly.AllocationMode != resourceapi.DeviceAllocationModeExactCount {
-				return false, nil
+			switch {
+			case watches(request):
+				p.watching = true
+			case request.Exactly == nil || request.Exactly.AllocationMode != resourceapi.DeviceAllocationModeExactCount:
+				exact = false
+			default:
+				asked += request.Exactly.Count
 			}
-			asked += request.Exactly.Count
 		}
 	}
 	// The service counts the requests for GPUs. If these are all, then there are no requests for other devices.
-	return asked == int64(p.count), nil
+	return exact && !p.watching && asked == int64(p.count), nil
+}
+
+// watches returns whether a request is for adminAccess: it takes no device, and may have one that others have.
+func watches(request resourceapi.DeviceRequest) bool {
+	return request.Exactly != nil && request.Exactly.AdminAccess != nil && *request.Exactly.AdminAccess
 }
 
 // extended returns how many devices a pod asks for by extended resources, over all of its containers.
@@ -284,7 +294,35 @@ func (c claimsOf) GatherAllocatedState() (*structured.AllocatedState, error) {
 			AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
 		}, nil
 	}
-	return c.ResourceClaimTracker.GatherAllocatedState()
+	state, err := c.ResourceClaimTracker.GatherAllocatedState()
+	if err != nil {
+		return nil, err
+	}
+	return state, c.withWatched(state.AllocatedDevices)
+}
+
+// ListAllAllocatedDevices is called in place of GatherAllocatedState by some settings of the in-tree plugin.
+func (c claimsOf) ListAllAllocatedDevices() (sets.Set[structured.DeviceID], error) {
+	devices, err := c.ResourceClaimTracker.ListAllAllocatedDevices()
+	if err != nil {
+		return nil, err
+	}
+	return devices, c.withWatched(devices)
+}
+
+// withWatched adds the devices that are shown to be watched alone. The tracker has made the set for this call.
+func (c claimsOf) withWatched(allocated sets.Set[structured.DeviceID]) error {
+	if c.view.now == nil || !c.view.now.watching {
+		return nil
+	}
+	all, err := c.view.SharedDRAManager.ResourceSlices().ListWithDeviceTaintRules()
+	if err != nil {
+		return err
+	}
+	for _, of := range c.view.now.watched(all) {
+		allocated.Insert(structured.MakeDeviceID(of.driver, of.pool, of.name))
+	}
+	return nil
 }
 
 // SignalClaimPendingAllocation receives what the in-tree plugin will write: the last chance to compare it with the

@@ -17,6 +17,8 @@ const Owned = "muster.dev/owned"
 type plan struct {
 	pools []pool
 	count int
+	// watching: the member also asks to watch devices (adminAccess), perhaps of the same driver.
+	watching bool
 }
 
 // pool is a pool of devices with those that are planned, in the order in which requests shall get them.
@@ -67,6 +69,10 @@ func (p *plan) drives(driver string) bool {
 // the others only the planned pools are left, with the planned devices alone: in the first slice of their pool by name
 // and in the plan's order, because the allocator tries slices by name and devices in the order in which they stand.
 // The other slices of the pool stay, empty, because a pool is complete by the number of its slices.
+//
+// A member that watches devices sees all of the node's, and the planned ones last. Its request to watch would else hold
+// a planned device, and the allocator gives no claim a device that another request of the pod has. What is not planned
+// counts as allocated then, which only a request to watch may have.
 func (p *plan) restrict(all []*resourceapi.ResourceSlice) ([]*resourceapi.ResourceSlice, error) {
 	if p.count == 0 {
 		return all, nil
@@ -83,8 +89,11 @@ func (p *plan) restrict(all []*resourceapi.ResourceSlice) ([]*resourceapi.Resour
 			shown = append(shown, slice)
 		}
 	}
+	if p.watching {
+		shown = append(shown, p.besides(all)...)
+	}
 	for i, of := range p.pools {
-		left, err := showing(planned[i], of.devices)
+		left, err := showing(planned[i], of.devices, p.watching)
 		if err != nil {
 			return nil, fmt.Errorf("pool %s of %s: %w", of.name, of.driver, err)
 		}
@@ -93,9 +102,45 @@ func (p *plan) restrict(all []*resourceapi.ResourceSlice) ([]*resourceapi.Resour
 	return shown, nil
 }
 
+// besides returns the slices of other pools of the same drivers on the nodes of the planned pools.
+func (p *plan) besides(all []*resourceapi.ResourceSlice) (found []*resourceapi.ResourceSlice) {
+	var nodes []string
+	for _, slice := range all {
+		if node := slice.Spec.NodeName; node != nil && p.pool(slice.Spec.Driver, slice.Spec.Pool.Name) != nil && !slices.Contains(nodes, *node) {
+			nodes = append(nodes, *node)
+		}
+	}
+	for _, slice := range all {
+		if p.drives(slice.Spec.Driver) && p.pool(slice.Spec.Driver, slice.Spec.Pool.Name) == nil &&
+			slice.Spec.NodeName != nil && slices.Contains(nodes, *slice.Spec.NodeName) {
+			found = append(found, slice)
+		}
+	}
+	return found
+}
+
+// watched returns the devices that restrict shows to be watched alone: all that are not planned, of the planned drivers.
+func (p *plan) watched(all []*resourceapi.ResourceSlice) (found []device) {
+	for _, slice := range p.besides(all) {
+		for i := range slice.Spec.Devices {
+			found = append(found, device{slice.Spec.Driver, slice.Spec.Pool.Name, slice.Spec.Devices[i].Name})
+		}
+	}
+	for _, slice := range all {
+		of := p.pool(slice.Spec.Driver, slice.Spec.Pool.Name)
+		for i := range slice.Spec.Devices {
+			if name := slice.Spec.Devices[i].Name; of != nil && !slices.Contains(of.devices, name) {
+				found = append(found, device{of.driver, of.name, name})
+			}
+		}
+	}
+	return found
+}
+
 // showing returns the slices of one pool with these devices alone. Slices of an older generation are left out. A
-// device that is not there is left out too: then the allocator finds too few devices and refuses the node.
-func showing(of []*resourceapi.ResourceSlice, names []string) ([]*resourceapi.ResourceSlice, error) {
+// device that is not there is left out too: then the allocator finds too few devices and refuses the node. With
+// `others` the rest of the pool is there too, before these devices.
+func showing(of []*resourceapi.ResourceSlice, names []string, others bool) ([]*resourceapi.ResourceSlice, error) {
 	var newest int64
 	for _, slice := range of {
 		newest = max(newest, slice.Spec.Pool.Generation)
@@ -106,16 +151,24 @@ func showing(of []*resourceapi.ResourceSlice, names []string) ([]*resourceapi.Re
 		if slice.Spec.Pool.Generation != newest {
 			continue
 		}
+		bare := *slice // shallow: slices of the informer never change
+		bare.Spec.Devices = nil
 		for i := range slice.Spec.Devices {
-			devices[slice.Spec.Devices[i].Name] = &slice.Spec.Devices[i]
+			device := &slice.Spec.Devices[i]
+			devices[device.Name] = device
+			if others && !slices.Contains(names, device.Name) {
+				bare.Spec.Devices = append(bare.Spec.Devices, unowned(*device))
+			}
 		}
-		empty := *slice // shallow: slices of the informer never change
-		empty.Spec.Devices = nil
-		shown = append(shown, &empty)
+		shown = append(shown, &bare)
 	}
 	slices.SortFunc(shown, func(a, b *resourceapi.ResourceSlice) int { return cmp.Compare(a.Name, b.Name) })
 	if len(shown) == 0 {
 		return nil, nil // the pool is gone: the allocator finds nothing
+	}
+	last := shown[0]
+	if others {
+		last = shown[len(shown)-1]
 	}
 	for _, name := range names {
 		device, found := devices[name]
@@ -125,7 +178,7 @@ func showing(of []*resourceapi.ResourceSlice, names []string) ([]*resourceapi.Re
 		if len(device.ConsumesCounters) > 0 || device.AllowMultipleAllocations != nil && *device.AllowMultipleAllocations {
 			return nil, fmt.Errorf("device %s shares capacity with other devices or claims, which cannot be planned yet", name)
 		}
-		shown[0].Spec.Devices = append(shown[0].Spec.Devices, unowned(*device))
+		last.Spec.Devices = append(last.Spec.Devices, unowned(*device))
 	}
 	return shown, nil
 }
@@ -139,11 +192,15 @@ func unowned(device resourceapi.Device) resourceapi.Device {
 }
 
 // check returns an error if a claim would get devices that are not planned. The claim for extended resources must get
-// all that is planned and nothing else. Any other claim may get devices of other drivers.
+// all that is planned and nothing else. Any other claim may get devices of other drivers. Devices that are only watched
+// do not count.
 func (p *plan) check(claim *resourceapi.ResourceClaim) error {
 	extended := claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] == "true"
 	results := claim.Status.Allocation.Devices.Results
 	for _, result := range results {
+		if result.AdminAccess != nil && *result.AdminAccess {
+			continue
+		}
 		of := p.pool(result.Driver, result.Pool)
 		planned := of != nil && slices.Contains(of.devices, result.Device)
 		if !planned && (extended || p.drives(result.Driver)) {

@@ -95,6 +95,27 @@ func TestWhatTheAllocatorSees(t *testing.T) {
 	}
 }
 
+func TestWhatAMemberThatWatchesSees(t *testing.T) {
+	all := []*resourceapi.ResourceSlice{
+		slice("s", "gpu", "a", 1, "d0", "d1"), slice("t", "gpu", "a", 1, "d2"), slice("u", "gpu", "b", 1, "e0"),
+		slice("v", "gpu", "c", 1, "f0"), slice("w", "nic", "a", 1, "n0"),
+	}
+	here, there := "here", "there"
+	for i, node := range []*string{&here, &here, &here, &there, &here} {
+		all[i].Spec.NodeName = node
+	}
+	p, _ := newPlan([]string{"gpu/a/d1"})
+	p.watching = true
+	got, err := p.restrict(all)
+	if want := []string{"s: d0", "t: d2 d1", "u: e0", "w: n0"}; err != nil || !slices.Equal(shown(got), want) {
+		t.Errorf("%q, %v", shown(got), err)
+	}
+	want := []device{{"gpu", "b", "e0"}, {"gpu", "a", "d0"}, {"gpu", "a", "d2"}}
+	if watched := p.watched(all); !slices.Equal(watched, want) {
+		t.Errorf("%v", watched)
+	}
+}
+
 func TestThePlannedDeviceIsShownWithoutOurTaint(t *testing.T) {
 	s := slice("s", "gpu", "a", 1, "d0")
 	s.Spec.Devices[0].Taints = []resourceapi.DeviceTaint{{Key: "broken"}, {Key: Owned}}
@@ -139,6 +160,7 @@ func TestPlansThatNameNoDevices(t *testing.T) {
 }
 
 func TestTheLastLook(t *testing.T) {
+	watching := true
 	for name, c := range map[string]struct {
 		plan     []string
 		extended bool
@@ -154,6 +176,7 @@ func TestTheLastLook(t *testing.T) {
 		"the user's claim of another driver":       {[]string{"gpu/a/d0"}, false, []string{"nic/a/n0"}, true},
 		"the user's claim of a planned driver":     {[]string{"gpu/a/d0"}, false, []string{"gpu/a/d1"}, false},
 		"the user's claim and nothing planned":     {nil, false, []string{"nic/a/n0"}, true},
+		"a device that is watched":                 {[]string{"gpu/a/d0"}, false, []string{"gpu/a/d0", "gpu/a/d1/watched"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			claim := &resourceapi.ResourceClaim{Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{}}}
@@ -162,8 +185,11 @@ func TestTheLastLook(t *testing.T) {
 			}
 			for _, device := range c.results {
 				part := strings.Split(device, "/")
-				claim.Status.Allocation.Devices.Results = append(claim.Status.Allocation.Devices.Results,
-					resourceapi.DeviceRequestAllocationResult{Driver: part[0], Pool: part[1], Device: part[2]})
+				result := resourceapi.DeviceRequestAllocationResult{Driver: part[0], Pool: part[1], Device: part[2]}
+				if len(part) > 3 {
+					result.AdminAccess = &watching
+				}
+				claim.Status.Allocation.Devices.Results = append(claim.Status.Allocation.Devices.Results, result)
 			}
 			p, err := newPlan(c.plan)
 			if err != nil {

@@ -186,3 +186,72 @@ func TestDevicesOfOtherDriversAreNotGivenTwice(t *testing.T) {
 		t.Errorf("allocated: %v; nic-0 and nic-1 are another claim's", devices)
 	}
 }
+
+// The allocator gives no claim a device that another request of the pod has, even one that only watches. So a request to
+// watch must not hold a planned device while others are there.
+func TestMembersWatchDevicesBesideThePlannedOnes(t *testing.T) {
+	yes := true
+	watching := func(name string, mode resourceapi.DeviceAllocationMode, count int64) resourceapi.DeviceRequest {
+		return resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
+			DeviceClassName: "gpu", AllocationMode: mode, Count: count, AdminAccess: &yes,
+		}}
+	}
+	gpus := resourceapi.DeviceRequest{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: "gpu", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 2,
+	}}
+	exact, all := resourceapi.DeviceAllocationModeExactCount, resourceapi.DeviceAllocationModeAll
+	for name, c := range map[string]struct {
+		claims  [][]resourceapi.DeviceRequest
+		watched int
+	}{
+		"in one claim, before":       {[][]resourceapi.DeviceRequest{{watching("w", exact, 1), gpus}}, 1},
+		"in one claim, after":        {[][]resourceapi.DeviceRequest{{gpus, watching("w", exact, 6)}}, 6},
+		"in a claim of its own":      {[][]resourceapi.DeviceRequest{{watching("w", exact, 3)}, {gpus}}, 3},
+		"all, in a claim of its own": {[][]resourceapi.DeviceRequest{{gpus}, {watching("w", all, 0)}}, 8},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := dra(t)
+			h.planDevices([]int{3, 0})
+			var named []v1.PodResourceClaim
+			var made []v1.PodResourceClaimStatus
+			for i, requests := range c.claims {
+				called := fmt.Sprintf("m0-%d", i)
+				claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
+					Namespace: "ns", Name: called, UID: types.UID("uid-of-" + called), ResourceVersion: "5",
+					OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "m0", UID: "uid-m0", Controller: &yes}},
+				}}
+				claim.Spec.Devices.Requests = requests
+				if err := h.fake.Tracker().Add(claim); err != nil {
+					t.Fatal(err)
+				}
+				named = append(named, v1.PodResourceClaim{Name: called, ResourceClaimTemplateName: &called})
+				made = append(made, v1.PodResourceClaimStatus{Name: called, ResourceClaimName: &called})
+			}
+			h.run("")
+			h.podsWith(func(pod *v1.Pod) {
+				pod.Spec.ResourceClaims, pod.Status.ResourceClaimStatuses = named, made
+			}, "gang", "m0")
+			h.until("gated", func() bool { return h.gated("m0") })
+			h.service.push(verdict(plannedOutcome, 1, "m0"))
+			next(t, "binding", h.bound)
+			var got []string
+			watched := 0
+			for _, each := range named {
+				claim, err := h.client.ResourceV1().ResourceClaims("ns").Get(h.ctx, each.Name, metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, result := range claim.Status.Allocation.Devices.Results {
+					if result.AdminAccess != nil && *result.AdminAccess {
+						watched++
+					} else {
+						got = append(got, result.Device)
+					}
+				}
+			}
+			if fmt.Sprint(got) != "[gpu-3 gpu-0]" || watched != c.watched {
+				t.Errorf("allocated: %v; %d are watched", got, watched)
+			}
+		})
+	}
+}
