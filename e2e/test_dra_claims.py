@@ -55,17 +55,20 @@ def test_several_claims_and_requests_have_the_order_of_the_plan(scene: Scene) ->
     assert dra.judge(scene) == 2
 
 
-def test_selectors_choose_nodes(scene: Scene) -> None:
-    """A node with some GPUs of the model is left out, and the refusal says so."""
+def test_selectors_choose_nodes_and_gpus(scene: Scene) -> None:
+    """Of a node with some GPUs of the model these alone are planned, and the refusal says how many."""
     dra.node(scene, "small")
-    big = dra.node(scene, "big", big=range(8))
-    dra.node(scene, "mixed", big=(0, 1))
-    dra.template(scene, "big", dra.request("r", scene.name, 2, BIG))
-    names = scene.create(*dra.claiming("g", 4, "big"))
+    big = dra.node(scene, "big", gpus=4, big=range(4))
+    mixed = dra.node(scene, "mixed", big=(1, 4, 6))
+    dra.template(scene, "big", dra.request("r", scene.name, 1, BIG))
+    names = scene.create(*dra.claiming("g", 7, "big"))
     scene.runs(names)
-    assert nodes_of(scene, names) == {big: 4}
+    assert nodes_of(scene, names) == {big: 4, mixed: 3}
+    given = {device for devices in dra.planned(scene).values() for device in devices}
+    assert {f"{dra.DRIVER}/{mixed}/gpu-{number}" for number in (1, 4, 6)} <= given
     (more,) = scene.create(*dra.claiming("more", 1, "big"))
-    scene.says(more, "2 of the node's 8 GPUs match the selectors")
+    scene.says(more, "on 1 node resourceClaims match 3 of 8 GPUs")
+    scene.runs(scene.create(*dra.gang("plain", 5)))
     dra.judge(scene)
 
 

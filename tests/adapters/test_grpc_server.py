@@ -205,7 +205,9 @@ async def test_errors_have_a_code_and_a_sentence(bench: Bench, case: str) -> Non
 
 
 def in_tree_report() -> v1.ReportInTreeRequest:
-    first = v1.InTreeAnswer(pods=[0, 2], refused=b"\2\0\1", room=b"\0\3\0", scores=b"\7\144\0")
+    first = v1.InTreeAnswer(
+        pods=[0, 2], refused=b"\2\0\1", room=b"\0\3\0", scores=b"\7\144\0", devices=b"\0\1\2"
+    )
     everywhere = v1.InTreeRefusal(plugin="VolumeBinding", reason="unbound")
     second = v1.InTreeAnswer(pods=[1], everywhere=everywhere, missing_claims=["data"], more_missing_claims=7)
     return v1.ReportInTreeRequest(
@@ -215,6 +217,7 @@ def in_tree_report() -> v1.ReportInTreeRequest:
         nodes=["a", "b", "c"],
         refusals=[v1.InTreeRefusal(plugin="VolumeZone", reason="zone"), v1.InTreeRefusal(reason="full")],
         answers=[first, second],
+        device_sets=[v1.InTreeDevices(names=["gpu/d0"]), v1.InTreeDevices(names=["gpu/d0", "gpu/p/d1"])],
         part=2,
         more=True,
     )
@@ -224,6 +227,8 @@ async def test_an_in_tree_report_names_nodes_plugins_and_reasons(bench: Bench) -
     bench.gangs.answers["report_in_tree"] = None
     await bench.shim.call("ReportInTree", in_tree_report(), v1.ReportInTreeResponse)
     first = calls.InTreeAnswer({"a": "full", "c": "VolumeZone: zone"}, {"b": 3})
+    sets = {"b": frozenset({"gpu/d0"}), "c": frozenset({"gpu/d0", "gpu/p/d1"})}
+    first = dataclasses.replace(first, devices=sets)
     second = calls.InTreeAnswer(
         everywhere="VolumeBinding: unbound", missing_claims=("data",), more_missing_claims=7
     )
@@ -240,6 +245,8 @@ async def test_an_in_tree_report_names_nodes_plugins_and_reasons(bench: Bench) -
         {"refused": b"\0\0\0\0"},
         {"room": b"\1\1"},
         {"scores": b"\1\1\1\1"},
+        {"devices": b"\1\1"},
+        {"devices": b"\3\0\0"},
     ],
 )
 async def test_an_in_tree_report_that_points_at_nothing_is_refused(

@@ -30,6 +30,7 @@ from muster.domain.causes.not_planned import (
 )
 from muster.domain.causes.out_of_place import (
     DomainTooSmall,
+    GpusNotMatching,
     IndicesUnknown,
     NodesExcluded,
     NoSuchDomain,
@@ -250,6 +251,11 @@ GOLDEN: list[tuple[Cause, str, str]] = [
         NodesExcluded("worker", f"no {GPU}", 2),
         "2 nodes do not admit role worker: no nvidia.com/gpu.",
         "Let 2 nodes offer nvidia.com/gpu, or ask for a resource that nodes offer.",
+    ),
+    (
+        GpusNotMatching(12, 40, 96, 3),
+        "On 12 nodes resourceClaims match 40 of 96 GPUs; on 3 of them roles match different GPUs, which is not planned yet.",
+        "Ask with selectors that more GPUs match, or make each role a gang of its own.",
     ),
     (
         NodesExcluded("", "VolumeBinding: no volume", 2),

@@ -51,7 +51,7 @@ def fits_now(world: World, nodes: Iterable[Node], key: str) -> bool:
     asked = requests.request(group, state.ledger, state.roster.policies)
     if state.in_tree.causes(gang, asked):
         return False
-    asked = state.in_tree.refine(key, asked)
+    asked = state.in_tree.refine(key, asked, state.ledger.nodes)
     policies = state.roster.policies
     snapshot = Snapshot.of(nodes, usages, policies.levels, policies.typical)
     if state.backfill_reservation is not None and state.backfill_reservation.hides_from(gang):

@@ -17,7 +17,9 @@ from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.capacity.requests import request
 from muster.gangs.membership.consistency import ill_formed
 from muster.gangs.membership.roster import Roster
+from muster.gangs.messages.calls import InTreeAnswer
 from muster.gangs.messages.inputs import DeviceClaimSeen
+from muster.gangs.pending.matching import matching
 from tests.gangs.world import World, node, pod
 
 DRIVER = "gpu.example.com"
@@ -224,3 +226,59 @@ def test_members_with_other_attributes_are_another_role() -> None:
     (group,) = roster.groups(next(iter(roster.names)))
     asked = {role.members[0].uid: role.match_attributes for role in request(group, ledger).roles}
     assert asked == {"p0": ("root",), "p1": ()}
+
+
+def may_have(*numbers: int, on: str = "n") -> InTreeAnswer:
+    return InTreeAnswer(devices={on: frozenset(f"{DRIVER}/gpu-{number}" for number in numbers)})
+
+
+def planned_devices(world: World) -> list[tuple[str, ...]]:
+    return sorted(tuple(each[-5:] for each in of) for of in world.coordinator.filter(world.ref()).devices)
+
+
+def test_members_get_the_gpus_that_their_claims_match() -> None:
+    world = World(answers_in_tree=True).start(served())
+    world.see(*(pod(f"p{rank}", of=2, gpus=1, device_claims=True) for rank in range(2)))
+    world.report(may_have(1, 3))
+    assert planned_devices(world) == [("gpu-1",), ("gpu-3",)]
+
+
+def test_the_refusal_says_how_many_match_and_other_answers_plan_it_again() -> None:
+    world = World(answers_in_tree=True).start(served())
+    world.see(pod("p0", of=1, gpus=2, device_claims=True))
+    world.report(may_have(2))
+    assert not world.planned()
+    assert "on 1 node resourceClaims match 1 of 4 GPUs" in world.verdict().reason
+    world.report(may_have(2, 3))
+    world.wait(1)
+    assert planned_devices(world) == [("gpu-2", "gpu-3")]
+
+
+def test_members_with_different_answers_are_planned_where_these_agree() -> None:
+    world = World(answers_in_tree=True).start(served(), served("o"))
+    world.see(*(pod(f"p{rank}", of=2, gpus=1, device_claims=True) for rank in range(2)))
+    world.report(may_have(0), may_have(1), of=((0,), (1,)))
+    assert {world.home(0), world.home(1)} == {"o"}
+
+
+def test_a_plan_with_a_gpu_that_matches_no_longer_is_made_again() -> None:
+    world = World(answers_in_tree=True, auto=False).start(served())
+    world.see(pod("p0", of=1, gpus=1, device_claims=True))
+    world.report(may_have(1))
+    first = world.solves[0]
+    world.report(may_have(2))
+    world.solve()
+    assert world.solves[0].generation != first.generation
+    world.solve()
+    assert planned_devices(world) == [("gpu-2",)]
+
+
+def test_names_of_devices() -> None:
+    """A pool has its name there if it is not that of the node. A GPU without a device matches nothing."""
+    there = (device(0), Device(DRIVER, "pool", "gpu-0"), None, Device("other", "n", "gpu-0"), device(4))
+    nodes = {"n": node("n", 5, devices=there)}
+    both = frozenset({f"{DRIVER}/gpu-0", f"{DRIVER}/pool/gpu-0", f"{DRIVER}/gpu-9"})
+    assert matching((InTreeAnswer(devices={"n": both, "gone": both}),), nodes) == {"n": 0b00011}
+    one = InTreeAnswer(devices={"n": frozenset({"other/gpu-0", f"{DRIVER}/gpu-0"})})
+    assert matching((one, InTreeAnswer(), InTreeAnswer(devices={"n": both})), nodes) == {"n": 0b00001}
+    assert matching((InTreeAnswer(),), nodes) == {}

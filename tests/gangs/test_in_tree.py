@@ -295,7 +295,7 @@ def test_parts_of_a_role_have_names_of_their_own_and_constraints_follow_them() -
         roles=(replace(asked.request.roles[0], name="worker", members=_members(asked.request)),),
         constraints=(AntiAffinity("x", "rack", frozenset({"worker"}), frozenset({"worker"})),),
     )
-    parts = world.coordinator.state.in_tree.refine(asked.gang, whole)
+    parts = world.coordinator.state.in_tree.refine(asked.gang, whole, {})
     both = frozenset({"worker-1", "worker-2"})
     assert parts.constraints == (AntiAffinity("x", "rack", both, both),)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from muster.domain.node import Node
+from muster.domain.request import Request
 from muster.domain.snapshot import NodeState, Snapshot
 
 UNIQUE = ("nvidia.com/gpu.clique", "accelerator.topograph.run/domain")
@@ -72,3 +75,22 @@ def _home(path: tuple[str, ...], mine: set[tuple[str, ...]]) -> tuple[str, ...]:
 
 def _less(path: tuple[str, ...], other: tuple[str, ...]) -> bool:
     return path != other and all(a in ("", b) for a, b in zip(path, other, strict=True))
+
+
+def matched(snapshot: Snapshot, request: Request) -> Snapshot:
+    """The cluster without the GPUs that the gang may not have, and without those of nodes where its roles may
+    have different ones."""
+    asking = [role for role in request.roles if role.gpus and role.members]
+    if all(role.matching == {} for role in asking):
+        return snapshot
+    nodes = {}
+    for name, state in snapshot.nodes.items():
+        count = state.node.topology.gpu_count
+        sets = [
+            frozenset(gpu for gpu in range(count) if role.matching.get(name, 255) >> gpu & 1)
+            for role in asking
+        ]
+        kept = sets[0] if sets.count(sets[0]) == len(sets) else frozenset()
+        free = sum(1 << gpu for gpu in kept if state.free_gpus >> gpu & 1)
+        nodes[name] = replace(state, free_gpus=free)
+    return replace(snapshot, nodes=nodes)

@@ -26,6 +26,7 @@ from muster.domain.causes.not_planned import (
 )
 from muster.domain.causes.out_of_place import (
     DomainTooSmall,
+    GpusNotMatching,
     IndicesUnknown,
     NodesExcluded,
     NoSuchDomain,
@@ -255,6 +256,10 @@ GOLDEN: list[tuple[Cause, str]] = [
     (
         AttributesDiffer("worker", ("example.com/numa",), 2, 0, 0, 6),
         "The 2 GPUs of each member of role worker must agree on matchAttribute example.com/numa, and no node that admits it has two GPUs that do",
+    ),
+    (
+        GpusNotMatching(12, 40, 96, 3),
+        "On 12 nodes resourceClaims match 40 of 96 GPUs; on 3 of them roles match different GPUs, which is not planned yet",
     ),
     (
         RoomTooSmall("worker", 3, 4, 3, 6),

@@ -166,6 +166,7 @@ FEATURES = (
     "one node",
     "role preferences",
     "quorum",
+    "matching",
 )
 """What a gang may ask for beyond the plain, and a cluster have. "unknown running": on GPUs of unknown index.
 "slices": GPUs are shared. "anti-affinity", "affinity", "skew": constraints between pods. "room": nodes
@@ -174,7 +175,7 @@ further role fits nowhere. "pairs": each role is in segments of two inside nodes
 lie in one part of a scope.
 "typical": the cluster says what usually comes. "paths": equal names under different parents. "inside": the
 scopes of roles are nodes and what lies inside them. "one node": so is the gang's required scope.
-"quorum": some of several subgroups are enough."""
+"quorum": some of several subgroups are enough. "matching": claims match some GPUs of nodes."""
 
 
 class World(NamedTuple):
@@ -222,6 +223,7 @@ class World(NamedTuple):
         lines += [str(kind) for kind in self.snapshot.typical]
         lines += [str(rule) for rule in (*request.constraints, *request.subgroups, *request.role_preferences)]
         lines += [f"room of {role.name}: {dict(role.room)}" for role in request.roles if role.room]
+        lines += [f"matching {role.name}: {dict(role.matching)}" for role in request.roles if role.matching]
         lines += [f"scores of {role.name}: {dict(role.scores)}" for role in request.roles if role.scores]
         lines.append(f"terms {[(term.topology, term.strategy) for term in request.terms]}")
         numbers = [(rule.annotation, rule.scope, rule.members) for rule in request.per_scope]
@@ -284,6 +286,23 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
 
 
 @st.composite
+def _matching(draw: st.DrawFn, world: World) -> World:
+    """Roles match the same GPUs of most nodes, some of them, and now and then others on one node."""
+    shared = {
+        name: draw(st.integers(0, (1 << state.node.topology.gpu_count) - 1))
+        for name, state in world.snapshot.nodes.items()
+        if draw(st.integers(0, 2))
+    }
+    roles = []
+    for role in world.request.roles:
+        own = dict(shared)
+        if draw(st.integers(0, 5)) == 0:
+            own[draw(st.sampled_from(sorted(world.snapshot.nodes)))] = draw(st.integers(0, 15))
+        roles.append(replace(role, matching=own))
+    return World(world.snapshot, replace(world.request, roles=tuple(roles)))
+
+
+@st.composite
 def _with_quorum(draw: st.DrawFn, request: Request) -> Request:
     """Two to four roles, each a leaf, or two of them one; in a tree of one level or two."""
     roles = [*request.roles]
@@ -326,7 +345,7 @@ def _per_scope(draw: st.DrawFn, features: tuple[str, ...], scopes: list[str]) ->
 
 @st.composite
 def _between_pods(draw: st.DrawFn, world: World, features: list[str], scopes: list[str]) -> World:
-    """Subgroups, constraints between pods, and room, where these are among the features."""
+    """Subgroups, constraints between pods, room and GPUs that match, where these are among the features."""
     if "subgroups" in features:
         world = World(world.snapshot, draw(_with_subgroups(world.request, scopes, "least" in features)))
     if "role preferences" in features:
@@ -351,7 +370,7 @@ def _between_pods(draw: st.DrawFn, world: World, features: list[str], scopes: li
         if draw(st.booleans()):
             roles = tuple(replace(role, scores=draw(points)) for role in roles)
         world = World(world.snapshot, replace(world.request, roles=roles))
-    return world
+    return draw(_matching(world)) if "matching" in features else world
 
 
 @st.composite

@@ -166,6 +166,11 @@ class Role:
     affinity, images …); 0 for nodes that are not in it. The last level of the objective sums it up."""
     match_attributes: tuple[str, ...] = ()
     """The devices of each member agree on these attributes."""
+    matching: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """Node → bit mask of its GPUs that a member may have, where its claims match some of them.
+
+    A member may have all GPUs of the nodes that are not in it.
+    """
 
     def __post_init__(self) -> None:
         scopes = [segment.scope for segment in self.segments]

@@ -17,7 +17,8 @@ from muster.domain.request import Request, Role
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits, mask_of
 from muster.placement.cluster.candidates import admits, refusal
-from muster.placement.cluster.columns import Bools, Columns, Ints, columns
+from muster.placement.cluster.columns import Bools, Columns, Ints
+from muster.placement.cluster.matching import view_of
 from muster.placement.cluster.topology import Place
 from muster.placement.evaluate import Held, objective, spots_of, used_gpus
 from muster.placement.gang.constraints import constraints_of
@@ -53,7 +54,8 @@ def alternates(
     # then the whole gang is planned again
     if any(constraint.binds for constraint, *_ in constraints_of(request)):
         return tuple((member.node,) for member in placed.members)
-    view = columns(snapshot)
+    view = view_of(snapshot, request)
+    snapshot = view.snapshot
     taken: dict[str, list[Usage]] = {}
     for usage in _usages(request, placed):
         taken.setdefault(usage.node, []).append(usage)
@@ -107,6 +109,8 @@ def move(
         return None
     if member.node == node:
         return placed
+    view = view_of(snapshot, request)
+    snapshot = view.snapshot
     role = next(role for role in request.roles if role.name == member.role)
     rest = tuple(m for m in placed.members if m.uid != uid)
     after = snapshot.taking(_usage(request, m) for m in rest)
@@ -116,7 +120,6 @@ def move(
         or not _fits(after.nodes[node], role)
     ):
         return None
-    view = columns(snapshot)
     place = view.place(view.row[node])
     free = after.nodes[node].free_gpus
     allowed = place.all_gpus

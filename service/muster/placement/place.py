@@ -12,10 +12,11 @@ from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.attributes import attributes_of
-from muster.placement.cluster.columns import columns
+from muster.placement.cluster.matching import view_of
 from muster.placement.evaluate import objective, unknown_links
 from muster.placement.explain.causes import explained
 from muster.placement.explain.feasibility import too_small
+from muster.placement.explain.matching import with_matching
 from muster.placement.explain.unsupported import unsupported
 from muster.placement.gang.instance import Instance, instance_of
 from muster.placement.limits import Budget, Limits, unlike_roles
@@ -60,7 +61,8 @@ def place(snapshot: Snapshot, request: Request, limits: Limits | None = None) ->
     instance, found = best_for_most(instance, budget, all_fit=not hopeless)
     if not found.shares:
         with budget.phase("explain"):
-            return explained(instance, limits, budget, proven=found.gap is None)
+            unplaced = explained(instance, limits, budget, proven=found.gap is None)
+            return with_matching(unplaced, snapshot, request, limits)
     return _checked(instance, snapshot, found, budget)
 
 
@@ -70,7 +72,7 @@ def _checked(instance: Instance, snapshot: Snapshot, found: Found, budget: Budge
     Raises:
         PlacementDefect: The plan does not pass `verify`.
     """
-    members, view = named(instance, found.shares), columns(snapshot)
+    members, view = named(instance, found.shares), view_of(snapshot, instance.request)
     value, scope, part = objective(instance.request, members, view)
     gap = found.gap
     if gap is None and attributes_of(instance.request):  # its groups were counted in place of NVLink domains

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -35,8 +37,8 @@ const (
 // Asking answers before a pod is planned on which nodes its claims can be met. It runs off the scheduling thread.
 //
 // Requests for GPUs are those for a DeviceClass that has a GPU resource. The planner counts their devices, so the
-// answer is only whether all GPUs of a node match the class and the selectors. All other requests are answered by
-// the in-tree plugin, which does not see those for GPUs.
+// answer is only which GPUs of a node they may have: those that match the class and the selectors, and whose taints are
+// tolerated. All other requests are answered by the in-tree plugin, which does not see those for GPUs.
 type Asking struct {
 	*dynamicresources.DynamicResources
 	manager fwk.SharedDRAManager
@@ -78,6 +80,8 @@ type gpuRequest struct {
 	class   string   // of the request
 	counted []string // the selectors by which devices count as GPUs
 	wanted  []string // the selectors of the request and of its class
+
+	tolerations []resourceapi.DeviceToleration
 }
 
 // askedGPUs is what PreFilter leaves for Filter.
@@ -85,12 +89,27 @@ type askedGPUs struct {
 	requests []gpuRequest
 	slices   map[string][]*resourceapi.ResourceSlice // by node
 	over     atomic.Int64                            // time beyond usualTime, of all nodes
+	some     sync.Map                                // node → names of the GPUs that the pod may have, if not all without taints
 }
 
 // Clone implements fwk.StateData.
 func (s *askedGPUs) Clone() fwk.StateData { return s }
 
 const askedKey fwk.StateKey = "muster.dev/asked-gpus"
+
+// SomeOf returns the GPUs of a node that the pod of this state may have, after Filter has let the node pass. It returns
+// nil if these are all that have no taint. Names are driver/name, with the pool between them if it has another name than
+// the node.
+func SomeOf(state fwk.CycleState, node string) []string {
+	data, err := state.Read(askedKey)
+	if err != nil {
+		return nil
+	}
+	if names, some := data.(*askedGPUs).some.Load(node); some {
+		return names.([]string)
+	}
+	return nil
+}
 
 // PreFilter implements fwk.PreFilterPlugin.
 func (a *Asking) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
@@ -124,12 +143,31 @@ func (a *Asking) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, 
 	}
 	began := time.Now()
 	defer func() { asked.over.Add(max(0, int64(time.Since(began)-usualTime))) }()
-	for _, request := range asked.requests {
-		if why := a.matcher.refuses(ctx, request, asked.slices[node.Node().Name]); why != "" {
-			return fwk.NewStatus(fwk.Unschedulable, why)
-		}
+	if why := a.narrow(ctx, asked, node.Node().Name); why != "" {
+		return fwk.NewStatus(fwk.Unschedulable, why)
 	}
 	return a.DynamicResources.Filter(ctx, state, pod, node)
+}
+
+// narrow notes which GPUs of the node the pod may have, if not all without taints. It returns why the node does not suit
+// the pod, or "". All requests of a pod must have the same GPUs to choose from: the planner gives them to the pod.
+func (a *Asking) narrow(ctx context.Context, asked *askedGPUs, node string) string {
+	var first usable
+	for i, request := range asked.requests {
+		found, why := a.matcher.usable(ctx, request, node, asked.slices[node])
+		if why != "" {
+			return why
+		}
+		if i == 0 {
+			first = found
+		} else if !slices.Equal(first.names, found.names) {
+			return fmt.Sprintf("%s may have other GPUs of the node than %s; such nodes are not planned yet", asked.requests[0].where, request.where)
+		}
+	}
+	if len(asked.requests) > 0 && !first.all {
+		asked.some.Store(node, first.names)
+	}
+	return ""
 }
 
 var reasonSlow = fmt.Sprintf("resourceClaims: selectors and the allocator took %v more than %v for each node; ask for less, or with simpler selectors", spareTime, usualTime)
@@ -176,7 +214,10 @@ func (a *Asking) requests(pod *v1.Pod) (found []gpuRequest) {
 		for _, request := range claim.Spec.Devices.Requests {
 			if class := a.gpuClass(request); class != nil {
 				wanted := append(expressions(class.Spec.Selectors), expressions(request.Exactly.Selectors)...)
-				known := func(r gpuRequest) bool { return r.class == class.Name && slices.Equal(r.wanted, wanted) }
+				tolerations := request.Exactly.Tolerations
+				known := func(r gpuRequest) bool {
+					return r.class == class.Name && slices.Equal(r.wanted, wanted) && equality.Semantic.DeepEqual(r.tolerations, tolerations)
+				}
 				if slices.ContainsFunc(found, known) {
 					continue
 				}
@@ -189,6 +230,8 @@ func (a *Asking) requests(pod *v1.Pod) (found []gpuRequest) {
 					class:   class.Name,
 					counted: expressions(counts.Spec.Selectors),
 					wanted:  wanted,
+
+					tolerations: tolerations,
 				})
 			}
 		}

@@ -85,6 +85,15 @@ func TestEqualRequestsForGPUsAreEvaluatedOnce(t *testing.T) {
 	}
 }
 
+func TestRequestsWithOtherTolerationsAreEvaluatedToo(t *testing.T) {
+	worn := requestOf("b", "gpu", "x")
+	worn.Exactly.Tolerations = []resourceapi.DeviceToleration{{Key: "worn", Operator: resourceapi.DeviceTolerationOpExists}}
+	a, pod := asking(requestOf("a", "gpu", "x"), worn)
+	if found := a.requests(pod); len(found) != 2 || len(found[1].tolerations) != 1 {
+		t.Errorf("got %v", found)
+	}
+}
+
 func TestTheInTreePluginIsAskedForAllButGPUs(t *testing.T) {
 	a, _ := asking(requestOf("a", "gpu", ""), requestOf("e", "other", ""))
 	claim, err := othersClaims{a.manager.ResourceClaims(), a}.Get("ns", "c")

@@ -10,6 +10,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 	"k8s.io/utils/lru"
 )
@@ -53,10 +54,17 @@ func newMatcher(features feature.Features) *matcher {
 	}, known: lru.New(maxExpressions)}
 }
 
-// refuses returns why a node with these slices does not suit a request, or "".
-func (m *matcher) refuses(ctx context.Context, request gpuRequest, node []*resourceapi.ResourceSlice) string {
+// usable are the GPUs of a node that a request may have: their names in order, and whether these are all without taints.
+type usable struct {
+	names []string
+	all   bool
+}
+
+// usable returns which GPUs of a node with these slices a request may have, or why the node does not suit it.
+func (m *matcher) usable(ctx context.Context, request gpuRequest, node string, published []*resourceapi.ResourceSlice) (found usable, why string) {
 	total, matching := 0, 0
-	for _, slice := range node {
+	found.all = true
+	for _, slice := range published {
 		gpus := m.matching(ctx, request.counted, slice, nil)
 		wanted := m.matching(ctx, request.wanted, slice, gpus.devices)
 		for i, is := range gpus.devices {
@@ -64,23 +72,48 @@ func (m *matcher) refuses(ctx context.Context, request gpuRequest, node []*resou
 				continue
 			}
 			if wanted.errs[i] != nil {
-				return fmt.Sprintf("%s: a selector can't be evaluated: %v", request.where, wanted.errs[i])
+				return found, fmt.Sprintf("%s: a selector can't be evaluated: %v", request.where, wanted.errs[i])
 			}
 			total++
+			device := &slice.Spec.Devices[i]
+			tainted, may := isTainted(device, nil), wanted.devices[i] && !isTainted(device, request.tolerations)
 			if wanted.devices[i] {
 				matching++
 			}
+			if may {
+				found.names = append(found.names, nameOn(node, slice, device.Name))
+			}
+			found.all = found.all && may != tainted
 		}
 	}
+	slices.Sort(found.names)
 	switch {
 	case total == 0:
-		return fmt.Sprintf("%s: the node has no GPUs of DeviceClass %s", request.where, request.class)
+		return found, fmt.Sprintf("%s: the node has no GPUs of DeviceClass %s", request.where, request.class)
 	case matching == 0:
-		return fmt.Sprintf("%s: no GPU of the node matches the selectors", request.where)
-	case matching < total:
-		return fmt.Sprintf("%s: %d of the node's %d GPUs match the selectors; such nodes are not planned yet", request.where, matching, total)
+		return found, fmt.Sprintf("%s: no GPU of the node matches the selectors", request.where)
+	case len(found.names) == 0 && !found.all:
+		return found, fmt.Sprintf("%s: all GPUs of the node that match the selectors have taints", request.where)
 	}
-	return ""
+	return found, ""
+}
+
+// isTainted returns whether the allocator gives the device to no request with these tolerations.
+func isTainted(device *resourceapi.Device, tolerations []resourceapi.DeviceToleration) bool {
+	return slices.ContainsFunc(device.Taints, func(taint resourceapi.DeviceTaint) bool {
+		keepsAway := taint.Effect == resourceapi.DeviceTaintEffectNoSchedule || taint.Effect == resourceapi.DeviceTaintEffectNoExecute
+		return keepsAway && taint.Key != Owned && !slices.ContainsFunc(tolerations, func(toleration resourceapi.DeviceToleration) bool {
+			return resourceclaim.ToleratesTaint(toleration, taint)
+		})
+	})
+}
+
+// nameOn returns driver/name. The pool stands between them if it has another name than the node.
+func nameOn(node string, slice *resourceapi.ResourceSlice, name string) string {
+	if slice.Spec.Pool.Name == node {
+		return slice.Spec.Driver + "/" + name
+	}
+	return slice.Spec.Driver + "/" + slice.Spec.Pool.Name + "/" + name
 }
 
 // matching returns which of these devices of the slice satisfy all expressions; nil means all its devices. A device

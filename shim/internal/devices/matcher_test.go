@@ -2,12 +2,14 @@ package devices
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 )
 
@@ -34,13 +36,13 @@ func TestWhichNodesSuitARequest(t *testing.T) {
 	for name, c := range map[string]struct {
 		selectors []string
 		node      []*resourceapi.ResourceSlice
-		why       string
+		why       string // or the GPUs, if they are not all
 	}{
 		"without selectors": {nil, []*resourceapi.ResourceSlice{modelled("gpu", "a", "b")}, ""},
 		"all match":         {[]string{"device.attributes['gpu'].model == 'a'"}, []*resourceapi.ResourceSlice{modelled("gpu", "a", "a")}, ""},
 		"some match": {
 			[]string{"device.attributes['gpu'].model == 'a'"}, []*resourceapi.ResourceSlice{modelled("gpu", "a", "b", "a")},
-			"claim c: 2 of the node's 3 GPUs match the selectors; such nodes are not planned yet",
+			"gpu/d0 gpu/d2",
 		},
 		"none matches": {
 			[]string{"device.attributes['gpu'].model == 'c'"}, []*resourceapi.ResourceSlice{modelled("gpu", "a", "b")},
@@ -64,7 +66,11 @@ func TestWhichNodesSuitARequest(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			request := gpuRequest{where: "claim c", class: "class", counted: []string{isGPU}, wanted: append([]string{isGPU}, c.selectors...)}
-			if why := testMatcher().refuses(t.Context(), request, c.node); !strings.HasPrefix(why, c.why) || why != "" && c.why == "" {
+			found, why := testMatcher().usable(t.Context(), request, "n", c.node)
+			if why == "" && !found.all {
+				why = strings.Join(found.names, " ")
+			}
+			if !strings.HasPrefix(why, c.why) || why != "" && c.why == "" {
 				t.Errorf("got %q", why)
 			}
 		})
@@ -76,11 +82,76 @@ func TestASliceIsEvaluatedAgainWhenItChanges(t *testing.T) {
 	request := gpuRequest{where: "r", counted: []string{"device.driver == 'gpu'"}, wanted: []string{"device.attributes['gpu'].model == 'a'"}}
 	before, after := modelled("gpu", "b"), modelled("gpu", "a")
 	after.ResourceVersion = "2"
-	if m.refuses(t.Context(), request, []*resourceapi.ResourceSlice{before}) == "" {
+	if _, why := m.usable(t.Context(), request, "n", []*resourceapi.ResourceSlice{before}); why == "" {
 		t.Error("the first version suits")
 	}
-	if why := m.refuses(t.Context(), request, []*resourceapi.ResourceSlice{after}); why != "" {
+	if _, why := m.usable(t.Context(), request, "n", []*resourceapi.ResourceSlice{after}); why != "" {
 		t.Errorf("the second version: %s", why)
+	}
+}
+
+func TestATaintedGPUIsForRequestsThatTolerateIt(t *testing.T) {
+	taint := func(key string, effect resourceapi.DeviceTaintEffect) []resourceapi.DeviceTaint {
+		return []resourceapi.DeviceTaint{{Key: key, Value: "v", Effect: effect}}
+	}
+	s := modelled("gpu", "a", "a", "b", "a")
+	s.Spec.Devices[0].Taints = taint("worn", resourceapi.DeviceTaintEffectNoSchedule)
+	s.Spec.Devices[1].Taints = taint("note", resourceapi.DeviceTaintEffectNone)
+	s.Spec.Devices[2].Taints = taint("worn", resourceapi.DeviceTaintEffectNoExecute)
+	s.Spec.Devices[3].Taints = taint(Owned, resourceapi.DeviceTaintEffectNoSchedule)
+	worn := resourceapi.DeviceToleration{Key: "worn", Operator: resourceapi.DeviceTolerationOpExists}
+	once := worn
+	once.Effect = resourceapi.DeviceTaintEffectNoSchedule
+	for name, c := range map[string]struct {
+		tolerations []resourceapi.DeviceToleration
+		model       string
+		want        string
+		all         bool
+	}{
+		"none tolerated":               {nil, "", "gpu/n/d1 gpu/n/d3", true},
+		"all tolerated":                {[]resourceapi.DeviceToleration{worn}, "", "gpu/n/d0 gpu/n/d1 gpu/n/d2 gpu/n/d3", false},
+		"one effect tolerated":         {[]resourceapi.DeviceToleration{once}, "", "gpu/n/d0 gpu/n/d1 gpu/n/d3", false},
+		"another key":                  {[]resourceapi.DeviceToleration{{Key: "other", Operator: resourceapi.DeviceTolerationOpExists}}, "", "gpu/n/d1 gpu/n/d3", true},
+		"the selector leaves out some": {[]resourceapi.DeviceToleration{worn}, "b", "gpu/n/d2", false},
+		"all that match have taints":   {nil, "b", "r: all GPUs of the node that match the selectors have taints", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			request := gpuRequest{where: "r", tolerations: c.tolerations}
+			if c.model != "" {
+				request.wanted = []string{"device.attributes['gpu'].model == '" + c.model + "'"}
+			}
+			found, why := testMatcher().usable(t.Context(), request, "other", []*resourceapi.ResourceSlice{s})
+			if got := why; got == "" && (strings.Join(found.names, " ") != c.want || found.all != c.all) || got != "" && got != c.want {
+				t.Errorf("got %v %q", found, why)
+			}
+		})
+	}
+}
+
+func TestRequestsOfAPodMustHaveTheSameGPUsToChooseFrom(t *testing.T) {
+	a := &Asking{matcher: testMatcher()}
+	request := func(where, model string) gpuRequest {
+		return gpuRequest{where: where, wanted: []string{"device.attributes['gpu'].model == '" + model + "'"}}
+	}
+	for name, c := range map[string]struct {
+		requests []gpuRequest
+		why      string
+		some     []string
+	}{
+		"equal":     {[]gpuRequest{request("r", "a"), request("s", "a")}, "", []string{"gpu/d0", "gpu/d2"}},
+		"different": {[]gpuRequest{request("r", "a"), request("s", "b")}, "r may have other GPUs of the node than s; such nodes are not planned yet", nil},
+		"none":      {nil, "", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := modelled("gpu", "a", "b", "a")
+			s.Spec.Pool.Name = "node"
+			asked, state := &askedGPUs{requests: c.requests, slices: map[string][]*resourceapi.ResourceSlice{"node": {s}}}, framework.NewCycleState()
+			state.Write(askedKey, asked)
+			why := a.narrow(t.Context(), asked, "node")
+			if some := SomeOf(state, "node"); why != c.why || !slices.Equal(some, c.some) || SomeOf(state, "other") != nil {
+				t.Errorf("got %q, %v", why, some)
+			}
+		})
 	}
 }
 

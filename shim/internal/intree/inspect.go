@@ -9,6 +9,8 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"muster.dev/shim/internal/devices"
 )
 
 // roomAtMost bounds how many pods of a kind are tried together on a node. Few nodes hold more GPU pods, and each step
@@ -24,6 +26,7 @@ type answer struct {
 	refused    map[string]refusal
 	room       map[string]int
 	scores     map[string]uint32 // 1 to 100; other nodes have 0
+	devices    map[string]string // the GPUs that the pods may have, if not all without taints: names with spaces between
 }
 
 // batch is how many nodes are inspected before other questions may be worked on.
@@ -39,7 +42,7 @@ type inspector struct {
 // inspect returns the answer for a kind with these pods. It calls pause after each batch of nodes. Meanwhile other
 // questions may be worked on, and the snapshot may be renewed. If pause returns false, the answer is incomplete.
 func (i *inspector) inspect(ctx context.Context, pods []*v1.Pod, pause func() bool) answer {
-	found := answer{refused: map[string]refusal{}, room: map[string]int{}}
+	found := answer{refused: map[string]refusal{}, room: map[string]int{}, devices: map[string]string{}}
 	one, everywhere := i.prepare(ctx, pods[0])
 	if everywhere != nil {
 		found.everywhere = everywhere
@@ -61,6 +64,9 @@ func (i *inspector) inspect(ctx context.Context, pods []*v1.Pod, pause func() bo
 			found.refused[node.Node().Name] = *refusals[at]
 		} else {
 			open = append(open, node)
+			if some := devices.SomeOf(one.state, node.Node().Name); len(some) > 0 {
+				found.devices[node.Node().Name] = strings.Join(some, " ")
+			}
 		}
 	}
 	i.extend(ctx, pods[0], open, found.refused)

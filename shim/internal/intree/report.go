@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"muster.dev/shim/internal/devices"
 	"muster.dev/shim/internal/musterv1"
 )
 
@@ -16,20 +17,28 @@ const (
 	// refusalsAtMost is the number of refusals that one byte can encode. Further pairs of plugin and reason are
 	// reported as the refusal `further`.
 	refusalsAtMost = 255
+	// setsAtMost is the number of sets of devices that one byte can encode. setBytes bounds all of an answer, in bytes.
+	// Nodes with further sets are refused as `unlike`.
+	setsAtMost, setBytes = 255, 256 << 10
 	// reasonAtMost bounds a reason, in bytes.
 	reasonAtMost = 1024
 	// missingAtMost bounds how many missing claims are named.
 	missingAtMost = 64
 )
 
-var further = refusal{"", "further reasons"}
+var (
+	further = refusal{"", "further reasons"}
+	unlike  = refusal{devices.Name, "resourceClaims: the GPUs that match differ on too many nodes; ask with simpler selectors"}
+)
 
 // packed is an answer in the form in which it is kept and sent: columns with one byte per node. A column is empty if
 // all its bytes are 0.
 type packed struct {
 	nodes                 []string
 	refusals              []refusal // refused holds the index + 1
+	sets                  []string  // devices holds the index + 1
 	refused, room, scores []byte
+	devices               []byte
 	everywhere            *refusal
 }
 
@@ -39,8 +48,22 @@ func pack(found answer, nodes []string) *packed {
 	if found.everywhere != nil {
 		p.everywhere = &refusal{found.everywhere.plugin, short(found.everywhere.reason)}
 	}
-	index := map[refusal]byte{}
+	index, sets, size := map[refusal]byte{}, map[string]byte{}, 0
 	for i, node := range nodes {
+		if names, some := found.devices[node]; some {
+			at, known := sets[names]
+			if !known && len(p.sets) < setsAtMost && size+len(names) <= setBytes {
+				p.sets = append(p.sets, names)
+				size += len(names)
+				at, known = byte(len(p.sets)), true
+				sets[names] = at
+			}
+			if known {
+				p.devices = set(p.devices, len(nodes), i, at)
+			} else if _, out := found.refused[node]; !out {
+				p.refused = set(p.refused, len(nodes), i, p.index(index, unlike))
+			}
+		}
 		if by, out := found.refused[node]; out {
 			p.refused = set(p.refused, len(nodes), i, p.index(index, by))
 		}
@@ -91,6 +114,7 @@ type reporter struct {
 	parts    []*musterv1.ReportInTreeRequest
 	size     int // bytes of the last part
 	refusals map[refusal]byte
+	sets     map[string]byte
 	same     map[string]*musterv1.InTreeAnswer // answers in parts with the current nodes
 }
 
@@ -101,19 +125,22 @@ func (r *reporter) add(k *kind, found *packed) {
 	for i, at := range k.pods {
 		pods[i] = uint32(at)
 	}
-	key := fmt.Sprintf("%q %q %q %d %s %s", found.refusals, found.everywhere, k.missing, len(found.scores), found.scores, found.refused)
+	key := fmt.Sprintf("%q %q %q %q %d %s %d %s %s", found.refusals, found.sets, found.everywhere, k.missing, len(found.scores), found.scores, len(found.devices), found.devices, found.refused)
 	if same := r.same[key]; same != nil && len(found.room) == 0 && slices.Equal(r.parts[len(r.parts)-1].Nodes, found.nodes) {
 		same.Pods = append(same.Pods, pods...)
 		return
 	}
-	size := len(found.refused) + len(found.room) + len(found.scores) + 5*len(pods) + 256*len(k.missing)
+	size := len(found.refused) + len(found.room) + len(found.scores) + len(found.devices) + 5*len(pods) + 256*len(k.missing)
+	for _, names := range found.sets {
+		size += len(names)
+	}
 	if len(r.parts) == 0 || r.size > 0 && r.size+size > partAtMost || !r.holds(found) {
 		r.begin(found.nodes)
 	}
 	r.size += size
 	entry := &musterv1.InTreeAnswer{
 		Pods: pods, Refused: r.translated(found), Room: found.room, Scores: found.scores, MissingClaims: k.missing,
-		MoreMissingClaims: uint32(k.more),
+		MoreMissingClaims: uint32(k.more), Devices: r.numbered(found),
 	}
 	if found.everywhere != nil {
 		entry.Everywhere = &musterv1.InTreeRefusal{Plugin: found.everywhere.plugin, Reason: found.everywhere.reason}
@@ -135,7 +162,7 @@ func (r *reporter) begin(nodes []string) {
 		r.same = map[string]*musterv1.InTreeAnswer{}
 	}
 	r.parts = append(r.parts, &musterv1.ReportInTreeRequest{Nodes: nodes, Part: uint32(last + 1)})
-	r.size, r.refusals = 0, map[refusal]byte{}
+	r.size, r.refusals, r.sets = 0, map[refusal]byte{}, map[string]byte{}
 }
 
 // holds returns whether the last part has the answer's nodes and can take its refusals.
@@ -147,7 +174,33 @@ func (r *reporter) holds(found *packed) bool {
 			added++
 		}
 	}
-	return len(r.refusals)+added <= refusalsAtMost && slices.Equal(part.Nodes, found.nodes)
+	more := 0
+	for _, names := range found.sets {
+		if _, known := r.sets[names]; !known {
+			more++
+		}
+	}
+	return len(r.refusals)+added <= refusalsAtMost && len(r.sets)+more <= setsAtMost && slices.Equal(part.Nodes, found.nodes)
+}
+
+// numbered returns the column of devices with the indices of the part.
+func (r *reporter) numbered(found *packed) []byte {
+	part := r.parts[len(r.parts)-1]
+	var to [setsAtMost + 1]byte
+	for i, names := range found.sets {
+		at, known := r.sets[names]
+		if !known {
+			part.DeviceSets = append(part.DeviceSets, &musterv1.InTreeDevices{Names: strings.Split(names, " ")})
+			at = byte(len(part.DeviceSets))
+			r.sets[names] = at
+		}
+		to[i+1] = at
+	}
+	column := bytes.Clone(found.devices)
+	for i, of := range column {
+		column[i] = to[of]
+	}
+	return column
 }
 
 // translated returns the column of refusals with the indices of the part.

@@ -1295,8 +1295,10 @@ type ReportInTreeRequest struct {
 	// One answer for each kind of pods that get the same answer. A pod that is in none of them has no answer.
 	Answers []*InTreeAnswer `protobuf:"bytes,6,rep,name=answers,proto3" json:"answers,omitempty"`
 	// Parts are numbered from 0 and come in order. `more` is set in all parts except the last.
-	Part          uint32 `protobuf:"varint,7,opt,name=part,proto3" json:"part,omitempty"`
-	More          bool   `protobuf:"varint,8,opt,name=more,proto3" json:"more,omitempty"`
+	Part uint32 `protobuf:"varint,7,opt,name=part,proto3" json:"part,omitempty"`
+	More bool   `protobuf:"varint,8,opt,name=more,proto3" json:"more,omitempty"`
+	// Distinct sets of devices, 255 at most.
+	DeviceSets    []*InTreeDevices `protobuf:"bytes,9,rep,name=device_sets,json=deviceSets,proto3" json:"device_sets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1387,6 +1389,59 @@ func (x *ReportInTreeRequest) GetMore() bool {
 	return false
 }
 
+func (x *ReportInTreeRequest) GetDeviceSets() []*InTreeDevices {
+	if x != nil {
+		return x.DeviceSets
+	}
+	return nil
+}
+
+// InTreeDevices is a set of devices of a node, as driver/name. The pool stands between them if it has another name than
+// the node.
+type InTreeDevices struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Names         []string               `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InTreeDevices) Reset() {
+	*x = InTreeDevices{}
+	mi := &file_muster_v1_gang_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InTreeDevices) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InTreeDevices) ProtoMessage() {}
+
+func (x *InTreeDevices) ProtoReflect() protoreflect.Message {
+	mi := &file_muster_v1_gang_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InTreeDevices.ProtoReflect.Descriptor instead.
+func (*InTreeDevices) Descriptor() ([]byte, []int) {
+	return file_muster_v1_gang_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *InTreeDevices) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
 type InTreeRefusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the plugin or extender.
@@ -1398,7 +1453,7 @@ type InTreeRefusal struct {
 
 func (x *InTreeRefusal) Reset() {
 	*x = InTreeRefusal{}
-	mi := &file_muster_v1_gang_service_proto_msgTypes[18]
+	mi := &file_muster_v1_gang_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1410,7 +1465,7 @@ func (x *InTreeRefusal) String() string {
 func (*InTreeRefusal) ProtoMessage() {}
 
 func (x *InTreeRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_gang_service_proto_msgTypes[18]
+	mi := &file_muster_v1_gang_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1423,7 +1478,7 @@ func (x *InTreeRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InTreeRefusal.ProtoReflect.Descriptor instead.
 func (*InTreeRefusal) Descriptor() ([]byte, []int) {
-	return file_muster_v1_gang_service_proto_rawDescGZIP(), []int{18}
+	return file_muster_v1_gang_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *InTreeRefusal) GetPlugin() string {
@@ -1458,13 +1513,16 @@ type InTreeAnswer struct {
 	MissingClaims []string `protobuf:"bytes,6,rep,name=missing_claims,json=missingClaims,proto3" json:"missing_claims,omitempty"`
 	// How many more of them there are.
 	MoreMissingClaims uint32 `protobuf:"varint,7,opt,name=more_missing_claims,json=moreMissingClaims,proto3" json:"more_missing_claims,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// d > 0: of the devices that count as GPUs, the pods may have those of device_sets[d - 1] of the report. 0: all that
+	// have no taint.
+	Devices       []byte `protobuf:"bytes,8,opt,name=devices,proto3" json:"devices,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *InTreeAnswer) Reset() {
 	*x = InTreeAnswer{}
-	mi := &file_muster_v1_gang_service_proto_msgTypes[19]
+	mi := &file_muster_v1_gang_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1476,7 +1534,7 @@ func (x *InTreeAnswer) String() string {
 func (*InTreeAnswer) ProtoMessage() {}
 
 func (x *InTreeAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_gang_service_proto_msgTypes[19]
+	mi := &file_muster_v1_gang_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1489,7 +1547,7 @@ func (x *InTreeAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InTreeAnswer.ProtoReflect.Descriptor instead.
 func (*InTreeAnswer) Descriptor() ([]byte, []int) {
-	return file_muster_v1_gang_service_proto_rawDescGZIP(), []int{19}
+	return file_muster_v1_gang_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *InTreeAnswer) GetPods() []uint32 {
@@ -1541,6 +1599,13 @@ func (x *InTreeAnswer) GetMoreMissingClaims() uint32 {
 	return 0
 }
 
+func (x *InTreeAnswer) GetDevices() []byte {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
 type ReportInTreeResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1549,7 +1614,7 @@ type ReportInTreeResponse struct {
 
 func (x *ReportInTreeResponse) Reset() {
 	*x = ReportInTreeResponse{}
-	mi := &file_muster_v1_gang_service_proto_msgTypes[20]
+	mi := &file_muster_v1_gang_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1561,7 +1626,7 @@ func (x *ReportInTreeResponse) String() string {
 func (*ReportInTreeResponse) ProtoMessage() {}
 
 func (x *ReportInTreeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_gang_service_proto_msgTypes[20]
+	mi := &file_muster_v1_gang_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1574,7 +1639,7 @@ func (x *ReportInTreeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportInTreeResponse.ProtoReflect.Descriptor instead.
 func (*ReportInTreeResponse) Descriptor() ([]byte, []int) {
-	return file_muster_v1_gang_service_proto_rawDescGZIP(), []int{20}
+	return file_muster_v1_gang_service_proto_rawDescGZIP(), []int{21}
 }
 
 var File_muster_v1_gang_service_proto protoreflect.FileDescriptor
@@ -1664,7 +1729,7 @@ const file_muster_v1_gang_service_proto_rawDesc = "" +
 	"\bquestion\x18\x02 \x01(\x04R\bquestion\x12\x1c\n" +
 	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05names\x18\x04 \x03(\tR\x05names\x12\x12\n" +
-	"\x04uids\x18\x05 \x03(\tR\x04uids\"\x82\x02\n" +
+	"\x04uids\x18\x05 \x03(\tR\x04uids\"\xbd\x02\n" +
 	"\x13ReportInTreeRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04gang\x18\x02 \x01(\tR\x04gang\x12\x1a\n" +
@@ -1673,10 +1738,14 @@ const file_muster_v1_gang_service_proto_rawDesc = "" +
 	"\brefusals\x18\x05 \x03(\v2\x18.muster.v1.InTreeRefusalR\brefusals\x121\n" +
 	"\aanswers\x18\x06 \x03(\v2\x17.muster.v1.InTreeAnswerR\aanswers\x12\x12\n" +
 	"\x04part\x18\a \x01(\rR\x04part\x12\x12\n" +
-	"\x04more\x18\b \x01(\bR\x04more\"?\n" +
+	"\x04more\x18\b \x01(\bR\x04more\x129\n" +
+	"\vdevice_sets\x18\t \x03(\v2\x18.muster.v1.InTreeDevicesR\n" +
+	"deviceSets\"%\n" +
+	"\rInTreeDevices\x12\x14\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names\"?\n" +
 	"\rInTreeRefusal\x12\x16\n" +
 	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xf9\x01\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x93\x02\n" +
 	"\fInTreeAnswer\x12\x12\n" +
 	"\x04pods\x18\x01 \x03(\rR\x04pods\x12\x18\n" +
 	"\arefused\x18\x02 \x01(\fR\arefused\x12\x12\n" +
@@ -1686,7 +1755,8 @@ const file_muster_v1_gang_service_proto_rawDesc = "" +
 	"everywhere\x18\x05 \x01(\v2\x18.muster.v1.InTreeRefusalR\n" +
 	"everywhere\x12%\n" +
 	"\x0emissing_claims\x18\x06 \x03(\tR\rmissingClaims\x12.\n" +
-	"\x13more_missing_claims\x18\a \x01(\rR\x11moreMissingClaims\"\x16\n" +
+	"\x13more_missing_claims\x18\a \x01(\rR\x11moreMissingClaims\x12\x18\n" +
+	"\adevices\x18\b \x01(\fR\adevices\"\x16\n" +
 	"\x14ReportInTreeResponse*c\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n" +
@@ -1720,7 +1790,7 @@ func file_muster_v1_gang_service_proto_rawDescGZIP() []byte {
 }
 
 var file_muster_v1_gang_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_muster_v1_gang_service_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_muster_v1_gang_service_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_muster_v1_gang_service_proto_goTypes = []any{
 	(Outcome)(0),                 // 0: muster.v1.Outcome
 	(BindingFate)(0),             // 1: muster.v1.BindingFate
@@ -1742,14 +1812,15 @@ var file_muster_v1_gang_service_proto_goTypes = []any{
 	(*UnreserveResponse)(nil),    // 17: muster.v1.UnreserveResponse
 	(*InTreeQuestion)(nil),       // 18: muster.v1.InTreeQuestion
 	(*ReportInTreeRequest)(nil),  // 19: muster.v1.ReportInTreeRequest
-	(*InTreeRefusal)(nil),        // 20: muster.v1.InTreeRefusal
-	(*InTreeAnswer)(nil),         // 21: muster.v1.InTreeAnswer
-	(*ReportInTreeResponse)(nil), // 22: muster.v1.ReportInTreeResponse
-	nil,                          // 23: muster.v1.InFlightBinding.AnnotationsEntry
+	(*InTreeDevices)(nil),        // 20: muster.v1.InTreeDevices
+	(*InTreeRefusal)(nil),        // 21: muster.v1.InTreeRefusal
+	(*InTreeAnswer)(nil),         // 22: muster.v1.InTreeAnswer
+	(*ReportInTreeResponse)(nil), // 23: muster.v1.ReportInTreeResponse
+	nil,                          // 24: muster.v1.InFlightBinding.AnnotationsEntry
 }
 var file_muster_v1_gang_service_proto_depIdxs = []int32{
 	4,  // 0: muster.v1.WatchRequest.in_flight:type_name -> muster.v1.InFlightBinding
-	23, // 1: muster.v1.InFlightBinding.annotations:type_name -> muster.v1.InFlightBinding.AnnotationsEntry
+	24, // 1: muster.v1.InFlightBinding.annotations:type_name -> muster.v1.InFlightBinding.AnnotationsEntry
 	6,  // 2: muster.v1.WatchResponse.session_opened:type_name -> muster.v1.SessionOpened
 	7,  // 3: muster.v1.WatchResponse.verdict:type_name -> muster.v1.Verdict
 	18, // 4: muster.v1.WatchResponse.in_tree_question:type_name -> muster.v1.InTreeQuestion
@@ -1760,28 +1831,29 @@ var file_muster_v1_gang_service_proto_depIdxs = []int32{
 	2,  // 9: muster.v1.PermitRequest.plan:type_name -> muster.v1.PlanRef
 	2,  // 10: muster.v1.UnreserveRequest.plan:type_name -> muster.v1.PlanRef
 	1,  // 11: muster.v1.UnreserveRequest.fate:type_name -> muster.v1.BindingFate
-	20, // 12: muster.v1.ReportInTreeRequest.refusals:type_name -> muster.v1.InTreeRefusal
-	21, // 13: muster.v1.ReportInTreeRequest.answers:type_name -> muster.v1.InTreeAnswer
-	20, // 14: muster.v1.InTreeAnswer.everywhere:type_name -> muster.v1.InTreeRefusal
-	3,  // 15: muster.v1.GangService.Watch:input_type -> muster.v1.WatchRequest
-	8,  // 16: muster.v1.GangService.Filter:input_type -> muster.v1.FilterRequest
-	10, // 17: muster.v1.GangService.Score:input_type -> muster.v1.ScoreRequest
-	12, // 18: muster.v1.GangService.Reserve:input_type -> muster.v1.ReserveRequest
-	14, // 19: muster.v1.GangService.Permit:input_type -> muster.v1.PermitRequest
-	16, // 20: muster.v1.GangService.Unreserve:input_type -> muster.v1.UnreserveRequest
-	19, // 21: muster.v1.GangService.ReportInTree:input_type -> muster.v1.ReportInTreeRequest
-	5,  // 22: muster.v1.GangService.Watch:output_type -> muster.v1.WatchResponse
-	9,  // 23: muster.v1.GangService.Filter:output_type -> muster.v1.FilterResponse
-	11, // 24: muster.v1.GangService.Score:output_type -> muster.v1.ScoreResponse
-	13, // 25: muster.v1.GangService.Reserve:output_type -> muster.v1.ReserveResponse
-	15, // 26: muster.v1.GangService.Permit:output_type -> muster.v1.PermitResponse
-	17, // 27: muster.v1.GangService.Unreserve:output_type -> muster.v1.UnreserveResponse
-	22, // 28: muster.v1.GangService.ReportInTree:output_type -> muster.v1.ReportInTreeResponse
-	22, // [22:29] is the sub-list for method output_type
-	15, // [15:22] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	21, // 12: muster.v1.ReportInTreeRequest.refusals:type_name -> muster.v1.InTreeRefusal
+	22, // 13: muster.v1.ReportInTreeRequest.answers:type_name -> muster.v1.InTreeAnswer
+	20, // 14: muster.v1.ReportInTreeRequest.device_sets:type_name -> muster.v1.InTreeDevices
+	21, // 15: muster.v1.InTreeAnswer.everywhere:type_name -> muster.v1.InTreeRefusal
+	3,  // 16: muster.v1.GangService.Watch:input_type -> muster.v1.WatchRequest
+	8,  // 17: muster.v1.GangService.Filter:input_type -> muster.v1.FilterRequest
+	10, // 18: muster.v1.GangService.Score:input_type -> muster.v1.ScoreRequest
+	12, // 19: muster.v1.GangService.Reserve:input_type -> muster.v1.ReserveRequest
+	14, // 20: muster.v1.GangService.Permit:input_type -> muster.v1.PermitRequest
+	16, // 21: muster.v1.GangService.Unreserve:input_type -> muster.v1.UnreserveRequest
+	19, // 22: muster.v1.GangService.ReportInTree:input_type -> muster.v1.ReportInTreeRequest
+	5,  // 23: muster.v1.GangService.Watch:output_type -> muster.v1.WatchResponse
+	9,  // 24: muster.v1.GangService.Filter:output_type -> muster.v1.FilterResponse
+	11, // 25: muster.v1.GangService.Score:output_type -> muster.v1.ScoreResponse
+	13, // 26: muster.v1.GangService.Reserve:output_type -> muster.v1.ReserveResponse
+	15, // 27: muster.v1.GangService.Permit:output_type -> muster.v1.PermitResponse
+	17, // 28: muster.v1.GangService.Unreserve:output_type -> muster.v1.UnreserveResponse
+	23, // 29: muster.v1.GangService.ReportInTree:output_type -> muster.v1.ReportInTreeResponse
+	23, // [23:30] is the sub-list for method output_type
+	16, // [16:23] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_muster_v1_gang_service_proto_init() }
@@ -1800,7 +1872,7 @@ func file_muster_v1_gang_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_muster_v1_gang_service_proto_rawDesc), len(file_muster_v1_gang_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -253,5 +254,35 @@ func TestMembersWatchDevicesBesideThePlannedOnes(t *testing.T) {
 				t.Errorf("allocated: %v; %d are watched", got, watched)
 			}
 		})
+	}
+}
+
+func TestInTreeAnswersNameTheGPUsThatMatch(t *testing.T) {
+	h := dra(t)
+	h.run("")
+	h.claimingPods(nil, "m0", "m1")
+	for _, name := range []string{"m0-gpus", "m1-gpus"} {
+		claim, err := h.client.ResourceV1().ResourceClaims("ns").Get(h.ctx, name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		claim.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+			Expression: "device.attributes['" + gpuDriver + "'].half == 1",
+		}}}
+		if _, err := h.client.ResourceV1().ResourceClaims("ns").Update(h.ctx, claim, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.service.ask(inTreeQuestion(1, "m0", "m1"))
+	for {
+		report := next(t, "answer", h.service.inTree)
+		if len(report.DeviceSets) == 0 { // the claims of before, or not all of them
+			continue
+		}
+		got := fmt.Sprint(report.DeviceSets[0].Names)
+		if want := fmt.Sprintf("[%[1]s/gpu-4 %[1]s/gpu-5 %[1]s/gpu-6 %[1]s/gpu-7]", gpuDriver); got != want || len(report.Answers) != 1 || !slices.Equal(report.Answers[0].Devices, []byte{1}) {
+			t.Errorf("got %v", report)
+		}
+		return
 	}
 }

@@ -37,7 +37,11 @@ func dra(t *testing.T) *harness {
 		Driver: gpuDriver, NodeName: &on, Pool: resourceapi.ResourcePool{Name: "n", Generation: 1, ResourceSliceCount: 1},
 	}}
 	for i := range 8 {
-		slice.Spec.Devices = append(slice.Spec.Devices, resourceapi.Device{Name: fmt.Sprintf("gpu-%d", i)})
+		half := int64(i / 4)
+		slice.Spec.Devices = append(slice.Spec.Devices, resourceapi.Device{
+			Name:       fmt.Sprintf("gpu-%d", i),
+			Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"half": {IntValue: &half}},
+		})
 	}
 	for _, obj := range []runtime.Object{class, slice} {
 		if err := h.fake.Tracker().Add(obj); err != nil {

@@ -104,6 +104,14 @@ def in_tree_report(report: Any) -> calls.InTreeReport:
             return {}
         return {node: told[by] for node, by in zip(nodes, values, strict=True) if by}
 
+    sets = (frozenset[str](), *(frozenset(each.names) for each in report.device_sets))
+
+    @cache
+    def devices(values: bytes) -> dict[str, frozenset[str]]:
+        if not values:
+            return {}
+        return {node: sets[at] for node, at in zip(nodes, values, strict=True) if at}
+
     def answer(each: Any) -> tuple[tuple[int, ...], calls.InTreeAnswer]:
         return tuple(each.pods), calls.InTreeAnswer(
             refused=refused(each.refused),
@@ -112,6 +120,7 @@ def in_tree_report(report: Any) -> calls.InTreeReport:
             missing_claims=tuple(each.missing_claims),
             more_missing_claims=each.more_missing_claims,
             scores=column(each.scores),
+            devices=devices(each.devices),
         )
 
     answers = tuple(map(answer, report.answers))

@@ -211,6 +211,31 @@ class NodesExcluded(BaseCause):
         return f"Change what the plugin refuses, on {nodes} or in the pods of {role}: {by}."
 
 
+@dataclass(frozen=True, slots=True)
+class GpusNotMatching(BaseCause):
+    """The claims of members match some GPUs of these nodes: `matching` of `gpus`. The others do not count.
+
+    On `differing` of the nodes roles match different GPUs. None is planned there.
+    """
+
+    nodes: int
+    matching: int
+    gpus: int
+    differing: int = 0
+    stays = False
+
+    def __str__(self) -> str:
+        where = f"on {counted('node', self.nodes)} resourceClaims match {self.matching} of {self.gpus} GPUs"
+        if not self.differing:
+            return where
+        return f"{where}; on {self.differing} of them roles match different GPUs, which is not planned yet"
+
+    @property
+    def advice(self) -> str:
+        apart = ", or make each role a gang of its own" if self.differing else ""
+        return f"Ask with selectors that more GPUs match{apart}."
+
+
 OutOfPlace = (
     DomainTooSmall
     | RoleScope
@@ -219,6 +244,7 @@ OutOfPlace = (
     | SegmentsTooLarge
     | RunningElsewhere
     | NodesExcluded
+    | GpusNotMatching
 )
 
 

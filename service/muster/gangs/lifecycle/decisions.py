@@ -118,4 +118,9 @@ def _outdated(state: State, gang: Gang, solving: Solving, decision: Placed) -> b
         refused = state.in_tree.excluded(gang.key, solving.request.roles, nodes)
         if any(place.node in refused.get(place.role, ()) for place in decision.members):
             return True
+        may_have = state.in_tree.matching(gang.key, solving.request.roles, nodes)
+        for place in decision.members:
+            mask = may_have.get(place.role, {}).get(place.node, -1)
+            if any(not mask >> gpu & 1 for gpu in place.gpus):
+                return True
     return not fits(state.open_to(gang), usages(decision, pods))

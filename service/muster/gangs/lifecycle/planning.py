@@ -184,7 +184,7 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
     request = requests.request(gang.group, state.ledger, state.roster.policies)
     snapshot = state.open_to(gang)
     causes = state.in_tree.causes(gang, request)
-    request = state.in_tree.refine(gang.key, request)
+    request = state.in_tree.refine(gang.key, request, state.ledger.nodes)
     gang.arrived = None
     interest = requests.peer_interest(gang.group, state.ledger) if request.constraints else None
     wanted = requests.least_of(request, gang.group) if requests.all_must_fit(gang.group) else request

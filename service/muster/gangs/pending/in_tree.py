@@ -15,11 +15,13 @@ from functools import cache
 
 from muster.domain.causes.not_planned import ClaimsMissing, RefusedEverywhere
 from muster.domain.constraints import Affinity, AntiAffinity, Constraint
+from muster.domain.node import Node
 from muster.domain.pod import Pod
 from muster.domain.reasons import Cause
 from muster.domain.request import Request, Role
 from muster.gangs.messages.calls import InTreeAnswer, InTreeReport, StaleError
 from muster.gangs.messages.instructions import AskInTree
+from muster.gangs.pending.matching import matching
 from muster.gangs.record.gang import Gang
 from muster.placement.exclusions import common
 
@@ -188,8 +190,8 @@ class InTree:
         everywhere = {(role, answer.everywhere) for role, answer in blocked.values() if answer.everywhere}
         return (*causes, *(RefusedEverywhere(role, by) for role, by in sorted(everywhere)))
 
-    def refine(self, gang: str, request: Request) -> Request:
-        """Return the request with a role for each answer, and with the room and the scores of its nodes.
+    def refine(self, gang: str, request: Request, nodes: Mapping[str, Node]) -> Request:
+        """Return the request with a role for each answer, and with what it says of the nodes.
 
         Running members of a role that is split count with its first part. That changes no plan: such a role
         has neither segments nor a scope of its own, and constraints name all its parts. Sentences about where
@@ -199,7 +201,7 @@ class InTree:
         if record is None or not record.answers:
             return request
         alone = len(request.roles) == 1 and not request.running
-        parts = {role.name: self._parts(role, record, alone) for role in request.roles}
+        parts = {role.name: self._parts(role, record, alone, nodes) for role in request.roles}
         names = {name: tuple(part.name for part in found) for name, found in _named(parts).items()}
         roles = [part for found in _named(parts).values() for part in found]
         scope = request.required_scope
@@ -243,6 +245,15 @@ class InTree:
             role.name: common(map(of, _distinct(self._of(role, record)))) for role in roles if role.members
         }
 
+    def matching(
+        self, gang: str, roles: Iterable[Role], nodes: Mapping[str, Node]
+    ) -> dict[str, dict[str, int]]:
+        """Return role → node → mask of the GPUs that members may have, as answers are now. See `matching`."""
+        record = self._records.get(gang)
+        if record is None:
+            return {}
+        return {role.name: matching(_distinct(self._of(role, record)), nodes) for role in roles}
+
     # --- helpers ------------------------------------------------------------------------------------
 
     def _concerned(self, gang: Gang) -> tuple[str, ...]:
@@ -259,13 +270,13 @@ class InTree:
     def _of(self, role: Role, record: _Record) -> Iterator[InTreeAnswer]:
         return (record.answers.get(member.uid, _NOTHING) for member in role.members)
 
-    def _parts(self, role: Role, record: _Record, alone: bool) -> list[Role]:
+    def _parts(self, role: Role, record: _Record, alone: bool, nodes: Mapping[str, Node]) -> list[Role]:
         """Return the role's members as one role for each answer.
 
         A role is not split if it has segments, because they consist of consecutive members. If it has a scope
         of its own, each part would choose its own domain, so it is not split for different scores. For other
         differences it is split only if it is `alone`: its scope then acts as the gang's. A role that is not
-        split has its first member's scores.
+        split has its first member's scores, and the GPUs that all of its members may have.
         """
         answers = list(self._of(role, record))
         if role.required_scope is not None:
@@ -275,13 +286,14 @@ class InTree:
         for member, answer in zip(role.members, answers, strict=True):
             by_answer.setdefault(id(answer), (answer, []))[1].append(member)
         if len(by_answer) > 1 and (role.segments or (role.required_scope is not None and not alone)):
-            return [replace(role, scores=answers[0].scores)]
+            return [replace(role, scores=answers[0].scores, matching=matching(_distinct(answers), nodes))]
         return [
             replace(
                 role,
                 members=tuple(members),  # type: ignore[arg-type]
                 room=dict(answer.room),
                 scores=answer.scores,
+                matching=matching((answer,), nodes),
             )
             for answer, members in by_answer.values()
         ]

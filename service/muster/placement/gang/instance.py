@@ -17,8 +17,9 @@ from muster.domain.request import Request, Role
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.attributes import by_attributes
 from muster.placement.cluster.candidates import admits
-from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints, columns, gpus_in
+from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints, gpus_in
 from muster.placement.cluster.fabric import Shape
+from muster.placement.cluster.matching import view_of
 from muster.placement.gang.blocks import blocks_of
 from muster.placement.gang.existing import ExistingMembers, existing_of
 from muster.placement.gang.making import rules_of
@@ -173,7 +174,7 @@ class Instance:
 
 def instance_of(snapshot: Snapshot, request: Request, excluded: Mapping[tuple[str, str], str]) -> Instance:
     """Return the instance of a request. Roles without members stay in it."""
-    view = by_attributes(columns(snapshot), request)
+    view = by_attributes(view_of(snapshot, request), request)
     by_name = {role.name: admits(view, role, excluded) for role in request.roles}
     return instance_with(view, request, by_name)
 

@@ -11,6 +11,7 @@ from muster.placement.verify import (
     by_scope,
     capacity,
     links,
+    matching,
     members,
     scopes,
     sockets,
@@ -40,6 +41,7 @@ def verify(snapshot: Snapshot, request: Request, placed: Placed) -> tuple[str, .
     unknown = sorted(groups.keys() - snapshot.nodes.keys())
     if unknown:
         return tuple(f"node {name} is not in the cluster" for name in unknown)
+    unmatched, snapshot = matching.matching(request, placed), matching.seen_by(request, snapshot)
     touched, old = spots.touched(snapshot, groups), spots.running(snapshot, request)
     everyone = spots.together([*touched.values(), *old.values()])
     fabric = Fabric(snapshot, everyone.values())
@@ -47,6 +49,7 @@ def verify(snapshot: Snapshot, request: Request, placed: Placed) -> tuple[str, .
     return (
         *members.members(request, placed),
         *members.attributes(snapshot, request, placed),
+        *unmatched,
         *capacity.capacities(request, groups, touched),
         *admission.admission(snapshot, request, placed),
         *scopes.scopes(fabric, request, placed, everyone),

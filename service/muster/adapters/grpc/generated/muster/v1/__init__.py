@@ -9,6 +9,7 @@ __all__ = (
     "FilterResponse",
     "InFlightBinding",
     "InTreeAnswer",
+    "InTreeDevices",
     "InTreeQuestion",
     "InTreeRefusal",
     "Outcome",
@@ -217,8 +218,27 @@ class InTreeAnswer(betterproto2.Message):
     How many more of them there are.
     """
 
+    devices: "bytes" = betterproto2.field(8, betterproto2.TYPE_BYTES)
+    """
+    d > 0: of the devices that count as GPUs, the pods may have those of device_sets[d - 1] of the report. 0: all that
+    have no taint.
+    """
+
 
 default_message_pool.register_message("muster.v1", "InTreeAnswer", InTreeAnswer)
+
+
+@dataclass(eq=False, repr=False)
+class InTreeDevices(betterproto2.Message):
+    """
+    InTreeDevices is a set of devices of a node, as driver/name. The pool stands between them if it has another name than
+    the node.
+    """
+
+    names: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
+
+
+default_message_pool.register_message("muster.v1", "InTreeDevices", InTreeDevices)
 
 
 @dataclass(eq=False, repr=False)
@@ -353,6 +373,11 @@ class ReportInTreeRequest(betterproto2.Message):
     """
 
     more: "bool" = betterproto2.field(8, betterproto2.TYPE_BOOL)
+
+    device_sets: "list[InTreeDevices]" = betterproto2.field(9, betterproto2.TYPE_MESSAGE, repeated=True)
+    """
+    Distinct sets of devices, 255 at most.
+    """
 
 
 default_message_pool.register_message("muster.v1", "ReportInTreeRequest", ReportInTreeRequest)

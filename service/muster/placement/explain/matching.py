@@ -1,0 +1,34 @@
+"""Say that the gang might fit if its claims matched more GPUs. See `cluster.matching`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from muster.domain.causes.out_of_place import GpusNotMatching
+from muster.domain.decision import Unplaceable
+from muster.domain.request import Request
+from muster.domain.snapshot import Snapshot
+from muster.placement.cluster.matching import differing, masks_of
+from muster.placement.explain.assumptions import Assumptions
+from muster.placement.explain.feasibility import Oracle
+from muster.placement.gang.instance import instance_of
+from muster.placement.limits import Budget, Limits
+
+
+def with_matching(refused: Unplaceable, snapshot: Snapshot, request: Request, limits: Limits) -> Unplaceable:
+    """Return the refusal, with the GPUs that do not count, if the gang might fit with them."""
+    masks = masks_of(snapshot, request)
+    if not masks or (request.quorum is None and not _fits_with_all(snapshot, request, limits)):
+        return refused
+    gpus = sum(snapshot.nodes[name].node.topology.gpu_count for name in masks)
+    matching = sum(mask.bit_count() for mask in masks.values())
+    apart = len(differing(request) & masks.keys())
+    return replace(refused, causes=(*refused.causes, GpusNotMatching(len(masks), matching, gpus, apart)))
+
+
+def _fits_with_all(snapshot: Snapshot, request: Request, limits: Limits) -> bool:
+    """Return whether the gang may fit if members may have any GPU."""
+    roles = tuple(replace(role, matching={}) for role in request.roles)
+    instance = instance_of(snapshot, replace(request, roles=roles), limits.excluded)
+    assumptions = Assumptions(instance, limits.excluded)
+    return Oracle(Budget(limits)).enough(assumptions.world(assumptions.all)) is not False

@@ -1,0 +1,104 @@
+"""Claims that match some GPUs of a node: members get these alone. Brute force has families with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from muster.domain.causes.out_of_place import GpusNotMatching
+from muster.domain.decision import Placed, Unplaceable
+from muster.domain.request import Request
+from muster.placement.cluster.columns import columns
+from muster.placement.cluster.matching import view_of
+from muster.placement.moves import alternates, move
+from muster.placement.place import place
+from muster.placement.verify import verify
+from tests.placement.drawings import cluster, gang
+
+
+def matching(text: str, **by_role: Mapping[str, int]) -> Request:
+    """The gang of the drawing. Members of these roles match these GPUs of nodes."""
+    request = gang(text)
+    roles = tuple(replace(role, matching=by_role.get(role.name, {})) for role in request.roles)
+    return replace(request, roles=roles)
+
+
+def gpus_of(decision: object) -> list[tuple[str, tuple[int, ...]]]:
+    assert isinstance(decision, Placed)
+    return sorted((member.node, member.gpus) for member in decision.members)
+
+
+def test_members_get_matching_gpus_alone() -> None:
+    snapshot = cluster(": a[4] b[4, free 1110]")
+    decision = place(snapshot, matching("3 x 1 GPU", w={"a": 0b0110, "b": 0b1000}))
+    assert isinstance(decision, Unplaceable)
+    decision = place(snapshot, matching("4 x 1 GPU", w={"a": 0b0110, "b": 0b1100}))
+    assert isinstance(decision, Unplaceable)
+    decision = place(snapshot, matching("3 x 1 GPU", w={"a": 0b0110, "b": 0b1100}))
+    assert gpus_of(decision) == [("a", (1,)), ("a", (2,)), ("b", (2,))]
+    assert isinstance(decision, Placed)
+    assert decision.optimal
+
+
+def test_the_refusal_says_how_many_gpus_count() -> None:
+    decision = place(cluster(": a[4] b[4]"), matching("4 x 2 GPU", w={"a": 0b0110}))
+    assert isinstance(decision, Unplaceable)
+    assert decision.causes[-1] == GpusNotMatching(1, 2, 4)
+    assert str(decision.causes[-1]) == "on 1 node resourceClaims match 2 of 4 GPUs"
+
+
+def test_the_refusal_says_nothing_of_it_if_more_would_not_help() -> None:
+    decision = place(cluster(": a[4]"), matching("3 x 2 GPU", w={"a": 0b0110}))
+    assert isinstance(decision, Unplaceable)
+    assert not any(isinstance(cause, GpusNotMatching) for cause in decision.causes)
+
+
+def test_a_node_where_roles_match_different_gpus_is_not_planned() -> None:
+    drawn, text = ": a[4] b[4]", "1 x 2 GPU + 1 x 1 GPU"
+    decision = place(cluster(drawn), matching(text, w={"a": 0b0011}, x={"a": 0b1100}))
+    assert gpus_of(decision) == [("b", (0, 1)), ("b", (2,))]
+    decision = place(cluster(": a[4]"), matching(text, w={"a": 0b0011}, x={"a": 0b1100}))
+    assert isinstance(decision, Unplaceable)
+    assert decision.causes[-1] == GpusNotMatching(1, 0, 4, differing=1)
+    assert "roles match different GPUs" in str(decision.causes[-1])
+
+
+def test_roles_without_gpus_and_without_members_do_not_count() -> None:
+    request = matching("1 x 2 GPU + 2 x 0 GPU + 1 x 1 GPU", w={"a": 0b0011})
+    *others, empty = request.roles
+    request = replace(request, roles=(*others, replace(empty, members=())), min_member=3)
+    decision = place(cluster(": a[4, free 1100]"), request)
+    assert gpus_of(decision) == [("a", ()), ("a", ()), ("a", (0, 1))]
+
+
+def test_the_next_gang_sees_all_gpus_and_changes_are_seen() -> None:
+    snapshot = cluster(": a[4]")
+    some, other = matching("1 x 2 GPU", w={"a": 0b0110}), matching("1 x 2 GPU", w={"a": 0b1100})
+    plain = columns(snapshot)
+    for request, home in ((some, (1, 2)), (other, (2, 3)), (some, (1, 2)), (gang("1 x 4 GPU"), (0, 1, 2, 3))):
+        assert gpus_of(place(snapshot, request)) == [("a", home)]
+    assert view_of(snapshot, matching("1 x 2 GPU", w={"a": 0b1111, "gone": 1})) is plain
+    taken = cluster(": a[4, free 0111]")
+    assert gpus_of(place(taken, some)) == [("a", (1, 2))]
+    assert isinstance(place(cluster(": a[4, free 1011]"), some), Unplaceable)
+
+
+def test_a_member_is_not_moved_to_gpus_that_do_not_match() -> None:
+    snapshot, request = cluster(": a[4] b[4]"), matching("2 x 1 GPU", w={"b": 0b0100})
+    placed = place(snapshot, request)
+    assert isinstance(placed, Placed)
+    assert alternates(snapshot, request, placed) == (("a", "b"), ("a", "b"))
+    moved = move(snapshot, request, placed, "w0", "b")
+    assert moved is not None
+    assert moved.members[0].gpus == (2,)
+    assert move(snapshot, request, moved, "w1", "b") is None
+
+
+def test_the_judge_sees_gpus_that_do_not_match() -> None:
+    snapshot, request = cluster(": a[4]"), gang("1 x 2 GPU")
+    placed = place(snapshot, request)
+    assert isinstance(placed, Placed)
+    (role,) = request.roles
+    said = verify(snapshot, replace(request, roles=(replace(role, matching={"a": 0b0010}),)), placed)
+    assert "GPU 0 of node a does not match what member w-0 asks for" in said
+    assert not any("GPU 1 of node a does not match" in each for each in said)
