@@ -61,10 +61,11 @@ def node(
     topology: str = "",
     big: Sequence[int] = (),
     nics: int = 0,
+    worn: Sequence[int] = (),
 ) -> str:
     """A node with `gpus` GPUs in a ResourceSlice, and none in its allocatable. `uuids`: the numbers of its
     devices, in the order in which the node's annotation names them. `big`: those of another model. `nics`:
-    how many cards another driver has there."""
+    how many cards another driver has there. `worn`: devices with a taint of this name."""
     said = {"gpu.topology/gpu-uuids": ",".join(f"GPU-{number}" for number in uuids)} if uuids else {}
     body = objects.node(name, gpus=0, topology=topology, annotations=said | {DRA_GPUS: f"{GPU}={gpus}"})
     full = scene.node(body)
@@ -79,6 +80,7 @@ def node(
                 "resource.kubernetes.io/pciBusID": {"string": f"0000:{gpus - number:02x}:00.0"},
                 PCIE_ROOT: {"string": f"pci0000:{root_of(number):02x}"},
             },
+            "taints": [{"key": "worn", "effect": "NoSchedule"}] if number in worn else [],
         }
         for number in range(gpus)
     ]

@@ -72,6 +72,20 @@ def test_selectors_choose_nodes_and_gpus(scene: Scene) -> None:
     dra.judge(scene)
 
 
+def test_members_that_tolerate_a_taint_get_gpus_that_have_it(scene: Scene) -> None:
+    dra.node(scene, "a", gpus=4, worn=(0, 3))
+    tolerations = [{"key": "worn", "operator": "Exists"}]
+    dra.template(scene, "any", dra.request("r", scene.name, 1, tolerations=tolerations))
+    dra.template(scene, "sound", dra.request("r", scene.name, 1))
+    names = scene.create(*dra.claiming("g", 4, "any"))
+    scene.runs(names)
+    assert dra.judge(scene) == 4
+    scene.delete(*names)
+    (refused, *_) = scene.create(*dra.claiming("h", 3, "sound"))
+    scene.says(refused, "have 2 nvidia.com/gpu in all")
+    dra.judge(scene)
+
+
 def test_gpus_of_each_member_agree_on_an_attribute(scene: Scene) -> None:
     """Two GPUs of one PCIe root for each member, while plain gangs take single GPUs and free them."""
     shuffled = random.Random(15)

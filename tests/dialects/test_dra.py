@@ -99,7 +99,7 @@ UUIDS = {
 def test_uuids_outdo_the_pci_order(case: str) -> None:
     said, devices, unhealthy, problem = UUIDS[case]
     node = read(seen(piece([gpu(0), gpu(1)])), uuids=said)
-    assert (names(node), node.unhealthy) == (devices, unhealthy)
+    assert (names(node), node.unhealthy, node.tainted) == (devices, unhealthy, 0)
     assert [problem in each for each in node.problems] == [True] * bool(problem)
 
 
@@ -181,7 +181,7 @@ def test_rules_make_gpus_unhealthy_while_they_exist(case: str) -> None:
     slices = seen(piece([gpu(0), gpu(1)]))
     assert read(slices).unhealthy == 0
     assert slices.see_rule("r", made) == ({"n"} if unhealthy or case.startswith("a device") else set())
-    assert read(slices).unhealthy == unhealthy
+    assert read(slices).unhealthy == read(slices).tainted == unhealthy
     assert slices.see_rule("r", made) == set()
     slices.see_rule("r", None)
     assert read(slices).unhealthy == 0

@@ -233,7 +233,9 @@ def may_have(*numbers: int, on: str = "n") -> InTreeAnswer:
 
 
 def planned_devices(world: World) -> list[tuple[str, ...]]:
-    return sorted(tuple(each[-5:] for each in of) for of in world.coordinator.filter(world.ref()).devices)
+    return sorted(
+        tuple(each.rpartition("/")[2] for each in of) for of in world.coordinator.filter(world.ref()).devices
+    )
 
 
 def test_members_get_the_gpus_that_their_claims_match() -> None:
@@ -282,3 +284,28 @@ def test_names_of_devices() -> None:
     one = InTreeAnswer(devices={"n": frozenset({"other/gpu-0", f"{DRIVER}/gpu-0"})})
     assert matching((one, InTreeAnswer(), InTreeAnswer(devices={"n": both})), nodes) == {"n": 0b00001}
     assert matching((InTreeAnswer(),), nodes) == {}
+
+
+def test_a_member_that_tolerates_a_taint_waits_for_gpus_that_have_it() -> None:
+    """It is planned on a tainted GPU, and again when the one is freed that it lacked."""
+    world = World(answers_in_tree=True).start(replace(served(), unhealthy=0b1100, tainted=0b1100))
+    world.send(DeviceClaimSeen(world.now, "c", devices(3), ()))
+    world.see(pod("p0", of=1, gpus=4, device_claims=True))
+    world.report(may_have(0, 1, 2, 3))
+    assert not world.planned()
+    world.send(DeviceClaimSeen(world.now, "c"))
+    world.wait(1)
+    assert planned_devices(world) == [("gpu-0", "gpu-1", "gpu-2", "gpu-3")]
+    assert world.reserve().claimed
+    answer = world.permit()
+    assert answer.allowed
+    world.bind(answer)
+    assert world.phase() == "running"
+    world.see(pod("q0", gang="h", of=1, gpus=1))
+    assert not world.planned("h")
+
+
+def test_an_answer_without_devices_allows_no_tainted_gpu() -> None:
+    nodes = {"n": replace(served(), unhealthy=0b1000, tainted=0b1000)}
+    answers = (may_have(2, 3), InTreeAnswer())
+    assert matching(answers, nodes) == {"n": 0b0100}

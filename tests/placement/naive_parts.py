@@ -79,7 +79,7 @@ def _less(path: tuple[str, ...], other: tuple[str, ...]) -> bool:
 
 def matched(snapshot: Snapshot, request: Request) -> Snapshot:
     """The cluster without the GPUs that the gang may not have, and without those of nodes where its roles may
-    have different ones."""
+    have different ones. Tainted GPUs are there if all roles name them."""
     asking = [role for role in request.roles if role.gpus and role.members]
     if all(role.matching == {} for role in asking):
         return snapshot
@@ -87,10 +87,14 @@ def matched(snapshot: Snapshot, request: Request) -> Snapshot:
     for name, state in snapshot.nodes.items():
         count = state.node.topology.gpu_count
         sets = [
-            frozenset(gpu for gpu in range(count) if role.matching.get(name, 255) >> gpu & 1)
+            frozenset(
+                gpu
+                for gpu in range(count)
+                if (role.matching[name] >> gpu & 1 if name in role.matching else not state.tainted >> gpu & 1)
+            )
             for role in asking
         ]
         kept = sets[0] if sets.count(sets[0]) == len(sets) else frozenset()
-        free = sum(1 << gpu for gpu in kept if state.free_gpus >> gpu & 1)
+        free = sum(1 << gpu for gpu in kept if (state.free_gpus | state.tainted) >> gpu & 1)
         nodes[name] = replace(state, free_gpus=free)
     return replace(snapshot, nodes=nodes)

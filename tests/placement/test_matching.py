@@ -8,6 +8,7 @@ from dataclasses import replace
 from muster.domain.causes.out_of_place import GpusNotMatching
 from muster.domain.decision import Placed, Unplaceable
 from muster.domain.request import Request
+from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.columns import columns
 from muster.placement.cluster.matching import view_of
 from muster.placement.moves import alternates, move
@@ -102,3 +103,34 @@ def test_the_judge_sees_gpus_that_do_not_match() -> None:
     said = verify(snapshot, replace(request, roles=(replace(role, matching={"a": 0b0010}),)), placed)
     assert "GPU 0 of node a does not match what member w-0 asks for" in said
     assert not any("GPU 1 of node a does not match" in each for each in said)
+
+
+def tainted(text: str, gpus: int) -> Snapshot:
+    """The cluster of the drawing. These GPUs of node a have taints."""
+    snapshot = cluster(text)
+    state = snapshot.nodes["a"]
+    node = replace(state.node, unhealthy=gpus, tainted=gpus)
+    state = replace(state, node=node, free_gpus=state.free_gpus & ~gpus, tainted=state.free_gpus & gpus)
+    return replace(snapshot, nodes={**snapshot.nodes, "a": state})
+
+
+def test_a_gpu_with_a_taint_is_for_members_that_may_have_it() -> None:
+    snapshot = tainted(": a[4, free 1101]", 0b1100)
+    assert isinstance(place(snapshot, gang("1 x 3 GPU")), Unplaceable)
+    decision = place(snapshot, matching("1 x 3 GPU", w={"a": 0b1111}))
+    assert gpus_of(decision) == [("a", (0, 1, 3))]
+    assert isinstance(decision, Placed)
+    assert decision.optimal
+    said = verify(snapshot, gang("1 x 3 GPU"), decision)
+    assert "GPU 3 of node a is not free" in said
+    decision = place(snapshot, matching("1 x 4 GPU", w={"a": 0b1111}))
+    assert isinstance(decision, Unplaceable)
+    assert not any(isinstance(cause, GpusNotMatching) for cause in decision.causes)
+
+
+def test_roles_that_tolerate_different_taints_match_different_gpus() -> None:
+    snapshot = tainted(": a[4] b[4]", 0b1000)
+    both = matching("1 x 1 GPU + 1 x 1 GPU", w={"a": 0b1111})
+    assert {node for node, _ in gpus_of(place(snapshot, both))} == {"b"}
+    alike = matching("1 x 1 GPU + 1 x 1 GPU", w={"a": 0b0111})
+    assert gpus_of(place(tainted(": a[4]", 0b1000), alike)) == [("a", (0,)), ("a", (1,))]

@@ -202,6 +202,7 @@ class World(NamedTuple):
                 kinds,
                 *map("=".join, node.labels.items()),
             ]
+            said += [f"tainted {node.tainted:b}"] * bool(node.tainted)
             said += [f"taint {taint.key}" for taint in node.taints]
             said += ["cordoned"] * node.unschedulable + [f"unindexed {state.unindexed_gpus}"]
             if node.gpu_memory:
@@ -287,7 +288,16 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
 
 @st.composite
 def _matching(draw: st.DrawFn, world: World) -> World:
-    """Roles match the same GPUs of most nodes, some of them, and now and then others on one node."""
+    """Roles match the same GPUs of most nodes, some of them, and now and then others on one node. Some GPUs
+    have taints."""
+    states = {}
+    for name, state in world.snapshot.nodes.items():
+        tainted = draw(st.integers(0, (1 << state.node.topology.gpu_count) - 1)) & draw(st.integers(0, 15))
+        tainted = tainted if draw(st.booleans()) else 0
+        node = replace(state.node, unhealthy=tainted, tainted=tainted)
+        free = state.free_gpus & ~tainted
+        states[name] = replace(state, node=node, free_gpus=free, tainted=state.free_gpus & tainted)
+    world = World(replace(world.snapshot, nodes=states), world.request)
     shared = {
         name: draw(st.integers(0, (1 << state.node.topology.gpu_count) - 1))
         for name, state in world.snapshot.nodes.items()

@@ -16,7 +16,7 @@ from muster.dialects.reading import NAME_PATTERN, natural, positive
 from muster.dialects.settings import DEFAULTS, SECOND_ENDPOINT, Settings
 from muster.domain.allocation import FOLLOWED_RESOURCE, MAX_BYTES, MAX_GPUS, SECOND_RESOURCE
 from muster.domain.node import Device, HandsOut, Node, Resources, Taint
-from muster.domain.topology import GpuTopology, bits
+from muster.domain.topology import GpuTopology, bits, mask_of
 
 T = TypeVar("T")
 
@@ -46,7 +46,8 @@ def read(
     served = reader.said(ack.served(offered, reader.labels, settings))
     shared = installed if settings.gpu_memory in served else 0
     by_gpu = reader.said(gpushare.memory_by_gpu(shared, gpu_count, reader.annotations, settings))
-    unhealthy = reader.unhealthy(gpu_count) | tainted
+    broken = reader.unhealthy(gpu_count)
+    unhealthy = broken | tainted
     reader.problems += gpushare.missing(installed - memory, by_gpu, unhealthy, settings)
     return Node(
         name=obj.metadata.name,
@@ -66,6 +67,7 @@ def read(
         gpu_memory=by_gpu,
         spread=reader.said(gpushare.spreads(reader.labels, settings)),
         unhealthy=unhealthy,
+        tainted=tainted & ~broken & mask_of([gpu for gpu, each in enumerate(devices) if each is not None]),
         devices=devices,
         attribute_groups=dra_offer.groups(offer, devices) if devices else {},
         machine=reader.machine,
@@ -121,7 +123,7 @@ class _Reader:
     def devices(
         self, offer: Offer, counts: Mapping[str, int], memory: int
     ) -> tuple[tuple[Device | None, ...], int]:
-        """Return the GPUs that a DRA driver serves, and the bit mask of unhealthy ones.
+        """Return the GPUs that a DRA driver serves, and the bit mask of those that are tainted or not there.
 
         If a device plugin serves GPUs too, there are none: the two do not know of each other's pods.
         """

@@ -126,9 +126,10 @@ class Node:
     the node serves none. Slices go to the GPU with the least left that is enough, with `spread` to the one
     with the most. `unhealthy` GPUs (a bit mask) are not planned on.
     `devices` are the GPUs by index, where a DRA driver serves them and no device plugin. None is a GPU that
-    the driver does not publish now; it is unhealthy as well. `attribute_groups` has for each attribute the
-    GPUs that agree on it, as bit masks. A GPU without the attribute is in none of them. Attributes on which
-    no two GPUs agree are left out.
+    the driver does not publish now; it is unhealthy as well. `tainted` are the unhealthy GPUs with nothing
+    worse than a taint of their device: members that tolerate it may have them. `attribute_groups` has for
+    each attribute the GPUs that agree on it, as bit masks. A GPU without the attribute is in none of them.
+    Attributes on which no two GPUs agree are left out.
     `machine` is the type of the machine ("ecs.sccgn6.24xlarge"), for readers: nothing is planned by it.
     `hands_out`: what decides which of the node's GPUs a container gets.
     `allocatable` has no GPUs in it. `problems` are sentences about what could not be read (a broken
@@ -146,6 +147,7 @@ class Node:
     gpu_memory: tuple[int, ...] = ()
     spread: bool = False
     unhealthy: int = 0
+    tainted: int = 0
     devices: tuple[Device | None, ...] = ()
     attribute_groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     machine: str = ""

@@ -167,9 +167,9 @@ class Role:
     match_attributes: tuple[str, ...] = ()
     """The devices of each member agree on these attributes."""
     matching: Mapping[str, int] = field(default_factory=dict, hash=False)
-    """Node → bit mask of its GPUs that a member may have, where its claims match some of them.
+    """Node → bit mask of the GPUs that a member may have, where its claims match some or tolerate taints.
 
-    A member may have all GPUs of the nodes that are not in it.
+    Of other nodes a member may have all GPUs whose devices have no taint.
     """
 
     def __post_init__(self) -> None:

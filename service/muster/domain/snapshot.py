@@ -18,7 +18,8 @@ class NodeState:
     taken too, but it is unknown which ones (another scheduler's pods): at most `free_gpu_count` can be
     given whole, and no scope narrower than the node can be promised here while it is not zero.
     `memory` is what known usages leave of each GPU's memory, by index, 0 where a GPU is taken whole or
-    unhealthy; () where the node serves no slices. See `free_memory`.
+    unhealthy; () where the node serves no slices. See `free_memory`. `tainted` are the GPUs of
+    `Node.tainted` that no known usage touches.
     """
 
     node: Node
@@ -26,19 +27,21 @@ class NodeState:
     free_gpus: int
     unindexed_gpus: int = 0
     memory: tuple[int, ...] = ()
+    tainted: int = 0
 
     @classmethod
     def of(cls, node: Node, usages: Iterable[Usage]) -> NodeState:
         """Return the state of `node` under these usages, all of them on it."""
         healthy = ((1 << node.topology.gpu_count) - 1) & ~node.unhealthy
         memory = tuple(units if healthy >> gpu & 1 else 0 for gpu, units in enumerate(node.gpu_memory))
-        free, mask, unindexed = node.allocatable, healthy, 0
+        free, mask, unindexed, tainted = node.allocatable, healthy, 0, node.tainted
         for usage in usages:
             free -= usage.resources
             mask &= ~usage.gpus
+            tainted &= ~usage.gpus
             unindexed += usage.unindexed_gpus
             memory = _left(memory, usage)
-        return cls(node, free, mask, unindexed, memory)
+        return cls(node, free, mask, unindexed, memory, tainted)
 
     @property
     def free_memory(self) -> tuple[int, ...]:
@@ -54,6 +57,11 @@ class NodeState:
         return max(0, self.free_gpus.bit_count() - self.unindexed_gpus)
 
     @property
+    def most_gpus(self) -> int:
+        """Return how many GPUs a gang can get at most: one that tolerates all taints of devices."""
+        return max(0, (self.free_gpus | self.tainted).bit_count() - self.unindexed_gpus)
+
+    @property
     def free_by_island(self) -> tuple[int, ...]:
         """Return the free GPUs of each NVLink domain inside the node; () if it is unknown which are taken."""
         if self.unindexed_gpus:
@@ -66,6 +74,7 @@ class NodeState:
             self,
             free=self.free - usage.resources,
             free_gpus=self.free_gpus & ~usage.gpus,
+            tainted=self.tainted & ~usage.gpus,
             unindexed_gpus=self.unindexed_gpus + usage.unindexed_gpus,
             memory=_left(self.memory, usage),
         )

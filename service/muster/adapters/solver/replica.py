@@ -41,6 +41,7 @@ class Changed(NamedTuple):
     free_gpus: int
     unindexed_gpus: int
     memory: tuple[int, ...]
+    tainted: int
 
 
 Facts = tuple[tuple[Level, ...], tuple[TypicalRequest, ...], Naming]
@@ -97,7 +98,8 @@ class Sent:
             node, number = new.node, self._number(new.node.topology)
             if number >= 0:
                 node = replace(node, topology=_ELSEWHERE)
-        return Changed(new.node.name, node, number, new.free, new.free_gpus, new.unindexed_gpus, new.memory)
+        amounts = (new.free, new.free_gpus, new.unindexed_gpus, new.memory, new.tainted)
+        return Changed(new.node.name, node, number, *amounts)
 
     def _number(self, topology: GpuTopology) -> int:
         number = self._topologies.get(topology)
@@ -134,7 +136,7 @@ class Replica:
             node = self.snapshot.nodes[changed.name].node
         elif changed.topology >= 0:
             node = replace(node, topology=self._topologies[changed.topology])
-        return NodeState(node, changed.free, changed.free_gpus, changed.unindexed_gpus, changed.memory)
+        return NodeState(node, *changed[3:])
 
 
 def _facts(snapshot: Snapshot) -> Facts:

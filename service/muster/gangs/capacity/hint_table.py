@@ -134,7 +134,7 @@ class HintTable:
             gpus = [-1] * len(self._resources)
             for resource in state.node.gpu_resources:
                 if resource in self._resources:
-                    gpus[self._resources[resource]] = state.free_gpu_count
+                    gpus[self._resources[resource]] = state.most_gpus
             gpus[none] = _MOST
             free = state.free
             different.add((*gpus, *map(_bounded, (free.cpu_milli, free.memory_bytes, free.pods))))

@@ -185,7 +185,7 @@ class Ledger:
         return self._staying
 
     def whole_gpus(self) -> Mapping[tuple[str, int], int]:
-        """Return (extended resource, free whole GPUs) → number of nodes that have them."""
+        """Return (extended resource, free whole GPUs, tainted ones too) → number of nodes that have them."""
         self._settle()
         return self._whole
 
@@ -203,7 +203,7 @@ class Ledger:
         for each, nodes in ((before, -1), (state, 1)):
             if each is not None:
                 for resource in each.node.gpu_resources:
-                    self._whole[resource, each.free_gpu_count] += nodes
+                    self._whole[resource, each.most_gpus] += nodes
         if state is not None:
             self._states[name] = state
 
@@ -273,7 +273,8 @@ def fits(snapshot: Snapshot, usages: Iterable[Usage]) -> bool:
 
 
 def _gpus_fit(usage: Usage, state: NodeState) -> bool:
-    return not usage.gpus & ~state.free_gpus and usage.gpus.bit_count() <= state.free_gpu_count
+    """Return whether the GPUs are free. Whether the pod tolerates their taints is said by in-tree answers."""
+    return not usage.gpus & ~(state.free_gpus | state.tainted) and usage.gpus.bit_count() <= state.most_gpus
 
 
 def _slices_fit(usage: Usage, state: NodeState) -> bool:

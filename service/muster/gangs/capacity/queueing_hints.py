@@ -21,7 +21,7 @@ from muster.gangs.capacity.ledger import Ledger, resources_fit
 from muster.gangs.peers.peer_changes import PeerInterest
 
 WholeGpus = Mapping[tuple[str, int], int]
-"""(extended resource, free whole GPUs) → number of nodes that have them."""
+"""(extended resource, free whole GPUs, tainted ones too) → number of nodes that have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def may_fit_now(
             for state, nodes in ((ledger.state(name), -1), (free, 1)):
                 assert state is not None
                 for resource in state.node.gpu_resources:
-                    whole[resource, state.free_gpu_count] += nodes
+                    whole[resource, state.most_gpus] += nodes
     return _enough_whole(whole, hint)
 
 
@@ -91,7 +91,7 @@ def _takes_one(state: NodeState, hint: QueueingHint) -> bool:
     """Return whether the node can take a member, as far as whole GPUs and other resources say."""
     return any(
         resources_fit(resources, state.free)
-        and (not gpus or (resource in state.node.gpu_resources and gpus <= state.free_gpu_count))
+        and (not gpus or (resource in state.node.gpu_resources and gpus <= state.most_gpus))
         for resource, gpus, resources in hint.asks
     )
 

@@ -120,7 +120,7 @@ def _outdated(state: State, gang: Gang, solving: Solving, decision: Placed) -> b
             return True
         may_have = state.in_tree.matching(gang.key, solving.request.roles, nodes)
         for place in decision.members:
-            mask = may_have.get(place.role, {}).get(place.node, -1)
+            mask = may_have.get(place.role, {}).get(place.node, ~nodes[place.node].tainted)
             if any(not mask >> gpu & 1 for gpu in place.gpus):
                 return True
     return not fits(state.open_to(gang), usages(decision, pods))

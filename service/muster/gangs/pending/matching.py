@@ -13,16 +13,20 @@ def matching(answers: Iterable[InTreeAnswer], nodes: Mapping[str, Node]) -> dict
 
     Other nodes than those that answers name are left out. A device that no slice offers any more is no GPU.
     """
+    answers = tuple(answers)
     found: dict[str, int] = {}
-    for answer in answers:
-        for name, devices in answer.devices.items():
-            node = nodes.get(name)
-            if node is not None:
-                found[name] = found.get(name, -1) & _mask(node, devices)
+    for name in dict.fromkeys(name for answer in answers for name in answer.devices):
+        node = nodes.get(name)
+        if node is not None:
+            found[name] = -1
+            for answer in answers:
+                found[name] &= _mask(node, answer.devices.get(name))
     return found
 
 
-def _mask(node: Node, names: frozenset[str]) -> int:
+def _mask(node: Node, names: frozenset[str] | None) -> int:
+    if names is None:
+        return (1 << node.topology.gpu_count) - 1 & ~node.tainted
     mask = 0
     for number, device in enumerate(node.devices):
         if device is not None:

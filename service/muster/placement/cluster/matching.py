@@ -1,8 +1,9 @@
 """Show a gang the GPUs that its members may have: selectors in claims may match some GPUs of a node.
 
-The others count as unhealthy in the gang's view of the cluster. That is a rule which all methods, bounds and
-explanations have already, so they need no code for it. What members may have is one set of GPUs on each node.
-If roles match different GPUs of a node, none of its GPUs is the gang's.
+Tolerations in claims may also allow GPUs whose devices have taints. All other GPUs count as unhealthy in the
+gang's view of the cluster. That is a rule which all methods, bounds and explanations have already, so they
+need no code for it. What members may have is one set of GPUs on each node. If roles match different GPUs of
+a node, none of its GPUs is the gang's.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class _Matched:
 
 
 def masks_of(snapshot: Snapshot, request: Request) -> dict[str, int]:
-    """Return node → bit mask of the GPUs that the gang may have, for the nodes where these are not all.
+    """Return node → bit mask of the GPUs that the gang may have.
+
+    Nodes where these are all that have no taint are left out.
 
     Roles that take no GPUs, or have no members, do not count.
     """
@@ -39,9 +42,10 @@ def masks_of(snapshot: Snapshot, request: Request) -> dict[str, int]:
         if state is None:
             continue
         every = (1 << state.node.topology.gpu_count) - 1
-        found = {matching.get(name, every) & every for matching in roles}
+        untainted = every & ~state.node.tainted
+        found = {matching.get(name, untainted) & every for matching in roles}
         mask = found.pop() if len(found) == 1 else 0
-        if mask != every:
+        if mask != untainted:
             masks[name] = mask
     return masks
 
@@ -77,10 +81,11 @@ def view_of(snapshot: Snapshot, request: Request) -> Columns:
 
 
 def _only(state: NodeState, mask: int) -> NodeState:
-    """Return the state with these GPUs alone."""
+    """Return the state with these GPUs alone. Those with taints are sound."""
     hidden = ((1 << state.node.topology.gpu_count) - 1) & ~mask
-    node = replace(state.node, unhealthy=state.node.unhealthy | hidden)
-    return replace(state, node=node, free_gpus=state.free_gpus & mask)
+    unhealthy = state.node.unhealthy & ~(state.node.tainted & mask) | hidden
+    node = replace(state.node, unhealthy=unhealthy, tainted=0)
+    return replace(state, node=node, free_gpus=(state.free_gpus | state.tainted) & mask, tainted=0)
 
 
 _latest = [_Matched()]

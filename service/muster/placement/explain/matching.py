@@ -20,10 +20,15 @@ def with_matching(refused: Unplaceable, snapshot: Snapshot, request: Request, li
     masks = masks_of(snapshot, request)
     if not masks or (request.quorum is None and not _fits_with_all(snapshot, request, limits)):
         return refused
-    gpus = sum(snapshot.nodes[name].node.topology.gpu_count for name in masks)
-    matching = sum(mask.bit_count() for mask in masks.values())
-    apart = len(differing(request) & masks.keys())
-    return replace(refused, causes=(*refused.causes, GpusNotMatching(len(masks), matching, gpus, apart)))
+    narrowed = {}
+    for name, mask in masks.items():
+        node = snapshot.nodes[name].node
+        every = (1 << node.topology.gpu_count) - 1
+        if every & ~node.tainted & ~mask:  # else it has more than without the claims: taints are tolerated
+            narrowed[name] = (mask.bit_count(), node.topology.gpu_count)
+    matching, gpus = (sum(of[at] for of in narrowed.values()) for at in range(2))
+    cause = GpusNotMatching(len(narrowed), matching, gpus, len(differing(request) & narrowed.keys()))
+    return replace(refused, causes=(*refused.causes, cause)) if narrowed else refused
 
 
 def _fits_with_all(snapshot: Snapshot, request: Request, limits: Limits) -> bool:

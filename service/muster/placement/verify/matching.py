@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from muster.domain.decision import Placed
-from muster.domain.request import Request
+from muster.domain.request import Request, Role
 from muster.domain.snapshot import NodeState, Snapshot
 
 
@@ -21,7 +21,7 @@ def matching(request: Request, placed: Placed) -> list[str]:
 
 
 def seen_by(request: Request, snapshot: Snapshot) -> Snapshot:
-    """Return the cluster as the gang's values are counted: GPUs that do not match are unhealthy.
+    """Return the cluster as the gang's values are counted: GPUs that no member may have are unhealthy.
 
     So are all GPUs of a node where roles match different ones.
     """
@@ -31,13 +31,23 @@ def seen_by(request: Request, snapshot: Snapshot) -> Snapshot:
     nodes = {}
     for name, state in snapshot.nodes.items():
         gpus = range(state.node.topology.gpu_count)
-        by_role = {tuple(role.matching.get(name, -1) >> gpu & 1 for gpu in gpus) for role in roles}
-        matched = next(iter(by_role)) if len(by_role) == 1 else (0,) * len(gpus)
-        hidden = sum(1 << gpu for gpu in gpus if not matched[gpu])
-        nodes[name] = _without(state, hidden) if hidden else state
+        by_role = {tuple(_may_have(state, role, gpu) for gpu in gpus) for role in roles}
+        allowed = next(iter(by_role)) if len(by_role) == 1 else (False,) * len(gpus)
+        changed = any(allowed[gpu] == bool(state.node.tainted >> gpu & 1) for gpu in gpus)
+        nodes[name] = _with(state, sum(1 << gpu for gpu in gpus if allowed[gpu])) if changed else state
     return replace(snapshot, nodes=nodes)
 
 
-def _without(state: NodeState, gpus: int) -> NodeState:
-    node = replace(state.node, unhealthy=state.node.unhealthy | gpus)
-    return replace(state, node=node, free_gpus=state.free_gpus & ~gpus)
+def _may_have(state: NodeState, role: Role, gpu: int) -> bool:
+    """Return whether members of the role may have this GPU: one with a taint only if the role names it."""
+    mask = role.matching.get(state.node.name, ~state.node.tainted)
+    return bool(mask >> gpu & 1)
+
+
+def _with(state: NodeState, allowed: int) -> NodeState:
+    """Return the state with these GPUs alone, those with taints too."""
+    sound = ~state.node.unhealthy | state.node.tainted
+    bad = ((1 << state.node.topology.gpu_count) - 1) & ~(sound & allowed)
+    free = (state.free_gpus | state.tainted) & allowed
+    node = replace(state.node, unhealthy=bad, tainted=0)
+    return replace(state, node=node, free_gpus=free, tainted=0)
