@@ -47,7 +47,7 @@ async def serving(
 ) -> AsyncIterator[tuple[PageServer, Board]]:
     """Serve the page of a scene."""
     board = Board(scene, scene.history, "nvidia.com/gpu.product", 300.0)
-    server = PageServer(board, access, limits or Limits())
+    server = PageServer(board, access, limits or Limits(), scene.alternatives)
     await server.start("127.0.0.1", port)
     looking = asyncio.create_task(board.run())
     try:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from muster.adapters.page.history import History
+from muster.domain.alternatives import AlternativesView, not_known, view
 from muster.domain.node import Node, Resources
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.snapshot import Snapshot
@@ -22,6 +23,7 @@ from muster.gangs.messages.instructions import Instruction, Moved, Outcome, Push
 from muster.gangs.messages.settings import Settings
 from muster.gangs.record.gang import GangView
 from muster.gangs.reporting.places import GangDetails, Taken
+from muster.placement.alternatives import alternatives
 from muster.placement.limits import Limits
 from muster.placement.place import place
 
@@ -114,6 +116,14 @@ class Scene:
         """Return the names of the gangs that have a plan and are not bound."""
         found = self._verdicts.items()
         return [name for name, verdict in found if verdict.outcome is Outcome.PLANNED]
+
+    async def alternatives(self, key: str) -> AlternativesView:
+        """Return where else the gang could have gone, as the service does in a process of its own."""
+        asked = self.coordinator.alternatives(key)
+        if isinstance(asked, str):
+            return not_known(asked)
+        found = alternatives(asked.snapshot, asked.request, Limits(0.1, excluded=asked.excluded))
+        return view(found)
 
     def key(self, name: str) -> str:
         """Return the key of the gang of this name."""

@@ -21,6 +21,7 @@ import msgspec
 import structlog
 
 from muster.adapters import scrape
+from muster.adapters.alternatives import AlternativesAnswerer, Asker
 from muster.adapters.control_loop import ControlLoop, Gangs
 from muster.adapters.garbage import short_collections
 from muster.adapters.grpc.endpoint import Endpoint
@@ -64,6 +65,7 @@ from muster.gangs.messages.settings import Settings as GangSettings
 EVENTS_DRAIN_S = 2.0
 MOST_EXPLAINED = 8
 """Gangs of one name that /explain shows: its incarnations."""
+MOST_WITH_ALTERNATIVES = 2
 BACKGROUND_NICENESS = 10
 """Of the process that decides about slow gangs: where cores are few, it leaves them to the rest."""
 
@@ -114,6 +116,7 @@ class App:
             attempts=self._attempts,
             moved=history.moved,
         )
+        self._alternatives = AlternativesAnswerer(self.control_loop.alternatives)
         self._watchers = dict(self._watches())
         self.endpoint = Endpoint(config.socket)
         self._server = GangServer(self.control_loop, self.endpoint, self.metrics, queue=config.session_queue)
@@ -121,6 +124,7 @@ class App:
             self.metrics,
             gangs=self._shown,
             explained=self._explained,
+            with_alternatives=self._with_alternatives,
             nodes=self._nodes,
             unready=self._unready,
             socket=config.socket,
@@ -128,7 +132,9 @@ class App:
         product = dialect_settings(config).gpu_product
         self._board = Board(self.control_loop, history, product, config.gangs.extras_s)
         access = Access(self._client) if config.page.tokens else None
-        self.page = PageServer(self._board, access, Limits(clients=config.page.clients), config.socket)
+        of_page = partial(self._alternatives.of, asker=Asker.PAGE)
+        limits = Limits(clients=config.page.clients)
+        self.page = PageServer(self._board, access, limits, of_page, config.socket)
         self._room = Room(product)
         scrape.show(self.metrics, self.control_loop, self._room)
         scrape.show_cluster(self.metrics, self._watchers, self._intake, self._left_out)
@@ -247,6 +253,7 @@ class App:
             await _within(min(share, EVENTS_DRAIN_S), "events", self._events.drained())
         for lane, planner in self._planners.items():
             await _within(share / 2, f"{lane} planner", planner.stop(share / 2))
+        self._alternatives.close()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)  # failures were raised from run already
@@ -294,6 +301,12 @@ class App:
                 link = self._config.traces.link.replace("{trace_id}", trace_id) if trace_id else ""
                 found.append({**msgspec.json.decode(text), "trace": {"id": trace_id, "link": link}})
         return {"version": STATUS_VERSION, "kind": "explain", "gangs": found}
+
+    async def _with_alternatives(self, found: Explained) -> Explained:
+        """Add where else the first gangs could go."""
+        for gang in found["gangs"][:MOST_WITH_ALTERNATIVES]:
+            gang["alternatives"] = await self._alternatives.of(gang["gang"]["key"], Asker.EXPLAIN)
+        return found
 
     def _unread(self) -> list[str]:
         """Return a sentence about the jobs that the account may not read."""

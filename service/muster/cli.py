@@ -210,7 +210,10 @@ def place(
     unique_names: UniqueNames = None,
     infer_gangs: InferGangs = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="With -o json: which method decided each level, and why.")
+        bool,
+        typer.Option(
+            "--explain", help="With -o json: which method decided each level, and where else gangs could go."
+        ),
     ] = False,
 ) -> None:
     """Decide where gangs of GPU pods would go, from manifests alone: no cluster is asked or changed.

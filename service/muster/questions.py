@@ -226,13 +226,13 @@ def why(asking: Asking, name: Name, namespace: Namespace = "") -> None:
 
 @command
 def explain(asking: Asking, name: Name, namespace: Namespace = "") -> None:
-    """Say how a gang was decided: each level with its value and method, and the nodes that were refused.
+    """Say how a gang was decided: each level, the nodes that were refused, and why it is not elsewhere.
 
     Of a gang that waits it says what `why` says. Exit code 3: no gang and no pod of a gang has this name.
     """
     from muster.adapters.asking import explain as shown
 
-    found = _explained(asking, name, namespace)
+    found = _explained(asking, name, namespace, alternatives="1")
     asking.print(found, functools.partial(shown.explain, found))
 
 
@@ -249,10 +249,10 @@ def trace(asking: Asking, name: Name, namespace: Namespace = "") -> None:
     asking.print(found, functools.partial(shown.trace, found))
 
 
-def _explained(asking: Asking, name: str, namespace: str) -> list[dict[str, Any]]:
+def _explained(asking: Asking, name: str, namespace: str, **more: str) -> list[dict[str, Any]]:
     """Return what the service knows of the gangs that are asked for: one at least."""
     wanted = asking.wanted(name, namespace)
-    found = asking.explained(wanted)
+    found = asking.explained(lambda: {**wanted(), **more})
     return _some(found, *wanted().values())
 
 

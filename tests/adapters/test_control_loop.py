@@ -34,7 +34,7 @@ from muster.gangs.messages.instructions import (
     WriteStatus,
 )
 from muster.gangs.reporting.differences import Differences
-from muster.gangs.reporting.places import GangDetails, Owner, Taken
+from muster.gangs.reporting.places import AskAlternatives, GangDetails, Owner, Taken
 from muster.gangs.reporting.tally import Tally
 
 DEADLINE_S = 10.0
@@ -120,6 +120,9 @@ class Recorded:
 
     def details(self, key: str) -> GangDetails | None:
         return None
+
+    def alternatives(self, key: str) -> AskAlternatives | str:
+        return "it has no place"
 
     def evicts(self, uid: str) -> bool:
         return True

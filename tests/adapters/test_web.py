@@ -28,7 +28,7 @@ async def never(*_: str) -> object:
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[web.Web]:
     monkeypatch.setattr(web, "MOST_CONNECTIONS", PLACES)
-    served = web.Web(Metrics(), never, never, never, str, tmp_path / "socket")
+    served = web.Web(Metrics(), never, never, never, never, str, tmp_path / "socket")
     await served.start("127.0.0.1", 0)
     yield served
     await served.stop()
@@ -78,7 +78,7 @@ async def test_a_flood_of_scrapes_costs_one_answer_a_second(
         return {"nodes": count()}
 
     metrics.read_at_scrape(count, ReadAtScrape("answers", "Made.", (), lambda it: [((), it)]))
-    served = web.Web(metrics, never, never, nodes, str, tmp_path / "socket")
+    served = web.Web(metrics, never, never, never, nodes, str, tmp_path / "socket")
     await served.start("127.0.0.1", 0)
     path = "/nodes" if accept == "nodes" else "/metrics"
 
@@ -108,7 +108,7 @@ async def test_few_answers_about_gangs_are_made_at_a_time(path: str, tmp_path: P
         await go_on.wait()
         return {}
 
-    served = web.Web(Metrics(), answered, answered, never, str, tmp_path / "socket")
+    served = web.Web(Metrics(), answered, answered, never, never, str, tmp_path / "socket")
     await served.start("127.0.0.1", 0)
     asking = f"GET {path}?namespace=n&name=g HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode()
     async with asyncio.timeout(DEADLINE_S):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from muster.adapters.asking import explain
 from muster.adapters.page import detail
 from muster.adapters.page.history import Step
+from muster.domain.alternatives import AlternativesView, not_known, view
+from muster.placement.alternatives import alternatives as of_planner
 from tests.gangs.world import World, foreign, node, pod
 
 TRACE = {"id": "3c878011acb847fa32d7767cde5de41b", "link": "https://traces.example/3c87"}
@@ -48,6 +51,44 @@ def test_a_plan_is_explained_level_by_level_with_the_methods_that_decided() -> N
     steps = [f"    {step['level']}: {step['method']}" for step in found["plan"]["steps"]]
     assert lines[methods + 1 :] == steps
     assert "    nodes: single-node" in steps
+
+
+def alternatives(world: World) -> AlternativesView:
+    """Where else its one gang could go, as the planner's process finds it."""
+    (key,) = world.coordinator.keys()
+    asked = world.coordinator.alternatives(key)
+    if isinstance(asked, str):
+        return not_known(asked)
+    return view(of_planner(asked.snapshot, asked.request))
+
+
+def test_a_plan_is_compared_with_what_else_there_is() -> None:
+    racks = [node(name, 4, {"topology.kubernetes.io/rack": rack}) for name, rack in RACKS.items()]
+    world = World().start(*racks)
+    world.see(foreign("f", "f", gpus=3), *(pod(f"p{rank}", of=8) for rank in range(8)))
+    found = [{**each, "alternatives": alternatives(world)} for each in explained(world)]
+    lines = printed(explain.explain, found)
+    first = next(at for at, line in enumerate(lines) if line.startswith("  Alternatives"))
+    assert lines[first:] == [
+        "  Alternatives to rack r1, the best first. "
+        "Computed against the cluster as it is now, without the gang itself.",
+        "    rack r2: as good at each level",
+        "    rack r3: only 5 of 8 members fit; 5 GPUs are free there, at most 4 on one node",
+    ]
+    found[0]["alternatives"]["others"] = "3 more racks were not tried"
+    assert printed(explain.explain, found)[-1] == "    … 3 more racks were not tried"
+    found[0]["alternatives"] = not_known("Too many ask.")
+    assert printed(explain.explain, found)[-1] == "  Alternatives are not known: Too many ask."
+
+
+RACKS = {"a": "r1", "b": "r1", "c": "r2", "d": "r2", "e": "r3", "f": "r3"}
+
+
+def test_other_namespaces_are_not_named() -> None:
+    world = World().start(node("a", 4), node("b", 4))
+    others = [replace(foreign(f"secret-{on}", on, gpus=3), namespace="secret") for on in "ab"]
+    world.see(*others, pod("p0", of=1))
+    assert "secret" not in json.dumps(alternatives(world))
 
 
 def test_a_gang_that_waits_is_explained_by_what_blocks_it() -> None:

@@ -180,7 +180,8 @@ def test_explain_and_trace_ask_the_service_about_one_gang(
 ) -> None:
     url, asked = service
     assert "default/train is unplaceable" in said(command, "team/train-0", "--url", url)
-    assert asked == ["/explain?namespace=team&name=train-0"]
+    alternatives = "&alternatives=1" if command == "explain" else ""
+    assert asked == [f"/explain?namespace=team&name=train-0{alternatives}"]
     assert json.loads(said(command, "train", "--url", url, "-o", "json")) == [EXPLAINED]
     assert "is named nothing" in said(command, "nothing", "--url", url, code=questions.NOT_FOUND)
     assert "only a service knows that" in said(command, "train", "--no-service", code=1)
@@ -361,7 +362,7 @@ def test_the_default_namespace_is_that_of_the_context(arguments: list[str], name
     (gang,) = json.loads(said("why", *own))
     assert gang["reason"].endswith(f"/gangs?namespace={namespace}&name=p")
     (found,) = json.loads(said("explain", *own))
-    assert found["asked"].endswith(f"/explain?namespace={namespace}&name=p")
+    assert found["asked"].endswith(f"/explain?namespace={namespace}&name=p&alternatives=1")
 
 
 KUBECONFIG = {

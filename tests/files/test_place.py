@@ -324,6 +324,19 @@ def test_how_each_level_was_decided_is_told_when_asked(tmp_path: Path) -> None:
     assert {step["method"] for step in found["g"][1:]} == {"single-node"}
 
 
+def test_where_else_a_gang_could_go_is_told_when_asked(tmp_path: Path) -> None:
+    file = write(tmp_path, node("a"), node("b"), *gang("g", 2), *gang("late", 32))
+    plain, told = decisions(file)["gangs"], decisions(file, "--explain")["gangs"]
+    assert all("alternatives" not in each for each in plain)
+    found = {each["name"]: each["alternatives"] for each in told}
+    assert found["late"] is None
+    assert found["g"]["note"] == "Computed against the cluster as the gang found it."
+    assert [(each["domain"], each["says"]) for each in found["g"]["tried"]] == [
+        ("node b", "as good at each level")
+    ]
+    assert decisions(file, "--explain")["gangs"][0]["alternatives"] == told[0]["alternatives"]
+
+
 @pytest.mark.parametrize(
     ("defect", "error"),
     [

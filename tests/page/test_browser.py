@@ -20,6 +20,7 @@ from muster.adapters.page import board as boards
 from muster.adapters.page.access import Access
 from muster.adapters.page.layout import arrange
 from muster.adapters.page.server import Limits, PageServer
+from muster.domain.alternatives import AlternativesView, not_known
 from tests.gangs.world import node
 from tests.page.needs_browser import why_skipped
 from tests.page.test_access import Api
@@ -87,6 +88,46 @@ async def test_a_gang_that_runs_has_its_links(browser: Browser) -> None:
         links = tab.get_by_role("table", name="Links between the gang's GPUs")
         await expect(links.get_by_role("row")).to_have_count(5)
         await expect(tab.get_by_role("article", name="Gang")).to_contain_text("proven optimal")
+
+
+async def test_a_gang_with_a_place_says_why_it_is_not_elsewhere(browser: Browser) -> None:
+    scene = six()
+    asked: list[str] = []
+    async with serving(scene) as (page, _), opened(browser, page.url) as tab:
+        tab.on("request", lambda request: asked.append(request.url) if "/api/alter" in request.url else None)
+        await live(tab)
+        await tab.get_by_role("button", name="speech/ring-of-four").click()
+        table = tab.get_by_role("table", name="Alternatives")
+        await expect(table.get_by_role("columnheader").last).to_have_text("Compared with node pair-1")
+        row = table.get_by_role("row").filter(has=tab.get_by_role("rowheader", name="node mesh-1"))
+        await expect(row.get_by_role("cell")).to_have_text("weakest link 25 GB/s instead of 300 GB/s")
+        gang = tab.get_by_role("article", name="Gang")
+        await expect(gang).to_contain_text("the cluster as it is now, without the gang itself")
+        assert len(asked) == 1, "it is not asked again with the rest of the gang"
+        scene.delete(*[uid for uid in scene.pods if uid.startswith("speech/")][:1])
+        async with tab.expect_response(re.compile("/api/alternatives")):
+            await tab.get_by_role("button", name="Compute alternatives again").click()
+        await expect(table).to_be_visible()
+        await tab.keyboard.press("Escape")
+        await tab.get_by_role("button", name="llm/rlhf").click()
+        await expect(tab.get_by_role("heading", name="Timeline")).to_be_visible()
+        await expect(table).to_have_count(0)
+        assert len(asked) == 2, "a gang without a place has no alternatives"
+
+
+async def test_a_busy_service_says_that_alternatives_are_not_known(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = six()
+
+    async def busy(_: str) -> AlternativesView:
+        return not_known("Too many ask now.")
+
+    monkeypatch.setattr(scene, "alternatives", busy)
+    async with serving(scene) as (page, _), opened(browser, page.url) as tab:
+        await live(tab)
+        await tab.get_by_role("button", name="speech/ring-of-four").click()
+        await expect(tab.get_by_role("article", name="Gang")).to_contain_text("Not known. Too many ask now.")
 
 
 async def test_the_map_is_a_grid_for_the_keyboard(browser: Browser) -> None:
@@ -265,7 +306,7 @@ async def test_a_lost_connection_goes_on_where_it_was(browser: Browser) -> None:
         )
         async with board.watching():
             scene.submit(Ask("new", "meanwhile", 1, 1))
-            again = PageServer(board, None, Limits())
+            again = PageServer(board, None, Limits(), scene.alternatives)
             await again.start("127.0.0.1", int(page.url.rstrip("/").rpartition(":")[2]))
             await live(tab)
         await expect(tab.get_by_role("button", name="new/meanwhile")).to_be_visible()

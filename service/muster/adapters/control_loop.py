@@ -39,7 +39,7 @@ from muster.gangs.messages.instructions import (
     WriteStatus,
 )
 from muster.gangs.reporting.differences import Differences
-from muster.gangs.reporting.places import GangDetails, Owner, Taken
+from muster.gangs.reporting.places import AskAlternatives, GangDetails, Owner, Taken
 from muster.gangs.reporting.tally import Tally
 
 NODES_AT_ONCE = 128
@@ -110,6 +110,9 @@ class Gangs(Protocol):
 
     def details(self, key: str) -> GangDetails | None:
         """Return what is known of the gang with this key; None if there is none."""
+
+    def alternatives(self, key: str) -> AskAlternatives | str:
+        """Return what to ask a planner about other places of a gang, or why there is nothing to ask."""
 
     def evicts(self, uid: str) -> bool:
         """Return whether the pod is still to be evicted."""
@@ -234,6 +237,10 @@ class ControlLoop:
     def details(self, key: str) -> GangDetails | None:
         """Return what is known of the gang with this key; None if there is none."""
         return self._gangs.details(key)
+
+    def alternatives(self, key: str) -> AskAlternatives | str:
+        """Return what to ask a planner about other places of a gang, or why there is nothing to ask."""
+        return self._gangs.alternatives(key)
 
     @property
     def leads(self) -> bool:

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import msgspec
 import structlog
@@ -67,13 +68,16 @@ class Web:
     """The HTTP server. `gangs` gives what /gangs shows, by namespace and name, where "" is all of them.
 
     `explained` and `nodes` give what /explain and /nodes show, `unready` why the service is not ready, or "".
+    `with_alternatives` adds to an answer of /explain where else the gangs could go. It bounds by itself how
+    many ask.
     """
 
     def __init__(
         self,
         metrics: Metrics,
         gangs: Callable[[str, str], Awaitable[object]],
-        explained: Callable[[str, str], Awaitable[object]],
+        explained: Callable[[str, str], Awaitable[Any]],
+        with_alternatives: Callable[[Any], Awaitable[object]],
         nodes: Callable[[], Awaitable[object]],
         unready: Callable[[], str],
         socket: Path,
@@ -81,6 +85,7 @@ class Web:
         self._metrics = metrics
         self._gangs = gangs
         self._explained = explained
+        self._with_alternatives = with_alternatives
         self._nodes = nodes
         self._kept_nodes = Kept(self._made_nodes)
         formats = (OPEN_METRICS, f"{OPEN_METRICS}; version=1.0.0"), ("", "")
@@ -155,7 +160,10 @@ class Web:
 
     async def _on_explain(self, request: web.Request) -> web.Response:
         async with self._gang_answers:
-            return _json(await self._explained(*_named(request)))
+            found = await self._explained(*_named(request))
+        if request.query.get("alternatives"):
+            found = await self._with_alternatives(found)
+        return _json(found)
 
     async def _on_nodes(self, _: web.Request) -> web.Response:
         return await self._kept_nodes.response()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity import requests
-from muster.gangs.lifecycle import decisions, planning, shim_calls
+from muster.gangs.lifecycle import alternatives, decisions, planning, shim_calls
 from muster.gangs.lifecycle.clock import Clock
 from muster.gangs.lifecycle.node_changes import Nodes
 from muster.gangs.lifecycle.pod_changes import Pods
@@ -174,6 +174,11 @@ class Coordinator:
         """Return what is known of the gang with this key; None if there is none."""
         gang = self.state.gangs.get(key)
         return places.details(self.state.ledger, gang, self._view(gang)) if gang is not None else None
+
+    def alternatives(self, key: str) -> places.AskAlternatives | str:
+        """Return what to ask a planner about other places of this gang, or why there is nothing to ask."""
+        gang = self.state.gangs.get(key)
+        return alternatives.ask(self.state, gang) if gang is not None else alternatives.NO_PLACE
 
     @property
     def orphans(self) -> frozenset[str]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, pairwise
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from muster.adapters.asking import show
+
+if TYPE_CHECKING:  # the plugin must start at once
+    from muster.domain.alternatives import AlternativesView
 
 Row = Mapping[str, Any]
 
@@ -40,6 +43,24 @@ def _decision(found: Row) -> Iterator[str]:
         yield f"  Refused after it was planned: node {each['node']}, by {each['plugin']}: {each['message']}"
     if found["refused_left_out"]:
         yield f"  … and {found['refused_left_out']} more nodes"
+    if found["gang"]["bound"] or plan is not None:
+        yield from _alternatives(found.get("alternatives"))
+
+
+def _alternatives(found: AlternativesView | None) -> Iterator[str]:
+    """Yield where else the gang could go. An older service does not say."""
+    if found is None:
+        return
+    if found["why_not"]:
+        yield f"  Alternatives are not known: {found['why_not']}"
+        return
+    yield f"  Alternatives to {found['domain']}, the best first. {found['note']}"
+    for each in found["tried"]:
+        yield f"    {each['domain']}: {each['says']}"
+    if not found["tried"]:
+        yield "    none was found"
+    if found["others"]:
+        yield f"    … {found['others']}"
 
 
 def _gap(plan: Row) -> str:

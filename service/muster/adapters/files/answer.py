@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypedDict
 
+from muster.domain.alternatives import AlternativesView
+
 VERSION: Literal[1] = 1
 """It is raised when a field is removed or changes its meaning. Fields may be added without that."""
 
@@ -100,6 +102,7 @@ class Gang(TypedDict):
     message: str
     timings_ms: dict[str, float]
     decided: NotRequired[list[Decided] | None]
+    alternatives: NotRequired[AlternativesView | None]
 
 
 class Summary(TypedDict):

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from muster.adapters.files.answer import VERSION, Answer, Gang, Member, Objective, Summary
 from muster.adapters.files.answer import Decided as DecidedLevel
 from muster.adapters.files.decide import Decided, Outcome, Status
+from muster.domain.alternatives import AlternativesView
 from muster.domain.cause_json import cause_json
 from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.printable import printable
@@ -18,22 +19,32 @@ from muster.domain.sentences import relaxation_sentence
 
 
 def as_json(
-    decided: Decided, skipped: Mapping[str, int], notes: tuple[str, ...], explain: bool = False
+    decided: Decided,
+    skipped: Mapping[str, int],
+    notes: tuple[str, ...],
+    alternatives: Mapping[str, AlternativesView] | None = None,
 ) -> str:
-    """Return the whole answer, one field in each line; with `explain`, also how each level was decided."""
-    body = report(decided, skipped, notes, explain)
+    """Return the whole answer, one field in each line, as `report` makes it."""
+    body = report(decided, skipped, notes, alternatives)
     return json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def report(
-    decided: Decided, skipped: Mapping[str, int], notes: tuple[str, ...], explain: bool = False
+    decided: Decided,
+    skipped: Mapping[str, int],
+    notes: tuple[str, ...],
+    alternatives: Mapping[str, AlternativesView] | None = None,
 ) -> Answer:
-    """Return the answer as data, as docs/place.md describes it."""
+    """Return the answer as data, as docs/place.md describes it.
+
+    With `alternatives`, by the gangs' keys, it also says how each level was decided.
+    """
     counts = Counter(outcome.status for outcome in decided.outcomes)
     gangs = [_gang(outcome) for outcome in decided.outcomes]
-    if explain:
+    if alternatives is not None:
         for gang, outcome in zip(gangs, decided.outcomes, strict=True):
             gang["decided"] = _explained(outcome.placed)
+            gang["alternatives"] = alternatives.get(outcome.group.gang.key) if outcome.placed else None
     return {
         "version": VERSION,
         "kind": "place",

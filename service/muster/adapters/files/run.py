@@ -6,7 +6,7 @@ import asyncio
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, TextIO
@@ -14,13 +14,14 @@ from typing import BinaryIO, TextIO
 from muster.adapters.files import report, sources
 from muster.adapters.files.capture import Captured, capture, written
 from muster.adapters.files.cluster import cluster_of
-from muster.adapters.files.decide import Decided, decide
+from muster.adapters.files.decide import Decided, Place, decide
 from muster.adapters.files.notes import nothing_pending
 from muster.adapters.files.problems import BadInput
 from muster.adapters.kube.client import KubeClient
 from muster.dialects.settings import Settings
+from muster.domain.alternatives import AS_DECIDED, AlternativesView, Question, view
 from muster.domain.causes.not_planned import PlannerDefect
-from muster.domain.decision import Decision, Unplaceable
+from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.printable import printable
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
@@ -28,8 +29,16 @@ from muster.placement.limits import Limits, Timings
 
 ALL_PLACED, NOT_ALL_PLACED, BAD_INPUT, NOTHING_PENDING, DEFECT = 0, 3, 2, 4, 5
 NOTES_SHOWN = 20
+MOST_WITH_ALTERNATIVES = 16
+"""Gangs of one input for which --explain computes alternatives: the first ones that are placed."""
+ALTERNATIVES_TIME = 0.1
+"""Deterministic time for each alternative."""
 PIPED_WIDTH = 100
 """The columns of the output if there is no terminal: enough for the drawings."""
+
+
+Asked = tuple[Snapshot, Question]
+"""The cluster as a gang found it, and the gang with its places."""
 
 
 def place_files(
@@ -52,10 +61,12 @@ def place_files(
     except BadInput as problem:
         stderr.writelines(f"{line}\n" for line in problem.lines)
         return BAD_INPUT
+    asked: dict[str, Asked] = {}
+    plan = planner(time_limit_s)
     decided = decide(
         cluster.nodes,
         cluster.pods,
-        planner(time_limit_s),
+        _keeping(plan, asked) if explain else plan,
         time.perf_counter,
         cluster.pod_groups,
         cluster.policies,
@@ -68,7 +79,8 @@ def place_files(
         notes += (f"skipped {total} {'object' if total == 1 else 'objects'} of kinds not read here: {kinds}",)
     if not decided.outcomes:
         notes = (nothing_pending(settings), *notes)
-    _print(decided, output, stdout, cluster.skipped, notes, explain)
+    alternatives = _alternatives(asked) if explain else None
+    _print(decided, output, stdout, cluster.skipped, notes, alternatives)
     for note in notes[:NOTES_SHOWN]:
         stderr.write(f"note: {printable(note)}\n")
     if len(notes) > NOTES_SHOWN:
@@ -80,9 +92,7 @@ def place_files(
     return ALL_PLACED if decided.all_placed else NOT_ALL_PLACED
 
 
-def planner(
-    time_limit_s: float | None, deterministic_time: float = Limits().deterministic_time
-) -> Callable[[Snapshot, Request, Timings], Decision]:
+def planner(time_limit_s: float | None, deterministic_time: float = Limits().deterministic_time) -> Place:
     """Return `place` with a wall-clock guard for each gang, if a limit is given. A defect is a cause of its
     gang.
 
@@ -103,16 +113,40 @@ def planner(
     return plan
 
 
+def _keeping(plan: Place, asked: dict[str, Asked]) -> Place:
+    """Return the planner. It keeps the questions about the first gangs that it places, by their keys."""
+
+    def planned(snapshot: Snapshot, request: Request, timings: Timings) -> Decision:
+        decision = plan(snapshot, request, timings)
+        key = request.gang.key
+        if isinstance(decision, Placed) and (key in asked or len(asked) < MOST_WITH_ALTERNATIVES):
+            asked[key] = (snapshot, Question(request, decision.members))
+        return decision
+
+    return planned
+
+
+def _alternatives(asked: Mapping[str, Asked]) -> dict[str, AlternativesView]:
+    """Return where else these gangs could go. Results repeat exactly: no wall clock bounds them."""
+    from muster.placement.alternatives import alternatives
+
+    limits = Limits(ALTERNATIVES_TIME)
+    return {
+        key: view(alternatives(snapshot, question, limits), AS_DECIDED)
+        for key, (snapshot, question) in asked.items()
+    }
+
+
 def _print(
     decided: Decided,
     output: str,
     stdout: TextIO,
     skipped: dict[str, int],
     notes: tuple[str, ...],
-    explain: bool,
+    alternatives: Mapping[str, AlternativesView] | None,
 ) -> None:
     if output == "json":
-        stdout.write(report.as_json(decided, skipped, notes, explain))
+        stdout.write(report.as_json(decided, skipped, notes, alternatives))
     elif output == "svg":
         from muster.adapters.files import svg
 

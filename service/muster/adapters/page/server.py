@@ -10,13 +10,14 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from ipaddress import ip_address
 from pathlib import Path
 
+import msgspec
 import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -84,13 +85,20 @@ class Limits:
 class PageServer:
     """Serves the page. `access` is None if no tokens are needed.
 
+    `alternatives` returns where else a gang could have gone, by its key. It bounds by itself how many ask.
     The address is written next to `socket`, if one is named.
     """
 
     def __init__(
-        self, board: Board, access: Access | None, limits: Limits, socket: Path | None = None
+        self,
+        board: Board,
+        access: Access | None,
+        limits: Limits,
+        alternatives: Callable[[str], Awaitable[object]],
+        socket: Path | None = None,
     ) -> None:
         self._board, self._access, self._limits = board, access, limits
+        self._alternatives = alternatives
         self._files = dict(_static())
         self._runner: web.AppRunner | None = None
         self._listening: asyncio.Server | None = None
@@ -120,7 +128,9 @@ class PageServer:
         app = web.Application(middlewares=[self._answer])
         app.on_response_prepare.append(_add_headers)
         app.add_routes([web.get("/api/state", self._on_state), web.get("/api/events", self._on_events)])
-        app.add_routes([web.get("/api/gang", self._on_gang), web.get("/{name:.*}", self._on_file)])
+        app.add_routes([web.get("/api/gang", self._on_gang)])
+        app.add_routes([web.get("/api/alternatives", self._on_alternatives)])
+        app.add_routes([web.get("/{name:.*}", self._on_file)])
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -187,6 +197,12 @@ class PageServer:
             body = await self._board.detail(request.query.get("key", "")[:MOST_KEY])
         if body is None:
             raise web.HTTPNotFound(text="There is no such gang now.\n")
+        return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
+
+    async def _on_alternatives(self, request: web.Request) -> web.Response:
+        """Answer where else a gang could have gone. It takes no turn of the others: it may take seconds."""
+        await self._check(request)
+        body = msgspec.json.encode(await self._alternatives(request.query.get("key", "")[:MOST_KEY]))
         return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
 
     async def _on_events(self, request: web.Request) -> web.StreamResponse:

@@ -19,13 +19,13 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from muster.adapters.solver import wire
 from muster.adapters.solver.messages import Answer, Ask, Failed, OutOfMemory, Ready
 from muster.adapters.solver.replica import Replica
+from muster.domain.alternatives import Alternatives
 from muster.domain.decision import Decision
-from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.limits import Limits, Timings
 
@@ -46,10 +46,10 @@ _TRIM_MIB = 64
 
 
 class Place(Protocol):
-    """`placement.place.place`."""
+    """`placement.place.place`, or `placement.alternatives.alternatives`."""
 
-    def __call__(self, snapshot: Snapshot, request: Request, limits: Limits) -> Decision:
-        """Decide one gang within the limits."""
+    def __call__(self, snapshot: Snapshot, request: Any, limits: Limits) -> Decision | Alternatives:
+        """Answer about one gang within the limits."""
 
 
 def main(fd: int, parent: int, place: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from muster.adapters.solver.replica import Difference
+from muster.domain.alternatives import Alternatives, Question
 from muster.domain.decision import Decision
 from muster.domain.request import Request
 from muster.placement.limits import Stretch
@@ -18,12 +19,15 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Decide about one gang. `until`: when its wall clock is spent, on the monotonic clock, which is the same
-    in all processes. `memory_bytes`: how much more memory the process may use meanwhile. `slice_s`: when its
-    processor time is spent, from the beginning of the decision."""
+    """Decide about one gang, or find its alternatives.
+
+    `until`: when its wall clock is spent, on the monotonic clock, which is the same in all processes.
+    `memory_bytes`: how much more memory the process may use meanwhile. `slice_s`: when its processor time is
+    spent, from the beginning of the decision.
+    """
 
     difference: Difference
-    request: Request
+    request: Request | Question
     excluded: Mapping[tuple[str, str], str]
     deterministic_time: float
     until: float
@@ -38,7 +42,7 @@ class Answer:
     spent on, on the monotonic clock. `ends`: the process ends now, because it has grown too much over many
     decisions."""
 
-    decision: Decision
+    decision: Decision | Alternatives
     processor_s: float
     stretches: dict[str, Stretch] = field(default_factory=dict)
     ends: bool = False

@@ -25,9 +25,11 @@ import structlog
 from muster.adapters.solver import wire
 from muster.adapters.solver.messages import Answer, Ask, Failed, OutOfMemory, Ready
 from muster.adapters.solver.replica import Sent
+from muster.domain.alternatives import Alternatives
 from muster.domain.causes.not_planned import TookTooLong, TookTooMuchMemory
 from muster.domain.decision import Decision, Unplaceable
 from muster.gangs.messages.instructions import Solve
+from muster.gangs.reporting.places import AskAlternatives
 from muster.placement.limits import MOST_ROLES, Stretch
 
 PLACE = "muster.placement.place:place"
@@ -72,13 +74,15 @@ class Closed(Exception):
 class Bounds:
     """`deterministic_time` and `most_roles` as in `placement.limits.Limits`; `memory_mib` is what
     one decision may use beyond what the process holds before it. `niceness`: of the process, as nice(2).
-    `slice_s`: seconds of processor time for one decision, which a busy machine does not shorten."""
+    `slice_s`: seconds of processor time for one decision, which a busy machine does not shorten. `spare`:
+    whether another process waits for the end of one that decides for long."""
 
     deterministic_time: float = 0.5
     memory_mib: int = 1024
     most_roles: int = MOST_ROLES
     niceness: int = 0
     slice_s: float = math.inf
+    spare: bool = True
 
 
 class _Child:
@@ -188,8 +192,16 @@ class PlannerProcess:
         self._ready()
 
     def __call__(self, solve: Solve, seconds_left: Callable[[], float]) -> Decision:
-        """Decide. Where the process reaches a limit it is ended, and the next one started at once. The time
-        limit counts from when there is a process that has loaded the planner.
+        """Decide, as `answer` does."""
+        decision = self.answer(solve, seconds_left)
+        assert not isinstance(decision, Alternatives), "that answers another question"
+        return decision
+
+    def answer(
+        self, solve: Solve | AskAlternatives, seconds_left: Callable[[], float]
+    ) -> Decision | Alternatives:
+        """Answer with what `place` returns. Where the process reaches a limit it is ended, and the next one
+        started at once. The time limit counts from when there is a process that has loaded the planner.
 
         Raises:
             CantStart: there is no process, and none can be started.
@@ -203,7 +215,7 @@ class PlannerProcess:
                 raise Closed from end
             raise
 
-    def _decided(self, solve: Solve, limit_s: float) -> Decision:
+    def _decided(self, solve: Solve | AskAlternatives, limit_s: float) -> Decision | Alternatives:
         self._interrupted, self.processor_s, self.stretches = False, None, {}
         asked = time.monotonic()
         child = self._ready()
@@ -309,7 +321,7 @@ class PlannerProcess:
             child, self._child = self._child, None
         return child.reap(grace_s) if child is not None else 0
 
-    def _replace(self, why: str, solve: Solve, grace_s: float = 0.0) -> int:
+    def _replace(self, why: str, solve: Solve | AskAlternatives, grace_s: float = 0.0) -> int:
         """End the process and start the next one, which loads the planner while others wait."""
         ended = self._end(grace_s)
         gang = str(solve.request.gang)
@@ -323,14 +335,15 @@ class PlannerProcess:
         """Start one more process, if a decision has taken long: it may have to be ended, and others after it.
         Not while the first one starts, which gangs wait for."""
         with self._lock, contextlib.suppress(CantStart):
-            if self._wants_spare and not self._closed and self._spare is None:
+            wanted = self._wants_spare and self._bounds.spare and self._spare is None
+            if wanted and not self._closed:
                 self._spare = self._new()
 
-    def _out_of_memory(self, solve: Solve) -> Decision:
+    def _out_of_memory(self, solve: Solve | AskAlternatives) -> Decision:
         self._replace("took too much memory", solve)
         return Unplaceable(solve.request.gang, (TookTooMuchMemory(self._bounds.memory_mib),))
 
-    def _died(self, solve: Solve, limit_s: float, end: Exception) -> Decision:
+    def _died(self, solve: Solve | AskAlternatives, limit_s: float, end: Exception) -> Decision:
         """Return why there is no answer: too little memory, an end by the kernel, or a defect."""
         if self._closed:
             raise Closed from end

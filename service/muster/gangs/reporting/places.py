@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from muster.domain.alternatives import Question
 from muster.domain.node import Usage
+from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity.ledger import Ledger, holds_gpus
 from muster.gangs.record.gang import Gang, GangView
 
@@ -55,6 +57,16 @@ class GangDetails:
     places: tuple[Taken, ...]
     without_place: int
     refused: tuple[Refused, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskAlternatives:
+    """What a planner is asked: the cluster without the gang, and the gang with all its places."""
+
+    gang: str
+    snapshot: Snapshot
+    request: Question
+    excluded: Mapping[tuple[str, str], str]
 
 
 def taken(

@@ -13,6 +13,7 @@ import {CLOSED_MARK, FIRST_GANG, FREE, OTHERS, SHARED, UNHEALTHY, UNKNOWN, count
 const BACKOFF_MS = [500, 15000];
 const HIDDEN_MS = 60000;   // a hidden page lets its connection go after this
 const DETAIL_MS = 5000;
+const ALTERNATIVES_MS = 15000;
 const PRESS_MS = 5000;   // a press whose end is not told ends after this
 
 const store = new Store();
@@ -24,7 +25,7 @@ const painter = new Painter(store, byId('canvas'), byId('scroller'), byId('space
 const list = new List(byId('list'), store, {onOpen: open});
 const grid = new Grid(byId('grid'), store, painter, {nameOf, onFocus: inspect, onSelect: select});
 painter.onMove = later(() => grid.render(), 120);
-let opened = '', said = null, stop = new AbortController(), attempt = 0;
+let opened = '', said = null, others = null, stop = new AbortController(), attempt = 0;
 let wake = () => {};
 const woken = ms => new Promise(done => { wake = done; if (ms) setTimeout(done, ms); });
 let pressed = 0;
@@ -161,17 +162,18 @@ function select(number) {
 }
 
 async function open(key) {
-  opened = key; said = null;
+  opened = key; said = null; others = null;
   history.replaceState(null, '', `#gang=${encodeURIComponent(key)}`);
   list.selected = key;
   refreshSelection();
   await refreshDetail();
+  askAlternatives();
   if (opened === key) byId('detail').querySelector('h2')?.focus({preventScroll: true});
 }
 
 function close() {
   const key = opened;
-  opened = ''; said = null; list.selected = '';
+  opened = ''; said = null; others = null; list.selected = '';
   history.replaceState(null, '', location.pathname + location.search);
   byId('detail').hidden = true;
   byId('gangs').hidden = false;
@@ -201,6 +203,28 @@ async function refreshDetail() {
   }
 }
 
+// Asked once for each gang that is opened, and by the button: it takes the service up to some seconds.
+async function askAlternatives() {
+  const key = opened;
+  if (!said?.nodes.length) return;
+  let answer;
+  try {
+    answer = await service.alternatives(key, AbortSignal.timeout(ALTERNATIVES_MS));
+  } catch {
+    answer = {why_not: 'The service does not answer.'};
+  }
+  if (key !== opened) return;
+  others = answer;
+  redraw(drawDetail);
+}
+
+function askAgain() {
+  if (!others) return;   // it is under way
+  others = null;
+  drawDetail();
+  askAlternatives();
+}
+
 // Whether text of the gang is selected: it would no longer be after it is drawn again.
 function isCopied() {
   const selection = getSelection();
@@ -210,7 +234,7 @@ function isCopied() {
 function drawDetail() {
   if (!said || !opened) return;
   const row = store.ordered().find(each => each.key === opened);
-  showDetail(detail({said, row, number: store.numbers.get(opened), dark: painter.colours.dark, now: store.now(), onBack: close}));
+  showDetail(detail({said, row, number: store.numbers.get(opened), dark: painter.colours.dark, now: store.now(), others, onBack: close, onAgain: askAgain}));
 }
 
 function showDetail(parts) {

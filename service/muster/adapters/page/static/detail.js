@@ -8,7 +8,7 @@ const FAST = /^(NV\d+|XGMI)$/;
 const clock = seconds => new Date(seconds * 1000).toLocaleTimeString([], {hour: '2-digit', minute: '2-digit', second: '2-digit', hourCycle: 'h23'});
 const speed = number => `${+number.toFixed(1)} GB/s`;
 
-export function detail({said, row, number, dark, now, onBack}) {
+export function detail({said, row, number, dark, now, others, onBack, onAgain}) {
   const gang = said.gang;
   const parts = [
     element('button', {class: 'quiet', type: 'button', text: '← All gangs', on: {click: onBack}}),
@@ -17,6 +17,7 @@ export function detail({said, row, number, dark, now, onBack}) {
     ...blocks(gang),
     ...place(said),
     ...plan(said),
+    ...alternatives(said, others, onAgain),
     ...refused(said),
     ...timeline(said, now),
   ];
@@ -122,6 +123,28 @@ function plan(said) {
     element('h3', {text: 'How it was decided'}), ...lines,
     element('details', {children: [element('summary', {text: 'Values of the objective, level by level'}), element('table', {children: levels})]}),
     steps.length ? element('details', {children: [element('summary', {text: 'Methods: which one decided, and which declined'}), element('table', {children: steps})]}) : null,
+  ];
+}
+
+function alternatives(said, others, onAgain) {
+  if (!said.nodes.length) return [];
+  return [element('h3', {id: 'alternatives', text: 'Alternatives'}), ...compared(others), element('button', {
+    class: 'quiet', type: 'button', text: 'Compute alternatives again', on: {click: onAgain},
+  })];
+}
+
+function compared(others) {
+  if (!others) return [element('p', {class: 'note', text: 'The service computes them…'})];
+  if (others.why_not) return [element('p', {class: 'say', text: `Not known. ${others.why_not}`})];
+  const rows = others.tried.map(each => element('tr', {children: [
+    element('th', {scope: 'row', text: each.domain}), element('td', {text: each.says}),
+  ]}));
+  const head = ['Place', `Compared with ${others.domain}`].map(text => element('th', {scope: 'col', text}));
+  return [
+    rows.length ? element('table', {'aria-labelledby': 'alternatives', children: [
+      element('thead', {children: [element('tr', {children: head})]}), element('tbody', {children: rows}),
+    ]}) : element('p', {class: 'say', text: 'None was found.'}),
+    element('p', {class: 'note', text: `${others.note} The best comes first.${others.others ? ` And ${others.others}.` : ''}`}),
   ];
 }
 

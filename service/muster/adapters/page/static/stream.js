@@ -31,6 +31,8 @@ export async function state(signal) {
 
 export const gang = async (key, signal) => (await ask(`api/gang?key=${encodeURIComponent(key)}`, {signal})).json();
 
+export const alternatives = async (key, signal) => (await ask(`api/alternatives?key=${encodeURIComponent(key)}`, {signal})).json();
+
 // Split a stream of text into events. `push` returns the events that are complete.
 export class Parser {
   constructor() { this.rest = ''; }

@@ -1,0 +1,164 @@
+"""Answer where else a gang could have gone, next to the event loop and never on the way of a decision.
+
+A process of its own answers, at the lowest priority. It starts with the first question and ends when none
+comes for some time. However many ask, one question is answered at a time, few wait, and the process gets a
+small share of one core. Two kinds of askers, with and without a token, do not take each other's share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
+from typing import Protocol
+
+import structlog
+
+from muster.adapters.solver.process import Bounds, CantStart, Closed, Defect, PlannerProcess
+from muster.domain.alternatives import Alternatives, AlternativesView, not_known, view
+from muster.domain.decision import Decision
+from muster.gangs.reporting.places import AskAlternatives
+
+PLACE = "muster.placement.alternatives:alternatives"
+LIMIT_S = 2.0
+"""For the alternatives of one gang."""
+DETERMINISTIC_TIME = 0.1
+"""The solver's time for one alternative, in its own measure: about seconds of a core."""
+NICENESS = 19
+MEMORY_MIB = 512
+SHARE = 0.1
+"""Of one core, over time."""
+BURST_S = 10.0
+"""Seconds of a core that may be used at once."""
+WAITING = 4
+"""Questions of one kind of askers that wait. The next ones are refused."""
+KEPT = 64
+KEPT_S = 5.0
+"""Answers that are given again, and how long: people look at one gang in several windows."""
+IDLE_S = 60.0
+"""After so long without a question the process ends."""
+
+BUSY = "Too many ask for alternatives now. Ask again in some seconds."
+NOT_FOUND = "They could not be computed. The log of the service says why."
+TOO_LONG = "They could not be computed in time."
+
+log = structlog.get_logger(__name__)
+
+
+class Asker(Enum):
+    """Who asks: the page, or clients of /explain, which needs no token."""
+
+    PAGE = "page"
+    EXPLAIN = "explain"
+
+
+class Answers(Protocol):
+    """`PlannerProcess`, as far as it is used here."""
+
+    def answer(self, solve: AskAlternatives, seconds_left: Callable[[], float]) -> Decision | Alternatives:
+        """Find the alternatives."""
+
+    def close(self) -> None:
+        """End the process."""
+
+
+class _Share:
+    """What one kind of askers may use: seconds of a core that come back slowly, and places to wait in."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock, self._left, self._seen = clock, BURST_S, clock()
+        self.waiting = 0
+
+    @property
+    def is_used_up(self) -> bool:
+        now = self._clock()
+        self._left, self._seen = min(BURST_S, self._left + SHARE * (now - self._seen)), now
+        return self._left <= 0 or self.waiting >= WAITING
+
+    def spend(self, seconds: float) -> None:
+        self._left -= seconds
+
+
+def _process() -> Answers:
+    return PlannerProcess(Bounds(DETERMINISTIC_TIME, MEMORY_MIB, niceness=NICENESS, spare=False), PLACE)
+
+
+class AlternativesAnswerer:
+    """`ask` returns what to ask about a gang, by its key, or why there is nothing to ask."""
+
+    def __init__(
+        self,
+        ask: Callable[[str], AskAlternatives | str],
+        start: Callable[[], Answers] = _process,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ask, self._start, self._clock = ask, start, clock
+        self._process: Answers | None = None
+        self._one_at_a_time = asyncio.Lock()
+        self._shares = {asker: _Share(clock) for asker in Asker}
+        self._kept: OrderedDict[str, tuple[float, AlternativesView]] = OrderedDict()
+        self._idle: asyncio.TimerHandle | None = None
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="alternatives")
+
+    async def of(self, key: str, asker: Asker) -> AlternativesView:
+        """Return the alternatives of a gang, or why they are not known."""
+        share = self._shares[asker]
+        if (kept := self._again(key)) is not None:
+            return kept
+        if share.is_used_up:
+            return not_known(BUSY)
+        share.waiting += 1
+        try:
+            async with self._one_at_a_time:
+                return self._again(key) or await self._answer(key, share)
+        finally:
+            share.waiting -= 1
+
+    def close(self) -> None:
+        """End the process."""
+        if self._idle is not None:
+            self._idle.cancel()
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
+
+    def _again(self, key: str) -> AlternativesView | None:
+        at, found = self._kept.get(key, (0.0, None))
+        return found if found is not None and self._clock() < at + KEPT_S else None
+
+    async def _answer(self, key: str, share: _Share) -> AlternativesView:
+        asked = self._ask(key)
+        if isinstance(asked, str):
+            return not_known(asked)
+        if self._idle is not None:
+            self._idle.cancel()
+        self._process = self._process or self._start()
+        began = self._clock()
+        answering = asyncio.get_running_loop().run_in_executor(
+            self._thread, self._found, self._process, asked
+        )
+        try:
+            found = await asyncio.shield(answering)
+        finally:
+            # Its time counts although the one who asked may have gone. The lock is kept until then.
+            await asyncio.wait([answering])
+            share.spend(self._clock() - began)
+            self._idle = asyncio.get_running_loop().call_later(IDLE_S, self.close)
+        self._kept[key] = (self._clock(), found)
+        self._kept.move_to_end(key)
+        if len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        return found
+
+    def _found(self, process: Answers, asked: AskAlternatives) -> AlternativesView:
+        """Wait for the process, in a thread."""
+        until = time.monotonic() + LIMIT_S
+        try:
+            answer = process.answer(asked, lambda: until - time.monotonic())
+        except (CantStart, Defect, Closed) as problem:
+            log.warning("no alternatives", gang=asked.gang, why=str(problem))
+            return not_known(NOT_FOUND)
+        return view(answer) if isinstance(answer, Alternatives) else not_known(TOO_LONG)

@@ -1,0 +1,54 @@
+"""Ask where else a gang could have gone: its request and the cluster, both as if it had no place yet.
+
+Nothing here changes a gang. People ask it, and no decision waits for the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from muster.domain.alternatives import Question
+from muster.domain.decision import MemberPlacement
+from muster.domain.node import Usage
+from muster.domain.request import Request
+from muster.domain.topology import bits
+from muster.gangs.capacity import requests
+from muster.gangs.lifecycle.state import State
+from muster.gangs.record.gang import Gang
+from muster.gangs.reporting.places import AskAlternatives
+from muster.gangs.reservations.backfill import hidden_by
+
+NO_PLACE = "The gang has no place now."
+UNINDEXED = "It is not known which GPUs its pods have."
+NODE_GONE = "A node of the gang is gone."
+
+
+def ask(state: State, gang: Gang) -> AskAlternatives | str:
+    """Return what to ask a planner, or a sentence that says why there is nothing to ask."""
+    places = {pod.uid: usage for pod in gang.group.members if (usage := state.ledger.usage(pod.uid))}
+    if not places:
+        return NO_PLACE
+    if any(usage.unindexed_gpus for usage in places.values()):
+        return UNINDEXED
+    if any(usage.node not in state.ledger.nodes for usage in places.values()):
+        return NODE_GONE
+    unplaced = tuple(replace(pod, node="") for pod in gang.group.members if pod.uid in places)
+    group = replace(gang.group, bound=(), unbound=unplaced)
+    request = requests.request(group, state.ledger, state.roster.policies)
+    request = state.in_tree.refine(gang.key, request)
+    excluded = state.excluded(gang, request.roles, {pod.uid: pod for pod in unplaced})
+    snapshot = state.ledger.without(places.keys())
+    reservation = state.backfill_reservation
+    if reservation is not None and reservation.hides_from(gang):
+        snapshot = hidden_by(reservation, snapshot)
+    return AskAlternatives(gang.key, snapshot, Question(request, tuple(_members(request, places))), excluded)
+
+
+def _members(request: Request, places: Mapping[str, Usage]) -> Iterator[MemberPlacement]:
+    """Yield where the members are, role by role."""
+    for role in request.roles:
+        for member in role.members:
+            usage = places[member.uid]
+            gpus = tuple(bits(usage.gpus))
+            yield MemberPlacement(member.uid, member.name, role.name, usage.node, gpus, usage.units)

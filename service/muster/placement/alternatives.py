@@ -1,0 +1,264 @@
+"""Find out where else a gang could have gone, domain by domain, and compare each place with its own.
+
+This is asked for by people and never by a decision. Each domain is decided by `place`, with the gang's
+request restricted to the nodes of the domain. The gang's own place and each other one are counted by the same
+code on the same snapshot. The snapshot is one without the gang.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from muster.domain.alternatives import Alternative, Alternatives, Question, Than, Value, domains_of
+from muster.domain.causes.not_planned import Ended, NotDecided, TooManyRoles
+from muster.domain.decision import Decision, MemberPlacement, Objective, Placed
+from muster.domain.request import Request, Scope, SelectorTerm
+from muster.domain.snapshot import Snapshot
+from muster.placement.cluster.candidates import NODE_NAME, admits
+from muster.placement.cluster.columns import Bools, Columns, Ints, columns
+from muster.placement.evaluate import objective, unknown_links
+from muster.placement.gpus.costs import Cost, costs_of
+from muster.placement.limits import Limits, asks_gpus
+from muster.placement.place import PlacementDefect, place
+
+MOST = 8
+"""Alternatives that are computed for one gang."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """One level of a plan: its name, a cost to compare (less is better), and its value."""
+
+    level: str
+    cost: float
+    value: Value
+
+
+def alternatives(snapshot: Snapshot, question: Question, limits: Limits | None = None) -> Alternatives:
+    """Return the alternatives of the gang's place: at most `MOST`, the best first.
+
+    `snapshot` is without the gang. The gang's own domain is tried first, and kept if something better has
+    come free there. The best place outside of it is next. Then come the domains with just enough free GPUs,
+    then those with too few.
+    """
+    limits = limits or Limits()
+    view = columns(snapshot)
+    own = sorted({view.row[each.node] for each in question.members})
+    places = _Places.of(view, question, own, limits)
+    here = _worth(question.request, question.members, view)
+    found: dict[tuple[int, ...], tuple[list[float], Alternative]] = {}
+    late = False
+    for part in places.to_try():
+        late = limits.seconds_left is not None and limits.seconds_left() <= 0
+        if late or len(found) == MOST:
+            break
+        if part is not None and (part,) in found:
+            continue
+        decision = _placed_on(snapshot, question.request, places.rows(part), limits)
+        members = decision.members if isinstance(decision, Placed) else ()
+        touched = places.touched(members) if part is None else (part,)
+        if decision is not None and touched:
+            about = _About(places.name(touched), *places.free_on(touched), _is_proven(decision))
+            worth = _worth(question.request, members, view) if members else []
+            compared = _compared(about, here, worth)
+            if set(touched) != places.chosen or compared[1].than is Than.BETTER:
+                found[touched] = compared
+    tried = tuple(alternative for _, alternative in sorted(found.values(), key=lambda each: each[0]))
+    left_out = sum((part,) not in found for part in places.others)
+    return Alternatives(question.gang, places.own, places.scope, tried, left_out, places.shut, late)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The domains of the narrowest scope that holds the whole gang. Without one, of the widest scope."""
+
+    view: Columns
+    scope: str
+    part: Ints
+    """[row] The domain of each node; a node without one is a domain of its own."""
+    chosen: frozenset[int]
+    """The domains that the gang is in: one, unless no scope holds it."""
+    open: Bools
+    """[row] Whether the node admits some members."""
+    free: Ints
+    """[row] Free GPUs, or free processor time if the gang asks for no GPU; 0 where the node is shut."""
+    asked: int
+
+    @classmethod
+    def of(cls, view: Columns, question: Question, own: Sequence[int], limits: Limits) -> _Places:
+        request, topology = question.request, view.topology
+        scope = _scope(view, own)
+        part = topology.index_or_own(scope)
+        roles = [role for role in request.roles if role.members]
+        admitted = np.logical_or.reduce([admits(view, role, limits.excluded) for role in roles])
+        if asks_gpus(request):
+            free, each = (
+                view.free_count,
+                [role.gpus or (role.slice.gpus if role.slice else 0) for role in roles],
+            )
+        else:
+            free, each = view.cpu, [role.resources.cpu_milli for role in roles]
+        asked = sum(amount * len(role.members) for amount, role in zip(each, roles, strict=True))
+        chosen = frozenset(int(part[row]) for row in own)
+        return cls(view, scope, part, chosen, admitted, np.where(admitted, free, 0), asked)
+
+    @property
+    def own(self) -> str:
+        return self.name(sorted(self.chosen))
+
+    @property
+    def others(self) -> list[int]:
+        """The other domains with a node that admits the gang."""
+        return sorted(set(self.part[self.open].tolist()) - self.chosen)
+
+    @property
+    def shut(self) -> int:
+        """How many other domains have no node that admits the gang."""
+        return len(set(self.part.tolist()) - set(self.part[self.open].tolist()) - self.chosen)
+
+    def to_try(self) -> Iterator[int | None]:
+        """Yield the domains in the order in which they are tried; None is all that the gang is not in.
+
+        Its own domain comes first: something better may have come free there. A gang in several domains is
+        compared with each of these too.
+        """
+        several = sorted(self.chosen)
+        if len(several) == 1:
+            yield several.pop()
+        if self.others:
+            yield None
+        free = np.bincount(self.part, weights=self.free).tolist()
+        yield from sorted([*self.others, *several], key=lambda part: self._nearness(free[part], part))
+
+    def _nearness(self, free: float, part: int) -> tuple[bool, float, int]:
+        short = free < self.asked
+        return short, -free if short else free, part
+
+    def rows(self, part: int | None) -> Ints:
+        """Return the rows of a domain; None stands for all domains that the gang is not in."""
+        inside = ~np.isin(self.part, list(self.chosen)) if part is None else self.part == part
+        return np.flatnonzero(inside & self.open)
+
+    def touched(self, members: Sequence[MemberPlacement]) -> tuple[int, ...]:
+        return tuple(sorted({int(self.part[self.view.row[each.node]]) for each in members}))
+
+    def free_on(self, parts: Sequence[int]) -> tuple[int, int]:
+        """Return the free GPUs of these domains, on nodes that admit the gang, and the most on one node."""
+        free = self.view.free_count[np.isin(self.part, parts) & self.open]
+        return int(free.sum()), int(free.max(initial=0))
+
+    def name(self, parts: Sequence[int]) -> str:
+        names = self.view.topology.domains(self.scope).names
+        if all(part < len(names) for part in parts):
+            return domains_of(self.scope, [names[part] for part in parts])
+        nodes = [self.view.names[int(np.flatnonzero(self.part == part)[0])] for part in parts]
+        return domains_of(Scope.NODE.value, nodes)
+
+
+def _scope(view: Columns, own: Sequence[int]) -> str:
+    """Return the narrowest scope, the node or wider, that has all these rows in one domain.
+
+    Return the widest scope if none does.
+    """
+    if len(own) == 1:
+        return Scope.NODE.value
+    scopes = (*view.topology.scopes, Scope.NVLINK_DOMAIN.value)[::-1]
+    for scope in scopes:
+        parts = {int(view.topology.index(scope)[row]) for row in own}
+        if len(parts) == 1 and min(parts) >= 0:
+            return scope
+    return next(iter(view.topology.scopes), Scope.NODE.value)
+
+
+def _placed_on(snapshot: Snapshot, request: Request, rows: Ints, limits: Limits) -> Decision | None:
+    """Decide on these nodes alone, with as many members as fit. None: a defect, and nothing is known."""
+    names = columns(snapshot).names
+    only = SelectorTerm(NODE_NAME, "In", tuple(names[row] for row in rows.tolist()))
+    roles = tuple(
+        replace(role, rules=replace(role.rules, required=(*role.rules.required, only)))
+        for role in request.roles
+    )
+    try:
+        return place(snapshot, replace(request, roles=roles, min_member=1, quorum=None), limits)
+    except PlacementDefect:
+        return None
+
+
+def _is_proven(decision: Decision) -> bool:
+    if isinstance(decision, Placed):
+        return decision.optimal
+    return not any(isinstance(cause, Ended | NotDecided | TooManyRoles) for cause in decision.causes)
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    """What is known of an alternative besides its plan."""
+
+    domain: str
+    free_gpus: int
+    most_on_a_node: int
+    proven: bool
+
+
+def _compared(about: _About, here: list[Worth], there: list[Worth]) -> tuple[list[float], Alternative]:
+    """Return an alternative, and what orders it among the others: the costs of its levels."""
+    order = [each.cost for each in there] or [math.inf]
+    fit, of = (int(-worth[0].cost) if worth else 0 for worth in (there, here))
+    level, than = "", Than.EQUAL
+    value: Value = None
+    chosen: Value = None
+    if fit < of:
+        level, than, value, chosen = "members", Than.FEWER, fit, of
+    else:
+        pairs = zip(here, there, strict=True)
+        differ = next(((own, other) for own, other in pairs if own.cost != other.cost), None)
+        if differ is not None:
+            own, other = differ
+            than = Than.WORSE if other.cost > own.cost else Than.BETTER
+            level, value, chosen = own.level, other.value, own.value
+    free = (about.free_gpus, about.most_on_a_node)
+    return order, Alternative(about.domain, fit, of, than, level, value, chosen, about.proven, *free)
+
+
+def _worth(request: Request, members: Sequence[MemberPlacement], view: Columns) -> list[Worth]:
+    """Return the levels of the objective, the most important first, as docs/objective.md orders them."""
+    value, _, _ = objective(request, members, view)
+    unknown = bool(unknown_links(request, members, view))
+    return list(_levels(request, members, value, unknown))
+
+
+def _levels(
+    request: Request, members: Sequence[MemberPlacement], value: Objective, unknown: bool
+) -> Iterator[Worth]:
+    yield Worth("members", -len(members), len(members))
+    preferred = request.preferred_scopes
+    yield Worth("preferred_scope", _at(value.preferred_reached, preferred), value.preferred_reached)
+    for (name, reached), asked in zip(value.role_preferences, request.role_preferences, strict=True):
+        yield Worth(f"preference of {name}", _at(reached, asked.scopes), reached)
+    crossed = dict(value.crossings)
+    domains = crossed.pop(Scope.NVLINK_DOMAIN.value, None)
+    for scope, parts in crossed.items():
+        yield Worth(f"crossings {scope}", parts, parts)
+    sliced = any(role.slice and role.members for role in request.roles)
+    costs = dict(value.costs)
+    for cost in costs_of(request.terms, sliced) or (Cost.NVLINK_DOMAINS,):
+        if cost is not Cost.NVLINK_DOMAINS:
+            yield Worth(cost.value, costs[cost.value], costs[cost.value])
+        elif domains is not None:
+            yield Worth(f"crossings {Scope.NVLINK_DOMAIN.value}", domains, domains)
+    weakest = value.weakest_link_gb_per_s
+    slowest = -weakest if weakest is not None else 0.0 if unknown else -math.inf
+    yield Worth("weakest_link", slowest, weakest)
+    yield Worth("ring", -value.ring_gb_per_s, value.ring_gb_per_s)
+    yield Worth("sockets", value.socket_distance, value.socket_distance)
+    yield Worth("damage", value.damage, value.damage)
+    yield Worth("best_fit", value.best_fit, value.best_fit)
+    yield Worth("preference_penalty", value.preference_penalty or 0, value.preference_penalty)
+
+
+def _at(reached: str | None, scopes: Sequence[str]) -> int:
+    return scopes.index(reached) if reached in scopes else len(scopes)

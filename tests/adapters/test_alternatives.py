@@ -1,0 +1,196 @@
+"""However many ask for alternatives, one question is answered at a time, and no decision waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from muster.adapters import alternatives as module
+from muster.adapters.alternatives import AlternativesAnswerer, Asker
+from muster.adapters.solver.process import Defect
+from muster.domain.alternatives import Alternatives, Question
+from muster.domain.causes.not_planned import TookTooLong
+from muster.domain.decision import Decision, Unplaceable
+from muster.domain.request import GangId, Request
+from muster.domain.snapshot import Snapshot
+from muster.gangs.reporting.places import AskAlternatives
+from tests.gangs import world as gangs
+
+DEADLINE_S = 30.0
+GANG = GangId("ns", "ack", "g")
+
+
+def asking(key: str) -> AskAlternatives | str:
+    """Gangs whose key begins with "none" have no place."""
+    if key.startswith("none"):
+        return "The gang has no place now."
+    return AskAlternatives(key, Snapshot({}), Question(Request(GANG, (), 1), ()), {})
+
+
+class Process:
+    """Answers once it may go on."""
+
+    def __init__(self) -> None:
+        self.may_go_on = threading.Event()
+        self.began = threading.Event()
+        self.asked: list[str] = []
+        self.at_once = self.most_at_once = 0
+        self.closed = threading.Event()
+        self.answers: Callable[[], Decision | Alternatives] = lambda: Alternatives(
+            GANG, "rack r1", "rack", (), 3, 0, False
+        )
+
+    def answer(self, solve: AskAlternatives, _: Callable[[], float]) -> Decision | Alternatives:
+        self.asked.append(solve.gang)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        self.began.set()
+        assert self.may_go_on.wait(DEADLINE_S)
+        self.at_once -= 1
+        return self.answers()
+
+    def close(self) -> None:
+        self.closed.set()
+        self.may_go_on.set()
+
+
+class World:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.processes: list[Process] = []
+        self.holds = False
+        self.started = asyncio.Event()
+        self.answerer = AlternativesAnswerer(asking, self.start, lambda: self.now)
+
+    def start(self) -> Process:
+        process = Process()
+        if not self.holds:
+            process.may_go_on.set()
+        self.processes.append(process)
+        self.started.set()
+        return process
+
+    async def why_not(self, key: str, asker: Asker = Asker.PAGE) -> str:
+        async with asyncio.timeout(DEADLINE_S):
+            return (await self.answerer.of(key, asker))["why_not"]
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    world = World()
+    yield world
+    world.answerer.close()
+
+
+async def test_no_process_runs_before_the_first_question_and_a_gang_without_a_place_needs_none(
+    world: World,
+) -> None:
+    assert await world.why_not("none") == "The gang has no place now."
+    assert not world.processes
+    assert await world.why_not("a") == ""
+    assert await world.why_not("b") == ""
+    (process,) = world.processes
+    assert process.asked == ["a", "b"]
+
+
+async def test_one_question_is_answered_at_a_time_and_few_wait(world: World) -> None:
+    world.holds = True
+    asked = [asyncio.create_task(world.why_not(f"g{at}")) for at in range(3 * module.WAITING)]
+    refused = [asyncio.create_task(world.why_not(f"h{at}", Asker.EXPLAIN)) for at in range(2)]
+    await world.started.wait()
+    world.processes[0].may_go_on.set()
+    said = await asyncio.gather(*asked)
+    assert said.count("") == module.WAITING
+    assert said.count(module.BUSY) == 2 * module.WAITING
+    assert await asyncio.gather(*refused) == ["", ""], "the page's clients take no place of the others"
+    assert world.processes[0].most_at_once == 1
+
+
+async def test_those_who_ask_about_one_gang_at_once_get_one_answer(world: World) -> None:
+    said = await asyncio.gather(*(world.why_not("a") for _ in range(module.WAITING)))
+    assert set(said) == {""}
+    assert world.processes[0].asked == ["a"]
+    world.now += module.KEPT_S
+    await world.why_not("a")
+    assert world.processes[0].asked == ["a", "a"]
+
+
+async def test_answers_that_are_kept_are_bounded(world: World) -> None:
+    for at in range(2 * module.KEPT):
+        await world.why_not(f"g{at}")
+    assert len(world.answerer._kept) == module.KEPT
+
+
+async def test_who_has_used_up_its_share_waits_and_others_do_not(world: World) -> None:
+    def slow() -> Decision | Alternatives:
+        world.now += 2.0
+        return Alternatives(GANG, "", "rack", (), 0, 0, False)
+
+    await world.why_not("first")
+    world.processes[0].answers = slow
+    said = [await world.why_not(f"g{at}") for at in range(10)]
+    assert said[0] == ""
+    assert said[-1] == module.BUSY
+    assert len(world.processes[0].asked) < 10
+    assert await world.why_not("x", Asker.EXPLAIN) == ""
+    world.now += module.BURST_S / module.SHARE
+    assert await world.why_not("y") == ""
+
+
+async def test_the_process_ends_when_nobody_asks_any_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "IDLE_S", 0.0)
+    await world.why_not("a")
+    await asyncio.to_thread(world.processes[0].closed.wait, DEADLINE_S)
+    assert await world.why_not("b") == ""
+    assert len(world.processes) == 2
+
+
+async def test_a_defect_and_the_end_of_time_are_said(world: World) -> None:
+    def fails() -> Decision | Alternatives:
+        raise Defect("ValueError: it")
+
+    await world.why_not("first")
+    world.processes[0].answers = fails
+    assert await world.why_not("a") == module.NOT_FOUND
+    world.processes[0].answers = lambda: Unplaceable(GANG, (TookTooLong(2.0),))
+    assert await world.why_not("b") == module.TOO_LONG
+
+
+async def test_who_goes_away_leaves_the_next_one_its_turn(world: World) -> None:
+    world.holds = True
+    gone = asyncio.create_task(world.why_not("a"))
+    await world.started.wait()
+    await asyncio.to_thread(world.processes[0].began.wait, DEADLINE_S)
+    gone.cancel()
+    after = asyncio.create_task(world.why_not("b"))
+    await asyncio.sleep(0)
+    assert world.processes[0].asked == ["a"], "one at a time, also if the one who asked is gone"
+    world.processes[0].may_go_on.set()
+    assert await after == ""
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+
+
+async def test_the_real_process_answers() -> None:
+    answerer = AlternativesAnswerer(real)
+    try:
+        async with asyncio.timeout(60):
+            found = await answerer.of("ns/ack/g", Asker.PAGE)
+    finally:
+        answerer.close()
+    assert (found["why_not"], found["domain"]) == ("", "node a")
+    assert [(each["domain"], each["says"]) for each in found["tried"]] == [
+        ("node b", "none of 1 members fit; 1 GPU is free there")
+    ]
+
+
+def real(key: str) -> AskAlternatives | str:
+    world = gangs.World().start(gangs.node("a", 4), gangs.node("b", 2))
+    world.see(gangs.foreign("f", "b"), gangs.pod("p0", of=1, gpus=2))
+    (only,) = world.coordinator.keys()
+    return world.coordinator.alternatives(only)

@@ -1,0 +1,164 @@
+"""Where else a gang could have gone: which domains, in which order, and the first level that differs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from muster.domain.alternatives import Alternatives, Question, Than, view
+from muster.domain.decision import Placed
+from muster.placement import alternatives as module
+from muster.placement.alternatives import alternatives
+from muster.placement.limits import Limits
+from muster.placement.place import place
+from tests.placement.drawings import cluster, gang, plan
+
+
+def of_best(nodes: str, asked: str, limits: Limits | None = None) -> Alternatives:
+    """The alternatives of the best plan."""
+    snapshot, request = cluster(nodes), gang(asked)
+    decision = place(snapshot, request)
+    assert isinstance(decision, Placed)
+    return alternatives(snapshot, Question(request, decision.members), limits)
+
+
+def said(found: Alternatives) -> list[tuple[str, str]]:
+    return [(each.domain, str(each)) for each in found.tried]
+
+
+RACKS = """
+    rack r1: a[4] b[4]
+    rack r2: c[4] d[4]
+    rack r3: e[4, free 1111] f[4, free 0011]
+    rack r4: g[4, free 0001]
+"""
+
+
+def test_each_other_rack_says_the_first_level_at_which_it_is_not_as_good() -> None:
+    found = of_best(RACKS, "8 x 1 GPU")
+    assert (found.domain, found.scope) == ("rack r1", "rack")
+    assert said(found) == [
+        ("rack r2", "as good at each level"),
+        ("rack r3", "only 6 of 8 members fit; 6 GPUs are free there, at most 4 on one node"),
+        ("rack r4", "only 1 of 8 members fit; 1 GPU is free there"),
+    ]
+
+
+def test_what_fits_only_elsewhere_in_several_racks_crosses_more_of_them() -> None:
+    found = of_best(
+        "rack r1: a[4] b[4]\nrack r2: c[4]\nrack r3: d[4]\nrack r4: e[8 pcie, cordoned]", "8 x 1 GPU"
+    )
+    assert said(found)[0] == ("racks r2 and r3", "2 racks instead of 1")
+    assert {name for name, _ in said(found)} == {"racks r2 and r3", "rack r2", "rack r3"}
+    assert (found.shut, found.left_out, found.late) == (1, 0, False)
+    assert view(found)["others"] == "1 rack has no node that admits the gang"
+
+
+def test_a_gang_on_one_node_is_compared_with_other_nodes() -> None:
+    found = of_best("rack r1: a[8, free 0000 1111] b[8]\nrack r2: c[8 pcie]", "4 x 1 GPU, scope node")
+    assert (found.domain, found.scope) == ("node a", "node")
+    texts = dict(said(found))
+    assert texts["node c"] == "4 NVLink domains instead of 1"
+    assert texts["node b"].split()[0] in ("damage", "best"), "b would be broken up"
+    assert found.tried[-1].domain == "node c", "the best comes first"
+
+
+def test_slower_links_are_told_with_their_bandwidth() -> None:
+    found = of_best(
+        "rack r1: a[v100-8x-gputopology-document, free 0000 1001] b[8 unknown]", "2 x 1 GPU, scope node"
+    )
+    assert all(each.than is Than.WORSE for each in found.tried), said(found)
+
+
+def test_a_gang_that_no_rack_holds_is_compared_with_each_rack_too() -> None:
+    found = of_best("rack r1: a[4]\nrack r2: b[4]", "8 x 1 GPU")
+    assert found.domain == "racks r1 and r2"
+    assert said(found) == [
+        ("rack r1", "only 4 of 8 members fit; 4 GPUs are free there"),
+        ("rack r2", "only 4 of 8 members fit; 4 GPUs are free there"),
+    ]
+
+
+def test_a_place_that_has_become_better_is_said_to_be() -> None:
+    snapshot, request = cluster("rack r1: a[4] b[4]"), gang("2 x 2 GPU")
+    there = plan(snapshot, request, "w-0@a/01 w-1@b/01")
+    found = alternatives(snapshot, Question(request, there.members))
+    assert said(found) == [("rack r1", "better now: 1 node instead of 2")]
+    apart = cluster("rack r1: a[4]\nrack r2: b[4]")
+    found = alternatives(apart, Question(request, there.members))
+    assert found.domain == "racks r1 and r2"
+    assert said(found)[0] == ("rack r1", "better now: 1 rack instead of 2")
+
+
+def test_at_most_so_many_are_computed_and_the_others_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = "\n".join(f"rack r{at}: a{at}[4] b{at}[4]" for at in range(1, 21))
+    calls = 0
+
+    def counted(*args: object) -> object:
+        nonlocal calls
+        calls += 1
+        return place(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "place", counted)
+    found = of_best(nodes, "8 x 1 GPU")
+    assert len(found.tried) == module.MOST
+    assert found.left_out == 19 - module.MOST
+    assert calls <= module.MOST + 3
+    assert view(found)["others"] == "11 more racks were not tried"
+
+
+def test_no_time_is_said() -> None:
+    found = of_best(RACKS, "8 x 1 GPU", Limits(seconds_left=lambda: 0.0))
+    assert (found.tried, found.left_out, found.late) == ((), 3, True)
+    assert view(found)["others"] == "3 more racks were not tried because the time was over"
+
+
+def test_a_gang_that_may_start_with_fewer_is_compared_with_all_that_it_has() -> None:
+    found = of_best(RACKS, "8 x 1 GPU, min 2")
+    assert [each.than for each in found.tried] == [Than.EQUAL, Than.FEWER, Than.FEWER]
+    assert {each.of for each in found.tried} == {8}
+
+
+def test_members_without_gpus_have_alternatives_too() -> None:
+    found = of_best("rack r1: a[0, cpu 4] b[0, cpu 2]", "2 x 0 GPU 2 cpu")
+    assert found.domain == "node a"
+    assert said(found) == [("node b", "only 1 of 2 members fit; 0 GPUs are free there")]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "2 x 1 GPU, prefer nvlink-domain node",
+        "4 x 1 GPU by 2 node",
+        "2 x 1 GPU, terms numa:pack nvlink:spread",
+        "2 x 4 GiB, scope node",
+        "2 x 1 GPU + 1 x 0 GPU, share rack=w+x",
+    ],
+)
+def test_a_cluster_of_equal_nodes_has_equal_alternatives(asked: str) -> None:
+    nodes = "\n".join(f"rack r{at}: n{at}[4, mem 16 16 16 16, share]" for at in (1, 2))
+    if "GiB" not in asked:
+        nodes = nodes.replace(", mem 16 16 16 16, share", "")
+    found = of_best(nodes, asked)
+    assert [each.than for each in found.tried] == [Than.EQUAL], said(found)
+
+
+def test_scores_are_the_last_level() -> None:
+    snapshot, request = cluster("rack r1: a[4] b[4]"), gang("1 x 4 GPU")
+    (role,) = request.roles
+    request = replace(request, roles=(replace(role, scores={"a": 90, "b": 20}),))
+    decision = place(snapshot, request)
+    assert isinstance(decision, Placed)
+    (other,) = alternatives(snapshot, Question(request, decision.members)).tried
+    assert str(other) == "preference penalty 80 instead of 10"
+
+
+def test_names_from_the_cluster_are_printable() -> None:
+    snapshot, request = cluster("rack r1: a[4]\nrack r2: b[4]"), gang("1 x 4 GPU")
+    found = alternatives(snapshot, Question(request, plan(snapshot, request, "w-0@a/0123").members))
+    (other,) = found.tried
+    hostile = replace(found, domain="\x1b[31m", tried=(replace(other, domain="b\u202e"),))
+    shown = view(hostile)
+    assert shown["domain"] == r"\x1b[31m"
+    assert shown["tried"][0]["domain"] == r"b\u202e"
