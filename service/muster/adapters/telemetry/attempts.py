@@ -42,8 +42,10 @@ _PARTS = {**_BEGINS, "planned": _VERDICT, "permitted": "seen bound"}
 _MOST_EVENTS = 16
 """Of one part."""
 _COLLECTING = "collecting"
-_QUEUED_MS = "muster.queued_ms"
-"""Attribute of a `collecting` that goes on: for how long the gang was queued meanwhile."""
+_JOINED_MS = {"queued": "muster.queued_ms", "paused": "muster.paused_ms"}
+"""Attributes of a `collecting` that goes on: for how long the gang was in other parts meanwhile."""
+_MOST_STAGES = 4
+"""Of one decision: those that took longest."""
 _STAGES = {"scan": "presolve", "bound": "relax", "explain": "explain", "verify": "verify"}
 """Phase of the planner → its span."""
 
@@ -86,19 +88,32 @@ class _Attempt:
     def enter(self, name: str, now: float) -> None:
         """End the part of now, and begin another unless it goes on.
 
-        Pods that come and go move a gang to and fro, perhaps for hours. From its third time on, `collecting`
-        continues the part before, which says for how much of it the gang was queued.
+        Pods that come and go move a gang to and fro, perhaps for hours. So a gang that collects again has one
+        `collecting` for all of that. It says for how much of it the gang was queued or paused. So a gang
+        waits for its decision in two parts at most.
         """
         if self.part is not None and self.part.name == name:
             return
-        if name == _COLLECTING and len(self.parts) > 1 and self.parts[-1].name == name:
-            queued, self.part = self.part, self.parts.pop()
-            spent_ms = 1000 * (now - queued.began) if queued is not None else 0.0
-            earlier_ms = self.part.attributes.get(_QUEUED_MS, 0.0)
-            self.part.attributes[_QUEUED_MS] = round(earlier_ms + spent_ms, 3)
+        if name == _COLLECTING and (self.part is not None or self.parts):
+            self._collect_again(now)
             return
         self.leave(now)
         self.part = _Part(name, now) if name else None
+
+    def _collect_again(self, now: float) -> None:
+        """Join all parts so far into one."""
+        self.leave(now)
+        whole = _Part(_COLLECTING, self.parts[0].began)
+        for part in self.parts:
+            for key in _JOINED_MS.values():
+                if key in part.attributes:
+                    whole.attributes[key] = part.attributes[key]
+            if (key := _JOINED_MS.get(part.name, "")) and part.ended > part.began:
+                spent_ms = 1000 * (part.ended - part.began)
+                whole.attributes[key] = round(whole.attributes.get(key, 0.0) + spent_ms, 3)
+            for event, at in part.events:
+                whole.note(event, at)
+        self.parts, self.part = [], whole
 
     def leave(self, now: float) -> None:
         if self.part is not None:
@@ -258,7 +273,7 @@ def _asked(solve: Solve) -> Attributes:
 
 
 def _stages(decision: Decision | None, stretches: Mapping[str, Stretch]) -> list[_Part]:
-    """Return the stages of a decision: at most five, whatever methods were asked.
+    """Return the stages of a decision: at most four, whatever methods were asked.
 
     Of several exact methods that decided levels, the one that took longest has a span. The attributes name
     all of them.
@@ -268,6 +283,8 @@ def _stages(decision: Decision | None, stretches: Mapping[str, Stretch]) -> list
     if methods:
         longest = max(methods, key=lambda name: methods[name].seconds)
         kept[longest] = methods[longest]
+    if len(kept) > _MOST_STAGES:
+        del kept[min(kept, key=lambda name: kept[name].seconds)]
     return [
         _Part(name, stretch.began, stretch.ended, {"muster.spent_ms": round(stretch.seconds * 1000, 3)})
         for name, stretch in kept.items()
