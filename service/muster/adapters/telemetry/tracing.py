@@ -84,6 +84,10 @@ class Tracing:
         """Return an id for a trace that is not exported, by which logs and annotations can be joined."""
         return trace.format_trace_id(self._ids.generate_trace_id())
 
+    def flush(self) -> None:
+        """Send what waits, in the thread that calls it."""
+        self._provider.force_flush()
+
     def close(self) -> None:
         """Send what is left, for at most three seconds: a collector may be away."""
         last = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)

@@ -1,0 +1,265 @@
+"""Measure what tracing costs in decisions per second, in pairs: `make tracing-bench`.
+
+One service without an API server runs in this process: the real loop, coordinator and planner's process. In
+one round of each pair it has the real exporter, which sends to a process that throws the spans away. A round
+submits many gangs at once, and ends when all are bound. The order alternates. JSON on standard output.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import grpc
+import structlog
+import typer
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+from benchmarks.page.scene import Ask
+from benchmarks.page.scenes import node
+from benchmarks.throughput.paired import alternating, ratios
+from muster.adapters.control_loop import ControlLoop
+from muster.adapters.garbage import short_collections
+from muster.adapters.grpc.generated.muster.v1 import Outcome
+from muster.adapters.grpc.sessions import Session
+from muster.adapters.planner import Planner
+from muster.adapters.solver.inside import Outside
+from muster.adapters.solver.process import Bounds
+from muster.adapters.telemetry.attempts import Attempts
+from muster.adapters.telemetry.metrics import Metrics
+from muster.adapters.telemetry.tracing import Tracing
+from muster.domain import allocation
+from muster.domain.pod import Pod
+from muster.domain.topology import GpuTopology, Link
+from muster.gangs.coordinator import Coordinator
+from muster.gangs.messages import inputs
+from muster.gangs.messages.calls import PlanRef
+from muster.gangs.messages.instructions import Moved
+from muster.gangs.messages.settings import Settings
+
+MEMBERS = 8
+SIDES = ("traced", "untraced")
+EPOCH = 1
+DEADLINE_S = 120.0
+SINK = "sink"
+EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+DELAY_MS = "100"
+"""So often spans are sent: within a round, so that each side pays for its own."""
+
+app = typer.Typer(add_completion=False)
+
+
+class Service:
+    """The service without an API server, and a shim that binds what is planned at once."""
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._tracing = {"traced": Tracing(exporter), "untraced": Tracing()}
+        self._attempts = {side: Attempts(self._tracing[side]) for side in SIDES}
+        metrics, attempts = Metrics(), self._attempts["untraced"]
+        self._planner = Planner(Outside(Bounds()), self._put, metrics, attempts, 10.0)
+        self.loop = ControlLoop(
+            Coordinator(Settings(settle_s=0)),
+            metrics,
+            solve=self._planner.submit,
+            end_solve=self._planner.end,
+            emit=_nothing,
+            evict=_nothing,
+            write_status=_nothing,
+            show_waiting=_nothing,
+            in_flight=lambda _: (),
+            inbox=4096,
+            attempts=attempts,
+            moved=self._moved,
+        )
+        self._session = Session(EPOCH, 4096)
+        self._pods: dict[str, Pod] = {}
+        self.bound = 0
+        self._all_bound, self._all_gone, self._gone = asyncio.Event(), asyncio.Event(), 0
+        self._wanted = 0
+
+    @asynccontextmanager
+    async def running(self, nodes: int) -> AsyncIterator[Service]:
+        """Run with nodes of eight GPUs, in racks of sixteen."""
+        link, across = Link.of_kind("NV18"), Link.of_kind("SYS")
+        board = GpuTopology.of_islands(8, 8, link, across)
+        works = [self.loop.run(), self._planner.run(), self._shim()]
+        tasks = [asyncio.create_task(work) for work in works]
+        await self._planner.warm()
+        for at in range(nodes):
+            made = node(f"gpu-{at:04}", f"rack-{at // 16:03}", board, "H100", f"zone-{at // 320}")
+            await self._put(inputs.NodeSeen(time.monotonic(), made))
+        await self.loop.sync(inputs.Synced(time.monotonic()))
+        await self.loop.opened(self._session, ())
+        try:
+            yield self
+        finally:
+            self.loop.shut_down()
+            await self._planner.stop(5.0)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for tracing in self._tracing.values():
+                await asyncio.to_thread(tracing.close)
+
+    async def round(self, side: str, gangs: int, number: int) -> tuple[float, float]:
+        """Return the decisions per second, and the processor time of this process for each, in seconds."""
+        self.loop._attempts = self._planner._attempts = self._attempts[side]
+        asks = [Ask(f"team-{at % 8}", f"g-{number}-{at}", MEMBERS, 1, "node") for at in range(gangs)]
+        pods = [pod for ask in asks for pod in ask.members(time.time())]
+        self._pods = {pod.uid: pod for pod in pods}
+        self._wanted, self.bound, self._gone = gangs, 0, 0
+        self._all_bound.clear()
+        self._all_gone.clear()
+        began, spent = time.perf_counter(), time.process_time()
+        for pod in pods:
+            await self._put(inputs.PodSeen(time.monotonic(), pod))
+        async with asyncio.timeout(DEADLINE_S):
+            await self._all_bound.wait()
+        took = time.perf_counter() - began
+        await asyncio.to_thread(self._tracing[side].flush)
+        spent = time.process_time() - spent
+        for uid in self._pods:
+            await self._put(inputs.PodGone(time.monotonic(), uid))
+        await self._all_gone.wait()  # else the next round would pay for it
+        return gangs / took, spent / gangs
+
+    async def _put(self, given: inputs.Input) -> None:
+        await self.loop.put(given)
+
+    def _moved(self, move: Moved) -> None:
+        self._gone += move.phase == "finished"
+        if self._gone == self._wanted:
+            self._all_gone.set()
+
+    async def _shim(self) -> None:
+        while (said := await self._session.next()) is not None:
+            verdict = said.verdict
+            if verdict is None or verdict.outcome is not Outcome.PLANNED:
+                continue
+            ref = PlanRef(EPOCH, verdict.gang, verdict.generation)
+            homes = [each[0] for each in self.loop.filter(ref).candidates]
+            self.loop.score(ref)
+            self.loop.reserve(ref, 0, homes[0])
+            answer = self.loop.permit(ref)
+            if not answer.allowed:
+                raise RuntimeError(f"{verdict.gang}: {answer.reason}")
+            for uid, on, said_of in zip(verdict.uids, homes, answer.annotations, strict=True):
+                pod = self._pods[uid]
+                gpus, batch = allocation.read(said_of, pod), allocation.read_batch(said_of)
+                bound = replace(pod, node=on, running=True, allocation=gpus, batch=batch)
+                await self._put(inputs.PodSeen(time.monotonic(), bound))
+            self.bound += 1
+            if self.bound == self._wanted:
+                self._all_bound.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured."""
+
+    nodes: int
+    gangs: int
+    pairs: int
+
+
+async def measure(sizes: Sizes, exporter: SpanExporter) -> dict[str, Any]:
+    """Return the figures of both sides, and the ratio of the pairs."""
+    rates: dict[str, list[float]] = {side: [] for side in SIDES}
+    spent: dict[str, list[float]] = {side: [] for side in SIDES}
+    async with Service(exporter).running(sizes.nodes) as service:
+        for number, order in enumerate([SIDES, *alternating(sizes.pairs, SIDES)]):
+            for side in order:
+                rate, seconds = await service.round(side, sizes.gangs, number)
+                if number:  # the first pair warms up
+                    rates[side].append(rate)
+                    spent[side].append(seconds)
+    found = ratios(rates["traced"], rates["untraced"])
+    return {
+        "nodes": sizes.nodes,
+        "gangs_a_round": sizes.gangs,
+        "members": MEMBERS,
+        "decisions_per_second": {side: round(_median(values), 1) for side, values in rates.items()},
+        "ratio_of_pairs": {
+            "median": round(found.median, 3),
+            "interval": [round(found.low, 3), round(found.high, 3)],
+            "coverage": round(found.coverage, 3),
+            "pairs": found.n,
+        },
+        "processor_ms_a_gang": {side: round(1000 * _median(values), 3) for side, values in spent.items()},
+    }
+
+
+@app.command()
+def main(
+    nodes: Annotated[int, typer.Option(help="Nodes of eight GPUs.")] = 1000,
+    gangs: Annotated[int, typer.Option(help="Gangs of eight in a round.")] = 100,
+    pairs: Annotated[int, typer.Option(help="Pairs of rounds.")] = 60,
+) -> None:
+    """Measure what tracing costs, in pairs (docs/traces.md)."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    os.environ["OTEL_BSP_SCHEDULE_DELAY"] = DELAY_MS
+    with subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.tracing", SINK], stdout=subprocess.PIPE, text=True
+    ) as sink:
+        try:
+            assert sink.stdout is not None
+            port = int(sink.stdout.readline())
+            with short_collections():
+                found = asyncio.run(measure(Sizes(nodes, gangs, pairs), _exporter(port)))
+        finally:
+            sink.kill()
+    typer.echo(json.dumps(found, indent=2))
+
+
+def _exporter(port: int) -> SpanExporter:
+    return OTLPSpanExporter(f"http://127.0.0.1:{port}", insecure=True)
+
+
+class Nowhere(SpanExporter):
+    """Throws spans away, and counts them."""
+
+    def __init__(self) -> None:
+        self.spans = 0
+
+    def export(self, spans: Any) -> SpanExportResult:
+        """Take the spans."""
+        self.spans += len(spans)
+        return SpanExportResult.SUCCESS
+
+
+def _sink() -> None:
+    """Take spans over gRPC and throw them away, until killed. Print the port."""
+    taken = grpc.unary_unary_rpc_method_handler(lambda _, __: b"")
+    _, service, method = EXPORT.split("/")
+    server = grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: taken}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    print(port, flush=True)
+    server.wait_for_termination()
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def _nothing(_: object) -> None:
+    pass
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == [SINK]:
+        _sink()
+    else:
+        app()
