@@ -297,10 +297,19 @@ class App:
         gangs = await self.control_loop.summary(namespace, name) if name else []
         for gang in gangs[:MOST_EXPLAINED]:
             if (text := await self._board.detail(gang.key)) is not None:
-                trace_id = self._attempts.newest(gang.key)
-                link = self._config.traces.link.replace("{trace_id}", trace_id) if trace_id else ""
-                found.append({**msgspec.json.decode(text), "trace": {"id": trace_id, "link": link}})
+                traces = self._traces(gang.key)
+                last = traces[0] if traces else {"id": "", "link": ""}
+                newest = {"id": last["id"], "link": last["link"]}
+                found.append({**msgspec.json.decode(text), "trace": newest, "traces": traces})
         return {"version": STATUS_VERSION, "kind": "explain", "gangs": found}
+
+    def _traces(self, gang: str) -> list[dict[str, Any]]:
+        """Return the traces of a gang's attempts, the newest first, with their addresses."""
+        link = self._config.traces.link
+        return [
+            {**msgspec.to_builtins(each), "link": link.replace("{trace_id}", each.id)}
+            for each in self._attempts.traces(gang)
+        ]
 
     async def _with_alternatives(self, found: Explained) -> Explained:
         """Add where else the first gangs could go."""

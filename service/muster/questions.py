@@ -238,9 +238,10 @@ def explain(asking: Asking, name: Name, namespace: Namespace = "") -> None:
 
 @command
 def trace(asking: Asking, name: Name, namespace: Namespace = "") -> None:
-    """Say where the time of a gang went: its attempts, phase by phase, and the id of its trace.
+    """Say where the time of a gang went: its attempts, phase by phase, and the ids of their traces.
 
-    With `traces.link` in the service's configuration, also the address of the trace. Exit code 3: no gang and
+    The newest trace comes first. With `traces.link` in the service's configuration, it prints their addresses
+    too. Exit code 3: no gang and
     no pod of a gang has this name.
     """
     from muster.adapters.asking import explain as shown

@@ -149,6 +149,9 @@ async def test_a_gang_that_does_not_fit_says_why(api: FakeApi, short_folder: Pat
         link = f"https://traces.example/{explained['trace']['id']}"
         assert explained["trace"]["id"]
         assert explained["trace"]["link"] == link
+        assert [(each["id"], each["link"]) for each in explained["traces"]] == [
+            (explained["trace"]["id"], link)
+        ]
         assert json.loads((await get(app, "/explain"))[1])["gangs"] == []
 
 

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from structlog.testing import capture_logs
 
 from local_cluster.traces import MOST_SPANS
-from muster.adapters.telemetry.attempts import Attempts
+from muster.adapters.telemetry.attempts import MOST_TRACES, Attempts
 from muster.adapters.telemetry.tracing import ENDPOINTS, ReportedOnce, Tracing, ids_of_call, span_context
 from muster.domain.causes.out_of_place import DomainTooSmall
 from muster.domain.decision import Decision, Objective, Placed, Step, Unplaceable
@@ -248,13 +248,22 @@ def test_gangs_that_run_already_and_gangs_that_end_leave_nothing(bench: Bench) -
     assert [span.name for span in bench.spans() if span.name == "gang"] == ["gang"]
 
 
-def test_the_last_trace_is_known_until_the_gang_is_gone(bench: Bench) -> None:
-    bench.move(0, "planning")
-    trace_id = bench.attempts.trace_id("g")
-    bench.move(10, "running")
-    assert (bench.attempts.trace_id("g"), bench.attempts.newest("g")) == ("", trace_id)
-    bench.move(20, "finished")
-    assert bench.attempts.newest("g") == ""
+def test_the_last_traces_are_known_until_the_gang_is_gone(bench: Bench) -> None:
+    made = []
+    for at in range(2 * MOST_TRACES):
+        bench.move(10 * at, "planning")
+        made.append(bench.attempts.trace_id("g"))
+        bench.move(10 * at + 5, "withdrawn", "why")
+        bench.move(10 * at + 6, "planning")  # what begins with the pause is one attempt
+    known = bench.attempts.traces("g")
+    assert len(known) == MOST_TRACES
+    assert (known[0].outcome, {each.outcome for each in known[1:]}) == ("", {"withdrawn"})
+    assert [each.began for each in known] == sorted((each.began for each in known), reverse=True)
+    assert [each.id for each in known[1:]] == made[:-MOST_TRACES:-1]
+    bench.move(1000, "running")
+    assert (bench.attempts.trace_id("g"), bench.attempts.traces("g")[0].outcome) == ("", "bound")
+    bench.move(1020, "finished")
+    assert bench.attempts.traces("g") == []
 
 
 def test_what_the_sampler_leaves_out_has_no_spans(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,6 +133,18 @@ def test_a_timeline_is_a_tree_of_attempts() -> None:
     assert "    planning          50.0 ms  all are there" in lines
 
 
+def test_the_traces_of_all_attempts_are_listed_the_newest_first() -> None:
+    (found,) = explained(planned(), *STEPS, trace=TRACE)
+    found["traces"] = [
+        {"id": TRACE["id"], "link": TRACE["link"], "began": 103.5, "outcome": ""},
+        {"id": "00", "link": "", "began": 100.0, "outcome": "withdrawn\x1b"},
+    ]
+    lines = [line for line in printed(explain.trace, [found]) if line.startswith("  trace")]
+    assert lines[0].startswith(f"  trace {TRACE['id']}  ")
+    assert lines[0].endswith(f"under way  {TRACE['link']}")
+    assert lines[1].endswith(r"withdrawn\x1b")
+
+
 @pytest.mark.parametrize("steps", [(), STEPS[:1]])
 def test_a_timeline_may_have_no_end(steps: tuple[Step, ...]) -> None:
     lines = printed(explain.trace, explained(planned(), *steps))

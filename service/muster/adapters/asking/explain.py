@@ -77,9 +77,9 @@ def trace(gangs: Sequence[Row], out: TextIO) -> None:
 def _timeline(found: Row) -> Iterator[str]:
     gang, steps = found["gang"], found["timeline"]
     yield f"{gang['namespace']}/{gang['name']} is {gang['phase']}"
-    trace_id, link = found["trace"]["id"], found["trace"]["link"]
-    if trace_id:
-        yield f"  trace {trace_id}" + (f"  {link}" if link else "")
+    for each in _traces(found):
+        when = f"  {_clock(each['began'])}  {each['outcome'] or 'under way'}" if "began" in each else ""
+        yield f"  trace {each['id']}{when}" + (f"  {each['link']}" if each["link"] else "")
     if found["timeline_cut"]:
         yield "  … earlier steps are forgotten"
     elif gang["created"] and gang["created"] < found["known_since"]:
@@ -91,6 +91,12 @@ def _timeline(found: Row) -> Iterator[str]:
         yield f"  attempt {number}: {outcome}, {_clock(attempt[0][0]['at'])}, {_seconds(took)}"
         for step, seconds in attempt:
             yield f"    {step['phase']:<12} {_seconds(seconds):>12}  {step['why']}"
+
+
+def _traces(found: Row) -> Sequence[Row]:
+    """Return the traces of its attempts, the newest first. An older service says the last one alone."""
+    last = found["trace"]
+    return found.get("traces") or ([last] if last["id"] else [])
 
 
 def attempts(steps: Sequence[Row], now: float | None = None) -> list[list[tuple[Row, float]]]:

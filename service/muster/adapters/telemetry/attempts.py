@@ -11,8 +11,9 @@ No span is made for a member: a gang of any size has the same spans here.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from opentelemetry import trace
@@ -36,6 +37,8 @@ _ENDS = {
 """Phase → the outcome of the attempt that ends with it."""
 _BEGINS = {"collecting": "collecting", "planning": "queued", "withdrawn": "paused"}
 """Phase → the part with which an attempt begins there."""
+MOST_TRACES = 16
+"""Of one gang, that are known: the last ones."""
 _VERDICT = "verdict"
 _PARTS = {**_BEGINS, "planned": _VERDICT, "permitted": "seen bound"}
 """Phase → the part that the service sees of it. The shim shows the others."""
@@ -48,6 +51,15 @@ _MOST_STAGES = 4
 """Of one decision: those that took longest."""
 _STAGES = {"scan": "presolve", "bound": "relax", "explain": "explain", "verify": "verify"}
 """Phase of the planner → its span."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTrace:
+    """The trace of one attempt. `began`: seconds since the Unix epoch. `outcome`: "" before its end."""
+
+    id: str
+    began: float
+    outcome: str = ""
 
 
 @dataclass(slots=True)
@@ -130,15 +142,15 @@ class Attempts:
         self._open: dict[str, _Attempt] = {}
         self._last: dict[str, SpanContext] = {}
         """Gang that waits → its attempt before."""
-        self._newest: dict[str, str] = {}
-        """Gang → the id of its last trace."""
+        self._known: dict[str, deque[KnownTrace]] = {}
+        """Gang → its last traces, oldest first."""
 
     def __len__(self) -> int:
         return len(self._open) + len(self._last)
 
-    def newest(self, gang: str) -> str:
-        """Return the id of the gang's last trace, also after its end; "" if it is not known."""
-        return self._newest.get(gang, "")
+    def traces(self, gang: str) -> list[KnownTrace]:
+        """Return the gang's last traces, the newest first, also after their end."""
+        return list(self._known.get(gang, ()))[::-1]
 
     def trace_id(self, gang: str) -> str:
         """Return the id of the gang's trace, "" if it has none."""
@@ -230,14 +242,19 @@ class Attempts:
             attempt.trace_id = trace.format_trace_id(attempt.root.get_span_context().trace_id)
         else:
             attempt.trace_id = self._tracing.new_id()
-        self._open[move.gang], self._newest[move.gang] = attempt, attempt.trace_id
+        self._open[move.gang] = attempt
+        known = self._known.setdefault(move.gang, deque(maxlen=MOST_TRACES))
+        known.append(KnownTrace(attempt.trace_id, attempt.ns(move.at) / 1e9))
         return attempt
 
     def _end(self, move: Moved, outcome: str) -> None:
         self._last.pop(move.gang, None)
-        if outcome == "gone":
-            self._newest.pop(move.gang, None)
         attempt = self._open.pop(move.gang, None)
+        if outcome == "gone":
+            self._known.pop(move.gang, None)
+        elif attempt is not None:
+            known = self._known[move.gang]
+            known[-1] = replace(known[-1], outcome=outcome)
         if attempt is None or attempt.root is None:
             return
         attempt.leave(move.at)
