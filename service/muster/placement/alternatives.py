@@ -20,6 +20,7 @@ from muster.domain.request import Request, Scope, SelectorTerm
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.candidates import NODE_NAME, admits
 from muster.placement.cluster.columns import Bools, Columns, Ints, columns
+from muster.placement.cluster.matching import view_of
 from muster.placement.evaluate import objective, unknown_links
 from muster.placement.gpus.costs import Cost, costs_of
 from muster.placement.limits import Limits, asks_gpus
@@ -46,7 +47,7 @@ def alternatives(snapshot: Snapshot, question: Question, limits: Limits | None =
     then those with too few.
     """
     limits = limits or Limits()
-    view = columns(snapshot)
+    view = view_of(snapshot, question.request)
     own = sorted({view.row[each.node] for each in question.members})
     places = _Places.of(view, question, own, limits)
     here = _worth(question.request, question.members, view)

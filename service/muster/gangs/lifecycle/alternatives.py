@@ -36,7 +36,7 @@ def ask(state: State, gang: Gang) -> AskAlternatives | str:
     unplaced = tuple(replace(pod, node="") for pod in gang.group.members if pod.uid in places)
     group = replace(gang.group, bound=(), unbound=unplaced)
     request = requests.request(group, state.ledger, state.roster.policies)
-    request = state.in_tree.refine(gang.key, request)
+    request = state.in_tree.refine(gang.key, request, state.ledger.nodes)
     excluded = state.excluded(gang, request.roles, {pod.uid: pod for pod in unplaced})
     snapshot = state.ledger.without(places.keys())
     reservation = state.backfill_reservation
