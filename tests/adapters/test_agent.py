@@ -218,6 +218,19 @@ async def test_a_vanished_gpu_is_told_and_keeps_its_place_over_a_restart(world: 
         await plugin.close()
 
 
+async def test_gpus_with_other_uuids_after_a_reboot_are_told_and_counted_anew(world: World) -> None:
+    world.api.annotations["gpu.topology/gpu-uuids"] = "GPU-a,GPU-b,GPU-c"
+    async with world.agent():
+        plugin = await world.plugin()
+        event = await world.api.until("/api/v1/namespaces/default/events")
+        assert event["reason"] == "GpusRenumbered"
+        assert "GPU 0 was GPU-a and is GPU-0" in event["message"]
+        assert event["involvedObject"]["kind"] == "Node"
+        while world.api.annotations["gpu.topology/gpu-uuids"] != "GPU-0,GPU-1,GPU-2":
+            await world.api.until("/api/v1/nodes/n")
+        await plugin.close()
+
+
 async def test_another_label_offers_another_resource_or_nothing(world: World) -> None:
     world.api.labels["ack.node.gpu.schedule"] = "cgpu"
     async with world.agent():

@@ -14,6 +14,7 @@ from muster.devices.hardware import (
     changes,
     labels_of,
     matrix,
+    renumbered,
     with_lost,
 )
 from muster.devices.inventory import Gpu, Inventory
@@ -114,6 +115,21 @@ def test_gpus_that_are_new_are_counted_anew(before: tuple[str, ...]) -> None:
     """A uuid that changed, an order that changed, a first start: the node is as it is now."""
     now = hardware("gb200-nvl72-tray-4x")
     assert with_lost(before, now) == now
+
+
+@pytest.mark.parametrize(
+    ("before", "says"),
+    [
+        (("GPU-0", "GPU-1", "GPU-2", "GPU-3"), ""),
+        (("",), ""),
+        (("GPU-0", "GPU-1"), ""),
+        (("GPU-0", "GPU-1", "GPU-2", "GPU-3", "GPU-4"), ""),
+        (("GPU-0", "GPU-a", "GPU-2", "GPU-3"), "GPU 1 was GPU-a and is GPU-1"),
+        (("GPU-1", "GPU-0", "GPU-2", "GPU-3"), "GPU 0 was GPU-1 and is GPU-0"),
+    ],
+)
+def test_gpus_with_other_uuids_than_before_are_named(before: tuple[str, ...], says: str) -> None:
+    assert renumbered(before, hardware("gb200-nvl72-tray-4x")) == says
 
 
 def test_the_service_reads_the_keys_that_the_agent_writes() -> None:

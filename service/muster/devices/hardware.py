@@ -88,6 +88,18 @@ def with_lost(before: tuple[str, ...], hardware: Hardware) -> Hardware:
     return replace(hardware, inventory=Inventory(gpus), links=links, numa=numa)
 
 
+def renumbered(before: tuple[str, ...], hardware: Hardware) -> str:
+    """Return which GPU has another uuid than before, "" if none has. `before` has the uuids by index.
+
+    A GPU that is new behind the others renumbers none.
+    """
+    now = {gpu.index: gpu.uuid for gpu in hardware.inventory.gpus}
+    for index, uuid in enumerate(before):
+        if uuid and now.get(index, uuid) != uuid:
+            return f"GPU {index} was {uuid} and is {now[index]}"
+    return ""
+
+
 def with_unhealthy(uuids: frozenset[str], hardware: Hardware) -> Hardware:
     """Return the hardware with these GPUs unhealthy."""
     gpus = hardware.inventory.gpus

@@ -166,7 +166,7 @@ def _clique(handles: list[Any]) -> str:
     """Return the NVLink domain over several nodes, if the driver has joined one."""
     if not handles:
         return ""
-    info = pynvml.c_nvmlGpuFabricInfoV_t(version=pynvml.nvmlGpuFabricInfo_v2)
+    info = pynvml.c_nvmlGpuFabricInfo_v2_t()
     try:
         pynvml.nvmlDeviceGetGpuFabricInfoV(handles[0], ctypes.byref(info))
     except (pynvml.NVMLError, AttributeError):  # an older driver

@@ -29,7 +29,7 @@ from muster.adapters.agent.probe import Probe
 from muster.adapters.agent.second_endpoint import SecondEndpoint
 from muster.adapters.kube.backoff import Backoff
 from muster.devices.answers import Isolation
-from muster.devices.hardware import UUIDS, Hardware, changes, with_lost, with_unhealthy
+from muster.devices.hardware import UUIDS, Hardware, changes, renumbered, with_lost, with_unhealthy
 from muster.devices.inventory import MEMORY, WHOLE, InventoryError
 from muster.dialects.objects import NodeObject
 from muster.dialects.settings import DEFAULTS, SECOND_ENDPOINT
@@ -46,6 +46,7 @@ others all devices are gone when one endpoint disconnects."""
 FIRST = "nvidia-gpu.sock"
 """The socket of NVIDIA's device plugin for nvidia.com/gpu."""
 BROKEN, LOST, INEXACT = "GpusUnreadable", "GpuVanished", "GpusNotAsPlanned"
+RENUMBERED = "GpusRenumbered"
 """Reasons of events."""
 
 log = logging.getLogger(__name__)
@@ -148,6 +149,13 @@ class Agent:
                 f"agent"
             )
             self._outbox.event(Target(self._settings.node, ""), LOST, text)
+        if how := renumbered(before, complete):
+            text = (
+                f"the GPUs of node {self._settings.node} have other uuids than before: {how}. They are "
+                f"counted anew, in the order of PCI addresses. Pods that were bound before may have other "
+                f"GPUs than their annotations name"
+            )
+            self._outbox.event(Target(self._settings.node, ""), RENUMBERED, text)
         return complete
 
     def _note_missing(self, gpus: frozenset[str]) -> None:
