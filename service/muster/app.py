@@ -354,6 +354,7 @@ def dialect_settings(config: Config) -> DialectSettings:
     return DialectSettings(
         scheduler_names=frozenset(config.scheduler_names),
         gpu_resources=config.gpu_resources,
+        nri_nodes=config.nri_nodes,
         infer_gangs=tuple(sorted(config.infer_gangs.items())),
         system_namespace=config.config_maps.namespace,
         policies_namespace=config.policies.namespace,

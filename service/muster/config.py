@@ -40,6 +40,8 @@ KindOfJob = Annotated[
 ]
 Inferred = Annotated[Mode, BeforeValidator(_mode, json_schema_input_type=Mode | bool)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NodeLabel = Annotated[str, Field(pattern=r"^([A-Za-z0-9._/-]+=[A-Za-z0-9._-]*)?$", max_length=400)]
+"""key=value, or empty."""
 Positive = Annotated[int, Field(gt=0)]
 
 
@@ -338,6 +340,11 @@ class Config(_Section):
     gpu_resources: tuple[str, ...] = Field(
         default=("nvidia.com/gpu", "aliyun.com/gpu", "amd.com/gpu"),
         description="Extended resources that count whole GPUs.",
+    )
+    nri_nodes: NodeLabel = Field(
+        default="",
+        description="Label, as key=value, of nodes where NVIDIA's NRI plugin gives the planned "
+        "aliyun.com/gpu: Bindings name CDI devices by uuid. Empty: nowhere. docs/devices.md",
     )
     infer_gangs: dict[KindOfJob, Inferred] = Field(
         default={"default": "warn"},

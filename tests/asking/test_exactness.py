@@ -22,6 +22,7 @@ from tests.gangs.world import node
         (node("a", hands_out=HandsOut.SECOND_ENDPOINT), True),
         (node("a", hands_out=HandsOut.AGENT), True),
         (node("a", hands_out=HandsOut.DRA), True),
+        (node("a", hands_out=HandsOut.NRI), True),
         (node("a", 1, hands_out=HandsOut.OWN_CHOICE), True),
         (node("a", gpu_resources=frozenset(), hands_out=HandsOut.OWN_CHOICE), True),
     ],

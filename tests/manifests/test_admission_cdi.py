@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from kubernetes.client.exceptions import ApiException
 
+from local_cluster.cluster import LocalCluster
 from tests.local_cluster.cluster_waiting import eventually
-from tests.manifests.annotating import annotate, bind, create, refused
+from tests.manifests.annotating import annotate, bind, create, pods, refused
+from tests.manifests.applying import connect
 from tests.manifests.rendering import Manifest
 
 pytestmark = pytest.mark.cluster
@@ -25,6 +27,12 @@ def guarded(client: Any, installed: list[Manifest]) -> Any:
     namespaces = client.resources.get(api_version="v1", kind="Namespace")
     namespaces.create(body={"metadata": {"name": "gpu-operator"}})
     return client
+
+
+@pytest.fixture(scope="module")
+def muster(cluster: LocalCluster, installed: list[Manifest]) -> Any:
+    assert installed
+    return connect(cluster.kubeconfig_for("muster-system/muster"))
 
 
 @pytest.mark.parametrize("key", [MAIN, "nvidia.cdi.k8s.io/pod", "nvidia.cdi.k8s.io"])
@@ -58,6 +66,18 @@ def test_a_pod_gets_none_later(guarded: Any) -> None:
             annotate(guarded, pod, {MAIN: "nvidia.com/gpu=0"}, path)
     with pytest.raises(ApiException, match=REFUSAL):
         bind(guarded, pod, {MAIN: "nvidia.com/gpu=0"})
+
+
+def test_muster_binds_a_pod_with_them_and_writes_them_in_no_other_way(guarded: Any, muster: Any) -> None:
+    pod = create(guarded, {})
+    bind(muster, pod, {MAIN: "nvidia.com/gpu=GPU-1"})
+    seen = pods(guarded).get(name=pod["metadata"]["name"], namespace="default").to_dict()
+    assert seen["metadata"]["annotations"] == {MAIN: "nvidia.com/gpu=GPU-1"}
+    for path in ("", "status"):
+        with pytest.raises(ApiException, match=REFUSAL):
+            annotate(guarded, seen, {MAIN: "nvidia.com/gpu=GPU-2"}, path)
+    with pytest.raises(ApiException, match=REFUSAL):
+        annotate(muster, seen, {MAIN: "nvidia.com/gpu=GPU-2"}, "status")
 
 
 def test_a_pod_of_before_the_policy_can_be_changed(guarded: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from muster.dialects import ack, dra_offer, gpushare, islands, matrices, quantities
+from muster.dialects import ack, dra_offer, gpushare, islands, matrices, nri, quantities
 from muster.dialects.configmaps import NodeFact, NodeTopology
 from muster.dialects.dra_offer import Offer
 from muster.dialects.objects import NodeObject
@@ -48,6 +48,7 @@ def read(
     by_gpu = reader.said(gpushare.memory_by_gpu(shared, gpu_count, reader.annotations, settings))
     broken = reader.unhealthy(gpu_count)
     unhealthy = broken | tainted
+    cdi = reader.said(nri.devices(reader.labels, reader.annotations, gpu_count, served, settings))
     reader.problems += gpushare.missing(installed - memory, by_gpu, unhealthy, settings)
     return Node(
         name=obj.metadata.name,
@@ -71,7 +72,8 @@ def read(
         devices=devices,
         attribute_groups=dra_offer.groups(offer, devices) if devices else {},
         machine=reader.machine,
-        hands_out=reader.hands_out(served, bool(devices), agent),
+        cdi_devices=cdi,
+        hands_out=HandsOut.NRI if cdi else reader.hands_out(served, bool(devices), agent),
         problems=tuple(reader.problems),
     )
 

@@ -27,7 +27,7 @@ from muster.dialects.objects import Metadata, NodeSelectorRequirement, PodObject
 from muster.dialects.reading import Reading, agreed
 from muster.dialects.requests import MAX_OF_A_POD, Asked
 from muster.dialects.settings import DEFAULTS, Settings
-from muster.domain import allocation
+from muster.domain import allocation, nri
 from muster.domain.causes.ill_formed import BadValue, DialectsDisagree, ForgedAllocation
 from muster.domain.pod import Controller, GangClaim, Pod, Wishes
 from muster.domain.reasons import Cause
@@ -189,7 +189,7 @@ def _claim(
     if obj.spec.node_name:
         return claim, ()
     resources = (*asked.causes, *shared.causes)
-    return claim, (*found.causes, *wrong, *resources, *grouped, *_forged(obj))
+    return claim, (*found.causes, *wrong, *resources, *grouped, *_forged(obj, settings))
 
 
 def gang_keys(settings: Settings = DEFAULTS) -> tuple[str, ...]:
@@ -240,11 +240,12 @@ def _scheduling_group(where: str, spec: PodSpec) -> tuple[BadValue, ...]:
     return (BadValue(where, "schedulingGroup", name, "none: another scheduler's gang can't be this one's"),)
 
 
-def _forged(obj: PodObject) -> tuple[ForgedAllocation, ...]:
+def _forged(obj: PodObject, settings: Settings) -> tuple[ForgedAllocation, ...]:
     annotations = obj.metadata.annotations or {}
-    return tuple(
-        ForgedAllocation(obj.metadata.name, key) for key in allocation.RESERVED_KEYS if key in annotations
-    )
+    keys = [key for key in allocation.RESERVED_KEYS if key in annotations]
+    if settings.nri_nodes:
+        keys += sorted(filter(nri.is_key, annotations))[:1]
+    return tuple(ForgedAllocation(obj.metadata.name, key) for key in keys)
 
 
 def _rules(spec: PodSpec) -> NodeRules:

@@ -25,6 +25,7 @@ class Settings:
     `policies_…`: where the ConfigMap of the cluster's policies is, and its key.
     `infer_gangs`: by kind of job, "default" for all that are not named, whether its pods are a gang without
     saying so. A StatefulSet's are only where it is named.
+    `nri_nodes`: the label, as key=value, of nodes where NVIDIA's NRI plugin gives planned GPUs; "" for none.
     `unique_names`: scopes whose names are unique in the input of `muster place`, besides the policies' own.
     """
 
@@ -59,6 +60,7 @@ class Settings:
     policies_namespace: str = "kai-scheduler"
     policies_name: str = "kai-scheduler-config"
     policies_key: str = "config.yaml"
+    nri_nodes: str = ""
     unique_names: tuple[str, ...] = ()
     infer_gangs: tuple[tuple[str, Mode], ...] = ()
 

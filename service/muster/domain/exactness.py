@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from muster.domain import nri
 from muster.domain.allocation import FOLLOWED_RESOURCE, SECOND_RESOURCE
 from muster.domain.decision import MemberPlacement
 from muster.domain.node import HandsOut, Node
@@ -28,6 +29,8 @@ def is_exact(node: Node, pod: Pod, place: MemberPlacement) -> bool:
         case HandsOut.DRA:
             return True
         case HandsOut.AGENT if shared or pod.gpu_resource == FOLLOWED_RESOURCE:
+            return True
+        case HandsOut.NRI if nri.values(node, pod, place):
             return True
         case HandsOut.SECOND_ENDPOINT if not shared and pod.gpu_resource == SECOND_RESOURCE:
             return True

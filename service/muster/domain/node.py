@@ -21,7 +21,8 @@ class HandsOut(StrEnum):
     """What decides on a node which GPUs a container gets, and so whether they are the planned ones.
 
     `DRA`: a claim names the devices. `AGENT`: the node agent offers the GPUs. `SECOND_ENDPOINT`: it chooses
-    among those of NVIDIA's device plugin. With these three containers get the planned GPUs.
+    among those of NVIDIA's device plugin. `NRI`: NVIDIA's NRI plugin gives what an annotation names. With
+    these four containers get the planned GPUs.
     `READS_ANNOTATIONS`: a device plugin that finds a pod's plan by its amount, so that equal pods may swap.
     `OWN_CHOICE`: a device plugin that knows no plan. `AGENT_AWAY`: a node agent is to decide, and none is
     ready.
@@ -30,6 +31,7 @@ class HandsOut(StrEnum):
     DRA = "dra"
     AGENT = "agent"
     SECOND_ENDPOINT = "second-endpoint"
+    NRI = "nri"
     READS_ANNOTATIONS = "reads-annotations"
     OWN_CHOICE = "own-choice"
     AGENT_AWAY = "agent-away"
@@ -131,6 +133,8 @@ class Node:
     each attribute the GPUs that agree on it, as bit masks. A GPU without the attribute is in none of them.
     Attributes on which no two GPUs agree are left out.
     `machine` is the type of the machine ("ecs.sccgn6.24xlarge"), for readers: nothing is planned by it.
+    `cdi_devices` are the names of its GPUs in annotations of NVIDIA's NRI plugin, by index; () where none are
+    to be written.
     `hands_out`: what decides which of the node's GPUs a container gets.
     `allocatable` has no GPUs in it. `problems` are sentences about what could not be read (a broken
     GPU_TOPOLOGY): the node is used without it.
@@ -151,6 +155,7 @@ class Node:
     devices: tuple[Device | None, ...] = ()
     attribute_groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     machine: str = ""
+    cdi_devices: tuple[str, ...] = ()
     hands_out: HandsOut = HandsOut.OWN_CHOICE
     problems: tuple[str, ...] = ()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from muster.domain import allocation, exactness
+from muster.domain import allocation, exactness, nri
 from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.pod import Pod
 from muster.domain.sentences import placed_sentence
@@ -247,6 +247,7 @@ def _annotations(state: State, plan: Plan) -> tuple[dict[str, str], ...]:
             _devices(state, places[uid]),
             exact=exactness.is_exact(nodes[places[uid].node], plan.pods[uid], places[uid]),
         )
+        | nri.values(nodes[places[uid].node], plan.pods[uid], places[uid])
         for uid in plan.order
     )
 

@@ -1,0 +1,66 @@
+"""Nodes that the setting nri_nodes names, and pods that come with annotations of NVIDIA's NRI plugin."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.dialects import nodes, pods
+from muster.dialects.settings import Settings
+from muster.domain.causes.ill_formed import ForgedAllocation
+from muster.domain.node import HandsOut
+from tests.dialects.objects import node_object, pod_object
+
+ON = Settings(nri_nodes="example.com/nri=on")
+NAMED = {"example.com/nri": "on"}
+UUIDS = {"gpu.topology/gpu-uuids": "GPU-1, GPU-0"}
+GPUS = {"aliyun.com/gpu": "2"}
+
+
+def test_a_named_node_has_cdi_devices_by_uuid_in_the_order_of_its_gpus() -> None:
+    found = nodes.read(node_object(allocatable=GPUS, labels=NAMED, annotations=UUIDS), ON)
+    assert found.cdi_devices == ("nvidia.com/gpu=GPU-1", "nvidia.com/gpu=GPU-0")
+    assert (found.hands_out, found.problems) == (HandsOut.NRI, ())
+
+
+@pytest.mark.parametrize(
+    ("settings", "labels"),
+    [
+        (Settings(), NAMED),
+        (ON, {}),
+        (ON, {"example.com/nri": "off"}),
+    ],
+)
+def test_other_nodes_have_none(settings: Settings, labels: dict[str, str]) -> None:
+    found = nodes.read(node_object(allocatable=GPUS, labels=labels, annotations=UUIDS), settings)
+    assert (found.cdi_devices, found.problems) == ((), ())
+    assert found.hands_out is not HandsOut.NRI
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "uuids", "says"),
+    [
+        (GPUS, "", "with 2 different uuids"),
+        (GPUS, "GPU-1,GPU-1", "with 2 different uuids"),
+        (GPUS, "GPU-1,all,x=y", "different uuids"),
+        (GPUS, "GPU-1,x=y", "with 2 different uuids"),
+        (GPUS, "GPU-1," + "2" * 64, "with 2 different uuids"),
+        ({"nvidia.com/gpu": "2"}, "GPU-1,GPU-0", "aliyun.com/gpu alone: the node offers none"),
+    ],
+)
+def test_a_named_node_that_can_have_none_says_why(allocatable: dict[str, str], uuids: str, says: str) -> None:
+    annotations = {"gpu.topology/gpu-uuids": uuids} if uuids else {}
+    found = nodes.read(node_object(allocatable=allocatable, labels=NAMED, annotations=annotations), ON)
+    assert found.cdi_devices == ()
+    assert any(says in problem for problem in found.problems)
+
+
+KEYS = ["nvidia.cdi.k8s.io", "nvidia.cdi.k8s.io/pod", "nvidia.cdi.k8s.io/container.main"]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_pod_that_brings_one_is_refused_where_muster_writes_them(key: str) -> None:
+    obj = pod_object(limits={"aliyun.com/gpu": "1"}, annotations={key: "nvidia.com/gpu=0"})
+    assert pods.read(obj, ON).causes == (ForgedAllocation(obj.metadata.name, key),)
+    assert pods.read(obj).causes == ()
+    other = pod_object(limits={"aliyun.com/gpu": "1"}, annotations={"nvidia.cdi.k8s.io.example.com/x": ""})
+    assert pods.read(other, ON).causes == ()
