@@ -15,7 +15,7 @@ violations, each with the name of its rule:
     binding-in-two-steps  a pod was seen with a node and without its GPUs
     allocation-moved      a bound pod's GPUs were changed afterwards
 
-and of slices of GPU memory those that `slices` lists.
+and of slices of GPU memory those that `slices` lists, of devices those of `device_claims`.
 """
 
 from __future__ import annotations

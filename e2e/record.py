@@ -30,12 +30,16 @@ class TooLateError(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One watch event. `at` is this process's monotonic clock, in seconds; `kind` the collection's path."""
+    """One watch event. `at` is this process's monotonic clock, in seconds; `kind` the collection's path.
+
+    `watched`: false for an object that is missing in a list. Its body may be an old one.
+    """
 
     at: float
     kind: str
     deed: str
     body: Object
+    watched: bool = True
 
     @property
     def uid(self) -> str:
@@ -128,7 +132,7 @@ class Record:
         with self._changed:
             fresh = {str(item["metadata"]["uid"]): item for item in listed.get("items") or ()}
             for uid in [uid for uid in self._live[kind] if uid not in fresh]:
-                self._add(Change(now, kind, "DELETED", self._live[kind][uid]))
+                self._add(Change(now, kind, "DELETED", self._live[kind][uid], watched=False))
             for uid, item in fresh.items():
                 known = self._live[kind].get(uid)
                 if known is None or _version(known) != _version(item):

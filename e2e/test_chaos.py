@@ -100,6 +100,8 @@ def test_a_report_is_ok_or_not(name: str) -> None:
         pods_gone=0,
         evicted=[],
         longest_partial_s=0.0,
+        allocations=0,
+        longest_left_s=0.0,
         settled_rounds=1,
         unfinished=[],
         violations=NONE,

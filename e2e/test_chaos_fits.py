@@ -9,6 +9,8 @@ import pytest
 
 from e2e import objects
 from e2e.chaos.auditor import POD_GROUP, PODGROUPS, WAITS, ChaosAuditor
+from e2e.chaos.fits import DRA_RESOURCE, GPUS_BY_CLAIM
+from e2e.facts import DRA_GPUS
 from e2e.forged import NAMESPACE, bound_by_others, gated, greedy, node, own, pod, sharing, slice_pod
 from e2e.objects import Words
 from e2e.record import PODS, Change
@@ -41,6 +43,25 @@ def mesh(name: str) -> Object:
 
 def islands(name: str) -> Object:
     return node(name, labels={"gpu.topology/nvlink-domain-size": "4"})
+
+
+def served(name: str) -> Object:
+    """A node of eight GPUs that a DRA driver serves."""
+    made = node(name, gpus=0)
+    made["metadata"].setdefault("annotations", {})[DRA_GPUS] = f"{DRA_RESOURCE}=8"
+    return made
+
+
+def claiming(member: Object, gpus: int) -> Object:
+    """The member with GPUs by a claim."""
+    member["metadata"]["labels"][GPUS_BY_CLAIM] = str(gpus)
+    return member
+
+
+def asking(member: Object, gpus: int) -> Object:
+    """The member with GPUs by the driver's resource."""
+    member["spec"]["containers"][0]["resources"]["limits"] = {DRA_RESOURCE: str(gpus)}
+    return member
 
 
 def apart(*members: Object) -> list[Object]:
@@ -109,6 +130,16 @@ WAITING = {
     "a slice of two GPUs": Waiting([slice_pod("x", 12, gpus=2), BESIDE], [sharing("s")], {"n/x"}),
     "a slice of two GPUs, one too full": Waiting([slice_pod("x", 14, gpus=2), BESIDE], [sharing("s")]),
     "a slice of three of two GPUs": Waiting([slice_pod("x", 3, gpus=3)], [sharing("s")]),
+    "devices by claims": Waiting([claiming(each, 4) for each in gang(2, 0)], [served("a")], {W}),
+    "devices by a resource": Waiting([asking(each, 4) for each in gang(2, 0)], [served("a")], {W}),
+    "devices on nodes with a device plugin": Waiting([claiming(each, 1) for each in gang(2, 0)], [node("a")]),
+    "devices that claims hold": Waiting(
+        [
+            claiming(pod("w-0", gpus=0, gang=own("w", 1)), 4),
+            claiming(pod("x", "a", (0, 1, 2, 3, 4), gpus=0), 5),
+        ],
+        [served("a")],
+    ),
     "another scheduler's pods took the cpu": Waiting(
         [*gang(1, 1), greedy() | {"spec": greedy()["spec"] | {"schedulerName": "default-scheduler"}}],
         [node("a")],

@@ -5,6 +5,7 @@ partial            no gang stays half bound for longer than the grace
 lost               no pod vanishes without having been deleted
 waits-though-fits  once all is quiet, no complete gang waits for which there is room
 allocation         annotations say what the pod has, from its Binding on: the other rules of `e2e.audit`
+devices            claims of DRA hold planned devices, and not longer than their pods: `e2e.device_claims`
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from e2e.audit import Auditor, Violation, judge
 from e2e.chaos.fits import Fit, waiting_that_fit
 from e2e.chaos.losses import Losses
 from e2e.chaos.meter import Meter
+from e2e.device_claims import CLAIMS, LEFT_S, ClaimFacts, DeviceHistory, DevicePod, twice, unplanned
 from e2e.facts import Gang, NodeFacts, PodFacts
 from e2e.record import NODES, PODS, Change
 from local_cluster.api import Object
@@ -33,10 +35,11 @@ PODGROUPS = "/apis/scheduling.run.ai/v2/podgroups"
 POD_GROUP = "scheduling.run.ai/pod-group"
 
 DOUBLE_BOOKED, PARTIAL, LOST, WAITS = "double-booked", "partial", "lost", "waits-though-fits"
-ALLOCATION = "allocation"
-RULES = (DOUBLE_BOOKED, PARTIAL, LOST, WAITS, ALLOCATION)
+ALLOCATION, DEVICES = "allocation", "devices"
+RULES = (DOUBLE_BOOKED, PARTIAL, LOST, WAITS, ALLOCATION, DEVICES)
 RULE_OF = dict.fromkeys(("gpu-twice", "overcommitted", "memory-overcommitted"), DOUBLE_BOOKED)
-RULE_OF["gang-partial"] = PARTIAL
+RULE_OF |= {"gang-partial": PARTIAL, "device-twice": DOUBLE_BOOKED}
+RULE_OF |= dict.fromkeys(("device-not-planned", "device-left"), DEVICES)
 """Rules of `e2e.audit` under the names used here; all others are ALLOCATION."""
 
 
@@ -53,6 +56,7 @@ class ChaosAuditor:
         self.longest_partial_s = 0.0
         self._prefix = f"{namespace}/"
         self._history = Auditor(grace_s, race_s=RACE_S)
+        self.devices = DeviceHistory(LEFT_S + MARGIN_S)
         self._outages: list[tuple[float, float]] = []
         self._half_since: dict[str, float] = {}
         self._groups: dict[str, Object] = {}
@@ -76,10 +80,20 @@ class ChaosAuditor:
             self._groups[_name(change.body)] = change.body
         elif change.kind == PODS and _name(change.body).startswith(self._prefix):
             self._see_pod(change)
+        elif change.kind == CLAIMS and _name(change.body).startswith(self._prefix):
+            self._see_claim(change)
+
+    def _see_claim(self, change: Change) -> None:
+        at = self._up(change.at)
+        if change.deed == "DELETED":
+            self.devices.claim_gone(at, change.uid)
+        else:
+            self.devices.claim(at, ClaimFacts.of(change.body), in_order=change.deed != "LISTED")
 
     def passed(self, now: float) -> None:
         """Time passed without a change."""
         self._history.passed(self._up(now))
+        self.devices.passed(self._up(now))
 
     def _up(self, at: float) -> float:
         """The time on a clock that stands still during outages."""
@@ -89,14 +103,17 @@ class ChaosAuditor:
         pod = self.facts(change.body)
         key = pod.gang.key if pod.gang else pod.name
         if change.deed == "DELETED":
-            self.losses.went(change.at, change.body, key, half=key in self._history.half_bound())
+            half = key in self._history.half_bound()
+            self.losses.went(change.at, change.body, key, half=half, watched=change.watched)
             self.meter.gone(change.at, pod.uid)
             self._history.gone(self._up(change.at), pod.uid)
+            self.devices.pod_gone(self._up(change.at), pod.uid)
         else:
             self.relisted += change.deed == "LISTED"
             self.losses.seen(change.body, key)
             self.meter.pod(change.at, pod)
             self._history.pod(self._up(change.at), pod)
+            self.devices.pod(self._up(change.at), DevicePod.of(change.body))
         self._time_halves(self._up(change.at))
 
     def _time_halves(self, now: float) -> None:
@@ -135,9 +152,13 @@ class ChaosAuditor:
 
     # --- the verdict ----------------------------------------------------------------------------
 
-    def verdict(self, pods: Iterable[Object], nodes: Iterable[Object]) -> Mapping[str, Sequence[str]]:
+    def verdict(
+        self, pods: Iterable[Object], nodes: Iterable[Object], claims: Iterable[Object] = ()
+    ) -> Mapping[str, Sequence[str]]:
         """Rule → what broke it, each once: from the history, and from these fresh lists."""
         ours = self._ours(pods)
+        held = [ClaimFacts.of(claim) for claim in self._ours(claims)]
+        devices = [*self.devices.found, *twice(held), *unplanned(map(DevicePod.of, ours), held)]
         now = judge(map(self.facts, ours), map(NodeFacts.of, nodes))
         missing = self.losses.missing(str(pod["metadata"]["uid"]) for pod in ours)
         found = [
@@ -146,6 +167,7 @@ class ChaosAuditor:
             *(violation for violation in now if RULE_OF.get(violation.rule) != PARTIAL),
             *(Violation(LOST, f"{name} vanished") for name in (*self.losses.lost, *missing)),
             *self._found,
+            *(Violation(*each) for each in devices),
         ]
         verdict: dict[str, list[str]] = {rule: [] for rule in RULES}
         for violation in dict.fromkeys(found):

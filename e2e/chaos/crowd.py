@@ -29,12 +29,13 @@ LASTS_S = (40, 140)
 
 @dataclass
 class Counts:
-    """What became of what was submitted, in gangs (single pods are gangs of one) and pods; `slices`: how many
-    of these ask for memory of shared GPUs."""
+    """What became of what was submitted, in gangs (single pods are gangs of one) and pods; `slices` and
+    `devices`: how many of these ask for memory of shared GPUs, and for GPUs of a DRA driver."""
 
     gangs: int = 0
     pods: int = 0
     slices: int = 0
+    devices: int = 0
     ended: int = 0
     withdrawn: int = 0
     replaced_pods: int = 0
@@ -113,6 +114,7 @@ class Crowd:
             self.counts.gangs += 1
             self.counts.pods += submission.members
             self.counts.slices += submission.members if submission.memory else 0
+            self.counts.devices += submission.members if submission.devices else 0
             opened = self._open[submission.name] = _Open(submission)
             if submission.dialect == PODGROUP:
                 self.create_podgroup(submission)

@@ -152,7 +152,9 @@ def _flip(label: str, values: Sequence[str]) -> Deed:
 
     def deed(world: World, target: Target) -> int:
         name = _planned_node(world, target)
-        before = world.nodes[name]["metadata"]["labels"][label]
+        before = world.nodes[name]["metadata"]["labels"].get(label)
+        if before is None:
+            raise NothingToBreakError(f"{name} has no label {label}")
         other = world.chance.choice([value for value in values if value != before])
         broken, mended = ({"metadata": {"labels": {label: value}}} for value in (other, before))
         return _patch(world, name, broken, mended)

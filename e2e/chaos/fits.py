@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from e2e.facts import FINISHED, GPU_RESOURCES, GROUP_RESOURCE, Gang, PodFacts
+from e2e.facts import DRA_GPUS, FINISHED, GPU_RESOURCES, GROUP_RESOURCE, Gang, PodFacts
 from e2e.slices import RESOURCE, memory_of
 from local_cluster.api import Object
 from local_cluster.nodes import RACK, SCHEDULE, ZONE
@@ -26,6 +26,10 @@ LABELS = {"rack": RACK, "zone": ZONE}
 
 CLAIM_OF_RACK = "data-"
 """Begins the names of claims; the rest is the rack whose nodes reach the volume."""
+
+GPUS_BY_CLAIM = "chaos.muster.dev/gpus-by-claim"
+"""Label of pods: how many devices their claims ask for, counted as DRA_RESOURCE."""
+DRA_RESOURCE = "nvidia.com/gpu"
 
 DOMAIN_SIZE = "gpu.topology/nvlink-domain-size"
 READ = frozenset({"group", "min-member", "scope", "allocation", "decision"})
@@ -200,7 +204,9 @@ def _room(node: Object, alive: Sequence[Object]) -> Room | None:
     serves = shares or labels.get(SCHEDULE, "topology") == "topology"
     if not ready or held_off or spec.get("unschedulable") or meta.get("deletionTimestamp") or not serves:
         return None
-    offered = status.get("allocatable") or {}
+    by_slices, _, served = str((meta.get("annotations") or {}).get(DRA_GPUS, "")).partition("=")
+    offered = (status.get("allocatable") or {}) | ({by_slices: served} if served else {})
+    gpus = by_slices or GROUP_RESOURCE
     free = {resource: _quantity(amount) for resource, amount in offered.items()}
     here = [pod for pod in alive if pod["spec"].get("nodeName") == meta["name"]]
     taken: set[int] = set()
@@ -214,9 +220,9 @@ def _room(node: Object, alive: Sequence[Object]) -> Room | None:
         taken |= set(facts.allocation or ())
         for gpu, units in (facts.slice.given if facts.slice and memory else {}).items():
             memory[gpu] -= units
-    count = 0 if shares else int(_quantity(offered.get(GROUP_RESOURCE, "0")))
+    count = 0 if shares else int(_quantity(offered.get(gpus, "0")))
     islands = [island - taken for island in _islands(node, count)] if named else None
-    gpus_free = 0 if shares else max(0, int(free.get(GROUP_RESOURCE, 0)))
+    gpus_free = 0 if shares else max(0, int(free.get(gpus, 0)))
     if named:
         gpus_free = min(gpus_free, len(set(range(count)) - taken))
     return Room(str(meta["name"]), labels, free, islands, gpus_free, memory)
@@ -249,6 +255,8 @@ def _requests(pod: Object) -> dict[str, Fraction]:
         asked = (resources.get("limits") or {}) | (resources.get("requests") or {})
         for resource, amount in asked.items():
             total[resource] += _quantity(amount)
+    if by_claim := (pod["metadata"].get("labels") or {}).get(GPUS_BY_CLAIM):
+        total[DRA_RESOURCE] += _quantity(by_claim)
     return dict(total)
 
 

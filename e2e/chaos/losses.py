@@ -65,14 +65,19 @@ class Losses:
         """A pod of that gang exists; one that a controller made counts as submitted from here on."""
         self._submitted.setdefault(str(pod["metadata"]["uid"]), _Submitted(_name(pod), gang))
 
-    def went(self, at: float, pod: Object, gang: str, half: bool) -> None:
-        """A pod went. `gang`: the key of its gang; `half`: whether that was half bound."""
+    def went(self, at: float, pod: Object, gang: str, half: bool, *, watched: bool = True) -> None:
+        """A pod went. `gang`: the key of its gang; `half`: whether that was half bound.
+
+        `watched`: false if it is missing in a list. Then its Binding may not have been seen.
+        """
         uid = str(pod["metadata"]["uid"])
         submitted = self._submitted.pop(uid, None)
         of = submitted.gang if submitted else gang  # a single pod's replacement is a gang of another name
         self.gone += 1
         node = str(pod["spec"].get("nodeName", ""))
-        if {uid, of} & self._excused or any(a.explains(at) for a in self._absences.get(node, ())):
+        unseen = [] if watched or node else [each for found in self._absences.values() for each in found]
+        absences = [*self._absences.get(node, ()), *unseen]
+        if {uid, of} & self._excused or any(absence.explains(at) for absence in absences):
             return
         (self.evicted if half and _evicted(pod) else self.lost).append(_name(pod))
 

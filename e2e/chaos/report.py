@@ -36,7 +36,8 @@ class Hit:
 @dataclass(frozen=True, slots=True)
 class Report:
     """`violations`: rule → texts. `strangers_placed`: pods that another scheduler put on the same nodes.
-    `unfinished`: gangs that did not end on the empty cluster."""
+    `unfinished`: gangs that did not end on the empty cluster. `allocations`: how often a claim got devices;
+    `longest_left_s`: how long one had them without a bound pod, while the processes were well."""
 
     seed: int
     seconds: float
@@ -50,6 +51,8 @@ class Report:
     pods_gone: int
     evicted: Sequence[str]
     longest_partial_s: float
+    allocations: int
+    longest_left_s: float
     settled_rounds: int
     unfinished: Sequence[str]
     violations: Mapping[str, Sequence[str]]
@@ -93,6 +96,8 @@ class Report:
                 "pods_listed_after_the_server_was_away": self.relisted,
                 "evicted": self.evicted,
                 "longest_partial_s": round(self.longest_partial_s, 2),
+                "allocations": self.allocations,
+                "longest_left_s": round(self.longest_left_s, 2),
                 "load": asdict(self.load),
                 "settled_rounds": self.settled_rounds,
                 "each_fault": [asdict(hit) for hit in self.hits],

@@ -129,6 +129,8 @@ class _Run:
             pods_gone=losses.gone,
             evicted=losses.evicted,
             longest_partial_s=self._auditor.longest_partial_s,
+            allocations=self._auditor.devices.allocations,
+            longest_left_s=self._auditor.devices.longest_left_s,
             settled_rounds=self._rounds,
             unfinished=unfinished,
             violations=verdict,
@@ -160,6 +162,8 @@ class _Run:
         for volume, claim in ground.volumes(self._name, self._name):
             self._patient.create(VOLUMES, volume)
             self._patient.create(f"/api/v1/namespaces/{self._name}/persistentvolumeclaims", claim)
+        for path, body in ground.devices(self._name, self._name):
+            self._patient.create(path, body)
         self._record.until(
             lambda: len(self._ready()) == len(self._world.nodes), "nodes ready", FILLS_WITHIN_S
         )
@@ -199,6 +203,8 @@ class _Run:
             self._patient.delete(f"{NODES}/{name}")
         for volume, _ in ground.volumes(self._name, self._name):
             self._patient.delete(f"{VOLUMES}/{volume['metadata']['name']}")
+        for path, body in ground.devices(self._name, self._name):
+            self._patient.delete(f"{path}/{body['metadata']['name']}")
         self._patient.delete(f"/api/v1/namespaces/{self._name}")
 
     # --- faults ---------------------------------------------------------------------------------

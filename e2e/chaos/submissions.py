@@ -8,19 +8,28 @@ from dataclasses import dataclass, replace
 
 from e2e import objects
 from e2e.chaos.auditor import POD_GROUP
-from e2e.chaos.fits import CLAIM_OF_RACK, SCOPE
+from e2e.chaos.fits import CLAIM_OF_RACK, DRA_RESOURCE, GPUS_BY_CLAIM, SCOPE
 from e2e.objects import Words
 from e2e.scene import COMPLETE
 from e2e.slices import COUNT, RESOURCE
 from local_cluster.api import Object
 from local_cluster.nodes import RACK
 
+BY_RESOURCE, BY_CLAIM = "resource", "claim"
+"""How members ask for GPUs of a DRA driver: by nvidia.com/gpu, or by a claim from a template."""
+
+DEVICES, DEVICES_OF_TARGETS = 0.2, 0.35
+"""The share of what the crowd submits, without slices, that asks for these GPUs, and the share of targets."""
+
+TEMPLATE_OF = "gpus-"
+"""Begins the names of templates; the rest is how many devices their claims have."""
+
 ACK, OWN, PODGROUP, SINGLE = "ack", "own", "podgroup", ""
 TERMINATE = "local-cluster/terminate-after"
 RETRIES = 1_000
 """Of a Job: each member that the chaos deletes counts as one that failed."""
 
-NODES_OF_A_RACK = 4
+NODES_OF_A_RACK, GPUS_OF_A_NODE = 4, 8
 
 CPU_A_GPU = 8
 """A node has 96 for eight GPUs: what others take of it matters."""
@@ -48,7 +57,8 @@ class Submission:
     `needed` is less than `members` in an elastic gang. `lasts_s`: how long each runs; None: until it is told
     to end. `slow_s`: how long a deleted member stays, terminating. `memory`: GiB of shared GPUs that a member
     asks for, evenly over `gpus` of them; 0: it asks for whole ones. `asks` is one of APART, SPREAD and
-    VOLUME, or ""; `rack` is where the volume is.
+    VOLUME, or ""; `rack` is where the volume is. `devices` is BY_RESOURCE or BY_CLAIM if a DRA driver serves
+    its GPUs, else "".
     """
 
     name: str
@@ -63,6 +73,7 @@ class Submission:
     memory: int = 0
     asks: str = ""
     rack: str = ""
+    devices: str = ""
 
     @property
     def total(self) -> int:
@@ -77,12 +88,15 @@ class Submission:
 
     def pod(self, rank: int) -> Object:
         """One member; of a Job, its template."""
-        pod = objects.pod(f"{self.name}-{rank}", gpus=0 if self.memory else self.gpus, gang=self._words())
+        plain = 0 if self.memory or self.devices else self.gpus
+        pod = objects.pod(f"{self.name}-{rank}", gpus=plain, gang=self._words())
         asked = pod["spec"]["containers"][0]["resources"]
         asked["requests"]["cpu"] = str(CPU_A_GPU * self.gpus)
         if self.memory:
             asked["limits"] = {RESOURCE: str(self.memory)}
             pod["metadata"]["labels"][COUNT] = str(self.gpus)
+        if self.devices:
+            self._ask_for_devices(pod)
         pod["metadata"]["labels"][GANG] = self.name
         pod["spec"] |= self._constraints()
         if self.lasts_s is not None:
@@ -108,6 +122,17 @@ class Submission:
             "metadata": {"name": self.name},
             "spec": {"minMember": self.needed, **policy},
         }
+
+    def _ask_for_devices(self, pod: Object) -> None:
+        asked = pod["spec"]["containers"][0]["resources"]
+        if self.devices == BY_RESOURCE:
+            asked["limits"] = {DRA_RESOURCE: str(self.gpus)}
+            asked["requests"][DRA_RESOURCE] = str(self.gpus)
+            return
+        pod["metadata"]["labels"][GPUS_BY_CLAIM] = str(self.gpus)
+        asked["claims"] = [{"name": "gpus"}]
+        template = f"{TEMPLATE_OF}{self.gpus}"
+        pod["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": template}]
 
     def _constraints(self) -> Object:
         selector = {"matchLabels": {GANG: self.name}}
@@ -137,9 +162,11 @@ class Submission:
 
 
 def ordinary(chance: random.Random, number: int, dialects: Sequence[str], lasts_s: int | None) -> Submission:
-    """What fills the cluster: a third single pods, the rest gangs of two to six; slices among both."""
+    """What fills the cluster: a third single pods, the rest gangs; slices and devices among both."""
     if chance.random() < SLICES:
         return _slices(chance, number, dialects, lasts_s)
+    if chance.random() < DEVICES:
+        return _devices(chance, number, dialects, lasts_s)
     if chance.random() < 0.35:
         gpus = chance.choice((1, 1, 1, 2, 2, 4, 8))
         return Submission(f"single-{number}", SINGLE, False, 1, 1, gpus, "", lasts_s, 0)
@@ -169,7 +196,20 @@ def target(
     """What a fault is aimed at: a gang that nearly always fits, and needs all its members."""
     scope = chance.choice(("", "", "rack"))
     made = _gang(chance, f"target-{number}", dialects, members, 1, scope, lasts_s)
-    return replace(made, needed=members)
+    devices = chance.choice((BY_RESOURCE, BY_CLAIM)) if chance.random() < DEVICES_OF_TARGETS else ""
+    return replace(made, needed=members, devices=devices)
+
+
+def _devices(chance: random.Random, number: int, dialects: Sequence[str], lasts_s: int | None) -> Submission:
+    """GPUs of a DRA driver. A single pod has none by claims: it would be left to kube-scheduler."""
+    gpus = chance.choice((1, 1, 2, 4))
+    if chance.random() < 0.3:
+        made = Submission(f"device-{number}", SINGLE, False, 1, 1, gpus, "", lasts_s, 0)
+        return replace(made, devices=BY_RESOURCE)
+    members = chance.randint(2, 4)
+    scopes = ("", "rack", "node") if members * gpus <= GPUS_OF_A_NODE else ("", "rack")
+    made = _gang(chance, f"devices-{number}", dialects, members, gpus, chance.choice(scopes), lasts_s)
+    return replace(made, devices=chance.choice((BY_RESOURCE, BY_CLAIM)))
 
 
 def _slices(chance: random.Random, number: int, dialects: Sequence[str], lasts_s: int | None) -> Submission:

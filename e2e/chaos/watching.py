@@ -11,6 +11,7 @@ from typing import Self
 
 from e2e.chaos.auditor import PODGROUPS, ChaosAuditor
 from e2e.client import Client
+from e2e.device_claims import CLAIMS
 from e2e.record import NODES, PODS, Record, TooLateError
 
 LOOKS_EVERY_S = 1.0
@@ -40,7 +41,7 @@ class Watching:
         self._client = client
         self._auditor = auditor
         kinds = (NODES, PODGROUPS, PODS) if podgroups else (NODES, PODS)
-        self._record = Record(client, kinds, relists=True)
+        self._record = Record(client, (*kinds, CLAIMS), relists=True)
         self._seen = 0
 
     def __enter__(self) -> Self:
@@ -75,4 +76,5 @@ class Watching:
     def verdict(self) -> Mapping[str, Sequence[str]]:
         """The auditor's, with fresh lists."""
         self.catch_up()
-        return self._auditor.verdict(self._client.get(PODS)["items"], self._client.get(NODES)["items"])
+        pods, nodes, claims = (self._client.get(kind)["items"] for kind in (PODS, NODES, CLAIMS))
+        return self._auditor.verdict(pods, nodes, claims)
