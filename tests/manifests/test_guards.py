@@ -69,6 +69,11 @@ def test_the_guard_of_dra_devices_names_the_account_of_the_release() -> None:
     assert "system:serviceaccount:gpu-scheduling:muster" in str(policies)
 
 
+def test_the_rule_about_cdi_annotations_names_the_account_of_the_release() -> None:
+    policies = guards(comparable(template(namespace="gpu-scheduling")), "muster-cdi-annotations")
+    assert "system:serviceaccount:gpu-scheduling:muster" in str(policies)
+
+
 def test_no_namespace_may_be_left_out() -> None:
     binding = comparable(template({"cdiAnnotations.namespaces": []}))[BINDING]
     assert binding["spec"] == {"policyName": "muster-cdi-annotations", "validationActions": ["Deny"]}

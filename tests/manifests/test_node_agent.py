@@ -11,8 +11,9 @@ from kubernetes.client.exceptions import ApiException
 
 from local_cluster.cluster import LocalCluster
 from muster.devices import hardware
-from muster.domain.allocation import ASSIGNED, GROUP
+from muster.domain.allocation import ASSIGNED, DEVICES, GROUP
 from tests.local_cluster.cluster_waiting import eventually
+from tests.manifests.annotating import pod, pods
 from tests.manifests.applying import apply, connect
 from tests.manifests.rendering import SCHEDULER_CONFIG, Manifest
 
@@ -99,15 +100,45 @@ def test_a_pod_on_its_node_is_marked(cluster: LocalCluster, agents: Any) -> None
     assert not _refusal(agent_on(cluster, HOME), "Pod", f"on-{HOME}", {"annotations": {ASSIGNED: "true"}})
 
 
+def annotated(agents: Any, number: int, namespace: str = "default") -> str:
+    """A new pod on the agent's node, with this number of annotations."""
+    body = pod({f"k{at}": "" for at in range(number)})
+    body["spec"]["nodeName"] = HOME
+    pods(agents).create(body=body, namespace=namespace)
+    return str(body["metadata"]["name"])
+
+
+def test_a_user_with_as_many_annotations_as_are_allowed_keeps_no_report_away(
+    cluster: LocalCluster, agents: Any
+) -> None:
+    name = annotated(agents, 1000)
+    assert not _refusal(
+        agent_on(cluster, HOME), "Pod", name, {"annotations": {ASSIGNED: "true", DEVICES: "{}"}}
+    )
+    assert KEYS_ALONE in _refusal(agent_on(cluster, HOME), "Pod", name, {"annotations": {"k7": None}})
+
+
+def test_the_number_of_annotations_that_are_compared_is_bounded(cluster: LocalCluster, agents: Any) -> None:
+    """The API server's time grows with the square of the keys, and at 40,000 it gave up after 26 s."""
+    namespaces = agents.resources.get(api_version="v1", kind="Namespace")
+    namespaces.create(body={"metadata": {"name": "nvidia-gpu-operator"}})  # the other policy is not there
+    name = annotated(agents, 40_000, "nvidia-gpu-operator")
+    refusal = _refusal(
+        agent_on(cluster, HOME), "Pod", name, {"annotations": {ASSIGNED: "true"}}, "nvidia-gpu-operator"
+    )
+    assert "changes nothing that has more than 1,100 labels or annotations" in refusal
+    assert "cost" not in refusal
+
+
 def test_a_token_of_no_node_changes_nothing(cluster: LocalCluster, agents: Any) -> None:
     assert agents
     assert OWN in _refusal(agent_on(cluster, ""), "Node", HOME, {"annotations": {hardware.MATRIX: "{}"}})
 
 
-def _refusal(client: Any, kind: str, name: str, change: Mapping[str, Any]) -> str:
+def _refusal(client: Any, kind: str, name: str, change: Mapping[str, Any], namespace: str = "default") -> str:
     """What the API server says against a change of metadata; "" when it takes it."""
     resource = client.resources.get(api_version="v1", kind=kind)
-    where = {"namespace": "default"} if kind == "Pod" else {}
+    where = {"namespace": namespace} if kind == "Pod" else {}
     body = {"metadata": dict(change) or {"annotations": {"probe": "1"}}}
     try:
         resource.patch(name=name, body=body, content_type="application/merge-patch+json", **where)
