@@ -125,6 +125,12 @@ def request(name: str, device_class: str, count: int = 1, expression: str = "", 
     }
 
 
+def first_available(name: str, device_class: str, *expressions: str, count: int = 1) -> Object:
+    """A request with a subrequest for each expression, the first one preferred."""
+    some = [request(f"s{at}", device_class, count, each) for at, each in enumerate(expressions)]
+    return {"name": name, "firstAvailable": [{"name": each["name"], **each["exactly"]} for each in some]}
+
+
 def claiming(name: str, size: int, *templates: str) -> list[Object]:
     """Pods of one gang, each with a claim from each of these templates."""
     pods = [objects.pod(f"{name}-{rank}", gang=objects.ack(name, size)) for rank in range(size)]

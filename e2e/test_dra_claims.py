@@ -72,6 +72,27 @@ def test_selectors_choose_nodes_and_gpus(scene: Scene) -> None:
     dra.judge(scene)
 
 
+def test_the_first_subrequest_that_fits_the_gang_is_planned(scene: Scene) -> None:
+    """Big GPUs while there are some, else small ones, and no member with both."""
+    mixed = dra.node(scene, "mixed", gpus=4, big=(1, 2))
+    small = dra.node(scene, "small", gpus=4)
+    some = dra.first_available("r", scene.name, BIG, f"!({BIG})", count=2)
+    dra.template(scene, "some", some)
+    first = scene.create(*dra.claiming("g", 1, "some"))
+    scene.runs(first)
+    assert {*dra.planned(scene)[first[0]]} == {f"{dra.DRIVER}/{mixed}/gpu-{number}" for number in (1, 2)}
+    others = scene.create(*dra.claiming("h", 3, "some"))
+    scene.runs(others)
+    assert nodes_of(scene, others) == {mixed: 1, small: 2}
+    assert dra.judge(scene) == 4
+    scene.delete(*others, *first)
+    again = scene.create(*dra.claiming("i", 1, "some"))
+    scene.runs(again)
+    assert nodes_of(scene, again) == {mixed: 1}
+    assert {*dra.planned(scene)[again[0]]} == {f"{dra.DRIVER}/{mixed}/gpu-{number}" for number in (1, 2)}
+    dra.judge(scene)
+
+
 def test_members_that_tolerate_a_taint_get_gpus_that_have_it(scene: Scene) -> None:
     dra.node(scene, "a", gpus=4, worn=(0, 3))
     tolerations = [{"key": "worn", "operator": "Exists"}]

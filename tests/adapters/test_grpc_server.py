@@ -206,7 +206,12 @@ async def test_errors_have_a_code_and_a_sentence(bench: Bench, case: str) -> Non
 
 def in_tree_report() -> v1.ReportInTreeRequest:
     first = v1.InTreeAnswer(
-        pods=[0, 2], refused=b"\2\0\1", room=b"\0\3\0", scores=b"\7\144\0", devices=b"\0\1\2"
+        pods=[0, 2],
+        refused=b"\2\0\1",
+        room=b"\0\3\0",
+        scores=b"\7\144\0",
+        devices=b"\0\1\2",
+        more_devices=[b"\2\0\0"],
     )
     everywhere = v1.InTreeRefusal(plugin="VolumeBinding", reason="unbound")
     second = v1.InTreeAnswer(pods=[1], everywhere=everywhere, missing_claims=["data"], more_missing_claims=7)
@@ -228,7 +233,7 @@ async def test_an_in_tree_report_names_nodes_plugins_and_reasons(bench: Bench) -
     await bench.shim.call("ReportInTree", in_tree_report(), v1.ReportInTreeResponse)
     first = calls.InTreeAnswer({"a": "full", "c": "VolumeZone: zone"}, {"b": 3})
     sets = {"b": frozenset({"gpu/d0"}), "c": frozenset({"gpu/d0", "gpu/p/d1"})}
-    first = dataclasses.replace(first, devices=sets)
+    first = dataclasses.replace(first, devices=(sets, {"a": frozenset({"gpu/d0", "gpu/p/d1"})}))
     second = calls.InTreeAnswer(
         everywhere="VolumeBinding: unbound", missing_claims=("data",), more_missing_claims=7
     )
@@ -246,7 +251,7 @@ async def test_an_in_tree_report_names_nodes_plugins_and_reasons(bench: Bench) -
         {"room": b"\1\1"},
         {"scores": b"\1\1\1\1"},
         {"devices": b"\1\1"},
-        {"devices": b"\3\0\0"},
+        {"more_devices": [b"\3\0\0"]},
     ],
 )
 async def test_an_in_tree_report_that_points_at_nothing_is_refused(

@@ -22,6 +22,12 @@ def request(name: str = "r", device_class: str = "gpu", **exactly: Any) -> dict[
     return {"name": name, "exactly": {"deviceClassName": device_class, **exactly}}
 
 
+def first_available(*classes: str, **each: Any) -> dict[str, Any]:
+    """A request with a subrequest for each class, by its name."""
+    some = [{"name": name, "deviceClassName": name, **each} for name in classes]
+    return {"name": "r", "firstAvailable": some}
+
+
 @dataclass(frozen=True)
 class Case:
     """What claims ask for, and what is read of a pod with one claim for each list of requests."""
@@ -52,13 +58,50 @@ CASES = {
     "capacity": Case(
         ([request(capacity={"requests": {"memory": "1Gi"}})],), 1, ("resourceClaims c0, request r, capacity",)
     ),
-    "alternatives": Case(
-        ([{"name": "r", "firstAvailable": [{"name": "a", "deviceClassName": "gpu"}, {"name": "b"}]}],),
+    "subrequests": Case(([first_available("gpu", "big-gpu", count=2)],), 2),
+    "subrequests, GPUs and others": Case(
+        ([first_available("gpu", "nic")],),
         1,
-        ("resourceClaims c0, request r, firstAvailable",),
+        ('request r, firstAvailable is "no GPU resource, nvidia.com/gpu"',),
     ),
-    "alternatives of another driver": Case(
-        ([{"name": "r", "firstAvailable": [{"name": "a", "deviceClassName": "nic"}]}],)
+    "subrequests of two resources": Case(
+        ([first_available("gpu", "other-gpu")],),
+        1,
+        ('request r, firstAvailable is "amd.com/gpu, nvidia.com/gpu"',),
+    ),
+    "subrequests with different counts": Case(
+        (
+            [
+                {
+                    "name": "r",
+                    "firstAvailable": [
+                        {"name": "a", "deviceClassName": "big-gpu"},
+                        {"name": "b", "deviceClassName": "gpu", "count": 2},
+                    ],
+                }
+            ],
+        ),
+        2,
+        ('request r, firstAvailable is "counts 1, 2"',),
+    ),
+    "subrequests, all of one": Case(
+        ([first_available("gpu", allocationMode="All")],),
+        1,
+        ("request r, allocationMode",),
+    ),
+    "subrequests of another driver": Case(([first_available("nic")],)),
+    "subrequests whose GPUs agree": Case(
+        ([first_available("gpu", "big-gpu", count=2)],),
+        2,
+        (),
+        [{"requests": ["r"], "matchAttribute": "pcieRoot"}],
+        agreed=("pcieRoot",),
+    ),
+    "GPUs of one subrequest agree": Case(
+        ([first_available("gpu", "big-gpu", count=2)],),
+        2,
+        ("resourceClaims c0, matchAttribute of r/gpu",),
+        [{"requests": ["r/gpu"], "matchAttribute": "pcieRoot"}],
     ),
     "two GPUs of one switch": Case(
         ([request(count=2)],), 2, (), [{"matchAttribute": "pcieRoot"}], agreed=("pcieRoot",)

@@ -229,7 +229,7 @@ def test_members_with_other_attributes_are_another_role() -> None:
 
 
 def may_have(*numbers: int, on: str = "n") -> InTreeAnswer:
-    return InTreeAnswer(devices={on: frozenset(f"{DRIVER}/gpu-{number}" for number in numbers)})
+    return InTreeAnswer(devices=({on: frozenset(f"{DRIVER}/gpu-{number}" for number in numbers)},))
 
 
 def planned_devices(world: World) -> list[tuple[str, ...]]:
@@ -280,10 +280,10 @@ def test_names_of_devices() -> None:
     there = (device(0), Device(DRIVER, "pool", "gpu-0"), None, Device("other", "n", "gpu-0"), device(4))
     nodes = {"n": node("n", 5, devices=there)}
     both = frozenset({f"{DRIVER}/gpu-0", f"{DRIVER}/pool/gpu-0", f"{DRIVER}/gpu-9"})
-    assert matching((InTreeAnswer(devices={"n": both, "gone": both}),), nodes) == {"n": 0b00011}
-    one = InTreeAnswer(devices={"n": frozenset({"other/gpu-0", f"{DRIVER}/gpu-0"})})
-    assert matching((one, InTreeAnswer(), InTreeAnswer(devices={"n": both})), nodes) == {"n": 0b00001}
-    assert matching((InTreeAnswer(),), nodes) == {}
+    assert matching((InTreeAnswer(devices=({"n": both, "gone": both},)),), nodes) == ({"n": 0b00011},)
+    one = InTreeAnswer(devices=({"n": frozenset({"other/gpu-0", f"{DRIVER}/gpu-0"})},))
+    assert matching((one, InTreeAnswer(), InTreeAnswer(devices=({"n": both},))), nodes) == ({"n": 0b00001},)
+    assert matching((InTreeAnswer(),), nodes) == ({},)
 
 
 def test_a_member_that_tolerates_a_taint_waits_for_gpus_that_have_it() -> None:
@@ -308,4 +308,33 @@ def test_a_member_that_tolerates_a_taint_waits_for_gpus_that_have_it() -> None:
 def test_an_answer_without_devices_allows_no_tainted_gpu() -> None:
     nodes = {"n": replace(served(), unhealthy=0b1000, tainted=0b1000)}
     answers = (may_have(2, 3), InTreeAnswer())
-    assert matching(answers, nodes) == {"n": 0b0100}
+    assert matching(answers, nodes) == ({"n": 0b0100},)
+
+
+def choices_of(*subrequests: tuple[int, ...]) -> InTreeAnswer:
+    """An answer for pods with these subrequests."""
+    return InTreeAnswer(devices=tuple(may_have(*numbers).devices[0] for numbers in subrequests))
+
+
+def test_the_first_subrequest_that_fits_is_planned() -> None:
+    world = World(answers_in_tree=True).start(served())
+    world.see(pod("p0", of=1, gpus=2, device_claims=True))
+    world.report(choices_of((1,), (2, 3), (0, 1, 2, 3)))
+    assert planned_devices(world) == [("gpu-2", "gpu-3")]
+
+
+def test_an_answer_with_fewer_subrequests_counts_with_its_last_one() -> None:
+    answers = (choices_of((0, 1), (2, 3)), may_have(1, 2))
+    assert matching(answers, {"n": served()}) == ({"n": 0b0010}, {"n": 0b0100})
+
+
+def test_a_plan_of_a_subrequest_that_is_still_there_stands() -> None:
+    world = World(answers_in_tree=True, auto=False).start(served())
+    world.see(pod("p0", of=1, gpus=2, device_claims=True))
+    world.report(choices_of((0,), (2, 3)))
+    first = world.solves[0]
+    world.report(choices_of((0,), (1, 2, 3)))
+    world.solve()
+    assert not world.solves
+    assert world.verdict().generation == first.generation
+    assert planned_devices(world) == [("gpu-2", "gpu-3")]

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
+
+from muster.domain.causes.not_planned import NotDecided
 from muster.domain.causes.out_of_place import GpusNotMatching
 from muster.domain.decision import Placed, Unplaceable
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
+from muster.placement import place as planner
 from muster.placement.cluster.columns import columns
 from muster.placement.cluster.matching import view_of
 from muster.placement.moves import alternates, move
-from muster.placement.place import place
+from muster.placement.place import Limits, place
 from muster.placement.verify import verify
 from tests.placement.drawings import cluster, gang
 
@@ -101,8 +105,12 @@ def test_the_judge_sees_gpus_that_do_not_match() -> None:
     assert isinstance(placed, Placed)
     (role,) = request.roles
     said = verify(snapshot, replace(request, roles=(replace(role, matching={"a": 0b0010}),)), placed)
-    assert "GPU 0 of node a does not match what member w-0 asks for" in said
-    assert not any("GPU 1 of node a does not match" in each for each in said)
+    assert "GPUs 0 of node a do not match what member w-0 asks for" in said
+    either = replace(role, matching={"a": 0b0110}, subrequests=({"a": 0b0011},))
+    assert verify(snapshot, replace(request, roles=(either,)), placed) == ()
+    neither = replace(role, matching={"a": 0b0110}, subrequests=({"a": 0b0001},))
+    said = verify(snapshot, replace(request, roles=(neither,)), placed)
+    assert "GPUs 1 of node a do not match what member w-0 asks for" in said
 
 
 def tainted(text: str, gpus: int) -> Snapshot:
@@ -134,3 +142,54 @@ def test_roles_that_tolerate_different_taints_match_different_gpus() -> None:
     assert {node for node, _ in gpus_of(place(snapshot, both))} == {"b"}
     alike = matching("1 x 1 GPU + 1 x 1 GPU", w={"a": 0b0111})
     assert gpus_of(place(tainted(": a[4]", 0b1000), alike)) == [("a", (0,)), ("a", (1,))]
+
+
+def choosing(text: str, *subrequests: Mapping[str, int]) -> Request:
+    """The gang of the drawing. Members of all roles have these subrequests."""
+    first, *others = subrequests
+    request = gang(text)
+    roles = tuple(replace(role, matching=first, subrequests=tuple(others)) for role in request.roles)
+    return replace(request, roles=roles)
+
+
+SUBREQUESTS: dict[str, tuple[str, str, tuple[dict[str, int], ...], list[tuple[str, tuple[int, ...]]]]] = {
+    "the first fits": (": a[4]", "2 x 1 GPU", ({"a": 0b0110}, {"a": 0b1111}), [("a", (1,)), ("a", (2,))]),
+    "the second fits": (": a[4]", "1 x 2 GPU", ({"a": 0b0100}, {"a": 0b1001}), [("a", (0, 3))]),
+    "a node without the first": (": a[4] b[4]", "1 x 2 GPU", ({"a": 0, "b": 0b1100}, {}), [("b", (2, 3))]),
+    "all take one subrequest, if they can": (
+        ": a[2] b[4]",
+        "2 x 2 GPU",
+        ({"b": 0}, {"a": 0}),
+        [("b", (0, 1)), ("b", (2, 3))],
+    ),
+    "each node is for the first that it has": (
+        ": a[2] b[4, free 0011]",
+        "2 x 2 GPU",
+        ({"b": 0b0011}, {"a": 0, "b": 0b1100}),
+        [("a", (0, 1)), ("b", (2, 3))],
+    ),
+    "no member has GPUs of two subrequests": (": a[4]", "1 x 3 GPU", ({"a": 0b0011}, {"a": 0b1100}), []),
+}
+
+
+@pytest.mark.parametrize("name", SUBREQUESTS)
+def test_the_first_subrequest_that_fits_is_planned(name: str) -> None:
+    drawn, text, subrequests, expected = SUBREQUESTS[name]
+    decision = place(cluster(drawn), choosing(text, *subrequests))
+    if expected:
+        assert gpus_of(decision) == expected
+    else:
+        assert isinstance(decision, Unplaceable)
+        assert isinstance(decision.causes[-1], GpusNotMatching)
+
+
+def test_no_further_subrequest_is_tried_if_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def late(snapshot: Snapshot, request: Request, limits: Limits) -> Unplaceable:
+        tried.append(request)
+        return Unplaceable(request.gang, (NotDecided(truncated=True),))
+
+    monkeypatch.setattr(planner, "_with_one_subrequest", late)
+    place(cluster(": a[4]"), choosing("1 x 1 GPU", {}, {"a": 1}))
+    assert [role.matching for request in tried for role in request.roles] == [{}]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from muster.dialects.dra_objects import ClaimSpec, ExactRequest
+from muster.dialects.dra_objects import ClaimSpec, ExactRequest, Request, SubRequest
 from muster.dialects.objects import PodObject
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.topology import mask_of
@@ -21,6 +21,7 @@ from muster.domain.topology import mask_of
 MAX_CLAIMS = 32
 """Claims of one pod."""
 _NOT_PLANNED = "none in a request for GPUs: this is not planned yet"
+_ALIKE = "subrequests for as many GPUs of one resource each: others are not planned yet"
 _MATCH = "matchAttribute"
 _NOT_OF_ALL = "a matchAttribute that binds all GPUs of the pod and nothing else: others are not planned yet"
 _SHARED = "resourceClaimTemplateName: GPUs that pods share are not planned yet"
@@ -38,13 +39,15 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """A request of a claim. `classes` are those whose devices it takes, and `unplanned` is the first field
-    that can't be planned if these are GPUs, with its value."""
+    """A request of a claim. `classes` are those whose devices it takes, one for each subrequest.
+    `unplanned` is the first field that can't be planned if these are GPUs, with its value."""
 
     name: str
     classes: tuple[str, ...]
     count: int = 1
     unplanned: tuple[str, str] | None = None
+    counts: tuple[int, ...] = ()
+    """Of the subrequests, if they differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,12 @@ class Claims:
             elif request.unplanned is not None:
                 unplanned, value = request.unplanned
                 causes.append(BadValue(where, f"{field}, {unplanned}", value, _NOT_PLANNED))
+            elif len(resources := {self._resource_of(name) for name in request.classes}) > 1:
+                value = ", ".join(sorted(each or "no GPU resource" for each in resources))
+                causes.append(BadValue(where, f"{field}, firstAvailable", value, _ALIKE))
+            elif request.counts:
+                value = "counts " + ", ".join(map(str, request.counts))
+                causes.append(BadValue(where, f"{field}, firstAvailable", value, _ALIKE))
             counts[resource] = counts.get(resource, 0) + request.count
         if len(counts) > 1:
             names = ", ".join(counts)
@@ -178,28 +187,36 @@ def _requests(spec: ClaimSpec) -> Iterator[DeviceRequest]:
     for each in spec.devices.requests or ():
         exact, some = each.exactly, each.first_available or ()
         if exact is None:
-            classes = tuple(one.device_class_name for one in some)
-            yield DeviceRequest(each.name, classes, 1, ("firstAvailable", f"{len(some)} alternatives"))
+            classes, counts = (tuple(one.device_class_name for one in some), tuple(one.count for one in some))
+            unplanned = next(filter(None, map(_mode, some)), None)
+            differ = counts if len(set(counts)) > 1 else ()
+            yield DeviceRequest(each.name, classes, max(counts, default=1), unplanned, differ)
         elif exact.admin_access:
             yield DeviceRequest(each.name, ())
         else:
             yield DeviceRequest(each.name, (exact.device_class_name,), exact.count, _mode(exact))
 
 
-def _mode(exact: ExactRequest) -> tuple[str, str] | None:
+def _mode(exact: ExactRequest | SubRequest) -> tuple[str, str] | None:
     if exact.allocation_mode != "ExactCount":
         return "allocationMode", exact.allocation_mode
     return ("capacity", "set") if exact.capacity is not None else None
 
 
 def _constraints(spec: ClaimSpec) -> Iterator[Constraint]:
-    """Return the constraints that bind several devices. A request may be named with an alternative of it."""
+    """Return the constraints that bind several devices. One may name a subrequest of a request alone."""
     requests = spec.devices.requests or ()
     for each in spec.devices.constraints or ():
+        alone = next((name for name in each.requests or () if "/" in name), "")
         names = {name.partition("/")[0] for name in each.requests or ()}
         bound = [at for at, request in enumerate(requests) if request.name in names or not names]
-        if sum(it.count if (it := requests[at].exactly) is not None else 1 for at in bound) > 1:
-            field, attribute = _MATCH, each.match_attribute
+        if sum(map(_count, (requests[at] for at in bound))) > 1:
+            field, attribute = f"{_MATCH} of {alone}" if alone else _MATCH, each.match_attribute
             if attribute is None:
                 field, attribute = "distinctAttribute", each.distinct_attribute or ""
             yield Constraint(field, attribute, mask_of(bound))
+
+
+def _count(request: Request) -> int:
+    some = [request.exactly] if request.exactly is not None else request.first_available or ()
+    return max((each.count for each in some), default=1)

@@ -150,9 +150,12 @@ class ResourceClaimStatus(_Object, frozen=True):
 
 
 class SubRequest(_Object, frozen=True):
-    """An alternative of a request."""
+    """A subrequest of a request. Of `capacity` only its presence counts."""
 
     device_class_name: str = ""
+    allocation_mode: str = "ExactCount"
+    count: int = 1
+    capacity: Use | None = None
 
 
 class ExactRequest(_Object, frozen=True):

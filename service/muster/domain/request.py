@@ -171,6 +171,8 @@ class Role:
 
     Of other nodes a member may have all GPUs whose devices have no taint.
     """
+    subrequests: tuple[Mapping[str, int], ...] = field(default=(), hash=False)
+    """As `matching`, for further subrequests of its claims: the first with which the gang fits is taken."""
 
     def __post_init__(self) -> None:
         scopes = [segment.scope for segment in self.segments]

@@ -7,12 +7,12 @@ get names, and `verify` checks the plan without any of that code. If nothing fit
 
 from __future__ import annotations
 
-from muster.domain.causes.not_planned import TooManyRoles
+from muster.domain.causes.not_planned import NotPlanned, TooManyRoles
 from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.attributes import attributes_of
-from muster.placement.cluster.matching import view_of
+from muster.placement.cluster.matching import by_subrequest, view_of
 from muster.placement.evaluate import objective, unknown_links
 from muster.placement.explain.causes import explained
 from muster.placement.explain.feasibility import too_small
@@ -40,6 +40,9 @@ class PlacementDefect(Exception):
 def place(snapshot: Snapshot, request: Request, limits: Limits | None = None) -> Decision:
     """Return the best plan of the gang, or why there is none.
 
+    Of the subrequests of its claims the first with which it fits is planned. If it fits with none, the cause
+    is told for the last one, which allows most.
+
     Raises:
         PlacementDefect: The plan that was found does not pass `verify`.
         ValueError: The gang has no members.
@@ -47,6 +50,14 @@ def place(snapshot: Snapshot, request: Request, limits: Limits | None = None) ->
     if not request.size:
         raise ValueError(f"gang {request.gang} has no members: there is nothing to place")
     limits = limits or Limits()
+    for each in by_subrequest(snapshot, request):
+        decision = _with_one_subrequest(snapshot, each, limits)
+        if isinstance(decision, Placed) or any(isinstance(cause, NotPlanned) for cause in decision.causes):
+            break
+    return decision
+
+
+def _with_one_subrequest(snapshot: Snapshot, request: Request, limits: Limits) -> Placed | Unplaceable:
     roles = unlike_roles(request, limits.excluded)
     if roles > limits.most_roles:
         return Unplaceable(request.gang, (TooManyRoles(roles, limits.most_roles),))

@@ -3,6 +3,7 @@ package devices
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -10,7 +11,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -74,13 +74,20 @@ func NewAsking(gpus []string) frameworkruntime.PluginFactory {
 // Name implements fwk.Plugin.
 func (a *Asking) Name() string { return Name }
 
-// gpuRequest is a pod's request for GPUs.
+// gpuRequest is a pod's request for GPUs. It has one subrequest, or those of firstAvailable in their order.
 type gpuRequest struct {
-	where   string   // names the pod's claim and the request
-	class   string   // of the request
-	counted []string // the selectors by which devices count as GPUs
-	wanted  []string // the selectors of the request and of its class
+	where       string // names the pod's claim and the request
+	subrequests []gpuChoice
+}
 
+// at returns the subrequest of this rank. A request with fewer than others has its last one.
+func (r gpuRequest) at(rank int) gpuChoice { return r.subrequests[min(rank, len(r.subrequests)-1)] }
+
+// gpuChoice says which devices a request, or a subrequest, may have.
+type gpuChoice struct {
+	class       string
+	counted     []string // the selectors by which devices count as GPUs
+	wanted      []string // the selectors of the request and of its class
 	tolerations []resourceapi.DeviceToleration
 }
 
@@ -89,7 +96,16 @@ type askedGPUs struct {
 	requests []gpuRequest
 	slices   map[string][]*resourceapi.ResourceSlice // by node
 	over     atomic.Int64                            // time beyond usualTime, of all nodes
-	some     sync.Map                                // node → names of the GPUs that the pod may have, if not all without taints
+	some     sync.Map                                // node → [][]string: see SomeOf
+}
+
+// ranks returns how many subrequests the pod has.
+func (s *askedGPUs) ranks() int {
+	most := 1
+	for _, request := range s.requests {
+		most = max(most, len(request.subrequests))
+	}
+	return most
 }
 
 // Clone implements fwk.StateData.
@@ -97,18 +113,18 @@ func (s *askedGPUs) Clone() fwk.StateData { return s }
 
 const askedKey fwk.StateKey = "muster.dev/asked-gpus"
 
-// SomeOf returns the GPUs of a node that the pod of this state may have, after Filter has let the node pass. It returns
-// nil if these are all that have no taint. Names are driver/name, with the pool between them if it has another name than
-// the node.
-func SomeOf(state fwk.CycleState, node string) []string {
+// SomeOf returns the GPUs of a node that the pod of this state may have, after Filter has let the node pass: for each
+// subrequest of its requests one list. A list is nil if these are all that have no taint, and empty if the subrequest
+// has none. Names are driver/name, with the pool between them if it has another name than the node.
+func SomeOf(state fwk.CycleState, node string) [][]string {
 	data, err := state.Read(askedKey)
 	if err != nil {
 		return nil
 	}
 	if names, some := data.(*askedGPUs).some.Load(node); some {
-		return names.([]string)
+		return names.([][]string)
 	}
-	return nil
+	return make([][]string, data.(*askedGPUs).ranks())
 }
 
 // PreFilter implements fwk.PreFilterPlugin.
@@ -149,25 +165,52 @@ func (a *Asking) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, 
 	return a.DynamicResources.Filter(ctx, state, pod, node)
 }
 
-// narrow notes which GPUs of the node the pod may have, if not all without taints. It returns why the node does not suit
-// the pod, or "". All requests of a pod must have the same GPUs to choose from: the planner gives them to the pod.
+// narrow notes which GPUs of the node the pod may have by each subrequest, if not all without taints by all of them. It
+// returns why the node does not suit the pod by any, or "".
 func (a *Asking) narrow(ctx context.Context, asked *askedGPUs, node string) string {
-	var first usable
+	lists, first, suits, all := make([][]string, asked.ranks()), "", false, true
+	for rank := range lists {
+		found, why := a.choice(ctx, asked, rank, node)
+		if rank == 0 {
+			first = why
+		}
+		switch {
+		case why != "":
+			lists[rank], all = []string{}, false
+		case found.all:
+			suits = true
+		default:
+			lists[rank], all, suits = found.names, false, true
+		}
+	}
+	if !suits && len(lists) > 1 {
+		return fmt.Sprintf("%s (and no other of %d subrequests suits)", first, len(lists))
+	}
+	if !suits {
+		return first
+	}
+	if !all {
+		asked.some.Store(node, lists)
+	}
+	return ""
+}
+
+// choice returns which GPUs of the node the pod may have by the subrequests of this rank, or why none. All requests of
+// a pod must have the same GPUs to choose from: the planner gives them to the pod.
+func (a *Asking) choice(ctx context.Context, asked *askedGPUs, rank int, node string) (first usable, why string) {
+	first.all = true
 	for i, request := range asked.requests {
-		found, why := a.matcher.usable(ctx, request, node, asked.slices[node])
+		found, why := a.matcher.usable(ctx, request.where, request.at(rank), node, asked.slices[node])
 		if why != "" {
-			return why
+			return first, why
 		}
 		if i == 0 {
 			first = found
 		} else if !slices.Equal(first.names, found.names) {
-			return fmt.Sprintf("%s may have other GPUs of the node than %s; such nodes are not planned yet", asked.requests[0].where, request.where)
+			return first, fmt.Sprintf("%s may have other GPUs of the node than %s; such nodes are not planned yet", asked.requests[0].where, request.where)
 		}
 	}
-	if len(asked.requests) > 0 && !first.all {
-		asked.some.Store(node, first.names)
-	}
-	return ""
+	return first, ""
 }
 
 var reasonSlow = fmt.Sprintf("resourceClaims: selectors and the allocator took %v more than %v for each node; ask for less, or with simpler selectors", spareTime, usualTime)
@@ -176,7 +219,9 @@ var reasonSlow = fmt.Sprintf("resourceClaims: selectors and the allocator took %
 func selectorsOf(requests []gpuRequest) int {
 	found := sets.New[string]()
 	for _, request := range requests {
-		found.Insert(request.counted...).Insert(request.wanted...)
+		for _, choice := range request.subrequests {
+			found.Insert(choice.counted...).Insert(choice.wanted...)
+		}
 	}
 	return len(found)
 }
@@ -212,44 +257,39 @@ func (a *Asking) requests(pod *v1.Pod) (found []gpuRequest) {
 			continue
 		}
 		for _, request := range claim.Spec.Devices.Requests {
-			if class := a.gpuClass(request); class != nil {
-				wanted := append(expressions(class.Spec.Selectors), expressions(request.Exactly.Selectors)...)
-				tolerations := request.Exactly.Tolerations
-				known := func(r gpuRequest) bool {
-					return r.class == class.Name && slices.Equal(r.wanted, wanted) && equality.Semantic.DeepEqual(r.tolerations, tolerations)
-				}
-				if slices.ContainsFunc(found, known) {
-					continue
-				}
-				counts := a.manager.DeviceClassResolver().GetDeviceClass(v1.ResourceName(*class.Spec.ExtendedResourceName))
-				if counts == nil {
-					counts = class
-				}
-				found = append(found, gpuRequest{
-					where:   fmt.Sprintf("resourceClaims %s, request %s", named.Name, request.Name),
-					class:   class.Name,
-					counted: expressions(counts.Spec.Selectors),
-					wanted:  wanted,
-
-					tolerations: tolerations,
-				})
+			choices := a.choices(request)
+			known := func(r gpuRequest) bool { return reflect.DeepEqual(r.subrequests, choices) }
+			if len(choices) > 0 && !slices.ContainsFunc(found, known) {
+				found = append(found, gpuRequest{fmt.Sprintf("resourceClaims %s, request %s", named.Name, request.Name), choices})
 			}
 		}
 	}
 	return found
 }
 
-// gpuClass returns the DeviceClass of a request for GPUs, or nil for another request. Who only watches a device
-// (adminAccess) takes no GPU.
-func (a *Asking) gpuClass(request resourceapi.DeviceRequest) *resourceapi.DeviceClass {
-	if request.Exactly == nil || watches(request) {
-		return nil
+// choices returns the subrequests of a request for GPUs, or nil for another request. Who only watches a device
+// (adminAccess) takes no GPU. The service refuses pods with subrequests for GPUs and for other devices in one request.
+func (a *Asking) choices(request resourceapi.DeviceRequest) (found []gpuChoice) {
+	add := func(name string, selectors []resourceapi.DeviceSelector, tolerations []resourceapi.DeviceToleration) {
+		class, err := a.manager.DeviceClasses().Get(name)
+		if err != nil || class.Spec.ExtendedResourceName == nil || !slices.Contains(a.gpus, *class.Spec.ExtendedResourceName) {
+			return
+		}
+		counts := a.manager.DeviceClassResolver().GetDeviceClass(v1.ResourceName(*class.Spec.ExtendedResourceName))
+		if counts == nil {
+			counts = class
+		}
+		wanted := append(expressions(class.Spec.Selectors), expressions(selectors)...)
+		found = append(found, gpuChoice{class.Name, expressions(counts.Spec.Selectors), wanted, tolerations})
 	}
-	class, err := a.manager.DeviceClasses().Get(request.Exactly.DeviceClassName)
-	if err != nil || class.Spec.ExtendedResourceName == nil || !slices.Contains(a.gpus, *class.Spec.ExtendedResourceName) {
-		return nil
+	if exact := request.Exactly; exact != nil && !watches(request) {
+		add(exact.DeviceClassName, exact.Selectors, exact.Tolerations)
 	}
-	return class
+	for i := range request.FirstAvailable {
+		some := &request.FirstAvailable[i]
+		add(some.DeviceClassName, some.Selectors, some.Tolerations)
+	}
+	return found
 }
 
 func expressions(selectors []resourceapi.DeviceSelector) (found []string) {
@@ -299,7 +339,7 @@ func (c othersClaims) Get(namespace, name string) (*resourceapi.ResourceClaim, e
 		shown.Status = resourceapi.ResourceClaimStatus{}
 	}
 	shown.Spec.Devices.Requests = slices.DeleteFunc(slices.Clone(claim.Spec.Devices.Requests), func(r resourceapi.DeviceRequest) bool {
-		return c.asking.gpuClass(r) != nil
+		return len(c.asking.choices(r)) > 0
 	})
 	return &shown, nil
 }

@@ -75,7 +75,7 @@ func TestEqualRequestsForGPUsAreEvaluatedOnce(t *testing.T) {
 	a, pod := asking(requestOf("a", "gpu", "x"), requestOf("b", "gpu", "x"), requestOf("c", "gpu", "y"), requestOf("d", "big", "x"), requestOf("e", "other", "x"))
 	var found []string
 	for _, request := range a.requests(pod) {
-		found = append(found, fmt.Sprintf("%s %s %v", request.where, request.class, request.wanted))
+		found = append(found, fmt.Sprintf("%s %s %v", request.where, request.subrequests[0].class, request.subrequests[0].wanted))
 	}
 	want := []string{
 		"resourceClaims pods-c, request a gpu [x]", "resourceClaims pods-c, request c gpu [y]", "resourceClaims pods-c, request d big [x]",
@@ -89,7 +89,19 @@ func TestRequestsWithOtherTolerationsAreEvaluatedToo(t *testing.T) {
 	worn := requestOf("b", "gpu", "x")
 	worn.Exactly.Tolerations = []resourceapi.DeviceToleration{{Key: "worn", Operator: resourceapi.DeviceTolerationOpExists}}
 	a, pod := asking(requestOf("a", "gpu", "x"), worn)
-	if found := a.requests(pod); len(found) != 2 || len(found[1].tolerations) != 1 {
+	if found := a.requests(pod); len(found) != 2 || len(found[1].subrequests[0].tolerations) != 1 {
+		t.Errorf("got %v", found)
+	}
+}
+
+func TestSubrequestsForGPUsAreEvaluatedInTheirOrder(t *testing.T) {
+	some := resourceapi.DeviceRequest{Name: "s", FirstAvailable: []resourceapi.DeviceSubRequest{
+		{Name: "x", DeviceClassName: "big"}, {Name: "y", DeviceClassName: "gpu"},
+	}}
+	others := resourceapi.DeviceRequest{Name: "o", FirstAvailable: []resourceapi.DeviceSubRequest{{Name: "x", DeviceClassName: "nic"}}}
+	a, pod := asking(some, others)
+	found := a.requests(pod)
+	if len(found) != 1 || found[0].at(0).class != "big" || found[0].at(1).class != "gpu" || found[0].at(7).class != "gpu" {
 		t.Errorf("got %v", found)
 	}
 }

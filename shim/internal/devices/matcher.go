@@ -60,23 +60,24 @@ type usable struct {
 	all   bool
 }
 
-// usable returns which GPUs of a node with these slices a request may have, or why the node does not suit it.
-func (m *matcher) usable(ctx context.Context, request gpuRequest, node string, published []*resourceapi.ResourceSlice) (found usable, why string) {
+// usable returns which GPUs of a node with these slices a request may have, or why the node does not suit it. The request
+// is called `where`.
+func (m *matcher) usable(ctx context.Context, where string, wants gpuChoice, node string, published []*resourceapi.ResourceSlice) (found usable, why string) {
 	total, matching := 0, 0
 	found.all = true
 	for _, slice := range published {
-		gpus := m.matching(ctx, request.counted, slice, nil)
-		wanted := m.matching(ctx, request.wanted, slice, gpus.devices)
+		gpus := m.matching(ctx, wants.counted, slice, nil)
+		wanted := m.matching(ctx, wants.wanted, slice, gpus.devices)
 		for i, is := range gpus.devices {
 			if !is {
 				continue
 			}
 			if wanted.errs[i] != nil {
-				return found, fmt.Sprintf("%s: a selector can't be evaluated: %v", request.where, wanted.errs[i])
+				return found, fmt.Sprintf("%s: a selector can't be evaluated: %v", where, wanted.errs[i])
 			}
 			total++
 			device := &slice.Spec.Devices[i]
-			tainted, may := isTainted(device, nil), wanted.devices[i] && !isTainted(device, request.tolerations)
+			tainted, may := isTainted(device, nil), wanted.devices[i] && !isTainted(device, wants.tolerations)
 			if wanted.devices[i] {
 				matching++
 			}
@@ -89,11 +90,11 @@ func (m *matcher) usable(ctx context.Context, request gpuRequest, node string, p
 	slices.Sort(found.names)
 	switch {
 	case total == 0:
-		return found, fmt.Sprintf("%s: the node has no GPUs of DeviceClass %s", request.where, request.class)
+		return found, fmt.Sprintf("%s: the node has no GPUs of DeviceClass %s", where, wants.class)
 	case matching == 0:
-		return found, fmt.Sprintf("%s: no GPU of the node matches the selectors", request.where)
+		return found, fmt.Sprintf("%s: no GPU of the node matches the selectors", where)
 	case len(found.names) == 0 && !found.all:
-		return found, fmt.Sprintf("%s: all GPUs of the node that match the selectors have taints", request.where)
+		return found, fmt.Sprintf("%s: all GPUs of the node that match the selectors have taints", where)
 	}
 	return found, ""
 }

@@ -2,7 +2,7 @@ package devices
 
 import (
 	"fmt"
-	"slices"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -65,8 +65,8 @@ func TestWhichNodesSuitARequest(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			request := gpuRequest{where: "claim c", class: "class", counted: []string{isGPU}, wanted: append([]string{isGPU}, c.selectors...)}
-			found, why := testMatcher().usable(t.Context(), request, "n", c.node)
+			wants := gpuChoice{class: "class", counted: []string{isGPU}, wanted: append([]string{isGPU}, c.selectors...)}
+			found, why := testMatcher().usable(t.Context(), "claim c", wants, "n", c.node)
 			if why == "" && !found.all {
 				why = strings.Join(found.names, " ")
 			}
@@ -79,13 +79,13 @@ func TestWhichNodesSuitARequest(t *testing.T) {
 
 func TestASliceIsEvaluatedAgainWhenItChanges(t *testing.T) {
 	m := testMatcher()
-	request := gpuRequest{where: "r", counted: []string{"device.driver == 'gpu'"}, wanted: []string{"device.attributes['gpu'].model == 'a'"}}
+	wants := gpuChoice{counted: []string{"device.driver == 'gpu'"}, wanted: []string{"device.attributes['gpu'].model == 'a'"}}
 	before, after := modelled("gpu", "b"), modelled("gpu", "a")
 	after.ResourceVersion = "2"
-	if _, why := m.usable(t.Context(), request, "n", []*resourceapi.ResourceSlice{before}); why == "" {
+	if _, why := m.usable(t.Context(), "r", wants, "n", []*resourceapi.ResourceSlice{before}); why == "" {
 		t.Error("the first version suits")
 	}
-	if _, why := m.usable(t.Context(), request, "n", []*resourceapi.ResourceSlice{after}); why != "" {
+	if _, why := m.usable(t.Context(), "r", wants, "n", []*resourceapi.ResourceSlice{after}); why != "" {
 		t.Errorf("the second version: %s", why)
 	}
 }
@@ -116,11 +116,11 @@ func TestATaintedGPUIsForRequestsThatTolerateIt(t *testing.T) {
 		"all that match have taints":   {nil, "b", "r: all GPUs of the node that match the selectors have taints", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			request := gpuRequest{where: "r", tolerations: c.tolerations}
+			wants := gpuChoice{tolerations: c.tolerations}
 			if c.model != "" {
-				request.wanted = []string{"device.attributes['gpu'].model == '" + c.model + "'"}
+				wants.wanted = []string{"device.attributes['gpu'].model == '" + c.model + "'"}
 			}
-			found, why := testMatcher().usable(t.Context(), request, "other", []*resourceapi.ResourceSlice{s})
+			found, why := testMatcher().usable(t.Context(), "r", wants, "other", []*resourceapi.ResourceSlice{s})
 			if got := why; got == "" && (strings.Join(found.names, " ") != c.want || found.all != c.all) || got != "" && got != c.want {
 				t.Errorf("got %v %q", found, why)
 			}
@@ -130,17 +130,23 @@ func TestATaintedGPUIsForRequestsThatTolerateIt(t *testing.T) {
 
 func TestRequestsOfAPodMustHaveTheSameGPUsToChooseFrom(t *testing.T) {
 	a := &Asking{matcher: testMatcher()}
-	request := func(where, model string) gpuRequest {
-		return gpuRequest{where: where, wanted: []string{"device.attributes['gpu'].model == '" + model + "'"}}
+	request := func(where string, models ...string) gpuRequest {
+		r := gpuRequest{where: where}
+		for _, model := range models {
+			r.subrequests = append(r.subrequests, gpuChoice{wanted: []string{"device.attributes['gpu'].model != '" + model + "'"}})
+		}
+		return r
 	}
 	for name, c := range map[string]struct {
 		requests []gpuRequest
 		why      string
-		some     []string
+		some     [][]string
 	}{
-		"equal":     {[]gpuRequest{request("r", "a"), request("s", "a")}, "", []string{"gpu/d0", "gpu/d2"}},
-		"different": {[]gpuRequest{request("r", "a"), request("s", "b")}, "r may have other GPUs of the node than s; such nodes are not planned yet", nil},
-		"none":      {nil, "", nil},
+		"equal":             {[]gpuRequest{request("r", "b"), request("s", "b")}, "", [][]string{{"gpu/d0", "gpu/d2"}}},
+		"different":         {[]gpuRequest{request("r", "a"), request("s", "b")}, "r may have other GPUs of the node than s; such nodes are not planned yet", [][]string{nil}},
+		"none":              {nil, "", [][]string{nil}},
+		"subrequests":       {[]gpuRequest{request("r", "b", "c", "a")}, "", [][]string{{"gpu/d0", "gpu/d2"}, nil, {"gpu/d1"}}},
+		"fewer subrequests": {[]gpuRequest{request("r", "b", "a"), request("s", "b")}, "", [][]string{{"gpu/d0", "gpu/d2"}, {}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := modelled("gpu", "a", "b", "a")
@@ -148,8 +154,11 @@ func TestRequestsOfAPodMustHaveTheSameGPUsToChooseFrom(t *testing.T) {
 			asked, state := &askedGPUs{requests: c.requests, slices: map[string][]*resourceapi.ResourceSlice{"node": {s}}}, framework.NewCycleState()
 			state.Write(askedKey, asked)
 			why := a.narrow(t.Context(), asked, "node")
-			if some := SomeOf(state, "node"); why != c.why || !slices.Equal(some, c.some) || SomeOf(state, "other") != nil {
-				t.Errorf("got %q, %v", why, some)
+			if some := SomeOf(state, "node"); why != c.why || !reflect.DeepEqual(some, c.some) {
+				t.Errorf("got %q, %#v", why, some)
+			}
+			if other := SomeOf(state, "other"); other[0] != nil {
+				t.Errorf("another node: %v", other)
 			}
 		})
 	}

@@ -25,8 +25,8 @@ type answer struct {
 	everywhere *refusal
 	refused    map[string]refusal
 	room       map[string]int
-	scores     map[string]uint32 // 1 to 100; other nodes have 0
-	devices    map[string]string // the GPUs that the pods may have, if not all without taints: names with spaces between
+	scores     map[string]uint32   // 1 to 100; other nodes have 0
+	devices    map[string][]string // the GPUs that the pods may have, if not all without taints: see choices
 }
 
 // batch is how many nodes are inspected before other questions may be worked on.
@@ -42,7 +42,7 @@ type inspector struct {
 // inspect returns the answer for a kind with these pods. It calls pause after each batch of nodes. Meanwhile other
 // questions may be worked on, and the snapshot may be renewed. If pause returns false, the answer is incomplete.
 func (i *inspector) inspect(ctx context.Context, pods []*v1.Pod, pause func() bool) answer {
-	found := answer{refused: map[string]refusal{}, room: map[string]int{}, devices: map[string]string{}}
+	found := answer{refused: map[string]refusal{}, room: map[string]int{}, devices: map[string][]string{}}
 	one, everywhere := i.prepare(ctx, pods[0])
 	if everywhere != nil {
 		found.everywhere = everywhere
@@ -64,8 +64,8 @@ func (i *inspector) inspect(ctx context.Context, pods []*v1.Pod, pause func() bo
 			found.refused[node.Node().Name] = *refusals[at]
 		} else {
 			open = append(open, node)
-			if some := devices.SomeOf(one.state, node.Node().Name); len(some) > 0 {
-				found.devices[node.Node().Name] = strings.Join(some, " ")
+			if some := choices(devices.SomeOf(one.state, node.Node().Name)); some != nil {
+				found.devices[node.Node().Name] = some
 			}
 		}
 	}
@@ -82,6 +82,25 @@ type trial struct {
 	state fwk.CycleState
 	only  *fwk.PreFilterResult
 	by    string
+}
+
+// anyGPU stands for all GPUs that have no taint.
+const anyGPU = "*"
+
+// choices returns for each subrequest the names of GPUs with spaces between, "" for none, or anyGPU. It returns nil if
+// there is one with anyGPU: most pods have no other.
+func choices(of [][]string) (found []string) {
+	for _, names := range of {
+		if names == nil {
+			found = append(found, anyGPU)
+		} else {
+			found = append(found, strings.Join(names, " "))
+		}
+	}
+	if len(found) == 1 && found[0] == anyGPU {
+		return nil
+	}
+	return found
 }
 
 // prepare runs PreFilter. A pod that PreFilter refuses is refused on all nodes.

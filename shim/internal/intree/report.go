@@ -38,7 +38,7 @@ type packed struct {
 	refusals              []refusal // refused holds the index + 1
 	sets                  []string  // devices holds the index + 1
 	refused, room, scores []byte
-	devices               []byte
+	devices               [][]byte // a column for each subrequest
 	everywhere            *refusal
 }
 
@@ -48,9 +48,9 @@ func pack(found answer, nodes []string) *packed {
 	if found.everywhere != nil {
 		p.everywhere = &refusal{found.everywhere.plugin, short(found.everywhere.reason)}
 	}
-	index, sets, size := map[refusal]byte{}, map[string]byte{}, 0
+	index, sets, size := map[refusal]byte{}, map[string]byte{anyGPU: 0}, 0
 	for i, node := range nodes {
-		if names, some := found.devices[node]; some {
+		for rank, names := range found.devices[node] {
 			at, known := sets[names]
 			if !known && len(p.sets) < setsAtMost && size+len(names) <= setBytes {
 				p.sets = append(p.sets, names)
@@ -58,11 +58,13 @@ func pack(found answer, nodes []string) *packed {
 				at, known = byte(len(p.sets)), true
 				sets[names] = at
 			}
-			if known {
-				p.devices = set(p.devices, len(nodes), i, at)
-			} else if _, out := found.refused[node]; !out {
+			if _, out := found.refused[node]; !known && !out {
 				p.refused = set(p.refused, len(nodes), i, p.index(index, unlike))
 			}
+			if rank == len(p.devices) {
+				p.devices = append(p.devices, make([]byte, len(nodes)))
+			}
+			p.devices[rank][i] = at
 		}
 		if by, out := found.refused[node]; out {
 			p.refused = set(p.refused, len(nodes), i, p.index(index, by))
@@ -125,12 +127,12 @@ func (r *reporter) add(k *kind, found *packed) {
 	for i, at := range k.pods {
 		pods[i] = uint32(at)
 	}
-	key := fmt.Sprintf("%q %q %q %q %d %s %d %s %s", found.refusals, found.sets, found.everywhere, k.missing, len(found.scores), found.scores, len(found.devices), found.devices, found.refused)
+	key := fmt.Sprintf("%q %q %q %q %d %s %q %s", found.refusals, found.sets, found.everywhere, k.missing, len(found.scores), found.scores, found.devices, found.refused)
 	if same := r.same[key]; same != nil && len(found.room) == 0 && slices.Equal(r.parts[len(r.parts)-1].Nodes, found.nodes) {
 		same.Pods = append(same.Pods, pods...)
 		return
 	}
-	size := len(found.refused) + len(found.room) + len(found.scores) + len(found.devices) + 5*len(pods) + 256*len(k.missing)
+	size := len(found.refused) + len(found.room) + len(found.scores) + len(found.devices)*len(found.nodes) + 5*len(pods) + 256*len(k.missing)
 	for _, names := range found.sets {
 		size += len(names)
 	}
@@ -140,7 +142,10 @@ func (r *reporter) add(k *kind, found *packed) {
 	r.size += size
 	entry := &musterv1.InTreeAnswer{
 		Pods: pods, Refused: r.translated(found), Room: found.room, Scores: found.scores, MissingClaims: k.missing,
-		MoreMissingClaims: uint32(k.more), Devices: r.numbered(found),
+		MoreMissingClaims: uint32(k.more),
+	}
+	if columns := r.numbered(found); len(columns) > 0 {
+		entry.Devices, entry.MoreDevices = columns[0], columns[1:]
 	}
 	if found.everywhere != nil {
 		entry.Everywhere = &musterv1.InTreeRefusal{Plugin: found.everywhere.plugin, Reason: found.everywhere.reason}
@@ -183,24 +188,27 @@ func (r *reporter) holds(found *packed) bool {
 	return len(r.refusals)+added <= refusalsAtMost && len(r.sets)+more <= setsAtMost && slices.Equal(part.Nodes, found.nodes)
 }
 
-// numbered returns the column of devices with the indices of the part.
-func (r *reporter) numbered(found *packed) []byte {
+// numbered returns the columns of devices with the indices of the part.
+func (r *reporter) numbered(found *packed) (columns [][]byte) {
 	part := r.parts[len(r.parts)-1]
 	var to [setsAtMost + 1]byte
 	for i, names := range found.sets {
 		at, known := r.sets[names]
 		if !known {
-			part.DeviceSets = append(part.DeviceSets, &musterv1.InTreeDevices{Names: strings.Split(names, " ")})
+			part.DeviceSets = append(part.DeviceSets, &musterv1.InTreeDevices{Names: strings.Fields(names)})
 			at = byte(len(part.DeviceSets))
 			r.sets[names] = at
 		}
 		to[i+1] = at
 	}
-	column := bytes.Clone(found.devices)
-	for i, of := range column {
-		column[i] = to[of]
+	for _, of := range found.devices {
+		column := bytes.Clone(of)
+		for i, at := range column {
+			column[i] = to[at]
+		}
+		columns = append(columns, column)
 	}
-	return column
+	return columns
 }
 
 // translated returns the column of refusals with the indices of the part.

@@ -85,21 +85,21 @@ func TestAReportNamesSomeOfManyMissingClaims(t *testing.T) {
 
 func TestAReportHasTheGPUsThatPodsMayHave(t *testing.T) {
 	nodes := []string{"n0", "n1", "n2", "n3"}
-	one := answer{devices: map[string]string{"n0": "gpu/d0 gpu/d1", "n1": "gpu/d1", "n2": "gpu/d0 gpu/d1"}}
-	other := answer{devices: map[string]string{"n3": "gpu/d1"}}
+	one := answer{devices: map[string][]string{"n0": {"gpu/d0 gpu/d1"}, "n1": {"gpu/d1"}, "n2": {"gpu/d0 gpu/d1"}}}
+	other := answer{devices: map[string][]string{"n3": {"gpu/d1", anyGPU}, "n2": {"", "gpu/d1"}}}
 	r := &reporter{}
 	r.add(&kind{pods: []int{0}}, pack(one, nodes))
 	r.add(&kind{pods: []int{1}}, pack(other, nodes))
 	r.add(&kind{pods: []int{2}}, pack(one, nodes))
 	parts := r.report()
-	if len(parts) != 1 || len(parts[0].DeviceSets) != 2 || len(parts[0].Answers) != 2 {
+	if len(parts) != 1 || len(parts[0].DeviceSets) != 3 || len(parts[0].Answers) != 2 {
 		t.Fatalf("%v", parts)
 	}
 	part := parts[0]
-	if !slices.Equal(part.DeviceSets[0].Names, []string{"gpu/d0", "gpu/d1"}) || !slices.Equal(part.DeviceSets[1].Names, []string{"gpu/d1"}) {
+	if !slices.Equal(part.DeviceSets[0].Names, []string{"gpu/d0", "gpu/d1"}) || !slices.Equal(part.DeviceSets[1].Names, []string{"gpu/d1"}) || len(part.DeviceSets[2].Names) != 0 {
 		t.Errorf("%v", part.DeviceSets)
 	}
-	if !slices.Equal(part.Answers[0].Devices, []byte{1, 2, 1, 0}) || !slices.Equal(part.Answers[1].Devices, []byte{0, 0, 0, 2}) {
+	if got := fmt.Sprint(part.Answers[0].Devices, part.Answers[0].MoreDevices, part.Answers[1].Devices, part.Answers[1].MoreDevices); got != "[1 2 1 0] [] [0 0 3 2] [[0 0 2 0]]" {
 		t.Errorf("%v", part.Answers)
 	}
 	if !slices.Equal(part.Answers[0].Pods, []uint32{0, 2}) {
@@ -108,10 +108,10 @@ func TestAReportHasTheGPUsThatPodsMayHave(t *testing.T) {
 }
 
 func TestNodesWithMoreSetsOfGPUsThanAByteCanTellAreRefused(t *testing.T) {
-	nodes, found := make([]string, 300), answer{devices: map[string]string{}}
+	nodes, found := make([]string, 300), answer{devices: map[string][]string{}}
 	for i := range nodes {
 		nodes[i] = fmt.Sprintf("n%04d", i)
-		found.devices[nodes[i]] = fmt.Sprint("gpu/d", i)
+		found.devices[nodes[i]] = []string{fmt.Sprint("gpu/d", i)}
 	}
 	r := &reporter{}
 	r.add(&kind{pods: []int{0}}, pack(found, nodes))

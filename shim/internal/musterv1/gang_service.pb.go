@@ -1515,7 +1515,10 @@ type InTreeAnswer struct {
 	MoreMissingClaims uint32 `protobuf:"varint,7,opt,name=more_missing_claims,json=moreMissingClaims,proto3" json:"more_missing_claims,omitempty"`
 	// d > 0: of the devices that count as GPUs, the pods may have those of device_sets[d - 1] of the report. 0: all that
 	// have no taint.
-	Devices       []byte `protobuf:"bytes,8,opt,name=devices,proto3" json:"devices,omitempty"`
+	Devices []byte `protobuf:"bytes,8,opt,name=devices,proto3" json:"devices,omitempty"`
+	// The same for further subrequests of the pods (firstAvailable), in their order. `devices` is that of the first. A set
+	// may be empty.
+	MoreDevices   [][]byte `protobuf:"bytes,9,rep,name=more_devices,json=moreDevices,proto3" json:"more_devices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1602,6 +1605,13 @@ func (x *InTreeAnswer) GetMoreMissingClaims() uint32 {
 func (x *InTreeAnswer) GetDevices() []byte {
 	if x != nil {
 		return x.Devices
+	}
+	return nil
+}
+
+func (x *InTreeAnswer) GetMoreDevices() [][]byte {
+	if x != nil {
+		return x.MoreDevices
 	}
 	return nil
 }
@@ -1745,7 +1755,7 @@ const file_muster_v1_gang_service_proto_rawDesc = "" +
 	"\x05names\x18\x01 \x03(\tR\x05names\"?\n" +
 	"\rInTreeRefusal\x12\x16\n" +
 	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x93\x02\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xb6\x02\n" +
 	"\fInTreeAnswer\x12\x12\n" +
 	"\x04pods\x18\x01 \x03(\rR\x04pods\x12\x18\n" +
 	"\arefused\x18\x02 \x01(\fR\arefused\x12\x12\n" +
@@ -1756,7 +1766,8 @@ const file_muster_v1_gang_service_proto_rawDesc = "" +
 	"everywhere\x12%\n" +
 	"\x0emissing_claims\x18\x06 \x03(\tR\rmissingClaims\x12.\n" +
 	"\x13more_missing_claims\x18\a \x01(\rR\x11moreMissingClaims\x12\x18\n" +
-	"\adevices\x18\b \x01(\fR\adevices\"\x16\n" +
+	"\adevices\x18\b \x01(\fR\adevices\x12!\n" +
+	"\fmore_devices\x18\t \x03(\fR\vmoreDevices\"\x16\n" +
 	"\x14ReportInTreeResponse*c\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n" +

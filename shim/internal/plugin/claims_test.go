@@ -2,7 +2,6 @@ package plugin
 
 import (
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -280,7 +279,7 @@ func TestInTreeAnswersNameTheGPUsThatMatch(t *testing.T) {
 			continue
 		}
 		got := fmt.Sprint(report.DeviceSets[0].Names)
-		if want := fmt.Sprintf("[%[1]s/gpu-4 %[1]s/gpu-5 %[1]s/gpu-6 %[1]s/gpu-7]", gpuDriver); got != want || len(report.Answers) != 1 || !slices.Equal(report.Answers[0].Devices, []byte{1}) {
+		if want := fmt.Sprintf("[%[1]s/gpu-4 %[1]s/gpu-5 %[1]s/gpu-6 %[1]s/gpu-7]", gpuDriver); got != want || len(report.Answers) != 1 || fmt.Sprint(report.Answers[0].Devices) != "[1]" {
 			t.Errorf("got %v", report)
 		}
 		return

@@ -120,7 +120,7 @@ def in_tree_report(report: Any) -> calls.InTreeReport:
             missing_claims=tuple(each.missing_claims),
             more_missing_claims=each.more_missing_claims,
             scores=column(each.scores),
-            devices=devices(each.devices),
+            devices=tuple(map(devices, (each.devices, *each.more_devices))) if each.devices else (),
         )
 
     answers = tuple(map(answer, report.answers))

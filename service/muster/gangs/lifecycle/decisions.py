@@ -5,6 +5,7 @@ from __future__ import annotations
 from muster.domain.causes.not_planned import Ended, NotDecided, PlannerDefect
 from muster.domain.decision import Placed, Unplaceable
 from muster.domain.sentences import sentence
+from muster.domain.topology import mask_of
 from muster.gangs.capacity.ledger import fits
 from muster.gangs.lifecycle import planning, reconciliation, refusals
 from muster.gangs.lifecycle.state import State
@@ -118,9 +119,10 @@ def _outdated(state: State, gang: Gang, solving: Solving, decision: Placed) -> b
         refused = state.in_tree.excluded(gang.key, solving.request.roles, nodes)
         if any(place.node in refused.get(place.role, ()) for place in decision.members):
             return True
-        may_have = state.in_tree.matching(gang.key, solving.request.roles, nodes)
+        may_have = state.in_tree.may_have(gang.key, solving.request.roles, nodes)
         for place in decision.members:
-            mask = may_have.get(place.role, {}).get(place.node, ~nodes[place.node].tainted)
-            if any(not mask >> gpu & 1 for gpu in place.gpus):
+            gpus, untainted = mask_of(place.gpus), ~nodes[place.node].tainted
+            choices = may_have.get(place.role, ({},))
+            if all(gpus & ~masks.get(place.node, untainted) for masks in choices):
                 return True
     return not fits(state.open_to(gang), usages(decision, pods))

@@ -82,8 +82,9 @@ class InTreeAnswer:
     `scores`: node → how much kube-scheduler prefers it (0 to 100), for pods that have preferences; 0 for
     others. Answers that differ only in scores are equal, because scores never make a gang fit.
 
-    `devices`: node → the GPUs that the pods may have, as driver/name, or driver/pool/name if the pool has
-    another name than the node. On other nodes these are all that have no taint.
+    `devices`, for each subrequest of the pods: node → the GPUs that the pods may have, as driver/name, or
+    driver/pool/name if the pool has another name than the node. On other nodes these are all that have no
+    taint. It is () for pods that may have these on all nodes.
     """
 
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -92,7 +93,7 @@ class InTreeAnswer:
     missing_claims: tuple[str, ...] = ()
     more_missing_claims: int = 0
     scores: Mapping[str, int] = field(default_factory=dict, compare=False)
-    devices: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    devices: tuple[Mapping[str, frozenset[str]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

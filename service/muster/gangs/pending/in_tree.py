@@ -21,7 +21,7 @@ from muster.domain.reasons import Cause
 from muster.domain.request import Request, Role
 from muster.gangs.messages.calls import InTreeAnswer, InTreeReport, StaleError
 from muster.gangs.messages.instructions import AskInTree
-from muster.gangs.pending.matching import matching
+from muster.gangs.pending.matching import Matching, matching
 from muster.gangs.record.gang import Gang
 from muster.placement.exclusions import common
 
@@ -245,10 +245,8 @@ class InTree:
             role.name: common(map(of, _distinct(self._of(role, record)))) for role in roles if role.members
         }
 
-    def matching(
-        self, gang: str, roles: Iterable[Role], nodes: Mapping[str, Node]
-    ) -> dict[str, dict[str, int]]:
-        """Return role → node → mask of the GPUs that members may have, as answers are now. See `matching`."""
+    def may_have(self, gang: str, roles: Iterable[Role], nodes: Mapping[str, Node]) -> Mapping[str, Matching]:
+        """Return role → the GPUs that members may have as answers are now, for each subrequest."""
         record = self._records.get(gang)
         if record is None:
             return {}
@@ -286,17 +284,26 @@ class InTree:
         for member, answer in zip(role.members, answers, strict=True):
             by_answer.setdefault(id(answer), (answer, []))[1].append(member)
         if len(by_answer) > 1 and (role.segments or (role.required_scope is not None and not alone)):
-            return [replace(role, scores=answers[0].scores, matching=matching(_distinct(answers), nodes))]
+            return [_with_devices(replace(role, scores=answers[0].scores), _distinct(answers), nodes)]
         return [
-            replace(
-                role,
-                members=tuple(members),  # type: ignore[arg-type]
-                room=dict(answer.room),
-                scores=answer.scores,
-                matching=matching((answer,), nodes),
+            _with_devices(
+                replace(
+                    role,
+                    members=tuple(members),  # type: ignore[arg-type]
+                    room=dict(answer.room),
+                    scores=answer.scores,
+                ),
+                (answer,),
+                nodes,
             )
             for answer, members in by_answer.values()
         ]
+
+
+def _with_devices(role: Role, answers: Iterable[InTreeAnswer], nodes: Mapping[str, Node]) -> Role:
+    """Return the role with the GPUs that all these answers allow."""
+    first, *others = matching(answers, nodes)
+    return replace(role, matching=first, subrequests=tuple(others))
 
 
 def _concerns(pod: Pod) -> bool:

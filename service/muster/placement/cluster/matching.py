@@ -8,10 +8,10 @@ a node, none of its GPUs is the gang's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from muster.domain.request import Request
+from muster.domain.request import Request, Role
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.placement.cluster.columns import NOTHING, Columns, columns, following
 
@@ -31,11 +31,15 @@ class _Matched:
 def masks_of(snapshot: Snapshot, request: Request) -> dict[str, int]:
     """Return node → bit mask of the GPUs that the gang may have.
 
-    Nodes where these are all that have no taint are left out.
+    Nodes where these are all that have no taint are left out. Until a subrequest is chosen (`by_subrequest`)
+    the gang may have any GPU.
 
     Roles that take no GPUs, or have no members, do not count.
     """
-    roles = [role.matching for role in request.roles if role.gpus and role.members]
+    asking = [role for role in request.roles if role.gpus and role.members]
+    if any(role.subrequests for role in asking):
+        return {}
+    roles = [role.matching for role in asking]
     masks = {}
     for name in dict.fromkeys(name for matching in roles for name in matching):
         state = snapshot.nodes.get(name)
@@ -48,6 +52,46 @@ def masks_of(snapshot: Snapshot, request: Request) -> dict[str, int]:
         if mask != untainted:
             masks[name] = mask
     return masks
+
+
+def by_subrequest(snapshot: Snapshot, request: Request) -> Iterator[Request]:
+    """Yield the request for each subrequest of its roles, which is taken by all members. The first is best.
+
+    A role with fewer subrequests than others has its last one. At last each node is for the first
+    subrequest with enough free GPUs there for a member.
+    """
+    most = max(len(role.subrequests) for role in request.roles)
+    if not most:
+        yield request
+        return
+    seen = list[Request]()
+    for rank in range(most + 1):
+        seen.append(_with(request, [_in_turn(role)[: rank + 1][-1] for role in request.roles]))
+        yield seen[-1]
+    mixed = _with(request, [_mixed(snapshot, role) for role in request.roles])
+    if mixed not in seen:
+        yield mixed
+
+
+def _in_turn(role: Role) -> tuple[Mapping[str, int], ...]:
+    return role.matching, *role.subrequests
+
+
+def _with(request: Request, matching: Sequence[Mapping[str, int]]) -> Request:
+    pairs = zip(request.roles, matching, strict=True)
+    return replace(request, roles=tuple(replace(role, matching=each, subrequests=()) for role, each in pairs))
+
+
+def _mixed(snapshot: Snapshot, role: Role) -> dict[str, int]:
+    found = {}
+    for name in dict.fromkeys(name for matching in _in_turn(role) for name in matching):
+        state = snapshot.nodes.get(name)
+        if state is not None:
+            untainted = (1 << state.node.topology.gpu_count) - 1 & ~state.node.tainted
+            masks = [matching.get(name, untainted) for matching in _in_turn(role)]
+            free = state.free_gpus | state.tainted
+            found[name] = next((mask for mask in masks if (mask & free).bit_count() >= role.gpus), masks[0])
+    return found
 
 
 def differing(request: Request) -> set[str]:

@@ -10,23 +10,27 @@ from muster.domain.snapshot import NodeState, Snapshot
 
 
 def matching(request: Request, placed: Placed) -> list[str]:
-    """Return a sentence for each member with a GPU that does not match."""
-    allowed = {role.name: role.matching for role in request.roles if role.matching}
-    return [
-        f"GPU {gpu} of node {member.node} does not match what member {member.name} asks for"
-        for member in (placed.members if allowed else ())
-        for gpu in member.gpus
-        if not allowed.get(member.role, {}).get(member.node, -1) >> gpu & 1
-    ]
+    """Return a sentence for each member with GPUs that do not match, by any one of its subrequests."""
+    allowed = {role.name: (role.matching, *role.subrequests) for role in request.roles if role.matching}
+    wrong = []
+    for member in placed.members if allowed else ():
+        unlike = [
+            [gpu for gpu in member.gpus if not gpus.get(member.node, -1) >> gpu & 1]
+            for gpus in allowed.get(member.role, ({},))
+        ]
+        if all(unlike):
+            gpus = ", ".join(map(str, unlike[-1]))
+            wrong.append(f"GPUs {gpus} of node {member.node} do not match what member {member.name} asks for")
+    return wrong
 
 
 def seen_by(request: Request, snapshot: Snapshot) -> Snapshot:
     """Return the cluster as the gang's values are counted: GPUs that no member may have are unhealthy.
 
-    So are all GPUs of a node where roles match different ones.
+    So are all GPUs of a node where roles match different ones. Until a subrequest is chosen all GPUs count.
     """
     roles = [role for role in request.roles if role.gpus and role.members]
-    if not any(role.matching for role in roles):
+    if any(role.subrequests for role in roles) or not any(role.matching for role in roles):
         return snapshot
     nodes = {}
     for name, state in snapshot.nodes.items():

@@ -224,6 +224,12 @@ class InTreeAnswer(betterproto2.Message):
     have no taint.
     """
 
+    more_devices: "list[bytes]" = betterproto2.field(9, betterproto2.TYPE_BYTES, repeated=True)
+    """
+    The same for further subrequests of the pods (firstAvailable), in their order. `devices` is that of the first. A set
+    may be empty.
+    """
+
 
 default_message_pool.register_message("muster.v1", "InTreeAnswer", InTreeAnswer)
 
