@@ -89,6 +89,10 @@ LABELS = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-par
 sbom: $(READY) ## What the images hold, as CycloneDX in out/sbom
 	@$(PY) -m checks.sbom out/sbom
 
+.PHONY: krew
+krew: $(READY) ## kubectl gpu-topology as a plugin for krew: archive and manifest in out/krew
+	@$(PY) -m checks.krew out/krew
+
 # What is generated from protos/ and kubelet-protos/ and checked in: Go and Python code (buf.gen.yaml says how), and
 # the contract itself for gRPC reflection.
 GENERATED := shim/internal/musterv1 service/muster/adapters/grpc/generated service/muster/adapters/agent/generated

@@ -89,7 +89,10 @@ class Asking:
         if self._output is Output.TABLE:
             table(text)
         else:
-            show.dump(found, self._output.value, text)
+            try:
+                show.dump(found, self._output.value, text)
+            except ModuleNotFoundError as problem:  # krew's archive has no yaml
+                raise Failed(f"-o {self._output.value} needs Muster's whole package: {problem}") from None
         if text.getvalue() != self._printed:
             clear = self.watches and self._output is Output.TABLE and sys.stdout.isatty()
             self._printed = text.getvalue()
@@ -163,8 +166,12 @@ class Asking:
                 self.by_engine = True
             else:
                 return answer, answer
-        from muster.adapters.asking.engine import decided
-
+        try:
+            from muster.adapters.asking.engine import decided
+        except ModuleNotFoundError as problem:  # krew's archive has a part of the package alone
+            raise Failed(
+                f"without a service it is decided here, and that needs Muster's whole package: {problem}"
+            ) from None
         try:
             return decided(self._kubeconfig, self._context)
         except NoAnswer as problem:

@@ -73,8 +73,14 @@ def of_kubeconfig(kubeconfig: Path | None, context: str | None) -> str:
 
 
 def _content(path: str) -> dict[str, Any]:
-    """Return what a kubeconfig says. One that can't be read says nothing: the requests report that."""
-    import yaml
+    """Return what a kubeconfig says. One that can't be read says nothing: the requests report that.
+
+    krew's archive of the plugin has no yaml. There kubectl alone says the namespace.
+    """
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        return {}
 
     try:
         content = yaml.safe_load(Path(path).read_text())
