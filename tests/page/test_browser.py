@@ -156,6 +156,55 @@ async def test_the_map_is_a_grid_for_the_keyboard(browser: Browser) -> None:
         await expect(tab.get_by_role("heading", name="llm/pretrain")).to_be_focused()
 
 
+async def test_small_cells_have_another_sign_than_their_colour(browser: Browser) -> None:
+    scene = six()
+    async with serving(scene) as (page, _), opened(browser, page.url) as tab:
+        await live(tab)
+        note = tab.get_by_text("Cells are too small for letters and marks.")
+        await expect(note).to_be_hidden()
+        smaller = tab.get_by_role("button", name="Smaller cells")
+        for _ in range(8):
+            await smaller.click()
+        await expect(note).to_be_visible()
+        canvas = tab.locator("#canvas")
+        places = await tab.evaluate(
+            """() => [...document.querySelectorAll('[role="gridcell"]')].slice(0, 1).map(cell => {
+                const box = cell.getBoundingClientRect();
+                return [box.x + box.width / 2, box.y + box.height / 2];
+            })"""
+        )
+        await canvas.hover(position={"x": 1, "y": 1})
+        await tab.mouse.move(*places[0])
+        await expect(tab.locator("#inspector")).to_contain_text("GPU 0: llm/pretrain")
+        await tab.get_by_role("gridcell").first.focus()
+        await tab.keyboard.press("ArrowRight")
+        await expect(tab.locator("#inspector")).to_contain_text("GPU 1: llm/pretrain")
+        for _ in range(8):
+            await tab.get_by_role("button", name="Larger cells").click()
+        await expect(note).to_be_hidden()
+
+
+async def test_the_map_is_a_table_too(browser: Browser) -> None:
+    scene = six()
+    async with serving(scene) as (page, _), opened(browser, page.url) as tab:
+        await live(tab)
+        table = tab.get_by_role("table", name="The map as a table")
+        await expect(table).to_have_count(0)
+        await tab.get_by_text("The map as a table").click()
+        heads = await table.get_by_role("columnheader").all_text_contents()
+        assert heads[:4] == ["rack", "GPUs", "Free", "Of gangs"]
+        row = table.get_by_role("row").filter(has=tab.get_by_role("rowheader", name="rack-1"))
+        assert await row.get_by_role("cell").all_text_contents() == [
+            *("24", "0", "16", "0", "2", "0", "0", "1", "1"),
+            "llm/pretrain: 16",
+        ]
+        second = table.get_by_role("row").filter(has=tab.get_by_role("rowheader", name="rack-2"))
+        await expect(second.get_by_role("cell").nth(1)).to_have_text("10")
+        scene.submit(Ask("new", "first", 1, 2, "node"))
+        await expect(second.get_by_role("cell").nth(1)).to_have_text("8")
+        await expect(second.get_by_role("cell").last).to_contain_text("new/first: 2")
+
+
 async def test_the_grid_goes_on_beyond_the_nodes_that_have_elements(browser: Browser) -> None:
     scene = sixty_four()
     names = arrange(scene.snapshot(), "nvidia.com/gpu.product").names

@@ -8,6 +8,7 @@ import {List} from './list.js';
 import {Painter} from './painter.js';
 import {Store} from './store.js';
 import * as service from './stream.js';
+import {Table} from './table.js';
 import {CLOSED_MARK, FIRST_GANG, FREE, OTHERS, SHARED, UNHEALTHY, UNKNOWN, count, gangName, gpuText} from './words.js';
 
 const BACKOFF_MS = [500, 15000];
@@ -24,6 +25,9 @@ const nameOf = number => {
 const painter = new Painter(store, byId('canvas'), byId('scroller'), byId('spacer'));
 const list = new List(byId('list'), store, {onOpen: open});
 const grid = new Grid(byId('grid'), store, painter, {nameOf, onFocus: inspect, onSelect: select});
+const table = new Table(byId('table'), store);
+const renderTable = later(() => redraw(drawTable), 300);
+painter.onSize = lettered => { byId('small').hidden = lettered; };
 painter.onMove = later(() => grid.render(), 120);
 let opened = '', said = null, others = null, stop = new AbortController(), attempt = 0;
 let wake = () => {};
@@ -88,8 +92,10 @@ function all() {
   grid.render();
   list.render();
   drawDetail();
+  table.render();
 }
 
+const drawTable = () => table.render();
 const drawList = () => list.render();
 const renderList = later(() => redraw(drawList), 50);
 
@@ -116,6 +122,7 @@ function changed(id, change) {
   if (drawn.cells.length || drawn.nodes.length) grid.update([...drawn.cells, ...drawn.nodes.map(node => store.layout.nodes[node].cell)]);
   if (change.totals) { totals(); cover(); }
   if (change.gangs || change.left || change.owners) renderList();
+  if (byId('table').open) renderTable();
   refreshSelection();
   if (opened && (change.gangs ?? []).some(row => row.key === opened) || (change.left ?? []).includes(opened)) refreshDetail();
 }

@@ -9,6 +9,7 @@ const NAME_FONT = '11px system-ui, "Segoe UI", "DejaVu Sans", sans-serif';
 const TITLE_FONT = '600 11px system-ui, "Segoe UI", "DejaVu Sans", sans-serif';
 const SMALL_FONT = '10px system-ui, "Segoe UI", "DejaVu Sans", sans-serif';
 const MOST_NAME = 150;
+const LETTERED_FROM = 13;   // from this size on, cells have the letters of their gangs
 
 export class Painter {
   constructor(store, canvas, scroller, spacer) {
@@ -18,6 +19,7 @@ export class Painter {
     this.selected = -1;     // number of a gang; the others fade
     this.geometry = null;
     this.onMove = () => {};
+    this.onSize = () => {};  // told whether cells are large enough for letters
     this.asked = false;
     this.texts = new Map();
     scroller.addEventListener('scroll', () => { this.soon(); this.onMove(); }, {passive: true});
@@ -59,6 +61,7 @@ export class Painter {
       this.canvas.style.height = `${height}px`;
     }
     this.sprites = null;
+    this.onSize(this.geometry.size >= LETTERED_FROM);
     this.draw();
     this.onMove();
   }
@@ -152,7 +155,7 @@ export class Painter {
     pen.globalAlpha = faded ? 0.22 : 1;
     pen.drawImage(this.sprites.of(number), x, y, size, size);
     pen.globalAlpha = 1;
-    const letters = number >= FIRST_GANG && size >= 13 ? tag(number) : '';
+    const letters = number >= FIRST_GANG && size >= LETTERED_FROM ? tag(number) : '';
     if (letters && letters.length * 5 <= size) {
       pen.font = `600 ${Math.round(Math.max(size < 18 ? 8 : 10, Math.min(size * 0.42, 1.35 * size / (letters.length + 0.4))))}px ui-monospace, "DejaVu Sans Mono", monospace`;
       pen.textAlign = 'center';
