@@ -111,14 +111,36 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 }
 
 // Filter bounds the allocator for members, whose claims have been asked about with the same bound. A claim that was made
-// again since then must not hold the scheduling thread.
+// again since then must not hold the scheduling thread. If the in-tree plugin refuses a node, planned devices that are
+// gone are named: it was not shown them, and says only that devices lack.
 func (p *Plugin) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
-	if p.memberOf(state) != nil {
-		bound, cancel := context.WithTimeout(ctx, askingTimeout)
-		defer cancel()
-		ctx = bound
+	member := p.memberOf(state)
+	if member == nil {
+		return p.DynamicResources.Filter(ctx, state, pod, node)
 	}
-	return p.DynamicResources.Filter(ctx, state, pod, node)
+	bound, cancel := context.WithTimeout(ctx, askingTimeout)
+	defer cancel()
+	status := p.DynamicResources.Filter(bound, state, pod, node)
+	if !status.IsRejected() {
+		return status
+	}
+	if said := p.gone(member); said != "" {
+		return fwk.NewStatus(status.Code(), append(status.Reasons(), said)...)
+	}
+	return status
+}
+
+// gone returns which planned devices are in no ResourceSlice, or "".
+func (p *Plugin) gone(member Member) string {
+	plan, err := newPlan(member.Planned())
+	if err != nil || plan.count == 0 {
+		return ""
+	}
+	all, err := p.view.SharedDRAManager.ResourceSlices().ListWithDeviceTaintRules()
+	if err != nil {
+		return ""
+	}
+	return gone(plan.missing(all))
 }
 
 // Reserve lets the in-tree plugin record what it will write, which is compared with the plan.

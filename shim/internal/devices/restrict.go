@@ -137,6 +137,44 @@ func (p *plan) watched(all []*resourceapi.ResourceSlice) (found []device) {
 	return found
 }
 
+// missing returns the planned devices that are not in the newest slices of their pools, as driver/pool/name.
+func (p *plan) missing(all []*resourceapi.ResourceSlice) (found []string) {
+	for _, of := range p.pools {
+		var newest int64
+		there := map[string]bool{}
+		for _, slice := range all {
+			if slice.Spec.Driver != of.driver || slice.Spec.Pool.Name != of.name || slice.Spec.Pool.Generation < newest {
+				continue
+			}
+			if slice.Spec.Pool.Generation > newest {
+				newest = slice.Spec.Pool.Generation
+				clear(there)
+			}
+			for i := range slice.Spec.Devices {
+				there[slice.Spec.Devices[i].Name] = true
+			}
+		}
+		for _, name := range of.devices {
+			if !there[name] {
+				found = append(found, of.driver+"/"+of.name+"/"+name)
+			}
+		}
+	}
+	return found
+}
+
+// gone says that these planned devices are in no slice; "" if there are none.
+func gone(missing []string) string {
+	switch len(missing) {
+	case 0:
+		return ""
+	case 1:
+		return fmt.Sprintf("the planned device %s is in no ResourceSlice", missing[0])
+	default:
+		return fmt.Sprintf("the planned device %s and %d more are in no ResourceSlice", missing[0], len(missing)-1)
+	}
+}
+
 // showing returns the slices of one pool with these devices alone. Slices of an older generation are left out. A
 // device that is not there is left out too: then the allocator finds too few devices and refuses the node. With
 // `others` the rest of the pool is there too, before these devices.

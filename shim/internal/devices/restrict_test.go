@@ -116,6 +116,27 @@ func TestWhatAMemberThatWatchesSees(t *testing.T) {
 	}
 }
 
+func TestWhichPlannedDevicesAreGone(t *testing.T) {
+	all := []*resourceapi.ResourceSlice{
+		slice("old", "gpu", "a", 1, "d0", "d7"), slice("s", "gpu", "a", 2, "d0", "d1"), slice("t", "gpu", "a", 2, "d2"),
+		slice("older", "gpu", "a", 1, "d8"), slice("u", "nic", "a", 1, "d9"),
+	}
+	for plan, want := range map[string]string{
+		"gpu/a/d0 gpu/a/d1 gpu/a/d2": "",
+		"gpu/a/d0 gpu/a/d7":          "the planned device gpu/a/d7 is in no ResourceSlice",
+		"gpu/a/d8 gpu/a/d9 gpu/b/d0": "the planned device gpu/a/d8 and 2 more are in no ResourceSlice",
+		"nic/a/d9":                   "",
+	} {
+		p, err := newPlan(strings.Fields(plan))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := gone(p.missing(all)); got != want {
+			t.Errorf("%s: %q, want %q", plan, got, want)
+		}
+	}
+}
+
 func TestThePlannedDeviceIsShownWithoutOurTaint(t *testing.T) {
 	s := slice("s", "gpu", "a", 1, "d0")
 	s.Spec.Devices[0].Taints = []resourceapi.DeviceTaint{{Key: "broken"}, {Key: Owned}}

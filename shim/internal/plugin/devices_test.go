@@ -152,6 +152,10 @@ func TestTheInTreeAllocatorKeepsTheLastWord(t *testing.T) {
 			if report.Plugin != devices.Name || report.Node != "n" {
 				t.Errorf("reported: %v", report)
 			}
+			isNamed := strings.Contains(report.Message, "the planned device "+gpuDriver+"/n/gpu-9 is in no ResourceSlice")
+			if isNamed != slices.Contains(planned, 9) {
+				t.Errorf("said: %s", report.Message)
+			}
 			if h.fakeDid("create", "resourceclaims") {
 				t.Error("a claim was made")
 			}
