@@ -74,6 +74,22 @@ def test_a_device_that_another_claim_has_is_taken(scene: Scene) -> None:
     dra.judge(scene)
 
 
+def test_a_claim_that_is_allocated_anew_by_hand_is_told_on_its_pod(scene: Scene) -> None:
+    full = dra.node(scene, "a")
+    (name,) = scene.create(*dra.gang("g", 1))
+    scene.runs([name])
+    (planned,) = dra.planned(scene)[name]
+    (claim,) = scene.client.get(dra.claims(scene))["items"]
+    path, status = f"{dra.claims(scene)}/{claim['metadata']['name']}/status", claim["status"]
+    freed = scene.client.call("PUT", path, claim | {"status": {}})
+    (result,) = status["allocation"]["devices"]["results"]
+    result["device"] = "gpu-7" if planned.endswith("gpu-0") else "gpu-0"
+    scene.client.call("PUT", path, freed | {"status": status})
+    said = scene.event("TopologyDevicesDiffer", name).message
+    other = f"{dra.DRIVER}/{full}/{result['device']}"
+    assert said == f"its claims hold {other} in place of {planned}: Muster counts what they hold"
+
+
 def test_a_withdrawn_gang_holds_no_devices(scene: Scene) -> None:
     dra.node(scene, "a")
     gate = {"schedulingGates": [{"name": "e2e.muster.dev/later"}]}
