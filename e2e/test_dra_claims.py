@@ -180,6 +180,27 @@ def test_a_claim_that_members_share_gets_its_devices_first(scene: Scene) -> None
         assert dra.judge(scene) == 2
 
 
+def test_members_share_gpus_of_a_claim_that_has_them(scene: Scene) -> None:
+    """A pod outside of the gang gets the GPUs for the claim. Before, the gang is refused with its name."""
+    dra.node(scene, "a", gpus=2)
+    dra.node(scene, "b", gpus=2)
+    spec = {"devices": {"requests": [dra.request("r", scene.name, 1)]}}
+    scene.client.post(dra.claims(scene), {"metadata": {"name": "shared"}, "spec": spec})
+    dra.template(scene, "own", dra.request("r", scene.name, 1))
+    pods = [*dra.claiming("g", 1, "own"), *dra.claiming("h", 2)]
+    first = objects.pod("first", gpus=0)
+    for pod in (first, *pods):
+        pod["spec"].setdefault("resourceClaims", []).append({"name": "card", "resourceClaimName": "shared"})
+    names = scene.create(*pods)
+    scene.says(names[0], "resourceClaims card, request r is")
+    scene.runs(scene.create(first))
+    scene.runs(names)
+    assert len(nodes_of(scene, ["first", *names])) == 1
+    claim = scene.client.get(f"{dra.claims(scene)}/shared")
+    assert len(claim["status"]["reservedFor"]) == 4
+    assert len(claim["status"]["allocation"]["devices"]["results"]) == 1
+
+
 def test_what_is_not_planned_names_claim_request_and_field(scene: Scene) -> None:
     dra.node(scene, "a")
     dra.template(scene, "all", dra.request("r", scene.name, allocationMode="All", count=0))

@@ -54,7 +54,11 @@ CASES = {
     "of another driver": Case(([request(device_class="nic", count=2)],), 0),
     "beside another driver's": Case(([request(count=2), request("n", "nic")],), 2),
     "all of another driver's": Case(([request(), request("n", "nic", allocationMode="All")],), 1),
-    "all": Case(([request(allocationMode="All")],), 1, ("resourceClaims c0, request r, allocationMode",)),
+    "all": Case(
+        ([request(allocationMode="All")],),
+        1,
+        ('resourceClaims c0, request r, allocationMode is "All", expected ExactCount with the number',),
+    ),
     "capacity": Case(
         ([request(capacity={"requests": {"memory": "1Gi"}})],), 1, ("resourceClaims c0, request r, capacity",)
     ),
@@ -245,6 +249,21 @@ def test_a_claim_of_several_pods_that_has_no_devices_yet() -> None:
     assert read(case, claims).unallocated_claims == ("made-0",)
     assert claims.see("ns/made-0", spec)
     assert read(case, claims).unallocated_claims == ()
+
+
+def test_a_claim_that_pods_share_and_that_has_its_devices_asks_for_no_more() -> None:
+    case = Case(([request(count=2)], [request()]), constraints=[{"matchAttribute": "pcieRoot"}], shared=True)
+    claims = known(case)
+    assert len(read(case, claims).causes) == 3
+    specs = [msgspec.convert({"devices": {"requests": each}}, ClaimSpec) for each in case.claims]
+    assert claims.see("ns/made-0", specs[0], unallocated=False)
+    assert not claims.see("ns/made-0", specs[0], unallocated=False)
+    assert claims.see("ns/made-1", specs[1], unallocated=False)
+    pod = read(case, claims)
+    assert (pod.gpus, pod.causes, pod.match_attributes, pod.device_claims) == (0, (), (), True)
+    assert claims.see("ns/made-1", specs[1], unallocated=True)
+    (cause,) = read(case, claims).causes
+    assert "resourceClaims c1, request r" in str(cause)
 
 
 def test_a_claim_that_says_nothing_new() -> None:

@@ -21,10 +21,14 @@ from muster.domain.topology import mask_of
 MAX_CLAIMS = 32
 """Claims of one pod."""
 _NOT_PLANNED = "none in a request for GPUs: this is not planned yet"
+_ALL = "ExactCount with the number of GPUs, in a request for GPUs: all of a node are not planned yet"
 _ALIKE = "subrequests for as many GPUs of one resource each: others are not planned yet"
-_MATCH = "matchAttribute"
+_MATCH, _MODE = "matchAttribute", "allocationMode"
 _NOT_OF_ALL = "a matchAttribute that binds all GPUs of the pod and nothing else: others are not planned yet"
-_SHARED = "resourceClaimTemplateName: GPUs that pods share are not planned yet"
+_SHARED = (
+    "resourceClaimTemplateName, or a claim that has its devices before the gang starts: a pod outside of the "
+    "gang that has it first gets them"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +93,21 @@ class Claims:
     def __init__(self, resource_of: Callable[[str], str]) -> None:
         self._resource_of = resource_of
         self._asked: dict[str, ClaimAsked] = {}
-        self._unallocated: set[str] = set()
+        self._unallocated: dict[str, bool] = {}
+        """Of claims that belong to no single pod, by namespace and name."""
 
-    def see(self, key: str, spec: ClaimSpec | None, *, unallocated: bool = False) -> bool:
+    def see(self, key: str, spec: ClaimSpec | None, *, unallocated: bool | None = None) -> bool:
         """Take in a claim by its namespace and name, None if it is gone. Return whether that is news.
 
-        `unallocated`: it belongs to no single pod, and has no devices yet.
+        `unallocated`: whether it has no devices yet; None if it belongs to a single pod.
         """
-        before = self._asked.pop(key, None), key in self._unallocated
-        self._unallocated.discard(key)
+        before = self._asked.pop(key, None), self._unallocated.pop(key, None)
         after = ClaimAsked(tuple(_requests(spec)), tuple(_constraints(spec))) if spec is not None else None
         if after is not None:
             self._asked[key] = after
-            if unallocated and after.requests:
-                self._unallocated.add(key)
-        return before != (after, key in self._unallocated)
+            if unallocated is not None and after.requests:
+                self._unallocated[key] = unallocated
+        return before != (after, self._unallocated.get(key))
 
     def asked(self, obj: PodObject) -> DevicesAsked:
         """Return what a pod asks for by its claims."""
@@ -114,6 +118,12 @@ class Claims:
             return DevicesAsked(causes=(said,))
         if any(claim.key not in self._asked for claim in named):
             return DevicesAsked(complete=False)
+        shared = {claim.key or "": claim for claim in named if claim.shared}
+        free = [key for key in sorted(shared) if self._unallocated.get(key)]
+        unallocated = tuple(key.partition("/")[2] for key in free)
+        # A claim that has its devices already asks for no more. The in-tree plugin says where they are.
+        served = {key for key in shared if self._unallocated.get(key) is False}
+        named = [claim for claim in named if not claim.shared or claim.key not in served]
         counts: dict[str, int] = {}
         causes = list[BadValue]()
         for claim, request, resource in self._gpu_requests(named):
@@ -122,7 +132,8 @@ class Claims:
                 causes.append(BadValue(where, field, "resourceClaimName", _SHARED))
             elif request.unplanned is not None:
                 unplanned, value = request.unplanned
-                causes.append(BadValue(where, f"{field}, {unplanned}", value, _NOT_PLANNED))
+                expected = _ALL if unplanned == _MODE else _NOT_PLANNED
+                causes.append(BadValue(where, f"{field}, {unplanned}", value, expected))
             elif len(resources := {self._resource_of(name) for name in request.classes}) > 1:
                 value = ", ".join(sorted(each or "no GPU resource" for each in resources))
                 causes.append(BadValue(where, f"{field}, firstAvailable", value, _ALIKE))
@@ -140,8 +151,6 @@ class Claims:
             for claim, other in others.items()
         ]
         gpus = counts.get(resource, 0)
-        free = sorted({claim.key or "" for claim in named if claim.shared} & self._unallocated)
-        unallocated = tuple(key.partition("/")[2] for key in free)
         return DevicesAsked(True, gpus, resource, tuple(causes), agreed, unallocated)
 
     def _gpu_requests(self, named: list[NamedClaim]) -> Iterator[tuple[NamedClaim, DeviceRequest, str]]:
@@ -199,7 +208,7 @@ def _requests(spec: ClaimSpec) -> Iterator[DeviceRequest]:
 
 def _mode(exact: ExactRequest | SubRequest) -> tuple[str, str] | None:
     if exact.allocation_mode != "ExactCount":
-        return "allocationMode", exact.allocation_mode
+        return _MODE, exact.allocation_mode
     return ("capacity", "set") if exact.capacity is not None else None
 
 

@@ -253,7 +253,7 @@ func (a *Asking) requests(pod *v1.Pod) (found []gpuRequest) {
 			continue
 		}
 		claim, err := a.manager.ResourceClaims().Get(pod.Namespace, *name)
-		if err != nil {
+		if err != nil || hasItsDevices(claim) {
 			continue
 		}
 		for _, request := range claim.Spec.Devices.Requests {
@@ -265,6 +265,11 @@ func (a *Asking) requests(pod *v1.Pod) (found []gpuRequest) {
 		}
 	}
 	return found
+}
+
+// hasItsDevices returns whether a claim that belongs to no single pod is allocated: pods that name it get these devices.
+func hasItsDevices(claim *resourceapi.ResourceClaim) bool {
+	return claim.Status.Allocation != nil && metav1.GetControllerOf(claim) == nil
 }
 
 // choices returns the subrequests of a request for GPUs, or nil for another request. Who only watches a device

@@ -94,6 +94,16 @@ func TestRequestsWithOtherTolerationsAreEvaluatedToo(t *testing.T) {
 	}
 }
 
+func TestAClaimThatPodsShareAndThatHasItsDevicesAsksForNoMore(t *testing.T) {
+	a, pod := asking(requestOf("a", "gpu", "x"))
+	for _, claim := range a.manager.(*objects).claims {
+		claim.OwnerReferences = nil
+	}
+	if found := a.requests(pod); len(found) > 0 {
+		t.Errorf("got %v", found)
+	}
+}
+
 func TestSubrequestsForGPUsAreEvaluatedInTheirOrder(t *testing.T) {
 	some := resourceapi.DeviceRequest{Name: "s", FirstAvailable: []resourceapi.DeviceSubRequest{
 		{Name: "x", DeviceClassName: "big"}, {Name: "y", DeviceClassName: "gpu"},

@@ -227,6 +227,9 @@ func (v *view) compare(pod *v1.Pod, p *plan) (alone bool, err error) {
 		if err != nil {
 			return false, nil
 		}
+		if hasItsDevices(claim) {
+			continue
+		}
 		if claim.Status.Allocation != nil {
 			if err := p.check(claim); err != nil {
 				return false, fmt.Errorf("claim %s/%s of an earlier attempt: %w", claim.Namespace, claim.Name, err)

@@ -285,3 +285,46 @@ func TestInTreeAnswersNameTheGPUsThatMatch(t *testing.T) {
 		return
 	}
 }
+
+// The devices of a shared claim are no planned ones of the member, and of the same driver.
+func TestAMemberMayAlsoShareAClaimThatHasItsDevices(t *testing.T) {
+	h := dra(t)
+	h.planDevices([]int{4, 6})
+	h.claimingPods(nil, "m0")
+	name := "shared"
+	shared := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: "uid-of-shared", ResourceVersion: "5"}}
+	shared.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: "gpu", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+	}}}
+	shared.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{
+		Results: []resourceapi.DeviceRequestAllocationResult{{Request: "r", Driver: gpuDriver, Pool: "n", Device: "gpu-1"}},
+	}}
+	if err := h.fake.Tracker().Add(shared); err != nil {
+		t.Fatal(err)
+	}
+	pod, err := h.client.CoreV1().Pods("ns").Get(h.ctx, "m0", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, v1.PodResourceClaim{Name: "shared", ResourceClaimName: &name})
+	if _, err := h.client.CoreV1().Pods("ns").Update(h.ctx, pod, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	h.run("")
+	h.until("gated", func() bool { return h.gated("m0") })
+	h.service.push(verdict(plannedOutcome, 1, "m0"))
+	next(t, "binding", h.bound)
+	for claim, want := range map[string]string{"m0-gpus": "[gpu-4 gpu-6]", name: "[gpu-1]"} {
+		got, err := h.client.ResourceV1().ResourceClaims("ns").Get(h.ctx, claim, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var devices []string
+		for _, result := range got.Status.Allocation.Devices.Results {
+			devices = append(devices, result.Device)
+		}
+		if fmt.Sprint(devices) != want || len(got.Status.ReservedFor) != 1 {
+			t.Errorf("%s: %v, for %v", claim, devices, got.Status.ReservedFor)
+		}
+	}
+}

@@ -87,7 +87,9 @@ class DeviceIntake:
             await self._read_again(node)
             await asyncio.sleep(0)  # there may be thousands, and the shim's calls wait meanwhile
 
-    async def _asks(self, uid: str, name: str, spec: ClaimSpec | None, *, unallocated: bool = False) -> None:
+    async def _asks(
+        self, uid: str, name: str, spec: ClaimSpec | None, *, unallocated: bool | None = None
+    ) -> None:
         """Take in what a claim asks for: pods that name it ask for that."""
         if spec is not None:
             self._names[uid] = name
@@ -109,7 +111,7 @@ class DeviceIntake:
             uid, held = meta.uid, _held(change.object)
             if (meta.annotations or {}).get(EXTENDED) != "true":
                 of_a_pod = any(owner.controller for owner in meta.owner_references or ())
-                unallocated = not of_a_pod and change.object.status.allocation is None
+                unallocated = None if of_a_pod else change.object.status.allocation is None
                 name = f"{meta.namespace}/{meta.name}"
                 await self._asks(uid, name, change.object.spec, unallocated=unallocated)
         if self._held.get(uid, NOTHING) == held:
