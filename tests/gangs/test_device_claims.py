@@ -338,3 +338,10 @@ def test_a_plan_of_a_subrequest_that_is_still_there_stands() -> None:
     assert not world.solves
     assert world.verdict().generation == first.generation
     assert planned_devices(world) == [("gpu-2", "gpu-3")]
+
+
+def test_devices_that_change_are_seen() -> None:
+    answer = (may_have(1),)
+    assert matching(answer, {"n": served()}) == ({"n": 0b0010},)
+    turned = replace(served(), devices=tuple(reversed(served().devices)))
+    assert matching(answer, {"n": turned}) == ({"n": 0b0100},)

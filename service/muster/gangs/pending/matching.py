@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
-from muster.domain.node import Node
+from muster.domain.node import Device, Node
+from muster.domain.topology import mask_of
 from muster.gangs.messages.calls import InTreeAnswer
 
 Matching = tuple[dict[str, int], ...]
 """Node → mask of GPUs, for each subrequest."""
+
+_MOST_NODES = 1 << 15
+"""Nodes whose names of devices are remembered."""
 
 
 def matching(answers: Iterable[InTreeAnswer], nodes: Mapping[str, Node]) -> Matching:
@@ -34,13 +39,31 @@ def _of_rank(answers: Sequence[InTreeAnswer], rank: int, nodes: Mapping[str, Nod
     return found
 
 
-def _mask(node: Node, names: frozenset[str] | None) -> int:
-    if names is None:
+def _mask(node: Node, allowed: frozenset[str] | None) -> int:
+    if allowed is None:
         return (1 << node.topology.gpu_count) - 1 & ~node.tainted
-    mask = 0
-    for number, device in enumerate(node.devices):
-        if device is not None:
-            pool = "" if device.pool == node.name else f"{device.pool}/"
-            if f"{device.driver}/{pool}{device.name}" in names:
-                mask |= 1 << number
-    return mask
+    known = _known.get(node.name)
+    if known is None or known[0] is not node.devices:
+        if len(_known) >= _MOST_NODES:
+            _known.clear()
+        known = _known[node.name] = (node.devices, _names(node))
+    return _among(known[1], allowed)
+
+
+def _names(node: Node) -> tuple[str, ...]:
+    """Return the devices' names as answers have them, "" for a GPU without a device."""
+    names = []
+    for device in node.devices:
+        pool = "" if device is None or device.pool == node.name else f"{device.pool}/"
+        names.append("" if device is None else f"{device.driver}/{pool}{device.name}")
+    return tuple(names)
+
+
+@lru_cache(maxsize=1 << 12)
+def _among(names: tuple[str, ...], allowed: frozenset[str]) -> int:
+    """Return the mask of the GPUs with an allowed name. Nodes of a cluster are much alike in these."""
+    return mask_of([number for number, name in enumerate(names) if name in allowed])
+
+
+_known: dict[str, tuple[tuple[Device | None, ...], tuple[str, ...]]] = {}
+"""Node → its devices, and their names: a request with eight subrequests asks for them on all nodes."""
