@@ -209,16 +209,12 @@ def main(
     """Measure what tracing costs, in pairs (docs/traces.md)."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     os.environ["OTEL_BSP_SCHEDULE_DELAY"] = DELAY_MS
-    with subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.tracing", SINK], stdout=subprocess.PIPE, text=True
-    ) as sink:
-        try:
-            assert sink.stdout is not None
-            port = int(sink.stdout.readline())
-            with short_collections():
-                found = asyncio.run(measure(Sizes(nodes, gangs, pairs), _exporter(port)))
-        finally:
-            sink.kill()
+    command = [sys.executable, "-m", "benchmarks.tracing", SINK]
+    pipe = subprocess.PIPE  # its end ends the other process, whatever this one ends by
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as sink, short_collections():
+        assert sink.stdout is not None
+        port = int(sink.stdout.readline())
+        found = asyncio.run(measure(Sizes(nodes, gangs, pairs), _exporter(port)))
     typer.echo(json.dumps(found, indent=2))
 
 
@@ -239,7 +235,7 @@ class Nowhere(SpanExporter):
 
 
 def _sink() -> None:
-    """Take spans over gRPC and throw them away, until killed. Print the port."""
+    """Take spans over gRPC and throw them away, until standard input ends. Print the port."""
     taken = grpc.unary_unary_rpc_method_handler(lambda _, __: b"")
     _, service, method = EXPORT.split("/")
     server = grpc.server(ThreadPoolExecutor(2))
@@ -247,7 +243,8 @@ def _sink() -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     print(port, flush=True)
-    server.wait_for_termination()
+    sys.stdin.read()
+    server.stop(None)
 
 
 def _median(values: list[float]) -> float:

@@ -160,8 +160,7 @@ class Attempts:
     def exported(self, gang: str) -> str:
         """Return the id of the gang's trace if a collector gets it, else ""."""
         attempt = self._open.get(gang)
-        sampled = attempt is not None and attempt.root is not None and attempt.root.is_recording()
-        return attempt.trace_id if attempt is not None and sampled else ""
+        return attempt.trace_id if attempt is not None and attempt.root is not None else ""
 
     def traceparent(self, gang: str) -> str:
         """Return what the verdict carries, "" if no spans are exported."""
@@ -232,14 +231,15 @@ class Attempts:
                 "muster.gang.name": move.name,
                 "muster.gang": move.gang,
             }
-            attempt.root = self._tracing.tracer.start_span(
+            root = self._tracing.tracer.start_span(
                 "gang",
                 trace.set_span_in_context(trace.INVALID_SPAN),
                 attributes=attributes,
                 links=[Link(last, {"muster.link": "the attempt before"})] if last is not None else (),
                 start_time=attempt.ns(move.at),
             )
-            attempt.trace_id = trace.format_trace_id(attempt.root.get_span_context().trace_id)
+            attempt.trace_id = trace.format_trace_id(root.get_span_context().trace_id)
+            attempt.root = root if root.is_recording() else None
         else:
             attempt.trace_id = self._tracing.new_id()
         self._open[move.gang] = attempt
@@ -259,9 +259,8 @@ class Attempts:
             return
         attempt.leave(move.at)
         root = attempt.root
-        if root.is_recording():
-            for part in attempt.parts:
-                self._export(attempt, part, root.get_span_context())
+        for part in attempt.parts:
+            self._export(attempt, part, root.get_span_context())
         root.set_attributes({"muster.outcome": outcome, "muster.why": move.why})
         if outcome in ("withdrawn", "given up"):
             root.set_status(Status(StatusCode.ERROR, move.why))

@@ -2,7 +2,7 @@
 
 Spans are exported only if OTEL_EXPORTER_OTLP_ENDPOINT (or its …_TRACES_ variant) is set, and neither
 OTEL_SDK_DISABLED nor OTEL_TRACES_EXPORTER=none forbids it. The exporter is imported only then. The SDK reads
-the other OTEL_* variables itself.
+the other OTEL_* variables itself. Without OTEL_TRACES_SAMPLER the number of traces a second is bounded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from muster.adapters.telemetry.sampling import AtMost
+
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+SAMPLER = "OTEL_TRACES_SAMPLER"
 SCOPE = InstrumentationScope("muster", "")
 CLOSE_DEADLINE_S = 3.0
 """How long the end of the service waits for a collector to take the last spans."""
@@ -41,8 +44,9 @@ class Tracing:
         exporter = exporter or _from_environment()
         self.exports = exporter is not None
         name = os.environ.get("OTEL_SERVICE_NAME", "muster")
+        sampler = None if SAMPLER in os.environ else AtMost()
         self._provider = TracerProvider(
-            resource=Resource.create({"service.name": name}), shutdown_on_exit=False
+            sampler, Resource.create({"service.name": name}), shutdown_on_exit=False
         )
         self._processor = BatchSpanProcessor(ReportedOnce(exporter)) if exporter is not None else None
         if self._processor is not None:
