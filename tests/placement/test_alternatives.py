@@ -10,7 +10,9 @@ from muster.domain.alternatives import Alternatives, Question, Than, view
 from muster.domain.decision import Placed
 from muster.placement import alternatives as module
 from muster.placement.alternatives import alternatives
+from muster.placement.cluster.columns import columns
 from muster.placement.limits import Limits
+from muster.placement.model.objective import quality_levels
 from muster.placement.place import place
 from tests.placement.drawings import cluster, gang, plan
 
@@ -42,6 +44,23 @@ def test_each_other_rack_says_the_first_level_at_which_it_is_not_as_good() -> No
         ("rack r2", "as good at each level"),
         ("rack r3", "only 6 of 8 members fit; 6 GPUs are free there, at most 4 on one node"),
         ("rack r4", "only 1 of 8 members fit; 1 GPU is free there"),
+    ]
+
+
+def test_all_levels_of_the_objective_are_compared() -> None:
+    """Also one that is added later."""
+    snapshot, request = cluster(RACKS), gang("8 x 1 GPU")
+    decision = place(snapshot, request)
+    assert isinstance(decision, Placed)
+    compared = [worth.level for worth in module._worth(request, decision.members, columns(snapshot))]
+    domains, *others = (level.name for level in quality_levels(()))
+    assert domains == "nvlink_domains"
+    assert compared == [
+        "members",
+        "preferred_scope",
+        *(f"crossings {scope}" for scope in ("rack", "node", "nvlink-domain")),
+        *others,
+        "preference_penalty",
     ]
 
 
