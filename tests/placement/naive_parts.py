@@ -90,7 +90,11 @@ def matched(snapshot: Snapshot, request: Request) -> Snapshot:
             frozenset(
                 gpu
                 for gpu in range(count)
-                if (role.matching[name] >> gpu & 1 if name in role.matching else not state.tainted >> gpu & 1)
+                if (
+                    role.matching[name] >> gpu & 1
+                    if name in role.matching
+                    else not state.node.tainted >> gpu & 1
+                )
             )
             for role in asking
         ]
