@@ -98,9 +98,9 @@ def _allocation(*drivers: str) -> Manifest:
 
 
 def _write(client: Any, claim: Manifest, allocation: Manifest | None, *, dry_run: bool = False) -> Manifest:
-    """Replace the claim's status; what the server made of the claim."""
+    """Replace the claim's status, whatever the controller of claims wrote meanwhile; what became of it."""
     status = (claim.get("status") or {}) | ({"allocation": allocation} if allocation else {})
-    body = claim | {"status": status}
+    body = claim | {"metadata": {**claim["metadata"], "resourceVersion": None}, "status": status}
     resource = _claims(client).subresources["status"]
     query = [("dryRun", "All")] if dry_run else []
     name = claim["metadata"]["name"]

@@ -156,6 +156,13 @@ async def test_the_map_is_a_grid_for_the_keyboard(browser: Browser) -> None:
         await expect(tab.get_by_role("heading", name="llm/pretrain")).to_be_focused()
 
 
+FRAMES = 100
+FIRST_CELL = """() => {
+    const box = document.querySelector('[role="gridcell"]').getBoundingClientRect();
+    return [box.x + box.width / 2, box.y + box.height / 2];
+}"""
+
+
 async def test_small_cells_have_another_sign_than_their_colour(browser: Browser) -> None:
     scene = six()
     async with serving(scene) as (page, _), opened(browser, page.url) as tab:
@@ -166,16 +173,14 @@ async def test_small_cells_have_another_sign_than_their_colour(browser: Browser)
         for _ in range(8):
             await smaller.click()
         await expect(note).to_be_visible()
-        canvas = tab.locator("#canvas")
-        places = await tab.evaluate(
-            """() => [...document.querySelectorAll('[role="gridcell"]')].slice(0, 1).map(cell => {
-                const box = cell.getBoundingClientRect();
-                return [box.x + box.width / 2, box.y + box.height / 2];
-            })"""
-        )
-        await canvas.hover(position={"x": 1, "y": 1})
-        await tab.mouse.move(*places[0])
-        await expect(tab.locator("#inspector")).to_contain_text("GPU 0: llm/pretrain")
+        inspector, canvas = tab.locator("#inspector"), tab.locator("#canvas")
+        for _ in range(FRAMES):  # the grid follows the map some frames later
+            await canvas.hover(position={"x": 1, "y": 1})
+            await tab.mouse.move(*await tab.evaluate(FIRST_CELL))
+            await tab.evaluate("() => new Promise(requestAnimationFrame)")
+            if "GPU 0: llm/pretrain" in (await inspector.text_content() or ""):
+                break
+        await expect(inspector).to_contain_text("GPU 0: llm/pretrain")
         await tab.get_by_role("gridcell").first.focus()
         await tab.keyboard.press("ArrowRight")
         await expect(tab.locator("#inspector")).to_contain_text("GPU 1: llm/pretrain")
