@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
+from unittest.mock import patch
 
 from muster.gangs.lifecycle import clock, pod_changes
 from tests.gangs.model import Cluster
@@ -82,8 +83,19 @@ def sequence(seed: int, number: int, steps: int) -> tuple[Counter[str], str]:
     In every second one, a Tick leaves timers to the next, as in a cluster of thousands of gangs. In others,
     gangs are not counted for each change, as if they had many pods.
     """
-    clock.AT_ONCE = (FEW_TIMERS, MANY_TIMERS)[number % 2]
-    pod_changes.MANY, pod_changes.COUNT_EVERY_S = ((FEW_PODS, 0.1), MANY_PODS)[number // 2 % 2]
+    timers, (pods, every_s) = (
+        (FEW_TIMERS, MANY_TIMERS)[number % 2],
+        ((FEW_PODS, 0.1), MANY_PODS)[number // 2 % 2],
+    )
+    with (
+        patch.object(clock, "AT_ONCE", timers),
+        patch.object(pod_changes, "MANY", pods),
+        patch.object(pod_changes, "COUNT_EVERY_S", every_s),
+    ):
+        return _sequence(seed, number, steps)
+
+
+def _sequence(seed: int, number: int, steps: int) -> tuple[Counter[str], str]:
     dice, cluster = Dice(f"{seed}/{number}"), Cluster()
     actions = [action for action, times in ACTIONS.items() for _ in range(times)]
     done: list[str] = []

@@ -19,6 +19,8 @@ from tests.manifests.everything import EVERY_OPTION
 from tests.manifests.helm import CHART, NAMESPACE, HelmError, given, helm, template
 from tests.manifests.rendering import SCHEDULER_CONFIG, Manifest, one
 
+pytestmark = pytest.mark.go  # helm and kustomize are built or run with it
+
 CRD = "podgroups.scheduling.run.ai"
 
 

@@ -13,6 +13,8 @@ from tests.manifests.comparing import comparable, overlay
 from tests.manifests.helm import HelmError, template
 from tests.manifests.rendering import REPOSITORY, Manifest
 
+pytestmark = pytest.mark.go  # helm and kustomize are built or run with it
+
 BINDING = "ValidatingAdmissionPolicyBinding /muster-cdi-annotations"
 
 

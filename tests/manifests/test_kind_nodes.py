@@ -114,6 +114,7 @@ def test_images_are_built_as_they_are_deployed() -> None:
     assert f"ARG UV_VERSION={uv.group(1)}\n" in service
 
 
+@pytest.mark.go
 def test_muster_runs_where_its_images_are() -> None:
     """The nodes that `up.py` loads the images onto are those that the overlay selects."""
     specification = importlib.util.spec_from_file_location("kind_up", KIND / "up.py")

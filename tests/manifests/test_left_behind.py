@@ -16,6 +16,8 @@ from tests.manifests.everything import EVERY_OPTION, everything
 from tests.manifests.helm import CHART
 from tests.manifests.rendering import Manifest
 
+pytestmark = pytest.mark.go  # helm and kustomize are built or run with it
+
 
 def resource(item: Manifest) -> str:
     """Return the name of an object's kind as kubectl prints it."""
