@@ -273,7 +273,7 @@ def fits(snapshot: Snapshot, usages: Iterable[Usage]) -> bool:
 
 
 def _gpus_fit(usage: Usage, state: NodeState) -> bool:
-    """Return whether the GPUs are free. Whether the pod tolerates their taints is said by in-tree answers."""
+    """Return whether the GPUs are free. In-tree answers say whether the pod tolerates their taints."""
     return not usage.gpus & ~(state.free_gpus | state.tainted) and usage.gpus.bit_count() <= state.most_gpus
 
 

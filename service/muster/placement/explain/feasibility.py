@@ -89,12 +89,12 @@ class Oracle:
         """
         if begun(world.request):
             return self._beside_begun(world, instance, wanted)
-        scope = world.request.required_scope
-        counted = most_in_segments(instance, world.view.topology.regions(scope))
-        if counted is not None and scope not in (*INSIDE, Scope.NODE):
+        scope, topology = world.request.required_scope, world.view.topology
+        inside = scope in (*INSIDE, Scope.NODE)
+        counted = None if inside else most_in_segments(instance, topology.regions(scope))
+        if counted is not None:
             members, row = counted
-            part = world.view.topology.part(row, scope) if scope and row >= 0 else ""
-            return Fit(members, part, True)
+            return Fit(members, topology.part(row, scope) if scope and row >= 0 else "", True)
         best, proven = Fit(0, "", True), True
         for tries, kept in enumerate(ways_to_cut(world.request)):
             if tries == MAX_TRIES or self.budget.late:

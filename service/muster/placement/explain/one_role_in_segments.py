@@ -28,11 +28,11 @@ def most_in_segments(instance: Instance, region: Ints) -> tuple[int, int] | None
     if role is None:
         return None
     topology, rows = instance.columns.topology, np.flatnonzero(instance.admitted[role.name] & (region >= 0))
-    outer = [each for each in role.segments if each.scope not in (Scope.NODE, Scope.NVLINK_DOMAIN)]
-    for segment in outer:
-        rows = rows[topology.index(segment.scope)[rows] >= 0]
-    if len(outer) + (Scope.NODE in (each.scope for each in role.segments)) < len(role.segments):
-        rows = rows[instance.columns.promised[rows]]
+    for segment in role.segments:
+        if segment.scope == Scope.NVLINK_DOMAIN:
+            rows = rows[instance.columns.promised[rows]]
+        elif segment.scope != Scope.NODE:
+            rows = rows[topology.index(segment.scope)[rows] >= 0]
     if not len(rows):
         return 0, -1
     held: _Held | None = _on_nodes(instance, role, rows)
@@ -100,7 +100,6 @@ def _on_nodes(instance: Instance, role: Role, rows: Ints) -> _Held:
             whole[of_shape] += members // size
             rest[of_shape] = np.maximum(rest[of_shape], members % size)
     fit = np.minimum(whole, room // size)
-    rest = np.where(
-        fit < whole, size - 1, rest
-    )  # a domain has room for one more, and something else is short
+    # Where something else is short, a domain has room for one more segment.
+    rest = np.where(fit < whole, size - 1, rest)
     return _Held(every, fit, np.minimum(rest, room - fit * size), size)
