@@ -45,10 +45,11 @@ LONG = "c" * 54
     [
         {"gpu_resource": "nvidia.com/gpu"},
         {"container_gpus": ((LONG, 1),)},
+        {"gpus": 4, "container_gpus": ((LONG, 4),)},
         {"container_gpus": ()},
         {"gpus": 0, "gpu_resource": "", "container_gpus": ()},
     ],
-    ids=["another resource", "a long name", "containers unknown", "no GPUs"],
+    ids=["another resource", "a long name", "a long name, all GPUs", "containers unknown", "no GPUs"],
 )
 def test_nothing_is_written_that_the_plugin_can_not_do(asked: dict[str, Any]) -> None:
     found = carried(**asked)

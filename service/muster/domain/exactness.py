@@ -30,8 +30,9 @@ def is_exact(node: Node, pod: Pod, place: MemberPlacement) -> bool:
             return True
         case HandsOut.AGENT if shared or pod.gpu_resource == FOLLOWED_RESOURCE:
             return True
-        case HandsOut.NRI if nri.values(node, pod, place):
-            return True
+        case HandsOut.NRI if pod.gpu_resource == FOLLOWED_RESOURCE:
+            # Without annotations nothing gives the containers any GPU, also if they take all of the node.
+            return not place.gpus or bool(nri.values(node, pod, place))
         case HandsOut.SECOND_ENDPOINT if not shared and pod.gpu_resource == SECOND_RESOURCE:
             return True
     return not place.gpus or _leaves_no_choice(node, pod, place)
