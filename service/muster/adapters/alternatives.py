@@ -130,7 +130,9 @@ class AlternativesAnswerer:
         return found if found is not None and self._clock() < at + KEPT_S else None
 
     async def _answer(self, key: str, share: _Share) -> AlternativesView:
+        began = self._clock()
         asked = self._ask(key)
+        share.spend(self._clock() - began)
         if isinstance(asked, str):
             return not_known(asked)
         if self._idle is not None:

@@ -104,9 +104,12 @@ def details(ledger: Ledger, gang: Gang, view: GangView) -> GangDetails:
 
 
 def _places(ledger: Ledger, gang: Gang) -> Iterator[Taken]:
+    used: dict[str, Mapping[str, Usage]] = {}
     for pod in sorted(gang.group.members, key=lambda pod: (pod.name, pod.uid)):
         if (usage := ledger.usage(pod.uid)) is not None:
-            usage = ledger.used_on(usage.node)[pod.uid]
+            if usage.node not in used:
+                used[usage.node] = ledger.used_on(usage.node)
+            usage = used[usage.node][pod.uid]
             yield _taken(usage, gang.key, pod.name, pod.uid not in ledger.bound)
 
 

@@ -66,8 +66,10 @@ def by_subrequest(snapshot: Snapshot, request: Request) -> Iterator[Request]:
         return
     seen = list[Request]()
     for rank in range(most + 1):
-        seen.append(_with(request, [_in_turn(role)[: rank + 1][-1] for role in request.roles]))
-        yield seen[-1]
+        each = _with(request, [_in_turn(role)[: rank + 1][-1] for role in request.roles])
+        if each not in seen:
+            seen.append(each)
+            yield each
     mixed = _with(request, [_mixed(snapshot, role) for role in request.roles])
     if mixed not in seen:
         yield mixed
