@@ -55,6 +55,22 @@ def test_a_role_that_stays_whole_leaves_out_what_all_its_answers_refuse() -> Non
     assert {node for _, node in world.solves[-1].excluded} == set(NAMES) - {"n01", "n02", "n03"}
 
 
+def test_a_gang_with_too_many_lists_of_matching_gpus_is_refused_and_they_are_not_kept() -> None:
+    """Each pod may ask by other selectors, and each subrequest too: all nodes are looked at for each list."""
+    world = cluster()
+    world.see(*(wishing(f"m{i}", peers=CLAIMS) for i in range(3)))
+    world.wait(1)
+    alike = frozenset({"gpu.example.com/gpu-0"})
+    answers = [InTreeAnswer(devices=(dict.fromkeys(NAMES, alike),) * lists) for lists in (6, 6, 5)]
+    world.report(*answers, of=((0,), (1,), (2,)))
+    assert world.solves == []
+    (view,) = world.coordinator.summary()
+    assert "17 lists of matching GPUs" in view.reason
+    assert "16 at most" in view.reason
+    world.report(*answers[:2], InTreeAnswer(), of=((0,), (1,), (2,)))
+    assert [len(role.subrequests) for role in world.solves[-1].request.roles] == [5, 5, 0]
+
+
 def test_the_question_of_a_gang_that_is_gone_is_taken_back() -> None:
     world = cluster()
     world.see(pod("x", gang="", peers=CLAIMS), pod("y", gang=""))

@@ -131,7 +131,7 @@ func SomeOf(state fwk.CycleState, node string) [][]string {
 func (a *Asking) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	asked := &askedGPUs{requests: a.requests(pod)}
 	if len(asked.requests) > maxRequests {
-		return nil, fwk.NewStatus(fwk.Unschedulable, fmt.Sprintf("the pod has %d different requests for GPUs; at most %d are planned", len(asked.requests), maxRequests))
+		return nil, fwk.NewStatus(fwk.Unschedulable, fmt.Sprintf("the pod has more than %d different requests for GPUs; at most %d are planned", maxRequests, maxRequests))
 	}
 	if count := selectorsOf(asked.requests); count > maxSelectors {
 		return nil, fwk.NewStatus(fwk.Unschedulable, fmt.Sprintf("the pod's requests for GPUs have %d different selectors; at most %d are planned", count, maxSelectors))
@@ -243,8 +243,8 @@ func byNode(all []*resourceapi.ResourceSlice) map[string][]*resourceapi.Resource
 	return found
 }
 
-// requests returns the pod's different requests for GPUs. Claims that do not exist are left out: the in-tree plugin says
-// so.
+// requests returns the pod's different requests for GPUs, and one more than maxRequests at most. Claims that do not exist
+// are left out: the in-tree plugin says so.
 func (a *Asking) requests(pod *v1.Pod) (found []gpuRequest) {
 	for i := range pod.Spec.ResourceClaims {
 		named := &pod.Spec.ResourceClaims[i]
@@ -261,6 +261,9 @@ func (a *Asking) requests(pod *v1.Pod) (found []gpuRequest) {
 			known := func(r gpuRequest) bool { return reflect.DeepEqual(r.subrequests, choices) }
 			if len(choices) > 0 && !slices.ContainsFunc(found, known) {
 				found = append(found, gpuRequest{fmt.Sprintf("resourceClaims %s, request %s", named.Name, request.Name), choices})
+			}
+			if len(found) > maxRequests { // enough to refuse the pod: each further one is compared with all of these
+				return found
 			}
 		}
 	}
