@@ -85,7 +85,7 @@ def test_a_pod_of_before_the_policy_can_be_changed(guarded: Any) -> None:
     _exempt(guarded, "default")
     eventually(lambda: not refused(guarded, {MAIN: "a"}), "the namespace is exempt")
     pod = create(guarded, {MAIN: "nvidia.com/gpu=0"})
-    _exempt(guarded, "gpu-operator")
+    _exempt(guarded, "gpu-operator", "nvidia-gpu-operator")
     eventually(lambda: refused(guarded, {MAIN: "a"}), "the policy is heeded")
     annotate(guarded, pod, {"team": "a"})
     with pytest.raises(ApiException, match=REFUSAL):
@@ -93,11 +93,11 @@ def test_a_pod_of_before_the_policy_can_be_changed(guarded: Any) -> None:
     annotate(guarded, pod, {MAIN: None})
 
 
-def _exempt(client: Any, namespace: str) -> None:
+def _exempt(client: Any, *namespaces: str) -> None:
     bindings = client.resources.get(
         api_version="admissionregistration.k8s.io/v1", kind="ValidatingAdmissionPolicyBinding"
     )
-    names = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [namespace]}
+    names = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [*namespaces]}
     spec = {"matchResources": {"namespaceSelector": {"matchExpressions": [names]}}}
     content_type = "application/merge-patch+json"
     bindings.patch(body={"spec": spec}, name="muster-cdi-annotations", content_type=content_type)
