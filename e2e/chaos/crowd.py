@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -56,6 +56,7 @@ class _Open:
 
 class Crowd:
     """`ceiling`: share of the cluster's GPUs that open submissions ask for at least, while it keeps the load.
+    `gpus`: how many GPUs there are, by whether they are devices: a submission has those of one kind alone.
 
     A thread of its own submits; the chaos deletes and submits from another.
     """
@@ -68,7 +69,7 @@ class Crowd:
         losses: Losses,
         chance: random.Random,
         *,
-        gpus: int,
+        gpus: Mapping[bool, int],
         ceiling: float,
         dialects: Sequence[str],
     ) -> None:
@@ -180,7 +181,7 @@ class Crowd:
     @property
     def demand(self) -> float:
         """The share of the cluster's GPUs that open submissions ask for."""
-        return sum(submission.total for submission in self.open()) / self._gpus
+        return sum(submission.total for submission in self.open()) / sum(self._gpus.values())
 
     # --- the crowd's own thread -----------------------------------------------------------------
 
@@ -189,15 +190,27 @@ class Crowd:
             while not self._over.is_set():
                 self._tend()
                 self.strangers.tend(keep=self._keeps)
-                if self._keeps and self.demand < self._ceiling:
-                    lasts_s = self._chance.randint(*LASTS_S)
-                    number = self.counts.gangs
-                    self.submit(ordinary(self._chance, number, self.dialects, lasts_s))
+                if self._keeps and (lacking := self._lacking()):
+                    self.submit(self._for(lacking))
                     continue
                 with contextlib.suppress(TooLateError):
                     self._record.until(self._has_news, "a change", LOOKS_EVERY_S)
         except BaseException as problem:  # noqa: BLE001  told to the main thread by `check`
             self._failure = problem
+
+    def _lacking(self) -> set[bool]:
+        """Return for which GPUs less is asked than the ceiling."""
+        asked = dict.fromkeys(self._gpus, 0)
+        for submission in self.open():
+            asked[bool(submission.devices)] += submission.total
+        return {kind for kind, gpus in self._gpus.items() if asked[kind] < self._ceiling * gpus}
+
+    def _for(self, lacking: Collection[bool]) -> Submission:
+        while True:
+            lasts_s = self._chance.randint(*LASTS_S)
+            drawn = ordinary(self._chance, self.counts.gangs, self.dialects, lasts_s)
+            if bool(drawn.devices) in lacking:
+                return drawn
 
     def _has_news(self) -> bool:
         return self._over.is_set() or self._record.length > self._read

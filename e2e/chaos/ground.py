@@ -13,6 +13,7 @@ from local_cluster.shape import NodeGroup, Shape
 
 MESHES, ISLANDS, SHARED, SERVED = 8, 4, 2, 4
 GPUS = 8
+DEVICE_GPUS = SERVED * GPUS
 TOTAL_GPUS = (MESHES + ISLANDS + SERVED) * GPUS
 """Whole ones."""
 

@@ -89,7 +89,7 @@ class _Run:
             self._record,
             self._auditor.losses,
             random.Random(f"{options.seed} crowd"),
-            gpus=ground.TOTAL_GPUS,
+            gpus={True: ground.DEVICE_GPUS, False: ground.TOTAL_GPUS - ground.DEVICE_GPUS},
             ceiling=CEILING,
             dialects=dialects,
         )
