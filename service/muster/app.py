@@ -304,10 +304,13 @@ class App:
         return {"version": STATUS_VERSION, "kind": "explain", "gangs": found}
 
     def _traces(self, gang: str) -> list[dict[str, Any]]:
-        """Return the traces of a gang's attempts, the newest first, with their addresses."""
+        """Return the traces of a gang's attempts, the newest first, with the addresses of exported ones."""
         link = self._config.traces.link
         return [
-            {**msgspec.to_builtins(each), "link": link.replace("{trace_id}", each.id)}
+            {
+                **msgspec.to_builtins(each),
+                "link": link.replace("{trace_id}", each.id) if each.exported else "",
+            }
             for each in self._attempts.traces(gang)
         ]
 

@@ -18,6 +18,7 @@ import pytest
 
 from muster.adapters.grpc.generated.muster import v1
 from muster.adapters.page.server import page_address_file
+from muster.adapters.telemetry.tracing import ENDPOINTS
 from muster.app import App, planning
 from muster.config import Config
 from muster.config_sources import load
@@ -126,7 +127,12 @@ async def test_the_page_can_be_off(api: FakeApi, short_folder: Path) -> None:
         assert app.page.url == ""
 
 
-async def test_a_gang_that_does_not_fit_says_why(api: FakeApi, short_folder: Path) -> None:
+@pytest.mark.parametrize("collector", [True, False])
+async def test_a_gang_that_does_not_fit_says_why(
+    api: FakeApi, short_folder: Path, monkeypatch: pytest.MonkeyPatch, collector: bool
+) -> None:
+    if collector:
+        monkeypatch.setenv(ENDPOINTS[0], "http://127.0.0.1:1")
     api.nodes = [gpu_node("a", 4)]
     api.pods = {"big": gpu_pod("big", 8)}
     async with (
@@ -146,7 +152,7 @@ async def test_a_gang_that_does_not_fit_says_why(api: FakeApi, short_folder: Pat
         (explained,) = json.loads(text)["gangs"]
         assert explained["gang"]["causes"]
         assert [step["phase"] for step in explained["timeline"]][-1] == "unplaceable"
-        link = f"https://traces.example/{explained['trace']['id']}"
+        link = f"https://traces.example/{explained['trace']['id']}" if collector else ""
         assert explained["trace"]["id"]
         assert explained["trace"]["link"] == link
         assert [(each["id"], each["link"]) for each in explained["traces"]] == [

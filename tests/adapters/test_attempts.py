@@ -257,6 +257,7 @@ def test_the_last_traces_are_known_until_the_gang_is_gone(bench: Bench) -> None:
         bench.move(10 * at + 6, "planning")  # what begins with the pause is one attempt
     known = bench.attempts.traces("g")
     assert len(known) == MOST_TRACES
+    assert {each.exported for each in known} == {True}
     assert (known[0].outcome, {each.outcome for each in known[1:]}) == ("", {"withdrawn"})
     assert [each.began for each in known] == sorted((each.began for each in known), reverse=True)
     assert [each.id for each in known[1:]] == made[:-MOST_TRACES:-1]
@@ -274,6 +275,7 @@ def test_what_the_sampler_leaves_out_has_no_spans(monkeypatch: pytest.MonkeyPatc
     assert not span_context(bench.attempts.traceparent("g")).trace_flags.sampled
     bench.move(10, "running")
     assert bench.spans() == []
+    assert [each.exported for each in bench.attempts.traces("g")] == [False]
 
 
 @pytest.mark.parametrize("off", [{}, {"OTEL_SDK_DISABLED": "true"}, {"OTEL_TRACES_EXPORTER": "none"}])

@@ -55,10 +55,14 @@ _STAGES = {"scan": "presolve", "bound": "relax", "explain": "explain", "verify":
 
 @dataclass(frozen=True, slots=True)
 class KnownTrace:
-    """The trace of one attempt. `began`: seconds since the Unix epoch. `outcome`: "" before its end."""
+    """The trace of one attempt. `began`: seconds since the Unix epoch. `outcome`: "" before its end.
+
+    Not `exported`: no collector gets it, so only logs and pods have the id.
+    """
 
     id: str
     began: float
+    exported: bool
     outcome: str = ""
 
 
@@ -244,7 +248,8 @@ class Attempts:
             attempt.trace_id = self._tracing.new_id()
         self._open[move.gang] = attempt
         known = self._known.setdefault(move.gang, deque(maxlen=MOST_TRACES))
-        known.append(KnownTrace(attempt.trace_id, attempt.ns(move.at) / 1e9))
+        exported = attempt.root is not None
+        known.append(KnownTrace(attempt.trace_id, attempt.ns(move.at) / 1e9, exported))
         return attempt
 
     def _end(self, move: Moved, outcome: str) -> None:
