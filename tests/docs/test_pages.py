@@ -48,7 +48,7 @@ def test_contributing_has_a_row_for_each_task() -> None:
     text = (REPOSITORY / "CONTRIBUTING.md").read_text()
     for task in (
         "scope by node label", "built-in scope", "dialect", "cause", "constraint", "level of the objective",
-        "field of a gRPC call", "message of the stream", "event reason",
+        "field of a gRPC call", "field of the stream", "event reason",
         "partially bound", "metric", "chaos fault", "exact method",
         "key of another dialect", "input of the gangs", "phase of a gang", "option of `muster place`",
         "kind of job", "example", "timer of a gang",

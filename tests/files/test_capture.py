@@ -24,6 +24,7 @@ from muster.dialects.objects import Metadata, NodeObject, PodObject
 from muster.dialects.settings import DEFAULTS
 from muster.domain.allocation import RESERVED_KEYS
 from muster.domain.decision import Placed
+from muster.domain.levels import DEFAULT_LEVELS, Level
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import Instruction, Solve
@@ -221,7 +222,7 @@ async def test_what_completes_nodes_and_pods_is_captured_too(
     with file.open("rb") as unused:
         seen = cluster.cluster_of(sources.read([str(file)], unused), DEFAULTS)
     assert {n.name: n.unhealthy for n in seen.nodes if n.unhealthy} == {"n0": 1 << 7}
-    assert [level.scope for level in seen.policies.levels] == ["zone", "rack", "row"]
+    assert seen.policies.levels == (*DEFAULT_LEVELS, Level("row", ("example.com/row",)))
     assert [(group.key, group.min_member) for group in seen.pod_groups] == [(("default", "kai", "kais"), 2)]
 
 

@@ -54,6 +54,7 @@ RESOURCE = "nvidia.com/gpu"
 TOPOLOGIES = Path(__file__).parents[2] / "local_cluster" / "topologies"
 ROLES = "wxyz"
 LABELS = {"zone": "topology.kubernetes.io/zone", "rack": "topology.kubernetes.io/rack"}
+ZONE, RACK = (Level(scope, (label,)) for scope, label in LABELS.items())
 
 
 @cache

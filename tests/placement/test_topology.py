@@ -11,11 +11,11 @@ from typing import NamedTuple
 import pytest
 
 import muster.placement
-from muster.domain.levels import DEFAULT_LEVELS, Hierarchy, Naming, domains_of
+from muster.domain.levels import Hierarchy, Naming, domains_of
 from muster.placement.cluster.columns import columns
 from muster.placement.cluster.topology import Topology
 from muster.placement.verify.labels import Labels, describes
-from tests.placement.drawings import cluster
+from tests.placement.drawings import RACK, ZONE, cluster
 
 NODES = """
 zone z1 rack r1: a[8] b[8 = 4+4]
@@ -150,7 +150,7 @@ def test_a_domain_is_a_path(case: Paths) -> None:
 
 def test_many_parents_of_one_name_take_little_time() -> None:
     """A thousand racks of one name, each with a node that lacks its zone: no pair is compared."""
-    hierarchy = Hierarchy.of("nvlink-domain", DEFAULT_LEVELS)
+    hierarchy = Hierarchy.of("nvlink-domain", (ZONE, RACK))
     paths = [("d", f"r{i}", zone) for i in range(20_000) for zone in (f"z{i}", "")]
     names = hierarchy.names(paths)
     assert len(set(names.values())) == 20_000

@@ -38,14 +38,14 @@ from muster.domain.topology import GpuTopology, Link, bits, mask_of
 from muster.domain.typical import TypicalRequest
 from tests.placement import naive
 from tests.placement.constraints import TESTED
-from tests.placement.drawings import LABELS, RESOURCE, islands
+from tests.placement.drawings import LABELS, RACK, RESOURCE, ZONE, islands
 from tests.placement.parted import PARTED
 
 KINDS = ["NV1", "NV2", "PIX", "SYS", ""]
 """Of links; "" for one that is not known."""
 PCIE_KINDS = ["PIX", "PXB", "PHB", "NODE", "SYS", "PCIE", "NV1"]
 """Of links that were measured, all equally fast: the sockets alone tell sets apart."""
-BLOCKS = (DEFAULT_LEVELS[0], Level("block", ("example.com/block", "example.com/pod")), DEFAULT_LEVELS[1])
+BLOCKS = (ZONE, Level("block", ("example.com/block", "example.com/pod")), RACK)
 """A level between zone and rack, with two labels that may name its parts."""
 TREE = (LABELS["zone"], "example.com/row", "example.com/seat")
 """The labels of a Topology of KAI, widest first."""

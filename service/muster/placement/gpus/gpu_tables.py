@@ -7,7 +7,7 @@ can matter. So a group is narrowed key by key, which avoids sorting 2^n sets, an
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import numpy as np
@@ -119,10 +119,10 @@ def _best(shape: Shape, rows: int, row: Values, free: Values, masks: Values) -> 
     choice = last - np.arange(len(left))  # reversed: the largest weakest link first
     width = max(1, int(choices.max()))
     every = (masks, domains, weakest, ring, sockets, damage)
-    fields = [np.zeros((rows * sizes, width), np.int64) for _ in every]
-    for field, values in zip(fields, every, strict=True):
-        field[group[left], choice] = values[left]
-    tables = (*(field.reshape(rows, sizes, width) for field in fields), choices.reshape(rows, sizes))
+    arrays = [np.zeros((rows * sizes, width), np.int64) for _ in every]
+    for array, values in zip(arrays, every, strict=True):
+        array[group[left], choice] = values[left]
+    tables = (*(array.reshape(rows, sizes, width) for array in arrays), choices.reshape(rows, sizes))
     for table in tables:
         table.setflags(write=False)
     return tables
@@ -198,17 +198,16 @@ def _without_links(shape: Shape, free: int, allowed: int, per_domain: tuple[int,
         enough = all((domain & allowed).bit_count() >= wanted for domain, wanted in pairs)
         found = [sum(_lowest(domain & allowed, wanted) for domain, wanted in pairs)] if enough else []
     sizes = shape.topology.gpu_count + 1
-    fields = [np.zeros((sizes, 1), np.int64) for _ in range(6)]
-    choices = np.zeros(sizes, np.int64)
+    arrays = {field.name: np.zeros((sizes, 1), np.int64) for field in fields(Sets)}
+    sets = Sets(**{**arrays, "choices": np.zeros(sizes, np.int64)})
     for mask in found:
         size = mask.bit_count()
-        domains = sum(1 for domain in shape.domains if domain & mask)
-        damage = fragmentation(shape, free & ~mask) - fragmentation(shape, free)
-        values = (mask, domains, NO_LINK if size < 2 else 0, 0, 0, damage)
-        for field, value in zip(fields, values, strict=True):
-            field[size, 0] = value
-        choices[size] = 1
-    return Sets(*(*fields, choices))
+        sets.masks[size, 0] = mask
+        sets.domains[size, 0] = sum(1 for domain in shape.domains if domain & mask)
+        sets.weakest[size, 0] = NO_LINK if size < 2 else 0
+        sets.damage[size, 0] = fragmentation(shape, free & ~mask) - fragmentation(shape, free)
+        sets.choices[size] = 1
+    return sets
 
 
 def _packed(domains: Iterable[int], allowed: int, left: int) -> int:
