@@ -33,13 +33,13 @@ from muster.domain.constraints import (
     PerScope,
     PerScopeCause,
     PerScopeRelaxation,
-    RoomTooSmall,
     SkewTooLarge,
     Spread,
     SubgroupScope,
 )
 from muster.domain.decision import Placed
 from muster.domain.node import Usage
+from muster.domain.node_limits import RoomTooSmall
 from muster.domain.reasons import Cause
 from muster.domain.relaxations import (
     DropSelector,

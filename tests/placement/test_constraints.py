@@ -20,11 +20,11 @@ from muster.domain.constraints import (
     AntiAffinityLimits,
     Constraint,
     DropConstraint,
-    RoomTooSmall,
     SkewTooLarge,
     Spread,
 )
 from muster.domain.decision import Placed, Unplaceable
+from muster.domain.node_limits import RoomTooSmall
 from muster.domain.reasons import Cause
 from muster.domain.relaxations import Relaxation, SmallerSegments
 from muster.domain.request import Member, Request

@@ -46,13 +46,12 @@ from muster.domain.causes.waiting import JobMissing, MembersMissing, PodGroupMis
 from muster.domain.constraints import (
     AffinityUnsatisfied,
     AntiAffinityLimits,
-    AttributesDiffer,
     DropConstraint,
-    RoomTooSmall,
     SkewTooLarge,
     SubgroupScope,
 )
 from muster.domain.decision import Invalid, Placed, Unplaceable
+from muster.domain.node_limits import AttributesDiffer, RoomTooSmall
 from muster.domain.reasons import Cause
 from muster.domain.relaxations import (
     DropSelector,

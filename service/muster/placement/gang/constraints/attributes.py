@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from muster.domain.constraints import AttributesDiffer, DropConstraint
+from muster.domain.constraints import DropConstraint
+from muster.domain.node_limits import AttributesDiffer
 from muster.domain.request import Request
 from muster.placement.gang.constraints.constraint import Findings, OfRoles, role_of
 from muster.placement.gang.existing import ExistingMembers

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from muster.domain.constraints import RoomTooSmall
+from muster.domain.node_limits import RoomTooSmall
 from muster.domain.request import Request
 from muster.placement.cluster.columns import LARGEST
 from muster.placement.gang.constraints.constraint import Findings, OfRoles, role_of
