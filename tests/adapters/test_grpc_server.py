@@ -144,6 +144,18 @@ async def test_filter_of_a_refused_gang_has_a_reason_and_no_nodes(bench: Bench) 
     assert answer == v1.FilterResponse(reason="needs 4 GPUs")
 
 
+@pytest.mark.parametrize(("numbers", "sent"), [((0, 2), [0, 2]), ((0, 0), []), ((), [])])
+async def test_filter_names_devices_and_subrequests_member_by_member(
+    bench: Bench, numbers: tuple[int, ...], sent: list[int]
+) -> None:
+    bench.gangs.answers["filter"] = calls.FilterAnswer(
+        (("a",), ("b",)), devices=(("gpu/a/d0",), ("gpu/b/d1", "gpu/b/d0")), subrequests=numbers
+    )
+    answer = await bench.shim.call("Filter", v1.FilterRequest(plan=PLAN), v1.FilterResponse)
+    assert (answer.devices, answer.device_counts) == (["gpu/a/d0", "gpu/b/d1", "gpu/b/d0"], [1, 2])
+    assert answer.subrequests == sent
+
+
 async def test_score_is_parallel_to_the_candidates(bench: Bench) -> None:
     bench.gangs.answers["score"] = calls.ScoreAnswer(((100, 60), (100,)))
     answer = await bench.shim.call("Score", v1.ScoreRequest(plan=PLAN), v1.ScoreResponse)

@@ -253,6 +253,11 @@ GOLDEN: list[tuple[Cause, str, str]] = [
         "Let 2 nodes offer nvidia.com/gpu, or ask for a resource that nodes offer.",
     ),
     (
+        GpusNotMatching(1, 1, 1, each=1),
+        "By allocationMode All each member takes all GPUs that match: 1 GPU on 1 node.",
+        "Ask with selectors that match as many GPUs on more nodes, or for a number of GPUs.",
+    ),
+    (
         GpusNotMatching(12, 40, 96, 3),
         "On 12 nodes resourceClaims match 40 of 96 GPUs; on 3 of them roles match different GPUs, which is not planned yet.",
         "Ask with selectors that more GPUs match, or make each role a gang of its own.",

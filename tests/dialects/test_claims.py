@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from muster.dialects import pods
 from muster.dialects.claims import MAX_CLAIMS, Claims, claims_of
 from muster.dialects.dra_objects import ClaimSpec
+from muster.domain.allocation import ALLOCATION
 from muster.domain.pod import Pod
 from tests.dialects.objects import pod_object
 
@@ -28,6 +30,15 @@ def first_available(*classes: str, **each: Any) -> dict[str, Any]:
     return {"name": "r", "firstAvailable": some}
 
 
+def counted_out(*counts: int) -> dict[str, Any]:
+    """A request with a subrequest for each of these numbers of GPUs; 0 is for all of a node."""
+    some = [
+        {"name": f"s{at}", "deviceClassName": "gpu", **({"count": n} if n else {"allocationMode": "All"})}
+        for at, n in enumerate(counts)
+    ]
+    return {"name": "r", "firstAvailable": some}
+
+
 @dataclass(frozen=True)
 class Case:
     """What claims ask for, and what is read of a pod with one claim for each list of requests."""
@@ -39,6 +50,7 @@ class Case:
     shared: bool = False
     limits: dict[str, Any] = field(default_factory=dict)
     resource: str = "nvidia.com/gpu"
+    counts: tuple[int, ...] = ()
     agreed: tuple[str, ...] = ()
 
 
@@ -54,10 +66,28 @@ CASES = {
     "of another driver": Case(([request(device_class="nic", count=2)],), 0),
     "beside another driver's": Case(([request(count=2), request("n", "nic")],), 2),
     "all of another driver's": Case(([request(), request("n", "nic", allocationMode="All")],), 1),
-    "all": Case(
+    "all": Case(([request(allocationMode="All", count=0)],), 1, counts=(0,)),
+    "all, and more in the pod": Case(
+        ([request(allocationMode="All")], [request(), request("s", allocationMode="All")]),
+        1,
+        (
+            'resourceClaims c0, request r, allocationMode is "All", expected ExactCount next to other',
+            "resourceClaims c1, request s, allocationMode",
+        ),
+    ),
+    "all beside all of another driver's": Case(
+        ([request(allocationMode="All"), request("n", "nic", allocationMode="All")],), 1, counts=(0,)
+    ),
+    "all of one switch": Case(
         ([request(allocationMode="All")],),
         1,
-        ('resourceClaims c0, request r, allocationMode is "All", expected ExactCount with the number',),
+        (),
+        [{"matchAttribute": "pcieRoot"}],
+        counts=(0,),
+        agreed=("pcieRoot",),
+    ),
+    "a mode that is not known": Case(
+        ([request(allocationMode="Some")],), 1, ('request r, allocationMode is "Some"',)
     ),
     "capacity": Case(
         ([request(capacity={"requests": {"memory": "1Gi"}})],), 1, ("resourceClaims c0, request r, capacity",)
@@ -73,25 +103,17 @@ CASES = {
         1,
         ('request r, firstAvailable is "amd.com/gpu, nvidia.com/gpu"',),
     ),
-    "subrequests with different counts": Case(
-        (
-            [
-                {
-                    "name": "r",
-                    "firstAvailable": [
-                        {"name": "a", "deviceClassName": "big-gpu"},
-                        {"name": "b", "deviceClassName": "gpu", "count": 2},
-                    ],
-                }
-            ],
-        ),
-        2,
-        ('request r, firstAvailable is "counts 1, 2"',),
+    "subrequests with different counts": Case(([counted_out(1, 2)],), 1, counts=(1, 2)),
+    "subrequests with different counts, and a request": Case(
+        ([counted_out(2, 1, 4)], [request(count=3)]), 4, counts=(5, 4, 7)
     ),
-    "subrequests, all of one": Case(
-        ([first_available("gpu", allocationMode="All")],),
-        1,
-        ("request r, allocationMode",),
+    "subrequests of two requests, as many together": Case(([counted_out(1, 2)], [counted_out(2, 1)]), 3),
+    "subrequests with different counts of two requests": Case(
+        ([counted_out(1, 2, 3)], [counted_out(4, 2)]), 4, counts=(5, 4, 5)
+    ),
+    "subrequests, all of one": Case(([counted_out(2, 0, 1)],), 1, counts=(2, 0, 1)),
+    "subrequests with different counts that agree": Case(
+        ([counted_out(1, 2)],), 1, (), [{"matchAttribute": "pcieRoot"}], counts=(1, 2), agreed=("pcieRoot",)
     ),
     "subrequests of another driver": Case(([first_available("nic")],)),
     "subrequests whose GPUs agree": Case(
@@ -199,9 +221,33 @@ def test_what_claims_ask_for(name: str) -> None:
         sentences
     )
     assert (pod.gpus, pod.gpu_resource) == (case.gpus, case.resource if case.gpus else "")
+    assert pod.gpu_counts == case.counts
     assert pod.match_attributes == case.agreed
     assert pod.device_claims
     assert not pod.gated
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus", "read_as"),
+    [
+        (counted_out(1, 2), [0, 3], (2, 0b1001)),
+        (counted_out(1, 2), [3], (1, 0b1000)),
+        (counted_out(1, 2), [0, 1, 2], (1, None)),
+        (request(allocationMode="All"), [0, 1, 2], (3, 0b0111)),
+        (request(allocationMode="All"), [], (1, None)),
+        (request(allocationMode="All"), [1, 1], (1, None)),
+        (request(count=2), [0, 1, 2], (2, None)),
+    ],
+)
+def test_a_bound_pod_has_the_gpus_that_its_binding_names(
+    asked: dict[str, Any], gpus: list[int], read_as: tuple[int, int | None]
+) -> None:
+    """As many as one of its subrequests asks for."""
+    case = Case(([asked],))
+    annotations = {ALLOCATION: json.dumps({"version": 1, "gpus": gpus})}
+    pod = read(case, known(case), node="n", annotations=annotations)
+    assert (pod.gpus, pod.allocation) == read_as
+    assert pod.fewest_gpus == read(case, known(case)).gpus
 
 
 def test_a_pod_whose_claim_is_not_made_yet_is_no_member_yet() -> None:

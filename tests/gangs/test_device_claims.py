@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from muster.domain.causes.ill_formed import BadValue
 from muster.domain.node import Device, Node, Resources, Usage
 from muster.domain.pod import GangClaim
 from muster.domain.policies import DEFAULT_POLICIES
+from muster.domain.request import Role
 from muster.domain.topology import mask_of
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.capacity.requests import request
@@ -19,7 +21,7 @@ from muster.gangs.membership.consistency import ill_formed
 from muster.gangs.membership.roster import Roster
 from muster.gangs.messages.calls import InTreeAnswer
 from muster.gangs.messages.inputs import DeviceClaimSeen
-from muster.gangs.pending.matching import matching
+from muster.gangs.pending.matching import subrequests
 from tests.gangs.world import World, node, pod
 
 DRIVER = "gpu.example.com"
@@ -228,6 +230,14 @@ def test_members_with_other_attributes_are_another_role() -> None:
     assert asked == {"p0": ("root",), "p1": ()}
 
 
+def matching(
+    answers: Iterable[InTreeAnswer], nodes: Mapping[str, Node], *counts: int
+) -> list[Mapping[str, int]]:
+    """Node → mask of the GPUs that members may have, for each subrequest. `counts` are their GPUs."""
+    found = subrequests(Role("w", (), Resources(), 1, "g", gpu_counts=counts), answers, nodes)
+    return [each.matching for each in found]
+
+
 def may_have(*numbers: int, on: str = "n") -> InTreeAnswer:
     return InTreeAnswer(devices=({on: frozenset(f"{DRIVER}/gpu-{number}" for number in numbers)},))
 
@@ -280,10 +290,10 @@ def test_names_of_devices() -> None:
     there = (device(0), Device(DRIVER, "pool", "gpu-0"), None, Device("other", "n", "gpu-0"), device(4))
     nodes = {"n": node("n", 5, devices=there)}
     both = frozenset({f"{DRIVER}/gpu-0", f"{DRIVER}/pool/gpu-0", f"{DRIVER}/gpu-9"})
-    assert matching((InTreeAnswer(devices=({"n": both, "gone": both},)),), nodes) == ({"n": 0b00011},)
+    assert matching((InTreeAnswer(devices=({"n": both, "gone": both},)),), nodes) == [{"n": 0b00011}]
     one = InTreeAnswer(devices=({"n": frozenset({"other/gpu-0", f"{DRIVER}/gpu-0"})},))
-    assert matching((one, InTreeAnswer(), InTreeAnswer(devices=({"n": both},))), nodes) == ({"n": 0b00001},)
-    assert matching((InTreeAnswer(),), nodes) == ({},)
+    assert matching((one, InTreeAnswer(), InTreeAnswer(devices=({"n": both},))), nodes) == [{"n": 0b00001}]
+    assert matching((InTreeAnswer(),), nodes) == [{}]
 
 
 def test_a_member_that_tolerates_a_taint_waits_for_gpus_that_have_it() -> None:
@@ -308,7 +318,7 @@ def test_a_member_that_tolerates_a_taint_waits_for_gpus_that_have_it() -> None:
 def test_an_answer_without_devices_allows_no_tainted_gpu() -> None:
     nodes = {"n": replace(served(), unhealthy=0b1000, tainted=0b1000)}
     answers = (may_have(2, 3), InTreeAnswer())
-    assert matching(answers, nodes) == ({"n": 0b0100},)
+    assert matching(answers, nodes) == [{"n": 0b0100}]
 
 
 def choices_of(*subrequests: tuple[int, ...]) -> InTreeAnswer:
@@ -325,7 +335,7 @@ def test_the_first_subrequest_that_fits_is_planned() -> None:
 
 def test_an_answer_with_fewer_subrequests_counts_with_its_last_one() -> None:
     answers = (choices_of((0, 1), (2, 3)), may_have(1, 2))
-    assert matching(answers, {"n": served()}) == ({"n": 0b0010}, {"n": 0b0100})
+    assert matching(answers, {"n": served()}) == [{"n": 0b0010}, {"n": 0b0100}]
 
 
 def test_a_plan_of_a_subrequest_that_is_still_there_stands() -> None:
@@ -342,6 +352,6 @@ def test_a_plan_of_a_subrequest_that_is_still_there_stands() -> None:
 
 def test_devices_that_change_are_seen() -> None:
     answer = (may_have(1),)
-    assert matching(answer, {"n": served()}) == ({"n": 0b0010},)
+    assert matching(answer, {"n": served()}) == [{"n": 0b0010}]
     turned = replace(served(), devices=tuple(reversed(served().devices)))
-    assert matching(answer, {"n": turned}) == ({"n": 0b0100},)
+    assert matching(answer, {"n": turned}) == [{"n": 0b0100}]

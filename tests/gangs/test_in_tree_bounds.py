@@ -68,7 +68,7 @@ def test_a_gang_with_too_many_lists_of_matching_gpus_is_refused_and_they_are_not
     assert "17 lists of matching GPUs" in view.reason
     assert "16 at most" in view.reason
     world.report(*answers[:2], InTreeAnswer(), of=((0,), (1,), (2,)))
-    assert [len(role.subrequests) for role in world.solves[-1].request.roles] == [5, 5, 0]
+    assert [len(role.subrequests) for role in world.solves[-1].request.roles] == [6, 6, 0]
 
 
 def test_the_question_of_a_gang_that_is_gone_is_taken_back() -> None:

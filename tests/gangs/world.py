@@ -276,8 +276,10 @@ class World:
 
 def bound(pending: Pod, on: str, annotations: dict[str, str]) -> Pod:
     """The pod as the watch shows it after its Binding."""
-    batch = allocation.read_batch(annotations)
-    return replace(pending, node=on, allocation=allocation.read(annotations, pending), batch=batch)
+    batch, gpus = allocation.read_batch(annotations), allocation.read(annotations, pending)
+    if pending.gpu_counts and gpus is not None:
+        pending = replace(pending, gpus=gpus.bit_count())
+    return replace(pending, node=on, allocation=gpus, batch=batch)
 
 
 def stand(at: str) -> World:

@@ -10,11 +10,11 @@ import pytest
 from muster.domain.causes.not_planned import NotDecided
 from muster.domain.causes.out_of_place import GpusNotMatching
 from muster.domain.decision import Placed, Unplaceable
-from muster.domain.request import Request
+from muster.domain.request import Member, Request, Subrequest
 from muster.domain.snapshot import Snapshot
 from muster.placement import place as planner
 from muster.placement.cluster.columns import columns
-from muster.placement.cluster.matching import view_of
+from muster.placement.cluster.matching import chosen, view_of
 from muster.placement.moves import alternates, move
 from muster.placement.place import Limits, place
 from muster.placement.verify import verify
@@ -26,6 +26,13 @@ def matching(text: str, **by_role: Mapping[str, int]) -> Request:
     request = gang(text)
     roles = tuple(replace(role, matching=by_role.get(role.name, {})) for role in request.roles)
     return replace(request, roles=roles)
+
+
+def subrequests_of(*found: tuple[int, Mapping[str, int]], every: bool = False) -> tuple[Subrequest, ...]:
+    """Subrequests with these numbers of GPUs and these masks by node."""
+    return tuple(
+        Subrequest(matching, gpus, number, every) for number, (gpus, matching) in enumerate(found, 1)
+    )
 
 
 def gpus_of(decision: object) -> list[tuple[str, tuple[int, ...]]]:
@@ -106,11 +113,14 @@ def test_the_judge_sees_gpus_that_do_not_match() -> None:
     (role,) = request.roles
     said = verify(snapshot, replace(request, roles=(replace(role, matching={"a": 0b0010}),)), placed)
     assert "GPUs 0 of node a do not match what member w-0 asks for" in said
-    either = replace(role, matching={"a": 0b0110}, subrequests=({"a": 0b0011},))
+    either = replace(role, subrequests=subrequests_of((2, {"a": 0b0110}), (2, {"a": 0b0011})))
     assert verify(snapshot, replace(request, roles=(either,)), placed) == ()
-    neither = replace(role, matching={"a": 0b0110}, subrequests=({"a": 0b0001},))
+    neither = replace(role, subrequests=subrequests_of((2, {"a": 0b0110}), (2, {"a": 0b0001})))
     said = verify(snapshot, replace(request, roles=(neither,)), placed)
     assert "GPUs 1 of node a do not match what member w-0 asks for" in said
+    of_other_counts = replace(role, subrequests=subrequests_of((1, {}), (3, {"a": 0b0111})))
+    said = verify(snapshot, replace(request, roles=(of_other_counts,)), placed)
+    assert "member w-0 asks for 2 GPUs and gets 2" in said
 
 
 def tainted(text: str, gpus: int) -> Snapshot:
@@ -145,10 +155,20 @@ def test_roles_that_tolerate_different_taints_match_different_gpus() -> None:
 
 
 def choosing(text: str, *subrequests: Mapping[str, int]) -> Request:
-    """The gang of the drawing. Members of all roles have these subrequests."""
-    first, *others = subrequests
+    """The gang of the drawing. Members of all roles have these subrequests, for as many GPUs."""
     request = gang(text)
-    roles = tuple(replace(role, matching=first, subrequests=tuple(others)) for role in request.roles)
+    roles = tuple(
+        replace(role, subrequests=subrequests_of(*((role.gpus, each) for each in subrequests)))
+        for role in request.roles
+    )
+    return replace(request, roles=roles)
+
+
+def counting(text: str, *subrequests: tuple[int, Mapping[str, int]], every: bool = False) -> Request:
+    """The gang of the drawing. Members of all roles have these subrequests, each with its number of GPUs."""
+    request, found = gang(text), subrequests_of(*subrequests, every=every)
+    fewest = min(each.gpus for each in found)
+    roles = tuple(replace(role, gpus=fewest, subrequests=found) for role in request.roles)
     return replace(request, roles=roles)
 
 
@@ -181,6 +201,87 @@ def test_the_first_subrequest_that_fits_is_planned(name: str) -> None:
     else:
         assert isinstance(decision, Unplaceable)
         assert isinstance(decision.causes[-1], GpusNotMatching)
+
+
+COUNTS: dict[
+    str, tuple[str, str, tuple[tuple[int, dict[str, int]], ...], list[tuple[str, tuple[int, ...]]]]
+] = {
+    "the first fits": (": a[4]", "2 x 1 GPU", ((2, {}), (1, {})), [("a", (0, 1)), ("a", (2, 3))]),
+    "the second fits, of fewer": (": a[4]", "2 x 1 GPU", ((4, {}), (2, {})), [("a", (0, 1)), ("a", (2, 3))]),
+    "the second fits, of more": (
+        ": a[4] b[4, free 0011]",
+        "2 x 1 GPU",
+        ((1, {"a": 0b0001, "b": 0}), (2, {"a": 0b1110, "b": 0b1111})),
+        [("a", (1, 2)), ("b", (2, 3))],
+    ),
+    "all take one subrequest": (
+        ": a[2] b[4]",
+        "2 x 1 GPU",
+        ((4, {}), (2, {})),
+        [("b", (0, 1)), ("b", (2, 3))],
+    ),
+    "no two members take different ones": (": a[2] b[4]", "2 x 1 GPU", ((4, {"a": 0}), (2, {"b": 0})), []),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_the_first_subrequest_that_fits_has_its_own_number_of_gpus(name: str) -> None:
+    drawn, text, subrequests, expected = COUNTS[name]
+    snapshot, request = cluster(drawn), counting(text, *subrequests)
+    decision = place(snapshot, request)
+    if not expected:
+        assert isinstance(decision, Unplaceable)
+        return
+    assert gpus_of(decision) == expected
+    assert isinstance(decision, Placed)
+    taken = chosen(request, decision.members)
+    assert {role.gpus for role in taken.roles} == {len(gpus) for _, gpus in expected}
+    assert verify(snapshot, taken, decision) == ()
+
+
+ALL = ((4, {"a": 0b1111, "b": 0, "c": 0b1111}), (2, {"a": 0, "b": 0b0110, "c": 0}))
+"""All matching GPUs of a node: four on a and c, two on b."""
+
+
+@pytest.mark.parametrize(
+    ("drawn", "members", "expected"),
+    [
+        (": a[4] b[4] c[4]", 2, [("a", (0, 1, 2, 3)), ("c", (0, 1, 2, 3))]),
+        (": a[4] b[4] c[4, free 1110]", 1, [("a", (0, 1, 2, 3))]),
+        (": a[4, free 0111] b[4] c[4, free 1110]", 1, [("b", (1, 2))]),
+    ],
+)
+def test_members_take_all_that_match_on_a_node(
+    drawn: str, members: int, expected: list[tuple[str, tuple[int, ...]]]
+) -> None:
+    request = counting(f"{members} x 1 GPU", *ALL, every=True)
+    assert gpus_of(place(cluster(drawn), request)) == expected
+
+
+def test_the_refusal_says_that_members_take_all_that_match() -> None:
+    request = counting("2 x 1 GPU", *ALL, every=True)
+    decision = place(cluster(": a[4] b[4] c[4, free 1110]"), request)
+    assert isinstance(decision, Unplaceable)
+    said = "by allocationMode All each member takes all GPUs that match: 2 GPUs on 1 node"
+    assert str(decision.causes[-1]) == said
+
+
+def test_a_member_without_gpus_moves_beside_members_with_a_subrequest() -> None:
+    snapshot, request = cluster(": a[4] b[4]"), counting("1 x 1 GPU", (4, {"b": 0}), (2, {}))
+    (role,) = request.roles
+    plain = replace(gang("1 x 0 GPU").roles[0], name="x", members=(Member("x0", "x-0"),))
+    request = replace(request, roles=(role, plain), min_member=2)
+    placed = place(snapshot, request)
+    assert isinstance(placed, Placed)
+    taken = chosen(request, placed.members)
+    assert move(snapshot, taken, placed, "x0", "b") is not None
+
+
+def test_one_gpu_need_not_agree_with_others() -> None:
+    snapshot = cluster(": a[4]")
+    request = counting("1 x 1 GPU", (2, {}), (1, {}))
+    roles = tuple(replace(role, match_attributes=("root",)) for role in request.roles)
+    assert gpus_of(place(snapshot, replace(request, roles=roles))) == [("a", (0,))]
 
 
 def test_no_further_subrequest_is_tried_if_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -257,6 +257,10 @@ GOLDEN: list[tuple[Cause, str]] = [
         "The 2 GPUs of each member of role worker must agree on matchAttribute example.com/numa, and no node that admits it has two GPUs that do",
     ),
     (
+        GpusNotMatching(2, 8, 8, each=4),
+        "By allocationMode All each member takes all GPUs that match: 4 GPUs on 2 nodes",
+    ),
+    (
         GpusNotMatching(12, 40, 96, 3),
         "On 12 nodes resourceClaims match 40 of 96 GPUs; on 3 of them roles match different GPUs, which is not planned yet",
     ),

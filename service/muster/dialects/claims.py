@@ -21,9 +21,9 @@ from muster.domain.topology import mask_of
 MAX_CLAIMS = 32
 """Claims of one pod."""
 _NOT_PLANNED = "none in a request for GPUs: this is not planned yet"
-_ALL = "ExactCount with the number of GPUs, in a request for GPUs: all of a node are not planned yet"
-_ALIKE = "subrequests for as many GPUs of one resource each: others are not planned yet"
-_MATCH, _MODE = "matchAttribute", "allocationMode"
+_ALONE = "ExactCount next to other requests for GPUs in the pod: All is planned if it is the only one"
+_ALIKE = "subrequests for GPUs of one resource: others are not planned yet"
+_MATCH, _MODE, ALL = "matchAttribute", "allocationMode", "All"
 _NOT_OF_ALL = "a matchAttribute that binds all GPUs of the pod and nothing else: others are not planned yet"
 _SHARED = (
     "resourceClaimTemplateName, or a claim that has its devices before the gang starts: a pod outside of the "
@@ -43,15 +43,14 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """A request of a claim. `classes` are those whose devices it takes, one for each subrequest.
-    `unplanned` is the first field that can't be planned if these are GPUs, with its value."""
+    """A request of a claim. `classes` are those whose devices it takes, one for each subrequest, and `counts`
+    how many: 0 for all of a node. `unplanned` is the first field that can't be planned if these are GPUs,
+    with its value."""
 
     name: str
     classes: tuple[str, ...]
-    count: int = 1
+    counts: tuple[int, ...] = (1,)
     unplanned: tuple[str, str] | None = None
-    counts: tuple[int, ...] = ()
-    """Of the subrequests, if they differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +64,11 @@ class ClaimAsked:
 @dataclass(frozen=True, slots=True)
 class DevicesAsked:
     """What a pod asks for by its claims. Not `complete`: one of them is not made yet. Its GPUs must agree on
-    `match_attributes`."""
+    `match_attributes`. `gpu_counts` are as those of `Pod`, and `gpus` are the fewest of them."""
 
     complete: bool = True
     gpus: int = 0
+    gpu_counts: tuple[int, ...] = ()
     gpu_resource: str = ""
     causes: tuple[BadValue, ...] = ()
     match_attributes: tuple[str, ...] = ()
@@ -124,34 +124,35 @@ class Claims:
         # A claim that has its devices already asks for no more. The in-tree plugin says where they are.
         served = {key for key in shared if self._unallocated.get(key) is False}
         named = [claim for claim in named if not claim.shared or claim.key not in served]
-        counts: dict[str, int] = {}
+        requests: dict[str, list[tuple[int, ...]]] = {}
         causes = list[BadValue]()
-        for claim, request, resource in self._gpu_requests(named):
+        asked = tuple(self._gpu_requests(named))
+        for claim, request, resource in asked:
             field = f"resourceClaims {claim.name}, request {request.name}"
             if claim.shared:
                 causes.append(BadValue(where, field, "resourceClaimName", _SHARED))
             elif request.unplanned is not None:
                 unplanned, value = request.unplanned
-                expected = _ALL if unplanned == _MODE else _NOT_PLANNED
-                causes.append(BadValue(where, f"{field}, {unplanned}", value, expected))
+                causes.append(BadValue(where, f"{field}, {unplanned}", value, _NOT_PLANNED))
             elif len(resources := {self._resource_of(name) for name in request.classes}) > 1:
                 value = ", ".join(sorted(each or "no GPU resource" for each in resources))
                 causes.append(BadValue(where, f"{field}, firstAvailable", value, _ALIKE))
-            elif request.counts:
-                value = "counts " + ", ".join(map(str, request.counts))
-                causes.append(BadValue(where, f"{field}, firstAvailable", value, _ALIKE))
-            counts[resource] = counts.get(resource, 0) + request.count
-        if len(counts) > 1:
-            names = ", ".join(counts)
+            elif 0 in request.counts and len(asked) > 1:
+                causes.append(BadValue(where, f"{field}, {_MODE}", ALL, _ALONE))
+            requests.setdefault(resource, []).append(request.counts)
+        if len(requests) > 1:
+            names = ", ".join(requests)
             causes.append(BadValue(where, "resourceClaims", names, "GPUs of one resource in a pod"))
-        resource = next(iter(counts), "")
+        resource = next(iter(requests), "")
         agreed, others = self._agreed(named)
         causes += [
             BadValue(where, f"resourceClaims {claim.name}, {other.field}", other.attribute, _NOT_OF_ALL)
             for claim, other in others.items()
         ]
-        gpus = counts.get(resource, 0)
-        return DevicesAsked(True, gpus, resource, tuple(causes), agreed, unallocated)
+        counts = _summed(requests.get(resource, []))
+        fewest = min((count or 1 for count in counts), default=0)
+        differ = counts if len(set(counts)) > 1 or 0 in counts else ()
+        return DevicesAsked(True, fewest, differ, resource, tuple(causes), agreed, unallocated)
 
     def _gpu_requests(self, named: list[NamedClaim]) -> Iterator[tuple[NamedClaim, DeviceRequest, str]]:
         for claim in named:
@@ -192,22 +193,26 @@ def claims_of(obj: PodObject) -> Iterator[NamedClaim]:
         yield NamedClaim(each.name, key, each.resource_claim_name is not None)
 
 
+def _summed(requests: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return how many GPUs the requests ask for together, by subrequest. One with fewer has its last one."""
+    ranks = range(max(map(len, requests), default=0))
+    return tuple(sum(counts[min(rank, len(counts) - 1)] for counts in requests) for rank in ranks)
+
+
 def _requests(spec: ClaimSpec) -> Iterator[DeviceRequest]:
     for each in spec.devices.requests or ():
-        exact, some = each.exactly, each.first_available or ()
-        if exact is None:
-            classes, counts = (tuple(one.device_class_name for one in some), tuple(one.count for one in some))
-            unplanned = next(filter(None, map(_mode, some)), None)
-            differ = counts if len(set(counts)) > 1 else ()
-            yield DeviceRequest(each.name, classes, max(counts, default=1), unplanned, differ)
-        elif exact.admin_access:
+        exact = each.exactly
+        if exact is not None and exact.admin_access:
             yield DeviceRequest(each.name, ())
-        else:
-            yield DeviceRequest(each.name, (exact.device_class_name,), exact.count, _mode(exact))
+            continue
+        some = [exact] if exact is not None else each.first_available or ()
+        counts = tuple(0 if one.allocation_mode == ALL else one.count for one in some)
+        unplanned = next(filter(None, map(_unplanned, some)), None)
+        yield DeviceRequest(each.name, tuple(one.device_class_name for one in some), counts, unplanned)
 
 
-def _mode(exact: ExactRequest | SubRequest) -> tuple[str, str] | None:
-    if exact.allocation_mode != "ExactCount":
+def _unplanned(exact: ExactRequest | SubRequest) -> tuple[str, str] | None:
+    if exact.allocation_mode not in ("ExactCount", ALL):
         return _MODE, exact.allocation_mode
     return ("capacity", "set") if exact.capacity is not None else None
 
@@ -227,5 +232,6 @@ def _constraints(spec: ClaimSpec) -> Iterator[Constraint]:
 
 
 def _count(request: Request) -> int:
+    """Return how many devices the request may take: any number above one is as good for all of a node."""
     some = [request.exactly] if request.exactly is not None else request.first_available or ()
-    return max((each.count for each in some), default=1)
+    return max((each.count if each.allocation_mode != ALL else 2 for each in some), default=1)

@@ -75,6 +75,7 @@ def read(
         scheduler_name=spec.scheduler_name,
         resources=asked.resources,
         gpus=asked.gpus,
+        gpu_counts=tuple(min(count, MAX_OF_A_POD) for count in by_claims.gpu_counts if claim is not None),
         gpu_resource=asked.gpu_resource,
         slice=shared.slice,
         container_gpus=shared.container_units if shared.slice else asked.container_gpus,
@@ -111,6 +112,8 @@ def _with_allocation(pod: Pod, annotations: Mapping[str, str]) -> Pod:
         return replace(pod, batch=batch)
     found = allocation.read(annotations, pod)
     pod = replace(pod, devices=allocation.planned_devices(annotations))
+    if pod.gpu_counts and found is not None:
+        pod = replace(pod, gpus=found.bit_count())
     if allocation.reported_gpus(annotations, pod) is None:
         return replace(pod, allocation=found, batch=batch)
     planned = mask_of(allocation.planned_gpus(annotations, pod) or ())

@@ -172,8 +172,7 @@ def reported_gpus(annotations: Mapping[str, str], pod: Pod) -> tuple[int, ...] |
     gpus = value.get("gpus")
     if value.get("version") != VERSION or not isinstance(gpus, list) or not all(map(_is_index, gpus)):
         return None
-    count = pod.slice.gpus if pod.slice is not None else pod.gpus
-    return tuple(gpus) if gpus and len(gpus) == count == len(set(gpus)) else None
+    return tuple(gpus) if gpus and pod.may_take(len(gpus)) and len(gpus) == len(set(gpus)) else None
 
 
 def write_devices(gpus: Collection[int]) -> str:
@@ -188,7 +187,7 @@ def planned_gpus(annotations: Mapping[str, str], pod: Pod) -> tuple[int, ...] | 
     by_others = _shares if SHARES in annotations else _index
     for reader in (_ours, by_others) if pod.slice is not None else (_ours, _group):
         gpus = reader(annotations, pod) if count else None
-        if gpus and len(gpus) == count == len(set(gpus)):
+        if gpus and pod.may_take(len(gpus)) and len(gpus) == len(set(gpus)):
             return tuple(gpus)
     return None
 

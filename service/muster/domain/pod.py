@@ -93,6 +93,9 @@ class Pod:
     scheduler_name: str
     resources: Resources
     gpus: int = 0
+    gpu_counts: tuple[int, ...] = ()
+    """GPUs by each subrequest of its claims, 0 for all that match on its node; () if `gpus` says it. Until it
+    is bound, `gpus` are the fewest of them."""
     gpu_resource: str = ""
     slice: Slice | None = None
     container_gpus: tuple[tuple[str, int], ...] = ()
@@ -135,6 +138,19 @@ class Pod:
     device_claims: bool = False
     """It has ResourceClaims: where these can be met is an in-tree answer."""
     causes: tuple[Cause, ...] = ()
+
+    @property
+    def fewest_gpus(self) -> int:
+        """Return the fewest GPUs that it asks for, also when it is bound with more."""
+        return min((count or 1 for count in self.gpu_counts), default=self.gpus)
+
+    def may_take(self, gpus: int) -> bool:
+        """Return whether it asks for as many GPUs, shared ones too."""
+        if self.slice is not None:
+            return gpus == self.slice.gpus
+        if self.gpu_counts:
+            return gpus > 0 and (gpus in self.gpu_counts or 0 in self.gpu_counts)
+        return gpus == self.gpus
 
     @property
     def present(self) -> bool:

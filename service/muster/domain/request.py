@@ -134,6 +134,21 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
+class Subrequest:
+    """One way to serve the claims of a role's members: `gpus` for each, of those that match.
+
+    `matching` is as that of `Role`. `number` is its place among the subrequests that the claims name, from 1.
+    With `every` a member takes all matching GPUs of its node (allocationMode All): nodes with another number
+    of them have none here.
+    """
+
+    matching: Mapping[str, int] = field(hash=False)
+    gpus: int
+    number: int = field(default=1, compare=False)
+    every: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Role:
     """Members with equal requests; the planner counts them and fills their names in last.
 
@@ -171,8 +186,13 @@ class Role:
 
     Of other nodes a member may have all GPUs whose devices have no taint.
     """
-    subrequests: tuple[Mapping[str, int], ...] = field(default=(), hash=False)
-    """As `matching`, for further subrequests of its claims: the first with which the gang fits is taken."""
+    gpu_counts: tuple[int, ...] = ()
+    """GPUs by each subrequest of the claims, 0 for all that match on a node; () if `gpus` says it."""
+    subrequests: tuple[Subrequest, ...] = ()
+    """The first of them with which the gang fits is taken; () if there is no choice. Until then `gpus` are
+    the fewest."""
+    chosen: Subrequest | None = None
+    """The one of them that was taken."""
 
     def __post_init__(self) -> None:
         scopes = [segment.scope for segment in self.segments]

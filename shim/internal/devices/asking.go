@@ -21,6 +21,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/dynamicresources"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	"k8s.io/utils/ptr"
 )
 
 const (
@@ -89,12 +90,14 @@ type gpuChoice struct {
 	counted     []string // the selectors by which devices count as GPUs
 	wanted      []string // the selectors of the request and of its class
 	tolerations []resourceapi.DeviceToleration
+	every       bool // all that match (allocationMode All)
 }
 
 // askedGPUs is what PreFilter leaves for Filter.
 type askedGPUs struct {
 	requests []gpuRequest
-	slices   map[string][]*resourceapi.ResourceSlice // by node
+	slices   map[string][]*resourceapi.ResourceSlice // by node, and those of no single node by ""
+	partial  sets.Set[device]                        // pools with missing slices
 	over     atomic.Int64                            // time beyond usualTime, of all nodes
 	some     sync.Map                                // node → [][]string: see SomeOf
 }
@@ -141,7 +144,7 @@ func (a *Asking) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		if err != nil {
 			return nil, fwk.AsStatus(err)
 		}
-		asked.slices = byNode(all)
+		asked.slices, asked.partial = byNode(all)
 	}
 	state.Write(askedKey, asked)
 	return a.DynamicResources.PreFilter(ctx, state, pod, nodes)
@@ -200,7 +203,11 @@ func (a *Asking) narrow(ctx context.Context, asked *askedGPUs, node string) stri
 func (a *Asking) choice(ctx context.Context, asked *askedGPUs, rank int, node string) (first usable, why string) {
 	first.all = true
 	for i, request := range asked.requests {
-		found, why := a.matcher.usable(ctx, request.where, request.at(rank), node, asked.slices[node])
+		choice := request.at(rank)
+		found, why := a.matcher.usable(ctx, request.where, choice, node, asked.slices[node])
+		if why == "" && choice.every {
+			why = a.matcher.beyond(ctx, request.where, choice, asked, node)
+		}
 		if why != "" {
 			return first, why
 		}
@@ -226,21 +233,32 @@ func selectorsOf(requests []gpuRequest) int {
 	return len(found)
 }
 
-// byNode returns the newest slices of each pool by their node.
-func byNode(all []*resourceapi.ResourceSlice) map[string][]*resourceapi.ResourceSlice {
+// byNode returns the newest slices of each pool by their node, and the pools that lack some. Slices of no
+// single node stand at "".
+func byNode(all []*resourceapi.ResourceSlice) (found map[string][]*resourceapi.ResourceSlice, partial sets.Set[device]) {
 	newest := map[device]int64{}
 	for _, slice := range all {
 		of := device{driver: slice.Spec.Driver, pool: slice.Spec.Pool.Name}
 		newest[of] = max(newest[of], slice.Spec.Pool.Generation)
 	}
-	found := map[string][]*resourceapi.ResourceSlice{}
+	there := map[device]int64{}
+	found = map[string][]*resourceapi.ResourceSlice{}
 	for _, slice := range all {
 		of := device{driver: slice.Spec.Driver, pool: slice.Spec.Pool.Name}
-		if slice.Spec.NodeName != nil && slice.Spec.Pool.Generation == newest[of] {
-			found[*slice.Spec.NodeName] = append(found[*slice.Spec.NodeName], slice)
+		if slice.Spec.Pool.Generation == newest[of] {
+			node := ptr.Deref(slice.Spec.NodeName, "")
+			found[node] = append(found[node], slice)
+			there[of]++
 		}
 	}
-	return found
+	partial = sets.New[device]()
+	for _, slice := range all {
+		of := device{driver: slice.Spec.Driver, pool: slice.Spec.Pool.Name}
+		if slice.Spec.Pool.Generation == newest[of] && slice.Spec.Pool.ResourceSliceCount != there[of] {
+			partial.Insert(of)
+		}
+	}
+	return found, partial
 }
 
 // requests returns the pod's different requests for GPUs, and one more than maxRequests at most. Claims that do not exist
@@ -278,7 +296,7 @@ func hasItsDevices(claim *resourceapi.ResourceClaim) bool {
 // choices returns the subrequests of a request for GPUs, or nil for another request. Who only watches a device
 // (adminAccess) takes no GPU. The service refuses pods with subrequests for GPUs and for other devices in one request.
 func (a *Asking) choices(request resourceapi.DeviceRequest) (found []gpuChoice) {
-	add := func(name string, selectors []resourceapi.DeviceSelector, tolerations []resourceapi.DeviceToleration) {
+	add := func(name string, mode resourceapi.DeviceAllocationMode, selectors []resourceapi.DeviceSelector, tolerations []resourceapi.DeviceToleration) {
 		class, err := a.manager.DeviceClasses().Get(name)
 		if err != nil || class.Spec.ExtendedResourceName == nil || !slices.Contains(a.gpus, *class.Spec.ExtendedResourceName) {
 			return
@@ -288,14 +306,15 @@ func (a *Asking) choices(request resourceapi.DeviceRequest) (found []gpuChoice) 
 			counts = class
 		}
 		wanted := append(expressions(class.Spec.Selectors), expressions(selectors)...)
-		found = append(found, gpuChoice{class.Name, expressions(counts.Spec.Selectors), wanted, tolerations})
+		every := mode == resourceapi.DeviceAllocationModeAll
+		found = append(found, gpuChoice{class.Name, expressions(counts.Spec.Selectors), wanted, tolerations, every})
 	}
 	if exact := request.Exactly; exact != nil && !watches(request) {
-		add(exact.DeviceClassName, exact.Selectors, exact.Tolerations)
+		add(exact.DeviceClassName, exact.AllocationMode, exact.Selectors, exact.Tolerations)
 	}
 	for i := range request.FirstAvailable {
 		some := &request.FirstAvailable[i]
-		add(some.DeviceClassName, some.Selectors, some.Tolerations)
+		add(some.DeviceClassName, some.AllocationMode, some.Selectors, some.Tolerations)
 	}
 	return found
 }

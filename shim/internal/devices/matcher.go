@@ -80,6 +80,9 @@ func (m *matcher) usable(ctx context.Context, where string, wants gpuChoice, nod
 			tainted, may := isTainted(device, nil), wanted.devices[i] && !isTainted(device, wants.tolerations)
 			if wanted.devices[i] {
 				matching++
+				if wants.every && !may {
+					return found, fmt.Sprintf("%s: allocationMode All, and GPU %s of the node has a taint", where, device.Name)
+				}
 			}
 			if may {
 				found.names = append(found.names, nameOn(node, slice, device.Name))
@@ -88,6 +91,7 @@ func (m *matcher) usable(ctx context.Context, where string, wants gpuChoice, nod
 		}
 	}
 	slices.Sort(found.names)
+	found.all = found.all && !wants.every
 	switch {
 	case total == 0:
 		return found, fmt.Sprintf("%s: the node has no GPUs of DeviceClass %s", where, wants.class)
@@ -97,6 +101,36 @@ func (m *matcher) usable(ctx context.Context, where string, wants gpuChoice, nod
 		return found, fmt.Sprintf("%s: all GPUs of the node that match the selectors have taints", where)
 	}
 	return found, ""
+}
+
+// beyond returns why the request for all devices of a node can't be planned there, or "". The allocator would look at
+// more than the node's GPUs: all pools must be complete, and other devices that match would have to be given too.
+func (m *matcher) beyond(ctx context.Context, where string, wants gpuChoice, asked *askedGPUs, node string) string {
+	where, matching := where+": allocationMode All", 0
+	for _, name := range []string{node, ""} {
+		for _, slice := range asked.slices[name] {
+			if of := (device{driver: slice.Spec.Driver, pool: slice.Spec.Pool.Name}); name != "" && asked.partial.Has(of) {
+				return fmt.Sprintf("%s, and slices of pool %s of %s are missing", where, of.pool, of.driver)
+			}
+			gpus, wanted := m.matching(ctx, wants.counted, slice, nil), m.matching(ctx, wants.wanted, slice, nil)
+			for i, is := range wanted.devices {
+				switch {
+				case wanted.errs[i] != nil:
+					return fmt.Sprintf("%s: a selector can't be evaluated: %v", where, wanted.errs[i])
+				case is && name == "":
+					return fmt.Sprintf("%s, and device %s of %s belongs to no single node; such devices are not planned yet", where, slice.Spec.Devices[i].Name, slice.Spec.Driver)
+				case is && !gpus.devices[i]:
+					return fmt.Sprintf("%s, and device %s of %s matches that is no GPU by its DeviceClass", where, slice.Spec.Devices[i].Name, slice.Spec.Driver)
+				case is:
+					matching++
+				}
+			}
+		}
+	}
+	if matching > resourceapi.AllocationResultsMaxSize {
+		return fmt.Sprintf("%s matches %d GPUs of the node; a claim may have %d", where, matching, resourceapi.AllocationResultsMaxSize)
+	}
+	return ""
 }
 
 // isTainted returns whether the allocator gives the device to no request with these tolerations.

@@ -3,11 +3,13 @@ package devices
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
@@ -182,8 +184,77 @@ func TestOnlyTheNewestSlicesOfAPoolCount(t *testing.T) {
 	node := "n"
 	old, current, shared := slice("s", "gpu", "a", 1), slice("t", "gpu", "a", 2), slice("u", "gpu", "b", 1)
 	old.Spec.NodeName, current.Spec.NodeName = &node, &node
-	found := byNode([]*resourceapi.ResourceSlice{old, current, shared})
-	if len(found) != 1 || len(found["n"]) != 1 || found["n"][0].Name != "t" {
+	shared.Spec.Pool.ResourceSliceCount = 2
+	found, partial := byNode([]*resourceapi.ResourceSlice{old, current, shared})
+	if len(found) != 2 || len(found["n"]) != 1 || found["n"][0].Name != "t" || len(found[""]) != 1 {
 		t.Errorf("got %v", found)
+	}
+	if of := (device{driver: "gpu", pool: "b"}); len(partial) != 1 || !partial.Has(of) {
+		t.Errorf("missing slices: %v", partial)
+	}
+}
+
+// The allocator gives all devices that match, or none: one that is tainted, or that it sees next to the GPUs, counts too.
+func TestWhichNodesSuitARequestForAllDevices(t *testing.T) {
+	const isGPU, isA = "device.driver == 'gpu'", "device.attributes['gpu'].model == 'a'"
+	worn := resourceapi.DeviceToleration{Key: "worn", Operator: resourceapi.DeviceTolerationOpExists}
+	many := slices.Repeat([]string{"a"}, 33)
+	for name, c := range map[string]struct {
+		wanted      []string
+		tolerations []resourceapi.DeviceToleration
+		models      []string
+		change      func(*resourceapi.ResourceSlice, *askedGPUs)
+		why         string
+		some        [][]string
+	}{
+		"all GPUs":              {[]string{isGPU}, nil, []string{"a", "b"}, nil, "", [][]string{{"gpu/d0", "gpu/d1"}}},
+		"those that match":      {[]string{isGPU, isA}, nil, []string{"a", "b", "a"}, nil, "", [][]string{{"gpu/d0", "gpu/d2"}}},
+		"none":                  {[]string{isGPU, isA}, nil, []string{"b"}, nil, "r: no GPU of the node matches the selectors", [][]string{nil}},
+		"one that has a taint":  {[]string{isGPU}, nil, []string{"a", "worn"}, nil, "r: allocationMode All, and GPU d1 of the node has a taint", [][]string{nil}},
+		"a taint of another":    {[]string{isGPU, isA}, nil, []string{"a", "worn"}, nil, "", [][]string{{"gpu/d0"}}},
+		"a taint is tolerated":  {[]string{isGPU}, []resourceapi.DeviceToleration{worn}, []string{"a", "worn"}, nil, "", [][]string{{"gpu/d0", "gpu/d1"}}},
+		"more than a claim has": {[]string{isGPU}, nil, many, nil, "r: allocationMode All matches 33 GPUs of the node; a claim may have 32", [][]string{nil}},
+		"another driver's too": {nil, nil, []string{"a"}, func(_ *resourceapi.ResourceSlice, asked *askedGPUs) {
+			asked.slices["node"] = append(asked.slices["node"], modelled("nic", "x"))
+		}, "r: allocationMode All, and device d0 of nic matches that is no GPU by its DeviceClass", [][]string{nil}},
+		"a selector fails on another driver's": {[]string{"device.attributes['gpu'].model == 'a'"}, nil, []string{"a"}, func(_ *resourceapi.ResourceSlice, asked *askedGPUs) {
+			asked.slices["node"] = append(asked.slices["node"], modelled("nic", "x"))
+		}, "r: allocationMode All: a selector can't be evaluated", [][]string{nil}},
+		"another driver's do not match": {[]string{isGPU}, nil, []string{"a"}, func(_ *resourceapi.ResourceSlice, asked *askedGPUs) {
+			asked.slices["node"] = append(asked.slices["node"], modelled("nic", "x"))
+		}, "", [][]string{{"gpu/d0"}}},
+		"devices of no single node": {[]string{isGPU}, nil, []string{"a"}, func(_ *resourceapi.ResourceSlice, asked *askedGPUs) {
+			asked.slices[""] = append(asked.slices[""], modelled("gpu", "x"))
+		}, "r: allocationMode All, and device d0 of gpu belongs to no single node", [][]string{nil}},
+		"a pool is published in part": {[]string{isGPU}, nil, []string{"a"}, func(s *resourceapi.ResourceSlice, asked *askedGPUs) {
+			asked.partial.Insert(device{driver: "gpu", pool: s.Spec.Pool.Name})
+		}, "r: allocationMode All, and slices of pool node of gpu are missing", [][]string{nil}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := modelled("gpu", c.models...)
+			s.Spec.Pool.Name = "node"
+			for i := range s.Spec.Devices {
+				if c.models[i] == "worn" {
+					s.Spec.Devices[i].Taints = []resourceapi.DeviceTaint{{Key: "worn", Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+				}
+			}
+			choice := gpuChoice{class: "class", counted: []string{isGPU}, wanted: c.wanted, tolerations: c.tolerations, every: true}
+			asked := &askedGPUs{
+				requests: []gpuRequest{{where: "r", subrequests: []gpuChoice{choice}}},
+				slices:   map[string][]*resourceapi.ResourceSlice{"node": {s}}, partial: sets.New[device](),
+			}
+			if c.change != nil {
+				c.change(s, asked)
+			}
+			state := framework.NewCycleState()
+			state.Write(askedKey, asked)
+			why := (&Asking{matcher: testMatcher()}).narrow(t.Context(), asked, "node")
+			if !strings.HasPrefix(why, c.why) || why != "" && c.why == "" {
+				t.Errorf("got %q", why)
+			}
+			if some := SomeOf(state, "node"); !reflect.DeepEqual(some, c.some) {
+				t.Errorf("got %q", some)
+			}
+		})
 	}
 }

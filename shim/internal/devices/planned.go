@@ -38,6 +38,11 @@ type Member interface {
 	// Planned returns the devices that the member gets on its planned node, as driver/pool/name, in the order of its
 	// GPUs. It is empty if no DRA driver serves them.
 	Planned() []string
+	// Subrequest returns the number of the subrequest by which the member gets them, from 1; 0 if its claims leave no
+	// choice.
+	Subrequest() int
+	// GPUs returns the resources that count GPUs.
+	GPUs() []string
 	// MayBeBound returns whether a Binding was sent that the API server may have written.
 	MayBeBound() bool
 }
@@ -99,7 +104,7 @@ func (p *Plugin) Name() string { return Name }
 
 // PreFilter lets the in-tree plugin list the slices that its allocator will use in this cycle.
 func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
-	hide, err := p.show(state, pod)
+	_, hide, err := p.show(state, pod)
 	if errors.Is(err, errNotPlanned) { // the gang is planned again, and its claims are freed before
 		return nil, fwk.NewStatus(fwk.Unschedulable, err.Error())
 	}
@@ -145,29 +150,39 @@ func (p *Plugin) gone(member Member) string {
 
 // Reserve lets the in-tree plugin record what it will write, which is compared with the plan.
 func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
-	hide, err := p.show(state, pod)
+	plan, hide, err := p.show(state, pod)
 	if err != nil {
 		return fwk.AsStatus(err)
 	}
 	defer hide()
-	return p.DynamicResources.Reserve(ctx, state, pod, node)
+	restore(state) // PreBind writes the claims
+	status := p.DynamicResources.Reserve(ctx, state, pod, node)
+	if status.IsSuccess() && plan != nil {
+		return fwk.AsStatus(plan.complete())
+	}
+	return status
 }
 
-// show restricts the view to the plan of a member, until hide is called. Other pods see everything.
-func (p *Plugin) show(state fwk.CycleState, pod *v1.Pod) (hide func(), err error) {
+// show restricts the view to the plan of a member, until hide is called. Other pods see everything, and have no plan.
+func (p *Plugin) show(state fwk.CycleState, pod *v1.Pod) (of *plan, hide func(), err error) {
 	member := p.memberOf(state)
 	if member == nil {
-		return func() {}, nil
+		return nil, func() {}, nil
 	}
 	plan, err := newPlan(member.Planned())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	plan.subrequest = member.Subrequest()
+	plan.isGPUs = func(name string) bool {
+		class, err := p.view.DeviceClasses().Get(name)
+		return err == nil && class.Spec.ExtendedResourceName != nil && slices.Contains(member.GPUs(), *class.Spec.ExtendedResourceName)
 	}
 	all, err := p.view.compare(pod, plan)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return p.view.show(pod, plan, all), nil
+	return plan, p.view.show(pod, plan, all, narrowedIn(state)), nil
 }
 
 // Unreserve keeps the claim of a member that may be bound. The in-tree plugin would delete the claim for an extended
@@ -199,20 +214,22 @@ type view struct {
 	pod *v1.Pod
 	// alone: the allocator deals with planned devices and nothing else in this cycle
 	alone bool
+	// narrowed are the claims that this cycle has shown with one of their subrequests alone
+	narrowed *narrowed
 }
 
-func (v *view) show(pod *v1.Pod, p *plan, alone bool) (hide func()) {
+func (v *view) show(pod *v1.Pod, p *plan, alone bool, claims *narrowed) (hide func()) {
 	v.mu.Lock()
-	v.pod, v.now, v.alone = pod, p, alone
+	v.pod, v.now, v.alone, v.narrowed = pod, p, alone, claims
 	return func() {
-		v.pod, v.now, v.alone = nil, nil, false
+		v.pod, v.now, v.alone, v.narrowed = nil, nil, false, nil
 		v.mu.Unlock()
 	}
 }
 
-// compare returns whether the pod asks for planned devices and no others, and notes in the plan whether it also asks to
-// watch devices. It returns an error if a claim of the pod still has others of their driver: the in-tree plugin would
-// keep these.
+// compare returns whether the pod asks for planned devices and no others, and notes in the plan whether its allocator
+// must see other devices too. It returns an error if a claim of the pod still has others of their driver: the in-tree
+// plugin would keep these.
 func (v *view) compare(pod *v1.Pod, p *plan) (alone bool, err error) {
 	if p.count == 0 || len(pod.Spec.ResourceClaims) == 0 {
 		return p.count > 0, nil
@@ -236,18 +253,19 @@ func (v *view) compare(pod *v1.Pod, p *plan) (alone bool, err error) {
 			}
 		}
 		for _, request := range claim.Spec.Devices.Requests {
+			mode, count, gpus := p.asks(request)
 			switch {
-			case watches(request):
-				p.watching = true
-			case request.Exactly == nil || request.Exactly.AllocationMode != resourceapi.DeviceAllocationModeExactCount:
+			case watches(request), gpus && mode == resourceapi.DeviceAllocationModeAll:
+				p.others, exact = true, false
+			case mode != resourceapi.DeviceAllocationModeExactCount:
 				exact = false
 			default:
-				asked += request.Exactly.Count
+				asked += count
 			}
 		}
 	}
 	// The service counts the requests for GPUs. If these are all, then there are no requests for other devices.
-	return exact && !p.watching && asked == int64(p.count), nil
+	return exact && asked == int64(p.count), nil
 }
 
 // watches returns whether a request is for adminAccess: it takes no device, and may have one that others have.
@@ -296,6 +314,15 @@ type claimsOf struct {
 
 var errNotPlanned = errors.New("device is not planned")
 
+// Get returns a claim as the member's plan has it: with one subrequest in place of several.
+func (c claimsOf) Get(namespace, name string) (*resourceapi.ResourceClaim, error) {
+	claim, err := c.ResourceClaimTracker.Get(namespace, name)
+	if err != nil || c.view.now == nil {
+		return claim, err
+	}
+	return c.view.narrowed.narrow(c.view.now, claim), nil
+}
+
 // List returns the pod's own claims if nothing else matters in this cycle: the in-tree plugin looks for one that an
 // earlier cycle has left.
 func (c claimsOf) List() ([]*resourceapi.ResourceClaim, error) {
@@ -335,9 +362,9 @@ func (c claimsOf) ListAllAllocatedDevices() (sets.Set[structured.DeviceID], erro
 	return devices, c.withWatched(devices)
 }
 
-// withWatched adds the devices that are shown to be watched alone. The tracker has made the set for this call.
+// withWatched adds the devices that are shown and not planned. The tracker has made the set for this call.
 func (c claimsOf) withWatched(allocated sets.Set[structured.DeviceID]) error {
-	if c.view.now == nil || !c.view.now.watching {
+	if c.view.now == nil || !c.view.now.others {
 		return nil
 	}
 	all, err := c.view.SharedDRAManager.ResourceSlices().ListWithDeviceTaintRules()

@@ -17,8 +17,15 @@ const Owned = "muster.dev/owned"
 type plan struct {
 	pools []pool
 	count int
-	// watching: the member also asks to watch devices (adminAccess), perhaps of the same driver.
-	watching bool
+	// given counts those that claims of the member have got.
+	given int
+	// others: the allocator must see the other devices of the node too, as allocated ones. The member asks to watch
+	// devices (adminAccess), perhaps of the same driver, or for all that match (allocationMode All).
+	others bool
+	// subrequest is the number of the subrequest by which the member gets the devices, from 1; 0 if there is no choice.
+	subrequest int
+	// isGPUs returns whether devices of this class are GPUs.
+	isGPUs func(class string) bool
 }
 
 // pool is a pool of devices with those that are planned, in the order in which requests shall get them.
@@ -70,9 +77,10 @@ func (p *plan) drives(driver string) bool {
 // and in the plan's order, because the allocator tries slices by name and devices in the order in which they stand.
 // The other slices of the pool stay, empty, because a pool is complete by the number of its slices.
 //
-// A member that watches devices sees all of the node's, and the planned ones last. Its request to watch would else hold
-// a planned device, and the allocator gives no claim a device that another request of the pod has. What is not planned
-// counts as allocated then, which only a request to watch may have.
+// With p.others it sees all of the node's, and the planned ones last. A request to watch would else hold a planned
+// device, and the allocator gives no claim a device that another request of the pod has. A request for all devices must
+// be refused if it matches one that is not planned. What is not planned counts as allocated then, which only a request to
+// watch may have.
 func (p *plan) restrict(all []*resourceapi.ResourceSlice) ([]*resourceapi.ResourceSlice, error) {
 	if p.count == 0 {
 		return all, nil
@@ -89,11 +97,11 @@ func (p *plan) restrict(all []*resourceapi.ResourceSlice) ([]*resourceapi.Resour
 			shown = append(shown, slice)
 		}
 	}
-	if p.watching {
+	if p.others {
 		shown = append(shown, p.besides(all)...)
 	}
 	for i, of := range p.pools {
-		left, err := showing(planned[i], of.devices, p.watching)
+		left, err := showing(planned[i], of.devices, p.others)
 		if err != nil {
 			return nil, fmt.Errorf("pool %s of %s: %w", of.name, of.driver, err)
 		}
@@ -119,7 +127,7 @@ func (p *plan) besides(all []*resourceapi.ResourceSlice) (found []*resourceapi.R
 	return found
 }
 
-// watched returns the devices that restrict shows to be watched alone: all that are not planned, of the planned drivers.
+// watched returns the devices that restrict shows and that are not planned, of the planned drivers.
 func (p *plan) watched(all []*resourceapi.ResourceSlice) (found []device) {
 	for _, slice := range p.besides(all) {
 		for i := range slice.Spec.Devices {
@@ -241,12 +249,23 @@ func (p *plan) check(claim *resourceapi.ResourceClaim) error {
 		}
 		of := p.pool(result.Driver, result.Pool)
 		planned := of != nil && slices.Contains(of.devices, result.Device)
+		if planned {
+			p.given++
+		}
 		if !planned && (extended || p.drives(result.Driver)) {
 			return fmt.Errorf("%w: %s/%s/%s", errNotPlanned, result.Driver, result.Pool, result.Device)
 		}
 	}
 	if extended && len(results) != p.count {
 		return fmt.Errorf("%d devices are allocated, and %d are planned", len(results), p.count)
+	}
+	return nil
+}
+
+// complete returns an error if claims of the member have got fewer devices than planned.
+func (p *plan) complete() error {
+	if p.given < p.count {
+		return fmt.Errorf("%w: %d of %d planned devices are allocated", errNotPlanned, p.given, p.count)
 	}
 	return nil
 }

@@ -15,6 +15,8 @@ type Answer struct {
 	candidates []uint32
 	scores     []uint32
 	devices    [][]string // of each member; nil if no member has devices
+	// subrequests are the numbers of those by which members get devices, from 1; nil if no member has a choice.
+	subrequests []uint32
 }
 
 // Refusal returns the answer of a refused gang, which has only a reason.
@@ -42,6 +44,9 @@ func NewAnswer(members int, filter *musterv1.FilterResponse, score *musterv1.Sco
 		if int(c) >= len(a.nodes) {
 			return nil, fmt.Errorf("candidate %d of %d nodes", c, len(a.nodes))
 		}
+	}
+	if a.subrequests = filter.Subrequests; len(a.subrequests) > 0 && len(a.subrequests) != members {
+		return nil, fmt.Errorf("subrequests for %d of %d members", len(a.subrequests), members)
 	}
 	var err error
 	a.devices, err = devicesOf(members, filter)
@@ -79,6 +84,14 @@ func (a *Answer) Devices(i int) []string {
 		return nil
 	}
 	return a.devices[i]
+}
+
+// Subrequest returns the number of the subrequest by which member i gets its devices, from 1; 0 if it has no choice.
+func (a *Answer) Subrequest(i int) int {
+	if len(a.subrequests) == 0 {
+		return 0
+	}
+	return int(a.subrequests[i])
 }
 
 // WithDevices returns the number of members that get devices.

@@ -165,6 +165,8 @@ type Admission struct {
 	Scores  map[string]int64
 	// Devices are those that the member gets on its planned node, where a DRA driver serves its GPUs.
 	Devices []string
+	// Subrequest is the number of the subrequest by which it gets them, from 1; 0 if its claims leave no choice.
+	Subrequest int
 }
 
 // Admit returns the admission of a pod for PreFilter and marks the member as seen. It returns false if no verdict
@@ -182,7 +184,7 @@ func (s *Store) Admit(uid types.UID) (Admission, bool) {
 	}
 	// An answer never changes. So build the result without the lock that PreEnqueue needs.
 	a.Planned, a.Scores = answer.Planned(at.index), answer.Scores(at.index, only)
-	a.Devices = answer.Devices(at.index)
+	a.Devices, a.Subrequest = answer.Devices(at.index), answer.Subrequest(at.index)
 	return a, true
 }
 

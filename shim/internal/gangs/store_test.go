@@ -251,18 +251,20 @@ func TestDevicesAreDealtToMembers(t *testing.T) {
 		devices []string
 		counts  []uint32
 		want    [][]string // nil: refused
+		numbers []uint32
 	}{
-		"each its own":               {[]uint32{0, 1, 2}, []string{"x", "y", "z"}, []uint32{2, 1}, [][]string{{"x", "y"}, {"z"}}},
-		"one has none":               {[]uint32{0, 2, 3}, []string{"x"}, []uint32{0, 1}, [][]string{{}, {"x"}}},
-		"no member has any":          {[]uint32{0, 1, 2}, nil, nil, [][]string{{}, {}}},
-		"a member is left out":       {[]uint32{0, 1, 2}, []string{"x"}, []uint32{1}, nil},
-		"too few":                    {[]uint32{0, 1, 2}, []string{"x"}, []uint32{1, 1}, nil},
-		"too many":                   {[]uint32{0, 1, 2}, []string{"x", "y", "z"}, []uint32{1, 1}, nil},
-		"devices, but several nodes": {[]uint32{0, 2, 3}, []string{"x", "y"}, []uint32{1, 1}, nil},
+		"each its own":                {[]uint32{0, 1, 2}, []string{"x", "y", "z"}, []uint32{2, 1}, [][]string{{"x", "y"}, {"z"}}, nil},
+		"one has none":                {[]uint32{0, 2, 3}, []string{"x"}, []uint32{0, 1}, [][]string{{}, {"x"}}, []uint32{0, 3}},
+		"no member has any":           {[]uint32{0, 1, 2}, nil, nil, [][]string{{}, {}}, nil},
+		"a member is left out":        {[]uint32{0, 1, 2}, []string{"x"}, []uint32{1}, nil, nil},
+		"too few":                     {[]uint32{0, 1, 2}, []string{"x"}, []uint32{1, 1}, nil, nil},
+		"too many":                    {[]uint32{0, 1, 2}, []string{"x", "y", "z"}, []uint32{1, 1}, nil, nil},
+		"subrequests of some members": {[]uint32{0, 1, 2}, []string{"x", "y"}, []uint32{1, 1}, nil, []uint32{2}},
+		"devices, but several nodes":  {[]uint32{0, 2, 3}, []string{"x", "y"}, []uint32{1, 1}, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			filter := nodes(c.offsets...)
-			filter.Devices, filter.DeviceCounts = c.devices, c.counts
+			filter.Devices, filter.DeviceCounts, filter.Subrequests = c.devices, c.counts, c.numbers
 			answer, err := NewAnswer(2, filter, &musterv1.ScoreResponse{Scores: make([]uint32, len(filter.Candidates))})
 			if c.want == nil {
 				if err == nil {
@@ -276,6 +278,9 @@ func TestDevicesAreDealtToMembers(t *testing.T) {
 			for i, want := range c.want {
 				if !slices.Equal(answer.Devices(i), want) {
 					t.Errorf("member %d has %v", i, answer.Devices(i))
+				}
+				if number := answer.Subrequest(i); c.numbers == nil && number != 0 || c.numbers != nil && number != int(c.numbers[i]) {
+					t.Errorf("member %d has subrequest %d", i, number)
 				}
 			}
 		})

@@ -660,8 +660,11 @@ type FilterResponse struct {
 	// Devices of DRA drivers that members get on their planned nodes, each as driver/pool/name, member by member.
 	// device_counts[i] of them are member i's, in the order of its GPUs. Both lists are empty if no member has any.
 	// A member with devices has no candidate besides the planned node.
-	Devices       []string `protobuf:"bytes,5,rep,name=devices,proto3" json:"devices,omitempty"`
-	DeviceCounts  []uint32 `protobuf:"varint,6,rep,packed,name=device_counts,json=deviceCounts,proto3" json:"device_counts,omitempty"`
+	Devices      []string `protobuf:"bytes,5,rep,name=devices,proto3" json:"devices,omitempty"`
+	DeviceCounts []uint32 `protobuf:"varint,6,rep,packed,name=device_counts,json=deviceCounts,proto3" json:"device_counts,omitempty"`
+	// subrequests[i] > 0: member i gets its devices by this subrequest of its requests for GPUs (firstAvailable), counted
+	// from 1; by the last one of a request with fewer. 0: its claims name one way. Empty if all are 0.
+	Subrequests   []uint32 `protobuf:"varint,7,rep,packed,name=subrequests,proto3" json:"subrequests,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -734,6 +737,13 @@ func (x *FilterResponse) GetDevices() []string {
 func (x *FilterResponse) GetDeviceCounts() []uint32 {
 	if x != nil {
 		return x.DeviceCounts
+	}
+	return nil
+}
+
+func (x *FilterResponse) GetSubrequests() []uint32 {
+	if x != nil {
+		return x.Subrequests
 	}
 	return nil
 }
@@ -1696,7 +1706,7 @@ const file_muster_v1_gang_service_proto_rawDesc = "" +
 	"\x06reason\x18\b \x01(\tR\x06reason\x12 \n" +
 	"\vtraceparent\x18\t \x01(\tR\vtraceparent\"7\n" +
 	"\rFilterRequest\x12&\n" +
-	"\x04plan\x18\x01 \x01(\v2\x12.muster.v1.PlanRefR\x04plan\"\xb7\x01\n" +
+	"\x04plan\x18\x01 \x01(\v2\x12.muster.v1.PlanRefR\x04plan\"\xd9\x01\n" +
 	"\x0eFilterResponse\x12\x14\n" +
 	"\x05nodes\x18\x01 \x03(\tR\x05nodes\x12\x18\n" +
 	"\aoffsets\x18\x02 \x03(\rR\aoffsets\x12\x1e\n" +
@@ -1705,7 +1715,8 @@ const file_muster_v1_gang_service_proto_rawDesc = "" +
 	"candidates\x12\x16\n" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
 	"\adevices\x18\x05 \x03(\tR\adevices\x12#\n" +
-	"\rdevice_counts\x18\x06 \x03(\rR\fdeviceCounts\"6\n" +
+	"\rdevice_counts\x18\x06 \x03(\rR\fdeviceCounts\x12 \n" +
+	"\vsubrequests\x18\a \x03(\rR\vsubrequests\"6\n" +
 	"\fScoreRequest\x12&\n" +
 	"\x04plan\x18\x01 \x01(\v2\x12.muster.v1.PlanRefR\x04plan\"'\n" +
 	"\rScoreResponse\x12\x16\n" +

@@ -72,6 +72,12 @@ func (h *harness) planDevices(members ...[]int) {
 	}
 }
 
+// bySubrequests gives the members their devices by these subrequests.
+func (h *harness) bySubrequests(numbers ...uint32) {
+	planned, _ := h.service.filter(nil)
+	planned.Subrequests = numbers
+}
+
 // allocated returns the devices of each pod's claims, as "gpu-3 gpu-1".
 func (h *harness) allocated() map[string]string {
 	claims, err := h.client.ResourceV1().ResourceClaims("ns").List(h.ctx, metav1.ListOptions{})

@@ -95,7 +95,8 @@ func (p *Plugin) EventsToRegister(context.Context) ([]fwk.ClusterEventWithHint, 
 // that late hooks of an old cycle cannot change a newer plan.
 type cycle struct {
 	gangs.Admission
-	fate fate // written by Bind and read by Unreserve, on the same goroutine
+	gpus []string // the resources that count GPUs
+	fate fate     // written by Bind and read by Unreserve, on the same goroutine
 }
 
 const cycleKey fwk.StateKey = "muster.dev/cycle"
@@ -105,6 +106,12 @@ func (c *cycle) Clone() fwk.StateData { return c }
 
 // Planned implements devices.Member.
 func (c *cycle) Planned() []string { return c.Devices }
+
+// Subrequest implements devices.Member.
+func (c *cycle) Subrequest() int { return c.Admission.Subrequest }
+
+// GPUs implements devices.Member.
+func (c *cycle) GPUs() []string { return c.gpus }
 
 // MayBeBound implements devices.Member.
 func (c *cycle) MayBeBound() bool { return c.fate.is == musterv1.BindingFate_BINDING_FATE_UNKNOWN }

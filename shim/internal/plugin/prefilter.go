@@ -28,7 +28,7 @@ func (p *Plugin) PreFilter(_ context.Context, state fwk.CycleState, pod *v1.Pod,
 		// leave it ungated, and the cluster autoscaler could add nodes for it.
 		return nil, fwk.NewStatus(fwk.Error, reasonOvertaken)
 	}
-	state.Write(cycleKey, &cycle{Admission: admission})
+	state.Write(cycleKey, &cycle{Admission: admission, gpus: p.args.Resources})
 	if admission.Gang.Refused {
 		return nil, fwk.NewStatus(fwk.UnschedulableAndUnresolvable, admission.Reason)
 	}

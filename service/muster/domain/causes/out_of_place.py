@@ -215,16 +215,21 @@ class NodesExcluded(BaseCause):
 class GpusNotMatching(BaseCause):
     """The claims of members match some GPUs of these nodes: `matching` of `gpus`. The others do not count.
 
-    On `differing` of the nodes roles match different GPUs. None is planned there.
+    On `differing` of the nodes roles match different GPUs. None is planned there. `each` > 0: a member takes
+    all matching GPUs of its node, and these are as many on each of the nodes.
     """
 
     nodes: int
     matching: int
     gpus: int
     differing: int = 0
+    each: int = 0
     stays = False
 
     def __str__(self) -> str:
+        if self.each:
+            each = f"{counted('GPU', self.each)} on {counted('node', self.nodes)}"
+            return f"by allocationMode All each member takes all GPUs that match: {each}"
         where = f"on {counted('node', self.nodes)} resourceClaims match {self.matching} of {self.gpus} GPUs"
         if not self.differing:
             return where
@@ -232,6 +237,8 @@ class GpusNotMatching(BaseCause):
 
     @property
     def advice(self) -> str:
+        if self.each:
+            return "Ask with selectors that match as many GPUs on more nodes, or for a number of GPUs."
         apart = ", or make each role a gang of its own" if self.differing else ""
         return f"Ask with selectors that more GPUs match{apart}."
 

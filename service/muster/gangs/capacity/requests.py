@@ -25,11 +25,13 @@ from muster.gangs.peers.constraints import Kind, Peers
 from muster.gangs.peers.peer_changes import PeerInterest
 from muster.placement.gang.blocks import first_by_rank, rank_key
 
+_Devices = tuple[tuple[int, ...], tuple[str, ...]]
+"""What claims leave open: the numbers of GPUs, and the attributes on which these agree."""
 _Alike = tuple[
     str,
     int,
     str,
-    tuple[Slice | None, Resources, NodeRules, str | None, tuple[Segment, ...], tuple[str, ...], Kind],
+    tuple[Slice | None, Resources, NodeRules, str | None, tuple[Segment, ...], _Devices, Kind],
 ]
 """What the pods of one role have in common.
 
@@ -40,7 +42,7 @@ pods.
 Names = Mapping[str, Sequence[str]]
 """Role that pods state → the names of its roles in the request, one for each way its pods differ."""
 
-Asks = tuple[str, Resources, int, str, Slice | None, NodeRules, tuple[str, ...], tuple[object, ...]]
+Asks = tuple[str, Resources, int, str, Slice | None, NodeRules, _Devices, tuple[object, ...]]
 """What a pod requests of a node, with the role name that the pod states."""
 
 
@@ -183,8 +185,8 @@ def asks(pod: Pod) -> Asks:
     """Return what the pod requests: equal for all pods of one role, whatever the role's name is now."""
     peers = pod.peers
     rules = (peers.affinity, peers.anti_affinity, peers.spread, peers.host_ports, peers.volume_claims)
-    asked = (_wishes(pod).role, pod.resources, pod.gpus, pod.gpu_resource, pod.slice, pod.rules)
-    return (*asked, pod.match_attributes, rules)
+    asked = (_wishes(pod).role, pod.resources, pod.fewest_gpus, pod.gpu_resource, pod.slice, pod.rules)
+    return (*asked, (pod.gpu_counts, pod.match_attributes), rules)
 
 
 def priority(group: Group) -> int:
@@ -202,9 +204,9 @@ def _by_role(pods: Iterable[Pod], peers: Peers) -> dict[str, list[Pod]]:
     alike: dict[_Alike, list[Pod]] = {}
     for pod in pods:
         wishes = _wishes(pod)
-        scopes = (wishes.role_scope, wishes.segments)
-        key = (pod.slice, pod.resources, pod.rules, *scopes, pod.match_attributes, peers.kind(pod))
-        alike.setdefault((wishes.role, -pod.gpus, pod.gpu_resource, key), []).append(pod)
+        scopes, devices = (wishes.role_scope, wishes.segments), (pod.gpu_counts, pod.match_attributes)
+        key = (pod.slice, pod.resources, pod.rules, *scopes, devices, peers.kind(pod))
+        alike.setdefault((wishes.role, -pod.fewest_gpus, pod.gpu_resource, key), []).append(pod)
     # The last part is sorted by its repr: any fixed order will do.
     keys = sorted(alike, key=lambda key: (*key[:3], repr(key[3])))
     names = _names([key[0] for key in keys])
@@ -239,13 +241,14 @@ def _roles(by_role: dict[str, list[Pod]]) -> Iterator[Role]:
                 name,
                 members,
                 first.resources,
-                first.gpus,
+                first.fewest_gpus,
                 first.gpu_resource,
                 first.rules,
                 wishes.role_scope,
                 wishes.segments,
                 first.slice,
                 match_attributes=first.match_attributes,
+                gpu_counts=first.gpu_counts,
             )
 
 

@@ -18,6 +18,7 @@ from muster.gangs.lifecycle.state import State
 from muster.gangs.record.gang import Gang
 from muster.gangs.reporting.places import AskAlternatives
 from muster.gangs.reservations.backfill import hidden_by
+from muster.placement.cluster.matching import chosen
 
 NO_PLACE = "The gang has no place now."
 UNINDEXED = "It is not known which GPUs its pods have."
@@ -42,7 +43,19 @@ def ask(state: State, gang: Gang) -> AskAlternatives | str:
     reservation = state.backfill_reservation
     if reservation is not None and reservation.hides_from(gang):
         snapshot = hidden_by(reservation, snapshot)
-    return AskAlternatives(gang.key, snapshot, Question(request, tuple(_members(request, places))), excluded)
+    members = tuple(_members(request, places))
+    return AskAlternatives(gang.key, snapshot, Question(_as_placed(request, members), members), excluded)
+
+
+def _as_placed(request: Request, members: tuple[MemberPlacement, ...]) -> Request:
+    """Return the request with as many GPUs for each member as it has, where its claims leave that open."""
+    gpus = {member.role: len(member.gpus) for member in members}
+    pairs = zip(request.roles, chosen(request, members).roles, strict=True)
+    roles = [
+        role if not role.gpu_counts else replace(taken, gpus=gpus.get(role.name, taken.gpus), subrequests=())
+        for role, taken in pairs
+    ]
+    return replace(request, roles=tuple(roles))
 
 
 def _members(request: Request, places: Mapping[str, Usage]) -> Iterator[MemberPlacement]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from muster.domain.causes.not_planned import Ended, NotDecided, PlannerDefect
 from muster.domain.decision import Placed, Unplaceable
+from muster.domain.request import Subrequest
 from muster.domain.sentences import sentence
 from muster.domain.topology import mask_of
 from muster.gangs.capacity.ledger import fits
@@ -14,6 +15,7 @@ from muster.gangs.messages.instructions import Lane
 from muster.gangs.record.gang import Gang, Solving
 from muster.gangs.record.phases import Planning, Trigger
 from muster.gangs.record.plan import usages
+from muster.placement.cluster.matching import serves
 
 
 def decided(state: State, given: inputs.Decided) -> None:
@@ -122,7 +124,7 @@ def _outdated(state: State, gang: Gang, solving: Solving, decision: Placed) -> b
         may_have = state.in_tree.may_have(gang.key, solving.request.roles, nodes)
         for place in decision.members:
             gpus, untainted = mask_of(place.gpus), ~nodes[place.node].tainted
-            choices = may_have.get(place.role, ({},))
-            if all(gpus & ~masks.get(place.node, untainted) for masks in choices):
+            choices = may_have.get(place.role, (Subrequest({}, len(place.gpus)),))
+            if not any(serves(each, place.node, gpus, untainted) for each in choices):
                 return True
     return not fits(state.open_to(gang), usages(decision, pods))

@@ -25,6 +25,7 @@ from muster.gangs.record.gang import Ask, Gang, Solving, Timer
 from muster.gangs.record.partial import is_partially_bound
 from muster.gangs.record.phases import Phase, Planned, Planning, Trigger, Withdrawn
 from muster.gangs.record.plan import Plan, usages
+from muster.placement.cluster.matching import chosen
 from muster.placement.order import scheduling_order
 
 _WOKEN_AT_ONCE = 250
@@ -251,7 +252,8 @@ def accept_plan(state: State, gang: Gang, solving: Solving, placed: Placed, give
     # Any members of several subgroups are not a start of some of them: the plan holds as a whole.
     least = len(order) if solving.request.quorum else min(solving.request.min_member, len(order))
     batch = _batch(state, gang, len(order), least)
-    plan = Plan(gang.generation, solving.request, placed, pods, order, batch, given.trace_id)
+    request = chosen(solving.request, placed.members)
+    plan = Plan(gang.generation, request, placed, pods, order, batch, given.trace_id)
     gang.reason, gang.ended, gang.pause_s, gang.slow = "", 0, 0.0, False
     state.ledger.hold(usages(placed, pods))
     state.go(gang, Trigger.PLACED, Planned(plan))

@@ -7,7 +7,9 @@ from dataclasses import replace
 from muster.domain import allocation, exactness, nri
 from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.pod import Pod
+from muster.domain.request import Role
 from muster.domain.sentences import placed_sentence
+from muster.domain.topology import mask_of
 from muster.gangs.capacity.ledger import fits
 from muster.gangs.capacity.requests import asks
 from muster.gangs.lifecycle import bindings, inflight, planning, plans, refusals
@@ -29,6 +31,7 @@ from muster.gangs.record.phases import Permitted, Phase, Planned, Reserving, Tri
 from muster.gangs.record.plan import Plan, usages
 from muster.placement import moves
 from muster.placement.cluster.candidates import profile_refusal
+from muster.placement.cluster.matching import serves
 
 
 def filter_(state: State, ref: PlanRef) -> FilterAnswer:
@@ -38,16 +41,15 @@ def filter_(state: State, ref: PlanRef) -> FilterAnswer:
     if plan is None:
         return FilterAnswer(reason=gang.verdict.reason if gang.verdict is not None else gang.reason)
     if plan.filter_answer is None:
-        snapshot = state.open_to(gang)
-        excluded = state.excluded(gang, plan.request.roles, plan.pods)
-        found = moves.alternates(
-            snapshot, plan.request, plan.placed, limit=state.settings.alternates, excluded=excluded
-        )
-        nodes = dict(zip((place.uid for place in plan.placed.members), found, strict=True))
         places = plan.places
         devices = tuple(_devices(state, places[uid]) for uid in plan.order)
-        candidates = tuple(_candidates(state, places[uid], nodes[uid]) for uid in plan.order)
-        plan.filter_answer = FilterAnswer(candidates, devices=devices)
+        nodes = {} if all(devices) else _alternates(state, gang, plan)
+        candidates = tuple(
+            _candidates(state, places[uid], nodes.get(uid, (places[uid].node,))) for uid in plan.order
+        )
+        roles = {role.name: role for role in plan.request.roles}
+        numbers = tuple(_subrequest(roles[places[uid].role], places[uid]) for uid in plan.order)
+        plan.filter_answer = FilterAnswer(candidates, devices=devices, subrequests=numbers)
         plan.annotations = _annotations(state, plan)  # now, because at Permit all members wait
     return plan.filter_answer
 
@@ -216,10 +218,26 @@ def _moved(state: State, gang: Gang, plan: Plan, uid: str, node: str) -> Placed 
     return moved if stays and complete and fits(snapshot, usages(moved, plan.pods)) else None
 
 
+def _alternates(state: State, gang: Gang, plan: Plan) -> dict[str, tuple[str, ...]]:
+    """Return UID → the nodes where a member may go, the planned one first."""
+    excluded = state.excluded(gang, plan.request.roles, plan.pods)
+    found = moves.alternates(
+        state.open_to(gang), plan.request, plan.placed, limit=state.settings.alternates, excluded=excluded
+    )
+    return dict(zip((place.uid for place in plan.placed.members), found, strict=True))
+
+
 def _devices(state: State, place: MemberPlacement) -> tuple[str, ...]:
     """Return the devices of a member's GPUs; () where no DRA driver serves them."""
     devices = state.ledger.nodes[place.node].devices
     return tuple(str(devices[gpu]) for gpu in place.gpus) if devices else ()
+
+
+def _subrequest(role: Role, place: MemberPlacement) -> int:
+    """Return the number of the subrequest by which a member gets its GPUs, from 1; 0 if it has no choice."""
+    choices = role.subrequests if role.chosen is None else (role.chosen,)
+    gpus = mask_of(place.gpus)
+    return next((each.number for each in choices if serves(each, place.node, gpus)), 0)
 
 
 def _candidates(state: State, place: MemberPlacement, nodes: tuple[str, ...]) -> tuple[str, ...]:

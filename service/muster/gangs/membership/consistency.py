@@ -113,7 +113,8 @@ def _per_scope(kind: type[PerScope], pod: Pod) -> str:
 
 def _resources(pod: Pod) -> str:
     asked = pod.resources
-    gpus = f"{pod.gpus} {pod.gpu_resource or 'GPUs'}"
+    counts = " or ".join(str(count or "all matching") for count in pod.gpu_counts or (pod.gpus,))
+    gpus = f"{counts if pod.gpus else 0} {pod.gpu_resource or 'GPUs'}"
     if pod.slice is not None:
         gpus = f"{pod.slice.units} GiB on each of {pod.slice.gpus} shared GPUs"
     others = "".join(f", {amount} {name}" for name, amount in asked.others)

@@ -25,12 +25,14 @@ class FilterAnswer:
     """Candidate nodes of each member, the planned one first; or `reason` and no candidates.
 
     `devices` of each member: those that a DRA driver is to give it, in the order of its GPUs. A member with
-    devices has no candidate but the planned node.
+    devices has no candidate but the planned node. `subrequests` of each member: by which of its claims'
+    subrequests it gets them, from 1; 0 if they have none.
     """
 
     candidates: tuple[tuple[str, ...], ...] = ()
     reason: str = ""
     devices: tuple[tuple[str, ...], ...] = ()
+    subrequests: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

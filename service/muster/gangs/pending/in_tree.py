@@ -13,16 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from muster.domain.causes.ill_formed import BadValue
 from muster.domain.causes.not_planned import ClaimsMissing, RefusedEverywhere
 from muster.domain.constraints import Affinity, AntiAffinity, Constraint
 from muster.domain.node import Node
 from muster.domain.pod import Pod
 from muster.domain.reasons import Cause
-from muster.domain.request import Request, Role
+from muster.domain.request import Request, Role, Subrequest
 from muster.gangs.messages.calls import InTreeAnswer, InTreeReport, StaleError
 from muster.gangs.messages.instructions import AskInTree
-from muster.gangs.pending.matching import Matching, matching
+from muster.gangs.pending.matching import MOST_GPU_LISTS, subrequests, too_many
 from muster.gangs.record.gang import Gang
 from muster.placement.exclusions import common
 
@@ -39,11 +38,6 @@ MODELLED = frozenset(
     }
 )
 """Plugins whose rules the planner knows: the shim does not ask them, so a question would not help."""
-MOST_GPU_LISTS = 16
-"""Lists of matching GPUs that the answers for one gang may have: for each kind of pods, and each subrequest.
-
-Each of them is looked at on all nodes for each plan, on the event loop: 2 ms at 5,000 nodes.
-"""
 _NOTHING = InTreeAnswer()
 
 
@@ -191,10 +185,9 @@ class InTree:
         record = self._records.get(gang.key)
         if record is None:
             return ()
-        if record.gpu_lists > MOST_GPU_LISTS:
-            value, most = f"{record.gpu_lists} lists of matching GPUs", f"{MOST_GPU_LISTS} at most"
-            where = f"the claims of gang {gang.key}"
-            return (BadValue(where, "selectors", value, f"{most}: ask alike in more of its members"),)
+        roles = ((role, _distinct(self._of(role, record))) for role in request.roles)
+        if (said := too_many(gang.key, record.gpu_lists, roles)) is not None:
+            return (said,)
         blocked: dict[str, tuple[str, InTreeAnswer]] = {}
         for role in request.roles:
             for member in role.members:
@@ -264,12 +257,14 @@ class InTree:
             role.name: common(map(of, _distinct(self._of(role, record)))) for role in roles if role.members
         }
 
-    def may_have(self, gang: str, roles: Iterable[Role], nodes: Mapping[str, Node]) -> Mapping[str, Matching]:
+    def may_have(
+        self, gang: str, roles: Iterable[Role], nodes: Mapping[str, Node]
+    ) -> Mapping[str, tuple[Subrequest, ...]]:
         """Return role → the GPUs that members may have as answers are now, for each subrequest."""
         record = self._records.get(gang)
         if record is None:
             return {}
-        return {role.name: matching(_distinct(self._of(role, record)), nodes) for role in roles}
+        return {role.name: subrequests(role, _distinct(self._of(role, record)), nodes) for role in roles}
 
     # --- helpers ------------------------------------------------------------------------------------
 
@@ -321,8 +316,10 @@ class InTree:
 
 def _with_devices(role: Role, answers: Iterable[InTreeAnswer], nodes: Mapping[str, Node]) -> Role:
     """Return the role with the GPUs that all these answers allow."""
-    first, *others = matching(answers, nodes)
-    return replace(role, matching=first, subrequests=tuple(others))
+    found = subrequests(role, answers, nodes)
+    if len(found) == 1 and not role.gpu_counts:
+        return replace(role, matching=found[0].matching)
+    return replace(role, subrequests=found)
 
 
 def _concerns(pod: Pod) -> bool:

@@ -1,34 +1,96 @@
-"""In-tree answers about devices → bit masks of the GPUs that pods may have."""
+"""In-tree answers about devices → the GPUs that pods may have, by each subrequest of their claims."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
+from muster.domain.causes.ill_formed import BadValue
 from muster.domain.node import Device, Node
+from muster.domain.request import Role, Subrequest
 from muster.domain.topology import mask_of
 from muster.gangs.messages.calls import InTreeAnswer
 
-Matching = tuple[dict[str, int], ...]
-"""Node → mask of GPUs, for each subrequest."""
+MOST_GPU_LISTS = 16
+"""Lists of matching GPUs that the answers for one gang may have: for each kind of its pods, each subrequest,
+and with allocationMode All for each number of GPUs.
 
+Each of them is looked at on all nodes for each plan, on the event loop: 2 ms at 5,000 nodes.
+"""
+MOST_NUMBERS = 8
+"""Different numbers of matching GPUs on nodes, for a subrequest with allocationMode All."""
 _MOST_NODES = 1 << 15
 """Nodes whose names of devices are remembered."""
 
 
-def matching(answers: Iterable[InTreeAnswer], nodes: Mapping[str, Node]) -> Matching:
-    """Return node → mask of the GPUs that the pods of all these answers may have, for each subrequest.
+def subrequests(
+    role: Role, answers: Iterable[InTreeAnswer], nodes: Mapping[str, Node]
+) -> tuple[Subrequest, ...]:
+    """Return how the role's members may get GPUs if all these answers hold, the best first.
 
     Other nodes than those that answers name are left out. An answer with fewer subrequests counts with its
     last one. A device that no slice offers any more is no GPU.
+
+    With allocationMode All a member takes all matching GPUs of a node. Each number of them is a subrequest of
+    its own here, the largest first.
     """
     answers = tuple(answers)
-    ranks = max((len(answer.devices) for answer in answers), default=0)
-    return tuple(_of_rank(answers, rank, nodes) for rank in range(max(1, ranks)))
+    counts = role.gpu_counts or (role.slice.gpus if role.slice else role.gpus,)
+    ranks = max(len(role.gpu_counts), *(len(answer.devices) for answer in answers), 1)
+    found = list[Subrequest]()
+    for rank in range(ranks):
+        by_answer = [answer.devices[: rank + 1][-1] if answer.devices else {} for answer in answers]
+        count = counts[: rank + 1][-1]
+        if count or not role.gpu_counts:
+            found.append(Subrequest(_masks(by_answer, nodes), count, rank + 1))
+        else:
+            found += _every(by_answer, rank + 1, nodes)
+    return tuple(found)
 
 
-def _of_rank(answers: Sequence[InTreeAnswer], rank: int, nodes: Mapping[str, Node]) -> dict[str, int]:
-    by_answer = [answer.devices[: rank + 1][-1] if answer.devices else {} for answer in answers]
+def too_many(gang: str, lists: int, roles: Iterable[tuple[Role, Iterable[InTreeAnswer]]]) -> BadValue | None:
+    """Return that the answers for the gang's roles have too many lists of matching GPUs; None if they do not.
+
+    `lists`: how many there are, apart from those for different numbers of GPUs.
+    """
+    where, most = f"the claims of gang {gang}", MOST_GPU_LISTS
+    if lists > most:
+        value = f"{lists} lists of matching GPUs"
+        return BadValue(where, "selectors", value, f"{most} at most: ask alike in more of its members")
+    for role, answers in roles:
+        for answer in answers if 0 in role.gpu_counts else ():
+            for rank, devices in enumerate(answer.devices):
+                numbers = len({len(names) for names in devices.values()} - {0})
+                if role.gpu_counts[: rank + 1][-1] == 0 and numbers > 1:
+                    lists += numbers - 1
+                    if numbers > MOST_NUMBERS or lists > most:
+                        value = f"All, and nodes have {numbers} different numbers of matching GPUs"
+                        expected = f"{MOST_NUMBERS} at most, and {most} lists of matching GPUs in the gang"
+                        return BadValue(where, "allocationMode", value, expected)
+    return None
+
+
+def _every(
+    by_answer: Sequence[Mapping[str, frozenset[str]]], number: int, nodes: Mapping[str, Node]
+) -> Iterator[Subrequest]:
+    """Yield a subrequest for each number of matching GPUs. Its members take all of them, on nodes where all
+    answers name the same devices, and where each of these can be planned."""
+    by_count: dict[int, dict[str, int]] = {}
+    for name in by_answer[0] if by_answer else ():
+        node, named = nodes.get(name), by_answer[0][name]
+        if node is not None and named and all(devices.get(name) == named for devices in by_answer):
+            mask = _mask(node, named)
+            if mask.bit_count() == len(named):
+                by_count.setdefault(len(named), {})[name] = mask
+    none = dict.fromkeys(nodes, 0)
+    if not by_count:
+        yield Subrequest(none, 1, number, every=True)
+    for count in sorted(by_count, reverse=True):
+        yield Subrequest(none | by_count[count], count, number, every=True)
+
+
+def _masks(by_answer: Sequence[Mapping[str, frozenset[str]]], nodes: Mapping[str, Node]) -> dict[str, int]:
+    """Return node → mask of the GPUs that all answers allow."""
     found: dict[str, int] = {}
     for name in dict.fromkeys(name for devices in by_answer for name in devices):
         node = nodes.get(name)

@@ -111,10 +111,11 @@ class _Filling:
                 if name not in left_over:
                     left_over[name] = self._could_be_free(state.node)
                 gpus, free = left_over[name]
-                here = max(0, min(left, gpus // role.gpus, member_room(role.resources, free)))
+                each = gpus if _takes_all(role) else role.gpus
+                here = max(0, min(left, gpus // each if each else 0, member_room(role.resources, free)))
                 if here:
-                    left_over[name] = (gpus - here * role.gpus, free - role.resources.times(here))
-                    taken[name] = taken.get(name, 0) + here * role.gpus
+                    left_over[name] = (gpus - here * each, free - role.resources.times(here))
+                    taken[name] = taken.get(name, 0) + here * each
                     left -= here
                 if not left:
                     break
@@ -133,6 +134,11 @@ class _Filling:
                 unindexed += usage.unindexed_gpus
                 free -= usage.resources
         return gpus.bit_count() - unindexed, free
+
+
+def _takes_all(role: Role) -> bool:
+    """Return whether each member takes all GPUs of a node (allocationMode All). Selectors do not matter."""
+    return bool(role.gpu_counts) and not any(role.gpu_counts)
 
 
 def _needed(request: Request) -> Iterator[tuple[Role, int]]:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
-from muster.domain.node import Usage
+from muster.domain.node import Resources, Usage
+from muster.domain.pod import Pod
 from muster.gangs.capacity.ledger import Ledger, fits
 from muster.gangs.record.gang import Gang
+
+_Size = tuple[Resources, int, int]
+"""Other resources, GPUs, and units of each GPU."""
 
 
 class Retained:
@@ -50,12 +54,22 @@ class Retained:
             (usage.resources, usage.gpus.bit_count() + usage.unindexed_gpus, usage.units)
             for usage in self.places(gang)
         )
-        asked = Counter(
-            (pod.resources, pod.slice.gpus, pod.slice.units) if pod.slice else (pod.resources, pod.gpus, 0)
-            for pod in gang.group.unbound
-        )
-        return asked <= places
+        for pod in sorted(gang.group.unbound, key=lambda pod: len(pod.gpu_counts)):
+            place = next((each for each in _sizes(pod, places) if places[each] > 0), None)
+            if place is None:
+                return False
+            places[place] -= 1
+        return True
 
     def places(self, gang: Gang) -> list[Usage]:
         """Return the usages that are retained for the gang."""
         return [self._ledger.held[uid] for uid in sorted(gang.retained) if uid in self._ledger.held]
+
+
+def _sizes(pod: Pod, places: Iterable[_Size]) -> list[_Size]:
+    """Return the sizes of a place for the pod: several, if its claims leave the number of GPUs open."""
+    if pod.slice is not None:
+        return [(pod.resources, pod.slice.gpus, pod.slice.units)]
+    if not pod.gpu_counts:
+        return [(pod.resources, pod.gpus, 0)]
+    return [(pod.resources, gpus, 0) for _, gpus, _ in places if pod.may_take(gpus)]

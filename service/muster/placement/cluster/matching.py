@@ -8,11 +8,13 @@ a node, none of its GPUs is the gang's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from muster.domain.request import Request, Role
+from muster.domain.decision import MemberPlacement
+from muster.domain.request import Request, Role, Subrequest
 from muster.domain.snapshot import NodeState, Snapshot
+from muster.domain.topology import mask_of
 from muster.placement.cluster.columns import NOTHING, Columns, columns, following
 
 _States = Mapping[str, tuple[NodeState, int, NodeState]]
@@ -57,43 +59,80 @@ def masks_of(snapshot: Snapshot, request: Request) -> dict[str, int]:
 def by_subrequest(snapshot: Snapshot, request: Request) -> Iterator[Request]:
     """Yield the request for each subrequest of its roles, which is taken by all members. The first is best.
 
-    A role with fewer subrequests than others has its last one. At last each node is for the first
-    subrequest with enough free GPUs there for a member.
+    A role with fewer subrequests than others has its last one. If all are for as many GPUs, each node
+    is at last for the first subrequest with enough free GPUs there for a member.
     """
     most = max(len(role.subrequests) for role in request.roles)
     if not most:
         yield request
         return
     seen = list[Request]()
-    for rank in range(most + 1):
-        each = _with(request, [_in_turn(role)[: rank + 1][-1] for role in request.roles])
+    for rank in range(most):
+        each = _with(request, [_taking(role, role.subrequests[: rank + 1][-1:]) for role in request.roles])
         if each not in seen:
             seen.append(each)
             yield each
+    if any(each.gpus != role.gpus or each.every for role in request.roles for each in role.subrequests):
+        return
     mixed = _with(request, [_mixed(snapshot, role) for role in request.roles])
-    if mixed not in seen:
+    if mixed.roles not in [tuple(replace(role, chosen=None) for role in each.roles) for each in seen]:
         yield mixed
 
 
-def _in_turn(role: Role) -> tuple[Mapping[str, int], ...]:
-    return role.matching, *role.subrequests
+def chosen(request: Request, members: Iterable[MemberPlacement]) -> Request:
+    """Return the request with the subrequest that a plan took, for each role whose members all took one."""
+    if not any(role.subrequests for role in request.roles):
+        return request
+    by_role: dict[str, set[tuple[str, int]]] = {}
+    for member in members:
+        by_role.setdefault(member.role, set()).add((member.node, mask_of(member.gpus)))
+    roles = []
+    for role in request.roles:
+        places = by_role.get(role.name, ())
+        taken = [each for each in role.subrequests if all(serves(each, *place) for place in places)]
+        roles.append(_taking(role, taken[:1]) if places else role)
+    return _with(request, roles)
 
 
-def _with(request: Request, matching: Sequence[Mapping[str, int]]) -> Request:
-    pairs = zip(request.roles, matching, strict=True)
-    return replace(request, roles=tuple(replace(role, matching=each, subrequests=()) for role, each in pairs))
+def serves(subrequest: Subrequest, node: str, gpus: int, others: int = -1) -> bool:
+    """Return whether a member may get these GPUs of a node, a bit mask, by the subrequest.
+
+    `others`: what it may have of a node that the subrequest does not name.
+    """
+    return gpus.bit_count() == subrequest.gpus and not gpus & ~subrequest.matching.get(node, others)
 
 
-def _mixed(snapshot: Snapshot, role: Role) -> dict[str, int]:
+def _taking(role: Role, subrequest: Sequence[Subrequest]) -> Role:
+    """Return the role with this subrequest, if there is one."""
+    for each in subrequest:
+        agree = role.match_attributes if each.gpus > 1 else ()
+        return replace(
+            role,
+            gpus=each.gpus,
+            match_attributes=agree,
+            matching=each.matching,
+            subrequests=(),
+            chosen=each,
+        )
+    return role
+
+
+def _with(request: Request, roles: Sequence[Role]) -> Request:
+    return replace(request, roles=tuple(roles))
+
+
+def _mixed(snapshot: Snapshot, role: Role) -> Role:
+    if not role.subrequests:
+        return role
     found = {}
-    for name in dict.fromkeys(name for matching in _in_turn(role) for name in matching):
+    for name in dict.fromkeys(name for each in role.subrequests for name in each.matching):
         state = snapshot.nodes.get(name)
         if state is not None:
             untainted = (1 << state.node.topology.gpu_count) - 1 & ~state.node.tainted
-            masks = [matching.get(name, untainted) for matching in _in_turn(role)]
+            masks = [each.matching.get(name, untainted) for each in role.subrequests]
             free = state.free_gpus | state.tainted
             found[name] = next((mask for mask in masks if (mask & free).bit_count() >= role.gpus), masks[0])
-    return found
+    return replace(role, matching=found, subrequests=())
 
 
 def differing(request: Request) -> set[str]:

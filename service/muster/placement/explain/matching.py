@@ -17,6 +17,8 @@ from muster.placement.limits import Budget, Limits
 
 def with_matching(refused: Unplaceable, snapshot: Snapshot, request: Request, limits: Limits) -> Unplaceable:
     """Return the refusal, with the GPUs that do not count, if the gang might fit with them."""
+    if (everything := _everything(request)) is not None:
+        return replace(refused, causes=(*refused.causes, everything))
     masks = masks_of(snapshot, request)
     if not masks or (request.quorum is None and not _fits_with_all(snapshot, request, limits)):
         return refused
@@ -29,6 +31,19 @@ def with_matching(refused: Unplaceable, snapshot: Snapshot, request: Request, li
     matching, gpus = (sum(of[at] for of in narrowed.values()) for at in range(2))
     cause = GpusNotMatching(len(narrowed), matching, gpus, len(differing(request) & narrowed.keys()))
     return replace(refused, causes=(*refused.causes, cause)) if narrowed else refused
+
+
+def _everything(request: Request) -> GpusNotMatching | None:
+    """Return that members take all matching GPUs of a node, with how many nodes have as many; None if not.
+
+    The last number that was tried is the smallest.
+    """
+    for role in request.roles:
+        if role.chosen is not None and role.chosen.every and role.members:
+            nodes = sum(map(bool, role.matching.values()))
+            gpus = nodes * role.gpus
+            return GpusNotMatching(nodes, gpus, gpus, each=role.gpus) if nodes else None
+    return None
 
 
 def _fits_with_all(snapshot: Snapshot, request: Request, limits: Limits) -> bool:

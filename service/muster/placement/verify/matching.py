@@ -11,12 +11,18 @@ from muster.domain.snapshot import NodeState, Snapshot
 
 def matching(request: Request, placed: Placed) -> list[str]:
     """Return a sentence for each member with GPUs that do not match, by any one of its subrequests."""
-    allowed = {role.name: (role.matching, *role.subrequests) for role in request.roles if role.matching}
+    allowed = {
+        role.name: [(each.gpus, each.matching) for each in role.subrequests] or [(role.gpus, role.matching)]
+        for role in request.roles
+        if role.matching or role.subrequests
+    }
     wrong = []
     for member in placed.members if allowed else ():
+        choices = allowed.get(member.role, [])
+        of_size = [matching for count, matching in choices if count == len(member.gpus)]
         unlike = [
-            [gpu for gpu in member.gpus if not gpus.get(member.node, -1) >> gpu & 1]
-            for gpus in allowed.get(member.role, ({},))
+            [gpu for gpu in member.gpus if not matching.get(member.node, -1) >> gpu & 1]
+            for matching in of_size or [{}]
         ]
         if all(unlike):
             gpus = ", ".join(map(str, unlike[-1]))

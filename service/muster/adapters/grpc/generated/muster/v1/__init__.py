@@ -152,6 +152,12 @@ class FilterResponse(betterproto2.Message):
 
     device_counts: "list[int]" = betterproto2.field(6, betterproto2.TYPE_UINT32, repeated=True)
 
+    subrequests: "list[int]" = betterproto2.field(7, betterproto2.TYPE_UINT32, repeated=True)
+    """
+    subrequests[i] > 0: member i gets its devices by this subrequest of its requests for GPUs (firstAvailable), counted
+    from 1; by the last one of a request with fewer. 0: its claims name one way. Empty if all are 0.
+    """
+
 
 default_message_pool.register_message("muster.v1", "FilterResponse", FilterResponse)
 

@@ -1,0 +1,230 @@
+"""Members whose claims leave the number of their GPUs open: by subrequest, or all that match on a node."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from muster.domain.allocation import ALLOCATION
+from muster.domain.node import Node, Resources, Usage
+from muster.domain.pod import GangClaim, Pod, Wishes
+from muster.domain.snapshot import Snapshot
+from muster.domain.topology import mask_of
+from muster.gangs.messages.calls import InTreeAnswer
+from muster.gangs.messages.inputs import DeviceClaimSeen
+from muster.gangs.pending.matching import MOST_NUMBERS
+from muster.gangs.reporting.places import AskAlternatives
+from muster.gangs.reservations.best_domain import best_domain
+from muster.placement.alternatives import alternatives
+from tests.gangs.test_device_claims import DRIVER, choices_of, devices, matching, may_have, served
+from tests.gangs.world import World, pod
+
+
+def asking(uid: str, *counts: int, **more: Any) -> Pod:
+    """A pod whose subrequests are for these numbers of GPUs; 0 is for all that match on its node."""
+    return pod(uid, gpus=min(count or 1 for count in counts), gpu_counts=counts, device_claims=True, **more)
+
+
+def on_nodes(*by_node: dict[str, tuple[int, ...]]) -> InTreeAnswer:
+    """An answer with a list of matching GPUs by node, for each subrequest."""
+    lists = [
+        {node: frozenset(f"{DRIVER}/gpu-{number}" for number in numbers) for node, numbers in each.items()}
+        for each in by_node
+    ]
+    return InTreeAnswer(devices=tuple(lists))
+
+
+def given(world: World, gang: str = "g") -> tuple[list[tuple[str, ...]], tuple[int, ...]]:
+    """The devices that the shim is told for each member, and their subrequests."""
+    answer = world.coordinator.filter(world.ref(gang))
+    return [tuple(each.rpartition("/")[2] for each in of) for of in answer.devices], answer.subrequests
+
+
+def free_of(world: World, node: str = "n") -> int:
+    return world.coordinator.state.ledger.snapshot().nodes[node].free_gpus
+
+
+@pytest.mark.parametrize(
+    ("big", "taken", "expected", "number"),
+    [
+        ((3,), (), ("gpu-3",), 1),
+        ((3,), (3,), ("gpu-0", "gpu-1"), 2),
+        ((), (), ("gpu-0", "gpu-1"), 2),
+    ],
+)
+def test_a_member_gets_as_many_gpus_as_its_subrequest_asks_for(
+    big: tuple[int, ...], taken: tuple[int, ...], expected: tuple[str, ...], number: int
+) -> None:
+    """One big GPU, else two small ones. From the plan to the Binding each counts with what it has."""
+    world = World(answers_in_tree=True).start(served())
+    world.send(DeviceClaimSeen(world.now, "c", devices(*taken), ()))
+    world.see(asking("p0", 1, 2, of=1))
+    world.report(choices_of(big, (0, 1, 2)))
+    assert given(world) == ([expected], (number,))
+    answer = world.run()
+    mask = mask_of([int(name[-1]) for name in expected])
+    assert json.loads(answer.annotations[0][ALLOCATION])["gpus"] == [int(name[-1]) for name in expected]
+    assert world.pods["p0"].gpus == len(expected)
+    assert free_of(world) == 0b1111 & ~mask & ~mask_of(taken)
+    (view,) = world.coordinator.summary()
+    assert (view.gpus_bound, view.gpus_waiting) == (len(expected), 0)
+
+
+def test_all_members_take_one_subrequest() -> None:
+    """One big GPU is there for two members, so both get two small ones."""
+    world = World(answers_in_tree=True).start(served(gpus=5))
+    world.see(*(asking(f"p{rank}", 1, 2) for rank in range(2)))
+    world.report(choices_of((0,), (1, 2, 3, 4)))
+    members, numbers = given(world)
+    assert sorted(members) == [("gpu-1", "gpu-2"), ("gpu-3", "gpu-4")]
+    assert numbers == (2, 2)
+
+
+def test_members_that_come_later_are_of_the_role_of_those_that_run() -> None:
+    world = World(answers_in_tree=True).start(served())
+    world.see(asking("p0", 1, 2, of=1))
+    world.report(choices_of((), (0, 1)))
+    world.run()
+    world.gone("p0")
+    world.see(asking("p0", 1, 2, of=1))
+    world.report(choices_of((3,), (0, 1)))
+    assert given(world) == ([("gpu-3",)], (1,))
+
+
+def test_members_with_other_counts_disagree() -> None:
+    world = World(answers_in_tree=True).start(served())
+    claim = GangClaim("annotations", "g", 2, wishes=Wishes(role="w", role_scope="rack"))
+    world.see(asking("p0", 1, 2, claim=claim), asking("p1", 1, 3, claim=claim))
+    (view,) = world.coordinator.summary()
+    assert "1 or 2 nvidia.com/gpu" in view.reason
+    assert "1 or 3 nvidia.com/gpu" in view.reason
+
+
+def test_all_that_match_on_a_node_go_to_one_member() -> None:
+    """The most GPUs first. A node where one that matches is taken is none for it."""
+    nodes = [served("n"), served("o"), served("p", 2)]
+    answer = on_nodes({"n": (0, 1, 2), "o": (1, 2, 3), "p": (0, 1)})
+    world = World(answers_in_tree=True).start(*nodes)
+    world.send(DeviceClaimSeen(world.now, "c", devices(0), ()))
+    world.see(asking("p0", 0, of=1))
+    world.report(answer)
+    assert given(world) == ([("gpu-1", "gpu-2", "gpu-3")], (1,))
+    world.run()
+    assert world.pods["p0"].gpus == 3
+    world.see(asking("q0", 0, of=1, gang="h"))
+    world.report(answer)
+    assert given(world, "h") == ([("gpu-0", "gpu-1")], (1,))
+    world.see(*(asking(f"r{rank}", 0, gang="i") for rank in range(2)))
+    world.report(answer)
+    assert "all GPUs that match: 2 GPUs on 1 node" in world.verdict("i").reason
+
+
+def test_a_gang_that_wants_all_waits_for_a_gpu_that_comes_free() -> None:
+    world = World(answers_in_tree=True).start(served())
+    world.send(DeviceClaimSeen(world.now, "c", devices(2), ()))
+    world.see(asking("p0", 0, of=1))
+    world.report(may_have(1, 2, 3))
+    assert not world.planned()
+    world.send(DeviceClaimSeen(world.now, "c"))
+    world.wait(1)
+    assert given(world) == ([("gpu-1", "gpu-2", "gpu-3")], (1,))
+
+
+def test_where_nothing_is_known_of_the_gpus_that_match_none_are_taken() -> None:
+    """A shim that gave no answer in time, and a device that is no GPU of the node."""
+    nodes: dict[str, Node] = {"n": served(), "o": served("o")}
+    assert matching((InTreeAnswer(),), nodes, 0) == [{"n": 0, "o": 0}]
+    assert matching((on_nodes({"n": (0, 1, 9)}),), nodes, 0) == [{"n": 0, "o": 0}]
+    assert matching((on_nodes({"n": (0, 1)}), on_nodes({"n": (1, 0)})), nodes, 0) == [{"n": 0b0011, "o": 0}]
+    assert matching((on_nodes({"n": (0, 1)}), on_nodes({"n": (0,)})), nodes, 0) == [{"n": 0, "o": 0}]
+    some = on_nodes({"n": (0, 1)}, {"n": (0,), "o": (1, 2)})
+    assert matching((some,), nodes, 1, 0) == [{"n": 0b0011}, {"n": 0, "o": 0b0110}, {"n": 0b0001, "o": 0}]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_too_many_numbers_of_matching_gpus_refuse_the_gang(more: int) -> None:
+    numbers = MOST_NUMBERS + more
+    names = [f"n{at}" for at in range(numbers)]
+    world = World(answers_in_tree=True).start(*(served(name, numbers) for name in names))
+    world.see(asking("p0", 0, of=1))
+    world.report(on_nodes({name: tuple(range(at + 1)) for at, name in enumerate(names)}))
+    assert world.planned() is not bool(more)
+    if more:
+        assert "nodes have 9 different numbers of matching GPUs" in world.verdict().reason
+
+
+def test_three_kinds_of_members_that_want_all_have_too_many_lists() -> None:
+    names = [f"n{at}" for at in range(MOST_NUMBERS)]
+    world = World(answers_in_tree=True).start(*(served(name, MOST_NUMBERS) for name in names))
+    world.see(*(asking(f"p{rank}", 0, of=3) for rank in range(3)))
+    lists = [{name: tuple(range(at + 1)) for at, name in enumerate(names)} for _ in range(3)]
+    for kind in (1, 2):
+        lists[kind]["n0"] = (kind,)
+    world.report(*map(on_nodes, lists), of=((0,), (1,), (2,)))
+    assert "16 lists of matching GPUs in the gang" in world.verdict().reason
+
+
+def test_claims_tell_how_many_gpus_a_bound_pod_has_whose_annotations_are_gone() -> None:
+    world = World(answers_in_tree=True).start(served())
+    bound = asking("p0", 0, of=1, node="n")
+    world.send(DeviceClaimSeen(world.now, "c", devices(1, 2), ("p0",)))
+    world.see(replace(bound, running=True))
+    assert free_of(world) == 0b1001
+
+
+def test_nodes_are_reserved_for_what_the_gang_asks_for_least() -> None:
+    """A gang that wants all of a node waits for a whole one, and one with a choice for its smallest."""
+    nodes = [served("n"), served("o")]
+    used = [Usage("f", "n", Resources(pods=0), gpus=1)]
+    for counts, taken in (((0,), {"o": 4}), ((4, 2), {"o": 2}), ((0, 3), {"o": 1})):
+        world = World(auto=False).start(*nodes)
+        world.see(asking("p0", *counts, of=1))
+        request = world.solves[-1].request
+        assert best_domain(request, Snapshot.of(nodes, used)) == taken
+
+
+@pytest.mark.parametrize(("counts", "first"), [((2, 3), True), ((3, 4), False), ((0,), True), ((1, 0), True)])
+def test_a_retained_place_is_for_a_member_that_may_take_as_many_gpus(
+    counts: tuple[int, ...], first: bool
+) -> None:
+    world = World().start(served())
+    held = Usage("p0", "n", pod("p0").resources, gpus=0b0011)
+    world.see(asking("p0", *counts, of=1))
+    state = world.coordinator.state
+    (gang,) = state.gangs.values()
+    state.ledger.hold([held])
+    state.retained.keep(gang, ["p0"])
+    assert state.retained.covers(gang) is first
+
+
+def test_other_places_are_asked_about_for_as_many_gpus_as_members_have() -> None:
+    """The choice was made: another subrequest does not count."""
+    world = World(answers_in_tree=True).start(served(), served("o"))
+    answer = on_nodes({"n": (), "o": ()}, {"n": (0, 1), "o": (2, 3)}, {"n": (0,), "o": (1,)})
+    world.see(asking("p0", 4, 2, 1, of=1))
+    world.report(answer)
+    for _ in range(2):
+        (key,) = world.coordinator.keys()
+        question = world.coordinator.alternatives(key)
+        assert isinstance(question, AskAlternatives)
+        (role,) = question.request.request.roles
+        assert (role.gpus, role.subrequests, role.matching) == (2, (), {"n": 0b0011, "o": 0b1100})
+        (other,) = alternatives(question.snapshot, question.request).tried
+        assert (other.domain, str(other)) == ("node o", "as good at each level")
+        if world.phase() != "running":
+            world.run()
+
+
+def test_a_plan_is_made_again_if_a_member_could_no_longer_have_all_that_match() -> None:
+    world = World(answers_in_tree=True, auto=False).start(served())
+    world.see(asking("p0", 0, of=1))
+    world.report(may_have(0, 1))
+    first = world.solves[0]
+    world.report(may_have(0, 1, 2))
+    world.solve()
+    assert world.solves[0].generation != first.generation
+    world.solve()
+    assert given(world) == ([("gpu-0", "gpu-1", "gpu-2")], (1,))
