@@ -30,6 +30,7 @@ from muster.domain.request import (
     Segment,
     SelectorTerm,
     Slice,
+    Subrequest,
     Term,
     Toleration,
 )
@@ -167,6 +168,7 @@ FEATURES = (
     "role preferences",
     "quorum",
     "matching",
+    "subrequests",
 )
 """What a gang may ask for beyond the plain, and a cluster have. "unknown running": on GPUs of unknown index.
 "slices": GPUs are shared. "anti-affinity", "affinity", "skew": constraints between pods. "room": nodes
@@ -175,7 +177,8 @@ further role fits nowhere. "pairs": each role is in segments of two inside nodes
 lie in one part of a scope.
 "typical": the cluster says what usually comes. "paths": equal names under different parents. "inside": the
 scopes of roles are nodes and what lies inside them. "one node": so is the gang's required scope.
-"quorum": some of several subgroups are enough. "matching": claims match some GPUs of nodes."""
+"quorum": some of several subgroups are enough. "matching": claims match some GPUs of nodes.
+"subrequests": claims have several ways, for different numbers of GPUs."""
 
 
 class World(NamedTuple):
@@ -225,6 +228,9 @@ class World(NamedTuple):
         lines += [str(rule) for rule in (*request.constraints, *request.subgroups, *request.role_preferences)]
         lines += [f"room of {role.name}: {dict(role.room)}" for role in request.roles if role.room]
         lines += [f"matching {role.name}: {dict(role.matching)}" for role in request.roles if role.matching]
+        lines += [
+            f"subrequests {role.name}: {role.subrequests}" for role in request.roles if role.subrequests
+        ]
         lines += [f"scores of {role.name}: {dict(role.scores)}" for role in request.roles if role.scores]
         lines.append(f"terms {[(term.topology, term.strategy) for term in request.terms]}")
         numbers = [(rule.annotation, rule.scope, rule.members) for rule in request.per_scope]
@@ -380,7 +386,29 @@ def _between_pods(draw: st.DrawFn, world: World, features: list[str], scopes: li
         if draw(st.booleans()):
             roles = tuple(replace(role, scores=draw(points)) for role in roles)
         world = World(world.snapshot, replace(world.request, roles=roles))
+    if "subrequests" in features:
+        world = World(world.snapshot, draw(_with_subrequests(world)))
     return draw(_matching(world)) if "matching" in features else world
+
+
+@st.composite
+def _with_subrequests(draw: st.DrawFn, world: World) -> Request:
+    """Roles with GPUs have up to three subrequests, for different numbers of them. Each matches the same GPUs
+    for all roles."""
+    shared = [
+        {
+            name: draw(st.integers(0, (1 << state.node.topology.gpu_count) - 1))
+            for name, state in world.snapshot.nodes.items()
+            if draw(st.integers(0, 2)) == 0
+        }
+        for _ in range(3)
+    ]
+    roles = []
+    for role in world.request.roles:
+        counts = draw(st.lists(st.integers(1, 4), max_size=3, unique=True)) if role.gpus else []
+        found = tuple(Subrequest(shared[rank], count, rank + 1) for rank, count in enumerate(counts))
+        roles.append(replace(role, gpus=min(counts, default=role.gpus), subrequests=found))
+    return replace(world.request, roles=tuple(roles))
 
 
 @st.composite
