@@ -125,9 +125,13 @@ def request(name: str, device_class: str, count: int = 1, expression: str = "", 
     }
 
 
-def first_available(name: str, device_class: str, *expressions: str, count: int = 1) -> Object:
-    """A request with a subrequest for each expression, the first one preferred."""
-    some = [request(f"s{at}", device_class, count, each) for at, each in enumerate(expressions)]
+def first_available(
+    name: str, device_class: str, *expressions: str, count: int = 1, counts: Sequence[int] = ()
+) -> Object:
+    """A request with a subrequest for each expression, the first one preferred: for `count` devices each, or
+    for those of `counts`."""
+    pairs = zip(expressions, counts or [count] * len(expressions), strict=True)
+    some = [request(f"s{at}", device_class, number, each) for at, (each, number) in enumerate(pairs)]
     return {"name": name, "firstAvailable": [{"name": each["name"], **each["exactly"]} for each in some]}
 
 

@@ -93,6 +93,54 @@ def test_the_first_subrequest_that_fits_the_gang_is_planned(scene: Scene) -> Non
     dra.judge(scene)
 
 
+def test_subrequests_for_different_numbers_of_gpus(scene: Scene) -> None:
+    """One big GPU, else any two. Two members have not enough big ones, so one gets a big and a small one.
+
+    The allocator alone would give it the big one, by its first subrequest."""
+    mixed = dra.node(scene, "mixed", gpus=4, big=(1,))
+    dra.template(scene, "some", dra.first_available("r", scene.name, BIG, "", counts=(1, 2)))
+    alone = scene.create(*dra.claiming("g", 1, "some"))
+    scene.runs(alone)
+    assert dra.planned(scene)[alone[0]] == [f"{dra.DRIVER}/{mixed}/gpu-1"]
+    assert dra.judge(scene) == 1
+    scene.delete(*alone)
+    names = scene.create(*dra.claiming("h", 2, "some"))
+    scene.runs(names)
+    assert [len(dra.planned(scene)[name]) for name in names] == [2, 2]
+    assert dra.judge(scene) == 2
+    claims = scene.client.get(dra.claims(scene))["items"]
+    given = [each for claim in claims for each in claim["status"]["allocation"]["devices"]["results"]]
+    assert {each["request"] for each in given} == {"r/s1"}
+    (more,) = scene.create(*dra.claiming("more", 1, "some"))
+    scene.says(more, "2 nvidia.com/gpu")
+    scene.delete(*names)
+    scene.runs([more])
+    dra.judge(scene)
+
+
+def test_all_gpus_of_a_node_that_match(scene: Scene) -> None:
+    """The most first. A node with a tainted one is none, and neither is one where a pod has one of them."""
+    dra.node(scene, "worn", gpus=6, worn=(3,))
+    taken = dra.node(scene, "taken", gpus=5)
+    large, small = dra.node(scene, "large", gpus=4), dra.node(scene, "small", gpus=2)
+    dra.template(scene, "all", dra.request("r", scene.name, allocationMode="All", count=0))
+    dra.template(scene, "one", dra.request("r", scene.name))
+    pods = dra.claiming("one", 1, "one")
+    pods[0]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": taken}
+    scene.runs(scene.create(*pods))
+    for gang, home, gpus in (("g", large, 4), ("h", small, 2)):
+        names = scene.create(*dra.claiming(gang, 1, "all"))
+        scene.runs(names)
+        assert nodes_of(scene, names) == {home: 1}
+        assert len(dra.planned(scene)[names[0]]) == gpus
+    assert dra.judge(scene) == 3
+    (more,) = scene.create(*dra.claiming("more", 1, "all"))
+    scene.says(more, "takes all GPUs that match")
+    scene.delete("g-0")
+    scene.runs([more])
+    assert dra.judge(scene) == 3
+
+
 def test_members_that_tolerate_a_taint_get_gpus_that_have_it(scene: Scene) -> None:
     dra.node(scene, "a", gpus=4, worn=(0, 3))
     tolerations = [{"key": "worn", "operator": "Exists"}]
@@ -203,7 +251,8 @@ def test_members_share_gpus_of_a_claim_that_has_them(scene: Scene) -> None:
 
 def test_what_is_not_planned_names_claim_request_and_field(scene: Scene) -> None:
     dra.node(scene, "a")
-    dra.template(scene, "all", dra.request("r", scene.name, allocationMode="All", count=0))
+    requests = (dra.request("r", scene.name, allocationMode="All", count=0), dra.request("s", scene.name))
+    dra.template(scene, "all", *requests)
     (name,) = scene.create(*dra.claiming("g", 1, "all"))
     scene.says(name, "resourceClaims all, request r, allocationMode")
 
