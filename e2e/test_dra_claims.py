@@ -141,6 +141,51 @@ def test_all_gpus_of_a_node_that_match(scene: Scene) -> None:
     assert dra.judge(scene) == 3
 
 
+def test_members_share_gpus_by_memory(scene: Scene) -> None:
+    """Four of 30Gi on two GPUs of 80Gi, and no fifth. A whole GPU is one without shares."""
+    home = dra.node(scene, "a", gpus=2, **dra.shared("80Gi"))
+    for name, memory in (("thirty", "30Gi"), ("twenty", "20Gi"), ("huge", "99999999999Ti")):
+        dra.template(scene, name, dra.request("r", scene.name, 1, capacity={"requests": {"memory": memory}}))
+    names = scene.create(*dra.claiming("g", 4, "thirty"))
+    scene.runs(names)
+    gpus = [f"{dra.DRIVER}/{home}/gpu-{number}" for number in range(2)]
+    assert dra.shares(scene) == {gpu: Counter({"30Gi": 2}) for gpu in gpus}
+    (fifth, huge) = scene.create(*dra.claiming("h", 1, "thirty"), *dra.claiming("i", 1, "huge"))
+    scene.says(fifth, "30 GiB")
+    scene.says(huge, "capacity.requests[memory]")
+    fits = scene.create(*dra.claiming("j", 2, "twenty"))
+    scene.runs(fits)
+    assert dra.judge(scene, shared=True) == 6
+    (whole,) = scene.create(*dra.gang("w", 1))
+    scene.says(whole, "nvidia.com/gpu")
+    scene.delete(huge, *fits, *names)
+    scene.runs([fifth, whole])
+    assert dra.judge(scene, shared=True) == 2
+    found = dra.shares(scene)
+    assert sorted(str(dict(found[gpu])) for gpu in gpus) == ["{'30Gi': 1}", "{'80Gi': 1}"]
+
+
+def test_gangs_with_shares_and_with_whole_gpus_in_random_order(scene: Scene) -> None:
+    """What claims take of a GPU is no more than it has, and a whole GPU has no other claim."""
+    shuffled = random.Random(5075)
+    for name in ("a", "b"):
+        dra.node(scene, name, gpus=4, **dra.shared("80Gi"))
+    for size in (10, 35, 50):
+        memory = {"requests": {"memory": f"{size}Gi"}}
+        dra.template(scene, f"m{size}", dra.request("r", scene.name, 1 + (size == 10), capacity=memory))
+    for turn in range(3):
+        pods = [pod for size in (10, 35, 50) for pod in dra.claiming(f"s{size}-{turn}", 3, f"m{size}")]
+        pods += dra.gang(f"w{turn}", 2)
+        shuffled.shuffle(pods)
+        names = scene.create(*pods)
+        scene.runs(names)
+        assert dra.judge(scene, shared=True) == 11
+        for taken in dra.shares(scene).values():
+            assert sum(int(memory.removesuffix("Gi")) * number for memory, number in taken.items()) <= 80
+        scene.delete(*names)
+    dra.judge(scene, shared=True)
+
+
 def test_members_that_tolerate_a_taint_get_gpus_that_have_it(scene: Scene) -> None:
     dra.node(scene, "a", gpus=4, worn=(0, 3))
     tolerations = [{"key": "worn", "operator": "Exists"}]

@@ -23,6 +23,7 @@ from muster.dialects.settings import DEFAULTS
 from muster.gangs.messages.inputs import DeviceClaimSeen, Input, NodeSeen, PodSeen
 from tests.dialects.objects import node_object, pod_object
 from tests.dialects.test_dra import device_class, gpu, piece
+from tests.dialects.test_shares import shared
 
 GANG = {"gpu-topology": "g", "gpu-topology-replica": "1"}
 
@@ -123,6 +124,32 @@ async def test_a_claim_is_told_once_for_each_change_of_what_it_holds(heard: Hear
         (1, ()),
         (0, ()),
     ]
+
+
+async def test_a_claim_is_told_again_when_it_takes_more_of_its_device(heard: Heard) -> None:
+    intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again)
+    share = RESULT | {"shareID": "s", "consumedCapacity": {"memory": "2Ki"}}
+    more = share | {"consumedCapacity": {"memory": "3Ki"}}
+    seen: list[list[dict[str, Any]]] = [[share], [more], [share, RESULT], [RESULT]]
+    for results in seen:
+        await intake.on_claim(claim(results))
+    told = [event for event in heard.events if isinstance(event, DeviceClaimSeen)]
+    assert [event.shares for event in told] == [(2048,), (3072,), (2048, 0), ()]
+
+
+async def test_pods_are_read_again_when_devices_round_up_as_none_did_before(heard: Heard) -> None:
+    intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again)
+    policy = {"default": "80Gi", "validValues": ["5Gi", "80Gi"]}
+    for slice_, seen in (
+        (piece([shared(0)]), [None]),
+        (piece([shared(0), shared(1)], "t"), [None]),
+        (piece([gpu(2)], "u"), [None]),
+        (piece([shared(3, policy=policy)], "v"), [None, None]),
+    ):
+        await intake.on_slice(Seen(slice_))
+        assert heard.claims == seen
+    await intake.on_slice(Gone("v"))
+    assert heard.claims == [None] * 3
 
 
 def asking(

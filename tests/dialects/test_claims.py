@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from muster.dialects import pods
 from muster.dialects.claims import MAX_CLAIMS, Claims, claims_of
 from muster.dialects.dra_objects import ClaimSpec
+from muster.dialects.shares import Rounding
 from muster.domain.allocation import ALLOCATION
 from muster.domain.pod import Pod
 from tests.dialects.objects import pod_object
@@ -89,8 +91,10 @@ CASES = {
     "a mode that is not known": Case(
         ([request(allocationMode="Some")],), 1, ('request r, allocationMode is "Some"',)
     ),
-    "capacity": Case(
-        ([request(capacity={"requests": {"memory": "1Gi"}})],), 1, ("resourceClaims c0, request r, capacity",)
+    "subrequests with capacity": Case(
+        ([first_available("gpu", capacity={"requests": {"memory": "1Gi"}})],),
+        1,
+        ("resourceClaims c0, request r, capacity",),
     ),
     "subrequests": Case(([first_available("gpu", "big-gpu", count=2)],), 2),
     "subrequests, GPUs and others": Case(
@@ -192,8 +196,8 @@ CASES = {
 }
 
 
-def known(case: Case) -> Claims:
-    claims = Claims(lambda name: CLASSES.get(name, ""))
+def known(case: Case, roundings: Callable[[], Collection[tuple[str, Rounding]]] = tuple) -> Claims:
+    claims = Claims(lambda name: CLASSES.get(name, ""), roundings)
     for number, requests in enumerate(case.claims):
         spec = {"devices": {"requests": requests, "constraints": case.constraints}}
         assert claims.see(f"ns/made-{number}", msgspec.convert(spec, ClaimSpec))

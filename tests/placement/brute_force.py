@@ -108,6 +108,7 @@ ASKED = {
     "some of several subgroups, on one node, at most so many": ("quorum", "one node", "max per"),
     "some of several subgroups, slices, policies": ("quorum", "slices", "terms"),
     "some GPUs match": ("matching",),
+    "some GPUs match, slices": ("matching", "slices"),
     "some GPUs match, typical requests, policies": ("matching", "typical", "terms"),
     "some GPUs match, in segments, beside members that run": ("matching", "segments", "running"),
     "some GPUs match, roles inside nodes, few must fit": ("matching", "inside", "least"),

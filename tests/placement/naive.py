@@ -308,7 +308,10 @@ def admits(state: NodeState, role: Role) -> bool:
     return (
         (not (state.node.unschedulable or state.node.taints) or bool(role.rules.tolerations))
         and (not role.gpus or role.gpu_resource in state.node.gpu_resources)
-        and (not role.slice or bool(state.node.gpu_memory))
+        and (
+            not role.slice
+            or (bool(state.node.gpu_memory) and role.slice.resource in state.node.memory_resources)
+        )
         and all(state.node.labels.get(term.key) in term.values for term in role.rules.required)
     )
 

@@ -79,8 +79,8 @@ def _less(path: tuple[str, ...], other: tuple[str, ...]) -> bool:
 
 def matched(snapshot: Snapshot, request: Request) -> Snapshot:
     """The cluster without the GPUs that the gang may not have, and without those of nodes where its roles may
-    have different ones. Tainted GPUs are there if all roles name them."""
-    asking = [role for role in request.roles if role.gpus and role.members]
+    have different ones. Tainted GPUs are there if all roles name them, but nothing of their memory."""
+    asking = [role for role in request.roles if (role.gpus or role.slice) and role.members]
     if all(role.matching == {} for role in asking):
         return snapshot
     nodes = {}
@@ -100,5 +100,6 @@ def matched(snapshot: Snapshot, request: Request) -> Snapshot:
         ]
         kept = sets[0] if sets.count(sets[0]) == len(sets) else frozenset()
         free = sum(1 << gpu for gpu in kept if (state.free_gpus | state.tainted) >> gpu & 1)
-        nodes[name] = replace(state, free_gpus=free)
+        memory = tuple(units if gpu in kept else 0 for gpu, units in enumerate(state.memory))
+        nodes[name] = replace(state, free_gpus=free, memory=memory)
     return replace(snapshot, nodes=nodes)

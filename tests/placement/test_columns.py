@@ -126,7 +126,8 @@ def says(view: Columns, snapshot: Snapshot) -> None:
             node.allocatable.cpu_milli,
         )
         assert (view.shapes[view.shape[row]], view.promised[row]) == (place.shape, place.promised)
-        profile = (node.gpu_resources, node.ready, node.unschedulable, node.taints, bool(node.gpu_memory))
+        shares = (bool(node.gpu_memory), node.memory_resources)
+        profile = (node.gpu_resources, node.ready, node.unschedulable, node.taints, *shares)
         assert tuple(view.gpu_memory[: len(node.gpu_memory), row]) == state.free_memory
         assert not view.gpu_memory[len(node.gpu_memory) :, row].any()
         assert view.profiles[view.profile[row]] == profile

@@ -313,3 +313,20 @@ def test_the_oracle_knows_slices() -> None:
     value, best = found
     assert [member.gpus for member in best.members] == [(0,), (0,)]
     assert (value.opened, value.shared, value.damage) == (0, 1, -(1000 * 8 // 48))
+
+
+def test_slices_go_to_nodes_that_serve_them_by_their_name() -> None:
+    drawn, asked = cluster(": a[2, share, mem 16 16] b[2, share, mem 16 16]"), gang("2 x 8 GiB")
+    served = replace(drawn.nodes["b"].node, memory_resources=frozenset({"memory of g"}))
+    snapshot = replace(drawn, nodes={**drawn.nodes, "b": replace(drawn.nodes["b"], node=served)})
+    (role,) = asked.roles
+    assert role.slice is not None
+    by_claim = replace(role, slice=replace(role.slice, resource="memory of g"))
+    for request, home, other in ((asked, "a", "b"), (replace(asked, roles=(by_claim,)), "b", "a")):
+        placed = place(snapshot, request, Limits())
+        assert isinstance(placed, Placed)
+        assert {member.node for member in placed.members} == {home}
+        assert not verify(snapshot, request, placed)
+        moved = tuple(replace(member, node=other) for member in placed.members)
+        (wrong, *_) = verify(snapshot, request, replace(placed, members=moved))
+        assert wrong.startswith(f"node {other} does not admit role w: it does not offer")

@@ -302,7 +302,9 @@ def _matching(draw: st.DrawFn, world: World) -> World:
         tainted = tainted if draw(st.booleans()) else 0
         node = replace(state.node, unhealthy=tainted, tainted=tainted)
         free = state.free_gpus & ~tainted
-        states[name] = replace(state, node=node, free_gpus=free, tainted=state.free_gpus & tainted)
+        memory = tuple(0 if tainted >> gpu & 1 else units for gpu, units in enumerate(state.memory))
+        taken = replace(state, node=node, free_gpus=free, memory=memory)
+        states[name] = replace(taken, tainted=state.free_gpus & tainted)
     world = World(replace(world.snapshot, nodes=states), world.request)
     shared = {
         name: draw(st.integers(0, (1 << state.node.topology.gpu_count) - 1))

@@ -10,12 +10,15 @@ Claims are read, and not their templates: a template may change after the claim 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from muster.dialects.dra_objects import ClaimSpec, ExactRequest, Request, SubRequest
+from muster.dialects import shares
+from muster.dialects.dra_objects import CapacityAsked, ClaimSpec, ExactRequest, Request, SubRequest
 from muster.dialects.objects import PodObject
+from muster.dialects.shares import Rounding
 from muster.domain.causes.ill_formed import BadValue
+from muster.domain.request import Slice
 from muster.domain.topology import mask_of
 
 MAX_CLAIMS = 32
@@ -51,6 +54,8 @@ class DeviceRequest:
     classes: tuple[str, ...]
     counts: tuple[int, ...] = (1,)
     unplanned: tuple[str, str] | None = None
+    capacity: CapacityAsked | None = None
+    """What it asks of each device, if it has no subrequests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,8 @@ class ClaimAsked:
 @dataclass(frozen=True, slots=True)
 class DevicesAsked:
     """What a pod asks for by its claims. Not `complete`: one of them is not made yet. Its GPUs must agree on
-    `match_attributes`. `gpu_counts` are as those of `Pod`, and `gpus` are the fewest of them."""
+    `match_attributes`. `gpu_counts` are as those of `Pod`, and `gpus` are the fewest of them. If it asks for
+    a `slice` of shared GPUs, it asks for no whole ones."""
 
     complete: bool = True
     gpus: int = 0
@@ -74,6 +80,7 @@ class DevicesAsked:
     match_attributes: tuple[str, ...] = ()
     unallocated: tuple[str, ...] = ()
     """Names of claims that other pods may name too, and that are not allocated."""
+    slice: Slice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +95,15 @@ class NamedClaim:
 
 class Claims:
     """What the claims of a cluster ask for. `resource_of` returns the GPU resource of a DeviceClass, or ""
-    for none."""
+    for none. `roundings` returns how the cluster's devices round up capacity, by its name."""
 
-    def __init__(self, resource_of: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        resource_of: Callable[[str], str],
+        roundings: Callable[[], Collection[tuple[str, Rounding]]] = tuple,
+    ) -> None:
         self._resource_of = resource_of
+        self._roundings = roundings
         self._asked: dict[str, ClaimAsked] = {}
         self._unallocated: dict[str, bool] = {}
         """Of claims that belong to no single pod, by namespace and name."""
@@ -125,6 +137,7 @@ class Claims:
         served = {key for key in shared if self._unallocated.get(key) is False}
         named = [claim for claim in named if not claim.shared or claim.key not in served]
         requests: dict[str, list[tuple[int, ...]]] = {}
+        found = list[shares.Asked]()
         causes = list[BadValue]()
         asked = tuple(self._gpu_requests(named))
         for claim, request, resource in asked:
@@ -140,6 +153,9 @@ class Claims:
             elif 0 in request.counts and len(asked) > 1:
                 causes.append(BadValue(where, f"{field}, {_MODE}", ALL, _ALONE))
             requests.setdefault(resource, []).append(request.counts)
+            found.append(shares.Asked(field, resource, request.counts[0], request.capacity))
+        part, wrong = shares.of_pod(where, found, self._roundings())
+        causes += wrong
         if len(requests) > 1:
             names = ", ".join(requests)
             causes.append(BadValue(where, "resourceClaims", names, "GPUs of one resource in a pod"))
@@ -149,10 +165,10 @@ class Claims:
             BadValue(where, f"resourceClaims {claim.name}, {other.field}", other.attribute, _NOT_OF_ALL)
             for claim, other in others.items()
         ]
-        counts = _summed(requests.get(resource, []))
+        counts = _summed(requests.get(resource, [])) if part is None else ()
         fewest = min((count or 1 for count in counts), default=0)
         differ = counts if len(set(counts)) > 1 or 0 in counts else ()
-        return DevicesAsked(True, fewest, differ, resource, tuple(causes), agreed, unallocated)
+        return DevicesAsked(True, fewest, differ, resource, tuple(causes), agreed, unallocated, part)
 
     def _gpu_requests(self, named: list[NamedClaim]) -> Iterator[tuple[NamedClaim, DeviceRequest, str]]:
         for claim in named:
@@ -208,13 +224,14 @@ def _requests(spec: ClaimSpec) -> Iterator[DeviceRequest]:
         some = [exact] if exact is not None else each.first_available or ()
         counts = tuple(0 if one.allocation_mode == ALL else one.count for one in some)
         unplanned = next(filter(None, map(_unplanned, some)), None)
-        yield DeviceRequest(each.name, tuple(one.device_class_name for one in some), counts, unplanned)
+        classes = tuple(one.device_class_name for one in some)
+        yield DeviceRequest(each.name, classes, counts, unplanned, exact.capacity if exact else None)
 
 
 def _unplanned(exact: ExactRequest | SubRequest) -> tuple[str, str] | None:
     if exact.allocation_mode not in ("ExactCount", ALL):
         return _MODE, exact.allocation_mode
-    return ("capacity", "set") if exact.capacity is not None else None
+    return ("capacity", "set") if isinstance(exact, SubRequest) and exact.capacity is not None else None
 
 
 def _constraints(spec: ClaimSpec) -> Iterator[Constraint]:

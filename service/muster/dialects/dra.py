@@ -7,14 +7,15 @@ the GPU resources of the settings. The newest class of a resource counts, as for
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
 
-from muster.dialects import selectors
+from muster.dialects import selectors, shares
 from muster.dialects.dra_objects import (
     Attribute,
     DeviceClassObject,
@@ -28,6 +29,7 @@ from muster.dialects.dra_objects import (
 from muster.dialects.dra_offer import KINDS_OF_NODES, Column, Offer, Offered
 from muster.dialects.selectors import Term, UnreadableSelectorError, Value
 from muster.dialects.settings import Settings
+from muster.dialects.shares import Rounding
 from muster.domain.node import Device, PoolKey
 
 _PCI = ("resource.kubernetes.io/pciBusID", "pciBusID", "pciAddr")
@@ -62,6 +64,8 @@ class _Slice:
     count: int
     node: str
     devices: bytes
+    roundings: frozenset[tuple[str, Rounding]]
+    """Of the memory that claims share of its devices, by the capacity's name."""
 
 
 class Slices:
@@ -76,6 +80,8 @@ class Slices:
         self._classes: dict[str, _Class] = {}
         self._rules: dict[str, TaintedDevices] = {}
         """What DeviceTaintRules keep pods away from."""
+        self._roundings = Counter[tuple[str, Rounding]]()
+        """Of all slices, with the number of these."""
         self._offers: dict[str, Offer] = {}
         """By node, since the last change: a kubelet writes its node's status all the time."""
 
@@ -87,10 +93,12 @@ class Slices:
         touched = self._nodes_of(before)
         if before is not None:
             del self._slices[name]
+            self._roundings -= Counter(before.roundings)
             _remove(self._pools, before.key, name)
             _remove(self._on, before.node, name)
         if after is not None:
             self._slices[name] = after
+            self._roundings.update(after.roundings)
             self._pools.setdefault(after.key, {})[name] = after
             self._on.setdefault(after.node, {})[name] = after.key
         touched |= self._nodes_of(after)
@@ -137,6 +145,11 @@ class Slices:
         return found.resource if found is not None else ""
 
     @property
+    def roundings(self) -> Collection[tuple[str, Rounding]]:
+        """Return how memory that claims share is rounded up on some device, by the capacity's name."""
+        return self._roundings.keys()
+
+    @property
     def drivers(self) -> frozenset[str]:
         """Return the drivers that publish devices of nodes."""
         return frozenset(driver for driver, _ in self._pools)
@@ -162,7 +175,7 @@ class Slices:
             if (by := self._class_for(resource)) is None:
                 continue
             problems += [by.problem] if by.problem else []
-            chosen, left_out = _matching(by, devices)
+            chosen, left_out = _alike(*_matching(by, devices))
             problems += [f"{left_out[0]}{_more(left_out)}: it is not planned yet"] if left_out else []
             if chosen:
                 offers[resource] = tuple(chosen)
@@ -222,6 +235,19 @@ def _matching(by: _Class, devices: list[tuple[PoolKey, SliceDevice]]) -> tuple[l
     return chosen, left_out
 
 
+def _alike(chosen: list[Offered], left_out: list[str]) -> tuple[list[Offered], list[str]]:
+    """Leave out devices that claims share, unless claims share all in the same way. Otherwise a request would
+    get a whole GPU on some of them."""
+    ways = {each.shared and (each.shared.name, each.shared.whole) for each in chosen}
+    if len(ways) < 2:
+        return chosen, left_out
+    for each in chosen:
+        if each.shared is not None:
+            said = f"device {each.device.name} of {each.device.driver} may be allocated several times"
+            left_out.append(f"{said}, and other GPUs of the node may not, or by other rules")
+    return [each for each in chosen if each.shared is None], left_out
+
+
 def _agreed(chosen: tuple[Offered, ...], devices: list[tuple[PoolKey, SliceDevice]]) -> tuple[Column, ...]:
     """Return the attributes on which some of the chosen devices agree. The allocator compares values of one
     type. It knows an attribute without a domain by that of its driver."""
@@ -272,10 +298,15 @@ def _slice(spec: SliceSpec) -> _Slice | None:
     if not spec.node_name:
         return None
     pool = spec.pool
-    devices = _encoder.encode(spec.devices or [])
-    return _Slice(
-        (spec.driver, pool.name), pool.generation, pool.resource_slice_count, spec.node_name, devices
-    )
+    key, count = (spec.driver, pool.name), pool.resource_slice_count
+    roundings = frozenset(filter(None, map(shares.rounding_of, spec.devices or ())))
+    devices = _encoder.encode([*map(_kept, spec.devices or ())])
+    return _Slice(key, pool.generation, count, spec.node_name, devices, roundings)
+
+
+def _kept(device: SliceDevice) -> SliceDevice:
+    """Return the device without its capacities, if claims share none of them."""
+    return device if device.allow_multiple_allocations else msgspec.structs.replace(device, capacity=None)
 
 
 def _class(obj: DeviceClassObject) -> _Class:
@@ -300,6 +331,7 @@ def _offered(driver: str, pool: str, device: SliceDevice) -> Offered:
         index if type(index) is int else -1,
         _text(said.get((driver, "uuid"))),
         next((address.lower() for address in addresses if address), ""),
+        shares.of_device(device) if device.allow_multiple_allocations else None,
     )
 
 
@@ -336,8 +368,8 @@ def _qualified(driver: str, name: str) -> tuple[str, str]:
 def _unsupported(device: SliceDevice) -> str:
     if device.consumes_counters:
         return "is a part of a larger device"
-    if device.allow_multiple_allocations:
-        return "may be allocated several times"
+    if device.allow_multiple_allocations and shares.of_device(device) is None:
+        return "may be allocated several times, and has other capacities than memory"
     return "has binding conditions" if device.binding_conditions else ""
 
 

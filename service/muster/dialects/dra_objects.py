@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from muster.dialects.objects import Metadata
+from muster.dialects.quantities import Quantity
 
 
 class _Object(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
@@ -31,11 +32,35 @@ class DeviceTaint(_Object, frozen=True):
     effect: str = ""
 
 
+class ValidRange(_Object, frozen=True):
+    """The amounts of a capacity that a claim may take."""
+
+    min: Quantity | None = None
+    max: Quantity | None = None
+    step: Quantity | None = None
+
+
+class RequestPolicy(_Object, frozen=True):
+    """What claims take of a capacity, by what they ask for."""
+
+    default: Quantity | None = None
+    valid_values: list[Quantity] | None = None
+    valid_range: ValidRange | None = None
+
+
+class DeviceCapacity(_Object, frozen=True):
+    """How much of something a device has."""
+
+    value: Quantity = 0
+    request_policy: RequestPolicy | None = None
+
+
 class SliceDevice(_Object, frozen=True):
     """A device of a ResourceSlice."""
 
     name: str = ""
     attributes: dict[str, Attribute] | None = None
+    capacity: dict[str, DeviceCapacity] | None = None
     consumes_counters: list[Use] | None = None
     taints: list[DeviceTaint] | None = None
     binding_conditions: list[str] | None = None
@@ -121,6 +146,8 @@ class AllocatedDevice(_Object, frozen=True):
     pool: str = ""
     device: str = ""
     admin_access: bool | None = None
+    share_id: str | None = msgspec.field(name="shareID", default=None)
+    consumed_capacity: dict[str, Quantity] | None = None
 
 
 class AllocatedDevices(_Object, frozen=True):
@@ -149,23 +176,29 @@ class ResourceClaimStatus(_Object, frozen=True):
     reserved_for: list[Consumer] | None = None
 
 
+class CapacityAsked(_Object, frozen=True):
+    """How much of its capacities a device must have. Of one that claims share, each takes that much."""
+
+    requests: dict[str, Quantity] | None = None
+
+
 class SubRequest(_Object, frozen=True):
-    """A subrequest of a request. Of `capacity` only its presence counts."""
+    """A subrequest of a request."""
 
     device_class_name: str = ""
     allocation_mode: str = "ExactCount"
     count: int = 1
-    capacity: Use | None = None
+    capacity: CapacityAsked | None = None
 
 
 class ExactRequest(_Object, frozen=True):
-    """A request for devices of one class. Of `capacity` only its presence counts."""
+    """A request for devices of one class."""
 
     device_class_name: str = ""
     allocation_mode: str = "ExactCount"
     count: int = 1
     admin_access: bool | None = None
-    capacity: Use | None = None
+    capacity: CapacityAsked | None = None
 
 
 class Request(_Object, frozen=True):

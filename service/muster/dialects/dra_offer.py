@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from muster.dialects.shares import SharedMemory
 from muster.domain.allocation import MAX_BYTES, MAX_GPUS
 from muster.domain.node import Device
 from muster.domain.topology import mask_of
@@ -22,13 +23,15 @@ publish something else all the time."""
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A device that can be planned as a GPU, with what tells its number. `index` is -1 if it is not said."""
+    """A device that can be planned as a GPU, with what tells its number. `index` is -1 if it is not said.
+    `shared` is what several claims may share of it."""
 
     device: Device
     tainted: bool
     index: int
     uuid: str
     address: str
+    shared: SharedMemory | None = None
 
 
 Column = tuple[str, tuple[int, ...]]
@@ -44,6 +47,25 @@ class Offer:
     devices: tuple[Offered, ...] = ()
     problems: tuple[str, ...] = ()
     agreed: tuple[Column, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Return whether a request without capacity takes whole devices."""
+        return all(each.shared is None or each.shared.whole for each in self.devices)
+
+    @property
+    def memory_name(self) -> str:
+        """Return the name of the capacity that claims share; "" if they share none."""
+        shared = self.devices[0].shared if self.devices else None
+        return shared.name if shared is not None else ""
+
+    def memory(self, devices: tuple[Device | None, ...]) -> tuple[int, ...]:
+        """Return the GiB that claims may share of each GPU, () if they share none.
+
+        `devices` are as `numbered` says.
+        """
+        units = {each.device: each.shared.units for each in self.devices if each.shared is not None}
+        return tuple(units.get(each, 0) if each else 0 for each in devices) if units else ()
 
 
 def numbered(offer: Offer, uuids: str | None, key: str) -> tuple[tuple[Device | None, ...], int, list[str]]:

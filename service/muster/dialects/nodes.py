@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from muster.dialects import ack, dra_offer, gpushare, islands, matrices, nri, quantities
+from muster.dialects import ack, dra_offer, gpushare, islands, matrices, nri, quantities, shares
 from muster.dialects.configmaps import NodeFact, NodeTopology
 from muster.dialects.dra_offer import Offer
 from muster.dialects.objects import NodeObject
@@ -46,6 +46,8 @@ def read(
     served = reader.said(ack.served(offered, reader.labels, settings))
     shared = installed if settings.gpu_memory in served else 0
     by_gpu = reader.said(gpushare.memory_by_gpu(shared, gpu_count, reader.annotations, settings))
+    if devices and offer.memory_name:
+        by_gpu, served = offer.memory(devices), reader.whole_ones(offer, served)
     broken = reader.unhealthy(gpu_count)
     unhealthy = broken | tainted
     cdi = reader.said(nri.devices(reader.labels, reader.annotations, gpu_count, served, settings))
@@ -66,6 +68,7 @@ def read(
         # Without the condition (a node just made) the taints decide, as they do for kube-scheduler.
         ready=all(cond.status == "True" for cond in obj.status.conditions or () if cond.type == "Ready"),
         gpu_memory=by_gpu,
+        memory_resources=_memory_resources(offer) if devices else frozenset({settings.gpu_memory}),
         spread=reader.said(gpushare.spreads(reader.labels, settings)),
         unhealthy=unhealthy,
         tainted=tainted & ~broken & mask_of([gpu for gpu, each in enumerate(devices) if each is not None]),
@@ -76,6 +79,12 @@ def read(
         hands_out=HandsOut.NRI if cdi else reader.hands_out(served, bool(devices), agent),
         problems=tuple(reader.problems),
     )
+
+
+def _memory_resources(offer: Offer) -> frozenset[str]:
+    """Return the names by which claims ask for memory of the GPUs of these devices."""
+    name = offer.memory_name
+    return frozenset(shares.resource(name, each) for each in offer.resources) if name else frozenset()
 
 
 def kept(obj: NodeObject, settings: Settings = DEFAULTS) -> NodeObject:
@@ -144,6 +153,14 @@ class _Reader:
         devices, tainted, problems = dra_offer.numbered(offer, self.annotations.get(key), key)
         self.problems.extend(problems)
         return devices, tainted
+
+    def whole_ones(self, offer: Offer, served: frozenset[str]) -> frozenset[str]:
+        """Return the resources by which pods get whole GPUs of a node whose GPUs claims share."""
+        if offer.whole:
+            return served
+        said = f"a request without capacity takes a part of a GPU's {offer.memory_name} there"
+        self.problems.append(f"{said} (requestPolicy.default): no whole GPUs are planned")
+        return served - offer.resources
 
     def hands_out(self, served: frozenset[str], devices: bool, agent: bool) -> HandsOut:
         """Return what decides which GPUs a container gets. `served`: the resources of GPUs; `devices`: a DRA

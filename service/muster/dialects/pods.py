@@ -66,7 +66,7 @@ def read(
         said = own.read(where, right)
         claim, causes = _claim(where, obj, asked, shared, right, said, settings, member)
         if claim is not None:
-            asked, refused = _with_claims(where, obj, asked, shared, by_claims, claims is not None)
+            asked, shared, refused = _with_claims(where, obj, asked, shared, by_claims, claims is not None)
             causes = (*slips, *causes, *(() if spec.node_name else (*refused, *wrong)))
     pod = Pod(
         uid=meta.uid,
@@ -220,19 +220,21 @@ def _wishes(where: str, meta: Metadata, said: own.Said) -> tuple[Wishes, tuple[C
 
 def _with_claims(
     where: str, obj: PodObject, asked: Asked, shared: Shared, more: DevicesAsked, known: bool
-) -> tuple[Asked, tuple[BadValue, ...]]:
+) -> tuple[Asked, Shared, tuple[BadValue, ...]]:
     """Return what the pod asks for with the GPUs of its claims, and why these can't be planned."""
     names = ", ".join(claim.name for claim in (obj.spec.resource_claims or ())[:4])
     if names and not known:
         expected = "resources alone: no ResourceClaims are read here"
-        return asked, (BadValue(where, "resourceClaims", names, expected),)
-    if not more.gpus:
-        return asked, more.causes
+        return asked, shared, (BadValue(where, "resourceClaims", names, expected),)
+    if not (more.gpus or more.slice):
+        return asked, shared, more.causes
     if asked.gpus or shared.slice:
         expected = "GPUs by resources or by claims, not by both"
-        return asked, (*more.causes, BadValue(where, "resourceClaims", names, expected))
+        return asked, shared, (*more.causes, BadValue(where, "resourceClaims", names, expected))
+    if more.slice:
+        return asked, Shared(more.slice), more.causes
     gpus = min(more.gpus, MAX_OF_A_POD)
-    return replace(asked, gpus=gpus, gpu_resource=more.gpu_resource, container_gpus=()), more.causes
+    return replace(asked, gpus=gpus, gpu_resource=more.gpu_resource, container_gpus=()), shared, more.causes
 
 
 def _scheduling_group(where: str, spec: PodSpec) -> tuple[BadValue, ...]:

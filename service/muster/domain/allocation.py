@@ -103,7 +103,7 @@ def write(
     if not place.gpus:
         return values
     values[ALLOCATION] = _allocation(pod, place, generation, exact, devices)
-    if place.units:
+    if place.units and not devices:
         return values | _shared(pod, place, gpu_memory)
     if pod.gpu_resource == FOLLOWED_RESOURCE:
         values[GROUP] = _listed(place.gpus)

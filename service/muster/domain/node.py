@@ -96,6 +96,12 @@ def _summed(
     return tuple(sorted((name, amount) for name, amount in total.items() if amount))
 
 
+GPU_MEM = "aliyun.com/gpu-mem"
+"""The extended resource by which pods ask for memory of shared GPUs, in GiB."""
+
+GIB = 1 << 30
+"""Bytes of one unit of a shared GPU's memory."""
+
 PoolKey = tuple[str, str]
 """Driver and pool."""
 
@@ -124,9 +130,10 @@ class Node:
     `gpu_resources` are the extended resources under which its whole GPUs can be asked for: what its
     allocatable offers, narrowed by the node's mode (`ack.node.gpu.schedule`). `topology.gpu_count` is the
     number of GPUs; a node with none is still a place for cpu-only members.
-    `gpu_memory` is what each GPU offers in slices, in units of `aliyun.com/gpu-mem` (GiB), by index; () where
-    the node serves none. Slices go to the GPU with the least left that is enough, with `spread` to the one
-    with the most. `unhealthy` GPUs (a bit mask) are not planned on.
+    `gpu_memory` is what each GPU offers in slices, in GiB, by index; () where the node serves none.
+    `memory_resources` are the names by which slices ask for it (`Slice.resource`). Slices go to the GPU with
+    the least left that is enough, with `spread` to the one with the most.
+    `unhealthy` GPUs (a bit mask) are not planned on.
     `devices` are the GPUs by index, where a DRA driver serves them and no device plugin. None is a GPU that
     the driver does not publish now; it is unhealthy as well. `tainted` are the unhealthy GPUs with nothing
     worse than a taint of their device: members that tolerate it may have them. `attribute_groups` has for
@@ -149,6 +156,7 @@ class Node:
     unschedulable: bool = False
     ready: bool = True
     gpu_memory: tuple[int, ...] = ()
+    memory_resources: frozenset[str] = frozenset({GPU_MEM})
     spread: bool = False
     unhealthy: int = 0
     tainted: int = 0

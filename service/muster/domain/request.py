@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from muster.domain.constraints import Constraint, PerScope, Subgroup
-from muster.domain.node import Resources
+from muster.domain.node import GPU_MEM, Resources
 from muster.domain.quorums import Quorum
 
 
@@ -93,12 +93,14 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Memory of shared GPUs: `units` (GiB, as the cluster counts `resource`) on each of `gpus` GPUs of one
-    node."""
+    """Memory of shared GPUs: `units` (GiB) on each of `gpus` GPUs of one node.
+
+    `resource` is how the pod asks for it: an extended resource, or a capacity of devices (`of_capacity`).
+    """
 
     units: int
     gpus: int = 1
-    resource: str = "aliyun.com/gpu-mem"
+    resource: str = GPU_MEM
 
 
 @dataclass(frozen=True, slots=True)

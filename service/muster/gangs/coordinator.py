@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity import requests
+from muster.gangs.capacity.device_claims import DeviceClaim
 from muster.gangs.lifecycle import alternatives, decisions, planning, shim_calls
 from muster.gangs.lifecycle.clock import Clock
 from muster.gangs.lifecycle.node_changes import Nodes
@@ -103,8 +104,8 @@ class Coordinator:
                 self.state.ledger.existing_pods.see_namespace(given.name, labels)
             case inputs.VolumeClaimSeen(_, namespace, name, attaches_once):
                 self.state.ledger.existing_pods.see_claim(namespace, name, attaches_once)
-            case inputs.DeviceClaimSeen(now, uid, devices, consumers):
-                if touched := self._pods.claim_seen(uid, devices, consumers, now):
+            case inputs.DeviceClaimSeen(now, uid, devices, consumers, shares):
+                if touched := self._pods.claim_seen(DeviceClaim(uid, devices, consumers, shares), now):
                     self._nodes.taken_on(touched, now)
             case inputs.PoliciesSeen(now, policies):
                 self._pods.policies_changed(policies, now)

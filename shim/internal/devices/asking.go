@@ -11,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -90,7 +91,8 @@ type gpuChoice struct {
 	counted     []string // the selectors by which devices count as GPUs
 	wanted      []string // the selectors of the request and of its class
 	tolerations []resourceapi.DeviceToleration
-	every       bool // all that match (allocationMode All)
+	every       bool                                            // all that match (allocationMode All)
+	capacity    map[resourceapi.QualifiedName]resource.Quantity // that each device must have
 }
 
 // askedGPUs is what PreFilter leaves for Filter.
@@ -296,7 +298,7 @@ func hasItsDevices(claim *resourceapi.ResourceClaim) bool {
 // choices returns the subrequests of a request for GPUs, or nil for another request. Who only watches a device
 // (adminAccess) takes no GPU. The service refuses pods with subrequests for GPUs and for other devices in one request.
 func (a *Asking) choices(request resourceapi.DeviceRequest) (found []gpuChoice) {
-	add := func(name string, mode resourceapi.DeviceAllocationMode, selectors []resourceapi.DeviceSelector, tolerations []resourceapi.DeviceToleration) {
+	add := func(name string, mode resourceapi.DeviceAllocationMode, selectors []resourceapi.DeviceSelector, tolerations []resourceapi.DeviceToleration, asked *resourceapi.CapacityRequirements) {
 		class, err := a.manager.DeviceClasses().Get(name)
 		if err != nil || class.Spec.ExtendedResourceName == nil || !slices.Contains(a.gpus, *class.Spec.ExtendedResourceName) {
 			return
@@ -306,15 +308,19 @@ func (a *Asking) choices(request resourceapi.DeviceRequest) (found []gpuChoice) 
 			counts = class
 		}
 		wanted := append(expressions(class.Spec.Selectors), expressions(selectors)...)
+		var capacity map[resourceapi.QualifiedName]resource.Quantity
+		if asked != nil {
+			capacity = asked.Requests
+		}
 		every := mode == resourceapi.DeviceAllocationModeAll
-		found = append(found, gpuChoice{class.Name, expressions(counts.Spec.Selectors), wanted, tolerations, every})
+		found = append(found, gpuChoice{class.Name, expressions(counts.Spec.Selectors), wanted, tolerations, every, capacity})
 	}
 	if exact := request.Exactly; exact != nil && !watches(request) {
-		add(exact.DeviceClassName, exact.AllocationMode, exact.Selectors, exact.Tolerations)
+		add(exact.DeviceClassName, exact.AllocationMode, exact.Selectors, exact.Tolerations, exact.Capacity)
 	}
 	for i := range request.FirstAvailable {
 		some := &request.FirstAvailable[i]
-		add(some.DeviceClassName, some.AllocationMode, some.Selectors, some.Tolerations)
+		add(some.DeviceClassName, some.AllocationMode, some.Selectors, some.Tolerations, some.Capacity)
 	}
 	return found
 }

@@ -63,7 +63,7 @@ type usable struct {
 // usable returns which GPUs of a node with these slices a request may have, or why the node does not suit it. The request
 // is called `where`.
 func (m *matcher) usable(ctx context.Context, where string, wants gpuChoice, node string, published []*resourceapi.ResourceSlice) (found usable, why string) {
-	total, matching := 0, 0
+	total, matching, large := 0, 0, 0
 	found.all = true
 	for _, slice := range published {
 		gpus := m.matching(ctx, wants.counted, slice, nil)
@@ -77,11 +77,15 @@ func (m *matcher) usable(ctx context.Context, where string, wants gpuChoice, nod
 			}
 			total++
 			device := &slice.Spec.Devices[i]
-			tainted, may := isTainted(device, nil), wanted.devices[i] && !isTainted(device, wants.tolerations)
+			enough := suits(device, wants.capacity)
+			tainted, may := isTainted(device, nil), wanted.devices[i] && enough && !isTainted(device, wants.tolerations)
 			if wanted.devices[i] {
 				matching++
 				if wants.every && !may {
 					return found, fmt.Sprintf("%s: allocationMode All, and GPU %s of the node has a taint", where, device.Name)
+				}
+				if enough {
+					large++
 				}
 			}
 			if may {
@@ -97,6 +101,8 @@ func (m *matcher) usable(ctx context.Context, where string, wants gpuChoice, nod
 		return found, fmt.Sprintf("%s: the node has no GPUs of DeviceClass %s", where, wants.class)
 	case matching == 0:
 		return found, fmt.Sprintf("%s: no GPU of the node matches the selectors", where)
+	case large == 0:
+		return found, fmt.Sprintf("%s: no GPU of the node that matches the selectors has the capacity that is asked for", where)
 	case len(found.names) == 0 && !found.all:
 		return found, fmt.Sprintf("%s: all GPUs of the node that match the selectors have taints", where)
 	}

@@ -43,6 +43,8 @@ type Member interface {
 	Subrequest() int
 	// GPUs returns the resources that count GPUs.
 	GPUs() []string
+	// Memory returns the GiB of each of these devices that the member shares with others, or 0 if it gets them whole.
+	Memory() uint32
 	// MayBeBound returns whether a Binding was sent that the API server may have written.
 	MayBeBound() bool
 }
@@ -137,7 +139,7 @@ func (p *Plugin) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, 
 
 // gone returns which planned devices are in no ResourceSlice, or "".
 func (p *Plugin) gone(member Member) string {
-	plan, err := newPlan(member.Planned())
+	plan, err := planOf(member)
 	if err != nil || plan.count == 0 {
 		return ""
 	}
@@ -169,7 +171,7 @@ func (p *Plugin) show(state fwk.CycleState, pod *v1.Pod) (of *plan, hide func(),
 	if member == nil {
 		return nil, func() {}, nil
 	}
-	plan, err := newPlan(member.Planned())
+	plan, err := planOf(member)
 	if err != nil {
 		return nil, nil, err
 	}

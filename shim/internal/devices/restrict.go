@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 // Owned is the key of a device taint that keeps other schedulers away from Muster's devices. A DeviceTaintRule sets
@@ -26,12 +27,23 @@ type plan struct {
 	subrequest int
 	// isGPUs returns whether devices of this class are GPUs.
 	isGPUs func(class string) bool
+	// memory is the GiB of each device that the member shares with others, or 0 if it gets them whole.
+	memory int64
 }
 
 // pool is a pool of devices with those that are planned, in the order in which requests shall get them.
 type pool struct {
 	driver, name string
 	devices      []string
+}
+
+// planOf returns the plan of a member.
+func planOf(member Member) (*plan, error) {
+	p, err := newPlan(member.Planned())
+	if err == nil {
+		p.memory = int64(member.Memory())
+	}
+	return p, err
 }
 
 // newPlan reads devices of the form driver/pool/name. Only a pool's name may contain further slashes.
@@ -101,9 +113,14 @@ func (p *plan) restrict(all []*resourceapi.ResourceSlice) ([]*resourceapi.Resour
 		shown = append(shown, p.besides(all)...)
 	}
 	for i, of := range p.pools {
-		left, err := showing(planned[i], of.devices, p.others)
-		if err != nil {
-			return nil, fmt.Errorf("pool %s of %s: %w", of.name, of.driver, err)
+		left := showing(planned[i], of.devices, p.others)
+		for j := range left {
+			for k := range left[j].Spec.Devices {
+				device := &left[j].Spec.Devices[k]
+				if why := p.unlike(device); why != "" && slices.Contains(of.devices, device.Name) {
+					return nil, fmt.Errorf("pool %s of %s: device %s %s", of.name, of.driver, device.Name, why)
+				}
+			}
 		}
 		shown = append(shown, left...)
 	}
@@ -186,7 +203,7 @@ func gone(missing []string) string {
 // showing returns the slices of one pool with these devices alone. Slices of an older generation are left out. A
 // device that is not there is left out too: then the allocator finds too few devices and refuses the node. With
 // `others` the rest of the pool is there too, before these devices.
-func showing(of []*resourceapi.ResourceSlice, names []string, others bool) ([]*resourceapi.ResourceSlice, error) {
+func showing(of []*resourceapi.ResourceSlice, names []string, others bool) []*resourceapi.ResourceSlice {
 	var newest int64
 	for _, slice := range of {
 		newest = max(newest, slice.Spec.Pool.Generation)
@@ -210,7 +227,7 @@ func showing(of []*resourceapi.ResourceSlice, names []string, others bool) ([]*r
 	}
 	slices.SortFunc(shown, func(a, b *resourceapi.ResourceSlice) int { return cmp.Compare(a.Name, b.Name) })
 	if len(shown) == 0 {
-		return nil, nil // the pool is gone: the allocator finds nothing
+		return nil // the pool is gone: the allocator finds nothing
 	}
 	last := shown[0]
 	if others {
@@ -221,12 +238,9 @@ func showing(of []*resourceapi.ResourceSlice, names []string, others bool) ([]*r
 		if !found {
 			continue
 		}
-		if len(device.ConsumesCounters) > 0 || device.AllowMultipleAllocations != nil && *device.AllowMultipleAllocations {
-			return nil, fmt.Errorf("device %s shares capacity with other devices or claims, which cannot be planned yet", name)
-		}
 		last.Spec.Devices = append(last.Spec.Devices, unowned(*device))
 	}
-	return shown, nil
+	return shown
 }
 
 func unowned(device resourceapi.Device) resourceapi.Device {
@@ -242,7 +256,7 @@ func unowned(device resourceapi.Device) resourceapi.Device {
 // do not count.
 func (p *plan) check(claim *resourceapi.ResourceClaim) error {
 	extended := claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] == "true"
-	results := claim.Status.Allocation.Devices.Results
+	results, seen := claim.Status.Allocation.Devices.Results, sets.New[device]()
 	for _, result := range results {
 		if result.AdminAccess != nil && *result.AdminAccess {
 			continue
@@ -255,6 +269,11 @@ func (p *plan) check(claim *resourceapi.ResourceClaim) error {
 		if !planned && (extended || p.drives(result.Driver)) {
 			return fmt.Errorf("%w: %s/%s/%s", errNotPlanned, result.Driver, result.Pool, result.Device)
 		}
+		it := device{result.Driver, result.Pool, result.Device}
+		if planned && (seen.Has(it) || !p.isShare(&result)) {
+			return fmt.Errorf("%w to be shared like this: %s/%s/%s", errNotPlanned, it.driver, it.pool, it.name)
+		}
+		seen.Insert(it)
 	}
 	if extended && len(results) != p.count {
 		return fmt.Errorf("%d devices are allocated, and %d are planned", len(results), p.count)

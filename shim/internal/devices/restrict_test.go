@@ -151,12 +151,11 @@ func TestThePlannedDeviceIsShownWithoutOurTaint(t *testing.T) {
 }
 
 func TestDevicesThatShareCapacityAreRefused(t *testing.T) {
-	yes := true
 	for name, change := range map[string]func(*resourceapi.Device){
 		"partitions": func(d *resourceapi.Device) {
 			d.ConsumesCounters = []resourceapi.DeviceCounterConsumption{{CounterSet: "c"}}
 		},
-		"shared": func(d *resourceapi.Device) { d.AllowMultipleAllocations = &yes },
+		"shared, and nothing says how": func(d *resourceapi.Device) { d.AllowMultipleAllocations = &yes },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := slice("s", "gpu", "a", 1, "d0")

@@ -15,6 +15,7 @@ type Answer struct {
 	candidates []uint32
 	scores     []uint32
 	devices    [][]string // of each member; nil if no member has devices
+	memory     []uint32   // of each member; empty if no member shares devices
 	// subrequests are the numbers of those by which members get devices, from 1; nil if no member has a choice.
 	subrequests []uint32
 }
@@ -49,8 +50,13 @@ func NewAnswer(members int, filter *musterv1.FilterResponse, score *musterv1.Sco
 		return nil, fmt.Errorf("subrequests for %d of %d members", len(a.subrequests), members)
 	}
 	var err error
-	a.devices, err = devicesOf(members, filter)
-	return a, err
+	if a.devices, err = devicesOf(members, filter); err != nil {
+		return nil, err
+	}
+	if a.memory = filter.DeviceMemory; len(a.memory) != 0 && len(a.memory) != members {
+		return nil, fmt.Errorf("memory of devices for %d of %d members", len(a.memory), members)
+	}
+	return a, nil
 }
 
 // devicesOf deals the devices to the members. A member with devices has no node but the planned one, because devices
@@ -92,6 +98,14 @@ func (a *Answer) Subrequest(i int) int {
 		return 0
 	}
 	return int(a.subrequests[i])
+}
+
+// DeviceMemory returns the GiB of each of its devices that member i shares with others, or 0 if it gets them whole.
+func (a *Answer) DeviceMemory(i int) uint32 {
+	if len(a.memory) == 0 {
+		return 0
+	}
+	return a.memory[i]
 }
 
 // WithDevices returns the number of members that get devices.

@@ -167,6 +167,8 @@ type Admission struct {
 	Devices []string
 	// Subrequest is the number of the subrequest by which it gets them, from 1; 0 if its claims leave no choice.
 	Subrequest int
+	// DeviceMemory is the GiB of each of them that it shares with others, 0 if it gets them whole.
+	DeviceMemory uint32
 }
 
 // Admit returns the admission of a pod for PreFilter and marks the member as seen. It returns false if no verdict
@@ -185,6 +187,7 @@ func (s *Store) Admit(uid types.UID) (Admission, bool) {
 	// An answer never changes. So build the result without the lock that PreEnqueue needs.
 	a.Planned, a.Scores = answer.Planned(at.index), answer.Scores(at.index, only)
 	a.Devices, a.Subrequest = answer.Devices(at.index), answer.Subrequest(at.index)
+	a.DeviceMemory = answer.DeviceMemory(at.index)
 	return a, true
 }
 

@@ -286,3 +286,20 @@ func TestDevicesAreDealtToMembers(t *testing.T) {
 		})
 	}
 }
+
+func TestMemoryOfSharedDevicesIsThatOfEachMember(t *testing.T) {
+	filter := &musterv1.FilterResponse{Nodes: []string{"a"}, Offsets: []uint32{0, 1, 2}, Candidates: []uint32{0, 0}}
+	filter.Devices, filter.DeviceCounts = []string{"x", "y"}, []uint32{1, 1}
+	for _, c := range []struct{ said, want []uint32 }{{nil, []uint32{0, 0}}, {[]uint32{0, 30}, []uint32{0, 30}}, {[]uint32{30}, nil}} {
+		filter.DeviceMemory = c.said
+		answer, err := NewAnswer(2, filter, &musterv1.ScoreResponse{Scores: []uint32{0, 0}})
+		if (err == nil) != (c.want != nil) {
+			t.Fatalf("%v: %v", c.said, err)
+		}
+		for i, want := range c.want {
+			if answer.DeviceMemory(i) != want {
+				t.Errorf("%v: member %d shares %d GiB", c.said, i, answer.DeviceMemory(i))
+			}
+		}
+	}
+}

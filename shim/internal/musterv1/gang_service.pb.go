@@ -664,7 +664,10 @@ type FilterResponse struct {
 	DeviceCounts []uint32 `protobuf:"varint,6,rep,packed,name=device_counts,json=deviceCounts,proto3" json:"device_counts,omitempty"`
 	// subrequests[i] > 0: member i gets its devices by this subrequest of its requests for GPUs (firstAvailable), counted
 	// from 1; by the last one of a request with fewer. 0: its claims name one way. Empty if all are 0.
-	Subrequests   []uint32 `protobuf:"varint,7,rep,packed,name=subrequests,proto3" json:"subrequests,omitempty"`
+	Subrequests []uint32 `protobuf:"varint,7,rep,packed,name=subrequests,proto3" json:"subrequests,omitempty"`
+	// GiB of each of its devices that member i shares with others, 0 if it gets them whole. The list is empty if all
+	// members do.
+	DeviceMemory  []uint32 `protobuf:"varint,8,rep,packed,name=device_memory,json=deviceMemory,proto3" json:"device_memory,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -744,6 +747,13 @@ func (x *FilterResponse) GetDeviceCounts() []uint32 {
 func (x *FilterResponse) GetSubrequests() []uint32 {
 	if x != nil {
 		return x.Subrequests
+	}
+	return nil
+}
+
+func (x *FilterResponse) GetDeviceMemory() []uint32 {
+	if x != nil {
+		return x.DeviceMemory
 	}
 	return nil
 }
@@ -1706,7 +1716,7 @@ const file_muster_v1_gang_service_proto_rawDesc = "" +
 	"\x06reason\x18\b \x01(\tR\x06reason\x12 \n" +
 	"\vtraceparent\x18\t \x01(\tR\vtraceparent\"7\n" +
 	"\rFilterRequest\x12&\n" +
-	"\x04plan\x18\x01 \x01(\v2\x12.muster.v1.PlanRefR\x04plan\"\xd9\x01\n" +
+	"\x04plan\x18\x01 \x01(\v2\x12.muster.v1.PlanRefR\x04plan\"\xfe\x01\n" +
 	"\x0eFilterResponse\x12\x14\n" +
 	"\x05nodes\x18\x01 \x03(\tR\x05nodes\x12\x18\n" +
 	"\aoffsets\x18\x02 \x03(\rR\aoffsets\x12\x1e\n" +
@@ -1716,7 +1726,8 @@ const file_muster_v1_gang_service_proto_rawDesc = "" +
 	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
 	"\adevices\x18\x05 \x03(\tR\adevices\x12#\n" +
 	"\rdevice_counts\x18\x06 \x03(\rR\fdeviceCounts\x12 \n" +
-	"\vsubrequests\x18\a \x03(\rR\vsubrequests\"6\n" +
+	"\vsubrequests\x18\a \x03(\rR\vsubrequests\x12#\n" +
+	"\rdevice_memory\x18\b \x03(\rR\fdeviceMemory\"6\n" +
 	"\fScoreRequest\x12&\n" +
 	"\x04plan\x18\x01 \x01(\v2\x12.muster.v1.PlanRefR\x04plan\"'\n" +
 	"\rScoreResponse\x12\x16\n" +

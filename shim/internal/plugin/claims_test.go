@@ -17,6 +17,12 @@ import (
 // devices that an earlier process has allocated to each.
 func (h *harness) claimingPods(left []int, names ...string) {
 	h.t.Helper()
+	h.claimingPodsWith(func(request *resourceapi.ExactDeviceRequest) { request.Count = 2 }, left, names...)
+}
+
+// claimingPodsWith does the same, with a request that may be changed.
+func (h *harness) claimingPodsWith(change func(*resourceapi.ExactDeviceRequest), left []int, names ...string) {
+	h.t.Helper()
 	// What the API server does and the fake does not: a later version with each update, which the allocator's cache needs.
 	var version atomic.Int64
 	version.Store(10)
@@ -32,8 +38,9 @@ func (h *harness) claimingPods(left []int, names ...string) {
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: name, UID: types.UID("uid-" + name), Controller: &yes}},
 		}}
 		claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{
-			DeviceClassName: "gpu", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 2,
+			DeviceClassName: "gpu", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
 		}}}
+		change(claim.Spec.Devices.Requests[0].Exactly)
 		if len(left) > 0 {
 			claim.Status.Allocation = &resourceapi.AllocationResult{}
 			claim.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: name, UID: types.UID("uid-" + name)}}

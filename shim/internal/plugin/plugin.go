@@ -113,6 +113,9 @@ func (c *cycle) Subrequest() int { return c.Admission.Subrequest }
 // GPUs implements devices.Member.
 func (c *cycle) GPUs() []string { return c.gpus }
 
+// Memory implements devices.Member.
+func (c *cycle) Memory() uint32 { return c.DeviceMemory }
+
 // MayBeBound implements devices.Member.
 func (c *cycle) MayBeBound() bool { return c.fate.is == musterv1.BindingFate_BINDING_FATE_UNKNOWN }
 

@@ -149,6 +149,7 @@ def filter_response(answer: calls.FilterAnswer) -> FilterResponse:
         devices=devices,
         device_counts=[len(each) for each in answer.devices] if devices else [],
         subrequests=list(answer.subrequests) if devices and any(answer.subrequests) else [],
+        device_memory=list(answer.memory),
     )
 
 

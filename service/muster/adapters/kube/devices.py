@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from muster.adapters.kube.decode import Resource, T
 from muster.adapters.kube.watch import Gone, Seen
+from muster.dialects import shares
 from muster.dialects.claims import Claims
 from muster.dialects.dra import Slices
 from muster.dialects.dra_objects import (
@@ -28,9 +29,9 @@ from muster.gangs.messages.inputs import DeviceClaimSeen, Input
 
 EXTENDED = "resource.kubernetes.io/extended-resource-claim"
 """An annotation of claims that Kubernetes makes for extended resources: no pod names them."""
-Held = tuple[tuple[Device, ...], tuple[str, ...]]
-"""The devices of a claim, and the UIDs of its pods."""
-NOTHING: Held = ((), ())
+Held = tuple[tuple[Device, ...], tuple[str, ...], tuple[int, ...]]
+"""The devices of a claim, the UIDs of its pods, and what it takes of each device (`DeviceClaim.shares`)."""
+NOTHING: Held = ((), (), ())
 
 
 class DeviceIntake:
@@ -45,7 +46,7 @@ class DeviceIntake:
         read_pods_again: Callable[[str | None], Awaitable[None]],
     ) -> None:
         self.slices = Slices(settings)
-        self.claims = Claims(self.slices.resource_of)
+        self.claims = Claims(self.slices.resource_of, lambda: self.slices.roundings)
         self._put = put
         self._read_again = read_again
         self._read_pods_again = read_pods_again
@@ -57,12 +58,15 @@ class DeviceIntake:
         """By the claim's UID."""
 
     async def on_slice(self, change: Seen[ResourceSlice] | Gone) -> None:
-        """Take in a slice's change."""
+        """Take in a slice's change. Pods ask for more if its devices round up as no others did."""
+        before = set(self.slices.roundings)
         if isinstance(change, Gone):
             touched = self.slices.see_slice(change.key, None)
         else:
             touched = self.slices.see_slice(change.object.metadata.name, change.object)
         await self._read_all(touched)
+        if before != self.slices.roundings:
+            await self._read_pods_again(None)
 
     async def on_class(self, change: Seen[DeviceClassObject] | Gone) -> None:
         """Take in a DeviceClass's change; any node may offer its devices, and any claim may name it."""
@@ -138,7 +142,8 @@ def _held(claim: ResourceClaim) -> Held:
     owners = claim.metadata.owner_references or () if not reserved else ()
     consumers = {each.uid for each in reserved or () if each.resource == "pods"}
     consumers |= {each.uid for each in owners if each.controller and each.kind == "Pod"}
-    return (devices, tuple(sorted(consumers))) if devices else NOTHING
+    parts = tuple(map(shares.taken, results))
+    return (devices, tuple(sorted(consumers)), parts if any(parts) else ()) if devices else NOTHING
 
 
 def resource_slices() -> Resource[ResourceSlice]:

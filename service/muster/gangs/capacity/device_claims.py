@@ -10,19 +10,29 @@ a pod, so a user who sets `spec.nodeName` could make all GPUs look taken.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
-from muster.domain.node import Device, Node, PoolKey, Resources, Usage
+from muster.domain.node import Device, Node, PoolKey, Usage
+from muster.gangs.capacity.held_devices import OTHERS, Held, with_held
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceClaim:
-    """A ResourceClaim that is allocated, and the UIDs of the pods that it is for."""
+    """A ResourceClaim that is allocated, and the UIDs of the pods that it is for.
+
+    `shares` are the bytes that it takes of each device's memory, 0 if it takes the whole device; () if it
+    takes all of them whole.
+    """
 
     uid: str
     devices: tuple[Device, ...]
     consumers: tuple[str, ...]
+    shares: tuple[int, ...] = ()
+
+    def parts(self) -> Iterator[tuple[Device, int]]:
+        """Return each device with what is taken of it."""
+        return zip(self.devices, self.shares or (0,) * len(self.devices), strict=True)
 
 
 class DeviceClaims:
@@ -33,10 +43,11 @@ class DeviceClaims:
         self._by_pool: dict[PoolKey, dict[str, DeviceClaim]] = {}
         self._by_consumer: dict[str, set[str]] = {}
 
-    def see(self, uid: str, devices: tuple[Device, ...], consumers: tuple[str, ...]) -> set[PoolKey]:
+    def see(self, claim: DeviceClaim) -> set[PoolKey]:
         """Take in a claim; without devices it is forgotten. Return the pools whose use changed."""
+        uid = claim.uid
         before = self._claims.pop(uid, None)
-        after = DeviceClaim(uid, devices, consumers) if devices else None
+        after = claim if claim.devices else None
         if after is not None:
             self._claims[uid] = after
         if before == after:
@@ -50,7 +61,7 @@ class DeviceClaims:
         if after is not None:
             for pool in _pools(after):
                 self._by_pool.setdefault(pool, {})[uid] = after
-            for consumer in consumers:
+            for consumer in claim.consumers:
                 self._by_consumer.setdefault(consumer, set()).add(uid)
         return _pools(before) | _pools(after)
 
@@ -79,32 +90,18 @@ class DeviceClaims:
 
         `bound` are the UIDs of bound pods. Claims for the pods in `but` alone are left out.
         """
-        found = dict(usages)
         number = {device: index for index, device in enumerate(node.devices) if device is not None}
         pools = {device.pool_key for device in number}
         claims = {uid: claim for pool in pools for uid, claim in self._by_pool.get(pool, {}).items()}
-        masks: dict[str, int] = {}
-        for uid, claim in sorted(claims.items()):
+        held: dict[str, list[tuple[int, int]]] = {}
+        for claim in claims.values():
             if claim.consumers and but and set(claim.consumers) <= set(but):
                 continue
-            holder = claim.consumers[0] if len(claim.consumers) == 1 else f"claim/{uid}"
-            mask = sum(1 << number[device] for device in set(claim.devices) if device in number)
-            masks[holder] = masks.get(holder, 0) | mask
-        for holder, mask in masks.items():
-            usage = usages.get(holder)
-            if usage is not None and _is_told_by(usage, mask):
-                # a plan that is not carried out yet keeps its own GPUs as well
-                gpus = mask if holder in bound else usage.gpus | mask
-                found[holder] = replace(usage, gpus=gpus, unindexed_gpus=0)
-            elif mask:
-                found[f"{holder}'s devices"] = Usage(holder, node.name, Resources(pods=0), gpus=mask)
-        return {key: it if it.gpus else replace(it, unindexed_gpus=0) for key, it in found.items()}
-
-
-def _is_told_by(usage: Usage, mask: int) -> bool:
-    """Return whether these GPUs may be those of the usage: it has whole ones, and no more of them."""
-    asked = usage.unindexed_gpus or usage.gpus.bit_count()
-    return not usage.units and 0 < asked <= mask.bit_count()
+            consumer = claim.consumers[0] if len(claim.consumers) == 1 else ""
+            parts = held.setdefault(consumer if consumer in usages else OTHERS, [])
+            parts.extend((number[device], share) for device, share in claim.parts() if device in number)
+        by_holder = {holder: Held.of(node, parts) for holder, parts in sorted(held.items())}
+        return with_held(node, usages, by_holder, bound)
 
 
 def _pools(claim: DeviceClaim | None) -> set[PoolKey]:

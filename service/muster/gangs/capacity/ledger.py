@@ -15,7 +15,7 @@ from muster.domain.pod import Pod
 from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits
-from muster.gangs.capacity.device_claims import DeviceClaims
+from muster.gangs.capacity.device_claims import DeviceClaim, DeviceClaims
 from muster.gangs.peers.existing_pods import ExistingPods
 
 
@@ -101,9 +101,15 @@ class Ledger:
             self.held.pop(uid, None)
         return self._reindex(uid, before)
 
-    def see_claim(self, uid: str, devices: tuple[Device, ...], consumers: tuple[str, ...]) -> tuple[str, ...]:
+    def see_claim(
+        self,
+        uid: str,
+        devices: tuple[Device, ...],
+        consumers: tuple[str, ...],
+        shares: tuple[int, ...] = (),
+    ) -> tuple[str, ...]:
         """Take in which devices a ResourceClaim holds. Return the nodes on which that changed."""
-        pools = self.device_claims.see(uid, devices, consumers)
+        pools = self.device_claims.see(DeviceClaim(uid, devices, consumers, shares))
         touched = tuple({self._node_of[pool] for pool in pools if pool in self._node_of})
         for name in touched:
             self._touch(name)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from muster.domain.node import Device
 from muster.domain.pod import Pod
 from muster.domain.policies import Policies
+from muster.gangs.capacity.device_claims import DeviceClaim
 from muster.gangs.lifecycle import bindings, inflight, members, planning
 from muster.gangs.lifecycle.coalescing import MAY_LEAVE, Change
 from muster.gangs.lifecycle.state import State
@@ -65,13 +65,11 @@ class Pods:
         if not self._coalesced(names, before, None, now):
             self.regroup({name for name in names if not self._counted_later(name, now)}, now)
 
-    def claim_seen(
-        self, uid: str, devices: tuple[Device, ...], consumers: tuple[str, ...], now: float
-    ) -> tuple[str, ...]:
+    def claim_seen(self, claim: DeviceClaim, now: float) -> tuple[str, ...]:
         """Take in which devices a ResourceClaim holds. Return the nodes on which that changed."""
-        before = self._state.ledger.device_claims.consumers_of(uid)
-        touched = self._state.ledger.see_claim(uid, devices, consumers)
-        self.differences.claims_changed({*before, *consumers}, now)
+        before = self._state.ledger.device_claims.consumers_of(claim.uid)
+        touched = self._state.ledger.see_claim(claim.uid, claim.devices, claim.consumers, claim.shares)
+        self.differences.claims_changed({*before, *claim.consumers}, now)
         return touched
 
     def job_seen(self, uid: str, succeeded: int, now: float) -> None:

@@ -49,7 +49,9 @@ def filter_(state: State, ref: PlanRef) -> FilterAnswer:
         )
         roles = {role.name: role for role in plan.request.roles}
         numbers = tuple(_subrequest(roles[places[uid].role], places[uid]) for uid in plan.order)
-        plan.filter_answer = FilterAnswer(candidates, devices=devices, subrequests=numbers)
+        units = tuple(places[uid].units if each else 0 for uid, each in zip(plan.order, devices, strict=True))
+        memory = units if any(units) else ()
+        plan.filter_answer = FilterAnswer(candidates, "", devices, numbers, memory)
         plan.annotations = _annotations(state, plan)  # now, because at Permit all members wait
     return plan.filter_answer
 

@@ -26,13 +26,15 @@ class FilterAnswer:
 
     `devices` of each member: those that a DRA driver is to give it, in the order of its GPUs. A member with
     devices has no candidate but the planned node. `subrequests` of each member: by which of its claims'
-    subrequests it gets them, from 1; 0 if they have none.
+    subrequests it gets them, from 1; 0 if they have none. `memory` of each member: GiB of each of its
+    devices, 0 if it gets them whole; () if all members do.
     """
 
     candidates: tuple[tuple[str, ...], ...] = ()
     reason: str = ""
     devices: tuple[tuple[str, ...], ...] = ()
     subrequests: tuple[int, ...] = ()
+    memory: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

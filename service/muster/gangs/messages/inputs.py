@@ -103,13 +103,14 @@ class VolumeClaimSeen:
 class DeviceClaimSeen:
     """A ResourceClaim holds these devices for these pods (UIDs).
 
-    It holds none if it is not allocated, or gone.
+    It holds none if it is not allocated, or gone. `shares` are what it takes of each, as in `DeviceClaim`.
     """
 
     now: float
     uid: str
     devices: tuple[Device, ...] = ()
     consumers: tuple[str, ...] = ()
+    shares: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ def profile_refusal(node: Node | Profile, role: Role) -> str | None:
     tolerations = role.rules.tolerations
     if role.gpus and role.gpu_resource not in node.gpu_resources:
         return f"no {role.gpu_resource}"
-    if role.slice and not node.gpu_memory:
+    if role.slice and not (node.gpu_memory and role.slice.resource in node.memory_resources):
         return f"no {role.slice.resource}"
     if not node.ready:
         return "not ready"

@@ -67,6 +67,7 @@ class Profile(NamedTuple):
     unschedulable: bool
     taints: tuple[Taint, ...]
     gpu_memory: bool = False
+    memory_resources: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -256,7 +257,8 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
     new_nodes = [states[row].node for row in step.renewed]
     totals = with_rows(last.totals, source, step.renewed, [_totals(node) for node in new_nodes])
     admission = [
-        Profile(n.gpu_resources, n.ready, n.unschedulable, n.taints, bool(n.gpu_memory)) for n in new_nodes
+        Profile(n.gpu_resources, n.ready, n.unschedulable, n.taints, bool(n.gpu_memory), n.memory_resources)
+        for n in new_nodes
     ]
     profile, profiles = coded(last.profile, last.profiles, source, step.renewed, admission, None)
 

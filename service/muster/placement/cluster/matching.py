@@ -38,7 +38,7 @@ def masks_of(snapshot: Snapshot, request: Request) -> dict[str, int]:
 
     Roles that take no GPUs, or have no members, do not count.
     """
-    asking = [role for role in request.roles if role.gpus and role.members]
+    asking = _asking(request)
     if any(role.subrequests for role in asking):
         return {}
     roles = [role.matching for role in asking]
@@ -54,6 +54,11 @@ def masks_of(snapshot: Snapshot, request: Request) -> dict[str, int]:
         if mask != untainted:
             masks[name] = mask
     return masks
+
+
+def _asking(request: Request) -> list[Role]:
+    """Return the roles that take GPUs, or shares of some."""
+    return [role for role in request.roles if (role.gpus or role.slice) and role.members]
 
 
 def by_subrequest(snapshot: Snapshot, request: Request) -> Iterator[Request]:
@@ -137,7 +142,7 @@ def _mixed(snapshot: Snapshot, role: Role) -> Role:
 
 def differing(request: Request) -> set[str]:
     """Return the nodes where roles match different GPUs."""
-    roles = [role.matching for role in request.roles if role.gpus and role.members]
+    roles = [role.matching for role in _asking(request)]
     nodes = {name for matching in roles for name in matching}
     return {name for name in nodes if len({matching.get(name) for matching in roles}) > 1}
 
@@ -166,11 +171,13 @@ def view_of(snapshot: Snapshot, request: Request) -> Columns:
 
 
 def _only(state: NodeState, mask: int) -> NodeState:
-    """Return the state with these GPUs alone. Those with taints are sound."""
+    """Return the state with these GPUs alone. Those with taints are sound, but serve no slices."""
     hidden = ((1 << state.node.topology.gpu_count) - 1) & ~mask
     unhealthy = state.node.unhealthy & ~(state.node.tainted & mask) | hidden
     node = replace(state.node, unhealthy=unhealthy, tainted=0)
-    return replace(state, node=node, free_gpus=(state.free_gpus | state.tainted) & mask, tainted=0)
+    free = (state.free_gpus | state.tainted) & mask
+    memory = tuple(units if mask >> gpu & 1 else 0 for gpu, units in enumerate(state.memory))
+    return replace(state, node=node, free_gpus=free, tainted=0, memory=memory)
 
 
 _latest = [_Matched()]

@@ -70,9 +70,10 @@ def _reasons(profile: Profile, role: Role) -> set[str]:
     """Return what refuses a role on nodes of this profile. Each fact is tested on a node without other
     faults.
     """
-    well = Profile(frozenset({role.gpu_resource}), True, False, (), True)
+    asked = frozenset({role.slice.resource} if role.slice else ())
+    well = Profile(frozenset({role.gpu_resource}), True, False, (), True, asked)
     alone = [
-        well._replace(gpu_memory=profile.gpu_memory),
+        well._replace(gpu_memory=profile.gpu_memory, memory_resources=profile.memory_resources),
         well._replace(gpu_resources=profile.gpu_resources),
         well._replace(ready=profile.ready),
         well._replace(unschedulable=profile.unschedulable),

@@ -20,8 +20,11 @@ def admission(snapshot: Snapshot, request: Request, placed: Placed) -> list[str]
 
 
 def _refused(node: Node, role: Role) -> str:
-    if (role.gpus and role.gpu_resource not in node.gpu_resources) or (role.slice and not node.gpu_memory):
-        return f"it does not offer {role.gpu_resource or 'memory of its GPUs'}"
+    shares = node.memory_resources if node.gpu_memory else frozenset()
+    if role.gpus and role.gpu_resource not in node.gpu_resources:
+        return f"it does not offer {role.gpu_resource}"
+    if role.slice and role.slice.resource not in shares:
+        return f"it does not offer {role.slice.resource}"
     if not node.ready:
         return "not ready"
     taint = tolerates(node, role)

@@ -35,7 +35,7 @@ def seen_by(request: Request, snapshot: Snapshot) -> Snapshot:
 
     So are all GPUs of a node where roles match different ones. Until a subrequest is chosen all GPUs count.
     """
-    roles = [role for role in request.roles if role.gpus and role.members]
+    roles = [role for role in request.roles if (role.gpus or role.slice) and role.members]
     if any(role.subrequests for role in roles) or not any(role.matching for role in roles):
         return snapshot
     nodes = {}
@@ -60,4 +60,5 @@ def _with(state: NodeState, allowed: int) -> NodeState:
     bad = ((1 << state.node.topology.gpu_count) - 1) & ~(sound & allowed)
     free = (state.free_gpus | state.tainted) & allowed
     node = replace(state.node, unhealthy=bad, tainted=0)
-    return replace(state, node=node, free_gpus=free, tainted=0)
+    memory = tuple(0 if bad >> gpu & 1 else units for gpu, units in enumerate(state.memory))
+    return replace(state, node=node, free_gpus=free, tainted=0, memory=memory)

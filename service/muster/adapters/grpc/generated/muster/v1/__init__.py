@@ -158,6 +158,12 @@ class FilterResponse(betterproto2.Message):
     from 1; by the last one of a request with fewer. 0: its claims name one way. Empty if all are 0.
     """
 
+    device_memory: "list[int]" = betterproto2.field(8, betterproto2.TYPE_UINT32, repeated=True)
+    """
+    GiB of each of its devices that member i shares with others, 0 if it gets them whole. The list is empty if all
+    members do.
+    """
+
 
 default_message_pool.register_message("muster.v1", "FilterResponse", FilterResponse)
 

@@ -1,0 +1,162 @@
+"""Capacity of devices that several claims share (DRAConsumableCapacity) → memory of shared GPUs, in GiB.
+
+A device that may be allocated several times is a shared GPU if memory is its only capacity: of every capacity
+that a request does not name, the allocator takes the default, or all of it. What is asked for is rounded up
+as the device's `requestPolicy` says, and then to whole GiB, as all memory of shared GPUs is planned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from muster.dialects import quantities
+from muster.dialects.dra_objects import (
+    AllocatedDevice,
+    CapacityAsked,
+    DeviceCapacity,
+    SliceDevice,
+    ValidRange,
+)
+from muster.dialects.quantities import Quantity
+from muster.domain.allocation import MAX_GPUS
+from muster.domain.causes.ill_formed import BadValue
+from muster.domain.node import GIB
+from muster.domain.request import Slice
+
+MOST_UNITS = 1 << 20
+"""GiB of one GPU. More is no memory of a GPU but a slip."""
+_MEMORY = "memory"
+_SHOWN = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """How a device's policy rounds up what a request asks for, in bytes: to `least` and steps from there, or
+    to one of the values."""
+
+    least: Fraction = Fraction(0)
+    step: Fraction = Fraction(0)
+    values: tuple[Fraction, ...] = ()
+
+    def __call__(self, asked: Fraction) -> Fraction:
+        """Return what a claim takes that asks for this. Whether it may is an in-tree answer."""
+        if self.values:
+            return next((value for value in self.values if value >= asked), asked)
+        over = max(Fraction(0), asked - self.least)
+        return self.least + (math.ceil(over / self.step) * self.step if self.step else over)
+
+
+NOT_ROUNDED = Rounding()
+
+
+@dataclass(frozen=True, slots=True)
+class SharedMemory:
+    """What claims may share of a device: `units` GiB of the capacity with this name. `whole`: a request that
+    does not name it takes all."""
+
+    name: str
+    units: int
+    whole: bool
+
+
+def of_device(device: SliceDevice) -> SharedMemory | None:
+    """Return what claims may share of a device; None if that is not memory alone."""
+    (name, capacity), *more = (device.capacity or {"": DeviceCapacity()}).items()
+    value = quantities.parse(capacity.value)
+    if more or not _is_memory(name) or value is None or value < GIB:
+        return None
+    policy = capacity.request_policy
+    default = quantities.parse(policy.default) if policy is not None and policy.default is not None else value
+    return SharedMemory(name, min(MOST_UNITS, int(value // GIB)), default is not None and default >= value)
+
+
+def rounding_of(device: SliceDevice) -> tuple[str, Rounding] | None:
+    """Return how the memory that claims share of a device is rounded, with its name; None if none is."""
+    if not device.allow_multiple_allocations or (shared := of_device(device)) is None:
+        return None
+    policy = (device.capacity or {})[shared.name].request_policy
+    if policy is None:
+        return shared.name, NOT_ROUNDED
+    said = policy.valid_range or ValidRange()
+    values = (quantities.parse(value) for value in policy.valid_values or ())
+    known = tuple(sorted(value for value in values if value is not None))
+    return shared.name, Rounding(_not_negative(said.min), _not_negative(said.step), known)
+
+
+def resource(name: str, gpu_resource: str) -> str:
+    """Return how slices of this capacity are called (`Slice.resource`)."""
+    return f"{name} of {gpu_resource}"
+
+
+def taken(result: AllocatedDevice) -> int:
+    """Return the bytes that a claim takes of a device's memory; 0 if it takes all of the device."""
+    consumed = result.consumed_capacity or {}
+    if result.share_id is None or len(consumed) != 1:
+        return 0
+    ((name, amount),) = consumed.items()
+    value = quantities.parse(amount)
+    return max(1, math.ceil(value)) if _is_memory(name) and value is not None and value >= 0 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A pod's request for GPUs. `field` names its claim and itself. `count` is 0 for all of a node."""
+
+    field: str
+    resource: str
+    count: int
+    capacity: CapacityAsked | None
+
+
+def of_pod(
+    where: str, requests: Sequence[Asked], roundings: Iterable[tuple[str, Rounding]]
+) -> tuple[Slice | None, tuple[BadValue, ...]]:
+    """Return the memory of shared GPUs that a pod asks for, or why that can't be planned.
+
+    The allocator gives a request different devices. Two requests may get one device, so there may be one.
+
+    `roundings` are those of all devices, by name of their capacity. The largest result counts, so that no
+    device has less than what is taken of it.
+    """
+    first = next((each for each in requests if each.capacity and each.capacity.requests), None)
+    if first is None:
+        return None, ()
+    said = (first.capacity and first.capacity.requests) or {}
+    if (wrong := _not_planned(where, first, said, len(requests))) is not None:
+        return None, (wrong,)
+    ((name, amount),) = said.items()
+    value = quantities.parse(amount)
+    if value is None or not 0 <= value <= MOST_UNITS * GIB:
+        field, most = f"{first.field}, capacity.requests[{name}]", f"at most {MOST_UNITS}Gi"
+        return None, (BadValue(where, field, str(amount)[:_SHOWN], f"memory of one GPU, {most}"),)
+    rounded = max((rounding(value) for known, rounding in roundings if known == name), default=value)
+    return Slice(max(1, math.ceil(rounded / GIB)), first.count, resource(name, first.resource)), ()
+
+
+def _not_planned(where: str, asked: Asked, said: Mapping[str, Quantity], requests: int) -> BadValue | None:
+    """Return why a request with capacity can't be planned, whatever it asks for; None if it can."""
+    if asked.count > MAX_GPUS:
+        return BadValue(
+            where, f"{asked.field}, count", str(asked.count), f"GPUs of one node: 1 to {MAX_GPUS}"
+        )
+    expected = ""
+    if not asked.count:
+        expected = "none with allocationMode All: this is not planned yet"
+    elif requests > 1:
+        expected = "none beside other requests for GPUs in the pod"
+    elif len(said) > 1 or not all(map(_is_memory, said)):
+        expected = "memory alone: other capacities are not planned yet"
+    names = ", ".join(sorted(said))[:_SHOWN]
+    return BadValue(where, f"{asked.field}, capacity", names, expected) if expected else None
+
+
+def _not_negative(said: Quantity | None) -> Fraction:
+    value = quantities.parse(said) if said is not None else None
+    return max(Fraction(0), value or Fraction(0))
+
+
+def _is_memory(name: str) -> bool:
+    return name.rpartition("/")[2] == _MEMORY

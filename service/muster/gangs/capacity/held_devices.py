@@ -1,0 +1,108 @@
+"""What claims hold of one node's GPUs, next to what pods take of it by plans and annotations.
+
+A claim takes a device whole, or a share of its memory. Shares count in bytes, and their sum is rounded up
+to whole GiB. A planned share counts as planned, if its claim has the same device and no more of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from muster.domain.node import GIB, Node, Resources, Usage
+from muster.domain.topology import bits, mask_of
+
+OTHERS = "claims"
+"""Stands for all claims that are for no pod on the node, or for several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the claims of one holder have of a node: the bit mask of its whole GPUs, the bytes of others by
+    their number, and how many shares these bytes are."""
+
+    whole: int
+    parts: Mapping[int, int]
+    shares: int
+
+    @classmethod
+    def of(cls, node: Node, held: Iterable[tuple[int, int]]) -> Held:
+        """Return what is held by GPU and share, 0 for a whole GPU.
+
+        What leaves less than a GiB takes the whole GPU. So does any share where the node's GPUs are not
+        shared.
+        """
+        whole, shares, parts = 0, 0, Counter[int]()
+        for gpu, share in held:
+            if share:
+                parts[gpu] += share
+                shares += 1
+            else:
+                whole |= 1 << gpu
+        whole |= mask_of([gpu for gpu, share in parts.items() if not _is_part(node, gpu, share)])
+        return cls(whole, {gpu: share for gpu, share in parts.items() if not whole >> gpu & 1}, shares)
+
+    @property
+    def mask(self) -> int:
+        """Return all of its GPUs."""
+        return self.whole | mask_of(tuple(self.parts))
+
+    @property
+    def gpus(self) -> Iterator[int]:
+        """Return the numbers of these."""
+        return bits(self.mask)
+
+
+NOTHING = Held(0, {}, 0)
+
+
+def with_held(
+    node: Node, usages: Mapping[str, Usage], held: Mapping[str, Held], bound: Collection[str]
+) -> dict[str, Usage]:
+    """Return the usages of a node by pod, with what claims hold of it by their holder.
+
+    Other keys are for claims alone. `bound` are the UIDs of bound pods.
+    """
+    found, parts, whole = dict(usages), Counter[int](), 0
+    for holder, its in held.items():
+        left = its
+        if (usage := usages.get(holder)) is not None:
+            found[holder], left = _told(node, usage, its, bound=holder in bound)
+            whole |= 0 if found[holder].units else found[holder].gpus
+        if left.whole:
+            found[f"{holder}'s devices"] = Usage(holder, node.name, Resources(pods=0), gpus=left.whole)
+        whole |= left.whole
+        parts.update(left.parts)
+    for gpu, share in parts.items():
+        if not whole >> gpu & 1:
+            key, units = f"shares of GPU {gpu}", min(_units(share), node.gpu_memory[gpu])
+            found[key] = Usage(key, node.name, Resources(pods=0), gpus=1 << gpu, units=units)
+    return {key: it if it.gpus else replace(it, unindexed_gpus=0) for key, it in found.items()}
+
+
+def _told(node: Node, usage: Usage, its: Held, *, bound: bool) -> tuple[Usage, Held]:
+    """Return what a pod takes, as its own claims tell it, and what they hold in addition."""
+    asked = usage.unindexed_gpus or usage.gpus.bit_count()
+    if usage.units:
+        memory = dict(enumerate(node.gpu_memory))
+        units = [memory.get(gpu, 0) if its.whole >> gpu & 1 else _units(its.parts[gpu]) for gpu in its.gpus]
+        if bound and len(units) == asked:
+            return replace(usage, gpus=its.mask, unindexed_gpus=0, units=max(units)), NOTHING
+        is_planned = its.mask == usage.gpus and max(units, default=0) <= usage.units
+        return usage, NOTHING if is_planned else its
+    if 0 < asked <= its.whole.bit_count():
+        # a plan that is not carried out yet keeps its own GPUs as well
+        gpus = its.whole if bound else usage.gpus | its.whole
+        return replace(usage, gpus=gpus, unindexed_gpus=0), replace(its, whole=0)
+    if bound and not its.whole and 0 < asked <= its.shares:
+        return replace(usage, gpus=0, unindexed_gpus=0), its
+    return usage, its
+
+
+def _is_part(node: Node, gpu: int, share: int) -> bool:
+    return gpu < len(node.gpu_memory) and share // GIB < node.gpu_memory[gpu]
+
+
+def _units(share: int) -> int:
+    return -(-share // GIB)

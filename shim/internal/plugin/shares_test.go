@@ -1,0 +1,142 @@
+package plugin
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"muster.dev/shim/internal/devices"
+)
+
+// sharedDRA makes a harness with one node whose GPUs claims share: each has 80Gi.
+func sharedDRA(t *testing.T) *harness {
+	h, yes := dra(t), true
+	slice, err := h.client.ResourceV1().ResourceSlices().Get(t.Context(), "n", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range slice.Spec.Devices {
+		slice.Spec.Devices[i].AllowMultipleAllocations = &yes
+		slice.Spec.Devices[i].Capacity = map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"memory": {Value: resource.MustParse("80Gi")}}
+	}
+	if _, err := h.client.ResourceV1().ResourceSlices().Update(t.Context(), slice, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// sharingPods creates members, each with a claim for this much memory of one GPU.
+func (h *harness) sharingPods(memory string, names ...string) {
+	h.t.Helper()
+	h.claimingPodsWith(func(request *resourceapi.ExactDeviceRequest) {
+		request.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(memory)}}
+	}, nil, names...)
+}
+
+// shares returns what each pod's claims have, as "gpu-3=30Gi".
+func (h *harness) shares() map[string]string {
+	claims, err := h.client.ResourceV1().ResourceClaims("ns").List(h.ctx, metav1.ListOptions{})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	found := map[string]string{}
+	for _, claim := range claims.Items {
+		if claim.Status.Allocation == nil || len(claim.OwnerReferences) == 0 {
+			continue
+		}
+		var said []string
+		for _, result := range claim.Status.Allocation.Devices.Results {
+			taken := result.ConsumedCapacity["memory"]
+			said = append(said, result.Device+"="+taken.String())
+		}
+		found[claim.OwnerReferences[0].Name] += strings.Join(said, " ")
+	}
+	return found
+}
+
+// sharedBy adds a claim of somebody else that takes this much of gpu-0.
+func (h *harness) sharedBy(memory string) {
+	id := types.UID("share")
+	taken := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other", UID: "other"}}
+	taken.Status.Allocation = &resourceapi.AllocationResult{Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{
+		Request: "r", Driver: gpuDriver, Pool: "n", Device: "gpu-0", ShareID: &id,
+		ConsumedCapacity: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(memory)},
+	}}}}
+	if err := h.fake.Tracker().Add(taken); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func TestMembersShareThePlannedDevices(t *testing.T) {
+	h := sharedDRA(t)
+	h.sharedBy("20Gi")
+	h.planDevices([]int{1}, []int{0}, []int{1}, []int{0})
+	planned, _ := h.service.filter(nil)
+	planned.DeviceMemory = []uint32{30, 30, 30, 30}
+	h.run("")
+	names := members(4)
+	h.sharingPods("30Gi", names...)
+	h.until("gated", func() bool { return h.gated(names...) })
+	h.service.push(verdict(plannedOutcome, 1, names...))
+	for range names {
+		next(t, "binding", h.bound)
+	}
+	want := map[string]string{"m0": "gpu-1=30Gi", "m1": "gpu-0=30Gi", "m2": "gpu-1=30Gi", "m3": "gpu-0=30Gi"}
+	if got := h.shares(); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestMembersGetWholeDevicesThatClaimsMayShare(t *testing.T) {
+	h := sharedDRA(t)
+	h.planDevices([]int{7, 0}, []int{3, 5})
+	h.run("")
+	h.pods("2", "m0")
+	h.claimingPods(nil, "m1")
+	h.until("gated", func() bool { return h.gated("m0", "m1") })
+	h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
+	for range 2 {
+		next(t, "binding", h.bound)
+	}
+	want := map[string]string{"m0": "gpu-7=80Gi gpu-0=80Gi", "m1": "gpu-3=80Gi gpu-5=80Gi"}
+	if got := h.shares(); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %v", got)
+	}
+}
+
+// The allocator counts what others have, and the last look compares with the plan.
+func TestSharesThatAreNotAsPlannedAreRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		others, asked string
+		planned       uint32
+		plugin        string // that refuses the node; "" if the last look fails the cycle
+	}{
+		"too much is taken":                       {"60Gi", "30Gi", 30, devices.Name},
+		"more is asked for than planned":          {"1Gi", "40Gi", 30, ""},
+		"a whole device is planned, and is taken": {"1Gi", "80Gi", 0, devices.Name},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := sharedDRA(t)
+			h.sharedBy(c.others)
+			h.planDevices([]int{0})
+			planned, _ := h.service.filter(nil)
+			planned.DeviceMemory = []uint32{c.planned}
+			h.run("")
+			h.sharingPods(c.asked, "m0")
+			h.until("gated", func() bool { return h.gated("m0") })
+			h.service.push(verdict(plannedOutcome, 1, "m0"))
+			report := next(t, "report", h.service.reports)
+			if report.Plugin != c.plugin || report.Node != "n" || report.Fate != fateNeverSent {
+				t.Errorf("reported: %v", report)
+			}
+			if got := h.shares(); len(got) > 0 {
+				t.Errorf("allocated: %v", got)
+			}
+		})
+	}
+}

@@ -1,0 +1,232 @@
+"""Devices that several claims share → GPUs shared by memory, and what claims take of them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+import pytest
+
+from muster.dialects import dra, quantities, shares
+from muster.dialects.dra_objects import AllocatedDevice, SliceDevice
+from muster.dialects.shares import NOT_ROUNDED, Rounding
+from muster.domain.node import Node
+from muster.domain.request import Slice
+from tests.dialects.test_claims import Case, read, request
+from tests.dialects.test_claims import known as claims_of
+from tests.dialects.test_dra import gpu, names, piece, seen
+from tests.dialects.test_dra import read as read_node
+
+GI = 1 << 30
+RANGE = {"default": "10Gi", "validRange": {"min": "2Gi", "max": "80Gi", "step": "4Gi"}}
+VALUES = {"default": "80Gi", "validValues": ["5Gi", "20Gi", "80Gi"]}
+
+
+def shared(number: int, memory: str = "80Gi", policy: Any = None, name: str = "memory") -> dict[str, Any]:
+    """A GPU that several claims may share."""
+    capacity = {"value": memory, **({"requestPolicy": policy} if policy is not None else {})}
+    return gpu(number, allowMultipleAllocations=True, capacity={name: capacity})
+
+
+def of(*devices: dict[str, Any]) -> Node:
+    return read_node(seen(piece(list(devices))))
+
+
+def test_a_node_whose_gpus_claims_share_has_gpus_shared_by_memory() -> None:
+    node = of(shared(0, "79.6Gi"), shared(1, "40Gi"))
+    assert names(node) == ["gpu-1", "gpu-0"]
+    assert node.gpu_memory == (40, 79)
+    assert node.memory_resources == {"memory of nvidia.com/gpu"}
+    assert node.gpu_resources == {"nvidia.com/gpu"}
+    assert node.problems == ()
+
+
+def test_a_gpu_that_is_not_published_has_no_memory() -> None:
+    node = read_node(seen(piece([shared(0)])), uuids="GPU-9,GPU-0")
+    assert (node.gpu_memory, node.unhealthy) == ((0, 80), 0b01)
+
+
+def test_the_driver_may_be_named_in_the_capacity() -> None:
+    node = of(shared(0, name="gpu.nvidia.com/memory"))
+    assert node.memory_resources == {"gpu.nvidia.com/memory of nvidia.com/gpu"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "whole"),
+    [(None, True), ({}, True), (VALUES, True), (RANGE, False), ({"default": "80Gi"}, True)],
+)
+def test_whole_gpus_where_a_request_without_capacity_takes_all(policy: Any, whole: bool) -> None:
+    node = of(shared(0, policy=policy))
+    assert node.gpu_memory == (80,)
+    assert node.gpu_resources == ({"nvidia.com/gpu"} if whole else set())
+    assert ["no whole GPUs are planned" in each for each in node.problems] == [True] * (not whole)
+
+
+NOT_SHARED = {
+    "two capacities": {"memory": {"value": "80Gi"}, "compute": {"value": "100"}},
+    "another capacity": {"compute": {"value": "100"}},
+    "no capacity": {},
+    "less than a GiB": {"memory": {"value": "100Mi"}},
+    "no quantity": {"memory": {"value": "much"}},
+}
+
+
+@pytest.mark.parametrize("case", NOT_SHARED)
+def test_devices_that_can_not_be_shared_by_memory_are_left_out(case: str) -> None:
+    node = of(gpu(0), gpu(1, allowMultipleAllocations=True, capacity=NOT_SHARED[case]))
+    assert (names(node), node.gpu_memory) == (["gpu-0"], ())
+    assert "may be allocated several times, and has other capacities than memory" in node.problems[0]
+
+
+@pytest.mark.parametrize(
+    "other", [gpu(1), shared(1, policy=RANGE), shared(1, name="gpu.nvidia.com/memory")], ids=str
+)
+def test_mixed_nodes_have_the_devices_of_one_claim_alone(other: dict[str, Any]) -> None:
+    node = of(shared(0), other)
+    assert names(node) == (["gpu-1"] if "capacity" not in other else [])
+    assert node.gpu_memory == ()
+    assert "device gpu-0 of gpu.nvidia.com may be allocated several times" in node.problems[0]
+
+
+ROUNDED = {
+    # policy, asked → taken, as the in-tree allocator has it (TestWhatARequestTakes in the shim)
+    "no policy": (None, "3Gi", "3Gi"),
+    "below the range": (RANGE, "1Gi", "2Gi"),
+    "on a step": (RANGE, "6Gi", "6Gi"),
+    "between steps": (RANGE, "7Gi", "10Gi"),
+    "beyond the range": (RANGE, "81Gi", "82Gi"),
+    "a range without steps": ({"default": "2Gi", "validRange": {"min": "2Gi"}}, "3.5Gi", "3.5Gi"),
+    "a value": (VALUES, "5Gi", "5Gi"),
+    "between values": (VALUES, "6Gi", "20Gi"),
+    "beyond all values": (VALUES, "90Gi", "90Gi"),
+    "steps that are no numbers": ({"default": "2Gi", "validRange": {"min": "x", "step": "-1"}}, "3Gi", "3Gi"),
+}
+
+
+@pytest.mark.parametrize("case", ROUNDED)
+def test_rounding(case: str) -> None:
+    policy, asked, taken = ROUNDED[case]
+    found = shares.rounding_of(msgspec.convert(shared(0, policy=policy), SliceDevice))
+    assert found is not None
+    assert found[0] == "memory"
+    assert found[1](_bytes(asked)) == _bytes(taken)
+
+
+def _bytes(text: str) -> Fraction:
+    value = quantities.parse(text)
+    assert value is not None
+    return value
+
+
+def test_what_is_rounded_up_somewhere_is_known() -> None:
+    slices = seen(piece([shared(0, policy=RANGE)]), piece([shared(1)], "t", node="m"))
+    assert set(slices.roundings) == {
+        ("memory", NOT_ROUNDED),
+        ("memory", Rounding(Fraction(2 * GI), Fraction(4 * GI))),
+    }
+    slices.see_slice("s", None)
+    assert set(slices.roundings) == {("memory", NOT_ROUNDED)}
+    slices.see_slice("t", piece([gpu(0)], "t"))
+    assert not slices.roundings
+
+
+def test_capacities_that_claims_do_not_share_are_not_kept() -> None:
+    """NVIDIA's driver publishes them for all GPUs, and there may be 40,000."""
+    plain = dra._slice(piece([gpu(0)]).spec)
+    assert dra._slice(piece([gpu(0, capacity={"memory": {"value": "80Gi"}})]).spec) == plain
+
+
+def asking(amount: Any, name: str = "memory", **more: Any) -> dict[str, Any]:
+    return request(capacity={"requests": {name: amount}}, **more)
+
+
+UNITS = {
+    "30Gi": 30,
+    "1": 1,
+    "0": 1,
+    "1.5Gi": 2,
+    "31G": 29,
+    "1048576Gi": 1 << 20,
+}
+
+
+@pytest.mark.parametrize("amount", UNITS)
+def test_a_request_with_capacity_is_a_slice(amount: str) -> None:
+    case = Case(([asking(amount), request("n", "nic")],))
+    pod = read(case, claims_of(case))
+    assert pod.slice == Slice(UNITS[amount], 1, "memory of nvidia.com/gpu")
+    assert (pod.gpus, pod.gpu_resource, pod.causes) == (0, "", ())
+
+
+def test_a_request_for_several_gpus_takes_as_much_of_each() -> None:
+    case = Case(([asking("30Gi", count=3)],))
+    assert read(case, claims_of(case)).slice == Slice(30, 3, "memory of nvidia.com/gpu")
+
+
+def test_capacity_without_requests_is_a_request_for_a_whole_gpu() -> None:
+    case = Case(([request(capacity={})],))
+    pod = read(case, claims_of(case))
+    assert (pod.slice, pod.gpus, pod.causes) == (None, 1, ())
+
+
+def test_the_largest_result_of_all_roundings_counts() -> None:
+    case = Case(([asking("7Gi")],))
+    slices = seen(piece([shared(0, policy=RANGE)]), piece([shared(1)], "t", node="m"))
+    pod = read(case, claims_of(case, lambda: slices.roundings))
+    assert pod.slice == Slice(10, 1, "memory of nvidia.com/gpu")
+
+
+WRONG: dict[str, tuple[list[dict[str, Any]], str]] = {
+    "several capacities": (
+        [request(capacity={"requests": {"memory": "1Gi", "compute": "1"}})],
+        'request r, capacity is "compute, memory", expected memory alone',
+    ),
+    "another capacity": ([asking("1", "compute")], 'capacity is "compute", expected memory alone'),
+    "all": ([asking("1Gi", allocationMode="All")], "none with allocationMode All"),
+    "too many GPUs": ([asking("1Gi", count=257)], 'request r, count is "257", expected GPUs of one node'),
+    "whole GPUs beside it": ([asking("1Gi"), request("s")], "none beside other requests for GPUs"),
+    "two of them": ([asking("1Gi"), asking("1Gi")], "none beside other requests for GPUs"),
+    "no quantity": ([asking("much")], 'capacity.requests[memory] is "much", expected memory of one GPU'),
+    "negative": ([asking("-1Gi")], 'capacity.requests[memory] is "-1Gi"'),
+    "huge": ([asking("9999999999Ti")], 'is "9999999999Ti", expected memory of one GPU, at most 1048576Gi'),
+    "a long text": ([asking("1" * 999)], f'is "{"1" * 60}…", expected'),
+    "a long name": ([asking("1", "x" * 999)], f'is "{"x" * 60}…", expected'),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_not_planned_names_claim_and_field(case: str) -> None:
+    requests, words = WRONG[case]
+    asked = Case((requests,))
+    pod = read(asked, claims_of(asked))
+    (cause,) = pod.causes
+    assert f"resourceClaims c0, request {requests[0]['name']}" in str(cause)
+    assert words in str(cause)
+    assert pod.slice is None
+
+
+def test_memory_by_a_resource_and_by_a_claim() -> None:
+    case = Case(([asking("1Gi")],), limits={"aliyun.com/gpu-mem": "3"})
+    (cause,) = read(case, claims_of(case)).causes
+    assert "by resources or by claims" in str(cause)
+
+
+TAKEN = {
+    "a share": ({"memory": "10Gi"}, "id", 10 * GI),
+    "of the driver's memory": ({"gpu.nvidia.com/memory": "1500m"}, "id", 2),
+    "nothing": ({"memory": "0"}, "id", 1),
+    "no share": ({"memory": "10Gi"}, None, 0),
+    "nothing is said": ({}, "id", 0),
+    "another capacity": ({"compute": "1"}, "id", 0),
+    "two capacities": ({"memory": "1Gi", "compute": "1"}, "id", 0),
+    "no quantity": ({"memory": "much"}, "id", 0),
+    "negative": ({"memory": "-1"}, "id", 0),
+}
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_what_an_allocation_takes(case: str) -> None:
+    consumed, share_id, taken = TAKEN[case]
+    result = {"driver": "d", "consumedCapacity": consumed, **({"shareID": share_id} if share_id else {})}
+    assert shares.taken(msgspec.convert(result, AllocatedDevice)) == taken
