@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
-from muster.domain import constraints
+from muster.domain import constraints, node_limits
 from muster.domain.advice import explained
 from muster.domain.causes.cause import ConstraintCause
 from muster.domain.causes.ill_formed import (
@@ -188,17 +188,17 @@ GOLDEN: list[tuple[Cause, str, str]] = [
         "Raise maxSkew above 1 in the spread of web, or add nodes in the zone that has the fewest pods, or wait until more is free there.",
     ),
     (
-        constraints.RoomTooSmall("worker", 3, 4, 3, 6, even_empty=True),
+        node_limits.RoomTooSmall("worker", 3, 4, 3, 6, even_empty=True),
         "Nodes can attach the volumes of 3 members, of 4 of role worker, at most: 3 of 6 fit, even if nothing else ran.",
         "Start at most 3 members of role worker, give each pod fewer volumes, or add nodes that can attach them.",
     ),
     (
-        constraints.RoomTooSmall("", 0, 4, 0, 4),
+        node_limits.RoomTooSmall("", 0, 4, 0, 4),
         "Nodes can attach the volumes of 0 members, of 4, at most: none of 4 fits.",
         "Give each pod fewer volumes, or add nodes that can attach them, or wait until other pods' volumes are detached.",
     ),
     (
-        constraints.AttributesDiffer("worker", ("example.com/numa",), 2, 9, 3, 6),
+        node_limits.AttributesDiffer("worker", ("example.com/numa",), 2, 9, 3, 6),
         "The 2 GPUs of each member of role worker must agree on matchAttribute example.com/numa: 3 of 6 fit.",
         "Ask for fewer than 2 GPUs in one pod, drop matchAttribute example.com/numa, or add nodes with 2 GPUs that agree on it, or wait until more of such GPUs are free.",
     ),
