@@ -12,6 +12,7 @@ sys.modules["pydantic"] = None  # type: ignore[assignment]
 from muster.adapters.agent.api import Access, ApiError, ApiServer
 from muster.adapters.agent.gpus import source_of
 from muster.adapters.agent.kubelet import Sockets
+from muster.adapters.agent.memory import give_back
 from muster.adapters.agent.run import Settings, serve
 from muster.adapters.agent.settings import Arguments
 from muster.devices.inventory import InventoryError
@@ -33,6 +34,7 @@ def main(text: str) -> int:
     )
     try:
         source = source_of(arguments.gpus)
+        give_back()
         access = Access.of_pod()
         serve(settings, source, ApiServer(access), ApiServer(access))
     except (InventoryError, ApiError, OSError) as problem:
