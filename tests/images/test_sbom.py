@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ def test_what_the_images_leave_out_is_read_from_the_dockerfile() -> None:
         left_out(text, "other")
 
 
+@cache
 def _packages() -> list[dict[str, Any]]:
     """Return the packages of uv.lock. One name may stand there twice, for two versions of Python."""
     found: list[dict[str, Any]] = tomllib.loads((REPOSITORY / "uv.lock").read_text())["package"]
