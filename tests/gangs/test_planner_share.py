@@ -9,6 +9,7 @@ import pytest
 
 from muster.domain.causes.not_planned import Ended, TookTooLong, TookTooMuchMemory
 from muster.domain.decision import MemberPlacement, Placed, Unplaceable
+from muster.gangs.invariants import check
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import EndSolve, Lane, Solve
 from muster.gangs.messages.settings import Settings
@@ -183,6 +184,16 @@ def test_a_background_plan_whose_gpus_were_taken_is_made_again_and_its_equals_wa
     while world.solves:
         world.solve()
     assert (world.phase("urgent"), world.phase("equal")) == ("planned", "unplaceable")
+
+
+def test_no_gang_may_wait_for_both_planners() -> None:
+    world = World(auto=False).start(node("a"))
+    world.see(pod("one", gang="", gpus=1), pod("other", gang="", gpus=1))
+    state = world.coordinator.state
+    (waits,) = state.queue.standing
+    for lane in Lane:
+        state.queue.wait(state.gangs[waits], lane, partial=False, first=False, extras_s=0.0)
+    assert check(world.coordinator) == [f"{waits} waits for both planners"]
 
 
 @pytest.mark.parametrize("cause", [TookTooLong(10.0), TookTooMuchMemory(1024)])

@@ -10,7 +10,6 @@ from collections.abc import Collection
 from muster.domain.topology import bits
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.coordinator import Coordinator
-from muster.gangs.lifecycle.state import State
 from muster.gangs.messages.instructions import Outcome
 from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.partial import is_partially_bound
@@ -25,9 +24,12 @@ def check(coordinator: Coordinator) -> list[str]:
     state = coordinator.state
     broken: list[str] = []
     owners: dict[str, str] = {}
+    broken += [f"{key} waits for both planners" for key in sorted(state.queue.in_several)]
+    standing = state.queue.standing
+    asked = {(out.gang, out.generation) for out in state.solving.values()}
     for gang in state.gangs.values():
         broken += _gang(gang, state.ledger)
-        broken += _goes_on(gang, state)
+        broken += _goes_on(gang, gang.key in standing, (gang.key, gang.generation) in asked, state.active)
         for uid in gang.reserved | gang.retained:
             if uid in owners:
                 broken.append(f"{uid} is held for {owners[uid]} and for {gang.key}")
@@ -57,9 +59,9 @@ def check(coordinator: Coordinator) -> list[str]:
 
 def _gang(gang: Gang, ledger: Ledger) -> list[str]:
     broken = []
-    unbound = {pod.uid for pod in gang.group.unbound}
     if isinstance(gang.in_phase, Planned | Reserving):
         plan, verdict = gang.in_phase.plan, gang.verdict
+        unbound = {pod.uid for pod in gang.group.unbound}
         if verdict is None or verdict.outcome is not Outcome.PLANNED:
             return [f"{gang.key} is {gang.phase} without a verdict"]
         if gang.group.causes or gang.group.present < gang.group.needed:
@@ -77,31 +79,31 @@ def _gang(gang: Gang, ledger: Ledger) -> list[str]:
     return broken
 
 
-def _goes_on(gang: Gang, state: State) -> list[str]:
-    """Return sentences about phases that the gang can't leave: no input, timer or answer would move it on."""
+def _goes_on(gang: Gang, waits: bool, asked: bool, active: bool) -> list[str]:
+    """Return sentences about phases that the gang can't leave: no input, timer or answer would move it on.
+
+    `waits`: it waits for a planner, or is refused. `asked`: a planner decides about it.
+    """
     broken = []
-    waits = state.queue.has(gang)
-    if state.queue.lanes(gang) > 1:
-        broken.append(f"{gang.key} waits for both planners")
-    asked = (gang.key, gang.generation) in ((out.gang, out.generation) for out in state.solving.values())
-    if waits and gang.phase not in (Phase.PLANNING, Phase.UNPLACEABLE):
-        broken.append(f"{gang.key} is {gang.phase} and waits for the planner")
-    if gang.phase is Phase.PLANNING and not (waits or asked or Timer.IN_TREE in gang.timers):
-        broken.append(f"{gang.key} is {gang.phase}, and is not queued for the planner")
+    phase = gang.phase
+    if waits and phase not in (Phase.PLANNING, Phase.UNPLACEABLE):
+        broken.append(f"{gang.key} is {phase} and waits for the planner")
+    if phase is Phase.PLANNING and not (waits or asked or Timer.IN_TREE in gang.timers):
+        broken.append(f"{gang.key} is {phase}, and is not queued for the planner")
     pauses = gang.ended and Timer.PHASE in gang.timers
-    if gang.phase is Phase.UNPLACEABLE and not (waits or pauses):
-        broken.append(f"{gang.key} is {gang.phase}, and nothing will move it on")
-    if gang.phase in _TIMED and Timer.PHASE not in gang.timers:
-        broken.append(f"{gang.key} is {gang.phase} without a timer")
+    if phase is Phase.UNPLACEABLE and not (waits or pauses):
+        broken.append(f"{gang.key} is {phase}, and nothing will move it on")
+    if phase in _TIMED and Timer.PHASE not in gang.timers:
+        broken.append(f"{gang.key} is {phase} without a timer")
     if (
-        state.active
+        active
         and is_partially_bound(gang)
-        and gang.phase is not Phase.GIVEN_UP
+        and phase is not Phase.GIVEN_UP
         and Timer.PARTIAL not in gang.timers
     ):
         broken.append(f"{gang.key} is partially bound without a timer")
-    if gang.retained and not (is_partially_bound(gang) or gang.phase is Phase.PERMITTED):
-        broken.append(f"{gang.key} is {gang.phase} and retains the places of {sorted(gang.retained)}")
+    if gang.retained and not (is_partially_bound(gang) or phase is Phase.PERMITTED):
+        broken.append(f"{gang.key} is {phase} and retains the places of {sorted(gang.retained)}")
     return broken
 
 

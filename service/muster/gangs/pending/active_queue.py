@@ -16,7 +16,7 @@ members which they need come first, but only those that came within that time.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 FAIR_TURN = 4
 """In one of this many turns, the gang that was planned longest ago comes first."""
@@ -118,6 +118,9 @@ class Queue:
 
     def __contains__(self, key: str) -> bool:
         return key in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
 
     def drop(self, key: str) -> None:
         """Remove a gang, if it is in the queue."""

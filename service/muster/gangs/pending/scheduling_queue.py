@@ -6,6 +6,7 @@ The latter are what kube-scheduler calls the unschedulable pods.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Collection
 
 from muster.gangs.capacity import requests
@@ -93,13 +94,16 @@ class SchedulingQueue:
         if gang.retained:
             self._holding[gang.key] = (gang, hint)
 
-    def has(self, gang: Gang) -> bool:
-        """Return whether the gang waits or is refused."""
-        return gang.key in self._hint_of or self.lanes(gang) > 0
+    @property
+    def standing(self) -> set[str]:
+        """Return the keys of all gangs that wait or are refused."""
+        return set(self._hint_of).union(*self._queues.values())
 
-    def lanes(self, gang: Gang) -> int:
-        """Return for how many planners the gang waits: one at most."""
-        return sum(gang.key in queue for queue in self._queues.values())
+    @property
+    def in_several(self) -> set[str]:
+        """Return the keys of the gangs that wait for several planners: none should."""
+        counted = Counter(itertools.chain.from_iterable(self._queues.values()))
+        return {key for key, count in counted.items() if count > 1}
 
     def leave(self, gang: Gang) -> None:
         """Note that the gang neither waits nor is refused any more."""
