@@ -99,9 +99,12 @@ def test_the_most_of_one_role_in_segments(drawn: str, asked: str, expected: int)
     assert counted[0] == len(placed.members) == expected
 
 
-@settings(SETTINGS, max_examples=150)
-@given(data=st.data())
-def test_the_most_of_one_role_in_segments_is_that_of_trying_everything(data: st.DataObject) -> None:
+@pytest.mark.parametrize("examples", [30, pytest.param(150, marks=pytest.mark.slow)])
+def test_the_most_of_one_role_in_segments_is_that_of_trying_everything(examples: int) -> None:
+    settings(SETTINGS, max_examples=examples)(given(data=st.data())(as_by_trying_everything))()
+
+
+def as_by_trying_everything(data: st.DataObject) -> None:
     snapshot, request = data.draw(worlds("segments", "levels"))
     role = max(request.roles, key=lambda role: len(role.segments))
     role = replace(role, members=(*role.members, *(Member(f"more{i}", f"more-{i}") for i in range(3))))
