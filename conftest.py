@@ -1,4 +1,6 @@
-"""Spread tests over two processes: the end-to-end tests in one, all others beside them.
+"""Collect tests without looking for garbage, and spread them over two processes.
+
+The end-to-end tests are in one process, all others beside them.
 
 `make test` asks for this with `-n 2 --dist loadscope`. The end-to-end tests stay together, because they share
 clusters, and because their deadlines would suffer from more clusters at once. So do the others that start
@@ -6,6 +8,9 @@ clusters or compile. The largest groups come first, so both start at once.
 """
 
 from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
 
 import pytest
 from xdist.remote import Producer
@@ -28,3 +33,17 @@ class GroupsInOneProcess(LoadScopeScheduling):  # type: ignore[misc]
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
     """Replace the scheduler of `--dist loadscope` alone."""
     return GroupsInOneProcess(config, log) if config.getvalue("dist") == "loadscope" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep the garbage collector off what is imported and collected: it stays, and is most of what there is.
+
+    Each full collection would look at it again, while it grows and in every test.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
