@@ -20,6 +20,10 @@ export PATH := $(PATH):$(CURDIR)/.tools/uv/bin
 # Go and uv keep their caches there; a service's environment may lack it.
 export HOME ?= $(shell $(PYTHON) -c 'from pathlib import Path; print(Path.home())')
 
+# Tests start many processes. Without bytecode files each of them compiles all that it imports: a third of the
+# time of `make unit`.
+unexport PYTHONDONTWRITEBYTECODE
+
 # uv trusts what this machine trusts, where that is written down (a company's proxy has a certificate of
 # its own); elsewhere uv has its own list.
 ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt),)
@@ -162,7 +166,7 @@ check-ci: $(READY) ## Of it: the workflow of CI
 .PHONY: unit
 unit: $(READY) ## Fast tests: no cluster, no Go (MUSTER_GO makes sure of it), nothing slow
 	$(call say,unit tests)
-	MUSTER_GO=none $(PYTEST) tests -n auto -m 'not (cluster or go or brute_force or slow)'
+	MUSTER_GO=none $(PYTEST) tests -n auto --dist worksteal -m 'not (cluster or go or brute_force or slow)'
 
 .PHONY: test-go
 test-go: $(READY) ## Tests of the Go modules
