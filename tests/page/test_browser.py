@@ -17,6 +17,7 @@ from benchmarks.page.browser import CHROMIUM, chromium, serving
 from benchmarks.page.scene import Ask, Scene
 from benchmarks.page.scenes import six, sixty_four
 from muster.adapters.page import board as boards
+from muster.adapters.page import server as servers
 from muster.adapters.page.access import Access
 from muster.adapters.page.layout import arrange
 from muster.adapters.page.server import Limits, PageServer
@@ -25,6 +26,8 @@ from tests.gangs.world import node
 from tests.page.needs_browser import why_skipped
 from tests.page.test_access import Api
 
+DETAIL_MS = 5000
+"""So often the page asks about the gang that is shown."""
 SKIPPED = why_skipped(CHROMIUM, os.environ)
 pytestmark = [
     pytest.mark.skipif(bool(SKIPPED), reason=SKIPPED),
@@ -42,12 +45,18 @@ async def browser() -> AsyncIterator[Browser]:
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boards, "EVERY_S", 0.02)
     monkeypatch.setattr(boards, "PAUSE_SHARE", 0)
+    monkeypatch.setattr(servers, "SHUTDOWN_S", 0.01)
 
 
 @asynccontextmanager
-async def opened(browser: Browser, url: str, **options: Any) -> AsyncIterator[Page]:
-    """A tab. It fails if the page's own code fails, or breaks the Content-Security-Policy."""
+async def opened(browser: Browser, url: str, own_clock: bool = False, **options: Any) -> AsyncIterator[Page]:
+    """A tab. It fails if the page's own code fails, or breaks the Content-Security-Policy.
+
+    `own_clock`: the test can put its clock forward.
+    """
     tab = await browser.new_page(**options)
+    if own_clock:
+        await tab.clock.install()
     problems: list[str] = []
     tab.on("pageerror", lambda problem: problems.append(str(problem)))
     tab.on("console", lambda said: problems.append(said.text) if "Security Policy" in said.text else None)
@@ -280,7 +289,7 @@ async def test_selected_text_of_a_gang_stays_selected(browser: Browser) -> None:
     scene = six()
     async with (
         serving(scene) as (page, _),
-        opened(browser, f"{page.url}#gang={scene.key('rlhf')}") as tab,
+        opened(browser, f"{page.url}#gang={scene.key('rlhf')}", own_clock=True) as tab,
     ):
         await live(tab)
         await tab.get_by_role("heading", name="llm/rlhf").select_text()
@@ -289,7 +298,8 @@ async def test_selected_text_of_a_gang_stays_selected(browser: Browser) -> None:
         await tab.evaluate("new Promise(requestAnimationFrame)")
         assert "rlhf" in await tab.evaluate("getSelection().toString()")
         await tab.evaluate("getSelection().empty()")
-        await expect(tab.get_by_role("article", name="Gang")).to_contain_text("2 of 3 here", timeout=20_000)
+        await tab.clock.fast_forward(DETAIL_MS)
+        await expect(tab.get_by_role("article", name="Gang")).to_contain_text("2 of 3 here")
 
 
 HOSTILE = "<img src=x onerror=window.pwned=1><script>window.pwned=1</script>\u202e"
@@ -391,7 +401,7 @@ async def test_a_token_is_asked_for_and_a_bad_one_learns_nothing(browser: Browse
     scene = six()
     async with (
         serving(scene, access=Access(Api())) as (page, _),
-        opened(browser, f"{page.url}#gang={scene.key('rlhf')}") as tab,
+        opened(browser, f"{page.url}#gang={scene.key('rlhf')}", own_clock=True) as tab,
     ):
         dialog = tab.get_by_role("dialog", name="This page needs a token")
         await expect(dialog).to_be_visible()
@@ -404,6 +414,7 @@ async def test_a_token_is_asked_for_and_a_bad_one_learns_nothing(browser: Browse
         await tab.keyboard.press("Enter")
         await live(tab)
         await expect(dialog).to_be_hidden()
+        await tab.clock.fast_forward(DETAIL_MS)
         await expect(tab.get_by_role("heading", name="Why it waits")).to_be_visible()
         await tab.keyboard.press("Escape")
         await expect(tab.get_by_role("button", name="llm/rlhf")).to_be_visible()
