@@ -20,8 +20,7 @@ export PATH := $(PATH):$(CURDIR)/.tools/uv/bin
 # Go and uv keep their caches there; a service's environment may lack it.
 export HOME ?= $(shell $(PYTHON) -c 'from pathlib import Path; print(Path.home())')
 
-# Tests start many processes. Without bytecode files each of them compiles all that it imports: a third of the
-# time of `make unit`.
+# Tests start many processes. Without bytecode files each of them compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 # uv trusts what this machine trusts, where that is written down (a company's proxy has a certificate of
