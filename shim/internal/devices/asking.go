@@ -46,6 +46,7 @@ type Asking struct {
 	manager fwk.SharedDRAManager
 	gpus    []string
 	matcher *matcher
+	view    *othersView
 }
 
 var (
@@ -64,7 +65,8 @@ func NewAsking(gpus []string) frameworkruntime.PluginFactory {
 		}
 		features := feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate)
 		a := &Asking{manager: manager, gpus: gpus, matcher: newMatcher(features)}
-		inTree, err := dynamicresources.New(ctx, args, &askingHandle{handle, &othersView{manager, a}}, features)
+		a.view = &othersView{SharedDRAManager: manager, asking: a}
+		inTree, err := dynamicresources.New(ctx, args, &askingHandle{handle, a.view}, features)
 		if err != nil {
 			return nil, err
 		}
@@ -141,12 +143,15 @@ func (a *Asking) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	if count := selectorsOf(asked.requests); count > maxSelectors {
 		return nil, fwk.NewStatus(fwk.Unschedulable, fmt.Sprintf("the pod's requests for GPUs have %d different selectors; at most %d are planned", count, maxSelectors))
 	}
-	if len(asked.requests) > 0 {
+	watches := a.watchesBesideGPUs(pod, asked)
+	if len(asked.requests) > 0 || watches {
 		all, err := a.manager.ResourceSlices().ListWithDeviceTaintRules()
 		if err != nil {
 			return nil, fwk.AsStatus(err)
 		}
-		asked.slices, asked.partial = byNode(all)
+		if asked.slices, asked.partial = byNode(all); watches {
+			defer a.view.show(a.drivers(ctx, all))()
+		}
 	}
 	state.Write(askedKey, asked)
 	return a.DynamicResources.PreFilter(ctx, state, pod, nodes)
@@ -290,6 +295,57 @@ func (a *Asking) requests(pod *v1.Pod) (found []gpuRequest) {
 	return found
 }
 
+// watchesBesideGPUs returns whether the pod takes GPUs and also asks to watch devices. Its cycle shows it all devices of
+// the node's GPU drivers without our taint.
+func (a *Asking) watchesBesideGPUs(pod *v1.Pod, asked *askedGPUs) bool {
+	if len(asked.requests) == 0 && !a.asksByResources(pod) {
+		return false
+	}
+	for i := range pod.Spec.ResourceClaims {
+		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
+		if err != nil || name == nil {
+			continue
+		}
+		claim, err := a.manager.ResourceClaims().Get(pod.Namespace, *name)
+		if err == nil && slices.ContainsFunc(claim.Spec.Devices.Requests, watches) {
+			return true
+		}
+	}
+	return false
+}
+
+// asksByResources returns whether a container asks for GPUs by a resource.
+func (a *Asking) asksByResources(pod *v1.Pod) bool {
+	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			for name := range containers[i].Resources.Requests {
+				if slices.Contains(a.gpus, string(name)) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// drivers returns the drivers of devices that count as GPUs.
+func (a *Asking) drivers(ctx context.Context, all []*resourceapi.ResourceSlice) sets.Set[string] {
+	found := sets.New[string]()
+	for _, resource := range a.gpus {
+		class := a.manager.DeviceClassResolver().GetDeviceClass(v1.ResourceName(resource))
+		if class == nil {
+			continue
+		}
+		for _, slice := range all {
+			driver := slice.Spec.Driver
+			if !found.Has(driver) && slices.Contains(a.matcher.matching(ctx, expressions(class.Spec.Selectors), slice, nil).devices, true) {
+				found.Insert(driver)
+			}
+		}
+	}
+	return found
+}
+
 // hasItsDevices returns whether a claim that belongs to no single pod is allocated: pods that name it get these devices.
 func hasItsDevices(claim *resourceapi.ResourceClaim) bool {
 	return claim.Status.Allocation != nil && metav1.GetControllerOf(claim) == nil
@@ -346,6 +402,36 @@ func (h *askingHandle) SharedDRAManager() fwk.SharedDRAManager { return h.view }
 type othersView struct {
 	fwk.SharedDRAManager
 	asking *Asking
+	// mu is held while devices of the drivers `ours` are shown without our taint.
+	mu   sync.Mutex
+	ours sets.Set[string]
+}
+
+func (v *othersView) show(ours sets.Set[string]) (hide func()) {
+	v.mu.Lock()
+	v.ours = ours
+	return func() {
+		v.ours = nil
+		v.mu.Unlock()
+	}
+}
+
+func (v *othersView) ResourceSlices() fwk.ResourceSliceLister { return othersSlices{v} }
+
+type othersSlices struct{ *othersView }
+
+func (s othersSlices) ListWithDeviceTaintRules() ([]*resourceapi.ResourceSlice, error) {
+	all, err := s.SharedDRAManager.ResourceSlices().ListWithDeviceTaintRules()
+	if err != nil || len(s.ours) == 0 {
+		return all, err
+	}
+	shown := slices.Clone(all)
+	for i, slice := range shown {
+		if s.ours.Has(slice.Spec.Driver) {
+			shown[i] = withoutOwned(slice)
+		}
+	}
+	return shown, nil
 }
 
 func (v *othersView) ResourceClaims() fwk.ResourceClaimTracker {

@@ -127,7 +127,8 @@ func (p *plan) restrict(all []*resourceapi.ResourceSlice) ([]*resourceapi.Resour
 	return shown, nil
 }
 
-// besides returns the slices of other pools of the same drivers on the nodes of the planned pools.
+// besides returns the slices of other pools of the same drivers on the nodes of the planned pools, as all devices of
+// these drivers are shown: without our taint.
 func (p *plan) besides(all []*resourceapi.ResourceSlice) (found []*resourceapi.ResourceSlice) {
 	var nodes []string
 	for _, slice := range all {
@@ -138,7 +139,7 @@ func (p *plan) besides(all []*resourceapi.ResourceSlice) (found []*resourceapi.R
 	for _, slice := range all {
 		if p.drives(slice.Spec.Driver) && p.pool(slice.Spec.Driver, slice.Spec.Pool.Name) == nil &&
 			slice.Spec.NodeName != nil && slices.Contains(nodes, *slice.Spec.NodeName) {
-			found = append(found, slice)
+			found = append(found, withoutOwned(slice))
 		}
 	}
 	return found
@@ -241,6 +242,16 @@ func showing(of []*resourceapi.ResourceSlice, names []string, others bool) []*re
 		last.Spec.Devices = append(last.Spec.Devices, unowned(*device))
 	}
 	return shown
+}
+
+// withoutOwned returns the slice with its devices without our taint.
+func withoutOwned(slice *resourceapi.ResourceSlice) *resourceapi.ResourceSlice {
+	bare := *slice // shallow: slices of the informer never change
+	bare.Spec.Devices = slices.Clone(slice.Spec.Devices)
+	for i := range bare.Spec.Devices {
+		bare.Spec.Devices[i] = unowned(bare.Spec.Devices[i])
+	}
+	return &bare
 }
 
 func unowned(device resourceapi.Device) resourceapi.Device {

@@ -2,6 +2,8 @@ package plugin
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -11,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
+
+	"muster.dev/shim/internal/devices"
 )
 
 // claimingPods creates members, each with a claim for two GPUs as Kubernetes makes it from a template. `left` are the
@@ -260,6 +264,61 @@ func TestMembersWatchDevicesBesideThePlannedOnes(t *testing.T) {
 				t.Errorf("allocated: %v; %d are watched", got, watched)
 			}
 		})
+	}
+}
+
+// claimOfM0 creates a claim of the pod m0, as Kubernetes makes it from a template, and returns how the pod names it.
+func (h *harness) claimOfM0(called string, spec resourceapi.DeviceClaim) (v1.PodResourceClaim, v1.PodResourceClaimStatus) {
+	h.t.Helper()
+	yes := true
+	h.add(&resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: called, UID: types.UID("uid-of-" + called), ResourceVersion: "5",
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "m0", UID: "uid-m0", Controller: &yes}},
+		},
+		Spec: resourceapi.ResourceClaimSpec{Devices: spec},
+	})
+	return v1.PodResourceClaim{Name: called, ResourceClaimTemplateName: &called}, v1.PodResourceClaimStatus{Name: called, ResourceClaimName: &called}
+}
+
+// A DeviceTaintRule may set our taint on all devices of the driver. Other pods must tolerate it to watch them.
+func TestMembersWatchDevicesWithOurTaint(t *testing.T) {
+	h := dra(t)
+	slice, err := h.client.ResourceV1().ResourceSlices().Get(h.ctx, "n", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range slice.Spec.Devices {
+		slice.Spec.Devices[i].Taints = []resourceapi.DeviceTaint{{Key: devices.Owned, Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+	}
+	if _, err := h.client.ResourceV1().ResourceSlices().Update(h.ctx, slice, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	second := slice.DeepCopy()
+	second.Name, second.UID, second.Spec.Pool.Name, second.Spec.Devices = "m", "uid-of-m", "m", second.Spec.Devices[:1]
+	h.add(second)
+	h.planDevices([]int{3, 0})
+	yes, request := true, func(name string, count int64) resourceapi.DeviceRequest {
+		return resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
+			DeviceClassName: "gpu", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: count,
+		}}
+	}
+	watching := request("w", 7)
+	watching.Exactly.AdminAccess = &yes
+	named, made := h.claimOfM0("both", resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{watching, request("r", 2)}})
+	h.run("")
+	h.podsWith(func(pod *v1.Pod) {
+		pod.Spec.ResourceClaims, pod.Status.ResourceClaimStatuses = []v1.PodResourceClaim{named}, []v1.PodResourceClaimStatus{made}
+	}, "gang", "m0")
+	h.until("gated", func() bool { return h.gated("m0") })
+	h.service.ask(inTreeQuestion(1, "m0"))
+	if report := next(t, "answer", h.service.inTree); len(report.Refusals) > 0 {
+		t.Errorf("refused: %v", report.Refusals)
+	}
+	h.service.push(verdict(plannedOutcome, 1, "m0"))
+	next(t, "binding", h.bound)
+	if got := strings.Fields(h.allocated()["m0"]); len(got) != 9 || !slices.Equal(got[7:], []string{"gpu-3", "gpu-0"}) {
+		t.Errorf("allocated: %v", got)
 	}
 }
 
