@@ -286,14 +286,25 @@ def test_a_plan_with_a_gpu_that_matches_no_longer_is_made_again() -> None:
 
 
 def test_names_of_devices() -> None:
-    """A pool has its name there if it is not that of the node. A GPU without a device matches nothing."""
-    there = (device(0), Device(DRIVER, "pool", "gpu-0"), None, Device("other", "n", "gpu-0"), device(4))
+    """A pool stands there if the driver has several on the node. A GPU without a device matches nothing."""
+    there = (device(0), Device(DRIVER, "pool", "gpu-0"), None, Device("other", "p/q", "gpu-0"), device(4))
     nodes = {"n": node("n", 5, devices=there)}
-    both = frozenset({f"{DRIVER}/gpu-0", f"{DRIVER}/pool/gpu-0", f"{DRIVER}/gpu-9"})
-    assert matching((InTreeAnswer(devices=({"n": both, "gone": both},)),), nodes) == [{"n": 0b00011}]
-    one = InTreeAnswer(devices=({"n": frozenset({"other/gpu-0", f"{DRIVER}/gpu-0"})},))
-    assert matching((one, InTreeAnswer(), InTreeAnswer(devices=({"n": both},))), nodes) == [{"n": 0b00001}]
+    both = frozenset({f"{DRIVER}/n/gpu-0", f"{DRIVER}/pool/gpu-0", f"{DRIVER}/gpu-4", "other/p/q/gpu-0"})
+    assert matching((InTreeAnswer(devices=({"n": both, "gone": both},)),), nodes) == [{"n": 0b01011}]
+    one = InTreeAnswer(devices=({"n": frozenset({"other/gpu-0", f"{DRIVER}/n/gpu-0"})},))
+    assert matching((one, InTreeAnswer(), InTreeAnswer(devices=({"n": both},))), nodes) == [{"n": 0b01001}]
     assert matching((InTreeAnswer(),), nodes) == [{}]
+
+
+def test_nodes_whose_pools_have_other_names_than_they() -> None:
+    """One answer holds for 300 of them."""
+    pools = {f"n{number}": f"pool-{number}" for number in range(300)}
+    nodes = {
+        name: node(name, 2, devices=tuple(Device(DRIVER, pool, f"gpu-{gpu}") for gpu in range(2)))
+        for name, pool in pools.items()
+    }
+    answer = InTreeAnswer(devices=(dict.fromkeys(nodes, frozenset({f"{DRIVER}/gpu-1"})),))
+    assert matching((answer,), nodes) == [dict.fromkeys(nodes, 0b10)]
 
 
 def test_a_member_that_tolerates_a_taint_waits_for_gpus_that_have_it() -> None:

@@ -122,7 +122,7 @@ const askedKey fwk.StateKey = "muster.dev/asked-gpus"
 
 // SomeOf returns the GPUs of a node that the pod of this state may have, after Filter has let the node pass: for each
 // subrequest of its requests one list. A list is nil if these are all that have no taint, and empty if the subrequest
-// has none. Names are driver/name, with the pool between them if it has another name than the node.
+// has none. Names are driver/name, with the pool between them if the driver has GPUs in several pools of the node.
 func SomeOf(state fwk.CycleState, node string) [][]string {
 	data, err := state.Read(askedKey)
 	if err != nil {
@@ -211,7 +211,7 @@ func (a *Asking) choice(ctx context.Context, asked *askedGPUs, rank int, node st
 	first.all = true
 	for i, request := range asked.requests {
 		choice := request.at(rank)
-		found, why := a.matcher.usable(ctx, request.where, choice, node, asked.slices[node])
+		found, why := a.matcher.usable(ctx, request.where, choice, asked.slices[node])
 		if why == "" && choice.every {
 			why = a.matcher.beyond(ctx, request.where, choice, asked, node)
 		}

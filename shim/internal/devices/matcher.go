@@ -62,11 +62,16 @@ type usable struct {
 
 // usable returns which GPUs of a node with these slices a request may have, or why the node does not suit it. The request
 // is called `where`.
-func (m *matcher) usable(ctx context.Context, where string, wants gpuChoice, node string, published []*resourceapi.ResourceSlice) (found usable, why string) {
+func (m *matcher) usable(ctx context.Context, where string, wants gpuChoice, published []*resourceapi.ResourceSlice) (found usable, why string) {
 	total, matching, large := 0, 0, 0
 	found.all = true
-	for _, slice := range published {
-		gpus := m.matching(ctx, wants.counted, slice, nil)
+	counted := make([]sliceMatches, len(published))
+	for at, slice := range published {
+		counted[at] = m.matching(ctx, wants.counted, slice, nil)
+	}
+	nameOf := namesOn(published, counted)
+	for at, slice := range published {
+		gpus := counted[at]
 		wanted := m.matching(ctx, wants.wanted, slice, gpus.devices)
 		for i, is := range gpus.devices {
 			if !is {
@@ -89,7 +94,7 @@ func (m *matcher) usable(ctx context.Context, where string, wants gpuChoice, nod
 				}
 			}
 			if may {
-				found.names = append(found.names, nameOn(node, slice, device.Name))
+				found.names = append(found.names, nameOf(slice, device.Name))
 			}
 			found.all = found.all && may != tainted
 		}
@@ -149,12 +154,25 @@ func isTainted(device *resourceapi.Device, tolerations []resourceapi.DeviceToler
 	})
 }
 
-// nameOn returns driver/name. The pool stands between them if it has another name than the node.
-func nameOn(node string, slice *resourceapi.ResourceSlice, name string) string {
-	if slice.Spec.Pool.Name == node {
-		return slice.Spec.Driver + "/" + name
+// namesOn returns the function that names the GPUs of a node with these slices: driver/name. The pool stands between them
+// if the driver has GPUs in several pools there. Most drivers have one on each node, and often call it like the node. So
+// equal nodes have equal names.
+func namesOn(published []*resourceapi.ResourceSlice, gpus []sliceMatches) func(*resourceapi.ResourceSlice, string) string {
+	pools, several := map[string]string{}, map[string]bool{} // by driver
+	for at, slice := range published {
+		if slices.Contains(gpus[at].devices, true) {
+			driver, pool := slice.Spec.Driver, slice.Spec.Pool.Name
+			first, known := pools[driver]
+			several[driver] = several[driver] || known && first != pool
+			pools[driver] = pool
+		}
 	}
-	return slice.Spec.Driver + "/" + slice.Spec.Pool.Name + "/" + name
+	return func(slice *resourceapi.ResourceSlice, name string) string {
+		if !several[slice.Spec.Driver] {
+			return slice.Spec.Driver + "/" + name
+		}
+		return slice.Spec.Driver + "/" + slice.Spec.Pool.Name + "/" + name
+	}
 }
 
 // matching returns which of these devices of the slice satisfy all expressions; nil means all its devices. A device

@@ -68,7 +68,7 @@ func TestWhichNodesSuitARequest(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			wants := gpuChoice{class: "class", counted: []string{isGPU}, wanted: append([]string{isGPU}, c.selectors...)}
-			found, why := testMatcher().usable(t.Context(), "claim c", wants, "n", c.node)
+			found, why := testMatcher().usable(t.Context(), "claim c", wants, c.node)
 			if why == "" && !found.all {
 				why = strings.Join(found.names, " ")
 			}
@@ -79,15 +79,40 @@ func TestWhichNodesSuitARequest(t *testing.T) {
 	}
 }
 
+func TestGPUsHaveTheirPoolInTheirNamesOnlyIfTheDriverHasSeveral(t *testing.T) {
+	wants := gpuChoice{counted: []string{"device.driver != 'nic' && device.attributes[device.driver].model != 'no GPU'"}}
+	in := func(pool string, s *resourceapi.ResourceSlice) *resourceapi.ResourceSlice {
+		s.Spec.Pool.Name, s.UID = pool, types.UID(pool+s.Spec.Driver)
+		return s
+	}
+	for name, c := range map[string]struct {
+		node []*resourceapi.ResourceSlice
+		want string
+	}{
+		"one pool":                      {[]*resourceapi.ResourceSlice{in("p", modelled("gpu", "a")), in("p", modelled("nic", "a"))}, "gpu/d0"},
+		"a pool for each driver":        {[]*resourceapi.ResourceSlice{in("p", modelled("gpu", "a")), in("q", modelled("big", "a"))}, "big/d0 gpu/d0"},
+		"two pools":                     {[]*resourceapi.ResourceSlice{in("p", modelled("gpu", "a")), in("q", modelled("gpu", "a"))}, "gpu/p/d0 gpu/q/d0"},
+		"a second pool without GPUs":    {[]*resourceapi.ResourceSlice{in("p", modelled("gpu", "a")), in("q", modelled("gpu", "no GPU"))}, "gpu/d0"},
+		"a second pool with other ones": {[]*resourceapi.ResourceSlice{in("p", modelled("gpu", "a", "no GPU")), in("q", modelled("gpu", "no GPU", "a"))}, "gpu/p/d0 gpu/q/d1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found, why := testMatcher().usable(t.Context(), "r", wants, c.node)
+			if got := strings.Join(found.names, " "); got != c.want || why != "" {
+				t.Errorf("got %q, %q", got, why)
+			}
+		})
+	}
+}
+
 func TestASliceIsEvaluatedAgainWhenItChanges(t *testing.T) {
 	m := testMatcher()
 	wants := gpuChoice{counted: []string{"device.driver == 'gpu'"}, wanted: []string{"device.attributes['gpu'].model == 'a'"}}
 	before, after := modelled("gpu", "b"), modelled("gpu", "a")
 	after.ResourceVersion = "2"
-	if _, why := m.usable(t.Context(), "r", wants, "n", []*resourceapi.ResourceSlice{before}); why == "" {
+	if _, why := m.usable(t.Context(), "r", wants, []*resourceapi.ResourceSlice{before}); why == "" {
 		t.Error("the first version suits")
 	}
-	if _, why := m.usable(t.Context(), "r", wants, "n", []*resourceapi.ResourceSlice{after}); why != "" {
+	if _, why := m.usable(t.Context(), "r", wants, []*resourceapi.ResourceSlice{after}); why != "" {
 		t.Errorf("the second version: %s", why)
 	}
 }
@@ -110,11 +135,11 @@ func TestATaintedGPUIsForRequestsThatTolerateIt(t *testing.T) {
 		want        string
 		all         bool
 	}{
-		"none tolerated":               {nil, "", "gpu/n/d1 gpu/n/d3", true},
-		"all tolerated":                {[]resourceapi.DeviceToleration{worn}, "", "gpu/n/d0 gpu/n/d1 gpu/n/d2 gpu/n/d3", false},
-		"one effect tolerated":         {[]resourceapi.DeviceToleration{once}, "", "gpu/n/d0 gpu/n/d1 gpu/n/d3", false},
-		"another key":                  {[]resourceapi.DeviceToleration{{Key: "other", Operator: resourceapi.DeviceTolerationOpExists}}, "", "gpu/n/d1 gpu/n/d3", true},
-		"the selector leaves out some": {[]resourceapi.DeviceToleration{worn}, "b", "gpu/n/d2", false},
+		"none tolerated":               {nil, "", "gpu/d1 gpu/d3", true},
+		"all tolerated":                {[]resourceapi.DeviceToleration{worn}, "", "gpu/d0 gpu/d1 gpu/d2 gpu/d3", false},
+		"one effect tolerated":         {[]resourceapi.DeviceToleration{once}, "", "gpu/d0 gpu/d1 gpu/d3", false},
+		"another key":                  {[]resourceapi.DeviceToleration{{Key: "other", Operator: resourceapi.DeviceTolerationOpExists}}, "", "gpu/d1 gpu/d3", true},
+		"the selector leaves out some": {[]resourceapi.DeviceToleration{worn}, "b", "gpu/d2", false},
 		"all that match have taints":   {nil, "b", "r: all GPUs of the node that match the selectors have taints", false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -122,7 +147,7 @@ func TestATaintedGPUIsForRequestsThatTolerateIt(t *testing.T) {
 			if c.model != "" {
 				wants.wanted = []string{"device.attributes['gpu'].model == '" + c.model + "'"}
 			}
-			found, why := testMatcher().usable(t.Context(), "r", wants, "other", []*resourceapi.ResourceSlice{s})
+			found, why := testMatcher().usable(t.Context(), "r", wants, []*resourceapi.ResourceSlice{s})
 			if got := why; got == "" && (strings.Join(found.names, " ") != c.want || found.all != c.all) || got != "" && got != c.want {
 				t.Errorf("got %v %q", found, why)
 			}

@@ -239,9 +239,9 @@ func says(err error, words string) bool {
 func TestOnlyGPUsWithTheCapacitySuitARequest(t *testing.T) {
 	s := shared(nil, "gpu-0", "gpu-1")
 	s.Spec.Devices[1].Capacity["memory"] = resourceapi.DeviceCapacity{Value: *quantity("40Gi")}
-	for asked, want := range map[string]string{"memory=30Gi": "all", "memory=50Gi": "gpu/a/gpu-0", "memory=90Gi": "r: no GPU of the node that matches the selectors has the capacity"} {
+	for asked, want := range map[string]string{"memory=30Gi": "all", "memory=50Gi": "gpu/gpu-0", "memory=90Gi": "r: no GPU of the node that matches the selectors has the capacity"} {
 		wants := gpuChoice{capacity: claiming(1, asked).Spec.Devices.Requests[0].Exactly.Capacity.Requests}
-		found, why := testMatcher().usable(t.Context(), "r", wants, "n", []*resourceapi.ResourceSlice{s})
+		found, why := testMatcher().usable(t.Context(), "r", wants, []*resourceapi.ResourceSlice{s})
 		if why == "" && found.all {
 			why = "all"
 		} else if why == "" {

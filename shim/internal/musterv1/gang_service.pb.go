@@ -1416,8 +1416,8 @@ func (x *ReportInTreeRequest) GetDeviceSets() []*InTreeDevices {
 	return nil
 }
 
-// InTreeDevices is a set of devices of a node, as driver/name. The pool stands between them if it has another name than
-// the node.
+// InTreeDevices is a set of devices of a node, as driver/name. The pool stands between them if the driver has devices
+// that count as GPUs in several pools of the node.
 type InTreeDevices struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Names         []string               `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"`

@@ -352,6 +352,40 @@ func TestInTreeAnswersNameTheGPUsThatMatch(t *testing.T) {
 	}
 }
 
+// One byte tells apart 255 sets of GPUs, so nodes must not differ by the names of their pools.
+func TestInTreeAnswersNameTheGPUsOf300NodesWithPoolsOfTheirOwn(t *testing.T) {
+	nodes := zoned(300)
+	h := newHarness(t, nodes...)
+	resource, yes := "nvidia.com/gpu", true
+	big := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"big": {BoolValue: &yes}}
+	h.add(&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}, Spec: resourceapi.DeviceClassSpec{
+		ExtendedResourceName: &resource,
+		Selectors:            []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "device.driver == '" + gpuDriver + "'"}}},
+	}})
+	for i, n := range nodes {
+		h.add(&resourceapi.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: types.UID("uid-of-" + n.Name), ResourceVersion: "5"},
+			Spec: resourceapi.ResourceSliceSpec{
+				Driver: gpuDriver, NodeName: &n.Name, Pool: resourceapi.ResourcePool{Name: fmt.Sprintf("uid-%d", i), Generation: 1, ResourceSliceCount: 1},
+				Devices: []resourceapi.Device{{Name: "gpu-0"}, {Name: "gpu-1", Attributes: big}},
+			},
+		})
+	}
+	named, made := h.claimOfM0("gpus", resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: "gpu", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+		Selectors: []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: "has(device.attributes['" + gpuDriver + "'].big)"}}},
+	}}}})
+	h.run("")
+	h.podsWith(func(pod *v1.Pod) {
+		pod.Spec.ResourceClaims, pod.Status.ResourceClaimStatuses = []v1.PodResourceClaim{named}, []v1.PodResourceClaimStatus{made}
+	}, "gang", "m0")
+	h.service.ask(inTreeQuestion(1, "m0"))
+	report := next(t, "answer", h.service.inTree)
+	if len(report.DeviceSets) != 1 || fmt.Sprint(report.DeviceSets[0].Names) != "["+gpuDriver+"/gpu-1]" || len(report.Refusals) > 0 {
+		t.Errorf("%d sets, refused: %v", len(report.DeviceSets), report.Refusals)
+	}
+}
+
 // The devices of a shared claim are no planned ones of the member, and of the same driver.
 func TestAMemberMayAlsoShareAClaimThatHasItsDevices(t *testing.T) {
 	h := dra(t)

@@ -87,8 +87,8 @@ class InTreeAnswer:
     others. Answers that differ only in scores are equal, because scores never make a gang fit.
 
     `devices`, for each subrequest of the pods: node → the GPUs that the pods may have, as driver/name, or
-    driver/pool/name if the pool has another name than the node. On other nodes these are all that have no
-    taint. It is () for pods that may have these on all nodes.
+    driver/pool/name if the driver has GPUs in several pools of the node. On other nodes these are all that
+    have no taint. It is () for pods that may have these on all nodes.
     """
 
     refused: Mapping[str, str] = field(default_factory=dict)

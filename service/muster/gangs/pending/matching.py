@@ -109,16 +109,31 @@ def _mask(node: Node, allowed: frozenset[str] | None) -> int:
         if len(_known) >= _MOST_NODES:
             _known.clear()
         known = _known[node.name] = (node.devices, _names(node))
-    return _among(known[1], allowed)
+    return _among(known[1], allowed) | (_among(_with_pools(node), allowed) if _name_pools(allowed) else 0)
 
 
 def _names(node: Node) -> tuple[str, ...]:
-    """Return the devices' names as answers have them, "" for a GPU without a device."""
-    names = []
-    for device in node.devices:
-        pool = "" if device is None or device.pool == node.name else f"{device.pool}/"
-        names.append("" if device is None else f"{device.driver}/{pool}{device.name}")
-    return tuple(names)
+    """Return the devices' names as answers have them, "" for a GPU without a device.
+
+    Also "" where the driver has GPUs in several pools of the node: answers name these with their pools.
+    """
+    pools: dict[str, set[str]] = {}
+    for device in filter(None, node.devices):
+        pools.setdefault(device.driver, set()).add(device.pool)
+    return tuple(
+        f"{device.driver}/{device.name}" if device is not None and len(pools[device.driver]) == 1 else ""
+        for device in node.devices
+    )
+
+
+def _with_pools(node: Node) -> tuple[str, ...]:
+    """Return the names with pools. They are always right: the shim may count pools that are not used here."""
+    return tuple("" if device is None else str(device) for device in node.devices)
+
+
+@lru_cache(maxsize=1 << 12)
+def _name_pools(allowed: frozenset[str]) -> bool:
+    return any(name.count("/") > 1 for name in allowed)
 
 
 @lru_cache(maxsize=1 << 12)

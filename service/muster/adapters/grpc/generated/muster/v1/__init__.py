@@ -249,8 +249,8 @@ default_message_pool.register_message("muster.v1", "InTreeAnswer", InTreeAnswer)
 @dataclass(eq=False, repr=False)
 class InTreeDevices(betterproto2.Message):
     """
-    InTreeDevices is a set of devices of a node, as driver/name. The pool stands between them if it has another name than
-    the node.
+    InTreeDevices is a set of devices of a node, as driver/name. The pool stands between them if the driver has devices
+    that count as GPUs in several pools of the node.
     """
 
     names: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
