@@ -66,8 +66,8 @@ def node(
 ) -> str:
     """A node with `gpus` GPUs in a ResourceSlice, and none in its allocatable. `uuids`: the numbers of its
     devices, in the order in which the node's annotation names them. `big`: those of another model. `nics`:
-    how many cards another driver has there. `worn`: devices with a taint of this name. `each`: what
-    each device has in addition."""
+    how many cards another driver has there, each at the PCIe root of its number. `worn`: devices with a taint
+    of this name. `each`: what each device has in addition."""
     said = {"gpu.topology/gpu-uuids": ",".join(f"GPU-{number}" for number in uuids)} if uuids else {}
     body = objects.node(name, gpus=0, topology=topology, annotations=said | {DRA_GPUS: f"{GPU}={gpus}"})
     full = scene.node(body)
@@ -87,7 +87,10 @@ def node(
         }
         for number in range(gpus)
     ]
-    cards: list[Object] = [{"name": f"nic-{number}"} for number in range(nics)]
+    cards: list[Object] = [
+        {"name": f"nic-{number}", "attributes": {PCIE_ROOT: {"string": f"pci0000:{number:02x}"}}}
+        for number in range(nics)
+    ]
     for driver, found in ((DRIVER, devices), (NIC_DRIVER, cards)):
         spec = {
             "driver": driver,
@@ -161,6 +164,18 @@ def claiming(name: str, size: int, *templates: str) -> list[Object]:
 def claims(scene: Scene) -> str:
     """The path of the scene's claims."""
     return f"{GROUP}/namespaces/{scene.name}/resourceclaims"
+
+
+def roots(scene: Scene) -> dict[str, list[int]]:
+    """The PCIe roots of what each pod's claims have: those of its cards, then those of its GPUs."""
+    found: dict[str, list[tuple[bool, int]]] = {}
+    for claim in scene.client.get(claims(scene))["items"]:
+        results = ((claim.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results", ())
+        for each in results:
+            number, is_gpu = int(each["device"].rpartition("-")[2]), each["driver"] != NIC_DRIVER
+            root = root_of(number) if is_gpu else number
+            found.setdefault(claim["metadata"]["ownerReferences"][0]["name"], []).append((is_gpu, root))
+    return {name: [root for _, root in sorted(of)] for name, of in found.items()}
 
 
 def allocated(live: Sequence[Object]) -> dict[str, list[str]]:

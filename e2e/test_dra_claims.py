@@ -253,6 +253,37 @@ def test_claims_of_other_drivers_beside_gpus(scene: Scene) -> None:
         scene.runs([plain])
 
 
+def test_a_card_of_each_member_agrees_with_its_gpus(scene: Scene) -> None:
+    """Four GPUs and two cards at two PCIe roots of each node: two members fit on a node, one at each root.
+    Plain gangs take single GPUs meanwhile, and another pod a card."""
+    shuffled = random.Random(31)
+    with dra.nic_class(scene) as nic:
+        nodes = [dra.node(scene, name, gpus=4, nics=2) for name in "abc"]
+        dra.template(
+            scene, "both", dra.request("card", nic), dra.request("gpu", scene.name), match=dra.PCIE_ROOT
+        )
+        for turn in range(3):
+            pods = [*dra.claiming(f"c{turn}", 4, "both"), *dra.gang(f"g{turn}", 3)]
+            shuffled.shuffle(pods)
+            names = scene.create(*pods)
+            scene.runs(names)
+            assert dra.judge(scene) == 7
+            found = dra.roots(scene)
+            members = [name for name in names if name.startswith("c")]
+            assert [len(set(found[name])) for name in members] == [1] * 4
+            assert max(nodes_of(scene, members).values()) <= 2
+            scene.delete(*names)
+        names = scene.create(*dra.claiming("all", 5, "both"), *dra.claiming("last", 1, "both"))
+        scene.runs(names)
+        assert nodes_of(scene, names) == dict.fromkeys(nodes, 2)
+        assert sorted(dra.roots(scene).values()) == [[0, 0]] * 3 + [[1, 1]] * 3
+        (more,) = scene.create(*dra.claiming("more", 1, "both"))
+        scene.says(more, "no free devices that agree with 1 of its GPUs")
+        scene.delete(names[-1])
+        scene.runs([more])
+        assert dra.judge(scene) == 6
+
+
 def test_a_claim_that_members_share_gets_its_devices_first(scene: Scene) -> None:
     """Another pod gets them for it. Before, the gang is refused with the claim's name."""
     with dra.nic_class(scene) as nic:

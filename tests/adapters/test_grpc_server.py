@@ -254,6 +254,21 @@ async def test_an_in_tree_report_names_nodes_plugins_and_reasons(bench: Bench) -
     assert [answer.scores for _, answer in bench.gangs.asked[0][1].answers] == [{"b": 100, "a": 7}, {}]
 
 
+async def test_an_in_tree_report_has_groups_that_are_enough_for_few_pods(bench: Bench) -> None:
+    bench.gangs.answers["report_in_tree"] = None
+    report = in_tree_report()
+    names = ["gpu/d0", "gpu/d1", "gpu/d2", "gpu/d3"]
+    groups = [v1.InTreeGroup(devices=[0, 1], most=1), v1.InTreeGroup(devices=[3], most=2)]
+    report.device_sets[1] = v1.InTreeDevices(names=names, groups=groups)
+    await bench.shim.call("ReportInTree", report, v1.ReportInTreeResponse)
+    few = (
+        calls.AgreeingGroup(frozenset({"gpu/d0", "gpu/d1"}), 1),
+        calls.AgreeingGroup(frozenset({"gpu/d3"}), 2),
+    )
+    found = [answer.groups for _, answer in bench.gangs.asked[0][1].answers]
+    assert found == [({"c": few}, {"a": few}), ({},)]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -271,6 +286,14 @@ async def test_an_in_tree_report_that_points_at_nothing_is_refused(
 ) -> None:
     report = in_tree_report()
     report.answers[0] = dataclasses.replace(report.answers[0], **wrong)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await bench.shim.call("ReportInTree", report, v1.ReportInTreeResponse)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_an_in_tree_report_with_a_group_of_no_device_is_refused(bench: Bench) -> None:
+    report = in_tree_report()
+    report.device_sets[0].groups = [v1.InTreeGroup(devices=[1], most=1)]
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await bench.shim.call("ReportInTree", report, v1.ReportInTreeResponse)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

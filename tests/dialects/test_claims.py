@@ -159,17 +159,55 @@ CASES = {
         [{"matchAttribute": "pcieRoot"}],
     ),
     "a GPU agrees with one that is only watched": Case(
-        ([request(), request("w", adminAccess=True)],),
-        1,
-        ("resourceClaims c0, matchAttribute",),
+        ([request(), request("w", adminAccess=True)],), 1, (), [{"matchAttribute": "pcieRoot"}]
+    ),
+    "two GPUs agree with one that is only watched": Case(
+        ([request("w", adminAccess=True), request(count=2)],),
+        2,
+        (),
         [{"matchAttribute": "pcieRoot"}],
+        agreed=("pcieRoot",),
+    ),
+    "some of the GPUs agree with one that is only watched": Case(
+        ([request("a"), request("b"), request("w", adminAccess=True)],),
+        2,
+        ("resourceClaims c0, matchAttribute",),
+        [{"requests": ["a", "w"], "matchAttribute": "pcieRoot"}],
     ),
     "one GPU of one switch": Case(([request()],), 1, (), [{"matchAttribute": "pcieRoot"}]),
     "a GPU and a card of one switch": Case(
         ([request(), request("n", "nic")],),
         1,
-        ("matchAttribute",),
+        (),
         [{"requests": ["r", "n"], "matchAttribute": "pcieRoot"}],
+    ),
+    "two GPUs and a card of one switch": Case(
+        ([request("n", "nic"), request(), request("s")],),
+        2,
+        (),
+        [{"matchAttribute": "pcieRoot"}, {"requests": ["r", "s"], "matchAttribute": "numaNode"}],
+        agreed=("numaNode", "pcieRoot"),
+    ),
+    "one of two GPUs and a card of one switch": Case(
+        ([request(), request("s"), request("n", "nic")],),
+        2,
+        ("resourceClaims c0, matchAttribute is",),
+        [{"requests": ["r", "n"], "matchAttribute": "pcieRoot"}],
+    ),
+    "each of two GPUs and a card of one switch": Case(
+        ([request(), request("n", "nic")], [request(), request("n", "nic")]),
+        2,
+        ("resourceClaims c0, matchAttribute is", "resourceClaims c1, matchAttribute is"),
+        [{"matchAttribute": "pcieRoot"}],
+    ),
+    "a GPU and a card of different switches": Case(
+        ([request(), request("n", "nic")],), 1, ("distinctAttribute",), [{"distinctAttribute": "pcieRoot"}]
+    ),
+    "a GPU of one subrequest and a card": Case(
+        ([first_available("gpu", "big-gpu"), request("n", "nic")],),
+        1,
+        ("matchAttribute of r/gpu",),
+        [{"requests": ["r/gpu", "n"], "matchAttribute": "pcieRoot"}],
     ),
     "two cards of one switch": Case(
         ([request(), request("n", "nic", count=2)],),

@@ -139,6 +139,20 @@ def test_gpus_that_agree_on_an_attribute() -> None:
     }
 
 
+def test_partitions_of_nvidias_fabric_manager() -> None:
+    """Attributes of its driver with the gate FabricManagerPartitioning: a number for each size."""
+    devices = [gpu(number) for number in range(8)]
+    for number, device in enumerate(devices):
+        sizes = {f"partition{size}": {"int": 16 // size + number // size} for size in (1, 2, 4, 8)}
+        device["attributes"] |= sizes | {"gpuModuleID": {"int": number + 1}}
+    found = read(seen(piece(devices))).attribute_groups
+    assert {name: sorted(masks) for name, masks in found.items() if "partition" in name} == {
+        f"{NVIDIA}/partition2": [0b11, 0b1100, 0b110000, 0b11000000],
+        f"{NVIDIA}/partition4": [0b1111, 0b11110000],
+        f"{NVIDIA}/partition8": [0b11111111],
+    }
+
+
 def test_a_node_that_publishes_something_else_all_the_time_takes_little_memory() -> None:
     slices = seen()
     for number in range(2 * KINDS_OF_NODES):

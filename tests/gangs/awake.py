@@ -56,6 +56,7 @@ def fits_now(world: World, nodes: Iterable[Node], key: str) -> bool:
     snapshot = Snapshot.of(nodes, usages, policies.levels, policies.typical)
     if state.backfill_reservation is not None and state.backfill_reservation.hides_from(gang):
         snapshot = hidden_by(state.backfill_reservation, snapshot)
+    asked = state.in_tree.limited(key, asked, snapshot)
     limits = Limits(excluded=state.excluded(gang, asked.roles, {pod.uid: pod for pod in group.unbound}))
     instance = instance_of(snapshot, asked, limits.excluded)
     if unsupported(instance) is not None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -19,7 +20,7 @@ from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.capacity.requests import request
 from muster.gangs.membership.consistency import ill_formed
 from muster.gangs.membership.roster import Roster
-from muster.gangs.messages.calls import InTreeAnswer
+from muster.gangs.messages.calls import AgreeingGroup, BindingFate, InTreeAnswer
 from muster.gangs.messages.inputs import DeviceClaimSeen
 from muster.gangs.pending.matching import subrequests
 from tests.gangs.world import World, node, pod
@@ -366,3 +367,125 @@ def test_devices_that_change_are_seen() -> None:
     assert matching(answer, {"n": served()}) == [{"n": 0b0010}]
     turned = replace(served(), devices=tuple(reversed(served().devices)))
     assert matching(answer, {"n": turned}) == [{"n": 0b0100}]
+
+
+def few(groups: dict[tuple[int, ...], int], *more: int, on: str = "n") -> InTreeAnswer:
+    """An answer by which the other devices at each of these groups of GPUs are enough for the given number of
+    members, and those at `more` for all."""
+
+    def names(numbers: Iterable[int]) -> frozenset[str]:
+        return frozenset(f"{DRIVER}/gpu-{number}" for number in numbers)
+
+    found = tuple(AgreeingGroup(names(group), most) for group, most in groups.items())
+    whole = names((*more, *(number for group in groups for number in group)))
+    return InTreeAnswer(devices=({on: whole},), groups=({on: found},))
+
+
+@dataclass(frozen=True)
+class Agreeing:
+    """Roles, each with the number of its members, GPUs of each and its answer, and GPUs that others hold."""
+
+    roles: tuple[tuple[int, int, InTreeAnswer], ...]
+    planned: tuple[tuple[str, ...], ...]
+    """The GPUs of each member; () for a gang that is refused."""
+    held: tuple[int, ...] = ()
+
+
+TWO_OF_FOUR = few({(0, 1, 2, 3): 2}, 4, 5)
+AGREEING = {
+    "no more than devices agree with": Agreeing(
+        ((4, 1, TWO_OF_FOUR),), (("gpu-0",), ("gpu-1",), ("gpu-4",), ("gpu-5",))
+    ),
+    "one more does not fit": Agreeing(((5, 1, TWO_OF_FOUR),), ()),
+    "of those that are free now": Agreeing(
+        ((3, 1, TWO_OF_FOUR),), (("gpu-2",), ("gpu-3",), ("gpu-5",)), (0, 1, 4)
+    ),
+    "fewer are free than devices agree with": Agreeing(
+        ((2, 1, TWO_OF_FOUR),), (("gpu-1",), ("gpu-4",)), (0, 2, 3, 5)
+    ),
+    "two GPUs for each member": Agreeing(
+        ((3, 2, few({(0, 1, 2, 3, 4, 5): 2}, 6, 7)),),
+        (("gpu-0", "gpu-1"), ("gpu-2", "gpu-3"), ("gpu-6", "gpu-7")),
+    ),
+    "roles share what is there": Agreeing(
+        ((1, 1, few({(0, 1, 2, 3): 2})), (1, 1, few({(0, 1, 2, 3): 3}))), (("gpu-0",), ("gpu-1",))
+    ),
+    "more than one role leaves": Agreeing(
+        ((1, 1, few({(0, 1, 2, 3): 2})), (2, 1, few({(0, 1, 2, 3): 3}))), ()
+    ),
+    "hidden from a role that needs no such devices too": Agreeing(
+        ((2, 1, few({(0, 1, 2, 3): 2}, 4, 5, 6, 7)), (1, 5, InTreeAnswer())), ()
+    ),
+}
+
+
+@pytest.mark.parametrize("case", AGREEING)
+def test_members_whose_gpus_must_agree_with_other_devices(case: str) -> None:
+    """Members of roles with other numbers of devices have the same GPUs to choose from."""
+    asked = AGREEING[case]
+    world = World(answers_in_tree=True).start(served(gpus=8))
+    world.send(DeviceClaimSeen(world.now, "c", devices(*asked.held), ()))
+    size, uids = sum(members for members, *_ in asked.roles), itertools.count()
+    ranks = [[next(uids) for _ in range(members)] for members, *_ in asked.roles]
+    world.see(
+        *(
+            pod(f"p{rank}", of=size, gpus=gpus, device_claims=True, resources=Resources(100 + at, 1 << 30, 1))
+            for at, (_, gpus, _) in enumerate(asked.roles)
+            for rank in ranks[at]
+        )
+    )
+    world.report(*(answer for *_, answer in asked.roles), of=tuple(map(tuple, ranks)))
+    assert bool(world.planned()) == bool(asked.planned)
+    assert not asked.planned or planned_devices(world) == list(asked.planned)
+
+
+def test_a_gang_waits_for_devices_that_agree() -> None:
+    """The answer comes again when another claim frees some."""
+    world = World(answers_in_tree=True).start(served())
+    world.see(*(pod(f"p{rank}", of=2, device_claims=True) for rank in range(2)))
+    world.report(few({(0, 1): 1}))
+    assert not world.planned()
+    assert "on 1 node resourceClaims match 1 of 4 GPUs" in world.verdict().reason
+    world.report(few({(0, 1): 1}, 3))
+    world.wait(1)
+    assert planned_devices(world) == [("gpu-0",), ("gpu-3",)]
+
+
+def test_a_plan_stands_if_its_gpus_agree_with_fewer_devices_now_but_some() -> None:
+    """If they are too few, the in-tree plugin refuses the node, and the gang is planned anew."""
+    world = World(answers_in_tree=True, auto=False).start(served())
+    world.see(pod("p0", of=1, device_claims=True))
+    world.report(few({(2, 3): 1}))
+    first = world.solves[0]
+    world.report(few({(1, 2, 3): 1}))
+    world.solve()
+    assert world.verdict().generation == first.generation
+    assert planned_devices(world) == [("gpu-2",)]
+
+
+def test_subrequests_have_groups_of_their_own() -> None:
+    world = World(answers_in_tree=True).start(served())
+    world.see(*(pod(f"p{rank}", of=2, device_claims=True) for rank in range(2)))
+    first, second = few({(0, 1): 1}), few({(1, 2, 3): 2})
+    both = InTreeAnswer(devices=first.devices + second.devices, groups=first.groups + second.groups)
+    world.report(both)
+    assert planned_devices(world) == [("gpu-1",), ("gpu-2",)]
+
+
+def test_a_node_that_the_cycle_refuses_is_planned_without_its_group() -> None:
+    """Another gang got the card meanwhile. The gang is asked about again, and is refused if none is left."""
+    world = World(answers_in_tree=True).start(served(), served("o"))
+    world.see(pod("p0", of=1, device_claims=True))
+    both = few({(0, 1): 1}), few({(0, 1): 1}, on="o")
+    world.report(InTreeAnswer(devices=({**both[0].devices[0], **both[1].devices[0]},)))
+    homes = list[str]()
+    for left in ((), ("n", "o")):
+        homes.append(world.home(0))
+        other = {"n": "o", "o": "n"}[homes[0]]
+        world.unreserve(0, BindingFate.NEVER_SENT, "PlannedResources", "cannot allocate all claims")
+        refused = dict.fromkeys(left or (homes[0],), "PlannedResources: no card")
+        world.report(replace(few({(0, 1): 1}, on=other), refused=refused))
+        world.wait(1)
+    assert set(homes) == {"n", "o"}
+    assert not world.planned()
+    assert "no card" in world.verdict().reason

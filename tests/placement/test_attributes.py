@@ -50,6 +50,21 @@ def test_members_do_not_span_groups() -> None:
     assert sorted(mask_of(member.gpus) for member in decision.members) == sorted(PAIRS[ROOT])
 
 
+@pytest.mark.parametrize(
+    ("free", "partitions"),
+    [("1111 1111", [0b1111, 0b11110000]), ("0111 1111", [0b11110000]), ("0111 1110", [])],
+)
+def test_members_get_whole_partitions_of_nvidias_fabric_manager(free: str, partitions: list[int]) -> None:
+    """A member with as many GPUs as a partition has gets one, and none with GPUs of two."""
+    name = "gpu.nvidia.com/partition4"
+    snapshot = grouped(f": a[8, free {free}]", a={name: (0b1111, 0b11110000)})
+    for members in range(1, 3):
+        decision = place(snapshot, asked(f"{members} x 4 GPU", name))
+        assert isinstance(decision, Placed) == (members <= len(partitions))
+        if isinstance(decision, Placed):
+            assert {mask_of(member.gpus) for member in decision.members} <= set(partitions)
+
+
 def test_many_attributes_make_no_more_groups_than_there_are_gpus() -> None:
     """A driver may publish 32 attributes of a device, and a claim may name all of them."""
     snapshot = grouped(": a[8]", a={f"gpu.example.com/a{i}": PAIRS[ROOT] for i in range(32)})

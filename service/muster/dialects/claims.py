@@ -27,7 +27,7 @@ _NOT_PLANNED = "none in a request for GPUs: this is not planned yet"
 _ALONE = "ExactCount next to other requests for GPUs in the pod: All is planned if it is the only one"
 _ALIKE = "subrequests for GPUs of one resource: others are not planned yet"
 _MATCH, _MODE, ALL = "matchAttribute", "allocationMode", "All"
-_NOT_OF_ALL = "a matchAttribute that binds all GPUs of the pod and nothing else: others are not planned yet"
+_NOT_OF_ALL = "a matchAttribute that binds all GPUs of the pod: others are not planned yet"
 _SHARED = (
     "resourceClaimTemplateName, or a claim that has its devices before the gang starts: a pod outside of the "
     "gang that has it first gets them"
@@ -168,6 +168,7 @@ class Claims:
         counts = _summed(requests.get(resource, [])) if part is None else ()
         fewest = min((count or 1 for count in counts), default=0)
         differ = counts if len(set(counts)) > 1 or 0 in counts else ()
+        agreed = agreed if part is not None or max(counts, default=0) > 1 or 0 in counts else ()
         return DevicesAsked(True, fewest, differ, resource, tuple(causes), agreed, unallocated, part)
 
     def _gpu_requests(self, named: list[NamedClaim]) -> Iterator[tuple[NamedClaim, DeviceRequest, str]]:
@@ -182,14 +183,16 @@ class Claims:
     def _agreed(self, named: list[NamedClaim]) -> tuple[tuple[str, ...], dict[NamedClaim, Constraint]]:
         """Return the attributes on which all GPUs of the pod must agree.
 
-        Also return the first constraint of each claim that binds GPUs in another way.
+        Also return the first constraint of each claim that binds GPUs in another way. One that binds all GPUs
+        may bind other devices too: in-tree answers say which GPUs have such devices.
         """
         agreed, others = set[str](), dict[NamedClaim, Constraint]()
         asked = [(claim, self._asked[claim.key or ""]) for claim in named]
         with_gpus = [(claim, each.constraints, gpus) for claim, each in asked if (gpus := self._gpus(each))]
         for claim, constraints, gpus in with_gpus:
             for constraint in (each for each in constraints if each.requests & gpus):
-                if constraint.field == _MATCH and constraint.requests == gpus and len(with_gpus) == 1:
+                of_all = constraint.requests & gpus == gpus and len(with_gpus) == 1
+                if constraint.field == _MATCH and of_all:
                     agreed.add(constraint.attribute)
                 else:
                     others.setdefault(claim, constraint)

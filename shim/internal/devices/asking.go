@@ -16,7 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
+	"k8s.io/dynamic-resource-allocation/structured"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/dynamicresources"
@@ -47,6 +49,9 @@ type Asking struct {
 	gpus    []string
 	matcher *matcher
 	view    *othersView
+	// of the allocator, for pods whose GPUs must agree with other devices
+	features structured.Features
+	celCache *cel.Cache
 }
 
 var (
@@ -64,7 +69,8 @@ func NewAsking(gpus []string) frameworkruntime.PluginFactory {
 			BindingTimeout: &metav1.Duration{Duration: config.DynamicResourcesBindingTimeoutDefault},
 		}
 		features := feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate)
-		a := &Asking{manager: manager, gpus: gpus, matcher: newMatcher(features)}
+		a := &Asking{manager: manager, gpus: gpus, matcher: newMatcher(features), features: dynamicresources.AllocatorFeatures(features)}
+		a.celCache = cel.NewCache(maxExpressions, a.matcher.features)
 		a.view = &othersView{SharedDRAManager: manager, asking: a}
 		inTree, err := dynamicresources.New(ctx, args, &askingHandle{handle, a.view}, features)
 		if err != nil {
@@ -104,6 +110,9 @@ type askedGPUs struct {
 	partial  sets.Set[device]                        // pools with missing slices
 	over     atomic.Int64                            // time beyond usualTime, of all nodes
 	some     sync.Map                                // node → [][]string: see SomeOf
+	groups   sync.Map                                // node → [][]Group: see GroupsOf
+
+	agreement *agreement // nil if GPUs need not agree with other devices
 }
 
 // ranks returns how many subrequests the pod has.
@@ -143,18 +152,28 @@ func (a *Asking) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	if count := selectorsOf(asked.requests); count > maxSelectors {
 		return nil, fwk.NewStatus(fwk.Unschedulable, fmt.Sprintf("the pod's requests for GPUs have %d different selectors; at most %d are planned", count, maxSelectors))
 	}
-	watches := a.watchesBesideGPUs(pod, asked)
-	if len(asked.requests) > 0 || watches {
-		all, err := a.manager.ResourceSlices().ListWithDeviceTaintRules()
-		if err != nil {
-			return nil, fwk.AsStatus(err)
-		}
-		if asked.slices, asked.partial = byNode(all); watches {
-			defer a.view.show(a.drivers(ctx, all))()
-		}
-	}
 	state.Write(askedKey, asked)
-	return a.DynamicResources.PreFilter(ctx, state, pod, nodes)
+	watches := a.watchesBesideGPUs(pod, asked)
+	if len(asked.requests) == 0 && !watches {
+		return a.DynamicResources.PreFilter(ctx, state, pod, nodes)
+	}
+	all, err := a.manager.ResourceSlices().ListWithDeviceTaintRules()
+	if err != nil {
+		return nil, fwk.AsStatus(err)
+	}
+	asked.slices, asked.partial = byNode(all)
+	var ours sets.Set[string]
+	if watches {
+		ours = a.drivers(ctx, all)
+	}
+	hide := a.view.show(ours)
+	defer hide()
+	only, status := a.DynamicResources.PreFilter(ctx, state, pod, nodes)
+	if g := a.agreement(pod); g != nil && status.IsSuccess() && a.view.allocated != nil {
+		g.allocated, g.shared = a.view.allocated, asked.slices[""]
+		asked.agreement = g
+	}
+	return only, status
 }
 
 // Filter implements fwk.FilterPlugin.
@@ -169,7 +188,7 @@ func (a *Asking) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, 
 	}
 	began := time.Now()
 	defer func() { asked.over.Add(max(0, int64(time.Since(began)-usualTime))) }()
-	if why := a.narrow(ctx, asked, node.Node().Name); why != "" {
+	if why := a.narrow(ctx, asked, node.Node()); why != "" {
 		return fwk.NewStatus(fwk.Unschedulable, why)
 	}
 	return a.DynamicResources.Filter(ctx, state, pod, node)
@@ -177,10 +196,17 @@ func (a *Asking) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, 
 
 // narrow notes which GPUs of the node the pod may have by each subrequest, if not all without taints by all of them. It
 // returns why the node does not suit the pod by any, or "".
-func (a *Asking) narrow(ctx context.Context, asked *askedGPUs, node string) string {
+func (a *Asking) narrow(ctx context.Context, asked *askedGPUs, node *v1.Node) string {
 	lists, first, suits, all := make([][]string, asked.ranks()), "", false, true
+	groups, limited := make([][]Group, asked.ranks()), false
+	bound, cancel := context.WithTimeout(ctx, askingTimeout)
+	defer cancel()
 	for rank := range lists {
-		found, why := a.choice(ctx, asked, rank, node)
+		found, why := a.choice(ctx, asked, rank, node.Name)
+		if asked.agreement != nil && why == "" {
+			found, groups[rank], why = a.agreeing(bound, asked, rank, node, found)
+			limited = limited || len(groups[rank]) > 0
+		}
 		if rank == 0 {
 			first = why
 		}
@@ -200,7 +226,10 @@ func (a *Asking) narrow(ctx context.Context, asked *askedGPUs, node string) stri
 		return first
 	}
 	if !all {
-		asked.some.Store(node, lists)
+		asked.some.Store(node.Name, lists)
+	}
+	if limited {
+		asked.groups.Store(node.Name, groups)
 	}
 	return ""
 }
@@ -402,17 +431,26 @@ func (h *askingHandle) SharedDRAManager() fwk.SharedDRAManager { return h.view }
 type othersView struct {
 	fwk.SharedDRAManager
 	asking *Asking
-	// mu is held while devices of the drivers `ours` are shown without our taint.
-	mu   sync.Mutex
-	ours sets.Set[string]
+	// mu is held in the PreFilter of a pod with GPUs. Meanwhile devices of the drivers `ours` are shown without our taint,
+	// and allocated is what the in-tree plugin was told.
+	mu        sync.Mutex
+	shown     bool
+	ours      sets.Set[string]
+	allocated *structured.AllocatedState
 }
 
 func (v *othersView) show(ours sets.Set[string]) (hide func()) {
 	v.mu.Lock()
-	v.ours = ours
+	v.shown, v.ours = true, ours
 	return func() {
-		v.ours = nil
+		v.shown, v.ours, v.allocated = false, nil, nil
 		v.mu.Unlock()
+	}
+}
+
+func (v *othersView) note(allocated *structured.AllocatedState) {
+	if v.shown {
+		v.allocated = allocated
 	}
 }
 
@@ -461,6 +499,28 @@ func (c othersClaims) Get(namespace, name string) (*resourceapi.ResourceClaim, e
 		return len(c.asking.choices(r)) > 0
 	})
 	return &shown, nil
+}
+
+// GatherAllocatedState remembers its result, as ListAllAllocatedDevices does: it takes milliseconds in large clusters.
+func (c othersClaims) GatherAllocatedState() (*structured.AllocatedState, error) {
+	found, err := c.ResourceClaimTracker.GatherAllocatedState()
+	if err == nil {
+		c.asking.view.note(found)
+	}
+	return found, err
+}
+
+// ListAllAllocatedDevices is called in place of GatherAllocatedState by some settings of the in-tree plugin.
+func (c othersClaims) ListAllAllocatedDevices() (sets.Set[structured.DeviceID], error) {
+	found, err := c.ResourceClaimTracker.ListAllAllocatedDevices()
+	if err == nil {
+		c.asking.view.note(&structured.AllocatedState{
+			AllocatedDevices:         found,
+			AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+			AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
+		})
+	}
+	return found, err
 }
 
 type othersClasses struct {

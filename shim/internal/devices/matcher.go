@@ -54,10 +54,12 @@ func newMatcher(features feature.Features) *matcher {
 	}, known: lru.New(maxExpressions)}
 }
 
-// usable are the GPUs of a node that a request may have: their names in order, and whether these are all without taints.
+// usable are the GPUs of a node that a request may have: their names in order, whether these are all without taints, and
+// themselves as they stand in slices.
 type usable struct {
 	names []string
 	all   bool
+	gpus  []gpu
 }
 
 // usable returns which GPUs of a node with these slices a request may have, or why the node does not suit it. The request
@@ -94,7 +96,9 @@ func (m *matcher) usable(ctx context.Context, where string, wants gpuChoice, pub
 				}
 			}
 			if may {
-				found.names = append(found.names, nameOf(slice, device.Name))
+				name := nameOf(slice, device.Name)
+				found.names = append(found.names, name)
+				found.gpus = append(found.gpus, gpu{name, slice.Spec.Driver, slice.Spec.Pool.Name, device})
 			}
 			found.all = found.all && may != tainted
 		}

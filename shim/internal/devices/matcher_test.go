@@ -7,7 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -180,7 +182,7 @@ func TestRequestsOfAPodMustHaveTheSameGPUsToChooseFrom(t *testing.T) {
 			s.Spec.Pool.Name = "node"
 			asked, state := &askedGPUs{requests: c.requests, slices: map[string][]*resourceapi.ResourceSlice{"node": {s}}}, framework.NewCycleState()
 			state.Write(askedKey, asked)
-			why := a.narrow(t.Context(), asked, "node")
+			why := a.narrow(t.Context(), asked, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}})
 			if some := SomeOf(state, "node"); why != c.why || !reflect.DeepEqual(some, c.some) {
 				t.Errorf("got %q, %#v", why, some)
 			}
@@ -273,7 +275,7 @@ func TestWhichNodesSuitARequestForAllDevices(t *testing.T) {
 			}
 			state := framework.NewCycleState()
 			state.Write(askedKey, asked)
-			why := (&Asking{matcher: testMatcher()}).narrow(t.Context(), asked, "node")
+			why := (&Asking{matcher: testMatcher()}).narrow(t.Context(), asked, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}})
 			if !strings.HasPrefix(why, c.why) || why != "" && c.why == "" {
 				t.Errorf("got %q", why)
 			}

@@ -2,6 +2,7 @@ package intree
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -64,7 +65,7 @@ func (i *inspector) inspect(ctx context.Context, pods []*v1.Pod, pause func() bo
 			found.refused[node.Node().Name] = *refusals[at]
 		} else {
 			open = append(open, node)
-			if some := choices(devices.SomeOf(one.state, node.Node().Name)); some != nil {
+			if some := choices(devices.SomeOf(one.state, node.Node().Name), devices.GroupsOf(one.state, node.Node().Name)); some != nil {
 				found.devices[node.Node().Name] = some
 			}
 		}
@@ -87,15 +88,23 @@ type trial struct {
 // anyGPU stands for all GPUs that have no taint.
 const anyGPU = "*"
 
-// choices returns for each subrequest the names of GPUs with spaces between, "" for none, or anyGPU. It returns nil if
-// there is one with anyGPU: most pods have no other.
-func choices(of [][]string) (found []string) {
-	for _, names := range of {
-		if names == nil {
-			found = append(found, anyGPU)
-		} else {
-			found = append(found, strings.Join(names, " "))
+// beforeGroup stands before each group of GPUs in the text of a set.
+const beforeGroup = " | "
+
+// choices returns a text for each subrequest: the names of GPUs with spaces between, "" for none, or anyGPU. Groups follow
+// the names, each as " | most name name". It returns nil if there is one with anyGPU: most pods have no other.
+func choices(of [][]string, groups [][]devices.Group) (found []string) {
+	for rank, names := range of {
+		text := anyGPU
+		if names != nil {
+			text = strings.Join(names, " ")
 		}
+		if groups != nil {
+			for _, group := range groups[rank] {
+				text += fmt.Sprint(beforeGroup, group.Most, " ", strings.Join(group.Names, " "))
+			}
+		}
+		found = append(found, text)
 	}
 	if len(found) == 1 && found[0] == anyGPU {
 		return nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"muster.dev/shim/internal/devices"
@@ -195,7 +196,7 @@ func (r *reporter) numbered(found *packed) (columns [][]byte) {
 	for i, names := range found.sets {
 		at, known := r.sets[names]
 		if !known {
-			part.DeviceSets = append(part.DeviceSets, &musterv1.InTreeDevices{Names: strings.Fields(names)})
+			part.DeviceSets = append(part.DeviceSets, deviceSet(names))
 			at = byte(len(part.DeviceSets))
 			r.sets[names] = at
 		}
@@ -209,6 +210,22 @@ func (r *reporter) numbered(found *packed) (columns [][]byte) {
 		columns = append(columns, column)
 	}
 	return columns
+}
+
+// deviceSet reads a text that `choices` has made.
+func deviceSet(text string) *musterv1.InTreeDevices {
+	parts := strings.Split(text, beforeGroup)
+	set := &musterv1.InTreeDevices{Names: strings.Fields(parts[0])}
+	for _, part := range parts[1:] {
+		fields := strings.Fields(part)
+		most, _ := strconv.ParseUint(fields[0], 10, 32)
+		group := &musterv1.InTreeGroup{Most: uint32(most)}
+		for _, name := range fields[1:] {
+			group.Devices = append(group.Devices, uint32(slices.Index(set.Names, name)))
+		}
+		set.Groups = append(set.Groups, group)
+	}
+	return set
 }
 
 // translated returns the column of refusals with the indices of the part.

@@ -9,6 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"muster.dev/shim/internal/devices"
 )
 
 func TestAReportComesInPartsOfBoundedSize(t *testing.T) {
@@ -104,6 +106,24 @@ func TestAReportHasTheGPUsThatPodsMayHave(t *testing.T) {
 	}
 	if !slices.Equal(part.Answers[0].Pods, []uint32{0, 2}) {
 		t.Errorf("%v", part.Answers[0].Pods)
+	}
+}
+
+func TestAReportHasTheGroupsThatHoldFewPods(t *testing.T) {
+	groups := [][]devices.Group{{{Names: []string{"gpu/d0", "gpu/d1"}, Most: 1}, {Names: []string{"gpu/p/d2", "gpu/p/d3", "gpu/p/d4"}, Most: 2}}, nil}
+	some := choices([][]string{{"gpu/d0", "gpu/d1", "gpu/e", "gpu/p/d2", "gpu/p/d3", "gpu/p/d4"}, nil}, groups)
+	r := &reporter{}
+	r.add(&kind{pods: []int{0}}, pack(answer{devices: map[string][]string{"n0": some}}, []string{"n0"}))
+	part := r.report()[0]
+	if len(part.DeviceSets) != 1 || len(part.DeviceSets[0].Names) != 6 || fmt.Sprint(part.Answers[0].Devices, part.Answers[0].MoreDevices) != "[1] [[0]]" {
+		t.Fatalf("%v", part)
+	}
+	var got []string
+	for _, group := range part.DeviceSets[0].Groups {
+		got = append(got, fmt.Sprint(group.Devices, group.Most))
+	}
+	if fmt.Sprint(got) != "[[0 1] 1 [3 4 5] 2]" {
+		t.Errorf("%v", got)
 	}
 }
 

@@ -1419,8 +1419,10 @@ func (x *ReportInTreeRequest) GetDeviceSets() []*InTreeDevices {
 // InTreeDevices is a set of devices of a node, as driver/name. The pool stands between them if the driver has devices
 // that count as GPUs in several pools of the node.
 type InTreeDevices struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Names         []string               `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Names []string               `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"`
+	// Groups of these devices that hold fewer pods than they have devices for.
+	Groups        []*InTreeGroup `protobuf:"bytes,2,rep,name=groups,proto3" json:"groups,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1462,6 +1464,68 @@ func (x *InTreeDevices) GetNames() []string {
 	return nil
 }
 
+func (x *InTreeDevices) GetGroups() []*InTreeGroup {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+// InTreeGroup is devices that agree on an attribute on which other devices of the pods must agree with them (matchAttribute),
+// such as network cards. It lasts for `most` of the pods together.
+type InTreeGroup struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Indices of names.
+	Devices       []uint32 `protobuf:"varint,1,rep,packed,name=devices,proto3" json:"devices,omitempty"`
+	Most          uint32   `protobuf:"varint,2,opt,name=most,proto3" json:"most,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InTreeGroup) Reset() {
+	*x = InTreeGroup{}
+	mi := &file_muster_v1_gang_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InTreeGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InTreeGroup) ProtoMessage() {}
+
+func (x *InTreeGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_muster_v1_gang_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InTreeGroup.ProtoReflect.Descriptor instead.
+func (*InTreeGroup) Descriptor() ([]byte, []int) {
+	return file_muster_v1_gang_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *InTreeGroup) GetDevices() []uint32 {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
+func (x *InTreeGroup) GetMost() uint32 {
+	if x != nil {
+		return x.Most
+	}
+	return 0
+}
+
 type InTreeRefusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the plugin or extender.
@@ -1473,7 +1537,7 @@ type InTreeRefusal struct {
 
 func (x *InTreeRefusal) Reset() {
 	*x = InTreeRefusal{}
-	mi := &file_muster_v1_gang_service_proto_msgTypes[19]
+	mi := &file_muster_v1_gang_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1485,7 +1549,7 @@ func (x *InTreeRefusal) String() string {
 func (*InTreeRefusal) ProtoMessage() {}
 
 func (x *InTreeRefusal) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_gang_service_proto_msgTypes[19]
+	mi := &file_muster_v1_gang_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1498,7 +1562,7 @@ func (x *InTreeRefusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InTreeRefusal.ProtoReflect.Descriptor instead.
 func (*InTreeRefusal) Descriptor() ([]byte, []int) {
-	return file_muster_v1_gang_service_proto_rawDescGZIP(), []int{19}
+	return file_muster_v1_gang_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *InTreeRefusal) GetPlugin() string {
@@ -1545,7 +1609,7 @@ type InTreeAnswer struct {
 
 func (x *InTreeAnswer) Reset() {
 	*x = InTreeAnswer{}
-	mi := &file_muster_v1_gang_service_proto_msgTypes[20]
+	mi := &file_muster_v1_gang_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1557,7 +1621,7 @@ func (x *InTreeAnswer) String() string {
 func (*InTreeAnswer) ProtoMessage() {}
 
 func (x *InTreeAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_gang_service_proto_msgTypes[20]
+	mi := &file_muster_v1_gang_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1570,7 +1634,7 @@ func (x *InTreeAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InTreeAnswer.ProtoReflect.Descriptor instead.
 func (*InTreeAnswer) Descriptor() ([]byte, []int) {
-	return file_muster_v1_gang_service_proto_rawDescGZIP(), []int{20}
+	return file_muster_v1_gang_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *InTreeAnswer) GetPods() []uint32 {
@@ -1644,7 +1708,7 @@ type ReportInTreeResponse struct {
 
 func (x *ReportInTreeResponse) Reset() {
 	*x = ReportInTreeResponse{}
-	mi := &file_muster_v1_gang_service_proto_msgTypes[21]
+	mi := &file_muster_v1_gang_service_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1656,7 +1720,7 @@ func (x *ReportInTreeResponse) String() string {
 func (*ReportInTreeResponse) ProtoMessage() {}
 
 func (x *ReportInTreeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_muster_v1_gang_service_proto_msgTypes[21]
+	mi := &file_muster_v1_gang_service_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1669,7 +1733,7 @@ func (x *ReportInTreeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportInTreeResponse.ProtoReflect.Descriptor instead.
 func (*ReportInTreeResponse) Descriptor() ([]byte, []int) {
-	return file_muster_v1_gang_service_proto_rawDescGZIP(), []int{21}
+	return file_muster_v1_gang_service_proto_rawDescGZIP(), []int{22}
 }
 
 var File_muster_v1_gang_service_proto protoreflect.FileDescriptor
@@ -1772,9 +1836,13 @@ const file_muster_v1_gang_service_proto_rawDesc = "" +
 	"\x04part\x18\a \x01(\rR\x04part\x12\x12\n" +
 	"\x04more\x18\b \x01(\bR\x04more\x129\n" +
 	"\vdevice_sets\x18\t \x03(\v2\x18.muster.v1.InTreeDevicesR\n" +
-	"deviceSets\"%\n" +
+	"deviceSets\"U\n" +
 	"\rInTreeDevices\x12\x14\n" +
-	"\x05names\x18\x01 \x03(\tR\x05names\"?\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names\x12.\n" +
+	"\x06groups\x18\x02 \x03(\v2\x16.muster.v1.InTreeGroupR\x06groups\";\n" +
+	"\vInTreeGroup\x12\x18\n" +
+	"\adevices\x18\x01 \x03(\rR\adevices\x12\x12\n" +
+	"\x04most\x18\x02 \x01(\rR\x04most\"?\n" +
 	"\rInTreeRefusal\x12\x16\n" +
 	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xb6\x02\n" +
@@ -1823,7 +1891,7 @@ func file_muster_v1_gang_service_proto_rawDescGZIP() []byte {
 }
 
 var file_muster_v1_gang_service_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_muster_v1_gang_service_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_muster_v1_gang_service_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_muster_v1_gang_service_proto_goTypes = []any{
 	(Outcome)(0),                 // 0: muster.v1.Outcome
 	(BindingFate)(0),             // 1: muster.v1.BindingFate
@@ -1846,14 +1914,15 @@ var file_muster_v1_gang_service_proto_goTypes = []any{
 	(*InTreeQuestion)(nil),       // 18: muster.v1.InTreeQuestion
 	(*ReportInTreeRequest)(nil),  // 19: muster.v1.ReportInTreeRequest
 	(*InTreeDevices)(nil),        // 20: muster.v1.InTreeDevices
-	(*InTreeRefusal)(nil),        // 21: muster.v1.InTreeRefusal
-	(*InTreeAnswer)(nil),         // 22: muster.v1.InTreeAnswer
-	(*ReportInTreeResponse)(nil), // 23: muster.v1.ReportInTreeResponse
-	nil,                          // 24: muster.v1.InFlightBinding.AnnotationsEntry
+	(*InTreeGroup)(nil),          // 21: muster.v1.InTreeGroup
+	(*InTreeRefusal)(nil),        // 22: muster.v1.InTreeRefusal
+	(*InTreeAnswer)(nil),         // 23: muster.v1.InTreeAnswer
+	(*ReportInTreeResponse)(nil), // 24: muster.v1.ReportInTreeResponse
+	nil,                          // 25: muster.v1.InFlightBinding.AnnotationsEntry
 }
 var file_muster_v1_gang_service_proto_depIdxs = []int32{
 	4,  // 0: muster.v1.WatchRequest.in_flight:type_name -> muster.v1.InFlightBinding
-	24, // 1: muster.v1.InFlightBinding.annotations:type_name -> muster.v1.InFlightBinding.AnnotationsEntry
+	25, // 1: muster.v1.InFlightBinding.annotations:type_name -> muster.v1.InFlightBinding.AnnotationsEntry
 	6,  // 2: muster.v1.WatchResponse.session_opened:type_name -> muster.v1.SessionOpened
 	7,  // 3: muster.v1.WatchResponse.verdict:type_name -> muster.v1.Verdict
 	18, // 4: muster.v1.WatchResponse.in_tree_question:type_name -> muster.v1.InTreeQuestion
@@ -1864,29 +1933,30 @@ var file_muster_v1_gang_service_proto_depIdxs = []int32{
 	2,  // 9: muster.v1.PermitRequest.plan:type_name -> muster.v1.PlanRef
 	2,  // 10: muster.v1.UnreserveRequest.plan:type_name -> muster.v1.PlanRef
 	1,  // 11: muster.v1.UnreserveRequest.fate:type_name -> muster.v1.BindingFate
-	21, // 12: muster.v1.ReportInTreeRequest.refusals:type_name -> muster.v1.InTreeRefusal
-	22, // 13: muster.v1.ReportInTreeRequest.answers:type_name -> muster.v1.InTreeAnswer
+	22, // 12: muster.v1.ReportInTreeRequest.refusals:type_name -> muster.v1.InTreeRefusal
+	23, // 13: muster.v1.ReportInTreeRequest.answers:type_name -> muster.v1.InTreeAnswer
 	20, // 14: muster.v1.ReportInTreeRequest.device_sets:type_name -> muster.v1.InTreeDevices
-	21, // 15: muster.v1.InTreeAnswer.everywhere:type_name -> muster.v1.InTreeRefusal
-	3,  // 16: muster.v1.GangService.Watch:input_type -> muster.v1.WatchRequest
-	8,  // 17: muster.v1.GangService.Filter:input_type -> muster.v1.FilterRequest
-	10, // 18: muster.v1.GangService.Score:input_type -> muster.v1.ScoreRequest
-	12, // 19: muster.v1.GangService.Reserve:input_type -> muster.v1.ReserveRequest
-	14, // 20: muster.v1.GangService.Permit:input_type -> muster.v1.PermitRequest
-	16, // 21: muster.v1.GangService.Unreserve:input_type -> muster.v1.UnreserveRequest
-	19, // 22: muster.v1.GangService.ReportInTree:input_type -> muster.v1.ReportInTreeRequest
-	5,  // 23: muster.v1.GangService.Watch:output_type -> muster.v1.WatchResponse
-	9,  // 24: muster.v1.GangService.Filter:output_type -> muster.v1.FilterResponse
-	11, // 25: muster.v1.GangService.Score:output_type -> muster.v1.ScoreResponse
-	13, // 26: muster.v1.GangService.Reserve:output_type -> muster.v1.ReserveResponse
-	15, // 27: muster.v1.GangService.Permit:output_type -> muster.v1.PermitResponse
-	17, // 28: muster.v1.GangService.Unreserve:output_type -> muster.v1.UnreserveResponse
-	23, // 29: muster.v1.GangService.ReportInTree:output_type -> muster.v1.ReportInTreeResponse
-	23, // [23:30] is the sub-list for method output_type
-	16, // [16:23] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	21, // 15: muster.v1.InTreeDevices.groups:type_name -> muster.v1.InTreeGroup
+	22, // 16: muster.v1.InTreeAnswer.everywhere:type_name -> muster.v1.InTreeRefusal
+	3,  // 17: muster.v1.GangService.Watch:input_type -> muster.v1.WatchRequest
+	8,  // 18: muster.v1.GangService.Filter:input_type -> muster.v1.FilterRequest
+	10, // 19: muster.v1.GangService.Score:input_type -> muster.v1.ScoreRequest
+	12, // 20: muster.v1.GangService.Reserve:input_type -> muster.v1.ReserveRequest
+	14, // 21: muster.v1.GangService.Permit:input_type -> muster.v1.PermitRequest
+	16, // 22: muster.v1.GangService.Unreserve:input_type -> muster.v1.UnreserveRequest
+	19, // 23: muster.v1.GangService.ReportInTree:input_type -> muster.v1.ReportInTreeRequest
+	5,  // 24: muster.v1.GangService.Watch:output_type -> muster.v1.WatchResponse
+	9,  // 25: muster.v1.GangService.Filter:output_type -> muster.v1.FilterResponse
+	11, // 26: muster.v1.GangService.Score:output_type -> muster.v1.ScoreResponse
+	13, // 27: muster.v1.GangService.Reserve:output_type -> muster.v1.ReserveResponse
+	15, // 28: muster.v1.GangService.Permit:output_type -> muster.v1.PermitResponse
+	17, // 29: muster.v1.GangService.Unreserve:output_type -> muster.v1.UnreserveResponse
+	24, // 30: muster.v1.GangService.ReportInTree:output_type -> muster.v1.ReportInTreeResponse
+	24, // [24:31] is the sub-list for method output_type
+	17, // [17:24] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_muster_v1_gang_service_proto_init() }
@@ -1905,7 +1975,7 @@ func file_muster_v1_gang_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_muster_v1_gang_service_proto_rawDesc), len(file_muster_v1_gang_service_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

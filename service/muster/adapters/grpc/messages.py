@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -112,6 +113,14 @@ def in_tree_report(report: Any) -> calls.InTreeReport:
             return {}
         return {node: sets[at] for node, at in zip(nodes, values, strict=True) if at}
 
+    grouped = ((), *(tuple(_groups(each)) for each in report.device_sets))
+
+    @cache
+    def groups(values: bytes) -> dict[str, tuple[calls.AgreeingGroup, ...]]:
+        if not values:
+            return {}
+        return {node: grouped[at] for node, at in zip(nodes, values, strict=True) if grouped[at]}
+
     def answer(each: Any) -> tuple[tuple[int, ...], calls.InTreeAnswer]:
         return tuple(each.pods), calls.InTreeAnswer(
             refused=refused(each.refused),
@@ -121,10 +130,16 @@ def in_tree_report(report: Any) -> calls.InTreeReport:
             more_missing_claims=each.more_missing_claims,
             scores=column(each.scores),
             devices=tuple(map(devices, (each.devices, *each.more_devices))) if each.devices else (),
+            groups=tuple(map(groups, (each.devices, *each.more_devices))) if any(grouped) else (),
         )
 
     answers = tuple(map(answer, report.answers))
     return calls.InTreeReport(report.epoch, report.gang, report.question, answers, report.part, report.more)
+
+
+def _groups(of: Any) -> Iterator[calls.AgreeingGroup]:
+    for group in of.groups:
+        yield calls.AgreeingGroup(frozenset(of.names[at] for at in group.devices), group.most)
 
 
 def _told(refusal: Any) -> str:

@@ -75,6 +75,14 @@ class BindingFate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class AgreeingGroup:
+    """GPUs of a node with which other devices of the pods must agree, and those last for `most` pods."""
+
+    devices: frozenset[str]
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
 class InTreeAnswer:
     """What the in-tree plugins answer for pods of one kind.
 
@@ -88,7 +96,8 @@ class InTreeAnswer:
 
     `devices`, for each subrequest of the pods: node → the GPUs that the pods may have, as driver/name, or
     driver/pool/name if the driver has GPUs in several pools of the node. On other nodes these are all that
-    have no taint. It is () for pods that may have these on all nodes.
+    have no taint. It is () for pods that may have these on all nodes. `groups` has those of these GPUs that
+    are enough for fewer pods than they could be by their number.
     """
 
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -98,6 +107,7 @@ class InTreeAnswer:
     more_missing_claims: int = 0
     scores: Mapping[str, int] = field(default_factory=dict, compare=False)
     devices: tuple[Mapping[str, frozenset[str]], ...] = ()
+    groups: tuple[Mapping[str, tuple[AgreeingGroup, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,10 @@ from muster.domain.node import Node
 from muster.domain.pod import Pod
 from muster.domain.reasons import Cause
 from muster.domain.request import Request, Role, Subrequest
+from muster.domain.snapshot import Snapshot
 from muster.gangs.messages.calls import InTreeAnswer, InTreeReport, StaleError
 from muster.gangs.messages.instructions import AskInTree
+from muster.gangs.pending.agreeing import limited
 from muster.gangs.pending.matching import MOST_GPU_LISTS, subrequests, too_many
 from muster.gangs.record.gang import Gang
 from muster.placement.exclusions import common
@@ -146,7 +148,7 @@ class InTree:
         distinct = {id(answer): answer for answer in found.values()}
         lists = sum(len(answer.devices) for answer in distinct.values())
         if lists > MOST_GPU_LISTS:
-            bare = {number: replace(answer, devices=()) for number, answer in distinct.items()}
+            bare = {number: replace(answer, devices=(), groups=()) for number, answer in distinct.items()}
             found = {uid: bare[id(answer)] for uid, answer in found.items()}
         more, record.gpu_lists = lists != record.gpu_lists, lists
         reused = _reuse_equal(found, record.answers)
@@ -260,11 +262,13 @@ class InTree:
     def may_have(
         self, gang: str, roles: Iterable[Role], nodes: Mapping[str, Node]
     ) -> Mapping[str, tuple[Subrequest, ...]]:
-        """Return role → the GPUs that members may have as answers are now, for each subrequest."""
-        record = self._records.get(gang)
-        if record is None:
-            return {}
-        return {role.name: subrequests(role, _distinct(self._of(role, record)), nodes) for role in roles}
+        """Return role → the GPUs that members may have now, for each subrequest."""
+        found = ((role, self._by_role(gang, [role])) for role in roles)
+        return {role.name: subrequests(role, of[role.name], nodes) for role, of in found if of}
+
+    def limited(self, gang: str, request: Request, snapshot: Snapshot) -> Request:
+        """Return a refined request: members may have no more GPUs than other devices agree with."""
+        return limited(request, self._by_role(gang, request.roles), snapshot)
 
     # --- helpers ------------------------------------------------------------------------------------
 
@@ -281,6 +285,10 @@ class InTree:
 
     def _of(self, role: Role, record: _Record) -> Iterator[InTreeAnswer]:
         return (record.answers.get(member.uid, _NOTHING) for member in role.members)
+
+    def _by_role(self, gang: str, roles: Iterable[Role]) -> dict[str, list[InTreeAnswer]]:
+        record = self._records.get(gang)
+        return {} if record is None else {role.name: _distinct(self._of(role, record)) for role in roles}
 
     def _parts(self, role: Role, record: _Record, alone: bool, nodes: Mapping[str, Node]) -> list[Role]:
         """Return the role's members as one role for each answer.

@@ -79,7 +79,7 @@ def _every(
     for name in by_answer[0] if by_answer else ():
         node, named = nodes.get(name), by_answer[0][name]
         if node is not None and named and all(devices.get(name) == named for devices in by_answer):
-            mask = _mask(node, named)
+            mask = mask_on(node, named)
             if mask.bit_count() == len(named):
                 by_count.setdefault(len(named), {})[name] = mask
     none = dict.fromkeys(nodes, 0)
@@ -97,19 +97,29 @@ def _masks(by_answer: Sequence[Mapping[str, frozenset[str]]], nodes: Mapping[str
         if node is not None:
             found[name] = -1
             for devices in by_answer:
-                found[name] &= _mask(node, devices.get(name))
+                found[name] &= mask_on(node, devices.get(name))
     return found
 
 
-def _mask(node: Node, allowed: frozenset[str] | None) -> int:
+def mask_on(node: Node, allowed: frozenset[str] | None) -> int:
+    """Return the mask of a node's GPUs with these names. None: of all that have no taint."""
     if allowed is None:
         return (1 << node.topology.gpu_count) - 1 & ~node.tainted
+    mask = _among(names_on(node), allowed)
+    return mask | (_among(_with_pools(node), allowed) if _name_pools(allowed) else 0)
+
+
+def names_on(node: Node) -> tuple[str, ...]:
+    """Return the names of devices as most answers have them.
+
+    Nodes without a "" in them are alike if these are.
+    """
     known = _known.get(node.name)
     if known is None or known[0] is not node.devices:
         if len(_known) >= _MOST_NODES:
             _known.clear()
         known = _known[node.name] = (node.devices, _names(node))
-    return _among(known[1], allowed) | (_among(_with_pools(node), allowed) if _name_pools(allowed) else 0)
+    return known[1]
 
 
 def _names(node: Node) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ __all__ = (
     "InFlightBinding",
     "InTreeAnswer",
     "InTreeDevices",
+    "InTreeGroup",
     "InTreeQuestion",
     "InTreeRefusal",
     "Outcome",
@@ -255,8 +256,31 @@ class InTreeDevices(betterproto2.Message):
 
     names: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
 
+    groups: "list[InTreeGroup]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
+    """
+    Groups of these devices that hold fewer pods than they have devices for.
+    """
+
 
 default_message_pool.register_message("muster.v1", "InTreeDevices", InTreeDevices)
+
+
+@dataclass(eq=False, repr=False)
+class InTreeGroup(betterproto2.Message):
+    """
+    InTreeGroup is devices that agree on an attribute on which other devices of the pods must agree with them (matchAttribute),
+    such as network cards. It lasts for `most` of the pods together.
+    """
+
+    devices: "list[int]" = betterproto2.field(1, betterproto2.TYPE_UINT32, repeated=True)
+    """
+    Indices of names.
+    """
+
+    most: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
+
+
+default_message_pool.register_message("muster.v1", "InTreeGroup", InTreeGroup)
 
 
 @dataclass(eq=False, repr=False)

@@ -1,0 +1,124 @@
+package devices
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/structured"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/dynamicresources"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
+)
+
+// gpusAt returns GPUs with these values of attributes of the driver "gpu", by their names.
+func gpusAt(attributes ...map[resourceapi.QualifiedName]resourceapi.DeviceAttribute) (found []gpu) {
+	for i, each := range attributes {
+		name := fmt.Sprintf("d%d", i)
+		found = append(found, gpu{"gpu/" + name, "gpu", "p", &resourceapi.Device{Name: name, Attributes: each}})
+	}
+	return found
+}
+
+func TestWhichGPUsAgree(t *testing.T) {
+	type said = map[resourceapi.QualifiedName]resourceapi.DeviceAttribute
+	text, number, version, yes := "1", int64(1), "1.0.0", true
+	long := resourceapi.DeviceAttribute{StringValues: []string{"1"}}
+	a, b := resourceapi.DeviceAttribute{StringValue: &text}, resourceapi.DeviceAttribute{IntValue: &number}
+	for name, c := range map[string]struct {
+		attributes []resourceapi.FullyQualifiedName
+		gpus       []gpu
+		want       string
+	}{
+		"texts, and numbers that look like them": {[]resourceapi.FullyQualifiedName{"x/a"}, gpusAt(said{"x/a": a}, said{"x/a": b}, said{"x/a": a}, said{"x/a": b}), "[02 13]"},
+		"versions and booleans":                  {[]resourceapi.FullyQualifiedName{"x/a"}, gpusAt(said{"x/a": {VersionValue: &version}}, said{"x/a": {BoolValue: &yes}}, said{"x/a": {VersionValue: &version}}), "[02 1]"},
+		"the driver's own attribute":             {[]resourceapi.FullyQualifiedName{"gpu/a"}, gpusAt(said{"a": a}, said{"gpu/a": a}, said{"x/a": a}), "[01]"},
+		"on two attributes":                      {[]resourceapi.FullyQualifiedName{"x/a", "x/b"}, gpusAt(said{"x/a": a, "x/b": b}, said{"x/a": a}, said{"x/a": a, "x/b": a}, said{"x/a": a, "x/b": b}), "[03 2]"},
+		"lists agree with nothing":               {[]resourceapi.FullyQualifiedName{"x/a"}, gpusAt(said{"x/a": long}, said{}), "[]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, group := range (&agreement{attributes: c.attributes}).groups(c.gpus) {
+				var names string
+				for _, each := range group {
+					names += strings.TrimPrefix(each.device.Name, "d")
+				}
+				got = append(got, names)
+			}
+			if fmt.Sprint(got) != c.want {
+				t.Errorf("got %v, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// asksToAgree is a question for a GPU and a card of the same value of x/a, on a node with 20 GPUs of as many values.
+func asksToAgree() (*Asking, *askedGPUs, *v1.Node, usable) {
+	features := feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate)
+	a := &Asking{manager: &objects{}, matcher: newMatcher(features), features: dynamicresources.AllocatorFeatures(features), celCache: cel.NewCache(2, cel.Features{})}
+	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+	cards := slice("nics", "nic", "n", 1)
+	cards.Spec.NodeName = &node.Name
+	var may usable
+	for i := range 20 {
+		value := int64(i)
+		said := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"x/a": {IntValue: &value}}
+		name := fmt.Sprintf("d%d", i)
+		may.gpus = append(may.gpus, gpu{"gpu/" + name, "gpu", "p", &resourceapi.Device{Name: name, Attributes: said}})
+		cards.Spec.Devices = append(cards.Spec.Devices, resourceapi.Device{Name: name, Attributes: said})
+	}
+	attribute := resourceapi.FullyQualifiedName("x/a")
+	card := requestOf("n", "nic", "device.driver == 'nic'")
+	card.Exactly.AllocationMode = resourceapi.DeviceAllocationModeExactCount
+	claim := &resourceapi.ResourceClaim{Spec: resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{
+		Requests: []resourceapi.DeviceRequest{anchorOf("g"), card}, Constraints: []resourceapi.DeviceConstraint{{MatchAttribute: &attribute}},
+	}}}
+	return a, &askedGPUs{slices: map[string][]*resourceapi.ResourceSlice{"n": {cards}}, agreement: &agreement{
+		where: "c", binding: true, attributes: []resourceapi.FullyQualifiedName{attribute}, claims: []*resourceapi.ResourceClaim{claim},
+		gpus: []resourceapi.DeviceRequest{requestOf("g", "gpu", "")},
+		allocated: &structured.AllocatedState{
+			AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+			AggregatedCapacity: structured.NewConsumedCapacityCollection(),
+		},
+	}}, node, may
+}
+
+func TestSomeGroupsOfANodeAreAskedAbout(t *testing.T) {
+	a, asked, node, may := asksToAgree()
+	left, limited, why := a.agreeing(t.Context(), asked, 0, node, may)
+	if len(left.names) != maxGroups || left.all || len(limited) > 0 || why != "" {
+		t.Errorf("%v, %v, %q", left.names, limited, why)
+	}
+}
+
+// What users write may hold the allocator for long.
+func TestTheAllocatorIsStoppedForAllGroupsOfANode(t *testing.T) {
+	a, asked, node, may := asksToAgree()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, why := a.agreeing(ctx, asked, 0, node, may); why != "c: the allocator took more than 200ms for the node" {
+		t.Errorf("%q", why)
+	}
+}
+
+// Of 16 pods 11 fit. The allocator tries the eleven cards in all orders before it says that a twelfth pod does not.
+func TestTrialsThatTakeLongAreForTooManyPods(t *testing.T) {
+	a, asked, node, may := asksToAgree()
+	for i := range may.gpus {
+		may.gpus[i].device.Attributes = may.gpus[0].device.Attributes
+	}
+	cards := asked.slices["n"][0].Spec.Devices
+	for i := range cards[:11] {
+		cards[i].Attributes = cards[0].Attributes
+	}
+	left, limited, why := a.agreeing(t.Context(), asked, 0, node, may)
+	if why != "" || len(limited) != 1 || limited[0].Most < 1 || limited[0].Most > 11 || len(left.names) != 20 {
+		t.Errorf("%v, %v, %q", left.names, limited, why)
+	}
+}
