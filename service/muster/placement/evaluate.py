@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from muster.domain.request import Request, Scope
 from muster.domain.topology import mask_of
 from muster.placement.cluster.columns import Columns
 from muster.placement.cluster.fabric import natural
-from muster.placement.cluster.topology import Place, narrow_to_wide
+from muster.placement.cluster.topology import INSIDE, NONE, Place, narrow_to_wide
 from muster.placement.gang.existing import BoundMember, ExistingMembers, existing_of
 from muster.placement.gang.on_node import fit_of, gpus_of, on_row
 from muster.placement.gpus.costs import Cost, Taken, cost_of, costs_of
@@ -233,7 +233,7 @@ def spots_of(view: Columns, used: Mapping[str, int]) -> list[tuple[Place, int]]:
     return [(view.place(view.row[name]), mask) for name, mask in used.items()]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Held:
     """The parts that hold, or are touched by, placed members (as node and GPUs) and existing members."""
 
@@ -241,26 +241,41 @@ class Held:
     spots: list[tuple[Place, int]]
     existing: ExistingMembers
 
+    @cached_property
+    def _rows(self) -> list[int]:
+        """The rows of the nodes with placed members."""
+        return [self.view.row[place.name] for place, _ in self.spots]
+
     def common(self, scope: str) -> frozenset[str]:
         """Return the parts of the scope that hold all members."""
         common = self.existing.parts(self.view, scope)
-        for place, mask in self.spots:
-            parts = self.view.topology.parts(self.view.row[place.name], scope)
-            inside = frozenset(part for part, gpus in parts if mask & ~gpus == 0)
+        for inside in self._holding(scope):
             common = inside if common is None else common & inside
             if not common:
                 break
         return common or frozenset()
 
+    def _holding(self, scope: str) -> Iterator[frozenset[str]]:
+        """Yield the parts that hold the members of a node, for each node or each domain of nodes."""
+        if scope in INSIDE:
+            for row, (_, mask) in zip(self._rows, self.spots, strict=True):
+                parts = self.view.topology.parts(row, scope)
+                yield frozenset(part for part, gpus in parts if mask & ~gpus == 0)
+            return
+        domains = self.view.topology.domains(scope)
+        for code in set(domains.codes[self._rows].tolist()):
+            yield frozenset((domains.names[code],) if code != NONE else ())
+
     def touched(self, scope: str) -> int:
         """Return how many parts are touched. A node without the label is a part of its own."""
-        topology, row = self.view.topology, self.view.row
-        spots = [(row[place.name], mask) for place, mask in self.spots]
+        topology = self.view.topology
         if scope == Scope.NVLINK_DOMAIN:
-            names = set().union(*(topology.touched(row, mask) for row, mask in spots))
+            spots = zip(self._rows, self.spots, strict=True)
+            names = set().union(*(topology.touched(row, mask) for row, (_, mask) in spots))
             return len(names.union(*(self._touched_by(stay) for stay in self.existing.members)))
-        rows = [*(row for row, _ in spots), *self.existing.masks]
-        return len(np.unique(topology.index_or_own(scope)[rows]))
+        rows = [*{*self._rows, *self.existing.masks}]
+        codes: list[int] = topology.domains(scope).codes[rows].tolist()
+        return len({*codes} - {NONE}) + codes.count(NONE)
 
     def _touched_by(self, stay: BoundMember) -> set[str]:
         topology = self.view.topology

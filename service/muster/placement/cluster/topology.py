@@ -123,16 +123,13 @@ class Topology:
     def part(self, row: int, scope: str) -> str:
         """Return the name of the node's domain as in `domains`; "" if it lies in none."""
         domains = self.domains(scope)
-        code = int(domains.codes[row])
+        code: int = domains.codes.item(row)
         return domains.names[code] if code >= 0 else ""
 
     def nvlink_domains(self, row: int) -> tuple[tuple[str, int], ...]:
         """Return the NVLink domains of the node with the masks of its GPUs, whether promised or not."""
         place, wide = self._view.place(row), self.part(row, Scope.NVLINK_DOMAIN)
-        if wide:
-            return ((wide, place.all_gpus),)
-        domains = place.state.node.topology.domains
-        return tuple((f"{place.name}/{i}", mask) for i, mask in enumerate(domains))
+        return ((wide, place.all_gpus),) if wide else place.own_domains
 
     def touched(self, row: int, mask: int) -> set[str]:
         """Return the names of the NVLink domains that these GPUs lie in.
@@ -219,7 +216,7 @@ def _several(own: Codes, wider: Codes | Ints) -> bool:
     return bool((any_of[own[rows]] != wider[rows]).any())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Place:
     """One node as the planner sees it.
 
@@ -238,6 +235,11 @@ class Place:
     def all_gpus(self) -> int:
         """The mask of all GPUs of the node, taken or free."""
         return (1 << self.state.node.topology.gpu_count) - 1
+
+    @cached_property
+    def own_domains(self) -> tuple[tuple[str, int], ...]:
+        """The NVLink domains inside the node, each with the mask of its GPUs."""
+        return tuple((f"{self.name}/{i}", mask) for i, mask in enumerate(self.state.node.topology.domains))
 
 
 def place_of(state: NodeState) -> Place:

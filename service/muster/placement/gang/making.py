@@ -51,7 +51,9 @@ def _in_node(rules: Rules, existing: ExistingMembers) -> None:
         free = free and not rule.apart and not rule.limits
         return every.setdefault(None if free and not rule.binds_domains else rule, len(every))
 
-    elsewhere = np.delete(np.arange(len(found)), list(existing.masks))
+    elsewhere = np.arange(len(found))
+    if existing.masks:
+        elsewhere = np.delete(elsewhere, list(existing.masks))
     code = view.shape[elsewhere] * 2 + in_wide[elsewhere]
     for line in (*(here for here, _, _ in rules.apart), *(most for most, _ in rules.limits)):
         values, dense = np.unique(line[elsewhere], return_inverse=True)

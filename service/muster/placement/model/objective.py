@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -117,7 +118,8 @@ docs/objective.md.
 """
 
 
-def levels_of_plan(scopes: Sequence[str], costs: Sequence[Cost]) -> tuple[Level, ...]:
+@lru_cache(maxsize=256)
+def levels_of_plan(scopes: tuple[str, ...], costs: tuple[Cost, ...]) -> tuple[Level, ...]:
     """Return the levels that are decided for a given number of members, from the widest
     counted scope down.
     """
@@ -125,7 +127,8 @@ def levels_of_plan(scopes: Sequence[str], costs: Sequence[Cost]) -> tuple[Level,
     return tuple(level for level in every if level not in (MEMBERS, PREFERRED_SCOPE, ROLE_PREFERENCES))
 
 
-def quality_levels(costs: Sequence[Cost]) -> tuple[Level, ...]:
+@lru_cache(maxsize=256)
+def quality_levels(costs: tuple[Cost, ...]) -> tuple[Level, ...]:
     """Return the levels below the nodes."""
     return tuple(level for entry in OBJECTIVE if not entry.counted for level in entry.levels((), costs))
 

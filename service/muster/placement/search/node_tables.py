@@ -131,8 +131,11 @@ def combined(levels: list[Ints], valid: Bools, nodes: int, *, exactly: bool = Fa
     parts, weight, most = list[tuple[int, int, int, int]](), 1, 0
     for level in reversed(levels):
         values = level[valid]
-        low = int(values.min()) if len(values) else 0
-        unit = int(np.gcd.reduce(values - low, initial=0)) or 1
+        low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+        if low == high:  # the level tells no plans apart
+            parts.append((low, 1, 0, weight))
+            continue
+        unit = int(np.gcd.reduce(values - low))
         steps = np.where(valid, (level - low) // unit, 0)
         largest = largest_sum(steps, nodes)
         most += largest * weight

@@ -7,6 +7,7 @@ import numpy as np
 from muster.domain.request import Scope
 from muster.placement.cluster.columns import Ints
 from muster.placement.gang.instance import Counts, Instance
+from muster.placement.search.runs import renumbered
 
 NOWHERE = -1
 """The region of a node that is in none."""
@@ -21,7 +22,7 @@ def regions(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
     view = instance.columns
     active = [r for r, count in enumerate(need) if count]
     usable = np.asarray((instance.room[active] > 0).any(axis=0))
-    code = np.zeros(len(view.names), np.int64)
+    parts = list[Ints]()
     for scope in scopes:
         if scope in (Scope.NODE, Scope.GPU):
             usable &= False
@@ -32,8 +33,11 @@ def regions(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
             holding = instance.existing.parts(view, scope)
             there = [part[stay.row] for stay in instance.existing.members]
             usable &= np.isin(part, there) if holding else False
-        code = code * (int(part.max(initial=0)) + 2) + part
-        code = np.unique(code, return_inverse=True)[1].astype(np.int64)
-    if scopes and (usable).any():
-        code[usable] = np.unique(code[usable], return_inverse=True)[1]
-    return np.where(usable, code, NOWHERE)
+        parts.append(part)
+    rows = np.flatnonzero(usable)
+    code = np.zeros(len(rows), np.int64)
+    for part in parts:
+        code = renumbered(code * (int(part.max(initial=0)) + 1) + part[rows])
+    region = np.full(len(view.names), NOWHERE)
+    region[rows] = code
+    return region

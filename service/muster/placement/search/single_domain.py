@@ -35,7 +35,7 @@ from muster.placement.search.methods import (
 )
 from muster.placement.search.plan import Share, Value
 from muster.placement.search.regions import regions
-from muster.placement.search.runs import place_in_run
+from muster.placement.search.runs import fullest_first, place_in_run, renumbered
 from muster.placement.search.single_node import share_of
 
 TOO_LARGE = "the tables are too large, or NVLink domains over several nodes are to be counted"
@@ -199,7 +199,7 @@ def hopeful_nodes(instance: Instance, found: Regions, role: int, need: int) -> H
         if not one_each or (wide < 0).any():
             return None
     # The least that a node must take, if the fullest other nodes take all they can.
-    order = np.lexsort((-cap, region))
+    order = fullest_first(region, cap)
     rows, region, cap = rows[order], region[order], cap[order]
     fullest = np.bincount(region, np.where(place_in_run(region) < nodes - 1, cap, 0)).astype(np.int64)
     least = np.maximum(1, need - fullest[region])
@@ -207,7 +207,7 @@ def hopeful_nodes(instance: Instance, found: Regions, role: int, need: int) -> H
     rows, region, cap, least = rows[kept], region[kept], cap[kept], least[kept]
     order = np.lexsort((rows, region))
     rows, region, cap, least = rows[order], region[order], cap[order], least[order]
-    _, region = np.unique(region, return_inverse=True)
+    region = renumbered(region)
     return Hopeful(nodes, rows, region, place_in_run(region), cap, least)
 
 
@@ -339,7 +339,7 @@ def _table(shape: Shape, free: int) -> Ints:
 
 def _could_hold(region: Ints, cap: Ints, nodes: int, need: int) -> bool:
     """Return whether the fullest nodes of some region hold the members."""
-    order = np.lexsort((-cap, region))
+    order = fullest_first(region, cap)
     region, cap = region[order], cap[order]
     return bool((np.bincount(region, np.where(place_in_run(region) < nodes, cap, 0)) >= need).any())
 
@@ -348,12 +348,11 @@ def _fewest_nodes(found: Regions, need: int) -> tuple[int, Ints, Ints, Ints]:
     """Return the fewest nodes of any region that hold the members, and the rows, regions and caps of such
     regions.
     """
-    order = np.lexsort((-found.cap, found.region))
+    order = fullest_first(found.region, found.cap)
     region, cap = found.region[order], found.cap[order]
-    begins = np.flatnonzero(np.diff(region, prepend=-1))
     reached = np.cumsum(cap)
-    base = np.repeat(reached[begins] - cap[begins], np.diff([*begins, len(region)]))
-    short = reached - base < need
+    first = np.arange(len(region)) - place_in_run(region)
+    short = reached - (reached - cap)[first] < need
     nodes = np.bincount(region, short) + 1
     fewest = int(nodes.min())
     kept = nodes[found.region] == fewest
@@ -371,4 +370,4 @@ def _pairs(region: Ints, part: Ints) -> Ints:
     """Return a code for each pair of a region and a part."""
     if not region.any():
         return part
-    return np.asarray(np.unique(region * (int(part.max(initial=0)) + 1) + part, return_inverse=True)[1])
+    return renumbered(region * (int(part.max(initial=0)) + 1) + part)
