@@ -138,17 +138,17 @@ class Assumptions:
         self._views: dict[frozenset[str], tuple[Columns, Mapping[str, Ints]]] = {}
         self._worlds: dict[frozenset[Assumption], World] = {}
 
-    @property
+    @cached_property
     def all(self) -> frozenset[Assumption]:
         """All assumptions."""
         return frozenset((*self.needed, *(each for group in self.groups for each in group)))
 
-    @property
+    @cached_property
     def needed(self) -> tuple[Assumption, ...]:
         """The assumptions that the members of each role are needed."""
         return tuple(Assumption(Kind.ROLE, role.name) for role in self.roles)
 
-    @property
+    @cached_property
     def groups(self) -> tuple[tuple[Assumption, ...], ...]:
         """All other assumptions, in the order in which they are dropped.
 
@@ -168,16 +168,18 @@ class Assumptions:
             for resource in reversed(resources_of(self.roles))
             if any(amount_of(role, resource) for role in self.roles)
         )
-        return (tuple(each for _, each in refusals), taken, *((rule,) for rule in self._rules()))
+        return (tuple(each for _, each in refusals), taken, *((rule,) for rule in self._rules))
 
-    def _rules(self) -> list[Assumption]:
+    @cached_property
+    def _rules(self) -> tuple[Assumption, ...]:
+        """The assumptions of the gang's own rules. They cannot change, and each question needs them."""
         request = replace(self.request, roles=self.roles)
         found = [Assumption(Kind.RUNNING)] if request.running else []
         for constraint in reversed(CONSTRAINTS):
             found += [Assumption(constraint, role, what) for role, what in constraint.asked(request)]
-        return found + ([Assumption(Kind.SCOPE)] if request.required_scope else [])
+        return (*found, *([Assumption(Kind.SCOPE)] if request.required_scope else []))
 
-    @property
+    @cached_property
     def _missing(self) -> set[str]:
         return {resource_missing(role) for role in self.roles}
 
@@ -188,7 +190,7 @@ class Assumptions:
         kept = frozenset(kept)
         if kept not in self._worlds:
             request = self.request
-            for each in (*self.needed, *self._rules()):
+            for each in (*self.needed, *self._rules):
                 if each not in kept:
                     request = _without(request, each)
             resources = resources_of(self.roles)
