@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from itertools import combinations
 
 import numpy as np
@@ -17,7 +17,7 @@ from muster.domain.snapshot import NodeState
 from muster.domain.topology import GpuTopology, Link, bits, mask_of
 from muster.placement.cluster.fabric import Shape
 from muster.placement.cluster.topology import place_of
-from muster.placement.gpus.fragmentation import fragmentation, left_over, left_over_steps
+from muster.placement.gpus.fragmentation import fragmentation, left_over_steps
 from muster.placement.gpus.gpu_tables import Sets, sets_of
 from muster.placement.gpus.gpusets import best_set_of, best_sets, split
 from muster.placement.gpus.rings import NO_LINK, popcounts, rings
@@ -345,11 +345,6 @@ def test_split_takes_the_largest_sum_where_another_member_is_slow_anyway() -> No
 def test_left_over_counts_eighths(
     node: tuple[int, int, int, int], taking: tuple[int, int], steps: int
 ) -> None:
-    gpu_total, free, cpu_total, cpu_free = node
-    resources = Resources(cpu_total, 0, 110)
-    state = NodeState.of(Node("a", resources, GpuTopology.unknown(gpu_total)), ())
-    state = replace(state, free_gpus=(1 << free) - 1, free=Resources(cpu_free))
-    assert left_over(state, *taking) == steps
     many = [np.full(3, value, np.int64) for value in node]
     assert left_over_steps(many[0], many[1], many[2], many[3], *taking).tolist() == [steps] * 3
 

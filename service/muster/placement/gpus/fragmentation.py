@@ -18,7 +18,6 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from muster.domain.snapshot import NodeState
 from muster.placement.cluster.fabric import Shape
 
 TYPICAL_GPUS = (1, 2, 4, 8)
@@ -88,19 +87,6 @@ def left_over_steps(
     return _eighths(free_count - gpus, gpu_total) + _eighths(cpu_free - cpu_milli, cpu_total)
 
 
-def left_over(state: NodeState, gpus: int, cpu_milli: int) -> int:
-    """Return `left_over_steps` of one node. Plain numbers are forty times as fast as
-    arrays of one element.
-    """
-    cpu_total = state.node.allocatable.cpu_milli
-    gpu_steps = _eighths(state.free_gpu_count - gpus, state.node.topology.gpu_count)
-    return gpu_steps + _eighths(state.free.cpu_milli - cpu_milli, cpu_total)
-
-
-def _eighths(left: Whole, total: Whole) -> Whole:
-    """Return the share `left` / `total` in eighths; 0 if either is not positive.
-
-    It has no branches, so it works for numbers and arrays.
-    """
-    some = (left > 0) * (total > 0)
-    return EIGHTHS * left * some // (total * some + (1 - some))
+def _eighths(left: Values, total: Values) -> Values:
+    """Return the share `left` / `total` in eighths; 0 if either is not positive."""
+    return EIGHTHS * np.maximum(left, 0) * (total > 0) // np.maximum(total, 1)

@@ -69,13 +69,13 @@ class DomainChoice:
         table = np.full((min(slots, skips) + 1, extra + 1), NEVER)
         table[0, 0] = 0
         order = [*np.flatnonzero(self.always).tolist(), *np.flatnonzero(~self.always).tolist()]
-        tables = [table]
+        tables, offered = [table], self._offered(base, extra)
         for domain in order:
             before, table = table, np.full_like(table, NEVER)
             step = 0 if self.always[domain] else take
             if not self.always[domain]:
                 table[skip:] = before[: len(table) - skip]
-            for members, more in _offered(self.cost[domain], int(base[domain]), extra):
+            for members, more in offered[domain]:
                 reached = before[: len(table) - step, : extra + 1 - more] + self.cost[domain, members]
                 np.minimum(table[step:, more:], reached, out=table[step:, more:])
             tables.append(table)
@@ -89,14 +89,17 @@ class DomainChoice:
                 line -= skip
                 continue
             line -= 0 if self.always[domain] else take
-            for members, more in _offered(self.cost[domain], int(base[domain]), extra):
-                if before[line, extra - more] + self.cost[domain, members] == value:
+            for members, more in offered[domain]:
+                if more <= extra and before[line, extra - more] + self.cost[domain, members] == value:
                     chosen[domain], extra = members, extra - more
                     break
         return chosen
 
-
-def _offered(cost: Ints, base: int, extra: int) -> list[tuple[int, int]]:
-    """Return what a domain may take, and how many members beyond its base that is, at most `extra`."""
-    members = np.flatnonzero(cost < NEVER).tolist()
-    return [(count, count - base) for count in members if count - base <= extra]
+    def _offered(self, base: Ints, extra: int) -> list[list[tuple[int, int]]]:
+        """Return by domain what it may take, and how many beyond its base these are, at most `extra`."""
+        least, found = base.tolist(), [list[tuple[int, int]]() for _ in base]
+        for domain, members in np.argwhere(self.cost < NEVER).tolist():
+            more = members - least[domain]
+            if more <= extra:
+                found[domain].append((members, more))
+        return found
