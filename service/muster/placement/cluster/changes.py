@@ -91,6 +91,7 @@ def _compared(
             chunks.append(old)
             continue
         chunks.append(new)
-        found.extend(compress(zip(count(start), old, new, strict=False), map(is_not, old, new)))
+        differing = compress(count(), map(is_not, old, new))
+        found.extend((start + i, old[i], new[i]) for i in differing)
     same = sum(map(len, before)) == len(now) and all(old.node.name == new.node.name for _, old, new in found)
     return chunks, [position for position, _, _ in found] if same else None

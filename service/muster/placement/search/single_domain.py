@@ -362,6 +362,8 @@ def _fewest_nodes(found: Regions, need: int) -> tuple[int, Ints, Ints, Ints]:
 def _that_hold(rows: Ints, region: Ints, cap: Ints, need: int) -> Regions:
     """Return the regions whose nodes together hold the members, renumbered from 0."""
     holds = np.bincount(region, cap) >= need
+    if holds.all():
+        return Regions(rows, region, cap, ())
     kept = holds[region]
     return Regions(rows[kept], (np.cumsum(holds) - 1)[region[kept]], cap[kept], ())
 
@@ -370,4 +372,8 @@ def _pairs(region: Ints, part: Ints) -> Ints:
     """Return a code for each pair of a region and a part."""
     if not region.any():
         return part
+    inside = np.zeros(int(region.max()) + 1, np.int64)
+    inside[region] = part
+    if (inside[region] == part).all():  # no region has several parts
+        return region
     return renumbered(region * (int(part.max(initial=0)) + 1) + part)
