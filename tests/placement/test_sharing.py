@@ -327,6 +327,6 @@ def test_slices_go_to_nodes_that_serve_them_by_their_name() -> None:
         assert isinstance(placed, Placed)
         assert {member.node for member in placed.members} == {home}
         assert not verify(snapshot, request, placed)
-        moved = tuple(replace(member, node=other) for member in placed.members)
+        moved = tuple(member._replace(node=other) for member in placed.members)
         (wrong, *_) = verify(snapshot, request, replace(placed, members=moved))
         assert wrong.startswith(f"node {other} does not admit role w: it does not offer")
