@@ -249,7 +249,6 @@ def test_pools(case: str) -> None:
 
 
 UNPLANNED: dict[str, dict[str, Any]] = {
-    "is a part": {"consumesCounters": [{"counterSet": "c"}]},
     "several times": {"allowMultipleAllocations": True},
     "binding conditions": {"bindingConditions": ["ready"]},
 }

@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from muster.dialects import nodes
 from muster.dialects.dra import Slices
+from muster.dialects.dra_objects import ResourceSlice
 from muster.dialects.settings import DEFAULTS
 from muster.domain.node import Node
 from tests.dialects.objects import node_object
@@ -103,11 +105,18 @@ def test_amds_partitions_that_are_made_on_demand_are_not_planned() -> None:
         mi300x(0, "05", 0, "pci0000:00", name=f"gpu-0-{mode}", consumesCounters=counters)
         for mode in ("spx-nps1", "dpx-nps2", "cpx-nps1", "cpx-nps4")
     ]
-    node = read(AMD, [*modes, EIGHT[1]])
+    slices = Slices(DEFAULTS)
+    shared = [{"name": "gpu-0-mutex", "counters": {"partition-mode": {"value": "1"}}}]
+    pool = {"name": "n", "generation": 1, "resourceSliceCount": 2}
+    spec = {"driver": AMD, "pool": pool, "nodeName": "n", "sharedCounters": shared}
+    slices.see_slice("c", msgspec.convert({"metadata": {"name": "c"}, "spec": spec}, ResourceSlice))
+    slices.see_slice("s", piece([*modes, EIGHT[1]], driver=AMD, count=2))
+    slices.see_class(AMD, OF_AMD)
+    node = nodes.read(node_object({"cpu": "8"}), DEFAULTS, offer=slices.offer("n"))
     assert names(node) == [EIGHT[1]["name"]]
-    assert node.problems == (
-        f"device gpu-0-spx-nps1 of {AMD} is a part of a larger device (and 3 more): it is not planned yet",
-    )
+    (said,) = node.problems
+    shown = ", ".join(str(each["name"]) for each in modes)
+    assert said.startswith(f"node n: of pool n of {AMD} the devices {shown} overlap")
 
 
 def flex(bus: str, health: str = "Healthy", **more: Any) -> dict[str, Any]:

@@ -15,9 +15,11 @@ from typing import TypeVar
 
 import msgspec
 
-from muster.dialects import selectors, shares
+from muster.dialects import dra_counters, selectors, shares
+from muster.dialects.dra_counters import BadCountersError
 from muster.dialects.dra_objects import (
     Attribute,
+    CounterSet,
     DeviceClassObject,
     DeviceTaint,
     DeviceTaintRule,
@@ -30,6 +32,7 @@ from muster.dialects.dra_offer import KINDS_OF_NODES, Column, Offer, Offered
 from muster.dialects.selectors import Term, UnreadableSelectorError, Value
 from muster.dialects.settings import Settings
 from muster.dialects.shares import Rounding
+from muster.domain.counters import PoolCounters
 from muster.domain.node import Device, PoolKey
 
 _PCI = ("resource.kubernetes.io/pciBusID", "pciBusID", "pciAddr")
@@ -39,6 +42,7 @@ OWNED = "muster.dev/owned"
 
 _encoder = msgspec.json.Encoder()
 _devices = msgspec.json.Decoder(list[SliceDevice])
+_counters = msgspec.json.Decoder(list[CounterSet])
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -57,15 +61,26 @@ class _Class:
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """A ResourceSlice. Its devices stay encoded: decoded ones of 5,000 nodes would take 100 MB."""
+    """A ResourceSlice. Its devices stay encoded: decoded ones of 5,000 nodes would take 100 MB. One with
+    counters has no devices, and counts for the pool whatever nodes it names: its node is ""."""
 
     key: PoolKey
     generation: int
     count: int
     node: str
     devices: bytes
-    roundings: frozenset[tuple[str, Rounding]]
+    roundings: frozenset[tuple[str, Rounding]] = frozenset()
     """Of the memory that claims share of its devices, by the capacity's name."""
+    counters: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pool:
+    """What can be used of a pool on a node, and why nothing can; "" if it can."""
+
+    problem: str
+    devices: list[SliceDevice]
+    counters: PoolCounters | None = None
 
 
 class Slices:
@@ -95,12 +110,14 @@ class Slices:
             del self._slices[name]
             self._roundings -= Counter(before.roundings)
             _remove(self._pools, before.key, name)
-            _remove(self._on, before.node, name)
+            if before.node:
+                _remove(self._on, before.node, name)
         if after is not None:
             self._slices[name] = after
             self._roundings.update(after.roundings)
             self._pools.setdefault(after.key, {})[name] = after
-            self._on.setdefault(after.node, {})[name] = after.key
+            if after.node:
+                self._on.setdefault(after.node, {})[name] = after.key
         touched |= self._nodes_of(after)
         for node in touched:
             self._offers.pop(node, None)
@@ -134,6 +151,7 @@ class Slices:
             for key, found in self._pools.items()
             if any(_is_of(rule, key) for rule in rules) and self._serves_gpus(key[0])
             for each in found.values()
+            if each.node
         }
         for node in touched:
             self._offers.pop(node, None)
@@ -152,7 +170,7 @@ class Slices:
     @property
     def drivers(self) -> frozenset[str]:
         """Return the drivers that publish devices of nodes."""
-        return frozenset(driver for driver, _ in self._pools)
+        return frozenset(driver for of in self._on.values() for driver, _ in of.values())
 
     def offer(self, node: str) -> Offer:
         """Return what the node's slices offer as GPUs."""
@@ -164,12 +182,15 @@ class Slices:
 
     def _read_offer(self, node: str) -> Offer:
         problems, devices = list[str](), list[tuple[PoolKey, SliceDevice]]()
+        counters = dict[PoolKey, PoolCounters]()
         for key in sorted(set(self._on[node].values())):
             if not self._serves_gpus(key[0]):
                 continue
-            problem, found = self._pool(key, node)
-            problems += [problem] if problem else []
-            devices += [(key, device) for device in self._tainted(key, found)]
+            pool = self._pool(key, node)
+            problems += [pool.problem] if pool.problem else []
+            devices += [(key, device) for device in self._tainted(key, pool.devices)]
+            if pool.counters is not None:
+                counters[key] = pool.counters
         offers = dict[str, tuple[Offered, ...]]()
         for resource in self._settings.gpu_resources:
             if (by := self._class_for(resource)) is None:
@@ -177,31 +198,43 @@ class Slices:
             problems += [by.problem] if by.problem else []
             chosen, left_out = _alike(*_matching(by, devices))
             problems += [f"{left_out[0]}{_more(left_out)}: it is not planned yet"] if left_out else []
+            chosen, overlap = dra_counters.apart(chosen, counters, node)
+            problems += overlap
             if chosen:
                 offers[resource] = tuple(chosen)
         joined = _joined(offers, problems)
-        return replace(joined, agreed=_agreed(joined.devices, devices))
+        of_gpus = {each.device.pool_key for each in joined.devices}
+        counters = {key: found for key, found in counters.items() if key in of_gpus}
+        return replace(joined, agreed=_agreed(joined.devices, devices), counters=counters)
 
     def _serves_gpus(self, driver: str) -> bool:
         """Return whether some class may have devices of this driver: another one may serve network cards."""
         terms = (each.terms for each in self._classes.values())
         return any(all(it.value == driver for it in found if it.attribute == ("", "")) for found in terms)
 
-    def _pool(self, key: PoolKey, node: str) -> tuple[str, list[SliceDevice]]:
-        """Return why the pool can't be used ("" if it can), and its devices on the node."""
+    def _pool(self, key: PoolKey, node: str) -> _Pool:
+        """Return what can be used of the pool on the node."""
         slices = self._pools[key]
         newest = max(each.generation for each in slices.values())
         current = [each for _, each in sorted(slices.items()) if each.generation == newest]
         if len(current) != current[0].count:
             said = f"{len(current)} of {current[0].count} slices of generation {newest} are there"
-            return f"pool {key[1]} of {key[0]} is published in part ({said}): nothing of it is used", []
-        if any(each.node != node for each in current):
-            return f"pool {key[1]} of {key[0]} has slices of several nodes, which is not planned yet", []
-        devices = [device for each in current for device in _devices.decode(each.devices)]
+            return _Pool(
+                f"pool {key[1]} of {key[0]} is published in part ({said}): nothing of it is used", []
+            )
+        if any(each.node not in (node, "") for each in current):
+            return _Pool(
+                f"pool {key[1]} of {key[0]} has slices of several nodes, which is not planned yet", []
+            )
+        devices = [device for each in current if each.node for device in _devices.decode(each.devices)]
         names = {device.name for device in devices}
         if len(names) != len(devices):
-            return f"pool {key[1]} of {key[0]} names a device twice: nothing of it is used", []
-        return "", devices
+            return _Pool(f"pool {key[1]} of {key[0]} names a device twice: nothing of it is used", [])
+        sets = [found for each in current if each.counters for found in _counters.decode(each.counters)]
+        try:
+            return _Pool("", devices, dra_counters.read(sets, devices))
+        except BadCountersError as error:
+            return _Pool(f"pool {key[1]} of {key[0]}: {error}: nothing of it is used", [])
 
     def _tainted(self, key: PoolKey, devices: list[SliceDevice]) -> Iterator[SliceDevice]:
         """Return the devices of a pool with the taints of DeviceTaintRules."""
@@ -220,7 +253,7 @@ class Slices:
         """Return the nodes of all slices of the pool: the pool is complete or not for all of them."""
         if each is None:
             return set()
-        return {other.node for other in self._pools.get(each.key, {}).values()} | {each.node}
+        return ({other.node for other in self._pools.get(each.key, {}).values()} | {each.node}) - {""}
 
 
 def _matching(by: _Class, devices: list[tuple[PoolKey, SliceDevice]]) -> tuple[list[Offered], list[str]]:
@@ -294,11 +327,14 @@ def _joined(offers: dict[str, tuple[Offered, ...]], problems: list[str]) -> Offe
 
 
 def _slice(spec: SliceSpec) -> _Slice | None:
-    """Return the slice; None for one that is not of a single node, since no GPU's driver publishes such."""
-    if not spec.node_name:
-        return None
+    """Return the slice; None for one with devices of no single node, since no GPU's driver publishes such."""
     pool = spec.pool
     key, count = (spec.driver, pool.name), pool.resource_slice_count
+    if spec.shared_counters:
+        counters = _encoder.encode(spec.shared_counters)
+        return _Slice(key, pool.generation, count, "", b"", counters=counters)
+    if not spec.node_name:
+        return None
     roundings = frozenset(filter(None, map(shares.rounding_of, spec.devices or ())))
     devices = _encoder.encode([*map(_kept, spec.devices or ())])
     return _Slice(key, pool.generation, count, spec.node_name, devices, roundings)
@@ -366,8 +402,6 @@ def _qualified(driver: str, name: str) -> tuple[str, str]:
 
 
 def _unsupported(device: SliceDevice) -> str:
-    if device.consumes_counters:
-        return "is a part of a larger device"
     if device.allow_multiple_allocations and shares.of_device(device) is None:
         return "may be allocated several times, and has other capacities than memory"
     return "has binding conditions" if device.binding_conditions else ""

@@ -25,6 +25,26 @@ class Use(_Object, frozen=True):
     """An entry of a list. Only its presence counts."""
 
 
+class CounterValue(_Object, frozen=True):
+    """How much there is of a counter, or how much of it a device consumes."""
+
+    value: str = ""
+
+
+class CounterSet(_Object, frozen=True):
+    """Counters that devices of a pool share."""
+
+    name: str = ""
+    counters: dict[str, CounterValue] | None = None
+
+
+class CounterUse(_Object, frozen=True):
+    """What a device consumes of one counter set while it is allocated."""
+
+    counter_set: str = ""
+    counters: dict[str, CounterValue] | None = None
+
+
 class DeviceTaint(_Object, frozen=True):
     """A taint of a device."""
 
@@ -61,7 +81,7 @@ class SliceDevice(_Object, frozen=True):
     name: str = ""
     attributes: dict[str, Attribute] | None = None
     capacity: dict[str, DeviceCapacity] | None = None
-    consumes_counters: list[Use] | None = None
+    consumes_counters: list[CounterUse] | None = None
     taints: list[DeviceTaint] | None = None
     binding_conditions: list[str] | None = None
     allow_multiple_allocations: bool | None = None
@@ -82,10 +102,11 @@ class SliceSpec(_Object, frozen=True):
     pool: SlicePool = SlicePool()
     node_name: str | None = None
     devices: list[SliceDevice] | None = None
+    shared_counters: list[CounterSet] | None = None
 
 
 class ResourceSlice(_Object, frozen=True):
-    """Devices of one node, as a DRA driver publishes them."""
+    """Devices of one node, or counters of a pool, as a DRA driver publishes them."""
 
     metadata: Metadata = Metadata()
     spec: SliceSpec = SliceSpec()

@@ -8,12 +8,14 @@ numbered by PCI address, as `nvidia-smi topo -m` does, else by name.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from muster.dialects.shares import SharedMemory
 from muster.domain.allocation import MAX_BYTES, MAX_GPUS
-from muster.domain.node import Device
+from muster.domain.counters import PoolCounters
+from muster.domain.node import Device, PoolKey
 from muster.domain.topology import mask_of
 
 KINDS_OF_NODES = 256
@@ -41,12 +43,13 @@ Column = tuple[str, tuple[int, ...]]
 @dataclass(frozen=True, slots=True)
 class Offer:
     """The devices that pods get on one node for these GPU resources. `agreed` has the attributes on which
-    some of these agree."""
+    some of these agree, `counters` those of the pools whose devices share counters."""
 
     resources: frozenset[str] = frozenset()
     devices: tuple[Offered, ...] = ()
     problems: tuple[str, ...] = ()
     agreed: tuple[Column, ...] = ()
+    counters: Mapping[PoolKey, PoolCounters] = field(default_factory=dict)
 
     @property
     def whole(self) -> bool:

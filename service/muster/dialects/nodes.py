@@ -74,6 +74,7 @@ def read(
         tainted=tainted & ~broken & mask_of([gpu for gpu, each in enumerate(devices) if each is not None]),
         devices=devices,
         attribute_groups=dra_offer.groups(offer, devices) if devices else {},
+        counters=offer.counters if devices else {},
         machine=reader.machine,
         cdi_devices=cdi,
         hands_out=HandsOut.NRI if cdi else reader.hands_out(served, bool(devices), agent),

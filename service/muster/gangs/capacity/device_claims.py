@@ -6,15 +6,24 @@ that is not bound, or of several pods, counts by itself.
 
 A bound pod without a claim and without annotations has no device, whatever it asks for. The kubelet runs such
 a pod, so a user who sets `spec.nodeName` could make all GPUs look taken.
+
+Where devices share counters, an allocated one may leave too few for a GPU, as a partition does for its own.
+Then the GPU is taken as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
-from muster.domain.node import Device, Node, PoolKey, Usage
+from muster.domain.node import Device, Node, PoolKey, Resources, Usage
+from muster.domain.topology import mask_of
 from muster.gangs.capacity.held_devices import OTHERS, Held, with_held
+
+_BY_COUNTERS = "devices of the same pool"
+"""The holder of GPUs for which other devices leave too few counters. No UID of a pod has a space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +42,10 @@ class DeviceClaim:
     def parts(self) -> Iterator[tuple[Device, int]]:
         """Return each device with what is taken of it."""
         return zip(self.devices, self.shares or (0,) * len(self.devices), strict=True)
+
+    def is_for(self, uids: Collection[str]) -> bool:
+        """Return whether the claim is for some of these pods and for no others."""
+        return bool(self.consumers and uids) and set(self.consumers) <= set(uids)
 
 
 class DeviceClaims:
@@ -95,13 +108,38 @@ class DeviceClaims:
         claims = {uid: claim for pool in pools for uid, claim in self._by_pool.get(pool, {}).items()}
         held: dict[str, list[tuple[int, int]]] = {}
         for claim in claims.values():
-            if claim.consumers and but and set(claim.consumers) <= set(but):
+            if claim.is_for(but):
                 continue
             consumer = claim.consumers[0] if len(claim.consumers) == 1 else ""
             parts = held.setdefault(consumer if consumer in usages else OTHERS, [])
             parts.extend((number[device], share) for device, share in claim.parts() if device in number)
         by_holder = {holder: Held.of(node, parts) for holder, parts in sorted(held.items())}
-        return with_held(node, usages, by_holder, bound)
+        found = with_held(node, usages, by_holder, bound)
+        if node.counters and (mask := _without_counters(node, claims.values(), but, found)):
+            found[_BY_COUNTERS] = Usage(_BY_COUNTERS, node.name, Resources(pods=0), gpus=mask)
+        return found
+
+
+def _without_counters(
+    node: Node, claims: Iterable[DeviceClaim], but: Collection[str], found: Mapping[str, Usage]
+) -> int:
+    """Return the bit mask of GPUs for which allocated devices leave too few counters.
+
+    Claims for the pods in `but` alone are left out. GPUs of usages come first: one without room is taken
+    twice, so its plan can't stand.
+    """
+    allocated = {device for claim in claims if not claim.is_for(but) for device in claim.devices}
+    used = reduce(or_, (usage.gpus for usage in found.values()), 0)
+    numbers = sorted(range(len(node.devices)), key=lambda at: (not used >> at & 1, node.unhealthy >> at & 1))
+    mask = 0
+    for pool, counters in node.counters.items():
+        of_pool = {
+            it.name: at for at in numbers if (it := node.devices[at]) is not None if it.pool_key == pool
+        }
+        names = {device.name for device in allocated if device.pool_key == pool}
+        wanted = [name for name in of_pool if name not in names]
+        mask |= mask_of([of_pool[name] for name in counters.without_room(wanted, names)])
+    return mask
 
 
 def _pools(claim: DeviceClaim | None) -> set[PoolKey]:

@@ -1,0 +1,55 @@
+"""What the devices of a pool consume of its counters: a GPU and its partitions can't be allocated together.
+
+The arithmetic is that of the in-tree allocator (k8s.io/dynamic-resource-allocation, checkAvailableCounters).
+All allocated devices of a pool consume its counters, each once. A device can be allocated if nothing of what
+it consumes would be exceeded. If a counter of the pool is exceeded already, none can that consumes counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+Need = tuple[tuple[int, int], ...]
+"""Numbers of counters, and how much of each a device consumes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCounters:
+    """The counters of a pool. `available` is how much there is of each, in billionths. `needs` names the
+    devices that consume counters."""
+
+    available: tuple[int, ...]
+    needs: tuple[tuple[str, Need], ...]
+
+    def without_room(self, wanted: Sequence[str], allocated: Collection[str]) -> set[str]:
+        """Return which of the wanted devices can't be allocated next to the allocated ones.
+
+        The others can be allocated all together. The first ones of `wanted` come first.
+        """
+        needs = dict(self.needs)
+        left = list(self.available)
+        for name in set(allocated) & needs.keys():
+            _consume(left, needs[name])
+        exceeded = any(amount < 0 for amount in left)
+        without = set[str]()
+        for name in wanted:
+            need = needs.get(name, ())
+            if need and (exceeded or any(left[counter] < amount for counter, amount in need)):
+                without.add(name)
+            else:
+                _consume(left, need)
+        return without
+
+    def exceeded_by(self, names: Iterable[str]) -> set[int]:
+        """Return the counters that these devices together would exceed."""
+        needs = dict(self.needs)
+        left = list(self.available)
+        for name in names:
+            _consume(left, needs.get(name, ()))
+        return {counter for counter, amount in enumerate(left) if amount < 0}
+
+
+def _consume(left: list[int], need: Need) -> None:
+    for counter, amount in need:
+        left[counter] -= amount
