@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from e2e import objects
@@ -41,11 +41,21 @@ def device_class(scene: Scene, expression: str = f"device.driver == '{DRIVER}'")
         scene.client.delete(f"{GROUP}/deviceclasses/{scene.name}")
 
 
-@contextmanager
-def nic_class(scene: Scene) -> Iterator[str]:
+def is_a(kind: str) -> str:
+    """A selector of the driver's devices whose attribute `type` says this."""
+    return f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == '{kind}'"
+
+
+def nic_class(scene: Scene) -> AbstractContextManager[str]:
     """A DeviceClass of another driver's network cards."""
-    spec = {"selectors": [{"cel": {"expression": f"device.driver == '{NIC_DRIVER}'"}}]}
-    name = f"nic-{scene.name}"
+    return other_class(scene, "nic", f"device.driver == '{NIC_DRIVER}'")
+
+
+@contextmanager
+def other_class(scene: Scene, kind: str, expression: str) -> Iterator[str]:
+    """A DeviceClass of devices that are no GPUs."""
+    spec = {"selectors": [{"cel": {"expression": expression}}]}
+    name = f"{kind}-{scene.name}"
     scene.client.post(f"{GROUP}/deviceclasses", {"metadata": {"name": name}, "spec": spec})
     try:
         yield name
@@ -109,6 +119,31 @@ def shared(memory: str) -> Object:
     return {"allowMultipleAllocations": True, "capacity": {"memory": {"value": memory}}}
 
 
+def divided_node(scene: Scene, name: str, gpus: int = 4) -> str:
+    """A node whose GPUs are published whole and as two partitions each. The counters have a slice of their
+    own, before that of the devices."""
+    full = scene.node(objects.node(name, gpus=0, annotations={DRA_GPUS: f"{GPU}={gpus}"}))
+    uid = scene.client.get(f"/api/v1/nodes/{full}")["metadata"]["uid"]
+    owner = {"apiVersion": "v1", "kind": "Node", "name": full, "uid": uid}
+    sets = [{"name": f"gpu-{at}", "counters": {"memory": {"value": "80Gi"}}} for at in range(gpus)]
+    kinds = [("gpu", f"gpu-{at}", at, "80Gi") for at in range(gpus)]
+    kinds += [("mig", f"mig-{at}-{half}", at, "40Gi") for at in range(gpus) for half in range(2)]
+    devices = [
+        {
+            "name": device,
+            "attributes": {"type": {"string": kind}, "index": {"int": at}},
+            "consumesCounters": [{"counterSet": f"gpu-{at}", "counters": {"memory": {"value": memory}}}],
+        }
+        for kind, device, at, memory in kinds
+    ]
+    pool = {"name": full, "generation": 1, "resourceSliceCount": 2}
+    for part, more in (("counters", {"sharedCounters": sets}), ("devices", {"devices": devices})):
+        meta = {"name": f"{full}-{part}", "ownerReferences": [owner]}
+        spec = {"driver": DRIVER, "nodeName": full, "pool": pool, **more}
+        scene.client.post(f"{GROUP}/resourceslices", {"metadata": meta, "spec": spec})
+    return full
+
+
 def gang(name: str, size: int, gpus: int = 1) -> list[Object]:
     """Pods of one gang that ask for nvidia.com/gpu."""
     pods = [objects.pod(f"{name}-{rank}", gang=objects.ack(name, size)) for rank in range(size)]
@@ -149,6 +184,11 @@ def first_available(
 def claiming(name: str, size: int, *templates: str) -> list[Object]:
     """Pods of one gang, each with a claim from each of these templates."""
     pods = [objects.pod(f"{name}-{rank}", gang=objects.ack(name, size)) for rank in range(size)]
+    return naming(pods, *templates)
+
+
+def naming(pods: list[Object], *templates: str) -> list[Object]:
+    """Let each pod have a claim from each of these templates."""
     for pod in pods:
         container = pod["spec"]["containers"][0]
         container["resources"] = {
@@ -212,8 +252,10 @@ def planned(scene: Scene) -> dict[str, list[str]]:
     """The devices that the annotation of each bound pod names."""
     pods = scene.client.get(f"/api/v1/namespaces/{scene.name}/pods")["items"]
     bound = [pod for pod in pods if pod["spec"].get("nodeName")]
-    said = {pod["metadata"]["name"]: pod["metadata"]["annotations"][ALLOCATION] for pod in bound}
-    return {name: list(json.loads(text)["devices"]) for name, text in said.items()}
+    said = {pod["metadata"]["name"]: pod["metadata"].get("annotations") or {} for pod in bound}
+    return {
+        name: list(json.loads(of[ALLOCATION])["devices"]) for name, of in said.items() if ALLOCATION in of
+    }
 
 
 def judge(scene: Scene, within_s: float = 60.0, shared: bool = False) -> int:

@@ -17,7 +17,7 @@ import (
 func main() {
 	command := app.NewSchedulerCommand(
 		app.WithPlugin(plugin.Name, plugin.NewFactory()),
-		app.WithPlugin(devices.Name, devices.NewFactory(plugin.MemberOf)),
+		app.WithPlugin(devices.Name, devices.NewFactory(plugin.MemberOf, plugin.PlannedForOthers)),
 	)
 	os.Exit(cli.Run(command))
 }

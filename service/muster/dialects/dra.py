@@ -203,8 +203,9 @@ class Slices:
             if chosen:
                 offers[resource] = tuple(chosen)
         joined = _joined(offers, problems)
-        of_gpus = {each.device.pool_key for each in joined.devices}
-        counters = {key: found for key, found in counters.items() if key in of_gpus}
+        if counters:
+            of_gpus = {each.device.pool_key for each in joined.devices}
+            counters = {key: found for key, found in counters.items() if key in of_gpus}
         return replace(joined, agreed=_agreed(joined.devices, devices), counters=counters)
 
     def _serves_gpus(self, driver: str) -> bool:

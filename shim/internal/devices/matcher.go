@@ -220,10 +220,10 @@ func (m *matches) on(ctx context.Context, slice *resourceapi.ResourceSlice) slic
 	m.mu.Lock()
 	found, known := m.of[slice.UID]
 	m.mu.Unlock()
-	if known && found.version == slice.ResourceVersion {
+	count := len(slice.Spec.Devices)
+	if known && found.version == slice.ResourceVersion && len(found.devices) == count {
 		return found
 	}
-	count := len(slice.Spec.Devices)
 	found = sliceMatches{version: slice.ResourceVersion, devices: make([]bool, count), errs: make([]error, count)}
 	for i := range slice.Spec.Devices {
 		found.devices[i], found.errs[i] = m.match(ctx, slice.Spec.Driver, &slice.Spec.Devices[i])

@@ -52,11 +52,15 @@ type Member interface {
 // MemberOf returns the member of a scheduling cycle, or nil if the pod is no member of a gang.
 type MemberOf func(fwk.CycleState) Member
 
+// PlannedForOthers returns the devices that live plans have for other pods than that of the cycle, as driver/pool/name.
+type PlannedForOthers func(fwk.CycleState, *v1.Pod) []string
+
 // Plugin is the in-tree plugin on a filtered view of the cluster's devices.
 type Plugin struct {
 	*dynamicresources.DynamicResources
-	view     *view
-	memberOf MemberOf
+	view      *view
+	memberOf  MemberOf
+	forOthers PlannedForOthers
 }
 
 var (
@@ -69,7 +73,7 @@ var (
 //
 // All profiles of a process must list the plugin in place of DynamicResources, since each tells the others what it
 // allocates.
-func NewFactory(memberOf MemberOf) frameworkruntime.PluginFactory {
+func NewFactory(memberOf MemberOf, forOthers PlannedForOthers) frameworkruntime.PluginFactory {
 	var (
 		mu     sync.Mutex
 		shared *taken
@@ -87,17 +91,24 @@ func NewFactory(memberOf MemberOf) frameworkruntime.PluginFactory {
 				return nil, err
 			}
 		}
-		view := &view{SharedDRAManager: handle.SharedDRAManager(), taken: shared, claims: claims.GetIndexer()}
+		published := handle.SharedInformerFactory().Resource().V1().ResourceSlices().Informer()
+		if err := indexByPool(published); err != nil {
+			return nil, err
+		}
+		features := feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate)
+		view := &view{
+			SharedDRAManager: handle.SharedDRAManager(), taken: shared, claims: claims.GetIndexer(),
+			published: published.GetIndexer(), matcher: newMatcher(features),
+		}
 		args := &config.DynamicResourcesArgs{
 			FilterTimeout:  &metav1.Duration{Duration: config.DynamicResourcesFilterTimeoutDefault},
 			BindingTimeout: &metav1.Duration{Duration: config.DynamicResourcesBindingTimeoutDefault},
 		}
-		features := feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate)
 		inTree, err := dynamicresources.New(ctx, args, &viewing{handle, view}, features)
 		if err != nil {
 			return nil, err
 		}
-		return &Plugin{inTree.(*dynamicresources.DynamicResources), view, memberOf}, nil
+		return &Plugin{inTree.(*dynamicresources.DynamicResources), view, memberOf, forOthers}, nil
 	}
 }
 
@@ -165,11 +176,13 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 	return status
 }
 
-// show restricts the view to the plan of a member, until hide is called. Other pods see everything, and have no plan.
+// show restricts the view to the plan of a member, until hide is called. Other pods see everything, and have no plan. To
+// all of them the devices of other pods' plans are allocated.
 func (p *Plugin) show(state fwk.CycleState, pod *v1.Pod) (of *plan, hide func(), err error) {
+	forOthers := func() []string { return p.forOthers(state, pod) }
 	member := p.memberOf(state)
 	if member == nil {
-		return nil, func() {}, nil
+		return nil, p.view.show(pod, nil, false, nil, forOthers), nil
 	}
 	plan, err := planOf(member)
 	if err != nil {
@@ -180,11 +193,12 @@ func (p *Plugin) show(state fwk.CycleState, pod *v1.Pod) (of *plan, hide func(),
 		class, err := p.view.DeviceClasses().Get(name)
 		return err == nil && class.Spec.ExtendedResourceName != nil && slices.Contains(member.GPUs(), *class.Spec.ExtendedResourceName)
 	}
+	plan.isGPU = p.view.gpus(member.GPUs())
 	all, err := p.view.compare(pod, plan)
 	if err != nil {
 		return nil, nil, err
 	}
-	return plan, p.view.show(pod, plan, all, narrowedIn(state)), nil
+	return plan, p.view.show(pod, plan, all, narrowedIn(state), forOthers), nil
 }
 
 // Unreserve keeps the claim of a member that may be bound. The in-tree plugin would delete the claim for an extended
@@ -208,8 +222,10 @@ func (h *viewing) SharedDRAManager() fwk.SharedDRAManager { return h.view }
 // view shows the cluster's DRA objects, less what the plan of the running cycle leaves out.
 type view struct {
 	fwk.SharedDRAManager
-	taken  *taken
-	claims cache.Indexer
+	taken     *taken
+	claims    cache.Indexer
+	published cache.Indexer // all slices, without what DeviceTaintRules say
+	matcher   *matcher
 	// mu is held while a plan is shown. There is one scheduling thread, so no cycle waits for it.
 	mu  sync.Mutex
 	now *plan // nil: everything is shown
@@ -218,13 +234,15 @@ type view struct {
 	alone bool
 	// narrowed are the claims that this cycle has shown with one of their subrequests alone
 	narrowed *narrowed
+	// forOthers returns the devices that are planned for other pods
+	forOthers func() []string
 }
 
-func (v *view) show(pod *v1.Pod, p *plan, alone bool, claims *narrowed) (hide func()) {
+func (v *view) show(pod *v1.Pod, p *plan, alone bool, claims *narrowed, forOthers func() []string) (hide func()) {
 	v.mu.Lock()
-	v.pod, v.now, v.alone, v.narrowed = pod, p, alone, claims
+	v.pod, v.now, v.alone, v.narrowed, v.forOthers = pod, p, alone, claims, forOthers
 	return func() {
-		v.pod, v.now, v.alone, v.narrowed = nil, nil, false, nil
+		v.pod, v.now, v.alone, v.narrowed, v.forOthers = nil, nil, false, nil, nil
 		v.mu.Unlock()
 	}
 }
@@ -249,6 +267,7 @@ func (v *view) compare(pod *v1.Pod, p *plan) (alone bool, err error) {
 		if hasItsDevices(claim) {
 			continue
 		}
+		p.noteOthers(claim)
 		if claim.Status.Allocation != nil {
 			if err := p.check(claim); err != nil {
 				return false, fmt.Errorf("claim %s/%s of an earlier attempt: %w", claim.Namespace, claim.Name, err)
@@ -341,7 +360,7 @@ func (c claimsOf) List() ([]*resourceapi.ResourceClaim, error) {
 
 // GatherAllocatedState returns that nothing is allocated of what the allocator sees, if that is certain.
 func (c claimsOf) GatherAllocatedState() (*structured.AllocatedState, error) {
-	if c.view.alone && c.view.taken.free(c.view.now) {
+	if c.view.alone && c.view.taken.free(c.view.now, c.view.rivals(c.view.now)) {
 		return &structured.AllocatedState{
 			AllocatedDevices:         sets.New[structured.DeviceID](),
 			AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
@@ -352,6 +371,7 @@ func (c claimsOf) GatherAllocatedState() (*structured.AllocatedState, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.withPlanned(state)
 	return state, c.withWatched(state.AllocatedDevices)
 }
 
@@ -361,6 +381,7 @@ func (c claimsOf) ListAllAllocatedDevices() (sets.Set[structured.DeviceID], erro
 	if err != nil {
 		return nil, err
 	}
+	c.withPlanned(&structured.AllocatedState{AllocatedDevices: devices})
 	return devices, c.withWatched(devices)
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -29,6 +28,12 @@ type plan struct {
 	isGPUs func(class string) bool
 	// memory is the GiB of each device that the member shares with others, or 0 if it gets them whole.
 	memory int64
+	// different are the member's requests for other devices, as the claim's UID and the request. isGPU says which devices of
+	// a slice they may not have.
+	different sets.Set[string]
+	isGPU     func(slice *resourceapi.ResourceSlice, at int) bool
+	// allocated are the devices of the planned pools that are taken.
+	allocated sets.Set[device]
 }
 
 // pool is a pool of devices with those that are planned, in the order in which requests shall get them.
@@ -46,19 +51,17 @@ func planOf(member Member) (*plan, error) {
 	return p, err
 }
 
-// newPlan reads devices of the form driver/pool/name. Only a pool's name may contain further slashes.
+// newPlan reads devices of the form driver/pool/name.
 func newPlan(devices []string) (*plan, error) {
-	p := &plan{count: len(devices)}
+	p := &plan{count: len(devices), different: sets.New[string]()}
 	for _, device := range devices {
-		driver, rest, _ := strings.Cut(device, "/")
-		last := strings.LastIndexByte(rest, '/')
-		if last <= 0 || driver == "" || last == len(rest)-1 {
+		driver, in, name, ok := split(device)
+		if !ok {
 			return nil, fmt.Errorf("the plan names a device %q, which is not driver/pool/name", device)
 		}
-		name := rest[last+1:]
-		of := p.pool(driver, rest[:last])
+		of := p.pool(driver, in)
 		if of == nil {
-			p.pools = append(p.pools, pool{driver: driver, name: rest[:last]})
+			p.pools = append(p.pools, pool{driver: driver, name: in})
 			of = &p.pools[len(p.pools)-1]
 		}
 		if slices.Contains(of.devices, name) {
@@ -87,7 +90,8 @@ func (p *plan) drives(driver string) bool {
 // restrict returns the slices as the allocator may see them. Drivers without planned devices keep all of theirs. Of
 // the others only the planned pools are left, with the planned devices alone: in the first slice of their pool by name
 // and in the plan's order, because the allocator tries slices by name and devices in the order in which they stand.
-// The other slices of the pool stay, empty, because a pool is complete by the number of its slices.
+// The other slices of the pool stay, empty, because a pool is complete by the number of its slices. So do counters, and
+// some devices that consume them (see stays).
 //
 // With p.others it sees all of the node's, and the planned ones last. A request to watch would else hold a planned
 // device, and the allocator gives no claim a device that another request of the pod has. A request for all devices must
@@ -113,7 +117,7 @@ func (p *plan) restrict(all []*resourceapi.ResourceSlice) ([]*resourceapi.Resour
 		shown = append(shown, p.besides(all)...)
 	}
 	for i, of := range p.pools {
-		left := showing(planned[i], of.devices, p.others)
+		left := p.showing(planned[i], of.devices)
 		for j := range left {
 			for k := range left[j].Spec.Devices {
 				device := &left[j].Spec.Devices[k]
@@ -145,7 +149,8 @@ func (p *plan) besides(all []*resourceapi.ResourceSlice) (found []*resourceapi.R
 	return found
 }
 
-// watched returns the devices that restrict shows and that are not planned, of the planned drivers.
+// watched returns the devices that restrict shows and that are not planned, of the planned drivers. Those that consume
+// counters are left out: the planned ones of their pool would lack these counters.
 func (p *plan) watched(all []*resourceapi.ResourceSlice) (found []device) {
 	for _, slice := range p.besides(all) {
 		for i := range slice.Spec.Devices {
@@ -155,8 +160,9 @@ func (p *plan) watched(all []*resourceapi.ResourceSlice) (found []device) {
 	for _, slice := range all {
 		of := p.pool(slice.Spec.Driver, slice.Spec.Pool.Name)
 		for i := range slice.Spec.Devices {
-			if name := slice.Spec.Devices[i].Name; of != nil && !slices.Contains(of.devices, name) {
-				found = append(found, device{of.driver, of.name, name})
+			it := &slice.Spec.Devices[i]
+			if of != nil && !slices.Contains(of.devices, it.Name) && len(it.ConsumesCounters) == 0 {
+				found = append(found, device{of.driver, of.name, it.Name})
 			}
 		}
 	}
@@ -201,45 +207,50 @@ func gone(missing []string) string {
 	}
 }
 
-// showing returns the slices of one pool with these devices alone. Slices of an older generation are left out. A
-// device that is not there is left out too: then the allocator finds too few devices and refuses the node. With
-// `others` the rest of the pool is there too, before these devices.
-func showing(of []*resourceapi.ResourceSlice, names []string, others bool) []*resourceapi.ResourceSlice {
+// showing returns the slices of one pool with these devices, before those that stay. Slices of an older generation are
+// left out. A device that is not there is left out too: then the allocator finds too few devices and refuses the node. With
+// p.others the rest of the pool is there too, before these devices.
+func (p *plan) showing(of []*resourceapi.ResourceSlice, names []string) []*resourceapi.ResourceSlice {
 	var newest int64
 	for _, slice := range of {
 		newest = max(newest, slice.Spec.Pool.Generation)
 	}
+	of = slices.DeleteFunc(slices.Clone(of), func(slice *resourceapi.ResourceSlice) bool { return slice.Spec.Pool.Generation != newest })
 	var shown []*resourceapi.ResourceSlice
-	devices := map[string]*resourceapi.Device{}
+	devices, room := map[string]*resourceapi.Device{}, p.roomBeside(of, names)
 	for _, slice := range of {
-		if slice.Spec.Pool.Generation != newest {
-			continue
-		}
 		bare := *slice // shallow: slices of the informer never change
 		bare.Spec.Devices = nil
 		for i := range slice.Spec.Devices {
 			device := &slice.Spec.Devices[i]
 			devices[device.Name] = device
-			if others && !slices.Contains(names, device.Name) {
+			if slices.Contains(names, device.Name) {
+				continue
+			}
+			if p.stays(slice, i, room) || p.others && len(device.ConsumesCounters) == 0 {
 				bare.Spec.Devices = append(bare.Spec.Devices, unowned(*device))
 			}
 		}
 		shown = append(shown, &bare)
 	}
 	slices.SortFunc(shown, func(a, b *resourceapi.ResourceSlice) int { return cmp.Compare(a.Name, b.Name) })
-	if len(shown) == 0 {
-		return nil // the pool is gone: the allocator finds nothing
-	}
-	last := shown[0]
-	if others {
-		last = shown[len(shown)-1]
-	}
+	var planned []resourceapi.Device
 	for _, name := range names {
 		device, found := devices[name]
 		if !found {
 			continue
 		}
-		last.Spec.Devices = append(last.Spec.Devices, unowned(*device))
+		planned = append(planned, unowned(*device))
+	}
+	// The allocator reads no devices from a slice that has counters.
+	with := slices.DeleteFunc(slices.Clone(shown), func(of *resourceapi.ResourceSlice) bool { return len(of.Spec.SharedCounters) > 0 })
+	switch {
+	case len(with) == 0: // the pool is gone: the allocator finds nothing
+	case p.others:
+		last := with[len(with)-1]
+		last.Spec.Devices = append(last.Spec.Devices, planned...)
+	default:
+		with[0].Spec.Devices = append(planned, with[0].Spec.Devices...)
 	}
 	return shown
 }
@@ -277,7 +288,7 @@ func (p *plan) check(claim *resourceapi.ResourceClaim) error {
 		if planned {
 			p.given++
 		}
-		if !planned && (extended || p.drives(result.Driver)) {
+		if !planned && (extended || p.drives(result.Driver) && !p.isDifferent(claim, result)) {
 			return fmt.Errorf("%w: %s/%s/%s", errNotPlanned, result.Driver, result.Pool, result.Device)
 		}
 		it := device{result.Driver, result.Pool, result.Device}

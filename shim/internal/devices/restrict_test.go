@@ -6,7 +6,10 @@ import (
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/tools/cache"
 )
 
 func slice(name, driver, pool string, generation int64, devices ...string) *resourceapi.ResourceSlice {
@@ -150,21 +153,87 @@ func TestThePlannedDeviceIsShownWithoutOurTaint(t *testing.T) {
 	}
 }
 
-func TestDevicesThatShareCapacityAreRefused(t *testing.T) {
-	for name, change := range map[string]func(*resourceapi.Device){
-		"partitions": func(d *resourceapi.Device) {
-			d.ConsumesCounters = []resourceapi.DeviceCounterConsumption{{CounterSet: "c"}}
-		},
-		"shared, and nothing says how": func(d *resourceapi.Device) { d.AllowMultipleAllocations = &yes },
+func TestDevicesThatMayBeAllocatedSeveralTimesAreRefused(t *testing.T) {
+	yes := true
+	s := slice("s", "gpu", "a", 1, "d0")
+	s.Spec.Devices[0].AllowMultipleAllocations = &yes
+	p, _ := newPlan([]string{"gpu/a/d0"})
+	if _, err := p.restrict([]*resourceapi.ResourceSlice{s}); err == nil {
+		t.Error("shown")
+	}
+}
+
+// consuming returns a slice whose devices consume counters of a set: "d0-1" those of "d0".
+func consuming(name string, generation int64, devices ...string) *resourceapi.ResourceSlice {
+	s := slice(name, "gpu", "a", generation, devices...)
+	for i := range s.Spec.Devices {
+		of, _, _ := strings.Cut(s.Spec.Devices[i].Name, "-")
+		halves := resource.MustParse("2")
+		if of != s.Spec.Devices[i].Name {
+			halves = resource.MustParse("1")
+		}
+		s.Spec.Devices[i].ConsumesCounters = []resourceapi.DeviceCounterConsumption{{
+			CounterSet: of, Counters: map[string]resourceapi.Counter{"halves": {Value: halves}},
+		}}
+	}
+	return s
+}
+
+func TestWhatIsShownOfDevicesThatShareCounters(t *testing.T) {
+	counters := slice("c", "gpu", "a", 1)
+	for _, name := range []string{"d0", "d1", "d2"} {
+		counters.Spec.SharedCounters = append(counters.Spec.SharedCounters, resourceapi.CounterSet{
+			Name: name, Counters: map[string]resourceapi.Counter{"halves": {Value: resource.MustParse("2")}},
+		})
+	}
+	isWhole := func(slice *resourceapi.ResourceSlice, at int) bool {
+		return !strings.Contains(slice.Spec.Devices[at].Name, "-")
+	}
+	all := []*resourceapi.ResourceSlice{counters, consuming("s", 1, "d0", "d0-0", "d1"), consuming("t", 1, "d1-0", "d2-1")}
+	for name, c := range map[string]struct {
+		allocated []device
+		others    bool
+		watching  bool
+		want      []string
+	}{
+		"the planned device, in no slice with counters": {nil, false, false, []string{"c: ", "s: d1", "t: "}},
+		"what is allocated of the pool":                 {[]device{{"gpu", "a", "d0-0"}, {"gpu", "b", "d2-1"}}, false, false, []string{"c: ", "s: d1 d0-0", "t: "}},
+		"a GPU that is allocated":                       {[]device{{"gpu", "a", "d0"}}, false, false, []string{"c: ", "s: d1 d0", "t: "}},
+		"partitions for other requests, and no GPU":     {nil, true, false, []string{"c: ", "s: d1 d0-0", "t: d2-1"}},
+		"nothing to watch":                              {nil, false, true, []string{"c: ", "s: ", "t: d1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := slice("s", "gpu", "a", 1, "d0")
-			change(&s.Spec.Devices[0])
-			p, _ := newPlan([]string{"gpu/a/d0"})
-			if _, err := p.restrict([]*resourceapi.ResourceSlice{s}); err == nil {
-				t.Error("shown")
+			p, err := newPlan([]string{"gpu/a/d1"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.allocated, p.others, p.isGPU = sets.New(c.allocated...), c.watching, isWhole
+			if c.others {
+				p.different.Insert("uid/parts")
+			}
+			got, err := p.restrict(all)
+			if err != nil || !slices.Equal(shown(got), c.want) {
+				t.Errorf("got %q, %v; want %q", shown(got), err, c.want)
+			}
+			if len(got[0].Spec.SharedCounters) != 3 {
+				t.Error("counters are not shown")
+			}
+			if watched := p.watched(all); len(watched) > 0 {
+				t.Errorf("watched: %v", watched)
 			}
 		})
+	}
+}
+
+func TestTheLastLookAtOtherRequests(t *testing.T) {
+	p, _ := newPlan([]string{"gpu/a/d0"})
+	p.different.Insert("uid/parts")
+	for request, ok := range map[string]bool{"parts": true, "parts/first": true, "gpus": false} {
+		claim := claimOf("uid", "d1-0")
+		claim.Status.Allocation.Devices.Results[0].Request = request
+		if err := p.check(claim); (err == nil) != ok {
+			t.Errorf("%s: %v", request, err)
+		}
 	}
 }
 
@@ -219,5 +288,45 @@ func TestTheLastLook(t *testing.T) {
 				t.Errorf("%v", err)
 			}
 		})
+	}
+}
+
+func TestRivalsShareCountersWithPlannedDevices(t *testing.T) {
+	published := cache.NewSharedIndexInformer(nil, &resourceapi.ResourceSlice{}, 0, cache.Indexers{})
+	if err := indexByPool(published); err != nil {
+		t.Fatal(err)
+	}
+	if err := indexByPool(published); err != nil {
+		t.Fatal("indexed twice:", err)
+	}
+	other := consuming("o", 1, "d0", "d0-0")
+	other.Spec.Pool.Name = "b"
+	plain := slice("p", "gpu", "a", 1, "d5")
+	for _, s := range []*resourceapi.ResourceSlice{consuming("s", 1, "d0", "d0-0", "d1", "d1-0"), consuming("t", 1, "d0-1"), other, plain} {
+		if err := published.GetIndexer().Add(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v := &view{published: published.GetIndexer()}
+	for plan, want := range map[string]string{"gpu/a/d0": "d0-0 d0-1", "gpu/a/d1": "d1-0", "gpu/a/d5": "", "gpu/c/d0": ""} {
+		p, _ := newPlan([]string{plan})
+		var names []string
+		for _, rival := range v.rivals(p) {
+			names = append(names, rival.name)
+		}
+		slices.Sort(names)
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("%s: %q, want %q", plan, got, want)
+		}
+	}
+	k := newTaken()
+	p, _ := newPlan([]string{"gpu/a/d0"})
+	k.see(claimOf("one", "d1-0"))
+	if !k.free(p, v.rivals(p)) {
+		t.Error("not free beside a partition of another device")
+	}
+	k.see(claimOf("two", "d0-1"))
+	if k.free(p, v.rivals(p)) {
+		t.Error("free while a partition of it is allocated")
 	}
 }

@@ -21,8 +21,6 @@ func isShared(device *resourceapi.Device) bool {
 // and the other way round: the driver may publish a device in another way by now.
 func (p *plan) unlike(device *resourceapi.Device) string {
 	switch {
-	case len(device.ConsumesCounters) > 0:
-		return "shares capacity with other devices, which cannot be planned yet"
 	case p.memory > 0 && !isShared(device):
 		return fmt.Sprintf("is for one claim alone, and %d GiB of it are planned", p.memory)
 	case isShared(device) && len(device.Capacity) != 1:

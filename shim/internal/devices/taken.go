@@ -104,10 +104,15 @@ func (t *taken) hold(holder string, devices []device) {
 	}
 }
 
-// free returns whether no claim has a device of the plan.
-func (t *taken) free(p *plan) bool {
+// free returns whether no claim has a device of the plan, or one that shares counters with it.
+func (t *taken) free(p *plan, rivals []device) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	for _, rival := range rivals {
+		if t.count[rival] > 0 {
+			return false
+		}
+	}
 	for _, of := range p.pools {
 		for _, name := range of.devices {
 			if t.count[device{of.driver, of.name, name}] > 0 {

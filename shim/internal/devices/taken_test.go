@@ -37,17 +37,17 @@ func TestADeviceIsTakenFromReserveToTheEndOfItsClaim(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			k := newTaken()
 			p, err := newPlan([]string{"gpu/a/d0"})
-			if err != nil || !k.free(p) {
+			if err != nil || !k.free(p, nil) {
 				t.Fatal(err)
 			}
 			for i, step := range steps {
 				step(k)
-				if k.free(p) {
+				if k.free(p, nil) {
 					t.Fatalf("free after step %d", i)
 				}
 			}
 			k.see(claimOf("real"))
-			if !k.free(p) {
+			if !k.free(p, nil) {
 				t.Error("not free after the claim was deallocated")
 			}
 		})
@@ -59,7 +59,7 @@ func TestAClaimMadeAgainUnderItsNameIsAnotherOne(t *testing.T) {
 	p, _ := newPlan([]string{"gpu/a/d0"})
 	k.see(claimOf("one", "d0"))
 	k.update(claimOf("one", "d0"), claimOf("two", "d1"))
-	if !k.free(p) {
+	if !k.free(p, nil) {
 		t.Error("not free after its claim is gone")
 	}
 }
@@ -70,11 +70,11 @@ func TestADeviceIsFreeWhenAllThatHoldItEnd(t *testing.T) {
 	k.signal("one", claimOf("one", "d0", "d1"))
 	k.see(claimOf("two", "d0"))
 	k.unsignal("one")
-	if k.free(p) {
+	if k.free(p, nil) {
 		t.Error("free while another claim has it")
 	}
 	k.see(claimOf("two", "d1"))
-	if !k.free(p) {
+	if !k.free(p, nil) {
 		t.Error("not free after its claim has another device")
 	}
 }

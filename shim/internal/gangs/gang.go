@@ -121,6 +121,14 @@ func (g *Gang) Why() string {
 	return g.why
 }
 
+// Expect stores the answers of a pending verdict, so that other pods do not get its devices. Members stay gated.
+func (g *Gang) Expect(answer *Answer) {
+	defer g.lock()()
+	if g.phase == Pending {
+		g.answer = answer
+	}
+}
+
 // Open stores the answers. From now on, PreEnqueue lets the members through. Their place in the scheduling queue is
 // that of a pod created at since, or at the gang's last failure if that is later. Open returns false if the verdict
 // is no longer pending.
@@ -162,6 +170,20 @@ func (g *Gang) Waiting() []types.UID {
 		}
 	}
 	return uids
+}
+
+// Holds returns whether the verdict is valid, or a member that is not bound has reserved a node.
+func (g *Gang) Holds() bool {
+	defer g.lock()()
+	if g.phase != Closed {
+		return true
+	}
+	for i := range g.members {
+		if state := g.members[i].state; state > idle && state < bound {
+			return true
+		}
+	}
+	return false
 }
 
 // Progress returns a counter that grows with each step of a member. The gang has stalled if the counter does not

@@ -191,6 +191,24 @@ func (s *Store) Admit(uid types.UID) (Admission, bool) {
 	return a, true
 }
 
+// PlannedForOthers returns the devices that live plans have for members that are not bound yet, as driver/pool/name. What
+// this pod's own plan has for it is left out.
+func (s *Store) PlannedForOthers(uid types.UID) (found []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, g := range s.gangs {
+		if g.phase == Closed || g.Refused || g.answer == nil || g.answer.devices == nil {
+			continue
+		}
+		for i := range g.members {
+			if state := g.members[i].state; g.UIDs[i] != uid && state != bound && state != failed {
+				found = append(found, g.answer.devices[i]...)
+			}
+		}
+	}
+	return found
+}
+
 // markSeen marks a member as seen and returns its answer. If only is true, the member may use only its planned node:
 // no planned node has refused a member yet, or Permit has been called. Each further node costs the cycle another
 // check of all pods nominated there. A member that comes again does not count as progress.

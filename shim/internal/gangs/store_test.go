@@ -303,3 +303,68 @@ func TestMemoryOfSharedDevicesIsThatOfEachMember(t *testing.T) {
 		}
 	}
 }
+
+func TestWhatLivePlansHaveForOtherPods(t *testing.T) {
+	s := NewStore()
+	s.Begin(7)
+	g, _, err := s.Apply(verdict(musterv1.Outcome_OUTCOME_PLANNED, 1, 3, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := answer(3)
+	a.devices = [][]string{{"gpu/a/d0", "gpu/a/d1"}, nil, {"gpu/a/d2"}}
+	has := func(when string, uid types.UID, want ...string) {
+		t.Helper()
+		if got := s.PlannedForOthers(uid); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", when, got, want)
+		}
+	}
+	has("without an answer", "x")
+	g.Expect(a)
+	has("pending", "x", "gpu/a/d0", "gpu/a/d1", "gpu/a/d2")
+	if _, admitted := s.Admit("u0"); admitted {
+		t.Error("a member of a pending verdict is admitted")
+	}
+	if !g.Open(a, time.Time{}) {
+		t.Fatal("Open refused")
+	}
+	has("to a member", "u0", "gpu/a/d2")
+	arrive(t, s, g, 0, Wait)
+	has("while a member waits", "x", "gpu/a/d0", "gpu/a/d1", "gpu/a/d2")
+	arrive(t, s, g, 1, Ask)
+	permit(t, g)
+	for i := range 2 {
+		if _, err := g.ReachBind(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.Bound(0)
+	has("bound, so its claim is allocated", "x", "gpu/a/d2")
+	g.Fail(2, "n2", neverSent, "", "gone")
+	has("failed", "x")
+
+	g = planned(t, s, 2, 1, 1)
+	g.answer.devices = [][]string{{"gpu/a/d3"}}
+	has("a later plan", "x", "gpu/a/d3")
+	g.Abort("over")
+	has("closed", "x")
+	g.Expect(a)
+	has("an answer that comes late", "x")
+}
+
+func TestAGangHoldsUntilItsLastMemberHasGivenBack(t *testing.T) {
+	s := NewStore()
+	g := planned(t, s, 1, 2, 2)
+	arrive(t, s, g, 0, Wait)
+	if !g.Holds() {
+		t.Error("a valid verdict holds nothing")
+	}
+	g.Abort("over")
+	if !g.Holds() {
+		t.Error("nothing is held while a member has its node")
+	}
+	g.Fail(0, "n0", neverSent, "", "over")
+	if g.Holds() {
+		t.Error("something is held by no member")
+	}
+}

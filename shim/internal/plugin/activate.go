@@ -43,6 +43,7 @@ func (c *core) follow(session context.Context, g *gangs.Gang) {
 		}
 		return
 	}
+	g.Expect(answer)
 	if why := c.volumesFirst(ctx, g, answer); why != "" {
 		c.carryOut(ctx, g.Stall(why))
 		return

@@ -58,6 +58,7 @@ type core struct {
 	tracer       *tracing.Tracer // nil if no spans are exported
 	spans        sync.Map        // *gangs.Gang to its *traced
 	stale        *devices.Stale
+	kept         kept
 	send         sender
 	stop         <-chan struct{} // closed when the process ends
 
@@ -151,6 +152,7 @@ func (c *core) carryOut(ctx context.Context, do gangs.Instructions) {
 		klog.FromContext(ctx).V(2).Info("Gang's verdict is void", "gang", g.Plan.Gang, "generation", g.Plan.Generation, "reason", g.Why())
 		c.unnominate(g)
 		c.release(g)
+		c.tryKept(ctx, g)
 	}
 	for _, report := range do.Reports {
 		select {

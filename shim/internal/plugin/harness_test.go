@@ -114,7 +114,7 @@ func (h *harness) run(args string) {
 		return made, err
 	}
 	registry[Name] = factory
-	planned := devices.NewFactory(MemberOf)
+	planned := devices.NewFactory(MemberOf, PlannedForOthers)
 	registry[devices.Name] = func(ctx context.Context, obj runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 		made, err := planned(ctx, obj, handle)
 		if err == nil {

@@ -128,6 +128,23 @@ func MemberOf(state fwk.CycleState) devices.Member {
 	return nil
 }
 
+// PlannedForOthers returns the devices that live plans have for other pods, as driver/pool/name.
+func PlannedForOthers(state fwk.CycleState, pod *v1.Pod) []string {
+	data, err := state.Read(coreKey)
+	if err != nil {
+		return nil
+	}
+	return data.(coreData).plannedForOthers(pod)
+}
+
+const coreKey fwk.StateKey = "muster.dev/core"
+
+// coreData gives PlannedForOthers the core, in cycles of all pods.
+type coreData struct{ *core }
+
+// Clone implements fwk.StateData.
+func (c coreData) Clone() fwk.StateData { return c }
+
 func cycleOf(state fwk.CycleState) *cycle {
 	data, err := state.Read(cycleKey)
 	if err != nil {

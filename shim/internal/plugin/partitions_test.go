@@ -1,0 +1,251 @@
+package plugin
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// divided makes a harness with one node. A DRA driver serves its four GPUs, and two partitions of each, which share the
+// counters of the GPU. The counters are in a slice of their own, which comes first by its name.
+func divided(t *testing.T) *harness {
+	n := node("n", "64")
+	delete(n.Status.Allocatable, "nvidia.com/gpu")
+	delete(n.Status.Capacity, "nvidia.com/gpu")
+	h := newHarness(t, n)
+	gpus, on := "nvidia.com/gpu", "n"
+	class := func(name, kind string, resource *string) *resourceapi.DeviceClass {
+		is := fmt.Sprintf("device.driver == '%s' && device.attributes['%s'].type == '%s'", gpuDriver, gpuDriver, kind)
+		return &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.DeviceClassSpec{
+			ExtendedResourceName: resource,
+			Selectors:            []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: is}}},
+		}}
+	}
+	slice := func(name string) *resourceapi.ResourceSlice {
+		return &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-of-" + name)}, Spec: resourceapi.ResourceSliceSpec{
+			Driver: gpuDriver, NodeName: &on, Pool: resourceapi.ResourcePool{Name: "n", Generation: 1, ResourceSliceCount: 3},
+		}}
+	}
+	counters, parts, whole := slice("a"), slice("b"), slice("c")
+	device := func(name, kind string, gpu int, halves int64) resourceapi.Device {
+		return resourceapi.Device{
+			Name: name, Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"type": {StringValue: &kind}},
+			ConsumesCounters: []resourceapi.DeviceCounterConsumption{{
+				CounterSet: fmt.Sprint("gpu-", gpu), Counters: map[string]resourceapi.Counter{"halves": {Value: *resource.NewQuantity(halves, resource.DecimalSI)}},
+			}},
+		}
+	}
+	for i := range 4 {
+		counters.Spec.SharedCounters = append(counters.Spec.SharedCounters, resourceapi.CounterSet{
+			Name: fmt.Sprint("gpu-", i), Counters: map[string]resourceapi.Counter{"halves": {Value: resource.MustParse("2")}},
+		})
+		whole.Spec.Devices = append(whole.Spec.Devices, device(fmt.Sprint("gpu-", i), "gpu", i, 2))
+		for half := range 2 {
+			parts.Spec.Devices = append(parts.Spec.Devices, device(fmt.Sprintf("mig-%d-%d", i, half), "mig", i, 1))
+		}
+	}
+	for _, obj := range []runtime.Object{class("gpu", "gpu", &gpus), class("mig", "mig", nil), counters, parts, whole} {
+		if err := h.fake.Tracker().Add(obj); err != nil {
+			t.Fatal(err)
+		}
+	}
+	made, version := 0, 10
+	h.fake.PrependReactor("create", "resourceclaims", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		claim := action.(clienttesting.CreateAction).GetObject().(*resourceapi.ResourceClaim)
+		made++
+		claim.Name = fmt.Sprintf("%s%d", claim.GenerateName, made)
+		claim.UID = types.UID("uid-of-" + claim.Name)
+		return false, nil, nil
+	})
+	h.fake.PrependReactor("update", "resourceclaims", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		version++
+		action.(clienttesting.UpdateAction).GetObject().(*resourceapi.ResourceClaim).ResourceVersion = fmt.Sprint(version)
+		return false, nil, nil
+	})
+	return h
+}
+
+// claimOf makes a pod's claim with a request for devices of each class. counts has their number.
+func (h *harness) claimOf(pod string, counts map[string]int64) {
+	h.t.Helper()
+	yes := true
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: pod + "-claim", UID: types.UID("uid-of-" + pod + "-claim"), ResourceVersion: "5",
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod, UID: types.UID("uid-" + pod), Controller: &yes}},
+	}}
+	for _, class := range []string{"mig", "gpu"} {
+		if counts[class] > 0 {
+			claim.Spec.Devices.Requests = append(claim.Spec.Devices.Requests, resourceapi.DeviceRequest{Name: class, Exactly: &resourceapi.ExactDeviceRequest{
+				DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: counts[class],
+			}})
+		}
+	}
+	if err := h.fake.Tracker().Add(claim); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// named changes a pod: it names its claim.
+func named(pod *v1.Pod) {
+	template, made := "template", pod.Name+"-claim"
+	pod.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "claim", ResourceClaimTemplateName: &template}}
+	pod.Status.ResourceClaimStatuses = []v1.PodResourceClaimStatus{{Name: "claim", ResourceClaimName: &made}}
+}
+
+// taken allocates devices to a claim of another scheduler's pod.
+func (h *harness) taken(devices ...string) {
+	h.t.Helper()
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: "taken", UID: "uid-of-taken", ResourceVersion: "5", OwnerReferences: []metav1.OwnerReference{{Name: "taken"}},
+	}}
+	claim.Status.Allocation = &resourceapi.AllocationResult{}
+	for _, name := range devices {
+		claim.Status.Allocation.Devices.Results = append(claim.Status.Allocation.Devices.Results,
+			resourceapi.DeviceRequestAllocationResult{Request: "r", Driver: gpuDriver, Pool: "n", Device: name})
+	}
+	if err := h.fake.Tracker().Add(claim); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func TestAGPUIsGivenBesidePartitionsOfOthersAndNotBesideItsOwn(t *testing.T) {
+	for name, c := range map[string]struct {
+		taken   []string
+		planned []int
+		given   string
+	}{
+		"nothing is taken":                  {nil, []int{3, 1}, "gpu-3 gpu-1"},
+		"a partition of another GPU":        {[]string{"mig-2-0"}, []int{3, 1}, "gpu-3 gpu-1"},
+		"another GPU":                       {[]string{"gpu-0"}, []int{3, 1}, "gpu-3 gpu-1"},
+		"a partition of the second planned": {[]string{"mig-1-1"}, []int{3, 1}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := divided(t)
+			if len(c.taken) > 0 {
+				h.taken(c.taken...)
+			}
+			h.planDevices(c.planned)
+			h.run("")
+			h.pods("2", "m0")
+			h.until("gated", func() bool { return h.gated("m0") })
+			h.service.push(verdict(plannedOutcome, 1, "m0"))
+			if c.given == "" {
+				if report := next(t, "report", h.service.reports); report.Plugin != "PlannedResources" {
+					t.Errorf("reported: %v", report)
+				}
+				return
+			}
+			next(t, "binding", h.bound)
+			if got := h.allocated()["m0"]; got != c.given {
+				t.Errorf("allocated: %q", got)
+			}
+		})
+	}
+}
+
+// The plan is not written: its first member waits for a second one that does not come. Before that its devices must not
+// go to others either: then a gang with them would be planned again and again.
+func TestPartitionsOfPlannedGPUsAreKeptForTheGang(t *testing.T) {
+	h := divided(t)
+	h.planDevices([]int{0, 1}, []int{3})
+	h.claimOf("one", map[string]int64{"mig": 2})
+	h.claimOf("two", map[string]int64{"mig": 1})
+	h.claimOf("three", map[string]int64{"gpu": 1})
+	h.run("")
+	h.pods("2", "m0")
+	h.until("gated", func() bool { return h.gated("m0") })
+	h.service.push(verdict(plannedOutcome, 1, members(2)...))
+	h.until("m0 waits", func() bool { return h.waiting() == 1 })
+	h.podsWith(named, "", "one")
+	h.until("one is bound", func() bool { return h.allocated()["one"] == "mig-2-0 mig-2-1" })
+	for _, name := range []string{"two", "three"} {
+		h.podsWith(named, "", name)
+		h.until(name+" is refused", func() bool { return strings.Contains(h.condition(name), "cannot allocate all claims") })
+	}
+	h.service.push(verdict(withdrawn, 1, members(2)...))
+	h.until("both get devices when the plan has ended", func() bool {
+		got := h.allocated()
+		return strings.HasPrefix(got["two"], "mig-") && strings.HasPrefix(got["three"], "gpu-")
+	})
+}
+
+// It is the same for a member of another gang whose claims are for partitions alone.
+func TestAGangOfPartitionsGetsNoneOfPlannedGPUs(t *testing.T) {
+	h := divided(t)
+	h.planDevices([]int{0, 1, 2}, nil)
+	h.claimOf("p0", map[string]int64{"mig": 2})
+	h.run("")
+	h.pods("3", "m0") // the second member does not come
+	h.until("gated", func() bool { return h.gated("m0") })
+	h.service.push(verdict(plannedOutcome, 1, members(2)...))
+	h.until("m0 waits", func() bool { return h.waiting() == 1 })
+	h.service.plan([]string{"n"})
+	h.podsWith(func(pod *v1.Pod) {
+		named(pod)
+		pod.Annotations = map[string]string{"gpu.topology/group": "h"}
+	}, "gang", "p0")
+	h.until("p0 is gated", func() bool { return h.gated("p0") })
+	second := verdict(plannedOutcome, 2, "p0")
+	second.Gang = "ns/h"
+	h.service.push(second)
+	next(t, "binding", h.bound)
+	if got := h.allocated()["p0"]; got != "mig-3-0 mig-3-1" {
+		t.Errorf("allocated: %q", got)
+	}
+}
+
+func TestAMemberGetsItsGPUAndPartitionsOfOthers(t *testing.T) {
+	for name, c := range map[string]struct {
+		parts int64
+		taken []string
+		want  string
+	}{
+		"partitions of another GPU": {2, nil, "mig-1-0 mig-1-1 gpu-0"},
+		"the next that are free":    {3, []string{"gpu-1"}, "mig-2-0 mig-2-1 mig-3-0 gpu-0"},
+		"too few":                   {5, []string{"gpu-1"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := divided(t)
+			if len(c.taken) > 0 {
+				h.taken(c.taken...)
+			}
+			h.planDevices([]int{0})
+			h.claimOf("m0", map[string]int64{"gpu": 1, "mig": c.parts})
+			h.run("")
+			h.podsWith(named, "gang", "m0")
+			h.until("gated", func() bool { return h.gated("m0") })
+			h.service.push(verdict(plannedOutcome, 1, "m0"))
+			if c.want == "" {
+				if report := next(t, "report", h.service.reports); report.Plugin != "PlannedResources" {
+					t.Errorf("reported: %v", report)
+				}
+				return
+			}
+			next(t, "binding", h.bound)
+			if got := h.allocated()["m0"]; got != c.want {
+				t.Errorf("allocated: %q", got)
+			}
+		})
+	}
+}
+
+func TestDevicesOfLivePlansThatAreNotBound(t *testing.T) {
+	h := divided(t)
+	h.planDevices([]int{0}, []int{3})
+	h.run("")
+	h.pods("1", "m0")
+	h.until("gated", func() bool { return h.gated("m0") })
+	h.service.push(verdict(plannedOutcome, 1, members(2)...))
+	h.until("known", func() bool {
+		return slices.Equal(h.plugin.store.PlannedForOthers("uid-m0"), []string{gpuDriver + "/n/gpu-3"})
+	})
+}
