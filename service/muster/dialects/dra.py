@@ -15,10 +15,9 @@ from typing import TypeVar
 
 import msgspec
 
-from muster.dialects import dra_counters, selectors, shares
+from muster.dialects import dra_attributes, dra_counters, selectors, shares
 from muster.dialects.dra_counters import BadCountersError
 from muster.dialects.dra_objects import (
-    Attribute,
     CounterSet,
     DeviceClassObject,
     DeviceTaint,
@@ -29,7 +28,7 @@ from muster.dialects.dra_objects import (
     TaintedDevices,
 )
 from muster.dialects.dra_offer import KINDS_OF_NODES, Column, Offer, Offered
-from muster.dialects.selectors import Term, UnreadableSelectorError, Value
+from muster.dialects.selectors import Term, UnreadableSelectorError
 from muster.dialects.settings import Settings
 from muster.dialects.shares import Rounding
 from muster.domain.counters import PoolCounters
@@ -261,7 +260,7 @@ def _matching(by: _Class, devices: list[tuple[PoolKey, SliceDevice]]) -> tuple[l
     """Return the devices of a class that can be planned, and sentences about those that can't be yet."""
     chosen, left_out = list[Offered](), list[str]()
     for (driver, pool), device in devices if not by.problem else ():
-        if selectors.satisfied(by.terms, driver, _attributes(driver, device)):
+        if selectors.satisfied(by.terms, driver, dra_attributes.attributes(driver, device)):
             if why := _unsupported(device):
                 left_out.append(f"device {device.name} of {driver} {why}")
             else:
@@ -292,7 +291,7 @@ def _agreed(chosen: tuple[Offered, ...], devices: list[tuple[PoolKey, SliceDevic
         for name, said in found[device.driver, device.pool, device.name].items():
             value = (said.string, said.int_, said.bool_, said.version)
             if value != (None, None, None, None):
-                values.setdefault("/".join(_qualified(device.driver, name)), {})[at] = value
+                values.setdefault("/".join(dra_attributes.qualified(device.driver, name)), {})[at] = value
     columns = []
     for name, by_device in sorted(values.items()):
         codes = {value: code for code, value in enumerate(dict.fromkeys(by_device.values()))}
@@ -359,14 +358,14 @@ def _class(obj: DeviceClassObject) -> _Class:
 
 
 def _offered(driver: str, pool: str, device: SliceDevice) -> Offered:
-    said = _attributes(driver, device)
+    said = dra_attributes.attributes(driver, device)
     index = said.get((driver, "index"))
-    addresses = (_text(said.get(_qualified(driver, name))) for name in _PCI)
+    addresses = (dra_attributes.text(said.get(dra_attributes.qualified(driver, name))) for name in _PCI)
     return Offered(
         Device(driver, pool, device.name),
         any(taint.effect in _KEEPS_AWAY and taint.key != OWNED for taint in device.taints or ()),
         index if type(index) is int else -1,
-        _text(said.get((driver, "uuid"))),
+        dra_attributes.text(said.get((driver, "uuid"))),
         next((address.lower() for address in addresses if address), ""),
         shares.of_device(device) if device.allow_multiple_allocations else None,
     )
@@ -381,25 +380,6 @@ def _keeps_away_from(rule: DeviceTaintRule | None) -> TaintedDevices | None:
 
 def _is_of(rule: TaintedDevices, pool: PoolKey) -> bool:
     return rule.driver in (None, pool[0]) and rule.pool in (None, pool[1])
-
-
-def _text(value: Value | None) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _attributes(driver: str, device: SliceDevice) -> dict[tuple[str, str], Value]:
-    values = ((name, _value(each)) for name, each in (device.attributes or {}).items())
-    return {_qualified(driver, name): value for name, value in values if value is not None}
-
-
-def _value(each: Attribute) -> Value | None:
-    return next((it for it in (each.string, each.int_, each.bool_) if it is not None), None)
-
-
-def _qualified(driver: str, name: str) -> tuple[str, str]:
-    """Return an attribute's domain and name; the driver is the domain of a name without one."""
-    domain, slash, rest = name.partition("/")
-    return (domain, rest) if slash else (driver, name)
 
 
 def _unsupported(device: SliceDevice) -> str:

@@ -1,0 +1,27 @@
+"""Attributes of a device of a ResourceSlice, by domain and name."""
+
+from __future__ import annotations
+
+from muster.dialects.dra_objects import Attribute, SliceDevice
+from muster.dialects.selectors import Value
+
+
+def text(value: Value | None) -> str:
+    """Return the value of an attribute that is a text; "" for any other."""
+    return value if isinstance(value, str) else ""
+
+
+def attributes(driver: str, device: SliceDevice) -> dict[tuple[str, str], Value]:
+    """Return the attributes of a device that selectors can compare with constants."""
+    values = ((name, _value(each)) for name, each in (device.attributes or {}).items())
+    return {qualified(driver, name): value for name, value in values if value is not None}
+
+
+def _value(each: Attribute) -> Value | None:
+    return next((it for it in (each.string, each.int_, each.bool_) if it is not None), None)
+
+
+def qualified(driver: str, name: str) -> tuple[str, str]:
+    """Return an attribute's domain and name; the driver is the domain of a name without one."""
+    domain, slash, rest = name.partition("/")
+    return (domain, rest) if slash else (driver, name)
