@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -117,7 +118,7 @@ func (p *Plugin) Name() string { return Name }
 
 // PreFilter lets the in-tree plugin list the slices that its allocator will use in this cycle.
 func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
-	_, hide, err := p.show(state, pod)
+	plan, hide, err := p.show(state, pod)
 	if errors.Is(err, errNotPlanned) { // the gang is planned again, and its claims are freed before
 		return nil, fwk.NewStatus(fwk.Unschedulable, err.Error())
 	}
@@ -125,6 +126,10 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 		return nil, fwk.AsStatus(err)
 	}
 	defer hide()
+	if plan != nil && plan.subrequest > 0 {
+		p.view.narrowed.Store(p.view.narrow(pod, plan, narrowedIn(state)))
+		defer p.view.narrowed.Store(nil)
+	}
 	return p.DynamicResources.PreFilter(ctx, state, pod, nodes)
 }
 
@@ -182,7 +187,7 @@ func (p *Plugin) show(state fwk.CycleState, pod *v1.Pod) (of *plan, hide func(),
 	forOthers := func() []string { return p.forOthers(state, pod) }
 	member := p.memberOf(state)
 	if member == nil {
-		return nil, p.view.show(pod, nil, false, nil, forOthers), nil
+		return nil, p.view.show(pod, nil, false, forOthers), nil
 	}
 	plan, err := planOf(member)
 	if err != nil {
@@ -198,7 +203,7 @@ func (p *Plugin) show(state fwk.CycleState, pod *v1.Pod) (of *plan, hide func(),
 	if err != nil {
 		return nil, nil, err
 	}
-	return plan, p.view.show(pod, plan, all, narrowedIn(state), forOthers), nil
+	return plan, p.view.show(pod, plan, all, forOthers), nil
 }
 
 // Unreserve keeps the claim of a member that may be bound. The in-tree plugin would delete the claim for an extended
@@ -232,17 +237,18 @@ type view struct {
 	pod *v1.Pod
 	// alone: the allocator deals with planned devices and nothing else in this cycle
 	alone bool
-	// narrowed are the claims that this cycle has shown with one of their subrequests alone
-	narrowed *narrowed
 	// forOthers returns the devices that are planned for other pods
 	forOthers func() []string
+	// narrowed are claims of the running cycle's pod, as they are shown. The queue and binding cycles read claims too, in
+	// other goroutines and without mu. So nothing but this pointer changes, and no other pod's claim is in it.
+	narrowed atomic.Pointer[shownClaims]
 }
 
-func (v *view) show(pod *v1.Pod, p *plan, alone bool, claims *narrowed, forOthers func() []string) (hide func()) {
+func (v *view) show(pod *v1.Pod, p *plan, alone bool, forOthers func() []string) (hide func()) {
 	v.mu.Lock()
-	v.pod, v.now, v.alone, v.narrowed, v.forOthers = pod, p, alone, claims, forOthers
+	v.pod, v.now, v.alone, v.forOthers = pod, p, alone, forOthers
 	return func() {
-		v.pod, v.now, v.alone, v.narrowed, v.forOthers = nil, nil, false, nil, nil
+		v.pod, v.now, v.alone, v.forOthers = nil, nil, false, nil
 		v.mu.Unlock()
 	}
 }
@@ -337,11 +343,12 @@ var errNotPlanned = errors.New("device is not planned")
 
 // Get returns a claim as the member's plan has it: with one subrequest in place of several.
 func (c claimsOf) Get(namespace, name string) (*resourceapi.ResourceClaim, error) {
-	claim, err := c.ResourceClaimTracker.Get(namespace, name)
-	if err != nil || c.view.now == nil {
-		return claim, err
+	if shown := c.view.narrowed.Load(); shown != nil {
+		if claim := (*shown)[types.NamespacedName{Namespace: namespace, Name: name}]; claim != nil {
+			return claim, nil
+		}
 	}
-	return c.view.narrowed.narrow(c.view.now, claim), nil
+	return c.ResourceClaimTracker.Get(namespace, name)
 }
 
 // List returns the pod's own claims if nothing else matters in this cycle: the in-tree plugin looks for one that an

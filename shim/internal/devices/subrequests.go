@@ -3,7 +3,10 @@ package devices
 import (
 	"slices"
 
+	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
@@ -42,11 +45,26 @@ func restore(state fwk.CycleState) {
 	found.claims, found.own = nil, nil
 }
 
-// narrow returns the claim with the subrequest that is planned, in place of several. Claims of the tracker never change.
-func (n *narrowed) narrow(p *plan, claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
-	if p.subrequest == 0 || claim.Status.Allocation != nil || !slices.ContainsFunc(claim.Spec.Devices.Requests, p.chooses) {
-		return claim
+type shownClaims = map[types.NamespacedName]*resourceapi.ResourceClaim
+
+// narrow returns the claims of a pod that are shown with the subrequest that is planned, in place of several. It notes
+// them in the cycle. Claims of the tracker never change.
+func (v *view) narrow(pod *v1.Pod, p *plan, cycle *narrowed) *shownClaims {
+	found := shownClaims{}
+	for i := range pod.Spec.ResourceClaims {
+		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
+		if err != nil || name == nil {
+			continue
+		}
+		claim, err := v.SharedDRAManager.ResourceClaims().Get(pod.Namespace, *name)
+		if err == nil && claim.Status.Allocation == nil && slices.ContainsFunc(claim.Spec.Devices.Requests, p.chooses) {
+			found[types.NamespacedName{Namespace: pod.Namespace, Name: *name}] = cycle.narrow(p, claim)
+		}
 	}
+	return &found
+}
+
+func (n *narrowed) narrow(p *plan, claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 	shown := *claim
 	shown.Spec.Devices.Requests = slices.Clone(claim.Spec.Devices.Requests)
 	for i := range shown.Spec.Devices.Requests {
