@@ -139,6 +139,8 @@ async def test_a_claim_is_told_again_when_it_takes_more_of_its_device(heard: Hea
 
 async def test_pods_are_read_again_when_devices_round_up_as_none_did_before(heard: Heard) -> None:
     intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again)
+    await intake.on_class(Seen(device_class()))
+    heard.claims.clear()
     policy = {"default": "80Gi", "validValues": ["5Gi", "80Gi"]}
     for slice_, seen in (
         (piece([shared(0)]), [None]),
@@ -212,6 +214,19 @@ async def test_a_class_that_counts_the_same_has_no_pods_read_again(heard: Heard)
         Gone("gpu.nvidia.com"),
     ):
         await intake.on_class(change)
+    assert heard.claims == [None, None]
+
+
+async def test_memory_of_other_drivers_has_no_pods_read_again(heard: Heard) -> None:
+    """Each of many slices may round up in another way. They count once a class takes the driver's GPUs."""
+    intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again)
+    await intake.on_class(Seen(device_class()))
+    for number in range(3):
+        policy = {"default": "80Gi", "validValues": [f"{number}Gi"]}
+        memory = [shared(number, policy=policy)]
+        await intake.on_slice(Seen(piece(memory, f"s{number}", driver="cxl.example.com")))
+    assert heard.claims == [None]
+    await intake.on_class(Seen(device_class("device.driver == 'cxl.example.com'")))
     assert heard.claims == [None, None]
 
 

@@ -131,6 +131,15 @@ def test_what_is_rounded_up_somewhere_is_known() -> None:
     assert not slices.roundings
 
 
+def test_only_drivers_of_gpus_round_up() -> None:
+    """Memory that another driver serves by another class is no GPU's."""
+    other = piece([shared(0, policy=RANGE)], "t", driver="cxl.example.com")
+    slices = seen(piece([shared(0)]), other)
+    assert set(slices.roundings) == {("memory", NOT_ROUNDED)}
+    slices.see_class("gpu.nvidia.com", None)
+    assert not slices.roundings
+
+
 def test_capacities_that_claims_do_not_share_are_not_kept() -> None:
     """NVIDIA's driver publishes them for all GPUs, and there may be 40,000."""
     plain = dra._slice(piece([gpu(0)]).spec)

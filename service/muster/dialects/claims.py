@@ -154,7 +154,7 @@ class Claims:
                 causes.append(BadValue(where, f"{field}, {_MODE}", ALL, _ALONE))
             requests.setdefault(resource, []).append(request.counts)
             found.append(shares.Asked(field, resource, request.counts[0], request.capacity))
-        part, wrong = shares.of_pod(where, found, self._roundings())
+        part, wrong = shares.of_pod(where, found, self._roundings() if found else ())
         causes += wrong
         if len(requests) > 1:
             names = ", ".join(requests)

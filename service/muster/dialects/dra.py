@@ -94,8 +94,8 @@ class Slices:
         self._classes: dict[str, _Class] = {}
         self._rules: dict[str, TaintedDevices] = {}
         """What DeviceTaintRules keep pods away from."""
-        self._roundings = Counter[tuple[str, Rounding]]()
-        """Of all slices, with the number of these."""
+        self._roundings: dict[str, Counter[tuple[str, Rounding]]] = {}
+        """Of the slices of each driver, with the number of these."""
         self._offers: dict[str, Offer] = {}
         """By node, since the last change: a kubelet writes its node's status all the time."""
 
@@ -107,13 +107,13 @@ class Slices:
         touched = self._nodes_of(before)
         if before is not None:
             del self._slices[name]
-            self._roundings -= Counter(before.roundings)
+            self._count_roundings(before, -1)
             _remove(self._pools, before.key, name)
             if before.node:
                 _remove(self._on, before.node, name)
         if after is not None:
             self._slices[name] = after
-            self._roundings.update(after.roundings)
+            self._count_roundings(after, 1)
             self._pools.setdefault(after.key, {})[name] = after
             if after.node:
                 self._on.setdefault(after.node, {})[name] = after.key
@@ -163,8 +163,9 @@ class Slices:
 
     @property
     def roundings(self) -> Collection[tuple[str, Rounding]]:
-        """Return how memory that claims share is rounded up on some device, by the capacity's name."""
-        return self._roundings.keys()
+        """Return how memory that claims share is rounded up on some GPU, by the capacity's name."""
+        served = (found for driver, found in self._roundings.items() if self._serves_gpus(driver))
+        return set[tuple[str, Rounding]]().union(*served)
 
     @property
     def drivers(self) -> frozenset[str]:
@@ -206,6 +207,12 @@ class Slices:
             of_gpus = {each.device.pool_key for each in joined.devices}
             counters = {key: found for key, found in counters.items() if key in of_gpus}
         return replace(joined, agreed=_agreed(joined.devices, devices), counters=counters)
+
+    def _count_roundings(self, of: _Slice, step: int) -> None:
+        found = self._roundings.pop(of.key[0], Counter())
+        found.update(dict.fromkeys(of.roundings, step))
+        if left := +found:
+            self._roundings[of.key[0]] = left
 
     def _serves_gpus(self, driver: str) -> bool:
         """Return whether some class may have devices of this driver: another one may serve network cards."""

@@ -59,7 +59,7 @@ class DeviceIntake:
 
     async def on_slice(self, change: Seen[ResourceSlice] | Gone) -> None:
         """Take in a slice's change. Pods ask for more if its devices round up as no others did."""
-        before = set(self.slices.roundings)
+        before = self.slices.roundings
         if isinstance(change, Gone):
             touched = self.slices.see_slice(change.key, None)
         else:
@@ -73,9 +73,9 @@ class DeviceIntake:
         name, obj = (
             (change.key, None) if isinstance(change, Gone) else (change.object.metadata.name, change.object)
         )
-        before = self.slices.resource_of(name)
+        before = self.slices.resource_of(name), self.slices.roundings
         await self._read_all(self.slices.see_class(name, obj))
-        if self.slices.resource_of(name) != before:
+        if (self.slices.resource_of(name), self.slices.roundings) != before:
             await self._read_pods_again(None)
 
     async def on_rule(self, change: Seen[DeviceTaintRule] | Gone) -> None:
