@@ -1,7 +1,8 @@
 """What claims hold of one node's GPUs, next to what pods take of it by plans and annotations.
 
 A claim takes a device whole, or a share of its memory. Shares count in bytes, and their sum is rounded up
-to whole GiB. A planned share counts as planned, if its claim has the same device and no more of it.
+to whole GiB. Until its pod is bound, a planned share counts as planned, if its claim has the same device and
+no more of it.
 """
 
 from __future__ import annotations
@@ -75,8 +76,9 @@ def with_held(
         whole |= left.whole
         parts.update(left.parts)
     for gpu, share in parts.items():
-        if not whole >> gpu & 1:
-            key, units = f"shares of GPU {gpu}", min(_units(share), node.gpu_memory[gpu])
+        units = min(_units(share), node.gpu_memory[gpu] - _taken(found.values(), gpu))
+        if units > 0 and not whole >> gpu & 1:
+            key = f"shares of GPU {gpu}"
             found[key] = Usage(key, node.name, Resources(pods=0), gpus=1 << gpu, units=units)
     return {key: it if it.gpus else replace(it, unindexed_gpus=0) for key, it in found.items()}
 
@@ -87,8 +89,8 @@ def _told(node: Node, usage: Usage, its: Held, *, bound: bool) -> tuple[Usage, H
     if usage.units:
         memory = dict(enumerate(node.gpu_memory))
         units = [memory.get(gpu, 0) if its.whole >> gpu & 1 else _units(its.parts[gpu]) for gpu in its.gpus]
-        if bound and len(units) == asked:
-            return replace(usage, gpus=its.mask, unindexed_gpus=0, units=max(units)), NOTHING
+        if bound and its.mask.bit_count() == asked:
+            return _of_bound(node, usage, its)
         is_planned = its.mask == usage.gpus and max(units, default=0) <= usage.units
         return usage, NOTHING if is_planned else its
     if 0 < asked <= its.whole.bit_count():
@@ -98,6 +100,24 @@ def _told(node: Node, usage: Usage, its: Held, *, bound: bool) -> tuple[Usage, H
     if bound and not its.whole and 0 < asked <= its.shares:
         return replace(usage, gpus=0, unindexed_gpus=0), its
     return usage, its
+
+
+def _of_bound(node: Node, usage: Usage, its: Held) -> tuple[Usage, Held]:
+    """Return what a bound pod takes of each GPU alike, in whole GiB, and the bytes that it has in addition.
+
+    These are rounded up once with all others of the GPU, and not for each pod.
+    """
+    memory = dict(enumerate(node.gpu_memory))
+    held = {gpu: memory.get(gpu, 0) * GIB if its.whole >> gpu & 1 else its.parts[gpu] for gpu in its.gpus}
+    if not (units := min(held.values(), default=0) // GIB):
+        return replace(usage, gpus=its.whole, unindexed_gpus=0, units=0), replace(its, whole=0)
+    parts = {gpu: more for gpu, share in held.items() if (more := share - units * GIB)}
+    return replace(usage, gpus=its.mask, unindexed_gpus=0, units=units), Held(0, parts, len(parts))
+
+
+def _taken(usages: Iterable[Usage], gpu: int) -> int:
+    """Return the GiB that pods have of a GPU."""
+    return sum(usage.units for usage in usages if usage.gpus >> gpu & 1)
 
 
 def _is_part(node: Node, gpu: int, share: int) -> bool:
