@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from muster.dialects import pods
-from muster.dialects.claims import MAX_CLAIMS, Claims, claims_of
+from muster.dialects.claims import MAX_CAUSES, MAX_CLAIMS, Claims, claims_of
 from muster.dialects.dra_objects import ClaimSpec
 from muster.dialects.shares import Rounding
 from muster.domain.allocation import ALLOCATION
@@ -313,6 +313,14 @@ def test_a_pod_with_thousands_of_claims_is_refused() -> None:
     case = Case(tuple([request()] for _ in range(MAX_CLAIMS + 1)))
     (cause,) = read(case, known(case)).causes
     assert "at most 32 claims" in str(cause)
+
+
+def test_of_a_thousand_causes_the_first_few_are_kept() -> None:
+    unplanned = [request(f"r{number}", allocationMode="x") for number in range(32)]
+    case = Case(tuple(unplanned for _ in range(MAX_CLAIMS)))
+    causes = read(case, known(case)).causes
+    assert len(causes) == MAX_CAUSES
+    assert "resourceClaims c0, request r0" in str(causes[0])
 
 
 def test_without_the_cluster_claims_are_refused() -> None:

@@ -23,6 +23,8 @@ from muster.domain.topology import mask_of
 
 MAX_CLAIMS = 32
 """Claims of one pod."""
+MAX_CAUSES = 8
+"""What is said of one pod's claims: 32 claims of 32 requests may have a thousand causes."""
 _NOT_PLANNED = "none in a request for GPUs: this is not planned yet"
 _ALONE = "ExactCount next to other requests for GPUs in the pod: All is planned if it is the only one"
 _ALIKE = "subrequests for GPUs of one resource: others are not planned yet"
@@ -169,7 +171,8 @@ class Claims:
         fewest = min((count or 1 for count in counts), default=0)
         differ = counts if len(set(counts)) > 1 or 0 in counts else ()
         agreed = agreed if part is not None or max(counts, default=0) > 1 or 0 in counts else ()
-        return DevicesAsked(True, fewest, differ, resource, tuple(causes), agreed, unallocated, part)
+        kept = tuple(causes[:MAX_CAUSES])
+        return DevicesAsked(True, fewest, differ, resource, kept, agreed, unallocated, part)
 
     def _gpu_requests(self, named: list[NamedClaim]) -> Iterator[tuple[NamedClaim, DeviceRequest, str]]:
         for claim in named:
