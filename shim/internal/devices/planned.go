@@ -53,8 +53,9 @@ type Member interface {
 // MemberOf returns the member of a scheduling cycle, or nil if the pod is no member of a gang.
 type MemberOf func(fwk.CycleState) Member
 
-// PlannedForOthers returns the devices that live plans have for other pods than that of the cycle, as driver/pool/name.
-type PlannedForOthers func(fwk.CycleState, *v1.Pod) []string
+// PlannedForOthers returns the devices of these drivers that live plans have for other pods than that of the cycle, as
+// driver/pool/name. Without drivers it returns those of all.
+type PlannedForOthers func(state fwk.CycleState, pod *v1.Pod, drivers sets.Set[string]) []string
 
 // Plugin is the in-tree plugin on a filtered view of the cluster's devices.
 type Plugin struct {
@@ -184,7 +185,7 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 // show restricts the view to the plan of a member, until hide is called. Other pods see everything, and have no plan. To
 // all of them the devices of other pods' plans are allocated.
 func (p *Plugin) show(state fwk.CycleState, pod *v1.Pod) (of *plan, hide func(), err error) {
-	forOthers := func() []string { return p.forOthers(state, pod) }
+	forOthers := func() []string { return p.forOthers(state, pod, p.view.drivers(pod)) }
 	member := p.memberOf(state)
 	if member == nil {
 		return nil, p.view.show(pod, nil, false, forOthers), nil

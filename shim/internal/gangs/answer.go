@@ -2,6 +2,9 @@ package gangs
 
 import (
 	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"muster.dev/shim/internal/musterv1"
 )
@@ -15,7 +18,8 @@ type Answer struct {
 	candidates []uint32
 	scores     []uint32
 	devices    [][]string // of each member; nil if no member has devices
-	memory     []uint32   // of each member; empty if no member shares devices
+	drivers    sets.Set[string]
+	memory     []uint32 // of each member; empty if no member shares devices
 	// subrequests are the numbers of those by which members get devices, from 1; nil if no member has a choice.
 	subrequests []uint32
 }
@@ -53,6 +57,10 @@ func NewAnswer(members int, filter *musterv1.FilterResponse, score *musterv1.Sco
 	if a.devices, err = devicesOf(members, filter); err != nil {
 		return nil, err
 	}
+	a.drivers = sets.New[string]()
+	for _, name := range filter.Devices {
+		a.drivers.Insert(driverOf(name))
+	}
 	if a.memory = filter.DeviceMemory; len(a.memory) != 0 && len(a.memory) != members {
 		return nil, fmt.Errorf("memory of devices for %d of %d members", len(a.memory), members)
 	}
@@ -82,6 +90,12 @@ func devicesOf(members int, filter *musterv1.FilterResponse) ([][]string, error)
 		return nil, fmt.Errorf("%d devices belong to no member", len(left))
 	}
 	return dealt, nil
+}
+
+// driverOf returns the driver of driver/pool/name.
+func driverOf(name string) string {
+	driver, _, _ := strings.Cut(name, "/")
+	return driver
 }
 
 // Devices returns the devices that member i gets on its planned node.

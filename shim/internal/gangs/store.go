@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"muster.dev/shim/internal/musterv1"
 )
@@ -192,17 +193,25 @@ func (s *Store) Admit(uid types.UID) (Admission, bool) {
 }
 
 // PlannedForOthers returns the devices that live plans have for members that are not bound yet, as driver/pool/name. What
-// this pod's own plan has for it is left out.
-func (s *Store) PlannedForOthers(uid types.UID) (found []string) {
+// this pod's own plan has for it is left out, and what is of other drivers than these if any are named. Plans with devices
+// of other drivers alone are not read.
+func (s *Store) PlannedForOthers(uid types.UID, drivers sets.Set[string]) (found []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, g := range s.gangs {
 		if g.phase == Closed || g.Refused || g.answer == nil || g.answer.devices == nil {
 			continue
 		}
+		if drivers != nil && !drivers.HasAny(g.answer.drivers.UnsortedList()...) {
+			continue
+		}
 		for i := range g.members {
 			if state := g.members[i].state; g.UIDs[i] != uid && state != bound && state != failed {
-				found = append(found, g.answer.devices[i]...)
+				for _, name := range g.answer.devices[i] {
+					if drivers == nil || drivers.Has(driverOf(name)) {
+						found = append(found, name)
+					}
+				}
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"muster.dev/shim/internal/musterv1"
 )
@@ -315,7 +316,7 @@ func TestWhatLivePlansHaveForOtherPods(t *testing.T) {
 	a.devices = [][]string{{"gpu/a/d0", "gpu/a/d1"}, nil, {"gpu/a/d2"}}
 	has := func(when string, uid types.UID, want ...string) {
 		t.Helper()
-		if got := s.PlannedForOthers(uid); !slices.Equal(got, want) {
+		if got := s.PlannedForOthers(uid, nil); !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", when, got, want)
 		}
 	}
@@ -366,5 +367,40 @@ func TestAGangHoldsUntilItsLastMemberHasGivenBack(t *testing.T) {
 	g.Fail(0, "n0", neverSent, "", "over")
 	if g.Holds() {
 		t.Error("something is held by no member")
+	}
+}
+
+func TestOnlyPlansForTheseDriversAreRead(t *testing.T) {
+	filter := &musterv1.FilterResponse{Nodes: []string{"a"}, Offsets: []uint32{0, 1, 2, 3}, Candidates: []uint32{0, 0, 0}}
+	filter.Devices, filter.DeviceCounts = []string{"gpu/a/d0", "nic/a/d0", "gpu/a/d1"}, []uint32{2, 0, 1}
+	a, err := NewAnswer(3, filter, &musterv1.ScoreResponse{Scores: []uint32{0, 0, 0}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := NewStore()
+	s.Begin(7)
+	g, _, err := s.Apply(verdict(musterv1.Outcome_OUTCOME_PLANNED, 1, 3, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Expect(a)
+	for _, c := range []struct {
+		drivers sets.Set[string]
+		want    []string
+	}{
+		{nil, filter.Devices},
+		{sets.New[string](), nil},
+		{sets.New("card"), nil},
+		{sets.New("nic", "card"), []string{"nic/a/d0"}},
+		{sets.New("gpu"), []string{"gpu/a/d0", "gpu/a/d1"}},
+	} {
+		if got := s.PlannedForOthers("x", c.drivers); !slices.Equal(got, c.want) {
+			t.Errorf("%v: %v", c.drivers, got)
+		}
+	}
+	clear(a.devices) // what is in a plan for other drivers is not read
+	a.devices[0] = []string{"card/a/d0"}
+	if got := s.PlannedForOthers("x", sets.New("card")); len(got) > 0 {
+		t.Errorf("read: %v", got)
 	}
 }

@@ -82,7 +82,7 @@ func (h *harness) claimOf(pod string, counts map[string]int64) {
 		Namespace: "ns", Name: pod + "-claim", UID: types.UID("uid-of-" + pod + "-claim"), ResourceVersion: "5",
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod, UID: types.UID("uid-" + pod), Controller: &yes}},
 	}}
-	for _, class := range []string{"mig", "gpu"} {
+	for _, class := range []string{"mig", "gpu", "card"} {
 		if counts[class] > 0 {
 			claim.Spec.Devices.Requests = append(claim.Spec.Devices.Requests, resourceapi.DeviceRequest{Name: class, Exactly: &resourceapi.ExactDeviceRequest{
 				DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: counts[class],
@@ -246,6 +246,6 @@ func TestDevicesOfLivePlansThatAreNotBound(t *testing.T) {
 	h.until("gated", func() bool { return h.gated("m0") })
 	h.service.push(verdict(plannedOutcome, 1, members(2)...))
 	h.until("known", func() bool {
-		return slices.Equal(h.plugin.store.PlannedForOthers("uid-m0"), []string{gpuDriver + "/n/gpu-3"})
+		return slices.Equal(h.plugin.store.PlannedForOthers("uid-m0", nil), []string{gpuDriver + "/n/gpu-3"})
 	})
 }

@@ -11,6 +11,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	fwk "k8s.io/kube-scheduler/framework"
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
@@ -128,22 +129,27 @@ func MemberOf(state fwk.CycleState) devices.Member {
 	return nil
 }
 
-// PlannedForOthers returns the devices that live plans have for other pods, as driver/pool/name.
-func PlannedForOthers(state fwk.CycleState, pod *v1.Pod) []string {
+// PlannedForOthers returns the devices of these drivers that live plans have for other pods, as driver/pool/name.
+func PlannedForOthers(state fwk.CycleState, pod *v1.Pod, drivers sets.Set[string]) []string {
 	data, err := state.Read(coreKey)
 	if err != nil {
 		return nil
 	}
-	return data.(coreData).plannedForOthers(pod)
+	return data.(*coreData).plannedForOthers(pod, drivers)
 }
 
 const coreKey fwk.StateKey = "muster.dev/core"
 
 // coreData gives PlannedForOthers the core, in cycles of all pods.
-type coreData struct{ *core }
+type coreData struct {
+	*core
+	// keeps: devices of plans are kept from this pod. ended is the number of plans that had ended before.
+	keeps bool
+	ended int
+}
 
-// Clone implements fwk.StateData.
-func (c coreData) Clone() fwk.StateData { return c }
+// Clone implements fwk.StateData. It returns the same object, so that all clones share it.
+func (c *coreData) Clone() fwk.StateData { return c }
 
 func cycleOf(state fwk.CycleState) *cycle {
 	data, err := state.Read(cycleKey)
