@@ -267,6 +267,10 @@ func (a *Asking) together(ctx context.Context, asked *askedGPUs, node *v1.Node, 
 	}
 	g := asked.agreement
 	shown, allocated := g.besides(asked.slices[node.Name], node.Name, group, count)
+	left := others{g.notOf(asked.slices[node.Name], group), allocated.AllocatedDevices, group[0]}
+	if room = a.atMost(ctx, g, left, room); room == 0 {
+		return 0, nil
+	}
 	allocator, err := structured.NewAllocator(ctx, a.features, allocated, anchored{a.manager.DeviceClasses()}, shown, a.celCache)
 	if err != nil {
 		return 0, err
@@ -295,6 +299,17 @@ func (a *Asking) together(ctx context.Context, asked *askedGPUs, node *v1.Node, 
 		err = fmt.Errorf("the allocator took more than %v for the node", askingTimeout)
 	}
 	return most, err
+}
+
+// notOf returns the slices with devices that pods may have with GPUs of a group. Of the GPUs' drivers they only watch some.
+func (g *agreement) notOf(published []*resourceapi.ResourceSlice, group []gpu) []*resourceapi.ResourceSlice {
+	found := slices.Clone(g.shared)
+	for _, slice := range published {
+		if !slices.ContainsFunc(group, func(each gpu) bool { return each.driver == slice.Spec.Driver }) {
+			found = append(found, slice)
+		}
+	}
+	return found
 }
 
 // besides returns the slices of other devices that pods of a group see, and what of them is allocated. As in the cycle of

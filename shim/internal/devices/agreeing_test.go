@@ -13,6 +13,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/dynamic-resource-allocation/cel"
 	"k8s.io/dynamic-resource-allocation/structured"
+	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/dynamicresources"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 )
@@ -107,18 +108,93 @@ func TestTheAllocatorIsStoppedForAllGroupsOfANode(t *testing.T) {
 	}
 }
 
-// Of 16 pods 11 fit. The allocator tries the eleven cards in all orders before it says that a twelfth pod does not.
-func TestTrialsThatTakeLongAreForTooManyPods(t *testing.T) {
-	a, asked, node, may := asksToAgree()
-	for i := range may.gpus {
-		may.gpus[i].device.Attributes = may.gpus[0].device.Attributes
+// lookups counts how often classes are read: once for each pod that the allocator tries, and once to count devices.
+type lookups struct {
+	objects
+	classes
+	count int
+}
+
+func (l *lookups) DeviceClasses() fwk.DeviceClassLister                    { return l }
+func (l *lookups) List() ([]*resourceapi.DeviceClass, error)               { return nil, nil }
+func (l *lookups) GetDeviceClass(v1.ResourceName) *resourceapi.DeviceClass { return nil }
+func (l *lookups) Get(name string) (*resourceapi.DeviceClass, error) {
+	l.count++
+	return l.classes.Get(name)
+}
+
+// The allocator tries all cards in all orders before it says that there is none for one more pod.
+func TestMorePodsThanThereAreCardsForAreNotTried(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(cards []resourceapi.Device, asked *askedGPUs)
+		most   int
+	}{
+		"other cards have another value": {func(cards []resourceapi.Device, _ *askedGPUs) { cards[0].Attributes, cards[1].Attributes = nil, nil }, 9},
+		"a card is allocated": {func(_ []resourceapi.Device, asked *askedGPUs) {
+			asked.agreement.allocated.AllocatedDevices.Insert(structured.MakeDeviceID("nic", "n", "d3"))
+		}, 10},
+		"a card has a taint": {func(cards []resourceapi.Device, _ *askedGPUs) {
+			cards[2].Taints = []resourceapi.DeviceTaint{{Key: "broken", Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+		}, 10},
+		"a pod has several cards": {func(_ []resourceapi.Device, asked *askedGPUs) {
+			asked.agreement.claims[0].Spec.Devices.Requests[1].Exactly.Count = 2
+		}, 5},
+		"a pod has cards by several requests": {func(_ []resourceapi.Device, asked *askedGPUs) {
+			devices := &asked.agreement.claims[0].Spec.Devices
+			second := *devices.Requests[1].DeepCopy()
+			second.Name = "second"
+			devices.Requests = append(devices.Requests, second)
+		}, 5},
+		"none": {func(cards []resourceapi.Device, _ *askedGPUs) {
+			for i := range cards {
+				cards[i].Attributes = nil
+			}
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, asked, node, may := asksToAgree()
+			for i := range may.gpus {
+				may.gpus[i].device.Attributes = may.gpus[0].device.Attributes
+			}
+			cards := asked.slices["n"][0].Spec.Devices[:11]
+			asked.slices["n"][0].Spec.Devices = cards
+			for i := range cards {
+				cards[i].Attributes = may.gpus[0].device.Attributes
+			}
+			c.change(cards, asked)
+			manager := &lookups{}
+			a.manager = manager
+			requests := len(asked.agreement.claims[0].Spec.Devices.Requests) - 1
+			most, err := a.together(t.Context(), asked, node, may.gpus, 1, maxTogether)
+			if err != nil || most != c.most || manager.count != (1+c.most)*requests {
+				t.Errorf("%d pods with %d lookups of %d requests, %v; want %d", most, manager.count, requests, err, c.most)
+			}
+		})
 	}
-	cards := asked.slices["n"][0].Spec.Devices
-	for i := range cards[:11] {
-		cards[i].Attributes = cards[0].Attributes
+}
+
+// Devices that can't be counted bound nothing: the allocator is asked.
+func TestCardsThatSeveralPodsMayHaveAreNotCounted(t *testing.T) {
+	yes, text := true, "x"
+	for name, change := range map[string]func(*resourceapi.Device, *resourceapi.DeviceRequest){
+		"given several times": func(d *resourceapi.Device, _ *resourceapi.DeviceRequest) { d.AllowMultipleAllocations = &yes },
+		"watched":             func(_ *resourceapi.Device, r *resourceapi.DeviceRequest) { r.Exactly.AdminAccess = &yes },
+		"all": func(_ *resourceapi.Device, r *resourceapi.DeviceRequest) {
+			r.Exactly.AllocationMode = resourceapi.DeviceAllocationModeAll
+		},
+		"subrequests": func(_ *resourceapi.Device, r *resourceapi.DeviceRequest) { r.Exactly = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, asked, _, may := asksToAgree()
+			g, cards := asked.agreement, asked.slices["n"]
+			change(&cards[0].Spec.Devices[0], &g.claims[0].Spec.Devices.Requests[1])
+			if got := a.atMost(t.Context(), g, others{cards, sets.New[structured.DeviceID](), may.gpus[0]}, 7); got != 7 {
+				t.Errorf("at most %d", got)
+			}
+		})
 	}
-	left, limited, why := a.agreeing(t.Context(), asked, 0, node, may)
-	if why != "" || len(limited) != 1 || limited[0].Most < 1 || limited[0].Most > 11 || len(left.names) != 20 {
-		t.Errorf("%v, %v, %q", left.names, limited, why)
+	list := resourceapi.DeviceAttribute{StringValues: []string{text}}
+	if one := (resourceapi.DeviceAttribute{StringValue: &text}); differ(one, list) || differ(one, one) || !differ(one, resourceapi.DeviceAttribute{}) {
+		t.Error("a list may agree, and no value does not")
 	}
 }
