@@ -112,6 +112,7 @@ type askedGPUs struct {
 	some     sync.Map                                // node → [][]string: see SomeOf
 	groups   sync.Map                                // node → [][]Group: see GroupsOf
 
+	watched   []watched  // next to GPUs
 	agreement *agreement // nil if GPUs need not agree with other devices
 }
 
@@ -164,7 +165,7 @@ func (a *Asking) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	asked.slices, asked.partial = byNode(all)
 	var ours sets.Set[string]
 	if watches {
-		ours = a.drivers(ctx, all)
+		ours, asked.watched = a.drivers(ctx, all), a.watched(pod)
 	}
 	hide := a.view.show(ours)
 	defer hide()
@@ -188,7 +189,11 @@ func (a *Asking) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, 
 	}
 	began := time.Now()
 	defer func() { asked.over.Add(max(0, int64(time.Since(began)-usualTime))) }()
-	if why := a.narrow(ctx, asked, node.Node()); why != "" {
+	why := a.unseen(ctx, asked, node.Node().Name)
+	if why == "" {
+		why = a.narrow(ctx, asked, node.Node())
+	}
+	if why != "" {
 		return fwk.NewStatus(fwk.Unschedulable, why)
 	}
 	return a.DynamicResources.Filter(ctx, state, pod, node)

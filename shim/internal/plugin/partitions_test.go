@@ -249,3 +249,15 @@ func TestDevicesOfLivePlansThatAreNotBound(t *testing.T) {
 		return slices.Equal(h.plugin.store.PlannedForOthers("uid-m0", nil), []string{gpuDriver + "/n/gpu-3"})
 	})
 }
+
+func TestInTreeAnswersRefuseNodesWhereAMemberCanWatchNoGPU(t *testing.T) {
+	h := divided(t)
+	h.run("")
+	h.withClaims([]resourceapi.DeviceClaim{{Requests: []resourceapi.DeviceRequest{asks("w", "watch", 1), asks("g", "gpu", 1)}}}, "m0")
+	h.until("gated", func() bool { return h.gated("m0") })
+	h.service.ask(inTreeQuestion(1, "m0"))
+	got := told(next(t, "answer", h.service.inTree))
+	if want := "resourceClaims c0, request w: adminAccess to GPUs of the node that consume counters; next to planned GPUs the allocator has no counters for it"; got != want {
+		t.Errorf("%q", got)
+	}
+}
