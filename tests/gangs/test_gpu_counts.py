@@ -83,6 +83,26 @@ def test_all_members_take_one_subrequest() -> None:
     assert numbers == (2, 2)
 
 
+def test_the_subrequest_that_tolerates_a_taint_is_the_one_that_is_told() -> None:
+    """The first subrequest does not name the node: it allows those without a taint, and one is left."""
+    world = World(answers_in_tree=True).start(replace(served(), unhealthy=0b1000, tainted=0b1000))
+    world.send(DeviceClaimSeen(world.now, "c", devices(0, 1), ()))
+    world.see(pod("p0", gpus=2, device_claims=True, of=1))
+    world.report(on_nodes({}, {"n": (0, 1, 2, 3)}))
+    assert given(world) == ([("gpu-2", "gpu-3")], (2,))
+
+
+def test_members_by_several_subrequests_are_told_their_own() -> None:
+    """On node m two GPUs without a taint are left; on n one is, so a member there tolerates the other's."""
+    tainted = [replace(served(name), unhealthy=0b1000, tainted=0b1000) for name in ("m", "n")]
+    world = World(answers_in_tree=True).start(*tainted)
+    world.send(DeviceClaimSeen(world.now, "c", devices(0, 1), ()))
+    world.see(*(pod(f"p{rank}", gpus=2, device_claims=True, of=2) for rank in range(2)))
+    world.report(on_nodes({"m": (0, 1)}, {"m": (), "n": (0, 1, 2, 3)}))
+    members, numbers = given(world)
+    assert sorted(zip(members, numbers, strict=True)) == [(("gpu-0", "gpu-1"), 1), (("gpu-2", "gpu-3"), 2)]
+
+
 def test_members_that_come_later_are_of_the_role_of_those_that_run() -> None:
     world = World(answers_in_tree=True).start(served())
     world.see(asking("p0", 1, 2, of=1))

@@ -234,7 +234,7 @@ def test_the_first_subrequest_that_fits_has_its_own_number_of_gpus(name: str) ->
         return
     assert gpus_of(decision) == expected
     assert isinstance(decision, Placed)
-    taken = chosen(request, decision.members)
+    taken = chosen(snapshot, request, decision.members)
     assert {role.gpus for role in taken.roles} == {len(gpus) for _, gpus in expected}
     assert verify(snapshot, taken, decision) == ()
 
@@ -273,7 +273,7 @@ def test_a_member_without_gpus_moves_beside_members_with_a_subrequest() -> None:
     request = replace(request, roles=(role, plain), min_member=2)
     placed = place(snapshot, request)
     assert isinstance(placed, Placed)
-    taken = chosen(request, placed.members)
+    taken = chosen(snapshot, request, placed.members)
     assert move(snapshot, taken, placed, "x0", "b") is not None
 
 

@@ -12,6 +12,7 @@ from muster.domain.alternatives import Question
 from muster.domain.decision import MemberPlacement
 from muster.domain.node import Usage
 from muster.domain.request import Request
+from muster.domain.snapshot import Snapshot
 from muster.domain.topology import bits
 from muster.gangs.capacity import requests
 from muster.gangs.lifecycle.state import State
@@ -44,13 +45,15 @@ def ask(state: State, gang: Gang) -> AskAlternatives | str:
     if reservation is not None and reservation.hides_from(gang):
         snapshot = hidden_by(reservation, snapshot)
     members = tuple(_members(request, places))
-    return AskAlternatives(gang.key, snapshot, Question(_as_placed(request, members), members), excluded)
+    return AskAlternatives(
+        gang.key, snapshot, Question(_as_placed(snapshot, request, members), members), excluded
+    )
 
 
-def _as_placed(request: Request, members: tuple[MemberPlacement, ...]) -> Request:
+def _as_placed(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]) -> Request:
     """Return the request with as many GPUs for each member as it has, where its claims leave that open."""
     gpus = {member.role: len(member.gpus) for member in members}
-    pairs = zip(request.roles, chosen(request, members).roles, strict=True)
+    pairs = zip(request.roles, chosen(snapshot, request, members).roles, strict=True)
     roles = [
         role if not role.gpu_counts else replace(taken, gpus=gpus.get(role.name, taken.gpus), subrequests=())
         for role, taken in pairs

@@ -253,7 +253,7 @@ def accept_plan(state: State, gang: Gang, solving: Solving, placed: Placed, give
     # Any members of several subgroups are not a start of some of them: the plan holds as a whole.
     least = len(order) if solving.request.quorum else min(solving.request.min_member, len(order))
     batch = _batch(state, gang, len(order), least)
-    request = chosen(solving.request, placed.members)
+    request = chosen(solving.snapshot, solving.request, placed.members)
     plan = Plan(gang.generation, request, placed, pods, order, batch, given.trace_id)
     gang.reason, gang.ended, gang.pause_s, gang.slow = "", 0, 0.0, False
     state.ledger.hold(usages(placed, pods))

@@ -48,7 +48,7 @@ def filter_(state: State, ref: PlanRef) -> FilterAnswer:
             _candidates(state, places[uid], nodes.get(uid, (places[uid].node,))) for uid in plan.order
         )
         roles = {role.name: role for role in plan.request.roles}
-        numbers = tuple(_subrequest(roles[places[uid].role], places[uid]) for uid in plan.order)
+        numbers = tuple(_subrequest(state, roles[places[uid].role], places[uid]) for uid in plan.order)
         units = tuple(places[uid].units if each else 0 for uid, each in zip(plan.order, devices, strict=True))
         memory = units if any(units) else ()
         plan.filter_answer = FilterAnswer(candidates, "", devices, numbers, memory)
@@ -235,11 +235,12 @@ def _devices(state: State, place: MemberPlacement) -> tuple[str, ...]:
     return tuple(str(devices[gpu]) for gpu in place.gpus) if devices else ()
 
 
-def _subrequest(role: Role, place: MemberPlacement) -> int:
+def _subrequest(state: State, role: Role, place: MemberPlacement) -> int:
     """Return the number of the subrequest by which a member gets its GPUs, from 1; 0 if it has no choice."""
-    choices = role.subrequests if role.chosen is None else (role.chosen,)
-    gpus = mask_of(place.gpus)
-    return next((each.number for each in choices if serves(each, place.node, gpus)), 0)
+    if role.chosen is not None:
+        return role.chosen.number
+    gpus, untainted = mask_of(place.gpus), ~state.ledger.nodes[place.node].tainted
+    return next((each.number for each in role.subrequests if serves(each, place.node, gpus, untainted)), 0)
 
 
 def _candidates(state: State, place: MemberPlacement, nodes: tuple[str, ...]) -> tuple[str, ...]:

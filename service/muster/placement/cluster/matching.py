@@ -84,13 +84,14 @@ def by_subrequest(snapshot: Snapshot, request: Request) -> Iterator[Request]:
         yield mixed
 
 
-def chosen(request: Request, members: Iterable[MemberPlacement]) -> Request:
+def chosen(snapshot: Snapshot, request: Request, members: Iterable[MemberPlacement]) -> Request:
     """Return the request with the subrequest that a plan took, for each role whose members all took one."""
     if not any(role.subrequests for role in request.roles):
         return request
-    by_role: dict[str, set[tuple[str, int]]] = {}
+    by_role: dict[str, set[tuple[str, int, int]]] = {}
     for member in members:
-        by_role.setdefault(member.role, set()).add((member.node, mask_of(member.gpus)))
+        untainted = ~snapshot.nodes[member.node].node.tainted
+        by_role.setdefault(member.role, set()).add((member.node, mask_of(member.gpus), untainted))
     roles = []
     for role in request.roles:
         places = by_role.get(role.name, ())
@@ -99,12 +100,12 @@ def chosen(request: Request, members: Iterable[MemberPlacement]) -> Request:
     return _with(request, roles)
 
 
-def serves(subrequest: Subrequest, node: str, gpus: int, others: int = -1) -> bool:
+def serves(subrequest: Subrequest, node: str, gpus: int, untainted: int) -> bool:
     """Return whether a member may get these GPUs of a node, a bit mask, by the subrequest.
 
-    `others`: what it may have of a node that the subrequest does not name.
+    Of a node that the subrequest does not name it may have the GPUs without taints.
     """
-    return gpus.bit_count() == subrequest.gpus and not gpus & ~subrequest.matching.get(node, others)
+    return gpus.bit_count() == subrequest.gpus and not gpus & ~subrequest.matching.get(node, untainted)
 
 
 def _taking(role: Role, subrequest: Sequence[Subrequest]) -> Role:
