@@ -235,7 +235,7 @@ def matching(
     answers: Iterable[InTreeAnswer], nodes: Mapping[str, Node], *counts: int
 ) -> list[Mapping[str, int]]:
     """Node → mask of the GPUs that members may have, for each subrequest. `counts` are their GPUs."""
-    found = subrequests(Role("w", (), Resources(), 1, "g", gpu_counts=counts), answers, nodes)
+    found = subrequests(Role("w", (), Resources(), 1, "g", gpu_counts=counts), answers, nodes, {})
     return [each.matching for each in found]
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from muster.domain.node import Resources
 from muster.domain.peers import PeerRules
 from muster.domain.pod import Wishes
-from muster.domain.request import Segment
-from muster.gangs.messages.calls import InTreeAnswer
+from muster.domain.request import Role, Segment
+from muster.gangs.messages.calls import AgreeingGroup, InTreeAnswer
 from muster.gangs.messages.instructions import AskInTree
 from muster.gangs.messages.settings import Settings
+from muster.gangs.pending import matching
+from muster.gangs.pending.in_tree import InTree
+from muster.gangs.pending.matching import Known, subrequests
 from muster.placement.exclusions import ByRole
 from tests.gangs.world import World, node, pod, wishing
 
@@ -69,6 +74,64 @@ def test_a_gang_with_too_many_lists_of_matching_gpus_is_refused_and_they_are_not
     assert "16 at most" in view.reason
     world.report(*answers[:2], InTreeAnswer(), of=((0,), (1,), (2,)))
     assert [len(role.subrequests) for role in world.solves[-1].request.roles] == [6, 6, 0]
+
+
+def unlike_roles(world: World, roles: int) -> None:
+    """Make a gang whose pods differ in their processors alone."""
+    unlike = [Resources(1_000 + i, 1 << 30, 1) for i in range(roles)]
+    world.see(*(wishing(f"m{i}", peers=CLAIMS, gpus=1, resources=each) for i, each in enumerate(unlike)))
+    world.wait(1)
+
+
+def with_cards() -> InTreeAnswer:
+    """GPUs 0 and 1 match on all nodes, and a card agrees with them."""
+    alike = frozenset({"gpu.example.com/gpu-0", "gpu.example.com/gpu-1"})
+    return InTreeAnswer(
+        devices=(dict.fromkeys(NAMES, alike),), groups=(dict.fromkeys(NAMES, (AgreeingGroup(alike, 1),)),)
+    )
+
+
+def test_roles_with_one_answer_share_what_is_made_of_its_lists() -> None:
+    """The lists have all nodes: only they are work on the event loop, not each role."""
+    world = cluster()
+    unlike_roles(world, 9)
+    world.report(with_cards())
+    roles = world.solves[-1].request.roles
+    assert len(roles) == 9
+    assert len(roles[0].matching) == len(NAMES)
+    assert len({id(role.matching) for role in roles}) == 1
+
+
+def test_roles_that_take_all_matching_gpus_share_them_too() -> None:
+    answers, nodes, known = (with_cards(),), {name: node(name, 8) for name in NAMES}, Known()
+    role = Role("w", (), Resources(), 1, "g", gpu_counts=(0,))
+    first, second = (subrequests(role, answers, nodes, known) for _ in range(2))
+    assert first[0].matching is second[0].matching
+
+
+def test_a_gang_that_is_refused_costs_no_look_at_the_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    monkeypatch.setattr(InTree, "refine", lambda *asked: looks.append(asked))
+    world = cluster()
+    unlike_roles(world, 3)
+    world.report(replace(with_cards(), everywhere=BY))
+    assert world.solves == []
+    assert looks == []
+
+
+def test_a_gang_whose_lists_have_too_many_nodes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same list counts once."""
+    monkeypatch.setattr(matching, "MOST_LISTED_NODES", 2 * len(NAMES))
+    world = cluster()
+    unlike_roles(world, 3)
+    world.report(with_cards())
+    assert len(world.solves) == 1
+    other = cluster()
+    unlike_roles(other, 3)
+    other.report(with_cards(), with_cards(), of=((0, 1), (2,)))
+    (view,) = other.coordinator.summary()
+    assert other.solves == []
+    assert "lists of matching GPUs on 160 nodes" in view.reason
 
 
 def test_the_question_of_a_gang_that_is_gone_is_taken_back() -> None:

@@ -185,8 +185,9 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
     request = requests.request(gang.group, state.ledger, state.roster.policies)
     snapshot = state.open_to(gang)
     causes = state.in_tree.causes(gang, request)
-    request = state.in_tree.refine(gang.key, request, state.ledger.nodes)
-    request = state.in_tree.limited(gang.key, request, snapshot)
+    if not causes:  # else they cost the event loop time for nothing
+        request = state.in_tree.refine(gang.key, request, state.ledger.nodes)
+        request = state.in_tree.limited(gang.key, request, snapshot)
     gang.arrived = None
     interest = requests.peer_interest(gang.group, state.ledger) if request.constraints else None
     wanted = requests.least_of(request, gang.group) if requests.all_must_fit(gang.group) else request

@@ -16,6 +16,8 @@ from muster.gangs.messages.calls import AgreeingGroup, InTreeAnswer
 from muster.gangs.pending.matching import mask_on, names_on
 
 _Masks = dict[str, int]
+_Known = dict[tuple[int, ...], _Masks]
+"""Masks of one plan, by what they are from: roles are many, and most have the same answers."""
 
 
 def limited(request: Request, answers: Mapping[str, Sequence[InTreeAnswer]], snapshot: Snapshot) -> Request:
@@ -27,12 +29,14 @@ def limited(request: Request, answers: Mapping[str, Sequence[InTreeAnswer]], sna
     if not any(answer.groups for found in answers.values() for answer in found):
         return request
     asking = [role for role in request.roles if role.gpus and role.members]
-    cut = {role.name: _cut(role, answers[role.name], snapshot) for role in asking}
+    made, known = _Known(), _Known()
+    cut = {role.name: _cut(role, answers[role.name], snapshot, made) for role in asking}
     if len(asking) > 1 and len({len(masks) for masks in cut.values()}) == 1:
         for rank in range(len(next(iter(cut.values())))):
-            matching = [_choices(role)[rank].matching for role in asking]
-            _join([cut[role.name][rank] for role in asking], matching, snapshot)
-    roles = [_with(role, cut[role.name]) if role.name in cut else role for role in request.roles]
+            pairs = [(cut[role.name][rank], _choices(role)[rank].matching) for role in asking]
+            unlike = {(id(masks), id(matching)): (masks, matching) for masks, matching in pairs}.values()
+            _join([masks for masks, _ in unlike], [matching for _, matching in unlike], snapshot)
+    roles = [_with(role, cut[role.name], known) if role.name in cut else role for role in request.roles]
     return replace(request, roles=tuple(roles))
 
 
@@ -40,18 +44,29 @@ def _choices(role: Role) -> tuple[Subrequest, ...]:
     return role.subrequests or (Subrequest(role.matching, role.gpus),)
 
 
-def _with(role: Role, cut: Sequence[_Masks]) -> Role:
-    pairs = zip(_choices(role), cut, strict=True)
-    found = tuple(replace(each, matching={**each.matching, **fewer}) for each, fewer in pairs)
-    return replace(role, subrequests=found) if role.subrequests else replace(role, matching=found[0].matching)
+def _with(role: Role, cut: Sequence[_Masks], known: _Known) -> Role:
+    found = list[Subrequest]()
+    for each, fewer in zip(_choices(role), cut, strict=True):
+        key = (id(each.matching), id(fewer))
+        if key not in known:
+            known[key] = {**each.matching, **fewer}
+        found.append(replace(each, matching=known[key]))
+    if role.subrequests:
+        return replace(role, subrequests=tuple(found))
+    return replace(role, matching=found[0].matching)
 
 
-def _cut(role: Role, answers: Sequence[InTreeAnswer], snapshot: Snapshot) -> list[_Masks]:
+def _cut(role: Role, answers: Sequence[InTreeAnswer], snapshot: Snapshot, made: _Known) -> list[_Masks]:
     """Return node → bit mask of the GPUs that are left, for each subrequest, where an answer has groups."""
     found, known = list[_Masks](), dict[object, int]()
-    for each in _choices(role):
-        masks: _Masks = {}
-        for groups in (answer.groups[: each.number][-1] for answer in answers if answer.groups):
+    for rank, each in enumerate(_choices(role)):
+        by_answer = [answer.groups[: each.number][-1] for answer in answers if answer.groups]
+        key = (rank, each.gpus, id(each.matching), *map(id, by_answer))
+        if key in made:
+            found.append(made[key])
+            continue
+        masks = made[key] = _Masks()
+        for groups in by_answer:
             for name, of_node in groups.items():
                 state = snapshot.nodes.get(name)
                 if state is None:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from muster.domain.causes.not_planned import ClaimsMissing, RefusedEverywhere
-from muster.domain.constraints import Affinity, AntiAffinity, Constraint
 from muster.domain.node import Node
 from muster.domain.pod import Pod
 from muster.domain.reasons import Cause
@@ -23,7 +22,8 @@ from muster.domain.snapshot import Snapshot
 from muster.gangs.messages.calls import InTreeAnswer, InTreeReport, StaleError
 from muster.gangs.messages.instructions import AskInTree
 from muster.gangs.pending.agreeing import limited
-from muster.gangs.pending.matching import MOST_GPU_LISTS, subrequests, too_many
+from muster.gangs.pending.matching import MOST_GPU_LISTS, Known, subrequests, too_many, too_many_nodes
+from muster.gangs.pending.parts import all_of, named, renamed
 from muster.gangs.record.gang import Gang
 from muster.placement.exclusions import common
 
@@ -190,6 +190,9 @@ class InTree:
         roles = ((role, _distinct(self._of(role, record))) for role in request.roles)
         if (said := too_many(gang.key, record.gpu_lists, roles)) is not None:
             return (said,)
+        asking = (found for role in request.roles for found in self._together(role, record, _alone(request)))
+        if (said := too_many_nodes(gang.key, asking)) is not None:
+            return (said,)
         blocked: dict[str, tuple[str, InTreeAnswer]] = {}
         for role in request.roles:
             for member in role.members:
@@ -214,10 +217,10 @@ class InTree:
         record = self._records.get(gang)
         if record is None or not record.answers:
             return request
-        alone = len(request.roles) == 1 and not request.running
-        parts = {role.name: self._parts(role, record, alone, nodes) for role in request.roles}
-        names = {name: tuple(part.name for part in found) for name, found in _named(parts).items()}
-        roles = [part for found in _named(parts).values() for part in found]
+        alone, known = _alone(request), Known()
+        parts = {role.name: self._parts(role, record, alone, nodes, known) for role in request.roles}
+        names = {name: tuple(part.name for part in found) for name, found in named(parts).items()}
+        roles = [part for found in named(parts).values() for part in found]
         scope = request.required_scope
         if alone and len(roles) > 1:
             scope = scope or request.roles[0].required_scope
@@ -226,13 +229,13 @@ class InTree:
             roles=tuple(roles),
             required_scope=scope,
             running=tuple(replace(one, role=names.get(one.role, (one.role,))[0]) for one in request.running),
-            constraints=tuple(_renamed(one, names) for one in request.constraints),
-            subgroups=tuple(replace(group, roles=_all_of(group.roles, names)) for group in request.subgroups),
+            constraints=tuple(renamed(one, names) for one in request.constraints),
+            subgroups=tuple(replace(group, roles=all_of(group.roles, names)) for group in request.subgroups),
             role_preferences=tuple(
-                replace(each, roles=_all_of(each.roles, names)) for each in request.role_preferences
+                replace(each, roles=all_of(each.roles, names)) for each in request.role_preferences
             ),
             quorum=request.quorum
-            and request.quorum.map_leaves(lambda leaf: replace(leaf, roles=_all_of(leaf.roles, names))),
+            and request.quorum.map_leaves(lambda leaf: replace(leaf, roles=all_of(leaf.roles, names))),
         )
 
     def excluded(
@@ -264,7 +267,8 @@ class InTree:
     ) -> Mapping[str, tuple[Subrequest, ...]]:
         """Return role → the GPUs that members may have now, for each subrequest."""
         found = ((role, self._by_role(gang, [role])) for role in roles)
-        return {role.name: subrequests(role, of[role.name], nodes) for role, of in found if of}
+        known = Known()
+        return {role.name: subrequests(role, of[role.name], nodes, known) for role, of in found if of}
 
     def limited(self, gang: str, request: Request, snapshot: Snapshot) -> Request:
         """Return a refined request: members may have no more GPUs than other devices agree with."""
@@ -290,7 +294,14 @@ class InTree:
         record = self._records.get(gang)
         return {} if record is None else {role.name: _distinct(self._of(role, record)) for role in roles}
 
-    def _parts(self, role: Role, record: _Record, alone: bool, nodes: Mapping[str, Node]) -> list[Role]:
+    def _together(self, role: Role, record: _Record, alone: bool) -> list[list[InTreeAnswer]]:
+        """Return the answers that count together, for each part of the role."""
+        found = _distinct(self._of(role, record))
+        return [found] if _stays_whole(role, alone) else [[answer] for answer in found]
+
+    def _parts(
+        self, role: Role, record: _Record, alone: bool, nodes: Mapping[str, Node], known: Known
+    ) -> list[Role]:
         """Return the role's members as one role for each answer.
 
         A role is not split if it has segments, because they consist of consecutive members. If it has a scope
@@ -305,8 +316,8 @@ class InTree:
         by_answer: dict[int, tuple[InTreeAnswer, list[object]]] = {}
         for member, answer in zip(role.members, answers, strict=True):
             by_answer.setdefault(id(answer), (answer, []))[1].append(member)
-        if len(by_answer) > 1 and (role.segments or (role.required_scope is not None and not alone)):
-            return [_with_devices(replace(role, scores=answers[0].scores), _distinct(answers), nodes)]
+        if len(by_answer) > 1 and _stays_whole(role, alone):
+            return [_with_devices(replace(role, scores=answers[0].scores), _distinct(answers), nodes, known)]
         return [
             _with_devices(
                 replace(
@@ -317,14 +328,26 @@ class InTree:
                 ),
                 (answer,),
                 nodes,
+                known,
             )
             for answer, members in by_answer.values()
         ]
 
 
-def _with_devices(role: Role, answers: Iterable[InTreeAnswer], nodes: Mapping[str, Node]) -> Role:
+def _alone(request: Request) -> bool:
+    return len(request.roles) == 1 and not request.running
+
+
+def _stays_whole(role: Role, alone: bool) -> bool:
+    """Return whether the role is not split, because of its segments or its scope. See `_parts`."""
+    return bool(role.segments) or (role.required_scope is not None and not alone)
+
+
+def _with_devices(
+    role: Role, answers: Iterable[InTreeAnswer], nodes: Mapping[str, Node], known: Known
+) -> Role:
     """Return the role with the GPUs that all these answers allow."""
-    found = subrequests(role, answers, nodes)
+    found = subrequests(role, answers, nodes, known)
     if len(found) == 1 and not role.gpu_counts:
         return replace(role, matching=found[0].matching)
     return replace(role, subrequests=found)
@@ -368,32 +391,6 @@ def _distinct(answers: Iterable[InTreeAnswer]) -> list[InTreeAnswer]:
         if answer not in found:
             found.append(answer)
     return found
-
-
-def _named(parts: Mapping[str, list[Role]]) -> dict[str, list[Role]]:
-    """Name the parts: the role's own name if it is not split, else numbered names that no other role has."""
-    taken = {name for name, found in parts.items() if len(found) == 1}
-    named = {}
-    for name, found in parts.items():
-        if len(found) == 1:
-            named[name] = found
-            continue
-        free = (made for n in itertools.count(1) if (made := f"{name or 'role'}-{n}") not in taken)
-        named[name] = [replace(part, name=next(free)) for part in found]
-        taken |= {part.name for part in named[name]}
-    return named
-
-
-def _renamed(constraint: Constraint, names: Mapping[str, tuple[str, ...]]) -> Constraint:
-    roles = _all_of(constraint.roles, names)
-    if isinstance(constraint, AntiAffinity | Affinity):
-        return replace(constraint, roles=roles, others=_all_of(constraint.others, names))
-    return replace(constraint, roles=roles, counted=_all_of(constraint.counted, names))
-
-
-def _all_of(roles: frozenset[str], names: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
-    """Return the names of all parts of these roles."""
-    return frozenset(part for role in roles for part in names.get(role, (role,)))
 
 
 def _missing(answer: InTreeAnswer) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 from muster.domain.causes.ill_formed import BadValue
@@ -19,12 +20,19 @@ Each of them is looked at on all nodes for each plan, on the event loop: 2 ms at
 """
 MOST_NUMBERS = 8
 """Different numbers of matching GPUs on nodes, for a subrequest with allocationMode All."""
+MOST_LISTED_NODES = 1 << 18
+"""Nodes in all lists of a gang that are looked at for each plan: 0.5 s. Roles share lists."""
 _MOST_NODES = 1 << 15
 """Nodes whose names of devices are remembered."""
 
 
+Known = dict[tuple[int, ...], tuple[Subrequest, ...]]
+"""What was made for one plan, by the lists that they are from: roles are many, and lists are few."""
+_ALL: Mapping[str, frozenset[str]] = {}
+
+
 def subrequests(
-    role: Role, answers: Iterable[InTreeAnswer], nodes: Mapping[str, Node]
+    role: Role, answers: Iterable[InTreeAnswer], nodes: Mapping[str, Node], known: Known
 ) -> tuple[Subrequest, ...]:
     """Return how the role's members may get GPUs if all these answers hold, the best first.
 
@@ -33,19 +41,47 @@ def subrequests(
 
     With allocationMode All a member takes all matching GPUs of a node. Each number of them is a subrequest of
     its own here, the largest first.
+    `known` is for one plan, while nothing changes.
     """
     answers = tuple(answers)
     counts = role.gpu_counts or (role.slice.gpus if role.slice else role.gpus,)
     ranks = max(len(role.gpu_counts), *(len(answer.devices) for answer in answers), 1)
     found = list[Subrequest]()
     for rank in range(ranks):
-        by_answer = [answer.devices[: rank + 1][-1] if answer.devices else {} for answer in answers]
+        by_answer = _lists(answers, rank)
         count = counts[: rank + 1][-1]
-        if count or not role.gpu_counts:
-            found.append(Subrequest(_masks(by_answer, nodes), count, rank + 1))
-        else:
-            found += _every(by_answer, rank + 1, nodes)
+        every = bool(role.gpu_counts) and not count
+        key = (every, *map(id, by_answer))
+        if key not in known:
+            made = _every(by_answer, nodes) if every else [Subrequest(_masks(by_answer, nodes), 0)]
+            known[key] = tuple(made)
+        found += (replace(each, gpus=each.gpus if every else count, number=rank + 1) for each in known[key])
     return tuple(found)
+
+
+def _lists(answers: Iterable[InTreeAnswer], rank: int) -> list[Mapping[str, frozenset[str]]]:
+    """Return what each answer says for this subrequest, or for its last one."""
+    return [answer.devices[: rank + 1][-1] if answer.devices else _ALL for answer in answers]
+
+
+def too_many_nodes(gang: str, asking: Iterable[Sequence[InTreeAnswer]]) -> BadValue | None:
+    """Return that the lists have too many nodes for one plan; None if they do not.
+
+    `asking`: the answers that count together for some members.
+    """
+    nodes = dict[tuple[int, ...], int]()
+    for answers in asking:
+        for rank in range(max((len(answer.devices) for answer in answers), default=0)):
+            lists = [
+                *_lists(answers, rank),
+                *(each.groups[: rank + 1][-1] for each in answers if each.groups),
+            ]
+            nodes[tuple(map(id, lists))] = sum(map(len, lists))
+    if (total := sum(nodes.values())) <= MOST_LISTED_NODES:
+        return None
+    value = f"lists of matching GPUs on {total} nodes"
+    expected = f"{MOST_LISTED_NODES} at most in all lists: ask alike in more of its members"
+    return BadValue(f"the claims of gang {gang}", "selectors", value, expected)
 
 
 def too_many(gang: str, lists: int, roles: Iterable[tuple[Role, Iterable[InTreeAnswer]]]) -> BadValue | None:
@@ -71,7 +107,7 @@ def too_many(gang: str, lists: int, roles: Iterable[tuple[Role, Iterable[InTreeA
 
 
 def _every(
-    by_answer: Sequence[Mapping[str, frozenset[str]]], number: int, nodes: Mapping[str, Node]
+    by_answer: Sequence[Mapping[str, frozenset[str]]], nodes: Mapping[str, Node]
 ) -> Iterator[Subrequest]:
     """Yield a subrequest for each number of matching GPUs. Its members take all of them, on nodes where all
     answers name the same devices, and where each of these can be planned."""
@@ -84,9 +120,9 @@ def _every(
                 by_count.setdefault(len(named), {})[name] = mask
     none = dict.fromkeys(nodes, 0)
     if not by_count:
-        yield Subrequest(none, 1, number, every=True)
+        yield Subrequest(none, 1, every=True)
     for count in sorted(by_count, reverse=True):
-        yield Subrequest(none | by_count[count], count, number, every=True)
+        yield Subrequest(none | by_count[count], count, every=True)
 
 
 def _masks(by_answer: Sequence[Mapping[str, frozenset[str]]], nodes: Mapping[str, Node]) -> dict[str, int]:
