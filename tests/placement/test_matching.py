@@ -10,7 +10,7 @@ import pytest
 from muster.domain.causes.not_planned import NotDecided
 from muster.domain.causes.out_of_place import GpusNotMatching
 from muster.domain.decision import Placed, Unplaceable
-from muster.domain.request import Member, Request, Subrequest
+from muster.domain.request import Member, Request, Slice, Subrequest
 from muster.domain.snapshot import Snapshot
 from muster.placement import place as planner
 from muster.placement.cluster.columns import columns
@@ -294,3 +294,13 @@ def test_no_further_subrequest_is_tried_if_time_is_up(monkeypatch: pytest.Monkey
     monkeypatch.setattr(planner, "_with_one_subrequest", late)
     place(cluster(": a[4]"), choosing("1 x 1 GPU", {}, {"a": 1}))
     assert [role.matching for request in tried for role in request.roles] == [{}]
+
+
+def test_roles_count_on_the_nodes_that_can_serve_them() -> None:
+    """Node a has GPUs by their resource, node b shares of GPUs: no role matches other GPUs than another."""
+    snapshot = cluster(": a[4] b[4, mem 16 16 16 16, share]")
+    request = matching("1 x 2 GPU", w={"a": 0b1100})
+    shares = replace(request.roles[0], name="x", members=(Member("x0", "x-0"),), gpus=0, matching={})
+    request = replace(request, roles=(*request.roles, replace(shares, slice=Slice(4))), min_member=2)
+    decision = place(snapshot, request)
+    assert gpus_of(decision) == [("a", (2, 3)), ("b", (0,))]

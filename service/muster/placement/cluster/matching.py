@@ -3,7 +3,8 @@
 Tolerations in claims may also allow GPUs whose devices have taints. All other GPUs count as unhealthy in the
 gang's view of the cluster. That is a rule which all methods, bounds and explanations have already, so they
 need no code for it. What members may have is one set of GPUs on each node. If roles match different GPUs of
-a node, none of its GPUs is the gang's.
+a node, none of its GPUs is the gang's. Roles count that the node can serve: shares and whole GPUs may be of
+different nodes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from muster.domain.decision import MemberPlacement
+from muster.domain.node import Node
 from muster.domain.request import Request, Role, Subrequest
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import mask_of
@@ -41,15 +43,16 @@ def masks_of(snapshot: Snapshot, request: Request) -> dict[str, int]:
     asking = _asking(request)
     if any(role.subrequests for role in asking):
         return {}
-    roles = [role.matching for role in asking]
     masks = {}
-    for name in dict.fromkeys(name for matching in roles for name in matching):
+    for name in dict.fromkeys(name for role in asking for name in role.matching):
         state = snapshot.nodes.get(name)
         if state is None:
             continue
         every = (1 << state.node.topology.gpu_count) - 1
         untainted = every & ~state.node.tainted
-        found = {matching.get(name, untainted) & every for matching in roles}
+        found = {role.matching.get(name, untainted) & every for role in asking if _offered(state.node, role)}
+        if not found:
+            continue
         mask = found.pop() if len(found) == 1 else 0
         if mask != untainted:
             masks[name] = mask
@@ -59,6 +62,13 @@ def masks_of(snapshot: Snapshot, request: Request) -> dict[str, int]:
 def _asking(request: Request) -> list[Role]:
     """Return the roles that take GPUs, or shares of some."""
     return [role for role in request.roles if (role.gpus or role.slice) and role.members]
+
+
+def _offered(node: Node, role: Role) -> bool:
+    """Return whether the node offers the resource by which the role asks for GPUs, or for shares of some."""
+    if role.slice:
+        return bool(node.gpu_memory) and role.slice.resource in node.memory_resources
+    return role.gpu_resource in node.gpu_resources
 
 
 def by_subrequest(snapshot: Snapshot, request: Request) -> Iterator[Request]:
@@ -141,11 +151,14 @@ def _mixed(snapshot: Snapshot, role: Role) -> Role:
     return replace(role, matching=found, subrequests=())
 
 
-def differing(request: Request) -> set[str]:
-    """Return the nodes where roles match different GPUs."""
-    roles = [role.matching for role in _asking(request)]
-    nodes = {name for matching in roles for name in matching}
-    return {name for name in nodes if len({matching.get(name) for matching in roles}) > 1}
+def differing(snapshot: Snapshot, request: Request, nodes: Iterable[str]) -> set[str]:
+    """Return which of these nodes are such where roles match different GPUs."""
+    found, asking = set(), _asking(request)
+    for name in nodes:
+        node = snapshot.nodes[name].node
+        if len({role.matching.get(name) for role in asking if _offered(node, role)}) > 1:
+            found.add(name)
+    return found
 
 
 def view_of(snapshot: Snapshot, request: Request) -> Columns:

@@ -29,7 +29,7 @@ def with_matching(refused: Unplaceable, snapshot: Snapshot, request: Request, li
         if every & ~node.tainted & ~mask:  # else it has more than without the claims: taints are tolerated
             narrowed[name] = (mask.bit_count(), node.topology.gpu_count)
     matching, gpus = (sum(of[at] for of in narrowed.values()) for at in range(2))
-    cause = GpusNotMatching(len(narrowed), matching, gpus, len(differing(request) & narrowed.keys()))
+    cause = GpusNotMatching(len(narrowed), matching, gpus, len(differing(snapshot, request, narrowed)))
     return replace(refused, causes=(*refused.causes, cause)) if narrowed else refused
 
 

@@ -33,7 +33,8 @@ def matching(request: Request, placed: Placed) -> list[str]:
 def seen_by(request: Request, snapshot: Snapshot) -> Snapshot:
     """Return the cluster as the gang's values are counted: GPUs that no member may have are unhealthy.
 
-    So are all GPUs of a node where roles match different ones. Until a subrequest is chosen all GPUs count.
+    So are all GPUs of a node where roles that it can serve match different ones. Until a subrequest is chosen
+    all GPUs count.
     """
     roles = [role for role in request.roles if (role.gpus or role.slice) and role.members]
     if any(role.subrequests for role in roles) or not any(role.matching for role in roles):
@@ -41,11 +42,21 @@ def seen_by(request: Request, snapshot: Snapshot) -> Snapshot:
     nodes = {}
     for name, state in snapshot.nodes.items():
         gpus = range(state.node.topology.gpu_count)
-        by_role = {tuple(_may_have(state, role, gpu) for gpu in gpus) for role in roles}
+        served = [role for role in roles if _has(state, role)]
+        if not served:
+            nodes[name] = state
+            continue
+        by_role = {tuple(_may_have(state, role, gpu) for gpu in gpus) for role in served}
         allowed = next(iter(by_role)) if len(by_role) == 1 else (False,) * len(gpus)
         changed = any(allowed[gpu] == bool(state.node.tainted >> gpu & 1) for gpu in gpus)
         nodes[name] = _with(state, sum(1 << gpu for gpu in gpus if allowed[gpu])) if changed else state
     return replace(snapshot, nodes=nodes)
+
+
+def _has(state: NodeState, role: Role) -> bool:
+    """Return whether the node offers the GPUs or the shares that the role asks for, by their resource."""
+    shares = state.node.memory_resources if state.node.gpu_memory else ()
+    return role.slice.resource in shares if role.slice else role.gpu_resource in state.node.gpu_resources
 
 
 def _may_have(state: NodeState, role: Role, gpu: int) -> bool:
