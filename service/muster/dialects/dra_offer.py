@@ -18,6 +18,8 @@ from muster.domain.counters import PoolCounters
 from muster.domain.node import Device, PoolKey
 from muster.domain.topology import mask_of
 
+_PARTITION = re.compile(r"gpu\.nvidia\.com/partition[0-9]+")
+"""What NVIDIA's driver publishes with its gate FabricManagerPartitioning."""
 KINDS_OF_NODES = 256
 """For how many of them what their devices agree on is kept. One of 128 GPUs may have 100 KiB, and a node may
 publish something else all the time."""
@@ -90,6 +92,19 @@ def numbered(offer: Offer, uuids: str | None, key: str) -> tuple[tuple[Device | 
         found = found[:MAX_GPUS]
     unhealthy = mask_of([number for number, each in enumerate(found) if each is None or each.tainted])
     return tuple(each.device if each is not None else None for each in found), unhealthy, problems
+
+
+def in_partitions(offer: Offer) -> list[str]:
+    """Return a sentence if pods start on this node only with GPUs that are a whole partition.
+
+    A claim can ask for one, and a resource can't, so such a pod would hang on its node.
+    """
+    if not any(_PARTITION.fullmatch(name) for name, _ in offer.agreed):
+        return []
+    return [
+        "its GPUs are in partitions of NVIDIA's Fabric Manager: a pod starts only if the N GPUs of its claim "
+        "have matchAttribute gpu.nvidia.com/partitionN. Keep other pods for GPUs away by a taint of the node"
+    ]
 
 
 def groups(offer: Offer, devices: tuple[Device | None, ...]) -> dict[str, tuple[int, ...]]:

@@ -153,6 +153,7 @@ class _Reader:
         key = self._settings.gpu_uuids
         devices, tainted, problems = dra_offer.numbered(offer, self.annotations.get(key), key)
         self.problems.extend(problems)
+        self.problems.extend(dra_offer.in_partitions(offer))
         return devices, tainted
 
     def whole_ones(self, offer: Offer, served: frozenset[str]) -> frozenset[str]:
