@@ -79,13 +79,14 @@ def _less(path: tuple[str, ...], other: tuple[str, ...]) -> bool:
 
 def matched(snapshot: Snapshot, request: Request) -> Snapshot:
     """The cluster without the GPUs that the gang may not have, and without those of nodes where its roles may
-    have different ones. Tainted GPUs are there if all roles name them, but nothing of their memory."""
+    have different ones, of the roles that the node can serve. Tainted GPUs are there if all roles name them,
+    but nothing of their memory."""
     asking = [role for role in request.roles if (role.gpus or role.slice) and role.members]
     if all(role.matching == {} for role in asking):
         return snapshot
     nodes = {}
     for name, state in snapshot.nodes.items():
-        count = state.node.topology.gpu_count
+        node, count = state.node, state.node.topology.gpu_count
         sets = [
             frozenset(
                 gpu
@@ -97,7 +98,15 @@ def matched(snapshot: Snapshot, request: Request) -> Snapshot:
                 )
             )
             for role in asking
+            if (
+                role.slice.resource in (node.memory_resources if node.gpu_memory else ())
+                if role.slice
+                else role.gpu_resource in node.gpu_resources
+            )
         ]
+        if not sets:
+            nodes[name] = state
+            continue
         kept = sets[0] if sets.count(sets[0]) == len(sets) else frozenset()
         free = sum(1 << gpu for gpu in kept if (state.free_gpus | state.tainted) >> gpu & 1)
         memory = tuple(units if gpu in kept else 0 for gpu, units in enumerate(state.memory))
