@@ -10,7 +10,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/dynamic-resource-allocation/structured"
 	fwk "k8s.io/kube-scheduler/framework"
 )
@@ -71,14 +70,8 @@ func GroupsOf(state fwk.CycleState, node string) [][]Group {
 // service refuses them.
 func (a *Asking) agreement(pod *v1.Pod) *agreement {
 	found, with := &agreement{}, 0
-	for i := range pod.Spec.ResourceClaims {
-		named := &pod.Spec.ResourceClaims[i]
-		name, _, err := resourceclaim.Name(pod, named)
-		if err != nil || name == nil {
-			continue
-		}
-		claim, err := a.manager.ResourceClaims().Get(pod.Namespace, *name)
-		if err != nil || hasItsDevices(claim) {
+	for named, claim := range claimsThere(a.manager, pod) {
+		if hasItsDevices(claim) {
 			continue
 		}
 		gpus, others := a.split(claim)
@@ -87,7 +80,7 @@ func (a *Asking) agreement(pod *v1.Pod) *agreement {
 			if with++; with > 1 || !found.reads(claim, gpus, others) {
 				return nil
 			}
-			found.where = "resourceClaims " + named.Name
+			found.where = "resourceClaims " + named
 			others = append([]resourceapi.DeviceRequest{anchorOf(gpus[0].Name)}, others...)
 		}
 		shown := *claim // shallow: claims of the tracker never change

@@ -3,7 +3,6 @@ package devices
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -11,13 +10,11 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/dynamic-resource-allocation/cel"
-	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	"k8s.io/dynamic-resource-allocation/structured"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
@@ -83,25 +80,6 @@ func NewAsking(gpus []string) frameworkruntime.PluginFactory {
 
 // Name implements fwk.Plugin.
 func (a *Asking) Name() string { return Name }
-
-// gpuRequest is a pod's request for GPUs. It has one subrequest, or those of firstAvailable in their order.
-type gpuRequest struct {
-	where       string // names the pod's claim and the request
-	subrequests []gpuChoice
-}
-
-// at returns the subrequest of this rank. A request with fewer than others has its last one.
-func (r gpuRequest) at(rank int) gpuChoice { return r.subrequests[min(rank, len(r.subrequests)-1)] }
-
-// gpuChoice says which devices a request, or a subrequest, may have.
-type gpuChoice struct {
-	class       string
-	counted     []string // the selectors by which devices count as GPUs
-	wanted      []string // the selectors of the request and of its class
-	tolerations []resourceapi.DeviceToleration
-	every       bool                                            // all that match (allocationMode All)
-	capacity    map[resourceapi.QualifiedName]resource.Quantity // that each device must have
-}
 
 // askedGPUs is what PreFilter leaves for Filter.
 type askedGPUs struct {
@@ -263,17 +241,6 @@ func (a *Asking) choice(ctx context.Context, asked *askedGPUs, rank int, node st
 
 var reasonSlow = fmt.Sprintf("resourceClaims: selectors and the allocator took %v more than %v for each node; ask for less, or with simpler selectors", spareTime, usualTime)
 
-// selectorsOf returns how many different selectors have to be evaluated for the requests.
-func selectorsOf(requests []gpuRequest) int {
-	found := sets.New[string]()
-	for _, request := range requests {
-		for _, choice := range request.subrequests {
-			found.Insert(choice.counted...).Insert(choice.wanted...)
-		}
-	}
-	return len(found)
-}
-
 // byNode returns the newest slices of each pool by their node, and the pools that lack some. Slices of no
 // single node stand at "".
 func byNode(all []*resourceapi.ResourceSlice) (found map[string][]*resourceapi.ResourceSlice, partial sets.Set[device]) {
@@ -300,242 +267,4 @@ func byNode(all []*resourceapi.ResourceSlice) (found map[string][]*resourceapi.R
 		}
 	}
 	return found, partial
-}
-
-// requests returns the pod's different requests for GPUs, and one more than maxRequests at most. Claims that do not exist
-// are left out: the in-tree plugin says so.
-func (a *Asking) requests(pod *v1.Pod) (found []gpuRequest) {
-	for i := range pod.Spec.ResourceClaims {
-		named := &pod.Spec.ResourceClaims[i]
-		name, _, err := resourceclaim.Name(pod, named)
-		if err != nil || name == nil {
-			continue
-		}
-		claim, err := a.manager.ResourceClaims().Get(pod.Namespace, *name)
-		if err != nil || hasItsDevices(claim) {
-			continue
-		}
-		for _, request := range claim.Spec.Devices.Requests {
-			choices := a.choices(request)
-			known := func(r gpuRequest) bool { return reflect.DeepEqual(r.subrequests, choices) }
-			if len(choices) > 0 && !slices.ContainsFunc(found, known) {
-				found = append(found, gpuRequest{fmt.Sprintf("resourceClaims %s, request %s", named.Name, request.Name), choices})
-			}
-			if len(found) > maxRequests { // enough to refuse the pod: each further one is compared with all of these
-				return found
-			}
-		}
-	}
-	return found
-}
-
-// watchesBesideGPUs returns whether the pod takes GPUs and also asks to watch devices. Its cycle shows it all devices of
-// the node's GPU drivers without our taint.
-func (a *Asking) watchesBesideGPUs(pod *v1.Pod, asked *askedGPUs) bool {
-	if len(asked.requests) == 0 && !a.asksByResources(pod) {
-		return false
-	}
-	for i := range pod.Spec.ResourceClaims {
-		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
-		if err != nil || name == nil {
-			continue
-		}
-		claim, err := a.manager.ResourceClaims().Get(pod.Namespace, *name)
-		if err == nil && slices.ContainsFunc(claim.Spec.Devices.Requests, watches) {
-			return true
-		}
-	}
-	return false
-}
-
-// asksByResources returns whether a container asks for GPUs by a resource.
-func (a *Asking) asksByResources(pod *v1.Pod) bool {
-	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range containers {
-			for name := range containers[i].Resources.Requests {
-				if slices.Contains(a.gpus, string(name)) {
-					return true
-				}
-			}
-		}
-	}
-	return false
-}
-
-// drivers returns the drivers of devices that count as GPUs.
-func (a *Asking) drivers(ctx context.Context, all []*resourceapi.ResourceSlice) sets.Set[string] {
-	found := sets.New[string]()
-	for _, resource := range a.gpus {
-		class := a.manager.DeviceClassResolver().GetDeviceClass(v1.ResourceName(resource))
-		if class == nil {
-			continue
-		}
-		for _, slice := range all {
-			driver := slice.Spec.Driver
-			if !found.Has(driver) && slices.Contains(a.matcher.matching(ctx, expressions(class.Spec.Selectors), slice, nil).devices, true) {
-				found.Insert(driver)
-			}
-		}
-	}
-	return found
-}
-
-// hasItsDevices returns whether a claim that belongs to no single pod is allocated: pods that name it get these devices.
-func hasItsDevices(claim *resourceapi.ResourceClaim) bool {
-	return claim.Status.Allocation != nil && metav1.GetControllerOf(claim) == nil
-}
-
-// choices returns the subrequests of a request for GPUs, or nil for another request. Who only watches a device
-// (adminAccess) takes no GPU. The service refuses pods with subrequests for GPUs and for other devices in one request.
-func (a *Asking) choices(request resourceapi.DeviceRequest) (found []gpuChoice) {
-	add := func(name string, mode resourceapi.DeviceAllocationMode, selectors []resourceapi.DeviceSelector, tolerations []resourceapi.DeviceToleration, asked *resourceapi.CapacityRequirements) {
-		class, err := a.manager.DeviceClasses().Get(name)
-		if err != nil || class.Spec.ExtendedResourceName == nil || !slices.Contains(a.gpus, *class.Spec.ExtendedResourceName) {
-			return
-		}
-		counts := a.manager.DeviceClassResolver().GetDeviceClass(v1.ResourceName(*class.Spec.ExtendedResourceName))
-		if counts == nil {
-			counts = class
-		}
-		wanted := append(expressions(class.Spec.Selectors), expressions(selectors)...)
-		var capacity map[resourceapi.QualifiedName]resource.Quantity
-		if asked != nil {
-			capacity = asked.Requests
-		}
-		every := mode == resourceapi.DeviceAllocationModeAll
-		found = append(found, gpuChoice{class.Name, expressions(counts.Spec.Selectors), wanted, tolerations, every, capacity})
-	}
-	if exact := request.Exactly; exact != nil && !watches(request) {
-		add(exact.DeviceClassName, exact.AllocationMode, exact.Selectors, exact.Tolerations, exact.Capacity)
-	}
-	for i := range request.FirstAvailable {
-		some := &request.FirstAvailable[i]
-		add(some.DeviceClassName, some.AllocationMode, some.Selectors, some.Tolerations, some.Capacity)
-	}
-	return found
-}
-
-func expressions(selectors []resourceapi.DeviceSelector) (found []string) {
-	for _, selector := range selectors {
-		if selector.CEL != nil {
-			found = append(found, selector.CEL.Expression)
-		}
-	}
-	return found
-}
-
-// askingHandle is a handle whose DRA manager is the view.
-type askingHandle struct {
-	fwk.Handle
-	view *othersView
-}
-
-func (h *askingHandle) SharedDRAManager() fwk.SharedDRAManager { return h.view }
-
-// othersView shows claims without their requests for GPUs, and serves no GPUs as extended resources.
-type othersView struct {
-	fwk.SharedDRAManager
-	asking *Asking
-	// mu is held in the PreFilter of a pod with GPUs. Meanwhile devices of the drivers `ours` are shown without our taint,
-	// and allocated is what the in-tree plugin was told.
-	mu        sync.Mutex
-	shown     bool
-	ours      sets.Set[string]
-	allocated *structured.AllocatedState
-}
-
-func (v *othersView) show(ours sets.Set[string]) (hide func()) {
-	v.mu.Lock()
-	v.shown, v.ours = true, ours
-	return func() {
-		v.shown, v.ours, v.allocated = false, nil, nil
-		v.mu.Unlock()
-	}
-}
-
-func (v *othersView) note(allocated *structured.AllocatedState) {
-	if v.shown {
-		v.allocated = allocated
-	}
-}
-
-func (v *othersView) ResourceSlices() fwk.ResourceSliceLister { return othersSlices{v} }
-
-type othersSlices struct{ *othersView }
-
-func (s othersSlices) ListWithDeviceTaintRules() ([]*resourceapi.ResourceSlice, error) {
-	all, err := s.SharedDRAManager.ResourceSlices().ListWithDeviceTaintRules()
-	if err != nil || len(s.ours) == 0 {
-		return all, err
-	}
-	shown := slices.Clone(all)
-	for i, slice := range shown {
-		if s.ours.Has(slice.Spec.Driver) {
-			shown[i] = withoutOwned(slice)
-		}
-	}
-	return shown, nil
-}
-
-func (v *othersView) ResourceClaims() fwk.ResourceClaimTracker {
-	return othersClaims{v.SharedDRAManager.ResourceClaims(), v.asking}
-}
-
-func (v *othersView) DeviceClassResolver() fwk.DeviceClassResolver {
-	return othersClasses{v.SharedDRAManager.DeviceClassResolver(), v.asking.gpus}
-}
-
-type othersClaims struct {
-	fwk.ResourceClaimTracker
-	asking *Asking
-}
-
-// Get returns the claim as it will be when its gang is planned: what an earlier attempt has left is freed before.
-func (c othersClaims) Get(namespace, name string) (*resourceapi.ResourceClaim, error) {
-	claim, err := c.ResourceClaimTracker.Get(namespace, name)
-	if err != nil {
-		return nil, err
-	}
-	shown := *claim // shallow: claims of the tracker never change
-	if metav1.GetControllerOf(claim) != nil {
-		shown.Status = resourceapi.ResourceClaimStatus{}
-	}
-	shown.Spec.Devices.Requests = slices.DeleteFunc(slices.Clone(claim.Spec.Devices.Requests), func(r resourceapi.DeviceRequest) bool {
-		return len(c.asking.choices(r)) > 0
-	})
-	return &shown, nil
-}
-
-// GatherAllocatedState remembers its result, as ListAllAllocatedDevices does: it takes milliseconds in large clusters.
-func (c othersClaims) GatherAllocatedState() (*structured.AllocatedState, error) {
-	found, err := c.ResourceClaimTracker.GatherAllocatedState()
-	if err == nil {
-		c.asking.view.note(found)
-	}
-	return found, err
-}
-
-// ListAllAllocatedDevices is called in place of GatherAllocatedState by some settings of the in-tree plugin.
-func (c othersClaims) ListAllAllocatedDevices() (sets.Set[structured.DeviceID], error) {
-	found, err := c.ResourceClaimTracker.ListAllAllocatedDevices()
-	if err == nil {
-		c.asking.view.note(&structured.AllocatedState{
-			AllocatedDevices:         found,
-			AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-			AggregatedCapacity:       structured.NewConsumedCapacityCollection(),
-		})
-	}
-	return found, err
-}
-
-type othersClasses struct {
-	fwk.DeviceClassResolver
-	gpus []string
-}
-
-func (c othersClasses) GetDeviceClass(resource v1.ResourceName) *resourceapi.DeviceClass {
-	if slices.Contains(c.gpus, string(resource)) {
-		return nil
-	}
-	return c.DeviceClassResolver.GetDeviceClass(resource)
 }

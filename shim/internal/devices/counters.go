@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 
-	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -211,14 +210,7 @@ func (p *plan) forGPUs(request resourceapi.DeviceRequest) bool {
 // gpus returns a function that says whether a device of a slice is a GPU: it matches the class of one of these resources.
 // One that can't be evaluated counts as a GPU.
 func (v *view) gpus(resources []string) func(slice *resourceapi.ResourceSlice, at int) bool {
-	classes := sync.OnceValue(func() (found [][]string) {
-		for _, name := range resources {
-			if class := v.DeviceClassResolver().GetDeviceClass(v1.ResourceName(name)); class != nil {
-				found = append(found, expressions(class.Spec.Selectors))
-			}
-		}
-		return found
-	})
+	classes := sync.OnceValue(func() [][]string { return selectorsOfGPUs(v.SharedDRAManager, resources) })
 	return func(slice *resourceapi.ResourceSlice, at int) bool {
 		return slices.ContainsFunc(classes(), func(selectors []string) bool {
 			found := v.matcher.matching(context.Background(), selectors, slice, nil)

@@ -182,7 +182,7 @@ func TestSharesAsPlannedAndOthers(t *testing.T) {
 		change func(*resourceapi.Device)
 		claim  *resourceapi.ResourceClaim
 		shown  string // why the device is not shown
-		taken  string // why what is allocated is no share as planned
+		taken  string // why the plan's last look refuses what was allocated; "" if it does not
 	}{
 		"a share":                          {30, nil, claiming(1, "memory=30Gi"), "", ""},
 		"less than planned":                {30, nil, claiming(1, "memory=29500Mi"), "", ""},

@@ -6,7 +6,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
@@ -51,19 +50,15 @@ type shownClaims = map[types.NamespacedName]*resourceapi.ResourceClaim
 // them in the cycle. Claims of the tracker never change.
 func (v *view) narrow(pod *v1.Pod, p *plan, cycle *narrowed) *shownClaims {
 	found := shownClaims{}
-	for i := range pod.Spec.ResourceClaims {
-		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
-		if err != nil || name == nil {
-			continue
-		}
-		claim, err := v.SharedDRAManager.ResourceClaims().Get(pod.Namespace, *name)
-		if err == nil && claim.Status.Allocation == nil && slices.ContainsFunc(claim.Spec.Devices.Requests, p.chooses) {
-			found[types.NamespacedName{Namespace: pod.Namespace, Name: *name}] = cycle.narrow(p, claim)
+	for _, claim := range claimsThere(v.SharedDRAManager, pod) {
+		if claim.Status.Allocation == nil && slices.ContainsFunc(claim.Spec.Devices.Requests, p.chooses) {
+			found[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}] = cycle.narrow(p, claim)
 		}
 	}
 	return &found
 }
 
+// narrow returns the claim with the chosen subrequest, and notes its own requests.
 func (n *narrowed) narrow(p *plan, claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 	shown := *claim
 	shown.Spec.Devices.Requests = slices.Clone(claim.Spec.Devices.Requests)

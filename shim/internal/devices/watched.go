@@ -3,11 +3,11 @@ package devices
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/dynamic-resource-allocation/resourceclaim"
 )
 
 // watched is a request of a pod to watch devices (adminAccess).
@@ -19,14 +19,8 @@ type watched struct {
 // watched returns the pod's requests to watch devices, up to the bounds of what is evaluated. The cycle decides on others.
 func (a *Asking) watched(pod *v1.Pod) (found []watched) {
 	seen := sets.New[string]()
-	for i := range pod.Spec.ResourceClaims {
-		named := &pod.Spec.ResourceClaims[i]
-		name, _, err := resourceclaim.Name(pod, named)
-		if err != nil || name == nil {
-			continue
-		}
-		claim, err := a.manager.ResourceClaims().Get(pod.Namespace, *name)
-		if err != nil || hasItsDevices(claim) {
+	for named, claim := range claimsThere(a.manager, pod) {
+		if hasItsDevices(claim) {
 			continue
 		}
 		for _, request := range claim.Spec.Devices.Requests {
@@ -41,7 +35,7 @@ func (a *Asking) watched(pod *v1.Pod) (found []watched) {
 			if seen.Insert(selectors...).Len() > maxSelectors || len(found) == maxRequests {
 				return found
 			}
-			found = append(found, watched{fmt.Sprintf("resourceClaims %s, request %s", named.Name, request.Name), selectors})
+			found = append(found, watched{fmt.Sprintf("resourceClaims %s, request %s", named, request.Name), selectors})
 		}
 	}
 	return found
@@ -75,11 +69,7 @@ func (a *Asking) unseen(ctx context.Context, asked *askedGPUs, node string) stri
 
 // isGPU returns whether a device of a slice matches the class of a resource that counts GPUs.
 func (a *Asking) isGPU(ctx context.Context, slice *resourceapi.ResourceSlice, at int) bool {
-	for _, resource := range a.gpus {
-		class := a.manager.DeviceClassResolver().GetDeviceClass(v1.ResourceName(resource))
-		if class != nil && a.matcher.matching(ctx, expressions(class.Spec.Selectors), slice, nil).devices[at] {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(selectorsOfGPUs(a.manager, a.gpus), func(selectors []string) bool {
+		return a.matcher.matching(ctx, selectors, slice, nil).devices[at]
+	})
 }

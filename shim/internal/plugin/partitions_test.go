@@ -117,6 +117,23 @@ func (h *harness) taken(devices ...string) {
 	}
 }
 
+// gives plans m0, and expects that it gets these devices; "": that PlannedResources refuses the planned node.
+func (h *harness) gives(devices string) {
+	h.t.Helper()
+	h.until("gated", func() bool { return h.gated("m0") })
+	h.service.push(verdict(plannedOutcome, 1, "m0"))
+	if devices == "" {
+		if report := next(h.t, "report", h.service.reports); report.Plugin != "PlannedResources" {
+			h.t.Errorf("reported: %v", report)
+		}
+		return
+	}
+	next(h.t, "binding", h.bound)
+	if got := h.allocated()["m0"]; got != devices {
+		h.t.Errorf("allocated: %q", got)
+	}
+}
+
 func TestAGPUIsGivenBesidePartitionsOfOthersAndNotBesideItsOwn(t *testing.T) {
 	for name, c := range map[string]struct {
 		taken   []string
@@ -136,18 +153,7 @@ func TestAGPUIsGivenBesidePartitionsOfOthersAndNotBesideItsOwn(t *testing.T) {
 			h.planDevices(c.planned)
 			h.run("")
 			h.pods("2", "m0")
-			h.until("gated", func() bool { return h.gated("m0") })
-			h.service.push(verdict(plannedOutcome, 1, "m0"))
-			if c.given == "" {
-				if report := next(t, "report", h.service.reports); report.Plugin != "PlannedResources" {
-					t.Errorf("reported: %v", report)
-				}
-				return
-			}
-			next(t, "binding", h.bound)
-			if got := h.allocated()["m0"]; got != c.given {
-				t.Errorf("allocated: %q", got)
-			}
+			h.gives(c.given)
 		})
 	}
 }
@@ -222,18 +228,7 @@ func TestAMemberGetsItsGPUAndPartitionsOfOthers(t *testing.T) {
 			h.claimOf("m0", map[string]int64{"gpu": 1, "mig": c.parts})
 			h.run("")
 			h.podsWith(named, "gang", "m0")
-			h.until("gated", func() bool { return h.gated("m0") })
-			h.service.push(verdict(plannedOutcome, 1, "m0"))
-			if c.want == "" {
-				if report := next(t, "report", h.service.reports); report.Plugin != "PlannedResources" {
-					t.Errorf("reported: %v", report)
-				}
-				return
-			}
-			next(t, "binding", h.bound)
-			if got := h.allocated()["m0"]; got != c.want {
-				t.Errorf("allocated: %q", got)
-			}
+			h.gives(c.want)
 		})
 	}
 }
