@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
@@ -68,21 +68,32 @@ CASES: dict[str, tuple[list[Usage], list[Usage], list[tuple[tuple[int, ...], tup
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_free(case: str) -> None:
     bound, held, claims, mask, number = CASES[case]
+    named = [(devices(*numbers), consumers) for numbers, consumers in claims]
+    assert free_beside(served(), bound, held, named) == (mask, number)
+
+
+def free_beside(
+    where: Node,
+    bound: Sequence[Usage],
+    held: Sequence[Usage],
+    claims: Sequence[tuple[tuple[Device, ...], tuple[str, ...]]],
+) -> tuple[int, int]:
+    """Return the free GPUs of a node of four, as a bit mask and a number. In the end all are free again."""
     ledger = Ledger()
-    ledger.set_node(served())
+    ledger.set_node(where)
     for each in bound:
         ledger.bind(each.pod_uid, each)
     ledger.hold(held)
-    for at, (numbers, consumers) in enumerate(claims):
-        ledger.see_claim(f"c{at}", devices(*numbers), consumers)
+    for at, (found, consumers) in enumerate(claims):
+        ledger.see_claim(f"c{at}", found, consumers)
     state = ledger.snapshot().nodes["n"]
-    assert (state.free_gpus, state.free_gpu_count) == (mask, number)
     for at in range(len(claims)):
         ledger.see_claim(f"c{at}", (), ())
     for each in (*bound, *held):
         ledger.bind(each.pod_uid, None)
         ledger.release([each.pod_uid])
     assert ledger.snapshot().nodes["n"].free_gpus == 0b1111
+    return state.free_gpus, state.free_gpu_count
 
 
 def test_a_claim_counts_when_its_node_comes_later() -> None:

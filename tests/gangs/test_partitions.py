@@ -10,7 +10,15 @@ from muster.domain.counters import PoolCounters
 from muster.domain.node import Device, Node, Usage
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.messages.inputs import DeviceClaimSeen
-from tests.gangs.test_device_claims import DRIVER, device, devices, planned_devices, served, usage
+from tests.gangs.test_device_claims import (
+    DRIVER,
+    device,
+    devices,
+    free_beside,
+    planned_devices,
+    served,
+    usage,
+)
 from tests.gangs.world import World, pod
 
 POOL = (DRIVER, "n")
@@ -86,21 +94,7 @@ CASES: dict[str, tuple[Node, list[Usage], list[Usage], Claimed, int, int]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_free(case: str) -> None:
     where, bound, held, claims, mask, number = CASES[case]
-    ledger = Ledger()
-    ledger.set_node(where)
-    for each in bound:
-        ledger.bind(each.pod_uid, each)
-    ledger.hold(held)
-    for at, (found, consumers) in enumerate(claims):
-        ledger.see_claim(f"c{at}", found, consumers)
-    state = ledger.snapshot().nodes["n"]
-    assert (state.free_gpus, state.free_gpu_count) == (mask, number)
-    for at in range(len(claims)):
-        ledger.see_claim(f"c{at}", (), ())
-    for each in (*bound, *held):
-        ledger.bind(each.pod_uid, None)
-        ledger.release([each.pod_uid])
-    assert ledger.snapshot().nodes["n"].free_gpus == 0b1111
+    assert free_beside(where, bound, held, claims) == (mask, number)
 
 
 def test_what_is_free_stays_free_when_some_of_it_is_reserved() -> None:

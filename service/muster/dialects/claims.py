@@ -24,7 +24,7 @@ from muster.domain.topology import mask_of
 MAX_CLAIMS = 32
 """Claims of one pod."""
 MAX_CAUSES = 8
-"""What is said of one pod's claims: 32 claims of 32 requests may have a thousand causes."""
+"""Causes that are kept of one pod's claims. 32 claims with 32 requests each could have a thousand."""
 _NOT_PLANNED = "none in a request for GPUs: this is not planned yet"
 _ALONE = "ExactCount next to other requests for GPUs in the pod: All is planned if it is the only one"
 _ALIKE = "subrequests for GPUs of one resource: others are not planned yet"

@@ -170,6 +170,12 @@ class Node:
     hands_out: HandsOut = HandsOut.OWN_CHOICE
     problems: tuple[str, ...] = ()
 
+    @property
+    def untainted(self) -> int:
+        """Return the bit mask of the GPUs whose devices have no taint: a pod may have these, unless its
+        claims name others."""
+        return (1 << self.topology.gpu_count) - 1 & ~self.tainted
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:

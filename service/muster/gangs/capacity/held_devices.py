@@ -8,7 +8,7 @@ no more of it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from muster.domain.node import GIB, Node, Resources, Usage
@@ -49,10 +49,11 @@ class Held:
         """Return all of its GPUs."""
         return self.whole | mask_of(tuple(self.parts))
 
-    @property
-    def gpus(self) -> Iterator[int]:
-        """Return the numbers of these."""
-        return bits(self.mask)
+    def bytes_on(self, node: Node) -> dict[int, int]:
+        """Return the bytes of each of its GPUs; of a whole one all that the node offers in slices."""
+        memory = dict(enumerate(node.gpu_memory))
+        whole = {gpu: memory.get(gpu, 0) * GIB for gpu in bits(self.whole)}
+        return whole | dict(self.parts)
 
 
 NOTHING = Held(0, {}, 0)
@@ -87,10 +88,9 @@ def _told(node: Node, usage: Usage, its: Held, *, bound: bool) -> tuple[Usage, H
     """Return what a pod takes, as its own claims tell it, and what they hold in addition."""
     asked = usage.unindexed_gpus or usage.gpus.bit_count()
     if usage.units:
-        memory = dict(enumerate(node.gpu_memory))
-        units = [memory.get(gpu, 0) if its.whole >> gpu & 1 else _units(its.parts[gpu]) for gpu in its.gpus]
         if bound and its.mask.bit_count() == asked:
             return _of_bound(node, usage, its)
+        units = [_units(share) for share in its.bytes_on(node).values()]
         is_planned = its.mask == usage.gpus and max(units, default=0) <= usage.units
         return usage, NOTHING if is_planned else its
     if 0 < asked <= its.whole.bit_count():
@@ -107,8 +107,7 @@ def _of_bound(node: Node, usage: Usage, its: Held) -> tuple[Usage, Held]:
 
     These are rounded up once with all others of the GPU, and not for each pod.
     """
-    memory = dict(enumerate(node.gpu_memory))
-    held = {gpu: memory.get(gpu, 0) * GIB if its.whole >> gpu & 1 else its.parts[gpu] for gpu in its.gpus}
+    held = its.bytes_on(node)
     if not (units := min(held.values(), default=0) // GIB):
         return replace(usage, gpus=its.whole, unindexed_gpus=0, units=0), replace(its, whole=0)
     parts = {gpu: more for gpu, share in held.items() if (more := share - units * GIB)}

@@ -16,8 +16,9 @@ from muster.gangs.messages.calls import AgreeingGroup, InTreeAnswer
 from muster.gangs.pending.matching import mask_on, names_on
 
 _Masks = dict[str, int]
+"""Node → bit mask of GPUs."""
 _Known = dict[tuple[int, ...], _Masks]
-"""Masks of one plan, by what they are from: roles are many, and most have the same answers."""
+"""What was made for one plan, by what it is from: roles are many, and most have the same answers."""
 
 
 def limited(request: Request, answers: Mapping[str, Sequence[InTreeAnswer]], snapshot: Snapshot) -> Request:
@@ -88,7 +89,7 @@ def _cut(role: Role, answers: Sequence[InTreeAnswer], snapshot: Snapshot, made: 
 
 
 def _mask(matching: Mapping[str, int], name: str, state: NodeState) -> int:
-    return matching.get(name, (1 << state.node.topology.gpu_count) - 1 & ~state.node.tainted)
+    return matching.get(name, state.node.untainted)
 
 
 def _less(mask: int, state: NodeState, groups: Sequence[AgreeingGroup], gpus: int) -> int:

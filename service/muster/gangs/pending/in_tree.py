@@ -219,8 +219,9 @@ class InTree:
             return request
         alone, known = _alone(request), Known()
         parts = {role.name: self._parts(role, record, alone, nodes, known) for role in request.roles}
-        names = {name: tuple(part.name for part in found) for name, found in named(parts).items()}
-        roles = [part for found in named(parts).values() for part in found]
+        by_name = named(parts)
+        names = {name: tuple(part.name for part in found) for name, found in by_name.items()}
+        roles = [part for found in by_name.values() for part in found]
         scope = request.required_scope
         if alone and len(roles) > 1:
             scope = scope or request.roles[0].required_scope

@@ -140,7 +140,7 @@ def _masks(by_answer: Sequence[Mapping[str, frozenset[str]]], nodes: Mapping[str
 def mask_on(node: Node, allowed: frozenset[str] | None) -> int:
     """Return the mask of a node's GPUs with these names. None: of all that have no taint."""
     if allowed is None:
-        return (1 << node.topology.gpu_count) - 1 & ~node.tainted
+        return node.untainted
     mask = _among(names_on(node), allowed)
     return mask | (_among(_with_pools(node), allowed) if _name_pools(allowed) else 0)
 

@@ -69,13 +69,20 @@ def refusal(node: Node, role: Role) -> str | None:
     return None
 
 
+def not_offered(node: Node | Profile, role: Role) -> str | None:
+    """Return the resource by which the role asks for GPUs, or for memory of some, if the node lacks it."""
+    if role.gpus and role.gpu_resource not in node.gpu_resources:
+        return role.gpu_resource
+    if role.slice and not (node.gpu_memory and role.slice.resource in node.memory_resources):
+        return role.slice.resource
+    return None
+
+
 def profile_refusal(node: Node | Profile, role: Role) -> str | None:
     """Return why a node with this profile refuses the role, or None. Labels are not checked here."""
     tolerations = role.rules.tolerations
-    if role.gpus and role.gpu_resource not in node.gpu_resources:
-        return f"no {role.gpu_resource}"
-    if role.slice and not (node.gpu_memory and role.slice.resource in node.memory_resources):
-        return f"no {role.slice.resource}"
+    if (resource := not_offered(node, role)) is not None:
+        return f"no {resource}"
     if not node.ready:
         return "not ready"
     if node.unschedulable and not tolerated(UNSCHEDULABLE, tolerations):

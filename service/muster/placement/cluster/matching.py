@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from muster.domain.decision import MemberPlacement
-from muster.domain.node import Node
 from muster.domain.request import Request, Role, Subrequest
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import mask_of
+from muster.placement.cluster.candidates import not_offered
 from muster.placement.cluster.columns import NOTHING, Columns, columns, following
 
 _States = Mapping[str, tuple[NodeState, int, NodeState]]
@@ -48,9 +48,9 @@ def masks_of(snapshot: Snapshot, request: Request) -> dict[str, int]:
         state = snapshot.nodes.get(name)
         if state is None:
             continue
-        every = (1 << state.node.topology.gpu_count) - 1
-        untainted = every & ~state.node.tainted
-        found = {role.matching.get(name, untainted) & every for role in asking if _offered(state.node, role)}
+        every, untainted = (1 << state.node.topology.gpu_count) - 1, state.node.untainted
+        offered = (role for role in asking if not_offered(state.node, role) is None)
+        found = {role.matching.get(name, untainted) & every for role in offered}
         if not found:
             continue
         mask = found.pop() if len(found) == 1 else 0
@@ -62,13 +62,6 @@ def masks_of(snapshot: Snapshot, request: Request) -> dict[str, int]:
 def _asking(request: Request) -> list[Role]:
     """Return the roles that take GPUs, or shares of some."""
     return [role for role in request.roles if (role.gpus or role.slice) and role.members]
-
-
-def _offered(node: Node, role: Role) -> bool:
-    """Return whether the node offers the resource by which the role asks for GPUs, or for shares of some."""
-    if role.slice:
-        return bool(node.gpu_memory) and role.slice.resource in node.memory_resources
-    return role.gpu_resource in node.gpu_resources
 
 
 def by_subrequest(snapshot: Snapshot, request: Request) -> Iterator[Request]:
@@ -144,8 +137,7 @@ def _mixed(snapshot: Snapshot, role: Role) -> Role:
     for name in dict.fromkeys(name for each in role.subrequests for name in each.matching):
         state = snapshot.nodes.get(name)
         if state is not None:
-            untainted = (1 << state.node.topology.gpu_count) - 1 & ~state.node.tainted
-            masks = [each.matching.get(name, untainted) for each in role.subrequests]
+            masks = [each.matching.get(name, state.node.untainted) for each in role.subrequests]
             free = state.free_gpus | state.tainted
             found[name] = next((mask for mask in masks if (mask & free).bit_count() >= role.gpus), masks[0])
     return replace(role, matching=found, subrequests=())
@@ -156,7 +148,7 @@ def differing(snapshot: Snapshot, request: Request, nodes: Iterable[str]) -> set
     found, asking = set(), _asking(request)
     for name in nodes:
         node = snapshot.nodes[name].node
-        if len({role.matching.get(name) for role in asking if _offered(node, role)}) > 1:
+        if len({role.matching.get(name) for role in asking if not_offered(node, role) is None}) > 1:
             found.add(name)
     return found
 
