@@ -142,3 +142,29 @@ def test_the_question_of_a_gang_that_is_gone_is_taken_back() -> None:
     world.gone("y", "x")
     world.wait(1)
     assert world.questions[1:] == [AskInTree(asked.gang, asked.question + 1, asked.namespace, ())]
+
+
+class Compared(dict[str, str]):
+    """Counts how often its nodes are compared with as many others."""
+
+    times = 0
+    __hash__ = None
+
+    def __eq__(self, other: object) -> bool:
+        Compared.times += isinstance(other, dict) and len(self) == len(other)
+        return super().__eq__(other)
+
+
+@pytest.mark.parametrize("roles", [1, 2, 16])
+def test_large_answers_are_not_compared_for_each_role(roles: int) -> None:
+    """Four answers, each as two equal objects. Each role has a member for each of these eight."""
+    world = cluster()
+    segments = Wishes(segments=(Segment(1, "rack"),))
+    unlike = [Resources(1_000 + role, 1 << 30, 1) for role in range(roles) for _ in range(8)]
+    world.see(*(wishing(f"m{i:03}", segments, peers=CLAIMS, resources=it) for i, it in enumerate(unlike)))
+    world.wait(1)
+    answers = [InTreeAnswer(Compared(dict.fromkeys(NAMES[1:], f"{BY} {number % 4}"))) for number in range(8)]
+    Compared.times = 0
+    world.report(*answers, of=tuple(tuple(range(at, 8 * roles, 8)) for at in range(8)))
+    assert len(world.solves[-1].request.roles) == roles
+    assert Compared.times == 4, "the second of each two with the first"

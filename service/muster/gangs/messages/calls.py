@@ -109,6 +109,11 @@ class InTreeAnswer:
     devices: tuple[Mapping[str, frozenset[str]], ...] = ()
     groups: tuple[Mapping[str, tuple[AgreeingGroup, ...]], ...] = ()
 
+    def hash_of_all(self) -> int:
+        """Return a hash that equal answers share. It reads the whole answer, so it is no `__hash__`."""
+        by_node = (self.refused, self.room, *self.devices, *self.groups)
+        return hash((self.everywhere, self.missing_claims, *(frozenset(each.items()) for each in by_node)))
+
 
 @dataclass(frozen=True, slots=True)
 class InTreeReport:

@@ -22,6 +22,7 @@ from muster.domain.snapshot import Snapshot
 from muster.gangs.messages.calls import InTreeAnswer, InTreeReport, StaleError
 from muster.gangs.messages.instructions import AskInTree
 from muster.gangs.pending.agreeing import limited
+from muster.gangs.pending.answers import NOTHING, kinds_of, not_empty, reuse_equal
 from muster.gangs.pending.matching import MOST_GPU_LISTS, Known, subrequests, too_many, too_many_nodes
 from muster.gangs.pending.parts import all_of, named, renamed
 from muster.gangs.record.gang import Gang
@@ -40,7 +41,6 @@ MODELLED = frozenset(
     }
 )
 """Plugins whose rules the planner knows: the shim does not ask them, so a question would not help."""
-_NOTHING = InTreeAnswer()
 
 
 @dataclass(slots=True)
@@ -56,6 +56,8 @@ class _Record:
     answered: bool = False
     answers: dict[str, InTreeAnswer] = field(default_factory=dict)
     """Pod UID → answer."""
+    kinds: dict[int, int] = field(default_factory=dict)
+    """What `kinds_of` says of the answers: large ones are compared once, and not for each role."""
     version: int = 0
     """Rises when the answers change."""
     gpu_lists: int = 0
@@ -151,12 +153,12 @@ class InTree:
             bare = {number: replace(answer, devices=(), groups=()) for number, answer in distinct.items()}
             found = {uid: bare[id(answer)] for uid, answer in found.items()}
         more, record.gpu_lists = lists != record.gpu_lists, lists
-        reused = _reuse_equal(found, record.answers)
+        reused = reuse_equal(found, record.answers)
         changed = reused != record.answers
         if changed and report.gang not in self._suspects:
-            changed = _not_empty(reused) != _not_empty(record.answers)
+            changed = not_empty(reused) != not_empty(record.answers)
         changed |= more and lists > MOST_GPU_LISTS
-        record.answers, record.answered = found, True
+        record.answers, record.answered, record.kinds = found, True, kinds_of(found.values())
         record.version += changed
         return changed
 
@@ -187,7 +189,7 @@ class InTree:
         record = self._records.get(gang.key)
         if record is None:
             return ()
-        roles = ((role, _distinct(self._of(role, record))) for role in request.roles)
+        roles = ((role, _distinct(role, record)) for role in request.roles)
         if (said := too_many(gang.key, record.gpu_lists, roles)) is not None:
             return (said,)
         asking = (found for role in request.roles for found in self._together(role, record, _alone(request)))
@@ -196,7 +198,7 @@ class InTree:
         blocked: dict[str, tuple[str, InTreeAnswer]] = {}
         for role in request.roles:
             for member in role.members:
-                answer = record.answers.get(member.uid, _NOTHING)
+                answer = record.answers.get(member.uid, NOTHING)
                 if answer.everywhere or answer.missing_claims:
                     blocked[member.uid] = (role.name, answer)
         if not blocked or request.size - len(blocked) >= request.min_member:
@@ -259,9 +261,7 @@ class InTree:
             by = answer.everywhere or (_missing(answer) if answer.missing_claims else "")
             return refused(by) if by else answer.refused
 
-        return {
-            role.name: common(map(of, _distinct(self._of(role, record)))) for role in roles if role.members
-        }
+        return {role.name: common(map(of, _distinct(role, record))) for role in roles if role.members}
 
     def may_have(
         self, gang: str, roles: Iterable[Role], nodes: Mapping[str, Node]
@@ -288,16 +288,13 @@ class InTree:
         pods = tuple((names[uid], uid) for uid in record.uids)
         return AskInTree(gang.key, record.number, gang.group.gang.namespace, pods)
 
-    def _of(self, role: Role, record: _Record) -> Iterator[InTreeAnswer]:
-        return (record.answers.get(member.uid, _NOTHING) for member in role.members)
-
     def _by_role(self, gang: str, roles: Iterable[Role]) -> dict[str, list[InTreeAnswer]]:
         record = self._records.get(gang)
-        return {} if record is None else {role.name: _distinct(self._of(role, record)) for role in roles}
+        return {} if record is None else {role.name: _distinct(role, record) for role in roles}
 
     def _together(self, role: Role, record: _Record, alone: bool) -> list[list[InTreeAnswer]]:
         """Return the answers that count together, for each part of the role."""
-        found = _distinct(self._of(role, record))
+        found = _distinct(role, record)
         return [found] if _stays_whole(role, alone) else [[answer] for answer in found]
 
     def _parts(
@@ -310,15 +307,14 @@ class InTree:
         differences it is split only if it is `alone`: its scope then acts as the gang's. A role that is not
         split has its first member's scores, and the GPUs that all of its members may have.
         """
-        answers = list(self._of(role, record))
-        if role.required_scope is not None:
-            distinct = _distinct(answers)
-            answers = [distinct[distinct.index(answer)] for answer in answers]
+        answers = list(_of(role, record) if role.required_scope is None else _alike(role, record))
         by_answer: dict[int, tuple[InTreeAnswer, list[object]]] = {}
         for member, answer in zip(role.members, answers, strict=True):
             by_answer.setdefault(id(answer), (answer, []))[1].append(member)
         if len(by_answer) > 1 and _stays_whole(role, alone):
-            return [_with_devices(replace(role, scores=answers[0].scores), _distinct(answers), nodes, known)]
+            return [
+                _with_devices(replace(role, scores=answers[0].scores), _distinct(role, record), nodes, known)
+            ]
         return [
             _with_devices(
                 replace(
@@ -359,39 +355,19 @@ def _concerns(pod: Pod) -> bool:
     return pod.preferences or pod.device_claims or bool(pod.peers.volume_claims)
 
 
-def _reuse_equal(
-    found: Mapping[str, InTreeAnswer], before: Mapping[str, InTreeAnswer]
-) -> dict[str, InTreeAnswer]:
-    """Return pod UID → answer, with the object of `before` for each answer that equals it.
-
-    Large answers of many pods are then compared once.
-    """
-    compared: dict[tuple[int, int], bool] = {}
-    reused = {}
-    for uid, new in found.items():
-        old = before.get(uid, _NOTHING)
-        pair = (id(new), id(old))
-        if pair not in compared:
-            compared[pair] = new == old
-        reused[uid] = old if compared[pair] else new
-    return reused
+def _of(role: Role, record: _Record) -> Iterator[InTreeAnswer]:
+    return (record.answers.get(member.uid, NOTHING) for member in role.members)
 
 
-def _not_empty(answers: Mapping[str, InTreeAnswer]) -> dict[str, InTreeAnswer]:
-    """Return the answers that state something."""
-    return {uid: answer for uid, answer in answers.items() if answer != _NOTHING}
+def _alike(role: Role, record: _Record) -> Iterator[InTreeAnswer]:
+    """Return the answers of the role's members, the first of the role in place of those that equal it."""
+    first: dict[int, InTreeAnswer] = {}
+    return (first.setdefault(record.kinds.get(id(each), id(each)), each) for each in _of(role, record))
 
 
-def _distinct(answers: Iterable[InTreeAnswer]) -> list[InTreeAnswer]:
-    """Return the first of each set of equal answers.
-
-    One answer of the shim is one object here, for many pods.
-    """
-    found: list[InTreeAnswer] = []
-    for answer in {id(answer): answer for answer in answers}.values():
-        if answer not in found:
-            found.append(answer)
-    return found
+def _distinct(role: Role, record: _Record) -> list[InTreeAnswer]:
+    """Return the first of each set of equal answers for the role's members."""
+    return list({id(answer): answer for answer in _alike(role, record)}.values())
 
 
 def _missing(answer: InTreeAnswer) -> str:
