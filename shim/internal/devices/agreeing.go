@@ -164,13 +164,16 @@ func (g *agreement) of(rank, all int) (count int) {
 // fewer pods than they have room for. `why` is set if it may have none.
 func (a *Asking) agreeing(ctx context.Context, asked *askedGPUs, rank int, node *v1.Node, may usable) (left usable, limited []Group, why string) {
 	g, count := asked.agreement, asked.agreement.of(rank, len(may.gpus))
+	var failed error
 	for _, group := range g.groups(may.gpus) {
 		room := min(len(group)/count, maxTogether)
 		most := room
 		if g.binding {
 			var err error
-			if most, err = a.together(ctx, asked, node, group, count, room); err != nil {
+			if most, err = a.together(ctx, asked, node, group, count, room); err != nil && ctx.Err() != nil {
 				return left, nil, fmt.Sprintf("%s: %v", g.where, err)
+			} else if err != nil { // so are some constraints that can't be met, and another group may do
+				failed = err
 			}
 		}
 		if most == 0 {
@@ -187,6 +190,9 @@ func (a *Asking) agreeing(ctx context.Context, asked *askedGPUs, rank int, node 
 		}
 	}
 	slices.Sort(left.names)
+	if len(left.names) == 0 && failed != nil {
+		return left, nil, fmt.Sprintf("%s: %v", g.where, failed)
+	}
 	if len(left.names) == 0 {
 		return left, nil, g.none(count)
 	}
@@ -253,7 +259,7 @@ func valueOf(of resourceapi.DeviceAttribute) string {
 }
 
 // together returns for how many pods, `room` at most, the allocator finds the devices that agree with a group of GPUs. It
-// is an error if a selector can't be evaluated, or if the time for the node is spent.
+// is an error if there are none because of one, such as a selector that can't be evaluated, or if the time for the node is spent.
 func (a *Asking) together(ctx context.Context, asked *askedGPUs, node *v1.Node, group []gpu, count, room int) (int, error) {
 	if room == 0 {
 		return 0, nil
@@ -273,7 +279,7 @@ func (a *Asking) together(ctx context.Context, asked *askedGPUs, node *v1.Node, 
 		defer cancel()
 		found, failed := allocator.Allocate(trial, node, slices.Repeat(g.claims, pods))
 		if failed != nil && trial.Err() == nil {
-			err = failed // a selector that can't be evaluated
+			err = failed // a selector that can't be evaluated, or All with a constraint that can't be met
 		}
 		return failed == nil && len(found) == pods*len(g.claims)
 	}
@@ -281,7 +287,7 @@ func (a *Asking) together(ctx context.Context, asked *askedGPUs, node *v1.Node, 
 		return room, nil
 	}
 	most := 0
-	for tooMany := room; tooMany-most > 1 && err == nil; {
+	for tooMany := room; tooMany-most > 1 && ctx.Err() == nil; {
 		if middle := (most + tooMany) / 2; fits(middle) {
 			most = middle
 		} else {
@@ -289,9 +295,12 @@ func (a *Asking) together(ctx context.Context, asked *askedGPUs, node *v1.Node, 
 		}
 	}
 	if ctx.Err() != nil {
-		err = fmt.Errorf("the allocator took more than %v for the node", askingTimeout)
+		return most, fmt.Errorf("the allocator took more than %v for the node", askingTimeout)
 	}
-	return most, err
+	if most > 0 {
+		return most, nil
+	}
+	return 0, err
 }
 
 // notOf returns the slices with devices that pods may have with GPUs of a group. Of the GPUs' drivers they only watch some.

@@ -3,6 +3,7 @@ package devices
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -194,7 +195,25 @@ func TestCardsThatSeveralPodsMayHaveAreNotCounted(t *testing.T) {
 		})
 	}
 	list := resourceapi.DeviceAttribute{StringValues: []string{text}}
-	if one := (resourceapi.DeviceAttribute{StringValue: &text}); differ(one, list) || differ(one, one) || !differ(one, resourceapi.DeviceAttribute{}) {
+	if one := (resourceapi.DeviceAttribute{StringValue: &text}); differ(valueOf(one), list) || differ(valueOf(one), one) || !differ(valueOf(one), resourceapi.DeviceAttribute{}) {
 		t.Error("a list may agree, and no value does not")
+	}
+}
+
+// To the allocator it is an error if one of all cards does not agree. The group that agrees may have them.
+func TestAllCardsAgreeWithOneGroupAlone(t *testing.T) {
+	a, asked, node, may := asksToAgree()
+	may.gpus = may.gpus[:2]
+	asked.slices["n"][0].Spec.Devices = asked.slices["n"][0].Spec.Devices[:1]
+	asked.slices["n"][0].Spec.Devices[0].Attributes = may.gpus[1].device.Attributes
+	request := asked.agreement.claims[0].Spec.Devices.Requests[1].Exactly
+	request.AllocationMode, request.Count = resourceapi.DeviceAllocationModeAll, 0
+	left, _, why := a.agreeing(t.Context(), asked, 0, node, may)
+	if why != "" || !slices.Equal(left.names, []string{may.gpus[1].name}) {
+		t.Errorf("%v %s", left.names, why)
+	}
+	asked.slices["n"][0].Spec.Devices[0].Attributes = nil
+	if _, _, why := a.agreeing(t.Context(), asked, 0, node, may); why == "" {
+		t.Error("no group has it")
 	}
 }

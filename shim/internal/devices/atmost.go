@@ -85,16 +85,28 @@ func attributesOf(claim *resourceapi.ResourceClaim, request string) (found []res
 // times. A device on which a selector can't be evaluated is among them: the allocator says so.
 func (a *Asking) freeFor(ctx context.Context, left others, selectors []string, tolerations []resourceapi.DeviceToleration, attributes []resourceapi.FullyQualifiedName) (sets.Set[device], bool) {
 	free := sets.New[device]()
+	var of []string // the GPUs' values
+	for _, name := range attributes {
+		of = append(of, valueOf(attributeOf(left.as, name)))
+	}
 	for _, slice := range left.slices {
+		if ctx.Err() != nil {
+			return nil, false
+		}
 		driver, pool := slice.Spec.Driver, slice.Spec.Pool.Name
 		matching := a.matcher.matching(ctx, selectors, slice, nil)
 		for i := range slice.Spec.Devices {
 			each := &slice.Spec.Devices[i]
-			agrees := !slices.ContainsFunc(attributes, func(name resourceapi.FullyQualifiedName) bool {
-				return differ(attributeOf(left.as, name), attributeOf(gpu{driver: driver, device: each}, name))
-			})
+			differs := func() bool {
+				for at, name := range attributes {
+					if differ(of[at], attributeOf(gpu{driver: driver, device: each}, name)) {
+						return true
+					}
+				}
+				return false
+			}
 			switch {
-			case !matching.devices[i] && matching.errs[i] == nil, !agrees:
+			case !matching.devices[i] && matching.errs[i] == nil, differs():
 			case a.features.DeviceTaints && isTainted(each, tolerations):
 			case isShared(each):
 				return nil, false
@@ -106,9 +118,9 @@ func (a *Asking) freeFor(ctx context.Context, left others, selectors []string, t
 	return free, true
 }
 
-// differ returns whether a device can't agree with a GPU on an attribute. One that has a list may.
-func differ(gpus, others resourceapi.DeviceAttribute) bool {
+// differ returns whether a device can't agree with a GPU's value of an attribute. One that has a list may.
+func differ(of string, others resourceapi.DeviceAttribute) bool {
 	value := valueOf(others)
 	isList := value == "" && !reflect.DeepEqual(others, resourceapi.DeviceAttribute{})
-	return !isList && value != valueOf(gpus)
+	return !isList && value != of
 }
