@@ -152,7 +152,7 @@ func (c *core) carryOut(ctx context.Context, do gangs.Instructions) {
 		klog.FromContext(ctx).V(2).Info("Gang's verdict is void", "gang", g.Plan.Gang, "generation", g.Plan.Generation, "reason", g.Why())
 		c.unnominate(g)
 		c.release(g)
-		c.tryKept(ctx, g)
+		c.tryKept(g)
 	}
 	for _, report := range do.Reports {
 		select {

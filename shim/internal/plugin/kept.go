@@ -1,7 +1,7 @@
 package plugin
 
 import (
-	"context"
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -16,12 +16,15 @@ import (
 )
 
 const (
-	// maxKept bounds the pods that are noted because devices were kept from them. Kubernetes tries every pod again after
-	// some minutes, so a further one only waits longer.
-	maxKept = 1024
+	// maxKept bounds the pods that are noted because devices were kept from them, and maxKeptOf those of one namespace.
+	// Kubernetes tries every pod again after some minutes, so a further one only waits longer.
+	maxKept, maxKeptOf = 1024, 64
 	// keptPause is the least time between two tries of such a pod that the ends of plans cause. Activate skips the
 	// queue's back-off, so any number of pods that can never run would otherwise cost a cycle with each plan.
 	keptPause = 10 * time.Second
+	// keptAtOnce bounds the pods that are tried at once, and keptBreak is the time before the next ones: each costs the
+	// scheduling thread milliseconds.
+	keptAtOnce, keptBreak = 16, time.Second
 )
 
 // kept notes the pods from which the allocator kept devices of live plans. No event of the cluster tells that such a plan
@@ -29,13 +32,18 @@ const (
 type kept struct {
 	mu    sync.Mutex
 	pods  map[string]*keptPod
-	ended int // plans
+	ended int       // plans
+	last  time.Time // when pods were tried
+	armed bool      // further pods are tried by a timer
 }
 
-// keptPod is a pod that was refused, or nil if it was not refused since it was tried again.
+// keptPod is a pod that was refused, or nil if it was not refused since it was tried again. It is due if a plan has ended
+// since it was refused.
 type keptPod struct {
-	pod   *v1.Pod
-	tried time.Time
+	pod       *v1.Pod
+	namespace string
+	tried     time.Time
+	due       bool
 }
 
 // plannedForOthers returns the devices of these drivers that live plans have for other pods. It notes in the cycle if
@@ -51,15 +59,14 @@ func (c *coreData) plannedForOthers(pod *v1.Pod, drivers sets.Set[string]) []str
 
 // noteKept notes a pod from which devices were kept, if a node was refused for its devices. Ours are planned again by the
 // service.
-func (p *Plugin) noteKept(ctx context.Context, state fwk.CycleState, pod *v1.Pod, statuses fwk.NodeToStatusReader) {
+func (p *Plugin) noteKept(state fwk.CycleState, pod *v1.Pod, statuses fwk.NodeToStatusReader) {
 	data, err := state.Read(coreKey)
 	if err != nil || p.args.concerns(pod) {
 		return
 	}
 	if cycle := data.(*coreData); cycle.keeps && p.refusedByDevices(statuses) {
-		p.kept.note(pod)
-		if p.kept.hasEnded() != cycle.ended { // a plan ended during this cycle, and did not find the pod
-			p.activateKept(ctx)
+		if p.kept.note(pod, cycle.ended) { // a plan ended during this cycle, and did not find the pod
+			p.activateKept()
 		}
 	}
 }
@@ -83,56 +90,115 @@ func (k *kept) hasEnded() int {
 	return k.ended
 }
 
+// end notes that a plan has ended.
 func (k *kept) end() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.ended++
+	for _, of := range k.pods {
+		of.due = of.due || of.pod != nil
+	}
 }
 
-func (k *kept) note(pod *v1.Pod) {
+// note notes a pod whose cycle began when so many plans had ended. It returns whether the pod is due: more have by now.
+func (k *kept) note(pod *v1.Pod, ended int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.pods == nil {
 		k.pods = map[string]*keptPod{}
 	}
 	key := pod.Namespace + "/" + pod.Name
-	if known := k.pods[key]; known != nil {
-		known.pod = pod
-	} else if len(k.pods) < maxKept {
-		k.pods[key] = &keptPod{pod: pod}
+	known := k.pods[key]
+	if known == nil {
+		if len(k.pods) >= maxKept || k.of(pod.Namespace) >= maxKeptOf {
+			return false
+		}
+		known = &keptPod{namespace: pod.Namespace}
+		k.pods[key] = known
 	}
+	known.pod, known.due = pod, known.due || k.ended != ended
+	return known.due
 }
 
-// take returns the pods to try now. Those that were tried a short time ago stay noted.
-func (k *kept) take(now time.Time) map[string]*v1.Pod {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	found := map[string]*v1.Pod{}
-	for key, of := range k.pods {
-		switch {
-		case now.Sub(of.tried) < keptPause:
-		case of.pod == nil:
-			delete(k.pods, key)
-		default:
-			found[key] = of.pod
-			of.pod, of.tried = nil, now
+// of returns how many pods of a namespace are noted.
+func (k *kept) of(namespace string) (count int) {
+	for _, of := range k.pods {
+		if of.namespace == namespace {
+			count++
 		}
 	}
-	return found
+	return count
+}
+
+// take returns the pods to try now: those that are due, the longest untried first. It also returns when to ask again
+// because others are due, or 0.
+func (k *kept) take(now time.Time) (found map[string]*v1.Pod, again time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var due []string
+	for key, of := range k.pods {
+		switch rested := now.Sub(of.tried) >= keptPause; {
+		case of.pod == nil && rested:
+			delete(k.pods, key)
+		case of.due:
+			due = append(due, key)
+		}
+	}
+	slices.SortFunc(due, func(a, b string) int {
+		return cmp.Or(k.pods[a].tried.Compare(k.pods[b].tried), cmp.Compare(a, b))
+	})
+	if wait := keptBreak - now.Sub(k.last); wait > 0 && len(due) > 0 {
+		return nil, wait
+	}
+	found = map[string]*v1.Pod{}
+	for _, key := range due {
+		of := k.pods[key]
+		if wait := keptPause - now.Sub(of.tried); wait > 0 { // so have all that follow
+			return found, wait
+		}
+		if len(found) == keptAtOnce {
+			return found, keptBreak
+		}
+		found[key] = of.pod
+		of.pod, of.tried, of.due, k.last = nil, now, false, now
+	}
+	return found, 0
 }
 
 // tryKept puts pods back into the scheduling queue from which devices of plans were kept, when a plan has ended and its
 // last member has given back what it had reserved. It does nothing for pods that have a node by now.
-func (c *core) tryKept(ctx context.Context, g *gangs.Gang) {
+func (c *core) tryKept(g *gangs.Gang) {
 	if g.Holds() {
 		return
 	}
 	c.kept.end()
-	c.activateKept(ctx)
+	c.activateKept()
 }
 
-func (c *core) activateKept(ctx context.Context) {
-	if pods := c.kept.take(time.Now()); len(pods) > 0 {
-		c.handle.Activate(klog.FromContext(ctx), pods)
+func (c *core) activateKept() {
+	pods, again := c.kept.take(time.Now())
+	if again > 0 && c.kept.arm() {
+		time.AfterFunc(again, func() {
+			c.kept.disarm()
+			c.activateKept()
+		})
 	}
+	if len(pods) > 0 {
+		c.handle.Activate(klog.Background(), pods)
+	}
+}
+
+// arm returns whether a timer must be started, because there is none.
+func (k *kept) arm() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	before := k.armed
+	k.armed = true
+	return !before
+}
+
+func (k *kept) disarm() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.armed = false
 }

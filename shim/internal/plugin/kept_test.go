@@ -11,32 +11,80 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestAKeptPodIsTriedAgainOnceInAPause(t *testing.T) {
+func keptPodOf(namespace string, i int) *v1.Pod {
+	return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("p%04d", i)}}
+}
+
+// Plans end all the time, and its pods are refused each time.
+func TestAKeptPodIsTriedOnceInAPauseAndNoneIsForgotten(t *testing.T) {
 	k, now := &kept{}, time.Unix(1000, 0)
-	pod := func(i int) *v1.Pod {
-		return &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("p", i)}}
+	for i := range 2 * keptAtOnce {
+		k.note(keptPodOf("ns", i), k.ended)
 	}
-	tried := func(after time.Duration, want int) {
-		t.Helper()
-		if now = now.Add(after); len(k.take(now)) != want {
-			t.Errorf("after %v: not %d pods", after, want)
+	if found, again := k.take(now); len(found) > 0 || again > 0 {
+		t.Errorf("%d pods are tried before a plan ends", len(found))
+	}
+	tried := map[string]int{}
+	for range 100 { // of a second
+		k.end()
+		found, _ := k.take(now)
+		for key, pod := range found {
+			tried[key]++
+			k.note(pod, k.ended)
+		}
+		now = now.Add(time.Second)
+	}
+	for key, times := range tried {
+		if times > 10 {
+			t.Errorf("%s is tried %d times in 100 s", key, times)
 		}
 	}
-	for i := range maxKept + 1 {
-		k.note(pod(i))
+	if len(tried) != 2*keptAtOnce {
+		t.Errorf("%d pods are tried", len(tried))
 	}
-	tried(0, maxKept)
-	for i := range 2 {
-		k.note(pod(i)) // refused again
+}
+
+// The last plan ends a moment after the pod was tried for the one before.
+func TestAKeptPodIsTriedAfterItsPauseWithoutAnotherPlan(t *testing.T) {
+	k, now := &kept{}, time.Unix(1000, 0)
+	k.note(keptPodOf("ns", 0), k.ended)
+	k.end()
+	if found, _ := k.take(now); len(found) != 1 {
+		t.Fatal("not tried")
 	}
-	for range 20 { // plans end
-		tried(0, 0)
+	k.note(keptPodOf("ns", 0), k.ended)
+	k.end()
+	now = now.Add(keptPause / 2)
+	if found, again := k.take(now); len(found) != 0 || again != keptPause/2 {
+		t.Errorf("%d pods now, again in %v", len(found), again)
 	}
-	tried(keptPause, 2)
-	tried(keptPause, 0)
-	if len(k.pods) > 0 {
-		t.Errorf("%d pods are remembered", len(k.pods))
+	if found, again := k.take(now.Add(keptPause / 2)); len(found) != 1 || again != 0 {
+		t.Errorf("%d pods, again in %v", len(found), again)
 	}
+	k.note(keptPodOf("ns", 0), k.ended-1) // a plan ended during its cycle
+	if _, again := k.take(now.Add(keptPause / 2)); again != keptBreak {
+		t.Errorf("again in %v", again)
+	}
+}
+
+func TestPodsOfOneNamespaceLeaveRoomForKeptPodsOfOthers(t *testing.T) {
+	k, now := &kept{}, time.Unix(1000, 0)
+	for i := range 2 * maxKeptOf {
+		k.note(keptPodOf("many", i), k.ended)
+	}
+	k.note(keptPodOf("one", 0), k.ended)
+	if len(k.pods) != maxKeptOf+1 {
+		t.Errorf("%d pods are noted", len(k.pods))
+	}
+	for range maxKeptOf/keptAtOnce + 1 {
+		k.end()
+		found, _ := k.take(now)
+		now = now.Add(keptBreak)
+		if found["one/p0000"] != nil {
+			return
+		}
+	}
+	t.Error("the pod of the other namespace is not tried")
 }
 
 // Neither of them waits for devices of the plan: one asks for those of another driver, and no device refuses the other.

@@ -21,7 +21,7 @@ import (
 // status has no reason, because it would be appended to the pod's condition. For other pods the chain continues.
 func (p *Plugin) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, statuses fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	if !p.ours(pod) {
-		p.noteKept(ctx, state, pod, statuses)
+		p.noteKept(state, pod, statuses)
 		return nil, fwk.NewStatus(fwk.Unschedulable)
 	}
 	if admission, found := p.admissionOf(state, pod); found && !admission.Gang.Refused && !admission.Gang.Widen(admission.Member) {

@@ -84,5 +84,5 @@ func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	}
 	klog.FromContext(ctx).V(3).Info("Member unreserved", "pod", klog.KObj(pod), "gang", c.Gang.Plan.Gang, "node", node, "fate", is, "reason", message)
 	p.carryOut(ctx, c.Gang.Fail(c.Member, node, is, "", message))
-	p.tryKept(ctx, c.Gang)
+	p.tryKept(c.Gang)
 }
