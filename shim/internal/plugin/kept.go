@@ -100,7 +100,7 @@ func (k *kept) end() {
 	}
 }
 
-// note notes a pod whose cycle began when so many plans had ended. It returns whether the pod is due: more have by now.
+// note notes a pod. `ended` is how many plans had ended when its cycle began. It returns whether the pod is due: more have by now.
 func (k *kept) note(pod *v1.Pod, ended int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
