@@ -146,9 +146,8 @@ def test_partitions_of_nvidias_fabric_manager() -> None:
         sizes = {f"partition{size}": {"int": 16 // size + number // size} for size in (1, 2, 4, 8)}
         device["attributes"] |= sizes | {"gpuModuleID": {"int": number + 1}}
     node = read(seen(piece(devices)))
-    assert [said.partition(":")[0] for said in node.problems] == [
-        "its GPUs are in partitions of NVIDIA's Fabric Manager"
-    ]
+    assert node.partitions == ((2, f"{NVIDIA}/partition2"), (4, f"{NVIDIA}/partition4"), (8, ""))
+    assert not read(seen(piece([gpu(0), gpu(1)]))).partitions
     assert {name: sorted(masks) for name, masks in node.attribute_groups.items() if "partition" in name} == {
         f"{NVIDIA}/partition2": [0b11, 0b1100, 0b110000, 0b11000000],
         f"{NVIDIA}/partition4": [0b1111, 0b11110000],

@@ -65,6 +65,42 @@ def test_members_get_whole_partitions_of_nvidias_fabric_manager(free: str, parti
             assert {mask_of(member.gpus) for member in decision.members} <= set(partitions)
 
 
+PARTITIONS = ((2, "p2"), (4, "p4"), (8, ""))
+"""As on a node of NVIDIA's Fabric Manager. All its GPUs are one partition, so a pod with them names none."""
+GROUPS = {"p2": (0b11, 0b1100, 0b110000, 0b11000000), "p4": (0b1111, 0b11110000)}
+STARTS = {
+    "1 GPU": ("1 x 1 GPU", (), True, ""),
+    "all GPUs": ("1 x 8 GPU", (), True, ""),
+    "a claim for a partition": ("2 x 4 GPU", ("p4",), True, ""),
+    "no claim": ("1 x 4 GPU", (), False, "Ask for these GPUs by a claim with matchAttribute p4."),
+    "another size": ("1 x 2 GPU", ("p4",), False, "Ask for these GPUs by a claim with matchAttribute p2."),
+    "none of this size": (
+        "1 x 3 GPU",
+        (),
+        False,
+        "Ask for as many GPUs in a pod as a partition of 1 node has.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STARTS)
+def test_a_node_in_partitions_gets_no_member_that_would_hang_there(case: str) -> None:
+    text, attributes, starts, advice = STARTS[case]
+    snapshot, request = grouped(": a[8]", a=GROUPS), asked(text, *attributes)
+    state = snapshot.nodes["a"]
+    state = replace(state, node=replace(state.node, partitions=PARTITIONS))
+    among = replace(snapshot, nodes={"a": state})
+    decision = place(among, request)
+    assert isinstance(decision, Placed) == starts
+    if isinstance(decision, Placed):
+        assert not verify(among, request, decision)
+        return
+    assert advice in [cause.advice for cause in decision.causes]
+    elsewhere = place(snapshot, request)  # the same node without partitions
+    if isinstance(elsewhere, Placed):
+        assert any("need not be one partition" in said for said in verify(among, request, elsewhere))
+
+
 def test_many_attributes_make_no_more_groups_than_there_are_gpus() -> None:
     """A driver may publish 32 attributes of a device, and a claim may name all of them."""
     snapshot = grouped(": a[8]", a={f"gpu.example.com/a{i}": PAIRS[ROOT] for i in range(32)})

@@ -127,7 +127,7 @@ def says(view: Columns, snapshot: Snapshot) -> None:
         )
         assert (view.shapes[view.shape[row]], view.promised[row]) == (place.shape, place.promised)
         shares = (bool(node.gpu_memory), node.memory_resources)
-        profile = (node.gpu_resources, node.ready, node.unschedulable, node.taints, *shares)
+        profile = (node.gpu_resources, node.ready, node.unschedulable, node.taints, *shares, node.partitions)
         assert tuple(view.gpu_memory[: len(node.gpu_memory), row]) == state.free_memory
         assert not view.gpu_memory[len(node.gpu_memory) :, row].any()
         assert view.profiles[view.profile[row]] == profile

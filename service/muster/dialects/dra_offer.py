@@ -18,7 +18,7 @@ from muster.domain.counters import PoolCounters
 from muster.domain.node import Device, PoolKey
 from muster.domain.topology import mask_of
 
-_PARTITION = re.compile(r"gpu\.nvidia\.com/partition[0-9]+")
+_PARTITION = re.compile(r"gpu\.nvidia\.com/partition([0-9]{1,3})")
 """What NVIDIA's driver publishes with its gate FabricManagerPartitioning."""
 KINDS_OF_NODES = 256
 """For how many of them what their devices agree on is kept. One of 128 GPUs may have 100 KiB, and a node may
@@ -94,17 +94,19 @@ def numbered(offer: Offer, uuids: str | None, key: str) -> tuple[tuple[Device | 
     return tuple(each.device if each is not None else None for each in found), unhealthy, problems
 
 
-def in_partitions(offer: Offer) -> list[str]:
-    """Return a sentence if pods start on this node only with GPUs that are a whole partition.
+def partitions(groups: Mapping[str, tuple[int, ...]], gpus: int) -> tuple[tuple[int, str], ...]:
+    """Return the partitions of several GPUs in which NVIDIA's driver starts pods (`Node.partitions`).
 
-    A claim can ask for one, and a resource can't, so such a pod would hang on its node.
+    A claim can ask for one by `matchAttribute`. A resource can't: its pod would hang on its node. `groups`
+    are those of the function `groups`, and `gpus` is how many the node has.
     """
-    if not any(_PARTITION.fullmatch(name) for name, _ in offer.agreed):
-        return []
-    return [
-        "its GPUs are in partitions of NVIDIA's Fabric Manager: a pod starts only if the N GPUs of its claim "
-        "have matchAttribute gpu.nvidia.com/partitionN. Keep other pods for GPUs away by a taint of the node"
-    ]
+    found = {}
+    for name, masks in groups.items():
+        size = _PARTITION.fullmatch(name)
+        if size is not None:
+            every = masks == ((1 << gpus) - 1,)
+            found[int(size[1])] = "" if every and int(size[1]) == gpus else name
+    return tuple(sorted(found.items()))
 
 
 def groups(offer: Offer, devices: tuple[Device | None, ...]) -> dict[str, tuple[int, ...]]:

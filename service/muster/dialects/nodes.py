@@ -50,6 +50,7 @@ def read(
         by_gpu, served = offer.memory(devices), reader.whole_ones(offer, served)
     broken = reader.unhealthy(gpu_count)
     unhealthy = broken | tainted
+    groups = dra_offer.groups(offer, devices) if devices else {}
     cdi = reader.said(nri.devices(reader.labels, reader.annotations, gpu_count, served, settings))
     reader.problems += gpushare.missing(installed - memory, by_gpu, unhealthy, settings)
     return Node(
@@ -73,7 +74,8 @@ def read(
         unhealthy=unhealthy,
         tainted=tainted & ~broken & mask_of([gpu for gpu, each in enumerate(devices) if each is not None]),
         devices=devices,
-        attribute_groups=dra_offer.groups(offer, devices) if devices else {},
+        attribute_groups=groups,
+        partitions=dra_offer.partitions(groups, gpu_count),
         counters=offer.counters if devices else {},
         machine=reader.machine,
         cdi_devices=cdi,
@@ -153,7 +155,6 @@ class _Reader:
         key = self._settings.gpu_uuids
         devices, tainted, problems = dra_offer.numbered(offer, self.annotations.get(key), key)
         self.problems.extend(problems)
-        self.problems.extend(dra_offer.in_partitions(offer))
         return devices, tainted
 
     def whole_ones(self, offer: Offer, served: frozenset[str]) -> frozenset[str]:

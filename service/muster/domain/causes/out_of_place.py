@@ -180,8 +180,11 @@ class RunningElsewhere(BaseCause):
 
 @dataclass(frozen=True, slots=True)
 class NodesExcluded(BaseCause):
-    """Nodes that would have had room but do not admit the role. `by` is a selector term, a taint,
-    "cordoned", "not ready", a resource that they do not offer, or the plugin that refused them."""
+    """Nodes that would have had room but do not admit the role.
+
+    `by` is a selector term, a taint, "cordoned", "not ready", or the plugin that refused them. It may also be
+    a resource that they do not offer, or a partition of GPUs.
+    """
 
     role: str
     by: str
@@ -206,9 +209,18 @@ class NodesExcluded(BaseCause):
                 return f"Give the pods of {role} a toleration of {what}, or remove this taint from {nodes}."
             case "selector" | "affinity":
                 return f"Remove the {by} from the pods of {role}, or label {nodes} so that it admits them."
-            case "no":
-                return f"Let {nodes} offer {what}, or ask for a resource that nodes offer."
+            case "no" | "partition":
+                return _asking_otherwise(kind, what, nodes)
         return f"Change what the plugin refuses, on {nodes} or in the pods of {role}: {by}."
+
+
+def _asking_otherwise(kind: str, what: str, nodes: str) -> str:
+    if kind == "no":
+        return f"Let {nodes} offer {what}, or ask for a resource that nodes offer."
+    _, named, attribute = what.partition("matchAttribute ")
+    if named:
+        return f"Ask for these GPUs by a claim with matchAttribute {attribute}."
+    return f"Ask for as many GPUs in a pod as a partition of {nodes} has."
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from muster.domain.node import Node, Taint, TaintEffect
 from muster.domain.request import Role, SelectorTerm, Toleration
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.arrays import Codes
-from muster.placement.cluster.columns import Bools, Columns, Profile, columns
+from muster.placement.cluster.columns import Bools, Columns, columns
+from muster.placement.cluster.profile import Profile
 from muster.placement.exclusions import of_role
 
 NODE_NAME = "metadata.name"
@@ -70,19 +71,27 @@ def refusal(node: Node, role: Role) -> str | None:
 
 
 def not_offered(node: Node | Profile, role: Role) -> str | None:
-    """Return the resource by which the role asks for GPUs, or for memory of some, if the node lacks it."""
+    """Return what the node lacks for the role: the resource of its GPUs or shares, or partitions of as many
+    GPUs as a member has.
+    """
     if role.gpus and role.gpu_resource not in node.gpu_resources:
-        return role.gpu_resource
+        return f"no {role.gpu_resource}"
     if role.slice and not (node.gpu_memory and role.slice.resource in node.memory_resources):
-        return role.slice.resource
+        return f"no {role.slice.resource}"
+    if role.gpus > 1 and node.partitions:
+        attribute = dict(node.partitions).get(role.gpus)
+        if attribute is None:
+            return f"partition of {role.gpus} GPUs: there is none"
+        if attribute and attribute not in role.match_attributes:
+            return f"partition of {role.gpus} GPUs: no claim has matchAttribute {attribute}"
     return None
 
 
 def profile_refusal(node: Node | Profile, role: Role) -> str | None:
     """Return why a node with this profile refuses the role, or None. Labels are not checked here."""
     tolerations = role.rules.tolerations
-    if (resource := not_offered(node, role)) is not None:
-        return f"no {resource}"
+    if (lacking := not_offered(node, role)) is not None:
+        return lacking
     if not node.ready:
         return "not ready"
     if node.unschedulable and not tolerated(UNSCHEDULABLE, tolerations):

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from muster.domain.levels import Level, part_of
-from muster.domain.node import Node, Taint
+from muster.domain.node import Node
 from muster.domain.request import Scope
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.placement.cluster.arrays import Codes, Source, coded, fixed, with_rows
 from muster.placement.cluster.changes import Changes, Order, changes
 from muster.placement.cluster.fabric import Shape, natural
+from muster.placement.cluster.profile import Profile, profile_of
 from muster.placement.cluster.topology import Domains, Place, Topology, by_path, place_of
 
 Ints = NDArray[np.int64]
@@ -54,20 +54,6 @@ def gpus_in(masks: Ints, part: int) -> Ints:
     `part` is a mask of GPUs of one node. It may have more bits than the masks of columns.
     """
     return gpu_counts(masks & (part & ALL_GPUS))
-
-
-class Profile(NamedTuple):
-    """The properties of a node that decide which pods it admits, besides its name and labels.
-
-    Fields are as in `Node`, but `gpu_memory` is only whether the node serves slices.
-    """
-
-    gpu_resources: frozenset[str]
-    ready: bool
-    unschedulable: bool
-    taints: tuple[Taint, ...]
-    gpu_memory: bool = False
-    memory_resources: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -256,10 +242,7 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
 
     new_nodes = [states[row].node for row in step.renewed]
     totals = with_rows(last.totals, source, step.renewed, [_totals(node) for node in new_nodes])
-    admission = [
-        Profile(n.gpu_resources, n.ready, n.unschedulable, n.taints, bool(n.gpu_memory), n.memory_resources)
-        for n in new_nodes
-    ]
+    admission = [profile_of(node) for node in new_nodes]
     profile, profiles = coded(last.profile, last.profiles, source, step.renewed, admission, None)
 
     new = [place_of(states[row]) for row in step.reshaped]

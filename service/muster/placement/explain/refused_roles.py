@@ -15,7 +15,8 @@ from muster.placement.cluster.candidates import (
     profile_refusal,
     selector_text,
 )
-from muster.placement.cluster.columns import Bools, Columns, Profile
+from muster.placement.cluster.columns import Bools, Columns
+from muster.placement.cluster.profile import Profile
 from muster.placement.exclusions import of_role
 
 NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -75,6 +76,7 @@ def _reasons(profile: Profile, role: Role) -> set[str]:
     alone = [
         well._replace(gpu_memory=profile.gpu_memory, memory_resources=profile.memory_resources),
         well._replace(gpu_resources=profile.gpu_resources),
+        well._replace(partitions=profile.partitions),
         well._replace(ready=profile.ready),
         well._replace(unschedulable=profile.unschedulable),
         *(well._replace(taints=(taint,)) for taint in profile.taints if not _said_already(profile, taint)),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from muster.domain.decision import Placed
 from muster.domain.request import Request, Role
 from muster.domain.snapshot import NodeState, Snapshot
+from muster.placement.verify.members import starts_with
 
 
 def matching(request: Request, placed: Placed) -> list[str]:
@@ -55,6 +56,8 @@ def seen_by(request: Request, snapshot: Snapshot) -> Snapshot:
 
 def _has(state: NodeState, role: Role) -> bool:
     """Return whether the node offers the GPUs or the shares that the role asks for, by their resource."""
+    if role.gpus > 1 and state.node.partitions and not starts_with(state.node, role.gpus, role):
+        return False
     shares = state.node.memory_resources if state.node.gpu_memory else ()
     return role.slice.resource in shares if role.slice else role.gpu_resource in state.node.gpu_resources
 

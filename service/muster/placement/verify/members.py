@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from muster.domain.decision import Placed
+from muster.domain.node import Node
 from muster.domain.quorums import Leaf, Quorum
-from muster.domain.request import Member, Request
+from muster.domain.request import Member, Request, Role
 from muster.domain.snapshot import Snapshot
 
 
@@ -77,16 +78,27 @@ def _roles_of(part: Quorum | Leaf) -> frozenset[str]:
 
 
 def attributes(snapshot: Snapshot, request: Request, placed: Placed) -> list[str]:
-    """Return a sentence for each member whose GPUs do not agree on an attribute that its role names."""
-    named = {role.name: role.match_attributes for role in request.roles}
+    """Return a sentence for each member whose GPUs do not agree on an attribute that its role names.
+
+    There is one too for a member that may get GPUs with which its node would not start it.
+    """
+    roles = {role.name: role for role in request.roles}
     wrong = []
-    for member in placed.members if any(named.values()) else ():
-        node = snapshot.nodes[member.node].node
-        for attribute in named.get(member.role, ()):
+    for member in placed.members:
+        node, role = snapshot.nodes[member.node].node, roles.get(member.role)
+        for attribute in role.match_attributes if role is not None else ():
             groups = node.attribute_groups.get(attribute, ())
             if not any(all(group >> gpu & 1 for gpu in member.gpus) for group in groups):
                 wrong.append(f"the GPUs of member {member.name} do not agree on {attribute}")
+        if role is not None and not role.slice and not starts_with(node, len(member.gpus), role):
+            wrong.append(f"the GPUs of member {member.name} need not be one partition of node {member.node}")
     return wrong
+
+
+def starts_with(node: Node, gpus: int, role: Role) -> bool:
+    """Return whether a member with this number of GPUs starts on the node, whichever of them it gets."""
+    named = {(gpus, attribute) for attribute in ("", *role.match_attributes)}
+    return gpus < 2 or not node.partitions or bool(named & {*node.partitions})
 
 
 def in_rank_order(members: Sequence[Member]) -> list[Member]:
