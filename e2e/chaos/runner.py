@@ -45,7 +45,8 @@ WHOLE_AGAIN_WITHIN_S = 45.0
 HURRIES = 0.25
 """The share of faults after which the next one does not wait until the system has got over it."""
 
-FILLS_WITHIN_S = 60.0
+FILLS_WITHIN_S = 180.0
+"""Gangs that don't fit may fill the line at first, until the longest of those that run ends (`LASTS_S`)."""
 SETTLES_WITHIN_S = 90.0
 ENDS_WITHIN_S = 30.0
 ROUNDS = 40
