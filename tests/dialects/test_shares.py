@@ -76,7 +76,7 @@ NOT_SHARED = {
 def test_devices_that_can_not_be_shared_by_memory_are_left_out(case: str) -> None:
     node = of(gpu(0), gpu(1, allowMultipleAllocations=True, capacity=NOT_SHARED[case]))
     assert (names(node), node.gpu_memory) == (["gpu-0"], ())
-    assert "may be allocated several times, and has other capacities than memory" in node.problems[0]
+    assert "may be allocated several times, and has more capacities than memory" in node.problems[0]
 
 
 @pytest.mark.parametrize(

@@ -391,7 +391,7 @@ def _is_of(rule: TaintedDevices, pool: PoolKey) -> bool:
 
 def _unsupported(device: SliceDevice) -> str:
     if device.allow_multiple_allocations and shares.of_device(device) is None:
-        return "may be allocated several times, and has other capacities than memory"
+        return "may be allocated several times, and has more capacities than memory, or too little of it"
     return "has binding conditions" if device.binding_conditions else ""
 
 

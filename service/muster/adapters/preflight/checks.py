@@ -251,7 +251,8 @@ def devices(facts: Facts) -> Finding:
         said.append(f"on {_names(own)} {plugins}")
     if second:
         label = f"{LABELS.node_agent}={SECOND_ENDPOINT}"
-        helps.append(f"install the node agent, and label those with {SECOND_RESOURCE} {label}")
+        which = f"those with {SECOND_RESOURCE} and a kubelet of 1.37 or newer"
+        helps.append(f"install the node agent, and label {which} {label}")
     if len(own) > len(second):
         helps.append("ask for all GPUs of a node where its device plugin has no node agent")
     if reading:
