@@ -265,6 +265,7 @@ def test_what_claims_ask_for(name: str) -> None:
     assert (pod.gpus, pod.gpu_resource) == (case.gpus, case.resource if case.gpus else "")
     assert pod.gpu_counts == case.counts
     assert pod.match_attributes == case.agreed
+    assert pod.several_claims == (len(case.claims) > 1 and all(case.claims))
     assert pod.device_claims
     assert not pod.gated
 

@@ -152,3 +152,21 @@ def test_a_member_keeps_its_plan_when_its_own_claims_are_written() -> None:
     assert world.phase() == "running"
     state = world.coordinator.state.ledger.snapshot().nodes["n"]
     assert (state.free_gpus, state.free_gpu_count) == (0b1111 & ~(1 << number | 1 << (number + 1) % 4), 2)
+
+
+def test_gpus_of_several_claims_are_no_partition_of_nvidias_fabric_manager() -> None:
+    """All GPUs of the node are one, and each claim would get some of them. Then the pods have one claim."""
+    world = World().start(replace(served(), partitions=((2, "p2"), (4, ""))))
+    world.see(pod("p0", of=1, gpus=4, several_claims=True))
+    assert not world.planned()
+    (view,) = world.coordinator.summary()
+    assert "each of several claims has only some of them" in view.reason
+    world.see(pod("p0", of=1, gpus=4))
+    world.wait(1)
+    assert world.planned()
+
+
+def test_roles_differ_in_whether_their_gpus_are_in_several_claims() -> None:
+    world = World(auto=False).start(served())
+    world.see(pod("p0", gpus=2, several_claims=True), pod("p1", gpus=2))
+    assert [role.several_claims for role in world.solves[-1].request.roles] == [False, True]

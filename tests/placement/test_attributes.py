@@ -83,6 +83,29 @@ STARTS = {
 }
 
 
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("1 x 8 GPU", "Ask for these GPUs by one claim."),
+        ("1 x 4 GPU", "Ask for these GPUs by a claim with matchAttribute p4."),
+        ("1 x 1 GPU", ""),
+    ],
+)
+def test_gpus_of_several_claims_are_no_partition_each(text: str, advice: str) -> None:
+    """All GPUs of the node are a partition, and those of one of two claims are any of them."""
+    snapshot, request = grouped(": a[8]", a=GROUPS), asked(text)
+    request = replace(request, roles=tuple(replace(role, several_claims=True) for role in request.roles))
+    plan = place(snapshot, request)
+    assert isinstance(plan, Placed)
+    state = snapshot.nodes["a"]
+    among = replace(snapshot, nodes={"a": replace(state, node=replace(state.node, partitions=PARTITIONS))})
+    decision = place(among, request)
+    assert isinstance(decision, Placed) == (not advice)
+    assert bool(verify(among, request, plan)) == bool(advice)
+    if isinstance(decision, Unplaceable):
+        assert [cause.advice for cause in decision.causes] == [advice]
+
+
 @pytest.mark.parametrize("case", STARTS)
 def test_a_node_in_partitions_gets_no_member_that_would_hang_there(case: str) -> None:
     text, attributes, starts, advice = STARTS[case]

@@ -83,6 +83,8 @@ class DevicesAsked:
     unallocated: tuple[str, ...] = ()
     """Names of claims that other pods may name too, and that are not allocated."""
     slice: Slice | None = None
+    several_claims: bool = False
+    """Whether its GPUs are in several claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +174,8 @@ class Claims:
         differ = counts if len(set(counts)) > 1 or 0 in counts else ()
         agreed = agreed if part is not None or max(counts, default=0) > 1 or 0 in counts else ()
         kept = tuple(causes[:MAX_CAUSES])
-        return DevicesAsked(True, fewest, differ, resource, kept, agreed, unallocated, part)
+        several = len({claim.name for claim, *_ in asked}) > 1
+        return DevicesAsked(True, fewest, differ, resource, kept, agreed, unallocated, part, several)
 
     def _gpu_requests(self, named: list[NamedClaim]) -> Iterator[tuple[NamedClaim, DeviceRequest, str]]:
         for claim in named:

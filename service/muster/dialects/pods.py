@@ -99,6 +99,7 @@ def read(
         traceparent=_traceparent(meta.annotations or {}) if claim is not None else "",
         preferences=claim is not None and _prefers(spec),
         match_attributes=by_claims.match_attributes if claim is not None else (),
+        several_claims=claim is not None and by_claims.several_claims,
         unallocated_claims=by_claims.unallocated if claim is not None else (),
         device_claims=claim is not None and bool(spec.resource_claims),
     )

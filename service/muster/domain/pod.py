@@ -133,6 +133,8 @@ class Pod:
     """It prefers some nodes (preferred affinity, ScheduleAnyway): kube-scheduler's scores of nodes count."""
     match_attributes: tuple[str, ...] = ()
     """Its claims want devices that agree on these attributes, by name."""
+    several_claims: bool = False
+    """Its GPUs are in several claims."""
     unallocated_claims: tuple[str, ...] = ()
     """Names of its ResourceClaims that other pods may name too, and that have no devices yet."""
     device_claims: bool = False

@@ -183,6 +183,8 @@ class Role:
     affinity, images …); 0 for nodes that are not in it. The last level of the objective sums it up."""
     match_attributes: tuple[str, ...] = ()
     """The devices of each member agree on these attributes."""
+    several_claims: bool = False
+    """The GPUs of each member are in several claims, and which of them has which is not planned."""
     matching: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Node → bit mask of the GPUs that a member may have, where its claims match some or tolerate taints.
 

@@ -220,6 +220,8 @@ def _asking_otherwise(kind: str, what: str, nodes: str) -> str:
     _, named, attribute = what.partition("matchAttribute ")
     if named:
         return f"Ask for these GPUs by a claim with matchAttribute {attribute}."
+    if what.endswith("each of several claims has only some of them"):
+        return "Ask for these GPUs by one claim."
     return f"Ask for as many GPUs in a pod as a partition of {nodes} has."
 
 

@@ -25,8 +25,9 @@ from muster.gangs.peers.constraints import Kind, Peers
 from muster.gangs.peers.peer_changes import PeerInterest
 from muster.placement.gang.blocks import first_by_rank, rank_key
 
-_Devices = tuple[tuple[int, ...], tuple[str, ...]]
-"""What claims leave open: the numbers of GPUs, and the attributes on which these agree."""
+_Devices = tuple[tuple[int, ...], tuple[str, ...], bool]
+"""What claims leave open: the numbers of GPUs, the attributes on which these agree, and whether they are in
+several claims."""
 _Alike = tuple[
     str,
     int,
@@ -186,7 +187,12 @@ def asks(pod: Pod) -> Asks:
     peers = pod.peers
     rules = (peers.affinity, peers.anti_affinity, peers.spread, peers.host_ports, peers.volume_claims)
     asked = (_wishes(pod).role, pod.resources, pod.fewest_gpus, pod.gpu_resource, pod.slice, pod.rules)
-    return (*asked, (pod.gpu_counts, pod.match_attributes), rules)
+    return (*asked, _devices(pod), rules)
+
+
+def _devices(pod: Pod) -> _Devices:
+    """Return what its claims ask for, apart from the fewest GPUs and their resource."""
+    return pod.gpu_counts, pod.match_attributes, pod.several_claims
 
 
 def priority(group: Group) -> int:
@@ -204,8 +210,8 @@ def _by_role(pods: Iterable[Pod], peers: Peers) -> dict[str, list[Pod]]:
     alike: dict[_Alike, list[Pod]] = {}
     for pod in pods:
         wishes = _wishes(pod)
-        scopes, devices = (wishes.role_scope, wishes.segments), (pod.gpu_counts, pod.match_attributes)
-        key = (pod.slice, pod.resources, pod.rules, *scopes, devices, peers.kind(pod))
+        scopes = (wishes.role_scope, wishes.segments)
+        key = (pod.slice, pod.resources, pod.rules, *scopes, _devices(pod), peers.kind(pod))
         alike.setdefault((wishes.role, -pod.fewest_gpus, pod.gpu_resource, key), []).append(pod)
     # The last part is sorted by its repr: any fixed order will do.
     keys = sorted(alike, key=lambda key: (*key[:3], repr(key[3])))
@@ -248,6 +254,7 @@ def _roles(by_role: dict[str, list[Pod]]) -> Iterator[Role]:
                 wishes.segments,
                 first.slice,
                 match_attributes=first.match_attributes,
+                several_claims=first.several_claims,
                 gpu_counts=first.gpu_counts,
             )
 

@@ -160,6 +160,7 @@ _OF_ONE_ROLE: Mapping[str, Describe] = MappingProxyType(
     {
         "requests": _resources,
         "matchAttribute": lambda pod: ",".join(pod.match_attributes),
+        "claims with GPUs": lambda pod: "several" if pod.several_claims else "one at most",
         "node selector": lambda pod: _terms(pod.rules.required),
         "node affinity": lambda pod: " or ".join(map(_terms, pod.rules.any_of)),
         "tolerations": _tolerations,

@@ -163,7 +163,8 @@ def stated_roles(pods: Iterable[Pod]) -> Counter[str]:
 
 def planning_facts(pod: Pod) -> tuple[object, ...]:
     """Return what the plan of an unbound pod depends on: everything but its state."""
-    asked = (pod.resources, pod.gpus, pod.gpu_counts, pod.gpu_resource, pod.slice, pod.match_attributes)
+    claims = (pod.gpu_counts, pod.match_attributes, pod.several_claims)
+    asked = (pod.resources, pod.gpus, pod.gpu_resource, pod.slice, *claims)
     return (pod.claim, *asked, pod.rules, pod.priority, pod.rank, pod.labels, pod.peers, pod.preferences)
 
 

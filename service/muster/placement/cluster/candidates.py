@@ -84,6 +84,8 @@ def not_offered(node: Node | Profile, role: Role) -> str | None:
             return f"partition of {role.gpus} GPUs: there is none"
         if attribute and attribute not in role.match_attributes:
             return f"partition of {role.gpus} GPUs: no claim has matchAttribute {attribute}"
+        if role.several_claims:
+            return f"partition of {role.gpus} GPUs: each of several claims has only some of them"
     return None
 
 

@@ -98,7 +98,8 @@ def attributes(snapshot: Snapshot, request: Request, placed: Placed) -> list[str
 def starts_with(node: Node, gpus: int, role: Role) -> bool:
     """Return whether a member with this number of GPUs starts on the node, whichever of them it gets."""
     named = {(gpus, attribute) for attribute in ("", *role.match_attributes)}
-    return gpus < 2 or not node.partitions or bool(named & {*node.partitions})
+    is_one = bool(named & {*node.partitions}) and not role.several_claims
+    return gpus < 2 or not node.partitions or is_one
 
 
 def in_rank_order(members: Sequence[Member]) -> list[Member]:
