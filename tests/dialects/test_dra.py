@@ -146,13 +146,22 @@ def test_partitions_of_nvidias_fabric_manager() -> None:
         sizes = {f"partition{size}": {"int": 16 // size + number // size} for size in (1, 2, 4, 8)}
         device["attributes"] |= sizes | {"gpuModuleID": {"int": number + 1}}
     node = read(seen(piece(devices)))
-    assert node.partitions == ((2, f"{NVIDIA}/partition2"), (4, f"{NVIDIA}/partition4"), (8, ""))
+    assert node.partitions == (*((size, f"{NVIDIA}/partition{size}") for size in (1, 2, 4)), (8, ""))
     assert not read(seen(piece([gpu(0), gpu(1)]))).partitions
     assert {name: sorted(masks) for name, masks in node.attribute_groups.items() if "partition" in name} == {
+        f"{NVIDIA}/partition1": [1 << number for number in range(8)],
         f"{NVIDIA}/partition2": [0b11, 0b1100, 0b110000, 0b11000000],
         f"{NVIDIA}/partition4": [0b1111, 0b11110000],
         f"{NVIDIA}/partition8": [0b11111111],
     }
+
+
+def test_partitions_of_nvidias_fabric_manager_of_which_no_two_gpus_are_left() -> None:
+    """Two GPUs of them would hang as well."""
+    devices = [gpu(0), gpu(4)]
+    for number, device in enumerate(devices):
+        device["attributes"] |= {f"partition{size}": {"int": 16 // size + number} for size in (1, 4)}
+    assert read(seen(piece(devices))).partitions == ((1, f"{NVIDIA}/partition1"), (4, f"{NVIDIA}/partition4"))
 
 
 def test_a_node_that_publishes_something_else_all_the_time_takes_little_memory() -> None:

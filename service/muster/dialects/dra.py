@@ -27,7 +27,7 @@ from muster.dialects.dra_objects import (
     SliceSpec,
     TaintedDevices,
 )
-from muster.dialects.dra_offer import KINDS_OF_NODES, Column, Offer, Offered
+from muster.dialects.dra_offer import KINDS_OF_NODES, PARTITION, Column, Offer, Offered
 from muster.dialects.selectors import Term, UnreadableSelectorError
 from muster.dialects.settings import Settings
 from muster.dialects.shares import Rounding
@@ -289,8 +289,8 @@ def _alike(chosen: list[Offered], left_out: list[str]) -> tuple[list[Offered], l
 
 
 def _agreed(chosen: tuple[Offered, ...], devices: list[tuple[PoolKey, SliceDevice]]) -> tuple[Column, ...]:
-    """Return the attributes on which some of the chosen devices agree. The allocator compares values of one
-    type. It knows an attribute without a domain by that of its driver."""
+    """Return the attributes on which some of the chosen devices agree, and all that tell partitions. The
+    allocator compares values of one type. It knows an attribute without a domain by that of its driver."""
     found = {(*key, device.name): device.attributes or {} for key, device in devices}
     values: dict[str, dict[int, Hashable]] = {}
     for at, each in enumerate(chosen):
@@ -302,7 +302,7 @@ def _agreed(chosen: tuple[Offered, ...], devices: list[tuple[PoolKey, SliceDevic
     columns = []
     for name, by_device in sorted(values.items()):
         codes = {value: code for code, value in enumerate(dict.fromkeys(by_device.values()))}
-        if len(codes) < len(by_device):
+        if len(codes) < len(by_device) or PARTITION.fullmatch(name):
             column = tuple(codes[by_device[at]] if at in by_device else -1 for at in range(len(chosen)))
             columns.append((name, column))
     return _shared(tuple(columns))

@@ -18,7 +18,7 @@ from muster.domain.counters import PoolCounters
 from muster.domain.node import Device, PoolKey
 from muster.domain.topology import mask_of
 
-_PARTITION = re.compile(r"gpu\.nvidia\.com/partition([0-9]{1,3})")
+PARTITION = re.compile(r"gpu\.nvidia\.com/partition([0-9]{1,3})")
 """What NVIDIA's driver publishes with its gate FabricManagerPartitioning."""
 KINDS_OF_NODES = 256
 """For how many of them what their devices agree on is kept. One of 128 GPUs may have 100 KiB, and a node may
@@ -95,14 +95,14 @@ def numbered(offer: Offer, uuids: str | None, key: str) -> tuple[tuple[Device | 
 
 
 def partitions(groups: Mapping[str, tuple[int, ...]], gpus: int) -> tuple[tuple[int, str], ...]:
-    """Return the partitions of several GPUs in which NVIDIA's driver starts pods (`Node.partitions`).
+    """Return the sizes of the partitions in which NVIDIA's driver starts pods (`Node.partitions`).
 
     A claim can ask for one by `matchAttribute`. A resource can't: its pod would hang on its node. `groups`
     are those of the function `groups`, and `gpus` is how many the node has.
     """
     found = {}
     for name, masks in groups.items():
-        size = _PARTITION.fullmatch(name)
+        size = PARTITION.fullmatch(name)
         if size is not None:
             every = masks == ((1 << gpus) - 1,)
             found[int(size[1])] = "" if every and int(size[1]) == gpus else name
