@@ -206,6 +206,16 @@ def test_nodes_are_reserved_for_what_the_gang_asks_for_least() -> None:
         assert best_domain(request, Snapshot.of(nodes, used)) == taken
 
 
+def test_a_node_is_reserved_for_one_of_the_numbers_with_which_pods_start_there() -> None:
+    """It is in partitions of NVIDIA's Fabric Manager. Any two GPUs would hang, and all four start."""
+    node = replace(served("n"), partitions=((2, "p2"), (4, "")))
+    used = [Usage("f", "n", Resources(pods=0), gpus=1)]
+    for counts, taken in (((4, 2), {"n": 4}), ((2, 4), {"n": 4}), ((0,), {"n": 4}), ((3, 2), {})):
+        world = World(auto=False).start(node)
+        world.see(asking("p0", *counts, of=1))
+        assert best_domain(world.solves[-1].request, Snapshot.of([node], used)) == taken
+
+
 @pytest.mark.parametrize(("counts", "first"), [((2, 3), True), ((3, 4), False), ((0,), True), ((1, 0), True)])
 def test_a_retained_place_is_for_a_member_that_may_take_as_many_gpus(
     counts: tuple[int, ...], first: bool

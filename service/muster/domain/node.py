@@ -141,8 +141,9 @@ class Node:
     each attribute the GPUs that agree on it, as bit masks. A GPU without the attribute is in none of them.
     Attributes on which no two GPUs agree are left out, but for those of partitions. `partitions` are (GPUs,
     attribute) where a pod with several GPUs starts only if they are one partition. A claim gets one of this
-    size if it names the attribute; "" if any GPUs of this number are one. `counters` are those of pools whose devices share
-    them: there a GPU may be taken because other devices are, such as its partitions.
+    size if it names the attribute; "" if any GPUs of this number are one.
+    `counters` are those of pools whose devices share them: there a GPU may be taken because other devices
+    are, such as its partitions.
     `machine` is the type of the machine ("ecs.sccgn6.24xlarge"), for readers: nothing is planned by it.
     `cdi_devices` are the names of its GPUs in annotations of NVIDIA's NRI plugin, by index; () where none are
     to be written.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from muster.domain.levels import Hierarchy, domains_of
@@ -106,12 +106,12 @@ class _Filling:
                 if self.steps < 0:
                     return {}
                 name = state.node.name
-                if role.gpu_resource not in state.node.gpu_resources or refusal(state.node, role) is not None:
+                if role.gpu_resource not in state.node.gpu_resources:
                     continue
                 if name not in left_over:
                     left_over[name] = self._could_be_free(state.node)
                 gpus, free = left_over[name]
-                each = gpus if _takes_all(role) else role.gpus
+                each = _fewest(state.node, role, gpus)
                 here = max(0, min(left, gpus // each if each else 0, member_room(role.resources, free)))
                 if here:
                     left_over[name] = (gpus - here * each, free - role.resources.times(here))
@@ -134,6 +134,18 @@ class _Filling:
                 unindexed += usage.unindexed_gpus
                 free -= usage.resources
         return gpus.bit_count() - unindexed, free
+
+
+def _fewest(node: Node, role: Role, gpus: int) -> int:
+    """Return the fewest GPUs with which the node admits a member of the role, 0 if there are none.
+
+    A member that takes all GPUs of its node has `gpus` there.
+    """
+    if not node.partitions:  # then it admits any number, or none
+        return 0 if refusal(node, role) is not None else gpus if _takes_all(role) else role.gpus
+    counts = (gpus,) if _takes_all(role) else [count or 1 for count in role.gpu_counts or (role.gpus,)]
+    admitted = (count for count in counts if refusal(node, replace(role, gpus=count)) is None)
+    return min(admitted, default=0)
 
 
 def _takes_all(role: Role) -> bool:
