@@ -65,7 +65,7 @@ func (p *Plugin) noteKept(state fwk.CycleState, pod *v1.Pod, statuses fwk.NodeTo
 		return
 	}
 	if cycle := data.(*coreData); cycle.keeps && p.refusedByDevices(statuses) {
-		if p.kept.note(pod, cycle.ended) { // a plan ended during this cycle, and did not find the pod
+		if p.kept.note(pod, cycle.ended, time.Now()) { // a plan ended during this cycle, and did not find the pod
 			p.activateKept()
 		}
 	}
@@ -101,7 +101,8 @@ func (k *kept) end() {
 }
 
 // note notes a pod. `ended` is how many plans had ended when its cycle began. It returns whether the pod is due: more have by now.
-func (k *kept) note(pod *v1.Pod, ended int) bool {
+// A pod that was not known counts as tried a pause ago. So new ones do not come before those that have waited longer.
+func (k *kept) note(pod *v1.Pod, ended int, now time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.pods == nil {
@@ -113,7 +114,7 @@ func (k *kept) note(pod *v1.Pod, ended int) bool {
 		if len(k.pods) >= maxKept || k.of(pod.Namespace) >= maxKeptOf {
 			return false
 		}
-		known = &keptPod{namespace: pod.Namespace}
+		known = &keptPod{namespace: pod.Namespace, tried: now.Add(-keptPause)}
 		k.pods[key] = known
 	}
 	known.pod, known.due = pod, known.due || k.ended != ended

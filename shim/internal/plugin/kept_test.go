@@ -19,7 +19,7 @@ func keptPodOf(namespace string, i int) *v1.Pod {
 func TestAKeptPodIsTriedOnceInAPauseAndNoneIsForgotten(t *testing.T) {
 	k, now := &kept{}, time.Unix(1000, 0)
 	for i := range 2 * keptAtOnce {
-		k.note(keptPodOf("ns", i), k.ended)
+		k.note(keptPodOf("ns", i), k.ended, now)
 	}
 	if found, again := k.take(now); len(found) > 0 || again > 0 {
 		t.Errorf("%d pods are tried before a plan ends", len(found))
@@ -30,7 +30,7 @@ func TestAKeptPodIsTriedOnceInAPauseAndNoneIsForgotten(t *testing.T) {
 		found, _ := k.take(now)
 		for key, pod := range found {
 			tried[key]++
-			k.note(pod, k.ended)
+			k.note(pod, k.ended, now)
 		}
 		now = now.Add(time.Second)
 	}
@@ -47,12 +47,12 @@ func TestAKeptPodIsTriedOnceInAPauseAndNoneIsForgotten(t *testing.T) {
 // The last plan ends a moment after the pod was tried for the one before.
 func TestAKeptPodIsTriedAfterItsPauseWithoutAnotherPlan(t *testing.T) {
 	k, now := &kept{}, time.Unix(1000, 0)
-	k.note(keptPodOf("ns", 0), k.ended)
+	k.note(keptPodOf("ns", 0), k.ended, now)
 	k.end()
 	if found, _ := k.take(now); len(found) != 1 {
 		t.Fatal("not tried")
 	}
-	k.note(keptPodOf("ns", 0), k.ended)
+	k.note(keptPodOf("ns", 0), k.ended, now)
 	k.end()
 	now = now.Add(keptPause / 2)
 	if found, again := k.take(now); len(found) != 0 || again != keptPause/2 {
@@ -61,7 +61,7 @@ func TestAKeptPodIsTriedAfterItsPauseWithoutAnotherPlan(t *testing.T) {
 	if found, again := k.take(now.Add(keptPause / 2)); len(found) != 1 || again != 0 {
 		t.Errorf("%d pods, again in %v", len(found), again)
 	}
-	k.note(keptPodOf("ns", 0), k.ended-1) // a plan ended during its cycle
+	k.note(keptPodOf("ns", 0), k.ended-1, now) // a plan ended during its cycle
 	if _, again := k.take(now.Add(keptPause / 2)); again != keptBreak {
 		t.Errorf("again in %v", again)
 	}
@@ -70,9 +70,9 @@ func TestAKeptPodIsTriedAfterItsPauseWithoutAnotherPlan(t *testing.T) {
 func TestPodsOfOneNamespaceLeaveRoomForKeptPodsOfOthers(t *testing.T) {
 	k, now := &kept{}, time.Unix(1000, 0)
 	for i := range 2 * maxKeptOf {
-		k.note(keptPodOf("many", i), k.ended)
+		k.note(keptPodOf("many", i), k.ended, now)
 	}
-	k.note(keptPodOf("one", 0), k.ended)
+	k.note(keptPodOf("one", 0), k.ended, now)
 	if len(k.pods) != maxKeptOf+1 {
 		t.Errorf("%d pods are noted", len(k.pods))
 	}
@@ -85,6 +85,26 @@ func TestPodsOfOneNamespaceLeaveRoomForKeptPodsOfOthers(t *testing.T) {
 		}
 	}
 	t.Error("the pod of the other namespace is not tried")
+}
+
+// Users may make pods all the time, in several namespaces. A pod that was tried once comes before pods that were noted later.
+func TestNewPodsDoNotKeepAnOlderOneFromItsTry(t *testing.T) {
+	k, now := &kept{}, time.Unix(1000, 0)
+	k.note(keptPodOf("one", 0), k.ended, now)
+	k.end()
+	k.take(now)
+	k.note(keptPodOf("one", 0), k.ended, now)
+	for second := range 60 {
+		now = now.Add(time.Second)
+		for i := range 2 * keptAtOnce {
+			k.note(keptPodOf(fmt.Sprintf("many%d", i%8), second*2*keptAtOnce+i), k.ended, now)
+		}
+		k.end()
+		if found, _ := k.take(now); found["one/p0000"] != nil {
+			return
+		}
+	}
+	t.Error("the older pod is not tried in a minute")
 }
 
 // Neither of them waits for devices of the plan: one asks for those of another driver, and no device refuses the other.
