@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -111,6 +112,7 @@ func (k *kept) note(pod *v1.Pod, ended int, now time.Time) bool {
 	key := pod.Namespace + "/" + pod.Name
 	known := k.pods[key]
 	if known == nil {
+		k.leave(now)
 		if len(k.pods) >= maxKept || k.of(pod.Namespace) >= maxKeptOf {
 			return false
 		}
@@ -131,17 +133,20 @@ func (k *kept) of(namespace string) (count int) {
 	return count
 }
 
+// leave gives up the places of pods that were tried a pause ago and not refused since.
+func (k *kept) leave(now time.Time) {
+	maps.DeleteFunc(k.pods, func(_ string, of *keptPod) bool { return of.pod == nil && now.Sub(of.tried) >= keptPause })
+}
+
 // take returns the pods to try now: those that are due, the longest untried first. It also returns when to ask again
 // because others are due, or 0.
 func (k *kept) take(now time.Time) (found map[string]*v1.Pod, again time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.leave(now)
 	var due []string
 	for key, of := range k.pods {
-		switch rested := now.Sub(of.tried) >= keptPause; {
-		case of.pod == nil && rested:
-			delete(k.pods, key)
-		case of.due:
+		if of.due {
 			due = append(due, key)
 		}
 	}

@@ -107,6 +107,27 @@ func TestNewPodsDoNotKeepAnOlderOneFromItsTry(t *testing.T) {
 	t.Error("the older pod is not tried in a minute")
 }
 
+// No plan has ended since they were tried and found a node.
+func TestPodsThatFoundANodeLeaveTheirPlaces(t *testing.T) {
+	k, now := &kept{}, time.Unix(1000, 0)
+	for i := range maxKeptOf {
+		k.note(keptPodOf("ns", i), k.ended, now)
+	}
+	k.end()
+	for range maxKeptOf / keptAtOnce {
+		k.take(now)
+		now = now.Add(keptBreak)
+	}
+	k.note(keptPodOf("ns", maxKeptOf), k.ended, now)
+	if len(k.pods) != maxKeptOf {
+		t.Errorf("%d pods are noted while the others may be refused again", len(k.pods))
+	}
+	k.note(keptPodOf("ns", maxKeptOf), k.ended, now.Add(keptPause))
+	if len(k.pods) != 1 {
+		t.Errorf("%d pods are noted", len(k.pods))
+	}
+}
+
 // Neither of them waits for devices of the plan: one asks for those of another driver, and no device refuses the other.
 func TestOnlyPodsThatDevicesRefuseAreKept(t *testing.T) {
 	h := divided(t)
