@@ -362,6 +362,7 @@ def test_a_collector_that_takes_nothing_is_reported_once(
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")  # s
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_on")  # or it may say that gangs come too fast
     lost = threading.Event()
 
     class Noted(ReportedOnce):
