@@ -66,6 +66,9 @@ FOLLOWED_RESOURCE = "aliyun.com/gpu"
 """Its device plugin reads the annotation; those of other resources choose themselves."""
 SECOND_RESOURCE = "nvidia.com/gpu"
 """A node agent may be a second endpoint for it, and then gives the planned GPUs."""
+SEVERAL_ENDPOINTS_SINCE = 37
+"""Minor version of the first kubelet that knows several endpoints of one resource (kubernetes PR 135437). For
+others all devices are gone when one endpoint disconnects."""
 
 VERSION = 1
 MAX_GPUS = 256

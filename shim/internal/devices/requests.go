@@ -35,8 +35,8 @@ type gpuChoice struct {
 	capacity    map[resourceapi.QualifiedName]resource.Quantity // that each device must have
 }
 
-// claimsThere yields the claims of a pod that exist, each with the name that the pod has for it. What is wrong with others
-// is said by the in-tree plugin.
+// claimsThere yields the claims of a pod that exist, each with the name that the pod has for it. The in-tree plugin
+// says what is wrong with others.
 func claimsThere(manager fwk.SharedDRAManager, pod *v1.Pod) iter.Seq2[string, *resourceapi.ResourceClaim] {
 	return func(yield func(string, *resourceapi.ResourceClaim) bool) {
 		for i := range pod.Spec.ResourceClaims {

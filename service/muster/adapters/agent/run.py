@@ -33,16 +33,13 @@ from muster.devices.hardware import UUIDS, Hardware, changes, renumbered, with_l
 from muster.devices.inventory import MEMORY, WHOLE, InventoryError
 from muster.dialects.objects import NodeObject
 from muster.dialects.settings import DEFAULTS, SECOND_ENDPOINT
-from muster.domain.allocation import SECOND_RESOURCE
+from muster.domain.allocation import SECOND_RESOURCE, SEVERAL_ENDPOINTS_SINCE
 
 RESOURCE_OF_MODE = {"topology": WHOLE, "share": MEMORY, "cgpu": MEMORY, SECOND_ENDPOINT: SECOND_RESOURCE}
 """By the value of a node's label."""
 ENDPOINT = "muster-{}.sock"
 UNSUPPORTED = "unsupported"
 """What a node serves that can't be what its label asks for."""
-SEVERAL_ENDPOINTS_SINCE = 37
-"""Minor version of the first kubelet that knows several endpoints of one resource (kubernetes PR 135437). For
-others all devices are gone when one endpoint disconnects."""
 FIRST = "nvidia-gpu.sock"
 """The socket of NVIDIA's device plugin for nvidia.com/gpu."""
 BROKEN, LOST, INEXACT = "GpusUnreadable", "GpuVanished", "GpusNotAsPlanned"

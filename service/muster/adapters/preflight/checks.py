@@ -12,7 +12,7 @@ from muster.adapters.preflight.facts import Facts, NodeFacts
 from muster.dialects.settings import DEFAULTS as LABELS
 from muster.dialects.settings import SECOND_ENDPOINT
 from muster.domain import exactness
-from muster.domain.allocation import SECOND_RESOURCE
+from muster.domain.allocation import SECOND_RESOURCE, SEVERAL_ENDPOINTS_SINCE
 from muster.domain.levels import DEFAULT_LEVELS
 from muster.domain.words import listed
 
@@ -251,7 +251,7 @@ def devices(facts: Facts) -> Finding:
         said.append(f"on {_names(own)} {plugins}")
     if second:
         label = f"{LABELS.node_agent}={SECOND_ENDPOINT}"
-        which = f"those with {SECOND_RESOURCE} and a kubelet of 1.37 or newer"
+        which = f"those with {SECOND_RESOURCE} and a kubelet of 1.{SEVERAL_ENDPOINTS_SINCE} or newer"
         helps.append(f"install the node agent, and label {which} {label}")
     if len(own) > len(second):
         helps.append("ask for all GPUs of a node where its device plugin has no node agent")

@@ -143,6 +143,8 @@ class SegmentsTooLarge(BaseCause):
         return f"Make the segments smaller, or their scope wider{wait}."
 
 
+IN_SEVERAL_CLAIMS = "each of several claims has only some of them"
+"""How a reason ends if the GPUs of a member are no partition for this."""
 _AGAIN = "Start the whole gang again, so that all its members are placed together"
 
 
@@ -220,7 +222,7 @@ def _asking_otherwise(kind: str, what: str, nodes: str) -> str:
     _, named, attribute = what.partition("matchAttribute ")
     if named:
         return f"Ask for these GPUs by a claim with matchAttribute {attribute}."
-    if what.endswith("each of several claims has only some of them"):
+    if what.endswith(IN_SEVERAL_CLAIMS):
         return "Ask for these GPUs by one claim."
     return f"Ask for as many GPUs in a pod as a partition of {nodes} has."
 

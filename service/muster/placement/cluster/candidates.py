@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from muster.domain.causes.out_of_place import IN_SEVERAL_CLAIMS
 from muster.domain.node import Node, Taint, TaintEffect
 from muster.domain.request import Role, SelectorTerm, Toleration
 from muster.domain.snapshot import Snapshot
@@ -85,7 +86,7 @@ def not_offered(node: Node | Profile, role: Role) -> str | None:
         if attribute and attribute not in role.match_attributes:
             return f"partition of {role.gpus} GPUs: no claim has matchAttribute {attribute}"
         if role.several_claims:
-            return f"partition of {role.gpus} GPUs: each of several claims has only some of them"
+            return f"partition of {role.gpus} GPUs: {IN_SEVERAL_CLAIMS}"
     return None
 
 
