@@ -42,6 +42,7 @@ from muster.domain.causes.too_little import (
     ClusterTooSmall,
     FreeApart,
     FreeInPieces,
+    MembersToCome,
     MemberTooLarge,
     NotEnoughFree,
     SubgroupsNeeded,
@@ -281,6 +282,11 @@ GOLDEN: list[tuple[Cause, str, str]] = [
         NotSupported("role-scope", "gpu"),
         "Role-scope gpu is not supported where members share GPUs.",
         "Let one pod ask for the memory of all, or make the role a gang of its own with scope gpu.",
+    ),
+    (
+        MembersToCome(3, ("worker",)),
+        "3 of these members come when the others have a node: role worker.",
+        "The first members start where those that come later fit too: else they would wait for them.",
     ),
     (
         SubgroupsNeeded(2, 3, ("a", "b")),

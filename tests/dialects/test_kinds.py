@@ -163,6 +163,56 @@ def test_counts_and_roles(name: str) -> None:
     assert group.role_later == case.later
 
 
+ONE_EACH = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "topology.kubernetes.io/rack"}
+LATER: dict[str, tuple[str, Object, Object, dict[str, int]]] = {
+    # name: kind, spec, annotations, role → its members, of roles with members that come later
+    "a leader first": ("LeaderWorkerSet", {**lws(4), "startupPolicy": "LeaderReady"}, {}, {"worker": 3}),
+    "all at once": ("LeaderWorkerSet", lws(4), {}, {}),
+    "in order": (
+        "JobSet",
+        {
+            "replicatedJobs": [replicated("a", 1, 2), replicated("b", 2, 2)],
+            "startupPolicy": {"startupPolicyOrder": "InOrder"},
+        },
+        {},
+        {"b": 4},
+    ),
+    "when the others have completed": (
+        "JobSet",
+        {
+            "replicatedJobs": [
+                replicated("a", 1, 2),
+                {**replicated("b", 1, 2), "dependsOn": [{"name": "a", "status": "Complete"}]},
+            ]
+        },
+        {},
+        {},
+    ),
+    "each Job in a rack of its own": (
+        "JobSet",
+        {"replicatedJobs": [replicated("a", 2, 3)]},
+        ONE_EACH,
+        {"a": 6},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_members_that_come_later(name: str) -> None:
+    kind, spec, annotations, expected = LATER[name]
+    group = read(kind, spec, annotations=annotations).group
+    assert {coming.role: len(coming.ranks) for coming in group.coming} == expected
+    assert all(coming.pod.gpus == 1 for coming in group.coming)
+
+
+def test_an_exclusive_topology_is_a_scope_of_each_job_and_of_each_group() -> None:
+    jobs = read("JobSet", {"replicatedJobs": [replicated("a", 2, 3)]}, annotations=ONE_EACH).group
+    assert jobs.role_wishes.get("a", jobs.wishes).segments == (Segment(3, "rack"),)
+    key = "leaderworkerset.sigs.k8s.io/exclusive-topology"
+    groups = read("LeaderWorkerSet", lws(2), annotations={key: "example.com/pool"}).group
+    assert groups.wishes.required_scope == "example.com/pool"
+
+
 def test_kai_asks_for_placement_on_the_object_and_on_its_parts() -> None:
     both = {**REQUIRED, "kai.scheduler/topology-preferred-placement": "kubernetes.io/hostname"}
     found = read("PyTorchJob", torch(3), annotations=both, labels={"kai.scheduler/queue": "team"})

@@ -1,4 +1,4 @@
-"""Subgroups of KAI through the command: what each needs starts, although not all fit."""
+"""Subgroups of KAI through the command: as many members as fit start, and what each subgroup needs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def member(name: str, role: str) -> Object:
 
 @pytest.mark.parametrize(
     ("gpus", "placed"),
-    [(5, ["d-0", "p-0", "p-1", "p-2", "p-3"]), (4, ["d-0", "p-0", "p-1"]), (2, [])],
-    ids=["all fit", "what each needs fits", "less fits"],
+    [(5, ["d-0", "p-0", "p-1", "p-2", "p-3"]), (4, ["d-0", "p-0", "p-1", "p-2"]), (2, [])],
+    ids=["all fit", "all but one fit", "less fits"],
 )
-def test_of_each_subgroup_its_least_starts(gpus: int, placed: list[str], tmp_path: Path) -> None:
+def test_as_many_as_fit_start_and_the_least_of_each(gpus: int, placed: list[str], tmp_path: Path) -> None:
     pods = [*(member(f"p-{i}", "prefill") for i in range(4)), member("d-0", "decode")]
     (said,) = decisions(write(tmp_path, node("a", gpus), GROUP, *pods))["gangs"]
     assert sorted(spots(said)) == placed

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from muster.domain.causes.too_little import MembersToCome
 from muster.domain.constraints import Subgroup
 from muster.domain.levels import Level
 from muster.domain.pod import GangClaim, Pod, Wishes
-from muster.domain.podgroup import PodGroup
+from muster.domain.podgroup import Coming, PodGroup
 from muster.domain.policies import Policies, Policy
 from muster.domain.quorums import Leaf, Quorum
 from muster.domain.request import Request, RolePreference, SelectorTerm, Term
@@ -23,6 +24,8 @@ from muster.gangs.record.gang import Gang
 from muster.gangs.record.partial import is_partially_bound
 from muster.gangs.record.phases import Phase
 from tests.gangs.world import World, foreign, node, pod
+
+RACK = "topology.kubernetes.io/rack"
 
 GROUP = PodGroup("ns", "kai", "train", uid="g", min_member=2, wishes=Wishes(required_scope="node"))
 
@@ -193,7 +196,7 @@ def test_a_gang_with_subgroups_waits_for_the_least_of_each() -> None:
     assert gang(world).phase is Phase.COLLECTING
 
 
-def test_the_least_of_each_starts_and_then_as_many_as_fit() -> None:
+def test_as_many_as_fit_start_and_the_least_of_each() -> None:
     """Five pods, three must fit, and there is room for four."""
     world = World(Settings(settle_s=0)).start(node("a", gpus=1))
     seen(world, SUBGROUPS)
@@ -201,9 +204,7 @@ def test_the_least_of_each_starts_and_then_as_many_as_fit() -> None:
     world.see(named("d0", role="decode"))
     assert gang(world).phase is Phase.UNPLACEABLE
     world.send(inputs.NodeSeen(world.now, node("a", gpus=4)))
-    assert sorted(name for name, _ in world.verdict("train").members) == ["d0", "p0", "p1"]
-    world.run("train")
-    assert [name for name, _ in world.verdict("train").members] == ["p2"]
+    assert sorted(name for name, _ in world.verdict("train").members) == ["d0", "p0", "p1", "p2"]
     world.run("train")
     assert gang(world).phase is Phase.UNPLACEABLE
     assert gang(world).was_complete
@@ -211,6 +212,42 @@ def test_the_least_of_each_starts_and_then_as_many_as_fit() -> None:
 
 LATER = replace(SUBGROUPS, min_member=1, role_min={"prefill": 1, "decode": 0}, role_later={"decode": 3})
 """As a JobSet in order: decode comes when prefill has started."""
+
+
+def waits_for(decode: int, gpus: int) -> World:
+    """Return a world in which one pod is here, and this number of pods of role decode come later."""
+    sample = replace(named("sample", role="decode"), uid="")
+    coming = Coming(sample, tuple(range(decode)))
+    group = replace(
+        LATER, role_later={"decode": decode}, coming=(coming,), wishes=Wishes(required_scope="rack")
+    )
+    world = World(Settings(settle_s=0))
+    world.start(node("a", gpus=1, labels={RACK: "small"}), node("b", gpus=gpus, labels={RACK: "big"}))
+    seen(world, group)
+    world.see(named("p0", role="prefill"))
+    return world
+
+
+def test_the_first_member_goes_where_those_that_come_later_fit_too() -> None:
+    world = waits_for(decode=3, gpus=4)
+    plan = gang(world).plan
+    assert plan is not None
+    assert [(member.uid, member.node) for member in plan.placed.members] == [("p0", "b")]
+    assert plan.placed.coming == 3
+    assert [usage.node for usage in world.coordinator.state.ledger.held.values()] == ["b"]
+    world.run("train")
+    world.see(*(named(f"d{number}", role="decode") for number in range(3)))
+    plan = gang(world).plan
+    assert plan is not None
+    assert plan.nodes == {"b"}
+
+
+def test_the_first_member_waits_while_those_that_come_later_do_not_fit() -> None:
+    world = waits_for(decode=3, gpus=3)
+    assert gang(world).phase is Phase.UNPLACEABLE
+    assert gang(world).blocked[-1] == MembersToCome(3, ("decode",))
+    world.send(inputs.NodeSeen(world.now, node("b", gpus=4, labels={RACK: "big"})))
+    assert gang(world).phase is Phase.PLANNED
 
 
 def started(gpus: int) -> World:
@@ -262,7 +299,8 @@ def test_all_of_them_start_at_once_where_they_fit() -> None:
     world.see(named("d0", role="decode"))
     assert gang(world).phase is Phase.UNPLACEABLE
     world.send(inputs.NodeSeen(world.now, node("a", gpus=5)))
-    assert planned(world).min_member == 5
+    assert planned(world).min_member == 3
+    assert len(world.verdict("train").members) == 5
     world.run("train")
     world.see(named("d1", role="decode"), named("d2", role="decode"))
     assert gang(world).phase is Phase.UNPLACEABLE

@@ -666,10 +666,16 @@ def started(request: Request, counts: list[int]) -> bool:
         return True
     by_role = {role.name: n for role, n in zip(request.roles, counts, strict=True)}
     return any(
-        all(sum(by_role[role] for role in leaf.roles if role in by_role) >= leaf.least for leaf in leaves)
+        all(enough(leaf, sum(by_role[role] for role in leaf.roles if role in by_role)) for leaf in leaves)
         and all(n == 0 or any(role in leaf.roles for leaf in leaves) for role, n in by_role.items())
         for leaves in choices(request.quorum)
     )
+
+
+def enough(leaf: Leaf, members: int) -> bool:
+    """Whether so many members are enough for the leaf, in whole replicas with those that have begun."""
+    replicas = [n * leaf.unit - leaf.begun for n in range(members + leaf.unit + 1)]
+    return members >= leaf.least and (members == 0 or members in replicas)
 
 
 def choices(part: Quorum | Leaf) -> Iterator[tuple[Leaf, ...]]:

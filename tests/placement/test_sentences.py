@@ -38,6 +38,7 @@ from muster.domain.causes.too_little import (
     ClusterTooSmall,
     FreeApart,
     FreeInPieces,
+    MembersToCome,
     MemberTooLarge,
     NotEnoughFree,
     SubgroupsNeeded,
@@ -101,6 +102,10 @@ GOLDEN: list[tuple[Cause, str]] = [
         "Pod w-0 names two different gangs or counts: ack gang a and kai gang b",
     ),
     (MembersMissing(3, 4), "Waiting for 1 more member: 3 of 4 are here"),
+    (
+        MembersToCome(1, ("first", "second")),
+        "1 of these members comes when the others have a node: roles first, second",
+    ),
     (
         SubgroupsNeeded(2, 3, ("a", "b")),
         "The gang needs 2 of its 3 subgroups, and no others fit either: this is about a, b",

@@ -167,6 +167,7 @@ FEATURES = (
     "one node",
     "role preferences",
     "quorum",
+    "elastic",
     "matching",
     "subrequests",
 )
@@ -177,7 +178,8 @@ further role fits nowhere. "pairs": each role is in segments of two inside nodes
 lie in one part of a scope.
 "typical": the cluster says what usually comes. "paths": equal names under different parents. "inside": the
 scopes of roles are nodes and what lies inside them. "one node": so is the gang's required scope.
-"quorum": some of several subgroups are enough. "matching": claims match some GPUs of nodes.
+"quorum": some of several subgroups are enough. "elastic": roles have minimums, and replicas of several
+members. "matching": claims match some GPUs of nodes.
 "subrequests": claims have several ways, for different numbers of GPUs."""
 
 
@@ -284,8 +286,9 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
         packing = (TypicalRequest(2, 1, 500), *draw(st.lists(_typical_requests(), max_size=4)))
         world = World(replace(world.snapshot, typical=packing), world.request)
     world = draw(_between_pods(world, [*features], scopes))
-    if "quorum" in features:
-        world = World(world.snapshot, draw(_with_quorum(world.request)))
+    if {"quorum", "elastic"}.intersection(features):
+        with_quorum = _elastic if "elastic" in features else _with_quorum
+        world = World(world.snapshot, draw(with_quorum(world.request)))
     for feature in ("running", "unknown running"):
         if feature in features:
             world = draw(_with_running(world, known=feature == "running"))
@@ -318,6 +321,20 @@ def _matching(draw: st.DrawFn, world: World) -> World:
             own[draw(st.sampled_from(sorted(world.snapshot.nodes)))] = draw(st.integers(0, 15))
         roles.append(replace(role, matching=own))
     return World(world.snapshot, replace(world.request, roles=tuple(roles)))
+
+
+@st.composite
+def _elastic(draw: st.DrawFn, request: Request) -> Request:
+    """Each role needs some of its members, and may come in replicas of two or three, of which one may have
+    begun. The gang may need more members than its roles."""
+    leaves = []
+    for role in request.roles:
+        unit = draw(st.sampled_from([1, 1, 2, 3]))
+        least = draw(st.integers(0, len(role.members)))
+        leaves.append(Leaf(frozenset({role.name}), least, unit, draw(st.integers(0, unit - 1))))
+    roles = tuple(draw(st.permutations(request.roles)))
+    least = draw(st.integers(1, request.size))
+    return replace(request, roles=roles, min_member=least, quorum=Quorum(len(leaves), tuple(leaves)))
 
 
 @st.composite

@@ -18,9 +18,12 @@ GROUP_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
 WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
 REPLICA_INDEX = "training.kubeflow.org/replica-index"
 REPLICA_TYPE = "training.kubeflow.org/replica-type"
+RAY_REPLICA = "ray.io/worker-group-replica-index"
+RAY_HOST = "ray.io/replica-host-index"
 
 KEYS = (
     POD_INDEX, COMPLETION_INDEX, JOB_GLOBAL_INDEX, GROUP_INDEX, WORKER_INDEX, REPLICA_INDEX, REPLICA_TYPE,
+    RAY_REPLICA, RAY_HOST,
 )  # fmt: skip
 _KNOWN = frozenset(KEYS)
 
@@ -70,10 +73,11 @@ ORDERS: tuple[Callable[[Mapping[str, str]], int | None], ...] = (
     _grouped(JOB_GLOBAL_INDEX, COMPLETION_INDEX),
     _one(COMPLETION_INDEX),
     _replica,
+    _grouped(RAY_REPLICA, RAY_HOST),
     _one(POD_INDEX),
 )
 """Annotations and labels together → the rank, the first that speaks wins. The keys are in the reference pages
-of labels of Kubernetes, LeaderWorkerSet, JobSet and the training operator."""
+of labels of Kubernetes, LeaderWorkerSet, JobSet and the training operator, and in KubeRay's constants."""
 
 
 def _of_name(meta: Metadata) -> int | None:

@@ -94,6 +94,8 @@ class Placed:
     truncated: bool = False
     steps: tuple[Step, ...] = ()
     unknown_links: tuple[str, ...] = ()
+    coming: int = 0
+    """Members that come later, for which there is room as well. They are not in `members`."""
 
 
 @dataclass(frozen=True, slots=True)

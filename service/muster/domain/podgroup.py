@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from muster.domain.constraints import Subgroup
-from muster.domain.pod import Controller, Wishes
+from muster.domain.pod import Controller, Pod, Wishes
 from muster.domain.quorums import Quorum
 from muster.domain.reasons import Cause
 from muster.domain.request import RolePreference, SelectorTerm
@@ -53,6 +53,23 @@ class PodGroupStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Coming:
+    """Members of a role that come when others have a node, and then run beside these.
+
+    `pod` is what each of them is, as its template says. `ranks` are those of all members of the role, also of
+    those that come at once.
+    """
+
+    pod: Pod
+    ranks: tuple[int | None, ...]
+
+    @property
+    def role(self) -> str:
+        """Return the name of the role."""
+        return self.pod.claim.wishes.role if self.pod.claim is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
 class PodGroup:
     """`min_member` members must fit at once. `wishes` are the whole gang's; `role_wishes` those of the
     members of a role (KAI's subgroups), by its name, and `role_min` how many of it must. `required` are terms
@@ -74,6 +91,10 @@ class PodGroup:
 
     These roles count once one of their members is there. `role_min` has 0 for them.
     """
+    role_unit: Mapping[str, int] = field(default_factory=dict)
+    """Role → members that are one replica: they start together, of roles that `role_min` names."""
+    coming: tuple[Coming, ...] = ()
+    """Members that come later: the first ones are planned where these fit too."""
     subgroups: tuple[Subgroup, ...] = ()
     """Scopes for the members of several roles together."""
     role_preferences: tuple[RolePreference, ...] = ()

@@ -2,7 +2,7 @@
 
 A subgroup without others below it is a `Leaf`: it starts with at least `least` members, or gets none. Any
 other is a `Quorum`: it starts if at least `least` of its parts start. Nothing below a part that does not
-start gets a member. The whole gang is a quorum too.
+start gets a member. The whole gang is a quorum too. A gang whose roles have minimums is a quorum of them all.
 """
 
 from __future__ import annotations
@@ -19,14 +19,39 @@ Chosen = tuple[tuple["Leaf", int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """The members of some roles, by name: none of them, or at least `least`."""
+    """The members of some roles, by name: none of them, or at least `least`.
+
+    Every `unit` members are one replica, which is of use only as a whole. `begun` members of a replica are
+    there already.
+    """
 
     roles: frozenset[str]
     least: int
+    unit: int = 1
+    begun: int = 0
 
     def of(self, counts: Counts) -> int:
         """Return how many of these members belong to the leaf."""
         return sum(counts.get(role, 0) for role in self.roles)
+
+    def starts(self, members: int) -> bool:
+        """Return whether this number of members is enough, and makes whole replicas."""
+        return members >= self.least and (members == 0 or (members + self.begun) % self.unit == 0)
+
+    def fewest(self, members: int) -> int:
+        """Return the fewest members, at least this number, with which the leaf starts."""
+        members = max(members, self.least)
+        return members and members + -(members + self.begun) % self.unit
+
+    def most(self, members: int) -> int:
+        """Return the most members, at most this number, with which the leaf starts; 0 if there are none."""
+        whole = members - (members + self.begun) % self.unit
+        return whole if whole >= max(1, self.least) else 0
+
+    def less(self, there: Counts) -> Leaf:
+        """Return what still must come when these members are there."""
+        members = self.of(there)
+        return Leaf(self.roles, max(0, self.least - members), self.unit, (self.begun + members) % self.unit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +74,17 @@ class Quorum:
 
     def less(self, there: Counts) -> Quorum:
         """Return what still must come when these members are there."""
-        return self.map_leaves(lambda leaf: Leaf(leaf.roles, max(0, leaf.least - leaf.of(there))))
+        return self.map_leaves(lambda leaf: leaf.less(there))
 
     def no_more(self) -> Quorum:
         """Return the tree in which nothing starts beyond what must."""
         parts = (part if isinstance(part, Leaf) else part.no_more() for part in self.parts)
         return Quorum(self.least, tuple(parts), only=True)
+
+    @property
+    def leaves_no_choice(self) -> bool:
+        """Return whether each role must start: the parts are leaves, and all are needed."""
+        return self.least == len(self.parts) and all(isinstance(part, Leaf) for part in self.parts)
 
     def starts(self, counts: Counts) -> bool:
         """Return whether the gang starts with exactly these members."""
@@ -74,7 +104,7 @@ Part = Quorum | Leaf
 
 def _starts(part: Part, counts: Counts) -> bool:
     if isinstance(part, Leaf):
-        return part.of(counts) >= part.least
+        return part.starts(part.of(counts))
     return sum(_starts(each, counts) for each in part.parts) >= part.least
 
 
@@ -95,7 +125,7 @@ def _is_empty(part: Part, counts: Counts) -> bool:
 
 def _fewest(part: Part, waiting: Counts | None, some: bool) -> Chosen | None:
     if isinstance(part, Leaf):
-        count = max(part.least, int(some))
+        count = part.fewest(int(some))
         return ((part, count),) if waiting is None or count <= part.of(waiting) else None
     options = [(i, chosen) for i, one in enumerate(part.parts) if (chosen := _fewest(one, waiting, False))]
     options.sort(key=lambda option: members_of(option[1]))

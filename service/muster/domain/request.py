@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from muster.domain.constraints import Constraint, PerScope, Subgroup
 from muster.domain.node import GPU_MEM, Resources
-from muster.domain.quorums import Quorum
+from muster.domain.quorums import Counts, Leaf, Quorum, of_roles
 
 
 class Scope(StrEnum):
@@ -229,8 +229,8 @@ class Request:
     constraints: tuple[Constraint, ...] = ()
     """Rules between pods, from the pods' own affinity, spread constraints, host ports and shared volumes."""
     quorum: Quorum | None = None
-    """How many subgroups start, if not all must: the roles that its leaves name get members as it says. Its
-    numbers count the members that are to be placed."""
+    """How many subgroups start, or how many members each role needs: the roles that its leaves name get
+    members as it says. Its numbers count the members that are to be placed."""
     priority: int = 0
     created: float = 0.0
     """Seconds since the epoch: since when the gang's members wait; with priority it orders the queue."""
@@ -245,6 +245,25 @@ class Request:
         """Return the number of members of each role."""
         return {role.name: len(role.members) for role in self.roles}
 
-    def starts(self, counts: Mapping[str, int]) -> bool:
+    def starts(self, counts: Counts) -> bool:
         """Return whether these numbers of members, by role, start as many subgroups as the gang needs."""
         return self.quorum is None or self.quorum.starts(counts)
+
+    def fewest(self) -> Counts | None:
+        """Return the fewest members of each role that start the gang; None if too few wait.
+
+        They are what each role needs, then more of the earlier roles up to `min_member`.
+        """
+        waiting = self.waiting
+        quorum = self.quorum or Quorum(1, (Leaf(frozenset(waiting), 0),))
+        chosen = quorum.fewest(waiting, some=True)
+        if chosen is None:
+            return None
+        leaves = [*quorum.leaves()] if quorum.leaves_no_choice else [leaf for leaf, _ in chosen]
+        members = dict.fromkeys(leaves, 0) | dict(chosen)
+        for leaf in leaves:
+            lacking = self.min_member - sum(members.values())
+            if lacking > 0:
+                more, there = leaf.fewest(members[leaf] + lacking), leaf.of(waiting)
+                members[leaf] = more if more <= there else max(members[leaf], leaf.most(there))
+        return of_roles(members.items(), waiting)

@@ -90,9 +90,13 @@ def _more_free(resource: str, amount: int, nodes: tuple[tuple[str, int], ...]) -
 def placed_sentence(placed: Placed, request: Request | None = None, not_exact: Sequence[str] = ()) -> str:
     """Where it goes: "2 of 2 members on node a: GPUs 0,3 (NV2, 50 GB/s modelled), proven optimal".
 
+    Members that run already count: "3 of 4 members: 2 run already, 1 more on node a: …".
     `not_exact`: nodes where containers may get other GPUs than these.
     """
-    of = f"{len(placed.members)} of {request.size if request else len(placed.members)} members"
+    there, new = len(request.running) if request else 0, len(placed.members)
+    of = f"{there + new} of {there + (request.size if request else new)} members"
+    if there:
+        of += f": {there} {plural_verb('run', there)} already, {new} more"
     gpus: dict[str, Counter[int]] = {}
     for member in placed.members:
         gpus.setdefault(member.node, Counter()).update(dict.fromkeys(member.gpus, member.units))
@@ -109,10 +113,13 @@ def placed_sentence(placed: Placed, request: Request | None = None, not_exact: S
         where = f"on {len(gpus)} nodes{inside}: {'; '.join(shares[:LISTED])}{and_more(len(shares))}"
     waiting = request.size - len(placed.members) if request else 0
     wait = f"; {waiting} {plural_verb('wait', waiting)}" if waiting else ""
+    more = placed.coming
+    come, fit = plural_verb("come", more), plural_verb("fit", more)
+    later = f"; {more} {plural('member', more)} that {come} later {fit} too" if more else ""
     missed = request.preferred_scopes if request and not placed.objective.preferred_reached else ()
     miss = (f"; no preferred scope holds them ({', '.join(missed)})" if missed else "") + _missed(placed)
     other = f"; containers on {listed(not_exact)} may get other GPUs" if not_exact else ""
-    return _cut(f"{of} {where}{_link(placed)}, {_proof(placed)}{_unknown(placed)}{other}{wait}{miss}")
+    return _cut(f"{of} {where}{_link(placed)}, {_proof(placed)}{_unknown(placed)}{other}{wait}{later}{miss}")
 
 
 def unhealthy_sentence(gpus: int, pods: Sequence[str]) -> str:

@@ -112,7 +112,7 @@ def decide(
     outcomes, again = dict[str, Outcome](), list[Outcome]()
     for number, group in enumerate(pending):
         request = requests.request(group, ledger, policies)
-        needed = requests.least_of(request, group)
+        needed = requests.least_of(request)
         others = chain((least.group for least in again), islice(pending, number + 1, None))
         if requests.asks_for_less(needed, request) and _must_share(group, request, others):
             least = _outcome(group, needed, ledger, place, clock)
@@ -121,8 +121,6 @@ def decide(
                 _hold(least, ledger)
                 continue
         outcome = _outcome(group, request, ledger, place, clock)
-        if outcome.status is Status.UNPLACEABLE and needed.size < request.min_member:
-            outcome = _outcome(group, needed, ledger, place, clock)
         outcomes[group.gang.key] = outcome
         _hold(outcome, ledger)
     for least in again:
@@ -168,7 +166,7 @@ def _outcome(group: Group, request: Request, ledger: Ledger, place: Place, clock
     if group.waits_for is not None:
         return Outcome(group, request, Status.WAITING, causes=(group.waits_for,))
     snapshot, timings, began = ledger.snapshot(), Timings(clock), clock()
-    decision = place(snapshot, request, timings)
+    decision, request = requests.answer_now(place(snapshot, request, timings), request)
     took = {**timings.seconds, "place": clock() - began}
     if isinstance(decision, Unplaceable):
         return Outcome(group, request, Status.UNPLACEABLE, decision, decision.causes, took)

@@ -53,6 +53,12 @@ class Role:
     later: int = 0
     unit: int = 0
     keys: Mapping[str, str] = field(default_factory=dict)
+    beside: bool = True
+    """Whether the pods that come later run beside those before them, and not after them."""
+    hosts: int = 1
+    """Members of one replica: it is of use only when all of them are there."""
+    exclusive: str = ""
+    """The annotation that gives each replica a topology domain of its own."""
     segments_fill: bool = False
     """Whether KAI's segments must fill the role. If they did not, another role's pods would be in them."""
 
@@ -71,6 +77,7 @@ class Described:
 
     `idle` is the reason why the object has no pods now. `ordered` means that its controller makes each pod
     when the last one runs. `numbered` means that its gangs have numbers, so no pod template can name them.
+    `exclusive` is the annotation that gives each gang a topology domain of its own.
     `change` is what makes its pods start all together, as "set spec.completionMode to Indexed".
     """
 
@@ -79,6 +86,7 @@ class Described:
     idle: str = ""
     ordered: bool = False
     numbered: bool = False
+    exclusive: str = ""
     change: str = ""
 
     @property

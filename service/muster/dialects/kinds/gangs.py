@@ -9,6 +9,7 @@ import msgspec
 
 from muster.dialects.fields import Fields
 from muster.dialects.kinds import advice, kai_keys, slips
+from muster.dialects.kinds.coming import coming
 from muster.dialects.kinds.description import Described, Kind, Owner, Role
 from muster.dialects.objects import CustomObject, Metadata
 from muster.dialects.podgroups import MAX_QUEUE
@@ -96,10 +97,11 @@ def family(
     meta = _with_keys_of(obj.metadata, made_by)
     owner = Owner.of(kind.kind, msgspec.structs.replace(obj, metadata=meta))
     reader = _Reader(owner, kind.describe(owner), levels, topologies)
+    group = replace(reader.group(), coming=tuple(coming(owner, reader.described, settings)))
     on_job = {**(meta.labels or {}), **(meta.annotations or {})}
     said = [on_job, *reader.templates.values()]
     return Family(
-        reader.group(),
+        group,
         pods=reader.described.size * reader.described.copies,
         most=sum(role.count for role in reader.described.roles),
         by_kai=kind.kind not in BY_REQUEST and (any(map(kai_keys.spoken, said)) or slips.of_kai(on_job)),
@@ -128,6 +130,7 @@ class _Reader:
         owner, described = self.owner, self.described
         self._note_misspelt()
         whole = self._constraint(self._annotations, _PLACEMENT)
+        exclusive = self._constraint(self._annotations, ("", described.exclusive, "")).required
         named = {role.name: role for role in described.roles if role.name}
         wishes = {role.name: self._wishes(role) for role in described.roles}
         return PodGroup(
@@ -139,13 +142,14 @@ class _Reader:
             size=described.size,
             wishes=replace(
                 wishes.pop("", Wishes()),
-                required_scope=whole.required,
+                required_scope=whole.required or exclusive,
                 preferred_scopes=(whole.preferred,) if whole.preferred else (),
             ),
             role_wishes=wishes,
             role_min={name: 0 if role.follows else role.least for name, role in named.items()}
             if len(named) > 1
             else {},
+            role_unit={name: role.hosts for name, role in named.items() if role.hosts > 1},
             role_later={name: role.least for name, role in named.items() if role.follows},
             queue=self._queue()[:MAX_QUEUE],
             problems=tuple(self._unheard()),
@@ -169,6 +173,9 @@ class _Reader:
         """
         placement = self._constraint(role.keys, _PLACEMENT)
         scope, preferred = placement.required, (placement.preferred,) if placement.preferred else ()
+        if scope is None:
+            said = {**self._annotations, **role.keys}
+            scope = self._constraint(said, ("", role.exclusive, "")).required
         segments = [Segment(role.unit, scope)] if scope is not None and role.unit else []
         keys = {**self._annotations, **self.templates[role.name]}
         inner = None

@@ -43,8 +43,9 @@ def describe(owner: Owner) -> Described:
         replicas = item.natural("replicas")
         jobs = 1 if replicas is None else replicas
         role = _role(owner, number, item, jobs, before)
-        if (in_order and number) or item.raw("dependsOn"):
-            role = replace(role, later=role.count)
+        waits_for = [other.text("status") for other in item.listed("dependsOn", MAX_ROLES)]
+        if (in_order and number) or waits_for:
+            role = replace(role, later=role.count, beside="Complete" not in waits_for)
         roles.append(role)
         before += jobs
     if not roles:
@@ -64,11 +65,12 @@ def _role(owner: Owner, number: int, item: Fields, jobs: int, before: int) -> Ro
     path = f"spec.replicatedJobs[{number}].template.spec.template"
     pod = _pod(owner, name, each, before)
     unit = each if jobs > 1 else 0
-    later = (
-        max(0, count - jobs) if _exclusive(owner, kai_keys.annotations_of(template.part("metadata"))) else 0
-    )
+    exclusive = EXCLUSIVE if _exclusive(owner, keys) else ""
+    later = max(0, count - jobs) if exclusive else 0
     least = min(least, count - later)
-    return Role(name, count, least, spec.raw("template"), path, pod, later, unit=unit, keys=keys)
+    return Role(
+        name, count, least, spec.raw("template"), path, pod, later, unit=unit, keys=keys, exclusive=exclusive
+    )
 
 
 def _exclusive(owner: Owner, of_job: Mapping[str, str]) -> bool:

@@ -62,7 +62,7 @@ def describe(owner: Owner) -> Described:
         later=size - 1 if late else 0,
         segments_fill=True,
     )
-    return Described((role, more), copies, numbered=True)
+    return Described((role, more), copies, numbered=True, exclusive=EXCLUSIVE)
 
 
 def _pod(owner: Owner, size: int, first: int) -> Callable[[int, int], NewPod]:

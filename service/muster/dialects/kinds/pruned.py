@@ -28,16 +28,18 @@ MAX_CHARACTERS = 1024
 KEYS = frozenset({jobset.EXCLUSIVE, jobset.BY_NODE_SELECTOR, leaderworkerset.EXCLUSIVE})
 """Labels and annotations that descriptions read, besides KAI's."""
 FIELDS = frozenset({
-    "completionMode", "completions", "containers", "dependsOn", "elasticPolicy", "groupName",
-    "headGroupSpec", "initContainers", "launcherCreationPolicy", "leaderTemplate",
-    "leaderWorkerTemplate", "maxReplicas", "metadata", "minAvailable", "minReplicas", "name",
-    "numOfHosts", "ordinals", "parallelism", "podManagementPolicy", "replicas", "replicatedJobs",
-    "resources", "runLauncherAsWorker", "runPolicy", "schedulingPolicy", "size", "spec", "start",
-    "startupPolicy", "startupPolicyOrder", "suspend", "template", "workerGroupSpecs", "workerTemplate",
+    "affinity", "completionMode", "completions", "containers", "dependsOn", "effect", "elasticPolicy",
+    "groupName", "headGroupSpec", "initContainers", "key", "launcherCreationPolicy", "leaderTemplate",
+    "leaderWorkerTemplate", "matchExpressions", "matchFields", "maxReplicas", "metadata", "minAvailable",
+    "minReplicas", "name", "nodeAffinity", "nodeSelectorTerms", "numOfHosts", "operator", "ordinals",
+    "parallelism", "podManagementPolicy", "replicas", "replicatedJobs",
+    "requiredDuringSchedulingIgnoredDuringExecution", "resources", "restartPolicy", "runLauncherAsWorker",
+    "runPolicy", "schedulingPolicy", "size", "spec", "start", "startupPolicy", "startupPolicyOrder",
+    "status", "suspend", "template", "tolerations", "value", "values", "workerGroupSpecs", "workerTemplate",
 })  # fmt: skip
 """The fields that descriptions and `gangs` read, at any level of any kind. A new kind adds its own."""
-MAPS = frozenset({"limits", "requests", *REPLICA_SPECS.values()})
-"""Fields whose members may have any name: resources, and kubeflow's replica types."""
+MAPS = frozenset({"limits", "nodeSelector", "overhead", "requests", *REPLICA_SPECS.values()})
+"""Fields whose members may have any name: resources, labels of nodes, and kubeflow's replica types."""
 WORDS = frozenset({"labels", "annotations"})
 
 

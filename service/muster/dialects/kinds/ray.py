@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from muster.dialects import ranks
 from muster.dialects.fields import Fields
 from muster.dialects.kinds import kai_keys
 from muster.dialects.kinds.description import (
@@ -43,27 +44,35 @@ def describe(owner: Owner) -> Described:
 def _workers(item: Fields) -> tuple[int, int]:
     """Return how many pods a group has, and how many must start. Without minReplicas, all must start."""
     least, most = item.natural("minReplicas"), item.natural("maxReplicas")
-    hosts = max(1, item.natural("numOfHosts") or 1)
+    hosts = _hosts(item)
     wanted = max(item.natural("replicas") or 0, least or 0)
     if most is not None:
         wanted = min(wanted, max(most, least or 0))
     return bounded(item, "replicas", wanted * hosts), (least or wanted) * hosts
 
 
+def _hosts(item: Fields) -> int:
+    """Return how many pods serve together as one replica of a group."""
+    return max(1, item.natural("numOfHosts") or 1)
+
+
 def _role(owner: Owner, name: str, group: Fields, path: str, counts: tuple[int, int]) -> Role:
     template = group.part("template")
     keys = kai_keys.annotations_of(template.part("metadata"))
     count, least = counts
-    pod = _pod(owner, name)
-    return Role(name, count, min(least, count), group.raw("template"), path, pod, keys=keys)
+    hosts = _hosts(group)
+    pod = _pod(owner, name, hosts)
+    return Role(name, count, min(least, count), group.raw("template"), path, pod, keys=keys, hosts=hosts)
 
 
-def _pod(owner: Owner, group: str) -> Callable[[int, int], NewPod]:
+def _pod(owner: Owner, group: str, hosts: int) -> Callable[[int, int], NewPod]:
     kind = "head" if group == HEAD else "worker"
     prefix = owner.name if kind == "head" else f"{owner.name}-{group}"
 
     def pod(_: int, number: int) -> NewPod:
         labels = {CLUSTER: owner.name, RAY_GROUP: group, NODE_TYPE: kind, "ray.io/is-ray-node": "yes"}
+        if hosts > 1:
+            labels |= {ranks.RAY_REPLICA: str(number // hosts), ranks.RAY_HOST: str(number % hosts)}
         return NewPod(f"{prefix[:50]}-{kind}-{letters(number)}", labels)
 
     return pod

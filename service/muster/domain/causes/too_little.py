@@ -15,8 +15,11 @@ from muster.domain.words import (
     and_more,
     counted,
     if_empty,
+    listed,
     number,
     of_role,
+    plural,
+    plural_verb,
     so_many_fit,
     the_role,
 )
@@ -177,10 +180,30 @@ class SubgroupsNeeded(BaseCause):
         return "Lower minSubGroup, or make the subgroups smaller: any of them may start the gang."
 
 
+@dataclass(frozen=True, slots=True)
+class MembersToCome(BaseCause):
+    """Members of these roles come when the others have a node. Room for them is looked for at once."""
+
+    members: int
+    roles: tuple[str, ...]
+    stays = False
+
+    def __str__(self) -> str:
+        come, of = (
+            plural_verb("come", self.members),
+            f"{plural('role', len(self.roles))} {listed(self.roles)}",
+        )
+        return f"{self.members} of these members {come} when the others have a node: {of}"
+
+    @property
+    def advice(self) -> str:
+        return "The first members start where those that come later fit too: else they would wait for them."
+
+
 ShortOf = ClusterTooSmall | NotEnoughFree | FreeInPieces | FreeApart
 """There is too little for the members of a role together."""
 
-TooLittle = MemberTooLarge | ShortOf | SubgroupsNeeded
+TooLittle = MemberTooLarge | ShortOf | SubgroupsNeeded | MembersToCome
 
 
 def _several(cause: ShortOf) -> bool:

@@ -11,16 +11,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count, islice
+from itertools import count
 
+from muster.domain.causes.too_little import MembersToCome
 from muster.domain.constraints import Subgroup
+from muster.domain.decision import Decision, MemberPlacement, Unplaceable
 from muster.domain.node import Resources
 from muster.domain.pod import Pod, Wishes
 from muster.domain.policies import DEFAULT_POLICIES, Policies
-from muster.domain.quorums import Leaf, Quorum, members_of, of_roles
+from muster.domain.quorums import Counts, Quorum, members_of, of_roles
 from muster.domain.request import Member, NodeRules, Request, Role, RolePreference, Running, Segment, Slice
 from muster.gangs.capacity.ledger import Ledger
-from muster.gangs.membership.group import Group, stated_roles
+from muster.gangs.membership.group import COMING, Group, stated_roles
 from muster.gangs.peers.constraints import Kind, Peers
 from muster.gangs.peers.peer_changes import PeerInterest
 from muster.placement.gang.blocks import first_by_rank, rank_key
@@ -48,7 +50,7 @@ Asks = tuple[str, Resources, int, str, Slice | None, NodeRules, _Devices, tuple[
 
 
 def request(group: Group, ledger: Ledger, policies: Policies = DEFAULT_POLICIES) -> Request:
-    """Return the request for the members that are not bound yet.
+    """Return the request for the members that are not bound yet, and for those that come later.
 
     Members that are bound count as placed, so that only the rest must fit.
     """
@@ -56,46 +58,54 @@ def request(group: Group, ledger: Ledger, policies: Policies = DEFAULT_POLICIES)
         return _request(group, ledger, policies)
 
 
-def least_of(request: Request, group: Group) -> Request:
+def answer_now(decision: Decision, request: Request) -> tuple[Decision, Request]:
+    """Return the decision and its request without the members that come later.
+
+    A refusal names their roles.
+    """
+    coming = Counter(role.name for role in request.roles for member in role.members if _comes(member))
+    if not coming:
+        return decision, request
+    roles = (replace(role, members=tuple(m for m in role.members if not _comes(m))) for role in request.roles)
+    now = tuple(role for role in roles if role.members)
+    least = max(1, request.min_member - coming.total())
+    asked = replace(request, roles=now, min_member=least, quorum=None)
+    if isinstance(decision, Unplaceable):
+        cause = MembersToCome(coming.total(), tuple(coming))
+        return replace(decision, causes=(*decision.causes, cause)), asked
+    members = tuple(member for member in decision.members if not _comes(member))
+    nodes = {member.node for member in members}
+    unknown = tuple(node for node in decision.unknown_links if node in nodes)
+    return replace(decision, members=members, coming=coming.total(), unknown_links=unknown), asked
+
+
+def _comes(member: Member | MemberPlacement) -> bool:
+    return member.uid.startswith(COMING)
+
+
+def least_of(request: Request) -> Request:
     """Return the request for as many members as the gang needs: all of these must fit.
 
-    They are the first by rank: what each role of its PodGroup needs, then more of the earlier roles. If some
-    subgroups are enough, it is up to the planner which of them start, and no others do.
+    They are the first by rank: what each role needs, then more of the earlier roles. If some subgroups are
+    enough, it is up to the planner which of them start, and no others do.
     """
-    if request.quorum is not None:
-        return _least_of_subgroups(request, request.quorum)
-    there = {pod.uid: _wishes(pod).role for pod in group.unbound}
-    lacks = {short.role: short.needed - short.present for short in group.roles_short(group.bound)}
-    ranked = [member for role in request.roles for member in sorted(role.members, key=rank_key)]
-    kept: set[str] = set()
-    for member in ranked:
-        role = there[member.uid]
-        if lacks.get(role, 0) > 0:
-            lacks[role] -= 1
-            kept.add(member.uid)
-    others = (member.uid for member in ranked if member.uid not in kept)
-    kept.update(islice(others, max(0, _least(group) - len(kept))))
-    roles = (replace(role, members=tuple(m for m in role.members if m.uid in kept)) for role in request.roles)
-    return replace(request, roles=tuple(roles), min_member=len(kept))
+    counts = request.fewest()
+    if counts is None:
+        return request
+    quorum = request.quorum
+    if quorum is not None and not quorum.leaves_no_choice:
+        counts = of_roles(((leaf, leaf.fewest(0)) for leaf in quorum.leaves()), request.waiting)
+        return replace(request, roles=_first(request, counts), quorum=quorum.no_more())
+    return replace(request, roles=_first(request, counts), min_member=sum(counts.values()), quorum=None)
 
 
-def _least_of_subgroups(request: Request, quorum: Quorum) -> Request:
-    kept = of_roles(((leaf, leaf.least) for leaf in quorum.leaves()), request.waiting)
-    roles = tuple(first_by_rank(role, kept[role.name]) for role in request.roles)
-    return replace(request, roles=roles, quorum=quorum.no_more())
+def _first(request: Request, counts: Counts) -> tuple[Role, ...]:
+    return tuple(first_by_rank(role, counts[role.name]) for role in request.roles)
 
 
 def asks_for_less(least: Request, request: Request) -> bool:
     """Return whether the first of two requests for a gang is for fewer members, or for fewer subgroups."""
     return least.size < request.size or least.quorum != request.quorum
-
-
-def all_must_fit(group: Group) -> bool:
-    """Return whether all waiting members must fit at once, because some role has too few bound ones.
-
-    Which roles come first is not up to the planner. Which subgroups come first is, if some are enough.
-    """
-    return group.quorum is None and any(group.roles_short(group.bound))
 
 
 def peer_interest(group: Group, ledger: Ledger) -> PeerInterest | None:
@@ -106,16 +116,21 @@ def peer_interest(group: Group, ledger: Ledger) -> PeerInterest | None:
 
 def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
     wishes = _wishes(group.unbound[0])
-    peers = Peers(group.members, ledger.existing_pods, ledger.nodes)
-    roles = _by_role(group.members, peers)
+    members = (*group.members, *group.coming)
+    peers = Peers(members, ledger.existing_pods, ledger.nodes)
+    roles = _by_role(members, peers)
     waiting = {name: pods[0] for name, pods in roles.items() if not all(pod.node for pod in pods)}
     named = _by_stated(roles)
     quorum = _quorum(group, named)
     asked = tuple(_roles(roles))
+    least = _min_member(group, asked, quorum)
+    counts = _waiting(asked)
+    if quorum is not None and least == sum(counts.values()) and quorum.starts(counts):
+        quorum = None  # all must fit, and they are enough
     return Request(
         gang=group.gang,
         roles=asked,
-        min_member=_min_member(group, asked, quorum),
+        min_member=least,
         required_scope=wishes.required_scope,
         preferred_scopes=wishes.preferred_scopes,
         per_scope=wishes.per_scope,
@@ -139,19 +154,32 @@ def _by_stated(by_role: Mapping[str, list[Pod]]) -> Names:
 
 
 def _quorum(group: Group, named: Names) -> Quorum | None:
-    """Return how many subgroups start, by the names that roles have in the request, less what is bound."""
+    """Return how many subgroups and members start, by the names that roles have in the request.
+
+    What is bound counts. The result is None if any members will do that are enough.
+    """
     if group.quorum is None:
         return None
-    lacking = group.quorum.less(stated_roles(group.bound))
-    return lacking.map_leaves(lambda leaf: Leaf(_named(named, leaf.roles), leaf.least))
+    lacking, coming = group.quorum.less(stated_roles(group.bound)), stated_roles(group.coming)
+    quorum = lacking.map_leaves(
+        lambda leaf: replace(leaf, roles=_named(named, leaf.roles), least=leaf.least + leaf.of(coming))
+    )
+    every = quorum.leaves_no_choice and all(leaf.least == 0 and leaf.unit == 1 for leaf in quorum.leaves())
+    return None if every else quorum
 
 
 def _min_member(group: Group, roles: Iterable[Role], quorum: Quorum | None) -> int:
     """Return the fewest members that must fit at once."""
+    coming = len(group.coming)
+    least = min(len(group.unbound), max(1, group.needed - len(group.bound))) + coming
     if quorum is None:
-        return len(group.unbound) if all_must_fit(group) else _least(group)
-    chosen = quorum.fewest({role.name: len(role.members) for role in roles}, some=True)
-    return len(group.unbound) if chosen is None else members_of(chosen)
+        return least
+    chosen = quorum.fewest(_waiting(roles), some=True)
+    return len(group.unbound) + coming if chosen is None else max(least, members_of(chosen))
+
+
+def _waiting(roles: Iterable[Role]) -> Counts:
+    return {role.name: len(role.members) for role in roles}
 
 
 def _subgroups(group: Group, named: Names) -> Iterator[Subgroup]:
@@ -176,10 +204,6 @@ def _role_preferences(
 def _named(named: Names, stated: Iterable[str]) -> frozenset[str]:
     """Return the roles of the request whose pods state one of these role names."""
     return frozenset(name for role in stated for name in named.get(role, ()))
-
-
-def _least(group: Group) -> int:
-    return min(len(group.unbound), max(1, group.needed - len(group.bound)))
 
 
 def asks(pod: Pod) -> Asks:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from muster.domain.causes.not_planned import Ended, NotDecided, PlannerDefect
 from muster.domain.decision import Placed, Unplaceable
 from muster.domain.request import Subrequest
 from muster.domain.sentences import sentence
 from muster.domain.topology import mask_of
+from muster.gangs.capacity import requests
 from muster.gangs.capacity.ledger import fits
 from muster.gangs.lifecycle import planning, reconciliation, refusals
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import Lane
-from muster.gangs.record.gang import Gang, Solving
+from muster.gangs.record.gang import Ask, Gang, Solving
 from muster.gangs.record.phases import Planning, Trigger
 from muster.gangs.record.plan import usages
 from muster.placement.cluster.matching import serves
@@ -24,7 +27,8 @@ def decided(state: State, given: inputs.Decided) -> None:
     if found is None:
         return
     gang, phase, solving, took_s = found
-    decision = given.decision
+    decision, request = requests.answer_now(given.decision, solving.request)
+    solving = replace(solving, request=request)
     if solving.lane is Lane.FOREGROUND and decision.truncated:
         gang.slow = True
         planning.enqueue_again(state, gang)
@@ -61,8 +65,8 @@ def _refused(
         refusals.planner_was_ended(state, gang, solving.hint, sentence(decision), now, took_s)
         return
     gang.ended, gang.pause_s = 0, 0.0
-    gang.ask_next = planning.next_question(gang, solving)
-    if gang.ask_next is not None:
+    if solving.partial:  # other members than those it was asked about may fit
+        gang.ask_next = Ask.ALL
         planning.enqueue_again(state, gang)
         return
     if overtaken and not phase.overtaken:

@@ -190,15 +190,14 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
         request = state.in_tree.limited(gang.key, request, snapshot)
     gang.arrived = None
     interest = requests.peer_interest(gang.group, state.ledger) if request.constraints else None
-    wanted = requests.least_of(request, gang.group) if requests.all_must_fit(gang.group) else request
-    hint = QueueingHint.of(wanted, interest)
+    hint = QueueingHint.of(request, interest)
     state.in_tree.used(gang.key)
     if causes:
         gang.blocked, gang.helps = tuple(causes), ()
         refusals.refuse(state, gang, hint, causes, sentence(causes), state.now)
         return False
     ask, gang.ask_next = gang.ask_next or _first_question(state, gang, request.priority), None
-    asked = requests.least_of(request, gang.group) if ask is Ask.LEAST else request
+    asked = requests.least_of(request) if ask is Ask.LEAST else request
     excluded = state.excluded(gang, asked.roles, {pod.uid: pod for pod in gang.group.unbound})
     floor, namespace, share = None, namespace_of(gang.key), state.shares[lane]
     if lane is Lane.BACKGROUND and namespace not in share.resting(state.now):
@@ -220,19 +219,6 @@ def _first_question(state: State, gang: Gang, priority: int) -> Ask:
     """
     shares = not gang.group.enough_bound and state.queue.any_lacking(priority)
     return Ask.LEAST if shares else Ask.ALL
-
-
-def next_question(gang: Gang, solving: Solving) -> Ask | None:
-    """Return what else may fit of a gang for which nothing fitted; None if nothing.
-
-    A gang whose roles have minimums is asked about as a whole until each has its own: which members to leave
-    out is not up to the planner then. Those that it needs may fit if not all do.
-    """
-    if not requests.all_must_fit(gang.group):
-        return Ask.ALL if solving.partial else None
-    if solving.partial or requests.least_of(solving.request, gang.group).size == solving.request.size:
-        return None
-    return Ask.LEAST
 
 
 def take_instructions(state: State) -> list[Instruction]:

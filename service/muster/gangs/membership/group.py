@@ -5,21 +5,25 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from muster.domain.causes.waiting import JobMissing, MembersMissing, PodGroupMissing
 from muster.domain.constraints import Subgroup
 from muster.domain.pod import GangClaim, Pod
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import Policies
-from muster.domain.quorums import Quorum, members_of
+from muster.domain.quorums import Counts, Leaf, Quorum, members_of
 from muster.domain.reasons import Cause
 from muster.domain.request import GangId, RolePreference
 from muster.gangs.membership.consistency import ill_formed
 from muster.gangs.membership.incarnations import Incarnation, of_job
+from muster.gangs.membership.podgroups import completed
 
 NameKey = tuple[str, str, str, str]
 """Namespace, dialect, name, and the pod's UID for a gang of one."""
+
+COMING = "coming/"
+"""How the UIDs of members begin that are not there yet."""
 
 FEW_OWNERS = 4
 """Up to this many owners are named in a gang's key (master and workers are two); else a digest of them."""
@@ -48,10 +52,13 @@ class Group:
     `gang` names only the owners that exist, or has a digest if there are many.
     """
     pod_group: PodGroup | None = None
-    role_needed: Mapping[str, int] = field(default_factory=dict)
-    """Role → members that must be present, if its PodGroup states it, less those that have succeeded."""
     quorum: Quorum | None = None
-    """How many subgroups must be present, if not all, less the members that have succeeded."""
+    """How many subgroups must be present, and how many members of each role, if its PodGroup states it.
+
+    Members that have succeeded count as present.
+    """
+    coming: tuple[Pod, ...] = ()
+    """Members that come when others have a node: placeholders that are planned with these, not bound."""
     ambiguous: bool = False
     """Whether some of its pods may be the first of another incarnation of its name."""
     since: float = 0.0
@@ -103,7 +110,7 @@ class Group:
     @property
     def least(self) -> int:
         """Return the fewest members that must be bound before enough can be."""
-        return max(self.needed, sum(self.role_needed.values()))
+        return max(self.needed, members_of(self.quorum.fewest() or ()) if self.quorum is not None else 0)
 
     @property
     def enough_bound(self) -> bool:
@@ -119,17 +126,13 @@ class Group:
 
         If some subgroups are enough, these are the roles of those that lack the fewest members.
         """
-        if not self.role_needed and self.quorum is None:
+        if self.quorum is None:
             return
         there = stated_roles(pods)
-        if self.quorum is not None:
-            for leaf, missing in self.quorum.less(there).fewest() or ():
-                if missing:
-                    present, roles = leaf.of(there), ", ".join(sorted(leaf.roles))
-                    yield MembersMissing(present, present + missing, roles)
-        for role, needed in self.role_needed.items():
-            if there[role] < needed:
-                yield MembersMissing(there[role], needed, role)
+        for leaf, missing in self.quorum.less(there).fewest() or ():
+            if missing:
+                present, roles = leaf.of(there), ", ".join(sorted(leaf.roles))
+                yield MembersMissing(present, present + missing, roles)
 
     @property
     def subgroups(self) -> tuple[Subgroup, ...]:
@@ -148,8 +151,8 @@ class Group:
             frozenset(pod.uid for pod in self.bound),
             {pod.uid: planning_facts(pod) for pod in self.unbound},
             self.needed,
-            self.role_needed,
             self.quorum,
+            len(self.coming),
             self.subgroups,
             self.role_preferences,
             self.causes,
@@ -194,8 +197,10 @@ def group_of(
     oldest = min((pod.created for pod in bound), default=0.0)
     claims = frozenset(pod.claim for pod in unbound or bound if pod.claim is not None)
     counts = (claim.min_member or claim.replicas or 0 for claim in claims)
-    quorum = of_object.quorum.less(done) if of_object is not None and of_object.quorum is not None else None
-    if quorum is None:
+    quorum = _quorum(of_object, stated_roles((*bound, *unbound)))
+    if quorum is not None:
+        quorum = quorum.less(done)
+    if quorum is None or quorum.leaves_no_choice:
         needed = max(0, max(counts) - len(succeeded))
     else:  # a gang whose minimums are all 0 needs one member to begin
         needed = members_of(quorum.fewest() or ()) or int(not succeeded)
@@ -210,25 +215,38 @@ def group_of(
         claims=claims,
         owners=owners,
         pod_group=of_object,
-        role_needed={
-            role: members - done[role] for role, members in _needed_of(of_object, (*bound, *unbound))
-        },
         quorum=quorum,
+        coming=tuple(_coming(of_object, pods)) if of_object is not None and unbound else (),
         ambiguous=ambiguous,
         since=min((since[pod.owner] for pod in unbound), default=oldest),
     )
 
 
-def _needed_of(of_object: PodGroup | None, present: Iterable[Pod]) -> Iterator[tuple[str, int]]:
-    """Yield each role with the members that must start together.
+def _quorum(of_object: PodGroup | None, there: Counts) -> Quorum | None:
+    """Return how many subgroups start, or how many members each role needs; None if nothing states it.
 
-    Those of a role that comes later count once one of them is there.
+    Members of a role that comes later count once one of them is there.
     """
-    if of_object is None:
-        return
-    there = stated_roles(present) if of_object.role_later else Counter[str]()
-    for role, members in of_object.role_min.items():
-        yield role, of_object.role_later.get(role, members) if there[role] else members
+    if of_object is None or of_object.quorum is not None:
+        return of_object.quorum if of_object is not None else None
+    leaves = []
+    for role, least in of_object.role_min.items():
+        needed = of_object.role_later.get(role, least) if there.get(role) else least
+        leaves.append(Leaf(frozenset((role,)), needed, of_object.role_unit.get(role, 1)))
+    return Quorum(len(leaves), tuple(leaves)) if leaves else None
+
+
+def _coming(of_object: PodGroup, pods: Collection[Pod]) -> Iterator[Pod]:
+    """Yield a placeholder for each member that comes later and is not there yet."""
+    there = Counter((pod.claim.wishes.role, pod.rank) for pod in pods if pod.claim is not None)
+    roles = {role for role, _ in there}
+    for coming in of_object.coming:
+        if coming.role in of_object.role_later and coming.role in roles:
+            continue  # once one is there, the others count as missing
+        sample = completed(coming.pod, {of_object.key: of_object})
+        for number, rank in enumerate(coming.ranks):
+            if there[coming.role, rank] == 0:
+                yield replace(sample, uid=f"{COMING}{coming.role}/{number}", rank=rank)
 
 
 def _as_identity(owners: Collection[str]) -> tuple[str, ...]:

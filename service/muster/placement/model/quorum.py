@@ -44,6 +44,8 @@ class QuorumRule:
             members = LinearExpr.sum([placed[role] for role in roles])
             model.add(members >= part.least * started)
             model.add(members <= sum(self.need[role] for role in roles) * started)
+            if part.unit > 1:
+                self._whole_replicas(variables, members, part, name)
             return started
         parts = [self._started(variables, placed, each, f"{name}/{i}") for i, each in enumerate(part.parts)]
         for each in parts:
@@ -53,3 +55,12 @@ class QuorumRule:
         if part.only:
             model.add(count <= part.least)
         return started
+
+    def _whole_replicas(self, variables: Variables, members: LinearExpr, leaf: Leaf, name: str) -> None:
+        """Let the members make whole replicas, with those that are there already. No member may come too."""
+        model, most = variables.model, sum(self.need)
+        some = model.new_bool_var(f"{name}/some")
+        replicas = model.new_int_var(0, most // leaf.unit + 1, f"{name}/replicas")
+        model.add(members >= some)
+        model.add(members <= most * some)
+        model.add(members + leaf.begun * some == leaf.unit * replicas)
