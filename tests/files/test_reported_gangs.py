@@ -15,6 +15,7 @@ REPORTS = Path(__file__).parent / "reports"
 
 
 def decided(name: str) -> Object:
+    gang: Object
     (gang,) = decisions(str(REPORTS / f"{name}.yaml"))["gangs"]
     return gang
 
