@@ -21,7 +21,7 @@ and of slices of GPU memory those that `slices` lists, of devices those of `devi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from e2e.facts import GROUP_RESOURCE, SUCCEEDED, NodeFacts, PodFacts
@@ -31,7 +31,12 @@ OURS = frozenset({"muster", "kai-scheduler"})
 """Scheduler names whose pods must carry an allocation. The second is a profile that can be switched on."""
 
 GRACE_S = 10.0
-"""How long a gang may be half bound. Binds of one gang follow one another within milliseconds."""
+"""How long a gang may be half bound, in seconds of `e2e.pace`. Binds of one gang follow one another within
+milliseconds."""
+LEASE_S = 45.0
+"""The same where a leader is killed: its lease holds for some seconds, then the gang is completed."""
+EVICTED_S = 60.0
+"""The same where a member can't be bound: after 30 s (gangs.partial_s) its gang is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +144,19 @@ class Auditor:
 
     What existed before is told with `existed`: it was not seen happening and is not judged as if it were.
     A member that went less than `race_s` before another was bound counts as one that existed: where members
-    are deleted at any moment, Bindings are under way that can't be called back.
+    are deleted at any moment, Bindings are under way that can't be called back. The grace counts seconds of
+    `clock`, which is given moments of the changes.
     """
 
-    def __init__(self, grace_s: float = GRACE_S, *, race_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        grace_s: float = GRACE_S,
+        *,
+        race_s: float = 0.0,
+        clock: Callable[[float], float] = float,
+    ) -> None:
         self._grace_s = grace_s
+        self._clock = clock
         self._race_s = race_s
         self._pods: dict[str, PodFacts] = {}
         self._nodes: dict[str, NodeFacts] = {}
@@ -182,10 +195,17 @@ class Auditor:
     def passed(self, now: float) -> None:
         """Time passed: gangs that are half bound for too long are found."""
         for key, life in self._gangs.items():
-            if life.half_since is not None and not life.overdue and now - life.half_since > self._grace_s:
+            if life.half_since is None or life.overdue:
+                continue
+            if self._clock(now) - self._clock(life.half_since) > self._grace_s:
                 life.overdue = True
                 text = f"{key} was half bound for more than {self._grace_s:g} s: {len(life.bound)} bound"
                 self.violations.append(Violation("gang-partial", text))
+
+    @property
+    def in_order(self) -> bool:
+        """Whether no gang is half bound, or one has been for too long: there is nothing to wait for."""
+        return not self.half_bound() or bool(self.violations)
 
     def half_bound(self) -> list[str]:
         """Gangs that are half bound now."""

@@ -19,7 +19,6 @@ HERE = Path(__file__).parent
 RIGHTS = HERE / "test_rights.py"
 """Last, since it judges what was asked of the API server in all tests before it."""
 
-TIMEOUT_S = 180
 SENT = "members"
 """What a process of pytest-xdist sends its count as."""
 SHORT = 24
@@ -49,15 +48,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "grace(seconds): how long a gang may be half bound in this test")
+    config.addinivalue_line(
+        "markers", "grace(seconds): how long a gang may be half bound in this test, by e2e.pace"
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents and "arena" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.cluster)
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(TIMEOUT_S))
     items.sort(key=lambda item: item.path == RIGHTS)
 
 

@@ -258,18 +258,18 @@ def planned(scene: Scene) -> dict[str, list[str]]:
     }
 
 
-def judge(scene: Scene, within_s: float = 60.0, shared: bool = False) -> int:
+def judge(scene: Scene, shared: bool = False) -> int:
     """Check the scene's claims against its pods; the number of members checked.
 
     Every bound pod has exactly its planned devices, in the plan's order. No device is in two claims, unless
-    claims share them. After `within_s` no device is allocated without a bound pod.
+    claims share them. In the end no device is allocated without a bound pod.
     """
     with Record(scene.client, (claims(scene),)) as record:
 
         def is_settled() -> bool:
             return allocated(record.live(claims(scene))).keys() == planned(scene).keys()
 
-        record.until(is_settled, "only bound pods have devices", within_s)
+        record.until(is_settled, "only bound pods have devices")
         found = allocated(record.live(claims(scene)))
     assert found == planned(scene)
     times = Counter(device for devices in found.values() for device in devices)

@@ -18,7 +18,6 @@ NAMESPACE = "muster-system"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 BUDGETS = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
 TOO_MANY_REQUESTS = 429
-WITHIN_S = 30.0
 
 
 class Seats:
@@ -60,7 +59,6 @@ class Seats:
                     for budget in record.live(BUDGETS)
                 ),
                 f"the budget allows {count} evictions",
-                WITHIN_S,
             )
 
     def evict(self, name: str) -> bool:

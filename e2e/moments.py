@@ -29,7 +29,7 @@ from e2e.chaos.sight import (
 from e2e.scene import Scene
 
 PLANS_WITHIN_S, PERMITS_WITHIN_S, NOTICED_WITHIN_S = 4.0, 3.0, 4.0
-"""A scheduler that hangs for 5 s loses its lease."""
+"""On a quiet machine, where a scheduler that hangs for 5 s loses its lease."""
 TRIES = 6
 API = "kube-apiserver"
 
@@ -57,13 +57,15 @@ def caught(arena: Arena, scene: Scene, phase: str, size: int) -> Iterator[Caught
         try:
             arena.stack.scheduler.pause()
             pods = scene.create(*(objects.pod(f"{name}-{rank}", gang=gang) for rank in range(size)))
-            sight = await_phase(arena.stack, scene.name, name, BETWEEN, PLANS_WITHIN_S)
+            sight = await_phase(arena.stack, scene.name, name, BETWEEN, PLANS_WITHIN_S * arena.stack.stretch)
             if sight is not None and phase == RESERVING:
                 sight = step_to_reserving(arena.stack, scene.name, name)
             elif sight is not None and phase == PERMITTED:
                 arena.cluster.pause(API)
                 arena.stack.scheduler.resume()
-                sight = await_phase(arena.stack, scene.name, name, {PERMITTED}, PERMITS_WITHIN_S)
+                sight = await_phase(
+                    arena.stack, scene.name, name, {PERMITTED}, PERMITS_WITHIN_S * arena.stack.stretch
+                )
             if sight is not None:
                 yield Caught(pods, sight)
                 return
@@ -85,7 +87,7 @@ def noticed(arena: Arena, scene: Scene, gang: Caught) -> None:
     Bindings end the plan, once it goes on.
     """
     assert arena.stack is not None
-    never, deadline = threading.Event(), time.monotonic() + NOTICED_WITHIN_S
+    never, deadline = threading.Event(), time.monotonic() + NOTICED_WITHIN_S * arena.stack.stretch
     while (now := look(arena.stack, scene.name, gang.sight.gang)) is not None:
         if now.generation != gang.sight.generation or now.phase not in BETWEEN:
             return

@@ -1,6 +1,7 @@
 """What happened on the API server, in its own order: lists and watches into one history.
 
-Waiting for something is waiting for a change of this history, with a deadline; nothing polls or sleeps.
+Waiting for something is waiting for a change of this history, and a guard ends a wait for
+what never comes.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from typing import Self, TypeVar
 
 from e2e.client import Client, Watch
 from local_cluster.api import ApiError, ApiUnreachable, Object
+from local_cluster.patience import HANG_S, Guard
 
 Answer = TypeVar("Answer")
 
 PODS, EVENTS, NODES = "/api/v1/pods", "/api/v1/events", "/api/v1/nodes"
 RECONNECT_EVERY_S = 0.2
+ASKS_EVERY_S = 1.0
+"""Also without a change, since a question may be about a process."""
 GONE = 410
 BUSY = frozenset({429, 500, 502, 503, 504})
 """What an API server says that comes up or is overloaded: asked again."""
@@ -104,13 +108,13 @@ class Record:
         with self._changed:
             return len(self._changes)
 
-    def until(self, question: Callable[[], Answer | None], what: str, within_s: float) -> Answer:
-        """Ask again after every change until the answer is neither None nor False.
+    def until(self, question: Callable[[], Answer | None], what: str, quiet_s: float = HANG_S) -> Answer:
+        """Ask again after every change, and every second, until the answer is neither None nor False.
 
         Raises:
-            TooLateError: no such answer within the deadline.
+            TooLateError: no such answer within `quiet_s` of a quiet machine.
         """
-        deadline = time.monotonic() + within_s
+        guard = Guard(quiet_s)
         with self._changed:
             while True:
                 if self._failures:
@@ -118,10 +122,9 @@ class Record:
                 answer = question()
                 if answer is not None and answer is not False:
                     return answer
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise TooLateError(f"not within {within_s:g} s: {what}")
-                self._changed.wait(left)
+                if guard.over:
+                    raise TooLateError(f"not within {guard.whole_s:.0f} s: {what}")
+                self._changed.wait(min(guard.left_s, ASKS_EVERY_S))
 
     # --- writing --------------------------------------------------------------------------------
 

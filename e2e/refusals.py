@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 
-from e2e.scene import WITHIN_S, Scene
+from e2e.scene import Scene
 from local_cluster.api import ApiError
+from local_cluster.patience import Guard
 
 GROUP = "admissionregistration.k8s.io/v1"
 POLICIES = f"/apis/{GROUP}/validatingadmissionpolicies"
@@ -57,8 +57,8 @@ def _refuses(scene: Scene, pod: str) -> bool:
 
 def await_policy(question: Callable[[], bool], what: str) -> None:
     """A policy acts a little after it was written, and no watch tells when."""
-    never, deadline = threading.Event(), time.monotonic() + WITHIN_S
+    never, guard = threading.Event(), Guard()
     while not question():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {WITHIN_S:g} s: the policy {what}")
+        if guard.over:
+            raise AssertionError(f"not within {guard.whole_s:.0f} s: the policy {what}")
         never.wait(LOOKS_EVERY_S)

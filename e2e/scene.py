@@ -1,11 +1,12 @@
 """What one test has for itself: a namespace, nodes, a record of all that happens, and the auditor.
 
 A test creates pods and awaits what becomes of them, as somebody at a terminal would. Every wait is for a
-change on the API server, with a deadline, and what is awaited is named in the failure.
+change on the API server, and what is awaited is named if it never comes.
 """
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterable
 from copy import deepcopy
@@ -16,17 +17,16 @@ from typing import Self
 from e2e.audit import GRACE_S, Auditor, Violation, judge
 from e2e.client import Client
 from e2e.facts import NodeFacts, PodFacts
+from e2e.pace import Pace
 from e2e.record import EVENTS, NODES, PODS, Record
 from local_cluster.api import ApiError, Object
 from local_cluster.examples.objects import collection
+from local_cluster.patience import HANG_S
 
 FENCE = "e2e.muster.dev/scene"
 COMPLETE = "local-cluster/complete-after"
 """Annotation: kwok ends a running pod so long after it began (local_cluster/kwok_stages.yaml)."""
 EXIT_CODE = "local-cluster/exit-code"
-
-WITHIN_S = 30.0
-"""For everything that should take a second: generous, since two cores do all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Scene:
         self._fenced = fenced
         self._nodes: list[str] = []
         self._audited = 0
-        self._grace_s = grace_s
-        self._auditor = Auditor(grace_s)
+        self._pace = Pace(client, self.name)
+        self._auditor = Auditor(grace_s, clock=self._pace.at)
 
     def __enter__(self) -> Self:
         self.record.__enter__()
@@ -58,12 +58,14 @@ class Scene:
         account = f"/api/v1/namespaces/{self.name}/serviceaccounts/default"
         accounts = f"/api/v1/namespaces/{self.name}/serviceaccounts"
         with Record(self.client, (accounts,)) as record:
-            record.until(lambda: record.live(accounts), f"{account} exists", WITHIN_S)
+            record.until(lambda: record.live(accounts), f"{account} exists")
+        self._pace.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._pace.__exit__(kind, error, trace)
         try:
             self.clear()
             self.client.delete(f"/api/v1/namespaces/{self.name}")
@@ -137,9 +139,9 @@ class Scene:
 
     # --- looking --------------------------------------------------------------------------------
 
-    def until(self, question: Callable[[], object], what: str, within_s: float = WITHIN_S) -> None:
+    def until(self, question: Callable[[], object], what: str, quiet_s: float = HANG_S) -> None:
         """Wait until the answer is true; it is asked again after every change."""
-        self.record.until(lambda: question() or None, what, within_s)
+        self.record.until(lambda: question() or None, what, quiet_s)
 
     def pods(self) -> dict[str, PodFacts]:
         """The pods of the namespace by name."""
@@ -198,7 +200,7 @@ class Scene:
 
     # --- awaiting -------------------------------------------------------------------------------
 
-    def runs(self, names: Iterable[str], within_s: float = WITHIN_S) -> None:
+    def runs(self, names: Iterable[str]) -> None:
         """Wait until these pods run."""
         wanted = set(names)
 
@@ -206,19 +208,18 @@ class Scene:
             pods = self.pods()
             return all(name in pods and pods[name].phase == "Running" for name in wanted)
 
-        self.until(all_run, f"{', '.join(sorted(wanted))} run", within_s)
+        self.until(all_run, f"{', '.join(sorted(wanted))} run")
 
-    def event(self, reason: str, pod: str = "", within_s: float = WITHIN_S) -> SeenEvent:
+    def event(self, reason: str, pod: str = "") -> SeenEvent:
         """Wait for an event of this reason."""
-        self.until(lambda: self.events(reason, pod), f"an event {reason} on {pod or 'a pod'}", within_s)
+        self.until(lambda: self.events(reason, pod), f"an event {reason} on {pod or 'a pod'}")
         return self.events(reason, pod)[0]
 
-    def says(self, pod: str, *words: str, within_s: float = WITHIN_S) -> str:
+    def says(self, pod: str, *words: str) -> str:
         """Wait until the pod's condition holds these words; the condition's message."""
         self.until(
             lambda: all(word in self.condition(pod) for word in words) and self.condition(pod),
             f"the PodScheduled condition of {pod} says {', '.join(words)}",
-            within_s,
         )
         return self.condition(pod)
 
@@ -229,7 +230,7 @@ class Scene:
         self._catch_up()
         if self._auditor.half_bound():
             what = f"half-bound gangs become whole: {', '.join(self._auditor.half_bound())}"
-            self.until(lambda: self._catch_up() and not self._auditor.half_bound(), what, self._grace_s)
+            self.until(lambda: self._catch_up() and self._auditor.in_order, what)
         found = self.findings()
         assert not found, "the auditor found:\n" + "\n".join(f"  {violation}" for violation in found)
 
@@ -261,6 +262,7 @@ class Scene:
                 self._auditor.existed(change.at, PodFacts.of(change.body))
             elif change.kind == PODS:
                 self._auditor.pod(change.at, PodFacts.of(change.body))
+        self._auditor.passed(time.monotonic())
         return True
 
     def _judge_now(self) -> list[Violation]:

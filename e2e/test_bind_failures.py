@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 
 from e2e import objects
+from e2e.audit import EVICTED_S
 from e2e.refusals import refused
 from e2e.scene import Scene
 from local_cluster.api import Object
 from local_cluster.stack import Stack
-
-EVICTED_WITHIN_S = 60.0
-"""A gang may be half bound for 30 s (gangs.partial_s), then it is given up."""
 
 SIZE = 4
 REFUSED = "g-1"
@@ -22,7 +20,7 @@ def gang() -> list[Object]:
     return [objects.pod(f"g-{rank}", gpus=2, gang=objects.ack("g", SIZE)) for rank in (1, 0, 2, 3)]
 
 
-@pytest.mark.grace(EVICTED_WITHIN_S)
+@pytest.mark.grace(EVICTED_S)
 def test_the_others_stay_and_the_member_is_planned_again(scene: Scene, stack: Stack) -> None:
     scene.node(objects.node("a"))
     first, *rest = gang()
@@ -35,7 +33,7 @@ def test_the_others_stay_and_the_member_is_planned_again(scene: Scene, stack: St
     scene.runs([*names, REFUSED])
 
 
-@pytest.mark.grace(EVICTED_WITHIN_S)
+@pytest.mark.grace(EVICTED_S)
 def test_a_gang_that_stays_half_is_given_up(scene: Scene, stack: Stack) -> None:
     """Those that were bound are evicted, nothing is held, and the gang can begin anew."""
     scene.node(objects.node("a"))
@@ -45,7 +43,7 @@ def test_a_gang_that_stays_half_is_given_up(scene: Scene, stack: Stack) -> None:
         names = scene.create(*rest)
         scene.until(lambda: {*names} <= scene.bound(), "all but one are bound")
         gone = "those that were bound are evicted"
-        scene.until(lambda: {*scene.pods()} == {REFUSED}, gone, EVICTED_WITHIN_S)
+        scene.until(lambda: {*scene.pods()} == {REFUSED}, gone)
         scene.runs(scene.create(objects.pod("all-of-it", gpus=8)))
         scene.delete("all-of-it")
     scene.create(*rest)

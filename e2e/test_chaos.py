@@ -24,7 +24,6 @@ SEED, HITS = 8275, 4
 """A deck that begins with the scheduler, a whole gang, the service and the API server."""
 
 
-@pytest.mark.timeout(400)
 def test_a_short_run_breaks_no_rule(arena: Arena) -> None:
     """Four faults that hit: a minute, or two on a busy machine."""
     if arena.cluster is None or arena.stack is None:

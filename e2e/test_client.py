@@ -16,11 +16,11 @@ import pytest
 from e2e.client import Client, Watch
 from local_cluster.api import Object
 from local_cluster.certificates import ClusterKeys
+from local_cluster.patience import HANG_S
 
 EVENT = b'{"type":"ADDED","object":{"metadata":{"name":"x"}}}\n'
 CHUNK = EVENT * 1000
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-DEADLINE_S = 30.0
 
 
 class _Talker(socketserver.StreamRequestHandler):
@@ -59,7 +59,7 @@ def test_a_watch_that_is_closed_while_it_is_read_ends_with_whole_events(client: 
         watch, reads = client.watch("/api/v1/pods", "1"), threading.Event()
         with ThreadPoolExecutor(max_workers=1) as readers:
             reading = readers.submit(_read, watch, reads)
-            assert reads.wait(DEADLINE_S)
+            assert reads.wait(HANG_S)
             watch.close()
-            events = reading.result(DEADLINE_S)
+            events = reading.result(HANG_S)
         assert all(event == json.loads(EVENT) for event in events)

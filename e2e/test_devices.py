@@ -22,7 +22,7 @@ from local_cluster.real.support import why_not
 ASSIGNED, MEM_ASSIGNED = "ALIYUN_COM_GPU_ASSIGNED", "ALIYUN_COM_GPU_MEM_ASSIGNED"
 MEMBERS = int(os.environ.get("MUSTER_E2E_MEMBERS", "0"))
 """How many members the random rounds go on to; 0 for three rounds."""
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600 if MEMBERS else 600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600 if MEMBERS else 1800)]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from e2e.documents import create_nodes, grepped, manifests, short
 from e2e.facts import ALLOCATION
 from e2e.objects import DOCUMENT_MESH
 from e2e.record import EVENTS, Record
-from e2e.scene import WITHIN_S, Scene
+from e2e.scene import Scene
 from local_cluster.api import Object
 from local_cluster.examples.objects import collection
 from local_cluster.stack import Stack
@@ -78,7 +78,7 @@ def status(scene: Scene, name: str, **wanted: object) -> Object:
                     return said
             return None
 
-        return record.until(found, f"the status of PodGroup {name} says {wanted}", WITHIN_S)
+        return record.until(found, f"the status of PodGroup {name} says {wanted}")
 
 
 @pytest.fixture

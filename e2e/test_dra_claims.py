@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from e2e import dra, objects
+from e2e.audit import LEASE_S
 from e2e.record import Record
 from e2e.refusals import refused
 from e2e.scene import Scene
 from local_cluster.stack import Stack
 
-RESTART_S = 45.0
 BIG = f"device.attributes['{dra.DRIVER}'].model == 'big'"
 
 
@@ -350,8 +350,7 @@ def test_a_withdrawn_gang_holds_no_devices(scene: Scene) -> None:
     assert dra.judge(scene) == 2
 
 
-@pytest.mark.grace(RESTART_S)
-@pytest.mark.timeout(300)
+@pytest.mark.grace(LEASE_S)
 def test_the_scheduler_is_killed_between_claims_and_bindings(scene: Scene, stack: Stack) -> None:
     """The claims stay. The next leader takes their devices from them, and the gang is planned anew."""
     dra.node(scene, "a")
@@ -365,9 +364,9 @@ def test_the_scheduler_is_killed_between_claims_and_bindings(scene: Scene, stack
             def written() -> int:
                 return len(dra.allocated(record.live(path)))
 
-            record.until(lambda: written() >= seen, "claims are written", RESTART_S)  # noqa: B023
+            record.until(lambda: written() >= seen, "claims are written")  # noqa: B023
             stack.scheduler.kill()
         stack.start_scheduler()
-        scene.runs(names, RESTART_S)
+        scene.runs(names)
         assert dra.judge(scene) == 4
         scene.delete(*names)

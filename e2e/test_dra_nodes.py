@@ -19,7 +19,7 @@ from local_cluster.real.support import why_not
 
 MEMBERS = int(os.environ.get("MUSTER_E2E_MEMBERS", "0"))
 """How many members the random rounds go on to; 0 for two rounds."""
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600 if MEMBERS else 600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600 if MEMBERS else 1800)]
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,10 @@ import pytest
 
 from e2e import objects
 from e2e.arena import Arena
+from e2e.audit import LEASE_S
 from e2e.scene import Scene
 from local_cluster.api import Object
 from local_cluster.stack import Stack
-
-HALF_BOUND_S = 45.0
-"""How long a crash may leave a gang half bound: the killed leader's lease holds for some seconds, then the
-gang is completed. The design allows 30 s past the return."""
 
 
 def gang(name: str, size: int, gpus: int = 1) -> list[Object]:
@@ -69,7 +66,7 @@ def test_a_reason_survives_a_restart_of_the_service(scene: Scene, stack: Stack) 
     scene.runs(names)
 
 
-@pytest.mark.grace(HALF_BOUND_S)
+@pytest.mark.grace(LEASE_S)
 def test_the_scheduler_is_killed_and_comes_back(scene: Scene, stack: Stack) -> None:
     scene.node(objects.node("a"))
     scene.runs(scene.create(*gang("runs", 2)))
@@ -83,7 +80,7 @@ def test_the_scheduler_is_killed_and_comes_back(scene: Scene, stack: Stack) -> N
     scene.runs([waiting, late, "lone"])
 
 
-@pytest.mark.grace(HALF_BOUND_S)
+@pytest.mark.grace(LEASE_S)
 def test_the_scheduler_is_killed_while_a_gang_is_being_bound(scene: Scene, stack: Stack) -> None:
     scene.node(objects.node("a"))
     scene.node(objects.node("b"))
@@ -92,10 +89,10 @@ def test_the_scheduler_is_killed_while_a_gang_is_being_bound(scene: Scene, stack
     stack.scheduler.kill()
     other = scene.create(*gang("other", 4))
     stack.start_scheduler()
-    scene.runs(names + other, HALF_BOUND_S)
+    scene.runs(names + other)
 
 
-@pytest.mark.grace(HALF_BOUND_S)
+@pytest.mark.grace(LEASE_S)
 def test_the_service_is_killed_while_a_gang_is_being_bound(scene: Scene, stack: Stack) -> None:
     scene.node(objects.node("a"))
     scene.node(objects.node("b"))
@@ -104,10 +101,10 @@ def test_the_service_is_killed_while_a_gang_is_being_bound(scene: Scene, stack: 
     stack.service.kill()
     stack.start_service()
     other = scene.create(*gang("other", 4))
-    scene.runs(names + other, HALF_BOUND_S)
+    scene.runs(names + other)
 
 
-@pytest.mark.grace(HALF_BOUND_S)
+@pytest.mark.grace(LEASE_S)
 def test_both_are_killed_at_once(scene: Scene, stack: Stack) -> None:
     scene.node(objects.node("a"))
     names = scene.create(*gang("g", 6))
@@ -116,12 +113,12 @@ def test_both_are_killed_at_once(scene: Scene, stack: Stack) -> None:
     stack.service.kill()
     other = scene.create(*gang("other", 3))
     stack.restore()
-    scene.runs(names, HALF_BOUND_S)
+    scene.runs(names)
     scene.event("TopologyUnplaceable", other[0])  # six of eight GPUs are taken
     assert not {*other} & scene.bound()
 
 
-@pytest.mark.grace(HALF_BOUND_S)
+@pytest.mark.grace(LEASE_S)
 def test_the_api_server_goes_away_and_comes_back(scene: Scene, stack: Stack, arena: Arena) -> None:
     assert arena.cluster is not None
     scene.node(objects.node("a"))

@@ -12,14 +12,13 @@ import pytest
 
 from e2e import objects
 from e2e.arena import Arena
+from e2e.audit import LEASE_S
 from e2e.scene import Scene
 from local_cluster.cluster import LocalCluster
 from local_cluster.stack import Stack
 
-NOTICED_S = 20.0
-"""8 s by design (`kube.liveness`), and some for a busy machine; without it, 120 s."""
-BACK_S = 45.0
-"""A killed leader's lease holds for some seconds."""
+NOTICED_S = 60.0
+"""8 s by design (`kube.liveness`); without it, 120 s. A slow machine has longer."""
 
 
 @contextmanager
@@ -41,7 +40,7 @@ def restarts(stack: Stack) -> float:
     return sum(map(float, found))
 
 
-@pytest.mark.grace(BACK_S)
+@pytest.mark.grace(LEASE_S)
 def test_it_is_noticed_and_bindings_that_land_when_it_wakes_take_no_gpu_twice(
     scene: Scene, stack: Stack, arena: Arena
 ) -> None:
@@ -55,7 +54,7 @@ def test_it_is_noticed_and_bindings_that_land_when_it_wakes_take_no_gpu_twice(
     scene.until(scene.bound, "a first member is bound")
     with frozen(arena.cluster):
         scene.until(lambda: restarts(stack) >= before + 2, "both watches are given up", NOTICED_S)
-        scene.until(lambda: not stack.scheduler.alive, "the scheduler could not renew its lease", BACK_S)
+        scene.until(lambda: not stack.scheduler.alive, "the scheduler could not renew its lease")
     stack.restore()
     other = scene.create(objects.pod("other", gpus=4))
-    scene.runs(names + other, BACK_S)
+    scene.runs(names + other)

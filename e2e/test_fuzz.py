@@ -17,7 +17,6 @@ KINDS = ("managedFields", "PodGroup", "PodGroup patch", "ConfigMap")
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(240)
 def test_the_service_outlives_what_an_api_server_accepts_and_starts_again_with_it(tmp_path: Path) -> None:
     with LocalCluster(tmp_path / "cluster") as cluster, Stack(cluster, tmp_path / "stack") as stack:
         fuzz = Fuzz(cluster, stack, SEED)

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from e2e import kind
+from e2e.audit import EVICTED_S
 from e2e.documents import manifests
 from e2e.scene import Scene
 from local_cluster.api import Object
 from local_cluster.examples.objects import collection
 from local_cluster.stack_config import leader
 
-WITHIN_S = 90.0
-"""A kubelet starts containers, and all nodes share one machine."""
 MUSTER = "/api/v1/namespaces/muster-system/pods"
 
 
@@ -58,9 +57,9 @@ def on_kubelets(scene: Scene, image: str, bodies: list[Object]) -> None:
 
 
 def run_all(scene: Scene, count: int) -> list[str]:
-    scene.until(lambda: len(scene.pods()) == count, f"{count} pods", WITHIN_S)
+    scene.until(lambda: len(scene.pods()) == count, f"{count} pods")
     names = sorted(scene.pods())
-    scene.runs(names, WITHIN_S)
+    scene.runs(names)
     return names
 
 
@@ -84,7 +83,7 @@ def test_a_gang_of_each_document_runs_on_kubelets(scene: Scene, pause: str, name
     assert len(nodes) == used
 
 
-@pytest.mark.grace(WITHIN_S)
+@pytest.mark.grace(EVICTED_S)
 def test_the_leader_is_deleted_and_the_next_gang_is_bound(scene: Scene, pause: str) -> None:
     on_kubelets(scene, pause, manifests("ack/pytorchjob-pods"))
     before = run_all(scene, 2)
@@ -99,7 +98,7 @@ def test_the_leader_is_deleted_and_the_next_gang_is_bound(scene: Scene, pause: s
 def test_status_in_the_leaders_pod(scene: Scene, pause: str) -> None:
     """The README's command: `muster` is on PATH, and finds the service next to it."""
     on_kubelets(scene, pause, manifests("ack/pytorchjob-pods")[:1])
-    scene.event("TopologyWaiting", within_s=WITHIN_S)
+    scene.event("TopologyWaiting")
     pod = leader(scene.client).partition("_")[0]
     shown = kind.kubectl(
         "exec", "--namespace=muster-system", pod, "--container=service", "--", "muster", "status", "--json"

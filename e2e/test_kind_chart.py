@@ -19,10 +19,10 @@ from e2e import kind, objects
 from e2e.scene import Scene
 from local_cluster.api import Object
 from local_cluster.build import binary
+from local_cluster.patience import HANG_S
 from local_cluster.stack_config import apply_definitions, leader
 
 CHART = Path(__file__).parents[1] / "charts/muster"
-WITHIN_S = 90.0
 PAGE = 8081
 BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 VALUES: dict[str, object] = {
@@ -64,13 +64,13 @@ def helm(request: pytest.FixtureRequest, scene: Scene, tmp_path: Path) -> Iterat
     def run(*arguments: str) -> None:
         argv = [str(binary("helm")), *arguments, *cluster]
         done = subprocess.run(
-            argv, env=os.environ | homes, capture_output=True, text=True, timeout=WITHIN_S, check=False
+            argv, env=os.environ | homes, capture_output=True, text=True, timeout=HANG_S, check=False
         )
         assert done.returncode == 0, f"{' '.join(argv)}: {done.stderr}"
 
     kind.uninstall()
     try:
-        apply_definitions(scene.client, [MONITORS], WITHIN_S)
+        apply_definitions(scene.client, [MONITORS])
         yield run
         run("uninstall", "muster", "--wait", "--ignore-not-found")
     finally:
@@ -101,7 +101,7 @@ def page(pod: str, bearer: str) -> tuple[int, bytes]:
     core: Any = kubernetes.CoreV1Api(connect(config_file=str(kind.KUBECONFIG)))
     call = core.connect_get_namespaced_pod_portforward
     forwarded: Any = stream.portforward(call, pod, kind.NAMESPACE, ports=str(PAGE))
-    asking = http.client.HTTPConnection("localhost", timeout=WITHIN_S)
+    asking = http.client.HTTPConnection("localhost", timeout=HANG_S)
     asking.sock = forwarded.socket(PAGE)
     try:
         asking.request("GET", "/api/state", headers={"Authorization": f"Bearer {bearer}"} if bearer else {})
@@ -118,11 +118,10 @@ def a_gang_finds_its_row(scene: Scene) -> None:
         scene.node(objects.node(name, labels={"example.com/row": row}))
     gang = objects.Words(labels=objects.ack("g", 2).labels, annotations={"gpu.topology/scope": "row"})
     names = scene.create(*(objects.pod(f"w-{rank}", gpus=8, gang=gang) for rank in range(2)))
-    scene.runs(names, WITHIN_S)
+    scene.runs(names)
     assert {scene.pods()[name].node for name in names} == {f"{scene.name}-a", f"{scene.name}-c"}
 
 
-@pytest.mark.timeout(400)
 def test_the_chart_runs_with_its_options_and_leaves_what_the_docs_say(
     helm: Callable[..., None], scene: Scene, reader: str
 ) -> None:
@@ -145,7 +144,7 @@ def test_the_chart_runs_with_its_options_and_leaves_what_the_docs_say(
 
     helm("uninstall", "muster", "--wait")
     pods = ("pods", "--selector=app.kubernetes.io/name=muster", f"--namespace={kind.NAMESPACE}")
-    kind.kubectl("wait", "--for=delete", *pods, "--timeout=50s")  # helm does not wait for them
+    kind.kubectl("wait", "--for=delete", *pods, f"--timeout={HANG_S:.0f}s")  # helm does not wait for them
     assert kind.left() == [DEFINITION, "lease.coordination.k8s.io/muster", f"namespace/{kind.NAMESPACE}"]
     kind.kubectl("delete", f"namespace/{kind.NAMESPACE}", DEFINITION)
     assert kind.left() == []

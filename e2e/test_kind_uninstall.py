@@ -19,7 +19,6 @@ def put_back(request: pytest.FixtureRequest) -> Iterator[None]:
     kind.install()
 
 
-@pytest.mark.timeout(240)
 def test_uninstalling_leaves_nothing_and_harms_no_pod(scene: Scene, put_back: None) -> None:
     scene.node(objects.node("a"))
     gang = objects.ack("g", 2)

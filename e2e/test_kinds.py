@@ -56,7 +56,7 @@ def test_pods_whose_job_is_deleted_without_them_do_not_start_in_part(scene: Scen
     path = f"/apis/batch/v1/namespaces/{scene.name}/jobs/{job}"
     scene.client.delete(f"{path}?propagationPolicy=Orphan")
     first = min(scene.pods_of_job(job))
-    event = scene.event("TopologyJobGone", first, within_s=90)
+    event = scene.event("TopologyJobGone", first)
     assert event.message == f"Job {scene.name}/{job} was deleted; its last count, 3, holds"
     pods = scene.client.get(f"/api/v1/namespaces/{scene.name}/pods")["items"]
     assert [pod["metadata"].get("ownerReferences") for pod in pods] == [None] * 3

@@ -9,21 +9,18 @@ import pytest
 
 from e2e import objects
 from e2e.arena import Arena
-from e2e.audit import OURS
+from e2e.audit import LEASE_S, OURS
 from e2e.scene import Scene
 from local_cluster.api import Object
 from local_cluster.stack import Stack
 from local_cluster.stack_config import leader
-
-TAKES_OVER_S = 45.0
-"""A dead leader's lease holds for some seconds."""
 
 
 class Standby(Stack):
     """Ready when its processes are: it may never lead."""
 
     def wait_ready(self) -> None:
-        self.service.wait_ready(lambda: self.service_get("/readyz"), TAKES_OVER_S)
+        self.service.wait_ready(lambda: self.service_get("/readyz"))
 
 
 @pytest.fixture
@@ -36,7 +33,7 @@ def gang(name: str, size: int) -> list[Object]:
     return [objects.pod(f"{name}-{rank}", gang=objects.ack(name, size)) for rank in range(size)]
 
 
-@pytest.mark.grace(TAKES_OVER_S)
+@pytest.mark.grace(LEASE_S)
 def test_leadership_changes_hands_and_back(scene: Scene, stack: Stack, standby: Stack) -> None:
     """Each time while a gang is being bound and another one waits; what ran keeps its GPUs."""
     for name in "abc":
@@ -52,7 +49,7 @@ def test_leadership_changes_hands_and_back(scene: Scene, stack: Stack, standby: 
     stack.scheduler.kill()
     stack.service.kill()
     scene.create(gang("waits", 2)[1])
-    scene.runs([*caught, waiting, "waits-1"], TAKES_OVER_S)
+    scene.runs([*caught, waiting, "waits-1"])
     second = leader(scene.client)
     assert second != first
 
@@ -60,7 +57,7 @@ def test_leadership_changes_hands_and_back(scene: Scene, stack: Stack, standby: 
     scene.until(lambda: {*caught} & scene.bound(), "a first member is bound")
     standby.stop()
     stack.restore()
-    scene.runs(caught, TAKES_OVER_S)
+    scene.runs(caught)
     assert leader(scene.client) != second
     (more,) = scene.create(objects.pod("more", gpus=4))  # three GPUs are left
     scene.event("TopologyUnplaceable", more)

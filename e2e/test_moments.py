@@ -6,14 +6,12 @@ import pytest
 
 from e2e import objects
 from e2e.arena import Arena
+from e2e.audit import LEASE_S
 from e2e.chaos.sight import PERMITTED, PLANNED, RESERVING
 from e2e.moments import caught, noticed
 from e2e.record import NODES
 from e2e.scene import Scene
 from local_cluster.stack import Stack
-
-HALF_BOUND_S = 45.0
-"""As in test_faults: a killed leader's lease holds for some seconds."""
 
 SIZE, GPUS = 40, 48
 """Enough members that the time between the first and the last is seldom missed, and a node for them."""
@@ -22,7 +20,7 @@ HELD = (PLANNED, RESERVING)
 """Phases in which the scheduler stands still, and the API server does what it is asked."""
 
 
-@pytest.mark.grace(HALF_BOUND_S)
+@pytest.mark.grace(LEASE_S)
 @pytest.mark.parametrize("process", ["service", "scheduler"])
 @pytest.mark.parametrize("phase", [PLANNED, RESERVING, PERMITTED])
 def test_a_process_is_killed(arena: Arena, scene: Scene, stack: Stack, phase: str, process: str) -> None:
@@ -33,7 +31,7 @@ def test_a_process_is_killed(arena: Arena, scene: Scene, stack: Stack, phase: st
         (stack.service if process == "service" else stack.scheduler).kill()
     stack.restore()
     other = scene.create(*(objects.pod(f"other-{rank}", gang=objects.ack("other", 9)) for rank in range(9)))
-    scene.runs(gang.pods + other, HALF_BOUND_S)
+    scene.runs(gang.pods + other)
 
 
 @pytest.mark.parametrize("phase", HELD)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from e2e import objects
+from e2e.audit import LEASE_S
 from e2e.facts import PodFacts
 from e2e.record import Record
-from e2e.scene import COMPLETE, WITHIN_S, Scene
+from e2e.scene import COMPLETE, Scene
 from local_cluster.api import Object
 
-HALF_BOUND_S = 45.0
-"""A gang that was being bound when its nodes went: the pods on them have to be deleted first."""
 MEMBERS = 3
 GANGS = 12
 NODES = "abcdef"
@@ -34,7 +33,7 @@ def on(record: Record, pods: str, nodes: set[str]) -> list[str]:
     return [str(body["metadata"]["name"]) for body in every if not PodFacts.of(body).finished]
 
 
-@pytest.mark.grace(HALF_BOUND_S)
+@pytest.mark.grace(LEASE_S)
 def test_a_third_of_the_nodes_vanishes_under_a_stream(scene: Scene) -> None:
     """Pods on nodes that are gone are deleted, as the pod garbage collector does it later."""
     nodes = [scene.node(objects.node(name)) for name in NODES]
@@ -52,12 +51,12 @@ def test_a_third_of_the_nodes_vanishes_under_a_stream(scene: Scene) -> None:
 
         for number in range(GANGS):
             scene.create_job(gang(f"g{number}", 2, "500ms"))
-        record.until(lambda: over() > 1, "gangs come and go", WITHIN_S)
+        record.until(lambda: over() > 1, "gangs come and go")
         for node in lost:
             scene.client.delete(f"/api/v1/nodes/{node}")
         while over() < GANGS:
             scene.delete(*on(record, pods, lost))
-            record.until(lambda: over() == GANGS or on(record, pods, lost), "all gangs end", WITHIN_S)
+            record.until(lambda: over() == GANGS or on(record, pods, lost), "all gangs end")
         scene.delete(*on(record, pods, lost))
     scene.until(lambda: len(scene.pods_of_job(stays)) == MEMBERS, "the lost member is made again")
     scene.runs(scene.pods_of_job(stays))

@@ -11,13 +11,14 @@ import urllib3
 from e2e import objects
 from e2e.scene import Scene
 from e2e.test_placing import mesh_node
+from local_cluster.patience import HANG_S
 from local_cluster.stack import Stack
 from tests.local_cluster.cluster_waiting import eventually
 
 
 def asked(stack: Stack, path: str) -> Any:
     """Return what the page's own scripts would read."""
-    answer = urllib3.request("GET", stack.page_url + path, timeout=10, retries=False)
+    answer = urllib3.request("GET", stack.page_url + path, timeout=HANG_S, retries=False)
     assert answer.status == 200, answer.data
     return json.loads(answer.data)
 

@@ -11,12 +11,10 @@ from e2e import objects
 from e2e.arena import Arena
 from e2e.documents import create_nodes, manifests, short
 from e2e.record import Record
-from e2e.scene import WITHIN_S, Scene
+from e2e.scene import Scene
 from local_cluster.api import Object
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-NOTICED_WITHIN_S = 90.0
-"""The service looks for CRDs that are not there ever more seldom."""
 COSCHEDULING: Object = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
@@ -52,7 +50,7 @@ def coscheduling(arena: Arena, scene: Scene) -> Iterator[None]:
         pytest.skip("installs a CRD, on a cluster that is somebody else's")
     with Record(scene.client, (CRDS,)) as record:
         scene.client.post(CRDS, COSCHEDULING)
-        record.until(lambda: established(record.live(CRDS)) or None, "the CRD is established", WITHIN_S)
+        record.until(lambda: established(record.live(CRDS)) or None, "the CRD is established")
     yield
     scene.clear()
     remove(scene)
@@ -64,7 +62,7 @@ def remove(scene: Scene) -> None:
         if not established(record.live(CRDS)):
             return
         scene.client.delete(f"{CRDS}/{COSCHEDULING['metadata']['name']}")
-        record.until(lambda: not established(record.live(CRDS)) or None, "the CRD is gone", WITHIN_S)
+        record.until(lambda: not established(record.live(CRDS)) or None, "the CRD is gone")
 
 
 def established(definitions: list[Object]) -> bool:
@@ -109,10 +107,10 @@ def test_coschedulings_podgroup_is_read_while_its_crd_is_there(scene: Scene, cos
     create_nodes(scene, "two-racks")
     group, first, second = manifests("features/coscheduling-podgroup")
     scene.apply(group, first)
-    waiting = scene.event("TopologyWaiting", "coscheduling-0", NOTICED_WITHIN_S)
+    waiting = scene.event("TopologyWaiting", "coscheduling-0")
     assert not scene.bound(), waiting
     scene.apply(second)
-    scene.runs(["coscheduling-0", "coscheduling-1"], NOTICED_WITHIN_S)
+    scene.runs(["coscheduling-0", "coscheduling-1"])
     scene.clear()
     remove(scene)
     scene.node(objects.node("a"))

@@ -13,6 +13,7 @@ import yaml
 from local_cluster.api import Object
 from local_cluster.cluster import LocalCluster
 from local_cluster.nodes import ready_nodes
+from local_cluster.patience import HANG_S
 from local_cluster.places import SOURCE
 from local_cluster.processes import Identity, command_of, processes_below
 from local_cluster.real import cgroups, network
@@ -22,13 +23,11 @@ from local_cluster.stack import Stack
 from tests.local_cluster.cluster_waiting import eventually
 from tests.local_cluster.killed_parent import killed_parent
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.cluster
 
 PODS = "/api/v1/namespaces/default/pods"
 NODE = "real-0"
 PROGRAMS = {"containerd", "kubelet", "fake-gpus"}
-PRINTED_WITHIN_S = 90.0
-ENDED_WITHIN_S = 60.0
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +70,7 @@ def test_containers_print_their_gpus_and_nothing_is_left(tmp_path: Path) -> None
         with Stack(cluster, tmp_path / "stack"):
             for number in range(2):
                 cluster.api.post(PODS, show_gpus(number))
-            printed = printed_gpus(cluster.api, ["show-0", "show-1"], PRINTED_WITHIN_S)
+            printed = printed_gpus(cluster.api, ["show-0", "show-1"])
         for name in printed:
             pod = cluster.api.get(f"{PODS}/{name}")
             assert pod["spec"]["nodeName"] == NODE
@@ -103,7 +102,7 @@ def test_kill_9_of_the_parent_leaves_nothing(tmp_path: Path) -> None:
     with killed_parent(PARENT, directory):
         cluster = LocalCluster(directory)
         processes = of_node(cluster)
-    assert all(identity.wait_end(ENDED_WITHIN_S) for identity in processes)
+    assert all(identity.wait_end(HANG_S) for identity in processes)
     assert left(cluster) == []
     cluster.down()
     assert [path.name for path in directory.iterdir()] == ["logs"]
@@ -113,8 +112,8 @@ def test_kill_9_of_the_keeper_ends_its_node_and_down_removes_the_rest(tmp_path: 
     with LocalCluster(tmp_path / "cluster") as cluster:
         cluster.start_real_nodes(1)
         processes = of_node(cluster)
-        cluster.real_nodes.running()[NODE].wait_end(ENDED_WITHIN_S, signal.SIGKILL)
-        assert all(identity.wait_end(ENDED_WITHIN_S) for identity in processes)
+        cluster.real_nodes.running()[NODE].wait_end(HANG_S, signal.SIGKILL)
+        assert all(identity.wait_end(HANG_S) for identity in processes)
         eventually(lambda: network.links(cluster.real_nodes.prefix) == [], "the kernel removes the link")
         assert cluster.real_nodes.running() == {}
         cluster.start_real_nodes(1)

@@ -15,6 +15,7 @@ import yaml
 
 from e2e import objects
 from e2e.arena import Arena
+from e2e.audit import EVICTED_S
 from e2e.record import Record
 from e2e.refusals import refused as refusing
 from e2e.rights import Grant, Request, borrowed, grants, refused, requests, unused
@@ -40,7 +41,6 @@ EXCEPTIONS = {
 }
 """Rights that no scene uses → why they are granted all the same."""
 
-EVICTED_WITHIN_S = 60.0
 Create = Callable[[str, Object], str]
 
 # --- the comparison ---------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def served(definitions: list[Object]) -> set[str]:
     }
 
 
-@pytest.mark.grace(EVICTED_WITHIN_S)
+@pytest.mark.grace(EVICTED_S)
 def test_a_podgroup_that_is_given_up(scene: Scene, stack: Stack) -> None:
     scene.node(objects.node("a"))
     group = {"apiVersion": "scheduling.run.ai/v2", "kind": "PodGroup", "metadata": {"name": "g"}}
@@ -274,7 +274,7 @@ def test_a_podgroup_that_is_given_up(scene: Scene, stack: Stack) -> None:
     with refusing(scene, "w-0"):
         scene.create(objects.pod("w-1", gang=words))
         scene.until(lambda: scene.bound() == {"w-1"}, "one of two is bound")
-        scene.until(lambda: "w-1" not in scene.pods(), "it is evicted", EVICTED_WITHIN_S)
+        scene.until(lambda: "w-1" not in scene.pods(), "it is evicted")
     scene.delete("w-0")
 
 

@@ -22,7 +22,7 @@ from muster.domain.allocation import DEVICES
 
 GPU = "nvidia.com/gpu"
 MEMBERS = int(os.environ.get("MUSTER_E2E_MEMBERS", "0"))
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600 if MEMBERS else 600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600 if MEMBERS else 1800)]
 
 
 @pytest.fixture(scope="module")

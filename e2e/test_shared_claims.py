@@ -12,7 +12,7 @@ import pytest
 
 from e2e import objects
 from e2e.record import Record
-from e2e.scene import WITHIN_S, Scene
+from e2e.scene import Scene
 from local_cluster.api import Object
 
 ZONE = "topology.kubernetes.io/zone"
@@ -50,7 +50,7 @@ class Driver:
                     return (body["metadata"].get("annotations") or {}).get(SELECTED)
             return None
 
-        found = self.record.until(node, f"claim {claim} names a node for its volume", WITHIN_S)
+        found = self.record.until(node, f"claim {claim} names a node for its volume")
         return NODES[found.removeprefix(f"{self.scene.name}-")]
 
     def volume(self, name: str, claim: str = "", zone: str = "") -> None:
@@ -145,7 +145,7 @@ def test_a_volume_that_could_not_be_made_is_asked_for_again(scene: Scene, driver
     for _ in range(2):
         driver.chosen("data")
         driver.fails("data")
-        driver.record.until(lambda: SELECTED not in _annotations(driver) or None, "it is seen", WITHIN_S)
+        driver.record.until(lambda: SELECTED not in _annotations(driver) or None, "it is seen")
     driver.chosen("data")
     driver.volume("made", "data")
     scene.runs(names)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from e2e.arena import Arena
+from local_cluster.patience import HANG_S
 from local_cluster.processes import Identity
 from local_cluster.stack import Stack
 
@@ -31,8 +32,6 @@ class Started(Stack):
 with Started(LocalCluster(Path(sys.argv[1])), Path(sys.argv[2])):
     pass
 """
-ENDS_WITHIN_S = 40.0
-"""Each of the two processes has 10 s to end when it is told to, before it is killed."""
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -45,13 +44,13 @@ def test_no_process_is_left_behind(arena: Arena, tmp_path: Path, how: signal.Sig
             assert starter.stdout is not None
             started = [Identity.of(int(pid)) for pid in starter.stdout.readline().split()]
             starter.send_signal(how)
-            starter.wait(ENDS_WITHIN_S)
+            starter.wait(HANG_S)
         finally:
             starter.kill()
     assert len(started) == 2
     for process in started:
         assert process is not None
-        assert process.wait_end(ENDS_WITHIN_S), f"pid {process.pid} is still there"
+        assert process.wait_end(HANG_S), f"pid {process.pid} is still there"
 
 
 def test_the_processes_run_under_their_own_account(arena: Arena) -> None:

@@ -19,10 +19,9 @@ import pytest
 from e2e.client import Client
 from e2e.objects import ack, pod
 from e2e.record import NODES, PODS, Record
+from local_cluster.patience import HANG_S
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
-ENDS_WITHIN_S = 60.0
-BOUND_WITHIN_S = 30.0
+pytestmark = pytest.mark.cluster
 LINE = re.compile(r"^export KUBECONFIG=(.+)$")
 OPTIONS = ["--nodes", "3", "--gpus", "4", "--rack", "2", "--gpu", "v100", "--resource", "aliyun.com/gpu"]
 
@@ -79,11 +78,11 @@ def test_a_gang_is_placed_and_nothing_is_left(temporary: Path, tmp_path: Path, h
             for name in ("one", "two"):
                 body = pod(name, gpus=3, gang=ack("gang", 2))
                 assert client.create("/api/v1/namespaces/default/pods", body)
-            bound = record.until(lambda: seats(record), "both pods are bound", BOUND_WITHIN_S)
+            bound = record.until(lambda: seats(record), "both pods are bound")
             assert set(bound) == {"v100-0-0", "v100-0-1"}, "in one rack, as the nearest that fits"
         assert len(left_behind(temporary)) >= 7, "four of the cluster, two of Muster, and the command"
         up.send_signal(how)
-        assert up.wait(ENDS_WITHIN_S) == 0, up.stderr and up.stderr.read()
+        assert up.wait(HANG_S) == 0, up.stderr and up.stderr.read()
     assert left_behind(temporary) == {}
     assert list(temporary.iterdir()) == []
 
@@ -92,7 +91,7 @@ def test_it_ends_when_a_process_of_it_does(temporary: Path) -> None:
     with started(temporary) as (up, _):
         (kwok,) = [pid for pid, command in left_behind(temporary).items() if "/kwok " in command]
         os.kill(kwok, signal.SIGKILL)  # the API server would wait 10 s for an etcd that is gone
-        assert up.wait(ENDS_WITHIN_S) == 1
+        assert up.wait(HANG_S) == 1
         assert up.stderr
         said = up.stderr.read()
     assert "error: kwok ended by itself" in said

@@ -10,17 +10,13 @@ from pathlib import Path
 import pytest
 
 from e2e import objects
-from e2e.audit import OURS
+from e2e.audit import LEASE_S, OURS
 from e2e.conftest import SHORT
 from e2e.drain import Seats
 from e2e.releases import programs_of
 from e2e.scene import Scene
 from e2e.upgrades import MEMBERS, Deeds, Standby, stream
 from local_cluster.stack import Programs, Stack
-
-LEASE_S = 45.0
-"""How long a gang may be half bound: a killed leader's lease must run out first."""
-
 
 Replicas = dict[str, Standby]
 
@@ -98,7 +94,6 @@ def leading(replicas: Replicas) -> str:
 
 
 @pytest.mark.grace(LEASE_S)
-@pytest.mark.timeout(900)
 def test_a_rolling_upgrade_a_drain_and_a_killed_leader(
     request: pytest.FixtureRequest, scene: Scene, replicas: Replicas
 ) -> None:
@@ -140,7 +135,6 @@ def test_a_rolling_upgrade_a_drain_and_a_killed_leader(
 
 
 @pytest.mark.grace(LEASE_S)
-@pytest.mark.timeout(900)
 def test_two_releases_and_back(request: pytest.FixtureRequest, scene: Scene, releases: Replicas) -> None:
     """Upgrade by both mixtures of shim and service, and go back."""
     for name in "abcd":

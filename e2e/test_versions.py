@@ -18,16 +18,16 @@ from e2e import objects
 from e2e.client import Client
 from e2e.scene import Scene
 from local_cluster.cluster import LocalCluster
+from local_cluster.patience import HANG_S
 from local_cluster.stack import Stack, StackError
 
 MUSTER = Path(sys.executable).with_name("muster")
-PREFLIGHT_WITHIN_S = 60
 
 
 def remedy(kubeconfig: Path) -> str:
     """Return what preflight says about resources that are not served."""
     argv = [str(MUSTER), "preflight", "--kubeconfig", str(kubeconfig), "-o", "json"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=PREFLIGHT_WITHIN_S, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=HANG_S, check=False)
     (finding,) = [found for found in json.loads(done.stdout)["findings"] if found["check"] == "api"]
     assert finding["level"] == "error"
     return str(finding["remedy"])

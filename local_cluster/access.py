@@ -10,6 +10,7 @@ from local_cluster.api import Api, ApiUnreachable
 from local_cluster.certificates import KeyPair
 from local_cluster.components import Context
 from local_cluster.kubeconfig import write_kubeconfig
+from local_cluster.patience import Guard
 
 TOKEN_LIFETIME_S = 24 * 3600
 POLL_EVERY_S = 0.05
@@ -33,32 +34,32 @@ def for_user(context: Context, name: str, groups: Sequence[str]) -> Path:
     return _write(context, file_name, name, pair=pair)
 
 
-def for_service_account(context: Context, api: Api, service_account: str, deadline_s: float) -> Path:
+def for_service_account(context: Context, api: Api, service_account: str) -> Path:
     """A kubeconfig with a token of `namespace/name`."""
-    token = token_for(api, service_account, deadline_s)
+    token = token_for(api, service_account)
     return _write(context, context.layout.kubeconfig(service_account), service_account, token=token)
 
 
-def token_for(api: Api, service_account: str, deadline_s: float) -> str:
+def token_for(api: Api, service_account: str) -> str:
     """A bearer token of `namespace/name`; both are created when they are missing, without any rights."""
     namespace, _, name = service_account.partition("/")
     if not namespace or not name or "/" in name:
         raise ValueError(f"service account {service_account!r}: write it as namespace/name")
-    create_namespace(api, namespace, deadline_s)
+    create_namespace(api, namespace)
     accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
     api.create(accounts, {"metadata": {"name": name}})
     answer = api.post(f"{accounts}/{name}/token", {"spec": {"expirationSeconds": TOKEN_LIFETIME_S}})
     return str(answer["status"]["token"])
 
 
-def create_namespace(api: Api, name: str, deadline_s: float) -> None:
+def create_namespace(api: Api, name: str) -> None:
     """Create a namespace and wait for its default service account: before that it takes no pods."""
     if api.find(f"/api/v1/namespaces/{name}") is None:
         api.create("/api/v1/namespaces", {"metadata": {"name": name}})
-    until = time.monotonic() + deadline_s
+    guard = Guard()
     while not _has_default_account(api, name):
-        if time.monotonic() > until:
-            raise TimeoutError(f"namespace {name} has no default service account after {deadline_s:g} s")
+        if guard.over:
+            raise TimeoutError(f"namespace {name} has no default service account after {guard.whole_s:.0f} s")
         time.sleep(POLL_EVERY_S)
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import urllib3
 
 from local_cluster.certificates import KeyPair
+from local_cluster.patience import HANG_S
 
 Object = dict[str, Any]
 """A Kubernetes object, as JSON has it."""
 
 CONNECTIONS = 8
-TIMEOUT_S = 30.0
 MERGE_PATCH = "application/merge-patch+json"
 JSON = "application/json"
 AS_TABLE = f"{JSON};as=Table;v=v1;g=meta.k8s.io"
@@ -59,7 +59,7 @@ class Api:
             maxsize=CONNECTIONS,
             block=True,
             retries=False,
-            timeout=TIMEOUT_S,
+            timeout=HANG_S,
             ca_certs=ca,
             cert_file=str(pair.certificate) if pair else None,
             key_file=str(pair.key) if pair else None,

@@ -34,11 +34,6 @@ from local_cluster.real.packages import PackagesError
 from local_cluster.recipes import COMPONENTS
 from local_cluster.shape import NodeGroup
 
-READY_DEADLINE_S = {"etcd": 30.0, "kube-apiserver": 90.0, "kube-controller-manager": 60.0, "kwok": 60.0}
-NODES_DEADLINE_S = 120.0
-REAL_NODES_DEADLINE_S = 180.0
-SERVICE_ACCOUNT_DEADLINE_S = 30.0
-
 
 class ClusterError(RuntimeError):
     """The cluster could not do what it was asked for. The text ends with the log of what failed."""
@@ -214,11 +209,11 @@ class LocalCluster:
 
     # --- what is in it --------------------------------------------------------------------------
 
-    def apply_shape(self, path: Path, *, deadline_s: float = NODES_DEADLINE_S) -> int:
+    def apply_shape(self, path: Path) -> int:
         """Create or update the nodes of a shape file and wait until all are Ready; how many there are."""
         nodes = nodes_of(path)
         try:
-            apply_nodes(self.api, nodes, deadline_s)
+            apply_nodes(self.api, nodes)
         except NodesNotReady as problem:
             raise ClusterError(f"{problem}{self._log_tail('kwok')}") from problem
         return len(nodes)
@@ -227,7 +222,6 @@ class LocalCluster:
         self,
         count: int,
         *,
-        deadline_s: float = REAL_NODES_DEADLINE_S,
         group: NodeGroup = GROUP,
         shown: Sequence[Path] = (),
     ) -> None:
@@ -239,28 +233,24 @@ class LocalCluster:
         """
         context, detached = self._context(), not self._state()["foreground"]
         try:
-            self.real_nodes.start(
-                context, self.api, count, deadline_s, detached=detached, group=group, shown=shown
-            )
+            self.real_nodes.start(context, self.api, count, detached=detached, group=group, shown=shown)
         except (RealNodesError, BuildError, PackagesError) as problem:
             raise ClusterError(f"cluster {self.directory}: {problem}") from problem
 
     def create_namespace(self, name: str) -> None:
         """Create a namespace and wait for its default service account, without which it takes no pods."""
-        access.create_namespace(self.api, name, SERVICE_ACCOUNT_DEADLINE_S)
+        access.create_namespace(self.api, name)
 
     def token_for(self, service_account: str) -> str:
         """A bearer token of the service account `namespace/name`, good for a day."""
-        return access.token_for(self.api, service_account, SERVICE_ACCOUNT_DEADLINE_S)
+        return access.token_for(self.api, service_account)
 
     def kubeconfig_for(self, service_account: str) -> Path:
         """A kubeconfig with a token of `namespace/name`, for running something under its own RBAC.
 
         Namespace and account are created when they are missing; no rights are given to them.
         """
-        return access.for_service_account(
-            self._context(), self.api, service_account, SERVICE_ACCOUNT_DEADLINE_S
-        )
+        return access.for_service_account(self._context(), self.api, service_account)
 
     def kubeconfig_for_user(self, name: str, groups: Sequence[str] = ()) -> Path:
         """A kubeconfig with a client certificate of a user in these groups."""
@@ -308,16 +298,14 @@ class LocalCluster:
         self._processes[component] = process
         try:
             process.start()
-            process.wait_ready(components.health(component, context), READY_DEADLINE_S[component])
+            process.wait_ready(components.health(component, context))
         except ProcessError as problem:
             raise ClusterError(f"cluster {self.directory}: {problem}") from problem
 
     def _wait_healthy(self, component: str) -> None:
         """Of one that ran already: it must answer as well."""
         try:
-            self._process(component).wait_ready(
-                components.health(component, self._context()), READY_DEADLINE_S[component]
-            )
+            self._process(component).wait_ready(components.health(component, self._context()))
         except ProcessError as problem:
             raise ClusterError(f"cluster {self.directory}: {problem}") from problem
 

@@ -21,7 +21,6 @@ from local_cluster.ports import free_port, start_on_free_ports
 from local_cluster.processes import Process
 from local_cluster.traces import Span, spans_of
 
-READY_DEADLINE_S = 30.0
 FLUSH_MS = 200
 
 
@@ -84,7 +83,7 @@ class Collector:
             log=self._directory / "otel-collector.log",
         )
         self._process.start()
-        self._process.wait_ready(self._listens, READY_DEADLINE_S)
+        self._process.wait_ready(self._listens)
 
     def _configuration(self) -> Mapping[str, object]:
         return {

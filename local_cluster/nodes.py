@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from local_cluster.api import CONNECTIONS, Api, Object
+from local_cluster.patience import HANG_S, Guard
 from local_cluster.places import TOPOLOGIES
 from local_cluster.shape import NodeGroup, Shape, ShapeError, check_label_value, check_name, load_shape
 from local_cluster.topology import Topology, TopologyError, load_topology
@@ -124,18 +125,18 @@ def _node(
     }
 
 
-def apply_nodes(api: Api, nodes: list[Object], deadline_s: float) -> None:
+def apply_nodes(api: Api, nodes: list[Object], quiet_s: float = HANG_S) -> None:
     """Create the nodes, or bring those that are there to what is wanted; wait until all are Ready."""
-    until = time.monotonic() + deadline_s
+    guard = Guard(quiet_s)
     with ThreadPoolExecutor(max_workers=CONNECTIONS) as workers:
         for _ in workers.map(lambda node: _put(api, node), nodes):
             pass
     wanted = {node["metadata"]["name"] for node in nodes}
     while waiting := wanted - ready_nodes(api):
-        if time.monotonic() > until:
+        if guard.over:
             some = ", ".join(sorted(waiting)[:5])
             raise NodesNotReady(
-                f"{len(waiting)} of {len(wanted)} nodes not Ready within {deadline_s:g} s: {some}…"
+                f"{len(waiting)} of {len(wanted)} nodes not Ready within {guard.whole_s:.0f} s: {some}…"
             )
         time.sleep(READY_POLL_S)
 

@@ -22,11 +22,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from local_cluster.patience import HANG_S, Guard, stretched
 from local_cluster.places import LAUNCHER
 
 POLL_EVERY_S = 0.05
 STOP_GRACE_S = 10.0
-KILL_DEADLINE_S = 10.0
 LOG_TAIL_LINES = 25
 
 
@@ -210,9 +210,9 @@ class Process:
             )
         self._identity = Identity.of(self._child.pid)
 
-    def wait_ready(self, ready: Callable[[], object], deadline_s: float) -> None:
+    def wait_ready(self, ready: Callable[[], object], quiet_s: float = HANG_S) -> None:
         """Poll until `ready()` is true. An OSError from it means "not yet"; the last one is reported."""
-        until = time.monotonic() + deadline_s
+        guard = Guard(quiet_s)
         last = "it never answered"
         while True:
             try:
@@ -224,9 +224,9 @@ class Process:
                 raise ProcessError(
                     f"{self.name} ended{self._status_text()} before it was ready{self._tail_text()}"
                 )
-            if time.monotonic() > until:
+            if guard.over:
                 raise ProcessError(
-                    f"{self.name} was not ready within {deadline_s:g} s ({last}){self._tail_text()}"
+                    f"{self.name} was not ready within {guard.whole_s:.1f} s ({last}){self._tail_text()}"
                 )
             time.sleep(POLL_EVERY_S)
 
@@ -241,17 +241,15 @@ class Process:
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """SIGTERM, and SIGKILL when that does not help within `grace_s`. Nothing when it does not run."""
         identity = self.identity
-        if identity and not identity.wait_end(grace_s, signal.SIGTERM):
+        if identity and not identity.wait_end(stretched(grace_s), signal.SIGTERM):
             self.kill()
         self._forget()
 
     def kill(self) -> None:
         """SIGKILL, as a crash would."""
         identity = self.identity
-        if identity and not identity.wait_end(KILL_DEADLINE_S, signal.SIGKILL):
-            raise ProcessError(
-                f"{self.name} (pid {identity.pid}) is not gone {KILL_DEADLINE_S:g} s after SIGKILL"
-            )
+        if identity and not identity.wait_end(HANG_S, signal.SIGKILL):
+            raise ProcessError(f"{self.name} (pid {identity.pid}) is not gone {HANG_S:g} s after SIGKILL")
         self._forget()
 
     def pause(self) -> None:
@@ -275,7 +273,7 @@ class Process:
 
     def _reap(self) -> None:
         if self._child is not None:
-            self._child.wait(timeout=KILL_DEADLINE_S)
+            self._child.wait(timeout=HANG_S)
 
     def log_tail(self, lines: int = LOG_TAIL_LINES) -> str:
         """The end of the log, for error texts."""

@@ -17,12 +17,11 @@ import urllib3
 from local_cluster.build import binary
 from local_cluster.certificates import ClusterKeys, write_private
 from local_cluster.components import HOST
+from local_cluster.patience import HANG_S
 from local_cluster.ports import free_port, start_on_free_ports
 from local_cluster.processes import Process
 from local_cluster.stack import Stack
 
-READY_DEADLINE_S = 30.0
-HTTP_TIMEOUT_S = 10.0
 SCRAPE_EVERY = "2s"
 """Also how long a scrape may take: a busy machine needs more than a second."""
 LABELS = {
@@ -47,7 +46,7 @@ class Prometheus:
         self._stack, self._native = stack, native
         self._process: Process | None = None
         self._port = 0
-        self._http = urllib3.PoolManager(retries=False, timeout=HTTP_TIMEOUT_S)
+        self._http = urllib3.PoolManager(retries=False, timeout=HANG_S)
 
     def __enter__(self) -> Self:
         self.start()
@@ -114,7 +113,7 @@ class Prometheus:
             log=self._directory / "prometheus.log",
         )
         self._process.start()
-        self._process.wait_ready(self._ready, READY_DEADLINE_S)
+        self._process.wait_ready(self._ready)
 
     def _configuration(self) -> Mapping[str, object]:
         keys = ClusterKeys.create(self._stack.cluster.layout.pki)

@@ -19,6 +19,7 @@ Both run under the service account and the RBAC of scheduler-config/, with its K
     .scheduler_url                   the scheduler's HTTPS endpoint
     .scheduler_metrics()             those of the scheduler, as text
     .logs(lines)                     the ends of both logs, for failure texts
+    .stretch                         how many times longer a lease holds than on a quiet machine
 
 No process is left behind: both die with the process that started them, however that ends.
 """
@@ -26,6 +27,7 @@ No process is left behind: both die with the process that started them, however 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 import tempfile
@@ -44,13 +46,10 @@ from local_cluster.certificates import ClusterKeys
 from local_cluster.cluster import LocalCluster
 from local_cluster.collector import exporting_to
 from local_cluster.components import HOST
+from local_cluster.patience import slowness, stretched
 from local_cluster.ports import free_port, is_free, start_on_free_ports
 from local_cluster.processes import LOG_TAIL_LINES, Process, ProcessError
 
-SERVICE_DEADLINE_S = 60.0
-SCHEDULER_DEADLINE_S = 60.0
-"""A killed leader's lease holds for some seconds before the next one may lead."""
-CRDS_DEADLINE_S = 30.0
 HTTP_TIMEOUT_S = 5.0
 SESSION = "muster_shim_session_up"
 
@@ -93,6 +92,7 @@ class Stack:
     ) -> None:
         self.cluster = cluster
         self.directory = directory.absolute()
+        self.stretch = 1
         self._service_options = tuple(service_options)
         self._scheduler_names = tuple(scheduler_names)
         self._feature_gates = (stack_config.FEATURE_GATES, *feature_gates)
@@ -103,7 +103,7 @@ class Stack:
         self._programs = programs or Programs()
         self._ports: dict[str, int] = {}
         self._processes: dict[str, Process] = {}
-        self._http = urllib3.PoolManager(retries=False, timeout=HTTP_TIMEOUT_S)
+        self._http = urllib3.PoolManager(retries=False)
 
     def __enter__(self) -> Self:
         self.start()
@@ -153,7 +153,7 @@ class Stack:
     def service_get(self, path: str) -> str:
         """What the service answers; OSError while it can't be reached or answers with an error."""
         try:
-            answer = self._http.request("GET", f"{self.service_url}{path}")
+            answer = self._http.request("GET", f"{self.service_url}{path}", timeout=stretched(HTTP_TIMEOUT_S))
         except urllib3.exceptions.HTTPError as problem:
             raise OSError(f"GET {path}: {problem}") from problem
         if answer.status != 200:
@@ -200,7 +200,7 @@ class Stack:
         self._run = Path(tempfile.mkdtemp(prefix="muster-"))
         try:
             stack_config.apply_rights(self.cluster.api)
-            stack_config.apply_crds(self.cluster.api, CRDS_DEADLINE_S)
+            stack_config.apply_crds(self.cluster.api)
             self._kubeconfig = self._given or self.cluster.kubeconfig_for(stack_config.ACCOUNT)
             self._launch("service")
             self._launch("scheduler")
@@ -243,8 +243,8 @@ class Stack:
     def wait_ready(self) -> None:
         """Return when the service is in sync and the leading scheduler has a session with it."""
         try:
-            self.service.wait_ready(self._service_ready, SERVICE_DEADLINE_S)
-            self.scheduler.wait_ready(self._connected, SCHEDULER_DEADLINE_S)
+            self.service.wait_ready(self._service_ready)
+            self.scheduler.wait_ready(self._connected)
         except ProcessError as problem:
             raise StackError(f"{problem}\n{self.logs()}") from problem
 
@@ -283,7 +283,7 @@ class Stack:
         self._processes[name] = process
         healthy = self._service_healthy if name == "service" else self._scheduler_healthy
         process.start()
-        process.wait_ready(healthy, SERVICE_DEADLINE_S if name == "service" else SCHEDULER_DEADLINE_S)
+        process.wait_ready(healthy)
 
     @property
     def socket(self) -> Path:
@@ -308,6 +308,7 @@ class Stack:
 
     def _scheduler_argv(self) -> list[str]:
         configuration, kubeconfig = self.directory / "scheduler.json", self._kubeconfig
+        self.stretch = math.ceil(slowness())
         if self.cluster.collector:
             kubeconfig = self.cluster.kubeconfig_for_user(stack_config.USER, stack_config.TRACED)
         stack_config.write_scheduler_configuration(
@@ -315,7 +316,7 @@ class Stack:
             names=self._scheduler_names,
             kubeconfig=kubeconfig,
             socket=self.socket,
-            quick_lease=self._quick_lease,
+            quick_lease=self.stretch if self._quick_lease else 0,
             template=self._programs.configuration,
         )
         argv = scheduler_argv(

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from local_cluster.patience import HANG_S
 from muster.cli import app
 
 SLOW = ("kubernetes", "grpc", "ortools", "aiohttp", "pydantic", "numpy", "opentelemetry", "local_cluster")
-DEADLINE_S = 30.0
 
 run = CliRunner(env={"COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"})
 
@@ -61,7 +61,7 @@ def test_help_imports_nothing_slow() -> None:
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=HANG_S,
         check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
@@ -111,7 +111,7 @@ def test_errors_are_one_sentence_and_no_traceback(short_folder: Path, case: str)
     file.write_text(text)
     filled = [argument.format(file=file, folder=short_folder) for argument in arguments]
     process = muster(*filled, HOME=str(short_folder), KUBECONFIG="")
-    _, errors = process.communicate(timeout=DEADLINE_S)
+    _, errors = process.communicate(timeout=HANG_S)
     assert process.returncode == code, errors
     assert message in errors
     assert "Traceback" not in errors
@@ -206,7 +206,7 @@ def test_serve_ends_cleanly_on_sigterm_even_without_an_api_server(short_folder: 
             break
     assert "not seen the whole cluster yet" in run.invoke(app, ["status", "--socket", str(socket)]).output
     process.send_signal(signal.SIGTERM)
-    _, rest = process.communicate(timeout=DEADLINE_S)
+    _, rest = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, rest
     assert "Traceback" not in rest
     assert not socket.exists()

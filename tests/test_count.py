@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from local_cluster.patience import HANG_S
+
 REPOSITORY = Path(__file__).parents[1]
 HOOKS = "from e2e.conftest import pytest_sessionfinish, pytest_testnodedown, pytest_unconfigure\n"
 TESTS = """
@@ -29,7 +31,7 @@ def test_members_of_all_processes_are_counted(tmp_path: Path, processes: int) ->
     (tmp_path / "test_members.py").write_text(TESTS)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(processes), "."],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=HANG_S, check=False,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )  # fmt: skip
     last = done.stdout.strip().splitlines()[-1]

@@ -6,6 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
+from local_cluster.patience import HANG_S
+
 REPOSITORY = Path(__file__).parents[1]
 
 
@@ -18,7 +20,7 @@ def test_python_may_keep_bytecode() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=HANG_S,
     )
     names = {line.partition("=")[0] for line in printed.stdout.splitlines()}
     assert "PATH" in names

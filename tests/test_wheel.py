@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
+from local_cluster.patience import HANG_S
+
 ROOT = Path(__file__).parents[1]
 BROUGHT_ALONG = {"protobuf"}
 """Declared for its version alone: `google` has modules of several packages."""
@@ -69,7 +71,7 @@ def _muster(wheel: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         env={"PYTHONPATH": path, "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANG_S,
         check=False,
     )
 

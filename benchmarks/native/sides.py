@@ -14,7 +14,7 @@ from local_cluster.api import Object
 from local_cluster.cluster import LocalCluster
 from local_cluster.ports import free_port
 from local_cluster.processes import Process
-from local_cluster.stack import SCHEDULER_DEADLINE_S, scheduler_argv
+from local_cluster.stack import scheduler_argv
 
 NATIVE = "native"
 GATES = "GenericWorkload=true,TopologyAwareWorkloadScheduling=true"
@@ -50,7 +50,7 @@ class Native:
     def start(self, healthy: Callable[[int], bool]) -> None:
         """Start the scheduler and wait until it is healthy."""
         self.process.start()
-        self.process.wait_ready(lambda: healthy(self._port), SCHEDULER_DEADLINE_S)
+        self.process.wait_ready(lambda: healthy(self._port))
 
 
 def pod_group(name: str, size: int) -> Object:

@@ -19,7 +19,7 @@ from local_cluster.collector import Collector
 from local_cluster.components import HOST
 from local_cluster.ports import free_port
 from local_cluster.processes import Process
-from local_cluster.stack import SCHEDULER_DEADLINE_S, Stack, scheduler_argv
+from local_cluster.stack import Stack, scheduler_argv
 
 
 class Side(Protocol):
@@ -117,7 +117,7 @@ class Stock:
         self._port = free_port()
         self._process = Process("stock scheduler", self._argv(), log=self._directory / "scheduler.log")
         self._process.start()
-        self._process.wait_ready(lambda: stack_config.leader(api), SCHEDULER_DEADLINE_S)
+        self._process.wait_ready(lambda: stack_config.leader(api))
 
     def stop(self) -> None:
         """Stop all processes of this side."""

@@ -29,7 +29,7 @@ BINDING = "binding"
 """The moment after the phases planned, reserving and permitted: some members are bound, others not."""
 
 PLANS_WITHIN_S = 4.0
-"""A scheduler that hangs for 5 s loses its lease."""
+"""On a quiet machine, where a scheduler that hangs for 5 s loses its lease."""
 
 PERMITS_WITHIN_S = 3.0
 BINDS_WITHIN_S = 10.0
@@ -70,13 +70,21 @@ def aim(world: World, moment: str, number: int, dialects: Sequence[str]) -> Iter
     scheduler.pause()
     try:
         world.crowd.submit(submission)
-        sight = await_phase(world.stack, world.namespace, submission.name, BETWEEN, PLANS_WITHIN_S)
+        sight = await_phase(
+            world.stack, world.namespace, submission.name, BETWEEN, PLANS_WITHIN_S * world.stack.stretch
+        )
         if sight is not None and moment == RESERVING:
             sight = step_to_reserving(world.stack, world.namespace, submission.name)
         if sight is not None and moment == PERMITTED:
             world.hang_api()
             scheduler.resume()
-            sight = await_phase(world.stack, world.namespace, submission.name, {PERMITTED}, PERMITS_WITHIN_S)
+            sight = await_phase(
+                world.stack,
+                world.namespace,
+                submission.name,
+                {PERMITTED},
+                PERMITS_WITHIN_S * world.stack.stretch,
+            )
         if sight is None:
             raise _missed(world, submission)
         yield Target(submission, sight)
@@ -87,7 +95,9 @@ def aim(world: World, moment: str, number: int, dialects: Sequence[str]) -> Iter
 def _binding(world: World, submission: Submission) -> Sight:
     """Wait for the first Binding, and have the API server hang before it has done them all."""
     begun = BETWEEN | {RUNNING}
-    planned = await_phase(world.stack, world.namespace, submission.name, begun, BINDS_WITHIN_S)
+    planned = await_phase(
+        world.stack, world.namespace, submission.name, begun, BINDS_WITHIN_S * world.stack.stretch
+    )
     try:
         world.record.until(
             lambda: any(pod["spec"].get("nodeName") for pod in world.crowd.pods(submission)),

@@ -19,10 +19,10 @@ from e2e.facts import FINISHED, SUCCEEDED
 from e2e.record import PODS, Record, TooLateError
 from e2e.scene import COMPLETE
 from local_cluster.api import Object
+from local_cluster.patience import HANG_S
 
 REMINDER = "chaos.muster.dev/round"
 LOOKS_EVERY_S = 1.0
-ENDS_WITHIN_S = 30.0
 LASTS_S = (40, 140)
 """Longer than outages, so that these do not empty the cluster."""
 
@@ -101,7 +101,7 @@ class Crowd:
     ) -> None:
         self._over.set()
         self._patient.give_up()
-        self._thread.join(timeout=ENDS_WITHIN_S)
+        self._thread.join(timeout=HANG_S)
 
     def check(self) -> None:
         """Raise what the thread ended with."""

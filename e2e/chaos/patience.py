@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
 from e2e.client import Client
 from e2e.record import BUSY
 from local_cluster.api import ApiError, ApiUnreachable, Object
+from local_cluster.patience import Guard
 
-DEADLINE_S = 90.0
 AGAIN_AFTER_S = 0.2
 NOT_FOUND, CONFLICT = 404, 409
 
@@ -62,11 +61,11 @@ class Patient:
             return None
 
     def _insist(self, deed: Callable[[], Answer]) -> Answer:
-        deadline = time.monotonic() + DEADLINE_S
+        guard = Guard()
         while True:
             try:
                 return deed()
             except (ApiUnreachable, ApiError) as problem:
                 busy = isinstance(problem, ApiUnreachable) or problem.status in BUSY
-                if not busy or time.monotonic() > deadline or self._over.wait(AGAIN_AFTER_S):
+                if not busy or guard.over or self._over.wait(AGAIN_AFTER_S):
                     raise

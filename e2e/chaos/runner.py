@@ -25,6 +25,7 @@ from e2e.client import Client
 from e2e.record import NODES, PODS, Record
 from local_cluster.api import ApiError
 from local_cluster.cluster import LocalCluster
+from local_cluster.patience import HANG_S
 from local_cluster.stack import Stack
 
 VOLUMES = "/api/v1/persistentvolumes"
@@ -45,10 +46,6 @@ WHOLE_AGAIN_WITHIN_S = 45.0
 HURRIES = 0.25
 """The share of faults after which the next one does not wait until the system has got over it."""
 
-FILLS_WITHIN_S = 180.0
-"""Gangs that don't fit may fill the line at first, until the longest of those that run ends (`LASTS_S`)."""
-SETTLES_WITHIN_S = 90.0
-ENDS_WITHIN_S = 30.0
 ROUNDS = 40
 Say = Callable[[str], None]
 
@@ -165,9 +162,7 @@ class _Run:
             self._patient.create(f"/api/v1/namespaces/{self._name}/persistentvolumeclaims", claim)
         for path, body in ground.devices(self._name, self._name):
             self._patient.create(path, body)
-        self._record.until(
-            lambda: len(self._ready()) == len(self._world.nodes), "nodes ready", FILLS_WITHIN_S
-        )
+        self._record.until(lambda: len(self._ready()) == len(self._world.nodes), "nodes ready")
 
     def _ready(self) -> list[str]:
         return [
@@ -188,7 +183,7 @@ class _Run:
             self._crowd.check()
             return self._load() >= 0.5
 
-        self._record.until(loaded, "half of the GPUs are bound", FILLS_WITHIN_S)
+        self._record.until(loaded, "half of the GPUs are bound")
 
     def _load(self) -> float:
         facts = [self._auditor.facts(pod) for pod in self._world.alive()]
@@ -286,10 +281,10 @@ class _Run:
             return None
         return round(time.monotonic() - since, 2)
 
-    def _wait(self, question: Callable[[], bool], what: str, within_s: float) -> bool:
+    def _wait(self, question: Callable[[], bool], what: str, quiet_s: float = HANG_S) -> bool:
         """Wait with a deadline, and start meanwhile what has ended by itself, as a kubelet does: a leader
         that could not renew its lease ends, a little after all was well."""
-        return Deadline(within_s, self._look_after).until(self._record, question, what)
+        return Deadline(quiet_s, self._look_after).until(self._record, question, what)
 
     def _look_after(self) -> None:
         self._crowd.check()
@@ -332,7 +327,7 @@ class _Run:
         return f"{gang}: {sight.phase}: {sight.reason}" if sight else f"{gang}: not known to the service"
 
     def _settle(self) -> bool:
-        deadline = Deadline(SETTLES_WITHIN_S, self._look_after)
+        deadline = Deadline(HANG_S, self._look_after)
         return self._watching.settle(f"round {self._rounds} after the faults", deadline)
 
     def _end_some(self) -> None:
@@ -341,7 +336,7 @@ class _Run:
         def running() -> list[Submission]:
             return [submission for submission in self._crowd.open() if self._world.running(submission)]
 
-        self._wait(lambda: bool(running()), "some run", ENDS_WITHIN_S)
+        self._wait(lambda: bool(running()), "some run")
         ending = running()
         ending = ending[: max(3, len(ending) // 2)]
         self._crowd.end(ending)
@@ -350,7 +345,6 @@ class _Run:
         self._wait(
             lambda: not any(submission.name in names for submission in self._crowd.open()),
             "some have ended",
-            ENDS_WITHIN_S,
         )
 
 

@@ -72,7 +72,7 @@ def step_to_reserving(stack: Stack, namespace: str, gang: str) -> Sight | None:
     """Of a gang that is planned, while the scheduler hangs: have that go on step by step until some members
     have reserved and others have not. It hangs in the end; None when it went past that, or did not get there.
     """
-    deadline = time.monotonic() + STEPS_FOR_S
+    deadline = time.monotonic() + STEPS_FOR_S * stack.stretch
     with woken_in_time():
         while time.monotonic() < deadline:
             stack.scheduler.resume()

@@ -27,7 +27,6 @@ from local_cluster.processes import Process
 from local_cluster.stack import scheduler_argv
 
 SCHEDULER = "default-scheduler"
-READY_WITHIN_S = 60.0
 AT_ONCE = 14
 """As many as there are nodes: one each, more or less."""
 
@@ -63,7 +62,7 @@ class StockScheduler:
         keys = ClusterKeys.create(self._cluster.layout.pki)
         api = Api(f"https://{HOST}:{self._port}", str(keys.ca.pair.certificate), keys.admin)
         self._process.start()
-        self._process.wait_ready(lambda: api.send("GET", "/readyz").ok, READY_WITHIN_S)
+        self._process.wait_ready(lambda: api.send("GET", "/readyz").ok)
         return self
 
     def __exit__(

@@ -13,6 +13,7 @@ from e2e.chaos.auditor import PODGROUPS, ChaosAuditor
 from e2e.client import Client
 from e2e.device_claims import CLAIMS
 from e2e.record import NODES, PODS, Record, TooLateError
+from local_cluster.patience import Guard
 
 LOOKS_EVERY_S = 1.0
 
@@ -21,15 +22,15 @@ LOOKS_EVERY_S = 1.0
 class Deadline:
     """A deadline, and what is looked after meanwhile, every second."""
 
-    within_s: float
+    quiet_s: float
     meanwhile: Callable[[], None]
 
     def until(self, record: Record, question: Callable[[], bool], what: str) -> bool:
         """Whether the answer became true in time; it is asked again after every change."""
-        deadline = time.monotonic() + self.within_s
-        while (left := deadline - time.monotonic()) > 0:
+        guard = Guard(self.quiet_s)
+        while not guard.over:
             with contextlib.suppress(TooLateError):
-                return record.until(question, what, min(left, LOOKS_EVERY_S))
+                return record.until(question, what, min(guard.left_s, LOOKS_EVERY_S))
             self.meanwhile()
         return False
 

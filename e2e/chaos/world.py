@@ -19,8 +19,6 @@ from local_cluster.stack import Stack, StackError
 API = "kube-apiserver"
 RESTORES = 3
 """A leader that could not renew its lease may end just when it was found well."""
-SEEN_WITHIN_S = 90.0
-"""The controller manager deletes pods. Its watches notice after 45 s that an API server hung."""
 REPAIRED_AFTER_S = (2.0, 8.0)
 
 
@@ -125,7 +123,7 @@ class World:
             ]
             return min(ends, default=None)
 
-        return self.record.until(going, f"one of {sorted(wanted)} in {kind} goes", SEEN_WITHIN_S)
+        return self.record.until(going, f"one of {sorted(wanted)} in {kind} goes")
 
     def ran_by(self, submission: Submission, revision: int) -> int:
         """How many members ran at that revision. Revisions order what two watches saw."""
@@ -138,7 +136,7 @@ class World:
                     ran.setdefault(change.uid, _revision(change.body))
             return ran if listed <= {*ran} else None
 
-        known = self.record.until(firsts, f"all that run of {submission.name} are seen", SEEN_WITHIN_S)
+        known = self.record.until(firsts, f"all that run of {submission.name} are seen")
         return sum(first <= revision for first in known.values())
 
     # --- repairs --------------------------------------------------------------------------------

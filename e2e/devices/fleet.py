@@ -15,11 +15,10 @@ from e2e.devices.members import Member, gpus_seen, printed
 from e2e.facts import ALLOCATION
 from local_cluster.api import Api, Object
 from local_cluster.cluster import LocalCluster
+from local_cluster.patience import Guard
 from local_cluster.stack import Stack
 
 PODS = "/api/v1/namespaces/default/pods"
-WITHIN_S = 150.0
-"""Longer than anything takes here: two cores do all of it, and may do more."""
 POLL_EVERY_S = 0.2
 
 
@@ -98,12 +97,12 @@ class Fleet(ABC):
 
     # --- waiting ----------------------------------------------------------------------------------
 
-    def until(self, question: Callable[[], object], what: str, within_s: float = WITHIN_S) -> None:
+    def until(self, question: Callable[[], object], what: str) -> None:
         """Wait until the answer is true."""
-        end = time.monotonic() + within_s
+        guard = Guard()
         while not question():
-            if time.monotonic() > end:
-                raise AssertionError(f"not within {within_s:g} s: {what}\n{self.told()}")
+            if guard.over:
+                raise AssertionError(f"not within {guard.whole_s:.0f} s: {what}\n{self.told()}")
             time.sleep(POLL_EVERY_S)
 
     def pods(self) -> dict[str, Object]:

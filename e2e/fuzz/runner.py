@@ -18,6 +18,7 @@ from e2e.fuzz import attacks, texts
 from e2e.fuzz.attacks import Attack
 from local_cluster.api import AS_TABLE, Api, ApiUnreachable, Object
 from local_cluster.cluster import LocalCluster
+from local_cluster.patience import Guard
 from local_cluster.stack import Stack
 
 ORDINARY = "ordinary"
@@ -26,7 +27,6 @@ ALLOCATION = "gpu.topology/allocation"
 TAINT = {"key": "fuzz", "value": ORDINARY, "effect": "NoSchedule"}
 """On the nodes of ordinary gangs: hostile pods of users take no GPU there, which is their right elsewhere."""
 NODES, GPUS = 2, 4
-WITHIN_S = 30.0
 BATCH = 10
 """Hostile requests between two ordinary gangs."""
 KEPT = 150
@@ -252,9 +252,9 @@ def _gpus(pod: Object) -> frozenset[tuple[str, int]]:
 
 
 def _until(question: Callable[[], list[Object] | Object | None], what: str) -> list[Object]:
-    deadline = time.monotonic() + WITHIN_S
-    while time.monotonic() < deadline:
+    guard = Guard()
+    while not guard.over:
         if (answer := question()) is not None:
             return answer if isinstance(answer, list) else [answer]
         time.sleep(0.05)
-    raise TimeoutError(f"not within {WITHIN_S:g} s: {what}")
+    raise TimeoutError(f"not within {guard.whole_s:.0f} s: {what}")

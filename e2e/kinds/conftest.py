@@ -12,7 +12,7 @@ import yaml
 from e2e import objects
 from e2e.arena import Arena
 from e2e.client import Client
-from e2e.kinds.controllers import CRDS_S, Controller
+from e2e.kinds.controllers import Controller
 from e2e.kinds.jobs import Jobs
 from e2e.scene import Scene
 from local_cluster import stack_config
@@ -43,7 +43,7 @@ def arena(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     settings.write_text(SETTINGS)
     credentials.mkdir(mode=0o700)
     with LocalCluster(directory / "cluster") as cluster:
-        stack_config.apply_definitions(cluster.api, definitions(), CRDS_S)
+        stack_config.apply_definitions(cluster.api, definitions())
         with (
             Controller(cluster, directory, "jobset"),
             Controller(cluster, directory, "lws"),

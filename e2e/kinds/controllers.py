@@ -26,9 +26,6 @@ from local_cluster.ports import free_port
 from local_cluster.processes import Process
 from tests.manifests.rendering import render
 
-READY_S = 90.0
-CRDS_S = 120.0
-"""They have 5 MB, and the API server reads each anew when another one comes."""
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 WEBHOOK_PATHS = {kind: f"/apis/admissionregistration.k8s.io/v1/{kind.lower()}s" for kind in WEBHOOKS}
 
@@ -55,7 +52,7 @@ class Controller:
         log, env = self._directory / "log", {"KUBECONFIG": str(kubeconfig)}
         self.process = Process(self._name, argv, log=log, env=env)
         self.process.start()
-        self.process.wait_ready(lambda: self._answers(keys), READY_S)
+        self.process.wait_ready(lambda: self._answers(keys))
         self._webhooks(objects, keys)
         return self
 
@@ -109,7 +106,7 @@ def install(api: Api, objects: list[Object]) -> None:
         for each in objects:
             if each["kind"] == kind:
                 apply(api, path.format(namespace=each["metadata"].get("namespace", "")), each)
-    stack_config.apply_definitions(api, objects, CRDS_S)
+    stack_config.apply_definitions(api, objects)
 
 
 def apply(api: Api, path: str, body: Object) -> None:

@@ -20,8 +20,6 @@ from muster.dialects.kinds.table import member
 from muster.dialects.objects import Metadata
 from tests.local_cluster.cluster_waiting import eventually
 
-BOOT_S = 400
-"""For a test: the first one also waits for the cluster, a minute on a busy machine."""
 RANDOM = 5
 
 

@@ -19,17 +19,15 @@ import yaml
 
 from e2e import objects
 from e2e.arena import Arena
-from e2e.kinds.jobs import BOOT_S, Jobs
+from e2e.kinds.jobs import Jobs
 from e2e.scene import Scene
 from local_cluster.api import Object
 from local_cluster.modules import folder
+from local_cluster.patience import HANG_S
 from tests.manifests.rendering import REPOSITORY
-
-pytestmark = pytest.mark.timeout(BOOT_S)
 
 PAGE = REPOSITORY / "docs" / "coming-from-kai.md"
 STEPS = "### The way there, and back"
-TYPED_WITHIN_S = 60
 ZONE, RACK = "topology.kubernetes.io/zone", "topology.kubernetes.io/rack"
 NODES = {"a": ("z1", "r1"), "b": ("z1", "r1"), "c": ("z1", "r2"), "d": ("z2", "r3"), "e": ("z2", "r3")}
 """As the example of KAI's docs: one GPU in each node. Three are free in zone z1 alone."""
@@ -129,7 +127,7 @@ class User:
                     env=self._environment,
                     capture_output=True,
                     text=True,
-                    timeout=TYPED_WITHIN_S,
+                    timeout=HANG_S,
                     check=False,
                 )
                 assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"

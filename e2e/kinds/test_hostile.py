@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.kinds.jobs import BOOT_S, Jobs, template
+from e2e.kinds.jobs import Jobs, template
 from e2e.kinds.operators import made_of
 from e2e.kinds.test_operators import kubeflow
 from e2e.scene import Scene
@@ -12,7 +12,7 @@ from local_cluster.api import ApiError, Object
 
 MOST = 2**31 - 1
 """The largest number of replicas that the CRD admits."""
-pytestmark = [pytest.mark.timeout(BOOT_S), pytest.mark.usefixtures("one_node")]
+pytestmark = pytest.mark.usefixtures("one_node")
 
 
 def torch(workers: int) -> Object:

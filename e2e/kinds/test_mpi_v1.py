@@ -14,15 +14,12 @@ import yaml
 
 from e2e import objects
 from e2e.kinds.conftest import MPI_JOBS, definitions
-from e2e.kinds.controllers import CRDS_S
-from e2e.kinds.jobs import BOOT_S, Jobs
+from e2e.kinds.jobs import Jobs
 from e2e.kinds.test_operators import kubeflow
 from e2e.record import Record
 from e2e.scene import Scene
 from local_cluster import stack_config
 from local_cluster.modules import folder
-
-pytestmark = pytest.mark.timeout(BOOT_S)
 
 V1 = "manifests/base/crds/kubeflow.org_mpijobs.yaml"
 MEMBERS = ["worker x-worker-0", "worker x-worker-1", "launcher x-launcher"]
@@ -36,8 +33,8 @@ def serve(scene: Scene, definition: dict[str, Any]) -> None:
     """Replace the CRD: stored versions differ, so the old one has to be gone."""
     with Record(scene.client, (stack_config.CRDS,)) as record:
         scene.client.delete(f"{stack_config.CRDS}/{MPI_JOBS}")
-        record.until(lambda: MPI_JOBS not in names_of(record), "the other CRD is gone", CRDS_S)
-    stack_config.apply_definitions(scene.client, [definition], CRDS_S)
+        record.until(lambda: MPI_JOBS not in names_of(record), "the other CRD is gone")
+    stack_config.apply_definitions(scene.client, [definition])
 
 
 @pytest.fixture

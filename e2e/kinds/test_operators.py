@@ -9,13 +9,13 @@ import pytest
 import yaml
 
 from e2e import objects
-from e2e.kinds.jobs import BOOT_S, Jobs, template
+from e2e.kinds.jobs import Jobs, template
 from e2e.kinds.operators import job_set_of
 from e2e.scene import Scene
 from local_cluster.api import Object
 from local_cluster.modules import folder
 
-pytestmark = [pytest.mark.timeout(BOOT_S), pytest.mark.usefixtures("one_node")]
+pytestmark = pytest.mark.usefixtures("one_node")
 
 TORCH = "manifests/base/runtimes/torch_distributed.yaml"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.kinds.jobs import BOOT_S, Jobs, template
+from e2e.kinds.jobs import Jobs, template
 from e2e.kinds.test_operators import ray
 from e2e.scene import COMPLETE, Scene
 from local_cluster.api import Object
 
-pytestmark = [pytest.mark.timeout(BOOT_S), pytest.mark.usefixtures("one_node")]
+pytestmark = pytest.mark.usefixtures("one_node")
 
 
 def job(parallelism: int, completions: int | None = None, gpus: int = 2, **spec: object) -> Object:

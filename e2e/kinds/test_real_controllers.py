@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from e2e import objects
-from e2e.kinds.jobs import BOOT_S, Jobs, template
+from e2e.kinds.jobs import Jobs, template
 from e2e.scene import Scene
 from local_cluster.api import Object
-
-pytestmark = pytest.mark.timeout(BOOT_S)
 
 DRIVER_AND_WORKERS = [
     "driver train-driver-0-0",

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from e2e.kinds.jobs import BOOT_S, Jobs
+from e2e.kinds.jobs import Jobs
 from e2e.kinds.test_operators import CASES
 from e2e.scene import Scene
 from local_cluster import stack_config
 from local_cluster.stack import Stack
 from tests.manifests.rendering import REPOSITORY, SCHEDULER_CONFIG, render
 
-pytestmark = [pytest.mark.timeout(BOOT_S), pytest.mark.usefixtures("one_node")]
+pytestmark = pytest.mark.usefixtures("one_node")
 
 HEADING = "## The service's rights"
 

@@ -20,12 +20,11 @@ from e2e.objects import MUSTER
 from e2e.oracle.draw import LOCAL_CLASS, ZONAL_CLASS, Drawn, Volume, World, pod, world
 from e2e.record import NODES, PODS, Record, TooLateError
 from local_cluster.api import ApiError, Object
+from local_cluster.patience import HANG_S, Guard
 
 CLAIMS, VOLUMES = "/api/v1/persistentvolumeclaims", "/api/v1/persistentvolumes"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 KINDS = (PODS, NODES, CLAIMS, VOLUMES)
-SETTLES_WITHIN_S = 30.0
-"""For what takes a moment on a quiet machine: a deletion, a new node, the stock scheduler's answer."""
 REFUSED_FOR_S = 1.0
 """How long a pod that the stock scheduler refuses is left to Muster, after Muster has refused it as well."""
 
@@ -120,7 +119,7 @@ class Trial:
         if bool(stock.node) != bool(muster.node):
             self.tally.disagreements.append(Disagreement(drawn, stock, muster))
 
-    def _ask(self, drawn: Drawn, scheduler: str, suffix: str, within_s: float = SETTLES_WITHIN_S) -> Answer:
+    def _ask(self, drawn: Drawn, scheduler: str, suffix: str, within_s: float = HANG_S) -> Answer:
         """Create the pod and wait until it is bound, or refused as the stock scheduler refuses."""
         body = deepcopy(drawn.body)
         name = body["metadata"]["name"] = f"{body['metadata']['name']}-{suffix}"
@@ -189,7 +188,6 @@ class Trial:
         self._record.until(
             lambda: all(_takes_pods(self._find(NODES, name)) for name in names),
             f"the nodes of {drawn.name} are ready",
-            SETTLES_WITHIN_S,
         )
         for resident in drawn.residents:
             self._post("pods", resident)
@@ -203,7 +201,7 @@ class Trial:
                 ((self._find(VOLUMES, volume.name) or {}).get("status") or {}).get("phase") == "Available"
             ),
             f"{volume.name} is available",
-            SETTLES_WITHIN_S,
+            HANG_S,
         )
 
     def _clear(self, drawn: World) -> None:
@@ -222,12 +220,12 @@ class Trial:
     def _post(self, plural: str, body: Object) -> None:
         """Create an object in the namespace; a service account that is made a moment later is waited for."""
         path = f"/api/v1/namespaces/{self._namespace}/{plural}"
-        deadline = time.monotonic() + SETTLES_WITHIN_S
+        guard = Guard()
         while True:
             try:
                 self._client.post(path, body)
             except ApiError as problem:
-                if problem.status != 403 or time.monotonic() > deadline:
+                if problem.status != 403 or guard.over:
                     raise
             else:
                 return
@@ -240,7 +238,6 @@ class Trial:
         self._record.until(
             lambda: not any(self._find(kind, name) for name in names),
             f"{kind} {', '.join(names)} are gone",
-            SETTLES_WITHIN_S,
         )
 
     def _own(self, kind: str) -> list[Object]:

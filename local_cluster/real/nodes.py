@@ -19,6 +19,7 @@ from local_cluster.api import Api, Object
 from local_cluster.build import binary
 from local_cluster.components import Context
 from local_cluster.nodes import READY_POLL_S, shape_nodes
+from local_cluster.patience import Guard
 from local_cluster.places import Layout
 from local_cluster.processes import Identity, Process, command_of, processes_below
 from local_cluster.real import cgroups, images, network, packages
@@ -81,7 +82,6 @@ class RealNodes:
         context: Context,
         api: Api,
         count: int,
-        deadline_s: float,
         *,
         detached: bool,
         group: NodeGroup = GROUP,
@@ -125,7 +125,7 @@ class RealNodes:
                 shown=list(shown),
             )
             self._launch(settings, detached=detached)
-        self._wait(api, described, before, deadline_s, group)
+        self._wait(api, described, before, group)
 
     def restart(self, name: str, program: str = "kubelet") -> None:
         """End a program of a node, which starts it again; containers run on."""
@@ -177,18 +177,19 @@ class RealNodes:
         api: Api,
         described: list[Object],
         before: Mapping[str, str],
-        deadline_s: float,
         group: NodeGroup,
     ) -> None:
         """`before`: the last word of an earlier kubelet of each node, which does not count."""
-        until = time.monotonic() + deadline_s
+        guard = Guard()
         for node in described:
             name = node["metadata"]["name"]
             while not self._ready(api, node, before.get(name, ""), group):
                 if not self._keeper(name).alive:
                     raise RealNodesError(f"{name} ended before it was Ready; {self._tails(name)}")
-                if time.monotonic() > until:
-                    raise RealNodesError(f"{name} is not Ready within {deadline_s:g} s; {self._tails(name)}")
+                if guard.over:
+                    raise RealNodesError(
+                        f"{name} is not Ready within {guard.whole_s:.0f} s; {self._tails(name)}"
+                    )
                 time.sleep(READY_POLL_S)
 
     def _ready(self, api: Api, described: Object, before: str, group: NodeGroup) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from local_cluster.api import Api
+from local_cluster.patience import Guard
 
 SHOW_GPUS = Path(__file__).with_name("show-gpus.yaml")
 PRINTED = re.compile(r"^NVIDIA_VISIBLE_DEVICES=(\S+)$", re.MULTILINE)
@@ -18,22 +19,22 @@ class NotPrinted(RuntimeError):
     """A container did not print its GPUs in time. The text has the API server's answer."""
 
 
-def printed_gpus(api: Api, pods: Iterable[str], within_s: float) -> dict[str, tuple[str, ...]]:
+def printed_gpus(api: Api, pods: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Pod of the namespace default → the GPUs in the log of its container, once it has printed them.
 
     Raises:
         NotPrinted: one did not print them in time.
     """
-    until = time.monotonic() + within_s
-    return {pod: _printed(api, pod, until) for pod in pods}
+    guard = Guard()
+    return {pod: _printed(api, pod, guard) for pod in pods}
 
 
-def _printed(api: Api, pod: str, until: float) -> tuple[str, ...]:
+def _printed(api: Api, pod: str, guard: Guard) -> tuple[str, ...]:
     while True:
         answer = api.send("GET", f"/api/v1/namespaces/default/pods/{pod}/log")
         text = answer.body.decode(errors="replace")
         if answer.ok and (found := PRINTED.search(text)):
             return tuple(found[1].split(","))
-        if time.monotonic() > until:
+        if guard.over:
             raise NotPrinted(f"pod {pod} did not print its GPUs: {answer.status} {text[:300]}")
         time.sleep(POLL_EVERY_S)

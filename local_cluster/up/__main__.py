@@ -20,11 +20,11 @@ from typing import get_args
 from rich.console import Console
 
 from local_cluster.api import Object
-from local_cluster.cluster import NODES_DEADLINE_S
 from local_cluster.demo.interrupts import Interrupts
 from local_cluster.demo.sandbox import Sandbox, run
 from local_cluster.demo.show import WIDTH, Show
 from local_cluster.nodes import apply_nodes, nodes_of, shape_nodes
+from local_cluster.patience import HANG_S
 from local_cluster.places import SOURCE
 from local_cluster.processes import ProcessError
 from local_cluster.real.nodes import MOST
@@ -66,8 +66,8 @@ class Up:
         return True
 
     def _create(self) -> None:
-        deadline_s = NODES_DEADLINE_S + len(self._nodes) / NODES_A_SECOND
-        apply_nodes(self._sandbox.cluster.api, list(self._nodes), deadline_s)
+        quiet_s = HANG_S + len(self._nodes) / NODES_A_SECOND
+        apply_nodes(self._sandbox.cluster.api, list(self._nodes), quiet_s)
 
     def _ready(self) -> Iterator[str]:
         """What to do next. The line with KUBECONFIG has nothing else on it, so that programs find it."""

@@ -14,13 +14,13 @@ import grpc
 import grpc.aio
 import pytest
 
+from local_cluster.patience import HANG_S
 from muster.adapters.agent.api import ApiError, ApiServer
 from muster.adapters.agent.gpus import MatrixFile
 from muster.adapters.agent.offering import Times
 from muster.adapters.agent.run import Agent, Settings
 from tests.adapters.fake_kubelet import Asking, FakeKubelet
 
-WITHIN_S = 20.0
 MATRIX = "\tGPU0\tGPU1\tGPU2\nGPU0\t X \tNV2\tSYS\nGPU1\tNV2\t X \tSYS\nGPU2\tSYS\tSYS\t X \n"
 ALL = ["GPU-0", "GPU-1", "GPU-2"]
 
@@ -60,7 +60,7 @@ class FakeApi:
 
     async def until(self, path: str) -> Any:
         """Return the next write to a path."""
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(HANG_S):
             while True:
                 found, body = await self.written.get()
                 if found.startswith(path):
@@ -107,12 +107,12 @@ class World:
             yield agent
         finally:
             stop.set()
-            async with asyncio.timeout(WITHIN_S):
+            async with asyncio.timeout(HANG_S):
                 await running
 
     async def plugin(self) -> Asking:
         """Wait for a registration, and speak to what it names."""
-        async with asyncio.timeout(WITHIN_S):
+        async with asyncio.timeout(HANG_S):
             request = await self.kubelet.registered.get()
         assert request.options is not None
         assert request.options.get_preferred_allocation_available
@@ -120,7 +120,7 @@ class World:
 
 
 async def next_devices(stream: Any) -> dict[str, str]:
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(HANG_S):
         answer = await anext(stream)
     return {device.id: device.health for device in answer.devices}
 

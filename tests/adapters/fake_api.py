@@ -13,7 +13,8 @@ from typing import Any
 
 from aiohttp import web
 
-DEADLINE_S = 10.0
+from local_cluster.patience import HANG_S
+
 EMPTY = (
     "/configmaps",
     "/namespaces",
@@ -146,19 +147,19 @@ class FakeApi:
 
     async def stream(self) -> Stream:
         """The next watch that a client opens."""
-        return await asyncio.wait_for(self._streams.get(), DEADLINE_S)
+        return await asyncio.wait_for(self._streams.get(), HANG_S)
 
     async def stream_of(self, path: str) -> Stream:
         """The next watch of this other list that a client opens."""
-        return await asyncio.wait_for(self._streams_of.setdefault(path, asyncio.Queue()).get(), DEADLINE_S)
+        return await asyncio.wait_for(self._streams_of.setdefault(path, asyncio.Queue()).get(), HANG_S)
 
     async def patch(self) -> tuple[str, dict[str, Any]]:
         """The next patch: its path and body."""
-        return await asyncio.wait_for(self.patched.get(), DEADLINE_S)
+        return await asyncio.wait_for(self.patched.get(), HANG_S)
 
     async def event(self) -> dict[str, Any]:
         """The next object that a client posts."""
-        return await asyncio.wait_for(self.posted.get(), DEADLINE_S)
+        return await asyncio.wait_for(self.posted.get(), HANG_S)
 
     async def _on_pods(self, request: web.Request) -> web.StreamResponse:
         query = dict(request.query)
@@ -184,7 +185,7 @@ class FakeApi:
         if request.query.get("watch") == "true":
             response = web.StreamResponse()
             await response.prepare(request)
-            await asyncio.sleep(DEADLINE_S)
+            await asyncio.sleep(HANG_S)
             return response
         await self.nodes_may_be_listed.wait()
         return self._listed(self.nodes)
@@ -192,7 +193,7 @@ class FakeApi:
     async def _on_livez(self, _: web.Request) -> web.Response:
         self.asked_for_health.put_nowait(None)
         if self.frozen:
-            await asyncio.sleep(DEADLINE_S)
+            await asyncio.sleep(HANG_S)
         return web.Response(text="ok")
 
     async def _on_other(self, request: web.Request) -> web.StreamResponse:
@@ -226,7 +227,7 @@ class FakeApi:
         body = await request.json()
         self.patched.put_nowait((request.path, body))
         if self.frozen:
-            await asyncio.sleep(DEADLINE_S)
+            await asyncio.sleep(HANG_S)
         return web.json_response(body)
 
     async def _watch(
@@ -251,9 +252,9 @@ class FakeApi:
             return _status(refused)
         self.posted.put_nowait(body)
         if body.get("involvedObject", {}).get("name") in self.never_answered:
-            await asyncio.sleep(DEADLINE_S)
+            await asyncio.sleep(HANG_S)
         if self.frozen:
-            await asyncio.sleep(DEADLINE_S)
+            await asyncio.sleep(HANG_S)
         if self.answerless:
             self.answerless -= 1
             assert request.transport is not None

@@ -10,6 +10,7 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
+from local_cluster.patience import HANG_S
 from muster.adapters.agent.generated import v1, v1beta1
 from muster.adapters.agent.kubelet import Sockets
 
@@ -154,4 +155,4 @@ class Asking:
         call = self._channel.unary_unary(
             f"/v1beta1.DevicePlugin/{method}", request_serializer=bytes, response_deserializer=answer.parse
         )
-        return await call(request, timeout=10)
+        return await call(request, timeout=HANG_S)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from local_cluster.patience import HANG_S
 from muster.gangs.messages.inputs import Input
-
-DEADLINE_S = 60.0
 
 
 class Heard:
@@ -24,5 +23,5 @@ class Heard:
 
     async def hears(self, condition: Callable[[Input], bool]) -> None:
         """Return once such an input has come."""
-        async with self._more, asyncio.timeout(DEADLINE_S):
+        async with self._more, asyncio.timeout(HANG_S):
             await self._more.wait_for(lambda: any(condition(event) for event in self.events))

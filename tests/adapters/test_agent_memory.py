@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from local_cluster.patience import HANG_S
+
 NEVER = {
     *("aiohttp", "click", "google", "kubernetes", "numpy", "opentelemetry", "ortools", "prometheus_client"),
     *("rich", "structlog", "typer", "yaml", "muster.app", "muster.cli", "muster.gangs", "muster.placement"),
@@ -38,7 +40,12 @@ agent.main(agent.Arguments("n", "", "", True, "/", 0, "INFO").written())
 def said(code: str) -> str:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True, env=environment
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=True,
+        env=environment,
     )
     return done.stdout.strip()
 

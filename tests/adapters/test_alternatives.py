@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from local_cluster.patience import HANG_S
 from muster.adapters import alternatives as module
 from muster.adapters.alternatives import AlternativesAnswerer, Asker
 from muster.adapters.solver.process import Defect
@@ -19,7 +20,6 @@ from muster.domain.snapshot import Snapshot
 from muster.gangs.reporting.places import AskAlternatives
 from tests.gangs import world as gangs
 
-DEADLINE_S = 30.0
 GANG = GangId("ns", "ack", "g")
 
 
@@ -48,7 +48,7 @@ class Process:
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         self.began.set()
-        assert self.may_go_on.wait(DEADLINE_S)
+        assert self.may_go_on.wait(HANG_S)
         self.at_once -= 1
         return self.answers()
 
@@ -74,7 +74,7 @@ class World:
         return process
 
     async def why_not(self, key: str, asker: Asker = Asker.PAGE) -> str:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(HANG_S):
             return (await self.answerer.of(key, asker))["why_not"]
 
 
@@ -145,7 +145,7 @@ async def test_the_process_ends_when_nobody_asks_any_more(
 ) -> None:
     monkeypatch.setattr(module, "IDLE_S", 0.0)
     await world.why_not("a")
-    await asyncio.to_thread(world.processes[0].closed.wait, DEADLINE_S)
+    await asyncio.to_thread(world.processes[0].closed.wait, HANG_S)
     assert await world.why_not("b") == ""
     assert len(world.processes) == 2
 
@@ -165,7 +165,7 @@ async def test_who_goes_away_leaves_the_next_one_its_turn(world: World) -> None:
     world.holds = True
     gone = asyncio.create_task(world.why_not("a"))
     await world.started.wait()
-    await asyncio.to_thread(world.processes[0].began.wait, DEADLINE_S)
+    await asyncio.to_thread(world.processes[0].began.wait, HANG_S)
     gone.cancel()
     after = asyncio.create_task(world.why_not("b"))
     await asyncio.sleep(0)
@@ -179,7 +179,7 @@ async def test_who_goes_away_leaves_the_next_one_its_turn(world: World) -> None:
 async def test_the_real_process_answers() -> None:
     answerer = AlternativesAnswerer(real)
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_S):
             found = await answerer.of("ns/ack/g", Asker.PAGE)
     finally:
         answerer.close()

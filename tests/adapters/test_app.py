@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from local_cluster.patience import HANG_S, slowness
 from muster.adapters.grpc.generated.muster import v1
 from muster.adapters.page.server import page_address_file
 from muster.adapters.telemetry.tracing import ENDPOINTS
@@ -25,8 +27,6 @@ from muster.config_sources import load
 from muster.gangs.coordinator import Coordinator
 from tests.adapters.fake_api import FakeApi, config_map, custom, gpu_node, gpu_pod, kubeconfig
 from tests.published import assert_as_published
-
-DEADLINE_S = 30.0
 
 
 @asynccontextmanager
@@ -40,20 +40,20 @@ async def serving(api: FakeApi, folder: Path, **settings: Any) -> AsyncIterator[
         stop = asyncio.Event()
         task = asyncio.create_task(app.run(stop))
         try:
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(HANG_S):
                 while not app.web.url or (config.page.port is not None and not app.page.url):
                     assert not task.done(), task
                     await asyncio.sleep(0.01)
             yield app, config
         finally:
             stop.set()
-            await asyncio.wait_for(task, DEADLINE_S)
+            await asyncio.wait_for(task, HANG_S)
 
 
 async def get(app: App, path: str) -> tuple[int, str]:
     def ask() -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(app.web.url + path, timeout=5) as answer:
+            with urllib.request.urlopen(app.web.url + path, timeout=HANG_S) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as refusal:
             return refusal.code, refusal.read().decode()
@@ -63,7 +63,7 @@ async def get(app: App, path: str) -> tuple[int, str]:
 
 async def unary(channel: Any, method: str, request: Any, response: Any) -> Any:
     call = channel.unary_unary(f"/muster.v1.GangService/{method}", bytes, response.parse)
-    return await call(request, timeout=DEADLINE_S)
+    return await call(request, timeout=HANG_S)
 
 
 async def test_a_pod_is_planned_and_permitted_with_its_gpus(api: FakeApi, short_folder: Path) -> None:
@@ -72,7 +72,7 @@ async def test_a_pod_is_planned_and_permitted_with_its_gpus(api: FakeApi, short_
     async with serving(api, short_folder) as (app, _):
         async with grpc.aio.insecure_channel(app.endpoint.address) as channel:
             watch = channel.unary_stream("/muster.v1.GangService/Watch", bytes, v1.WatchResponse.parse)
-            stream = watch(v1.WatchRequest(session="s"), timeout=DEADLINE_S)
+            stream = watch(v1.WatchRequest(session="s"), timeout=HANG_S)
             epoch = (await stream.read()).session_opened.epoch
             verdict = (await stream.read()).verdict
             assert (verdict.outcome, verdict.names) == (v1.Outcome.PLANNED, ["train"])
@@ -140,7 +140,7 @@ async def test_a_gang_that_does_not_fit_says_why(
         grpc.aio.insecure_channel(app.endpoint.address) as channel,
     ):
         watch = channel.unary_stream("/muster.v1.GangService/Watch", bytes, v1.WatchResponse.parse)
-        stream = watch(v1.WatchRequest(session="s"), timeout=DEADLINE_S)
+        stream = watch(v1.WatchRequest(session="s"), timeout=HANG_S)
         await stream.read()
         assert (await stream.read()).verdict.outcome is v1.Outcome.REFUSED
         event = await api.event()
@@ -170,7 +170,7 @@ async def test_nothing_is_ready_before_both_lists_are_there(api: FakeApi, short_
         assert why.startswith("waiting for the first list of nodes")  # and of what else is not seen yet
         assert (await get(app, "/healthz"))[0] == 200
         api.nodes_may_be_listed.set()
-        await asyncio.wait_for(app.control_loop.synced(), DEADLINE_S)
+        await asyncio.wait_for(app.control_loop.synced(), HANG_S)
         assert (await get(app, "/readyz"))[0] == 200
 
 
@@ -193,7 +193,7 @@ async def test_a_pod_group_is_planned_and_shows_how_it_stands(api: FakeApi, shor
         grpc.aio.insecure_channel(app.endpoint.address) as channel,
     ):
         watch = channel.unary_stream("/muster.v1.GangService/Watch", bytes, v1.WatchResponse.parse)
-        stream = watch(v1.WatchRequest(session="s"), timeout=DEADLINE_S)
+        stream = watch(v1.WatchRequest(session="s"), timeout=HANG_S)
         await stream.read()
         assert (await stream.read()).verdict.outcome is v1.Outcome.REFUSED
         events = [await api.event() for _ in range(2)]
@@ -221,7 +221,7 @@ async def test_what_a_config_map_says_is_waited_for(api: FakeApi, short_folder: 
             await asyncio.sleep(0.01)
         assert why.startswith("waiting for the first list of configmaps kube-system")
         api.held.clear()
-        await asyncio.wait_for(app.control_loop.synced(), DEADLINE_S)
+        await asyncio.wait_for(app.control_loop.synced(), HANG_S)
 
 
 async def test_a_gang_that_no_planner_could_decide_is_ended_and_the_others_are_planned(
@@ -237,17 +237,18 @@ async def test_a_gang_that_no_planner_could_decide_is_ended_and_the_others_are_p
             "gpu-topology-replica": "450",
         }
         hog["spec"]["containers"][0]["resources"]["requests"] = {"cpu": f"{1000 + number}m"}
-    limits = {"planner.time_limit_s": 0.5, "planner.most_roles": 1000}
+    limit_s = 0.5 * math.ceil(slowness())
+    limits = {"planner.time_limit_s": limit_s, "planner.most_roles": 1000}
     async with (
         serving(api, short_folder, **limits) as (app, _),
         grpc.aio.insecure_channel(app.endpoint.address) as channel,
     ):
         watch = channel.unary_stream("/muster.v1.GangService/Watch", bytes, v1.WatchResponse.parse)
-        stream = watch(v1.WatchRequest(session="s"), timeout=DEADLINE_S)
+        stream = watch(v1.WatchRequest(session="s"), timeout=HANG_S)
         await stream.read()
         refused = (await stream.read()).verdict
         assert refused.outcome is v1.Outcome.REFUSED
-        assert refused.reason.startswith("Not decided: the planner was ended after 0.5 s")
+        assert refused.reason.startswith(f"Not decided: the planner was ended after {limit_s:g} s")
         pods = await api.stream()
         pods.event("ADDED", gpu_pod("late", 8))
         while (verdict := (await stream.read()).verdict).names != ["late"]:

@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from structlog.testing import capture_logs
 
+from local_cluster.patience import HANG_S
 from local_cluster.traces import MOST_SPANS
 from muster.adapters.telemetry.attempts import MOST_TRACES, Attempts
 from muster.adapters.telemetry.tracing import ENDPOINTS, ReportedOnce, Tracing, ids_of_call, span_context
@@ -316,7 +317,7 @@ def test_a_collector_that_hangs_holds_up_nothing(monkeypatch: pytest.MonkeyPatch
         attempts.moved(Moved(0.0, f"g{number}", "g", "default", "collecting", ""))
         attempts.moved(Moved(1.0, f"g{number}", "g", "default", "planning", ""))
         attempts.moved(Moved(2.0, f"g{number}", "g", "default", "running", ""))
-    assert hangs.called.wait(10.0)
+    assert hangs.called.wait(HANG_S)
     tracing.close()
     assert not hangs.goes_on.is_set()
     hangs.goes_on.set()

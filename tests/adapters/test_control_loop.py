@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from local_cluster.patience import HANG_S
 from muster.adapters import control_loop
 from muster.adapters.control_loop import NODES_AT_ONCE, ControlLoop
 from muster.adapters.grpc.generated.muster import v1
@@ -37,7 +38,6 @@ from muster.gangs.reporting.differences import Differences
 from muster.gangs.reporting.places import AskAlternatives, GangDetails, Owner, Taken
 from muster.gangs.reporting.tally import Tally
 
-DEADLINE_S = 10.0
 REF = calls.PlanRef(1, "g", 1)
 
 
@@ -161,7 +161,7 @@ class Bench:
         return tuple(Usage(uid, node, Resources()) for uid, node, _ in bindings)
 
     async def heard(self, condition: Callable[[list[Input]], bool]) -> None:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(HANG_S):
             while not condition(self.gangs.heard):  # noqa: ASYNC110 - it is the other task's turn
                 await asyncio.sleep(0)
 
@@ -176,7 +176,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 async def next_verdict(session: Session) -> str:
-    response = await asyncio.wait_for(session.next(), DEADLINE_S)
+    response = await asyncio.wait_for(session.next(), HANG_S)
     assert response is not None
     assert response.verdict is not None
     return response.verdict.gang
@@ -202,7 +202,7 @@ async def test_nothing_is_synced_before_synced_was_handled(bench: Bench) -> None
     await bench.loop.put(NodeGone(0.0, "before"))
     assert not bench.loop.is_synced
     await bench.loop.sync(Synced(1.0))
-    await asyncio.wait_for(waiting, DEADLINE_S)
+    await asyncio.wait_for(waiting, HANG_S)
     assert bench.gangs.heard == [NodeGone(0.0, "before"), Synced(1.0)]
 
 
@@ -296,7 +296,7 @@ async def test_a_defect_in_the_gangs_ends_the_owner(bench: Bench) -> None:
     bench.gangs.fails = NodeGone
     await bench.loop.put(NodeGone(0.0, "a"))
     with pytest.raises(RuntimeError, match="a defect"):
-        await asyncio.wait_for(bench.task, DEADLINE_S)
+        await asyncio.wait_for(bench.task, HANG_S)
 
 
 async def test_the_loop_goes_on_while_many_gangs_are_shown(
@@ -344,7 +344,7 @@ async def test_questions_about_in_tree_plugins_reach_the_session_and_its_reports
     begun = bench.gangs.heard[-1]
     assert isinstance(begun, SessionOpened)
     assert begun.answers_in_tree
-    response = await asyncio.wait_for(session.next(), DEADLINE_S)
+    response = await asyncio.wait_for(session.next(), HANG_S)
     assert response is not None
     assert response.in_tree_question is not None
     assert (response.in_tree_question.gang, response.in_tree_question.question) == ("g", 4)

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from local_cluster.patience import HANG_S
 from muster.adapters.garbage import short_collections
 from muster.adapters.kube.client import KubeClient, Unreachable
-from tests.adapters.fake_api import DEADLINE_S, FakeApi
+from tests.adapters.fake_api import FakeApi
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ async def test_a_watch_that_was_cut_is_freed_without_a_collection(
     api: FakeApi, client: KubeClient, no_collections: None
 ) -> None:
     """A watch lives for minutes: a full collection freezes it, and a frozen cycle is never freed."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(HANG_S):
         freed = await cut_watch(api, client)
     assert freed() is None
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from local_cluster.patience import HANG_S
 from muster.adapters.grpc.endpoint import Endpoint, SocketError
 
 CLAIM_AND_HANG = """
@@ -52,7 +53,7 @@ def test_a_killed_services_socket_is_taken_over_and_epochs_go_on(short_folder: P
     with pytest.raises(SocketError, match="another service runs"):
         Endpoint(path).claim()
     service.send_signal(signal.SIGKILL)
-    service.wait(timeout=10)
+    service.wait(timeout=HANG_S)
     assert path.is_socket()
     endpoint = Endpoint(path)
     endpoint.claim()

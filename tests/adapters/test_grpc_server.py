@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from structlog.testing import capture_logs
 
+from local_cluster.patience import HANG_S
 from muster.adapters.grpc import messages, reflection
 from muster.adapters.grpc.endpoint import Endpoint
 from muster.adapters.grpc.generated.muster import v1
@@ -23,7 +24,6 @@ from muster.adapters.grpc.sessions import Cause, Session
 from muster.adapters.telemetry.metrics import Metrics
 from muster.gangs.messages import calls, instructions
 
-DEADLINE_S = 10.0
 PLAN = v1.PlanRef(epoch=3, gang="default/ack/g", generation=7)
 
 
@@ -87,11 +87,11 @@ class Shim:
     ) -> Any:
         call = self.channel.unary_stream("/muster.v1.GangService/Watch", bytes, v1.WatchResponse.parse)
         request = v1.WatchRequest(session=session, in_flight=list(in_flight), answers_in_tree=answers_in_tree)
-        return call(request, timeout=DEADLINE_S)
+        return call(request, timeout=HANG_S)
 
     async def call(self, method: str, request: Any, response: Any) -> Any:
         call = self.channel.unary_unary(f"/muster.v1.GangService/{method}", bytes, response.parse)
-        return await call(request, timeout=DEADLINE_S)
+        return await call(request, timeout=HANG_S)
 
 
 class Bench:
@@ -132,7 +132,7 @@ async def test_the_log_line_of_a_call_that_failed_carries_the_id_of_the_gangs_tr
     call = bench.shim.channel.unary_unary("/muster.v1.GangService/Filter", bytes, v1.FilterResponse.parse)
     metadata = (("traceparent", f"00-{trace_id}-b7ad6b7169203331-01"),)
     with capture_logs() as lines, pytest.raises(grpc.aio.AioRpcError):
-        await call(v1.FilterRequest(plan=PLAN), timeout=DEADLINE_S, metadata=metadata)
+        await call(v1.FilterRequest(plan=PLAN), timeout=HANG_S, metadata=metadata)
     assert [(line["event"], line["trace_id"], line["gang"]) for line in lines] == [
         ("call failed", trace_id, "default/ack/g")
     ]
@@ -364,7 +364,7 @@ async def test_a_new_session_ends_the_one_before_with_a_higher_epoch(bench: Benc
     with pytest.raises(grpc.aio.AioRpcError, match=f"session {epoch} ended: replaced") as caught:
         await first.read()
     assert caught.value.code() is grpc.StatusCode.ABORTED
-    closed = await asyncio.wait_for(bench.gangs.closed_sessions.get(), DEADLINE_S)
+    closed = await asyncio.wait_for(bench.gangs.closed_sessions.get(), HANG_S)
     assert (closed.epoch, closed.cause) == (epoch, Cause.REPLACED)
 
 
@@ -372,7 +372,7 @@ async def test_a_shim_that_leaves_closes_its_session(bench: Bench) -> None:
     stream = bench.shim.watch()
     await stream.read()
     stream.cancel()
-    closed = await asyncio.wait_for(bench.gangs.closed_sessions.get(), DEADLINE_S)
+    closed = await asyncio.wait_for(bench.gangs.closed_sessions.get(), HANG_S)
     assert closed.cause is Cause.LEFT
 
 
@@ -388,7 +388,7 @@ async def test_a_shim_that_does_not_read_loses_its_session_and_nobody_waits(benc
         await asyncio.sleep(0.01)  # lets the writer fill the transport's window
         assert pushed < 200
     assert session.cause is Cause.SLOW
-    closed = await asyncio.wait_for(bench.gangs.closed_sessions.get(), DEADLINE_S)
+    closed = await asyncio.wait_for(bench.gangs.closed_sessions.get(), HANG_S)
     assert closed is session
     assert bench.metrics.value("muster_sessions_total", cause="slow") == 1
 

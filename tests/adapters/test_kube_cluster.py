@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from local_cluster.cluster import LocalCluster
+from local_cluster.patience import HANG_S
 from muster.adapters.kube import decode
 from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.events import EventPoster
@@ -18,7 +19,7 @@ from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects.settings import Settings
 from muster.gangs.messages.inputs import Input, NodeSeen, PodGone, PodSeen
 from muster.gangs.messages.instructions import EmitEvent, EventReason
-from tests.adapters.heard import DEADLINE_S, Heard
+from tests.adapters.heard import Heard
 
 pytestmark = pytest.mark.cluster
 
@@ -65,7 +66,7 @@ async def test_sees_nodes_and_pods_survives_a_restart_and_posts_an_event(
         poster = EventPoster(client, metrics, "test")
         tasks = [asyncio.create_task(work.run()) for work in (pods, nodes, poster)]
         try:
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(HANG_S):
                 await asyncio.gather(pods.synced.wait(), nodes.synced.wait())
             await heard.hears(
                 lambda event: (
@@ -86,7 +87,7 @@ async def test_sees_nodes_and_pods_survives_a_restart_and_posts_an_event(
 
             uid = made["metadata"]["uid"]
             poster.emit(EmitEvent("default", (("lone", uid),), EventReason.UNPLACEABLE, "needs 2 GPUs"))
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(HANG_S):
                 await poster.drained()
             events = await asyncio.to_thread(api.get, "/api/v1/namespaces/default/events")
             (ours,) = [event for event in events["items"] if event["source"].get("component") == "muster"]

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from local_cluster.patience import HANG_S
 from muster.adapters.kube import conditions, decode
 from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.conditions import CONDITION, ConditionWriter
@@ -16,7 +17,7 @@ from muster.adapters.kube.watch import Gone, Seen
 from muster.adapters.telemetry.metrics import Metrics
 from muster.gangs.messages.instructions import ShowWaiting
 from tests.adapters.at_work import at_work
-from tests.adapters.fake_api import DEADLINE_S, FakeApi, pod
+from tests.adapters.fake_api import FakeApi, pod
 
 FAST = Rates(1_000, 1_000.0, 1_000, 1_000, 1_000.0, 1_000)
 WAITS = ("MembersMissing", "Waiting for 1 more member: 1 of 2 are here.")
@@ -46,7 +47,7 @@ class Desk:
         self.writer.see(Seen(decode.pods().item(json.dumps(seen).encode())))
 
     async def written(self, times: int = 1) -> None:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(HANG_S):
             while self.metrics.value("muster_pod_conditions_total", result="written") < times:  # noqa: ASYNC110 - a metric
                 await asyncio.sleep(0.01)
 
@@ -154,7 +155,7 @@ async def test_what_still_waits_is_not_written_once_another_service_leads(
         path, _ = await api.patch()
         assert path.endswith("/a/status")
         leads[0] = False
-        await asyncio.wait_for(writer.drained(), DEADLINE_S)
+        await asyncio.wait_for(writer.drained(), HANG_S)
         assert api.patched.empty()
         leads[0] = True
         desk.see("c")
@@ -171,7 +172,7 @@ async def test_pods_that_are_gone_before_the_gangs_know_it_are_forgotten(
         for name in ("a", "b", "c"):
             desk.writer.see(Gone(f"uid-{name}"))
         desk.show("a", "b", "c")
-        await asyncio.wait_for(desk.writer.drained(), DEADLINE_S)
+        await asyncio.wait_for(desk.writer.drained(), HANG_S)
         assert desk.writer.kept == 0
 
 

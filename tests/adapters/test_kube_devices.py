@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from local_cluster.patience import HANG_S
 from muster.adapters.kube.devices import (
     EXTENDED,
     DeviceIntake,
@@ -199,7 +200,7 @@ async def test_most_pods_of_a_claim_are_read_later(heard: Heard) -> None:
     await intake.devices.on_claim(asking("shared", "v"))
     assert len(heard.events) == READ_AT_ONCE
     await intake.on_pod(Gone(f"{pods - 1:03}"))  # it is not read again, as if it were there
-    await asyncio.wait_for(all_read.wait(), 10)
+    await asyncio.wait_for(all_read.wait(), HANG_S)
     seen = [event.pod for event in heard.events if isinstance(event, PodSeen)]
     assert [pod.uid for pod in seen] == [f"{number:03}" for number in range(pods - 1)]
     assert not any(pod.gated for pod in seen)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from local_cluster.patience import HANG_S
 from muster.adapters.kube import client as kube
 from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.events import MESSAGE_LIMIT, EventPoster, EventSettings
@@ -17,7 +18,7 @@ from muster.adapters.kube.outbox import Retry
 from muster.adapters.telemetry.metrics import Metrics
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 from tests.adapters.at_work import at_work
-from tests.adapters.fake_api import DEADLINE_S, FakeApi
+from tests.adapters.fake_api import FakeApi
 
 
 def waiting(*pods: str, message: str = "1 of 2 members are there") -> EmitEvent:
@@ -45,7 +46,7 @@ async def posting(
 
 
 async def drained(poster: EventPoster) -> None:
-    await asyncio.wait_for(poster.drained(), DEADLINE_S)
+    await asyncio.wait_for(poster.drained(), HANG_S)
 
 
 def _name(body: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from local_cluster.patience import HANG_S
 from muster.adapters.kube import client as kube
 from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.eviction import Evictor
@@ -16,7 +17,7 @@ from muster.adapters.kube.outbox import LANES, Retry
 from muster.adapters.telemetry.metrics import Metrics
 from muster.gangs.messages.instructions import Evict
 from tests.adapters.at_work import at_work
-from tests.adapters.fake_api import DEADLINE_S, FakeApi
+from tests.adapters.fake_api import FakeApi
 
 RETRY = Retry(tries=3, first_s=0.001, limit_s=0.002)
 HALF = Evict("ns", (("p0", "u0"), ("p1", "u1")), "only 2 of 3 members could be bound in time")
@@ -33,7 +34,7 @@ async def evicting(
 
 
 async def drained(evictor: Evictor) -> None:
-    await asyncio.wait_for(evictor.drained(), DEADLINE_S)
+    await asyncio.wait_for(evictor.drained(), HANG_S)
 
 
 def _name(body: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ import grpc
 import msgspec
 import pytest
 
+from local_cluster.patience import HANG_S
 from muster.adapters.grpc.generated.muster import v1
 from muster.adapters.kube import decode, watch
 from muster.adapters.kube.client import KubeClient
@@ -31,7 +32,6 @@ from muster.gangs.messages.inputs import Input, PodGone, PodSeen
 from muster.gangs.messages.instructions import EmitEvent
 from tests.adapters.at_work import at_work
 from tests.adapters.fake_api import (
-    DEADLINE_S,
     FakeApi,
     Stream,
     config_map,
@@ -164,7 +164,7 @@ class Bench:
         self.said.put_nowait(f"-{change.key}" if isinstance(change, Gone) else change.object.metadata.name)
 
     async def hears(self, *said: str) -> None:
-        assert [await asyncio.wait_for(self.said.get(), DEADLINE_S) for _ in said] == list(said)
+        assert [await asyncio.wait_for(self.said.get(), HANG_S) for _ in said] == list(said)
 
     @property
     def reported(self) -> float:
@@ -295,16 +295,16 @@ async def service(folder: Path, port: int) -> AsyncIterator[App]:
         assert not task.done()
     finally:
         stop.set()
-        await asyncio.wait_for(task, DEADLINE_S)
+        await asyncio.wait_for(task, HANG_S)
 
 
 @asynccontextmanager
 async def verdicts(app: App) -> AsyncIterator[Callable[[], Awaitable[dict[str, v1.Outcome]]]]:
     """A session of the shim: the next verdict, by pod."""
-    async with asyncio.timeout(DEADLINE_S), grpc.aio.insecure_channel(app.endpoint.address) as channel:
+    async with asyncio.timeout(HANG_S), grpc.aio.insecure_channel(app.endpoint.address) as channel:
         await app.control_loop.synced()
         stream = channel.unary_stream("/muster.v1.GangService/Watch", bytes, v1.WatchResponse.parse)(
-            v1.WatchRequest(session="s"), timeout=DEADLINE_S
+            v1.WatchRequest(session="s"), timeout=HANG_S
         )
         await stream.read()  # the session is open
 

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from local_cluster.patience import HANG_S
 from muster.adapters.kube import decode
 from muster.adapters.kube.client import KubeClient, Unreachable
 from muster.adapters.kube.liveness import TRIES, Liveness
 from muster.adapters.kube.watch import Watcher, WatchSettings
 from muster.adapters.telemetry.metrics import Metrics
 from tests.adapters.at_work import at_work
-from tests.adapters.fake_api import DEADLINE_S, FakeApi, pod
+from tests.adapters.fake_api import FakeApi, pod
 
 
 @asynccontextmanager
@@ -38,22 +39,22 @@ async def test_a_frozen_server_is_noticed_and_its_watches_go_on_afterwards(
         await api.stream()
         api.frozen = True
         async with at_work(Liveness(client, quiet_s=0.02, deadline_s=0.02)):
-            assert await asyncio.wait_for(silent.get(), DEADLINE_S)
+            assert await asyncio.wait_for(silent.get(), HANG_S)
         api.frozen = False
         feeding = asyncio.create_task(feed(api))
-        await asyncio.wait_for(seen.get(), DEADLINE_S)
-        assert not await asyncio.wait_for(silent.get(), DEADLINE_S)
+        await asyncio.wait_for(seen.get(), HANG_S)
+        assert not await asyncio.wait_for(silent.get(), HANG_S)
         feeding.cancel()
 
 
 async def test_a_watch_where_nothing_happens_is_left_alone(api: FakeApi, client: KubeClient) -> None:
     async with watching(client) as (seen, silent), at_work(Liveness(client, quiet_s=0.02)):
         stream = await api.stream()
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(HANG_S):
             for _ in range(5):
                 await api.asked_for_health.get()
         stream.event("ADDED", pod("a", 5))
-        await asyncio.wait_for(seen.get(), DEADLINE_S)
+        await asyncio.wait_for(seen.get(), HANG_S)
         assert silent.empty()
 
 
@@ -87,14 +88,14 @@ class Spoken(KubeClient):
 async def test_nobody_is_asked_while_the_watches_speak() -> None:
     client = Spoken([0.0, 0.0, 0.0])
     async with at_work(Liveness(client, quiet_s=0.001)):
-        await asyncio.wait_for(client.looked.wait(), DEADLINE_S)
+        await asyncio.wait_for(client.looked.wait(), HANG_S)
     assert not client.asked
 
 
 async def test_a_server_that_speaks_while_it_is_asked_is_there() -> None:
     client = Spoken([5.0, 0.0, 0.0])
     async with at_work(Liveness(client, quiet_s=0.001)):
-        await asyncio.wait_for(client.looked.wait(), DEADLINE_S)
+        await asyncio.wait_for(client.looked.wait(), HANG_S)
     assert client.asked == TRIES
     assert not client.ended.is_set()
 
@@ -102,5 +103,5 @@ async def test_a_server_that_speaks_while_it_is_asked_is_there() -> None:
 async def test_one_that_does_not_is_not() -> None:
     client = Spoken([5.0])
     async with at_work(Liveness(client, quiet_s=0.001)):
-        await asyncio.wait_for(client.ended.wait(), DEADLINE_S)
+        await asyncio.wait_for(client.ended.wait(), HANG_S)
     assert client.asked >= TRIES

@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from local_cluster.patience import HANG_S
 from muster.adapters.kube import decode
 from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.decode import Resource
 from muster.adapters.kube.watch import Watcher
 from muster.adapters.telemetry.metrics import Metrics
 from tests.adapters.at_work import at_work
-from tests.adapters.fake_api import DEADLINE_S, FakeApi, config_map, custom
+from tests.adapters.fake_api import FakeApi, config_map, custom
 from tests.adapters.test_kube_watch import QUICK, Sink
 
 OURS, KAIS = "/apis/scheduling.run.ai/v2/podgroups", "/apis/scheduling.run.ai/v2alpha2/podgroups"
@@ -34,7 +35,7 @@ async def watching(
 
 
 async def synced(watcher: Watcher[Any]) -> None:
-    await asyncio.wait_for(watcher.synced.wait(), DEADLINE_S)
+    await asyncio.wait_for(watcher.synced.wait(), HANG_S)
 
 
 async def test_a_crd_that_is_not_there_is_no_trouble_and_found_when_it_comes(

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from local_cluster.patience import HANG_S
 from muster.adapters.kube.client import ApiError, KubeError, Unreachable
 from muster.adapters.kube.outbox import PASSING, Outbox, Retry
 from tests.adapters.at_work import at_work
-from tests.adapters.fake_api import DEADLINE_S
 
 QUICK = Retry(tries=3, first_s=0.001, limit_s=0.002)
 NOBODY = 0
@@ -64,7 +64,7 @@ class Box(Outbox[str]):
         await self.may_send.wait()
         self.sent.append(item)
         if item in self.slow:
-            await asyncio.sleep(DEADLINE_S)
+            await asyncio.sleep(HANG_S)
         if statuses := self.answers.get(item):
             raise failure(statuses.pop(0), self.retry_after)
 
@@ -79,7 +79,7 @@ class Box(Outbox[str]):
 async def all_of(box: Box, *items: str) -> list[tuple[str, int]]:
     box.put(*items)
     async with at_work(box):
-        await asyncio.wait_for(box.drained(), DEADLINE_S)
+        await asyncio.wait_for(box.drained(), HANG_S)
     return box.ended
 
 
@@ -141,10 +141,10 @@ async def test_a_newer_item_replaces_the_one_that_is_refused_meanwhile() -> None
     box.may_send.clear()
     box.put("a/1")
     async with at_work(box):
-        await asyncio.wait_for(box.sending.wait(), DEADLINE_S)
+        await asyncio.wait_for(box.sending.wait(), HANG_S)
         box.put("a/2")
         box.may_send.set()
-        await asyncio.wait_for(box.drained(), DEADLINE_S)
+        await asyncio.wait_for(box.drained(), HANG_S)
     assert box.sent == ["a/1", "a/2"]
     assert box.ended == [("a/2", 200)]
 
@@ -166,7 +166,7 @@ async def test_a_server_says_how_long_to_wait_up_to_the_limit(monkeypatch: pytes
     box = Box({"a": [429, 429]}, retry=Retry(first_s=0.001, limit_s=0.05))
     box.retry_after = 3600.0
     await all_of(box, "a")
-    assert [wait for wait in waits if wait != DEADLINE_S] == [0.05, 0.05]
+    assert [wait for wait in waits if wait != HANG_S] == [0.05, 0.05]
 
 
 async def test_a_slow_request_holds_up_those_of_its_object_and_few_others() -> None:
@@ -175,7 +175,7 @@ async def test_a_slow_request_holds_up_those_of_its_object_and_few_others() -> N
     box.put_of("x", "slow", "after it")
     others = [str(number) for number in range(40)]
     box.put(*others)
-    async with at_work(box), asyncio.timeout(DEADLINE_S / 2):
+    async with at_work(box), asyncio.timeout(HANG_S / 2):
         while len(box.ended) < 8:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.001)
     assert "after it" not in box.sent
@@ -188,7 +188,7 @@ async def test_what_is_said_of_an_object_is_sent_in_its_order() -> None:
         for of, mine in items.items():
             box.put_of(of, mine[number])
     async with at_work(box):
-        await asyncio.wait_for(box.drained(), DEADLINE_S)
+        await asyncio.wait_for(box.drained(), HANG_S)
     for of, mine in items.items():
         assert [item for item in box.sent if item[0] == of] == mine
 
@@ -204,7 +204,7 @@ async def test_a_namespace_with_many_items_delays_those_of_others_by_a_few(lanes
         box.put(*(f"flood-{flood}-{number}" for number in range(FLOOD)), namespace=f"flood-{flood}")
     box.put("quiet", namespace="quiet")
     async with at_work(box):
-        await asyncio.wait_for(box.drained(), DEADLINE_S)
+        await asyncio.wait_for(box.drained(), HANG_S)
     assert box.sent.index("quiet") <= floods * max(1, lanes // 2), "one item of each line before it"
     assert len(box.ended) == floods * FLOOD + 1
 
@@ -216,7 +216,7 @@ async def test_a_namespace_that_is_never_answered_leaves_half_of_the_lanes_to_ot
     box.slow = set(stuck) if slow else set()
     box.put(*stuck)
     box.put(*map(str, range(40)), namespace="other")
-    async with at_work(box), asyncio.timeout(DEADLINE_S / 2):
+    async with at_work(box), asyncio.timeout(HANG_S / 2):
         while len(box.ended) < 40:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.001)
     assert len(set(box.sent) & set(stuck)) <= 4
@@ -233,7 +233,7 @@ async def test_what_waits_for_its_next_try_may_give_its_place_too() -> None:
     box = Box({"a": [429], "b": [429]}, limit=2, retry=Retry(first_s=60.0, limit_s=60.0))
     box.put("a", "b", namespace="flood")
     async with at_work(box):
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(HANG_S):
             while len(box.sent) < 2:  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.001)
         assert box.put("x", namespace="quiet") == ["b"]
@@ -254,7 +254,7 @@ async def test_the_next_try_of_what_was_dropped_does_not_replace_what_came_later
     monkeypatch.setattr(loop, "call_later", noted)
     box = Box({"a/1": [429], "b/1": [429]}, limit=2, retry=Retry(first_s=60.0, limit_s=60.0))
     box.put("a/1", "b/1", namespace="flood")
-    async with at_work(box), asyncio.timeout(DEADLINE_S):
+    async with at_work(box), asyncio.timeout(HANG_S):
         while len(later) < 2:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.001)
         box.sending.clear()
@@ -293,7 +293,7 @@ def test_it_is_bounded_and_each_namespace_has_its_share(
                 assert len(of) >= len(waiting[namespace]) - (dropped == item), "of one that has most"
             assert sum(map(len, waiting.values())) <= limit
         async with at_work(box):
-            await asyncio.wait_for(box.drained(), DEADLINE_S)
+            await asyncio.wait_for(box.drained(), HANG_S)
         return box.sent, waiting
 
     found, waiting = asyncio.run(sent())

@@ -13,9 +13,10 @@ import pytest
 from kubernetes.aio.config import incluster_config
 
 from local_cluster.certificates import Authority
+from local_cluster.patience import HANG_S
 from muster.adapters.kube import client as kube
 from muster.adapters.kube.client import ApiError, KubeClient, Unreachable
-from tests.adapters.fake_api import DEADLINE_S, FakeApi
+from tests.adapters.fake_api import FakeApi
 
 PODS, LIMIT = "/api/v1/pods", {"limit": "1"}
 HOST = "127.0.0.1"
@@ -104,7 +105,7 @@ async def test_a_watch_is_broken_off_when_the_files_are_read_again(
     async with api.running(tls=files.served_by("a")) as port, connect(port) as client:
 
         async def read() -> None:
-            async with client.watch("pods", PODS, {"watch": "true"}, DEADLINE_S * 2) as batches:
+            async with client.watch("pods", PODS, {"watch": "true"}, HANG_S * 2) as batches:
                 api.failing = [401]
                 with pytest.raises(ApiError, match="401"):
                     await client.get("pods", PODS, LIMIT)
@@ -112,7 +113,7 @@ async def test_a_watch_is_broken_off_when_the_files_are_read_again(
                     pass
 
         with pytest.raises(Unreachable, match="WATCH pods"):
-            await asyncio.wait_for(read(), DEADLINE_S)
+            await asyncio.wait_for(read(), HANG_S)
 
 
 async def test_a_server_of_a_new_authority_is_trusted_once_the_file_names_it(

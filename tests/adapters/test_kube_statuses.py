@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from local_cluster.patience import HANG_S
 from muster.adapters.kube import client as kube
 from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.outbox import LANES
@@ -16,7 +17,7 @@ from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.podgroup import PodGroupStatus
 from muster.gangs.messages.instructions import WriteStatus
 from tests.adapters.at_work import at_work
-from tests.adapters.fake_api import DEADLINE_S, FakeApi
+from tests.adapters.fake_api import FakeApi
 
 PATH = "/apis/scheduling.run.ai/v2/namespaces/ns/podgroups/train/status"
 
@@ -35,7 +36,7 @@ async def writing(client: KubeClient) -> AsyncIterator[tuple[StatusWriter, Metri
 
 
 async def until(metrics: Metrics, result: str) -> None:
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(HANG_S):
         while not metrics.value("muster_podgroup_statuses_total", result=result):  # noqa: ASYNC110 - a metric
             await asyncio.sleep(0.01)
 
@@ -76,7 +77,7 @@ async def test_what_comes_during_an_outage_replaces_what_waits(api: FakeApi, cli
     api.failing = [503]
     async with writing(client) as (writer, _):
         writer.write(running(0))
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(HANG_S):
             while api.failing:  # noqa: ASYNC110 - the server says nothing of a refusal
                 await asyncio.sleep(0.01)
         writer.write(running(1))

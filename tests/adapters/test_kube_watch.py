@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from local_cluster.patience import HANG_S
 from muster.adapters.kube import decode, watch
 from muster.adapters.kube.backoff import Backoff
 from muster.adapters.kube.client import ApiError, ConfigError, KubeClient, Unreachable
 from muster.adapters.kube.watch import Gone, Seen, Watcher, WatchSettings
 from muster.adapters.telemetry.metrics import Metrics
 from tests.adapters.at_work import at_work
-from tests.adapters.fake_api import DEADLINE_S, FakeApi, kubeconfig, pod
+from tests.adapters.fake_api import FakeApi, kubeconfig, pod
 
 QUICK = WatchSettings(page_size=2, backoff_first_s=0.01, backoff_limit_s=0.05)
 
@@ -39,7 +40,7 @@ class Sink:
 
     async def until(self, condition: Callable[[list[str]], bool]) -> None:
         async with self._more:
-            await asyncio.wait_for(self._more.wait_for(lambda: condition(self.said)), DEADLINE_S)
+            await asyncio.wait_for(self._more.wait_for(lambda: condition(self.said)), HANG_S)
 
     async def hears(self, *said: str) -> None:
         """Everything said since the last call is exactly this."""
@@ -53,7 +54,7 @@ class Bench:
         self.watcher, self.sink, self.metrics = watcher, sink, metrics
 
     async def until_restarted(self, reason: str, times: int) -> None:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(HANG_S):
             while self.restarts(reason) < times:  # noqa: ASYNC110 - a metric: nothing to await on
                 await asyncio.sleep(0.01)
 
@@ -101,15 +102,15 @@ async def test_says_when_its_view_is_behind_and_when_it_has_caught_up(
         await bench.sink.hears("+a/5")
         assert said.empty()  # a first list is no catching up
         stream.cut()
-        assert await asyncio.wait_for(said.get(), DEADLINE_S)
+        assert await asyncio.wait_for(said.get(), HANG_S)
         stream = await api.stream()
         stream.event("ADDED", pod("b", 6))
-        assert not await asyncio.wait_for(said.get(), DEADLINE_S)
+        assert not await asyncio.wait_for(said.get(), HANG_S)
         assert bench.sink.said == ["+b/6"]  # what was missed comes first
         stream.cut()
-        assert await asyncio.wait_for(said.get(), DEADLINE_S)
+        assert await asyncio.wait_for(said.get(), HANG_S)
         await api.stream()  # nothing happened meanwhile
-        assert not await asyncio.wait_for(said.get(), DEADLINE_S)
+        assert not await asyncio.wait_for(said.get(), HANG_S)
         stream.end()
 
 
@@ -223,9 +224,9 @@ async def test_a_silent_watch_that_can_not_be_opened_again_is_known_to_be_behind
     async with watching(client, IMPATIENT, silences.put) as bench:
         await api.stream()  # says nothing
         api.failing = [503]
-        assert await asyncio.wait_for(silences.get(), DEADLINE_S)
+        assert await asyncio.wait_for(silences.get(), HANG_S)
         await api.stream()
-        assert not await asyncio.wait_for(silences.get(), DEADLINE_S)
+        assert not await asyncio.wait_for(silences.get(), HANG_S)
         assert bench.restarts("503") == 1
 
 
@@ -268,7 +269,7 @@ async def test_a_watch_that_holds_though_nothing_happens_is_a_success(
     monkeypatch.setattr(watch, "Backoff", Noted)
     async with watching(client):
         await api.stream()  # says nothing
-        await asyncio.wait_for(well.wait(), DEADLINE_S)
+        await asyncio.wait_for(well.wait(), HANG_S)
 
 
 async def test_refusals_are_tried_again(api: FakeApi, client: KubeClient) -> None:
@@ -328,7 +329,7 @@ async def test_a_slow_sink_holds_the_watch_back(api: FakeApi, client: KubeClient
     watcher = Watcher(client, decode.pods(), inbox.put, Metrics(), QUICK)
     api.has(*(f"p{number}" for number in range(5)))
     task = asyncio.create_task(watcher.run())
-    seen = [await asyncio.wait_for(inbox.get(), DEADLINE_S) for _ in range(5)]
+    seen = [await asyncio.wait_for(inbox.get(), HANG_S) for _ in range(5)]
     assert [change.object.metadata.name for change in seen] == ["p0", "p1", "p2", "p3", "p4"]
     task.cancel()
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
+from local_cluster.patience import HANG_S
 from muster.adapters.planner import Place, Planner
 from muster.adapters.solver.process import Defect
 from muster.adapters.telemetry.attempts import Attempts
@@ -26,7 +27,6 @@ from muster.gangs.messages.inputs import Decided, SolveFailed
 from muster.gangs.messages.instructions import EndSolve, Lane, Moved, Solve
 from muster.placement.limits import Stretch
 
-DEADLINE_S = 10.0
 GANG = GangId("default", "ack", "g")
 REFUSED = Unplaceable(GANG, (DomainTooSmall("node", "a", 1, 2),))
 PLACED = Placed(GANG, (), Objective(None, (), (("rack", 1),), (), 50.0, 100.0, 0, 3), "node", "node a", True)
@@ -42,7 +42,7 @@ class Bench:
         self.answers: asyncio.Queue[Decided | SolveFailed] = asyncio.Queue()
 
     async def answer(self) -> Decided | SolveFailed:
-        return await asyncio.wait_for(self.answers.get(), DEADLINE_S)
+        return await asyncio.wait_for(self.answers.get(), HANG_S)
 
 
 class Deciding:
@@ -86,7 +86,7 @@ async def planning_in(place: Place) -> AsyncIterator[Bench]:
     bench = Bench(planner, metrics, attempts)
     task = asyncio.create_task(planner.run())
     yield bench
-    await planner.stop(DEADLINE_S)
+    await planner.stop(HANG_S)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
@@ -131,8 +131,8 @@ async def test_the_loop_goes_on_while_the_planner_computes_and_an_end_cuts_it_sh
 
     async with planning(place) as bench:
         bench.planner.submit(asked("g"))
-        assert await asyncio.to_thread(began.wait, DEADLINE_S)
-        async with asyncio.timeout(DEADLINE_S):
+        assert await asyncio.to_thread(began.wait, HANG_S)
+        async with asyncio.timeout(HANG_S):
             await asyncio.sleep(0.01)
     assert saw_end.is_set()
 
@@ -178,14 +178,14 @@ async def test_only_the_decision_in_progress_is_ended() -> None:
 
     def decide(solve: Solve, seconds_left: Callable[[], float]) -> Decision:
         began.set()
-        may_end.wait(DEADLINE_S)
+        may_end.wait(HANG_S)
         return PLACED
 
     place = Deciding(decide)
     async with planning_in(place) as bench:
         bench.planner.end(EndSolve("g", 1))
         bench.planner.submit(asked("g"))
-        assert await asyncio.to_thread(began.wait, DEADLINE_S)
+        assert await asyncio.to_thread(began.wait, HANG_S)
         bench.planner.end(EndSolve("g", 2))
         assert not place.is_interrupted.is_set()
         bench.planner.end(EndSolve("g", 1))

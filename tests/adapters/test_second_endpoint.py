@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from local_cluster.patience import HANG_S
 from muster.adapters.agent.generated import v1beta1 as api
 from muster.adapters.agent.plugin import Plugin, Refused
-from tests.adapters.agent_world import ALL, MATRIX, WITHIN_S, FakeApi, World, refused
+from tests.adapters.agent_world import ALL, MATRIX, FakeApi, World, refused
 from tests.adapters.agent_world import pod as any_pod
 from tests.adapters.fake_kubelet import FakeKubelet
 
@@ -82,7 +83,7 @@ async def first(world: World) -> AsyncIterator[First]:
 
 
 async def until(answer: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WITHIN_S):
+    async with asyncio.timeout(HANG_S):
         while not answer():  # noqa: ASYNC110 - the agent shows no event for it
             await asyncio.sleep(0.01)
 
@@ -267,7 +268,7 @@ async def test_while_it_withdraws_it_still_answers(world: World, first: First) -
         await plugin.options()
         first.plugin.socket.touch()
         world.api.labels.pop("gpu.topology/node-agent")
-        assert await asyncio.wait_for(listing, WITHIN_S) is None, "the list ends"
+        assert await asyncio.wait_for(listing, HANG_S) is None, "the list ends"
         assert await plugin.prefer(ALL, 1) == ["GPU-1"]
         await plugin.close()
 

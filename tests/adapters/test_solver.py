@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from local_cluster.patience import HANG_S, stretched
+from muster.adapters.solver import process as processes
 from muster.adapters.solver.inside import Inside, Outside
-from muster.adapters.solver.process import LONG_S, MARGIN_S, Bounds, CantStart, Closed, Defect, PlannerProcess
+from muster.adapters.solver.process import LONG_S, Bounds, CantStart, Closed, Defect, PlannerProcess
 from muster.domain.causes.not_planned import NotDecided, TookTooLong, TookTooMuchMemory
 from muster.domain.causes.out_of_place import DomainTooSmall
 from muster.domain.decision import Decision, Placed, Unplaceable
@@ -51,7 +53,7 @@ def within(seconds: float) -> Callable[[], float]:
     return lambda: until - time.monotonic()
 
 
-def ask(process: PlannerProcess, name: str, seconds: float = 30.0) -> Decision:
+def ask(process: PlannerProcess, name: str, seconds: float = HANG_S) -> Decision:
     return process(asked(name), within(seconds))
 
 
@@ -69,7 +71,7 @@ def is_gone(pid: int) -> bool:
 
 
 def test_the_next_process_loads_while_a_long_decision_is_made(process: PlannerProcess) -> None:
-    assert ask(process, "sleeps in C", seconds=LONG_S + 0.5)
+    assert ask(process, "sleeps in C", seconds=LONG_S + stretched(0.5))
     started = process.started
     assert started == 2
     its_pid(process)
@@ -85,14 +87,16 @@ def test_a_decision_that_does_not_end_is_ended_and_the_next_one_is_made(
     assert isinstance(decision, Unplaceable)
     (cause,) = decision.causes
     assert isinstance(cause, TookTooLong)
-    assert cause.seconds == pytest.approx(0.2, abs=0.05)
+    assert 0 < cause.seconds <= 0.2
     assert is_gone(before)
     assert its_pid(process) == process.pid != before
 
 
-def test_a_planner_that_minds_its_time_may_answer_and_its_process_lives_on(process: PlannerProcess) -> None:
+def test_a_planner_that_minds_its_time_may_answer_and_its_process_lives_on(
+    process: PlannerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = its_pid(process)
-    assert MARGIN_S > 0
+    monkeypatch.setattr(processes, "MARGIN_S", HANG_S)
     decision = ask(process, "minds its time", seconds=0.2)
     assert isinstance(decision, Unplaceable)
     assert decision.causes == (NotDecided(truncated=True),)
@@ -143,7 +147,7 @@ def test_a_process_that_dies_of_itself_is_a_defect_and_is_replaced(process: Plan
 def test_a_process_that_was_killed_between_two_decisions_is_replaced(process: PlannerProcess) -> None:
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
-    until = time.monotonic() + 30
+    until = time.monotonic() + HANG_S
     while _state(process.pid) != "Z":
         assert time.monotonic() < until
     assert isinstance(ask(process, "fits"), Placed)
@@ -183,7 +187,7 @@ def test_close_ends_a_decision_in_progress_and_nothing_is_left(process: PlannerP
     thread = threading.Thread(target=decide)
     thread.start()
     process.close()
-    thread.join(30)
+    thread.join(HANG_S)
     assert raised
     assert is_gone(pid)
     with pytest.raises(Closed):
@@ -210,7 +214,7 @@ thread.join()
     service.kill()
     service.wait()
     service.stdout.close()
-    until = time.monotonic() + 30
+    until = time.monotonic() + HANG_S
     while not is_gone(pid) and _state(pid) != "Z":  # its new parent reaps it
         assert time.monotonic() < until
 
@@ -224,7 +228,7 @@ def _state(pid: int) -> str:
 
 def test_each_snapshot_arrives_whole_also_after_the_process_was_replaced(process: PlannerProcess) -> None:
     def seen(*nodes: object) -> str:
-        decision = process(asked("fits", Snapshot.of(nodes, ())), within(30))  # type: ignore[arg-type]
+        decision = process(asked("fits", Snapshot.of(nodes, ())), within(HANG_S))  # type: ignore[arg-type]
         assert isinstance(decision, Placed)
         return decision.domain
 
@@ -241,7 +245,7 @@ def test_where_no_process_can_be_started_it_is_planned_inside(monkeypatch: pytes
         PlannerProcess(Bounds(), HOGS).load()
     place = Outside(Bounds(), HOGS)
     place.load()
-    assert isinstance(place(asked("fits"), within(30)), Placed)
+    assert isinstance(place(asked("fits"), within(HANG_S)), Placed)
     assert place.process.pid is None
     place.close()
 
@@ -259,7 +263,7 @@ def test_what_decides_inside_is_told_when_the_service_ends() -> None:
     thread = threading.Thread(target=lambda: answers.append(inside(asked("minds its time"), within(1000))))
     thread.start()
     inside.close()
-    thread.join(30)
+    thread.join(HANG_S)
     assert answers
 
 

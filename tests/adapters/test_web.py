@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
+from local_cluster.patience import HANG_S
 from muster.adapters import web
 from muster.adapters.telemetry.metrics import Metrics, ReadAtScrape
 
-DEADLINE_S = 20.0
 PLACES = 3
 READY = b"GET /readyz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
 GANGS = b"GET /gangs HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -50,7 +50,7 @@ async def ended(reader: asyncio.StreamReader) -> bool:
 
 @pytest.mark.parametrize("sent", [b"GET /readyz HT", GANGS], ids=["half a request", "an answer that hangs"])
 async def test_others_keep_no_probe_out(server: web.Web, sent: bytes) -> None:
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(HANG_S):
         others = [await connect(server, sent) for _ in range(4 * PLACES)]
         reader, writer = await connect(server, READY)
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
@@ -87,7 +87,7 @@ async def test_a_flood_of_scrapes_costs_one_answer_a_second(
             assert answer.content_type in ("application/json", accept.partition(";")[0])
             return await answer.text()
 
-    async with asyncio.timeout(DEADLINE_S), aiohttp.ClientSession() as session:
+    async with asyncio.timeout(HANG_S), aiohttp.ClientSession() as session:
         one_by_one = [await ask() for _ in range(web.AT_ONCE)]
         assert len(set(one_by_one)) == web.AT_ONCE  # each is new
         for flood in range(3):
@@ -111,7 +111,7 @@ async def test_few_answers_about_gangs_are_made_at_a_time(path: str, tmp_path: P
     served = web.Web(Metrics(), answered, answered, never, never, str, tmp_path / "socket")
     await served.start("127.0.0.1", 0)
     asking = f"GET {path}?namespace=n&name=g HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode()
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(HANG_S):
         clients = [await connect(served, asking) for _ in range(3 * web.GANGS_AT_ONCE)]
         reader, writer = await connect(served, READY)
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")

@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from checks import krew
+from local_cluster.patience import HANG_S
 
 OPERATORS = {"In", "NotIn", "Exists", "DoesNotExist"}
 OS = {"linux", "darwin", "windows"}
@@ -83,7 +84,7 @@ def test_the_manifest_is_of_its_archive(manifest: dict[str, Any], packed: bytes,
 def run(installed: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the program without any package but those of Python itself."""
     bare = [sys.executable, "-I", "-S", str(installed / krew.PROGRAM)]
-    return subprocess.run([*bare, *arguments], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run([*bare, *arguments], capture_output=True, text=True, check=False, timeout=HANG_S)
 
 
 @pytest.mark.parametrize("command", ["why", "explain", "trace", "gangs", "free", "nodes"])

@@ -136,7 +136,6 @@ def test_variables_take_their_values_from_metrics_that_exist() -> None:
 
 
 @pytest.mark.go
-@pytest.mark.timeout(1800)  # promtool is built if it is not in the cache
 def test_promtool_understands_each_query(tmp_path: Path) -> None:
     rules = [{"record": f"query_{at}", "expr": target.expr} for at, target in enumerate(PROMQL)]
     file = tmp_path / "rules.json"

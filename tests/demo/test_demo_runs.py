@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from local_cluster.cluster import LocalCluster
+from local_cluster.patience import HANG_S
 
 pytestmark = pytest.mark.cluster
-ENDS_WITHIN_S = 240
 
 
 def command(directory: Path) -> list[str]:
@@ -22,7 +22,7 @@ def command(directory: Path) -> list[str]:
 
 def test_every_claim_holds(tmp_path: Path) -> None:
     done = subprocess.run(
-        [*command(tmp_path), "--trace"], capture_output=True, text=True, timeout=ENDS_WITHIN_S, check=False
+        [*command(tmp_path), "--trace"], capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -40,6 +40,6 @@ def test_ctrl_c_stops_everything(tmp_path: Path) -> None:
         assert set(LocalCluster(tmp_path / "cluster").running())
         demo.send_signal(signal.SIGINT)
         demo.stderr.read()
-        assert demo.wait(timeout=ENDS_WITHIN_S) == 130
+        assert demo.wait(timeout=HANG_S) == 130
     assert LocalCluster(tmp_path / "cluster").running() == {}
     assert not (tmp_path / "cluster" / "etcd").exists()

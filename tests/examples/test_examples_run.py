@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from local_cluster.cluster import LocalCluster
-
-ENDS_WITHIN_S = 240
+from local_cluster.patience import HANG_S
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "local_cluster.examples", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=ENDS_WITHIN_S, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
 
 
 @pytest.mark.cluster

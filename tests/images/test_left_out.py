@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from local_cluster.patience import HANG_S
 from tests.images.left_out import REPOSITORY, modules
 
 SOLVES = "tests/placement/test_traps.py"
@@ -16,7 +17,12 @@ PLACES = "tests/files/test_place.py"
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *arguments], cwd=REPOSITORY, capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, *arguments],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
     )
 
 

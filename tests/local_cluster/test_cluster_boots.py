@@ -56,7 +56,7 @@ def test_a_bound_pod_runs_until_it_is_deleted(demo: LocalCluster) -> None:
     conditions = demo.api.get(f"{PODS}/stays")["status"]["conditions"]
     assert {"Ready", "PodScheduled"} <= {each["type"] for each in conditions if each["status"] == "True"}
     demo.api.delete(f"{PODS}/stays")
-    eventually(lambda: phase(demo, "stays") is None, "the pod is gone", within_s=5)
+    eventually(lambda: phase(demo, "stays") is None, "the pod is gone")
 
 
 @pytest.mark.parametrize(("code", "end"), [("0", "Succeeded"), ("3", "Failed")])
@@ -82,7 +82,7 @@ def test_a_pod_can_take_its_time_to_terminate(demo: LocalCluster) -> None:
     demo.api.delete(f"{PODS}/lingers")
     assert "deletionTimestamp" in demo.api.get(f"{PODS}/lingers")["metadata"]
     demo.api.delete(f"{PODS}/lingers", grace_s=0)
-    eventually(lambda: phase(demo, "lingers") is None, "the pod is gone", within_s=5)
+    eventually(lambda: phase(demo, "lingers") is None, "the pod is gone")
 
 
 def test_a_job_completes_and_its_pods_can_be_deleted(demo: LocalCluster) -> None:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from local_cluster.cli import app
 from local_cluster.cluster import ClusterError, LocalCluster
 from local_cluster.nodes import ready_nodes
+from local_cluster.patience import HANG_S
 from local_cluster.places import SOURCE
 from local_cluster.recipes import COMPONENTS
 from tests.local_cluster.cluster_waiting import eventually
@@ -63,7 +64,7 @@ def test_restarts_keep_the_data(tmp_path: Path) -> None:
         assert cluster.running() == {}
         cluster.up()
         assert cluster.api.find("/api/v1/namespaces/kept")
-        eventually(lambda: len(ready_nodes(cluster.api)) == 3, "the nodes are Ready again", within_s=60)
+        eventually(lambda: len(ready_nodes(cluster.api)) == 3, "the nodes are Ready again")
 
 
 PARENT = """
@@ -82,7 +83,7 @@ def test_kill_9_of_the_parent_leaves_no_process(tmp_path: Path) -> None:
         cluster = LocalCluster(directory)
         processes = cluster.running()
         assert set(processes) == set(COMPONENTS)
-    assert all(identity.wait_end(20) for identity in processes.values())
+    assert all(identity.wait_end(HANG_S) for identity in processes.values())
     assert cluster.running() == {}
     cluster.down()  # cleans up what the crash left
     assert [path.name for path in directory.iterdir()] == ["logs"]

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from local_cluster.cluster import LocalCluster
+from local_cluster.patience import HANG_S
 from local_cluster.recipes import KUBERNETES
 from tests.manifests.rendering import REPOSITORY, SCHEDULER_CONFIG, render
 
@@ -91,7 +92,7 @@ def dress(kubeconfig: Path, shape: Path) -> subprocess.CompletedProcess[str]:
         [sys.executable, str(KIND / "gpu_nodes.py"), "--kubeconfig", str(kubeconfig), "--nodes", str(shape)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=False,
     )
 

@@ -12,6 +12,7 @@ import yaml
 
 from e2e import left_behind
 from local_cluster.cluster import LocalCluster
+from local_cluster.patience import HANG_S
 from tests.manifests.everything import EVERY_OPTION, everything
 from tests.manifests.helm import CHART
 from tests.manifests.rendering import Manifest
@@ -99,7 +100,7 @@ def test_every_switch_of_the_chart_is_on_there() -> None:
 def test_a_real_kubectl_finds_what_was_installed(cluster: LocalCluster, installed: list[Manifest]) -> None:
     def kubectl(*arguments: str) -> str:
         argv = ["kubectl", f"--kubeconfig={cluster.kubeconfig}", *arguments]
-        return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout
+        return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=HANG_S).stdout
 
     there = {f"{resource(item)}/{item['metadata']['name']}" for item in installed}
     assert there <= {*left_behind.left(kubectl)}

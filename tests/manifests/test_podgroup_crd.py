@@ -12,6 +12,7 @@ import yaml
 
 from local_cluster.api import ApiError
 from local_cluster.cluster import LocalCluster
+from local_cluster.patience import HANG_S
 from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.statuses import StatusWriter
 from muster.adapters.telemetry.metrics import Metrics
@@ -28,7 +29,6 @@ CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 V2, KAIS = (
     f"/apis/scheduling.run.ai/{version}/namespaces/default/podgroups" for version in ("v2", "v2alpha2")
 )
-DEADLINE_S = 30.0
 
 
 @pytest.mark.go
@@ -54,7 +54,7 @@ def test_it_names_every_phase() -> None:
 @pytest.fixture(scope="module")
 def served(cluster: LocalCluster) -> Iterator[LocalCluster]:
     cluster.api.post(CRDS, yaml.safe_load(CRD.read_text()))
-    eventually(lambda: cluster.api.send("GET", V2).ok, "the CRD is served", DEADLINE_S)
+    eventually(lambda: cluster.api.send("GET", V2).ok, "the CRD is served")
     yield cluster
     cluster.api.delete(f"{CRDS}/podgroups.scheduling.run.ai")
 
@@ -156,7 +156,7 @@ async def test_the_status_is_written_and_printed(served: LocalCluster) -> None:
         try:
             writer.write(WriteStatus("default", "gone", "none", status))
             writer.write(WriteStatus("default", "shown", made["metadata"]["uid"], status))
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(HANG_S):
                 for result in ("failed", "written"):
                     while not metrics.value("muster_podgroup_statuses_total", result=result):  # noqa: ASYNC110
                         await asyncio.sleep(0.01)

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from local_cluster.cluster import LocalCluster
+from local_cluster.patience import HANG_S
 from muster.adapters.kube import decode
 from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.intake import Intake
@@ -26,7 +27,7 @@ from muster.gangs.messages.inputs import (
     PoliciesSeen,
     VolumeClaimSeen,
 )
-from tests.adapters.heard import DEADLINE_S, Heard
+from tests.adapters.heard import Heard
 from tests.manifests.rendering import SCHEDULER_CONFIG
 
 pytestmark = pytest.mark.cluster
@@ -88,7 +89,7 @@ async def watching(kubeconfig: Path) -> AsyncIterator[tuple[Heard, Metrics]]:
         watchers = [Watcher(client, resource, sink, metrics, QUICK) for resource, sink in sinks]
         tasks = [asyncio.create_task(watcher.run()) for watcher in watchers]
         try:
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(HANG_S):
                 await asyncio.gather(*(watcher.synced.wait() for watcher in watchers))
             yield heard, metrics
         finally:
@@ -119,7 +120,7 @@ async def test_what_is_installed_later_is_seen_and_what_is_removed_is_gone(
         crd = yaml.safe_load((SCHEDULER_CONFIG / "podgroups" / "crd-podgroup.yaml").read_text())
         await asyncio.to_thread(api.post, CRDS, crd)
         path = "/apis/scheduling.run.ai/v2/namespaces/default/podgroups"
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(HANG_S):
             while not (await asyncio.to_thread(api.send, "GET", path)).ok:  # noqa: ASYNC110 - over HTTP
                 await asyncio.sleep(0.05)
         group = {

@@ -19,13 +19,12 @@ import yaml
 
 from local_cluster.build import binary
 from local_cluster.cluster import LocalCluster
+from local_cluster.patience import HANG_S
 from local_cluster.ports import free_port
 from local_cluster.processes import Process
 from tests.manifests.rendering import REPOSITORY, Manifest, one
 
 pytestmark = pytest.mark.cluster
-
-READY_DEADLINE_S = 60.0
 
 
 def configuration(rendered: list[Manifest], kubeconfig: Path) -> Manifest:
@@ -53,7 +52,7 @@ def write_config(
         [binary("shim"), f"--config={given}", f"--write-config-to={written}", *more],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=False,
     )
     return answer, written
@@ -133,7 +132,7 @@ def test_the_shim_leads_and_fills_its_caches(
         assert not refused, "\n".join(refused)
         return status(port, "/readyz") == 200
 
-    process.wait_ready(ready, READY_DEADLINE_S)
+    process.wait_ready(ready)
     assert status(port, "/healthz") == 200  # what the probes ask
     leases = client.resources.get(api_version="coordination.k8s.io/v1", kind="Lease")
     assert leases.get(name="muster", namespace="muster-system").spec.holderIdentity
@@ -150,7 +149,7 @@ def status(port: int, path: str, token: str = "") -> int:
     trusting = ssl.create_default_context()
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
     try:
-        with urllib.request.urlopen(request, context=trusting, timeout=5) as answer:
+        with urllib.request.urlopen(request, context=trusting, timeout=HANG_S) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as problem:
         return problem.code

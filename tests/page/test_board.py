@@ -13,12 +13,11 @@ from structlog.testing import capture_logs
 
 from benchmarks.page.scene import Ask, Scene
 from benchmarks.page.scenes import six
+from local_cluster.patience import HANG_S
 from muster.adapters.page import board as boards
 from muster.adapters.page.board import Board
 from muster.gangs.reporting.places import Taken
 from tests.gangs.world import node
-
-DEADLINE_S = 20.0
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ async def board(scene: Scene) -> AsyncIterator[Board]:
 
 
 async def state_of(board: Board) -> Any:
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(HANG_S):
         return json.loads(gzip.decompress(await board.state()))
 
 
@@ -50,7 +49,7 @@ async def cut_off_in_a_look(board: Board, scene: Scene, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(scene, "taken", noted)
     asking = asyncio.create_task(board.state())
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(HANG_S):
         await began.wait()
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
@@ -95,7 +94,7 @@ async def test_a_defect_in_a_look_leaves_the_map_whole(
     monkeypatch.setattr(scene, "taken", fails)
     scene.change(node("another", 4))
     with capture_logs():
-        async with board.watching(), asyncio.timeout(DEADLINE_S):
+        async with board.watching(), asyncio.timeout(HANG_S):
             await failed.wait()
         monkeypatch.setattr(scene, "taken", taken)
     while len((await state_of(board))["cells"]) != 52:

@@ -9,10 +9,10 @@ import pytest
 
 from benchmarks.page.browser import serving
 from benchmarks.page.scenes import six
+from local_cluster.patience import HANG_S
 from muster.adapters.page.board import Board
 from muster.adapters.page.server import Limits, PageServer
 
-DEADLINE_S = 20.0
 Served = tuple[PageServer, Board]
 Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -36,7 +36,7 @@ def request(path: str, headers: str = "") -> bytes:
 async def test_half_open_clients_do_not_keep_others_out(served: Served) -> None:
     page, _ = served
     silent = [await connect(page, b"GET / HTTP/1.1\r\nHost: loc") for _ in range(20)]
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(HANG_S):
         reader, writer = await connect(page, request("/"))
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
         oldest, _ = silent[0]
@@ -50,7 +50,7 @@ async def test_streams_keep_their_connections(served: Served) -> None:
     page, board = served
     await board.state()
     asked = request("/api/events", f"Last-Event-ID: {board.log.id}\r\n")
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(HANG_S):
         streams = [await connect(page, asked) for _ in range(3)]
         for reader, _ in streams:
             await reader.readuntil(b": connected\n\n")
@@ -69,7 +69,7 @@ async def test_no_token_of_a_malformed_request_is_logged(
     served: Served, rest: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     sent = request("/api/state", f"Authorization: Bearer a-secret{rest}\r\n")
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(HANG_S):
         reader, writer = await connect(served[0], sent)
         assert b" 400 " in await reader.readline()
     writer.close()

@@ -15,13 +15,12 @@ from structlog.testing import capture_logs
 from benchmarks.page.browser import serving
 from benchmarks.page.scene import Ask, Scene
 from benchmarks.page.scenes import six
+from local_cluster.patience import HANG_S
 from muster.adapters.page import board as boards
 from muster.adapters.page.access import Access
 from muster.adapters.page.cells import FIRST_GANG
 from muster.adapters.page.server import Limits, PageServer
 from tests.page.test_access import Api
-
-DEADLINE_S = 20.0
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def scene() -> Scene:
 
 @pytest.fixture
 async def http() -> AsyncIterator[aiohttp.ClientSession]:
-    timeout = aiohttp.ClientTimeout(total=DEADLINE_S)
+    timeout = aiohttp.ClientTimeout(total=HANG_S)
     async with aiohttp.ClientSession(timeout=timeout) as session:
         yield session
 
@@ -50,7 +49,7 @@ async def state_of(http: aiohttp.ClientSession, page: PageServer) -> Any:
 
 async def until(holds: Callable[[], bool]) -> None:
     """Give the loop's other tasks their turns until it holds."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(HANG_S):
         for _ in iter(holds, True):
             await asyncio.sleep(0.001)
 
@@ -216,7 +215,7 @@ async def test_a_reader_that_does_not_read_is_dropped(scene: Scene, http: aiohtt
             await loop.sock_connect(slow, ("127.0.0.1", int(page.url.rstrip("/").rpartition(":")[2])))
             request = f"GET /api/events HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {state['id']}\r\n\r\n"
             await loop.sock_sendall(slow, request.encode())
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(HANG_S):
                 await until(lambda: page.clients == 1)
                 while not page.dropped:
                     board._tell(b'{"left": ["' + b"x" * 400_000 + b'"]}')

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from local_cluster.cluster import LocalCluster
+from local_cluster.patience import HANG_S
 from tests.manifests.applying import apply, connect
 from tests.manifests.rendering import SCHEDULER_CONFIG, render
 from tests.published import assert_as_published
@@ -31,7 +32,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 def run(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [str(MUSTER), "preflight", "--kubeconfig", str(kubeconfig), *arguments],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=HANG_S, check=False,
     )  # fmt: skip
 
 
