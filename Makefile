@@ -182,15 +182,30 @@ e2e-nodes: build ## Of it: containers on real kubelets get exactly the planned G
 	$(call say,real nodes)
 	$(if $(MEMBERS),MUSTER_E2E_MEMBERS=$(MEMBERS)) $(PYTEST) e2e/test_devices.py e2e/test_second_endpoint.py e2e/test_dra_nodes.py
 
+.PHONY: browser
+browser: $(READY) ## Chromium for the tests of the page, by apt-get, if there is none and this machine lets us
+	@$(PY) -m checks.browser
+
 # All of it, even when a part fails, so that one run tells everything. pytest comes last and in one
 # run, unit to end-to-end: its closing line counts them all. Two processes share them (conftest.py).
 .PHONY: test
-test: build ## All of it: check, Go tests, and every pytest, from unit to end-to-end
-	@failed=; \
-	$(AGAIN) --keep-going check || failed+=" check"; \
-	$(AGAIN) test-go || failed+=" test-go"; \
-	printf '\033[1m== %s\033[0m\n' "tests: unit, cluster, end to end"; \
-	$(PYTEST) tests e2e -n 2 --dist loadscope || failed+=" pytest"; \
+test: ## All of it: check, Go tests, and every pytest, from unit to end-to-end; the time of each part
+	@failed=; times=; \
+	part() { \
+	  local name=$$1 began=$$SECONDS; shift; \
+	  "$$@" || failed+=" $$name"; \
+	  times+=$$(printf '%5d:%02d  %s' $$(((SECONDS - began) / 60)) $$(((SECONDS - began) % 60)) "$$name")$$'\n'; \
+	}; \
+	part setup $(AGAIN) setup; \
+	part build $(AGAIN) build; \
+	if [ -z "$$failed" ]; then \
+	  part browser $(AGAIN) browser; \
+	  part check $(AGAIN) --keep-going check; \
+	  part test-go $(AGAIN) test-go; \
+	  printf '\033[1m== %s\033[0m\n' "tests: unit, cluster, end to end"; \
+	  part pytest $(PYTEST) tests e2e -n 2 --dist loadscope; \
+	fi; \
+	printf '\033[1m== %s\033[0m\n%s' "minutes and seconds of each part" "$$times"; \
 	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
 # Only the report goes to standard output. What is missing is built first.

@@ -1,26 +1,28 @@
 """Collect tests without looking for garbage, and spread them over two processes.
 
-The end-to-end tests are in one process, all others beside them.
-
-`make test` asks for this with `-n 2 --dist loadscope`. The end-to-end tests stay together, because they share
-clusters, and because their deadlines would suffer from more clusters at once. So do the others that start
-clusters or compile. The largest groups come first, so both start at once.
+`make test` asks for this with `-n 2 --dist loadscope`. Tests that share a cluster stay in one process. So do
+others that start clusters or compile. The largest groups come first. The time of each part is printed.
 """
 
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+OWN = ("devices", "dra_nodes", "fuzz", "real_nodes", "rotation", "second_endpoint", "up", "versions")
 GROUPS = {
+    "end to end, clusters of their own": ("e2e/kinds/", *(f"e2e/test_{name}.py" for name in OWN)),
     "end to end": ("e2e/",),
     "other clusters": ("tests/demo/", "tests/examples/", "tests/local_cluster/", "tests/manifests/"),
 }
-"""Tests that stay in one process each."""
+"""Tests that stay in one process each: the first group that fits."""
+PARTS = {"in a browser": ("tests/page/test_browser.py",), **GROUPS, "unit": ("",)}
+"""Whose time is printed."""
 
 
 class GroupsInOneProcess(LoadScopeScheduling):  # type: ignore[misc]
@@ -33,6 +35,21 @@ class GroupsInOneProcess(LoadScopeScheduling):  # type: ignore[misc]
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
     """Replace the scheduler of `--dist loadscope` alone."""
     return GroupsInOneProcess(config, log) if config.getvalue("dist") == "loadscope" else None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print for how long each part has kept one of the two processes busy."""
+    if config.getvalue("dist") != "loadscope":
+        return
+    seconds: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                part = next(part for part, folders in PARTS.items() if report.nodeid.startswith(folders))
+                seconds[part] += report.duration  # type: ignore[assignment]
+    terminalreporter.write_sep("-", "minutes of each part: two go on at a time")
+    for part, lasted in seconds.most_common():
+        terminalreporter.write_line(f"{lasted / 60:6.1f}  {part}")
 
 
 @pytest.hookimpl(wrapper=True)

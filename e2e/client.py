@@ -23,10 +23,9 @@ from urllib3.connection import HTTPConnection
 
 from local_cluster.api import Api, ApiError, ApiUnreachable, Object
 from local_cluster.certificates import KeyPair, write_private
+from local_cluster.patience import HANG_S
 
 WATCH_SECONDS = 600
-CONNECT_TIMEOUT_S = 10.0
-EXEC_TIMEOUT_S = 30.0
 
 
 class KubeconfigError(RuntimeError):
@@ -58,7 +57,7 @@ class Client(Api):
         mark = "&" if "?" in path else "?"
         query = f"watch=1&allowWatchBookmarks=true&resourceVersion={since}&timeoutSeconds={WATCH_SECONDS}"
         url = f"{self.url}{path}{mark}{query}"
-        timeout = urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=WATCH_SECONDS + 30)
+        timeout = urllib3.Timeout(connect=HANG_S, read=WATCH_SECONDS + 30)
         try:
             answer = self._pool.request(
                 "GET",
@@ -136,7 +135,7 @@ def _exec_credential(plugin: Object) -> Object:
         [plugin["command"], *(plugin.get("args") or ())],
         env={**os.environ, **environment, "KUBERNETES_EXEC_INFO": json.dumps(ask)},
         capture_output=True,
-        timeout=EXEC_TIMEOUT_S,
+        timeout=HANG_S,
         check=False,
     )
     if done.returncode != 0:

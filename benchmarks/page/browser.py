@@ -11,6 +11,7 @@ from pathlib import Path
 from playwright.async_api import Browser, async_playwright
 
 from benchmarks.page.scene import Scene
+from local_cluster.patience import HANG_S
 from muster.adapters.page.access import Access
 from muster.adapters.page.board import Board
 from muster.adapters.page.server import Limits, PageServer
@@ -34,7 +35,9 @@ ARGUMENTS = (
 async def chromium() -> AsyncIterator[Browser]:
     """Start the machine's Chromium, and end it."""
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(ARGUMENTS))
+        browser = await playwright.chromium.launch(
+            executable_path=CHROMIUM, args=list(ARGUMENTS), timeout=1000 * HANG_S
+        )
         try:
             yield browser
         finally:

@@ -16,6 +16,7 @@ from playwright.async_api import Browser, Page, expect
 from benchmarks.page.browser import CHROMIUM, chromium, serving
 from benchmarks.page.scene import Ask, Scene
 from benchmarks.page.scenes import six, sixty_four
+from local_cluster.patience import HANG_S
 from muster.adapters.page import board as boards
 from muster.adapters.page import server as servers
 from muster.adapters.page.access import Access
@@ -37,6 +38,7 @@ pytestmark = [
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncIterator[Browser]:
+    expect.set_options(timeout=1000 * HANG_S)
     async with chromium() as started:
         yield started
 
@@ -55,6 +57,7 @@ async def opened(browser: Browser, url: str, own_clock: bool = False, **options:
     `own_clock`: the test can put its clock forward.
     """
     tab = await browser.new_page(**options)
+    tab.set_default_timeout(1000 * HANG_S)
     if own_clock:
         await tab.clock.install()
     problems: list[str] = []

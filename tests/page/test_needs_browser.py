@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
 from benchmarks.page.browser import CHROMIUM
+from local_cluster.patience import HANG_S
 from tests.page.needs_browser import VARIABLE, lacking, why_skipped
 
 HERE, GONE = Path(__file__), Path("/no/such/browser")
@@ -34,8 +36,16 @@ def test_without_a_browser_tests_are_skipped_unless_one_is_demanded(
     assert (bool(why_skipped(browser, environment)), bool(lacking(browser, environment))) == (skipped, fails)
 
 
-def test_the_workflow_demands_one() -> None:
-    workflow = Path(__file__).parents[2] / ".github/workflows/ci.yaml"
-    steps = yaml.safe_load(workflow.read_text())["jobs"]["test"]["steps"]
-    (step,) = (step for step in steps if step.get("run") == ".ci/run")
-    assert step["env"][VARIABLE] == "required"
+def test_ci_demands_one(tmp_path: Path) -> None:
+    """`.ci/run` is run with another `make`, which prints what it is given."""
+    (tmp_path / "make").write_text(f'#!/bin/sh\necho "${VARIABLE}"\n')
+    (tmp_path / "make").chmod(0o755)
+    root = Path(__file__).parents[2]
+    for given, demands in (({}, "required"), ({VARIABLE: ""}, "")):
+        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **given}
+        printed = subprocess.run(
+            [root / ".ci/run"], env=environment, capture_output=True, text=True, check=True, timeout=HANG_S
+        )
+        assert printed.stdout.strip() == demands
+    workflow = yaml.safe_load((root / ".github/workflows/ci.yaml").read_text())
+    assert any(step.get("run") == ".ci/run" for step in workflow["jobs"]["test"]["steps"])

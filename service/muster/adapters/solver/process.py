@@ -98,7 +98,8 @@ class _Child:
                 pass_fds=(theirs.fileno(),),
             )
             if niceness:
-                os.setpriority(os.PRIO_PROCESS, self._process.pid, niceness)
+                own = os.getpriority(os.PRIO_PROCESS, 0)
+                os.setpriority(os.PRIO_PROCESS, self._process.pid, own + niceness)
         except BaseException:
             ours.close()
             raise
