@@ -251,6 +251,19 @@ dashboards: build ## Draw the dashboards with Grafana's own panels into docs/ima
 	cd out/dashboards && npm install --ignore-scripts --no-audit --no-fund --no-save --loglevel=error && npx vite build
 	$(PY) -m tests.dashboards.drawing out/dashboards/dist docs/images
 
+# Without a network: with .venv if it runs here, else with this machine's Python and what `device-packages` has
+# brought. Without packages it compares what nvidia-smi says alone, and names those that are missing.
+.PHONY: device-check
+device-check: ## The node agent beside NVIDIA's own tools, on a machine with a GPU: a table (five minutes, no network)
+	@python=$(PY); $$python -c '' 2>/dev/null || python=$(PYTHON); \
+	PYTHONPATH=service:.:out/device-packages timeout --signal=INT 290 $$python -m checks.devices
+
+.PHONY: device-packages
+device-packages: $(UV) ## What device-check needs, in out/device-packages, to copy to that machine (PYTHON_VERSION=3.12: its Python)
+	@mkdir -p out; $(UV) export --frozen --quiet --no-emit-project --only-group node-agent -o out/device-packages.txt
+	@rm -rf out/device-packages; $(UV) pip install --quiet --python $(PYTHON) --only-binary :all: --require-hashes \
+	  $(if $(PYTHON_VERSION),--python-version $(PYTHON_VERSION)) --target out/device-packages -r out/device-packages.txt
+
 # --- measuring ------------------------------------------------------------------------------------
 
 .PHONY: bench

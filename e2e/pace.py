@@ -20,7 +20,7 @@ EVERY_S = 0.1
 
 
 class Pace:
-    """Writes a Lease of the namespace, at which nobody else looks, while it is entered."""
+    """Writes a Lease of the namespace while it is entered. No other program reads that Lease."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self._client = client

@@ -133,8 +133,8 @@ def write_scheduler_configuration(
     """The KubeSchedulerConfiguration of scheduler-config/, for a scheduler outside of a pod; its profile once
     for each of the scheduler names.
 
-    With `quick_lease` a killed leader is followed soon: after LEASE_S, so many times. With 0 times are those
-    of production.
+    `quick_lease`: by how much LEASE_S is stretched, after which a killed leader is followed. With 0 times are
+    those of production.
     """
     document = _configuration(template)
     (profile,) = document["profiles"]

@@ -1,4 +1,7 @@
-"""A node agent at work: a fake kubelet, a fake API server, and GPUs that a file describes."""
+"""A node agent at work: a fake kubelet, a fake API server, and GPUs that a file describes.
+
+`make device-check` uses it too, on machines that have the agent's packages alone.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from typing import Any, cast
 
 import grpc
 import grpc.aio
-import pytest
 
 from local_cluster.patience import HANG_S
 from muster.adapters.agent.api import ApiError, ApiServer
@@ -47,6 +49,9 @@ class FakeApi:
         return json.dumps(
             {"metadata": meta, "status": {"nodeInfo": {"kubeletVersion": self.kubelet}}}
         ).encode()
+
+    def close(self) -> None:
+        pass
 
     async def post(self, _: str, path: str, body: Any) -> None:
         self.written.put_nowait((path, body))
@@ -126,7 +131,9 @@ async def next_devices(stream: Any) -> dict[str, str]:
 
 
 async def refused(answer: Any) -> str:
-    with pytest.raises(grpc.aio.AioRpcError) as failed:
+    try:
         await answer
-    assert failed.value.code() == grpc.StatusCode.FAILED_PRECONDITION
-    return str(failed.value.details())
+    except grpc.aio.AioRpcError as failed:
+        assert failed.code() == grpc.StatusCode.FAILED_PRECONDITION  # noqa: PT017 - pytest may be missing
+        return str(failed.details())
+    raise AssertionError("it was not refused")

@@ -75,6 +75,9 @@ class FakeNvml:
         assert kinds == CRITICAL
         card.watched = True
 
+    def nvmlDeviceGetSupportedEventTypes(self, card: Card) -> int:
+        return 0 if card.old else int(CRITICAL)
+
     def nvmlEventSetWait_v2(self, _: object, timeout_ms: int) -> Any:
         assert timeout_ms == 0
         while self.events:
