@@ -45,8 +45,9 @@ def lengths(tree: ast.AST) -> Iterator[tuple[int, float]]:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             found = [node.value] if node.targets[0].id.endswith(NAMES) else []
         for value in found:
-            if isinstance(value, ast.Constant) and type(value.value) in (int, float) and value.value < LONG_S:
-                yield value.lineno, value.value
+            seconds = value.value if isinstance(value, ast.Constant) else None
+            if isinstance(seconds, int | float) and seconds < LONG_S:
+                yield value.lineno, seconds
 
 
 def test_no_wait_of_a_test_is_a_number_of_seconds() -> None:

@@ -14,6 +14,7 @@ from types import TracebackType
 from rich.console import Console
 
 from local_cluster.build import BuildError
+from local_cluster.patience import stretched
 from local_cluster.recipes import Recipe
 
 BUILD = (sys.executable, "-m", "local_cluster.build")
@@ -56,7 +57,7 @@ class Building:
         if self._process is not None and self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGINT)
             try:
-                self._process.wait(END_WITHIN_S)
+                self._process.wait(stretched(END_WITHIN_S))
             except subprocess.TimeoutExpired:
                 os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()

@@ -13,6 +13,7 @@ from typing import Self, TypeVar
 import urllib3
 
 from local_cluster.api import Api, Object
+from local_cluster.patience import Guard
 
 WATCH_SECONDS = 600
 LONGEST_LINE = 300
@@ -110,23 +111,22 @@ class Observer:
             ]
         return sorted(events, key=lambda event: int(event["metadata"]["resourceVersion"]))
 
-    def wait_for(self, what: str, within_s: float, seen: Callable[[], T | None]) -> T:
+    def wait_for(self, what: str, seen: Callable[[], T | None]) -> T:
         """Wait until `seen` gives something; it is asked again at each change that a watch brings.
 
         Raises:
-            NotSeen: not within `within_s`; the text says what was waited for.
+            NotSeen: it never came; the text says what was waited for.
         """
-        until = time.monotonic() + within_s
+        guard = Guard()
         with self._changed:
             while True:
                 if found := seen():
                     return found
                 if self._problem:
                     raise NotSeen(f"{what}: the watch broke: {self._problem}")
-                left = until - time.monotonic()
-                if left <= 0:
-                    raise NotSeen(f"{what}: not within {within_s:g} s")
-                self._changed.wait(left)
+                if guard.over:
+                    raise NotSeen(f"{what}: not within {guard.whole_s:.0f} s")
+                self._changed.wait(guard.left_s)
 
     def digest(self) -> str:
         """What the API server knows of the pods that do not run, for failure texts."""

@@ -16,7 +16,6 @@ from local_cluster.demo.show import Show, gpu_phrase
 from local_cluster.real.nodes import RESOURCE
 from local_cluster.real.printing import SHOW_GPUS, printed_gpus
 
-BOUND_WITHIN_S = 20.0
 TEXT = "each container on a real node prints as many GPUs as its pod asked for, none of them twice"
 
 
@@ -41,9 +40,7 @@ def tell(api: StreamingApi, observer: Observer, show: Show) -> Claim:
     (job,) = yaml.safe_load_all(SHOW_GPUS.read_text())
     create(api, [job])
     name, members = job["metadata"]["name"], job["spec"]["parallelism"]
-    pods = observer.wait_for(
-        f"{members} bound pods of {name}", BOUND_WITHIN_S, lambda: _bound(observer.pods(name), members)
-    )
+    pods = observer.wait_for(f"{members} bound pods of {name}", lambda: _bound(observer.pods(name), members))
     gpus = printed_gpus(api, [pod["metadata"]["name"] for pod in pods])
     printed = [_printed(pod, gpus[pod["metadata"]["name"]]) for pod in pods]
     planned = {seat.pod: seat.gpus for seat in seats_of(pods)}

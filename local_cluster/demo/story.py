@@ -26,8 +26,6 @@ from local_cluster.demo.observer import PODS, Observer, StreamingApi
 from local_cluster.demo.show import Show, sentence
 from muster.adapters.drawing import Mark, NodePicture
 
-PLACED_WITHIN_S = 20.0
-SEEN_WITHIN_S = 20.0
 FILLER = "x"
 
 
@@ -131,7 +129,6 @@ class Story:
         name = first["metadata"]["name"]
         event = self._observer.wait_for(
             f"event TopologyWaiting on {name}",
-            SEEN_WITHIN_S,
             lambda: self._observer.events(name, "TopologyWaiting"),
         )[-1]
         bound = sum(bool(pod["spec"].get("nodeName")) for pod in self._live(claims.SWITCHED))
@@ -158,7 +155,6 @@ class Story:
         manifests.create(self._api, manifests.load("demo/gang-that-does-not-fit.yaml"))
         first = self._observer.wait_for(
             f"ten pods of {gang} with a condition, and an event",
-            SEEN_WITHIN_S,
             lambda: self._refused(gang, 10),
         )
         event = self._unplaceable(first)[-1]
@@ -191,9 +187,7 @@ class Story:
         before = free_gpus(self._nodes, seats_of(earlier))
         created_at = time.monotonic()
         manifests.create(self._api, whole if objects is None else objects)
-        names = self._observer.wait_for(
-            f"{members} pods of {gang}", SEEN_WITHIN_S, lambda: self._present(gang, members)
-        )
+        names = self._observer.wait_for(f"{members} pods of {gang}", lambda: self._present(gang, members))
         self._wait_running(names, letter)
         placed_s = max(self._observer.bound_at[name] for name in names) - created_at
         seats = [seat for seat in self.seats() if seat.pod in names]
@@ -214,7 +208,7 @@ class Story:
     def _wait_running(self, names: Collection[str], letter: str) -> None:
         self._letters |= dict.fromkeys(names, letter)
         what = f"{', '.join(names)} to run"
-        self._observer.wait_for(what, PLACED_WITHIN_S, lambda: all(self._runs(name) for name in names))
+        self._observer.wait_for(what, lambda: all(self._runs(name) for name in names))
 
     def _runs(self, name: str) -> bool:
         pod = self._observer.pod(name)

@@ -9,10 +9,11 @@ from local_cluster.collector import Collector
 from local_cluster.demo.claims import Claim
 from local_cluster.demo.facts import Facts
 from local_cluster.demo.show import Show
+from local_cluster.patience import Guard
 from local_cluster.traces import Trace, of_gangs
 
-WRITTEN_WITHIN_S = 20.0
-"""Each process sends its spans with a delay."""
+WRITTEN_S = 60.0
+"""Each process sends its spans with a delay. A slow machine has longer."""
 LOOK_EVERY_S = 0.25
 SHOWN = "finetune"
 """A gang with two members: its trace fits on a screen."""
@@ -24,9 +25,9 @@ def tell(collector: Collector, facts: Facts, show: Show) -> Claim:
     members = {
         name: frozenset(seat.pod for seat in placed.muster.seats) for name, placed in facts.placed.items()
     }
-    until = time.monotonic() + WRITTEN_WITHIN_S
+    guard = Guard(WRITTEN_S)
     found = of_gangs(collector.spans(), members)
-    while any(wrong(found, members).values()) and time.monotonic() < until:
+    while any(wrong(found, members).values()) and not guard.over:
         time.sleep(LOOK_EVERY_S)
         found = of_gangs(collector.spans(), members)
     show.scene(

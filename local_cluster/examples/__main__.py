@@ -27,8 +27,6 @@ from local_cluster.examples.objects import apply, collection, remove
 from local_cluster.examples.seen import counted, held, ours, outcome, told
 from local_cluster.nodes import apply_nodes
 
-SEEN_WITHIN_S = 30.0
-NODES_WITHIN_S = 60.0
 BAD_NAME = 2
 
 
@@ -59,7 +57,7 @@ class Tryout:
     def _create(self, objects: Sequence[Object]) -> None:
         """The nodes first: pods that run on them come with the cluster."""
         nodes = [body for body in objects if body["kind"] == "Node"]
-        apply_nodes(self._sandbox.cluster.api, nodes, NODES_WITHIN_S)
+        apply_nodes(self._sandbox.cluster.api, nodes)
         apply(self._sandbox.cluster, (body for body in objects if body["kind"] != "Node"))
 
     def _one(self, api: StreamingApi, example: Example, *, last: bool) -> bool:
@@ -74,9 +72,7 @@ class Tryout:
             apply(cluster, before)
             apply(cluster, example.objects)
             try:
-                observer.wait_for(
-                    str(example.outcome), SEEN_WITHIN_S, lambda: seen.ended(example.outcome) or None
-                )
+                observer.wait_for(str(example.outcome), lambda: seen.ended(example.outcome) or None)
             except NotSeen as problem:
                 self._show.note(str(problem))
             self._tell(api, observer, seen, example)
@@ -84,7 +80,7 @@ class Tryout:
             screen.verdict(self._show, example.outcome, seen.outcome, holds)
             if not last:
                 remove(api, [*before, *example.objects])
-                observer.wait_for("all its pods are gone", SEEN_WITHIN_S, lambda: not seen.pods)
+                observer.wait_for("all its pods are gone", lambda: not seen.pods)
         return holds
 
     def _tell(self, api: StreamingApi, observer: Observer, seen: Seen, example: Example) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 HOME = Path("/opt/node")
 READ_ONLY = ("usr", "etc", "bin", "sbin", "lib", "lib32", "lib64", "libx32")
-START_DEADLINE_S = 60.0
+START_DEADLINE_S = 600.0
 POLL_EVERY_S = 0.05
 
 

@@ -25,13 +25,13 @@ from pathlib import Path
 import msgspec
 
 from local_cluster.certificates import Authority, KeyPair, write_private
+from local_cluster.patience import HANG_S, stretched
 from local_cluster.places import LAUNCHER
 from local_cluster.real import cgroups, configuration, network
 from local_cluster.real.configuration import CONFIG, REAL, Address
 
 INSIDE = Path(__file__).with_name("inside.py")
 NAMESPACES = ("--mount", "--propagation=private", "--net", "--pid", "--uts", "--ipc", "--fork")
-HELLO_DEADLINE_S = 60.0
 END_DEADLINE_S = 20.0
 CHUNK = 64 * 1024
 FAKE_GPUS = 16
@@ -158,10 +158,10 @@ class Keeper:
                     _end(node)
         finally:
             network.remove_link(settings.link)
-            cgroups.remove(settings.cgroup, END_DEADLINE_S)
+            cgroups.remove(settings.cgroup, stretched(END_DEADLINE_S))
 
     async def _keep(self, node: subprocess.Popen[bytes], ours: socket.socket, inner_end: str) -> int:
-        ours.settimeout(HELLO_DEADLINE_S)
+        ours.settimeout(HANG_S)
         _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
         if not descriptors:
             print("the node ended before it said hello", file=sys.stderr)
@@ -210,10 +210,10 @@ def _start(inside: Path, theirs: socket.socket) -> subprocess.Popen[bytes]:
 def _end(node: subprocess.Popen[bytes]) -> None:
     """Wait for the end of the node, which takes all its processes along; kill it if it does not end."""
     try:
-        node.wait(END_DEADLINE_S)
+        node.wait(stretched(END_DEADLINE_S))
     except subprocess.TimeoutExpired:
         node.kill()
-        node.wait(END_DEADLINE_S)
+        node.wait(stretched(END_DEADLINE_S))
 
 
 def main(file: str) -> int:

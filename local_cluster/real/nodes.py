@@ -19,7 +19,7 @@ from local_cluster.api import Api, Object
 from local_cluster.build import binary
 from local_cluster.components import Context
 from local_cluster.nodes import READY_POLL_S, shape_nodes
-from local_cluster.patience import Guard
+from local_cluster.patience import Guard, stretched
 from local_cluster.places import Layout
 from local_cluster.processes import Identity, Process, command_of, processes_below
 from local_cluster.real import cgroups, images, network, packages
@@ -146,7 +146,7 @@ class RealNodes:
         for link in network.links(self.prefix):
             network.remove_link(link)
         for cgroup in cgroups.named(self.prefix):
-            cgroups.remove(cgroup, END_DEADLINE_S)
+            cgroups.remove(cgroup, stretched(END_DEADLINE_S))
 
     # --- inside -----------------------------------------------------------------------------------
 

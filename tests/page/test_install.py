@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Sequence
 
 import pytest
@@ -44,8 +46,8 @@ def test_a_browser_is_installed_where_it_can_be(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine, user, ran, says = CASES[name]
-    monkeypatch.setattr(browser.shutil, "which", machine.which)
-    monkeypatch.setattr(browser.os, "geteuid", lambda: user)
+    monkeypatch.setattr(shutil, "which", machine.which)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
     assert main(machine.run) == 0
     assert machine.ran == ran
     assert says in (printed := capsys.readouterr().out)
