@@ -234,7 +234,7 @@ func next[T any](t testing.TB, what string, from <-chan T) T {
 	select {
 	case got := <-from:
 		return got
-	case <-time.After(20 * time.Second):
+	case <-time.After(5 * time.Minute):
 		t.Fatalf("%s: nothing came", what)
 		panic("unreachable")
 	}

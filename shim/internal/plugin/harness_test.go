@@ -236,7 +236,7 @@ func members(n int) (names []string) {
 // until polls until the condition is true, for state that the scheduler does not announce.
 func (h *harness) until(what string, is func() bool) {
 	h.t.Helper()
-	err := wait.PollUntilContextTimeout(h.ctx, 5*time.Millisecond, 20*time.Second, true, func(context.Context) (bool, error) { return is(), nil })
+	err := wait.PollUntilContextTimeout(h.ctx, 5*time.Millisecond, 5*time.Minute, true, func(context.Context) (bool, error) { return is(), nil })
 	if err != nil {
 		h.t.Fatalf("never: %s", what)
 	}
