@@ -25,7 +25,8 @@ class Pace:
     def __init__(self, client: Client, namespace: str) -> None:
         self._client = client
         self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
-        self._answers: list[float] = []
+        self.answers: list[float] = []
+        """When each answer came, by the monotonic clock."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._work, name="pace", daemon=True)
 
@@ -41,7 +42,7 @@ class Pace:
 
     def at(self, moment: float) -> float:
         """Return the seconds of this clock at a moment of the monotonic clock."""
-        return EVERY_S * bisect_right(self._answers, moment)
+        return EVERY_S * bisect_right(self.answers, moment)
 
     def _work(self) -> None:
         number = 0
@@ -51,4 +52,4 @@ class Pace:
                 self._client.patch(f"{self._path}/pace", {"spec": {"leaseTransitions": number}})
             except (ApiError, ApiUnreachable):
                 continue
-            self._answers.append(time.monotonic())
+            self.answers.append(time.monotonic())

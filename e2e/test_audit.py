@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from e2e.audit import Auditor, Violation, judge
+from e2e.client import Client
 from e2e.facts import NodeFacts, PodFacts
+from e2e.pace import Pace
 
 NODE = NodeFacts("a", {"aliyun.com/gpu": 8})
 
@@ -239,3 +242,27 @@ def test_a_half_bound_gang_is_named_until_it_is_whole() -> None:
     assert auditor.half_bound() == ["n/gpu-topology/g"]
     auditor.pod(2, Q_BOUND)
     assert auditor.half_bound() == []
+    assert auditor.in_order
+
+
+class Answers(Client):
+    """An API server that has answered a probe at these moments."""
+
+    def __init__(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("answers", "late"), [(range(1, 201), True), (range(1, 99), False), ((), False)])
+def test_a_gang_is_half_bound_for_as_long_as_the_api_server_answers_a_probe(
+    answers: Iterable[int], late: bool
+) -> None:
+    """Ten seconds are a hundred answers. If these take a second each, it may be half bound for longer."""
+    pace = Pace(Answers(), "n")
+    pace.answers += answers
+    auditor = Auditor(clock=pace.at)
+    for at, member in ((0, P), (0, Q), (1, P_BOUND)):
+        auditor.pod(at, member)
+    assert not auditor.in_order
+    auditor.passed(1000)
+    assert rules(auditor.violations) == ({"gang-partial"} if late else set())
+    assert auditor.in_order is late
