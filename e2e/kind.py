@@ -18,6 +18,7 @@ from e2e import left_behind
 from local_cluster.build import binary
 from local_cluster.certificates import write_private
 from local_cluster.components import HOST, KWOK_PACE
+from local_cluster.patience import HANG_S
 from local_cluster.places import KWOK_STAGES
 from local_cluster.ports import free_port
 from local_cluster.processes import Process
@@ -26,7 +27,7 @@ REPOSITORY = Path(__file__).parents[1]
 KUBECONFIG = REPOSITORY / "out/kind/kubeconfig"
 CONTROL_PLANE = "muster-control-plane"
 DOCKER_WITHIN_S = 20.0
-EXEC_WITHIN_S = 60.0
+EXEC_WITHIN_S = HANG_S + 60.0
 KWOK_READY_S = 60.0
 NAMESPACE = "muster-system"
 
@@ -84,7 +85,7 @@ def uninstall() -> None:
 
 def wait_ready() -> None:
     """Return when all replicas of Muster are ready."""
-    kubectl("rollout", "status", "deployment/muster", f"--namespace={NAMESPACE}", "--timeout=50s")
+    kubectl("rollout", "status", "deployment/muster", f"--namespace={NAMESPACE}", f"--timeout={HANG_S:.0f}s")
 
 
 def left() -> list[str]:

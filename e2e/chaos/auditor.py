@@ -10,7 +10,7 @@ devices            claims of DRA hold planned devices, and not longer than their
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from e2e.audit import Auditor, Violation, judge
@@ -26,7 +26,7 @@ GRACE_S = 30.0
 """How long a gang may be half bound while the system is up, as the design says."""
 
 MARGIN_S = 15.0
-"""What back-off after an outage adds to it, and a busy machine."""
+"""What back-off after an outage adds to it."""
 
 RACE_S = 15.0
 """Seconds that Bindings of other members may hang after one was deleted, if the API server hangs."""
@@ -46,10 +46,19 @@ RULE_OF |= dict.fromkeys(("device-not-planned", "device-left"), DEVICES)
 class ChaosAuditor:
     """Judges one namespace. `gpus`: how many the cluster has, for its load.
 
-    The grace counts the time in which all processes were well: outages are told by who made them.
+    The grace counts the time in which all processes were well: outages are told by who made them. It counts
+    seconds of `clock`, which is given moments of the changes.
     """
 
-    def __init__(self, namespace: str, gpus: int, *, grace_s: float = GRACE_S + MARGIN_S) -> None:
+    def __init__(
+        self,
+        namespace: str,
+        gpus: int,
+        *,
+        grace_s: float = GRACE_S + MARGIN_S,
+        clock: Callable[[float], float] = float,
+    ) -> None:
+        self._clock = clock
         self.losses = Losses()
         self.meter = Meter(gpus)
         self.relisted = 0
@@ -97,7 +106,8 @@ class ChaosAuditor:
 
     def _up(self, at: float) -> float:
         """The time on a clock that stands still during outages."""
-        return at - sum(min(at, ended) - began for began, ended in self._outages if began < at)
+        now = self._clock
+        return now(at) - sum(now(min(at, ended)) - now(began) for began, ended in self._outages if began < at)
 
     def _see_pod(self, change: Change) -> None:
         pod = self.facts(change.body)

@@ -22,6 +22,7 @@ from e2e.chaos.submissions import ACK, OWN, PODGROUP, Submission, ordinary
 from e2e.chaos.watching import Deadline, Watching
 from e2e.chaos.world import World
 from e2e.client import Client
+from e2e.pace import Pace
 from e2e.record import NODES, PODS, Record
 from local_cluster.api import ApiError
 from local_cluster.cluster import LocalCluster
@@ -78,7 +79,8 @@ class _Run:
         self._name = f"chaos-{uuid.uuid4().hex[:6]}"
         self._podgroups = _serves_podgroups(client)
         dialects = (ACK, OWN, PODGROUP) if self._podgroups else (ACK, OWN)
-        self._auditor = ChaosAuditor(self._name, ground.TOTAL_GPUS)
+        self._pace = Pace(client, self._name)
+        self._auditor = ChaosAuditor(self._name, ground.TOTAL_GPUS, clock=self._pace.at)
         self._watching = Watching(client, self._auditor, podgroups=self._podgroups)
         self._record = Record(client, (PODS, NODES))
         self._crowd = Crowd(
@@ -138,7 +140,7 @@ class _Run:
         """The auditor's verdict, and the gangs that did not end."""
         self._world.restore()
         self._world.cluster.create_namespace(self._name)
-        with self._record, self._watching:
+        with self._record, self._watching, self._pace:
             self._make_nodes()
             with self._crowd:
                 try:
