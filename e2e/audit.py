@@ -33,8 +33,9 @@ OURS = frozenset({"muster", "kai-scheduler"})
 GRACE_S = 10.0
 """How long a gang may be half bound, in seconds of `e2e.pace`. Binds of one gang follow one another within
 milliseconds."""
-LEASE_S = 45.0
-"""The same where a leader is killed: its lease holds for some seconds, then the gang is completed."""
+LEASE_S = 60.0
+"""The same where a leader is killed: its lease holds for 8 s, or 24 s on a slow machine. Then the gang is
+completed."""
 EVICTED_S = 60.0
 """The same where a member can't be bound: after 30 s (gangs.partial_s) its gang is given up."""
 
