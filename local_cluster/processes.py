@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from local_cluster.patience import HANG_S, Guard, stretched
+from local_cluster.patience import HANG_S, Guard
 from local_cluster.places import LAUNCHER
 
 POLL_EVERY_S = 0.05
@@ -241,7 +241,7 @@ class Process:
     def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """SIGTERM, and SIGKILL when that does not help within `grace_s`. Nothing when it does not run."""
         identity = self.identity
-        if identity and not identity.wait_end(stretched(grace_s), signal.SIGTERM):
+        if identity and not identity.wait_end(grace_s, signal.SIGTERM):
             self.kill()
         self._forget()
 
