@@ -97,3 +97,8 @@ def decisions(*arguments: str, stdin: str | None = None) -> Object:
 def spots(said: Object) -> dict[str, str]:
     """pod → "node:0,1" of one gang."""
     return {m["pod"]: f"{m['node']}:{','.join(map(str, m['gpus']))}" for m in said["members"] if m["node"]}
+
+
+def nodes_of(said: Object) -> dict[str, str | None]:
+    """pod → node, of all gangs."""
+    return {member["pod"]: member["node"] for gang in said["gangs"] for member in gang["members"]}

@@ -289,7 +289,8 @@ def test_what_is_not_read_is_counted(tmp_path: Path) -> None:
     volcano = controller("Job", "batch.volcano.sh/v1alpha1", "v", tasks=[])
     result = place(write(tmp_path, node("a"), *services, volcano))
     assert result.exit_code == 4
-    assert "note: skipped 3 objects of kinds not read here: Job 1, Service 2" in result.stderr
+    kinds = "Job.batch.volcano.sh 1, Service 2"
+    assert f"note: skipped 3 objects of kinds not read here: {kinds}" in result.stderr
     assert "nothing to place" in result.stdout
 
 

@@ -1,8 +1,8 @@
 """Turn documents into the facts of a cluster, as the service would see them after `kubectl apply`.
 
-This module adds what the API server adds: namespaces, UIDs, priorities by class, and the matchLabelKeys of
-pod affinity in its selectors. It also checks that names are unique. Pods without a creation time count as
-created after all that have one, in the order of the documents.
+This module adds what the API server adds: names, namespaces, UIDs, what admission adds to pods, and the
+matchLabelKeys of pod affinity in its selectors. It also checks that names are unique. Pods without a creation
+time count as created after all that have one, in the order of the documents.
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from muster.adapters.files import notes, shapes, templates
+from muster.adapters.files import names, notes, shapes, templates
+from muster.adapters.files.admission import Admission
+from muster.adapters.files.children import with_children
 from muster.adapters.files.other_objects import OtherObjects
-from muster.adapters.files.owners import Owners, with_children
+from muster.adapters.files.owners import Owners
 from muster.adapters.files.printed import Printed, annotated
 from muster.adapters.files.problems import BadInput, Malformed, shown
 from muster.adapters.files.shapes import PodManifest
 from muster.adapters.files.sources import Document
+from muster.adapters.files.unfollowed import Unfollowed
 from muster.dialects import nodes, peers, pods
-from muster.dialects.kinds.description import MAX_PODS, Member, letters
+from muster.dialects.kinds.description import MAX_PODS, Member
 from muster.dialects.kinds.table import member
 from muster.dialects.objects import Metadata, NodeObject
 from muster.dialects.policies import not_a_scope_of_labels
@@ -33,9 +36,6 @@ from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.domain.repeated import repeated_names
 
-SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
-"""Priority classes that every cluster has."""
-
 _ORDER_S = 1e-3
 """Seconds between the pods of one document and those of the next, if no time is given."""
 
@@ -43,7 +43,7 @@ _ORDER_S = 1e-3
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """The facts, and what to tell about the input: `notes` are sentences, and `skipped` counts objects by
-    kind.
+    kind and API group, as "Job.batch.volcano.sh".
     """
 
     nodes: tuple[Node, ...]
@@ -54,6 +54,8 @@ class Cluster:
     """The labels of each namespace."""
     notes: tuple[str, ...] = ()
     skipped: dict[str, int] = field(default_factory=dict)
+    made_up: tuple[str, ...] = ()
+    """The objects with generateName, whose names here are made up."""
 
 
 class _OnlyMetadata(msgspec.Struct, frozen=True):
@@ -74,9 +76,11 @@ class _Found:
     members: dict[str, tuple[str, Member]] = field(default_factory=dict)
     """By UID of a pod: its namespace, and its place in the gang of its owner."""
     printed: list[Printed] = field(default_factory=list)
-    classes: dict[str, int] = field(default_factory=dict)
-    default_priority: int = 0
+    admission: Admission = field(default_factory=Admission)
     skipped: Counter[str] = field(default_factory=Counter)
+    """Objects by kind and API group, as "Job.batch.volcano.sh"."""
+    made_up: list[str] = field(default_factory=list)
+    unfollowed: Unfollowed = field(default_factory=Unfollowed)
     notes: list[str] = field(default_factory=list)
     manifests: dict[str, PodManifest] = field(default_factory=dict)
     """The manifests by UID, as the API server would have stored them."""
@@ -97,13 +101,7 @@ def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> C
     """
     found = _Found()
     problems: list[Malformed] = []
-    objects = list[Document]()
-    for document in documents:
-        if isinstance(document, Printed):
-            found.printed.append(document)
-        else:
-            objects.append(document)
-    for document in _completed(objects, problems):
+    for document in _completed(documents, found, problems):
         found.order[document.source, document.place] = len(found.order) + 1
         found.kinds[document.kind] += 1
         try:
@@ -134,21 +132,40 @@ def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> C
     found.notes.extend(found.owners.warnings(manifests, settings))
     found.notes.extend(found.owners.differences(manifests, groups))
     found.notes.extend(found.owners.ignored(manifests))
+    ours = [found.manifests[pod.uid] for pod in seen_pods if pod.claim is not None and not pod.node]
+    found.notes.extend(found.unfollowed.notes(ours))
     found.notes.extend(repeated_names(seen_nodes, policies.levels, policies.naming))
-    skipped = dict(sorted(found.skipped.items()))
-    namespaces = found.other.labels_of_namespaces({pod.namespace for pod in seen_pods})
     return Cluster(
-        seen_nodes, seen_pods, (*groups, *inferred), policies, namespaces, tuple(found.notes), skipped
+        seen_nodes,
+        seen_pods,
+        (*groups, *inferred),
+        policies,
+        found.other.labels_of_namespaces({pod.namespace for pod in seen_pods}),
+        tuple(found.notes),
+        dict(sorted(found.skipped.items())),
+        tuple(found.made_up),
     )
 
 
-def _completed(documents: Sequence[Document], problems: list[Malformed]) -> list[Document]:
-    """Return the documents with the jobs that other jobs make. If that fails, note a problem and add none."""
+def _completed(
+    documents: Iterable[Document | Printed], found: _Found, problems: list[Malformed]
+) -> list[Document]:
+    """Return the objects, all with names, and the jobs that other jobs make.
+
+    If these can't be made, note a problem and add none.
+    """
+    objects = list[Document]()
+    for document in documents:
+        if isinstance(document, Printed):
+            found.printed.append(document)
+        else:
+            objects.append(document)
+    objects = list(names.completed(objects, found.made_up))
     try:
-        return list(with_children(documents))
+        return list(with_children(objects))
     except Malformed as problem:
         problems.append(problem)
-        return list(documents)
+        return objects
 
 
 def _with_unique(policies: Policies, scopes: Sequence[str]) -> Policies:
@@ -174,23 +191,19 @@ def _read(found: _Found) -> str:
 
 
 def _take(document: Document, found: _Found) -> None:
+    found.unfollowed.look(document)
     match document.group, document.kind:
         case "", "Node":
             found.nodes.append((document, shapes.node(document)))
         case "", "Pod":
             found.pods.append((document, shapes.pod(document)))
-        case "scheduling.k8s.io", "PriorityClass":
-            read = shapes.convert(document, shapes.PriorityClass)
-            shapes.check_named(document, read.metadata)
-            found.classes[read.metadata.name] = read.value
-            if read.global_default:
-                found.default_priority = read.value
         case _:
-            if found.other.take(document) or found.owners.take(document):
+            takers = (found.admission, found.other, found.owners)
+            if any(taker.take(document) for taker in takers):
                 return
             made = templates.expand(document)
             if made is None:
-                found.skipped[document.kind] += 1
+                found.skipped[".".join(filter(None, (document.kind, document.group)))] += 1
             else:
                 found.makers.append((document, shapes.convert(document, _OnlyMetadata).metadata, made))
 
@@ -204,10 +217,10 @@ def _twice(found: Sequence[tuple[Document, NodeObject | PodManifest]]) -> list[M
     for document, item in found:
         meta = item.metadata
         if isinstance(item, PodManifest):
-            key = f"Pod {meta.namespace or 'default'}/{_name(item, 0)}" if meta.name else ""
+            key = f"Pod {meta.namespace or 'default'}/{meta.name}"
         else:
             key = f"Node {meta.name}"
-        if key and key in names:
+        if key in names:
             problems.append(
                 document.malformed(f"{_more(document, key)}is given twice, first in {_at(names[key])}")
             )
@@ -227,10 +240,6 @@ def _more(document: Document, key: str) -> str:
 
 def _at(document: Document) -> str:
     return f"{document.source}: {document.place}"
-
-
-def _name(pod: PodManifest, number: int) -> str:
-    return pod.metadata.name or pod.metadata.generate_name + letters(number)
 
 
 def _expand(found: _Found) -> list[Malformed]:
@@ -275,46 +284,39 @@ def _expand(found: _Found) -> list[Malformed]:
 
 def _pods(found: _Found, settings: Settings) -> tuple[Pod, ...]:
     read: list[tuple[int, Pod]] = []
-    unknown: Counter[str] = Counter()
-    for number, (document, manifest) in enumerate(sorted(found.pods, key=lambda pod: found.number(pod[0]))):
+    problems = list[Malformed]()
+    for document, manifest in sorted(found.pods, key=lambda pod: found.number(pod[0])):
         meta = manifest.metadata
-        name, namespace = _name(manifest, number), meta.namespace or "default"
-        spec = manifest.spec
-        priority = spec.priority
-        if priority is None and spec.priority_class_name:
-            priority = (found.classes | SYSTEM_CLASSES).get(spec.priority_class_name)
-            unknown[spec.priority_class_name] += priority is None
-        elif priority is None:
-            priority = found.default_priority
-        filled = msgspec.structs.replace(
-            manifest,
-            metadata=msgspec.structs.replace(
-                meta,
-                name=name,
-                namespace=namespace,
-                uid=meta.uid or templates.uid_of("Pod", namespace, name),
-            ),
-            spec=msgspec.structs.replace(
-                spec,
-                priority=priority or 0,
-                scheduler_name=spec.scheduler_name or "default-scheduler",
-                affinity=peers.as_stored(spec.affinity, meta.labels or {}),
-            ),
-        )
+        namespace = meta.namespace or "default"
+        uid = meta.uid or templates.uid_of("Pod", namespace, meta.name)
+        meta = msgspec.structs.replace(meta, namespace=namespace, uid=uid)
+        try:
+            filled = _stored(found.admission, document, msgspec.structs.replace(manifest, metadata=meta))
+        except Malformed as problem:
+            problems.append(problem)
+            continue
         place = 0 if meta.creation_timestamp else found.number(document)
         found.manifests[filled.metadata.uid] = filled
         in_gang = found.owners.place_of(filled.metadata, settings)
         if in_gang is not None:
             found.members[filled.metadata.uid] = (namespace, in_gang)
         read.append((place, pods.read(filled, settings, in_gang)))
-    found.notes.extend(
-        f"PriorityClass {name} is not in the input: {count} {'pod' if count == 1 else 'pods'} of it count as "
-        "priority 0"
-        for name, count in sorted(unknown.items())
-        if count
-    )
+    if problems:
+        raise BadInput(problems)
+    found.notes.extend(found.admission.notes())
     last = max((pod.created for _, pod in read), default=0.0)
     return tuple(replace(pod, created=last + 1.0 + place * _ORDER_S) if place else pod for place, pod in read)
+
+
+def _stored(admission: Admission, document: Document, pod: PodManifest) -> PodManifest:
+    """Return a pod as the API server stores it."""
+    pod = admission.admitted(document, pod)
+    spec = msgspec.structs.replace(
+        pod.spec,
+        scheduler_name=pod.spec.scheduler_name or "default-scheduler",
+        affinity=peers.as_stored(pod.spec.affinity, pod.metadata.labels or {}),
+    )
+    return msgspec.structs.replace(pod, spec=spec)
 
 
 def _ordered(found: _Found, seen: Iterable[Pod]) -> list[str]:

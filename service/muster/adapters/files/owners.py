@@ -1,19 +1,23 @@
-"""Read gangs from the jobs among the documents, and make the jobs that other jobs make.
-
-A RayJob makes a RayCluster, and a TrainJob makes a JobSet from its runtime, as their controllers do.
-"""
+"""Read gangs from the jobs among the documents."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from muster.adapters.files import templates
-from muster.adapters.files.sources import Document, Object
+from muster.adapters.files.children import (
+    RUNTIMES,
+    TRAINER,
+    is_ray_job,
+    is_train_job,
+    name_of,
+    namespace_of,
+)
+from muster.adapters.files.sources import Document
 from muster.dialects.kinds import slips
-from muster.dialects.kinds.description import Member, letters
+from muster.dialects.kinds.description import Member
 from muster.dialects.kinds.gangs import Family, family
 from muster.dialects.kinds.table import KINDS, member
 from muster.dialects.objects import CustomObject, Metadata
@@ -24,10 +28,6 @@ from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.podgroup import PodGroup
 from muster.domain.words import listed, plural
 from muster.gangs.membership.podgroups import key_of
-
-RUNTIMES = ("ClusterTrainingRuntime", "TrainingRuntime")
-_TRAINER = "trainer.kubeflow.org"
-_ANCESTOR = f"{_TRAINER}/trainjob-ancestor-step"
 
 Key = tuple[str, str, str]
 """Kind, namespace, name."""
@@ -40,6 +40,8 @@ class Owners:
     objects: dict[Key, CustomObject] = field(default_factory=dict)
     makers: dict[Key, Metadata] = field(default_factory=dict)
     families: dict[Key, Family] = field(default_factory=dict)
+    versions: list[str] = field(default_factory=list)
+    """Sentences about versions of the API that are not known."""
 
     def take(self, document: Document) -> bool:
         """Take in a document. Return True if it makes no pods itself: a RayJob, a TrainJob or a runtime.
@@ -47,11 +49,17 @@ class Owners:
         Raises:
             Malformed: it has no name, or not the shape of an object.
         """
-        if (document.group == _TRAINER and document.kind in (*RUNTIMES, "TrainJob")) or _is_ray_job(document):
+        runtime = document.group == TRAINER and document.kind in RUNTIMES
+        if runtime or is_train_job(document) or is_ray_job(document):
             self.makers[_key(document)] = templates.custom_object(document).metadata
             return True
         kind = KINDS.get(document.kind)
         if kind is not None and document.group == kind.group:
+            if (version := str(document.value["apiVersion"]).rpartition("/")[2]) not in kind.versions:
+                self.versions.append(
+                    f"{document.name}: version {version} of {kind.group} is not known, and is read as "
+                    f"{kind.versions[0]}: an API server may refuse it"
+                )
             self.objects[_key(document)] = templates.custom_object(document)
         return False
 
@@ -59,6 +67,7 @@ class Owners:
         self, settings: Settings, levels: tuple[Level, ...], topologies: Topologies | None
     ) -> Iterator[str]:
         """Read what the objects say of their gangs. Yield a sentence about each key that has no effect."""
+        yield from self.versions
         for key, obj in self.objects.items():
             kind = KINDS[key[0]]
             made_by = next((self.makers.get((k, key[1], name)) for k, name in _owners(obj.metadata)), None)
@@ -74,10 +83,15 @@ class Owners:
         return found if of_owner is not None and of_owner.is_gang(settings) else None
 
     def groups(self, members: Iterable[tuple[str, Member]]) -> tuple[PodGroup, ...]:
-        """Return the gangs of these members, each with its namespace."""
-        named = {(found.kind, namespace, found.owner, found.gang) for namespace, found in members}
+        """Return the gangs of these members, each with its namespace.
+
+        Without a controller, the members that come later are there at once.
+        """
+        there = Counter((found.kind, namespace, found.owner, found.gang) for namespace, found in members)
         return tuple(
-            self.families[kind, namespace, owner].gang(gang) for kind, namespace, owner, gang in sorted(named)
+            family.gang_of_all(gang) if count > (family.group.size or 0) else family.gang(gang)
+            for (kind, namespace, owner, gang), count in sorted(there.items())
+            for family in [self.families[kind, namespace, owner]]
         )
 
     def warnings(self, pods: Sequence[tuple[Metadata, Pod]], settings: Settings) -> Iterator[str]:
@@ -130,126 +144,12 @@ class Owners:
         yield from sorted(said)
 
 
-def with_children(documents: Sequence[Document]) -> Iterator[Document]:
-    """Yield the documents, and after each RayJob and TrainJob the object that its controller makes of it.
-
-    Raises:
-        Malformed: what would be made of it has not the shape of an object.
-    """
-    made = {
-        (owner.get("kind"), _namespace(document), owner.get("name"))
-        for document in documents
-        for owner in _references(document.value)
-    }
-    runtimes = {
-        (
-            document.kind,
-            "" if document.kind == RUNTIMES[0] else _namespace(document),
-            _name(document),
-        ): document
-        for document in documents
-        if document.group == _TRAINER and document.kind in RUNTIMES
-    }
-    for document in documents:
-        yield document
-        if (document.kind, _namespace(document), _name(document)) in made:
-            continue
-        spec = _part(document.value, "spec")
-        if _is_ray_job(document) and not spec.get("clusterSelector"):
-            name = f"{_name(document)}-{letters(0)}"
-            yield _child(document, "ray.io/v1", "RayCluster", name, _part(spec, "rayClusterSpec"))
-        elif document.group == _TRAINER and document.kind == "TrainJob":
-            reference = _part(spec, "runtimeRef")
-            kind, name = reference.get("kind") or RUNTIMES[0], str(reference.get("name"))
-            runtime = runtimes.get((kind, "" if kind == RUNTIMES[0] else _namespace(document), name))
-            if runtime is None:
-                raise document.malformed(
-                    f"spec.runtimeRef: {kind} {name} is not in the input, and it has the pod templates: "
-                    f"add it with -f, from `kubectl get {kind.lower()} {name} -o yaml`"
-                )
-            yield _child(
-                document, "jobset.x-k8s.io/v1alpha2", "JobSet", _name(document), _job_set(spec, runtime)
-            )
-
-
-def _job_set(spec: Object, runtime: Document) -> Object:
-    """Return the spec of a TrainJob's JobSet: its runtime's, with the number of nodes and their resources.
-
-    (kubeflow/trainer, pkg/runtime/framework/plugins/{jobset,mpi}.)
-    """
-    of_runtime = _part(runtime.value, "spec")
-    trainer, policy = _part(spec, "trainer"), _part(of_runtime, "mlPolicy")
-    mpi = _part(policy, "mpi")
-    nodes, each = trainer.get("numNodes"), policy.get("numNodes") or 1
-    if nodes and mpi.get("runLauncherAsNode") is True:
-        nodes = max(1, nodes - 1)
-    made = {**_part(_part(of_runtime, "template"), "spec")}
-    if spec.get("suspend"):
-        made["suspend"] = True
-    jobs = []
-    for job in made.get("replicatedJobs") or []:
-        labels = _part(_part(_part(job, "template"), "metadata"), "labels")
-        count = each if labels.get(_ANCESTOR) == "trainer" else None
-        if nodes and (job.get("name") == "node" if mpi else count):
-            count = nodes
-        jobs.append(_sized(job, count, _part(trainer, "resourcesPerNode")) if count else job)
-    return {**made, "replicatedJobs": jobs}
-
-
-def _sized(job: Object, count: object, resources: Object) -> Object:
-    """Return a replicated Job with this number of pods, whose container "node" asks for these resources."""
-    template = _part(job, "template")
-    of_job = {**_part(template, "spec"), "parallelism": count, "completions": count}
-    pods = _part(of_job, "template")
-    pod = _part(pods, "spec")
-    containers = [
-        {**each, "resources": {**_part(each, "resources"), **resources}}
-        if each.get("name") == "node"
-        else each
-        for each in pod.get("containers") or []
-    ]
-    of_job["template"] = {**pods, "spec": {**pod, "containers": containers}}
-    return {**job, "replicas": 1, "template": {**template, "spec": of_job}}
-
-
-def _child(parent: Document, api_version: str, kind: str, name: str, spec: Object) -> Document:
-    by = {"apiVersion": parent.value["apiVersion"], "kind": parent.kind, "name": _name(parent)}
-    meta = {"name": name, "namespace": _namespace(parent), "ownerReferences": [{**by, "controller": True}]}
-    return Document(
-        parent.source,
-        parent.place,
-        {"apiVersion": api_version, "kind": kind, "metadata": meta, "spec": spec},
-    )
-
-
-def _is_ray_job(document: Document) -> bool:
-    return document.group == "ray.io" and document.kind == "RayJob"
-
-
 def _owners(meta: Metadata) -> Iterator[tuple[str, str]]:
     return ((owner.kind, owner.name) for owner in meta.owner_references or () if owner.controller)
 
 
-def _references(value: Object) -> Iterator[Object]:
-    found = _part(value, "metadata").get("ownerReferences")
-    return (each for each in found if isinstance(each, dict)) if isinstance(found, list) else iter(())
-
-
-def _part(value: Any, name: str) -> Object:
-    found = value.get(name) if isinstance(value, dict) else None
-    return found if isinstance(found, dict) else {}
-
-
-def _name(document: Document) -> str:
-    return str(_part(document.value, "metadata").get("name"))
-
-
-def _namespace(document: Document) -> str:
-    return str(_part(document.value, "metadata").get("namespace") or "default")
-
-
 def _key(document: Document) -> Key:
-    return (document.kind, _namespace(document), _name(document))
+    return (document.kind, namespace_of(document), name_of(document))
 
 
 def _title(key: Key) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import BinaryIO, TextIO
 
 from muster.adapters.files import report, sources
 from muster.adapters.files.capture import Captured, capture, written
-from muster.adapters.files.cluster import cluster_of
+from muster.adapters.files.cluster import Cluster, cluster_of
 from muster.adapters.files.decide import Decided, Place, decide
 from muster.adapters.files.notes import nothing_pending
 from muster.adapters.files.problems import BadInput
@@ -25,6 +26,7 @@ from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.printable import printable
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
+from muster.domain.words import listed
 from muster.placement.limits import Limits, Timings
 
 ALL_PLACED, NOT_ALL_PLACED, BAD_INPUT, NOTHING_PENDING, DEFECT = 0, 3, 2, 4, 5
@@ -77,10 +79,12 @@ def place_files(
         kinds = ", ".join(f"{kind} {count}" for kind, count in cluster.skipped.items())
         total = sum(cluster.skipped.values())
         notes += (f"skipped {total} {'object' if total == 1 else 'objects'} of kinds not read here: {kinds}",)
+    if cluster.made_up:
+        notes += (f"{listed(cluster.made_up)}: the name is made up, since it has metadata.generateName",)
     if not decided.outcomes:
         notes = (nothing_pending(settings), *notes)
     alternatives = _alternatives(asked) if explain else None
-    _print(decided, output, stdout, cluster.skipped, notes, alternatives)
+    _print(decided, output, stdout, cluster, notes, alternatives)
     for note in notes[:NOTES_SHOWN]:
         stderr.write(f"note: {printable(note)}\n")
     if len(notes) > NOTES_SHOWN:
@@ -141,12 +145,15 @@ def _print(
     decided: Decided,
     output: str,
     stdout: TextIO,
-    skipped: dict[str, int],
+    cluster: Cluster,
     notes: tuple[str, ...],
     alternatives: Mapping[str, AlternativesView] | None,
 ) -> None:
     if output == "json":
-        stdout.write(report.as_json(decided, skipped, notes, alternatives))
+        by_kind = Counter[str]()
+        for name, count in cluster.skipped.items():
+            by_kind[name.partition(".")[0]] += count
+        stdout.write(report.as_json(decided, by_kind, notes, alternatives))
     elif output == "svg":
         from muster.adapters.files import svg
 
@@ -157,7 +164,7 @@ def _print(
         from muster.adapters.files import table
 
         width = None if stdout.isatty() or "COLUMNS" in os.environ else PIPED_WIDTH
-        table.show(Console(file=stdout, highlight=False, width=width), decided)
+        table.show(Console(file=stdout, highlight=False, width=width), decided, cluster.made_up)
 
 
 def capture_cluster(

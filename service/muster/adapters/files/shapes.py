@@ -14,33 +14,38 @@ import msgspec
 
 from muster.adapters.files.problems import shown, type_name
 from muster.adapters.files.sources import Document
-from muster.dialects.objects import Metadata, NodeObject, PodObject, PodSpec
+from muster.dialects import quantities
+from muster.dialects.objects import (
+    Container,
+    Metadata,
+    NodeObject,
+    PodObject,
+    PodSpec,
+    PodToleration,
+    ResourceRequirements,
+)
+from muster.dialects.quantities import Quantity
 
 T = TypeVar("T")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Quantities = dict[str, Quantity]
 
 
-class _Shape(msgspec.Struct, rename="camel", frozen=True):
+class _Shape(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
     """A struct of an API object. As in `dialects.objects`, fields that it does not name are skipped."""
 
 
 class Spec(PodSpec, frozen=True):
-    """A pod's spec as a manifest has it: with the name of its priority class."""
+    """A pod's spec as a manifest has it: with the names of its priority class and runtime class."""
 
     priority_class_name: str = ""
-
-
-class Named(Metadata, frozen=True):
-    """Metadata of an object whose name the API server may complete."""
-
-    generate_name: str = ""
+    runtime_class_name: str = ""
 
 
 class PodManifest(PodObject, frozen=True):
     """A Pod as users write it."""
 
-    metadata: Named = Named()
     spec: Spec = Spec()
 
 
@@ -71,6 +76,66 @@ class PriorityClass(_Shape, frozen=True):
     value: int
     metadata: Metadata = Metadata()
     global_default: bool | None = None
+
+
+class RuntimeScheduling(_Shape, frozen=True):
+    """`scheduling` of a RuntimeClass."""
+
+    node_selector: dict[str, str] | None = None
+    tolerations: list[PodToleration] | None = None
+
+
+class Overhead(_Shape, frozen=True):
+    """`overhead` of a RuntimeClass."""
+
+    pod_fixed: Quantities | None = None
+
+
+class RuntimeClass(_Shape, frozen=True):
+    """A RuntimeClass of node.k8s.io."""
+
+    metadata: Metadata = Metadata()
+    scheduling: RuntimeScheduling | None = None
+    overhead: Overhead | None = None
+
+
+class Limit(_Shape, frozen=True):
+    """An entry of `spec.limits` of a LimitRange."""
+
+    type: str = ""
+    default: Quantities | None = None
+    default_request: Quantities | None = None
+    min: Quantities | None = None
+    max: Quantities | None = None
+    max_limit_request_ratio: Quantities | None = None
+
+    @property
+    def bounds(self) -> bool:
+        """Return whether the API server refuses pods outside it."""
+        return bool(self.min or self.max or self.max_limit_request_ratio)
+
+
+class LimitRangeSpec(_Shape, frozen=True):
+    """`spec` of a LimitRange."""
+
+    limits: list[Limit] | None = None
+
+
+class LimitRange(_Shape, frozen=True):
+    """A LimitRange of a namespace."""
+
+    metadata: Metadata = Metadata()
+    spec: LimitRangeSpec = LimitRangeSpec()
+
+    def defaults(self) -> tuple[Quantities, Quantities]:
+        """Return the limits and the requests of containers that give none."""
+        limits, requests = Quantities(), Quantities()
+        for limit in self.spec.limits or ():
+            if limit.type == "Container":
+                by_default = {**(limit.max or {}), **(limit.default or {})}
+                limits |= by_default
+                requests |= {**(limit.min or {}), **by_default, **(limit.default_request or {})}
+        return limits, requests
 
 
 # --- conversion ------------------------------------------------------------------------------------
@@ -219,6 +284,41 @@ def check_spec(document: Document, spec: PodSpec, under: str = "spec") -> None:
             raise document.malformed(
                 f"{under}.containers[{number}].name: expected {_NAMED}, got {shown(container.name)}"
             )
+        check_resources(document, container, f"{under}.containers[{number}]")
+    for number, container in enumerate(spec.init_containers or ()):
+        check_resources(document, container, f"{under}.initContainers[{number}]")
+
+
+def check_resources(document: Document, container: Container, under: str) -> None:
+    """Raise Malformed if a request is above its limit, or not equal to it where it must be.
+
+    GPUs and all other extended resources, and huge pages, can't be overcommitted. (kubernetes
+    pkg/apis/core/validation, validateContainerResourceRequirements.)
+    """
+    said = container.resources or ResourceRequirements()
+    limits = said.limits or {}
+    for resource, request in (said.requests or {}).items():
+        problem, limit = "", limits.get(resource)
+        exact = not _is_native(resource) or resource.startswith("hugepages-")
+        asked, most = quantities.parse(request), quantities.parse(limit) if limit is not None else None
+        if limit is None and exact:
+            field = f"{under}.resources.limits[{resource}]"
+            raise document.malformed(f"{field}: expected {shown(request)} as in requests, but not given")
+        if asked is None or most is None or asked == most:
+            continue
+        if exact:
+            problem = f"expected {shown(limit)} as in limits"
+        elif asked > most:
+            problem = f"expected at most its limit, {shown(limit)}"
+        if problem:
+            raise document.malformed(
+                f"{under}.resources.requests[{resource}]: {problem}, got {shown(request)}"
+            )
+
+
+def _is_native(resource: str) -> bool:
+    """Return whether a resource is Kubernetes' own: cpu, memory, ephemeral-storage, huge pages."""
+    return "/" not in resource or "kubernetes.io/" in resource
 
 
 def node(document: Document) -> NodeObject:
@@ -234,8 +334,6 @@ def node(document: Document) -> NodeObject:
 def pod(document: Document) -> PodManifest:
     """Return a Pod's manifest. Raise Malformed if the API server would refuse it."""
     read = convert(document, PodManifest)
-    if not read.metadata.name and not read.metadata.generate_name:
-        raise document.malformed("metadata.name: expected, but not given")
-    check_metadata(document, read.metadata)
+    check_named(document, read.metadata)
     check_spec(document, read.spec)
     return read

@@ -4,6 +4,8 @@ readable without colour.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -12,6 +14,7 @@ from muster.adapters.drawing import NodePicture, draw_node, draw_strips
 from muster.adapters.files import pictures
 from muster.adapters.files.decide import Decided, Outcome, Status
 from muster.domain.printable import printable
+from muster.domain.words import listed
 from muster.placement.cluster.fabric import natural
 
 DRAWN = 6
@@ -27,13 +30,15 @@ _STYLES = {
 }
 
 
-def show(console: Console, decided: Decided) -> None:
-    """Print all decisions, then the touched nodes."""
+def show(console: Console, decided: Decided, made_up: Sequence[str] = ()) -> None:
+    """Print all decisions, then the touched nodes. `made_up` are the objects whose names are made up."""
     if not decided.outcomes:
         console.print("No gang is pending: there is nothing to place.")
         return
     known = pictures.holdings(decided)
     console.print(_gangs(decided, known))
+    if made_up:
+        console.print(Text(printable(f"made-up names, for generateName: {listed(made_up)}"), "dim"))
     nodes = sorted((name for name, gpus in known.held.items() if gpus), key=natural)
     if nodes:
         console.print()

@@ -95,7 +95,25 @@ def _made(new: NewPod, template: Template, owner: _Owner) -> PodManifest:
         kind, name = new.controller
         uid = uid_of(kind, owner.namespace, name)
         owner = _Owner(kind, name, owner.namespace, uid, _API_VERSIONS[kind])
-    return _pod(new.name, template, owner, new.labels, new.annotations)
+    return _pod(new.name, _with_additions(template, new), owner, new.labels, new.annotations)
+
+
+def _with_additions(template: Template, new: NewPod) -> Template:
+    """Return the template with what the controller adds to the spec of this pod."""
+    spec = template.spec
+    if new.node_selector or new.tolerations:
+        spec = msgspec.structs.replace(
+            spec,
+            node_selector={**(spec.node_selector or {}), **new.node_selector},
+            tolerations=[*(spec.tolerations or ()), *new.tolerations],
+        )
+    if new.containers or new.init_containers:
+        spec = msgspec.structs.replace(
+            spec,
+            containers=[*(spec.containers or ()), *new.containers],
+            init_containers=[*(spec.init_containers or ()), *new.init_containers],
+        )
+    return template if spec is template.spec else msgspec.structs.replace(template, spec=spec)
 
 
 def custom_object(document: Document) -> CustomObject:
@@ -193,7 +211,7 @@ def _pod(
     annotations: Mapping[str, str] = MappingProxyType({}),
 ) -> PodManifest:
     return PodManifest(
-        metadata=shapes.Named(
+        metadata=Metadata(
             name=name,
             namespace=owner.namespace,
             labels={**(template.metadata.labels or {}), **labels},

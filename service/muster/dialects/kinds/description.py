@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from muster.dialects.fields import Fields
-from muster.dialects.objects import CustomObject, Metadata
+from muster.dialects.objects import Container, CustomObject, Metadata, PodToleration, ResourceRequirements
 
 MAX_PODS = 200_000
 """The most pods of one object. The largest cluster that Kubernetes supports has 150,000."""
@@ -23,13 +23,17 @@ class NewPod:
     """What a controller adds to the template for one of its pods.
 
     `controller` is the kind and name of the object that the pod's ownerReference names. None means the
-    described object itself.
+    described object itself. `containers` and `init_containers` come after those of the template.
     """
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     controller: tuple[str, str] | None = None
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[PodToleration, ...] = ()
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,8 @@ class Described:
     when the last one runs. `numbered` means that its gangs have numbers, so no pod template can name them.
     `exclusive` is the annotation that gives each gang a topology domain of its own.
     `change` is what makes its pods start all together, as "set spec.completionMode to Indexed".
+    `of_gang` are sentences about fields that mean something else than users may expect, if its pods are a
+    gang.
     """
 
     roles: tuple[Role, ...] = ()
@@ -88,6 +94,7 @@ class Described:
     numbered: bool = False
     exclusive: str = ""
     change: str = ""
+    of_gang: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -155,6 +162,11 @@ class Kind:
     member: Callable[[Metadata], Member | None]
     made_by: tuple[str, ...] = ()
     label: str = ""
+
+
+def container(name: str, cpu: str, memory: str) -> Container:
+    """Return a container that a controller adds to its pods, with what it requests."""
+    return Container(name, ResourceRequirements(requests={"cpu": cpu, "memory": memory}))
 
 
 def letters(number: int, width: int = 5) -> str:

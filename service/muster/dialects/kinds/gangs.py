@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -46,6 +46,8 @@ class Family:
     with_gpus: bool
     held: bool
     advice: str
+    partly_later: Mapping[str, int] = field(default_factory=dict)
+    """Roles of which some members come at once → how many come later."""
 
     @property
     def kind(self) -> str:
@@ -55,6 +57,13 @@ class Family:
     def gang(self, name: str) -> PodGroup:
         """Return the gang of this name."""
         return replace(self.group, name=name)
+
+    def gang_of_all(self, name: str) -> PodGroup:
+        """Return the gang of this name as it is once the members that come later are there too."""
+        group, more = self.gang(name), sum(self.partly_later.values())
+        role_min = {role: least + self.partly_later.get(role, 0) for role, least in group.role_min.items()}
+        size = (group.size or 0) + more
+        return replace(group, min_member=group.min_member + more, size=size, role_min=role_min)
 
     def is_gang(self, settings: Settings) -> bool:
         """Return whether its pods are a gang, though they name none."""
@@ -100,7 +109,7 @@ def family(
     group = replace(reader.group(), coming=tuple(coming(owner, reader.described, settings)))
     on_job = {**(meta.labels or {}), **(meta.annotations or {})}
     said = [on_job, *reader.templates.values()]
-    return Family(
+    made = Family(
         group,
         pods=reader.described.size * reader.described.copies,
         most=sum(role.count for role in reader.described.roles),
@@ -109,7 +118,12 @@ def family(
         with_gpus=any(role.count and _asks_for_gpus(role, settings) for role in reader.described.roles),
         held=bool(kind.label),
         advice=advice.sentence(reader.described, advice.ways(kind, owner, reader.described)),
+        partly_later={r.name: r.later for r in reader.described.roles if 0 < r.later < r.count},
     )
+    if not made.is_gang(settings):
+        return made
+    problems = (*made.group.problems, *reader.described.of_gang)
+    return replace(made, group=replace(made.group, problems=problems))
 
 
 class _Reader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -21,7 +22,7 @@ from muster.dialects.kinds.description import (
     letters,
     why_idle,
 )
-from muster.dialects.objects import Metadata
+from muster.dialects.objects import Metadata, PodToleration
 from muster.dialects.ranks import COMPLETION_INDEX, JOB_GLOBAL_INDEX
 
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
@@ -29,6 +30,10 @@ REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
 JOB_INDEX = "jobset.sigs.k8s.io/job-index"
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 BY_NODE_SELECTOR = "alpha.jobset.sigs.k8s.io/node-selector"
+JOB_KEY = "jobset.sigs.k8s.io/job-key"
+PRIORITY = "jobset.sigs.k8s.io/priority"
+_NODE_OF_JOB = "alpha.jobset.sigs.k8s.io/namespaced-job"
+_TAINT = PodToleration("alpha.jobset.sigs.k8s.io/no-schedule", "Exists", effect="NoSchedule")
 
 
 def describe(owner: Owner) -> Described:
@@ -63,9 +68,10 @@ def _role(owner: Owner, number: int, item: Fields, jobs: int, before: int) -> Ro
     count = bounded(item, "replicas", jobs * each)
     least = jobs * (kai_keys.number(template.part("metadata"), each) or each)
     path = f"spec.replicatedJobs[{number}].template.spec.template"
-    pod = _pod(owner, name, each, before)
+    placement = _placement(owner, kai_keys.annotations_of(template.part("metadata")))
+    pod = _pod(owner, name, each, before, placement)
     unit = each if jobs > 1 else 0
-    exclusive = EXCLUSIVE if _exclusive(owner, keys) else ""
+    exclusive = EXCLUSIVE if is_exclusive(placement) else ""
     later = max(0, count - jobs) if exclusive else 0
     least = min(least, count - later)
     return Role(
@@ -73,17 +79,29 @@ def _role(owner: Owner, number: int, item: Fields, jobs: int, before: int) -> Ro
     )
 
 
-def _exclusive(owner: Owner, of_job: Mapping[str, str]) -> bool:
+def _placement(owner: Owner, of_job: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the annotations about a domain for each Job that the pods of a replicated Job get.
+
+    They may stand on the JobSet or on the Job's template.
+    """
+    of_set = owner.meta.annotations or {}
+    said = {**(of_set if EXCLUSIVE in of_set else {}), **of_job}
+    return {key: said[key] for key in (EXCLUSIVE, BY_NODE_SELECTOR) if key in said}
+
+
+def is_exclusive(annotations: Mapping[str, str]) -> bool:
     """Return whether each Job has a domain of its own, which its first pod chooses.
 
-    The annotation may stand on the JobSet or on the Job's template. With the second one, the user has chosen
-    the domains by labels of nodes, and all pods come at once.
+    With the node selector, the user has chosen the domains by labels of nodes, and all pods come at once.
     """
-    said = (owner.meta.annotations or {}, of_job)
-    return any(EXCLUSIVE in each and BY_NODE_SELECTOR not in each for each in said)
+    return EXCLUSIVE in annotations and BY_NODE_SELECTOR not in annotations
 
 
-def _pod(owner: Owner, role: str, each: int, before: int) -> Callable[[int, int], NewPod]:
+def _pod(
+    owner: Owner, role: str, each: int, before: int, placement: Mapping[str, str]
+) -> Callable[[int, int], NewPod]:
+    chosen = EXCLUSIVE in placement and BY_NODE_SELECTOR in placement
+
     def pod(_: int, number: int) -> NewPod:
         job, index = divmod(number, each)
         name = f"{owner.name}-{role}-{job}"
@@ -92,10 +110,17 @@ def _pod(owner: Owner, role: str, each: int, before: int) -> Callable[[int, int]
             REPLICATED_JOB: role,
             JOB_INDEX: str(job),
             JOB_GLOBAL_INDEX: str(before + job),
+            JOB_KEY: hashlib.sha1(f"{owner.meta.namespace}/{name}".encode()).hexdigest(),
             COMPLETION_INDEX: str(index),
         }
-        labels = {**said, **dict.fromkeys(JOB_NAMES, name)}
-        return NewPod(f"{name}-{index}-{letters(number)}", labels, said, ("Job", name))
+        return NewPod(
+            f"{name}-{index}-{letters(number)}",
+            {**said, **dict.fromkeys(JOB_NAMES, name)},
+            {**said, **placement},
+            ("Job", name),
+            node_selector={_NODE_OF_JOB: f"{owner.meta.namespace}_{name}"} if chosen else {},
+            tolerations=(_TAINT,) if chosen else (),
+        )
 
     return pod
 

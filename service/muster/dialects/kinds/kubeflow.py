@@ -20,11 +20,12 @@ from muster.dialects.kinds.description import (
     Owner,
     Role,
     bounded,
+    container,
     controller_of,
     letters,
     why_idle,
 )
-from muster.dialects.objects import Metadata
+from muster.dialects.objects import Container, Metadata
 from muster.dialects.ranks import REPLICA_INDEX, REPLICA_TYPE, REPLICA_TYPES
 
 GROUP = "kubeflow.org"
@@ -44,7 +45,16 @@ REPLICA_SPECS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Maps a kind to the field of its replica types."""
-_LAUNCHER = "launcher"
+_LAUNCHER, _MASTER = "launcher", "Master"
+_FIRST: Mapping[tuple[str, str], Container] = MappingProxyType(
+    {
+        ("PyTorchJob", "worker"): container("init-pytorch", "50m", "10Mi"),
+        ("MPIJob", _LAUNCHER): container("kubectl-delivery", "100m", "512Mi"),
+    }
+)
+"""The init containers that the training operator adds, by kind and role. Workers wait for a master only if
+the job has one.
+"""
 
 
 def describe(owner: Owner) -> Described:
@@ -100,6 +110,10 @@ def _order(name: str) -> tuple[int, str]:
 
 
 def _pod(owner: Owner, kind: str) -> Callable[[int, int], NewPod]:
+    first = _FIRST.get((owner.kind, kind))
+    if owner.kind == "PyTorchJob" and not owner.spec.part(REPLICA_SPECS[owner.kind]).given(_MASTER):
+        first = None
+
     def pod(_: int, number: int) -> NewPod:
         labels = {
             OPERATOR: f"{owner.kind.lower()}-controller",
@@ -108,7 +122,8 @@ def _pod(owner: Owner, kind: str) -> Callable[[int, int], NewPod]:
             REPLICA_INDEX: str(number),
         }
         alone = owner.kind == "MPIJob" and kind == _LAUNCHER
-        return NewPod(f"{owner.name}-{kind}" + ("" if alone else f"-{number}"), labels)
+        name = f"{owner.name}-{kind}" + ("" if alone else f"-{number}")
+        return NewPod(name, labels, init_containers=(first,) if first is not None else ())
 
     return pod
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 
 from muster.dialects.kinds.description import (
@@ -21,6 +22,10 @@ from muster.dialects.ranks import GROUP_INDEX, WORKER_INDEX
 SET_NAME = "leaderworkerset.sigs.k8s.io/name"
 SIZE = "leaderworkerset.sigs.k8s.io/size"
 EXCLUSIVE = "leaderworkerset.sigs.k8s.io/exclusive-topology"
+SUBGROUP_EXCLUSIVE = "leaderworkerset.sigs.k8s.io/subgroup-exclusive-topology"
+GROUP_KEY = "leaderworkerset.sigs.k8s.io/group-key"
+SUBGROUP_KEY = "leaderworkerset.sigs.k8s.io/subgroup-key"
+SUBGROUP_INDEX = "leaderworkerset.sigs.k8s.io/subgroup-index"
 LEADER, WORKER = "leader", "worker"
 
 
@@ -67,14 +72,49 @@ def describe(owner: Owner) -> Described:
 
 def _pod(owner: Owner, size: int, first: int) -> Callable[[int, int], NewPod]:
     """Return what makes a pod. One StatefulSet has all leaders, and one for each group has its workers."""
+    said = owner.meta.annotations or {}
+    exclusive = {key: said[key] for key in (EXCLUSIVE, SUBGROUP_EXCLUSIVE) if said.get(key)}
+    subgroup_of = _subgroups(owner, size)
 
     def pod(group: int, number: int) -> NewPod:
         index, leader = first + number, f"{owner.name}-{group}"
-        labels = {SET_NAME: owner.name, GROUP_INDEX: str(group), WORKER_INDEX: str(index)}
+        labels = {
+            SET_NAME: owner.name,
+            GROUP_INDEX: str(group),
+            WORKER_INDEX: str(index),
+            GROUP_KEY: _hash(f"{owner.meta.namespace}/{leader}"),
+        }
+        subgroup = subgroup_of(index)
+        if subgroup is not None:
+            labels[SUBGROUP_INDEX] = str(subgroup)
+            labels[SUBGROUP_KEY] = _hash(f"{leader}/{subgroup}")
         by = ("StatefulSet", owner.name if index == 0 else leader)
-        return NewPod(leader if index == 0 else f"{leader}-{index}", labels, {SIZE: str(size)}, by)
+        name = leader if index == 0 else f"{leader}-{index}"
+        return NewPod(name, labels, {SIZE: str(size), **exclusive}, by)
 
     return pod
+
+
+def _subgroups(owner: Owner, size: int) -> Callable[[int], int | None]:
+    """Return what gives the subgroup of a pod by its index in the group, or None if it is in no subgroup.
+
+    (kubernetes-sigs/lws, pkg/webhooks/pod_webhook.go.)
+    """
+    policy = owner.spec.part("leaderWorkerTemplate").part("subGroupPolicy")
+    each = policy.positive("subGroupSize")
+    leader_alone = policy.text("subGroupPolicyType") == "LeaderExcluded"
+    extra = 1 if each and (size - 1) % each == 0 and size % each != 0 else 0
+
+    def subgroup_of(index: int) -> int | None:
+        if each is None or (index == 0 and leader_alone):
+            return None
+        return max(0, index - extra) // each
+
+    return subgroup_of
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha1(text.encode()).hexdigest()
 
 
 def member(meta: Metadata) -> Member | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+import msgspec
 
 from muster.dialects import ranks
 from muster.dialects.fields import Fields
@@ -16,16 +18,19 @@ from muster.dialects.kinds.description import (
     Owner,
     Role,
     bounded,
+    container,
     controller_of,
     letters,
     why_idle,
 )
-from muster.dialects.objects import Metadata
+from muster.dialects.objects import Container, Metadata, ResourceRequirements
 
 CLUSTER = "ray.io/cluster"
 RAY_GROUP = "ray.io/group"
 NODE_TYPE = "ray.io/node-type"
 HEAD = "headgroup"
+_WAITS_FOR_HEAD = container("wait-gcs-ready", "200m", "256Mi")
+"""The init container that KubeRay adds to workers."""
 
 
 def describe(owner: Owner) -> Described:
@@ -33,12 +38,23 @@ def describe(owner: Owner) -> Described:
     spec = owner.spec
     head = spec.part("headGroupSpec")
     roles = [_role(owner, HEAD, head, "spec.headGroupSpec.template", (1, 1))]
+    as_all = list[str]()
     for number, item in enumerate(spec.listed("workerGroupSpecs", MAX_ROLES - 1)):
         if item.raw("suspend") is True:
             continue
         name = item.text("groupName") or f"worker-group-{number}"
         roles.append(_role(owner, name, item, f"spec.workerGroupSpecs[{number}].template", _workers(item)))
-    return Described(tuple(roles), idle=why_idle(owner, spec.raw("suspend")))
+        if item.raw("minReplicas") == 0 and roles[-1].least:
+            as_all.append(_counts_as_all(number, roles[-1]))
+    return Described(tuple(roles), idle=why_idle(owner, spec.raw("suspend")), of_gang=tuple(as_all))
+
+
+def _counts_as_all(number: int, role: Role) -> str:
+    return (
+        f"spec.workerGroupSpecs[{number}].minReplicas is 0, which counts as not given, as with KAI: all "
+        f"{role.least} pods of {role.name[:63]} must start with the head. To start with fewer, set "
+        "minReplicas to 1 or more, or replicas to 0"
+    )
 
 
 def _workers(item: Fields) -> tuple[int, int]:
@@ -66,16 +82,36 @@ def _role(owner: Owner, name: str, group: Fields, path: str, counts: tuple[int, 
 
 
 def _pod(owner: Owner, group: str, hosts: int) -> Callable[[int, int], NewPod]:
+    """Return what makes a pod (ray-project/kuberay, ray-operator/controllers/ray/common/pod.go)."""
     kind = "head" if group == HEAD else "worker"
     prefix = owner.name if kind == "head" else f"{owner.name}-{group}"
+    sidecars = tuple(_sidecars(owner)) if kind == "head" else ()
+    first = (_WAITS_FOR_HEAD,) if kind == "worker" else ()
 
     def pod(_: int, number: int) -> NewPod:
         labels = {CLUSTER: owner.name, RAY_GROUP: group, NODE_TYPE: kind, "ray.io/is-ray-node": "yes"}
         if hosts > 1:
             labels |= {ranks.RAY_REPLICA: str(number // hosts), ranks.RAY_HOST: str(number % hosts)}
-        return NewPod(f"{prefix[:50]}-{kind}-{letters(number)}", labels)
+        name = f"{prefix[:50]}-{kind}-{letters(number)}"
+        return NewPod(name, labels, containers=sidecars, init_containers=first)
 
     return pod
+
+
+def _sidecars(owner: Owner) -> Iterator[Container]:
+    """Yield the container that KubeRay adds to the head if the cluster scales itself."""
+    if owner.spec.raw("enableInTreeAutoscaling") is not True:
+        return
+    options = owner.spec.part("autoscalerOptions")
+    autoscaler = container("autoscaler", "500m", "512Mi")
+    if options.given("resources"):
+        try:
+            resources = msgspec.convert(options.raw("resources"), ResourceRequirements)
+        except msgspec.ValidationError:
+            options.bad("resources", options.raw("resources"), "limits and requests of quantities")
+        else:
+            autoscaler = Container(autoscaler.name, resources)
+    yield autoscaler
 
 
 def member(meta: Metadata) -> Member | None:

@@ -1,0 +1,183 @@
+"""Add to a new pod what the API server and the webhooks of controllers add before they store it.
+
+These are the admission plugins that kube-apiserver has on by default and that change scheduling: Priority,
+RuntimeClass, LimitRanger, DefaultTolerationSeconds. The webhooks are those of JobSet and LeaderWorkerSet.
+ExtendedResourceToleration is off by default, so it is not here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from muster.adapters.files import exclusive, shapes
+from muster.adapters.files.problems import shown
+from muster.adapters.files.shapes import PodManifest, Spec
+from muster.adapters.files.sources import Document
+from muster.dialects.objects import Container, PodToleration, ResourceRequirements
+from muster.domain.words import listed, plural
+
+SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+"""Priority classes that every cluster has."""
+_UNREADY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+"""The taints with NoExecute that every pod tolerates for 300 s."""
+
+Quantities = dict[str, str | int | float]
+
+
+@dataclass(slots=True)
+class Admission:
+    """The objects of the input that change new pods, and how many pods name one that is not there."""
+
+    priorities: dict[str, int] = field(default_factory=dict)
+    default_priority: int = 0
+    runtime_classes: dict[str, shapes.RuntimeClass] = field(default_factory=dict)
+    limit_ranges: dict[str, list[shapes.LimitRange]] = field(default_factory=lambda: defaultdict(list))
+    unknown: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Kind and name of an object that is not in the input → the pods that name it."""
+    exclusive: dict[str, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
+    """What pods ask for about a domain of their own → the objects that make them."""
+
+    def take(self, document: Document) -> bool:
+        """Take a document in. Return False if it is of another kind.
+
+        Raises:
+            Malformed: The document does not have the shape of its kind.
+        """
+        match document.group, document.kind:
+            case "scheduling.k8s.io", "PriorityClass":
+                read = shapes.convert(document, shapes.PriorityClass)
+                shapes.check_named(document, read.metadata)
+                self.priorities[read.metadata.name] = read.value
+                if read.global_default:
+                    self.default_priority = read.value
+            case "node.k8s.io", "RuntimeClass":
+                runtime_class = shapes.convert(document, shapes.RuntimeClass)
+                shapes.check_named(document, runtime_class.metadata)
+                self.runtime_classes[runtime_class.metadata.name] = runtime_class
+            case "", "LimitRange":
+                limits = shapes.convert(document, shapes.LimitRange)
+                shapes.check_named(document, limits.metadata)
+                self.limit_ranges[limits.metadata.namespace or "default"].append(limits)
+            case _:
+                return False
+        return True
+
+    def admitted(self, document: Document, pod: PodManifest) -> PodManifest:
+        """Return the pod as the API server stores it. A pod that has been stored only gets its priority.
+
+        Raises:
+            Malformed: The API server refuses the pod.
+        """
+        spec = replace(pod.spec, priority=self._priority(pod.spec))
+        if not (spec.node_name or pod.metadata.creation_timestamp):
+            if spec.runtime_class_name:
+                spec = self._with_runtime_class(document, spec)
+            spec = self._with_limits(pod.metadata.namespace, spec)
+            spec = _with_default_tolerations(spec)
+            pod = exclusive.with_affinity(replace(pod, spec=spec))
+            spec = pod.spec
+            for asked in exclusive.asked(pod):
+                self.exclusive[asked][document.name] = None
+        return replace(pod, spec=spec)
+
+    def notes(self) -> Iterator[str]:
+        """Yield what could not be added, and what is not checked."""
+        effects = {
+            "PriorityClass": "count as priority 0",
+            "RuntimeClass": "are planned without its node selector, tolerations and overhead",
+        }
+        for (kind, name), count in sorted(self.unknown.items()):
+            pods = f"{count} {plural('pod', count)}"
+            yield f"{kind} {name} is not in the input: {pods} of it {effects[kind]}"
+        for asked, names in self.exclusive.items():
+            yield f"{listed(list(names))}: {asked}, by the pod affinity that its controller's webhook adds"
+        for namespace, limit_ranges in sorted(self.limit_ranges.items()):
+            for each in limit_ranges:
+                if any(limit.bounds and limit.type in _BOUNDED for limit in each.spec.limits or ()):
+                    yield (
+                        f"LimitRange {namespace}/{each.metadata.name}: its min, max and maxLimitRequestRatio "
+                        "are not checked here: the API server refuses pods outside them"
+                    )
+
+    def _priority(self, spec: Spec) -> int:
+        priority = spec.priority
+        if priority is None and spec.priority_class_name:
+            priority = (self.priorities | SYSTEM_CLASSES).get(spec.priority_class_name)
+            if priority is None:
+                self.unknown["PriorityClass", spec.priority_class_name] += 1
+        elif priority is None:
+            priority = self.default_priority
+        return priority or 0
+
+    def _with_runtime_class(self, document: Document, spec: Spec) -> Spec:
+        """Return the spec with the node selector, tolerations and overhead of its RuntimeClass."""
+        name = spec.runtime_class_name
+        of_class = self.runtime_classes.get(name)
+        if of_class is None:
+            self.unknown["RuntimeClass", name] += 1
+            return spec
+        scheduling = of_class.scheduling or shapes.RuntimeScheduling()
+        selector = spec.node_selector or {}
+        for key, value in (scheduling.node_selector or {}).items():
+            if selector.get(key, value) != value:
+                raise document.malformed(
+                    f"spec.nodeSelector[{key}]: expected {shown(value)}, as RuntimeClass {name} has it, "
+                    f"got {shown(selector[key])}"
+                )
+        fixed = of_class.overhead.pod_fixed if of_class.overhead is not None else None
+        return replace(
+            spec,
+            node_selector={**selector, **(scheduling.node_selector or {})},
+            tolerations=[*(spec.tolerations or ()), *(scheduling.tolerations or ())],
+            overhead=fixed if fixed is not None else spec.overhead,
+        )
+
+    def _with_limits(self, namespace: str, spec: Spec) -> Spec:
+        """Return the spec with the defaults of the namespace's LimitRanges in its containers."""
+        for each in self.limit_ranges.get(namespace, ()):
+            limits, requests = each.defaults()
+            if limits or requests:
+                spec = replace(
+                    spec,
+                    containers=_defaulted(spec.containers, limits, requests),
+                    init_containers=_defaulted(spec.init_containers, limits, requests),
+                )
+        return spec
+
+
+_BOUNDED = ("Pod", "Container")
+
+
+def _defaulted(
+    containers: list[Container] | None, limits: Quantities, requests: Quantities
+) -> list[Container] | None:
+    """Return containers with these limits and requests, where they give none themselves.
+
+    A limit counts as a request that is not given before a LimitRange does.
+    """
+    return [
+        replace(
+            container,
+            resources=ResourceRequirements(
+                limits={**limits, **(own.limits or {})},
+                requests={**requests, **(own.limits or {}), **(own.requests or {})},
+            ),
+        )
+        for container in containers or ()
+        for own in [container.resources or ResourceRequirements()]
+    ] or containers
+
+
+def _with_default_tolerations(spec: Spec) -> Spec:
+    """Return the spec with DefaultTolerationSeconds: a toleration of each taint that no toleration names."""
+    said = spec.tolerations or []
+    more = [
+        PodToleration(key, "Exists", effect="NoExecute")
+        for key in _UNREADY
+        if not any(t.key in ("", key) and t.effect in ("", "NoExecute") for t in said)
+    ]
+    return replace(spec, tolerations=[*said, *more]) if more else spec

@@ -1,0 +1,252 @@
+"""Make what controllers make of other jobs: a RayJob's RayCluster, a TrainJob's JobSet and PodGroup.
+
+(ray-project/kuberay, ray-operator/controllers/ray/rayjob_controller.go; kubeflow/trainer,
+pkg/runtime/core/trainingruntime.go and pkg/runtime/framework/plugins.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from muster.adapters.files.sources import Document, Object
+from muster.dialects import coscheduling
+from muster.dialects.kinds.description import letters
+from muster.dialects.podgroups import COSCHEDULING_API
+
+TRAINER = "trainer.kubeflow.org"
+RUNTIMES = ("ClusterTrainingRuntime", "TrainingRuntime")
+_ANCESTOR = f"{TRAINER}/trainjob-ancestor-step"
+_NAMED_ITEMS = frozenset({
+    "replicatedJobs", "containers", "initContainers", "volumes", "schedulingGates",
+})  # fmt: skip
+"""Lists in which a strategic merge patch finds items by their names. It replaces other lists."""
+_VOLCANO_API, _VOLCANO_GROUP = "scheduling.volcano.sh/v1beta1", "scheduling.k8s.io/group-name"
+_SUBMITTER = {
+    "name": "ray-job-submitter",
+    "resources": {"requests": {"cpu": "500m", "memory": "200Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}},
+}
+"""The container that KubeRay adds to the head in SidecarMode."""
+
+
+def with_children(documents: Sequence[Document]) -> Iterator[Document]:
+    """Yield the documents, and after each RayJob and TrainJob the objects that its controller makes of it.
+
+    Raises:
+        Malformed: what would be made of it has not the shape of an object.
+    """
+    made = {
+        (owner.get("kind"), namespace_of(document), owner.get("name"))
+        for document in documents
+        for owner in _references(document.value)
+    }
+    given = {(document.kind, namespace_of(document), name_of(document)) for document in documents}
+    runtimes = {
+        (
+            document.kind,
+            "" if document.kind == RUNTIMES[0] else namespace_of(document),
+            name_of(document),
+        ): document
+        for document in documents
+        if document.group == TRAINER and document.kind in RUNTIMES
+    }
+    for document in documents:
+        yield document
+        if (document.kind, namespace_of(document), name_of(document)) in made:
+            continue
+        if is_ray_job(document):
+            yield from _of_ray_job(document)
+        elif is_train_job(document):
+            for child in _of_train_job(document, _runtime(document, runtimes)):
+                if (child.kind, namespace_of(child), name_of(child)) not in given:
+                    yield child
+
+
+def is_ray_job(document: Document) -> bool:
+    """Return whether the document is a RayJob."""
+    return document.group == "ray.io" and document.kind == "RayJob"
+
+
+def is_train_job(document: Document) -> bool:
+    """Return whether the document is a TrainJob."""
+    return document.group == TRAINER and document.kind == "TrainJob"
+
+
+def name_of(document: Document) -> str:
+    """Return the object's name."""
+    return str(_part(document.value, "metadata").get("name"))
+
+
+def namespace_of(document: Document) -> str:
+    """Return the object's namespace."""
+    return str(_part(document.value, "metadata").get("namespace") or "default")
+
+
+# --- RayJob ----------------------------------------------------------------------------------------
+
+
+def _of_ray_job(document: Document) -> Iterator[Document]:
+    spec = _part(document.value, "spec")
+    if spec.get("clusterSelector"):
+        return
+    cluster = _part(spec, "rayClusterSpec")
+    if spec.get("submissionMode") == "SidecarMode":
+        head = _part(cluster, "headGroupSpec")
+        template = _part(head, "template")
+        pod = _part(template, "spec")
+        pod = {**pod, "containers": [*_items(pod, "containers"), _SUBMITTER]}
+        cluster = {**cluster, "headGroupSpec": {**head, "template": {**template, "spec": pod}}}
+    name = f"{name_of(document)}-{letters(0)}"
+    yield _child(document, "ray.io/v1", "RayCluster", name, cluster)
+
+
+# --- TrainJob --------------------------------------------------------------------------------------
+
+
+def _runtime(document: Document, runtimes: Mapping[tuple[str, str, str], Document]) -> Document:
+    reference = _part(_part(document.value, "spec"), "runtimeRef")
+    kind, name = str(reference.get("kind") or RUNTIMES[0]), str(reference.get("name"))
+    runtime = runtimes.get((kind, "" if kind == RUNTIMES[0] else namespace_of(document), name))
+    if runtime is None:
+        raise document.malformed(
+            f"spec.runtimeRef: {kind} {name} is not in the input, and it has the pod templates: "
+            f"add it with -f, from `kubectl get {kind.lower()} {name} -o yaml`"
+        )
+    return runtime
+
+
+def _of_train_job(document: Document, runtime: Document) -> Iterator[Document]:
+    """Yield the JobSet of a TrainJob, and the PodGroup if its runtime asks for one."""
+    spec, of_runtime = _part(document.value, "spec"), _part(runtime.value, "spec")
+    template = _patched(spec, _part(of_runtime, "template"))
+    job_set = _job_set(spec, _part(template, "spec"), _part(of_runtime, "mlPolicy"))
+    name, policy = name_of(document), _part(of_runtime, "podGroupPolicy")
+    api = ""
+    if "coscheduling" in policy:
+        api, keys = COSCHEDULING_API, {"labels": {coscheduling.GROUP: name}}
+        job_set = _on_pods(job_set, {"metadata": keys})
+    elif "volcano" in policy:
+        api, keys = _VOLCANO_API, {"annotations": {_VOLCANO_GROUP: name}}
+        job_set = _on_pods(job_set, {"metadata": keys})
+    said = _part(template, "metadata")
+    meta = {field: _part(said, field) for field in ("labels", "annotations") if _part(said, field)}
+    yield _child(document, "jobset.x-k8s.io/v1alpha2", "JobSet", name, job_set, meta)
+    if api:
+        size = sum(_pods_of(job) for job in _items(job_set, "replicatedJobs"))
+        yield _child(document, api, "PodGroup", name, {"minMember": size})
+
+
+def _patched(spec: Object, template: Object) -> Object:
+    """Return the runtime's template with the TrainJob's patches, in the forms of all versions of the API."""
+    for patch in _items(spec, "runtimePatches"):
+        template = _merged(template, _part(_part(patch, "trainingRuntimeSpec"), "template"))
+    overrides = [*_items(spec, "podTemplateOverrides")]
+    overrides += [{**each, "spec": each} for each in _items(spec, "podSpecOverrides")]
+    for override in overrides:
+        pods = {"metadata": _part(override, "metadata"), "spec": _part(override, "spec")}
+        jobs = [
+            {"name": target.get("name"), "template": {"spec": {"template": pods}}}
+            for target in _items(override, "targetJobs")
+        ]
+        known = {job.get("name") for job in _items(_part(template, "spec"), "replicatedJobs")}
+        jobs = [job for job in jobs if job["name"] in known]
+        template = _merged(template, {"spec": {"replicatedJobs": jobs}})
+    return template
+
+
+def _merged(value: Object, patch: Object) -> Object:
+    """Return the object with a strategic merge patch. A null removes its field."""
+    made = {**value}
+    for field, new in patch.items():
+        old = made.get(field)
+        if new is None:
+            made.pop(field, None)
+        elif isinstance(new, dict):
+            made[field] = _merged(_part(made, field), new)
+        elif field in _NAMED_ITEMS and isinstance(new, list) and isinstance(old, list):
+            made[field] = _merged_items(old, new)
+        else:
+            made[field] = new
+    return made
+
+
+def _merged_items(old: list[Any], new: list[Any]) -> list[Any]:
+    patches = {patch.get("name"): patch for patch in new if isinstance(patch, dict)}
+    merged = [
+        _merged(item, patches.pop(item.get("name"), {})) if isinstance(item, dict) else item for item in old
+    ]
+    return [*merged, *patches.values()]
+
+
+def _job_set(spec: Object, template: Object, policy: Object) -> Object:
+    """Return the spec of a TrainJob's JobSet: its runtime's, with the number of nodes and their resources."""
+    trainer, mpi = _part(spec, "trainer"), _part(policy, "mpi")
+    nodes, each = trainer.get("numNodes"), policy.get("numNodes") or 1
+    if nodes and mpi.get("runLauncherAsNode") is True:
+        nodes = max(1, nodes - 1)
+    made = {**template}
+    if spec.get("suspend"):
+        made["suspend"] = True
+    jobs = []
+    for job in made.get("replicatedJobs") or []:
+        labels = _part(_part(_part(job, "template"), "metadata"), "labels")
+        count = each if labels.get(_ANCESTOR) == "trainer" else None
+        if nodes and (job.get("name") == "node" if mpi else count):
+            count = nodes
+        jobs.append(_sized(job, count, _part(trainer, "resourcesPerNode")) if count else job)
+    return {**made, "replicatedJobs": jobs}
+
+
+def _sized(job: Object, count: object, resources: Object) -> Object:
+    """Return a replicated Job with this number of pods, whose container "node" asks for these resources."""
+    template = _part(job, "template")
+    of_job = {**_part(template, "spec"), "parallelism": count, "completions": count}
+    pods = _part(of_job, "template")
+    pod = _part(pods, "spec")
+    containers = [
+        _merged(each, {"resources": resources}) if each.get("name") == "node" else each
+        for each in pod.get("containers") or []
+    ]
+    of_job["template"] = {**pods, "spec": {**pod, "containers": containers}}
+    return {**job, "replicas": 1, "template": {**template, "spec": of_job}}
+
+
+def _on_pods(job_set: Object, patch: Object) -> Object:
+    """Return the spec of a JobSet with a patch on each of its pod templates."""
+    jobs = [
+        _merged(job, {"template": {"spec": {"template": patch}}}) for job in _items(job_set, "replicatedJobs")
+    ]
+    return {**job_set, "replicatedJobs": jobs}
+
+
+def _pods_of(job: Object) -> int:
+    count = _part(_part(job, "template"), "spec").get("parallelism")
+    return count if isinstance(count, int) else 1
+
+
+# --- objects as they are written -------------------------------------------------------------------
+
+
+def _child(
+    parent: Document, api_version: str, kind: str, name: str, spec: Object, said: Object | None = None
+) -> Document:
+    by = {"apiVersion": parent.value["apiVersion"], "kind": parent.kind, "name": name_of(parent)}
+    owner = {"name": name, "namespace": namespace_of(parent), "ownerReferences": [{**by, "controller": True}]}
+    meta = {**(said or {}), **owner}
+    value = {"apiVersion": api_version, "kind": kind, "metadata": meta, "spec": spec}
+    return Document(parent.source, parent.place, value)
+
+
+def _references(value: Object) -> Iterator[Object]:
+    return iter(_items(_part(value, "metadata"), "ownerReferences"))
+
+
+def _items(value: Any, name: str) -> list[Object]:
+    """Return the objects in a list. What has another shape is none: the API server refuses it."""
+    items = value.get(name) if isinstance(value, dict) else None
+    return [each for each in items if isinstance(each, dict)] if isinstance(items, list) else []
+
+
+def _part(value: Any, name: str) -> Object:
+    part = value.get(name) if isinstance(value, dict) else None
+    return part if isinstance(part, dict) else {}

@@ -1,0 +1,250 @@
+"""What controllers and their webhooks add to the pods of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.files.manifests import GPU, Object, controller, decisions, node, nodes_of, place, pod, spec, write
+
+ON = ("--infer-gangs", "on")
+
+# --- exclusive topologies ---------------------------------------------------------------------------
+
+JOBSET = "alpha.jobset.sigs.k8s.io/"
+LWS = "leaderworkerset.sigs.k8s.io/"
+RACK = "topology.kubernetes.io/rack"
+
+
+def job_set(annotations: Mapping[str, str], on_job: Mapping[str, str] | None = None, jobs: int = 2) -> Object:
+    job = {"parallelism": 2, "completions": 2, "completionMode": "Indexed", "template": {"spec": spec(1)}}
+    template = {"metadata": {"annotations": dict(on_job or {})}, "spec": job}
+    made = controller(
+        "JobSet",
+        "jobset.x-k8s.io/v1alpha2",
+        "js",
+        replicatedJobs=[{"name": "w", "replicas": jobs, "template": template}],
+    )
+    made["metadata"]["annotations"] = dict(annotations)
+    return made
+
+
+@pytest.mark.parametrize("on_job", [False, True])
+def test_each_job_of_a_job_set_has_a_rack(tmp_path: Path, on_job: bool) -> None:
+    wish = {f"{JOBSET}exclusive-topology": RACK}
+    made = job_set({}, wish) if on_job else job_set(wish)
+    racks = [node(f"{rack}{i}", rack=rack) for rack in ("r1", "r2") for i in range(2)]
+    where = nodes_of(decisions(write(tmp_path, *racks, made), *ON))
+    by_job = [{(node or "")[:2] for name, node in where.items() if f"-w-{job}-" in name} for job in range(2)]
+    assert sorted(map(sorted, by_job)) == [["r1"], ["r2"]]
+    assert decisions(write(tmp_path, *racks[:2], made), *ON)["gangs"][0]["status"] == "unplaceable"
+
+
+def test_a_job_set_stays_away_from_a_running_one_of_its_priority(tmp_path: Path) -> None:
+    runs = pod("other", nodeName="r1a")
+    made = job_set({f"{JOBSET}exclusive-topology": RACK}, jobs=1)
+    racks = [node("r1a", rack="r1"), node("r2a", 1, rack="r2"), node("r2b", 1, rack="r2")]
+    for priority, racks_used in (("0", {"r2a", "r2b"}), ("7", {"r1a"})):
+        runs["metadata"]["labels"] = {
+            "jobset.sigs.k8s.io/job-key": "x",
+            "jobset.sigs.k8s.io/priority": priority,
+        }
+        said = decisions(write(tmp_path, *racks, runs, made), *ON)
+        assert set(nodes_of(said).values()) == racks_used
+
+
+def test_a_job_set_by_node_selector_goes_to_its_nodes(tmp_path: Path) -> None:
+    made = job_set({f"{JOBSET}exclusive-topology": RACK, f"{JOBSET}node-selector": "true"})
+    taint = {"taints": [{"key": f"{JOBSET}no-schedule", "effect": "NoSchedule", "value": "true"}]}
+    labelled = [
+        node(f"n{job}", labels={f"{JOBSET}namespaced-job": f"default_js-w-{job}"}, spec=taint)
+        for job in range(2)
+    ]
+    said = decisions(write(tmp_path, node("free", 8), *labelled, made), *ON)
+    assert nodes_of(said) == {
+        "js-w-0-0-bbbbb": "n0",
+        "js-w-0-1-bbbbc": "n0",
+        "js-w-1-0-bbbbd": "n1",
+        "js-w-1-1-bbbbf": "n1",
+    }
+
+
+@pytest.mark.parametrize(("kind", "subgroups"), [("LeaderWorker", 2), ("LeaderExcluded", 2)])
+def test_each_subgroup_has_a_rack(tmp_path: Path, kind: str, subgroups: int) -> None:
+    size = 4 if kind == "LeaderWorker" else 5
+    template = {
+        "size": size,
+        "workerTemplate": {"spec": spec(1)},
+        "subGroupPolicy": {"subGroupSize": 2, "subGroupPolicyType": kind},
+    }
+    made = controller(
+        "LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", "x", replicas=1, leaderWorkerTemplate=template
+    )
+    made["metadata"]["annotations"] = {f"{LWS}subgroup-exclusive-topology": RACK}
+    racks = [node(f"r{i}a", 8, rack=f"r{i}") for i in range(subgroups + 1)]
+    where = nodes_of(decisions(write(tmp_path, *racks, made), *ON))
+    first = 0 if kind == "LeaderWorker" else 1
+    names = ["x-0", *(f"x-0-{i}" for i in range(1, size))][first:]
+    assert where[names[0]] == where[names[1]] != where[names[2]] == where[names[3]]
+
+
+# --- what controllers add ---------------------------------------------------------------------------
+
+
+def ray(**fields: Any) -> Object:
+    head = {"template": {"spec": spec(0)}}
+    head["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "60"}}
+    return {"headGroupSpec": head, **fields}
+
+
+@pytest.mark.parametrize(
+    ("fields", "cpus"),
+    [
+        ({}, 60.0),
+        ({"enableInTreeAutoscaling": False}, 60.0),
+        ({"enableInTreeAutoscaling": True}, 60.5),
+        (
+            {
+                "enableInTreeAutoscaling": True,
+                "autoscalerOptions": {"resources": {"limits": {"cpu": "5"}}},
+            },
+            65.0,
+        ),
+    ],
+)
+def test_the_head_of_a_ray_cluster_has_its_sidecars(
+    tmp_path: Path, fields: Mapping[str, Any], cpus: float
+) -> None:
+    """The node has just too little for the head, so the sentence says what the head asks for."""
+    small = node("a")
+    small["status"]["allocatable"]["cpu"] = "59"
+    made = controller("RayCluster", "ray.io/v1", "r", **ray(**fields))
+    made["metadata"]["labels"] = {"kai.scheduler/queue": "q"}
+    worker = {"groupName": "g", "replicas": 1, "minReplicas": 1, "template": {"spec": spec(1)}}
+    made["spec"]["workerGroupSpecs"] = [worker]
+    said = decisions(write(tmp_path, small, made))
+    assert f"asks for {cpus:g} cpu" in said["gangs"][0]["message"]
+
+
+def test_the_submitter_in_the_head_counts(tmp_path: Path) -> None:
+    small = node("a")
+    small["status"]["allocatable"]["cpu"] = "59"
+    worker = {"groupName": "g", "replicas": 1, "minReplicas": 1, "template": {"spec": spec(1)}}
+    cluster = ray(workerGroupSpecs=[worker])
+    made = controller("RayJob", "ray.io/v1", "r", rayClusterSpec=cluster, submissionMode="SidecarMode")
+    said = decisions(write(tmp_path, small, made), *ON)
+    assert "asks for 60.5 cpu" in said["gangs"][0]["message"]
+
+
+def test_an_autoscaler_with_odd_resources_is_refused(tmp_path: Path) -> None:
+    options = {"enableInTreeAutoscaling": True, "autoscalerOptions": {"resources": {"limits": 3}}}
+    result = place(write(tmp_path, node("a"), controller("RayCluster", "ray.io/v1", "r", **ray(**options))))
+    assert result.exit_code == 2
+    assert "spec.autoscalerOptions.resources: expected limits and requests" in result.output
+
+
+# --- TrainJob ---------------------------------------------------------------------------------------
+
+STEP = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+
+
+def runtime(**fields: Any) -> Object:
+    pods = {
+        "schedulerName": "muster",
+        "containers": [{"name": "node", "resources": {"requests": {"cpu": "1"}}}],
+    }
+    job = {
+        "name": "node",
+        "template": {"metadata": {"labels": STEP}, "spec": {"template": {"spec": pods}}},
+    }
+    template = {"spec": {"replicatedJobs": [job]}}
+    spec_ = {"mlPolicy": {"numNodes": 1, "torch": {}}, "template": template, **fields}
+    return controller("ClusterTrainingRuntime", "trainer.kubeflow.org/v1alpha1", "torch", **spec_)
+
+
+def train_job(**fields: Any) -> Object:
+    trainer = {"numNodes": 2, "resourcesPerNode": {"limits": {GPU: 1}}}
+    fields = {"runtimeRef": {"name": "torch"}, "trainer": trainer, **fields}
+    return controller("TrainJob", "trainer.kubeflow.org/v1alpha1", "t", **fields)
+
+
+SELECT = {"nodeSelector": {"pool": "h100"}, "tolerations": [{"key": "h100", "operator": "Exists"}]}
+PATCHES = {
+    "runtimePatches": [
+        {
+            "manager": "me",
+            "trainingRuntimeSpec": {
+                "template": {
+                    "spec": {
+                        "replicatedJobs": [
+                            {"name": "node", "template": {"spec": {"template": {"spec": SELECT}}}}
+                        ]
+                    }
+                }
+            },
+        }
+    ],
+    "podTemplateOverrides": [{"targetJobs": [{"name": "node"}], "spec": SELECT}],
+    "podSpecOverrides": [{"targetJobs": [{"name": "node"}], **SELECT}],
+}
+
+
+@pytest.mark.parametrize("field", PATCHES)
+def test_patches_of_each_version_of_the_api(tmp_path: Path, field: str) -> None:
+    tainted = node("h", labels={"pool": "h100"}, spec={"taints": [{"key": "h100", "effect": "NoSchedule"}]})
+    made = train_job(**{field: PATCHES[field]})
+    said = decisions(write(tmp_path, node("a"), tainted, runtime(), made), *ON)
+    assert set(nodes_of(said).values()) == {"h"}
+
+
+def test_a_patch_of_another_job_changes_nothing(tmp_path: Path) -> None:
+    made = train_job(podTemplateOverrides=[{"targetJobs": [{"name": "other"}], "spec": SELECT}])
+    said = decisions(write(tmp_path, node("a"), runtime(), made), *ON)
+    assert set(nodes_of(said).values()) == {"a"}
+
+
+def test_resources_of_the_train_job_come_on_top(tmp_path: Path) -> None:
+    small = node("a")
+    small["status"]["allocatable"]["cpu"] = "1"
+    (said,) = decisions(write(tmp_path, small, runtime(), train_job()), *ON)["gangs"]
+    assert said["status"] == "unplaceable"
+
+
+def test_the_pod_group_of_a_train_job(tmp_path: Path) -> None:
+    of_runtime = runtime(podGroupPolicy={"coscheduling": {"scheduleTimeoutSeconds": 60}})
+    (said,) = decisions(write(tmp_path, node("a"), of_runtime, train_job()))["gangs"]
+    assert (said["dialect"], said["name"], said["needed"]) == ("coscheduling", "t", 2)
+    assert said["status"] == "placed"
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "fields"),
+    [
+        ("batch/v1", "Job", {"template": {"spec": spec(1)}}),
+        ("apps/v1", "Deployment", {"template": {"spec": spec(1)}}),
+        ("ray.io/v1", "RayCluster", ray()),
+        ("ray.io/v1", "RayJob", {"rayClusterSpec": ray()}),
+        ("trainer.kubeflow.org/v1alpha1", "TrainJob", train_job()["spec"]),
+    ],
+)
+def test_each_kind_may_have_a_generated_name(
+    tmp_path: Path, version: str, kind: str, fields: Mapping[str, Any]
+) -> None:
+    made = controller(kind, version, "", **fields)
+    made["metadata"] = {"generateName": "x-"}
+    result = place(write(tmp_path, node("a"), runtime(), made, made))
+    assert result.exit_code != 2, result.output
+    assert f"{kind} default/x-bbbbb, {kind} default/x-bbbbc: the name is made up" in result.stderr
+
+
+def test_a_made_up_name_is_not_one_that_is_given(tmp_path: Path) -> None:
+    made = pod("")
+    made["metadata"] = {"generateName": "x-"}
+    said = decisions(write(tmp_path, node("a"), made, pod("x-bbbbb")))
+    assert sorted(gang["name"] for gang in said["gangs"]) == ["x-bbbbb", "x-bbbbc"]
