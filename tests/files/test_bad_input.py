@@ -103,7 +103,7 @@ BAD = {
     ),
     "a count that is text": Bad(
         f"{JOB}{{completions: 'two'}}",
-        "spec.completions: expected a whole number that is not negative: 0, 1, …, got two",
+        'spec.completions: expected a whole number that is not negative: 0, 1, …, got the string "two"',
     ),
     "too many pods": Bad(
         json.dumps(controller("Deployment", "apps/v1", "d", replicas=10**9, template=template())),

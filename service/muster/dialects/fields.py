@@ -99,7 +99,8 @@ class Fields:
         if isinstance(value, str):
             return value
         if value is not None or needed:
-            self.bad(field, "" if value is None else value, "a string")
+            said = f"the number {value}" if _is_number(value) else value
+            self.bad(field, "" if value is None else said, "a string")
         return None
 
     def texts(self, field: str, at_most: int) -> tuple[str, ...] | None:
@@ -136,7 +137,7 @@ class Fields:
             return None
         if isinstance(value, int) and not isinstance(value, bool) and least <= value <= MAX_COUNT:
             return value
-        self.bad(field, value, expected)
+        self.bad(field, f'the string "{value[:_SHOWN]}"' if isinstance(value, str) else value, expected)
         return None
 
     def _list(self, field: str, at_most: int) -> list[Any] | None:
@@ -149,8 +150,14 @@ class Fields:
         return value
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _shown(value: object) -> str:
     match value:
+        case bool():
+            return str(value).lower()
         case str() | int() | float():
             return str(value)[:_SHOWN]
         case list():
