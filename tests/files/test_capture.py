@@ -285,3 +285,32 @@ def test_help_teaches_with_examples(command: str) -> None:
     output = runner.invoke(app, [command, "--help"]).output
     assert "Examples" in output
     assert f"muster {command} -" in output
+
+
+async def test_what_new_pods_need_is_captured(api: FakeApi, client: KubeClient, tmp_path: Path) -> None:
+    """A job next to the capture gets the priority, node selector and defaults of the cluster."""
+    kinds: dict[str, Object] = {
+        "/apis/scheduling.k8s.io/v1/priorityclasses": {"metadata": {"name": "high"}, "value": 1000},
+        "/apis/node.k8s.io/v1/runtimeclasses": {
+            "metadata": {"name": "kata", "uid": "s3cret"},
+            "handler": "s3cret",
+            "scheduling": {"nodeSelector": {"kubernetes.io/hostname": "n3"}},
+        },
+        "/api/v1/limitranges": {
+            "metadata": {"name": "lr", "namespace": "ml"},
+            "spec": {"limits": [{"type": "Container", "defaultRequest": {"cpu": "1"}}]},
+        },
+    }
+    api.served |= {path: [item] for path, item in kinds.items()}
+    captured = await capture(client)
+    assert captured.problems == ()
+    kept = {item["kind"]: item for item in captured.items if item["kind"].endswith(("Class", "Range"))}
+    assert kept.keys() == {"PriorityClass", "RuntimeClass", "LimitRange"}
+    assert "s3cret" not in json.dumps(kept)
+    file = tmp_path / "cluster.json"
+    file.write_text(written(captured.items, as_yaml=False))
+    job = pod("new", gpus=1, priorityClassName="high", runtimeClassName="kata")
+    new = tmp_path / "new.json"
+    new.write_text(json.dumps(job))
+    (said,) = [g for g in decisions(str(file), str(new))["gangs"] if g["name"] == "new"]
+    assert (said["priority"], said["members"][0]["node"]) == (1000, "n3")

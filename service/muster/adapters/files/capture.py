@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from muster.adapters.files import shapes
 from muster.adapters.kube import decode
 from muster.adapters.kube.client import ApiError, KubeClient
 from muster.adapters.kube.decode import Resource, T
@@ -70,6 +71,21 @@ KEPT_SPEC = frozenset(
     {"minMember", "minSubGroup", "queue", "topologyPolicy", "topologyConstraint", "subGroups", "levels"}
 )
 """The fields of the spec of a PodGroup or Topology that are read."""
+
+
+def _for_new_pods(api: str, kind: str, plural: str, shape: type[T]) -> tuple[str, Resource[T]]:
+    path = f"/{'apis' if '/' in api else 'api'}/{api}/{plural}"
+    return api, Resource(kind, plural, (path,), shape, lambda metadata: metadata.name)
+
+
+FOR_NEW_PODS: tuple[tuple[str, Resource[Any]], ...] = (
+    _for_new_pods("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", shapes.PriorityClass),
+    _for_new_pods("node.k8s.io/v1", "RuntimeClass", "runtimeclasses", shapes.RuntimeClass),
+    _for_new_pods("v1", "LimitRange", "limitranges", shapes.LimitRange),
+)
+"""Objects that the API server applies to new pods, such as those of a job that is given next to the capture,
+each with its API version.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +146,11 @@ async def _beside(
     for resource in (decode.topologies(), decode.kai_pod_groups(), decode.coscheduling_pod_groups()):
         for item in await _listed_if_there(client, resource, problems):
             yield custom_item(resource.kind, item)
+    for api, of_admission in FOR_NEW_PODS:
+        for item in await _listed_if_there(client, of_admission, problems):
+            meta = Metadata(item.metadata.name, namespace=item.metadata.namespace)
+            kept = msgspec.to_builtins(msgspec.structs.replace(item, metadata=meta))
+            yield {"apiVersion": api, "kind": of_admission.kind, **kept}
 
 
 async def _jobs(
