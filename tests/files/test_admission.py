@@ -140,3 +140,11 @@ def test_only_the_default_tolerations_are_added(tmp_path: Path, taint: str, stat
     key, _, effect = taint.partition(":")
     tainted = node("a", spec={"taints": [{"key": key, "effect": effect}]})
     assert decisions(write(tmp_path, tainted, pod("p")))["gangs"][0]["status"] == status
+
+
+@pytest.mark.parametrize("field", ["limits", "requests"])
+def test_a_whole_pod_asks_for_no_gpus(tmp_path: Path, field: str) -> None:
+    one = pod("p", resources={field: {"cpu": 1, GPU: 1}})
+    result = place(write(tmp_path, node("a"), one))
+    assert result.exit_code == 2
+    assert f"spec.resources.{field}[{GPU}]: expected cpu, memory or huge pages" in result.output

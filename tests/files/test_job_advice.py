@@ -156,7 +156,8 @@ def test_each_way_makes_the_gang_that_the_note_promises(name: str, tmp_path: Pat
     assert said.ways
     for way in said.ways:
         done, options = applied(way, objects)
-        found = decisions(write(tmp_path, node("a", 8), *done), *options)
+        racks = (node("a", 8), node("b", 8, "r2"))
+        found = decisions(write(tmp_path, *racks, *done), *options)
         assert [each for each in found["notes"] if "name no gang" in each] == [], way
         assert [gang["status"] for gang in found["gangs"]] == ["placed"] * said.gangs, way
         assert all(len(gang["members"]) >= said.size for gang in found["gangs"]), way

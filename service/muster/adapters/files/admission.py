@@ -22,8 +22,11 @@ from muster.domain.words import listed, plural
 
 SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 """Priority classes that every cluster has."""
-_UNREADY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-"""The taints with NoExecute that every pod tolerates for 300 s."""
+_UNREADY = tuple(
+    PodToleration(f"node.kubernetes.io/{what}", "Exists", effect="NoExecute")
+    for what in ("not-ready", "unreachable")
+)
+"""What every pod tolerates for 300 s."""
 
 Quantities = dict[str, str | int | float]
 
@@ -72,17 +75,18 @@ class Admission:
         Raises:
             Malformed: The API server refuses the pod.
         """
-        spec = replace(pod.spec, priority=self._priority(pod.spec))
-        if not (spec.node_name or pod.metadata.creation_timestamp):
-            if spec.runtime_class_name:
-                spec = self._with_runtime_class(document, spec)
-            spec = self._with_limits(pod.metadata.namespace, spec)
-            spec = _with_default_tolerations(spec)
-            pod = exclusive.with_affinity(replace(pod, spec=spec))
-            spec = pod.spec
-            for asked in exclusive.asked(pod):
-                self.exclusive[asked][document.name] = None
-        return replace(pod, spec=spec)
+        spec, priority = pod.spec, self._priority(pod.spec)
+        if spec.priority != priority:
+            spec = replace(spec, priority=priority)
+        if spec.node_name or pod.metadata.creation_timestamp:
+            return pod if spec is pod.spec else replace(pod, spec=spec)
+        if spec.runtime_class_name:
+            spec = self._with_runtime_class(document, spec)
+        spec = self._with_limits(pod.metadata.namespace, spec)
+        pod = exclusive.with_affinity(replace(pod, spec=_with_default_tolerations(spec)))
+        for asked in exclusive.asked(pod):
+            self.exclusive[asked][document.name] = None
+        return pod
 
     def notes(self) -> Iterator[str]:
         """Yield what could not be added, and what is not checked."""
@@ -176,8 +180,8 @@ def _with_default_tolerations(spec: Spec) -> Spec:
     """Return the spec with DefaultTolerationSeconds: a toleration of each taint that no toleration names."""
     said = spec.tolerations or []
     more = [
-        PodToleration(key, "Exists", effect="NoExecute")
-        for key in _UNREADY
-        if not any(t.key in ("", key) and t.effect in ("", "NoExecute") for t in said)
+        each
+        for each in _UNREADY
+        if not any(t.key in ("", each.key) and t.effect in ("", each.effect) for t in said)
     ]
     return replace(spec, tolerations=[*said, *more]) if more else spec

@@ -311,11 +311,11 @@ def _pods(found: _Found, settings: Settings) -> tuple[Pod, ...]:
 def _stored(admission: Admission, document: Document, pod: PodManifest) -> PodManifest:
     """Return a pod as the API server stores it."""
     pod = admission.admitted(document, pod)
-    spec = msgspec.structs.replace(
-        pod.spec,
-        scheduler_name=pod.spec.scheduler_name or "default-scheduler",
-        affinity=peers.as_stored(pod.spec.affinity, pod.metadata.labels or {}),
-    )
+    spec = pod.spec
+    if spec.affinity is not None or not spec.scheduler_name:
+        affinity = peers.as_stored(spec.affinity, pod.metadata.labels or {})
+        name = spec.scheduler_name or "default-scheduler"
+        spec = msgspec.structs.replace(spec, scheduler_name=name, affinity=affinity)
     return msgspec.structs.replace(pod, spec=spec)
 
 

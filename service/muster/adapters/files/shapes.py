@@ -246,6 +246,7 @@ def _sentence(field: str, said: str, key: bool) -> str:
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_HUGE_PAGES = "hugepages-"
 _NAMED = "lower-case letters, digits, '-' and '.'"
 
 
@@ -279,6 +280,8 @@ def check_spec(document: Document, spec: PodSpec, under: str = "spec") -> None:
         raise document.malformed(f"{under}.containers: expected at least one container")
     if spec.node_name and not _NAME.fullmatch(spec.node_name):
         raise document.malformed(f"{under}.nodeName: expected {_NAMED}, got {shown(spec.node_name)}")
+    if spec.resources is not None:
+        _check_whole_pod(document, spec.resources, f"{under}.resources")
     for number, container in enumerate(spec.containers):
         if not _NAME.fullmatch(container.name):
             raise document.malformed(
@@ -287,6 +290,16 @@ def check_spec(document: Document, spec: PodSpec, under: str = "spec") -> None:
         check_resources(document, container, f"{under}.containers[{number}]")
     for number, container in enumerate(spec.init_containers or ()):
         check_resources(document, container, f"{under}.initContainers[{number}]")
+
+
+def _check_whole_pod(document: Document, resources: ResourceRequirements, under: str) -> None:
+    """Raise Malformed if a pod as a whole asks for more than cpu, memory and huge pages."""
+    for field, amounts in (("limits", resources.limits), ("requests", resources.requests)):
+        for resource in amounts or ():
+            if resource not in ("cpu", "memory") and not resource.startswith(_HUGE_PAGES):
+                raise document.malformed(
+                    f"{under}.{field}[{resource}]: expected cpu, memory or huge pages alone"
+                )
 
 
 def check_resources(document: Document, container: Container, under: str) -> None:
@@ -299,7 +312,7 @@ def check_resources(document: Document, container: Container, under: str) -> Non
     limits = said.limits or {}
     for resource, request in (said.requests or {}).items():
         problem, limit = "", limits.get(resource)
-        exact = not _is_native(resource) or resource.startswith("hugepages-")
+        exact = not _is_native(resource) or resource.startswith(_HUGE_PAGES)
         asked, most = quantities.parse(request), quantities.parse(limit) if limit is not None else None
         if limit is None and exact:
             field = f"{under}.resources.limits[{resource}]"
