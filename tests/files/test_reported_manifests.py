@@ -1,4 +1,4 @@
-"""Small inputs after public reports and manifests. The first line of each says of which."""
+"""Small inputs after public reports and manifests. The first line of each names its report."""
 
 from __future__ import annotations
 

@@ -83,8 +83,8 @@ FOR_NEW_PODS: tuple[tuple[str, Resource[Any]], ...] = (
     _for_new_pods("node.k8s.io/v1", "RuntimeClass", "runtimeclasses", shapes.RuntimeClass),
     _for_new_pods("v1", "LimitRange", "limitranges", shapes.LimitRange),
 )
-"""Objects that the API server applies to new pods, such as those of a job that is given next to the capture,
-each with its API version.
+"""Objects that the API server applies to new pods, each with its API version. A job that is given next to the
+capture makes such pods.
 """
 
 

@@ -30,6 +30,10 @@ MAX_BITS = 1024
 MAX_LEVELS = 500
 """How deep YAML may be nested. Objects of Kubernetes have about ten levels."""
 
+CLUSTER_WIDE = frozenset({
+    "ClusterTrainingRuntime", "Namespace", "Node", "PriorityClass", "RuntimeClass", "Topology",
+})  # fmt: skip
+"""Kinds that are read and have no namespace."""
 STDIN = "-"
 SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -65,8 +69,11 @@ class Document:
             for field in ("name", "generateName", "namespace")
         )
         name = name or generated or "(no name)"
-        cluster_wide = self.kind in ("Namespace", "Node", "PriorityClass", "Topology")
-        return f"{self.kind} {name}" if cluster_wide else f"{self.kind} {namespace or 'default'}/{name}"
+        return (
+            f"{self.kind} {name}"
+            if self.kind in CLUSTER_WIDE
+            else f"{self.kind} {namespace or 'default'}/{name}"
+        )
 
     def malformed(self, problem: str) -> Malformed:
         """Return the problem with the place and name of this document."""

@@ -47,7 +47,7 @@ class Family:
     held: bool
     advice: str
     partly_later: Mapping[str, int] = field(default_factory=dict)
-    """Roles of which some members come at once → how many come later."""
+    """Roles that come in two parts → how many members are in the second part."""
 
     @property
     def kind(self) -> str:
@@ -62,8 +62,8 @@ class Family:
         """Return the gang of this name as it is once the members that come later are there too."""
         group, more = self.gang(name), sum(self.partly_later.values())
         role_min = {role: least + self.partly_later.get(role, 0) for role, least in group.role_min.items()}
-        size = (group.size or 0) + more
-        return replace(group, min_member=group.min_member + more, size=size, role_min=role_min)
+        least, size = (group.min_member or 0) + more, (group.size or 0) + more
+        return replace(group, min_member=least, size=size, role_min=role_min)
 
     def is_gang(self, settings: Settings) -> bool:
         """Return whether its pods are a gang, though they name none."""
