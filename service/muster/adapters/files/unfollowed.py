@@ -66,7 +66,7 @@ _OF_OBJECTS = (
     ),
     _Field(
         ("spec", "historyServerOptions", "collectorOptions"),
-        "with its feature gate, KubeRay adds a container to each pod",
+        "with the feature gate RayClusterHistoryServer, KubeRay adds a container to each pod",
         ("RayCluster",),
     ),
     _Field(

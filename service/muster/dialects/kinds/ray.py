@@ -50,10 +50,11 @@ def describe(owner: Owner) -> Described:
 
 
 def _counts_as_all(number: int, role: Role) -> str:
+    least, name = role.least, role.name[:63]
+    pods = f"all {least} pods of {name}" if least > 1 else f"the pod of {name}"
     return (
-        f"spec.workerGroupSpecs[{number}].minReplicas is 0, which counts as not given, as with KAI: all "
-        f"{role.least} pods of {role.name[:63]} must start with the head. To start with fewer, set "
-        "minReplicas to 1 or more, or replicas to 0"
+        f"spec.workerGroupSpecs[{number}].minReplicas is 0, which counts as not given, as with KAI: {pods} "
+        "must start with the head. To start with fewer, set minReplicas to 1 or more, or replicas to 0"
     )
 
 
