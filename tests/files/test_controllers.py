@@ -213,6 +213,14 @@ def test_resources_of_the_train_job_come_on_top(tmp_path: Path) -> None:
     assert said["status"] == "unplaceable"
 
 
+@pytest.mark.parametrize("policy", [{"torch": {}}, {"mpi": {"runLauncherAsNode": True}}])
+def test_a_number_of_nodes_that_is_text(tmp_path: Path, policy: Object) -> None:
+    made = train_job(trainer={"numNodes": "2"})
+    result = place(write(tmp_path, node("a"), runtime(mlPolicy=policy), made))
+    assert result.exit_code == 2
+    assert 'TrainJob default/t: numNodes: expected a whole number, got string "2"' in result.output
+
+
 def test_the_pod_group_of_a_train_job(tmp_path: Path) -> None:
     of_runtime = runtime(podGroupPolicy={"coscheduling": {"scheduleTimeoutSeconds": 60}})
     (said,) = decisions(write(tmp_path, node("a"), of_runtime, train_job()))["gangs"]

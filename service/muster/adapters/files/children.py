@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from muster.adapters.files.problems import shown, type_name
 from muster.adapters.files.sources import Document, Object
 from muster.dialects import coscheduling
 from muster.dialects.kinds.description import letters
@@ -118,6 +119,9 @@ def _runtime(document: Document, runtimes: Mapping[tuple[str, str, str], Documen
 def _of_train_job(document: Document, runtime: Document) -> Iterator[Document]:
     """Yield the JobSet of a TrainJob, and the PodGroup if its runtime asks for one."""
     spec, of_runtime = _part(document.value, "spec"), _part(runtime.value, "spec")
+    for at, said in ((document, _part(spec, "trainer")), (runtime, _part(of_runtime, "mlPolicy"))):
+        if not isinstance(nodes := said.get("numNodes"), int | None):
+            raise at.malformed(f"numNodes: expected a whole number, got {type_name(nodes)} {shown(nodes)}")
     template = _patched(spec, _part(of_runtime, "template"))
     job_set = _job_set(spec, _part(template, "spec"), _part(of_runtime, "mlPolicy"))
     name, policy = name_of(document), _part(of_runtime, "podGroupPolicy")
@@ -188,7 +192,7 @@ def _job_set(spec: Object, template: Object, policy: Object) -> Object:
     if spec.get("suspend"):
         made["suspend"] = True
     jobs = []
-    for job in made.get("replicatedJobs") or []:
+    for job in _items(made, "replicatedJobs"):
         labels = _part(_part(_part(job, "template"), "metadata"), "labels")
         count = each if labels.get(_ANCESTOR) == "trainer" else None
         if nodes and (job.get("name") == "node" if mpi else count):
@@ -205,7 +209,7 @@ def _sized(job: Object, count: object, resources: Object) -> Object:
     pod = _part(pods, "spec")
     containers = [
         _merged(each, {"resources": resources}) if each.get("name") == "node" else each
-        for each in pod.get("containers") or []
+        for each in _items(pod, "containers")
     ]
     of_job["template"] = {**pods, "spec": {**pod, "containers": containers}}
     return {**job, "replicas": 1, "template": {**template, "spec": of_job}}
