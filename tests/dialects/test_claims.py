@@ -329,6 +329,38 @@ def test_without_the_cluster_claims_are_refused() -> None:
     assert "no ResourceClaims are read here" in str(cause)
 
 
+CHANNEL = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomainChannelConfig", "domainID": "u"}
+CONFIGS: dict[str, tuple[Any, str]] = {
+    "a channel": ({"driver": "compute-domain.nvidia.com", "parameters": CHANNEL}, "u"),
+    "of another driver": ({"driver": "gpu.nvidia.com", "parameters": CHANNEL}, ""),
+    "the daemon's own": (
+        {
+            "driver": "compute-domain.nvidia.com",
+            "parameters": CHANNEL | {"kind": "ComputeDomainDaemonConfig"},
+        },
+        "",
+    ),
+    "no UID": ({"driver": "compute-domain.nvidia.com", "parameters": CHANNEL | {"domainID": 7}}, ""),
+    "a UID that is none": (
+        {"driver": "compute-domain.nvidia.com", "parameters": CHANNEL | {"domainID": "u" * 65}},
+        "",
+    ),
+    "no object": ({"driver": "compute-domain.nvidia.com", "parameters": ["channel"]}, ""),
+    "nothing": (None, ""),
+}
+
+
+@pytest.mark.parametrize(("opaque", "domain"), CONFIGS.values(), ids=CONFIGS)
+def test_a_channel_tells_its_compute_domain(opaque: Any, domain: str) -> None:
+    claims = Claims(lambda name: CLASSES.get(name, ""))
+    config = [{"requests": ["r"], "opaque": opaque}] if opaque is not None else [{}]
+    spec = {"devices": {"requests": [request(device_class="channel")], "config": config}}
+    claims.see("ns/made", msgspec.convert(spec, ClaimSpec))
+    named = {"resourceClaims": [{"name": "c", "resourceClaimName": "made"}]}
+    pod = pods.read(pod_object(labels=GANG, spec=named), claims=claims)
+    assert (pod.compute_domain, pod.gpus, pod.gated, pod.causes) == (domain, 0, False, ())
+
+
 def test_a_pod_without_a_gang_is_left_to_kube_scheduler() -> None:
     claims = known(CASES["one GPU"])
     obj = pod_object(spec={"resourceClaims": [{"name": "c", "resourceClaimName": "made-0"}]})

@@ -293,6 +293,23 @@ def test_topology_from_labels(
     assert (says in "; ".join(node.problems)) if says else node.problems == ()
 
 
+FABRICS: dict[str, tuple[dict[str, str], str | None]] = {
+    "the first part of a clique": (
+        {"nvidia.com/gpu.clique": "3183419e-9edc-4f0e.17044"},
+        "3183419e-9edc-4f0e",
+    ),
+    "a clique without a dot": ({"nvidia.com/gpu.clique": "c"}, None),
+    "said by a label": ({"nvidia.com/gpu.clique": "c.1", "gpu.topology/nvlink-fabric": "row-7"}, "row-7"),
+    "no clique": ({"gpu.topology/nvlink-domain": "a.1"}, None),
+}
+
+
+@pytest.mark.parametrize(("labels", "fabric"), FABRICS.values(), ids=FABRICS)
+def test_the_fabric_around_a_clique(labels: dict[str, str], fabric: str | None) -> None:
+    node = read(node_object({"nvidia.com/gpu": 4}, labels))
+    assert node.labels == {**labels, **({"gpu.topology/nvlink-fabric": fabric} if fabric else {})}
+
+
 def test_amd_islands_are_xgmi() -> None:
     node = read(node_object({"amd.com/gpu": 8}, {SIZE: "8"}))
     assert (link := node.topology.link(0, 7)) is not None

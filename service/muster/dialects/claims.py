@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from muster.dialects import shares
+from muster.dialects import compute_domains, shares
 from muster.dialects.dra_objects import CapacityAsked, ClaimSpec, ExactRequest, Request, SubRequest
 from muster.dialects.objects import PodObject
 from muster.dialects.shares import Rounding
@@ -66,6 +66,8 @@ class ClaimAsked:
 
     requests: tuple[DeviceRequest, ...]
     constraints: tuple[Constraint, ...]
+    compute_domain: str = ""
+    """UID of its ComputeDomain, if it is a channel of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ class DevicesAsked:
     slice: Slice | None = None
     several_claims: bool = False
     """Whether its GPUs are in several claims."""
+    compute_domain: str = ""
+    """As `ClaimAsked.compute_domain`: of the first claim that is a channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +122,7 @@ class Claims:
         `unallocated`: whether it has no devices yet; None if it belongs to a single pod.
         """
         before = self._asked.pop(key, None), self._unallocated.pop(key, None)
-        after = ClaimAsked(tuple(_requests(spec)), tuple(_constraints(spec))) if spec is not None else None
+        after = _asked(spec) if spec is not None else None
         if after is not None:
             self._asked[key] = after
             if unallocated is not None and after.requests:
@@ -139,6 +143,7 @@ class Claims:
         unallocated = tuple(key.partition("/")[2] for key in free)
         # A claim that has its devices already asks for no more. The in-tree plugin says where they are.
         served = {key for key in shared if self._unallocated.get(key) is False}
+        domain = next(filter(None, (self._asked[claim.key or ""].compute_domain for claim in named)), "")
         named = [claim for claim in named if not claim.shared or claim.key not in served]
         requests: dict[str, list[tuple[int, ...]]] = {}
         found = list[shares.Asked]()
@@ -175,7 +180,7 @@ class Claims:
         agreed = agreed if part is not None or max(counts, default=0) > 1 or 0 in counts else ()
         kept = tuple(causes[:MAX_CAUSES])
         several = len({claim.name for claim, *_ in asked}) > 1
-        return DevicesAsked(True, fewest, differ, resource, kept, agreed, unallocated, part, several)
+        return DevicesAsked(True, fewest, differ, resource, kept, agreed, unallocated, part, several, domain)
 
     def _gpu_requests(self, named: list[NamedClaim]) -> Iterator[tuple[NamedClaim, DeviceRequest, str]]:
         for claim in named:
@@ -222,6 +227,10 @@ def _summed(requests: list[tuple[int, ...]]) -> tuple[int, ...]:
     """Return how many GPUs the requests ask for together, by subrequest. One with fewer has its last one."""
     ranks = range(max(map(len, requests), default=0))
     return tuple(sum(counts[min(rank, len(counts) - 1)] for counts in requests) for rank in ranks)
+
+
+def _asked(spec: ClaimSpec) -> ClaimAsked:
+    return ClaimAsked(tuple(_requests(spec)), tuple(_constraints(spec)), compute_domains.domain_of(spec))
 
 
 def _requests(spec: ClaimSpec) -> Iterator[DeviceRequest]:

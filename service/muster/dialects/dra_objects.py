@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from muster.dialects.objects import Metadata
@@ -207,6 +209,7 @@ class SubRequest(_Object, frozen=True):
     """A subrequest of a request."""
 
     device_class_name: str = ""
+    selectors: list[DeviceSelector] | None = None
     allocation_mode: str = "ExactCount"
     count: int = 1
     capacity: CapacityAsked | None = None
@@ -216,6 +219,7 @@ class ExactRequest(_Object, frozen=True):
     """A request for devices of one class."""
 
     device_class_name: str = ""
+    selectors: list[DeviceSelector] | None = None
     allocation_mode: str = "ExactCount"
     count: int = 1
     admin_access: bool | None = None
@@ -238,11 +242,25 @@ class DeviceConstraint(_Object, frozen=True):
     distinct_attribute: str | None = None
 
 
+class OpaqueConfig(_Object, frozen=True):
+    """What a driver is told about the devices of a claim. The parameters are an object of the driver."""
+
+    driver: str = ""
+    parameters: Any = None
+
+
+class DeviceConfig(_Object, frozen=True):
+    """An entry of a claim's config."""
+
+    opaque: OpaqueConfig | None = None
+
+
 class ClaimDevices(_Object, frozen=True):
     """`devices` of a claim's spec."""
 
     requests: list[Request] | None = None
     constraints: list[DeviceConstraint] | None = None
+    config: list[DeviceConfig] | None = None
 
 
 class ClaimSpec(_Object, frozen=True):
@@ -257,3 +275,16 @@ class ResourceClaim(_Object, frozen=True):
     metadata: Metadata = Metadata()
     spec: ClaimSpec = ClaimSpec()
     status: ResourceClaimStatus = ResourceClaimStatus()
+
+
+class ClaimTemplateSpec(_Object, frozen=True):
+    """`spec` of a ResourceClaimTemplate."""
+
+    spec: ClaimSpec = ClaimSpec()
+
+
+class ResourceClaimTemplate(_Object, frozen=True):
+    """What Kubernetes makes the claims of pods from."""
+
+    metadata: Metadata = Metadata()
+    spec: ClaimTemplateSpec = ClaimTemplateSpec()

@@ -8,7 +8,17 @@ from typing import TypeVar
 
 import msgspec
 
-from muster.dialects import ack, dra_offer, gpushare, islands, matrices, nri, quantities, shares
+from muster.dialects import (
+    ack,
+    compute_domains,
+    dra_offer,
+    gpushare,
+    islands,
+    matrices,
+    nri,
+    quantities,
+    shares,
+)
 from muster.dialects.configmaps import NodeFact, NodeTopology
 from muster.dialects.dra_offer import Offer
 from muster.dialects.objects import NodeObject
@@ -63,7 +73,7 @@ def read(
         ),
         topology=topology,
         gpu_resources=served - {settings.gpu_memory},
-        labels=dict(reader.labels),
+        labels=compute_domains.with_fabric(reader.labels, settings.clique),
         taints=tuple(Taint(taint.key, taint.value, taint.effect) for taint in obj.spec.taints or ()),
         unschedulable=obj.spec.unschedulable,
         # Without the condition (a node just made) the taints decide, as they do for kube-scheduler.

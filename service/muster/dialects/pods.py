@@ -49,7 +49,6 @@ def read(
 ) -> Pod:
     """Return the facts of one pod. `member` is its place by its owner, if its owner's pods are a gang: it
     counts for a pod that names no gang itself. `claims` are those of the cluster, where they are known.
-
     Of those of other schedulers only the usage counts: no claim, no causes.
     """
     meta, spec = obj.metadata, obj.spec
@@ -102,6 +101,7 @@ def read(
         several_claims=claim is not None and by_claims.several_claims,
         unallocated_claims=by_claims.unallocated if claim is not None else (),
         device_claims=claim is not None and bool(spec.resource_claims),
+        compute_domain=by_claims.compute_domain if claim is not None else "",
     )
     return _with_allocation(pod, meta.annotations or {}) if pod.node else pod
 

@@ -45,6 +45,10 @@ DEFAULT_NAMING = Naming()
 NVLINK = Level(Scope.NVLINK_DOMAIN.value, ("gpu.topology/nvlink-domain", "nvidia.com/gpu.clique"))
 """NVLink domains over nodes lie inside the narrowest level, though no level of the snapshot says so."""
 
+FABRIC = "gpu.topology/nvlink-fabric"
+"""A scope around the cliques of one NVLink fabric. Nodes are read with this label: it is the first part of
+their clique's name."""
+
 UNIQUE_LABELS = frozenset({"nvidia.com/gpu.clique", "accelerator.topograph.run/domain"})
 """Labels whose values their writers make unique in the cluster: a clique begins with the cluster's UUID."""
 

@@ -236,7 +236,7 @@ def _node(obj: NodeObject, offer: Offer, agent: bool) -> NodeFacts:
     return NodeFacts(
         name=obj.metadata.name,
         gpus={name: count for name, count in gpus.items() if count},
-        labels=dict(obj.metadata.labels or {}),
+        labels=dict(node.labels),
         links_known=node.topology.known,
         drivers=frozenset(device.driver for device in node.devices if device is not None),
         not_exact=exactness.why_not(node),

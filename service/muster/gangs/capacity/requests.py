@@ -16,20 +16,32 @@ from itertools import count
 from muster.domain.causes.too_little import MembersToCome
 from muster.domain.constraints import Subgroup
 from muster.domain.decision import Decision, MemberPlacement, Unplaceable
+from muster.domain.levels import FABRIC
 from muster.domain.node import Resources
 from muster.domain.pod import Pod, Wishes
 from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.domain.quorums import Counts, Quorum, members_of, of_roles
-from muster.domain.request import Member, NodeRules, Request, Role, RolePreference, Running, Segment, Slice
+from muster.domain.request import (
+    Member,
+    NodeRules,
+    Request,
+    Role,
+    RolePreference,
+    Running,
+    Scope,
+    Segment,
+    Slice,
+)
+from muster.domain.words import listed
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.membership.group import COMING, Group, stated_roles
 from muster.gangs.peers.constraints import Kind, Peers
 from muster.gangs.peers.peer_changes import PeerInterest
 from muster.placement.gang.blocks import first_by_rank, rank_key
 
-_Devices = tuple[tuple[int, ...], tuple[str, ...], bool]
-"""What claims leave open: the numbers of GPUs, the attributes on which these agree, and whether they are in
-several claims."""
+_Devices = tuple[tuple[int, ...], tuple[str, ...], bool, str]
+"""What claims leave open: the numbers of GPUs, the attributes on which these agree, whether they are in
+several claims, and the ComputeDomain."""
 _Alike = tuple[
     str,
     int,
@@ -191,7 +203,7 @@ def _subgroups(group: Group, named: Names) -> Iterator[Subgroup]:
 def _role_preferences(
     group: Group, by_role: Mapping[str, list[Pod]], named: Names
 ) -> Iterator[RolePreference]:
-    """Yield the preferences of several roles together, then those of each role."""
+    """Yield the preferences of several roles together, then those of each role and of each ComputeDomain."""
     for preference in group.role_preferences:
         yield replace(preference, roles=_named(named, preference.roles))
     wishes = {_wishes(pods[0]).role: _wishes(pods[0]) for pods in by_role.values()}
@@ -199,6 +211,23 @@ def _role_preferences(
         if wish.role_preferred:
             whose = f"role {role}" if role else "the role"
             yield RolePreference(whose, wish.role_preferred, frozenset(named[role]))
+    yield from _of_compute_domains(by_role)
+
+
+def _of_compute_domains(by_role: Mapping[str, list[Pod]]) -> Iterator[RolePreference]:
+    """Yield that the members of a ComputeDomain lie in one NVLink clique, else in one NVLink fabric.
+
+    The driver lets them lie in several, but memory is shared inside a clique alone.
+    """
+    roles: dict[str, list[str]] = {}
+    for name, pods in by_role.items():
+        if domain := _compute_domain(pods[0]):
+            roles.setdefault(domain, []).append(name)
+    for names in roles.values():
+        if sum(len(by_role[name]) for name in names) > 1:
+            of = "" if len(roles) == 1 else f" of {listed(names)}"
+            title = f"the members of the ComputeDomain{of}"
+            yield RolePreference(title, (Scope.NVLINK_DOMAIN, FABRIC), frozenset(names))
 
 
 def _named(named: Names, stated: Iterable[str]) -> frozenset[str]:
@@ -216,7 +245,13 @@ def asks(pod: Pod) -> Asks:
 
 def _devices(pod: Pod) -> _Devices:
     """Return what its claims ask for, apart from the fewest GPUs and their resource."""
-    return pod.gpu_counts, pod.match_attributes, pod.several_claims
+    return pod.gpu_counts, pod.match_attributes, pod.several_claims, _compute_domain(pod)
+
+
+def _compute_domain(pod: Pod) -> str:
+    """Return the pod's ComputeDomain; "" also where users say themselves how its role lies."""
+    wishes = _wishes(pod)
+    return "" if wishes.role_scope or wishes.role_preferred or wishes.segments else pod.compute_domain
 
 
 def priority(group: Group) -> int:

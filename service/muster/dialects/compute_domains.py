@@ -1,0 +1,62 @@
+"""NVIDIA's ComputeDomains: pods whose claims are channels of one of them share GPU memory over NVLink.
+
+The driver's controller makes a ResourceClaimTemplate for each ComputeDomain. Its claims ask for one channel,
+and their config names the ComputeDomain by its UID. A node has one channel, so each of its pods is on a node
+of its own. The driver starts one IMEX domain in each NVLink clique: memory is shared inside a clique alone.
+(kubernetes-sigs/dra-driver-nvidia-gpu, templates/compute-domain-workload-claim-template.tmpl.yaml.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from muster.dialects.dra_objects import (
+    ClaimDevices,
+    ClaimSpec,
+    DeviceConfig,
+    ExactRequest,
+    OpaqueConfig,
+    Request,
+)
+from muster.domain.levels import FABRIC
+
+DRIVER = "compute-domain.nvidia.com"
+CHANNEL_CLASS = "compute-domain-default-channel.nvidia.com"
+"""The DeviceClass of channels. Its one device on each node of the driver is channel 0."""
+CHANNEL_KIND = "ComputeDomainChannelConfig"
+API_GROUP = "resource.nvidia.com"
+MAX_UID = 64
+"""Characters of a UID: more is none."""
+
+
+def domain_of(spec: ClaimSpec) -> str:
+    """Return the UID of the claim's ComputeDomain; "" if the claim is no channel of one."""
+    for each in spec.devices.config or ():
+        opaque = each.opaque
+        if opaque is None or opaque.driver != DRIVER or not isinstance(opaque.parameters, dict):
+            continue
+        uid = opaque.parameters.get("domainID")
+        if opaque.parameters.get("kind") == CHANNEL_KIND and isinstance(uid, str) and len(uid) <= MAX_UID:
+            return uid
+    return ""
+
+
+def channel(uid: str) -> ClaimSpec:
+    """Return what claims of a ComputeDomain's template ask for, as the driver's controller makes it."""
+    parameters = {"kind": CHANNEL_KIND, "domainID": uid}
+    return ClaimSpec(
+        ClaimDevices(
+            [Request("channel", ExactRequest(CHANNEL_CLASS))],
+            config=[DeviceConfig(OpaqueConfig(DRIVER, parameters))],
+        )
+    )
+
+
+def with_fabric(labels: Mapping[str, str], clique: str) -> dict[str, str]:
+    """Return the labels of a node with the one that names the NVLink fabric around its clique.
+
+    `clique` is the label of the clique, whose value is `<UUID of the fabric>.<number>`. One rack of an NVL72
+    is one fabric.
+    """
+    fabric, _, _ = labels.get(clique, "").rpartition(".")
+    return {**({FABRIC: fabric} if fabric else {}), **labels}
