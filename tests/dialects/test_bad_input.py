@@ -62,10 +62,6 @@ PODS: dict[str, tuple[dict[str, Any], str]] = {
         forged("ALIYUN_COM_GPU_ASSIGNED", GPU),
         "ForgedAllocation ALIYUN_COM_GPU_ASSIGNED",
     ),
-    "a resource claim beside GPUs": (
-        {"limits": GPU, "spec": {"resourceClaims": [{"name": "c"}]}},
-        "BadValue resourceClaims",
-    ),
     "another scheduler's group": (
         {"limits": GPU, "spec": {"schedulingGroup": {"podGroupName": "x"}}},
         "BadValue schedulingGroup",

@@ -324,11 +324,6 @@ def test_of_a_thousand_causes_the_first_few_are_kept() -> None:
     assert "resourceClaims c0, request r0" in str(causes[0])
 
 
-def test_without_the_cluster_claims_are_refused() -> None:
-    (cause,) = read(CASES["one GPU"], None).causes
-    assert "no ResourceClaims are read here" in str(cause)
-
-
 CHANNEL = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomainChannelConfig", "domainID": "u"}
 CONFIGS: dict[str, tuple[Any, str]] = {
     "a channel": ({"driver": "compute-domain.nvidia.com", "parameters": CHANNEL}, "u"),

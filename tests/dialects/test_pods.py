@@ -86,12 +86,10 @@ CASES = {
     "a MIG device beside a GPU": Case({"limits": {"nvidia.com/mig-1g.5gb": 1, **GPU}}, LONE, gpus=1),
     "GPU memory in a gang": Case({"labels": GANG, "limits": {"aliyun.com/gpu-mem": 3}}, ACK),
     "GPU memory alone": Case({"limits": {"aliyun.com/gpu-mem": 3}}, LONE),
-    "a resource claim in a gang": Case(
-        {"labels": GANG, "spec": {"resourceClaims": [{"name": "gpu"}]}}, ACK, ("resourceClaims",)
-    ),
+    "a resource claim in a gang": Case({"labels": GANG, "spec": {"resourceClaims": [{"name": "gpu"}]}}, ACK),
     "a resource claim alone": Case({"spec": {"resourceClaims": [{"name": "gpu"}]}}),
     "a resource claim beside whole GPUs": Case(
-        {"limits": GPU, "spec": {"resourceClaims": [{"name": "gpu"}]}}, LONE, ("resourceClaims",), 1
+        {"limits": GPU, "spec": {"resourceClaims": [{"name": "gpu"}]}}, LONE, gpus=1
     ),
     "a scheduling group": Case(
         {"limits": GPU, "spec": {"schedulingGroup": {"podGroupName": "x"}}}, LONE, ("schedulingGroup",), 1

@@ -16,6 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from muster.dialects import dra_attributes, dra_counters, selectors, shares
+from muster.dialects.dra_attributes import KEEPS_AWAY
 from muster.dialects.dra_counters import BadCountersError
 from muster.dialects.dra_objects import (
     CounterSet,
@@ -35,9 +36,6 @@ from muster.domain.counters import PoolCounters
 from muster.domain.node import Device, PoolKey
 
 _PCI = ("resource.kubernetes.io/pciBusID", "pciBusID", "pciAddr")
-_KEEPS_AWAY = ("NoSchedule", "NoExecute")
-OWNED = "muster.dev/owned"
-"""The key of a taint that keeps other schedulers away: planned devices are shown without it."""
 
 _encoder = msgspec.json.Encoder()
 _devices = msgspec.json.Decoder(list[SliceDevice])
@@ -246,7 +244,7 @@ class Slices:
     def _tainted(self, key: PoolKey, devices: list[SliceDevice]) -> Iterator[SliceDevice]:
         """Return the devices of a pool with the taints of DeviceTaintRules."""
         named = {rule.device for rule in self._rules.values() if _is_of(rule, key)}
-        taints = [DeviceTaint(effect=_KEEPS_AWAY[0])]
+        taints = [DeviceTaint(effect=KEEPS_AWAY[0])]
         for device in devices:
             is_tainted = None in named or device.name in named
             yield msgspec.structs.replace(device, taints=taints) if is_tainted else device
@@ -370,7 +368,7 @@ def _offered(driver: str, pool: str, device: SliceDevice) -> Offered:
     addresses = (dra_attributes.text(said.get(dra_attributes.qualified(driver, name))) for name in _PCI)
     return Offered(
         Device(driver, pool, device.name),
-        any(taint.effect in _KEEPS_AWAY and taint.key != OWNED for taint in device.taints or ()),
+        any(map(dra_attributes.keeps_away, device.taints or ())),
         index if type(index) is int else -1,
         dra_attributes.text(said.get((driver, "uuid"))),
         next((address.lower() for address in addresses if address), ""),
@@ -380,7 +378,7 @@ def _offered(driver: str, pool: str, device: SliceDevice) -> Offered:
 
 def _keeps_away_from(rule: DeviceTaintRule | None) -> TaintedDevices | None:
     """Return which devices a rule keeps pods away from. Without a selector it taints none."""
-    if rule is None or rule.spec.taint.effect not in _KEEPS_AWAY or rule.spec.taint.key == OWNED:
+    if rule is None or not dra_attributes.keeps_away(rule.spec.taint):
         return None
     return rule.spec.device_selector
 

@@ -1,9 +1,18 @@
-"""Attributes of a device of a ResourceSlice, by domain and name."""
+"""Attributes of a device of a ResourceSlice, by domain and name, and what its taints do."""
 
 from __future__ import annotations
 
-from muster.dialects.dra_objects import Attribute, SliceDevice
+from muster.dialects.dra_objects import Attribute, DeviceTaint, SliceDevice
 from muster.dialects.selectors import Value
+
+KEEPS_AWAY = ("NoSchedule", "NoExecute")
+OWNED = "muster.dev/owned"
+"""The key of a taint that keeps other schedulers away: planned devices are shown without it."""
+
+
+def keeps_away(taint: DeviceTaint) -> bool:
+    """Return whether the taint keeps pods away from its device."""
+    return taint.effect in KEEPS_AWAY and taint.key != OWNED
 
 
 def text(value: Value | None) -> str:

@@ -167,6 +167,7 @@ class PodResourceClaim(_Object, frozen=True):
 
     name: str = ""
     resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
 
 
 class PodResourceClaimStatus(_Object, frozen=True):

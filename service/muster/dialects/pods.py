@@ -65,7 +65,7 @@ def read(
         said = own.read(where, right)
         claim, causes = _claim(where, obj, asked, shared, right, said, settings, member)
         if claim is not None:
-            asked, shared, refused = _with_claims(where, obj, asked, shared, by_claims, claims is not None)
+            asked, shared, refused = _with_claims(where, obj, asked, shared, by_claims)
             causes = (*slips, *causes, *(() if spec.node_name else (*refused, *wrong)))
     pod = Pod(
         uid=meta.uid,
@@ -220,13 +220,10 @@ def _wishes(where: str, meta: Metadata, said: own.Said) -> tuple[Wishes, tuple[C
 
 
 def _with_claims(
-    where: str, obj: PodObject, asked: Asked, shared: Shared, more: DevicesAsked, known: bool
+    where: str, obj: PodObject, asked: Asked, shared: Shared, more: DevicesAsked
 ) -> tuple[Asked, Shared, tuple[BadValue, ...]]:
     """Return what the pod asks for with the GPUs of its claims, and why these can't be planned."""
     names = ", ".join(claim.name for claim in (obj.spec.resource_claims or ())[:4])
-    if names and not known:
-        expected = "resources alone: no ResourceClaims are read here"
-        return asked, shared, (BadValue(where, "resourceClaims", names, expected),)
     if not (more.gpus or more.slice):
         return asked, shared, more.causes
     if asked.gpus or shared.slice:

@@ -62,6 +62,7 @@ def decided(kubeconfig: Path | None, context: str | None) -> tuple[dict[str, Any
         cluster.pod_groups,
         cluster.policies,
         cluster.namespaces,
+        cluster.claims,
     )
     before = found.before
     named = [state.node for state in before.nodes.values()]

@@ -16,6 +16,8 @@ import msgspec
 from muster.adapters.files import names, notes, shapes, templates
 from muster.adapters.files.admission import Admission
 from muster.adapters.files.children import with_children
+from muster.adapters.files.decide import ClaimFacts
+from muster.adapters.files.devices import DeviceObjects, Devices
 from muster.adapters.files.other_objects import OtherObjects
 from muster.adapters.files.owners import Owners
 from muster.adapters.files.printed import Printed, annotated
@@ -56,6 +58,7 @@ class Cluster:
     skipped: dict[str, int] = field(default_factory=dict)
     made_up: tuple[str, ...] = ()
     """The objects with generateName, whose names here are made up."""
+    claims: ClaimFacts = field(default_factory=ClaimFacts)
 
 
 class _OnlyMetadata(msgspec.Struct, frozen=True):
@@ -72,6 +75,7 @@ class _Found:
     pods: list[tuple[Document, PodManifest]] = field(default_factory=list)
     makers: list[tuple[Document, Metadata, templates.Made]] = field(default_factory=list)
     other: OtherObjects = field(default_factory=OtherObjects)
+    devices: DeviceObjects = field(default_factory=DeviceObjects)
     owners: Owners = field(default_factory=Owners)
     members: dict[str, tuple[str, Member]] = field(default_factory=dict)
     """By UID of a pod: its namespace, and its place in the gang of its owner."""
@@ -99,32 +103,25 @@ def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> C
         BadInput: A document does not have the shape of its kind. Or a name is given twice, or there is no
             node, or an entry of `settings.unique_names` is no scope that node labels name.
     """
-    found = _Found()
-    problems: list[Malformed] = []
-    for document in _completed(documents, found, problems):
-        found.order[document.source, document.place] = len(found.order) + 1
-        found.kinds[document.kind] += 1
-        try:
-            _take(document, found)
-        except Malformed as problem:
-            problems.append(problem)
-    if not problems:
-        problems = [*_twice(found.nodes), *_expand(found), *_twice(found.pods), *found.other.twice()]
-    if problems:
-        raise BadInput(problems)
-    if not found.nodes:
-        raise BadInput([Malformed("", "", f"{_read(found)}: {_NO_NODES}")])
+    found = _found(documents)
     facts, policies = found.other.said(settings, found.notes)
     policies = _with_unique(policies, settings.unique_names)
     with_links, replaced = annotated([node for _, node in found.nodes], found.printed, settings.matrix)
     found.notes.extend(replaced)
-    seen_nodes = tuple(nodes.read(node, settings, facts.get(node.metadata.name, ())) for node in with_links)
+    devices = found.devices.read(settings)
+    seen_nodes = tuple(
+        nodes.read(node, settings, facts.get(name := node.metadata.name, ()), devices.offer(name))
+        for node in with_links
+    )
     found.notes.extend(found.owners.read(settings, policies.levels, found.other.topologies_by_name()))
-    seen_pods = _pods(found, settings)
+    seen_pods = _pods(found, settings, devices, any(node.devices for node in seen_nodes))
+    seen_nodes = devices.offered(seen_nodes)
     inferred = found.owners.groups(found.members.values())
     groups = found.other.groups(policies.levels)
     found.notes.extend(notes.about_nodes(seen_nodes, seen_pods))
     found.notes.extend(notes.about_pods(seen_pods, found.manifests, settings))
+    waiting = [pod.uid for pod in seen_pods if pod.claim is not None and not pod.node]
+    found.notes.extend(devices.notes(waiting))
     found.notes.extend(_ordered(found, seen_pods))
     found.notes.extend(notes.about_groups(groups, seen_pods))
     found.notes.extend(notes.about_scopes(groups, seen_pods, seen_nodes, policies.levels))
@@ -135,16 +132,44 @@ def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> C
     ours = [found.manifests[pod.uid] for pod in seen_pods if pod.claim is not None and not pod.node]
     found.notes.extend(found.unfollowed.notes(ours))
     found.notes.extend(repeated_names(seen_nodes, policies.levels, policies.naming))
+    skipped = dict(sorted(found.skipped.items()))
+    namespaces = found.other.labels_of_namespaces({pod.namespace for pod in seen_pods})
     return Cluster(
         seen_nodes,
         seen_pods,
         (*groups, *inferred),
         policies,
-        found.other.labels_of_namespaces({pod.namespace for pod in seen_pods}),
+        namespaces,
         tuple(found.notes),
-        dict(sorted(found.skipped.items())),
+        skipped,
         tuple(found.made_up),
+        devices.facts(waiting, seen_nodes),
     )
+
+
+def _found(documents: Iterable[Document | Printed]) -> _Found:
+    """Return the objects of the documents.
+
+    Raises:
+        BadInput: as `cluster_of`.
+    """
+    found = _Found()
+    problems: list[Malformed] = []
+    for document in _completed(documents, found, problems):
+        found.order[document.source, document.place] = len(found.order) + 1
+        found.kinds[document.kind] += 1
+        try:
+            _take(document, found)
+        except Malformed as problem:
+            problems.append(problem)
+    if not problems:
+        problems = [*_twice(found.nodes), *_expand(found), *_twice(found.pods)]
+        problems += [*found.other.twice(), *found.devices.twice()]
+    if problems:
+        raise BadInput(problems)
+    if not found.nodes:
+        raise BadInput([Malformed("", "", f"{_read(found)}: {_NO_NODES}")])
+    return found
 
 
 def _completed(
@@ -198,7 +223,7 @@ def _take(document: Document, found: _Found) -> None:
         case "", "Pod":
             found.pods.append((document, shapes.pod(document)))
         case _:
-            takers = (found.admission, found.other, found.owners)
+            takers = (found.admission, found.other, found.devices, found.owners)
             if any(taker.take(document) for taker in takers):
                 return
             made = templates.expand(document)
@@ -282,7 +307,8 @@ def _expand(found: _Found) -> list[Malformed]:
 # --- facts -----------------------------------------------------------------------------------------
 
 
-def _pods(found: _Found, settings: Settings) -> tuple[Pod, ...]:
+def _pods(found: _Found, settings: Settings, devices: Devices, only_devices: bool) -> tuple[Pod, ...]:
+    """Return the pods as the API server would store them. `only_devices`: as in `DeviceCounts.asking`."""
     read: list[tuple[int, Pod]] = []
     problems = list[Malformed]()
     for document, manifest in sorted(found.pods, key=lambda pod: found.number(pod[0])):
@@ -296,11 +322,15 @@ def _pods(found: _Found, settings: Settings) -> tuple[Pod, ...]:
             problems.append(problem)
             continue
         place = 0 if meta.creation_timestamp else found.number(document)
+        filled = devices.completed(filled)
         found.manifests[filled.metadata.uid] = filled
         in_gang = found.owners.place_of(filled.metadata, settings)
         if in_gang is not None:
             found.members[filled.metadata.uid] = (namespace, in_gang)
-        read.append((place, pods.read(filled, settings, in_gang)))
+        pod = pods.read(filled, settings, in_gang, devices.claims)
+        if claims := devices.asked.get(pod.uid):
+            pod = devices.counts.asking(pod, claims, only_devices)
+        read.append((place, pod))
     if problems:
         raise BadInput(problems)
     found.notes.extend(found.admission.notes())

@@ -22,9 +22,12 @@ from muster.domain.request import Request
 from muster.domain.sentences import placed_sentence, sentence
 from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity import requests
+from muster.gangs.capacity.device_claims import DeviceClaim
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.membership.group import Group, NameKey
 from muster.gangs.membership.roster import Roster
+from muster.gangs.messages.calls import InTreeAnswer
+from muster.gangs.pending.in_tree import InTree
 from muster.gangs.record.plan import usages
 from muster.placement.limits import Timings
 
@@ -70,6 +73,14 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimFacts:
+    """The ResourceClaims that hold devices, and which GPUs the claims of pods match, by the pod's UID."""
+
+    held: tuple[DeviceClaim, ...] = ()
+    answers: Mapping[str, InTreeAnswer] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Decided:
     """All pending gangs in the order in which they were decided, and the cluster before and after."""
 
@@ -91,6 +102,7 @@ def decide(
     groups: Iterable[PodGroup] = (),
     policies: Policies = DEFAULT_POLICIES,
     namespaces: Mapping[str, Labels] | None = None,
+    claims: ClaimFacts | None = None,
 ) -> Decided:
     """Place every pending gang. `clock` gives seconds and is used only for timings. `namespaces` are their
     labels.
@@ -108,10 +120,13 @@ def decide(
     for pod in pods:
         ledger.see(pod)
         names |= roster.see(pod)
+    claims = claims or ClaimFacts()
+    for claim in claims.held:
+        ledger.see_claim(claim.uid, claim.devices, claim.consumers, claim.shares)
     before, pending = ledger.snapshot(), _pending(roster, names)
     outcomes, again = dict[str, Outcome](), list[Outcome]()
     for number, group in enumerate(pending):
-        request = requests.request(group, ledger, policies)
+        request = _request(group, ledger, policies, claims.answers)
         needed = requests.least_of(request)
         others = chain((least.group for least in again), islice(pending, number + 1, None))
         if requests.asks_for_less(needed, request) and _must_share(group, request, others):
@@ -129,6 +144,19 @@ def decide(
         outcomes[least.group.gang.key] = outcome if outcome.placed is not None else least
         _hold(outcomes[least.group.gang.key], ledger)
     return Decided(tuple(outcomes[group.gang.key] for group in pending), before, ledger.snapshot())
+
+
+def _request(
+    group: Group, ledger: Ledger, policies: Policies, answers: Mapping[str, InTreeAnswer]
+) -> Request:
+    """Return the request for a gang, with the GPUs that its claims match."""
+    request = requests.request(group, ledger, policies)
+    known = {pod.uid: answers[pod.uid] for pod in group.unbound if pod.uid in answers}
+    if not known:
+        return request
+    in_tree = InTree()
+    in_tree.know(request.gang.key, known)
+    return in_tree.refine(request.gang.key, request, ledger.nodes)
 
 
 def _must_share(group: Group, request: Request, others: Iterable[Group]) -> bool:

@@ -64,6 +64,12 @@ def about_pods(pods: Iterable[Pod], manifests: Mapping[str, PodObject], settings
         asks = "pod asks for no GPU and names" if one else "pods ask for no GPU and name"
         left = [manifests[pod.uid] for pod in plain]
         yield f"{len(plain)} pending {asks} no gang: not placed here{_unread(left, settings)}"
+        if claiming := sum(bool(each.spec.resource_claims) for each in left):
+            what = f"{claiming} of them {'has' if claiming == 1 else 'have'} ResourceClaims"
+            yield (
+                f"{what}, which kube-scheduler's own plugin serves. If the pods name a gang "
+                "(gpu.topology/group), their claims are planned"
+            )
         for key, meant in sorted({pair for pod in left for pair in misspelt.pairs(pod.metadata, settings)}):
             yield f"the key {key} has no effect; did you mean {meant}?"
 

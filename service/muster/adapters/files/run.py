@@ -73,6 +73,7 @@ def place_files(
         cluster.pod_groups,
         cluster.policies,
         cluster.namespaces,
+        cluster.claims,
     )
     notes = cluster.notes
     if cluster.skipped:

@@ -282,6 +282,10 @@ def check_spec(document: Document, spec: PodSpec, under: str = "spec") -> None:
         raise document.malformed(f"{under}.nodeName: expected {_NAMED}, got {shown(spec.node_name)}")
     if spec.resources is not None:
         _check_whole_pod(document, spec.resources, f"{under}.resources")
+    for number, claim in enumerate(spec.resource_claims or ()):
+        if bool(claim.resource_claim_name) == bool(claim.resource_claim_template_name):
+            expected = "expected one of resourceClaimName and resourceClaimTemplateName"
+            raise document.malformed(f"{under}.resourceClaims[{number}]: {expected}")
     for number, container in enumerate(spec.containers):
         if not _NAME.fullmatch(container.name):
             raise document.malformed(

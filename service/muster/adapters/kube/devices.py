@@ -20,6 +20,7 @@ from muster.dialects.dra_objects import (
     DeviceClassObject,
     DeviceTaintRule,
     ResourceClaim,
+    ResourceClaimTemplate,
     ResourceSlice,
 )
 from muster.dialects.objects import Metadata
@@ -112,7 +113,7 @@ class DeviceIntake:
             await self._asks(uid, self._names.pop(uid, ""), None)
         else:
             meta = change.object.metadata
-            uid, held = meta.uid, _held(change.object)
+            uid, held = meta.uid, held_by(change.object)
             if (meta.annotations or {}).get(EXTENDED) != "true":
                 of_a_pod = any(owner.controller for owner in meta.owner_references or ())
                 unallocated = None if of_a_pod else change.object.status.allocation is None
@@ -127,7 +128,7 @@ class DeviceIntake:
         await self._put(DeviceClaimSeen(time.monotonic(), uid, *held))
 
 
-def _held(claim: ResourceClaim) -> Held:
+def held_by(claim: ResourceClaim) -> Held:
     """Return what the claim holds. Who only watches devices (adminAccess) holds none of them.
 
     Users can write the owner of a claim, and only schedulers write `reservedFor`. So the owner counts only
@@ -164,6 +165,12 @@ def device_taint_rules() -> Resource[DeviceTaintRule]:
 def resource_claims() -> Resource[ResourceClaim]:
     """Watch the ResourceClaims of all namespaces."""
     return _of_dra("ResourceClaim", "resourceclaims", ResourceClaim, lambda meta: meta.uid)
+
+
+def resource_claim_templates() -> Resource[ResourceClaimTemplate]:
+    """List the ResourceClaimTemplates of all namespaces. Only captures read them."""
+    path = "resourceclaimtemplates"
+    return _of_dra("ResourceClaimTemplate", path, ResourceClaimTemplate, lambda meta: meta.uid)
 
 
 def _of_dra(kind: str, plural: str, shape: type[T], key: Callable[[Metadata], str]) -> Resource[T]:

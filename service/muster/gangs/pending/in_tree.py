@@ -126,6 +126,11 @@ class InTree:
             if (record := self._records.get(gang.key)) is not None and record.answered:
                 record.number, record.uids = 0, ()
 
+    def know(self, gang: str, answers: Mapping[str, InTreeAnswer]) -> None:
+        """Take answers that are known without a question, by UID of a pod."""
+        kinds = kinds_of(answers.values())
+        self._records[gang] = _Record(0, tuple(answers), 0.0, True, dict(answers), kinds)
+
     def take(self, report: InTreeReport) -> bool:
         """Take in a report. Return whether it changed what may fit.
 

@@ -1,0 +1,156 @@
+"""Count devices that are no GPUs, as kube-scheduler counts extended resources.
+
+On a cluster the in-tree plugin knows where claims for network cards or channels can be met. In files they are
+counted: how many free devices of a DeviceClass a node has, and how many of them a pod asks for. A note says
+what is not followed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from muster.adapters.files.matching_devices import read_selectors
+from muster.dialects import dra_attributes, selectors
+from muster.dialects.compute_domains import CHANNEL_CLASS, DRIVER
+from muster.dialects.dra_objects import ClaimSpec, DeviceClassObject, Request, ResourceSlice, SliceDevice
+from muster.dialects.selectors import Term, UnreadableSelectorError
+from muster.domain.node import Device, Node, Resources
+from muster.domain.pod import Pod
+
+OF_CLASS = "deviceclass.resource.kubernetes.io/"
+"""With the name of a DeviceClass after it: the extended resource that Kubernetes gives each class."""
+
+
+class DeviceCounts:
+    """The devices of each DeviceClass on each node.
+
+    `resource_of` returns the GPU resource of a class, "" for none. `taken` are the devices that claims hold.
+    """
+
+    def __init__(
+        self,
+        classes: Mapping[str, DeviceClassObject],
+        slices: Sequence[ResourceSlice],
+        resource_of: Callable[[str], str],
+        taken: frozenset[Device],
+    ) -> None:
+        self._resource_of = resource_of
+        self._names = {
+            name: each.spec.extended_resource_name or OF_CLASS + name for name, each in classes.items()
+        }
+        self._devices: dict[str, list[tuple[str, Device]]] = {}
+        """DeviceClass → its devices that can be counted, each with its node. Unreadable ones are left out."""
+        found = list(_on_nodes(slices))
+        for name, each in classes.items():
+            if not resource_of(name) and (terms := _terms(each)) is not None:
+                self._devices[name] = [
+                    (node, device) for node, device, of in found if _is_of(terms, device.driver, of)
+                ]
+        self._free = {
+            name: Counter(node for node, device in devices if device not in taken)
+            for name, devices in self._devices.items()
+        }
+        self.assumes_channels = not any(each.spec.driver == DRIVER for each in slices)
+        """Whether each node with GPUs counts as having a channel, since the input has no slice of them."""
+
+    def offered(self, node: Node, named: Collection[str]) -> Node:
+        """Return the node with its free devices as resources: of the classes that claims name, and of those
+        with an extended resource. What a device plugin offers under its name counts in place of them.
+        """
+        found = {
+            self._names[name]: free[node.name]
+            for name, free in self._free.items()
+            if free[node.name] and (name in named or not self._names[name].startswith(OF_CLASS))
+        }
+        if self.assumes_channels and node.topology.gpu_count and CHANNEL_CLASS in named:
+            found[self._names[CHANNEL_CLASS]] = 1
+        if node.devices:
+            of_gpus = (name for name in named if self._resource_of(name) in node.gpu_resources)
+            found |= dict.fromkeys((OF_CLASS + name for name in of_gpus), len(node.devices))
+        if not found:
+            return node
+        return replace(node, allocatable=_with(node.allocatable, found | dict(node.allocatable.others)))
+
+    def asking(self, pod: Pod, specs: Iterable[ClaimSpec], only_devices: bool) -> Pod:
+        """Return the pod with the devices of its claims as resources. With `only_devices` its GPUs must be
+        devices too: a node whose GPUs a device plugin serves is not for its claims.
+        """
+        asked = Counter(dict(pod.resources.others))
+        for request in _requests(specs):
+            exact = request.exactly
+            if exact is not None and self._is_counted(request):
+                asked[self._names[exact.device_class_name]] += exact.count
+            elif exact is not None and only_devices and self._resource_of(exact.device_class_name):
+                asked[OF_CLASS + exact.device_class_name] += exact.count
+        return replace(pod, resources=_with(pod.resources, asked))
+
+    def notes(self, specs: Iterable[ClaimSpec]) -> Iterator[str]:
+        """Yield what is not followed in these claims."""
+        yield from sorted({note for request in _requests(specs) if (note := self._note(request))})
+
+    def _is_counted(self, request: Request) -> bool:
+        exact = request.exactly
+        if exact is None or exact.admin_access or exact.allocation_mode != "ExactCount":
+            return False
+        name = exact.device_class_name
+        return bool(self._devices.get(name)) or (self.assumes_channels and name == CHANNEL_CLASS)
+
+    def _note(self, request: Request) -> str:
+        """Return why a request for devices that are no GPUs is not followed, or not wholly; "" if it is."""
+        exact = request.exactly
+        some = [exact] if exact is not None else request.first_available or ()
+        names = sorted({each.device_class_name for each in some})
+        if not names or any(map(self._resource_of, names)) or (exact is not None and exact.admin_access):
+            return ""
+        why = f"DeviceClass {names[0]}: claims for its devices are not followed, since "
+        if names[0] not in self._names:
+            why += "it is not in the input"
+        elif names[0] not in self._devices:
+            why += "its selectors can't be read here"
+        elif exact is None or exact.allocation_mode != "ExactCount":
+            why += "firstAvailable and allocationMode All are followed for GPUs alone"
+        elif not self._is_counted(request):
+            why += "no ResourceSlice in the input has any on a node"
+        elif exact.selectors:
+            why = f"DeviceClass {names[0]}: selectors in claims for its devices are not followed"
+        else:
+            why = ""
+        return why
+
+
+def _requests(specs: Iterable[ClaimSpec]) -> Iterator[Request]:
+    return (request for spec in specs for request in spec.devices.requests or ())
+
+
+def _with(resources: Resources, others: Mapping[str, int]) -> Resources:
+    return replace(resources, others=tuple(sorted(others.items())))
+
+
+def _terms(each: DeviceClassObject) -> tuple[Term, ...] | None:
+    try:
+        return read_selectors(each.spec.selectors)
+    except UnreadableSelectorError:
+        return None
+
+
+def _is_of(terms: Iterable[Term], driver: str, device: SliceDevice) -> bool:
+    return selectors.satisfied(terms, driver, dra_attributes.attributes(driver, device))
+
+
+def _on_nodes(slices: Sequence[ResourceSlice]) -> Iterator[tuple[str, Device, SliceDevice]]:
+    """Yield the devices of nodes that claims can have, each with its node. Those that share counters can't
+    be counted.
+    """
+    newest: dict[tuple[str, str], int] = {}
+    for each in slices:
+        pool = (each.spec.driver, each.spec.pool.name)
+        newest[pool] = max(newest.get(pool, 0), each.spec.pool.generation)
+    for each in slices:
+        driver, pool_name, node = each.spec.driver, each.spec.pool.name, each.spec.node_name
+        if not node or each.spec.pool.generation < newest[driver, pool_name]:
+            continue
+        for device in each.spec.devices or ():
+            if not (any(map(dra_attributes.keeps_away, device.taints or ())) or device.consumes_counters):
+                yield node, Device(driver, pool_name, device.name), device

@@ -1,0 +1,322 @@
+"""Read what DRA drivers publish, and the claims of pods, with the readers of the service.
+
+This module adds what Kubernetes adds: the claims that it makes of templates, the template that NVIDIA's
+controller makes for a ComputeDomain, and the DeviceClasses of NVIDIA's chart.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from muster.adapters.files import shapes, templates
+from muster.adapters.files.decide import ClaimFacts
+from muster.adapters.files.device_counts import DeviceCounts
+from muster.adapters.files.matching_devices import MatchingDevices
+from muster.adapters.files.problems import Malformed
+from muster.adapters.files.shapes import PodManifest
+from muster.adapters.files.sources import Document, Object
+from muster.adapters.kube.devices import EXTENDED, held_by
+from muster.dialects import compute_domains
+from muster.dialects.claims import Claims
+from muster.dialects.compute_domains import CHANNEL_CLASS
+from muster.dialects.dra import Slices
+from muster.dialects.dra_objects import (
+    CelSelector,
+    ClaimSpec,
+    DeviceClassObject,
+    DeviceClassSpec,
+    DeviceSelector,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
+from muster.dialects.dra_offer import Offer
+from muster.dialects.objects import Metadata, PodResourceClaim, PodResourceClaimStatus
+from muster.dialects.settings import Settings
+from muster.domain.node import Node
+from muster.domain.words import plural
+from muster.gangs.capacity.device_claims import DeviceClaim
+
+T = TypeVar("T")
+Key = tuple[str, str]
+"""Namespace and name."""
+
+GROUP = "resource.k8s.io"
+GPU_CLASS = "gpu.nvidia.com"
+
+
+def _of_nvidia(name: str, driver: str, terms: str, resource: str | None = None) -> DeviceClassObject:
+    expression = f"device.driver == '{driver}' && " + terms
+    spec = DeviceClassSpec([DeviceSelector(CelSelector(expression))], resource)
+    return DeviceClassObject(Metadata(name=name), spec)
+
+
+_CHANNELS = f"device.attributes['{compute_domains.DRIVER}']"
+OF_NVIDIA: Mapping[str, DeviceClassObject] = {
+    GPU_CLASS: _of_nvidia(
+        GPU_CLASS, GPU_CLASS, f"device.attributes['{GPU_CLASS}'].type == 'gpu'", "nvidia.com/gpu"
+    ),
+    CHANNEL_CLASS: _of_nvidia(
+        CHANNEL_CLASS, compute_domains.DRIVER, f"{_CHANNELS}.type == 'channel' && {_CHANNELS}.id == 0"
+    ),
+}
+"""The DeviceClasses that NVIDIA's chart makes, where the input lacks them."""
+
+
+@dataclass(slots=True)
+class DeviceObjects:
+    """The documents of these kinds, and what they say once all are taken in (`read`)."""
+
+    slices: list[tuple[Document, ResourceSlice]] = field(default_factory=list)
+    classes: list[tuple[Document, DeviceClassObject]] = field(default_factory=list)
+    rules: list[tuple[Document, DeviceTaintRule]] = field(default_factory=list)
+    claims: list[tuple[Document, ResourceClaim]] = field(default_factory=list)
+    templates: list[tuple[Document, ResourceClaimTemplate]] = field(default_factory=list)
+    channels: list[tuple[Document, ResourceClaimTemplate]] = field(default_factory=list)
+    """Of ComputeDomains."""
+
+    def take(self, document: Document) -> bool:
+        """Take a document in. Return False if it is of another kind.
+
+        Raises:
+            Malformed: The document does not have the shape of its kind.
+        """
+        match document.group, document.kind:
+            case str(group), "ResourceSlice" if group == GROUP:
+                self.slices.append((document, _named(document, ResourceSlice)))
+            case str(group), "DeviceClass" if group == GROUP:
+                self.classes.append((document, _named(document, DeviceClassObject)))
+            case str(group), "DeviceTaintRule" if group == GROUP:
+                self.rules.append((document, _named(document, DeviceTaintRule)))
+            case str(group), "ResourceClaim" if group == GROUP:
+                self.claims.append((document, _named(document, ResourceClaim)))
+            case str(group), "ResourceClaimTemplate" if group == GROUP:
+                self.templates.append((document, _named(document, ResourceClaimTemplate)))
+            case str(group), "ComputeDomain" if group == compute_domains.API_GROUP:
+                self.channels.append((document, _channel(document)))
+            case _:
+                return False
+        return True
+
+    def twice(self) -> Iterator[Malformed]:
+        """Yield the objects of one kind and name that are given twice."""
+        seen = set[tuple[str, Key]]()
+        every: Iterable[tuple[Document, _Object]] = [
+            *self.slices,
+            *self.classes,
+            *self.rules,
+            *self.claims,
+            *self.templates,
+        ]
+        for document, item in every:
+            key = (document.kind, _key(item.metadata))
+            if key in seen:
+                yield document.malformed("is given twice")
+            seen.add(key)
+
+    def read(self, settings: Settings) -> Devices:
+        """Return what all documents say together."""
+        slices = Slices(settings)
+        given = {item.metadata.name: item for _, item in self.classes}
+        classes = {**OF_NVIDIA, **given}
+        for name, item in classes.items():
+            slices.see_class(name, item)
+        for _, each in self.slices:
+            slices.see_slice(each.metadata.name, each)
+        for _, rule in self.rules:
+            slices.see_rule(rule.metadata.name, rule)
+        claims = Claims(slices.resource_of, lambda: slices.roundings)
+        held, specs = list[DeviceClaim](), dict[Key, ClaimSpec]()
+        allocated = set[Key]()
+        for _, claim in self.claims:
+            meta, key = claim.metadata, _key(claim.metadata)
+            devices = held_by(claim)
+            uid = meta.uid or templates.uid_of("ResourceClaim", *key)
+            held += [DeviceClaim(uid, *devices)] if devices[0] else []
+            allocated |= {key} if claim.status.allocation is not None else set()
+            if (meta.annotations or {}).get(EXTENDED) != "true":
+                of_a_pod = any(owner.controller for owner in meta.owner_references or ())
+                unallocated = None if of_a_pod else claim.status.allocation is None
+                specs[key] = claim.spec
+                claims.see("/".join(key), claim.spec, unallocated=unallocated)
+        of_templates = {_key(item.metadata): item.spec.spec for _, item in [*self.channels, *self.templates]}
+        taken = frozenset(device for claim in held for device in claim.devices)
+        published = [each for _, each in self.slices]
+        counts = DeviceCounts(classes, published, slices.resource_of, taken)
+        matching = MatchingDevices(classes, published, slices.resource_of)
+        return Devices(
+            slices, claims, counts, matching, tuple(held), specs, of_templates, frozenset(given), allocated
+        )
+
+
+_Object = ResourceSlice | DeviceClassObject | DeviceTaintRule | ResourceClaim | ResourceClaimTemplate
+
+
+@dataclass(slots=True)
+class Devices:
+    """The devices of a cluster, and the claims of its pods."""
+
+    slices: Slices
+    claims: Claims
+    counts: DeviceCounts
+    matching: MatchingDevices
+    held: tuple[DeviceClaim, ...]
+    specs: dict[Key, ClaimSpec]
+    """What claims ask for, also those that are made here."""
+    templates: Mapping[Key, ClaimSpec]
+    given_classes: frozenset[str]
+    allocated: set[Key]
+    missing: Counter[str] = field(default_factory=Counter)
+    """Claims and templates that are not in the input, with the pods that wait and name them."""
+    asked: dict[str, tuple[ClaimSpec, ...]] = field(default_factory=dict)
+    """By UID of a pod: the claims that are not allocated."""
+
+    def offer(self, node: str) -> Offer:
+        """Return what the node's slices offer as GPUs."""
+        return self.slices.offer(node)
+
+    def completed(self, pod: PodManifest) -> PodManifest:
+        """Return the pod with the claims that Kubernetes makes for it, and without those that are unknown."""
+        if not pod.spec.resource_claims:
+            return pod
+        kept, statuses, asked = list[PodResourceClaim](), list[PodResourceClaimStatus](), list[ClaimSpec]()
+        made = {each.name: each for each in pod.status.resource_claim_statuses or ()}
+        for each in pod.spec.resource_claims:
+            status = made.get(each.name)
+            name = each.resource_claim_name or (status.resource_claim_name or "" if status else "")
+            if status is not None and not name:
+                kept.append(each)  # it needs none
+                statuses.append(status)
+            elif name := self._claim(pod, each, name):
+                kept.append(each)
+                statuses.append(PodResourceClaimStatus(each.name, name))
+                key = (pod.metadata.namespace, name)
+                freed = not (pod.spec.node_name or each.resource_claim_name)  # before its gang is planned
+                asked += [self.specs[key]] if freed or key not in self.allocated else []
+        self.asked[pod.metadata.uid] = tuple(asked)
+        return msgspec.structs.replace(
+            pod,
+            spec=msgspec.structs.replace(pod.spec, resource_claims=kept),
+            status=msgspec.structs.replace(pod.status, resource_claim_statuses=statuses),
+        )
+
+    def _claim(self, pod: PodManifest, each: PodResourceClaim, name: str) -> str:
+        """Return the name of the claim for an entry of the pod; "" if it is unknown. Make it of its template,
+        if it is not there."""
+        namespace, template = pod.metadata.namespace, each.resource_claim_template_name
+        if (namespace, name) in self.specs:
+            return name
+        spec = self.templates.get((namespace, template)) if template else None
+        if spec is None:
+            kind = f"ResourceClaimTemplate {namespace}/{template}" if template else ""
+            self.missing[kind or f"ResourceClaim {namespace}/{name}"] += not pod.spec.node_name
+            return ""
+        name = name or f"{pod.metadata.name}-{each.name}"
+        self.specs[namespace, name] = spec
+        self.claims.see(f"{namespace}/{name}", spec)
+        return name
+
+    def offered(self, nodes: Iterable[Node]) -> tuple[Node, ...]:
+        """Return the nodes with the free devices that pods may ask for by claims."""
+        named = {name for specs in self.asked.values() for spec in specs for name in _classes(spec)}
+        return tuple(self.counts.offered(node, named) for node in nodes)
+
+    def facts(self, waiting: Sequence[str], nodes: Sequence[Node]) -> ClaimFacts:
+        """Return what claims hold, and which GPUs those of these pods match, by UID.
+
+        What is allocated to pods that wait is left out: it is freed before their gang is planned.
+        """
+        held = tuple(claim for claim in self.held if not claim.is_for(waiting))
+        found = ((uid, self.matching.answer(self.asked.get(uid, ()), nodes)) for uid in waiting)
+        return ClaimFacts(held, {uid: answer for uid, answer in found if answer is not None})
+
+    def notes(self, waiting: Iterable[str]) -> Iterator[str]:
+        """Yield what is not known of the claims of these pods, by UID, and what is not followed in them."""
+        for name, count in sorted(self.missing.items()):
+            if count:
+                pods = f"{count} {plural('pod', count)} {'is' if count == 1 else 'are'}"
+                yield f"{name} is not in the input: {pods} planned without it. In a cluster pods wait for it"
+        specs = [spec for uid in waiting for spec in self.asked.get(uid, ())]
+        named = {name for spec in specs for name in _classes(spec)}
+        if GPU_CLASS in named - self.given_classes:
+            yield f"DeviceClass {GPU_CLASS} is not in the input: it counts as NVIDIA's chart makes it"
+        if CHANNEL_CLASS in named and self.counts.assumes_channels:
+            yield (
+                f"no ResourceSlice of {compute_domains.DRIVER} is in the input: each node with GPUs counts "
+                "as having one channel of a ComputeDomain"
+            )
+        yield from self.counts.notes(specs)
+        if not self.slices.drivers and self.matching.asks(specs):
+            yield (
+                "no ResourceSlice is in the input: claims for GPUs are planned on the GPUs that "
+                "status.allocatable of nodes counts, and with allocationMode All on none"
+            )
+        yield from sorted({f"{each}: it is not followed" for each in self.matching.unread(specs)})
+
+
+def _channel(document: Document) -> ResourceClaimTemplate:
+    """Return the template that NVIDIA's controller makes for a ComputeDomain."""
+    obj = templates.custom_object(document)
+    value: object = obj.spec
+    for step in ("channel", "resourceClaimTemplate", "name"):
+        value = value.get(step) if isinstance(value, dict) else None
+    if not isinstance(value, str) or not value:
+        raise document.malformed("spec.channel.resourceClaimTemplate.name: expected, but not given")
+    template = ResourceClaimTemplate(Metadata(name=value, namespace=obj.metadata.namespace))
+    spec = msgspec.structs.replace(template.spec, spec=compute_domains.channel(obj.metadata.uid))
+    return msgspec.structs.replace(template, spec=spec)
+
+
+def _named(document: Document, shape: type[T]) -> T:
+    read = shapes.convert(document, shape, as_v1(document.value))
+    shapes.check_named(document, read.metadata)  # type: ignore[attr-defined]
+    return read
+
+
+def as_v1(value: Object) -> Object:
+    """Return an object of resource.k8s.io/v1beta1 with the fields of v1.
+
+    There a request has its fields in itself, in place of `exactly`, and a device has them in `basic`.
+    """
+    if value.get("apiVersion") != f"{GROUP}/v1beta1" or not isinstance(spec := value.get("spec"), dict):
+        return value
+    inner = spec.get("spec")
+    if isinstance(inner, dict):
+        return {**value, "spec": {**spec, "spec": _spec_as_v1(inner)}}
+    return {**value, "spec": _spec_as_v1(spec)}
+
+
+def _spec_as_v1(spec: Object) -> Object:
+    devices = spec.get("devices")
+    if isinstance(devices, list):
+        return {**spec, "devices": [_flat(each, "basic") for each in devices]}
+    if not isinstance(devices, dict) or not isinstance(requests := devices.get("requests"), list):
+        return spec
+    return {**spec, "devices": {**devices, "requests": [_exactly(each) for each in requests]}}
+
+
+def _flat(value: object, field: str) -> object:
+    inner = value.get(field) if isinstance(value, dict) else None
+    return {**value, **inner} if isinstance(value, dict) and isinstance(inner, dict) else value
+
+
+def _exactly(request: object) -> object:
+    if not isinstance(request, dict) or "deviceClassName" not in request:
+        return request
+    return {"name": request.get("name"), "exactly": {k: v for k, v in request.items() if k != "name"}}
+
+
+def _key(meta: Metadata) -> Key:
+    return meta.namespace or "default", meta.name
+
+
+def _classes(spec: ClaimSpec) -> Iterator[str]:
+    for request in spec.devices.requests or ():
+        some = [request.exactly] if request.exactly is not None else request.first_available or ()
+        yield from (each.device_class_name for each in some)
