@@ -16,10 +16,18 @@ import msgspec
 import yaml
 
 from muster.adapters.files import shapes
-from muster.adapters.kube import decode
+from muster.adapters.kube import decode, devices
 from muster.adapters.kube.client import ApiError, KubeClient
 from muster.adapters.kube.decode import Resource, T
-from muster.dialects import configmaps, coscheduling, kai, misspelt, peers, ranks
+from muster.dialects import compute_domains, configmaps, coscheduling, kai, misspelt, peers, ranks
+from muster.dialects.dra_objects import (
+    ClaimSpec,
+    DeviceClassObject,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
 from muster.dialects.kinds.pruned import pruned, words
 from muster.dialects.kinds.table import KINDS, MEMBER_KEYS, member
 from muster.dialects.objects import (
@@ -33,6 +41,7 @@ from muster.dialects.objects import (
 from muster.dialects.pods import TEMPLATE_HASH
 from muster.dialects.settings import DEFAULTS, Settings
 
+DeviceObject = ResourceSlice | DeviceClassObject | DeviceTaintRule | ResourceClaim | ResourceClaimTemplate
 Key = tuple[str, str, str]
 """Kind, namespace, name of a job."""
 
@@ -114,6 +123,7 @@ async def capture(client: KubeClient, settings: Settings = DEFAULTS) -> Captured
         *[item async for item in _beside(client, settings, problems)],
         *[item async for item in _namespaces(client, namespace_keys, problems)],
         *[item async for item in _jobs(client, pods, problems)],
+        *[item async for item in _devices(client, problems)],
         *(node_item(node, settings) for node in nodes),
         *(pod_item(pod, settings, keys) for pod in pods),
     ]
@@ -186,6 +196,21 @@ async def _jobs(
                 annotations=words(maker.metadata.annotations),
             )
             yield _custom(kind, CustomObject(maker.api_version, meta))
+
+
+async def _devices(client: KubeClient, problems: list[str]) -> AsyncIterator[dict[str, Any]]:
+    """Yield what DRA drivers publish, and the claims to devices."""
+    for published in await _listed_if_there(client, devices.resource_slices(), problems):
+        yield device_item("ResourceSlice", published)
+    for of_class in await _listed_if_there(client, devices.device_classes(), problems):
+        yield device_item("DeviceClass", of_class)
+    for rule in await _listed_if_there(client, devices.device_taint_rules(), problems):
+        yield device_item("DeviceTaintRule", rule)
+    for claim in await _listed_if_there(client, devices.resource_claims(), problems):
+        yield device_item("ResourceClaim", msgspec.structs.replace(claim, spec=_without_config(claim.spec)))
+    for template in await _listed_if_there(client, devices.resource_claim_templates(), problems):
+        spec = msgspec.structs.replace(template.spec, spec=_without_config(template.spec.spec))
+        yield device_item("ResourceClaimTemplate", msgspec.structs.replace(template, spec=spec))
 
 
 async def _named(
@@ -291,6 +316,27 @@ def config_map_item(config_map: ConfigMapObject, settings: Settings = DEFAULTS) 
     }
     meta = _metadata(config_map.metadata, labels or None, settings)
     return _item("ConfigMap", msgspec.structs.replace(config_map, metadata=meta, data=data))
+
+
+def device_item(kind: str, item: DeviceObject) -> dict[str, Any]:
+    """Return an object of resource.k8s.io as an API object."""
+    owners = [owner for owner in item.metadata.owner_references or () if owner.controller] or None
+    said = {key: value for key, value in (item.metadata.annotations or {}).items() if key == devices.EXTENDED}
+    meta = msgspec.structs.replace(
+        item.metadata, resource_version="", labels=None, annotations=said or None, owner_references=owners
+    )
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": kind,
+        **msgspec.to_builtins(msgspec.structs.replace(item, metadata=meta)),
+    }
+
+
+def _without_config(spec: ClaimSpec) -> ClaimSpec:
+    """Return the spec without what drivers are told, except the ComputeDomain of a channel."""
+    uid = compute_domains.domain_of(spec)
+    config = compute_domains.channel(uid).devices.config if uid else None
+    return msgspec.structs.replace(spec, devices=msgspec.structs.replace(spec.devices, config=config))
 
 
 def custom_item(kind: str, item: CustomObject) -> dict[str, Any]:
