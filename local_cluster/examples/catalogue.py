@@ -24,7 +24,7 @@ from local_cluster.api import Object
 from local_cluster.places import SOURCE
 
 EXAMPLES = SOURCE.parent / "examples"
-ABSENT = frozenset({"kubeflow.org", "scheduling.x-k8s.io"})
+ABSENT = frozenset({"kubeflow.org", "resource.nvidia.com", "scheduling.x-k8s.io"})
 """Groups of APIs that the local cluster has no CRDs for, nor controllers that would make pods of them."""
 
 _FIELD = re.compile(r"# ([A-Z][a-z]+): +(.*)")

@@ -128,6 +128,14 @@ CASES = {
     "fewer than it needs": Case(
         "elastic", 0, busy={**FULL, "r1-a-2": 1}, status="unplaceable"
     ),
+    "a ComputeDomain in one NVLink domain": Case(
+        "compute-domain", 2, lambda at: len(domains(at)) == 1 and len(set(at.values())) == 2
+    ),
+    "a ComputeDomain in two": Case(
+        "compute-domain", 2, lambda at: len(domains(at)) == 2,
+        dict.fromkeys(("r1-a-1", "r1-b-1", "r2-a-1", "r2-b-1"), 3),
+        says="no preferred scope holds the members",
+    ),
     "a slip is said": Case("slip-in-a-key", 0, status="invalid", says="gpu.topology/gruop is"),
     "neighbours by rank": Case(
         "ranks", 4, lambda at: at["north"] == at["east"] != at["south"] == at["west"]
