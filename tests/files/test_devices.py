@@ -52,6 +52,11 @@ CASES = {
         "n1",
         note="selector '1 > 0' is not of the form",
     ),
+    "tolerations of claims": Case(
+        [*TWO_MODELS, template("t", request(tolerations=[{"operator": "Exists"}])), job(1, 0, "t")],
+        "n1",
+        note="tolerations in claims for its devices (not followed)",
+    ),
     "all GPUs of a node": Case(
         [*TWO_MODELS, template("t", request(allocationMode="All")), job(2, 0, "t")], "n1 n2"
     ),

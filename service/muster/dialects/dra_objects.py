@@ -210,6 +210,7 @@ class SubRequest(_Object, frozen=True):
 
     device_class_name: str = ""
     selectors: list[DeviceSelector] | None = None
+    tolerations: list[Use] | None = None
     allocation_mode: str = "ExactCount"
     count: int = 1
     capacity: CapacityAsked | None = None
@@ -220,6 +221,7 @@ class ExactRequest(_Object, frozen=True):
 
     device_class_name: str = ""
     selectors: list[DeviceSelector] | None = None
+    tolerations: list[Use] | None = None
     allocation_mode: str = "ExactCount"
     count: int = 1
     admin_access: bool | None = None

@@ -257,7 +257,7 @@ class Devices:
                 "no ResourceSlice is in the input: claims for GPUs are planned on the GPUs that "
                 "status.allocatable of nodes counts, and with allocationMode All on none"
             )
-        yield from sorted({f"{each}: it is not followed" for each in self.matching.unread(specs)})
+        yield from sorted({f"{each} (not followed)" for each in self.matching.unread(specs)})
 
 
 def _channel(document: Document) -> ResourceClaimTemplate:

@@ -66,9 +66,11 @@ class MatchingDevices:
         return any(self._of_gpus(specs))
 
     def unread(self, specs: Iterable[ClaimSpec]) -> Iterator[str]:
-        """Yield the selectors of requests for GPUs that can't be read."""
+        """Yield what is not followed in requests for GPUs: tolerations, and selectors that can't be read."""
         for some in self._of_gpus(specs):
             for way in some:
+                if way.tolerations:
+                    yield f"DeviceClass {way.device_class_name}: tolerations in claims for its devices"
                 try:
                     read_selectors(way.selectors)
                 except UnreadableSelectorError as error:
