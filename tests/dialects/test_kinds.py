@@ -211,6 +211,8 @@ def test_an_exclusive_topology_is_a_scope_of_each_job_and_of_each_group() -> Non
     key = "leaderworkerset.sigs.k8s.io/exclusive-topology"
     groups = read("LeaderWorkerSet", lws(2), annotations={key: "example.com/pool"}).group
     assert groups.wishes.required_scope == "example.com/pool"
+    of_no_scope = read("LeaderWorkerSet", lws(2), annotations={key: "rack"}).group
+    assert (of_no_scope.wishes.required_scope, of_no_scope.causes) == (None, ())
 
 
 def test_kai_asks_for_placement_on_the_object_and_on_its_parts() -> None:

@@ -57,11 +57,12 @@ class Coming:
     """Members of a role that come when others have a node, and then run beside these.
 
     `pod` is what each of them is, as its template says. `ranks` are those of all members of the role, also of
-    those that come at once.
+    those that come at once. Labels with the keys `of_gang` have the values that the gang's other pods have.
     """
 
     pod: Pod
     ranks: tuple[int | None, ...]
+    of_gang: frozenset[str] = frozenset()
 
     @property
     def role(self) -> str:

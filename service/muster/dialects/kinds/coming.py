@@ -46,6 +46,9 @@ def _of_role(owner: Owner, role: Role, settings: Settings) -> Iterator[Coming]:
         for new in made
     ]
     labels = {**(template.metadata.labels or {}), **made[0].labels}
+    shared = (
+        key for key, value in made[0].labels.items() if all(new.labels.get(key) == value for new in made)
+    )
     meta = Metadata(
         name=made[0].name,
         namespace=owner.meta.namespace,
@@ -57,4 +60,4 @@ def _of_role(owner: Owner, role: Role, settings: Settings) -> Iterator[Coming]:
     place = Place(owner.kind, owner.name, owner.name, role.name)
     pod = pods.read(PodObject(metadata=meta, spec=spec), settings, place)
     if pod.claim is not None and not pod.causes:
-        yield Coming(pod, tuple(rank_of))
+        yield Coming(pod, tuple(rank_of), frozenset(shared))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from muster.domain.causes.waiting import JobMissing, MembersMissing, PodGroupMissing
@@ -236,7 +236,7 @@ def _quorum(of_object: PodGroup | None, there: Counts) -> Quorum | None:
     return Quorum(len(leaves), tuple(leaves)) if leaves else None
 
 
-def _coming(of_object: PodGroup, pods: Collection[Pod]) -> Iterator[Pod]:
+def _coming(of_object: PodGroup, pods: Sequence[Pod]) -> Iterator[Pod]:
     """Yield a placeholder for each member that comes later and is not there yet."""
     there = Counter((pod.claim.wishes.role, pod.rank) for pod in pods if pod.claim is not None)
     roles = {role for role, _ in there}
@@ -244,6 +244,8 @@ def _coming(of_object: PodGroup, pods: Collection[Pod]) -> Iterator[Pod]:
         if coming.role in of_object.role_later and coming.role in roles:
             continue  # once one is there, the others count as missing
         sample = completed(coming.pod, {of_object.key: of_object})
+        of_gang = {key: value for key, value in pods[0].labels if key in coming.of_gang}
+        sample = replace(sample, labels=tuple(sorted((dict(sample.labels) | of_gang).items())))
         for number, rank in enumerate(coming.ranks):
             if there[coming.role, rank] == 0:
                 yield replace(sample, uid=f"{COMING}{coming.role}/{number}", rank=rank)
