@@ -673,7 +673,7 @@ def started(request: Request, counts: list[int]) -> bool:
 
 
 def enough(leaf: Leaf, members: int) -> bool:
-    """Whether so many members are enough for the leaf, in whole replicas with those that have begun."""
+    """Whether this number of members is enough for the leaf, in whole replicas with those that have begun."""
     replicas = [n * leaf.unit - leaf.begun for n in range(members + leaf.unit + 1)]
     return members >= leaf.least and (members == 0 or members in replicas)
 

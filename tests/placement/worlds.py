@@ -325,7 +325,7 @@ def _matching(draw: st.DrawFn, world: World) -> World:
 
 @st.composite
 def _elastic(draw: st.DrawFn, request: Request) -> Request:
-    """Each role needs some of its members, and may come in replicas of two or three, of which one may have
+    """Each role needs some of its members, and may come in replicas of two or three. One replica may have
     begun. The gang may need more members than its roles."""
     leaves = []
     for role in request.roles:

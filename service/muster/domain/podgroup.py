@@ -54,7 +54,7 @@ class PodGroupStatus:
 
 @dataclass(frozen=True, slots=True)
 class Coming:
-    """Members of a role that come when others have a node, and then run beside these.
+    """Members of a role that come when others have a node, and then run together with these.
 
     `pod` is what each of them is, as its template says. `ranks` are those of all members of the role, also of
     those that come at once. Labels with the keys `of_gang` have the values that the gang's other pods have.

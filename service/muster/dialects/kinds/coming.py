@@ -26,7 +26,7 @@ class _Template(msgspec.Struct):
 
 
 def coming(owner: Owner, described: Described, settings: Settings) -> Iterator[Coming]:
-    """Yield the roles whose pods come later, and run beside the others."""
+    """Yield the roles whose pods come later, and run with the others."""
     for role in described.roles:
         if role.later and role.beside and role.count <= MAX_COMING:
             yield from _of_role(owner, role, settings)
@@ -45,14 +45,12 @@ def _of_role(owner: Owner, role: Role, settings: Settings) -> Iterator[Coming]:
         ranks.read(Metadata(name=new.name, labels=dict(new.labels), annotations=dict(new.annotations)))
         for new in made
     ]
-    labels = {**(template.metadata.labels or {}), **made[0].labels}
-    shared = (
-        key for key, value in made[0].labels.items() if all(new.labels.get(key) == value for new in made)
-    )
+    of_first = made[0].labels.items()
+    of_gang = (key for key, value in of_first if all(new.labels.get(key) == value for new in made))
     meta = Metadata(
         name=made[0].name,
         namespace=owner.meta.namespace,
-        labels=labels,
+        labels={**(template.metadata.labels or {}), **made[0].labels},
         annotations=template.metadata.annotations,
     )
     ours = min(settings.scheduler_names)
@@ -60,4 +58,4 @@ def _of_role(owner: Owner, role: Role, settings: Settings) -> Iterator[Coming]:
     place = Place(owner.kind, owner.name, owner.name, role.name)
     pod = pods.read(PodObject(metadata=meta, spec=spec), settings, place)
     if pod.claim is not None and not pod.causes:
-        yield Coming(pod, tuple(rank_of), frozenset(shared))
+        yield Coming(pod, tuple(rank_of), frozenset(of_gang))

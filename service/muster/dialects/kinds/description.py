@@ -58,7 +58,7 @@ class Role:
     unit: int = 0
     keys: Mapping[str, str] = field(default_factory=dict)
     beside: bool = True
-    """Whether the pods that come later run beside those before them, and not after them."""
+    """Whether the pods that come later run together with those before them, and not after them."""
     hosts: int = 1
     """Members of one replica: it is of use only when all of them are there."""
     exclusive: str = ""
