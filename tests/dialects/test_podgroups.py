@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from muster.dialects import podgroups, pods
 from muster.dialects.objects import CustomObject
+from muster.dialects.subgroups import Topologies, Topology
 from muster.domain.causes.ill_formed import BadValue, DialectsDisagree
 from muster.domain.constraints import Subgroup
 from muster.domain.levels import Level
@@ -279,17 +280,51 @@ def test_a_label_has_the_word_of_the_level_that_it_alone_gives() -> None:
 def test_a_level_must_be_one_of_its_topology() -> None:
     spec = {"topology": "dc", "requiredTopologyLevel": RACK}
     whole = {"minMember": 1, "topologyConstraint": spec}
-    assert read(whole, topologies={"dc": (RACK, HOST)}).causes == ()
+    assert read(whole, topologies={"dc": Topology((RACK, HOST))}).causes == ()
     assert read(whole, topologies=None).causes == ()
-    (cause,) = read(whole, topologies={"dc": (HOST,)}).causes
+    (cause,) = read(whole, topologies={"dc": Topology((HOST,))}).causes
     assert isinstance(cause, BadValue)
     assert cause.field == "spec.topologyConstraint.requiredTopologyLevel"
-    (cause,) = read(whole, topologies={"other": (RACK,)}).causes
+    (cause,) = read(whole, topologies={"other": Topology((RACK,))}).causes
     assert isinstance(cause, BadValue)
     assert (cause.field, cause.value) == ("spec.topologyConstraint.topology", "dc")
 
 
-REFUSED: dict[str, tuple[dict[str, Any], dict[str, tuple[str, ...]] | None, str, str]] = {
+ALIASES = Topology((ZONE, RACK, HOST), {"room": ZONE, "rack": RACK, "host": HOST})
+"""As in KAI's example of topology aliases (its pull request 1788)."""
+
+
+@pytest.mark.parametrize(
+    ("level", "scope"), {"room": "zone", "rack": "rack", "host": "node", RACK: "rack", ZONE: "zone"}.items()
+)
+def test_a_level_may_be_named_by_its_alias(level: str, scope: str) -> None:
+    spec = {"minMember": 2, "topologyConstraint": {"topology": "dc", "requiredTopologyLevel": level}}
+    group = read(spec, podgroups.KAI_API, topologies={"dc": ALIASES})
+    assert (group.causes, group.wishes.required_scope) == ((), scope)
+
+
+def test_an_unknown_level_is_refused_with_the_aliases_beside_the_labels() -> None:
+    spec = {"minMember": 2, "topologyConstraint": {"topology": "dc", "preferredTopologyLevel": "row"}}
+    (cause,) = read(spec, podgroups.KAI_API, topologies={"dc": ALIASES}).causes
+    assert isinstance(cause, BadValue)
+    assert cause.expected == (f"a level of Topology dc: {ZONE} (or room), {RACK} (or rack), {HOST} (or host)")
+
+
+@pytest.mark.parametrize(
+    ("levels", "aliases"),
+    [
+        ([{"nodeLabel": "a", "alias": "x"}, {"nodeLabel": "b"}], {"x": "a"}),
+        ([{"nodeLabel": "a", "alias": "x"}, {"nodeLabel": "b", "alias": "x"}], {"x": "a"}),
+        ([{"nodeLabel": "a", "alias": "b"}, {"nodeLabel": "b"}], {}),
+        ([{"nodeLabel": "a", "alias": 7}, {"alias": "x"}], {}),
+    ],
+)
+def test_an_alias_names_one_level(levels: list[Any], aliases: dict[str, str]) -> None:
+    topology = custom_object("kai.scheduler/v1alpha1", "Topology", "dc", {"levels": levels})
+    assert podgroups.read_topology(topology).aliases == aliases
+
+
+REFUSED: dict[str, tuple[dict[str, Any], Topologies | None, str, str]] = {
     # name: the spec, Topologies, the field, what is expected
     "two levels of which nobody knows how they lie": (
         {
@@ -342,7 +377,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, tuple[str, ...]] | None, str,
 
 @pytest.mark.parametrize(("spec", "topologies", "where", "expected"), REFUSED.values(), ids=REFUSED)
 def test_what_the_planner_can_not_be_asked_for_is_refused_and_named(
-    spec: dict[str, Any], topologies: dict[str, tuple[str, ...]] | None, where: str, expected: str
+    spec: dict[str, Any], topologies: Topologies | None, where: str, expected: str
 ) -> None:
     (cause,) = read(spec, podgroups.KAI_API, topologies=topologies).causes
     assert isinstance(cause, BadValue)
@@ -354,10 +389,10 @@ def test_a_topology_says_which_level_lies_in_which() -> None:
         "topologyConstraint": {"topology": "dc", "requiredTopologyLevel": RACK},
         "subGroups": two_of_three(required=BLOCK),
     }
-    group = read(spec, podgroups.KAI_API, topologies={"dc": (BLOCK, RACK)})
+    group = read(spec, podgroups.KAI_API, topologies={"dc": Topology((BLOCK, RACK))})
     assert (group.causes, group.wishes.required_scope) == ((), "rack")
     assert group.subgroups == ()
-    group = read(spec, podgroups.KAI_API, topologies={"dc": (RACK, BLOCK)})
+    group = read(spec, podgroups.KAI_API, topologies={"dc": Topology((RACK, BLOCK))})
     assert group.subgroups == (Subgroup("the level of subgroup up", BLOCK, TWO),)
 
 
@@ -425,7 +460,7 @@ def test_a_level_that_some_leaves_prefer(
 def test_a_topology_is_its_labels_widest_first() -> None:
     levels = [{"nodeLabel": "example.com/block"}, {"nodeLabel": 7}, {}, {"nodeLabel": HOST}]
     obj = custom_object("kai.scheduler/v1alpha1", "Topology", "dc", {"levels": levels})
-    assert podgroups.read_topology(obj) == ("example.com/block", HOST)
+    assert podgroups.read_topology(obj).labels == ("example.com/block", HOST)
 
 
 def test_the_status_that_we_wrote_is_read_back_and_kais_is_not() -> None:
@@ -590,7 +625,7 @@ SPEC = (
     )
     | ANYTHING
 )
-TOPOLOGIES = st.none() | st.just({"a": (RACK, HOST)})
+TOPOLOGIES = st.none() | st.just({"a": Topology((RACK, HOST), {"row": RACK})})
 APIS = st.sampled_from([OURS, podgroups.KAI_API, podgroups.COSCHEDULING_API])
 
 
@@ -606,12 +641,19 @@ def test_any_pod_group_is_read(spec: Any, status: Any, api: str, topologies: Any
 
 @settings(max_examples=200, deadline=None)
 @given(
-    st.fixed_dictionaries({"levels": ANYTHING | st.lists(st.fixed_dictionaries({"nodeLabel": NAMES}))})
+    st.fixed_dictionaries(
+        {
+            "levels": ANYTHING
+            | st.lists(st.fixed_dictionaries({"nodeLabel": NAMES}, optional={"alias": NAMES | ANYTHING}))
+        }
+    )
     | ANYTHING
 )
 def test_any_topology_is_read(spec: Any) -> None:
-    labels = podgroups.read_topology(custom_object("kai.scheduler/v1alpha1", "Topology", "t", spec))
-    assert all(label.strip() for label in labels)
+    topology = podgroups.read_topology(custom_object("kai.scheduler/v1alpha1", "Topology", "t", spec))
+    assert all(label.strip() for label in topology.labels)
+    assert topology.aliases.keys().isdisjoint(topology.labels)
+    assert set(topology.aliases.values()) <= set(topology.labels)
 
 
 KEYS = st.sampled_from(

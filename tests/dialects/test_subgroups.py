@@ -10,6 +10,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from muster.dialects import podgroups
+from muster.dialects.subgroups import Topology
 from muster.domain.levels import DEFAULT_LEVELS, Level
 from muster.domain.podgroup import PodGroup
 from tests.dialects.objects import custom_object
@@ -30,8 +31,12 @@ NODES = [
 ]
 """Racks lie in zones and blocks in pods of the fabric; the one order knows nothing of the other."""
 PAIRS = tuple(combinations(range(len(NODES)), 2))
-TRUE = {"racks": (ZONE, RACK, HOST), "blocks": (WIDE, NARROW)}
-WRONG = {"upside-down": (HOST, RACK, ZONE), "blocks-too": (NARROW, WIDE), "last": (HOST, WIDE)}
+TRUE = {"racks": Topology((ZONE, RACK, HOST)), "blocks": Topology((WIDE, NARROW))}
+WRONG = {
+    "upside-down": Topology((HOST, RACK, ZONE)),
+    "blocks-too": Topology((NARROW, WIDE)),
+    "last": Topology((HOST, WIDE)),
+}
 """They contradict the others, or what a node is."""
 
 

@@ -28,8 +28,14 @@ def group(name: str, api: str = OURS, /, **spec: Any) -> Object:
     return {"apiVersion": api, "kind": "PodGroup", "metadata": {"name": name}, "spec": spec}
 
 
-def topology(*labels: str) -> Object:
-    spec = {"levels": [{"nodeLabel": label} for label in labels]}
+def topology(*labels: str, **aliases: str) -> Object:
+    """Make a Topology with levels of these labels, and of those that have an alias."""
+    spec = {
+        "levels": [
+            *({"nodeLabel": label} for label in labels),
+            *({"nodeLabel": label, "alias": alias} for alias, label in aliases.items()),
+        ]
+    }
     return {
         "apiVersion": "kai.scheduler/v1alpha1",
         "kind": "Topology",
@@ -144,6 +150,23 @@ CASES = {
         ],
         ["default/train: unplaceable"],
         says="rack",
+    ),
+    "an alias of KAI's level, as in its pull request 1788": Case(
+        [
+            node("a", labels={"example.com/row": "r1"}),
+            node("b", labels={"example.com/row": "r1"}),
+            node("c", labels={"example.com/row": "r2"}),
+            topology(row="example.com/row", host="kubernetes.io/hostname"),
+            group(
+                "train",
+                KAIS,
+                minMember=8,
+                topologyConstraint={"topology": "dc", "requiredTopologyLevel": "row"},
+            ),
+            *workers(8, "train"),
+        ],
+        ["default/train: placed"],
+        {f"train-{i}": f"{'ab'[i // 4]}:{i % 4}" for i in range(8)},
     ),
     "coscheduling": Case(
         [

@@ -20,7 +20,7 @@ from muster.dialects import coscheduling, kai, subgroups
 from muster.dialects.fields import Fields
 from muster.dialects.objects import CustomObject
 from muster.dialects.reading import A_SCOPE, LABEL_KEY
-from muster.dialects.subgroups import Topologies
+from muster.dialects.subgroups import Topologies, Topology
 from muster.domain.levels import DEFAULT_LEVELS, Level
 from muster.domain.pod import Wishes
 from muster.domain.podgroup import OURS, PodGroup, PodGroupStatus
@@ -62,17 +62,25 @@ def read(
     return _kai(obj, levels, topologies)
 
 
-def read_topology(obj: CustomObject) -> tuple[str, ...]:
-    """Return the node labels of a Topology's levels, widest first. What is no label is left out."""
+def read_topology(obj: CustomObject) -> Topology:
+    """Return the levels of a Topology, widest first. What is no label is left out.
+
+    Of two levels with one alias the first has it, and a node label of the Topology is no alias.
+    """
     levels = Fields.of(f"topology/{obj.metadata.name}", "spec", obj.spec).listed("levels", MAX_TERMS)
-    labels = (level.matching("nodeLabel", LABEL_KEY, "a label key of nodes") for level in levels)
-    return tuple(label for label in labels if label is not None)
+    labels = [level.matching("nodeLabel", LABEL_KEY, "a label key of nodes") for level in levels]
+    aliases: dict[str, str] = {}
+    for level, label in zip(levels, labels, strict=True):
+        alias = level.matching("alias", LABEL_KEY, "another name of the level")
+        if label is not None and alias is not None and alias not in labels:
+            aliases.setdefault(alias, label)
+    return Topology(tuple(label for label in labels if label is not None), aliases)
 
 
 def trees(topologies: Topologies) -> tuple[tuple[str, ...], ...]:
     """Return the hierarchies above the node that Topologies give, each once, for `Naming`."""
     nodes = subgroups.HOSTNAME
-    above = {tuple(label for label in labels if label != nodes) for labels in topologies.values()}
+    above = {tuple(label for label in each.labels if label != nodes) for each in topologies.values()}
     return tuple(sorted(labels for labels in above if len(labels) > 1)[:MAX_TREES])
 
 

@@ -23,9 +23,6 @@ from muster.domain.quorums import Leaf, Quorum, members_of
 from muster.domain.request import RolePreference, Scope
 from muster.domain.words import counted
 
-Topologies = Mapping[str, tuple[str, ...]]
-"""KAI's Topology objects: name → the node labels of its levels, widest first."""
-
 MAX_SUBGROUPS = 256
 MAX_DEPTH = 16
 """Of a tree in which not all subgroups must start: what reads it calls itself once for each level."""
@@ -33,6 +30,27 @@ HOSTNAME = "kubernetes.io/hostname"
 _WORDS = frozenset(scope.value for scope in Scope)
 _CONSTRAINT = ("topology", "requiredTopologyLevel", "preferredTopologyLevel")
 _REQUIRED = f"topologyConstraint.{_CONSTRAINT[1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A Topology object of KAI: the node labels of its levels, widest first, and alias → node label."""
+
+    labels: tuple[str, ...]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def label(self, level: str) -> str | None:
+        """Return the node label of a level, which its alias may name. Return None if there is none."""
+        return level if level in self.labels else self.aliases.get(level)
+
+    def __str__(self) -> str:
+        """Return the levels as users may write them."""
+        alias = {label: f" (or {alias})" for alias, label in self.aliases.items()}
+        return ", ".join(f"{label}{alias.get(label, '')}" for label in self.labels)
+
+
+Topologies = Mapping[str, Topology]
+"""KAI's Topology objects by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +86,11 @@ class Constraint:
 
         def scope(level: str) -> str | None:
             label = fields.matching(level, LABEL_KEY, "a node label, of a level of the Topology")
-            if label is not None and known is not None and label not in known:
-                fields.bad(level, label, f"a level of Topology {name}: {', '.join(known)}")
+            if label is not None and known is not None:
+                named = known.label(label)
+                if named is None:
+                    fields.bad(level, label, f"a level of Topology {name}: {known}")
+                label = named or label
             if label is not None and _is_another(label, levels):
                 fields.bad(level, label, f"another node label: {label} is a word for a scope of its own here")
             return None if label is None else _scope(label, levels)
@@ -110,8 +131,8 @@ class Nesting:
     def of(cls, levels: tuple[Level, ...], topologies: Topologies | None) -> Nesting:
         """Return the levels of the cluster, and those of each of KAI's Topologies."""
         named = (
-            tuple(_scope(label, levels) for label in labels if not _is_another(label, levels))
-            for labels in (topologies or {}).values()
+            tuple(_scope(label, levels) for label in topology.labels if not _is_another(label, levels))
+            for topology in (topologies or {}).values()
         )
         return cls((tuple(level.scope for level in levels), *named))
 

@@ -15,7 +15,7 @@ from muster.dialects.configmaps import NodeFact, NodeTopology, PolicyText, Unhea
 from muster.dialects.objects import ConfigMapObject, CustomObject, Metadata, NamespaceObject
 from muster.dialects.podgroups import COSCHEDULING_API, KAI_API, TOPOLOGY_APIS
 from muster.dialects.settings import Settings
-from muster.dialects.subgroups import Topologies
+from muster.dialects.subgroups import Topologies, Topology
 from muster.domain.levels import Level, Naming
 from muster.domain.peers import Labels
 from muster.domain.podgroup import OURS, PodGroup
@@ -109,7 +109,7 @@ class OtherObjects:
         """Return the levels of KAI's Topologies; None if there is none."""
         return self._topologies() or None
 
-    def _topologies(self) -> dict[str, tuple[str, ...]]:
+    def _topologies(self) -> dict[str, Topology]:
         return {item.metadata.name: podgroups.read_topology(item) for _, item in self.topologies}
 
 

@@ -40,6 +40,7 @@ from muster.dialects.objects import (
     PodObject,
 )
 from muster.dialects.settings import Settings
+from muster.dialects.subgroups import Topology
 from muster.domain import allocation
 from muster.domain.node import Node, Usage
 from muster.domain.peers import Labels
@@ -105,7 +106,7 @@ class Intake:
         """By node and ConfigMap."""
         self._group_objects: dict[str, CustomObject] = {}
         self._groups: dict[str, PodGroup] = {}
-        self._topologies: dict[str, tuple[str, ...]] = {}
+        self._topologies: dict[str, Topology] = {}
         self._policies: Policies = DEFAULT_POLICIES
         """Those of the ConfigMap."""
         self._held: Policies = DEFAULT_POLICIES
