@@ -144,6 +144,49 @@ async def test_without_kais_keys_each_pod_is_alone_and_the_job_says_so_once() ->
     assert 'gpu.topology/group: train, gpu.topology/min-member: "4"' in message
 
 
+TPU = {"spec": {"containers": [{"name": "c", "resources": {"limits": {"google.com/tpu": 4}}}]}}
+
+
+@pytest.mark.parametrize("job_first", [True, False])
+async def test_a_job_with_other_accelerators_is_warned_of_too(job_first: bool) -> None:
+    """The in-tree plugins place its pods, so they are in no gang."""
+    bench = await Bench().start()
+    spec = {"parallelism": 2, "completions": 2, "completionMode": "Indexed", "template": TPU}
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "j", "controller": True}
+    if job_first:
+        await bench.custom("batch/v1", "Job", spec)
+    for name in ("train-0", "train-1"):
+        meta = {"name": name, "namespace": "ns", "uid": name, "ownerReferences": [owner]}
+        item = {"metadata": meta, "spec": {"schedulerName": "muster", **TPU["spec"]}}
+        await bench.intake.on_pod(Seen(msgspec.convert(item, PodObject)))
+    if not job_first:
+        await bench.custom("batch/v1", "Job", spec)
+        await bench.intake.on_pod(Seen(msgspec.convert(item, PodObject)))
+    ((where, message),) = bench.events(EventReason.NO_GANG)
+    assert (where, bench.gangs) == ("Job train", [])
+    assert "one gang of 2, annotate each pod template: gpu.topology/group: train" in message
+    for name in ("train-0", "train-1"):
+        await bench.intake.on_pod(Gone(name))
+    assert bench.intake.jobs._by_uid == {}
+
+
+async def test_a_leader_that_comes_first_is_warned_of_before_its_workers_come() -> None:
+    bench = await Bench().start()
+    template = {"size": 3, "workerTemplate": TEMPLATE}
+    spec = {"replicas": 1, "startupPolicy": "LeaderReady", "leaderWorkerTemplate": template}
+    await bench.custom("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", spec)
+    labels = {"leaderworkerset.sigs.k8s.io/name": "train", "leaderworkerset.sigs.k8s.io/group-index": "0"}
+    labels["leaderworkerset.sigs.k8s.io/worker-index"] = "0"
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "train", "uid": "s", "controller": True}
+    meta = {"name": "train-0", "namespace": "ns", "uid": "p", "labels": labels, "ownerReferences": [owner]}
+    item = {"metadata": meta, "spec": {"schedulerName": "muster", **TEMPLATE["spec"]}}
+    await bench.intake.on_pod(Seen(msgspec.convert(item, PodObject)))
+    ((where, message),) = bench.events(EventReason.NO_GANG)
+    assert where == "LeaderWorkerSet train"
+    assert "its 3 pods name no gang" in message
+    assert "one gang of 3, of which 1 comes first, set infer_gangs to on" in message
+
+
 async def test_a_number_of_the_pods_that_is_not_their_jobs_is_said_once_on_the_job() -> None:
     bench = await Bench().start()
     await bench.pods(*ALL, group="g", **{"min-member": "6"})

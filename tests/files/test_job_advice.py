@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from muster.dialects.kinds.table import KINDS
-from tests.files.manifests import GPU, Object, decisions, node, write
+from tests.files.manifests import GPU, Object, decisions, node, pod, write
 from tests.files.test_kinds import CASES as GANGS
 from tests.files.test_kinds import CPU, JOB, RUNTIME, SMALL, TRAIN_JOB, T, kubeflow, made
 
@@ -35,9 +35,10 @@ def stateful_set(policy: str) -> Object:
     return made("apps/v1", "StatefulSet", "x", spec)
 
 
-def lws(replicas: int) -> Object:
-    spec = {"replicas": replicas, "leaderWorkerTemplate": {"size": 3, "workerTemplate": T}}
-    return made("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "serve", spec)
+def lws(replicas: int, annotations: dict[str, str] | None = None, **fields: object) -> Object:
+    spec = {"replicas": replicas, "leaderWorkerTemplate": {"size": 3, "workerTemplate": T}, **fields}
+    said = annotations or {}
+    return made("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "serve", spec, annotations=said)
 
 
 def ray(**group: int) -> Object:
@@ -58,9 +59,10 @@ def mpi() -> Object:
     return job
 
 
-def by_cron() -> Object:
+def by_cron(template: Object = T) -> Object:
     owner = {"apiVersion": "batch/v1", "kind": "CronJob", "name": "nightly", "uid": "c", "controller": True}
-    return made("batch/v1", "Job", "nightly-1", PLAIN, ownerReferences=[owner])
+    spec = {**PLAIN, "template": template}
+    return made("batch/v1", "Job", "nightly-1", spec, ownerReferences=[owner])
 
 
 OBJECTS: dict[str, tuple[Object, ...]] = {
@@ -80,6 +82,7 @@ OBJECTS: dict[str, tuple[Object, ...]] = {
     "JobSet whose driver has no GPUs": (job_set(SMALL, workers("w", 3)),),
     "LeaderWorkerSet of two groups": (lws(2),),
     "LeaderWorkerSet of one group": (lws(1),),
+    "LeaderWorkerSet whose leader comes first": (lws(2, startupPolicy="LeaderReady"),),
     "MPIJob whose launcher waits": (mpi(),),
     "PyTorchJob that is elastic": (elastic(),),
     "RayCluster of some workers": (ray(replicas=3, minReplicas=1),),
@@ -88,7 +91,7 @@ OBJECTS: dict[str, tuple[Object, ...]] = {
 PROMISE = re.compile(
     r"(?P<title>\S+ \S+): its (?P<pods>\d+) pods name no gang: each is placed alone, and the job may start "
     r"in part\. To make them (?:one gang|(?P<gangs>\d+) gangs) of (?P<size>\d+)"
-    r"(?:, of which (?P<least>\d+) must start together)?, (?P<ways>.*)"
+    r"(?:, of which (?P<least>\d+) (?:must start together|comes? first))?, (?P<ways>.*)"
 )
 
 
@@ -196,3 +199,32 @@ def test_no_template_of_a_shared_runtime_is_to_name_one_gang(tmp_path: Path) -> 
     assert GPU in str(TRAIN_JOB)
     notes = decisions(write(tmp_path, node("a", 8), TRAIN_JOB, RUNTIME))["notes"]
     assert "annotate" not in "".join(promised(notes).ways)
+
+
+TPU = {"google.com/tpu": "4"}
+TPU_POD = {"spec": {"schedulerName": "muster", "containers": [{"name": "c", "resources": {"limits": TPU}}]}}
+WITH_TPUS: dict[str, tuple[Object, str]] = {
+    "Job": (
+        made("batch/v1", "Job", "x", {**JOB, "parallelism": 4, "completions": 4, "template": TPU_POD}),
+        "Job default/x: its 4 pods name no gang: each is placed alone, and the job may start in part. "
+        "To make them one gang of 4, annotate each pod template: gpu.topology/group: x, "
+        'gpu.topology/min-member: "4"',
+    ),
+    "Job of a CronJob": (
+        by_cron(TPU_POD),
+        "Job default/nightly-1: its 4 pods name no gang: each is placed alone, and the job may start in part",
+    ),
+    "LeaderWorkerSet": (
+        lws(1, leaderWorkerTemplate={"size": 2, "workerTemplate": TPU_POD}),
+        "LeaderWorkerSet default/serve: its 2 pods name no gang: each is placed alone, and the job may start "
+        "in part. To make them one gang of 2, set infer_gangs to on for LeaderWorkerSet; or label the job "
+        "kai.scheduler/queue: default",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WITH_TPUS)
+def test_pods_with_other_accelerators_are_warned_of(name: str, tmp_path: Path) -> None:
+    """The scheduler holds pods without GPUs only for their labels and annotations."""
+    job, note = WITH_TPUS[name]
+    assert note in decisions(write(tmp_path, node("a"), pod("other"), job), *WARN)["notes"]

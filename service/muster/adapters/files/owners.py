@@ -16,6 +16,7 @@ from muster.adapters.files.children import (
     namespace_of,
 )
 from muster.adapters.files.sources import Document
+from muster.dialects import accelerators
 from muster.dialects.kinds import slips
 from muster.dialects.kinds.description import Member
 from muster.dialects.kinds.gangs import Family, family
@@ -99,8 +100,10 @@ class Owners:
         lone = Counter(
             (found.kind, pod.namespace, found.owner)
             for meta, pod in pods
-            if pod.claim is not None and pod.claim.lone and pod.present and not pod.node
-            if (found := member(meta)) is not None
+            if (pod.claim.lone if pod.claim is not None else accelerators.asked_by(pod, settings))
+            and pod.present
+            and not pod.node
+            and (found := member(meta)) is not None
         )
         for key, count in sorted(lone.items()):
             of_owner = self.families.get(key)

@@ -26,7 +26,7 @@ from muster.adapters.kube.named_groups import NamedGroups
 from muster.adapters.kube.standing import always
 from muster.adapters.kube.succeeded import Succeeded
 from muster.adapters.kube.watch import Gone, Seen
-from muster.dialects import own
+from muster.dialects import accelerators, own
 from muster.dialects.kinds import batch
 from muster.dialects.kinds.description import Member, controller_of
 from muster.dialects.kinds.gangs import Family, family
@@ -201,7 +201,7 @@ class Jobs:
     async def pod_seen(self, obj: PodObject, pod: Pod, found: Member | None) -> None:
         """Take in a pod, what was read of it, and its place in its job, before the gangs get it."""
         self._ignored.see(obj, pod)
-        if found is None or pod.claim is None:
+        if found is None or (pod.claim is None and not accelerators.asked_by(pod, self._settings)):
             await self._forget(pod.uid)
             return
         await self._succeeded.pod_seen(pod)
@@ -210,7 +210,7 @@ class Jobs:
             await self._forget(pod.uid)
         job = self._jobs.setdefault(key, _Job())
         self._by_uid[pod.uid], self._places[pod.uid] = key, found
-        gang = found.gang if pod.claim.dialect == found.kind else ""
+        gang = found.gang if pod.claim is not None and pod.claim.dialect == found.kind else ""
         if job.pods.get(pod.uid) != gang:
             of_job = self._family(key)
             if gang and not job.gangs[gang] and of_job is not None:
@@ -323,11 +323,11 @@ class Jobs:
         """Post once what is to be said about the job of a pod that waits."""
         if waiting.found.kind in self._absent:
             self._warn_of_absence(waiting.found, job, waiting.pod)
-        elif not waiting.pod.node and waiting.pod.claim is not None:
+        elif not waiting.pod.node:
             self._warn(key, job, waiting.pod.claim)
             self._warn_of_more(key, job, waiting.gang)
 
-    def _warn(self, key: Key, job: _Job, claim: GangClaim) -> None:
+    def _warn(self, key: Key, job: _Job, claim: GangClaim | None) -> None:
         """Post once, on the job, that its pods could be a gang, or that their number is not the job's.
 
         Post once, too, which of its keys have no effect.
@@ -335,7 +335,7 @@ class Jobs:
         of_job = self._family(key)
         if of_job is None:
             return
-        if claim.lone:
+        if claim is None or claim.lone:
             reason, said = EventReason.NO_GANG, of_job.advice if of_job.is_warned_of(self._settings) else ""
         else:
             stated = self._named.completed(key[1], claim)

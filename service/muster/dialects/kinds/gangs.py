@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from muster.dialects.accelerators import accelerators
 from muster.dialects.fields import Fields
 from muster.dialects.kinds import advice, kai_keys, slips
 from muster.dialects.kinds.coming import coming
@@ -33,8 +34,9 @@ class Family:
 
     `pods` is the number of pods of all its gangs that come at once. `most` is that of one gang with those
     that come later. `by_kai` means that it has KAI's keys, so its pods are a gang with any setting. `skipped`
-    means that a key asks for no gang. `with_gpus` means that some of its pods ask for GPUs. `held` means that
-    the shim holds its pods even if they ask for none.
+    means that a key asks for no gang. `with_gpus` means that some of its pods ask for GPUs, and
+    `with_accelerators` that they ask for those or others. `held` means that the shim holds its pods even if
+    they ask for no GPUs.
     `advice` is a sentence about what its pods are if they name no gang, and what would make them one.
     """
 
@@ -44,6 +46,7 @@ class Family:
     by_kai: bool
     skipped: bool
     with_gpus: bool
+    with_accelerators: bool
     held: bool
     advice: str
     partly_later: Mapping[str, int] = field(default_factory=dict)
@@ -72,7 +75,7 @@ class Family:
 
     def is_warned_of(self, settings: Settings) -> bool:
         """Return whether its pods could be a gang, and the settings ask for a warning."""
-        could = self.with_gpus and not (self.by_kai or self.skipped) and (self.group.size or 0) > 1
+        could = self.with_accelerators and not (self.by_kai or self.skipped) and self.most > 1
         return could and settings.infers(self.kind) == "warn"
 
     def difference(self, claim: GangClaim) -> str:
@@ -109,15 +112,19 @@ def family(
     group = replace(reader.group(), coming=tuple(coming(owner, reader.described, settings)))
     on_job = {**(meta.labels or {}), **(meta.annotations or {})}
     said = [on_job, *reader.templates.values()]
+    asked = [_asked(role) for role in reader.described.roles if role.count]
+    with_gpus = any(not wanted.isdisjoint((*settings.gpu_resources, settings.gpu_memory)) for wanted in asked)
+    possible = advice.ways(kind, owner, reader.described, with_gpus)
     made = Family(
         group,
         pods=reader.described.size * reader.described.copies,
         most=sum(role.count for role in reader.described.roles),
         by_kai=kind.kind not in BY_REQUEST and (any(map(kai_keys.spoken, said)) or slips.of_kai(on_job)),
         skipped=kai_keys.skipped(meta),
-        with_gpus=any(role.count and _asks_for_gpus(role, settings) for role in reader.described.roles),
+        with_gpus=with_gpus,
+        with_accelerators=with_gpus or any(map(accelerators, asked)),
         held=bool(kind.label),
-        advice=advice.sentence(reader.described, advice.ways(kind, owner, reader.described)),
+        advice=advice.sentence(reader.described, possible),
         partly_later={r.name: r.later for r in reader.described.roles if 0 < r.later < r.count},
     )
     if not made.is_gang(settings):
@@ -272,14 +279,13 @@ def _keys_of_template(role: Role) -> Mapping[str, str]:
     return {**kai_keys.labels_of(meta), **kai_keys.annotations_of(meta)}
 
 
-def _asks_for_gpus(role: Role, settings: Settings) -> bool:
-    """Return whether a container of the template asks for GPUs, whole or shared."""
+def _asked(role: Role) -> frozenset[str]:
+    """Return the resources that the containers of the template ask for."""
     pod = _template(role).part("spec")
     containers = (*pod.listed("containers", _MAX_CONTAINERS), *pod.listed("initContainers", _MAX_CONTAINERS))
-    wanted = {*settings.gpu_resources, settings.gpu_memory}
     resources = [container.part("resources") for container in containers]
-    return any(
-        not wanted.isdisjoint(r.part(part).names()) for r in resources for part in ("limits", "requests")
+    return frozenset(
+        name for r in resources for part in ("limits", "requests") for name in r.part(part).names()
     )
 
 

@@ -1,0 +1,41 @@
+"""Tell accelerators from other extended resources by their names: TPUs, NPUs, MIG devices and their like.
+
+New ones come every year, so the rule names what is none. It serves warnings alone: which resources are
+planned as GPUs is in the settings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from muster.dialects.settings import Settings
+from muster.domain.pod import Pod
+
+_NONE = re.compile(
+    r"(?<![a-z0-9])("
+    r"rdma|erdma|hca|ib|roce|infiniband|nics?|eni|efa|sriov|netdev|netdevice|hostdev|vf|mlx|mlnx[a-z]*|networks?"
+    r"|networking|macvtap|dpdk|bandwidth|ips?|openshift|kvm|tun|vhost[a-z]*|fuse|usb|tty|video|snd|epc|sgx"
+    r"|enclave|provision|qat|dsa|iax|dlb|tpm|cpu|memory|disk|storage|licen[cs]es?"
+    r")(?![a-z])"
+)
+"""Words in the names of network cards, of devices for virtual machines and cryptography, and of amounts."""
+
+
+def is_accelerator(resource: str) -> bool:
+    """Return whether a resource is probably an accelerator: an extended one that is not known as another."""
+    domain, slash, name = resource.lower().partition("/")
+    if not slash or domain.endswith("kubernetes.io") or _NONE.search(domain):
+        return False
+    return "gpu" in name or _NONE.search(name) is None
+
+
+def accelerators(resources: Iterable[str]) -> list[str]:
+    """Return the accelerators among some resources, in order."""
+    return sorted(filter(is_accelerator, resources))
+
+
+def asked_by(pod: Pod, settings: Settings) -> list[str]:
+    """Return the accelerators that a pod of ours asks for, besides GPUs."""
+    ours = pod.scheduler_name in settings.scheduler_names
+    return accelerators(name for name, _ in pod.resources.others) if ours else []
