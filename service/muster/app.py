@@ -182,8 +182,8 @@ class App:
             place = (config.policies.namespace, config.policies.name)
             yield watch(decode.config_maps(*place), intake.on_config_map)
         if config.pod_groups.enabled:
-            yield watch(decode.kai_pod_groups(), intake.on_pod_group)
-            yield watch(decode.coscheduling_pod_groups(), intake.on_pod_group)
+            for pod_groups in decode.pod_groups():
+                yield watch(pod_groups, intake.on_pod_group)
             yield watch(decode.topologies(), intake.on_topology)
         for kind in KINDS:
             sink, absence = partial(intake.jobs.on_job, kind), partial(intake.jobs.on_absence, kind)

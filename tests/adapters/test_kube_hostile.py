@@ -78,7 +78,7 @@ KINDS: dict[str, tuple[Resource[Any], dict[str, Any]]] = {
     "pod": (decode.pods(), gpu_pod("a", 2)),
     "node": (decode.nodes(), gpu_node("a", 2)),
     "ConfigMap": (decode.config_maps("kube-system"), config_map("kube-system", "a", {"gpus": "0"})),
-    "PodGroup": (decode.kai_pod_groups(), GROUP),
+    "PodGroup": (decode.pod_groups()[0], GROUP),
     "Topology": (decode.topologies(), custom("kai.scheduler/v1alpha1", "Topology", "t", {"levels": []})),
 }
 
@@ -107,7 +107,7 @@ def test_a_custom_object_that_is_too_large_to_keep_is_left_out_by_name(field: st
     with pytest.raises(
         Undecodable, match=r"default/large: spec and status have more than 262,144 bytes"
     ) as problem:
-        decode.kai_pod_groups().event(json.dumps({"type": "ADDED", "object": item}).encode())
+        decode.pod_groups()[0].event(json.dumps({"type": "ADDED", "object": item}).encode())
     assert problem.value.key == "uid-large"
 
 
@@ -116,7 +116,7 @@ def test_a_deep_spec_of_a_custom_object_can_be_read_and_compared(depth: int) -> 
     """msgspec reads 900 levels. Neither == nor the encoder can handle the result."""
     item = custom("scheduling.run.ai/v2", "PodGroup", "g", {"minMember": 2, "x": "TEXT"})
     line = with_texts({"type": "ADDED", "object": item}, {"TEXT": deep(depth)}).encode()
-    first, second = (decode.kai_pod_groups().event(line) for _ in range(2))
+    first, second = (decode.pod_groups()[0].event(line) for _ in range(2))
     assert first == second
     assert isinstance(first, Added)
     assert msgspec.json.encode(first.object.spec).startswith(b'{"minMember":2,')

@@ -41,7 +41,7 @@ async def synced(watcher: Watcher[Any]) -> None:
 async def test_a_crd_that_is_not_there_is_no_trouble_and_found_when_it_comes(
     api: FakeApi, client: KubeClient
 ) -> None:
-    async with watching(client, decode.coscheduling_pod_groups()) as (sink, watcher, metrics):
+    async with watching(client, decode.pod_groups()[1]) as (sink, watcher, metrics):
         await synced(watcher)
         assert sink.said == []
         api.served["/apis/scheduling.x-k8s.io/v1alpha1/podgroups"] = [group("train")]
@@ -53,7 +53,7 @@ async def test_a_crd_that_is_not_there_is_no_trouble_and_found_when_it_comes(
 
 async def test_a_crd_that_is_removed_takes_its_objects_along(api: FakeApi, client: KubeClient) -> None:
     api.served[OURS] = [group("train")]
-    async with watching(client, decode.kai_pod_groups()) as (sink, _, _):
+    async with watching(client, decode.pod_groups()[0]) as (sink, _, _):
         await sink.hears("+train/1")
         stream = await api.stream_of(OURS)
         del api.served[OURS]
@@ -67,7 +67,7 @@ async def test_kais_version_is_read_where_the_crd_is_kais_and_ours_once_it_is_th
     api: FakeApi, client: KubeClient
 ) -> None:
     api.served[KAIS] = [group("train", KAIS)]
-    async with watching(client, decode.kai_pod_groups()) as (sink, _, _):
+    async with watching(client, decode.pod_groups()[0]) as (sink, _, _):
         await sink.hears("+train/1")
         stream = await api.stream_of(KAIS)
         api.served[OURS] = [group("train"), group("serve")]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.dialects import coscheduling, kai, own, ranks
+from muster.dialects import kai, other_systems, own, ranks
 from muster.dialects.objects import PodSpec
 from muster.dialects.settings import DEFAULTS
 from muster.domain.allocation import RESERVED_KEYS
@@ -26,7 +26,7 @@ KEYS = {
     *DEFAULTS.gpu_resources,
     *own.KEYS,
     *kai.GANG_KEYS, kai.POLICY, kai.ROLE, kai.SUBGROUP,
-    *coscheduling.GANG_KEYS,
+    *other_systems.places(),
     *ranks.KEYS,
     *RESERVED_KEYS,
     *EventReason,

@@ -626,7 +626,7 @@ SPEC = (
     | ANYTHING
 )
 TOPOLOGIES = st.none() | st.just({"a": Topology((RACK, HOST), {"row": RACK})})
-APIS = st.sampled_from([OURS, podgroups.KAI_API, podgroups.COSCHEDULING_API])
+APIS = st.sampled_from([version for versions in podgroups.APIS for version in versions])
 
 
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -74,8 +74,7 @@ async def watching(kubeconfig: Path) -> AsyncIterator[tuple[Heard, Metrics]]:
         (decode.namespaces(), intake.on_namespace),
         (decode.config_maps("kube-system"), intake.on_config_map),
         (decode.config_maps("kai-scheduler", "kai-scheduler-config"), intake.on_config_map),
-        (decode.kai_pod_groups(), intake.on_pod_group),
-        (decode.coscheduling_pod_groups(), intake.on_pod_group),
+        *((pod_groups, intake.on_pod_group) for pod_groups in decode.pod_groups()),
         (decode.topologies(), intake.on_topology),
     ]
     volumes = VolumeIntake(heard.put)

@@ -4,7 +4,8 @@ Such a pod is refused, and the cause names the key that was probably meant. It i
 there. So the pods of one template are one gang with one message, and no other member starts without them.
 
 A key of another system may be like one of ours. So a key is compared with the keys of its own prefix alone,
-and KAI's keys are listed here, whether Muster reads them or not.
+and KAI's keys are listed here, whether Muster reads them or not. Keys with a prefix of `other_systems` are
+not compared at all.
 """
 
 from __future__ import annotations
@@ -16,14 +17,13 @@ from itertools import islice
 
 import msgspec
 
-from muster.dialects import coscheduling, kai, own
+from muster.dialects import kai, other_systems, own
 from muster.dialects.objects import Metadata
+from muster.dialects.reading import ANNOTATION, EITHER, LABEL
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain.allocation import RESERVED_KEYS
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.words import listed, nearest
-
-LABEL, ANNOTATION, EITHER = "label", "annotation", ""
 
 KAI_KEYS = tuple(
     f"kai.scheduler/{name}"
@@ -38,9 +38,6 @@ KAI_KEYS = tuple(
 )  # fmt: skip
 """Keys of KAI on pods and on their owners, besides those that `kai` reads (pkg/common/constants and
 pkg/podgrouper/podgrouper/plugins/constants of NVIDIA/KAI-Scheduler)."""
-OTHER_PREFIXES = frozenset({"scheduling.k8s.io"})
-"""Prefixes of others that are nearly one of these: Kubernetes' own gangs, and Volcano."""
-
 NEAR_NAME, NEAR_PREFIX, NEAR_KEY = 0.8, 0.9, 0.9
 """Least similarity (`words.nearest`) of names under one prefix, of prefixes, and of keys without a prefix."""
 MAX_COMPARED = 64
@@ -58,17 +55,18 @@ def keys(settings: Settings = DEFAULTS) -> Mapping[str, str]:
     return {
         **dict.fromkeys(KAI_KEYS, EITHER),
         **dict.fromkeys(annotations, ANNOTATION),
-        **dict.fromkeys((*labels, *coscheduling.GANG_KEYS, *own.NODE_KEYS), LABEL),
+        **dict.fromkeys((*labels, *own.NODE_KEYS), LABEL),
+        **other_systems.places(),
     }
 
 
 @lru_cache(maxsize=4096)
 def meant(key: str, settings: Settings = DEFAULTS) -> str:
     """Return the key that this one nearly is; "" for a key that is known, or that is like none."""
-    known = keys(settings)
     prefix, _, name = key.rpartition("/")
-    if key in known or prefix in OTHER_PREFIXES or len(key) > own.MAX_CHARACTERS:
+    if key in keys(settings) or prefix in other_systems.PREFIXES or len(key) > own.MAX_CHARACTERS:
         return ""
+    known = [each for each in keys(settings) if each.rpartition("/")[0] not in other_systems.PREFIXES]
     prefixes = {each.rpartition("/")[0] for each in known}
     if prefix not in prefixes:
         prefix = nearest(prefix, prefixes, NEAR_PREFIX)

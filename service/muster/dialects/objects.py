@@ -196,9 +196,11 @@ class Volume(_Object, frozen=True):
 
 
 class SchedulingGroup(_Object, frozen=True):
-    """`spec.schedulingGroup`: the PodGroup of the pod."""
+    """`spec.schedulingGroup`: the PodGroup of the pod; or `spec.workloadRef`, as in Kubernetes 1.35."""
 
     pod_group_name: str | None = None
+    name: str | None = None
+    pod_group: str | None = None
 
 
 class PodSpec(_Object, frozen=True):
@@ -220,6 +222,7 @@ class PodSpec(_Object, frozen=True):
     volumes: list[Volume] | None = None
     host_network: bool = False
     scheduling_group: SchedulingGroup | None = None
+    workload_ref: SchedulingGroup | None = None
 
 
 class ContainerStatus(_Object, frozen=True):

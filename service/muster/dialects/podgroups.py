@@ -1,8 +1,10 @@
-"""PodGroup objects of three APIs → facts. Never an exception: what is ill-formed becomes the group's cause.
+"""PodGroup objects of five APIs → facts. Never an exception: what is ill-formed becomes the group's cause.
 
     scheduling.run.ai/v2             minMember, queue, topologyPolicy {scope, affinity.required[]}
     scheduling.run.ai/v2alpha2       KAI's: minMember, queue, topologyConstraint, subGroups[] (`subgroups`)
     scheduling.x-k8s.io/v1alpha1     coscheduling's: minMember
+    scheduling.sigs.k8s.io/v1alpha1  the same before it was renamed, as Koordinator and ACK have it
+    scheduling.volcano.sh/v1beta1    Volcano's: minMember, minTaskMember, queue
 
 The first two are versions of one CRD, and neither prunes the other's fields: an object may have the fields of
 both, and both are read. What is misspelt comes here too. Not read: priorityClassName (the pods' own
@@ -16,7 +18,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from muster.dialects import coscheduling, kai, subgroups
+from muster.dialects import kai, other_systems, own, subgroups
 from muster.dialects.fields import Fields
 from muster.dialects.objects import CustomObject
 from muster.dialects.reading import A_SCOPE, LABEL_KEY
@@ -28,6 +30,10 @@ from muster.domain.request import SelectorTerm
 
 KAI_API = "scheduling.run.ai/v2alpha2"
 COSCHEDULING_API = "scheduling.x-k8s.io/v1alpha1"
+OLD_COSCHEDULING_API = "scheduling.sigs.k8s.io/v1alpha1"
+VOLCANO_API = "scheduling.volcano.sh/v1beta1"
+APIS = ((OURS, KAI_API), (COSCHEDULING_API,), (OLD_COSCHEDULING_API,), (VOLCANO_API,))
+"""The APIs of PodGroups that are read. Those that stand together are versions of one CRD."""
 TOPOLOGY_APIS = ("kai.scheduler/v1alpha1",)
 
 MAX_TERMS = 32
@@ -35,6 +41,9 @@ MAX_TREES = 32
 """Topologies whose levels tell domains of one name apart."""
 MAX_VALUES = 64
 MAX_QUEUE = 253
+MAX_TASKS = 64
+_NOT_READ = f"none: it is not read. Use the annotations {own.SCOPE}, {own.ROLE} and {own.ROLE_SCOPE} on pods"
+_SOFT = f"spec.networkTopology is not read: use the annotation {own.PREFERRED_SCOPES} on pods"
 _QUEUE = re.compile(rf".{{0,{MAX_QUEUE}}}", re.DOTALL)
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
@@ -52,13 +61,15 @@ _VALUES_OF = {
 def read(
     obj: CustomObject, levels: tuple[Level, ...] = DEFAULT_LEVELS, topologies: Topologies | None = None
 ) -> PodGroup:
-    """Return the facts of one PodGroup, of any of the three APIs.
+    """Return the facts of one PodGroup, of any of the APIs.
 
     `levels` say which words the labels of KAI's topology levels have here; `topologies` are KAI's Topology
     objects, None if KAI is not installed.
     """
-    if obj.api_version == COSCHEDULING_API:
+    if obj.api_version in (COSCHEDULING_API, OLD_COSCHEDULING_API):
         return _coscheduling(obj)
+    if obj.api_version == VOLCANO_API:
+        return _volcano(obj)
     return _kai(obj, levels, topologies)
 
 
@@ -133,14 +144,44 @@ def _coscheduling(obj: CustomObject) -> PodGroup:
     min_member = spec.positive("minMember")
     if min_member is None and not spec.causes:
         spec.bad("minMember", "", "how many members must fit at once: 1, 2, …")
+    for key in other_systems.MORE_OF_GROUPS:
+        if value := (meta.annotations or {}).get(key):
+            spec.said(f"annotation {key}", value, _NOT_READ)
     return PodGroup(
         meta.namespace,
-        coscheduling.NAME,
+        other_systems.COSCHEDULING,
         meta.name,
         uid=meta.uid,
         min_member=min_member,
         causes=tuple(spec.causes),
-        api_version=COSCHEDULING_API,
+        api_version=obj.api_version,
+    )
+
+
+def _volcano(obj: CustomObject) -> PodGroup:
+    """Read Volcano's PodGroup. Its tasks are roles. Its topology and subgroups are refused, not dropped."""
+    meta = obj.metadata
+    spec = Fields.of(f"podgroup/{meta.namespace}/{meta.name}", "spec", obj.spec)
+    tasks = spec.part("minTaskMember")
+    if len(tasks.names()) > MAX_TASKS:
+        spec.bad("minTaskMember", f"{len(tasks.names())} tasks", f"at most {MAX_TASKS}")
+    least = {name: tasks.natural(name) or 0 for name in tasks.names()[:MAX_TASKS]}
+    topology = spec.part("networkTopology")
+    if topology.names() and topology.raw("mode") != "soft":
+        spec.bad("networkTopology", topology.raw("mode") or "hard", _NOT_READ)
+    if spec.given("subGroupPolicy"):
+        spec.bad("subGroupPolicy", spec.raw("subGroupPolicy"), _NOT_READ)
+    return PodGroup(
+        meta.namespace,
+        other_systems.VOLCANO,
+        meta.name,
+        uid=meta.uid,
+        min_member=max(1, spec.natural("minMember") or 0, sum(least.values())),
+        role_min=least,
+        queue=spec.matching("queue", _QUEUE, f"at most {MAX_QUEUE} characters") or "",
+        causes=tuple(spec.causes),
+        problems=(_SOFT,) if topology.raw("mode") == "soft" else (),
+        api_version=obj.api_version,
     )
 
 

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 
 from muster.dialects import (
     ack,
-    coscheduling,
     gpushare,
     gputopology,
     kai,
     misspelt,
+    other_systems,
     own,
     peers,
     ranks,
@@ -39,7 +39,7 @@ TEMPLATE_HASH = "pod-template-hash"
 TRACEPARENTS = ("tracing.k8s.io/traceparent", "traceparent")
 """Annotations that name the trace of what made a pod: the key that KEP-5915 proposes, and the plain one."""
 TRACEPARENT = r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}"
-GANG_DIALECTS = (kai.claim, coscheduling.claim, ack.claim)
+GANG_DIALECTS = (kai.claim, other_systems.claim, ack.claim)
 """Each reads (where, metadata, settings) → Reading. A pod may speak several that agree, and those with a
 PodGroup come first: it is asked for by the dialect of the first. `own` comes on top of each."""
 
@@ -180,12 +180,14 @@ def _claim(
     elif member is not None:
         job = f"{member.kind} {obj.metadata.namespace}/{member.owner}"
         named = Reading(GangClaim(member.kind, member.gang, by_object=True, job=job))
+    else:
+        named = other_systems.last(where, meta, obj.spec)
     found = agreed(name, (named, own.claim(where, said, named.claim)))
     claim = found.claim
     wants = bool(asked.gpus or shared.slice or asked.shared_gpus or member)
     if not (wants or asked.causes or _speaks(obj.metadata, settings)):
         return None, ()
-    grouped = _scheduling_group(where, obj.spec) if wants or claim else ()
+    grouped = tuple(other_systems.of_spec(where, obj.spec)) if wants or claim else ()
     wishes, wrong = _wishes(where, meta, said)
     if member is not None and not wishes.role:
         wishes = replace(wishes, role=member.role)
@@ -200,7 +202,7 @@ def gang_keys(settings: Settings = DEFAULTS) -> tuple[str, ...]:
     """For any of these labels or annotations the shim holds a pod, though it may ask for no GPU; a key that
     ends in "/" is a prefix. In the wrong place they are slips, which are said."""
     ours = (own.PREFIX, settings.ack_name, settings.ack_replicas)
-    return (*ours, *kai.GANG_KEYS, *coscheduling.GANG_KEYS, *kinds.GANG_KEYS)
+    return (*ours, *kai.GANG_KEYS, *other_systems.GANG_KEYS, *kinds.GANG_KEYS)
 
 
 def _speaks(meta: Metadata, settings: Settings) -> bool:
@@ -216,7 +218,8 @@ def _wishes(where: str, meta: Metadata, said: own.Said) -> tuple[Wishes, tuple[C
     if mine and other.role and mine != other.role:
         first, second = f"{own.NAME}: role {mine}", f"{kai.NAME}: role {other.role}"
         causes.append(DialectsDisagree(meta.name, first, second))
-    return replace(said.wishes, role=mine or other.role, policies=other.policies), tuple(causes)
+    role = mine or other.role or other_systems.role(meta)
+    return replace(said.wishes, role=role, policies=other.policies), tuple(causes)
 
 
 def _with_claims(
@@ -233,14 +236,6 @@ def _with_claims(
         return asked, Shared(more.slice), more.causes
     gpus = min(more.gpus, MAX_OF_A_POD)
     return replace(asked, gpus=gpus, gpu_resource=more.gpu_resource, container_gpus=()), shared, more.causes
-
-
-def _scheduling_group(where: str, spec: PodSpec) -> tuple[BadValue, ...]:
-    """Kubernetes' own gangs (GenericWorkload) would hold the pod as well."""
-    if spec.scheduling_group is None:
-        return ()
-    name = spec.scheduling_group.pod_group_name or ""
-    return (BadValue(where, "schedulingGroup", name, "none: another scheduler's gang can't be this one's"),)
 
 
 def _forged(obj: PodObject, settings: Settings) -> tuple[ForgedAllocation, ...]:

@@ -18,6 +18,9 @@ AN_OBJECT_NAME = "at most 253 lower-case letters, digits, '-' and '.'"
 LABEL_KEY = re.compile(rf"([a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/)?{NAME_PATTERN.pattern}")
 A_SCOPE = f"one of {', '.join(scope.value for scope in Scope)}, or a label key of nodes"
 
+LABEL, ANNOTATION, EITHER = "label", "annotation", ""
+"""Where a key of a pod stands."""
+
 _MAX_DIGITS = 9
 
 

@@ -52,6 +52,12 @@ func defaultArgs() Args {
 		GangKeys: []string{
 			"gpu.topology/", "gpu-topology", "gpu-topology-replica", "scheduling.run.ai/pod-group", "pod-group-name",
 			"scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io",
+			// Gangs in the words of other systems: the service reads them, or refuses the pod.
+			"scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name", "scheduling.volcano.sh/group-min-member",
+			"pod-group.scheduling.sigs.k8s.io/name", "gang.scheduling.koordinator.sh/name", "kueue.x-k8s.io/pod-group-name",
+			"armadaproject.io/gangId", "fluence.pod-group", "yunikorn.apache.org/task-group-name",
+			"yunikorn.apache.org/task-groups", "grove.io/podgang", "godel.bytedance.com/pod-group-name",
+			"scheduling.godel.bytedance.com/pod-group-name",
 			// Jobs with several kinds of pods: a launcher without GPUs waits for its workers.
 			"training.kubeflow.org/job-name", "jobset.sigs.k8s.io/jobset-name", "leaderworkerset.sigs.k8s.io/name",
 			"ray.io/cluster",

@@ -19,7 +19,7 @@ from muster.adapters.files import shapes
 from muster.adapters.kube import decode, devices
 from muster.adapters.kube.client import ApiError, KubeClient
 from muster.adapters.kube.decode import Resource, T
-from muster.dialects import compute_domains, configmaps, coscheduling, kai, misspelt, peers, ranks
+from muster.dialects import compute_domains, configmaps, kai, misspelt, other_systems, peers, ranks
 from muster.dialects.dra_objects import (
     ClaimSpec,
     DeviceClassObject,
@@ -62,7 +62,7 @@ KEPT_PREFIXES = (
     "scheduler.framework.gpushare.",
     *kai.GANG_KEYS,
     kai.SUBGROUP,
-    *coscheduling.GANG_KEYS,
+    *other_systems.places(),
     *ranks.KEYS,
     *MEMBER_KEYS,
     TEMPLATE_HASH,
@@ -77,7 +77,18 @@ APP_KEYS, APP_PREFIX = frozenset({"app", "k8s-app"}), "app.kubernetes.io/"
 """Labels of pods that most selectors use, also those of manifests that are given next to the capture."""
 
 KEPT_SPEC = frozenset(
-    {"minMember", "minSubGroup", "queue", "topologyPolicy", "topologyConstraint", "subGroups", "levels"}
+    {
+        "minMember",
+        "minSubGroup",
+        "queue",
+        "topologyPolicy",
+        "topologyConstraint",
+        "subGroups",
+        "levels",
+        "minTaskMember",
+        "networkTopology",
+        "subGroupPolicy",
+    }
 )
 """The fields of the spec of a PodGroup or Topology that are read."""
 
@@ -153,7 +164,7 @@ async def _beside(
         for config_map in await _listed_if_there(client, decode.config_maps(*place), problems):
             if configmaps.read(config_map, settings) is not None:
                 yield config_map_item(config_map, settings)
-    for resource in (decode.topologies(), decode.kai_pod_groups(), decode.coscheduling_pod_groups()):
+    for resource in (decode.topologies(), *decode.pod_groups()):
         for item in await _listed_if_there(client, resource, problems):
             yield custom_item(resource.kind, item)
     for api, of_admission in FOR_NEW_PODS:
@@ -344,8 +355,10 @@ def custom_item(kind: str, item: CustomObject) -> dict[str, Any]:
     spec = item.spec
     if isinstance(spec, dict):
         spec = {field: value for field, value in spec.items() if field in KEPT_SPEC}
+    said = item.metadata.annotations or {}
+    more = {key: said[key] for key in other_systems.MORE_OF_GROUPS if key in said}
     meta = msgspec.structs.replace(
-        item.metadata, resource_version="", labels=None, annotations=None, owner_references=None
+        item.metadata, resource_version="", labels=None, annotations=more or None, owner_references=None
     )
     return _custom(kind, msgspec.structs.replace(item, metadata=meta, spec=spec, status=None))
 

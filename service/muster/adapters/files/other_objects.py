@@ -13,16 +13,16 @@ from muster.adapters.files.sources import Document
 from muster.dialects import configmaps, peers, podgroups, policies
 from muster.dialects.configmaps import NodeFact, NodeTopology, PolicyText, UnhealthyGpus
 from muster.dialects.objects import ConfigMapObject, CustomObject, Metadata, NamespaceObject
-from muster.dialects.podgroups import COSCHEDULING_API, KAI_API, TOPOLOGY_APIS
+from muster.dialects.podgroups import APIS, TOPOLOGY_APIS
 from muster.dialects.settings import Settings
 from muster.dialects.subgroups import Topologies, Topology
 from muster.domain.levels import Level, Naming
 from muster.domain.peers import Labels
-from muster.domain.podgroup import OURS, PodGroup
+from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies
 
 NAME_LABEL = "kubernetes.io/metadata.name"
-POD_GROUP_APIS = (OURS, KAI_API, COSCHEDULING_API)
+POD_GROUP_APIS = tuple(version for versions in APIS for version in versions)
 
 
 @dataclass(slots=True)

@@ -116,10 +116,10 @@ class Owners:
                 yield f"{_title(key)}: {of_owner.advice}"
 
     def ignored(self, pods: Sequence[tuple[Metadata, Pod]]) -> Iterator[str]:
-        """Yield which of KAI's keys on waiting pods have no effect, because their gang is not read here."""
+        """Yield which keys on waiting pods have no effect: of KAI, or of an unknown system for gangs."""
         said = defaultdict[str, list[str]](list)
         for meta, pod in pods:
-            for sentence in slips.on_pod(meta) if slips.counts_for_none(pod) else ():
+            for sentence in slips.on_pod(meta, pod):
                 said[sentence].append(f"{pod.namespace}/{pod.name}")
         for sentence, names in said.items():
             yield f"{plural('Pod', len(names))} {listed(names)}: {sentence}"

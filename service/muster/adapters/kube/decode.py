@@ -31,8 +31,7 @@ from muster.dialects.objects import (
     PodObject,
     StorageClass,
 )
-from muster.dialects.podgroups import COSCHEDULING_API, KAI_API, TOPOLOGY_APIS
-from muster.domain.podgroup import OURS
+from muster.dialects.podgroups import APIS, TOPOLOGY_APIS
 
 log = structlog.get_logger(__name__)
 
@@ -340,14 +339,9 @@ def config_map_key(metadata: Metadata) -> str:
     return f"{metadata.namespace}/{metadata.name}"
 
 
-def kai_pod_groups() -> Resource[CustomObject]:
-    """PodGroups of scheduling.run.ai: in our version, or in KAI's where the CRD is KAI's own."""
-    return _custom("PodGroup", "podgroups", (OURS, KAI_API), _uid)
-
-
-def coscheduling_pod_groups() -> Resource[CustomObject]:
-    """Watch the PodGroups of scheduler-plugins' coscheduling."""
-    return _custom("PodGroup", "podgroups", (COSCHEDULING_API,), _uid)
+def pod_groups() -> tuple[Resource[CustomObject], ...]:
+    """Watch the PodGroups of each API: of scheduling.run.ai in KAI's version where the CRD is KAI's own."""
+    return tuple(_custom("PodGroup", "podgroups", versions, _uid) for versions in APIS)
 
 
 def topologies() -> Resource[CustomObject]:

@@ -1,4 +1,4 @@
-"""Say once for each gang which of KAI's keys on its pods have no effect, as it is not read from a job."""
+"""Say once for each gang which keys on its pods have no effect: of KAI, or of unknown systems."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class IgnoredKeys:
 
     def see(self, obj: PodObject, pod: Pod) -> None:
         """Take in a pod, and post an event on it if it is the first of its gang."""
-        said = "; ".join(slips.on_pod(obj.metadata)) if slips.counts_for_none(pod) else ""
+        said = "; ".join(slips.on_pod(obj.metadata, pod))
         if not said:
             self.forget(pod.uid)
         elif pod.uid not in self._by_uid:

@@ -6,7 +6,7 @@ import hashlib
 
 import msgspec
 
-from muster.dialects import resize
+from muster.dialects import other_systems, resize
 from muster.dialects.objects import CustomObject, Metadata, PodObject
 from muster.domain import allocation
 
@@ -36,5 +36,8 @@ def usage_alone(obj: PodObject) -> PodObject:
 def without_labels(obj: CustomObject) -> CustomObject:
     """Return what is read of a PodGroup or Topology: it may have 1.5 MB of labels."""
     meta = obj.metadata
-    named_alone = Metadata(meta.name, "", meta.namespace, meta.uid, meta.resource_version)
+    more = {key: "…" for key in other_systems.MORE_OF_GROUPS if (meta.annotations or {}).get(key)}
+    named_alone = Metadata(
+        meta.name, "", meta.namespace, meta.uid, meta.resource_version, annotations=more or None
+    )
     return msgspec.structs.replace(obj, metadata=named_alone)

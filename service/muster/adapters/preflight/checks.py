@@ -9,6 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from muster.adapters.preflight.facts import Facts, NodeFacts
+from muster.dialects.podgroups import APIS
 from muster.dialects.settings import DEFAULTS as LABELS
 from muster.dialects.settings import SECOND_ENDPOINT
 from muster.domain import exactness
@@ -37,7 +38,7 @@ PART_OF_EVERY = {
 GATED = {("resource.k8s.io/v1", "devicetaintrules"): "DRADeviceTaintRules"}
 """What the shim waits for at its start unless a feature gate is off."""
 
-POD_GROUPS = ("scheduling.run.ai/v2", "scheduling.run.ai/v2alpha2", "scheduling.x-k8s.io/v1alpha1")
+POD_GROUPS = tuple(version for versions in APIS for version in versions)
 """API groups whose PodGroups are read."""
 
 OTHERS = {

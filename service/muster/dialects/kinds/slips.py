@@ -1,5 +1,5 @@
-"""Find keys that have no effect where they are: misspelt keys of KAI on jobs, our annotations on jobs, and
-KAI's annotations on pods whose gang is not read from a job.
+"""Find keys that have no effect where they are: misspelt keys of KAI on jobs, our annotations on jobs,
+KAI's annotations on pods whose gang is not read from a job, and keys of unknown systems for gangs.
 
 A misspelt key of KAI would lose a constraint silently, so it is a cause. Our annotations count on the pod
 template alone. Misspelt keys on a pod template are found on its pods (`misspelt`).
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
-from muster.dialects import misspelt, own
+from muster.dialects import misspelt, other_systems, own
 from muster.dialects.fields import Fields
 from muster.dialects.kinds import kai_keys
 from muster.dialects.objects import Metadata
@@ -71,13 +71,16 @@ def unheard(said: Iterable[str]) -> Iterator[str]:
             yield f"{key[:_SHOWN]} has no effect on the job"
 
 
-def counts_for_none(pod: Pod) -> bool:
-    """Return whether a pod of ours waits, and its gang is read neither from a job nor from a PodGroup."""
-    return pod.claim is not None and not pod.claim.by_object and not (pod.node or pod.finished)
+def on_pod(meta: Metadata, pod: Pod) -> Iterator[str]:
+    """Yield a sentence for each key without effect on a pod of ours that waits.
 
-
-def on_pod(meta: Metadata) -> Iterator[str]:
-    """Yield a sentence for each of KAI's annotations on a pod whose gang is not read from a job."""
+    Those are KAI's annotations, if its gang is read neither from a job nor from a PodGroup, and keys that
+    look like those of an unknown system, if it is in no gang.
+    """
+    if pod.claim is None or pod.claim.by_object or pod.node or pod.finished:
+        return
+    if pod.claim.lone:
+        yield from other_systems.unknown(meta, misspelt.keys())
     for key, ours in _INSTEAD.items():
         if key in (meta.annotations or {}):
             yield f"annotation {key} has no effect, since the gang is not read from a job: write {ours}"

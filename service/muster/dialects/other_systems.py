@@ -1,0 +1,266 @@
+"""The words of other systems for a gang, in one table: those that say the same as ours, and the others.
+
+The first are read. A pod with words of the second kind is refused if nothing else names its gang: it would
+start alone. The refusal names the system, and the keys to use.
+
+The keys are those of kubernetes-sigs/scheduler-plugins (pkg/coscheduling), koordinator-sh/koordinator
+(apis/extension/coscheduling.go, also ACK's labels), volcano-sh/apis (scheduling/v1beta1/labels.go),
+kubernetes-sigs/kueue (pkg/controller/jobs/pod/constants), armadaproject/armada (docs/scheduling.md),
+flux-framework/flux-k8s, apache/yunikorn-k8shim (pkg/common/constants), ai-dynamo/grove (operator/api/common),
+kubewharf/godel-scheduler (pkg/util/constants.go).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+from muster.dialects import own
+from muster.dialects.objects import Metadata, PodSpec
+from muster.dialects.reading import (
+    AN_OBJECT_NAME,
+    ANNOTATION,
+    EITHER,
+    LABEL,
+    NAME_PATTERN,
+    OBJECT_NAME,
+    Reading,
+    agreed,
+    positive,
+)
+from muster.dialects.settings import Settings
+from muster.domain.causes.ill_formed import BadValue
+from muster.domain.pod import GangClaim
+
+COSCHEDULING, VOLCANO = "coscheduling", "volcano"
+"""Dialects whose gangs are described by a PodGroup."""
+TASK = "volcano.sh/task-spec"
+"""The label or annotation of Volcano that names a pod's role, as in `minTaskMember` of its PodGroup."""
+WAY_OUT = f"the annotations {own.GROUP} and {own.MIN_MEMBER}"
+
+_COUNT = 'a positive whole number: "1", "2", …'
+_SHOWN = 80
+_MAX_UNKNOWN = 4
+"""Keys of unknown systems that are told of one pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How one system names a gang on pods, with the same meaning as ours.
+
+    Each of `names` names it. `least` is the number that must start together, `size` the expected number. If
+    the pod has no such number, the PodGroup of the dialect `by_object` has it. `last`: it counts only if
+    nothing else names a gang. With an annotation of `unless` the pods need not start together. `more` are
+    keys that ask for what is not read, and what to use in their place.
+    """
+
+    dialect: str
+    place: str
+    names: tuple[str, ...]
+    least: str = ""
+    size: str = ""
+    by_object: str = ""
+    last: bool = False
+    unless: Mapping[str, str] = field(default_factory=dict)
+    more: Mapping[str, str] = field(default_factory=dict)
+
+
+_KOORDINATOR = "gang.scheduling.koordinator.sh"
+GANG_GROUPS = f"{_KOORDINATOR}/groups"
+NETWORK_TOPOLOGY = f"{_KOORDINATOR}/network-topology-spec"
+MORE_OF_GROUPS = (GANG_GROUPS, NETWORK_TOPOLOGY)
+"""Annotations of Koordinator on pods and PodGroups that ask for more than a gang and its number."""
+_OLD_GROUP = "pod-group.scheduling.sigs.k8s.io"
+_KUEUE = "kueue.x-k8s.io"
+_ARMADA = "armadaproject.io"
+READ = (
+    Words(COSCHEDULING, LABEL, ("scheduling.x-k8s.io/pod-group", _OLD_GROUP), by_object=COSCHEDULING),
+    Words(
+        VOLCANO,
+        ANNOTATION,
+        ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name"),
+        by_object=VOLCANO,
+    ),
+    Words(
+        "ack-pod-group",
+        LABEL,
+        (f"{_OLD_GROUP}/name",),
+        least=f"{_OLD_GROUP}/min-available",
+        by_object=COSCHEDULING,
+    ),
+    Words(
+        "koordinator",
+        ANNOTATION,
+        (f"{_KOORDINATOR}/name",),
+        least=f"{_KOORDINATOR}/min-available",
+        size=f"{_KOORDINATOR}/total-number",
+        by_object=COSCHEDULING,
+        more={
+            GANG_GROUPS: f"one gang for all: {WAY_OUT}",
+            NETWORK_TOPOLOGY: f"the annotation {own.SCOPE} or {own.PREFERRED_SCOPES}",
+        },
+    ),
+    Words(
+        "armada",
+        ANNOTATION,
+        (f"{_ARMADA}/gangId",),
+        least=f"{_ARMADA}/gangCardinality",
+        size=f"{_ARMADA}/gangCardinality",
+        more={f"{_ARMADA}/gangNodeUniformityLabel": f"the annotation {own.SCOPE} with this label"},
+    ),
+    Words("fluence", LABEL, ("fluence.pod-group",), least="fluence.group-size", size="fluence.group-size"),
+    Words(
+        "kueue",
+        EITHER,
+        (f"{_KUEUE}/pod-group-name",),
+        least=f"{_KUEUE}/pod-group-total-count",
+        size=f"{_KUEUE}/pod-group-total-count",
+        last=True,
+        # Kueue's groups for a StatefulSet or LeaderWorkerSet, whose controllers make pods one after another.
+        unless={
+            f"{_KUEUE}/pod-group-serving": "true",
+            f"{_KUEUE}/pod-group-fast-admission": "true",
+            f"{_KUEUE}/pod-suspending-parent": "",
+        },
+    ),
+)
+REFUSED = {
+    "yunikorn.apache.org/task-group-name": "YuniKorn",
+    "yunikorn.apache.org/task-groups": "YuniKorn",
+    "grove.io/podgang": "Grove",
+    "godel.bytedance.com/pod-group-name": "Gödel",
+    "scheduling.godel.bytedance.com/pod-group-name": "Gödel",
+    "scheduling.volcano.sh/group-min-member": "Volcano without a PodGroup",
+}
+"""Labels or annotations that name a gang in another meaning than ours, each with its system."""
+
+GANG_KEYS = (*(key for words in READ for key in words.names), *REFUSED)
+"""Labels and annotations that make a pod one of a gang."""
+
+
+def places() -> dict[str, str]:
+    """Return each key that is read → whether it is a label or an annotation."""
+    found = {key: words.place for words in READ for key in words.names}
+    for words in READ:
+        place = ANNOTATION if words.place == EITHER else words.place
+        found |= {key: place for key in (words.least, words.size, *words.more, *words.unless) if key}
+    return {**found, **dict.fromkeys((*REFUSED, TASK), EITHER)}
+
+
+PREFIXES = frozenset(key.rpartition("/")[0] for key in places() if "/" in key) - {"scheduling.x-k8s.io"}
+"""Prefixes of these systems, except that of coscheduling: they have other keys, which may be like ours."""
+
+
+def claim(where: str, meta: Metadata, settings: Settings) -> Reading:
+    """Return the gang that the pod `where` (kind/namespace/name) names in the words of other systems."""
+    return agreed(meta.name, (_claim(where, meta, words) for words in READ if not words.last))
+
+
+def last(where: str, meta: Metadata, spec: PodSpec) -> Reading:
+    """Return the gang of a pod that nothing else names: one that is read, or one that is refused."""
+    found = agreed(meta.name, (_claim(where, meta, words) for words in READ if words.last))
+    if found.claim is not None or found.causes or spec.node_name:
+        return found
+    for key, system in REFUSED.items():
+        if (value := _value(meta, key)) is not None:
+            cause = BadValue(
+                where, key, value[:_SHOWN], f"{WAY_OUT} beside it: gangs of {system} are not read"
+            )
+            is_name = OBJECT_NAME.fullmatch(value) and positive(value) is None
+            named = GangClaim(system, value) if is_name else None
+            return Reading(named, (cause,))
+    for words in READ:
+        if (value := _value(meta, words.least)) is not None and not _are_apart(meta, words):
+            expected = f"a gang beside it: add {' or '.join(words.names)}, or {own.GROUP}"
+            return Reading(causes=(BadValue(where, words.least, value[:_SHOWN], expected),))
+    return Reading()
+
+
+def of_spec(where: str, spec: PodSpec) -> Iterator[BadValue]:
+    """Yield a cause for each field by which kube-scheduler would hold the pod with a gang of its own."""
+    group, workload = spec.scheduling_group, spec.workload_ref
+    expected = f"none: gangs of kube-scheduler are not read, and it would hold the pod as well. Use {WAY_OUT}"
+    if group is not None:
+        yield BadValue(where, "schedulingGroup", (group.pod_group_name or "")[:_SHOWN], expected)
+    if workload is not None:
+        yield BadValue(where, "workloadRef", f"{workload.name}/{workload.pod_group}"[:_SHOWN], expected)
+
+
+def role(meta: Metadata) -> str:
+    """Return the pod's role in Volcano's words, "" if it has none."""
+    said = _value(meta, TASK) or ""
+    return said if NAME_PATTERN.fullmatch(said) else ""
+
+
+_GANG_LIKE = re.compile(
+    r"(?:^|[-_.])(?:[gG]ang|[pP]od-?[gG]roup|[tT]ask-?[gG]roup|[cC]oscheduling|[mM]in-?([mM]ember|[aA]vailable))"
+    r"(?:$|[-_.A-Z]|s$)"
+)
+
+
+def unknown(meta: Metadata, known: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence for keys that look like those of another system for gangs. `known` are not told."""
+    said = {**dict.fromkeys(meta.annotations or {}, ANNOTATION), **dict.fromkeys(meta.labels or {}, LABEL)}
+    found = (
+        key
+        for key in sorted(said)
+        if key not in known
+        and key.rpartition("/")[0] not in PREFIXES
+        and _GANG_LIKE.search(key.rpartition("/")[2])
+    )
+    for key in islice(found, _MAX_UNKNOWN):
+        yield f"{said[key]} {key[:_SHOWN]} is not read: if it is about a gang, use {WAY_OUT}"
+
+
+def _value(meta: Metadata, key: str, place: str = EITHER) -> str | None:
+    labels = (meta.labels or {}).get(key) if place != ANNOTATION else None
+    return labels if labels is not None or place == LABEL else (meta.annotations or {}).get(key)
+
+
+def _are_apart(meta: Metadata, words: Words) -> bool:
+    """Return whether the pods of a group need not start together."""
+    annotations = meta.annotations or {}
+    return any(key in annotations and value in ("", annotations[key]) for key, value in words.unless.items())
+
+
+def _claim(where: str, meta: Metadata, words: Words) -> Reading:
+    named = ((key, _value(meta, key, words.place)) for key in words.names)
+    found = [(key, name) for key, name in named if name is not None]
+    if not found or _are_apart(meta, words):
+        return Reading()
+    more = tuple(
+        BadValue(where, key, value[:_SHOWN], f"{instead}, in place of it")
+        for key, instead in words.more.items()
+        if (value := _value(meta, key)) is not None
+    )
+    least, wrong = _number(where, meta, words.least)
+    size, wrong_size = _number(where, meta, words.size)
+    causes = (*wrong, *(wrong_size if words.size != words.least else ()), *more)
+    if size is not None and size < (least or 1):
+        causes += (BadValue(where, words.size, str(size), f"at least {words.least}, which is {least}"),)
+    if words.least and least is None and not wrong and not words.by_object:
+        causes += (BadValue(where, words.least, "", f"how many pods start together: {_COUNT}"),)
+    by_object = least is None and not wrong and bool(words.by_object)
+    claims = (_named(where, words, key, name, by_object, least, size) for key, name in found)
+    return agreed(meta.name, (*claims, Reading(causes=causes)))
+
+
+def _named(
+    where: str, words: Words, key: str, name: str, by_object: bool, least: int | None, size: int | None
+) -> Reading:
+    if not (OBJECT_NAME.fullmatch(name) or (not by_object and NAME_PATTERN.fullmatch(name))):
+        what = "a PodGroup in the pod's namespace" if by_object else "a gang"
+        return Reading(causes=(BadValue(where, key, name[:_SHOWN], f"the name of {what}: {AN_OBJECT_NAME}"),))
+    if by_object:
+        return Reading(GangClaim(words.by_object, name, by_object=True))
+    return Reading(GangClaim(words.dialect, name, least, size=size, count_key=words.least))
+
+
+def _number(where: str, meta: Metadata, key: str) -> tuple[int | None, tuple[BadValue, ...]]:
+    text = _value(meta, key) if key else None
+    number = positive(text)
+    if text is None or number is not None:
+        return number, ()
+    return None, (BadValue(where, key, text[:_SHOWN], _COUNT),)
