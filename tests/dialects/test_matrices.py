@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from itertools import combinations
@@ -63,6 +64,18 @@ PRINTED = {
     "nvidia-2x-underlined": (2, {(0, 1): "NV12"}),
     "nvidia-2x-5090": (2, {(0, 1): "PHB"}),
     "nvidia-8x-v100-with-prompt": (8, V100),
+    "nvidia-8x-h100-topo-mp": (8, islands_of("NODE", "SYS", range(4), range(4, 8))),
+    "nvidia-8x-a100-bridged-pairs": (
+        8,
+        islands_of("NODE", "SYS", range(4), range(4, 8)) | {(gpu, gpu + 1): "NV12" for gpu in range(0, 8, 2)},
+    ),
+    "nvidia-8x-b200-one-pair-off": (
+        8,
+        islands_of("NV18", "SYS", range(8))
+        | {(min(2, gpu), max(2, gpu)): "NODE" if gpu < 4 else "SYS" for gpu in (0, 1, 3, 4, 5, 6, 7)},
+    ),
+    "nvidia-4x-gb200": (4, islands_of("NV18", "SYS", range(4))),
+    "amd-smi-4x": (4, islands_of("XGMI", "PCIE", range(4))),
 }  # fmt: skip
 
 
@@ -73,6 +86,33 @@ def test_what_tools_print_with_all_that_stands_around_it(
     found, problems = topology((HERE / f"{name}.txt").read_text(), gpus, "k")
     assert (kinds_of(found), problems) == (kinds, ())
     assert len(kinds) == gpus * (gpus - 1) // 2
+
+
+EVERY = sorted([*HERE.glob("*.txt"), *TOPOLOGIES.glob("*.txt")])
+
+
+@pytest.mark.parametrize("path", EVERY, ids=[path.stem for path in EVERY])
+@pytest.mark.parametrize("tabs", [True, False])
+def test_lines_that_a_terminal_has_wrapped_give_no_wrong_link(path: Path, tabs: bool) -> None:
+    """The text is refused, or each link that it still gives is the right one."""
+    text = path.read_text()
+    whole = kinds_of(read(text))
+    lines = [line.expandtabs() if tabs else line for line in text.splitlines()]
+    for width in range(12, max(map(len, lines)) + 1, 3):
+        wrapped = [line[at : at + width] for line in lines for at in range(0, max(1, len(line)), width)]
+        with contextlib.suppress(Unreadable):
+            assert kinds_of(read("\n".join(wrapped))).items() <= whole.items(), width
+
+
+def test_a_wrapped_table_is_refused_with_what_to_do() -> None:
+    lines = (HERE / "nvidia-8x-b200-one-pair-off.txt").read_text().expandtabs().splitlines()
+    text = "\n".join(line[at : at + 60] for line in lines for at in range(0, max(1, len(line)), 60))
+    found, problems = topology(text, 8, "k")
+    assert not found.known
+    assert problems == (
+        "k: its rows do not fit its header, as if a terminal had wrapped the lines: write the table into a "
+        "file; the node is used without topology",
+    )
 
 
 def test_the_first_rows_of_a_matrix_say_what_they_say() -> None:

@@ -350,3 +350,36 @@ def test_a_matrix_without_nvlink_against_the_interconnect() -> None:
     assert problem == (
         f"{JOINED} is nvlink, but the matrix has NVLink islands of 1, 1 GPUs: the matrix is used"
     )
+
+
+BY_PRODUCT: dict[str, tuple[dict[str, str], str, str]] = {
+    # name: labels, the link of all pairs, what is said ("" for nothing)
+    "a board with NVSwitch": ({PRODUCT: H100, "nvidia.com/gpu.count": "8"}, "SYS", "whose GPUs have NVLink"),
+    "a board without a switch": ({PRODUCT: "Tesla-V100-SXM2-32GB"}, "PIX", "topo -mp leaves NVLink out"),
+    "a tray": ({PRODUCT: "NVIDIA-GB200"}, "SYS", "whose GPUs have NVLink"),
+    "a generation alone": (
+        {"nvidia.com/nvlink.version": "4.0"},
+        "SYS",
+        "is '4.0', but the matrix has no NVLink and is used",
+    ),
+    "a PCIe card": ({PRODUCT: "NVIDIA-H100-PCIe"}, "SYS", ""),
+    "a PCIe card with bridges": ({PRODUCT: "NVIDIA-A100-80GB-PCIe"}, "NV12", ""),
+    "parts of GPUs": ({PRODUCT: "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"}, "SYS", ""),
+    "a card that has none": ({PRODUCT: "NVIDIA-L40S"}, "NV4", "which has no NVLink, but the matrix has"),
+    "a card that has none, without": ({PRODUCT: "NVIDIA-L40S"}, "SYS", ""),
+    "more links than the GPUs have": (
+        {PRODUCT: "NVIDIA-A100-SXM4-80GB"},
+        "NV18",
+        "have 12 NVLinks by their labels",
+    ),
+    "as many as they have": ({PRODUCT: H100}, "NV18", ""),
+    "fewer than they have": ({PRODUCT: H100}, "NV6", ""),
+}
+
+
+@pytest.mark.parametrize("name", BY_PRODUCT)
+def test_a_matrix_that_the_product_contradicts_is_told(name: str) -> None:
+    labels, kind, says = BY_PRODUCT[name]
+    node = read(node_object({"nvidia.com/gpu": 4}, labels, matrix=as_json(full_matrix(4, kind, ""))))
+    assert {link.kind for row in node.topology.links for link in row if link} == {kind}
+    assert (says in "; ".join(node.problems)) if says else node.problems == ()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from local_cluster.places import TOPOLOGIES
-from tests.files.manifests import decisions, gang, node, place, write
+from tests.files.manifests import decisions, gang, node, place, pod, write
 
 PRINTED = (TOPOLOGIES / "v100-8x-hybrid-cube-mesh.txt").read_text()
 PAIRS = (TOPOLOGIES / "a100-8x-interleaved-bridged-pairs.txt").read_text()
@@ -120,3 +120,27 @@ def test_a_manifest_that_carries_a_matrix_is_a_manifest(tmp_path: Path) -> None:
     text = Path(write(tmp_path, said, *gang("g", 2))).read_text()
     found = decisions(file(tmp_path, "cluster.txt", text))
     assert found["gangs"][0]["bandwidth_gb_per_s"] == 300.0
+
+
+MATRICES = Path(__file__).parents[1] / "dialects" / "matrices"
+
+
+def test_a_table_of_amd_smi_says_the_links(tmp_path: Path) -> None:
+    amd = {
+        **bare("mi"),
+        "status": {"allocatable": {"cpu": "96", "memory": "1Ti", "pods": "9", "amd.com/gpu": 4}},
+    }
+    member = pod("two")
+    member["spec"]["containers"][0]["resources"] = {"limits": {"amd.com/gpu": 2}}
+    text = (MATRICES / "amd-smi-4x.txt").read_text()
+    found = decisions(write(tmp_path, amd, member), file(tmp_path, "mi.txt", text))
+    assert (found["gangs"][0]["bandwidth_gb_per_s"], found["notes"]) == (64.0, [])
+
+
+def test_a_table_without_nvlink_against_the_name_of_the_gpus_is_noted(tmp_path: Path) -> None:
+    """As nvidia-smi topo -mp prints it (DeepEP#60)."""
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "8"}
+    made = {**bare("hx"), "metadata": {"name": "hx", "labels": labels}}
+    text = (MATRICES / "nvidia-8x-h100-topo-mp.txt").read_text()
+    (note,) = decisions(write(tmp_path, made, pod("x", gpus=4)), file(tmp_path, "hx.txt", text))["notes"]
+    assert "nvidia-smi topo -mp leaves NVLink out" in note

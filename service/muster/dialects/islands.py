@@ -9,7 +9,7 @@ node into one NUMA node.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from muster.dialects.reading import positive
 from muster.dialects.settings import Settings
@@ -42,6 +42,12 @@ The boards are those of "Platform Support for NVIDIA NVSwitch" (docs/links.md ha
 in the README of NVIDIA/open-gpu-kernel-modules (595.45.04), with the hyphens of GPU feature discovery. PCIe
 cards have other names (H100-PCIe, H100-NVL, H200-NVL). So have MIG devices and GPUs that several pods share:
 it appends -MIG-… and -SHARED (internal/lm/resource.go of NVIDIA/k8s-device-plugin)."""
+ALWAYS_LINKED = ("SXM", "GB200", "GB300")
+"""Parts of the names of other boards whose GPUs are always joined with NVLink, in whatever shape."""
+NEVER_LINKED = frozenset(
+    {"Tesla-T4", "T4", "A2", "A10", "A10G", "A16", "L2", "L4", "L20", "L40", "L40S", "L40G"}
+)
+"""Products that have no connector for NVLink, by their datasheets; without "NVIDIA-"."""
 SWITCHED_BOARD = 8
 """GPUs of these boards. Fewer may be on a board without a switch, or a part of one in a virtual machine."""
 
@@ -104,10 +110,38 @@ def against(topology: GpuTopology, labels: Mapping[str, str], settings: Settings
     joined_by, unknown = _interconnect(labels, settings)
     if joined_by and (joined_by == PCIE) == topology.has_fabric:
         problems.append(f"{settings.interconnect} is {joined_by}, but {shape}: the matrix is used")
+    problems += _against_product(topology, labels, settings)
     kinds = {link.kind for row in topology.links for link in row if link is not None}
     if labels.get(settings.numa_node) and "SYS" in kinds:
         problems.append(f"{settings.numa_node} names one, but the matrix has SYS links: the matrix is used")
     return (*problems, *unknown)
+
+
+def _against_product(topology: GpuTopology, labels: Mapping[str, str], settings: Settings) -> Iterator[str]:
+    """Yield what the name of the GPUs, or their NVLink generation, says against a matrix."""
+    product, version = labels.get(settings.gpu_product, ""), labels.get(settings.nvlink_version)
+    name = product.removeprefix("NVIDIA-")
+    linked = name in SWITCHED_PRODUCTS or any(part in name for part in ALWAYS_LINKED)
+    sharing = "-MIG-" in name or name.endswith("-SHARED")
+    if not topology.has_fabric:
+        less = (
+            "the matrix has no NVLink and is used; nvidia-smi topo -mp leaves NVLink out, and topo -m has it"
+        )
+        if linked and not sharing:
+            yield f"{settings.gpu_product} is {product!r}, whose GPUs have NVLink, but {less}"
+        elif version is not None:
+            yield f"{settings.nvlink_version} is {version!r}, but {less}"
+        return
+    if name in NEVER_LINKED:
+        yield f"{settings.gpu_product} is {product!r}, which has no NVLink, but the matrix has: it is used"
+    known, _ = _version(labels, settings)
+    kinds = {link.kind for row in topology.links for link in row if link is not None}
+    most = max((int(kind[2:]) for kind in kinds if kind.startswith("NV")), default=0)
+    if known is not None and most > LINKS_OF_VERSION[known]:
+        yield (
+            f"the GPUs have {LINKS_OF_VERSION[known]} NVLinks by their labels, but the matrix has NV{most}: "
+            "the matrix is used"
+        )
 
 
 def _interconnect(labels: Mapping[str, str], settings: Settings) -> tuple[str, tuple[str, ...]]:

@@ -3,6 +3,7 @@
     {"GPU_NV1_0_1": "Single NVLink", …}      pairs, as the gputopology device plugin writes them
     [["X", "NV2"], ["NV2", "X"]]             rows, as newer ACK device plugins write them
     GPU0 GPU1 … / GPU0  X  NV2 …             tables, as nvidia-smi topo -m and rocm-smi --showtopo print them
+    0000:05:00.0 … / 0000:05:00.0 SELF …     tables of amd-smi topology: GPUs are numbered in their order
 
 An entry for one pair never changes another pair. An unknown word makes its pair unknown. If two entries give
 different links for one pair, the weaker one counts. Each kind of problem is reported in one sentence.
@@ -28,8 +29,13 @@ MAX_COLUMNS = 4 * MAX_GPUS
 _SHOWN = 40
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 """A terminal's colours: `nvidia-smi` underlines the header, also in a file."""
+_ADDRESS = re.compile(r"([0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGNORECASE)
+"""How amd-smi names a GPU: its PCIe address."""
 _GPU = re.compile(r"GPU([0-9]{1,4})", re.IGNORECASE)
 _KEY = re.compile(r"GPU_(?P<kind>.+)_(?P<i>[0-9]{1,4})_(?P<j>[0-9]{1,4})", re.IGNORECASE)
+
+_COLUMN = re.compile(r"GPU[0-9]{1,4}|NIC[0-9]+|mlx[0-9a-z_]+|CPU|NUMA|Affinity", re.IGNORECASE)
+"""The name of a column."""
 
 Pair = tuple[int, int]
 Said = tuple[int, int, str, str]
@@ -139,7 +145,10 @@ def _strength(link: Link | None) -> tuple[float, str]:
 # --- JSON ------------------------------------------------------------------------------------------
 
 
-_NO_TABLE = "no table as nvidia-smi topo -m or rocm-smi --showtopo prints it"
+_NO_TABLE = "no table as nvidia-smi topo -m, rocm-smi --showtopo or amd-smi topology prints it"
+_WRAPPED = (
+    "its rows do not fit its header, as if a terminal had wrapped the lines: write the table into a file"
+)
 
 
 class _Members(list[tuple[str, object]]):
@@ -188,12 +197,34 @@ class _Table:
 
     columns: list[int]
     rows: list[tuple[int, list[str]]] = field(default_factory=list)
+    cut: bool = False
+    """Whether the last row may go on in the line after it."""
 
     def cells(self) -> Iterator[Said]:
         for i, cells in self.rows:
             for j, word in zip(self.columns, cells, strict=False):
                 if 0 <= j < MAX_GPUS and i != j and i < MAX_GPUS:
                     yield i, j, word, ""
+
+    def take(self, head: int, cells: list[str]) -> None:
+        """Take in a line after the header. `head` is the GPU that begins it, -1 if none does.
+
+        Raises:
+            Unreadable: A line before it was wrapped. The header goes on if columns are named before the first
+                row. A row goes on if it has nothing after its links, and no row comes next.
+        """
+        names = 0 if _has_links(cells) else sum(_COLUMN.fullmatch(cell) is not None for cell in cells)
+        if (self.cut and head >= 0) or (len(self.columns) > 1 and not self.rows and names > 1):
+            raise Unreadable(_WRAPPED)
+        if head >= 0:
+            self.rows.append((head, cells[1:]))
+        elif self.rows and not _COLUMN.fullmatch(cells[0]):
+            self.cut = len(self.rows[-1][1]) <= len(self.columns)
+
+    def fits(self) -> bool:
+        """Return whether no row has a link in the column of its own GPU, where an X belongs."""
+        own = ((self.columns.index(i), cells) for i, cells in self.rows if i in self.columns)
+        return not any(at < len(cells) and link_of(cells[at]) is not None for at, cells in own)
 
     def known(self) -> int:
         """How many cells are links. rocm-smi prints weights and hops too, which are numbers."""
@@ -204,10 +235,14 @@ def _of_tables(text: str, problems: _Problems) -> Iterator[Said]:
     tables = list[_Table]()
     for head, cells in _lines(text):
         if _is_header(cells):
+            if tables:
+                tables[-1].take(-1, cells)
             last = max(at for at, cell in enumerate(cells) if _GPU.fullmatch(cell))
             tables.append(_Table([_gpu(cell) for cell in cells[: last + 1]]))
-        elif tables and head >= 0:
-            tables[-1].rows.append((head, cells[1:]))
+        elif tables:
+            tables[-1].take(head, cells)
+    if not all(table.fits() for table in tables):
+        raise Unreadable(_WRAPPED)
     known = [table.known() for table in tables]
     if not any(known) and any(len(table.columns) > 1 for table in tables):
         raise Unreadable("its tables have no links that are known")
@@ -217,9 +252,18 @@ def _of_tables(text: str, problems: _Problems) -> Iterator[Said]:
 
 
 def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the GPU that begins each line (-1 if none does), and its words. `#` may stand before them."""
+    """Yield the GPU that begins each line (-1 if none does), and its words. `#` may stand before them.
+
+    GPUs that a line names by their addresses alone have numbers in this order.
+    """
+    by_address = dict[str, str]()
     for line in _STYLE.sub("", text).splitlines():
         cells = line.lstrip("# \t").split(maxsplit=MAX_COLUMNS)[:MAX_COLUMNS]
+        if cells and all(map(_ADDRESS.fullmatch, cells)):
+            for cell in cells:
+                by_address.setdefault(cell.lower(), f"GPU{len(by_address)}")
+        if by_address:
+            cells = [by_address.get(cell.lower(), cell) for cell in cells]
         if cells:
             yield _gpu(cells[0]), cells
 
@@ -229,11 +273,14 @@ def _gpu(cell: str) -> int:
     return int(match[1]) if match else -1
 
 
+def _has_links(cells: list[str]) -> bool:
+    return any(cell.upper() == "X" or link_of(cell) is not None for cell in cells)
+
+
 def _is_header(cells: list[str]) -> bool:
     """Return whether a line names columns. It has names of GPUs and no link, and a row has its X at least.
 
     If it names one GPU alone, the word Affinity tells it from other text.
     """
     gpus = sum(_gpu(cell) >= 0 for cell in cells)
-    is_row = any(cell.upper() == "X" or link_of(cell) is not None for cell in cells)
-    return not is_row and (gpus > 1 or (gpus == 1 and "AFFINITY" in map(str.upper, cells)))
+    return not _has_links(cells) and (gpus > 1 or (gpus == 1 and "AFFINITY" in map(str.upper, cells)))

@@ -1,4 +1,4 @@
-"""Read files with the output of `nvidia-smi topo -m` or `rocm-smi --showtopo`: the links of nodes.
+"""Read files with the output of `nvidia-smi topo -m`, `rocm-smi` or `amd-smi`: the links of nodes.
 
 A file replaces the annotation GPU_TOPOLOGY of the nodes that it names: by a line `# nodes: a, b, dgx-*`, else
 by its own name (`gpu-1.txt` is node gpu-1).
