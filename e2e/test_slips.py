@@ -12,6 +12,7 @@ SLIPS = {
     "the annotation as a label": objects.Words(labels={"gpu.topology/group": "train"}),
     "the label as an annotation": objects.Words(annotations={"gpu-topology": "train"}),
     "the recipe's annotation as a label": objects.Words(labels={"scheduling.run.ai/pod-group": "train"}),
+    "a gang of another system": objects.Words(labels={"grove.io/podgang": "train"}),
     "a count without a name": objects.Words(labels={"gpu-topology-replica": "2"}),
 }
 """What a pod says → held, with the key in its reason."""

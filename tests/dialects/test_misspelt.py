@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from muster.dialects import misspelt, other_systems
+from muster.dialects import kai, misspelt, other_systems
 from muster.dialects.misspelt import meant
 from muster.dialects.pods import read
 from muster.dialects.reading import ANNOTATION
@@ -66,7 +66,8 @@ def test_one_letter_too_many_is_said_of_each_annotation(key: str) -> None:
     if key in ("gpu.topology/allocation", "gpu.topology/decision") or "/" not in key:
         return  # only the scheduler writes these, and device plugins
     causes = read(pod_object(annotations={f"{key}x": "x"}, limits=GPU)).causes
-    assert f"did you mean {key}?" in sentence(causes)
+    what = ", which names a PodGroup" if key in kai.GANG_KEYS else ""
+    assert f"did you mean {key}{what}?" in sentence(causes)
 
 
 def test_a_misspelt_label_says_that_an_annotation_is_meant() -> None:

@@ -43,6 +43,7 @@ NEAR_NAME, NEAR_PREFIX, NEAR_KEY = 0.8, 0.9, 0.9
 MAX_COMPARED = 64
 """Keys of one pod that are compared, of labels and of annotations: a pod may carry thousands."""
 
+_OF_OBJECTS = frozenset({*kai.GANG_KEYS, *other_systems.OF_OBJECTS})
 _SHOWN = 80
 _NAMED = 3
 
@@ -130,7 +131,8 @@ def _cause(where: str, found: _Found, place: str) -> BadValue:
     if found.key == found.right:
         return BadValue(where, f"{found.place} {found.key}", found.value[:_SHOWN], f"none: it is {a_place}")
     which = f"the {place} " if place not in (found.place, EITHER) else ""
-    expected = f"none: did you mean {which}{found.right}?"
+    what = ", which names a PodGroup" if found.right in _OF_OBJECTS else ""
+    expected = f"none: did you mean {which}{found.right}{what}?"
     return BadValue(where, _field(found), found.value[:_SHOWN], expected)
 
 

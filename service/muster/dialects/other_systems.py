@@ -136,6 +136,8 @@ REFUSED = {
 }
 """Labels or annotations that name a gang in another meaning than ours, each with its system."""
 
+OF_OBJECTS = tuple(key for words in READ if not words.least for key in words.names)
+"""Keys that name a PodGroup, which says the rest."""
 GANG_KEYS = (*(key for words in READ for key in words.names), *REFUSED)
 """Labels and annotations that make a pod one of a gang."""
 

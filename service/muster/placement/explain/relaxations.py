@@ -29,7 +29,7 @@ from muster.placement.gang.constraints import CONSTRAINTS
 LISTED = 3
 """The most relaxations that are reported. The search ends when they are found."""
 
-SAY_MIN_MEMBER = frozenset({"annotations"})
+SAY_MIN_MEMBER = frozenset({"annotations", "koordinator", "ack-pod-group"})
 """The dialects in which users say how many members must fit."""
 
 CORDONED, TAINT = "cordoned", "taint "
