@@ -1,5 +1,7 @@
-"""Find keys that have no effect where they are: misspelt keys of KAI on jobs, our annotations on jobs,
-KAI's annotations on pods whose gang is not read from a job, and keys of unknown systems for gangs.
+"""Find keys that have no effect where they are.
+
+On jobs they are misspelt keys of KAI, and our annotations. On pods they are KAI's annotations, if the gang is
+not read from a job, and keys of unknown systems for gangs.
 
 A misspelt key of KAI would lose a constraint silently, so it is a cause. Our annotations count on the pod
 template alone. Misspelt keys on a pod template are found on its pods (`misspelt`).
@@ -74,8 +76,8 @@ def unheard(said: Iterable[str]) -> Iterator[str]:
 def on_pod(meta: Metadata, pod: Pod) -> Iterator[str]:
     """Yield a sentence for each key without effect on a pod of ours that waits.
 
-    Those are KAI's annotations, if its gang is read neither from a job nor from a PodGroup, and keys that
-    look like those of an unknown system, if it is in no gang.
+    KAI's annotations are such keys if the gang is read neither from a job nor from a PodGroup. If the pod is
+    in no gang, so are keys that look like those of an unknown system.
     """
     if pod.claim is None or pod.claim.by_object or pod.node or pod.finished:
         return
