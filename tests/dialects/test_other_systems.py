@@ -401,6 +401,9 @@ def test_a_task_of_volcano_is_a_role() -> None:
     found = pod(annotations=annotations)
     assert found.claim is not None
     assert found.claim.wishes.role == "worker"
+    found = pod({"volcano.sh/task-spec": "worker"}, {"pod-group-name": "g"})
+    assert found.claim is not None
+    assert found.claim.wishes.role == ""  # KAI's subgroups have other names
     found = pod({"volcano.sh/task-spec": "worker"}, {**annotations, "gpu.topology/role": "mine"})
     assert found.claim is not None
     assert (found.claim.wishes.role, found.causes) == ("mine", ())

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.files.manifests import Object, decisions, node, pod, write
+from tests.files.manifests import Object, controller, decisions, node, pod, spec, write
 
 KOORDINATOR, ACK, KUEUE = (
     "gang.scheduling.koordinator.sh",
@@ -21,17 +21,17 @@ KOORDINATOR, ACK, KUEUE = (
 
 
 def two(
-    labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None, **spec: Any
+    labels: dict[str, str] | None = None, annotations: dict[str, str] | None = None, **more: Any
 ) -> list[Object]:
     """Two pods of 8 GPUs."""
-    pods = [pod(f"x-{i}", gpus=8, **spec) for i in range(2)]
+    pods = [pod(f"x-{i}", gpus=8, **more) for i in range(2)]
     for each in pods:
         each["metadata"] |= {"labels": labels or {}, "annotations": annotations or {}}
     return pods
 
 
-def group(api: str, **spec: Any) -> Object:
-    return {"apiVersion": api, "kind": "PodGroup", "metadata": {"name": "g"}, "spec": spec}
+def group(api: str, **fields: Any) -> Object:
+    return {"apiVersion": api, "kind": "PodGroup", "metadata": {"name": "g"}, "spec": fields}
 
 
 VOLCANO = {"scheduling.k8s.io/group-name": "g"}
@@ -128,3 +128,22 @@ def test_keys_of_an_unknown_system_are_noted(tmp_path: Path) -> None:
         "Pods default/x-0, default/x-1: label example.com/gang-id is not read: if it is about a gang, use "
         f"{WAY_OUT}"
     ]
+
+
+ON_TEMPLATES: dict[str, dict[str, dict[str, str]]] = {
+    "Koordinator": {
+        "annotations": {f"{KOORDINATOR}/name": "g", f"{KOORDINATOR}/min-available": "2"},
+    },
+    "ACK": {"labels": {f"{ACK}/name": "g", f"{ACK}/min-available": "2"}},
+}
+
+
+@pytest.mark.parametrize("name", ON_TEMPLATES)
+def test_words_on_a_pod_template_are_those_of_the_pods(name: str, tmp_path: Path) -> None:
+    """A job that names its gang needs no advice."""
+    made = spec(8, restartPolicy="Never")
+    template = {"metadata": ON_TEMPLATES[name], "spec": made}
+    job = controller("Job", "batch/v1", "x", parallelism=2, completions=2, template=template)
+    found = decisions(write(tmp_path, node("a", 8), job))
+    assert [(gang["name"], gang["status"]) for gang in found["gangs"]] == [("g", "unplaceable")]
+    assert found["notes"] == []

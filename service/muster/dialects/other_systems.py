@@ -73,6 +73,7 @@ NETWORK_TOPOLOGY = f"{_KOORDINATOR}/network-topology-spec"
 MORE_OF_GROUPS = (GANG_GROUPS, NETWORK_TOPOLOGY)
 """Annotations of Koordinator on pods and PodGroups that ask for more than a gang and its number."""
 _OLD_GROUP = "pod-group.scheduling.sigs.k8s.io"
+_OF_VOLCANO = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
 _KUEUE = "kueue.x-k8s.io"
 _ARMADA = "armadaproject.io"
 READ = (
@@ -80,7 +81,7 @@ READ = (
     Words(
         VOLCANO,
         ANNOTATION,
-        ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name"),
+        _OF_VOLCANO,
         by_object=VOLCANO,
     ),
     Words(
@@ -191,9 +192,10 @@ def of_spec(where: str, spec: PodSpec) -> Iterator[BadValue]:
 
 
 def role(meta: Metadata) -> str:
-    """Return the pod's role in Volcano's words, "" if it has none."""
+    """Return the role of a pod in a gang of Volcano, "" if it has none."""
     said = _value(meta, TASK) or ""
-    return said if NAME_PATTERN.fullmatch(said) else ""
+    named = any(key in (meta.annotations or {}) for key in _OF_VOLCANO)
+    return said if named and NAME_PATTERN.fullmatch(said) else ""
 
 
 _GANG_LIKE = re.compile(
