@@ -333,7 +333,7 @@ def test_two_versions_of_one_pod_group_are_one_object(tmp_path: Path) -> None:
 
 
 def test_another_version_or_group_is_skipped(tmp_path: Path) -> None:
-    others = [group("g", "scheduling.run.ai/v1"), group("g", "scheduling.volcano.sh/v1beta1")]
+    others = [group("g", "scheduling.run.ai/v1"), group("g", "scheduling.volcano.sh/v1alpha1")]
     assert decisions("-f", write(tmp_path, node("a"), *others))["skipped"] == {"PodGroup": 2}
 
 
@@ -403,3 +403,26 @@ def test_what_runs_on_unhealthy_gpus_is_noted(tmp_path: Path) -> None:
     broken = config_map("kube-system", "unhealthy-gpu-n1", {"gpus": "2"})
     said = decisions("-f", write(tmp_path, node("n1"), broken, runs, pod("new")))
     assert said["notes"] == ["Node n1: GPU 2 is unhealthy, and on it runs default/runs"]
+
+
+def test_a_job_may_name_a_level_by_its_alias(tmp_path: Path) -> None:
+    """As in KAI's example of topology aliases (its pull request 1788)."""
+    template = {"metadata": {}, "spec": {**pod("x")["spec"], "restartPolicy": "Never"}}
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": "train",
+            "annotations": {
+                "kai.scheduler/topology": "dc",
+                "kai.scheduler/topology-required-placement": "row",
+                "kai.scheduler/batch-min-member": "8",
+            },
+        },
+        "spec": {"parallelism": 8, "completions": 8, "completionMode": "Indexed", "template": template},
+    }
+    nodes = [
+        node(name, labels={"example.com/row": row}) for name, row in (("a", "1"), ("b", "2"), ("c", "2"))
+    ]
+    (found,) = decisions(write(tmp_path, *nodes, topology(row="example.com/row"), job))["gangs"]
+    assert (found["status"], {member["node"] for member in found["members"]}) == ("placed", {"b", "c"})
