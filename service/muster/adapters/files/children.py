@@ -11,7 +11,6 @@ from typing import Any
 
 from muster.adapters.files.problems import shown, type_name
 from muster.adapters.files.sources import Document, Object
-from muster.dialects import coscheduling
 from muster.dialects.kinds.description import letters
 from muster.dialects.podgroups import COSCHEDULING_API
 
@@ -22,6 +21,7 @@ _NAMED_ITEMS = frozenset({
     "replicatedJobs", "containers", "initContainers", "volumes", "schedulingGates",
 })  # fmt: skip
 """Lists in which a strategic merge patch finds items by their names. It replaces other lists."""
+_COSCHEDULING_GROUP = "scheduling.x-k8s.io/pod-group"
 _VOLCANO_API, _VOLCANO_GROUP = "scheduling.volcano.sh/v1beta1", "scheduling.k8s.io/group-name"
 _SUBMITTER = {
     "name": "ray-job-submitter",
@@ -127,7 +127,7 @@ def _of_train_job(document: Document, runtime: Document) -> Iterator[Document]:
     name, policy = name_of(document), _part(of_runtime, "podGroupPolicy")
     api = ""
     if "coscheduling" in policy:
-        api, keys = COSCHEDULING_API, {"labels": {coscheduling.GROUP: name}}
+        api, keys = COSCHEDULING_API, {"labels": {_COSCHEDULING_GROUP: name}}
         job_set = _on_pods(job_set, {"metadata": keys})
     elif "volcano" in policy:
         api, keys = _VOLCANO_API, {"annotations": {_VOLCANO_GROUP: name}}
