@@ -11,13 +11,16 @@ import json
 import sys
 import time
 import traceback
+import warnings
 from collections import Counter
 from dataclasses import replace
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
 from muster.domain.causes.not_planned import NotDecided
+from muster.domain.causes.out_of_place import DomainTooSmall
 from muster.domain.decision import Placed
+from muster.domain.reasons import Cause
 from muster.domain.request import Request
 from muster.domain.sentences import sentence
 from muster.domain.snapshot import Snapshot
@@ -82,6 +85,15 @@ ASKED = {
     "equal names, segments by rank, at most so many": ("paths", "segments", "ranks", "max per"),
     "equal names, subgroups, roles with scopes": ("paths", "subgroups", "role scope"),
     "equal names, constraints, members that run": ("paths", "anti-affinity", "skew", "running"),
+    "equal names, levels with gaps": ("paths", "levels"),
+    "equal names, levels with gaps, all at once": (
+        "paths",
+        "levels",
+        "role scope",
+        "segments",
+        "max per",
+        "running",
+    ),
     "roles inside nodes": ("inside",),
     "roles inside nodes, in segments, beside members that run": ("inside", "segments", "running"),
     "roles inside nodes, at most so many, levels": ("inside", "max per", "levels"),
@@ -145,6 +157,7 @@ def assert_as_good_as_trying_everything(snapshot: Snapshot, request: Request) ->
         assert not isinstance(decision, Placed), decision.members
         assert decision.causes
         assert not any(isinstance(cause, NotDecided) for cause in decision.causes)
+        assert not any(map(says_that_all_fit, decision.causes)), sentence(decision)
         return
     value, best = expected
     assert isinstance(decision, Placed), f"{sentence(decision)} — but {best.members}"
@@ -156,6 +169,11 @@ def assert_as_good_as_trying_everything(snapshot: Snapshot, request: Request) ->
     if not request.terms:  # between equals by a policy that spreads, NVLink domains may differ
         assert decision.objective == best.objective, (decision.members, best.members)
     assert decision.objective.costs == best.objective.costs, (decision.members, best.members)
+
+
+def says_that_all_fit(cause: Cause) -> bool:
+    """Whether the cause of a refusal says that the gang's scope holds as many members as it must."""
+    return isinstance(cause, DomainTooSmall) and (cause.members_fit or 0) >= cause.members_needed
 
 
 def in_turn(request: Request) -> list[Request]:
@@ -207,6 +225,7 @@ def main() -> int:
     parser.add_argument("--instances", type=int, default=50_000)
     parser.add_argument("families", nargs="*", default=[*ASKED])
     asked = parser.parse_args()
+    warnings.simplefilter("error", RuntimeWarning)
     began, seen, wrong = time.monotonic(), Counter[str](), list[str]()
     for name in asked.families:
         found = run(name, asked.seed, -(-asked.instances // len(asked.families)), seen)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from muster.domain.causes.out_of_place import DomainTooSmall, IndicesUnknown, NodesExcluded
+from muster.domain.causes.out_of_place import DomainTooSmall, IndicesUnknown, NodesExcluded, SegmentsTooLarge
 from muster.domain.causes.too_little import ClusterTooSmall, FreeInPieces, MemberTooLarge, NotEnoughFree
 from muster.domain.constraints import SubgroupScope
 from muster.domain.decision import Decision, Placed, Unplaceable
@@ -223,6 +223,26 @@ CASES = {
         ": a[8 = 4+4, unindexed 1]",
         "2 x 1 GPU, scope nvlink-domain",
         refused(IndicesUnknown("nvlink-domain", 1), helps="scope node instead"),
+    ),
+    "GPUs of unknown index: no island is promised to a member without GPUs": Case(
+        ": a[3 unknown, unindexed 1]",  # after a random cluster: it said "the best, a/0, holds 1" of 1
+        "1 x 0 GPU 1 cpu, scope nvlink-domain",
+        refused(IndicesUnknown("nvlink-domain", 1), helps="scope node instead"),
+    ),
+    "GPUs of unknown index: no GPU is promised to a role without GPUs": Case(
+        ": a[4, unindexed 1]",
+        "2 x 0 GPU within gpu + 1 x 0 GPU",
+        refused(IndicesUnknown("gpu", 1, "w"), helps="scope nvlink-domain instead"),
+    ),
+    "GPUs of unknown index: no island is promised to slices": Case(
+        ": a[4 = 2+2, unindexed 1, mem 8 8 8 8]",
+        "2 x 4 GiB, scope nvlink-domain",
+        refused(IndicesUnknown("nvlink-domain", 1)),
+    ),
+    "segments by node that are smaller than those inside it": Case(
+        ": a[2 pcie]",  # after a random cluster: numpy warned of a division by zero
+        "2 x 1 GPU by 2 nvlink-domain by 1 node",
+        refused(SegmentsTooLarge("w", ((2, "nvlink-domain"), (1, "node")), 1, 2, True), helps="no segments"),
     ),
     "a cordoned node that would do is named": Case(
         ": a[8, cordoned] b[8, free 1000 0000]",

@@ -11,7 +11,7 @@ import numpy as np
 
 from muster.domain.request import Request, Role
 from muster.placement.cluster.columns import Bools, Columns, Ints
-from muster.placement.explain.counterfactual import amount_of, emptied, partly, resources_of
+from muster.placement.explain.counterfactual import GPU, amount_of, emptied, partly, resources_of
 from muster.placement.explain.refused_roles import refused_by, resource_missing
 from muster.placement.gang.constraints import CONSTRAINTS, constraints_of
 from muster.placement.gang.constraints.constraint import Constraint
@@ -163,10 +163,12 @@ class Assumptions:
             if by not in self._missing
         ]
         refusals.sort(key=lambda one: (one[0], one[1].role, one[1].what))
+        # Where it is unknown which GPUs are taken, members without GPUs have no domain inside a node either.
+        matters = {GPU} if self.view.unindexed.any() else set[str]()
         taken = tuple(
             Assumption(Kind.TAKEN, what=resource)
             for resource in reversed(resources_of(self.roles))
-            if any(amount_of(role, resource) for role in self.roles)
+            if resource in matters or any(amount_of(role, resource) for role in self.roles)
         )
         return (tuple(each for _, each in refusals), taken, *((rule,) for rule in self._rules))
 

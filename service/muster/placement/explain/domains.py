@@ -44,9 +44,15 @@ def no_such(conflict: Conflict, scope: str, role: Role | None = None) -> NoSuchD
 def _guessed(world: World, scope: str, role: Role | None) -> IndicesUnknown | None:
     admitted = _admitted(world) if role is None else world.admitted[role.name]
     with_gpus = admitted & (world.view.gpu_total > 0)
-    if not with_gpus.any() or (with_gpus & world.view.promised).any():
+    if not with_gpus.any() or (with_gpus & _promised(world.view, scope)).any():
         return None
     return IndicesUnknown(scope, int(with_gpus.sum()), role.name if role else "")
+
+
+def _promised(view: Columns, scope: str) -> Bools:
+    """Return [row] bool: whether parts of a scope inside the node can be kept. It is known then which GPUs
+    are taken."""
+    return view.promised if scope == Scope.NVLINK_DOMAIN else np.asarray(view.unindexed == 0)
 
 
 def is_nowhere(view: Columns, scope: str) -> bool:
@@ -77,7 +83,7 @@ def _nearest(conflict: Conflict, world: World, scope: str) -> Cause:
         linked = scope != Scope.NVLINK_DOMAIN or not best or _has_nvlink(world.view, best)
         fit = found.members if found.proven else None
         return DomainTooSmall(scope, best, fit, world.wanted, linked, conflict.even_empty, role)
-    guessed = _admitted(world) & ~world.view.promised
+    guessed = _admitted(world) & ~_promised(world.view, scope)
     if scope in INSIDE and guessed.any():
         return IndicesUnknown(scope, int(guessed.sum()))
     return _nowhere(world.view, scope, role)
@@ -90,7 +96,8 @@ def _most_free(world: World, scope: str) -> str:
     whole = GPU if any(role.gpus for role in world.request.roles) else CPU
     free = np.maximum(0, free_of(view, GPU_MEMORY if sliced else whole))
     if scope in INSIDE:
-        return _most_free_inside(view, scope, np.flatnonzero(admitted & view.promised).tolist(), sliced)
+        rows = np.flatnonzero(admitted & _promised(view, scope))
+        return _most_free_inside(view, scope, rows.tolist(), sliced)
     part = view.topology.domains(scope)
     rows = np.flatnonzero(admitted & (part.codes >= 0))
     if not len(rows):

@@ -74,11 +74,15 @@ class _Held:
     size: int
 
     def within(self, code: Ints, size: int) -> _Held | None:
-        """Return what the parts of a wider scope hold, by `code` [row] int64; None if these do not nest."""
+        """Return what the parts of a wider scope hold, by `code` [row] int64.
+
+        The result is None if the parts do not nest, or the segments: a node may have smaller ones than its
+        NVLink domains.
+        """
         _, first = np.unique(self.part, return_index=True)
         wider = np.unique(code, return_inverse=True)[1]
         of_part = wider[first]
-        if (wider != of_part[self.part]).any():
+        if size % self.size or (wider != of_part[self.part]).any():
             return None
         times, rest = size // self.size, np.zeros(int(wider.max()) + 1, np.int64)
         inner = np.bincount(of_part, self.whole).astype(np.int64)

@@ -15,11 +15,15 @@ Part = tuple[str, str]
 
 
 class Fabric:
-    """The parts of the scopes in which the nodes of some spots lie. Results are kept for one verdict."""
+    """The parts of the scopes in which the nodes of some spots lie. Results are kept for one verdict.
 
-    def __init__(self, snapshot: Snapshot, spots: Iterable[Spot]) -> None:
+    `in_words`: the names of parts have those of the wider parts too (`Labels.parts`).
+    """
+
+    def __init__(self, snapshot: Snapshot, spots: Iterable[Spot], *, in_words: bool) -> None:
         self.levels = snapshot.levels
         self._labels = Labels(snapshot)
+        self._in_words = in_words
         self._nodes = [spot.state.node for spot in spots]
         self._parts: dict[str, Mapping[str, str]] = {}
         self._known: dict[str, Mapping[str, int]] = {}
@@ -75,7 +79,7 @@ class Fabric:
         if scope == "node":
             return node.name
         if scope not in self._parts:
-            self._parts[scope] = self._labels.parts(scope, self._nodes)
+            self._parts[scope] = self._labels.parts(scope, self._nodes, in_words=self._in_words)
         return self._parts[scope][node.name]
 
     def _domains(self, state: NodeState) -> Mapping[str, int]:

@@ -44,8 +44,8 @@ def verify(snapshot: Snapshot, request: Request, placed: Placed) -> tuple[str, .
     unmatched, snapshot = matching.matching(request, placed), matching.seen_by(request, snapshot)
     touched, old = spots.touched(snapshot, groups), spots.running(snapshot, request)
     everyone = spots.together([*touched.values(), *old.values()])
-    fabric = Fabric(snapshot, everyone.values())
     priced, few = bool(snapshot.typical) and is_priced(request), len(snapshot.nodes) <= FEW_NODES
+    fabric = Fabric(snapshot, everyone.values(), in_words=" of " in placed.domain)
     return (
         *members.members(request, placed),
         *members.attributes(snapshot, request, placed),

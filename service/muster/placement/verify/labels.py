@@ -23,27 +23,41 @@ class Labels:
         self._snapshot = snapshot
         self._order = [*((level.scope, level.labels) for level in snapshot.levels), NVLINK]
 
-    def parts(self, scope: str, nodes: Iterable[Node]) -> Mapping[str, str]:
+    def parts(self, scope: str, nodes: Iterable[Node], *, in_words: bool = False) -> Mapping[str, str]:
         """Return node → its part, as a text with everything that its labels say about it; "" for none.
 
-        Equal texts are one part.
+        Equal texts are one part. A node that lacks labels belongs to the part that fits it in the whole
+        cluster. This is looked up where these nodes differ in their labels. With `in_words` it always is, so
+        that each text has the names of the wider parts.
         """
         around = self._around(scope)
         said = {node.name: self._names(node, around) for node in nodes}
         alike: dict[str, set[Names]] = {}
         for names in set(said.values()):
             alike.setdefault(names[0], set()).add(names)
+        unclear = {
+            name: several
+            for name, several in alike.items()
+            if name and (in_words or len(several) > 1) and any("" in names for names in several)
+        }
+        every = self._all_named(unclear, around)
         homes = dict[Names, Names]()
-        for name, several in alike.items():
-            if name and len(several) > 1 and any("" in names for names in several):
-                homes |= _homes(several, self._all_named(name, around))
+        for name, several in unclear.items():
+            homes |= _homes(several, every[name])
         words = [word for word, _ in around]
         texts = {names: _text(words, homes.get(names, names)) for names in set(said.values())}
         return {node: texts[names] for node, names in said.items()}
 
-    def _all_named(self, name: str, around: list[tuple[str, tuple[str, ...]]]) -> set[Names]:
-        every = (self._names(state.node, around) for state in self._snapshot.nodes.values())
-        return {names for names in every if names[0] == name}
+    def _all_named(
+        self, wanted: Iterable[str], around: list[tuple[str, tuple[str, ...]]]
+    ) -> Mapping[str, set[Names]]:
+        """Return what all nodes of the cluster say, for each of these names."""
+        found: dict[str, set[Names]] = {name: set() for name in wanted}
+        for state in self._snapshot.nodes.values() if found else ():
+            names = self._names(state.node, around)
+            if names[0] in found:
+                found[names[0]].add(names)
+        return found
 
     def _names(self, node: Node, around: list[tuple[str, tuple[str, ...]]]) -> Names:
         found, labels = [""] * len(around), node.labels
@@ -109,7 +123,11 @@ def in_wide(node: Node) -> bool:
 
 
 def describes(said: str, part: str) -> bool:
-    """Return whether a description fits a part: it has the part's name, and some of its wider parts."""
-    name, *around = said.split(" of ")
-    known = part.split(" of ")
-    return name == known[0] and all(each in known[1:] or each.startswith("no ") for each in around)
+    """Return whether a description fits a part: it has the part's name, and some of its wider parts.
+
+    "of no zone" fits a part without a zone.
+    """
+    (name, *around), (known, *wider) = said.split(" of "), part.split(" of ")
+    named = {f"no {each.partition(' ')[0]}" for each in wider}
+    absent = {each for each in around if each.startswith("no ")} - named
+    return name == known and {*around} <= {*wider, *absent}
