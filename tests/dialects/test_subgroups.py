@@ -148,3 +148,28 @@ def test_a_word_may_be_the_label_of_its_own_level() -> None:
     levels = (Level("rack", ("rack", "topology.kubernetes.io/rack")),)
     group = read({"minMember": 2, **requires("rack")}, levels=levels)
     assert (group.wishes.required_scope, group.causes) == ("rack", ())
+
+
+@pytest.mark.parametrize(
+    ("constraint", "gangs"),
+    [
+        ({"preferredTopologyLevel": RACK}, ("rack", "zone")),
+        ({"preferredTopologyLevel": HOST}, ("node", "rack", "zone")),
+        ({"preferredTopologyLevel": ZONE}, ("zone",)),
+        ({"preferredTopologyLevel": HOST, "requiredTopologyLevel": ZONE}, ("node", "rack")),
+        ({"preferredTopologyLevel": RACK, "requiredTopologyLevel": RACK}, ("rack",)),
+        ({"preferredTopologyLevel": NARROW, "topology": "blocks"}, (NARROW, WIDE)),
+    ],
+)
+def test_the_wider_levels_of_the_topology_follow_the_preferred_one(
+    constraint: dict[str, Any], gangs: tuple[str, ...]
+) -> None:
+    """As in KAI: the first that holds all pods, up to the required level."""
+    said = {"topologyConstraint": {"topology": "racks", **constraint}}
+    assert read(said, TRUE).wishes.preferred_scopes == gangs
+    of_leaf = read({"subGroups": [{"name": "a", "minMember": 1, **said}, {"name": "b"}]}, TRUE)
+    kept = constraint.get("requiredTopologyLevel") == constraint["preferredTopologyLevel"]
+    assert of_leaf.role_wishes["a"].role_preferred == (() if kept else gangs)
+    leaves = [{"name": "a", "parent": "up"}, {"name": "b", "parent": "up"}, {"name": "c"}]
+    of_two = read({"subGroups": [{"name": "up", **said}, *leaves]}, TRUE)
+    assert [each.scopes for each in of_two.role_preferences] == ([] if kept else [gangs])

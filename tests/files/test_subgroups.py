@@ -32,3 +32,25 @@ def test_as_many_as_fit_start_and_the_least_of_each(gpus: int, placed: list[str]
     pods = [*(member(f"p-{i}", "prefill") for i in range(4)), member("d-0", "decode")]
     (said,) = decisions(write(tmp_path, node("a", gpus), GROUP, *pods))["gangs"]
     assert sorted(spots(said)) == placed
+
+
+def test_where_no_rack_holds_a_subgroup_it_prefers_one_spine(tmp_path: Path) -> None:
+    """After a random cluster: KAI falls back to the next wider level of the Topology."""
+    spine, rack = "k8s.io/spine", "k8s.io/rack"
+    levels: Object = {"levels": [{"nodeLabel": spine}, {"nodeLabel": rack}]}
+    topology = {
+        "apiVersion": "kai.scheduler/v1alpha1",
+        "kind": "Topology",
+        "metadata": {"name": "t"},
+        "spec": levels,
+    }
+    wanted = {"topologyConstraint": {"topology": "t", "preferredTopologyLevel": rack}}
+    leaves = [{"name": f"{up}{i}", "parent": up, "minMember": 1} for up in "ab" for i in range(2)]
+    group = {**GROUP, "spec": {"subGroups": [*({"name": up, **wanted} for up in "ab"), *leaves]}}
+    nodes = [node(f"n{s}{i}", 1, labels={spine: s, rack: f"{s}{i}"}) for s in "xy" for i in range(3)]
+    pods = [member(leaf["name"], str(leaf["name"])) for leaf in leaves]
+    (said,) = decisions(write(tmp_path, topology, group, *nodes, *pods))["gangs"]
+    at = {name: where[1] for name, where in spots(said).items()}
+    assert at["a0"] == at["a1"] != at["b0"] == at["b1"]
+    assert {each["reached"] for each in said["objective"]["role_preferences"]} == {spine}
+    assert said["optimal"]

@@ -56,7 +56,7 @@ KEYS = [*LABELS.values(), BLOCK, "example.com/pod", ROW, SEAT, NVLINK, "nvidia.c
     ids=["NVLink domain without rack", "rack without block", "with rules", "no home"],
 )
 def test_a_node_that_lacks_a_label_is_in_the_domain_that_fits(drawn: str, asked: str, domain: str) -> None:
-    """After random clusters. The judge read the wider names from the plan's nodes, and called plans broken."""
+    """After random clusters: the judge looked at the nodes of the plan alone, and called it broken."""
     levels = LEVELS if BLOCK in drawn else DEFAULT_LEVELS
     decision = place(cluster(drawn, levels), gang(asked))
     assert isinstance(decision, Placed), sentence(decision)

@@ -3,7 +3,8 @@
 Pods name a leaf, by the label kai.scheduler/subgroup-name. What a subgroup requires holds for all its leaves
 together. Of one leaf it is that role's scope, of all of them the gang's, and of some of them a `Subgroup` of
 the request. Of several levels for one leaf, or for all of them, the narrowest counts. A preferred level
-is likewise that role's, the gang's, or a `RolePreference`. It is left out if a required level keeps it.
+is likewise that role's, the gang's, or a `RolePreference`. It is left out if a required level keeps it. If no
+part of it holds the pods, the next wider level of the Topology is preferred, as in KAI.
 
 The fields are those of NVIDIA/KAI-Scheduler, pkg/apis/scheduling/v2alpha2/podgroup_types.go, and what
 they mean is in its docs/developer/designs/hierarchical-podgroup.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, dropwhile, takewhile
 
 from muster.dialects.fields import Fields
 from muster.dialects.reading import A_NAME, LABEL_KEY, NAME_PATTERN, OBJECT_NAME
@@ -55,10 +57,11 @@ Topologies = Mapping[str, Topology]
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A `topologyConstraint`, as scopes; None if it names no level."""
+    """A `topologyConstraint`, as scopes. `preferred` is the level that is named, then the wider levels of the
+    Topology, up to the required one."""
 
     required: str | None = None
-    preferred: str | None = None
+    preferred: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, owner: Fields, levels: tuple[Level, ...], topologies: Topologies | None) -> Constraint:
@@ -95,7 +98,12 @@ class Constraint:
                 fields.bad(level, label, f"another node label: {label} is a word for a scope of its own here")
             return None if label is None else _scope(label, levels)
 
-        return cls(scope(required), scope(preferred))
+        must, wanted = scope(required), scope(preferred)
+        outwards = (
+            _scope(label, levels) for label in reversed(known or ()) if not _is_another(label, levels)
+        )
+        wider = takewhile(lambda each: each != must, dropwhile(lambda each: each != wanted, outwards))
+        return cls(must, tuple(wider) or (() if wanted is None else (wanted,)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +170,11 @@ class Nesting:
                 fields.bad(_REQUIRED, scope, f"a level inside or around {found}, which is required too")
         return found
 
-    def narrow_first(self, scopes: Iterable[str | None]) -> tuple[str, ...]:
+    def narrow_first(self, scopes: Iterable[str]) -> tuple[str, ...]:
         """Each scope once, before those that it lies in."""
         found: list[str] = []
         for scope in scopes:
-            if scope is not None and scope not in found:
+            if scope not in found:
                 around = (i for i, other in enumerate(found) if self.inside(scope, other))
                 found.insert(next(around, len(found)), scope)
         return tuple(found)
@@ -224,7 +232,7 @@ class _Reader:
         return Tree(
             required=required,
             preferred=self.nesting.narrow_first(
-                (self.root.preferred, *(group.constraint.preferred for group in whole))
+                chain(self.root.preferred, *(group.constraint.preferred for group in whole))
             ),
             role_wishes={leaf: self._wishes(leaf, every, required) for leaf in sorted(every)},
             shared=tuple(self._shared(every, required)),
@@ -238,7 +246,7 @@ class _Reader:
         """
         alone = [group for name, group in self.groups.items() if self.leaves[name] == {leaf} != every]
         scope = self.nesting.narrowest((group.fields, group.constraint.required) for group in alone)
-        wanted = self.nesting.narrow_first(group.constraint.preferred for group in alone)
+        wanted = self.nesting.narrow_first(chain.from_iterable(group.constraint.preferred for group in alone))
         preferred = tuple(each for each in wanted if not self._kept(each, (required, scope)))
         return Wishes(leaf, role_scope=scope, role_preferred=preferred)
 
@@ -252,11 +260,12 @@ class _Reader:
                 yield Subgroup(f"the level of subgroup {name}", scope, leaves)
 
     def _preferences(self, every: frozenset[str], required: str | None) -> Iterator[RolePreference]:
-        """Yield the preferred levels for some leaves together, except where the gang's own keeps them."""
+        """Yield the preferred levels for some leaves together, except where a required level keeps them."""
         for name, group in self.groups.items():
-            wanted, leaves = group.constraint.preferred, self.leaves[name]
-            if wanted is not None and 1 < len(leaves) < len(every) and not self._kept(wanted, (required,)):
-                yield RolePreference(f"subgroup {name}", (wanted,), leaves)
+            leaves, kept = self.leaves[name], (required, group.constraint.required)
+            scopes = tuple(each for each in group.constraint.preferred if not self._kept(each, kept))
+            if scopes and 1 < len(leaves) < len(every):
+                yield RolePreference(f"subgroup {name}", scopes, leaves)
 
     def _kept(self, wanted: str, required: Sequence[str | None]) -> bool:
         return any(scope is not None and self.nesting.inside(scope, wanted) for scope in required)

@@ -164,7 +164,7 @@ class _Reader:
             wishes=replace(
                 wishes.pop("", Wishes()),
                 required_scope=whole.required or exclusive,
-                preferred_scopes=(whole.preferred,) if whole.preferred else (),
+                preferred_scopes=whole.preferred,
             ),
             role_wishes=wishes,
             role_min={name: 0 if role.follows else role.least for name, role in named.items()}
@@ -193,7 +193,7 @@ class _Reader:
         The keys on its part of the object give its scope, those on its pod template give the segments.
         """
         placement = self._constraint(role.keys, _PLACEMENT)
-        scope, preferred = placement.required, (placement.preferred,) if placement.preferred else ()
+        scope, preferred = placement.required, placement.preferred
         if scope is None:
             said = {**self._annotations, **role.keys}
             scope = self._exclusive(said, role.exclusive)
