@@ -13,7 +13,7 @@ from muster.domain.causes.not_planned import NotSupported
 from muster.domain.constraints import DropConstraint
 from muster.domain.decision import Placed, Unplaceable
 from muster.domain.node_limits import AttributesDiffer
-from muster.domain.request import Request
+from muster.domain.request import Request, RolePreference
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import bits, mask_of
 from muster.placement.cluster.attributes import groups_of
@@ -217,6 +217,20 @@ def test_rules_by_nvlink_domain_are_not_supported_beside_it() -> None:
         (cause,) = decision.causes
         assert isinstance(cause, NotSupported)
         assert str(cause).endswith(f"is not supported together with matchAttribute {ROOT}")
+
+
+def test_a_preference_by_nvlink_domain_beside_it_is_not_proven() -> None:
+    """Groups stand in the place of the domains, so nothing decides the preference."""
+    snapshot, roles = grouped(": a[8 = 4+4] b[8 = 4+4]", a=PAIRS, b=PAIRS), frozenset("w")
+    request = asked("6 x 2 GPU, prefer nvlink-domain", ROOT)
+    of_role = RolePreference("theirs", ("nvlink-domain",), roles)
+    for wanted, level in (
+        (request, "preferred_scope"),
+        (replace(request, preferred_scopes=(), role_preferences=(of_role,)), "role_preferences"),
+    ):
+        decision = place(snapshot, wanted)
+        assert isinstance(decision, Placed)
+        assert (decision.optimal, decision.unproven) == (False, level)
 
 
 def test_roles_with_different_attributes_are_not_supported() -> None:

@@ -17,8 +17,8 @@ from muster.placement.evaluate import objective, unknown_links
 from muster.placement.explain.causes import explained
 from muster.placement.explain.feasibility import too_small
 from muster.placement.explain.matching import with_matching
-from muster.placement.explain.unsupported import unsupported
 from muster.placement.gang.instance import Instance, instance_of
+from muster.placement.gang.unsupported import unsupported
 from muster.placement.limits import Budget, Limits, unlike_roles
 from muster.placement.model.objective import NVLINK_DOMAINS
 from muster.placement.naming import named

@@ -13,6 +13,7 @@ from itertools import islice
 from muster.domain.constraints import Subgroup
 from muster.domain.decision import Step
 from muster.domain.quorums import Quorum, of_roles
+from muster.domain.request import RolePreference
 from muster.placement.gang.instance import Counts, Instance, room_of
 from muster.placement.gang.member_subsets import (
     MAX_TRIES,
@@ -22,6 +23,7 @@ from muster.placement.gang.member_subsets import (
     shared_out,
     ways_to_cut,
 )
+from muster.placement.gang.unsupported import unsupported
 from muster.placement.limits import Budget
 from muster.placement.model.objective import MEMBERS, PREFERRED_SCOPE, ROLE_PREFERENCES
 from muster.placement.search.max_members import most
@@ -70,6 +72,9 @@ def _for_counts(
     if instance.request.preferred_scopes:
         steps += (Step(PREFERRED_SCOPE.name, IN_ORDER),)
     for scope in (*((scope,) for scope in instance.request.preferred_scopes), ()):
+        if unsupported(instance, scope):
+            doubt = Gap(PREFERRED_SCOPE.name)
+            continue
         found = search(instance, (*required, *scope), need, budget)
         if found.shares or not scope:
             break
@@ -85,21 +90,36 @@ def _preferring(
 ) -> Found:
     """Return the best plan under the preferences of roles that can hold together, the earlier ones first.
 
-    A preference that holds is a subgroup of the request for those after it. When no time is left, the plan of
-    those before it stays, and the level is not proven.
+    A preference that holds is a subgroup of the request for those after it. One of all members is a scope of
+    the gang. When no time is left, the plan of those before it stays, and the level is not proven. Nor is it
+    if a scope is not supported.
     """
     doubt: Gap | None = None
     for preference in instance.request.role_preferences:
         for scope in preference.scopes:
             if budget.spent:
                 return replace(found, gap=doubt or found.gap or Gap(ROLE_PREFERENCES.name))
-            asked = instance.with_subgroup(Subgroup(preference.name, scope, preference.roles))
-            tried = search(asked, scopes, need, budget)
+            asked, within = _asking(instance, scopes, preference, scope)
+            if unsupported(asked, within):
+                doubt = doubt or Gap(ROLE_PREFERENCES.name)
+                continue
+            tried = search(asked, within, need, budget)
             if tried.shares:
-                instance, found = asked, tried
+                instance, scopes, found = asked, within, tried
                 break
             doubt = doubt or (Gap(ROLE_PREFERENCES.name) if tried.gap else None)
     return replace(found, gap=doubt or found.gap)
+
+
+def _asking(
+    instance: Instance, scopes: tuple[str, ...], preference: RolePreference, scope: str
+) -> tuple[Instance, tuple[str, ...]]:
+    """Return the instance and the scopes of the gang with one preference of roles more."""
+    members = {role.name for role in instance.roles if role.members}
+    members |= {stay.running.role for stay in instance.existing.members}
+    if members <= preference.roles:
+        return instance, (*scopes, scope)
+    return instance.with_subgroup(Subgroup(preference.name, scope, preference.roles)), scopes
 
 
 @dataclass(slots=True)

@@ -11,15 +11,17 @@ from muster.placement.gang.constraints import CONSTRAINTS
 from muster.placement.gang.instance import Instance
 
 
-def unsupported(instance: Instance) -> NotSupported | None:
+def unsupported(instance: Instance, scopes: tuple[str, ...] = ()) -> NotSupported | None:
     """Return the first rule of the request that is not supported; None if all are.
+
+    `scopes` are preferred ones that are tried for the whole gang.
 
     Of gangs that share GPUs, a rule by NVLink domain is supported if no node that it binds has several such
     domains. Where GPUs must agree on attributes, their groups stand in the place of NVLink domains.
     """
     request = instance.request
     if named := attributes_of(request):
-        return _with_attributes(instance, named)
+        return _with_attributes(instance, named, scopes)
     if not instance.sliced:
         return None
     several = (instance.columns.topology.whole_nodes() < 0) & (instance.columns.gpu_total > 0)
@@ -30,13 +32,16 @@ def unsupported(instance: Instance) -> NotSupported | None:
     return None
 
 
-def _with_attributes(instance: Instance, named: list[tuple[str, ...]]) -> NotSupported | None:
+def _with_attributes(
+    instance: Instance, named: list[tuple[str, ...]], scopes: tuple[str, ...]
+) -> NotSupported | None:
     request, (first, *others) = instance.request, map(" and ".join, named)
     if instance.sliced:
         return NotSupported("matchAttribute", first)
     if others:
         return NotSupported("matchAttribute", others[0], first)
-    rules = [("scope", request.required_scope or ""), *((rule, scope) for rule, scope, _ in _scopes(request))]
+    rules = [("scope", scope) for scope in (request.required_scope, *scopes) if scope]
+    rules += [(rule, scope) for rule, scope, _ in _scopes(request)]
     found = next((each for each in rules if each[1] == Scope.NVLINK_DOMAIN), None)
     return NotSupported(*found, first) if found is not None else None
 
