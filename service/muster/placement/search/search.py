@@ -12,6 +12,7 @@ from muster.domain.decision import Step
 from muster.placement.gang.instance import Counts, Instance
 from muster.placement.limits import Budget
 from muster.placement.model.objective import NODES, levels_of_plan
+from muster.placement.search.dealing import dealt_by_role
 from muster.placement.search.domain_branching import DomainBranching
 from muster.placement.search.methods import Declined, Exact, Infeasible, Partial, Solved, Unknown
 from muster.placement.search.multi_domain import CountedDomainTables, DomainTables
@@ -40,7 +41,7 @@ def search(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Bu
     best, gap = decided(presolved(instance, scopes, need, budget), None, budget)
     if best is None:
         return Found((), gap)
-    return Found(best.shares(), gap, best.steps)
+    return Found(dealt_by_role(best.instance, best.shares()), gap, best.steps)
 
 
 def presolved(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Budget) -> Partial:
