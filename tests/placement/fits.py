@@ -33,16 +33,19 @@ def _on(
     fit = 8 * max(0, free) // every if every else 0
     fit += 8 * max(0, cpu) // cores if cores else 0
     if _whole(state) and any(n and (role.gpus or role.slice) for n, role in pairs):
-        fit += sum(_share(snapshot, state, scope) for scope in (*_levels(snapshot), "nvlink-domain"))
+        fit += sum(_free_in_domain(snapshot, state, scope) for scope in (*_levels(snapshot), "nvlink-domain"))
     return fit
 
 
-def _share(snapshot: Snapshot, state: NodeState, scope: str) -> int:
-    """Sixteenths of the nodes with GPUs in the node's domain that are wholly free, rounded up."""
+def _free_in_domain(snapshot: Snapshot, state: NodeState, scope: str) -> int:
+    """How many nodes of the node's domain are wholly free, scaled as if the largest domain had 16 nodes with
+    GPUs at least; the worlds are too small to have more than 64."""
     here = label(snapshot, state, scope)
     with_gpus = [each for each in snapshot.nodes.values() if each.node.topology.gpu_count]
-    peers = [each for each in with_gpus if label(snapshot, each, scope) == here]
-    return -(-16 * sum(map(_whole, peers)) // len(peers)) if here else 0
+    domains = [label(snapshot, each, scope) for each in with_gpus]
+    free = [_whole(each) for each, domain in zip(with_gpus, domains, strict=True) if domain == here]
+    largest = max((domains.count(each) for each in domains if each), default=0)
+    return -(-max(16, largest) * sum(free) // largest) if here else 0
 
 
 def _levels(snapshot: Snapshot) -> list[str]:

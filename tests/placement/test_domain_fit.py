@@ -39,16 +39,30 @@ def test_a_node_is_opened_in_the_tightest_rack_and_the_next_gang_fits() -> None:
         ("zone z1: a[8] b[8]\nzone z2: c[8] d[8, free 0000 0000]", "1 x 8 GPU", ["c"]),
         ("rack r1: a[8] b[8]\n: c[8]", "1 x 8 GPU", ["c"]),
         ("rack r1: a[8] b[8]\nrack r2: c[8] d[8, cordoned]", "1 x 8 GPU", ["c"]),
-        ("rack r1: a[4, clique x] b[4, clique x] c[4, clique y]", "1 x 4 GPU", ["a"]),
+        ("rack r1: a[4, clique x] b[4, clique x] c[4, clique y]", "1 x 4 GPU", ["c"]),
         (
             "rack r1: a[8] b[8] c[8]\nrack r2: d[8] e[8] f[8, free 0000 0000]",
             "2 x 8 GPU, scope rack",
             ["d", "e"],
         ),
+        (
+            "rack r0: a[8] b[8] c[8] d[8]\nrack r1: e[8]",
+            "1 x 8 GPU, scope rack",
+            ["e"],
+        ),  # after a random cluster
+        ("zone z0: a[8] b[8] c[8] d[8, cordoned]\nzone z1: e[8] f[8]", "1 x 8 GPU", ["e"]),
     ],
-    ids=["zones", "a node in no rack", "a cordoned node", "cliques are all free", "a gang in one rack"],
+    ids=[
+        "zones",
+        "a node in no rack",
+        "a cordoned node",
+        "a clique of one node",
+        "a gang in one rack",
+        "a rack of one node",
+        "a small zone",
+    ],
 )
-def test_the_domain_with_the_smallest_free_share_is_opened(drawn: str, asked: str, nodes: list[str]) -> None:
+def test_the_domain_with_the_fewest_free_nodes_is_opened(drawn: str, asked: str, nodes: list[str]) -> None:
     assert sorted({member.node for member in placed(cluster(drawn), gang(asked)).members}) == nodes
 
 

@@ -35,7 +35,7 @@ class Objective:
     bridge, group of PCIe switches, and switch. `damage`: how many more GPU-thousandths of what stays free
     become unusable, weighted over the typical requests; where the snapshot says which these are, what they
     lose, priced: comparable within one snapshot. `best_fit`: what stays free on the touched nodes, in
-    eighths, plus what opening nodes takes from domains, in sixteenths.
+    eighths, plus what opening nodes takes from domains.
     """
 
     preferred_reached: str | None

@@ -205,7 +205,8 @@ def _role_preferences(
 ) -> Iterator[RolePreference]:
     """Yield the preferences of several roles together, then those of each role and of each ComputeDomain."""
     for preference in group.role_preferences:
-        yield replace(preference, roles=_named(named, preference.roles))
+        if present := _named(named, preference.roles):
+            yield replace(preference, roles=present)
     wishes = {_wishes(pods[0]).role: _wishes(pods[0]) for pods in by_role.values()}
     for role, wish in wishes.items():
         if wish.role_preferred:

@@ -9,16 +9,18 @@ import numpy as np
 from muster.domain.request import Scope
 from muster.placement.cluster.columns import Columns, Ints
 
-SIXTEENTHS = 16
-"""Steps of a share: exact for racks of 16 nodes. With finer steps nearly all nodes would differ."""
+LEAST_STEPS, MOST_STEPS = 16, 64
+"""In how many steps the free nodes of a domain are counted. With more, nearly all nodes of wide domains would
+differ."""
 
 
 @lru_cache(maxsize=1)
 def opening(view: Columns) -> Ints:
     """Return [row] int64: what it costs the best fit to open the node, that is to take the first of its GPUs.
 
-    The cost is the share of nodes with GPUs in its domain that are wholly free. It is in sixteenths rounded
-    up, and added over the scopes above the node. Gangs of whole nodes cannot use a node that is in use,
+    The cost is the number of nodes with GPUs in its domain that are wholly free, added over the scopes above
+    the node. If the largest domain of a scope has fewer than 16 nodes with GPUs, or more than 64, the number
+    is scaled as if it had so many, and rounded up. Gangs of whole nodes cannot use a node that is in use,
     closed to pods, or in no domain. So opening such a node costs nothing.
     """
     open_to_pods = np.array([p.ready and not p.unschedulable for p in view.profiles], bool)[view.profile]
@@ -32,5 +34,6 @@ def opening(view: Columns) -> Ints:
             nodes = np.bincount(domain, has_gpus).astype(np.int64)
             free = np.bincount(domain[whole], minlength=len(nodes))
             free[0] = 0
-            cost[whole] += -(-SIXTEENTHS * free[domain[whole]] // nodes[domain[whole]])
+            largest = max(1, int(nodes[1:].max()))
+            cost[whole] += -(-min(MOST_STEPS, max(LEAST_STEPS, largest)) * free[domain[whole]] // largest)
     return cost

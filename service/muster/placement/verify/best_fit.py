@@ -11,7 +11,9 @@ from muster.domain.snapshot import NodeState, Snapshot
 from muster.placement.verify.labels import NVLINK, Labels
 from muster.placement.verify.spots import PLANNED_GPUS, Groups
 
-_EIGHTHS, _SIXTEENTHS = 8, 16
+_EIGHTHS = 8
+_FEWEST, _MOST = 16, 64
+"""The size of the largest domain of a scope, as it counts."""
 
 
 def best_fit(snapshot: Snapshot, request: Request, placed: Placed, groups: Groups) -> list[str]:
@@ -57,7 +59,9 @@ def _opening(snapshot: Snapshot, scope: str, opened: Sequence[NodeState]) -> int
     nodes = Counter(part[state.node.name] for state in with_gpus)
     free = Counter(part[state.node.name] for state in with_gpus if _wholly_free(state))
     domains = filter(None, (part[state.node.name] for state in opened))
-    return sum(-(-_SIXTEENTHS * free[domain] // nodes[domain]) for domain in domains)
+    largest = max((count for domain, count in nodes.items() if domain), default=1)
+    counted = min(_MOST, max(_FEWEST, largest))
+    return sum(-(-counted * free[domain] // largest) for domain in domains)
 
 
 def _wholly_free(state: NodeState) -> bool:
