@@ -19,8 +19,8 @@ def opening(view: Columns) -> Ints:
     """Return [row] int64: what it costs the best fit to open the node, that is to take the first of its GPUs.
 
     The cost is the number of nodes with GPUs in its domain that are wholly free, added over the scopes above
-    the node. If the largest domain of a scope has fewer than 16 nodes with GPUs, or more than 64, the number
-    is scaled as if it had so many, and rounded up. Gangs of whole nodes cannot use a node that is in use,
+    the node. The largest domain of a scope counts as 16 nodes at least and as 64 at most. The others are
+    scaled with it, and the number is rounded up. Gangs of whole nodes cannot use a node that is in use,
     closed to pods, or in no domain. So opening such a node costs nothing.
     """
     open_to_pods = np.array([p.ready and not p.unschedulable for p in view.profiles], bool)[view.profile]
