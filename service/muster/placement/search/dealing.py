@@ -48,8 +48,8 @@ def _alike(instance: Instance) -> list[list[int]]:
     found: dict[object, list[int]] = {}
     for r, role in enumerate(instance.roles):
         if role.members:
-            asked = (role.resources, role.gpus, role.gpu_resource, role.slice, instance.admits[r].tobytes())
-            found.setdefault(asked, []).append(r)
+            alike = (role.resources, role.gpus, role.gpu_resource, role.slice, role.match_attributes)
+            found.setdefault((*alike, instance.admits[r].tobytes()), []).append(r)
     return [group for group in found.values() if len(group) > 1]
 
 
