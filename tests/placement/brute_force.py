@@ -18,7 +18,7 @@ from dataclasses import replace
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
 from muster.domain.causes.not_planned import NotDecided
-from muster.domain.causes.out_of_place import DomainTooSmall
+from muster.domain.causes.out_of_place import RoleScope
 from muster.domain.decision import Placed
 from muster.domain.reasons import Cause
 from muster.domain.request import Request
@@ -176,8 +176,10 @@ def assert_as_good_as_trying_everything(snapshot: Snapshot, request: Request) ->
 
 
 def says_that_all_fit(cause: Cause) -> bool:
-    """Whether the cause of a refusal says that the gang's scope holds as many members as it must."""
-    return isinstance(cause, DomainTooSmall) and (cause.members_fit or 0) >= cause.members_needed
+    """Whether the cause of a refusal says that as many members fit as must. The scope of a role may hold all
+    of its members, while others need the same part."""
+    fit, needed = getattr(cause, "members_fit", None), getattr(cause, "members_needed", 0)
+    return fit is not None and fit >= needed and not isinstance(cause, RoleScope)
 
 
 def passes_over_a_preference(request: Request) -> bool:

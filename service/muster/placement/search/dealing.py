@@ -2,13 +2,14 @@
 
 Members that ask for the same, and that nothing binds, may change places: no level of the objective notices.
 So this is no level. Of a few ways to fill the nodes along the fabric, role after role, the best one is taken.
+Then members are exchanged between nodes as long as that helps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice, permutations
+from itertools import islice, permutations, product
 
 import numpy as np
 
@@ -18,6 +19,12 @@ from muster.placement.search.plan import Share
 
 MOST_ORDERS = 6
 """The most orders of roles that are tried: all orders of three roles."""
+
+MOST_EXCHANGES = 200
+"""The most exchanges that are tried."""
+
+SMALL = 64
+"""Nodes × roles of a plan in which members are exchanged. In larger ones that takes longer than deciding."""
 
 SIZES = (0, -1, 1)
 """Parts in the order of the fabric, the largest first, and the smallest first."""
@@ -63,7 +70,29 @@ def _best(counts: Ints, parts: Sequence[Ints], rows: Ints) -> Ints:
         value = _touched(filled > 0, parts)
         if value < touched:
             best, touched = filled, value
+    tries = MOST_EXCHANGES if counts.size <= SMALL else 0
+    while touched > least and tries > 0:
+        for other in islice(_exchanges(best), tries):
+            tries -= 1
+            value = _touched(other > 0, parts)
+            if value < touched:
+                best, touched = other, value
+                break
+        else:
+            break
     return best
+
+
+def _exchanges(counts: Ints) -> Iterator[Ints]:
+    """Yield what comes of exchanging as many members of two roles as possible between two nodes."""
+    nodes, roles = counts.shape
+    for pair, (a, b) in product(permutations(range(nodes), 2), permutations(range(roles), 2)):
+        members = int(min(counts[pair[0], a], counts[pair[1], b]))
+        if members:
+            other = counts.copy()
+            other[pair, a] += (-members, members)
+            other[pair, b] += (members, -members)
+            yield other
 
 
 def _ways(need: Ints, room: Ints, parts: Sequence[Ints], rows: Ints) -> Iterator[Ints]:
