@@ -45,10 +45,12 @@ def test_where_no_rack_holds_a_subgroup_it_prefers_one_spine(tmp_path: Path) -> 
         "spec": levels,
     }
     wanted = {"topologyConstraint": {"topology": "t", "preferredTopologyLevel": rack}}
-    leaves = [{"name": f"{up}{i}", "parent": up, "minMember": 1} for up in "ab" for i in range(2)]
+    leaves: list[Object] = [
+        {"name": f"{up}{i}", "parent": up, "minMember": 1} for up in "ab" for i in range(2)
+    ]
     group = {**GROUP, "spec": {"subGroups": [*({"name": up, **wanted} for up in "ab"), *leaves]}}
     nodes = [node(f"n{s}{i}", 1, labels={spine: s, rack: f"{s}{i}"}) for s in "xy" for i in range(3)]
-    pods = [member(leaf["name"], str(leaf["name"])) for leaf in leaves]
+    pods = [member(leaf["name"], leaf["name"]) for leaf in leaves]
     (said,) = decisions(write(tmp_path, topology, group, *nodes, *pods))["gangs"]
     at = {name: where[1] for name, where in spots(said).items()}
     assert at["a0"] == at["a1"] != at["b0"] == at["b1"]
