@@ -100,7 +100,9 @@ class Constraint:
 
         must, wanted = scope(required), scope(preferred)
         outwards = (
-            _scope(label, levels) for label in reversed(known or ()) if not _is_another(label, levels)
+            _scope(label, levels)
+            for label in reversed(known.labels if known else ())
+            if not _is_another(label, levels)
         )
         wider = takewhile(lambda each: each != must, dropwhile(lambda each: each != wanted, outwards))
         return cls(must, tuple(wider) or (() if wanted is None else (wanted,)))
