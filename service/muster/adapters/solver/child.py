@@ -35,6 +35,9 @@ _DIE_WITH_PARENT = 1
 _LATE_S = 2.0
 """Seconds after which the process ends itself, if the service should have ended it and has not."""
 
+_LOADED_LATE = ("numpy.ma",)
+"""Modules that others import when they are first needed: the first refused gang would wait for them."""
+
 _MANY = 1000
 """After this many changed nodes, long-lived objects are frozen again for the garbage collector."""
 
@@ -56,6 +59,8 @@ def main(fd: int, parent: int, place: str) -> None:
     """Serve requests on the socket `fd` until it is closed."""
     _settle_in(parent)
     channel = socket.socket(fileno=fd)
+    for loaded_late in _LOADED_LATE:
+        importlib.import_module(loaded_late)
     module, name = place.split(":")
     serve(channel, getattr(importlib.import_module(module), name))
 
