@@ -157,3 +157,19 @@ def test_the_last_phase_of_an_attempt_lasts_until_the_next_one() -> None:
     first, second = explain.attempts(steps, now=110.0)
     assert [seconds for _, seconds in first] == pytest.approx([3.0, 0.05, 0.45, 1.0])
     assert [seconds for _, seconds in second] == pytest.approx([0.5, 5.0])
+
+
+def test_a_plan_beside_gpus_that_nobody_knows_says_so() -> None:
+    world = World().start(node("a", 8))
+    world.see(foreign("other", "a"), pod("p0", of=2), pod("p1", of=2))
+    lines = printed(explain.explain, explained(world))
+    assert lines[1].endswith(", proven best as far as taken GPUs are known")
+    who = "it is not known which GPUs other pods have: the chosen ones may be among them"
+    assert lines[2] == f"  Not known: on node a {who}"
+    for member in range(2):
+        world.reserve(member)
+    (answer,) = {
+        text for each in world.permit().annotations for name, text in each.items() if "decision" in name
+    }
+    assert json.loads(answer)["unknown_indices"] == ["a"]
+    assert any(who in event.message for event in world.events)

@@ -773,6 +773,9 @@ def plan(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, .
         f"{scope} {part}" if scope else "",
         optimal=True,
         unknown_links=unknown_links(snapshot, request, members),
+        unknown_indices=tuple(
+            sorted({m.node for m in members if m.gpus and snapshot.nodes[m.node].unindexed_gpus})
+        ),
     )
 
 

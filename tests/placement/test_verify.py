@@ -406,6 +406,7 @@ def _claimed_otherwise(draw: st.DrawFn, placed: Placed) -> Placed:
                 replace(placed, scope_reached=scope),
                 replace(placed, domain=placed.domain + "x"),
                 replace(placed, unknown_links=(*placed.unknown_links, "nowhere")),
+                replace(placed, unknown_indices=(*placed.unknown_indices, "nowhere")),
                 replace(placed, gap=0.5),
                 replace(placed, optimal=False, gap=0.5),
             ]

@@ -118,8 +118,9 @@ def write_decision(plan: Placed, batch: Batch, trace_id: str = "", not_exact: tu
     """Return what the plan's members carry alike.
 
     `trace_id`: of the trace that shows the decision, "" for none. `not_exact`: nodes where members may get
-    other GPUs than planned; the first of them are named.
+    other GPUs than planned; the first of them are named. So are nodes where links or taken GPUs are unknown.
     """
+    unknown = {"unknown_links": plan.unknown_links, "unknown_indices": plan.unknown_indices}
     inexact = {"exact": False, "not_exact_nodes": len(not_exact), "not_exact": not_exact[:MAX_NAMED]}
     return _json(
         {
@@ -132,6 +133,7 @@ def write_decision(plan: Placed, batch: Batch, trace_id: str = "", not_exact: tu
             **asdict(batch),
             **({"trace_id": trace_id} if trace_id else {}),
             **(inexact if not_exact else {}),
+            **{what: nodes[:MAX_NAMED] for what, nodes in unknown.items() if nodes},
         }
     )
 

@@ -81,7 +81,9 @@ class Placed:
     `gap` bounds it (its value over its bound, as a share). `truncated`: wall clock cut the search short.
 
     `steps` say which method decided which level, in the order of the levels. `unknown_links` are the nodes
-    with two or more of the gang's GPUs where no link between GPUs is known: their choice is arbitrary."""
+    with two or more of the gang's GPUs where no link between GPUs is known: their choice is arbitrary.
+    `unknown_indices` are the nodes with GPUs of new members where other pods have GPUs and do not say which:
+    the chosen ones may be among them."""
 
     gang: GangId
     members: tuple[MemberPlacement, ...]
@@ -96,6 +98,7 @@ class Placed:
     unknown_links: tuple[str, ...] = ()
     coming: int = 0
     """Members that come later, for which there is room as well. They are not in `members`."""
+    unknown_indices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

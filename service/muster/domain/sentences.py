@@ -34,6 +34,7 @@ MAX_CHARACTERS = 900
 
 WOULD_TELL = "the node annotation GPU_TOPOLOGY or the node label gpu.topology/interconnect"
 """What says how the GPUs of a node are linked, if nothing does: docs/links.md."""
+_WHO_TELLS = f"{WOULD_TELL} would tell"
 
 _LISTED_NODES = 3
 _FASTEST_NVLINKS = 18
@@ -119,7 +120,31 @@ def placed_sentence(placed: Placed, request: Request | None = None, not_exact: S
     missed = request.preferred_scopes if request and not placed.objective.preferred_reached else ()
     miss = (f"; no preferred scope holds them ({', '.join(missed)})" if missed else "") + _missed(placed)
     other = f"; containers on {listed(not_exact)} may get other GPUs" if not_exact else ""
-    return _cut(f"{of} {where}{_link(placed)}, {_proof(placed)}{_unknown(placed)}{other}{wait}{later}{miss}")
+    unknown = "".join(f"; {doubt}" for doubt in doubts(placed))
+    return _cut(f"{of} {where}{_link(placed)}, {_proof(placed)}{unknown}{other}{wait}{later}{miss}")
+
+
+def as_far_as(placed: Placed) -> str:
+    """Return what the proof of a plan depends on and is not known everywhere; "" if all is known."""
+    nodes_of = {"links": placed.unknown_links, "taken GPUs": placed.unknown_indices}
+    facts = [what for what, nodes in nodes_of.items() if nodes]
+    return f" as far as {' and '.join(facts)} are known" if facts else ""
+
+
+def doubts(placed: Placed) -> tuple[str, ...]:
+    """Return what is not known about the nodes of a plan, one clause for each kind of doubt."""
+    clauses = (
+        (placed.unknown_links, f"no links are known, so the choice of GPUs there is arbitrary: {_WHO_TELLS}"),
+        (
+            placed.unknown_indices,
+            "it is not known which GPUs other pods have: the chosen ones may be among them",
+        ),
+    )
+    return tuple(
+        printable(f"on {f'node {nodes[0]}' if len(nodes) == 1 else f'{len(nodes)} nodes'} {clause}")
+        for nodes, clause in clauses
+        if nodes
+    )
 
 
 def unhealthy_sentence(gpus: int, pods: Sequence[str]) -> str:
@@ -176,23 +201,13 @@ def _missed(placed: Placed) -> str:
 
 def _proof(placed: Placed) -> str:
     if placed.optimal:
-        return f"proven optimal{' as far as links are known' if placed.unknown_links else ''}"
+        return f"proven optimal{as_far_as(placed)}"
     if placed.truncated:
         return "not proven optimal: the time limit cut the search short"
     level = f" in {placed.unproven.replace('_', ' ')}" if placed.unproven else ""
     if placed.gap is None or placed.gap >= 1:
         return f"not proven optimal{level}"
     return f"not proven optimal{level}: gap {100 * placed.gap:.3g} %"
-
-
-def _unknown(placed: Placed) -> str:
-    nodes = placed.unknown_links
-    if not nodes:
-        return ""
-    where = f"node {nodes[0]}" if len(nodes) == 1 else f"{len(nodes)} nodes"
-    return (
-        f"; on {where} no links are known, so the choice of GPUs there is arbitrary: {WOULD_TELL} would tell"
-    )
 
 
 def _cut(text: str) -> str:

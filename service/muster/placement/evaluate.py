@@ -74,6 +74,12 @@ def unknown_links(request: Request, members: Sequence[MemberPlacement], view: Co
     )
 
 
+def unknown_indices(members: Sequence[MemberPlacement], view: Columns) -> tuple[str, ...]:
+    """Return the nodes of the plan's GPUs where it is not known which GPUs other pods have."""
+    used = used_gpus(members)
+    return tuple(sorted(node for node, mask in used.items() if mask and view.unindexed[view.row[node]]))
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A plan to be evaluated: its members, the values of the GPUs of each node, and the parts that it

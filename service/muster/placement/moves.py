@@ -20,7 +20,14 @@ from muster.placement.cluster.candidates import admits, refusal
 from muster.placement.cluster.columns import Bools, Columns, Ints
 from muster.placement.cluster.matching import view_of
 from muster.placement.cluster.topology import Place
-from muster.placement.evaluate import Held, objective, spots_of, used_gpus
+from muster.placement.evaluate import (
+    Held,
+    objective,
+    spots_of,
+    unknown_indices,
+    unknown_links,
+    used_gpus,
+)
 from muster.placement.gang.constraints import constraints_of
 from muster.placement.gang.existing import existing_of
 from muster.placement.gang.instance import room_of
@@ -145,6 +152,8 @@ def move(
         gap=None,
         unproven=None,
         steps=(),
+        unknown_links=unknown_links(request, members, view),
+        unknown_indices=unknown_indices(members, view),
     )
     return None if verify(snapshot, request, plan) else plan
 

@@ -13,7 +13,7 @@ from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.attributes import attributes_of
 from muster.placement.cluster.matching import by_subrequest, view_of
-from muster.placement.evaluate import objective, unknown_links
+from muster.placement.evaluate import objective, unknown_indices, unknown_links
 from muster.placement.explain.causes import explained
 from muster.placement.explain.feasibility import too_small
 from muster.placement.explain.matching import with_matching
@@ -101,6 +101,7 @@ def _checked(instance: Instance, snapshot: Snapshot, found: Found, budget: Budge
         truncated=budget.truncated,
         steps=found.steps,
         unknown_links=unknown_links(instance.request, members, view),
+        unknown_indices=unknown_indices(members, view),
     )
     with budget.phase("verify"):
         violations = verify(snapshot, instance.request, placed)

@@ -26,8 +26,11 @@ def explain(gangs: Sequence[Row], out: TextIO) -> None:
 def _decision(found: Row) -> Iterator[str]:
     plan = found["plan"]
     if plan is not None:
-        proof = "proven best" if plan["optimal"] else f"not proven best: {_gap(plan)}"
+        proof = (
+            f"proven best{plan.get('as_far_as', '')}" if plan["optimal"] else f"not proven best: {_gap(plan)}"
+        )
         yield f"  Placed in {plan['domain'] or 'the cluster'}, {proof}"
+        yield from (f"  Not known: {doubt}" for doubt in plan.get("doubts", ()))
         yield "  Levels of the objective, the first one counts most:"
         width = max((len(name) for name, _ in plan["levels"]), default=0)
         for name, value in plan["levels"]:

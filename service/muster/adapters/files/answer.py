@@ -96,6 +96,7 @@ class Gang(TypedDict):
     objective: Objective | None
     bandwidth_gb_per_s: float | None
     unknown_links: list[str]
+    unknown_indices: list[str]
     members: list[Member]
     causes: list[dict[str, Any]]
     relaxations: list[str]

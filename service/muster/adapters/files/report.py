@@ -85,6 +85,7 @@ def _gang(outcome: Outcome) -> Gang:
         "objective": _objective(placed) if placed else None,
         "bandwidth_gb_per_s": placed.objective.weakest_link_gb_per_s if placed else None,
         "unknown_links": list(placed.unknown_links) if placed else [],
+        "unknown_indices": list(placed.unknown_indices) if placed else [],
         "members": _members(outcome),
         "causes": [cause_json(cause) for cause in outcome.causes],
         "relaxations": _relaxations(decision),

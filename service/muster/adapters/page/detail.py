@@ -11,6 +11,7 @@ from muster.adapters.page.history import MOST_STEPS, Step
 from muster.adapters.page.layout import islands_of
 from muster.domain.decision import Placed
 from muster.domain.printable import printable
+from muster.domain.sentences import as_far_as, doubts
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology, bits
 from muster.gangs.reporting.places import GangDetails, Taken
@@ -121,6 +122,8 @@ def _plan(placed: Placed) -> dict[str, Any]:
         "domain": printable(placed.domain),
         "scope_reached": placed.scope_reached,
         "optimal": placed.optimal,
+        "as_far_as": as_far_as(placed),
+        "doubts": list(doubts(placed)),
         "gap": placed.gap,
         "unproven": placed.unproven,
         "truncated": placed.truncated,

@@ -328,6 +328,8 @@ def described(decision: Decision | None) -> Attributes:
         "muster.scope_reached": decision.scope_reached or "",
         "muster.optimal": decision.optimal,
         "muster.truncated": decision.truncated,
+        "muster.unknown_links": list(decision.unknown_links),
+        "muster.unknown_indices": list(decision.unknown_indices),
         "muster.methods": [f"{step.level}: {step.method}" for step in decision.steps],
         **{f"muster.objective.{name}": value for name, value in levels.items() if value is not None},
     }

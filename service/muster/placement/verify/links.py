@@ -29,8 +29,12 @@ def links(placed: Placed, spots: Sequence[Spot]) -> list[str]:
         if spot.gpus.bit_count() > 1 and not any(map(any, spot.state.node.topology.links))
     }
     new = {member.node for member in placed.members if member.gpus}
+    states = [spot.state for spot in spots]
     if sorted(unknown & new) != list(placed.unknown_links):
         wrong.append(f"links are unknown on {sorted(unknown & new)}, not on {list(placed.unknown_links)}")
+    unsure = sorted(state.node.name for state in states if state.unindexed_gpus and state.node.name in new)
+    if unsure != list(placed.unknown_indices):
+        wrong.append(f"taken GPUs are unknown on {unsure}, not on {list(placed.unknown_indices)}")
     rings = [_ring(spot) for spot in spots if spot.gpus.bit_count() > 1]
     if None in rings:
         return wrong

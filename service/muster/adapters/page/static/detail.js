@@ -105,11 +105,12 @@ function plan(said) {
     const restarted = said.nodes.length && said.gang.phase === 'running';
     return restarted ? [element('h3', {text: 'How it was decided'}), element('p', {class: 'note', text: 'Not known: another process of Muster decided it, or members came and went since. What it said is in the annotation gpu.topology/decision of the pods.'})] : [];
   }
-  const proof = decided.optimal ? 'proven optimal' : `not proven optimal${decided.unproven ? ` at ${decided.unproven}` : ''}${decided.gap !== null ? `, at most ${(100 * decided.gap).toFixed(1)} % better exists` : ''}`;
+  const proof = decided.optimal ? `proven optimal${decided.as_far_as}` : `not proven optimal${decided.unproven ? ` at ${decided.unproven}` : ''}${decided.gap !== null ? `, at most ${(100 * decided.gap).toFixed(1)} % better exists` : ''}`;
   const lines = [
     decided.domain ? `In ${decided.domain}, ${proof}.` : `No single domain holds all members, ${proof}.`,
     decided.weakest_link_gb_per_s !== null ? `Slowest link inside the nodes: ${speed(decided.weakest_link_gb_per_s)} modelled; all rings together ${speed(decided.ring_gb_per_s)}.` : null,
     decided.truncated ? 'Time cut the search short.' : null,
+    ...decided.doubts.map(doubt => `Not known: ${doubt}.`),
   ].filter(Boolean).map(text => element('p', {class: 'say', text}));
   const steps = decided.steps.map(step => element('tr', {children: [
     element('th', {scope: 'row', text: step.level}),
