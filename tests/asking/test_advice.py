@@ -231,7 +231,7 @@ GOLDEN: list[tuple[Cause, str, str]] = [
     (
         NodesExcluded("worker", "cordoned", 2),
         "2 nodes do not admit role worker: cordoned.",
-        "Uncordon 2 nodes.",
+        "Uncordon some of 2 nodes.",
     ),
     (
         NodesExcluded("worker", "not ready", 1),

@@ -303,10 +303,13 @@ def in_number(rule: PerScope, old: list[str], new: list[str]) -> bool:
 
 
 def admits(state: NodeState, role: Role) -> bool:
-    """As far as the drawn clusters go: resources, selectors by value, cordons and taints, where a role with
-    tolerations tolerates all."""
+    """As far as the drawn clusters go: resources, selectors by value, readiness, cordons and taints. A
+    toleration without a key covers all taints, another one the taint that it repeats."""
+    said = {(each.key, each.value, each.effect) for each in role.rules.tolerations}
+    taints = {(each.key, each.value, each.effect) for each in state.node.taints}
     return (
-        (not (state.node.unschedulable or state.node.taints) or bool(role.rules.tolerations))
+        state.node.ready
+        and (any(not key for key, _, _ in said) or (not state.node.unschedulable and taints <= said))
         and (not role.gpus or role.gpu_resource in state.node.gpu_resources)
         and (
             not role.slice

@@ -146,7 +146,7 @@ CASES = {
         ": a[8, cordoned, pool=p] b[8, pool=q]",
         "1 x 4 GPU pool=p",
         (NodesExcluded("w", "cordoned", 1), NodesExcluded("w", "selector pool=p", 1)),
-        (Uncordon(1), DropSelector("w", "selector pool=p", 1)),
+        (Uncordon(("a",)), DropSelector("w", "selector pool=p", 1)),
     ),
     "no node admits it, and the one that would is full": Case(
         ": a[4, free 0001, pool=p, cordoned] b[4, pool=q]",
@@ -160,7 +160,7 @@ CASES = {
         ": a[8, cordoned] b[8, free 1000 0000]",
         "2 x 4 GPU",
         (NotEnoughFree("w", GPU, 1, 8, 0, 2), NodesExcluded("w", "cordoned", 1)),
-        (Uncordon(1), MoreFree(GPU, 7, (("b", 7),))),
+        (Uncordon(("a",)), MoreFree(GPU, 7, (("b", 7),))),
     ),
     "a cordon that does not matter": Case(
         ": a[8, cordoned, free 0000 0000] b[8, free 1000 0000]",
@@ -429,4 +429,4 @@ def test_the_taint_of_a_cordon_is_no_reason_of_its_own() -> None:
     found = place(Snapshot.of([tainted], ()), gang("1 x 1 GPU"))
     assert isinstance(found, Unplaceable)
     assert found.causes == (NodesExcluded("w", "cordoned", 1),)
-    assert found.relaxations == (Uncordon(1),)
+    assert found.relaxations == (Uncordon((state.node.name,)),)

@@ -7,8 +7,10 @@ the gang must fit.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields, replace
-from itertools import combinations, product
+from itertools import combinations, product, takewhile
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -38,7 +40,7 @@ from muster.domain.constraints import (
     SubgroupScope,
 )
 from muster.domain.decision import Placed
-from muster.domain.node import Usage
+from muster.domain.node import Taint, Usage, is_state
 from muster.domain.node_limits import RoomTooSmall
 from muster.domain.reasons import Cause
 from muster.domain.relaxations import (
@@ -47,10 +49,11 @@ from muster.domain.relaxations import (
     MoreFree,
     Relaxation,
     SmallerSegments,
+    Tolerate,
     Uncordon,
     WiderScope,
 )
-from muster.domain.request import GangId, Request, Role, Running, Segment, SelectorTerm
+from muster.domain.request import GangId, Request, Role, Running, Segment, SelectorTerm, Toleration
 from muster.domain.sentences import sentence
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits, mask_of
@@ -59,6 +62,7 @@ from muster.placement.explain.assumptions import Assumption, Assumptions, Kind
 from muster.placement.explain.causes import conflict_of, explained
 from muster.placement.explain.deletion_filter import irreducible
 from muster.placement.explain.feasibility import Oracle
+from muster.placement.explain.findings import wider_scopes
 from muster.placement.gang.constraints import CONSTRAINTS
 from muster.placement.gang.constraints.between_pods import BETWEEN_PODS
 from muster.placement.gang.constraints.constraint import ByScope, Constraint
@@ -115,6 +119,17 @@ for each in TESTED:
         (SLICES if "slices" in features else FEATURES)[name] = features
 
 
+SHUT: list[dict[str, Any]] = [
+    {},
+    {"unschedulable": True},
+    {"unschedulable": True},
+    {"taints": (Taint("pool", "a", "NoSchedule"),)},
+    {"taints": (Taint("node.kubernetes.io/disk-pressure", "", "NoSchedule"),)},
+    {"ready": False},
+]
+"""What keeps pods off a node, or should."""
+
+
 def examples(count: int) -> settings:
     """Derandomized: the same every time, here and in CI."""
     return settings(
@@ -162,7 +177,23 @@ def test_a_conflict_is_sufficient_and_irreducible(name: str, data: st.DataObject
 @examples(40)
 @given(data=st.data())
 def test_what_is_told_to_help_helps(name: str, data: st.DataObject) -> None:
-    snapshot, request = without_taints(data.draw(worlds(*(FEATURES | SLICES)[name])))
+    assert_advice_helps(*without_taints(data.draw(worlds(*(FEATURES | SLICES)[name]))))
+
+
+@pytest.mark.parametrize("name", ["plain", "roles with scopes of their own", "segments", "all at once"])
+@examples(60)
+@given(data=st.data())
+def test_what_is_told_of_shut_nodes_helps(name: str, data: st.DataObject) -> None:
+    snapshot, request = without_taints(data.draw(worlds(*FEATURES[name])))
+    states = {
+        node: replace(state, node=replace(state.node, **data.draw(st.sampled_from(SHUT))))
+        for node, state in snapshot.nodes.items()
+    }
+    assert_advice_helps(replace(snapshot, nodes=states), request)
+
+
+def assert_advice_helps(snapshot: Snapshot, request: Request) -> None:
+    """Apply each advice. The gang fits then, and with a little less it does not."""
     request = replace(request, gang=GangId("default", "annotations", "gang"))
     decision = place(snapshot, request, Limits(deterministic_time=60))
     if isinstance(decision, Placed):
@@ -175,7 +206,10 @@ def test_what_is_told_to_help_helps(name: str, data: st.DataObject) -> None:
         if told.get("members_fit") is not None and not isinstance(cause, RoleScope):
             assert told["members_fit"] < told["members_needed"], cause
     for relaxation in decision.relaxations:
+        assert not (isinstance(relaxation, Tolerate) and is_state(relaxation.taint)), relaxation
         assert any(fits(*world) for world in applied(snapshot, request, relaxation)), relaxation
+        for less in smaller(relaxation, snapshot, request):
+            assert not any(fits(*world) for world in applied(snapshot, request, less)), (relaxation, less)
 
 
 def without_taints(world: World) -> World:
@@ -343,12 +377,20 @@ def applied(  # noqa: PLR0911 — one relaxation, one return
             return [World(world, request) for world in _freed_memory(snapshot, nodes)]
         case MoreFree(_, _, nodes):
             return [World(world, request) for world in _freed(snapshot, nodes)]
-        case Uncordon():
+        case Uncordon(nodes):
             states = {
                 name: replace(state, node=replace(state.node, unschedulable=False))
+                if name in nodes
+                else state
                 for name, state in snapshot.nodes.items()
             }
             return [World(replace(snapshot, nodes=states), request)]
+        case Tolerate(name, taint):
+            old = next(each for each in request.roles if each.name == name)
+            key, _, effect = taint.partition(":")
+            key, _, value = key.partition("=")
+            tolerations = (*old.rules.tolerations, Toleration(key, "Equal", value, effect))
+            return [role(name, rules=replace(old.rules, tolerations=tolerations))]
         case DropSelector(name, selector):
             old = next(each for each in request.roles if each.name == name)
             kept = tuple(
@@ -375,6 +417,27 @@ def applied(  # noqa: PLR0911 — one relaxation, one return
         case FewerMembers(least):
             return [World(snapshot, replace(request, min_member=least))]
     raise AssertionError(f"nobody drew what {relaxation} changes")
+
+
+def smaller(relaxation: Relaxation, snapshot: Snapshot, request: Request) -> Iterator[Relaxation]:
+    """Yield the advice that asks for a little less, of each kind that can."""
+    match relaxation:
+        case MoreFree(resource, amount, nodes):
+            for node, _ in nodes:
+                fewer = tuple((name, of - (name == node)) for name, of in nodes if name != node or of > 1)
+                yield MoreFree(resource, amount - 1, fewer)
+        case Uncordon(nodes):
+            cordoned = [name for name, state in snapshot.nodes.items() if state.node.unschedulable]
+            yield from (Uncordon(some) for some in combinations(cordoned, len(nodes) - 1))
+        case WiderScope(scope, wider, role=name):
+            view = instance_of(snapshot, request, {}).columns
+            between = takewhile(lambda other: other != (wider or None), wider_scopes(view, scope))
+            yield from (WiderScope(scope, other or "", "", 0, name) for other in between)
+        case FewerMembers(least, before):
+            if least + 1 < before:
+                yield FewerMembers(least + 1, before)
+        case PerScopeRelaxation(members_per_part=members, before=before) if abs(members - before) > 1:
+            yield replace(relaxation, members_per_part=members + (1 if before > members else -1))
 
 
 def _freed(snapshot: Snapshot, nodes: tuple[tuple[str, int], ...]) -> list[Snapshot]:

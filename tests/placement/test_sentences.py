@@ -321,8 +321,13 @@ GOLDEN: list[tuple[Cause, str]] = [
 HELPS: list[tuple[Relaxation, str]] = [
     (MoreFree(GPU, 1, (("a", 1),)), "1 more free GPU on a"),
     (MoreFree(GPU, 4, (("a", 2), ("b", 2))), "2 more free GPUs on a and 2 on b"),
-    (MoreFree(GPU, 9, (("a", 2), ("b", 2), ("c", 2), ("d", 3))), "9 more free GPUs on 4 nodes"),
-    (Uncordon(2), "to uncordon 2 nodes"),
+    (
+        MoreFree(GPU, 9, (("a", 2), ("b", 2), ("c", 2), ("d", 3))),
+        "9 more free GPUs in all, 2 to 3 on each of 4 nodes",
+    ),
+    (Uncordon(("a",)), "to uncordon node a"),
+    (Uncordon(("a", "b")), "to uncordon nodes a and b"),
+    (Uncordon(tuple("abcdef")), "to uncordon 6 nodes: a, b, c, d and 2 more"),
     (
         Tolerate("worker", "pool=a100:NoSchedule", 3),
         "a toleration of taint pool=a100:NoSchedule for role worker (3 more nodes)",
@@ -389,10 +394,10 @@ def test_relaxations(relaxation: Relaxation, expected: str) -> None:
 
 def test_decisions() -> None:
     causes = (DomainTooSmall("nvlink-domain", "a/0", 3, 4), NodesExcluded("w", "cordoned", 1))
-    helps = (Uncordon(1), WiderScope("nvlink-domain", "node", "a", 4))
+    helps = (Uncordon(("a",)), WiderScope("nvlink-domain", "node", "a", 4))
     assert sentence(Unplaceable(GangId("n", "d", "g"), causes, helps)) == (
         "No one nvlink-domain holds all 4 members: the best, a/0, holds 3; 1 node does not admit role w: cordoned. "
-        "It would help: to uncordon 1 node; or scope node instead of nvlink-domain (4 of 4 fit in a)"
+        "It would help: to uncordon node a; or scope node instead of nvlink-domain (4 of 4 fit in a)"
     )
     assert sentence(Invalid(GangId("n", "d", "g"), (TooManyMembers(5, 4),))).startswith("The gang has 5")
 

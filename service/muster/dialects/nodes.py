@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import TypeVar
@@ -32,6 +33,9 @@ T = TypeVar("T")
 
 
 NO_OFFER = Offer()
+_PARTS = re.compile("-MIG-|-SHARED$")
+"""In the product's name where the device plugin offers MIG devices as GPUs, or each GPU several times."""
+_MIG_RESOURCE = "nvidia.com/mig-"
 
 
 def read(
@@ -89,6 +93,8 @@ def read(
         counters=offer.counters if devices else {},
         machine=reader.machine,
         cdi_devices=cdi,
+        missing_gpus=0 if devices or memory else reader.missing_gpus(gpu_count),
+        offers_parts=bool(_PARTS.search(reader.labels.get(settings.gpu_product, ""))),
         hands_out=HandsOut.NRI if cdi else reader.hands_out(served, bool(devices), agent),
         problems=tuple(reader.problems),
     )
@@ -225,11 +231,35 @@ class _Reader:
         if len(set(counts.values())) > 1:
             listed = ", ".join(f"{resource} {number}" for resource, number in sorted(counts.items()))
             self.problems.append(f"allocatable counts its GPUs differently: {listed}; the largest is used")
-        if count and said not in (None, str(count)):
+        if said not in (None, str(count)) and (count or self._offers_none(said)):
             self.problems.append(f"{self._settings.gpu_count} is {said!r}, but allocatable has {count} GPUs")
         if count > MAX_GPUS:
             self.problems.append(f"allocatable has {count} GPUs; {MAX_GPUS} of them are used")
         return min(count, MAX_GPUS)
+
+    def _offers_none(self, said: str) -> bool:
+        """Return whether a device plugin that has served the GPUs of the label serves none now."""
+        known = any(
+            self.installed(name) or name in self._allocatable for name in self._settings.gpu_resources
+        )
+        return known and bool(positive(said)) and not self._mig_devices
+
+    @property
+    def _mig_devices(self) -> bool:
+        """Whether GPUs of the node are offered as MIG devices with names of their own."""
+        return any(name.startswith(_MIG_RESOURCE) and self.whole(name) for name in self._allocatable)
+
+    def missing_gpus(self, gpu_count: int) -> int:
+        """Return how many more GPUs the node has by its capacity, or by label, than it offers."""
+        if self._settings.shared_gpus in self._allocatable or self._mig_devices:
+            return 0
+        there = max((self.installed(name) for name in self._settings.gpu_resources), default=0)
+        said = self.labels.get(self._settings.gpu_count)
+        if said is not None and (gpu_count or self._offers_none(said)):
+            there = max(there, min(positive(said) or 0, MAX_GPUS))
+        elif there > gpu_count:
+            self.problems.append(f"its capacity is {there} GPUs, but allocatable has {gpu_count}")
+        return max(0, min(there, MAX_GPUS) - gpu_count)
 
     def topology(self, gpu_count: int, amd: bool) -> GpuTopology:
         """First that speaks wins: the matrix of the device plugin (annotation, then ConfigMap), then labels.

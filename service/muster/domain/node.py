@@ -47,6 +47,20 @@ class Taint:
     effect: str
 
 
+_STATES = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+_OTHER_STATES = frozenset(
+    {"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/unregistered"}
+)
+_NOT_READY = "/agent-not-ready"
+
+
+def is_state(taint: str) -> bool:
+    """Return whether a taint tells the state of its node: Kubernetes, a cloud, an autoscaler or an agent sets
+    it, and takes it away once the node can be used. To tolerate it does not help."""
+    key = taint.partition("=")[0].partition(":")[0]
+    return key.startswith(_STATES) or key.endswith(_NOT_READY) or key in _OTHER_STATES
+
+
 @dataclass(frozen=True, slots=True)
 class Resources:
     """What the planner counts besides GPUs: cpu in thousandths of a core, memory in bytes, pods.
@@ -147,6 +161,8 @@ class Node:
     `machine` is the type of the machine ("ecs.sccgn6.24xlarge"), for readers: nothing is planned by it.
     `cdi_devices` are the names of its GPUs in annotations of NVIDIA's NRI plugin, by index; () where none are
     to be written.
+    `missing_gpus`: how many more it has by its capacity or its labels, and does not offer.
+    `offers_parts`: what it offers as GPUs are parts of them, MIG devices or GPUs that several pods share.
     `hands_out`: what decides which of the node's GPUs a container gets.
     `allocatable` has no GPUs in it. `problems` are sentences about what could not be read (a broken
     GPU_TOPOLOGY): the node is used without it.
@@ -171,6 +187,8 @@ class Node:
     counters: Mapping[PoolKey, PoolCounters] = field(default_factory=dict)
     machine: str = ""
     cdi_devices: tuple[str, ...] = ()
+    missing_gpus: int = 0
+    offers_parts: bool = False
     hands_out: HandsOut = HandsOut.OWN_CHOICE
     problems: tuple[str, ...] = ()
 

@@ -19,9 +19,9 @@ class MoreFree:
 
 @dataclass(frozen=True, slots=True)
 class Uncordon:
-    """Cordoned nodes that have room admit pods again."""
+    """These cordoned nodes admit pods again. None of them can be left out."""
 
-    nodes: int
+    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def relaxation_sentence(relaxation: Relaxation) -> str:  # noqa: PLR0911 — one
         case MoreFree(resource, amount, nodes):
             return _more_free(resource, amount, nodes)
         case Uncordon(nodes):
-            return f"to uncordon {counted('node', nodes)}"
+            return f"to uncordon {_named(nodes)}"
         case Tolerate(role, taint, nodes):
             return f"a toleration of taint {taint}{for_role(role)} ({_more_nodes(nodes)})"
         case DropSelector(role, selector, nodes):
@@ -78,10 +78,19 @@ def relaxation_sentence(relaxation: Relaxation) -> str:  # noqa: PLR0911 — one
             return f"to start with {counted('member', min_member)} instead of {before}"
 
 
+def _named(nodes: Sequence[str]) -> str:
+    """Return "node a", "nodes a and b", "6 nodes: a, b, c, d and 2 more"."""
+    if len(nodes) > _LISTED_NODES:
+        return f"{len(nodes)} nodes: {listed(nodes)}"
+    return f"{plural('node', len(nodes))} {' and '.join(nodes)}"
+
+
 def _more_free(resource: str, amount: int, nodes: tuple[tuple[str, int], ...]) -> str:
     what = plural("GPU", amount) if "/" in resource else resource
     if len(nodes) > _LISTED_NODES:
-        return f"{number(resource, amount)} more free {what} on {len(nodes)} nodes"
+        least, most = (pick(freed for _, freed in nodes) for pick in (min, max))
+        share = number(resource, least) + (f" to {number(resource, most)}" if most > least else "")
+        return f"{number(resource, amount)} more free {what} in all, {share} on each of {len(nodes)} nodes"
     first, *rest = nodes
     what = plural("GPU", first[1]) if "/" in resource else resource
     listed = [f"{number(resource, first[1])} more free {what} on {first[0]}"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from muster.domain.causes.cause import BaseCause
+from muster.domain.node import is_state
 from muster.domain.request import Scope
 from muster.domain.words import (
     counted,
@@ -203,17 +204,24 @@ class NodesExcluded(BaseCause):
         kind, _, what = by.partition(" ")
         match kind:
             case "cordoned":
-                return f"Uncordon {nodes}."
+                return f"Uncordon {nodes}." if self.nodes == 1 else f"Uncordon some of {nodes}."
             case "not" if what == "ready":
                 unready = "it is" if self.nodes == 1 else "they are"
                 return f"Make {nodes} ready: `kubectl describe node` says why {unready} not."
             case "taint":
-                return f"Give the pods of {role} a toleration of {what}, or remove this taint from {nodes}."
+                return _without_taint(what, nodes, role)
             case "selector" | "affinity":
                 return f"Remove the {by} from the pods of {role}, or label {nodes} so that it admits them."
             case "no" | "partition":
                 return _asking_otherwise(kind, what, nodes)
         return f"Change what the plugin refuses, on {nodes} or in the pods of {role}: {by}."
+
+
+def _without_taint(taint: str, nodes: str, role: str) -> str:
+    if is_state(taint):
+        mend = f"Mend what causes taint {taint} on {nodes}: `kubectl describe node` says more"
+        return f"{mend}. A toleration does not help."
+    return f"Give the pods of {role} a toleration of {taint}, or remove this taint from {nodes}."
 
 
 def _asking_otherwise(kind: str, what: str, nodes: str) -> str:

@@ -131,12 +131,16 @@ class Assumptions:
 
     def __init__(self, instance: Instance, excluded: Mapping[tuple[str, str], str]) -> None:
         view, request = instance.columns, instance.request
-        self._site, self.view = instance, view
+        self._site, self.view, self._excluded = instance, view, excluded
         self.request = replace(request, min_member=min(request.min_member, request.size))
         self.roles: tuple[Role, ...] = tuple(role for role in request.roles if role.members)
         self.refused = {role.name: refused_by(view, role, excluded) for role in self.roles}
         self._views: dict[frozenset[str], tuple[Columns, Mapping[str, Ints]]] = {}
         self._worlds: dict[frozenset[Assumption], World] = {}
+
+    def excluding(self, pairs: Mapping[tuple[str, str], str]) -> Assumptions:
+        """Return the assumptions, and that these pairs of role and node do not go together, for a reason."""
+        return Assumptions(self._site, {**self._excluded, **pairs})
 
     @cached_property
     def all(self) -> frozenset[Assumption]:

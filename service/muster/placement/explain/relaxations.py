@@ -6,24 +6,28 @@ and last much that others have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 
+from muster.domain.node import is_state
 from muster.domain.relaxations import (
     DropSelector,
     FewerMembers,
     Relaxation,
     Tolerate,
-    Uncordon,
     WiderScope,
 )
-from muster.placement.explain.assumptions import Assumption, Kind
+from muster.domain.request import Request, Role
+from muster.placement.cluster.topology import INSIDE
+from muster.placement.explain.assumptions import Kind
 from muster.placement.explain.conflict import Conflict
 from muster.placement.explain.domains import is_nowhere
 from muster.placement.explain.findings import findings_of, wider_scopes
 from muster.placement.explain.freeing import is_little, more_free
+from muster.placement.explain.uncordoning import uncordoned
 from muster.placement.gang.constraints import CONSTRAINTS
 
 LISTED = 3
@@ -32,18 +36,39 @@ LISTED = 3
 SAY_MIN_MEMBER = frozenset({"annotations", "koordinator", "ack-pod-group"})
 """The dialects in which users say how many members must fit."""
 
-CORDONED, TAINT = "cordoned", "taint "
+TAINT = "taint "
 SELECTORS = ("selector ", "affinity ")
 
 
 def relaxations(conflict: Conflict) -> tuple[Relaxation, ...]:
     """Return a few relaxations that work, cheapest first."""
-    return tuple(islice(_that_work(conflict), LISTED))
+    return tuple(islice(_that_work(_on_whole_gpus(conflict)), LISTED))
+
+
+def _on_whole_gpus(conflict: Conflict) -> Conflict:
+    """Return the conflict in a cluster that hides nodes with parts of GPUs from members that link GPUs.
+
+    The planner counts a MIG device, or a share of a GPU, as the device plugin counts it: as a GPU. But no
+    process can use several.
+    """
+    assumptions = conflict.assumptions
+    nodes = [state.node.name for state in assumptions.view.states if state.node.offers_parts]
+    roles = [role for role in assumptions.roles if _links_gpus(assumptions.request, role)] if nodes else []
+    if not roles:
+        return conflict
+    closed = {(role.name, node): "parts of GPUs" for role in roles for node in nodes}
+    return replace(conflict, assumptions=assumptions.excluding(closed))
+
+
+def _links_gpus(request: Request, role: Role) -> bool:
+    inside = request.required_scope in INSIDE or role.required_scope in INSIDE
+    return role.gpus > 1 or (role.gpus == 1 and inside)
 
 
 def _that_work(conflict: Conflict) -> Iterator[Relaxation]:
     freed = more_free(conflict)
-    yield from _admitting(conflict, lambda by: by == CORDONED, _uncordon)
+    if (uncordon := uncordoned(conflict)) is not None:
+        yield uncordon
     if freed is not None and is_little(freed):
         yield freed
     yield from _wider(conflict)
@@ -51,43 +76,24 @@ def _that_work(conflict: Conflict) -> Iterator[Relaxation]:
     for constraint in CONSTRAINTS:
         for told in conflict.told(constraint):
             yield from constraint.relaxations(findings, told.role, told.what)
-    yield from _admitting(conflict, lambda by: by.startswith((TAINT, *SELECTORS)), _without)
+    yield from _admitting(conflict)
     yield from _fewer(conflict)
     if freed is not None and not is_little(freed):
         yield freed
 
 
-def _admitting(
-    conflict: Conflict,
-    chosen: Callable[[str], bool],
-    made: Callable[[Assumption, int], Relaxation],
-) -> Iterator[Relaxation]:
-    """Yield relaxations that make nodes admit a role. Uncordoning makes them admit all roles."""
-    assumptions, seen = conflict.assumptions, set[Relaxation]()
+def _admitting(conflict: Conflict) -> Iterator[Relaxation]:
+    """Yield changes of a role with which more nodes admit it. A node's state is not to be tolerated."""
+    assumptions = conflict.assumptions
     for told in conflict.told(Kind.REFUSED):
-        if not chosen(told.what):
+        taint = told.what.removeprefix(TAINT) if told.what.startswith(TAINT) else ""
+        if is_state(taint) or not (taint or told.what.startswith(SELECTORS)):
             continue
-        dropped = (
-            {told} if told.what != CORDONED else {each for each in assumptions.all if each.what == CORDONED}
-        )
-        world = assumptions.world(assumptions.all - dropped)
+        world = assumptions.world(assumptions.all - {told})
         if conflict.oracle.enough(world) is True:
             rows = world.admitted[told.role] & ~conflict.as_it_is.admitted[told.role]
-            role = next(role for role in assumptions.roles if role.name == told.role)
-            relaxation = made(told, int(np.count_nonzero(rows & (world.room[role.name] > 0))))
-            if relaxation not in seen:
-                seen.add(relaxation)
-                yield relaxation
-
-
-def _uncordon(_: Assumption, nodes: int) -> Relaxation:
-    return Uncordon(nodes)
-
-
-def _without(told: Assumption, nodes: int) -> Relaxation:
-    if told.what.startswith(TAINT):
-        return Tolerate(told.role, told.what.removeprefix(TAINT), nodes)
-    return DropSelector(told.role, told.what, nodes)
+            nodes = int(np.count_nonzero(rows & (world.room[told.role] > 0)))
+            yield Tolerate(told.role, taint, nodes) if taint else DropSelector(told.role, told.what, nodes)
 
 
 def _wider(conflict: Conflict) -> Iterator[Relaxation]:
@@ -97,7 +103,7 @@ def _wider(conflict: Conflict) -> Iterator[Relaxation]:
         return
     for other in wider_scopes(view, str(scope)):
         world = conflict.as_it_is.within(other)
-        if conflict.oracle.enough(world):
+        if conflict.oracle.enough(world) is True:
             yield WiderScope(str(scope), other or "", conflict.oracle.reached(world).part, world.wanted)
             return
 
