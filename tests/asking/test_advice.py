@@ -42,9 +42,12 @@ from muster.domain.causes.too_little import (
     ClusterTooSmall,
     FreeApart,
     FreeInPieces,
+    GpusNotOffered,
     MembersToCome,
     MemberTooLarge,
     NotEnoughFree,
+    ResourceNotOffered,
+    RoomTaken,
     SubgroupsNeeded,
 )
 from muster.domain.causes.waiting import JobMissing, MembersMissing, PodGroupMissing
@@ -127,6 +130,43 @@ GOLDEN: list[tuple[Cause, str, str]] = [
         FreeInPieces("worker", GPU, 12, 12, 1, 3, "a", 6),
         "Role worker needs 12 nvidia.com/gpu for 3 members; 12 nvidia.com/gpu are free, but in pieces too small, at most 6 on one node (a): 1 of 3 fits.",
         "Ask for at most 6 nvidia.com/gpu in one pod, or wait until more is free on one node.",
+    ),
+    (
+        NotEnoughFree("", "cpu", 4000, 32000, 0, 1, elsewhere=192_000),
+        "The pod needs 32 cpu, and 4 cpu are free on nodes that admit it (192 on others).",
+        "Wait until 28 cpu more are free, ask for less, or add nodes.",
+    ),
+    (
+        ResourceNotOffered("", "nvidia.com/gpus", 2, "nvidia.com/gpu"),
+        "No node offers nvidia.com/gpus, which the gang needs; did you mean nvidia.com/gpu?",
+        "Ask for nvidia.com/gpu in place of nvidia.com/gpus.",
+    ),
+    (
+        GpusNotOffered("", GPU, 1, 0, 8, ("a",)),
+        "1 node offers 0 of its 8 nvidia.com/gpu: a.",
+        "Find out if the device plugin runs on a, and which GPUs are unhealthy there.",
+    ),
+    (
+        RoomTaken("in rack r3", 7, 112, 2, 16, 4),
+        "Of the GPUs in rack r3, 7 gangs of lower priority have 112, 2 other gangs have 16 and pods in no gang have 4.",
+        "To make room, end some of the 7 gangs of lower priority: Muster does not.",
+    ),
+    (
+        RoomTaken("on node a", 0, 0, 1, 4, 0),
+        "Of the GPUs on node a, 1 gang has 4.",
+        "Wait until some of them end: no gang of lower priority is there.",
+    ),
+    (
+        NodesExcluded("", "taint node.kubernetes.io/disk-pressure:NoSchedule", 1),
+        "1 node does not admit the gang: taint node.kubernetes.io/disk-pressure:NoSchedule.",
+        "Mend what causes taint node.kubernetes.io/disk-pressure:NoSchedule on 1 node: `kubectl describe node` says more. A toleration does not help.",
+    ),
+    (
+        NoSuchDomain(
+            "rack", "", ("topology.kubernetes.io/rack",), "", "gke", "cloud.google.com/gce-topology-subblock"
+        ),
+        "No node carries the label topology.kubernetes.io/rack, which scope rack needs; nodes carry cloud.google.com/gce-topology-subblock: set `preset: gke` in the policies (docs/policies.md).",
+        "Set `preset: gke` in the policies: cloud.google.com/gce-topology-subblock is its rack.",
     ),
     (
         FreeApart("worker", ((GPU, 2), ("cpu", 3000)), 1, 2),
@@ -249,9 +289,9 @@ GOLDEN: list[tuple[Cause, str, str]] = [
         "Remove the selector pool in (a) from the pods of role worker, or label 2 nodes so that it admits them.",
     ),
     (
-        NodesExcluded("worker", f"no {GPU}", 2),
-        "2 nodes do not admit role worker: no nvidia.com/gpu.",
-        "Let 2 nodes offer nvidia.com/gpu, or ask for a resource that nodes offer.",
+        ResourceNotOffered("worker", GPU, 2),
+        "No node offers nvidia.com/gpu, which role worker needs.",
+        "Let nodes offer nvidia.com/gpu, or ask for a resource that nodes offer.",
     ),
     (
         GpusNotMatching(1, 1, 1, each=1),

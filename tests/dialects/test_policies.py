@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from muster.dialects.policies import PRESETS, read
-from muster.domain.levels import DEFAULT_LEVELS, Naming
+from muster.dialects.policies import read
+from muster.domain.levels import DEFAULT_LEVELS, PRESETS, Naming
 from muster.domain.policies import Policies, Policy, Strategy, Topology
 from muster.domain.request import Term
 from muster.domain.typical import TypicalRequest

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from muster.gangs.messages.calls import BindingFate
+from muster.gangs.messages.instructions import EventReason
 from muster.gangs.reporting.places import Owner, Refused, Taken, owners
 from tests.gangs.world import World, foreign, node, pod
 
@@ -70,3 +71,17 @@ def test_a_gang_has_its_places_and_the_nodes_that_were_refused() -> None:
     assert waits is not None
     assert (waits.places, waits.without_place) == ((), 1)
     assert world.coordinator.details("no/such/gang") is None
+
+
+def test_a_refusal_says_who_has_the_gpus() -> None:
+    world = World().start(node("a"), node("b"))
+    low = [pod(f"low-{at}", gang="low", gpus=2, priority=1) for at in range(2)]
+    world.see(*(replace(each, node="a", running=True, allocation=3 << 2 * at) for at, each in enumerate(low)))
+    world.see(foreign("other", "b"))
+    world.see(*(pod(f"g-{at}", gpus=4, priority=5) for at in range(2)))
+    says = "of the GPUs on nodes that admit it, 1 gang of lower priority has 4 and pods in no gang have 1"
+    assert says in world.verdict().reason
+    (refused,) = (each for each in world.coordinator.summary() if each.name == "g")
+    assert "RoomTaken" in {cause.kind for cause in refused.causes}
+    (event,) = (each for each in world.events if each.reason is EventReason.UNPLACEABLE)
+    assert says in event.message

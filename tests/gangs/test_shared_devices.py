@@ -241,16 +241,16 @@ def test_members_with_capacity_and_with_gpu_mem_get_nodes_of_their_kind() -> Non
     assert (world.home(0), world.home(0, "h")) == ("n", "m")
     world = started(plugin)
     world.see(sharing("p", 30))
-    assert f"no {MEMORY}" in world.verdict().reason
+    assert f"No node offers {MEMORY}" in world.verdict().reason
     world = started(shared())
     world.see(pod("q", "h", 1, 0, slice=Slice(30)))
-    assert "no aliyun.com/gpu-mem" in world.verdict("h").reason
+    assert "No node offers aliyun.com/gpu-mem" in world.verdict("h").reason
 
 
 def test_where_the_default_is_a_part_no_whole_gpu_is_planned() -> None:
     world = started(shared(whole=False))
     world.see(pod("p", of=1))
-    assert f"no {GPU}" in world.verdict().reason
+    assert f"No node offers {GPU}" in world.verdict().reason
     world.see(sharing("q", 80, gang="h"))
     assert world.planned("h")
 

@@ -22,6 +22,7 @@ from muster.domain.causes.too_little import (
     FreeInPieces,
     MemberTooLarge,
     NotEnoughFree,
+    ResourceNotOffered,
 )
 from muster.domain.constraints import DropConstraint, SubgroupScope
 from muster.domain.decision import Unplaceable
@@ -151,15 +152,15 @@ CASES = {
     "no node admits it, and the one that would is full": Case(
         ": a[4, free 0001, pool=p, cordoned] b[4, pool=q]",
         "1 x 2 GPU pool=p",
-        (NotEnoughFree("w", GPU, 1, 2, 0, 1), NodesExcluded("w", "selector pool=p", 1)),
+        (NotEnoughFree("w", GPU, 1, 2, 0, 1, elsewhere=4), NodesExcluded("w", "selector pool=p", 1)),
         (DropSelector("w", "selector pool=p", 1),),
     ),
-    "nobody offers GPUs": Case(": a[0] b[0]", "1 x 1 GPU", (NodesExcluded("w", f"no {GPU}", 2),)),
+    "nobody offers GPUs": Case(": a[0] b[0]", "1 x 1 GPU", (ResourceNotOffered("w", GPU, 2),)),
     "no nodes": Case("", "1 x 1 GPU", (ClusterTooSmall("w", GPU, 0, 1, 0, 1, "", 0, anywhere=True),)),
     "a cordoned node would do": Case(
         ": a[8, cordoned] b[8, free 1000 0000]",
         "2 x 4 GPU",
-        (NotEnoughFree("w", GPU, 1, 8, 0, 2), NodesExcluded("w", "cordoned", 1)),
+        (NotEnoughFree("w", GPU, 1, 8, 0, 2, elsewhere=8), NodesExcluded("w", "cordoned", 1)),
         (Uncordon(("a",)), MoreFree(GPU, 7, (("b", 7),))),
     ),
     "a cordon that does not matter": Case(

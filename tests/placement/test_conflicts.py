@@ -255,7 +255,7 @@ def told_by(cause: Cause, request: Request) -> set[Kind | Constraint]:  # noqa: 
             return {ROOM, *kinds}
         case RunningElsewhere():
             return {Kind.RUNNING}
-        case NodesExcluded(by=by) if not by.startswith("no "):
+        case NodesExcluded():
             return {Kind.REFUSED}
     return set()
 

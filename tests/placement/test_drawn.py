@@ -247,7 +247,7 @@ CASES = {
     "a cordoned node that would do is named": Case(
         ": a[8, cordoned] b[8, free 1000 0000]",
         "2 x 4 GPU",
-        refused(NotEnoughFree("w", GPU, 1, 8, 0, 2), NodesExcluded("w", "cordoned", 1)),
+        refused(NotEnoughFree("w", GPU, 1, 8, 0, 2, elsewhere=8), NodesExcluded("w", "cordoned", 1)),
     ),
     "a selector holds for its role alone": Case(
         ": a[8, pool=p] b[8]", "1 x 4 GPU pool=p + 1 x 8 GPU", placed({"a": 1, "b": 1})

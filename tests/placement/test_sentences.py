@@ -38,9 +38,12 @@ from muster.domain.causes.too_little import (
     ClusterTooSmall,
     FreeApart,
     FreeInPieces,
+    GpusNotOffered,
     MembersToCome,
     MemberTooLarge,
     NotEnoughFree,
+    ResourceNotOffered,
+    RoomTaken,
     SubgroupsNeeded,
 )
 from muster.domain.causes.waiting import JobMissing, MembersMissing, PodGroupMissing
@@ -74,6 +77,19 @@ from tests.placement.drawings import cluster, gang
 GPU = "nvidia.com/gpu"
 
 GOLDEN: list[tuple[Cause, str]] = [
+    (ResourceNotOffered("w", GPU, 3), "No node offers nvidia.com/gpu, which role w needs"),
+    (
+        GpusNotOffered("", GPU, 5, 12, 40, ("a", "b", "c", "d")),
+        "5 nodes offer 12 of their 40 nvidia.com/gpu: a, b, c, d and 1 more",
+    ),
+    (
+        RoomTaken("in rack r003", 7, 112, 1, 8, 0),
+        "Of the GPUs in rack r003, 7 gangs of lower priority have 112 and 1 other gang has 8",
+    ),
+    (
+        NotEnoughFree("w, x", GPU, 1, 8, 1, 4, 16),
+        "Roles w, x need 8 nvidia.com/gpu for 4 members, and 1 nvidia.com/gpu is free on nodes that admit them (16 on others): 1 of 4 fits",
+    ),
     (
         RefusedEverywhere("worker", "DynamicResources: no claim"),
         "No node admits role worker: DynamicResources: no claim",
@@ -136,7 +152,7 @@ GOLDEN: list[tuple[Cause, str]] = [
     ),
     (
         ClusterTooSmall("", GPU, 0, 1, 0, 1, "", 0, anywhere=True),
-        "The gang needs 1 nvidia.com/gpu for 1 member, and there are no nodes",
+        "The pod needs 1 nvidia.com/gpu, and there are no nodes",
     ),
     (
         MemberTooLarge("worker", GPU_MEMORY, 40, "n1", 16),

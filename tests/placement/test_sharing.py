@@ -8,8 +8,14 @@ from dataclasses import dataclass, replace
 import pytest
 
 from muster.domain.causes.not_planned import NotSupported
-from muster.domain.causes.out_of_place import DomainTooSmall, NodesExcluded
-from muster.domain.causes.too_little import FreeApart, FreeInPieces, MemberTooLarge, NotEnoughFree
+from muster.domain.causes.out_of_place import DomainTooSmall
+from muster.domain.causes.too_little import (
+    FreeApart,
+    FreeInPieces,
+    MemberTooLarge,
+    NotEnoughFree,
+    ResourceNotOffered,
+)
 from muster.domain.decision import MemberPlacement, Placed, Unplaceable
 from muster.domain.node import Node, Resources, Usage
 from muster.domain.reasons import Cause
@@ -117,10 +123,12 @@ REFUSED = {
     "free in pieces": Refused(
         ": a[4, mem 16 16 16 16, left 3 3 3 3]", "3 x 4 GiB", FreeInPieces, {"free": 12, "largest": 3}
     ),
-    "no node serves slices": Refused(": a[4]", "1 x 1 GiB", NodesExcluded, {"by": "no aliyun.com/gpu-mem"}),
+    "no node serves slices": Refused(
+        ": a[4]", "1 x 1 GiB", ResourceNotOffered, {"resource": "aliyun.com/gpu-mem"}
+    ),
     "not on one GPU": Refused(ONE, "5 x 4 GiB, scope gpu", DomainTooSmall, {"members_fit": 4, "best": "a/0"}),
     "a whole GPU of a node that shares all": Refused(
-        ": a[2, share, mem 8 8]", "1 x 1 GPU", NodesExcluded, {"by": f"no {RESOURCE}"}
+        ": a[2, share, mem 8 8]", "1 x 1 GPU", ResourceNotOffered, {"resource": RESOURCE}
     ),
     "a slice and a whole GPU are two": Refused(
         ": a[1, mem 8]", "1 x 1 GPU + 1 x 1 GiB", FreeApart, {"members_fit": 1}

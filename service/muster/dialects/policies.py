@@ -29,7 +29,7 @@ import yaml
 from muster.dialects.ack import ALIYUN_GPU
 from muster.dialects.quantities import milli, parse
 from muster.dialects.reading import A_NAME, LABEL_KEY, NAME_PATTERN, natural
-from muster.domain.levels import DEFAULT_LEVELS, Level, Naming
+from muster.domain.levels import DEFAULT_LEVELS, PRESETS, Level, Naming
 from muster.domain.policies import Policies, Policy, Strategy, Topology
 from muster.domain.request import Scope, Term
 from muster.domain.typical import TypicalRequest
@@ -56,39 +56,6 @@ BUILT_IN = MappingProxyType(
 """Scopes that keep their meaning → the labels that may be said of them: they change nothing."""
 
 _ORDER = (*BUILT_IN, *(level.scope for level in reversed(DEFAULT_LEVELS)))
-
-_ZONE = next(level for level in DEFAULT_LEVELS if level.scope == Scope.ZONE)
-PRESETS: Mapping[str, tuple[Level, ...]] = MappingProxyType(
-    {
-        "topograph": (
-            _ZONE,
-            Level("tier-2", ("fabric.topograph.run/tier-2",)),
-            Level("tier-1", ("fabric.topograph.run/tier-1",)),
-            Level(Scope.RACK.value, ("fabric.topograph.run/tier-0",)),
-            Level("accelerator-domain", ("accelerator.topograph.run/domain",)),
-        ),
-        "eks": (
-            _ZONE,
-            Level("network-layer-1", ("topology.k8s.aws/network-node-layer-1",)),
-            Level("network-layer-2", ("topology.k8s.aws/network-node-layer-2",)),
-            Level(Scope.RACK.value, ("topology.k8s.aws/network-node-layer-3",)),
-        ),
-        "gke": (
-            _ZONE,
-            Level("block", ("cloud.google.com/gce-topology-block",)),
-            Level(Scope.RACK.value, ("cloud.google.com/gce-topology-subblock",)),
-        ),
-        "oke": (
-            _ZONE,
-            Level("hpc-island", ("oci.oraclecloud.com/rdma.hpc_island_id",)),
-            Level("network-block", ("oci.oraclecloud.com/rdma.network_block_id",)),
-            Level(Scope.RACK.value, ("oci.oraclecloud.com/rdma.local_block_id",)),
-        ),
-    }
-)
-"""Levels of fabrics, widest first, by the labels that are put on nodes by Topograph (its page "node labels":
-tier 0 is the switch next to the node), by EKS (its user guide, "network topology labels": layer 3 is the
-nearest), by GKE and by OKE (the levels of their examples for Kueue's Topology)."""
 
 _SHOWN = 60
 _A_LABEL = "a label key of nodes"

@@ -104,11 +104,15 @@ class Placed:
 @dataclass(frozen=True, slots=True)
 class Unplaceable:
     """Nothing fits now; `causes` together forbid it, and none of them can be left out. Each one of
-    `relaxations` was checked to help, the cheapest first."""
+    `relaxations` was checked to help, the cheapest first.
+
+    `contested`: where other pods have GPUs that the gang lacks, on nodes that admit it: those of the part of
+    the fabric that nearly holds it; () if they are very many."""
 
     gang: GangId
     causes: tuple[Cause, ...]
     relaxations: tuple[Relaxation, ...] = ()
+    contested: tuple[str, ...] = ()
 
     @property
     def truncated(self) -> bool:

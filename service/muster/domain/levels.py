@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from muster.domain.node import Node
 from muster.domain.request import Scope
@@ -40,6 +41,38 @@ DEFAULT_LEVELS = (
 )
 """Widest first, as all lists of levels."""
 
+PRESETS: Mapping[str, tuple[Level, ...]] = MappingProxyType(
+    {
+        "topograph": (
+            DEFAULT_LEVELS[0],
+            Level("tier-2", ("fabric.topograph.run/tier-2",)),
+            Level("tier-1", ("fabric.topograph.run/tier-1",)),
+            Level(Scope.RACK.value, ("fabric.topograph.run/tier-0",)),
+            Level("accelerator-domain", ("accelerator.topograph.run/domain",)),
+        ),
+        "eks": (
+            DEFAULT_LEVELS[0],
+            Level("network-layer-1", ("topology.k8s.aws/network-node-layer-1",)),
+            Level("network-layer-2", ("topology.k8s.aws/network-node-layer-2",)),
+            Level(Scope.RACK.value, ("topology.k8s.aws/network-node-layer-3",)),
+        ),
+        "gke": (
+            DEFAULT_LEVELS[0],
+            Level("block", ("cloud.google.com/gce-topology-block",)),
+            Level(Scope.RACK.value, ("cloud.google.com/gce-topology-subblock",)),
+        ),
+        "oke": (
+            DEFAULT_LEVELS[0],
+            Level("hpc-island", ("oci.oraclecloud.com/rdma.hpc_island_id",)),
+            Level("network-block", ("oci.oraclecloud.com/rdma.network_block_id",)),
+            Level(Scope.RACK.value, ("oci.oraclecloud.com/rdma.local_block_id",)),
+        ),
+    }
+)
+"""Levels of fabrics, widest first, by the labels that are put on nodes by Topograph (its page "node labels":
+tier 0 is the switch next to the node), by EKS (its user guide, "network topology labels": layer 3 is the
+nearest), by GKE and by OKE (the levels of their examples for Kueue's Topology)."""
+
 DEFAULT_NAMING = Naming()
 
 NVLINK = Level(Scope.NVLINK_DOMAIN.value, ("gpu.topology/nvlink-domain", "nvidia.com/gpu.clique"))
@@ -63,6 +96,19 @@ def part_of(node: Node, scope: str, levels: tuple[Level, ...]) -> str:
     """
     labels = next((level.labels for level in levels if level.scope == scope), (scope,))
     return next((node.labels[label] for label in labels if node.labels.get(label)), "")
+
+
+def preset_with(scope: str, keys: Collection[str]) -> tuple[str, str]:
+    """Return the preset that has this scope, and its label for the scope, if that is one of these `keys` of
+    nodes; ("", "") if there is none."""
+    found = (
+        (name, label)
+        for name, levels in PRESETS.items()
+        for level in levels
+        for label in level.labels
+        if level.scope == scope and label in keys
+    )
+    return next(found, ("", ""))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from muster.domain.sentences import placed_sentence, sentence
 from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity import requests
 from muster.gangs.capacity.device_claims import DeviceClaim
+from muster.gangs.capacity.holders import with_holders
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.membership.group import Group, NameKey
 from muster.gangs.membership.roster import Roster
@@ -123,6 +124,7 @@ def decide(
     claims = claims or ClaimFacts()
     for claim in claims.held:
         ledger.see_claim(claim.uid, claim.devices, claim.consumers, claim.shares)
+    place = _telling_holders(place, ledger, roster)
     before, pending = ledger.snapshot(), _pending(roster, names)
     outcomes, again = dict[str, Outcome](), list[Outcome]()
     for number, group in enumerate(pending):
@@ -157,6 +159,18 @@ def _request(
     in_tree = InTree()
     in_tree.know(request.gang.key, known)
     return in_tree.refine(request.gang.key, request, ledger.nodes)
+
+
+def _telling_holders(place: Place, ledger: Ledger, roster: Roster) -> Place:
+    """Return the planner, whose refusals also say who has the GPUs."""
+
+    def told(snapshot: Snapshot, request: Request, timings: Timings) -> Decision:
+        decision = place(snapshot, request, timings)
+        if isinstance(decision, Unplaceable):
+            return with_holders(decision, request.priority, ledger, roster.pods)
+        return decision
+
+    return told
 
 
 def _must_share(group: Group, request: Request, others: Iterable[Group]) -> bool:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from muster.dialects import misspelt
 from muster.dialects.objects import PodObject
 from muster.dialects.settings import Settings
-from muster.domain.levels import Level, part_of
+from muster.domain.causes.out_of_place import told_by_preset
+from muster.domain.levels import Level, part_of, preset_with
 from muster.domain.node import Node
 from muster.domain.pod import Pod, Wishes
 from muster.domain.podgroup import PodGroup
@@ -111,9 +112,11 @@ def about_scopes(
     unknown = {scope for _, scope in asked} - {Scope.GPU, Scope.NVLINK_DOMAIN, Scope.NODE}
     nowhere = {scope for scope in unknown if not any(part_of(node, scope, levels) for node in nodes)}
     words = (*Scope, *(level.scope for level in levels))
+    keys = {key for node in nodes for key in node.labels} if nowhere else set()
     for (who, scope), effect in asked.items():
         if scope in nowhere:
-            yield f"{who}: no node lies in any {scope}: {effect}{did_you_mean(scope, words)}"
+            hint = told_by_preset(*preset_with(scope, keys)) or did_you_mean(scope, words)
+            yield f"{who}: no node lies in any {scope}: {effect}{hint}"
 
 
 def _asked(wishes: Wishes) -> Mapping[str, str]:
@@ -139,8 +142,10 @@ def _unread(pods: Iterable[PodObject], settings: Settings) -> str:
     if not asked:
         return ""
     mig = "; pods that ask for MIG devices are planned in a gang" if any("mig-" in a for a in asked) else ""
-    read = ", ".join((*settings.gpu_resources, settings.gpu_memory))
-    return f". They ask for {listed(asked, _NAMED)}; what counts as a GPU is {read}{mig}"
+    offered = (*settings.gpu_resources, settings.gpu_memory)
+    read = ", ".join(offered)
+    meant = "" if mig else next(filter(None, (did_you_mean(name, offered) for name in asked)), "")
+    return f". They ask for {listed(asked, _NAMED)}; what counts as a GPU is {read}{mig}{meant}"
 
 
 def _on_broken(pods: Iterable[Pod], node: Node) -> list[str]:

@@ -81,6 +81,9 @@ class NoSuchDomain(BaseCause):
     """The node labels that name its parts, if no node of the cluster carries any of them; else ()."""
     meant: str = ""
     """The scope that was probably meant then, "" if there is none."""
+    preset: str = ""
+    """The preset of levels whose label for this scope, `preset_label`, is on nodes; "" if there is none."""
+    preset_label: str = ""
     stays = True
 
     def __str__(self) -> str:
@@ -89,11 +92,14 @@ class NoSuchDomain(BaseCause):
             return f"{must}, and no node that admits it lies in any"
         which = f"{plural('label', len(self.labels))} {' or '.join(self.labels)}"
         hint = f"; did you mean {self.meant}?" if self.meant else ""
+        hint = told_by_preset(self.preset, self.preset_label) or hint
         return f"no node carries the {which}, which scope {self.scope}{of_role(self.role)} needs{hint}"
 
     @property
     def advice(self) -> str:
         label = f" with {' or '.join(self.labels)}" if self.labels else ""
+        if self.preset:
+            return f"Set `preset: {self.preset}` in the policies: {self.preset_label} is its {self.scope}."
         if self.meant:
             return f"Require scope {self.meant} in place of {self.scope}, or label the nodes{label}."
         if not self.labels:
@@ -186,7 +192,7 @@ class NodesExcluded(BaseCause):
     """Nodes that would have had room but do not admit the role.
 
     `by` is a selector term, a taint, "cordoned", "not ready", or the plugin that refused them. It may also be
-    a resource that they do not offer, or a partition of GPUs.
+    a partition of GPUs.
     """
 
     role: str
@@ -212,8 +218,8 @@ class NodesExcluded(BaseCause):
                 return _without_taint(what, nodes, role)
             case "selector" | "affinity":
                 return f"Remove the {by} from the pods of {role}, or label {nodes} so that it admits them."
-            case "no" | "partition":
-                return _asking_otherwise(kind, what, nodes)
+            case "partition":
+                return _asking_otherwise(what, nodes)
         return f"Change what the plugin refuses, on {nodes} or in the pods of {role}: {by}."
 
 
@@ -224,9 +230,7 @@ def _without_taint(taint: str, nodes: str, role: str) -> str:
     return f"Give the pods of {role} a toleration of {taint}, or remove this taint from {nodes}."
 
 
-def _asking_otherwise(kind: str, what: str, nodes: str) -> str:
-    if kind == "no":
-        return f"Let {nodes} offer {what}, or ask for a resource that nodes offer."
+def _asking_otherwise(what: str, nodes: str) -> str:
     _, named, attribute = what.partition("matchAttribute ")
     if named:
         return f"Ask for these GPUs by a claim with matchAttribute {attribute}."
@@ -277,6 +281,13 @@ OutOfPlace = (
     | NodesExcluded
     | GpusNotMatching
 )
+
+
+def told_by_preset(preset: str, label: str) -> str:
+    """Return a clause about the preset by which a label of nodes tells a scope; "" if there is none."""
+    return (
+        f"; nodes carry {label}: set `preset: {preset}` in the policies (docs/policies.md)" if preset else ""
+    )
 
 
 def within(scope: str, part: str) -> str:

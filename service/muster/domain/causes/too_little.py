@@ -51,6 +51,89 @@ class MemberTooLarge(BaseCause):
 
 
 @dataclass(frozen=True, slots=True)
+class ResourceNotOffered(BaseCause):
+    """No node of the cluster offers what the role asks for. `meant`: the resource that was probably meant, ""
+    if there is none."""
+
+    role: str
+    resource: str
+    nodes: int
+    meant: str = ""
+    stays = True
+
+    def __str__(self) -> str:
+        hint = f"; did you mean {self.meant}?" if self.meant else ""
+        asks = f", which {the_role(self.role)} {'need' if ', ' in self.role else 'needs'}"
+        return f"no node offers {self.resource}{asks}{hint}"
+
+    @property
+    def advice(self) -> str:
+        if self.meant:
+            return f"Ask for {self.meant} in place of {self.resource}."
+        return f"Let nodes offer {self.resource}, or ask for a resource that nodes offer."
+
+
+@dataclass(frozen=True, slots=True)
+class GpusNotOffered(BaseCause):
+    """Nodes that admit the role offer some of their GPUs alone: `offered` of `there`. `names`: the first."""
+
+    role: str
+    resource: str
+    nodes: int
+    offered: int
+    there: int
+    names: tuple[str, ...]
+    stays = False
+
+    def __str__(self) -> str:
+        which = f"{counted('node', self.nodes)} {plural_verb('offer', self.nodes)}"
+        of = f"{self.offered} of {'its' if self.nodes == 1 else 'their'} {self.there} {self.resource}"
+        return f"{which} {of}: {', '.join(self.names)}{and_more(self.nodes)}"
+
+    @property
+    def advice(self) -> str:
+        return f"Find out if the device plugin runs on {self.names[0]}, and which GPUs are unhealthy there."
+
+
+@dataclass(frozen=True, slots=True)
+class RoomTaken(BaseCause):
+    """Who has the GPUs where the gang nearly fits: gangs of lower priority, other gangs, and pods in no gang.
+
+    `where` says which nodes these are.
+    """
+
+    where: str
+    lower_gangs: int
+    lower_gpus: int
+    other_gangs: int
+    other_gpus: int
+    pods_gpus: int
+    stays = False
+
+    def __str__(self) -> str:
+        listed = (
+            (self.lower_gpus, f"{counted('gang', self.lower_gangs)} of lower priority", self.lower_gangs),
+            (self.other_gpus, counted(self._other, self.other_gangs), self.other_gangs),
+            (self.pods_gpus, "pods in no gang", 2),
+        )
+        *told, last = [
+            f"{who} {'has' if count == 1 else 'have'} {gpus}" for gpus, who, count in listed if gpus
+        ]
+        return f"of the GPUs {self.where}, {', '.join(told)}{' and ' if told else ''}{last}"
+
+    @property
+    def _other(self) -> str:
+        return "other gang" if self.lower_gangs else "gang"
+
+    @property
+    def advice(self) -> str:
+        if self.lower_gpus:
+            gangs = counted("gang", self.lower_gangs)
+            return f"To make room, end some of the {gangs} of lower priority: Muster does not."
+        return "Wait until some of them end: no gang of lower priority is there."
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterTooSmall(BaseCause):
     """The nodes that admit the role, taken together, could not host its members even if they were empty.
 
@@ -71,8 +154,8 @@ class ClusterTooSmall(BaseCause):
     stays = True
 
     def __str__(self) -> str:
-        asked, fit = _asked(self), so_many_fit(self.members_fit, self.members_needed)
-        nodes = "all nodes" if self.anywhere else f"the nodes that admit {'them' if _several(self) else 'it'}"
+        asked, fit = _asked(self), _fit(self)
+        nodes = "all nodes" if self.anywhere else f"the nodes that admit {_them(self)}"
         have = f"{nodes} have {amount(self.resource, self.total)} in all"
         if not self.largest_node:
             return f"{asked}, and there are no nodes"
@@ -96,10 +179,12 @@ class NotEnoughFree(BaseCause):
     needed: int
     members_fit: int | None
     members_needed: int
+    elsewhere: int = 0
+    """How much is free on other nodes, which do not admit the role."""
     stays = False
 
     def __str__(self) -> str:
-        return f"{_asked(self)}, and {_are_free(self)}{so_many_fit(self.members_fit, self.members_needed)}"
+        return f"{_asked(self)}, and {_are_free(self)}{_fit(self)}"
 
     @property
     def advice(self) -> str:
@@ -119,10 +204,12 @@ class FreeInPieces(BaseCause):
     members_needed: int
     largest_node: str
     largest: int
+    elsewhere: int = 0
+    """How much is free on other nodes, which do not admit the role."""
     stays = False
 
     def __str__(self) -> str:
-        fit = so_many_fit(self.members_fit, self.members_needed)
+        fit = _fit(self)
         return f"{_asked(self)}; {_are_free(self)}, but {_pieces(self)}{fit}"
 
     @property
@@ -148,7 +235,7 @@ class FreeApart(BaseCause):
         there = "there" if self.even_empty else "free"
         names = {resource for resource, _ in self.resources}
         same = "at once" if GPU_MEMORY in names and len(names) > 1 else "on the same nodes"
-        fit = so_many_fit(self.members_fit, self.members_needed)
+        fit = _fit(self)
         needs = f"{_needs(self)} room for {counted('member', self.members_needed)}"
         return f"{needs}; {amounts} are {there}, but not {same}{fit}{if_empty(self.even_empty and bool(fit))}"
 
@@ -203,24 +290,46 @@ class MembersToCome(BaseCause):
 ShortOf = ClusterTooSmall | NotEnoughFree | FreeInPieces | FreeApart
 """There is too little for the members of a role together."""
 
-TooLittle = MemberTooLarge | ShortOf | SubgroupsNeeded | MembersToCome
+TooLittle = (
+    MemberTooLarge
+    | ResourceNotOffered
+    | GpusNotOffered
+    | RoomTaken
+    | ShortOf
+    | SubgroupsNeeded
+    | MembersToCome
+)
 
 
 def _several(cause: ShortOf) -> bool:
     return ", " in cause.role
 
 
+def _them(cause: ShortOf) -> str:
+    return "them" if _several(cause) else "it"
+
+
 def _needs(cause: ShortOf) -> str:
+    if cause.members_needed == 1 and not cause.role:
+        return "the pod needs"
     return f"{the_role(cause.role)} {'need' if _several(cause) else 'needs'}"
 
 
+def _fit(cause: ShortOf) -> str:
+    """Return how many of several members fit, as `so_many_fit`."""
+    return so_many_fit(cause.members_fit, cause.members_needed) if cause.members_needed > 1 else ""
+
+
 def _asked(cause: ClusterTooSmall | NotEnoughFree | FreeInPieces) -> str:
-    members = counted("member", cause.members_needed)
-    return f"{_needs(cause)} {amount(cause.resource, cause.needed)} for {members}"
+    members = f" for {counted('member', cause.members_needed)}" if cause.members_needed > 1 else ""
+    return f"{_needs(cause)} {amount(cause.resource, cause.needed)}{members}"
 
 
 def _are_free(cause: NotEnoughFree | FreeInPieces) -> str:
-    return f"{amount(cause.resource, cause.free)} {'is' if cause.free == 1 else 'are'} free"
+    free = f"{amount(cause.resource, cause.free)} {'is' if cause.free == 1 else 'are'} free"
+    if not cause.elsewhere:
+        return free
+    return f"{free} on nodes that admit {_them(cause)} ({number(cause.resource, cause.elsewhere)} on others)"
 
 
 def _pieces(cause: ClusterTooSmall | FreeInPieces) -> str:

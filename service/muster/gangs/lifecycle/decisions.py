@@ -10,6 +10,7 @@ from muster.domain.request import Subrequest
 from muster.domain.sentences import sentence
 from muster.domain.topology import mask_of
 from muster.gangs.capacity import requests
+from muster.gangs.capacity.holders import with_holders
 from muster.gangs.capacity.ledger import fits
 from muster.gangs.lifecycle import planning, reconciliation, refusals
 from muster.gangs.lifecycle.state import State
@@ -56,6 +57,7 @@ def _refused(
     took_s: float,
 ) -> None:
     """Handle causes why nothing fits."""
+    decision = with_holders(decision, solving.request.priority, state.ledger, state.roster.pods)
     gang.blocked, gang.helps = decision.causes, decision.relaxations
     overtaken = state.queue.overtaken(gang, solving) or state.in_tree.outdated(gang.key)
     if gang.arrived is not None:  # pods came that were not in the request

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from muster.domain.causes.ill_formed import BadValue, MembersDisagree
+from muster.domain.causes.too_little import RoomTaken
 from muster.domain.pod import Pod
 from muster.domain.reasons import Cause
 from muster.gangs.capacity import requests
@@ -60,7 +61,8 @@ def refuse(
     state: State, gang: Gang, hint: QueueingHint, causes: Iterable[Cause], text: str, now: float
 ) -> None:
     """Refuse the gang with the planner's causes."""
-    _refuse_as_unplaceable(state, gang, hint, tuple(map(kind, causes)), text, now)
+    kinds = tuple(kind(cause) for cause in causes if not isinstance(cause, RoomTaken))
+    _refuse_as_unplaceable(state, gang, hint, kinds, text, now)
 
 
 def planner_was_ended(

@@ -19,10 +19,12 @@ from muster.domain.reasons import Cause
 from muster.domain.request import Role
 from muster.placement.explain.assumptions import Assumption, Assumptions, Kind
 from muster.placement.explain.conflict import Conflict
+from muster.placement.explain.contested import contested
 from muster.placement.explain.deletion_filter import irreducible
 from muster.placement.explain.domains import domain_cause
 from muster.placement.explain.feasibility import Oracle
 from muster.placement.explain.findings import findings_of
+from muster.placement.explain.not_offered import gpus_not_offered, not_offered
 from muster.placement.explain.refused_roles import resource_missing
 from muster.placement.explain.relaxations import relaxations
 from muster.placement.explain.running import joining
@@ -55,7 +57,8 @@ def explained(instance: Instance, limits: Limits, budget: Budget, proven: bool) 
     conflict = conflict_of(assumptions, Oracle(spare), proven)
     if conflict is None:
         return Unplaceable(gang, (NotDecided(budget.truncated or spare.truncated),))
-    return Unplaceable(gang, tuple(_causes(conflict)), relaxations(conflict))
+    causes = tuple(_causes(conflict))
+    return Unplaceable(gang, causes, relaxations(conflict), contested(conflict, causes))
 
 
 def conflict_of(assumptions: Assumptions, oracle: Oracle, proven: bool) -> Conflict | None:
@@ -107,8 +110,9 @@ def _causes(conflict: Conflict) -> Iterator[Cause]:
         yield _excluded(conflict, roles[told.role], told.what)
     for role in conflict.members_of:
         missing = assumptions.refused[role.name].get(resource_missing(role))
-        if missing is not None and missing.all():
-            yield NodesExcluded(role.name, resource_missing(role), len(missing))
+        if missing is not None and missing.all() and (role.gpus or role.slice):
+            yield not_offered(assumptions.view, role, resource_missing(role).removeprefix("no "))
+    yield from gpus_not_offered(conflict)
 
 
 def _excluded(conflict: Conflict, role: Role, by: str) -> NodesExcluded:

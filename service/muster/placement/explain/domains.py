@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from muster.domain.causes.out_of_place import DomainTooSmall, IndicesUnknown, NoSuchDomain
+from muster.domain.levels import preset_with
 from muster.domain.reasons import Cause
 from muster.domain.request import Role, Scope
 from muster.domain.words import GPU_MEMORY, nearest
@@ -69,7 +70,10 @@ def _nowhere(view: Columns, scope: str, role: str) -> NoSuchDomain:
     labels = next((level.labels for level in view.levels if level.scope == scope), (scope,))
     scopes = {*Scope, *(level.scope for level in view.levels)}
     of_nodes = {key for state in view.states for key in state.node.labels if "/" in key}
-    return NoSuchDomain(scope, role, labels, nearest(scope, scopes | of_nodes))
+    preset = preset_with(scope, of_nodes)
+    return NoSuchDomain(
+        scope, role, labels, "" if any(preset) else nearest(scope, scopes | of_nodes), *preset
+    )
 
 
 def _nearest(conflict: Conflict, world: World, scope: str) -> Cause:

@@ -25,6 +25,7 @@ from muster.placement.explain.counterfactual import (
     GPU,
     MEMORY,
     PODS,
+    RESOURCES,
     amount_of,
     emptied,
     free_of,
@@ -32,6 +33,7 @@ from muster.placement.explain.counterfactual import (
     resources_of,
 )
 from muster.placement.explain.deletion_filter import irreducible
+from muster.placement.explain.not_offered import not_offered
 from muster.placement.gang.constraints import CONSTRAINTS, constraints_of
 from muster.placement.gang.constraints.constraint import Constraint
 from muster.placement.gang.instance import room_of
@@ -74,8 +76,10 @@ def shortage(conflict: Conflict) -> Cause | None:
         wanted = world.wanted + len(there)
         return ClusterTooSmall(roles, name, total, needed, fit, wanted, *largest, conflict.nobody_admits)
     asked = (conflict.name, name, amounts[short], needed, fit, world.wanted)
+    elsewhere = _sum(np.delete(free_of(world.view, short), rows))
     largest = _largest(world.view, rows, short)
-    return NotEnoughFree(*asked) if amounts[short] < needed else FreeInPieces(*asked, *largest)
+    lacks = amounts[short] < needed
+    return NotEnoughFree(*asked, elsewhere) if lacks else FreeInPieces(*asked, *largest, elsewhere)
 
 
 def _there(view: Columns, request: Request, rows: Ints) -> list[Role]:
@@ -142,6 +146,8 @@ def _too_large(conflict: Conflict, world: World, rows: Ints) -> Cause | None:
             asked = role.slice.units if what == GPU_MEMORY and role.slice else amount_of(role, what)
             if asked > largest:
                 name = _called(conflict, what)
+                if not largest and what not in RESOURCES and not _is_offered(world.view, what):
+                    return not_offered(world.view, role, what)
                 return MemberTooLarge(role.name, name, asked, node, largest, conflict.nobody_admits)
         # Each resource alone is enough on some node. The node with most GPUs lacks another resource.
         best = admitted[int(_most_gpus(world.view, role)[admitted].argmax())]
@@ -157,6 +163,10 @@ def _too_large(conflict: Conflict, world: World, rows: Ints) -> Cause | None:
             has, name = int(_most_gpus(world.view, role)[best]), gpus_with(role.slice.units)
             return MemberTooLarge(role.name, name, role.slice.gpus, node, has, conflict.nobody_admits)
     return None
+
+
+def _is_offered(view: Columns, what: str) -> bool:
+    return any(state.node.allocatable.other(what) for state in view.states)
 
 
 def _most_gpus(view: Columns, role: Role) -> Ints:

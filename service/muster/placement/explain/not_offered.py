@@ -1,0 +1,51 @@
+"""Find what nodes do not offer: a resource that none has, and GPUs that nodes have and do not offer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from muster.domain.causes.too_little import GpusNotOffered, ResourceNotOffered
+from muster.domain.request import Role
+from muster.domain.words import LISTED, nearest
+from muster.placement.cluster.columns import Columns
+from muster.placement.explain.conflict import Conflict
+from muster.placement.explain.refused_roles import resource_missing
+
+
+def not_offered(view: Columns, role: Role, resource: str) -> ResourceNotOffered:
+    """Return the cause that no node offers this resource."""
+    nodes = [state.node for state in view.states]
+    if role.slice:
+        known = frozenset[str]().union(*(node.memory_resources for node in nodes if node.gpu_memory))
+    else:
+        known = frozenset(name for node in nodes for name, _ in node.allocatable.others)
+        known = known.union(*(node.gpu_resources for node in nodes))
+    return ResourceNotOffered(role.name, resource, len(nodes), nearest(resource, known))
+
+
+def gpus_not_offered(conflict: Conflict) -> Iterator[GpusNotOffered]:
+    """Yield for each role with GPUs the nodes that would admit more of its members if they offered all of
+    their GPUs."""
+    view = conflict.assumptions.view
+    missing = [state.node.missing_gpus for state in view.states]
+    lost = {row: count for row, count in enumerate(missing) if count}
+    for role in conflict.members_of if lost else ():
+        if not role.gpus:
+            continue
+        refused = np.zeros(len(view.names), np.bool_)
+        for by, rows in conflict.assumptions.refused[role.name].items():
+            if by != resource_missing(role):
+                refused |= rows
+        nodes = [
+            (view.names[row], count)
+            for row, count in lost.items()
+            if not refused[row]
+            and (view.free_count[row] + count) // role.gpus > view.free_count[row] // role.gpus
+        ]
+        if nodes:
+            names = tuple(name for name, _ in nodes)
+            offered = sum(int(view.gpu_total[view.row[name]]) for name in names)
+            there = offered + sum(count for _, count in nodes)
+            yield GpusNotOffered(role.name, role.gpu_resource, len(nodes), offered, there, names[:LISTED])
