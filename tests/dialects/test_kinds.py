@@ -26,7 +26,8 @@ REQUIRED = {"kai.scheduler/topology-required-placement": RACK}
 
 def template(gpus: int = 1, **meta: Object) -> Object:
     asked = {"limits": {"nvidia.com/gpu": gpus}} if gpus else {}
-    return {"metadata": meta, "spec": {"containers": [{"name": "c", "resources": asked}]}}
+    containers = [{"name": "c", "resources": asked}]
+    return {"metadata": meta, "spec": {"schedulerName": "muster", "containers": containers}}
 
 
 T, NO_GPU = template(), template(0)
@@ -188,6 +189,19 @@ LATER: dict[str, tuple[str, Object, Object, dict[str, int]]] = {
         {},
         {},
     ),
+    "after those that come when the others have completed": (
+        "JobSet",
+        {
+            "replicatedJobs": [
+                replicated("a", 1, 2),
+                {**replicated("b", 1, 2), "dependsOn": [{"name": "a", "status": "Complete"}]},
+                {**replicated("c", 1, 2), "dependsOn": [{"name": "b", "status": "Ready"}]},
+            ]
+        },
+        {},
+        {},
+    ),
+    "too many": ("LeaderWorkerSet", {**lws(300), "startupPolicy": "LeaderReady"}, {}, {}),
     "each Job in a rack of its own": (
         "JobSet",
         {"replicatedJobs": [replicated("a", 2, 3)]},
@@ -203,16 +217,34 @@ def test_members_that_come_later(name: str) -> None:
     group = read(kind, spec, annotations=annotations).group
     assert {coming.role: len(coming.ranks) for coming in group.coming} == expected
     assert all(coming.pod.gpus == 1 for coming in group.coming)
+    assert (group.wishes.required_scope, group.role_wishes.get("a", group.wishes).segments) == (None, ())
 
 
-def test_an_exclusive_topology_is_a_scope_of_each_job_and_of_each_group() -> None:
-    jobs = read("JobSet", {"replicatedJobs": [replicated("a", 2, 3)]}, annotations=ONE_EACH).group
-    assert jobs.role_wishes.get("a", jobs.wishes).segments == (Segment(3, "rack"),)
+def test_units_with_a_domain_of_their_own_have_a_leader_each() -> None:
+    (jobs,) = read("JobSet", {"replicatedJobs": [replicated("a", 2, 3)]}, annotations=ONE_EACH).group.coming
+    assert (jobs.exclusive, jobs.unit, jobs.unit_label) == (True, 3, "jobset.sigs.k8s.io/job-index")
+    assert "jobset.sigs.k8s.io/job-index" in jobs.shared_labels
     key = "leaderworkerset.sigs.k8s.io/exclusive-topology"
-    groups = read("LeaderWorkerSet", lws(2), annotations={key: "example.com/pool"}).group
-    assert groups.wishes.required_scope == "example.com/pool"
-    of_no_scope = read("LeaderWorkerSet", lws(2), annotations={key: "rack"}).group
-    assert (of_no_scope.wishes.required_scope, of_no_scope.causes) == (None, ())
+    (groups,) = read("LeaderWorkerSet", lws(2), annotations={key: "rack"}).group.coming
+    assert (groups.exclusive, groups.unit_label) == (True, "")
+    assert "leaderworkerset.sigs.k8s.io/group-index" in groups.shared_labels
+
+
+def template_of(role: Object) -> Object:
+    """Return the pod template of a replicated Job."""
+    found: Object = role["template"]["spec"]["template"]["spec"]
+    return found
+
+
+@pytest.mark.parametrize("change", [{"resourceClaims": [{"name": "gpu"}]}, {"schedulerName": "other"}])
+def test_members_that_come_later_and_can_not_be_read_are_left_out(change: Object) -> None:
+    second = replicated("b", 1, 2)
+    template_of(second).update(change)
+    spec = {
+        "replicatedJobs": [replicated("a", 1, 2), second],
+        "startupPolicy": {"startupPolicyOrder": "InOrder"},
+    }
+    assert read("JobSet", spec).group.coming == ()
 
 
 def test_kai_asks_for_placement_on_the_object_and_on_its_parts() -> None:

@@ -27,7 +27,7 @@ FOUR = [tray("a1", "a.17"), tray("a2", "a.17"), tray("b1", "b.17"), tray("b2", "
 THREE = [tray(f"a{at}", "a.1") for at in range(3)]
 CASES = {
     "one clique, though more would fit": Case(
-        [*FOUR, domain(), job(2, 2, "nccl-channel")], "b1 b2", note=ASSUMED
+        [*FOUR, domain(), job(2, 2, "nccl-channel")], "a1 a2", note=ASSUMED
     ),
     "two racks, where one is too small": Case(
         [*FOUR, domain(), job(4, 2, "nccl-channel")],

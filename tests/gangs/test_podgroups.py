@@ -9,6 +9,7 @@ import pytest
 from muster.domain.causes.too_little import MembersToCome
 from muster.domain.constraints import Subgroup
 from muster.domain.levels import Level
+from muster.domain.pod import GROUP as RANKS
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.podgroup import Coming, PodGroup
 from muster.domain.policies import Policies, Policy
@@ -16,6 +17,7 @@ from muster.domain.quorums import Leaf, Quorum
 from muster.domain.request import Request, RolePreference, SelectorTerm, Term
 from muster.domain.typical import TypicalRequest
 from muster.gangs.capacity import requests
+from muster.gangs.lifecycle import planning
 from muster.gangs.membership.podgroups import completed
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
@@ -240,6 +242,82 @@ def test_the_first_member_goes_where_those_that_come_later_fit_too() -> None:
     plan = gang(world).plan
     assert plan is not None
     assert plan.nodes == {"b"}
+
+
+def test_the_first_member_goes_nowhere_else_while_others_come_later() -> None:
+    """Other candidates may leave no room for them. Nothing is reserved for them."""
+    world = waits_for(decode=3, gpus=4)
+    assert world.coordinator.filter(world.ref("train")).candidates == (("b",),)
+    assert not isinstance(world.coordinator.alternatives(gang(world).key), str)
+    crowded = waits_for(decode=3, gpus=3)
+    asked = planning._request_for_backfill(crowded.coordinator.state, gang(crowded).key)
+    assert asked is not None
+    assert (asked.size, asked.min_member) == (1, 1)
+
+
+def test_a_plan_of_roles_with_minimums_is_permitted_as_a_whole_while_others_come_later() -> None:
+    sample = replace(named("sample", role="b"), uid="")
+    group = replace(
+        GROUP,
+        min_member=3,
+        wishes=Wishes(),
+        role_wishes={name: Wishes(role=name) for name in "abc"},
+        role_min={"a": 2, "b": 0, "c": 1},
+        role_later={"b": 2},
+        coming=(Coming(sample, (0, 1)),),
+    )
+    world = World(Settings(settle_s=0)).start(node("n", gpus=1))
+    seen(world, group)
+    world.see(*(named(f"a{number}", role="a") for number in range(4)))
+    world.see(*(named(f"c{number}", role="c") for number in range(3)))
+    world.send(inputs.NodeSeen(world.now, node("n", gpus=8)))
+    verdict = world.verdict("train")
+    assert verdict.required == len(verdict.members) == 6
+
+
+def test_a_mended_template_is_planned_anew() -> None:
+    world = waits_for(decode=3, gpus=3)
+    assert gang(world).phase is Phase.UNPLACEABLE
+    group = gang(world).group.pod_group
+    assert group is not None
+    (coming,) = group.coming
+    smaller = replace(coming, pod=replace(coming.pod, gpus=0))
+    seen(world, replace(group, coming=(smaller,)))
+    assert gang(world).phase is Phase.PLANNED
+
+
+REPLICAS_OF_TWO = replace(
+    GROUP,
+    min_member=2,
+    wishes=Wishes(),
+    role_wishes={"w": Wishes(role="w")},
+    role_min={"w": 2},
+    role_unit={"w": 2},
+)
+
+
+def host(replica: int, number: int) -> Pod:
+    return replace(named(f"r{replica}h{number}", role="w"), rank=replica * RANKS + number)
+
+
+def test_replicas_of_two_start_whole() -> None:
+    world = World(Settings(settle_s=0)).start(node("n", gpus=1))
+    seen(world, REPLICAS_OF_TWO)
+    world.see(*(host(replica, number) for replica in range(3) for number in range(2)))
+    world.send(inputs.NodeSeen(world.now, node("n", gpus=5)))
+    assert len(world.verdict("train").members) == 4
+
+
+def test_hosts_of_replicas_that_served_come_back_one_by_one() -> None:
+    world = World(Settings(settle_s=0)).start(node("n", gpus=4))
+    seen(world, REPLICAS_OF_TWO)
+    for replica in range(2):
+        world.see(*(host(replica, number) for number in range(2)))
+        world.run("train")
+    for replica in range(2):
+        world.gone(f"r{replica}h1")
+    world.see(host(0, 1))
+    assert [uid for _, uid in world.verdict("train").members] == ["r0h1"]
 
 
 def test_the_first_member_waits_while_those_that_come_later_do_not_fit() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 from muster.dialects.objects import Metadata
 from muster.dialects.reading import natural
+from muster.domain.pod import GROUP
 
 POD_INDEX = "apps.kubernetes.io/pod-index"
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
@@ -30,9 +31,6 @@ _KNOWN = frozenset(KEYS)
 REPLICA_TYPES = ("launcher", "master", "chief", "ps", "evaluator", "worker")
 """Kubeflow's, in the order in which KAI numbers them (docs/developer/designs/segmented-subgroups of
 NVIDIA/KAI-Scheduler, "Workload to Index Computation")."""
-
-GROUP = 10**9
-"""Ranks of a group, at most: an index has nine digits."""
 
 
 def read(meta: Metadata) -> int | None:

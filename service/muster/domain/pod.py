@@ -10,6 +10,12 @@ from muster.domain.peers import NO_PEER_RULES, Labels, PeerRules
 from muster.domain.reasons import Cause
 from muster.domain.request import NodeRules, Segment, Slice
 
+GROUP = 10**9
+"""Ranks of one group of a controller's pods, at most: an index has nine digits.
+
+The rank of a pod in a group is the group's index times this, and its own index.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Wishes:

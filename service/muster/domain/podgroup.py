@@ -57,12 +57,18 @@ class Coming:
     """Members of a role that come when others have a node, and then run together with these.
 
     `pod` is what each of them is, as its template says. `ranks` are those of all members of the role, also of
-    those that come at once. Labels with the keys `of_gang` have the values that the gang's other pods have.
+    those that come at once. All members of a unit have the same value of `shared_labels`.
     """
 
     pod: Pod
     ranks: tuple[int | None, ...]
-    of_gang: frozenset[str] = frozenset()
+    shared_labels: frozenset[str] = frozenset()
+    exclusive: bool = False
+    """Whether each unit has a topology domain of its own, which its leader chooses."""
+    unit: int = 0
+    unit_label: str = ""
+    """`unit` members in a row are one unit with a leader, and this label numbers the units. "" where the role
+    follows a leader of another role."""
 
     @property
     def role(self) -> str:

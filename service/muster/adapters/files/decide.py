@@ -203,10 +203,11 @@ def _pending(roster: Roster, names: Iterable[NameKey]) -> list[Group]:
 
 
 def _outcome(group: Group, request: Request, ledger: Ledger, place: Place, clock: Clock) -> Outcome:
-    if group.causes:
-        return Outcome(group, request, Status.INVALID, causes=group.causes)
-    if group.waits_for is not None:
-        return Outcome(group, request, Status.WAITING, causes=(group.waits_for,))
+    if group.causes or group.waits_for is not None:
+        waits: tuple[Cause, ...] = (group.waits_for,) if group.waits_for is not None else ()
+        status = Status.INVALID if group.causes else Status.WAITING
+        request = requests.without_followers(request)
+        return Outcome(group, request, status, causes=group.causes or waits)
     snapshot, timings, began = ledger.snapshot(), Timings(clock), clock()
     decision, request = requests.answer_now(place(snapshot, request, timings), request)
     took = {**timings.seconds, "place": clock() - began}

@@ -61,8 +61,10 @@ class Role:
     """Whether the pods that come later run together with those before them, and not after them."""
     hosts: int = 1
     """Members of one replica: it is of use only when all of them are there."""
-    exclusive: str = ""
-    """The annotation that gives each replica a topology domain of its own."""
+    exclusive: bool = False
+    """Whether each unit, or the whole gang, has a topology domain of its own, which its first pod chooses."""
+    unit_label: str = ""
+    """The label that numbers the units, if the other pods of each come when its first one has a node."""
     segments_fill: bool = False
     """Whether KAI's segments must fill the role. If they did not, another role's pods would be in them."""
 
@@ -81,7 +83,6 @@ class Described:
 
     `idle` is the reason why the object has no pods now. `ordered` means that its controller makes each pod
     when the last one runs. `numbered` means that its gangs have numbers, so no pod template can name them.
-    `exclusive` is the annotation that gives each gang a topology domain of its own.
     `change` is what makes its pods start all together, as "set spec.completionMode to Indexed".
     `of_gang` are sentences about fields that mean something else than users may expect, if its pods are a
     gang.
@@ -92,7 +93,6 @@ class Described:
     idle: str = ""
     ordered: bool = False
     numbered: bool = False
-    exclusive: str = ""
     change: str = ""
     of_gang: tuple[str, ...] = ()
 

@@ -151,7 +151,6 @@ class _Reader:
         owner, described = self.owner, self.described
         self._note_misspelt()
         whole = self._constraint(self._annotations, _PLACEMENT)
-        exclusive = self._exclusive(self._annotations, described.exclusive)
         named = {role.name: role for role in described.roles if role.name}
         wishes = {role.name: self._wishes(role) for role in described.roles}
         return PodGroup(
@@ -163,7 +162,7 @@ class _Reader:
             size=described.size,
             wishes=replace(
                 wishes.pop("", Wishes()),
-                required_scope=whole.required or exclusive,
+                required_scope=whole.required,
                 preferred_scopes=whole.preferred,
             ),
             role_wishes=wishes,
@@ -194,9 +193,6 @@ class _Reader:
         """
         placement = self._constraint(role.keys, _PLACEMENT)
         scope, preferred = placement.required, placement.preferred
-        if scope is None:
-            said = {**self._annotations, **role.keys}
-            scope = self._exclusive(said, role.exclusive)
         segments = [Segment(role.unit, scope)] if scope is not None and role.unit else []
         keys = {**self._annotations, **self.templates[role.name]}
         inner = None
@@ -218,15 +214,6 @@ class _Reader:
     def _constraint(self, said: Mapping[str, str], keys: tuple[str, str, str]) -> Constraint:
         fields = self.owner.spec.beside("annotation ", said)
         return Constraint.of(fields, keys, self._levels, self._topologies)
-
-    def _exclusive(self, said: Mapping[str, str], key: str) -> str | None:
-        """Return the scope of an exclusive topology; None if there is none, or if it is no scope.
-
-        Its webhook adds a rule to the pods in any case.
-        """
-        apart = Fields.of("", "annotation ", {key: said[key]} if key in said else None)
-        scope = Constraint.of(apart, ("", key, ""), self._levels, self._topologies).required
-        return None if apart.causes else scope
 
     def _queue(self) -> str:
         said = [self._labels, *self.templates.values()]

@@ -43,14 +43,20 @@ def describe(owner: Owner) -> Described:
     each Job has a topology domain of its own, its other pods come when its first one has a node.
     """
     spec, roles, before = owner.spec, list[Role](), 0
+    ending = set[str]()
+    """Replicated Jobs that start when others have completed, or with such a one."""
     in_order = spec.part("startupPolicy").text("startupPolicyOrder") == "InOrder"
     for number, item in enumerate(spec.listed("replicatedJobs", MAX_ROLES)):
         replicas = item.natural("replicas")
         jobs = 1 if replicas is None else replicas
         role = _role(owner, number, item, jobs, before)
-        waits_for = [other.text("status") for other in item.listed("dependsOn", MAX_ROLES)]
+        waits_for = {
+            other.text("name"): other.text("status") for other in item.listed("dependsOn", MAX_ROLES)
+        }
         if (in_order and number) or waits_for:
-            role = replace(role, later=role.count, beside="Complete" not in waits_for)
+            after = any(status == "Complete" or name in ending for name, status in waits_for.items())
+            ending |= {role.name} if after else set()
+            role = replace(role, later=role.count, beside=not after)
         roles.append(role)
         before += jobs
     if not roles:
@@ -71,11 +77,20 @@ def _role(owner: Owner, number: int, item: Fields, jobs: int, before: int) -> Ro
     placement = _placement(owner, kai_keys.annotations_of(template.part("metadata")))
     pod = _pod(owner, name, each, before, placement)
     unit = each if jobs > 1 else 0
-    exclusive = EXCLUSIVE if is_exclusive(placement) else ""
+    exclusive = is_exclusive(placement)
     later = max(0, count - jobs) if exclusive else 0
-    least = min(least, count - later)
     return Role(
-        name, count, least, spec.raw("template"), path, pod, later, unit=unit, keys=keys, exclusive=exclusive
+        name,
+        count,
+        min(least, count - later),
+        spec.raw("template"),
+        path,
+        pod,
+        later,
+        unit=unit,
+        keys=keys,
+        exclusive=exclusive,
+        unit_label=JOB_INDEX if exclusive else "",
     )
 
 

@@ -65,9 +65,10 @@ def describe(owner: Owner) -> Described:
         f"{under}.workerTemplate",
         _pod(owner, size, 1),
         later=size - 1 if late else 0,
+        exclusive=EXCLUSIVE in (owner.meta.annotations or {}),
         segments_fill=True,
     )
-    return Described((role, more), copies, numbered=True, exclusive=EXCLUSIVE)
+    return Described((role, more), copies, numbered=True)
 
 
 def _pod(owner: Owner, size: int, first: int) -> Callable[[int, int], NewPod]:

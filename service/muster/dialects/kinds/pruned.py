@@ -33,9 +33,10 @@ FIELDS = frozenset({
     "leaderWorkerTemplate", "matchExpressions", "matchFields", "maxReplicas", "metadata", "minAvailable",
     "minReplicas", "name", "nodeAffinity", "nodeSelectorTerms", "numOfHosts", "operator", "ordinals",
     "parallelism", "podManagementPolicy", "replicas", "replicatedJobs",
-    "requiredDuringSchedulingIgnoredDuringExecution", "resources", "restartPolicy", "runLauncherAsWorker",
-    "runPolicy", "schedulingPolicy", "size", "spec", "start", "startupPolicy", "startupPolicyOrder",
-    "status", "suspend", "template", "tolerations", "value", "values", "workerGroupSpecs", "workerTemplate",
+    "requiredDuringSchedulingIgnoredDuringExecution", "resourceClaims", "resources", "restartPolicy",
+    "runLauncherAsWorker", "runPolicy", "schedulerName", "schedulingPolicy", "size", "spec", "start",
+    "startupPolicy", "startupPolicyOrder", "status", "suspend", "template", "tolerations", "value", "values",
+    "workerGroupSpecs", "workerTemplate",
 })  # fmt: skip
 """The fields that descriptions and `gangs` read, at any level of any kind. A new kind adds its own."""
 MAPS = frozenset({"limits", "nodeSelector", "overhead", "requests", *REPLICA_SPECS.values()})

@@ -18,9 +18,9 @@ from muster.domain.constraints import Subgroup
 from muster.domain.decision import Decision, MemberPlacement, Unplaceable
 from muster.domain.levels import FABRIC
 from muster.domain.node import Resources
-from muster.domain.pod import Pod, Wishes
+from muster.domain.pod import GROUP, Pod, Wishes
 from muster.domain.policies import DEFAULT_POLICIES, Policies
-from muster.domain.quorums import Counts, Quorum, members_of, of_roles
+from muster.domain.quorums import Counts, Leaf, Quorum, members_of, of_roles
 from muster.domain.request import (
     Member,
     NodeRules,
@@ -34,7 +34,8 @@ from muster.domain.request import (
 )
 from muster.domain.words import listed
 from muster.gangs.capacity.ledger import Ledger
-from muster.gangs.membership.group import COMING, Group, stated_roles
+from muster.gangs.membership.coming import PREFIX
+from muster.gangs.membership.group import Group, stated_roles
 from muster.gangs.peers.constraints import Kind, Peers
 from muster.gangs.peers.peer_changes import PeerInterest
 from muster.placement.gang.blocks import first_by_rank, rank_key
@@ -70,29 +71,45 @@ def request(group: Group, ledger: Ledger, policies: Policies = DEFAULT_POLICIES)
         return _request(group, ledger, policies)
 
 
+def without_followers(request: Request) -> Request:
+    """Return the request for the members that are there alone."""
+    coming = Counter(role.name for role in request.roles for member in role.members if _comes(member))
+    if not coming:
+        return request
+    roles = (replace(role, members=tuple(m for m in role.members if not _comes(m))) for role in request.roles)
+    return replace(
+        request,
+        roles=tuple(role for role in roles if role.members),
+        min_member=max(1, request.min_member - coming.total()),
+        quorum=request.quorum.less(coming) if request.quorum is not None else None,
+    )
+
+
 def answer_now(decision: Decision, request: Request) -> tuple[Decision, Request]:
     """Return the decision and its request without the members that come later.
 
     A refusal names their roles.
     """
-    coming = Counter(role.name for role in request.roles for member in role.members if _comes(member))
+    asked = without_followers(request)
+    coming = request.size - asked.size
     if not coming:
         return decision, request
-    roles = (replace(role, members=tuple(m for m in role.members if not _comes(m))) for role in request.roles)
-    now = tuple(role for role in roles if role.members)
-    least = max(1, request.min_member - coming.total())
-    asked = replace(request, roles=now, min_member=least, quorum=None)
     if isinstance(decision, Unplaceable):
-        cause = MembersToCome(coming.total(), tuple(coming))
-        return replace(decision, causes=(*decision.causes, cause)), asked
+        roles = tuple(role.name for role in request.roles if any(map(_comes, role.members)))
+        return replace(decision, causes=(*decision.causes, MembersToCome(coming, roles))), asked
     members = tuple(member for member in decision.members if not _comes(member))
     nodes = {member.node for member in members}
-    unknown = tuple(node for node in decision.unknown_links if node in nodes)
-    return replace(decision, members=members, coming=coming.total(), unknown_links=unknown), asked
+    return replace(
+        decision,
+        members=members,
+        coming=coming,
+        unknown_links=tuple(node for node in decision.unknown_links if node in nodes),
+        unknown_indices=tuple(node for node in decision.unknown_indices if node in nodes),
+    ), asked
 
 
 def _comes(member: Member | MemberPlacement) -> bool:
-    return member.uid.startswith(COMING)
+    return member.uid.startswith(PREFIX)
 
 
 def least_of(request: Request) -> Request:
@@ -128,14 +145,15 @@ def peer_interest(group: Group, ledger: Ledger) -> PeerInterest | None:
 
 def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
     wishes = _wishes(group.unbound[0])
-    members = (*group.members, *group.coming)
+    placeholders = group.placeholders
+    members = (*group.members, *placeholders)
     peers = Peers(members, ledger.existing_pods, ledger.nodes)
     roles = _by_role(members, peers)
     waiting = {name: pods[0] for name, pods in roles.items() if not all(pod.node for pod in pods)}
     named = _by_stated(roles)
-    quorum = _quorum(group, named)
+    quorum = _quorum(group, named, stated_roles(placeholders))
     asked = tuple(_roles(roles))
-    least = _min_member(group, asked, quorum)
+    least = _min_member(group, asked, quorum, len(placeholders))
     counts = _waiting(asked)
     if quorum is not None and least == sum(counts.values()) and quorum.starts(counts):
         quorum = None  # all must fit, and they are enough
@@ -165,24 +183,34 @@ def _by_stated(by_role: Mapping[str, list[Pod]]) -> Names:
     return named
 
 
-def _quorum(group: Group, named: Names) -> Quorum | None:
+def _quorum(group: Group, named: Names, coming: Counts) -> Quorum | None:
     """Return how many subgroups and members start, by the names that roles have in the request.
 
-    What is bound counts. The result is None if any members will do that are enough.
+    What is bound counts, and what comes later too. The result is None if any members will do that are enough.
     """
     if group.quorum is None:
         return None
-    lacking, coming = group.quorum.less(stated_roles(group.bound)), stated_roles(group.coming)
-    quorum = lacking.map_leaves(
-        lambda leaf: replace(leaf, roles=_named(named, leaf.roles), least=leaf.least + leaf.of(coming))
-    )
+
+    def asked(leaf: Leaf) -> Leaf:
+        unit = 1 if _is_torn(group, leaf) else leaf.unit
+        return Leaf(_named(named, leaf.roles), leaf.least + leaf.of(coming), unit, leaf.begun % unit)
+
+    quorum = group.quorum.less(stated_roles(group.bound)).map_leaves(asked)
     every = quorum.leaves_no_choice and all(leaf.least == 0 and leaf.unit == 1 for leaf in quorum.leaves())
     return None if every else quorum
 
 
-def _min_member(group: Group, roles: Iterable[Role], quorum: Quorum | None) -> int:
-    """Return the fewest members that must fit at once."""
-    coming = len(group.coming)
+def _is_torn(group: Group, leaf: Leaf) -> bool:
+    """Return whether a replica lost some of its members: then these come back, one by one if they must."""
+    if leaf.unit == 1:
+        return False
+    ranks = (pod.rank for pod in group.bound if pod.claim is not None and _wishes(pod).role in leaf.roles)
+    replicas = Counter(rank // GROUP for rank in ranks if rank is not None)
+    return any(members < leaf.unit for members in replicas.values())
+
+
+def _min_member(group: Group, roles: Iterable[Role], quorum: Quorum | None, coming: int) -> int:
+    """Return the fewest members that must fit at once, with all that come later."""
     least = min(len(group.unbound), max(1, group.needed - len(group.bound))) + coming
     if quorum is None:
         return least

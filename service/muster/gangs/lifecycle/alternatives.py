@@ -36,7 +36,7 @@ def ask(state: State, gang: Gang) -> AskAlternatives | str:
     if any(usage.node not in state.ledger.nodes for usage in places.values()):
         return NODE_GONE
     unplaced = tuple(replace(pod, node="") for pod in gang.group.members if pod.uid in places)
-    group = replace(gang.group, bound=(), unbound=unplaced)
+    group = replace(gang.group, bound=(), unbound=unplaced, followers=())
     request = requests.request(group, state.ledger, state.roster.policies)
     request = state.in_tree.refine(gang.key, request, state.ledger.nodes)
     excluded = state.excluded(gang, request.roles, {pod.uid: pod for pod in unplaced})

@@ -281,4 +281,6 @@ def _request_for_backfill(state: State, key: str) -> Request | None:
     if any(cause.stays for cause in gang.blocked):
         return None
     group = state.fresh(gang)
-    return requests.request(group, state.ledger, state.roster.policies) if group.unbound else None
+    if not group.unbound:
+        return None
+    return requests.without_followers(requests.request(group, state.ledger, state.roster.policies))

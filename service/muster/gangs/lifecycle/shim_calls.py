@@ -43,7 +43,8 @@ def filter_(state: State, ref: PlanRef) -> FilterAnswer:
     if plan.filter_answer is None:
         places = plan.places
         devices = tuple(_devices(state, places[uid]) for uid in plan.order)
-        nodes = {} if all(devices) else _alternates(state, gang, plan)
+        # Another node may have no room for the members that come later.
+        nodes = {} if all(devices) or plan.placed.coming else _alternates(state, gang, plan)
         candidates = tuple(
             _candidates(state, places[uid], nodes.get(uid, (places[uid].node,))) for uid in plan.order
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from muster.domain.causes.waiting import JobMissing, MembersMissing, PodGroupMissing
 from muster.domain.constraints import Subgroup
@@ -15,15 +15,12 @@ from muster.domain.policies import Policies
 from muster.domain.quorums import Counts, Leaf, Quorum, members_of
 from muster.domain.reasons import Cause
 from muster.domain.request import GangId, RolePreference
+from muster.gangs.membership.coming import Followers, followers
 from muster.gangs.membership.consistency import ill_formed
 from muster.gangs.membership.incarnations import Incarnation, of_job
-from muster.gangs.membership.podgroups import completed
 
 NameKey = tuple[str, str, str, str]
 """Namespace, dialect, name, and the pod's UID for a gang of one."""
-
-COMING = "coming/"
-"""How the UIDs of members begin that are not there yet."""
 
 FEW_OWNERS = 4
 """Up to this many owners are named in a gang's key (master and workers are two); else a digest of them."""
@@ -57,8 +54,8 @@ class Group:
 
     Members that have succeeded count as present.
     """
-    coming: tuple[Pod, ...] = ()
-    """Members that come when others have a node: placeholders that are planned with these, not bound."""
+    followers: tuple[Followers, ...] = ()
+    """Members that come when others have a node: these are planned where they fit too."""
     ambiguous: bool = False
     """Whether some of its pods may be the first of another incarnation of its name."""
     since: float = 0.0
@@ -135,6 +132,14 @@ class Group:
                 yield MembersMissing(present, present + missing, roles)
 
     @property
+    def placeholders(self) -> tuple[Pod, ...]:
+        """Return a placeholder for each member that comes later."""
+        of_object = self.pod_group
+        if of_object is None:
+            return ()
+        return tuple(pod for role in self.followers for pod in role.placeholders(of_object))
+
+    @property
     def subgroups(self) -> tuple[Subgroup, ...]:
         """Return the scopes that members of several roles share, by the roles that pods state."""
         return self.pod_group.subgroups if self.pod_group is not None else ()
@@ -152,7 +157,7 @@ class Group:
             {pod.uid: planning_facts(pod) for pod in self.unbound},
             self.needed,
             self.quorum,
-            len(self.coming),
+            self.followers,
             self.subgroups,
             self.role_preferences,
             self.causes,
@@ -216,7 +221,7 @@ def group_of(
         owners=owners,
         pod_group=of_object,
         quorum=quorum,
-        coming=tuple(_coming(of_object, pods)) if of_object is not None and unbound else (),
+        followers=tuple(followers(of_object, pods)) if of_object is not None and unbound else (),
         ambiguous=ambiguous,
         since=min((since[pod.owner] for pod in unbound), default=oldest),
     )
@@ -234,21 +239,6 @@ def _quorum(of_object: PodGroup | None, there: Counts) -> Quorum | None:
         needed = of_object.role_later.get(role, least) if there.get(role) else least
         leaves.append(Leaf(frozenset((role,)), needed, of_object.role_unit.get(role, 1)))
     return Quorum(len(leaves), tuple(leaves)) if leaves else None
-
-
-def _coming(of_object: PodGroup, pods: Sequence[Pod]) -> Iterator[Pod]:
-    """Yield a placeholder for each member that comes later and is not there yet."""
-    there = Counter((pod.claim.wishes.role, pod.rank) for pod in pods if pod.claim is not None)
-    roles = {role for role, _ in there}
-    for coming in of_object.coming:
-        if coming.role in of_object.role_later and coming.role in roles:
-            continue  # once one is there, the others count as missing
-        sample = completed(coming.pod, {of_object.key: of_object})
-        of_gang = {key: value for key, value in pods[0].labels if key in coming.of_gang}
-        sample = replace(sample, labels=tuple(sorted((dict(sample.labels) | of_gang).items())))
-        for number, rank in enumerate(coming.ranks):
-            if there[coming.role, rank] == 0:
-                yield replace(sample, uid=f"{COMING}{coming.role}/{number}", rank=rank)
 
 
 def _as_identity(owners: Collection[str]) -> tuple[str, ...]:
