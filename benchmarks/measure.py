@@ -33,7 +33,7 @@ class NoAnswer(Exception):
     """The planner did not come back."""
 
 
-BELOW_NODES = ("nvlink_domains", "weakest_link", "ring", "sockets", "damage", "best_fit")
+BELOW_NODES = ("unusable_gpus", "nvlink_domains", "weakest_link", "ring", "sockets", "damage", "best_fit")
 """Levels that are decided once zones, racks and nodes are."""
 
 

@@ -25,8 +25,10 @@ TREES = {
     "cubes": Tree(1, 8, 8, Boards.CUBE),
     "zones": Tree(4, 4, 4),
     "domains": Tree(1, 8, 8, domain=True),
+    "feeders": Tree(1, 8, 8, without_gpus=12),
+    "few feeders": Tree(1, 8, 8, without_gpus=4),
 }
-"""Clusters of 64 nodes, by name."""
+"""Clusters of 64 nodes, by name; those of feeders have further ones without GPUs."""
 
 STREAMS = (
     ("whole", "racks"),
@@ -36,6 +38,8 @@ STREAMS = (
     ("parts", "racks"),
     ("zones", "zones"),
     ("domains", "domains"),
+    ("feeding", "feeders"),
+    ("feeding", "few feeders"),
     ("philly", "racks"),
     ("openb", "racks"),
 )
@@ -51,12 +55,13 @@ def main(
     seeds: Annotated[int, typer.Option(help="Streams of each.")] = 3,
     gangs: Annotated[int, typer.Option(help="Gangs of a stream.")] = 1000,
     processes: Annotated[int, typer.Option(help="At a time.")] = os.cpu_count() or 1,
+    apart: Annotated[bool, typer.Option(help="Keep members without GPUs off nodes with GPUs.")] = False,
     out: Annotated[Path, typer.Option(help="Where the JSON lines go.")] = Path("out/streams.jsonl"),
 ) -> None:
     """Let gangs come and go, and count those that find no place (docs/streams.md)."""
     wanted = chosen(mixes, MIXES, "--mixes")
     todo = {
-        Task(mix, float(load), TREES[tree], gangs, seed): tree
+        Task(mix, float(load), TREES[tree], gangs, seed, apart): tree
         for mix, tree in STREAMS
         if mix in wanted
         for load in loads.split(",")
@@ -77,7 +82,15 @@ def main(
 
 def _table(found: dict[tuple[str, str, float], list[Outcome]]) -> Table:
     table = Table(
-        "mix", "cluster", "load", "gangs turned away", "of them large", "work placed, %", "nodes", "unproven"
+        "mix",
+        "cluster",
+        "load",
+        "gangs turned away",
+        "of them large",
+        "without GPUs",
+        "work placed, %",
+        "nodes",
+        "unproven",
     )
     for (mix, tree, load), outcomes in sorted(found.items()):
         table.add_row(
@@ -86,6 +99,7 @@ def _table(found: dict[tuple[str, str, float], list[Outcome]]) -> Table:
             f"{load:g}",
             str(sum(each.turned_away for each in outcomes)),
             str(sum(each.large for each in outcomes)),
+            str(sum(each.without_gpus for each in outcomes)),
             f"{100 * sum(each.work for each in outcomes) / len(outcomes):.2f}",
             str(sum(each.nodes for each in outcomes)),
             str(sum(each.unproven for each in outcomes)),

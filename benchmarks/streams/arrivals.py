@@ -23,13 +23,15 @@ OPENB_GANGS = 0.1
 @dataclass(frozen=True, slots=True)
 class Gang:
     """Members that each ask for `gpus` and `cpu_milli`, all in one part of the scope. `stay`: how long the
-    gang runs, in units of its mix."""
+    gang runs, in units of its mix. Next to them are `idle` members without GPUs, with `idle_cpu` each."""
 
     members: int
     gpus: int
     stay: float
     scope: Scope | None = None
     cpu_milli: int = 0
+    idle: int = 0
+    idle_cpu: int = 0
 
     @property
     def size(self) -> int:
@@ -62,6 +64,11 @@ def _of_sizes(weights: Weights) -> Draw:
     return draw
 
 
+def _feeding(rng: random.Random) -> Gang:
+    members, gpus, scope, idle, cores = rng.choices(list(FEEDING), list(FEEDING.values()))[0]
+    return Gang(members, gpus, rng.expovariate(1), scope, gpus * MUCH_CPU_PER_GPU, idle, cores * 1000)
+
+
 def _philly(rng: random.Random) -> Gang:
     gpus, stay = rng.choice(_philly_jobs())
     if gpus <= GPUS:
@@ -90,6 +97,18 @@ def _openb_pods() -> tuple[trace.Request, ...]:
 
 RACK, ZONE, DOMAIN = Scope.RACK, Scope.ZONE, Scope.NVLINK_DOMAIN
 
+MUCH_CPU_PER_GPU = 12_000
+FEEDING: Mapping[tuple[int, int, Scope | None, int, int], float] = {
+    **{(1, n, None, 0, 0): 0.12 for n in (1, 2, 4, 8)},
+    (2, 8, RACK, 0, 0): 0.08,
+    (4, 8, RACK, 0, 0): 0.06,
+    (1, 4, None, 8, 8): 0.1,
+    (2, 8, None, 1, 2): 0.1,
+    (8, 1, None, 4, 8): 0.08,
+    (0, 0, None, 6, 16): 0.1,
+}
+"""By members, GPUs of each, scope, members without GPUs, and cores of each: the share of such gangs."""
+
 MIXES: Mapping[str, Draw] = {
     "whole": _of_sizes({(1, 8, None): 0.6, (2, 8, RACK): 0.25, (4, 8, RACK): 0.15}),
     "odd": _of_sizes({(1, 8, None): 0.4, (3, 8, RACK): 0.3, (5, 8, RACK): 0.3}),
@@ -108,11 +127,13 @@ MIXES: Mapping[str, Draw] = {
         {(1, n, None): 0.2 for n in (1, 2, 4)}
         | {(2, 4, DOMAIN): 0.15, (4, 4, DOMAIN): 0.15, (8, 4, DOMAIN): 0.1}
     ),
+    "feeding": _feeding,
     "philly": _philly,
     "openb": _openb,
 }
 """By name. `whole`, `odd`: members of whole nodes; `mixed`: small pods too; `parts`: members of less than a
-node; `zones`: some need a zone; `domains`: some need an NVLink domain of several nodes of four GPUs."""
+node; `zones`: some need a zone; `domains`: some need an NVLink domain of several nodes of four GPUs;
+`feeding`: some have members without GPUs, or these alone."""
 
 
 def arrivals(mix: str, load: float, capacity: int, gangs: int, seed: int) -> list[Arrival]:

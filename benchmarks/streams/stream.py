@@ -10,11 +10,14 @@ from benchmarks.clusters import ALLOCATABLE, GPU, Boards, topology
 from benchmarks.streams.arrivals import Arrival, Gang, arrivals
 from muster.domain.decision import Placed
 from muster.domain.node import Node, Resources, Usage
-from muster.domain.request import GangId, Member, Request, Role
+from muster.domain.request import GangId, Member, NodeRules, Request, Role, SelectorTerm
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology, Link, mask_of
 from muster.placement.place import place
 
+OWN = "without-gpus"
+"""A label that only nodes without GPUs have."""
+APART = NodeRules((SelectorTerm(OWN, "In", ("true",)),))
 MEMORY_PER_GPU = 64 << 30
 
 
@@ -27,6 +30,8 @@ class Tree:
     nodes: int
     boards: Boards = Boards.NVSWITCH
     domain: bool = False
+    without_gpus: int = 0
+    """Further nodes without GPUs, in racks of their own."""
 
     @property
     def gpus(self) -> int:
@@ -46,7 +51,12 @@ class Tree:
             for rack in range(self.racks)
             for node in range(self.nodes)
         ]
+        made += [self._without_gpus(node) for node in range(self.without_gpus)]
         return Snapshot.of(made, ())
+
+    def _without_gpus(self, node: int) -> Node:
+        labels = {"topology.kubernetes.io/rack": f"cpu-{node // self.nodes}", OWN: "true"}
+        return Node(f"cpu-{node}", ALLOCATABLE, GpuTopology.unknown(0), frozenset(), labels)
 
     def _node(self, zone: int, rack: int, node: int) -> Node:
         where = f"{zone}-{rack}"
@@ -73,15 +83,18 @@ class Task:
     tree: Tree
     gangs: int
     seed: int
+    apart: bool = False
+    """Whether members without GPUs ask for nodes without GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`turned_away` of the gangs; of these `large` want more than one node. `work`: GPU time placed, as a
-    share of that asked for; `nodes` of all placed gangs together; `unproven` plans."""
+    """`turned_away` of the gangs; of these `large` want more than one node, `without_gpus` no GPU. `work`:
+    GPU time placed, as a share of that asked for; `nodes` of all placed gangs together; `unproven` plans."""
 
     turned_away: int
     large: int
+    without_gpus: int
     work: float
     nodes: int
     unproven: int
@@ -90,8 +103,8 @@ class Outcome:
 def run(task: Task) -> Outcome:
     """Run it. Arrivals in the first tenth fill the cluster and do not count."""
     coming = arrivals(task.mix, task.load, task.tree.capacity, task.gangs, task.seed)
-    cluster = _Cluster(task.tree.snapshot())
-    turned_away = large = nodes = unproven = 0
+    cluster = _Cluster(task.tree.snapshot(), task.apart)
+    turned_away = large = without_gpus = nodes = unproven = 0
     done = asked = 0.0
     for i, arrival in enumerate(coming):
         placed = cluster.place(i, arrival)
@@ -103,18 +116,19 @@ def run(task: Task) -> Outcome:
         if placed is None:
             turned_away += 1
             large += gang.size > task.tree.gpus
+            without_gpus += not gang.size
         else:
             done += work
-            nodes += len({member.node for member in placed.members})
+            nodes += len({member.node for member in placed.members if member.gpus})
             unproven += not placed.optimal
-    return Outcome(turned_away, large, done / asked, nodes, unproven)
+    return Outcome(turned_away, large, without_gpus, done / asked, nodes, unproven)
 
 
 class _Cluster:
     """What runs now."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
+    def __init__(self, snapshot: Snapshot, apart: bool) -> None:
+        self._snapshot, self._apart = snapshot, apart
         self._running: dict[str, list[Usage]] = {name: [] for name in snapshot.nodes}
         self._leaving: list[tuple[float, int, list[Usage]]] = []
 
@@ -122,11 +136,12 @@ class _Cluster:
         """Return the plan of a gang that comes now; None for one that is turned away."""
         self._until(arrival.at)
         gang = arrival.gang
-        placed = place(self._snapshot, _request(number, gang))
+        request = _request(number, gang, apart=self._apart)
+        placed = place(self._snapshot, request)
         if not isinstance(placed, Placed):
             return None
-        asked = _resources(gang)
-        usages = [Usage(m.uid, m.node, asked, mask_of(m.gpus)) for m in placed.members]
+        asked = {role.name: role.resources for role in request.roles}
+        usages = [Usage(m.uid, m.node, asked[m.role], mask_of(m.gpus)) for m in placed.members]
         for usage in usages:
             self._running[usage.node].append(usage)
         self._refresh({usage.node for usage in usages})
@@ -149,11 +164,18 @@ class _Cluster:
         self._snapshot = Snapshot(nodes, self._snapshot.levels)
 
 
-def _resources(gang: Gang) -> Resources:
-    return Resources(gang.cpu_milli, gang.gpus * MEMORY_PER_GPU, 1)
+def _request(number: int, gang: Gang, *, apart: bool) -> Request:
+    rules = APART if apart else NodeRules()
+    both = (
+        _role("worker", number, gang.members, gang.gpus, gang.cpu_milli, NodeRules()),
+        _role("feeder", number, gang.idle, 0, gang.idle_cpu, rules),
+    )
+    roles = tuple(role for role in both if role.members)
+    size = gang.members + gang.idle
+    return Request(GangId("streams", "", str(number)), roles, size, gang.scope)
 
 
-def _request(number: int, gang: Gang) -> Request:
-    members = tuple(Member(f"{number}-{i}", f"{number}-{i}", i) for i in range(gang.members))
-    role = Role("worker", members, _resources(gang), gang.gpus, GPU)
-    return Request(GangId("streams", "", str(number)), (role,), gang.members, gang.scope)
+def _role(name: str, number: int, count: int, gpus: int, cpu_milli: int, rules: NodeRules) -> Role:
+    members = tuple(Member(f"{number}-{name}-{i}", f"{number}-{name}-{i}", i) for i in range(count))
+    resources = Resources(cpu_milli, gpus * MEMORY_PER_GPU, 1)
+    return Role(name, members, resources, gpus, GPU if gpus else "", rules)

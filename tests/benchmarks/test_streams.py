@@ -29,7 +29,8 @@ def test_gangs_ask_for_so_much_on_average_and_fit_an_empty_cluster(mix: str) -> 
     coming = arrivals(mix, 0.5, tree.capacity, 4000, 0)
     asked = sum(each.gang.size * each.gang.stay for each in coming) / coming[-1].at
     assert asked == pytest.approx(0.5 * tree.capacity, rel=0.1)
-    assert all(0 < each.gang.gpus <= tree.gpus for each in coming)
+    assert all(0 < each.gang.gpus <= tree.gpus for each in coming if each.gang.members)
+    assert all(each.gang.members or each.gang.idle for each in coming)
     racks = [each.gang for each in coming if each.gang.scope in (Scope.RACK, Scope.NVLINK_DOMAIN)]
     assert all(gang.size <= tree.nodes * tree.gpus for gang in racks)
 
