@@ -141,6 +141,14 @@ ASKED = {
     "subrequests": ("subrequests",),
     "subrequests, in segments, beside members that run": ("subrequests", "segments", "running"),
     "subrequests, few must fit, roles inside nodes": ("subrequests", "least", "inside"),
+    "members without GPUs": ("idle",),
+    "members without GPUs beside members that run": ("idle", "running"),
+    "members without GPUs, segments, levels": ("idle", "segments", "levels"),
+    "members without GPUs, slices, policies": ("idle", "slices", "terms"),
+    "members without GPUs, roles with scopes, at most so many": ("idle", "role scope", "max per"),
+    "members without GPUs, preferences, typical requests": ("idle", "scores", "typical"),
+    "members without GPUs, kept apart and spread": ("idle", "anti-affinity", "skew"),
+    "members without GPUs, roles inside nodes": ("idle", "inside"),
     "all at once": ("levels", "ranks", "role scope", "segments", "max per", "running"),
 }
 """Families: the features that their worlds have, by name."""

@@ -21,7 +21,7 @@ from muster.domain.quorums import Leaf, Quorum
 from muster.domain.request import Member, Request, Role
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology, bits
-from tests.placement import fits, prices
+from tests.placement import fits, idle, prices
 from tests.placement.constraints import OF_KIND
 from tests.placement.naive_parts import label
 from tests.placement.parted import PARTED
@@ -58,7 +58,11 @@ class Value(NamedTuple):
     members: int
     by_role: tuple[int, ...]
     preferred: int
+    taken: int
+    """GPUs that members without GPUs make unusable, in a gang without GPUs."""
     parts: tuple[int, ...]
+    beside: int
+    """The same in a gang with GPUs."""
     costs: tuple[int, ...]
     opened: int
     shared: int
@@ -480,11 +484,15 @@ def shares(state: NodeState, mask: int, slices: list[list[int]], role: Role, r: 
             yield share
 
 
-def value(rules: Rules, counts: Iterable[int], placed: Mapping[str, Spot]) -> Value:
-    """What a plan is worth: members by role, and where they lie, by node."""
+def value(
+    rules: Rules, counts: Iterable[int], placed: Mapping[str, Spot], by_node: Mapping[str, tuple[int, ...]]
+) -> Value:
+    """What a plan is worth: members by role, where they lie, and members by node and role."""
+    taken = unusable_by(rules, by_node) or 0
     snapshot, request = rules.snapshot, rules.request
     spots = [*placed.values(), *rules.running.values()]
     reached = [i for i, scope in enumerate(request.preferred_scopes) if together(snapshot, spots, scope)]
+    has_gpus = any(spot.mask or not spot.known for spot in spots)
     gang = {name: spot.mask for name, spot in placed.items()}
     alone = dict.fromkeys(placed, 0)
     for spot in rules.running.values():
@@ -498,7 +506,9 @@ def value(rules: Rules, counts: Iterable[int], placed: Mapping[str, Spot]) -> Va
         sum(by_role),
         by_role,
         min(reached, default=99),
+        0 if has_gpus else taken,
         tuple(count for scope, count in crossed if scope != "nvlink-domain"),
+        taken if has_gpus else 0,
         tuple(preferences(rules, placed, dict(crossed).get("nvlink-domain", 0)).values()),
         sum(opened(spot)[0] for spot in placed.values()),
         sum(opened(spot, alone[name])[1] for name, spot in placed.items()),
@@ -516,7 +526,8 @@ def value(rules: Rules, counts: Iterable[int], placed: Mapping[str, Spot]) -> Va
 
 def crossings(rules: Rules, placed: Mapping[str, Spot]) -> tuple[tuple[str, int], ...]:
     """The parts touched, scope by scope."""
-    spots = [*placed.values(), *rules.running.values()]
+    every = [*placed.values(), *rules.running.values()]
+    spots = [spot for spot in every if spot.mask or not spot.known] or every
     return tuple(
         (scope, len(frozenset[str]().union(*(rules.look(touching, spot, scope) for spot in spots))))
         for scope in rules.scopes
@@ -620,7 +631,7 @@ def best_plain(snapshot: Snapshot, request: Request) -> tuple[Value, Placed] | N
             snapshot, [*unions.values(), *rules.running.values()], request.required_scope
         ):
             return
-        got = value(rules, (size - n for size, n in zip(sizes, left, strict=True)), unions)
+        got = value(rules, (size - n for size, n in zip(sizes, left, strict=True)), unions, counts)
         got = preferred(snapshot, request, got, counts)
         if found is not None and got >= found[0]:
             return
@@ -721,14 +732,25 @@ def unions_of(snapshot: Snapshot, request: Request, members: tuple[MemberPlaceme
 def worth(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]) -> Value:
     """All levels of a plan."""
     counts = [sum(m.role == role.name for m in members) for role in request.roles]
-    got = value(Rules(snapshot, request), counts, unions_of(snapshot, request, members))
-    by_node = {
+    by_node = on_nodes(request, members)
+    got = value(Rules(snapshot, request), counts, unions_of(snapshot, request, members), by_node)
+    return preferred(snapshot, request, got, by_node)
+
+
+def on_nodes(request: Request, members: tuple[MemberPlacement, ...]) -> dict[str, tuple[int, ...]]:
+    """How many members of each role lie on each node."""
+    return {
         m.node: tuple(
             sum(n.role == role.name and n.node == m.node for n in members) for role in request.roles
         )
         for m in members
     }
-    return preferred(snapshot, request, got, by_node)
+
+
+def unusable_by(rules: Rules, by_node: Mapping[str, tuple[int, ...]]) -> int | None:
+    """GPUs that members without GPUs make unusable; None if every member has GPUs."""
+    running = {spot.state.node.name for spot in rules.running.values() if spot.mask or not spot.known}
+    return idle.unusable(rules.snapshot, rules.request, by_node, running)
 
 
 def preferred(
@@ -767,6 +789,7 @@ def plan(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, .
         preference_penalty=got.penalty if any(r.scores and r.members for r in request.roles) else None,
         costs=costs(rules, unions, got),
         role_preferences=tuple(reached_by(rules, members)),
+        unusable_gpus=unusable_by(rules, on_nodes(request, members)),
     )
     return Placed(
         request.gang,

@@ -22,7 +22,8 @@ from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology
 from muster.placement.place import Limits, place
 from tests.placement.drawings import LABELS, RESOURCE, islands
-from tests.placement.naive import crossing_scopes, together, unions_of
+from tests.placement.idle import unusable
+from tests.placement.naive import crossing_scopes, on_nodes, together, unions_of
 from tests.placement.naive_parts import label
 from tests.placement.plain_model import NVLINK, PlainModel, Worth
 from tests.placement.worlds import World
@@ -38,7 +39,7 @@ SHAPES = [
 SCOPES = ["zone", "rack", "rack", "node", NVLINK]
 TIME = 20.0
 """Deterministic time for each level of the plain model."""
-BELOW = ("nvlink_domains", "weakest_link", "ring", "sockets", "damage", "best_fit")
+BELOW = ("unusable_gpus", "nvlink_domains", "weakest_link", "ring", "sockets", "damage", "best_fit")
 """Levels that the plain model does not have."""
 
 
@@ -131,11 +132,16 @@ def worth_of(snapshot: Snapshot, request: Request, placed: Placed) -> Worth:
     spots = list(unions_of(snapshot, request, placed.members).values())
     reached = [i for i, scope in enumerate(request.preferred_scopes) if together(snapshot, spots, scope)]
     parts = []
+    touching = [spot for spot in spots if spot.mask] or spots
+    by_node = on_nodes(request, placed.members)
+    taken = 0 if any(spot.mask for spot in spots) else unusable(snapshot, request, by_node, ()) or 0
     for scope in crossing_scopes(snapshot, request):
         if scope != NVLINK:
-            names = [(label(snapshot, s.state, scope), s.state.node.name) for s in spots]
+            names = [(label(snapshot, s.state, scope), s.state.node.name) for s in touching]
             parts.append(len({name if scope == "node" else part or (name,) for part, name in names}))
-    return Worth(sum(by_role), by_role, min(reached, default=len(request.preferred_scopes)), tuple(parts))
+    return Worth(
+        sum(by_role), by_role, min(reached, default=len(request.preferred_scopes)), taken, tuple(parts)
+    )
 
 
 def main() -> int:

@@ -1,8 +1,9 @@
 """One plain CP-SAT model of the whole problem, as wide as a cluster: the planner's second oracle.
 
-It counts members by node and by the NVLink domains inside it. It decides members, the preferred scope, and
-the parts touched, widest first, down to nodes. It knows roles, scopes of gangs, roles and subgroups, segments
-and limits. It leaves out GPU sets, slices, policies, members that run, rules by GPU, and rules between pods.
+It counts members by node and by the NVLink domains inside it. It decides members, the preferred scope, the
+GPUs that gangs without GPUs make unusable, and the parts touched, widest first, down to nodes. It knows
+roles, scopes of gangs, roles and subgroups, segments and limits. It leaves out GPU sets, slices, policies,
+members that run, rules by GPU, and rules between pods.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Worth(NamedTuple):
     members: int
     by_role: tuple[int, ...]
     preferred: int
+    unusable: int
+    """Of gangs without GPUs alone."""
     parts: tuple[int, ...]
 
 
@@ -73,20 +76,30 @@ class PlainModel:
         self.model.add(every >= max(1, min(request.min_member, request.size)))
         by_role = [sum(u.members for u in self.units if u.role is role) for role in request.roles]
         scopes = [scope for scope in crossing_scopes(self.snapshot, request) if scope != NVLINK]
-        levels = [-every, *(-count for count in by_role), self._preferred()]
-        levels += [self._touched(scope) for scope in scopes]
+        roles = len(by_role)
         values: list[int] = []
         proven = True
-        for level in levels:
+        for i in range(roles + 3 + len(scopes)):
+            if i <= roles:
+                level = [-every, *(-count for count in by_role)][i]
+            elif i == roles + 1:
+                level = self._preferred()
+            else:
+                units = [
+                    unit
+                    for unit in self.units
+                    if unit.role.gpus and values[1 + request.roles.index(unit.role)]
+                ]
+                level = self._touched(scopes[i - roles - 3], units or self.units) if i > roles + 2 else 0
+                if i == roles + 2 and not units:
+                    level = self._unusable()
             value, certain = self._least(level)
             proven &= certain
             if value is None:
                 return None, proven
             values.append(value)
-        roles = len(by_role)
-        return Worth(
-            values[0], tuple(values[1 : roles + 1]), values[roles + 1], tuple(values[roles + 2 :])
-        ), proven
+        preferred, unusable, *parts = values[roles + 1 :]
+        return Worth(values[0], tuple(values[1 : roles + 1]), preferred, unusable, tuple(parts)), proven
 
     def _least(self, level: cp_model.LinearExpr | int) -> tuple[int | None, bool]:
         """Minimize a level, and keep it at what was found."""
@@ -204,12 +217,41 @@ class PlainModel:
             self._together(scope, self.units, holds)
         return sum(i * holds for i, holds in enumerate(chosen))
 
-    def _touched(self, scope: str) -> cp_model.LinearExpr | int:
-        """How many parts of the scope are touched."""
+    def _unusable(self) -> cp_model.LinearExpr | int:
+        """How many GPUs members make unusable that are all without GPUs. Each of the two numbers of a node is
+        as small as what it must reach."""
+        found: list[cp_model.LinearExpr | cp_model.IntVar] = []
+        for state in self.states:
+            count, name = state.node.topology.gpu_count, state.node.name
+            free = state.free_gpu_count
+            held, usable = self.model.new_int_var(0, count, ""), self.model.new_int_var(0, 1000 * free, "")
+            lost = self.model.new_int_var(0, free, "")
+            if not count:
+                continue
+            for unit in self.units:
+                self.model.add(unit.on[name] <= unit.size * held)
+            before = 1000 * free
+            for ask, left, every in (
+                ("cpu_milli", state.free.cpu_milli, state.node.allocatable.cpu_milli),
+                ("memory_bytes", state.free.memory_bytes >> 20, state.node.allocatable.memory_bytes >> 20),
+            ):
+                taken = sum(
+                    (getattr(u.role.resources, ask) >> 20 * (ask != "cpu_milli")) * u.on[name]
+                    for u in self.units
+                )
+                self.model.add(1000 * held * every >= 1000 * taken * count - every + 1)
+                self.model.add(usable * every <= 1000 * (left - taken) * count)
+                before = min(before, 1000 * max(0, left) * count // every)
+            self.model.add(1000 * lost >= before - usable - 125)
+            found += [held, lost]
+        return sum(found)
+
+    def _touched(self, scope: str, units: Iterable[Unit]) -> cp_model.LinearExpr | int:
+        """How many parts of the scope these units touch."""
         found = []
         for nodes in self._parts(scope).values():
             touched = self.model.new_bool_var("")
-            for unit in self.units:
+            for unit in units:
                 for name in nodes:
                     self.model.add(unit.on[name] <= unit.size * touched)
             found.append(touched)

@@ -398,6 +398,7 @@ def _claimed_otherwise(draw: st.DrawFn, placed: Placed) -> Placed:
                 replace(placed, objective=replace(value, damage=value.damage + 250)),
                 replace(placed, objective=replace(value, socket_distance=value.socket_distance + 1)),
                 replace(placed, objective=replace(value, preference_penalty=1)),
+                replace(placed, objective=replace(value, unusable_gpus=(value.unusable_gpus or 0) + 1)),
                 replace(placed, objective=replace(value, best_fit=value.best_fit + 1)),
                 replace(placed, objective=replace(value, costs=(("sharing", 1), ("shared_gpus", 1)))),
                 replace(placed, objective=replace(value, ring_gb_per_s=value.ring_gb_per_s + 1)),

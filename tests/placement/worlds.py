@@ -143,6 +143,7 @@ def gangs(draw: st.DrawFn) -> Request:
     return Request(GangId("default", "test", "gang"), tuple(roles), least, required, preferred)
 
 
+GIB = 2**30
 FEATURES = (
     "levels",
     "ranks",
@@ -170,6 +171,7 @@ FEATURES = (
     "elastic",
     "matching",
     "subrequests",
+    "idle",
 )
 """What a gang may ask for beyond the plain, and a cluster have. "unknown running": on GPUs of unknown index.
 "slices": GPUs are shared. "anti-affinity", "affinity", "skew": constraints between pods. "room": nodes
@@ -180,7 +182,8 @@ lie in one part of a scope.
 scopes of roles are nodes and what lies inside them. "one node": so is the gang's required scope.
 "quorum": some of several subgroups are enough. "elastic": roles have minimums, and replicas of several
 members. "matching": claims match some GPUs of nodes.
-"subrequests": claims have several ways, for different numbers of GPUs."""
+"subrequests": claims have several ways, for different numbers of GPUs. "idle": some members and some nodes
+have no GPUs."""
 
 
 class World(NamedTuple):
@@ -248,10 +251,7 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
     """A cluster and a gang with all of these features in them."""
     levels = BLOCKS if "levels" in features else DEFAULT_LEVELS
     light = draw(st.integers(0, 3)) > 0 and features != ()  # else little would fit with many rules at once
-    snapshot, request = draw(clusters(levels, light, "paths" in features)), draw(gangs())
-    if light:
-        roles = tuple(replace(role, gpus=min(role.gpus, 1)) for role in request.roles)
-        request = replace(request, roles=roles, required_scope=None)
+    snapshot, request = draw(_plain(levels, features, light))
     scopes = [*(level.scope for level in snapshot.levels), "node", "nvlink-domain"]
     scopes = ["zone", *TREE[1:], "rack", "node"] if "paths" in features else scopes
     if {"segments", "pairs"}.intersection(features):
@@ -293,6 +293,39 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
         if feature in features:
             world = draw(_with_running(world, known=feature == "running"))
     return world
+
+
+@st.composite
+def _plain(draw: st.DrawFn, levels: tuple[Level, ...], features: tuple[str, ...], light: bool) -> World:
+    """A cluster and a gang without any rules yet."""
+    snapshot, request = draw(clusters(levels, light, "paths" in features)), draw(gangs())
+    if light:
+        roles = tuple(replace(role, gpus=min(role.gpus, 1)) for role in request.roles)
+        request = replace(request, roles=roles, required_scope=None)
+    return draw(_idle(snapshot, request)) if "idle" in features else World(snapshot, request)
+
+
+@st.composite
+def _idle(draw: st.DrawFn, snapshot: Snapshot, request: Request) -> World:
+    """Some nodes have no GPUs, some little cpu left. A role has no GPUs, now and then all have none."""
+    states = {}
+    for name, state in snapshot.nodes.items():
+        allocatable = replace(state.node.allocatable, memory_bytes=8 * GIB)
+        node, left = replace(state.node, allocatable=allocatable), draw(st.sampled_from([0, 0, 1, 2]))
+        free = replace(allocatable, cpu_milli=max(0, allocatable.cpu_milli - 500 * left))
+        if draw(st.integers(0, 2)) == 0:
+            without = replace(node, topology=GpuTopology.unknown(0))
+            states[name] = replace(state, node=without, free=free, free_gpus=0)
+        else:
+            states[name] = replace(state, node=node, free=free)
+    roles = list(request.roles)
+    if len(roles) == 1 and draw(st.integers(0, 3)):
+        roles.append(replace(roles[0], name="x", members=(Member("x0", "x-0"), Member("x1", "x-1"))))
+    asked = Resources(draw(st.integers(0, 3)) * 500, draw(st.sampled_from([0, 0, GIB, GIB // 2])))
+    roles[-1] = replace(roles[-1], gpus=0, gpu_resource="", resources=asked)
+    size = sum(len(role.members) for role in roles)
+    least = draw(st.sampled_from([size, size, 1]))
+    return World(replace(snapshot, nodes=states), replace(request, roles=tuple(roles), min_member=least))
 
 
 @st.composite

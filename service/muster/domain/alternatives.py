@@ -205,6 +205,8 @@ def _compared(level: str, value: Value, chosen: Value) -> str:
     kind, _, name = level.partition(" ")
     if kind == "crossings" and isinstance(value, int):
         return f"{counted(_WORDS.get(name, name), value)} instead of {chosen}"
+    if level == "unusable_gpus" and isinstance(value, int):
+        return f"{counted('unusable GPU', value)} instead of {chosen}"
     unit = _UNITS.get(level, "")
     return f"{level.replace('_', ' ')} {_shown(value)}{unit} instead of {_shown(chosen)}{unit}"
 

@@ -24,6 +24,7 @@ from muster.placement.cluster.matching import view_of
 from muster.placement.evaluate import objective, unknown_links
 from muster.placement.gpus.costs import Cost, costs_of
 from muster.placement.limits import Limits, asks_gpus
+from muster.placement.model.objective import UNUSABLE
 from muster.placement.place import PlacementDefect, place
 
 MOST = 8
@@ -240,10 +241,15 @@ def _levels(
     yield Worth("preferred_scope", _at(value.preferred_reached, preferred), value.preferred_reached)
     for (name, reached), asked in zip(value.role_preferences, request.role_preferences, strict=True):
         yield Worth(f"preference of {name}", _at(reached, asked.scopes), reached)
+    taken, with_gpus = value.unusable_gpus or 0, asks_gpus(request)
+    if value.unusable_gpus is not None and not with_gpus:
+        yield Worth(UNUSABLE.name, taken, taken)
     crossed = dict(value.crossings)
     domains = crossed.pop(Scope.NVLINK_DOMAIN.value, None)
     for scope, parts in crossed.items():
         yield Worth(f"crossings {scope}", parts, parts)
+    if value.unusable_gpus is not None and with_gpus:
+        yield Worth(UNUSABLE.name, taken, taken)
     sliced = any(role.slice and role.members for role in request.roles)
     costs = dict(value.costs)
     for cost in costs_of(request.terms, sliced) or (Cost.NVLINK_DOMAINS,):

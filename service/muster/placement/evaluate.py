@@ -13,18 +13,19 @@ from muster.domain.decision import MemberPlacement, Objective
 from muster.domain.node import Resources, Usage
 from muster.domain.request import Request, Scope
 from muster.domain.topology import mask_of
-from muster.placement.cluster.columns import Columns
+from muster.placement.cluster.columns import Columns, Ints
 from muster.placement.cluster.fabric import natural
 from muster.placement.cluster.topology import INSIDE, NONE, Place, narrow_to_wide
 from muster.placement.gang.existing import BoundMember, ExistingMembers, existing_of
 from muster.placement.gang.on_node import fit_of, gpus_of, on_row
+from muster.placement.gang.unusable import unusable_gpus
 from muster.placement.gpus.costs import Cost, Taken, cost_of, costs_of
 from muster.placement.gpus.fragmentation import fragmentation
 from muster.placement.gpus.gpusets import GpuSet, value_of
 from muster.placement.gpus.node_rules import InNode
 from muster.placement.gpus.opportunity_cost import is_priced, prices_of
 from muster.placement.gpus.rings import MB_PER_GB, NO_LINK
-from muster.placement.limits import asks_gpus
+from muster.placement.limits import asks_gpus, takes_gpus
 from muster.placement.model.objective import OBJECTIVE
 
 
@@ -153,13 +154,29 @@ def _damage(plan: Plan) -> int:
     return whole + sum(_of_slices(place, plan.members) for place in shared)
 
 
-def _best_fit(plan: Plan) -> int:
+def _unusable_gpus(plan: Plan) -> int | None:
+    """Return the GPUs that members without GPUs make unusable; None if every member has GPUs."""
+    idle = {role.name for role in plan.request.roles if not takes_gpus(role)}
+    if not any(member.role in idle for member in plan.members):
+        return None
+    rows, counts = _by_node(plan)
+    beside = np.isin(rows, list(plan.parts.existing.with_gpus))
+    return int(unusable_gpus(plan.view, plan.request.roles, rows, counts[:, None], beside).sum())
+
+
+def _by_node(plan: Plan) -> tuple[Ints, Ints]:
+    """Return the rows of the plan's nodes, and [node, role] the members there."""
     roles = plan.request.roles
     index, on_node = {role.name: i for i, role in enumerate(roles)}, dict[str, list[int]]()
     for member in plan.members:
         on_node.setdefault(member.node, [0] * len(roles))[index[member.role]] += 1
-    rows = np.array([plan.view.row[node] for node in on_node])
-    counts = np.array([*on_node.values()], np.int64)
+    rows = np.array([plan.view.row[node] for node in on_node], np.int64)
+    return rows, np.array([*on_node.values()], np.int64)
+
+
+def _best_fit(plan: Plan) -> int:
+    roles = plan.request.roles
+    rows, counts = _by_node(plan)
     # As in the search, a role that does not start has no members, and does not decide the unit.
     roles = tuple(role if counts[:, i].any() else replace(role, members=()) for i, role in enumerate(roles))
     return int(fit_of(plan.view, roles, rows, counts[:, None]).sum())
@@ -178,6 +195,7 @@ SHOWN: Mapping[str, Callable[[Plan], Any]] = {
     "role_preferences": _role_preferences,
     "crossings": _crossings,
     "costs": _costs,
+    "unusable_gpus": _unusable_gpus,
     "weakest_link_gb_per_s": _weakest_link,
     "ring_gb_per_s": _rings,
     "socket_distance": _sockets,
@@ -273,13 +291,18 @@ class Held:
             yield frozenset((domains.names[code],) if code != NONE else ())
 
     def touched(self, scope: str) -> int:
-        """Return how many parts are touched. A node without the label is a part of its own."""
+        """Return how many parts are touched. A node without the label is a part of its own.
+
+        If the gang has GPUs, only members with GPUs count.
+        """
         topology = self.view.topology
         if scope == Scope.NVLINK_DOMAIN:
             spots = zip(self._rows, self.spots, strict=True)
             names = set().union(*(topology.touched(row, mask) for row, (_, mask) in spots))
             return len(names.union(*(self._touched_by(stay) for stay in self.existing.members)))
-        rows = [*{*self._rows, *self.existing.masks}]
+        with_gpus = {*self.existing.with_gpus}
+        with_gpus |= {row for row, (_, mask) in zip(self._rows, self.spots, strict=True) if mask}
+        rows = [*(with_gpus or {*self._rows, *self.existing.masks})]
         codes: list[int] = topology.domains(scope).codes[rows].tolist()
         return len({*codes} - {NONE}) + codes.count(NONE)
 

@@ -43,6 +43,7 @@ class Objective(TypedDict):
     preferred_reached: str | None
     role_preferences: NotRequired[list[RolePreference]]
     crossings: list[Crossing]
+    unusable_gpus: NotRequired[int]
     costs: NotRequired[dict[str, int]]
     weakest_link_gb_per_s: float | None
     ring_gb_per_s: float

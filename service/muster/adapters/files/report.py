@@ -125,6 +125,8 @@ def _objective(placed: Placed) -> Objective:
         "damage_gpu_thousandths": value.damage,
         "best_fit": value.best_fit,
     }
+    if value.unusable_gpus is not None:
+        shown["unusable_gpus"] = value.unusable_gpus
     if value.preference_penalty is not None:
         shown["preference_penalty"] = value.preference_penalty
     if value.role_preferences:

@@ -168,6 +168,12 @@ class Columns:
         return column
 
     @property
+    def memory_total(self) -> Ints:
+        """[row] Allocatable memory in bytes."""
+        column: Ints = self.totals[4]
+        return column
+
+    @property
     def levels(self) -> tuple[Level, ...]:
         """The levels of the fabric above the node, widest first."""
         return self.snapshot.levels

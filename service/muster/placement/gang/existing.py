@@ -40,12 +40,17 @@ class ExistingMembers:
         """Return the parts of a scope that hold all of them; None if there are no existing members."""
         return common_parts(view, scope, self.members)
 
-    def touching(self, scope: str) -> frozenset[int]:
+    def touching(self, scope: str, *, gpus: bool) -> frozenset[int]:
         """Return the rows of the nodes whose part of the scope the gang touches.
 
-        Only members with GPUs touch an NVLink domain.
+        Members without GPUs touch no NVLink domain. In a gang with `gpus` they touch nothing.
         """
-        return frozenset(stay.row for stay in self.members if scope != Scope.NVLINK_DOMAIN or stay.has_gpus)
+        return self.with_gpus if gpus or scope == Scope.NVLINK_DOMAIN else frozenset(self.masks)
+
+    @property
+    def with_gpus(self) -> frozenset[int]:
+        """The rows of the nodes where members with GPUs are."""
+        return frozenset(stay.row for stay in self.members if stay.has_gpus)
 
     def after(self, view: Columns, row: int, rule: InNode) -> InNode:
         """Return the rule for further members on the node: `rule`, less what existing members use up."""

@@ -24,12 +24,13 @@ from muster.placement.gang.blocks import blocks_of
 from muster.placement.gang.existing import ExistingMembers, existing_of
 from muster.placement.gang.making import rules_of
 from muster.placement.gang.rules import Rules
+from muster.placement.gang.unusable import unusable_gpus
 from muster.placement.gpus.costs import Cost, costs_of
 from muster.placement.gpus.node_rules import InNode, allowed, free_by_domain
 from muster.placement.gpus.opportunity_cost import Prices, is_priced, prices_of
 from muster.placement.gpus.slices import Asks, ask_of, slice_room
 from muster.placement.limits import takes_gpus
-from muster.placement.model.objective import WIDE
+from muster.placement.model.objective import WIDE, Idle
 
 Counts = tuple[int, ...]
 """Numbers of members by role, in the order of `Instance.roles`."""
@@ -90,6 +91,27 @@ class Instance:
     def prices(self) -> Prices | None:
         """The prices of typical requests that damage is counted by; None if damage is F."""
         return prices_of(self.columns) if is_priced(self.request, self.columns) else None
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether any member has GPUs, new or existing."""
+        return bool(self.existing.with_gpus) or any(takes_gpus(r) and r.members for r in self.roles)
+
+    @property
+    def idle(self) -> Idle:
+        """Whether new members have no GPUs, and whether any member has."""
+        if all(takes_gpus(role) or not role.members for role in self.roles):
+            return Idle.NONE
+        return Idle.BESIDE if self.has_gpus else Idle.ALONE
+
+    def on(self, rows: Bools) -> Instance:
+        """Return the instance in which only the nodes `rows` [row] bool admit members."""
+        return replace(self, admits=self.admits & rows, room=self.room * rows)
+
+    def unusable(self, rows: Ints, counts: Ints) -> Ints:
+        """Return [row, packing] the GPUs of these nodes that members without GPUs make unusable."""
+        beside = np.isin(rows, list(self.existing.with_gpus))
+        return unusable_gpus(self.columns, self.roles, rows, counts, beside)
 
     def unit(self, role: int) -> int:
         """Return a number of members whose multiples satisfy the unit of each node's rule."""

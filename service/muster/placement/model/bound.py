@@ -58,7 +58,8 @@ class Point:
     """One dual point.
 
     `x` [coupling] are the duals, and `bound` is L(x). `slack` [class, pattern] is how much worse the pattern
-    is than the best use of its class. `by_part` is the value of each part of the counted scope, at most 0.
+    is than the best use of its class; a pattern that touches no part is compared with others of that sort.
+    `by_part` is the value of each part of the counted scope, at most 0.
     """
 
     x: Floats
@@ -79,6 +80,8 @@ class Bound:
     points: tuple[Point, ...]
     part: Ints
     limit: int | None
+    spares: Bools | None = None
+    """[kind, pattern] The patterns that touch no part of the counted scope; None if all do."""
 
     def within(self, problem: Problem, upper: float) -> tuple[Bools, Bools]:
         """Return what plans of cost `upper` or less can use.
@@ -99,7 +102,10 @@ class Bound:
                     always |= following - point.by_part > gap
                 inside = self.part != FREE
                 room[inside] -= np.maximum(0.0, point.by_part[self.part[inside]] - last)
-            still_open &= point.slack <= room[:, None]
+            if self.spares is None:
+                still_open &= point.slack <= room[:, None]
+            else:
+                still_open &= point.slack <= np.where(self.spares[problem.kind], gap, room[:, None])
         return still_open, always
 
 
@@ -118,19 +124,28 @@ class _Pricing:
     size: Floats
     part: Ints
     limit: int | None
+    spares: Bools | None
 
     @classmethod
     def of(
-        cls, problem: Problem, cost: Ints, couplings: Sequence[Coupling], part: Ints, limit: int | None
+        cls,
+        problem: Problem,
+        cost: Ints,
+        couplings: Sequence[Coupling],
+        part: Ints,
+        scope: str | None,
+        limit: int | None,
     ) -> _Pricing:
         """Return the patterns of the kinds that occur in the problem."""
         kinds, kind = np.unique(problem.kind, return_inverse=True)
+        spares = problem.spares(scope)
+        spares = None if spares is None else spares[kinds]
         valid = np.zeros((len(kinds), problem.open.shape[1]), bool)
         np.logical_or.at(valid, kind, problem.open)
         costs = np.where(valid, cost[kinds], np.inf)
         resources = np.stack([c.resource[kinds] for c in couplings], axis=2).astype(float)
         rhs = np.array([c.rhs for c in couplings], float)
-        return cls(costs, resources, rhs, kind, problem.size.astype(float), part, limit)
+        return cls(costs, resources, rhs, kind, problem.size.astype(float), part, limit, spares)
 
     def at(self, x: Floats) -> tuple[Point, Floats]:
         """Return the dual point at x, and the slope of the bound there [coupling]."""
@@ -138,6 +153,8 @@ class _Pricing:
         reduced = self.costs - self.resources @ x
         best, each = reduced.argmin(axis=1), np.arange(kinds)
         least = np.minimum(0.0, reduced[each, best])
+        if self.spares is not None:
+            return self._sparing(x, reduced, best, least)
         value = self.size * least[self.kind]
         by_part = np.bincount(self.part[inside], value[inside], parts).astype(float)
         used = np.ones(parts + 1, bool)  # the last one stands for FREE
@@ -149,6 +166,31 @@ class _Pricing:
         slope = self.rhs - taken @ self.resources[each, best]
         found = float(x @ self.rhs + value[used[self.part]].sum())
         return Point(x, found, (reduced - least[:, None])[self.kind], by_part), slope
+
+    def _sparing(self, x: Floats, reduced: Floats, best: Ints, least: Floats) -> tuple[Point, Floats]:
+        """Return the same if some patterns touch no part: these can be used in all parts.
+
+        A part is worth what its other patterns add to that.
+        """
+        assert self.spares is not None
+        kinds, parts, inside = len(self.costs), int(self.part.max(initial=FREE)) + 1, self.part != FREE
+        each, anywhere = np.arange(kinds), np.where(self.spares, reduced, np.inf)
+        other = anywhere.argmin(axis=1)
+        always = np.minimum(0.0, anywhere[each, other])
+        value = self.size * (least - always)[self.kind]
+        by_part = np.bincount(self.part[inside], value[inside], parts).astype(float)
+        used = np.ones(parts + 1, bool)  # the last one stands for FREE
+        if self.limit is not None and parts > self.limit:
+            used[:-1] = False
+            if self.limit:
+                used[np.argpartition(by_part, self.limit - 1)[: self.limit]] = True
+        here = used[self.part]
+        taken = np.bincount(self.kind, self.size * (here & (least < 0)[self.kind]), kinds)
+        spared = np.bincount(self.kind, self.size * (~here & (always < 0)[self.kind]), kinds)
+        slope = self.rhs - taken @ self.resources[each, best] - spared @ self.resources[each, other]
+        found = float(x @ self.rhs + value[here].sum() + (self.size * always[self.kind]).sum())
+        slack = reduced - np.where(self.spares, always[:, None], least[:, None])
+        return Point(x, found, slack[self.kind], by_part), slope
 
 
 class _Master:
@@ -196,7 +238,7 @@ def bound(
     `cost` is [kind, pattern] int64, in whole units of the level. `seeds` are dual points to begin with.
     """
     part = problem.part(scope) if scope is not None else np.full(problem.classes, FREE)
-    pricing = _Pricing.of(problem, cost, couplings, part, limit)
+    pricing = _Pricing.of(problem, cost, couplings, part, scope, limit)
     valid = np.isfinite(pricing.costs)
     scale = float(np.abs(pricing.costs[valid]).max(initial=1))
     unit = scale / np.maximum(1.0, np.abs(pricing.resources[valid]).max(axis=0, initial=1.0))
@@ -217,4 +259,4 @@ def bound(
         # Go half-way back to the best point, because plain cutting planes swing.
         tried(0.6 * found[1] + 0.4 * best.x if i % 3 else found[1])
     points.sort(key=lambda point: -point.bound)
-    return Bound(points[0].bound, tuple(points[:KEPT_POINTS]), part, limit)
+    return Bound(points[0].bound, tuple(points[:KEPT_POINTS]), part, limit, problem.spares(scope))

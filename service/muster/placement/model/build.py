@@ -73,15 +73,15 @@ def _nodes_taken(variables: Variables) -> None:
 def _parts_touched(variables: Variables) -> None:
     """Count a part of a counted scope as touched as soon as one of its nodes is used.
 
-    Members without GPUs do not touch NVLink domains.
+    Members without GPUs do not touch NVLink domains, nor the scopes that the problem spares.
     """
     gpus = variables.problem.patterns.gpus[variables.kind, variables.pattern]
     for scope, touched in variables.touched.items():
-        part = variables.problem.parts[scope]
+        part, with_gpus = variables.problem.parts[scope], scope in (WIDE, *variables.problem.spared)
         for g, group in enumerate(variables.groups):
             if group.cell is None or part[group.cell] == FREE:
                 continue
-            chosen = [v for v in variables.of_group[g] if scope != WIDE or gpus[v]]
+            chosen = [v for v in variables.of_group[g] if gpus[v] or not with_gpus]
             taken = LinearExpr.sum([variables.takes[v] for v in chosen])
             room = group.size * touched[int(part[group.cell])]
             variables.model.add(taken <= room).with_name(f"touched/{scope}/{g}")

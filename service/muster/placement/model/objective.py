@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import lru_cache
 
 import numpy as np
@@ -21,8 +22,8 @@ class Level:
     """One level: its cost is the sum of `sign` × a field of the patterns taken, plus the parts of `scope`
     touched.
 
-    Only members with GPUs touch NVLink domains. If `worst` is true, the largest value counts in place of the
-    sum.
+    Only members with GPUs touch NVLink domains, and the scopes that the problem spares. If `worst` is true,
+    the largest value counts in place of the sum.
     """
 
     name: str
@@ -37,13 +38,14 @@ class Level:
             return np.zeros_like(patterns.nodes)
         return np.asarray(self.sign * patterns.values(self.field))
 
-    def touches(self, patterns: Patterns) -> Ints:
+    def touches(self, problem: Problem) -> Ints:
         """Return [kind, pattern] 1 if taking the pattern touches the node's part of `scope`, else 0."""
-        return np.asarray(patterns.gpus > 0 if self.scope == WIDE else patterns.valid, np.int64)
+        patterns, with_gpus = problem.patterns, self.scope == WIDE or self.scope in problem.spared
+        return np.asarray(patterns.gpus > 0 if with_gpus else patterns.valid, np.int64)
 
     def value(self, problem: Problem, use: Use) -> int:
         """Return the cost of a solution."""
-        cost, touches = self.cost(problem.patterns), self.touches(problem.patterns)
+        cost, touches = self.cost(problem.patterns), self.touches(problem)
         total, touched = 0, set()
         if self.worst:
             return max((int(cost[problem.kind[c], p]) for c, p in use), default=0)
@@ -65,6 +67,7 @@ MEMBERS = Level("members")
 PREFERRED_SCOPE = Level("preferred_scope")
 ROLE_PREFERENCES = Level("role_preferences")
 NODES = Level("nodes", "nodes")
+UNUSABLE = Level("unusable_gpus", "unusable")
 NVLINK_DOMAINS = Level(Cost.NVLINK_DOMAINS.value, "domains", scope=WIDE)
 WEAKEST_LINK = Level("weakest_link", "weakest", -1, worst=True)
 RING = Level("ring", "ring", -1)
@@ -77,35 +80,54 @@ PREFERENCES = {
 }
 """The levels between nodes and links."""
 
-SUMS = {level.name: level for level in (NODES, *PREFERENCES.values(), RING, SOCKETS, DAMAGE, BEST_FIT)}
+SUMS = {
+    level.name: level for level in (NODES, UNUSABLE, *PREFERENCES.values(), RING, SOCKETS, DAMAGE, BEST_FIT)
+}
 """Levels by name that sum up a field of the patterns."""
+
+
+class Idle(Enum):
+    """Whether a gang has members without GPUs."""
+
+    NONE = auto()
+    BESIDE = auto()
+    """Others have GPUs, so they touch no parts."""
+    ALONE = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One entry of OBJECTIVE.
 
-    `levels` returns its levels from the counted scopes (widest first) and the costs of the gang. `shown` are
+    `levels` returns its levels from the counted scopes (widest first), the costs of the gang, and whether it
+    has members without GPUs. `shown` are
     the fields of `domain.decision.Objective` that have its value.
     """
 
-    levels: Callable[[Sequence[str], Sequence[Cost]], tuple[Level, ...]]
+    levels: Callable[[Sequence[str], Sequence[Cost], Idle], tuple[Level, ...]]
     shown: tuple[str, ...] = ()
     counted: bool = False
     """Whether the entry counts members or parts. The entries after those are levels of quality."""
 
 
-def _always(level: Level) -> Callable[[Sequence[str], Sequence[Cost]], tuple[Level, ...]]:
-    return lambda scopes, costs: (level,)
+def _always(level: Level) -> Callable[[Sequence[str], Sequence[Cost], Idle], tuple[Level, ...]]:
+    return lambda scopes, costs, idle: (level,)
+
+
+def _if(which: Idle) -> Callable[[Sequence[str], Sequence[Cost], Idle], tuple[Level, ...]]:
+    return lambda scopes, costs, idle: (UNUSABLE,) if idle is which else ()
 
 
 OBJECTIVE = (
     Entry(_always(MEMBERS), counted=True),
     Entry(_always(PREFERRED_SCOPE), ("preferred_reached",), counted=True),
     Entry(_always(ROLE_PREFERENCES), ("role_preferences",), counted=True),
-    Entry(lambda scopes, costs: (*map(parts_level, scopes), NODES), ("crossings",), counted=True),
+    Entry(_if(Idle.ALONE), counted=True),
+    Entry(lambda scopes, costs, idle: (*map(parts_level, scopes), NODES), ("crossings",), counted=True),
+    Entry(_if(Idle.BESIDE), ("unusable_gpus",)),
     Entry(
-        lambda scopes, costs: tuple(PREFERENCES[cost] for cost in costs or (Cost.NVLINK_DOMAINS,)), ("costs",)
+        lambda scopes, costs, idle: tuple(PREFERENCES[cost] for cost in costs or (Cost.NVLINK_DOMAINS,)),
+        ("costs",),
     ),
     Entry(_always(WEAKEST_LINK), ("weakest_link_gb_per_s",)),
     Entry(_always(RING), ("ring_gb_per_s",)),
@@ -119,18 +141,19 @@ docs/objective.md.
 
 
 @lru_cache(maxsize=256)
-def levels_of_plan(scopes: tuple[str, ...], costs: tuple[Cost, ...]) -> tuple[Level, ...]:
+def levels_of_plan(scopes: tuple[str, ...], costs: tuple[Cost, ...], idle: Idle) -> tuple[Level, ...]:
     """Return the levels that are decided for a given number of members, from the widest
     counted scope down.
     """
-    every = [level for entry in OBJECTIVE for level in entry.levels(scopes, costs)]
+    every = [level for entry in OBJECTIVE for level in entry.levels(scopes, costs, idle)]
     return tuple(level for level in every if level not in (MEMBERS, PREFERRED_SCOPE, ROLE_PREFERENCES))
 
 
 @lru_cache(maxsize=256)
-def quality_levels(costs: tuple[Cost, ...]) -> tuple[Level, ...]:
+def quality_levels(costs: tuple[Cost, ...], idle: Idle = Idle.NONE) -> tuple[Level, ...]:
     """Return the levels below the nodes."""
-    return tuple(level for entry in OBJECTIVE if not entry.counted for level in entry.levels((), costs))
+    below = [entry for entry in OBJECTIVE if not entry.counted]
+    return tuple(level for entry in below for level in entry.levels((), costs, idle))
 
 
 def value_of(levels: Sequence[Level], plan: Mapping[str, int]) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ Everything is an array: with 20,000 nodes no code here may loop over classes in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -107,6 +107,26 @@ class Problem:
     at_most: Mapping[str, int] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     unit: Ints | None = None
+    spared: frozenset[str] = frozenset()
+    """The scopes of whose parts only members with GPUs count as touching."""
+
+    def spares(self, scope: str | None) -> Bools | None:
+        """Return [kind, pattern] bool: the patterns that touch no part of the scope; None if all do."""
+        return self.patterns.gpus == 0 if scope in self.spared else None
+
+    def kept(self, classes: Bools, scope: str | None) -> Bools:
+        """Return [class, pattern] bool: the open patterns of these classes, and of the others those that
+        touch no part of the scope.
+        """
+        spares = self.spares(scope)
+        inside = classes[:, None]
+        return self.open & (inside if spares is None else inside | spares[self.kind])
+
+    def idle(self, scopes: Collection[str]) -> Bools:
+        """Return [class] bool: whether no open pattern of the class touches a part of these scopes."""
+        if not self.spared.issuperset(scopes) or not scopes:
+            return np.zeros(self.classes, bool)
+        return np.asarray(~(self.open & (self.patterns.gpus > 0)[self.kind]).any(axis=1))
 
     def unit_of(self, roles: Sequence[int]) -> int:
         """Return a number such that each node takes a multiple of it of these roles together."""

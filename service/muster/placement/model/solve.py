@@ -169,7 +169,8 @@ def nodes_bound(problem: Problem, duals: Sequence[Floats] = ()) -> Bound:
     members = couplings(replace(problem, at_most={}))
     iterations = 0 if duals else ITERATIONS
     cost = NODES.cost(problem.patterns)
-    return bound(problem, cost, members, *counted_scope(problem), seeds=duals, iterations=iterations)
+    seeds = [x[: len(members)] for x in duals]  # after the members, a level before the nodes may be priced
+    return bound(problem, cost, members, *counted_scope(problem), seeds=seeds, iterations=iterations)
 
 
 def counted_scope(problem: Problem) -> tuple[str | None, int | None]:
@@ -192,13 +193,14 @@ class _Core:
     """What plans of cost `upper` or less can use: the problem, and the old indices of its classes.
 
     The cells of `pooled` [class] classes do not matter: every such plan touches their part, or no part is
-    counted.
+    counted. `several` is whether parts of several scopes are counted.
     """
 
     upper: float
     problem: Problem
     kept: Ints
     pooled: Bools | None
+    several: bool = False
 
 
 def _guesses(lower: float, last: float) -> list[float]:
@@ -229,9 +231,12 @@ def _core(problem: Problem, found: Bound | None, level: Level | None, upper: flo
         still_open, always = found.within(problem, upper)
         core, kept = problem.narrowed(still_open)
     scope, limit = counted_scope(problem)
-    counted = {each.scope for each in levels_of(problem, level) if each.scope in problem.parts}
-    if problem.rules or counted - {scope}:
+    scopes = (each.scope for each in levels_of(problem, level) if each.scope)
+    counted = {each for each in scopes if each in problem.parts}
+    if problem.rules:
         return _Core(upper, core, kept, None)
+    if counted - {scope}:
+        return _Core(upper, core, kept, core.idle(counted), several=True)
     if scope is None or limit is None:
         return _Core(upper, core, kept, np.ones(core.classes, bool))
     part = core.part(scope)
@@ -240,8 +245,9 @@ def _core(problem: Problem, found: Bound | None, level: Level | None, upper: flo
         pooled |= np.append(always, True)[part]  # the last one stands for FREE
     left = limit - len(np.unique(part[pooled & (part != FREE)]))
     if left <= 0:
-        core, again = core.narrowed(core.open & (pooled & (left == 0))[:, None])
+        core, again = core.narrowed(core.kept(pooled & (left == 0), scope))
         kept, pooled = kept[again], pooled[again]
+    pooled |= core.idle((scope,))
     return _Core(upper, replace(core, at_most={**core.at_most, scope: left}), kept, pooled)
 
 
@@ -251,7 +257,7 @@ def _in_best_parts(core: _Core, found: Bound) -> _Core | None:
     There the cells of classes do not matter.
     """
     scope, limit = counted_scope(core.problem)
-    if core.pooled is None or core.pooled.all() or scope is None or limit is None:
+    if core.pooled is None or core.several or core.pooled.all() or scope is None or limit is None:
         return None
     part = core.problem.part(scope)
     others = np.unique(part[~core.pooled])
@@ -259,7 +265,7 @@ def _in_best_parts(core: _Core, found: Bound) -> _Core | None:
     inside = core.pooled | np.isin(part, chosen)
     if inside.all():
         return None
-    problem, kept = core.problem.narrowed(core.problem.open & inside[:, None])
+    problem, kept = core.problem.narrowed(core.problem.kept(inside, scope))
     problem = replace(problem, at_most={**problem.at_most, scope: 0})
     return _Core(core.upper, problem, core.kept[kept], np.ones(problem.classes, bool))
 

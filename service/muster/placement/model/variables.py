@@ -154,7 +154,7 @@ def _alike(problem: Problem, levels: Sequence[Level]) -> Ints:
     at = (problem.kind[classes], pattern)
     weights = [problem.patterns.counts[:, :, role] for role in range(len(problem.need))]
     for level in levels:
-        weights += [level.cost(problem.patterns), *([level.touches(problem.patterns)] if level.scope else [])]
+        weights += [level.cost(problem.patterns), *([level.touches(problem)] if level.scope else [])]
     code = np.zeros(len(classes), np.int64)
     for weight in weights:
         values, index = np.unique(weight[at], return_inverse=True)

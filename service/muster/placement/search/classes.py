@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 
+from muster.domain.request import Scope
 from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.instance import Counts, Instance
@@ -16,7 +17,8 @@ from muster.placement.gang.packings import Packings, packings_on
 from muster.placement.gpus.gpu_tables import sets_of
 from muster.placement.gpus.gpusets import SET_VALUES
 from muster.placement.gpus.node_rules import InNode, sets_under
-from muster.placement.model.objective import BEST_FIT, WIDE
+from muster.placement.limits import takes_gpus
+from muster.placement.model.objective import BEST_FIT, UNUSABLE, WIDE, Idle
 from muster.placement.model.problem import FREE, Patterns, Problem
 
 REGION = "region"
@@ -48,7 +50,8 @@ def parts_by_row(instance: Instance, scope: str, rows: Ints) -> Ints:
     topology = instance.columns.topology
     codes = topology.index(scope) if scope == WIDE else topology.index_or_own(scope)
     if instance.existing:
-        codes = np.where(np.isin(codes, codes[list(instance.existing.touching(scope))]), FREE, codes)
+        touching = instance.existing.touching(scope, gpus=instance.has_gpus)
+        codes = np.where(np.isin(codes, codes[list(touching)]), FREE, codes)
     return codes[rows]
 
 
@@ -76,24 +79,60 @@ def coarse(
 
     `region` [row looked at] tells rows apart too, as the parts of REGION.
     """
-    index, packings = packings_on(instance, rows, need)
+    index, lists, complete = _maximal(instance, rows, need)
     kinds: dict[bytes, int] = {}
-    keys = (m.maximal.tobytes() for m in packings)
+    keys = (packings.tobytes() for packings in lists)
     kind_of = np.array([kinds.setdefault(key, len(kinds)) if key else -1 for key in keys], np.int64)
     kind = kind_of[index]
     if instance.existing:  # a node that the gang is on already counts as 0
-        here = np.isin(rows, list(instance.existing.masks))
+        here = _already(instance, rows)
         kind = np.where(here & (kind >= 0), kind + len(kinds), kind)
     kept = kind >= 0
-    complete = all(packings[i].complete for i in np.unique(index))
     cells = cells_of(instance, rows[kept], scopes, None if region is None else region[kept])
     lists = [np.frombuffer(key, np.int64) for key in kinds] * (2 if instance.existing else 1)
     patterns = Patterns.of_counts(lists, len(need))
+    if instance.idle is Idle.BESIDE:
+        patterns = _with_gpus(patterns, instance)
     if instance.existing:
         patterns.nodes[len(kinds) :] = 0
     problem = _problem(need, patterns, rows[kept], kind[kept], cells, exact=False)
     rules = tuple(rule(problem) for rule in instance.rules.model)
-    return replace(problem, rules=rules, unit=_units(instance, rows[kept], cells.of_row)), complete
+    spared = frozenset(instance.levels if instance.idle is Idle.BESIDE else ())
+    unit = _units(instance, rows[kept], cells.of_row)
+    return replace(problem, rules=rules, unit=unit, spared=spared), complete
+
+
+def _already(instance: Instance, rows: Ints) -> Bools:
+    """Return [row looked at] bool: whether the gang touches the node already."""
+    return np.isin(rows, list(instance.existing.touching(Scope.NODE, gpus=instance.has_gpus)))
+
+
+def _maximal(instance: Instance, rows: Ints, need: Counts) -> tuple[Ints, list[Ints], bool]:
+    """Return the maximal packings of each node: an index by row, the lists, and whether they are complete.
+
+    If members without GPUs touch no parts, the maximal packings of these alone are among them.
+    """
+    index, packings = packings_on(instance, rows, need)
+    complete = all(packings[i].complete for i in np.unique(index))
+    if instance.idle is not Idle.BESIDE:
+        return index, [m.maximal for m in packings], complete
+    with_gpus = np.array([takes_gpus(role) for role in instance.roles])
+    other, alone = packings_on(instance, rows, tuple(np.where(with_gpus, 0, need).tolist()))
+    complete &= all(alone[i].complete for i in np.unique(other))
+    both, index = np.unique(index * len(alone) + other, return_inverse=True)
+    lists = []
+    for code in both.tolist():
+        i, j = divmod(code, len(alone))
+        touching = packings[i].maximal[(packings[i].maximal[:, with_gpus] > 0).any(axis=1)]
+        lists.append(np.concatenate([touching, alone[j].maximal]))
+    return index, lists, complete
+
+
+def _with_gpus(patterns: Patterns, instance: Instance) -> Patterns:
+    """Return coarse patterns that say which have members with GPUs. Only these touch nodes."""
+    with_gpus = np.array([takes_gpus(role) for role in instance.roles])
+    gpus: Ints = np.asarray((patterns.counts[:, :, with_gpus] > 0).any(axis=2), np.int64)
+    return replace(patterns, gpus=gpus, nodes=gpus.copy())
 
 
 def _units(instance: Instance, rows: Ints, cell: Ints) -> Ints | None:
@@ -129,6 +168,13 @@ class Table:
     patterns: Ints
     key: bytes
     left_over: Ints
+    unusable: Ints | None = None
+    """[packing] The GPUs that it makes unusable; None if no member is without GPUs."""
+
+    @property
+    def identity(self) -> tuple[bytes, ...]:
+        """What tables differ in."""
+        return (self.key, self.left_over.tobytes(), b"" if self.unusable is None else self.unusable.tobytes())
 
 
 def fine(instance: Instance, problem: Problem) -> tuple[Problem, bool]:
@@ -138,6 +184,9 @@ def fine(instance: Instance, problem: Problem) -> tuple[Problem, bool]:
     rows, _ = nodes_of(problem)
     index, packings = packings_on(instance, rows, problem.need)
     left, priced = _left_over(instance, rows, index, packings), _priced(instance, rows, index, packings)
+    unusable = None
+    if instance.idle is not Idle.NONE:
+        unusable = _by_packing(instance, rows, index, packings, instance.unusable)
     view, gpus = instance.columns, tuple(role.gpus for role in instance.roles)
     shape, free, wide = (
         view.shape[rows].tolist(),
@@ -158,7 +207,7 @@ def fine(instance: Instance, problem: Problem) -> tuple[Problem, bool]:
                 table[:, len(instance.roles) + FIELDS.index("packing")]
             ]
             key = table.tobytes()
-        tables.append(Table(table, key, left[i]))
+        tables.append(Table(table, key, left[i], None if unusable is None else unusable[i]))
     return with_tables(instance, problem, tables), all(packings[m].complete for m in np.unique(index))
 
 
@@ -171,25 +220,27 @@ def with_tables(
     `further` are the names of the costs after FIELDS.
     """
     rows, cell = nodes_of(problem)
-    here = np.isin(rows, list(instance.existing.masks)).tolist()
-    kinds: dict[tuple[bytes, bytes, bool], int] = {}
+    here = _already(instance, rows).tolist()
+    kinds: dict[tuple[tuple[bytes, ...], bool], int] = {}
     found: list[Table] = []
     kind = np.full(len(rows), -1, np.int64)
     for i, table in enumerate(tables):
         if table is not None:
-            key = (table.key, table.left_over.tobytes(), here[i])
+            key = (table.identity, here[i])
             if key not in kinds:
                 kinds[key] = len(kinds)
                 found.append(table)
             kind[i] = kinds[key]
     patterns = _patterns(found, len(problem.need), further)
-    for (_, _, already), k in kinds.items():
+    if instance.idle is Idle.BESIDE:
+        patterns = replace(patterns, nodes=np.asarray(patterns.gpus > 0, np.int64))
+    for (_, already), k in kinds.items():
         if already:
             patterns.nodes[k] = 0
     kept = kind >= 0
     cells = Cells(cell[kept], problem.parts)
     made = _problem(problem.need, patterns, rows[kept], kind[kept], cells, exact=True)
-    return replace(made, at_most=problem.at_most, rules=problem.rules)
+    return replace(made, at_most=problem.at_most, rules=problem.rules, spared=problem.spared)
 
 
 @lru_cache(maxsize=1 << 15)
@@ -264,16 +315,28 @@ def _by_packing(
 def _patterns(found: list[Table], roles: int, further: tuple[str, ...]) -> Patterns:
     width = max((len(table.patterns) for table in found), default=0)
     every = np.zeros((len(found), width, roles + len(FIELDS) + len(further)), np.int64)
-    left = np.zeros((len(found), width), np.int64)
+
+    def made(of: Callable[[Table], Ints | None]) -> Ints:
+        """Return [kind, pattern] a value of the packings."""
+        values = np.zeros((len(found), width), np.int64)
+        for kind, table in enumerate(found):
+            of_table = of(table)
+            if of_table is not None:
+                packing = table.patterns[:, roles + FIELDS.index("packing")]
+                values[kind, : len(packing)] = of_table[packing]
+        return values
+
+    left = made(lambda table: table.left_over)
     valid = np.zeros((len(found), width), bool)
     for kind, table in enumerate(found):
         count = len(table.patterns)
         every[kind, :count] = table.patterns
-        left[kind, :count] = table.left_over[table.patterns[:, roles + FIELDS.index("packing")]]
         valid[kind, :count] = True
     costs = {name: every[:, :, roles + i] for i, name in enumerate((*FIELDS, *further))}
     fields = {name: costs.pop(name) for name in ("weakest", "gpus", "packing", "choice")}
     costs[BEST_FIT.field] = left
+    if any(table.unusable is not None for table in found):
+        costs[UNUSABLE.field] = made(lambda table: table.unusable)
     return Patterns(every[:, :, :roles], valid, valid.astype(np.int64), costs=costs, **fields)
 
 
@@ -303,6 +366,8 @@ def without_equals(problem: Problem, scope: str, limit: int) -> Bools:
     others = [problem.part(other) for other in problem.parts if other != scope]
     others += [rule.part[problem.cell] for rule in problem.rules]
     labels = [problem.kind[order], problem.size[order]]
+    if problem.spared:  # members with GPUs may be ruled out in some of the parts
+        labels.append(problem.idle(problem.spared)[order].astype(np.int64))
     labels += [told[problem.cell][order] for rule in problem.rules for told in rule.told_by]
     labels += [_relative(codes[order], part, begins) for codes in others]
     table = np.stack(labels)

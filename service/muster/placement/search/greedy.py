@@ -5,6 +5,8 @@ The fullest parts are used first, and in each the most useful patterns.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from muster.placement.cluster.columns import Bools, Ints
@@ -18,14 +20,17 @@ def greedy(problem: Problem, by_price: tuple[Price, ...]) -> Use | None:
 
     The result is None if none is found, for example because several rules bind members.
     """
+    if problem.exact:
+        return None  # it could place too many
     if problem.rules:
         return _shared_out(problem)
     for price, by_class in zip(by_price, values(problem, by_price), strict=True):
-        chosen = np.ones(problem.classes, bool)
+        chosen, inside = np.ones(problem.classes, bool), problem
         for name, most in problem.at_most.items():  # widest first
             if name in problem.parts:
                 chosen &= in_fullest(problem, name, by_class * chosen, most)
-        use = _filled(problem, np.flatnonzero(chosen), np.array(price))
+                inside = replace(inside, open=inside.kept(chosen, name))
+        use = _filled(inside, np.flatnonzero(inside.open.any(axis=1)), np.array(price))
         if use is not None:
             return use
     return None

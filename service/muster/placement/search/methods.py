@@ -159,6 +159,10 @@ class Declined:
 Answer = Solved | Infeasible | Unknown | Declined
 
 
+Decide = Callable[[Partial, Value | None, Budget], tuple[Partial | None, Gap | None]]
+"""Decide all levels that are left of a plan: see search."""
+
+
 class Exact(Protocol):
     """An exact method. `given` are the types of `Partial.known` with which it can begin."""
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from muster.placement.cluster.columns import Ints, gpu_counts
+from muster.placement.cluster.columns import Bools, Ints, gpu_counts
 from muster.placement.gang.instance import Counts, Instance
 from muster.placement.gang.on_node import best_fit, costs_on, gpus_on
 from muster.placement.gang.packings import Packings, packings_on
@@ -20,8 +20,9 @@ from muster.placement.gpus.choices import CHOICE_VALUES, choices, choosing_time
 from muster.placement.gpus.costs import Cost, On
 from muster.placement.gpus.gpusets import SET_VALUES
 from muster.placement.gpus.slices import Asks, NodeGpus
-from muster.placement.limits import Budget
+from muster.placement.limits import Budget, takes_gpus
 from muster.placement.model.bound import EPSILON, Floats
+from muster.placement.model.objective import Idle
 from muster.placement.model.problem import Problem
 from muster.placement.model.solve import counted_scope
 from muster.placement.search.classes import FIELDS, Table, nodes_of, with_tables
@@ -96,11 +97,15 @@ class _Sieve:
 
     prices: Floats
     least: Floats
+    touching: Bools | None = None
+    """[role] If members without GPUs touch no nodes: whether members have GPUs. Only these have prices."""
 
     def kept(self, row: int, packings: Packings) -> Ints:
         """Return the packings [packing, role] of the row that may be in such a plan."""
         every = packings.made()
         enough = (every @ self.prices >= self.least[row]).all(axis=1)
+        if self.touching is not None:
+            enough |= ~every[:, self.touching].any(axis=1)
         return np.asarray(every[enough])
 
 
@@ -110,10 +115,14 @@ def _sieve(instance: Instance, counted: Counted, mixed: tuple[Ints, list[Packing
     if instance.existing:  # nodes that the gang is on already are not counted
         return _Sieve(np.zeros((len(need), 1)), np.zeros((len(index), 1)))
     prices = _prices(instance, counted.problem.need, counted.duals)
+    touching = None
+    if instance.idle is Idle.BESIDE:
+        touching = np.array([takes_gpus(role) for role in instance.roles])
+        prices = prices * touching[:, None]
     worth = np.array([(packing.maximal @ prices).max(axis=0, initial=0.0) for packing in packings])[index]
     others = np.stack([_others(each, part, counted.value[-1]) for each in worth.T], axis=1)
     wanted = need @ prices
-    return _Sieve(prices, wanted - others - EPSILON * (1 + wanted))
+    return _Sieve(prices, wanted - others - EPSILON * (1 + wanted), touching)
 
 
 def _prices(instance: Instance, need: Counts, duals: Sequence[Floats]) -> Floats:
@@ -166,7 +175,8 @@ def _table(instance: Instance, row: int, packings: Ints) -> tuple[Table, bool]:
         damage = instance.prices.of_whole(at, instance.gpus(packings), instance.cpu(packings))[0]
         table = table.copy()
         table[:, len(instance.roles) + FIELDS.index("damage")] = damage[packing]
-    return Table(table, table.tobytes(), left), complete
+    unusable = None if instance.idle is Idle.NONE else instance.unusable(at, packings)[0]
+    return Table(table, table.tobytes(), left, unusable), complete
 
 
 @lru_cache(maxsize=1 << 14)

@@ -12,7 +12,7 @@ from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.gang.instance import Counts, Instance
 from muster.placement.limits import Budget
 from muster.placement.model.objective import NODES, NVLINK_DOMAINS, WEAKEST_LINK, Level
-from muster.placement.model.problem import Problem, Use, carried, carried_back
+from muster.placement.model.problem import FREE, Problem, Use, carried, carried_back
 from muster.placement.model.solve import Solution, counted_scope, decide, feasible, nodes_bound
 from muster.placement.model.solver import Status
 from muster.placement.search.classes import fine, without_equals
@@ -128,10 +128,17 @@ def _prepared(instance: Instance, counted: Counted, budget: Budget) -> tuple[Pro
     """
     # If domains were counted as wholes, the solution does not name nodes.
     placed = _trimmed(counted.problem, counted.use) if counted.domains is None else {}
+    idle = np.zeros(0, np.int64)
+    if counted.problem.spared:
+        counted, idle = _idle(counted)
     if instance.costs:
         problem, complete = chosen(instance, counted, placed, budget)
     else:
         problem, complete = fine(instance, counted.problem)
+    if len(idle):  # the nodes of a class are alike: all of them are idle, or none
+        here = np.isin(problem.rows[problem.start], idle)
+        touching = (problem.patterns.gpus > 0)[problem.kind] & here[:, None]
+        problem, _ = problem.narrowed(problem.open & ~touching)
     # Rules bind more than counts. So the solver finds a solution on the nodes of the coarse one.
     if instance.plain:
         use = _as_use(problem, placed)
@@ -143,11 +150,30 @@ def _prepared(instance: Instance, counted: Counted, budget: Budget) -> tuple[Pro
     scope, limit = counted_scope(problem)
     if scope is not None and limit is not None:
         kept = without_equals(problem, scope, max(1, limit))
-        problem, use = _keeping(problem, problem.open & kept[:, None], use)
-    counts = (problem.patterns.nodes[problem.kind] * problem.open).any(axis=1)
+        problem, use = _keeping(problem, problem.kept(kept, scope), use)
+    counts = (problem.patterns.nodes[problem.kind] | ~problem.open).all(axis=1)
     most = np.where(counts, max(1, counted.value[-1]), problem.size)
     problem = replace(problem, size=np.minimum(problem.size, most))
     return problem, use, complete
+
+
+def _idle(counted: Counted) -> tuple[Counted, Ints]:
+    """Return the rows that have no members with GPUs in any best plan, as counting has shown.
+
+    Unless rules refer to cells, or a scope binds all members, these rows are in one cell of the problem that
+    is returned, which lies in no part.
+    """
+    problem = counted.problem
+    idle = problem.idle(problem.spared)
+    rows = problem.rows[:0]
+    if idle.any():
+        rows = np.concatenate([problem.nodes(c) for c in np.flatnonzero(idle).tolist()])
+    if problem.rules or not problem.spared.issuperset(problem.at_most.keys() & problem.parts.keys()):
+        return counted, rows
+    nowhere = max((len(part) for part in problem.parts.values()), default=0)
+    parts = {scope: np.append(part, FREE) for scope, part in problem.parts.items()}
+    cell = np.where(idle, nowhere, problem.cell)
+    return replace(counted, problem=replace(problem, cell=cell, parts=parts)), rows
 
 
 def _keeping(problem: Problem, still_open: Bools, use: Use | None) -> tuple[Problem, Use | None]:

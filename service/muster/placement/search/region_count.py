@@ -17,13 +17,13 @@ import numpy as np
 
 from muster.placement.cluster.columns import Ints
 from muster.placement.gang.instance import Counts, Instance
-from muster.placement.limits import Budget
-from muster.placement.model.objective import NODES, Level, parts_level, quality_levels
+from muster.placement.limits import Budget, takes_gpus
+from muster.placement.model.objective import NODES, UNUSABLE, Idle, Level, parts_level, quality_levels
 from muster.placement.model.problem import FREE, Problem, Use
 from muster.placement.model.shares import shares
 from muster.placement.model.solve import Decided, counted_scope, decide, least, nodes_bound
 from muster.placement.model.solver import Status
-from muster.placement.search.classes import REGION, coarse, without_equals
+from muster.placement.search.classes import REGION, coarse, fine, without_equals
 from muster.placement.search.domain_patterns import domain_problem, first_of_domains
 from muster.placement.search.greedy import greedy
 from muster.placement.search.methods import (
@@ -67,7 +67,7 @@ class RegionCount:
     def solve(self, plan: Partial, level: Level, incumbent: QualityValue | None, budget: Budget) -> Answer:
         """Decide all parts that are left to count, and the nodes."""
         instance, known = plan.instance, plan.known
-        counting = Counting(instance, plan.need, budget)
+        counting = Counting(instance, plan.need, budget, weigh=level is UNUSABLE)
         if isinstance(known, Regions):
             counting.regions(known.rows, known.region, known.left)
         else:
@@ -87,7 +87,7 @@ class RegionCount:
             return Unknown(gap) if gap else Infeasible()
         if plan.likely is not None and not any(map(plan.likely, found)):
             return Unknown(Gap(NODES.name))
-        below = quality_levels(instance.costs)
+        below = quality_levels(instance.costs, instance.idle)
         plans = [replace(plan, levels=below, known=counted, gap=counted.gap) for counted in found]
         return Solved(tuple(plans), gap)
 
@@ -98,12 +98,16 @@ class Counting:
     `proven` is whether nothing was missed: if no region was found, none exists.
     """
 
-    def __init__(self, instance: Instance, need: Counts, budget: Budget) -> None:
+    def __init__(self, instance: Instance, need: Counts, budget: Budget, *, weigh: bool = False) -> None:
         self.found: list[Counted] = []
         self.proven = True
         self.complete = True
         self._instance, self._need, self._budget = instance, need, budget
-        self._prices = prices(instance, need)
+        self._prices = self._all_prices = prices(instance, need)
+        self._weigh = weigh
+        if instance.idle is Idle.BESIDE:  # the others touch no parts
+            touching = (n if takes_gpus(r) else 0 for n, r in zip(need, instance.roles, strict=True))
+            self._prices = prices(instance, tuple(touching))
         self._whole: Problem | None = None
         self._once: frozenset[str] = frozenset()
 
@@ -117,9 +121,12 @@ class Counting:
         self._once = frozenset(once)
         with self._budget.phase("scan"):
             problem, complete = coarse(self._instance, rows, self._need, self._instance.scopes, region)
+            problem = replace(problem, spared=problem.spared - self._once)
             part = problem.part(REGION)
             holding = (
-                parts_that_hold(problem, part, self._prices, self._need).tolist() if problem.classes else []
+                parts_that_hold(problem, part, self._all_prices, self._need).tolist()
+                if problem.classes
+                else []
             )
         self.complete &= complete
         for one in holding:
@@ -127,11 +134,26 @@ class Counting:
             with self._budget.phase("scan"):
                 domains = self._as_domains(inside, levels)
             self._whole = inside if domains is not None else None
-            self._parts(inside if domains is None else domains, levels, ())
+            if self._weigh:
+                self._least_unusable(inside, levels)
+            else:
+                self._parts(inside if domains is None else domains, levels, ())
+
+    def _least_unusable(self, problem: Problem, levels: Sequence[str]) -> None:
+        """Count a region for a gang without GPUs: first the GPUs that it makes unusable, on all packings."""
+        with self._budget.phase("sets"):
+            problem, complete = fine(self._instance, problem)
+        self.complete &= complete
+        once = {scope: 1 for scope in levels if scope in self._once}
+        decided = decide(problem.keeping(**once), UNUSABLE, self._budget)
+        self.proven &= decided.status is not Status.UNKNOWN and decided.gap is None
+        if decided.status is Status.SOLVED:
+            problem = replace(decided.problem, at_most={UNUSABLE.name: decided.value})
+            self._parts(problem, levels, (decided.value,))
 
     def _as_domains(self, problem: Problem, levels: Sequence[str]) -> Problem | None:
         active = [role for role, count in enumerate(self._need) if count]
-        if len(active) != 1 or not levels or self._instance.costs:
+        if len(active) != 1 or not levels or self._instance.costs or self._weigh:
             return None
         return domain_problem(problem, levels, active[0], self._instance.unit(active[0]))
 
@@ -144,7 +166,7 @@ class Counting:
         lower = fewest_parts(problem, part, self._prices, self._need)
         if lower is None or (scope in self._once and lower > 1):
             return Status.INFEASIBLE
-        if count == 1 and not spared:
+        if count == 1 and lower and not spared:
             return self._parts(problem, narrower, (*prefix, 1))
         if not narrower:
             return self._narrowest(problem, scope, lower, count, prefix)
@@ -180,7 +202,7 @@ class Counting:
         part, choices = problem.part(scope), []
         names = parts_that_hold(problem, part, self._prices, self._need) if parts == 1 else np.unique(part)
         for chosen in combinations(names.tolist(), parts):
-            inside, _ = problem.narrowed(problem.open & np.isin(part, chosen)[:, None])
+            inside, _ = problem.narrowed(problem.kept(np.isin(part, chosen), scope))
             fewest = fewest_parts(inside, inside.part(narrower[0]), self._prices, self._need)
             if fewest is not None:
                 choices.append((fewest, chosen, inside))
@@ -199,7 +221,7 @@ class Counting:
             limited = _limited(problem, scope, parts, count)
             if parts == 1 and not (limited.part(scope) == FREE).any():
                 alone = parts_that_hold(limited, limited.part(scope), self._prices, self._need)
-                limited, _ = limited.narrowed(limited.open & np.isin(limited.part(scope), alone)[:, None])
+                limited, _ = limited.narrowed(limited.kept(np.isin(limited.part(scope), alone), scope))
                 if not limited.classes:
                     continue
             status = self._nodes(limited, value)
@@ -216,7 +238,7 @@ class Counting:
         """
 
         def found(parts: int) -> bool:
-            return greedy(_limited(problem, scope, parts, count), self._prices) is not None
+            return greedy(_limited(problem, scope, parts, count), self._all_prices) is not None
 
         with self._budget.phase("bound"):
             parts = bisect_left(range(count + 1), True, least, key=found)
@@ -234,7 +256,7 @@ class Counting:
         problem = whole
         if scope is not None and limit is not None:
             unequal = without_equals(whole, scope, max(1, limit))
-            problem, _ = whole.narrowed(whole.open & unequal[:, None])
+            problem, _ = whole.narrowed(whole.kept(unequal, scope))
         if self._whole is None:
             first = self._few_parts(problem)
         else:
@@ -244,11 +266,11 @@ class Counting:
         with self._budget.share(COUNTING_SHARE if uneven else 1):
             decided = decide(problem, NODES, self._budget, first)
         if decided.status is Status.UNKNOWN:
-            use = greedy(problem, self._prices)
+            use = greedy(problem, self._all_prices)
             if use is not None:
                 decided = decide(problem, NODES, self._budget, use)
         if decided.status is Status.SOLVED:
-            if problem.classes < whole.classes:
+            if problem.classes < whole.classes or (problem.spared and problem is not whole):
                 decided = _for_all(whole, decided)
             gap = doubt or (None if decided.gap is None else Gap(NODES.name, decided.gap))
             counted = Counted((*prefix, decided.value), decided.problem, decided.use, gap, decided.duals)
@@ -268,7 +290,7 @@ class Counting:
             return None
         every = np.zeros(problem.classes, bool)
         shared = [share for share in shares(problem) if share.low.any()]
-        use = greedy(problem, self._prices) if shared else None
+        use = greedy(problem, self._all_prices) if shared else None
         if use is not None:
             return use
         for share in shared:

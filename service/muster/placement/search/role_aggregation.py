@@ -7,7 +7,7 @@ members too. Wherever the larger members go, the same is left for the smaller on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar
@@ -20,16 +20,14 @@ from muster.placement.model.objective import Level
 from muster.placement.search.methods import (
     Answer,
     Counted,
+    Decide,
     Declined,
     Infeasible,
     Partial,
     Solved,
     Start,
 )
-from muster.placement.search.plan import Gap, Share, Value
-
-Decide = Callable[[Partial, Value | None, Budget], tuple[Partial | None, Gap | None]]
-"""Decide all levels that are left of a plan: see search."""
+from muster.placement.search.plan import Share, Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from muster.placement.limits import Budget
 from muster.placement.model.objective import NODES, levels_of_plan
 from muster.placement.search.dealing import dealt_by_role
 from muster.placement.search.domain_branching import DomainBranching
+from muster.placement.search.members_without_gpus import MembersWithoutGpus
 from muster.placement.search.methods import Declined, Exact, Infeasible, Partial, Solved, Unknown
 from muster.placement.search.multi_domain import CountedDomainTables, DomainTables
 from muster.placement.search.plan import Found, Gap, Value
@@ -48,7 +49,7 @@ def presolved(instance: Instance, scopes: tuple[str, ...], need: Counts, budget:
     """Return the plan with nothing decided, without parts that no plan for all these members can use."""
     with budget.phase("scan"):
         instance = instance.for_all(need)
-    return Partial(instance, scopes, need, levels_of_plan(instance.levels, instance.costs))
+    return Partial(instance, scopes, need, levels_of_plan(instance.levels, instance.costs, instance.idle))
 
 
 def decided(plan: Partial, incumbent: Value | None, budget: Budget) -> Outcome:
@@ -126,6 +127,7 @@ def _best(plans: list[Partial], gap: Gap | None, budget: Budget) -> Outcome:
 
 
 METHODS: tuple[Exact, ...] = (
+    MembersWithoutGpus(decided),
     SingleNode(),
     RoleAggregation(decided),
     SortedCapacities(),

@@ -21,7 +21,7 @@ from muster.placement.gang.on_node import best_fit, kinds_of
 from muster.placement.gpus.gpu_tables import sets_of
 from muster.placement.gpus.gpusets import SET_VALUES
 from muster.placement.limits import Budget, takes_gpus
-from muster.placement.model.objective import BEST_FIT, WEAKEST_LINK, Level, quality_levels, value_of
+from muster.placement.model.objective import BEST_FIT, UNUSABLE, WEAKEST_LINK, Level, quality_levels, value_of
 from muster.placement.search import node_tables
 from muster.placement.search.classes import parts_by_row
 from muster.placement.search.methods import (
@@ -36,7 +36,7 @@ from muster.placement.search.methods import (
 from muster.placement.search.plan import Share, Value
 from muster.placement.search.regions import regions
 from muster.placement.search.runs import fullest_first, place_in_run, renumbered
-from muster.placement.search.single_node import share_of
+from muster.placement.search.single_node import IDLE, share_of
 
 TOO_LARGE = "the tables are too large, or NVLink domains over several nodes are to be counted"
 """Why tables of one domain do not apply."""
@@ -60,6 +60,8 @@ class SortedCapacities:
         instance, active = plan.instance, plan.active
         if len(active) != 1:
             return Declined("several roles")
+        if level is UNUSABLE:
+            return Declined(IDLE)
         if instance.rules.model or instance.existing:
             return Declined("rules or existing members bind the role")
         role = active[0]

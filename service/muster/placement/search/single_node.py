@@ -24,12 +24,16 @@ from muster.placement.model.objective import (
     DAMAGE,
     NODES,
     PREFERENCES,
+    UNUSABLE,
+    Idle,
     Level,
     quality_levels,
     value_of,
 )
 from muster.placement.search.methods import Answer, Declined, Partial, Solved, Start
 from muster.placement.search.plan import Gap, Share, Value
+
+IDLE = "members without GPUs may be better off elsewhere"
 
 
 class SingleNode:
@@ -42,6 +46,8 @@ class SingleNode:
         """Decide all levels if some node takes all members."""
         if plan.likely is not None:
             return Declined("the members are units of several roles")
+        if plan.instance.idle is Idle.BESIDE or level is UNUSABLE:
+            return Declined(IDLE)
         with budget.phase("scan"):
             share, proven = on_one_node(plan.instance, plan.scopes, plan.need, budget)
         gap = None if proven else Gap(NODES.name)
@@ -76,7 +82,6 @@ def on_one_node(
     """
     view = instance.columns
     wanted = np.array(need, np.int64)
-    size = int(instance.gpus(wanted))
     fits = fits_at_once(instance, need)
     if instance.existing:
         # With existing members elsewhere, the gang is on several nodes, and parts must be counted.
@@ -91,6 +96,23 @@ def on_one_node(
     if not len(rows):
         return None, True
     narrow = [scope for scope in scopes if scope in INSIDE]
+    if instance.idle is Idle.NONE:
+        return _best_on(instance, rows, need, narrow, budget)
+    unusable, proven = instance.unusable(rows, wanted[None])[:, 0], True
+    for least in np.unique(unusable).tolist():
+        share, sure = _best_on(instance, rows[unusable == least], need, narrow, budget)
+        proven &= sure
+        if share is not None:
+            return share, proven
+    return None, proven
+
+
+def _best_on(
+    instance: Instance, rows: Ints, need: Counts, narrow: list[str], budget: Budget
+) -> tuple[Share | None, bool]:
+    """Return the same for these nodes, which make equally many GPUs unusable."""
+    view, wanted = instance.columns, np.array(need, np.int64)
+    size = int(instance.gpus(wanted))
     left = best_fit(instance, rows, wanted[None])[:, 0]
     priced = _priced(instance, rows, need)
     if instance.costs:

@@ -57,8 +57,8 @@ def prices(instance: Instance, need: Counts) -> tuple[Price, ...]:
 
 def values(problem: Problem, by_price: tuple[Price, ...]) -> NDArray[np.float64]:
     """Return [price, class] the most that one node of each class can take."""
-    if not problem.classes:
-        return np.zeros((len(by_price), 0))
+    if not problem.classes or not by_price:
+        return np.zeros((len(by_price), problem.classes))
     counts = problem.patterns.counts.astype(float)  # 0 if there is no pattern
     worth = np.stack([(counts @ np.array(price)).max(axis=1, initial=0.0) for price in by_price])
     return np.asarray(worth[:, problem.kind])
@@ -71,6 +71,9 @@ def fewest_parts(problem: Problem, part: Ints, by_price: tuple[Price, ...], need
     exact.
     """
     every = list(shares(problem))
+    if problem.spared:  # members without a price touch no part
+        priced = {role for price in by_price for role, value in enumerate(price) if value}
+        every = [share for share in every if priced.issuperset(share.roles)]
     least = max((share.fewest_parts(part) for share in every), default=0)
     for price, by_class in zip(by_price, values(problem, by_price), strict=True):
         held = _held(by_class * problem.size, part, price, every)

@@ -22,6 +22,7 @@ from muster.placement.verify.costs import costs
 from muster.placement.verify.damage import damage, is_priced
 from muster.placement.verify.fabric import Fabric
 from muster.placement.verify.prices import priced_damage
+from muster.placement.verify.unusable import unusable
 
 FEW_NODES = 40
 """The judge looks at all nodes of clusters up to this size. On larger ones that takes longer than a
@@ -60,6 +61,7 @@ def verify(snapshot: Snapshot, request: Request, placed: Placed) -> tuple[str, .
         *costs(fabric, request, placed, groups, touched, old),
         *(() if priced else damage(placed, groups, touched)),
         *(priced_damage(snapshot, request, placed, groups) if priced and few else ()),
+        *unusable(request, placed, groups, touched, old),
         *(best_fit(snapshot, request, placed, groups) if few else ()),
         *between_pods.preferences(request, placed),
         *links.links(placed, [everyone[name] for name in touched]),

@@ -49,6 +49,7 @@ def crossings(
 
     A level whose label no touched node has counts if any node of the cluster has it. Each touched node is a
     part of it then, so it ranks no plans: whether it is claimed is checked on clusters of `few` nodes alone.
+    Members without GPUs touch nothing if others have GPUs.
     """
     claimed = placed.objective.crossings
     near = [spot.state for spot in everyone.values()]
@@ -58,9 +59,9 @@ def crossings(
     scopes.append("node")
     if any(role.gpus or role.slice for role in request.roles if role.members):
         scopes.append("nvlink-domain")
+    touching = [spot for spot in everyone.values() if spot.gpus or not spot.known] or everyone.values()
     counted = tuple(
-        (scope, len(set().union(*(fabric.touched(spot, scope) for spot in everyone.values()))))
-        for scope in scopes
+        (scope, len(set().union(*(fabric.touched(spot, scope) for spot in touching)))) for scope in scopes
     )
     if counted == claimed:
         return []
