@@ -189,7 +189,7 @@ def _parsed(source: str, text: str) -> Iterator[Any]:
     except yaml.MarkedYAMLError as problem:
         mark = problem.problem_mark or problem.context_mark
         where = f"line {mark.line + 1}" if mark is not None else ""
-        hint = "; render a Helm template first: helm template …" if "{{" in text else ""
+        hint = "; it is a template: render it first (Helm: helm template …)" if "{{" in text else ""
         why = problem.problem or problem.context
         raise Malformed(source, where, f"no valid YAML: {why}{hint}") from None
     except yaml.YAMLError as problem:

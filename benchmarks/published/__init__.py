@@ -1,0 +1,1 @@
+"""Place the manifests that other projects publish, with only the scheduler's name changed (README.md)."""
