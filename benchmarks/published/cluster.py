@@ -89,6 +89,8 @@ def _node(pool: Pool, rack: str, name: str) -> Object:
         "cloud.google.com/gke-nodepool": rack,
         "cloud.provider.com/topology-block": pool.name,
         "cloud.provider.com/topology-rack": rack,
+        "accelerator.nvidia.com/rack": rack,
+        "node-type": "training",
         "topology.test/zone-domain": "z1",
         "topology.test/rack-domain": rack,
         **pool.labels,

@@ -251,7 +251,7 @@ def test_kai_asks_for_placement_on_the_object_and_on_its_parts() -> None:
     both = {**REQUIRED, "kai.scheduler/topology-preferred-placement": "kubernetes.io/hostname"}
     found = read("PyTorchJob", torch(3), annotations=both, labels={"kai.scheduler/queue": "team"})
     assert (found.group.wishes.required_scope, found.group.wishes.preferred_scopes) == ("rack", ("node",))
-    assert (found.group.queue, found.by_kai) == ("team", True)
+    assert (found.group.queue, found.by_key) == ("team", True)
 
     each = replicated("workers", 2, 4)
     each["template"]["metadata"] = {"annotations": REQUIRED}
@@ -385,7 +385,7 @@ def test_a_misspelt_key_of_kai_on_a_job_is_a_cause_and_the_job_a_gang(name: str)
     meta, where, expected = SLIPS[name]
     found = read("Job", job(), **meta)  # type: ignore[arg-type]
     (cause,) = found.group.causes
-    assert (found.by_kai, cause.field, cause.expected) == (True, where, expected)  # type: ignore[union-attr]
+    assert (found.by_key, cause.field, cause.expected) == (True, where, expected)  # type: ignore[union-attr]
 
 
 def test_a_misspelt_key_of_kai_on_a_replicated_job_is_a_cause() -> None:
@@ -414,7 +414,7 @@ def test_our_annotations_on_the_job_belong_on_its_pod_template() -> None:
         "gpu.topology/scop has no effect on the job: gpu.topology/scope belongs on the pod template",
         "gpu.topology/scope has no effect on the job: it belongs on the pod template",
     )
-    assert (found.by_kai, found.group.causes) == (False, ())
+    assert (found.by_key, found.group.causes) == (False, ())
 
 
 COUNT = {"kai.scheduler/batch-min-member": "2"}
@@ -480,10 +480,10 @@ def test_the_setting(name: str) -> None:
 def test_kais_key_may_stand_on_a_template_or_on_the_maker() -> None:
     queue = template(1, labels={"kai.scheduler/queue": "team"})
     found = read("Job", job(template=queue))
-    assert (found.by_kai, found.group.queue) == (True, "team")
+    assert (found.by_key, found.group.queue) == (True, "team")
     made_by = Metadata(name="r", labels={"kai.scheduler/queue": "team"}, annotations=REQUIRED)
     child = read("RayCluster", ray(replicas=2), made_by=made_by)
-    assert (child.by_kai, child.group.wishes.required_scope) == (True, "rack")
+    assert (child.by_key, child.group.wishes.required_scope) == (True, "rack")
 
 
 def test_a_statefulset_is_a_gang_on_request_alone() -> None:

@@ -142,6 +142,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "schedulingGroup",
         "kube-scheduler",
     ),
+    "Kubernetes 1.37, a pod of a job without GPUs": (
+        {
+            "labels": {"jobset.sigs.k8s.io/jobset-name": "x"},
+            "spec": {"schedulingGroup": {"podGroupName": "pg"}},
+        },
+        "schedulingGroup",
+        "kube-scheduler",
+    ),
     "Kubernetes 1.35": (
         {"spec": {"workloadRef": {"name": "wl", "podGroup": "workers"}}},
         "workloadRef",

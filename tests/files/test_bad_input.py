@@ -143,7 +143,7 @@ BAD = {
     "nothing": Bad("", "the input has no object: there is nothing to place on. Add one file more"),
     "no node": Bad(json.dumps(pod("x")), "no Node in the input (it has Pod 1): there is nothing to place on"),
     "another tool's input": Bad("replicaCount: 1", "Pass what `helm template` prints", "values.yaml"),
-    "a template": Bad("a: {{ .Values.x }} {{ .b }}", "it is a template: render it first (Helm: helm template …)"),
+    "a template": Bad("a: {{ .Values.x }} {{ .b }}", "it is a template: render it first (Helm: "),
 }
 
 

@@ -238,7 +238,7 @@ MALFORMED: dict[str, tuple[Object, str]] = {
     ),
     "a claim of the fields of Kubernetes 1.30": (
         {**WAITING, "spec": WAITING["spec"] | {"resourceClaims": [{"name": "c", "source": {}}]}},
-        "spec.resourceClaims[0]: expected one of resourceClaimName and resourceClaimTemplateName",
+        "spec.resourceClaims[0].source: since Kubernetes 1.31 its fields are those of spec.resourceClaims[0]",
     ),
     "requests that are no list": (
         devices("ResourceClaimTemplate", "t", {"spec": {"devices": {"requests": {"name": "r"}}}}),

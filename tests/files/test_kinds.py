@@ -68,6 +68,8 @@ RUNTIME = made(
         },
     },
 )
+GANG_OF_RAY = "ray.io/gang-scheduling-enabled"
+NAMES_ALONE = ["x-gpus-worker-bbbbb", "x-gpus-worker-bbbbc", "x-head-bbbbb"]
 NODES = {"numNodes": 3, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 1}}}
 TRAIN_JOB = made(
     "trainer.kubeflow.org/v1alpha1", "TrainJob", "x", {"runtimeRef": {"name": "torch"}, "trainer": NODES}
@@ -262,6 +264,26 @@ def test_a_topology_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None
     (gang,) = decisions(write(tmp_path, node("a", 8), other, kai_job(annotations=PLACEMENT)))["gangs"]
     assert gang["status"] == "invalid"
     assert "job/default/train: annotation kai.scheduler/topology is" in gang["message"]
+
+
+@pytest.mark.parametrize(
+    ("label", "gangs"),
+    [({GANG_OF_RAY: "true"}, ["x"]), ({GANG_OF_RAY: "false"}, NAMES_ALONE), ({}, NAMES_ALONE)],
+)
+def test_a_ray_cluster_with_kuberays_label_for_gangs_is_one(
+    tmp_path: Path, label: dict[str, str], gangs: list[str]
+) -> None:
+    # ray-project/kuberay, ray-operator/config/samples/ray-cluster.scheduler-plugins.yaml
+    said = decisions(write(tmp_path, node("a", 8), made("ray.io/v1", "RayCluster", "x", RAY, labels=label)))
+    assert [gang["name"] for gang in said["gangs"]] == gangs
+
+
+def test_a_runtime_that_no_train_job_names_is_noted(tmp_path: Path) -> None:
+    alone, used = (
+        decisions(write(tmp_path, node("a", 8), RUNTIME, *jobs))["notes"] for jobs in ((), (TRAIN_JOB,))
+    )
+    says = "ClusterTrainingRuntime torch: no pods are made, since no TrainJob is in the input"
+    assert (says in alone, says in used) == (True, False)
 
 
 def test_slips_on_a_job_are_said(tmp_path: Path) -> None:

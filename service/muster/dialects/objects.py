@@ -163,11 +163,15 @@ class PodToleration(_Object, frozen=True):
 
 
 class PodResourceClaim(_Object, frozen=True):
-    """An entry of `spec.resourceClaims`. Without `resource_claim_name` a claim is made from a template."""
+    """An entry of `spec.resourceClaims`. Without `resource_claim_name` a claim is made from a template.
+
+    Before Kubernetes 1.31 these two fields were in `source`.
+    """
 
     name: str = ""
     resource_claim_name: str | None = None
     resource_claim_template_name: str | None = None
+    source: Any = None
 
 
 class PodResourceClaimStatus(_Object, frozen=True):

@@ -187,7 +187,7 @@ def _claim(
     wants = bool(asked.gpus or shared.slice or asked.shared_gpus or member)
     if not (wants or asked.causes or _speaks(obj.metadata, settings)):
         return None, ()
-    grouped = tuple(other_systems.of_spec(where, obj.spec)) if wants or claim else ()
+    grouped = tuple(other_systems.of_spec(where, obj.spec))
     wishes, wrong = _wishes(where, meta, said)
     if member is not None and not wishes.role:
         wishes = replace(wishes, role=member.role)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from muster.dialects import misspelt
+from muster.dialects.accelerators import accelerators
+from muster.dialects.kinds import slips
 from muster.dialects.objects import PodObject
 from muster.dialects.settings import Settings
 from muster.domain.causes.out_of_place import told_by_preset
@@ -16,8 +18,6 @@ from muster.domain.request import Scope
 from muster.domain.sentences import unhealthy_sentence
 from muster.domain.words import did_you_mean, listed, plural
 
-_GPU_WORDS = ("gpu", "mig-")
-"""A resource with one of these in its name probably means a GPU."""
 _NAMED = 3
 """The most names in one note."""
 
@@ -73,6 +73,7 @@ def about_pods(pods: Iterable[Pod], manifests: Mapping[str, PodObject], settings
             )
         for key, meant in sorted({pair for pod in left for pair in misspelt.pairs(pod.metadata, settings)}):
             yield f"the key {key} has no effect; did you mean {meant}?"
+        yield from sorted({said for pod in left for said in slips.fractions(pod.metadata)})
 
 
 def about_groups(groups: Sequence[PodGroup], pods: Iterable[Pod]) -> Iterator[str]:
@@ -127,8 +128,8 @@ def _asked(wishes: Wishes) -> Mapping[str, str]:
 
 
 def _unread(pods: Iterable[PodObject], settings: Settings) -> str:
-    """Return a phrase about resources that look like GPUs but are none: MIG devices, misspelt names."""
-    asked = sorted(
+    """Return a phrase about accelerators that are no GPUs here: MIG devices, misspelt names, others."""
+    asked = accelerators(
         {
             name
             for pod in pods
@@ -136,7 +137,6 @@ def _unread(pods: Iterable[PodObject], settings: Settings) -> str:
             if container.resources is not None
             for amounts in (container.resources.limits, container.resources.requests)
             for name in amounts or ()
-            if any(word in name for word in _GPU_WORDS)
         }
     )
     if not asked:

@@ -43,6 +43,7 @@ class Owners:
     families: dict[Key, Family] = field(default_factory=dict)
     versions: list[str] = field(default_factory=list)
     """Sentences about versions of the API that are not known."""
+    runtimes: list[str] = field(default_factory=list)
 
     def take(self, document: Document) -> bool:
         """Take in a document. Return True if it makes no pods itself: a RayJob, a TrainJob or a runtime.
@@ -51,6 +52,8 @@ class Owners:
             Malformed: it has no name, or not the shape of an object.
         """
         runtime = document.group == TRAINER and document.kind in RUNTIMES
+        if runtime:
+            self.runtimes.append(document.name)
         if runtime or is_train_job(document) or is_ray_job(document):
             self.makers[_key(document)] = templates.custom_object(document).metadata
             return True
@@ -69,6 +72,8 @@ class Owners:
     ) -> Iterator[str]:
         """Read what the objects say of their gangs. Yield a sentence about each key that has no effect."""
         yield from self.versions
+        if self.runtimes and not any(kind == "TrainJob" for kind, _, _ in self.makers):
+            yield f"{listed(self.runtimes)}: no pods are made, since no TrainJob is in the input"
         for key, obj in self.objects.items():
             kind = KINDS[key[0]]
             made_by = next((self.makers.get((k, key[1], name)) for k, name in _owners(obj.metadata)), None)

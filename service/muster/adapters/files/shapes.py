@@ -284,8 +284,11 @@ def check_spec(document: Document, spec: PodSpec, under: str = "spec") -> None:
         _check_whole_pod(document, spec.resources, f"{under}.resources")
     for number, claim in enumerate(spec.resource_claims or ()):
         if bool(claim.resource_claim_name) == bool(claim.resource_claim_template_name):
+            at = f"{under}.resourceClaims[{number}]"
+            if claim.source is not None:
+                raise document.malformed(f"{at}.source: since Kubernetes 1.31 its fields are those of {at}")
             expected = "expected one of resourceClaimName and resourceClaimTemplateName"
-            raise document.malformed(f"{under}.resourceClaims[{number}]: {expected}")
+            raise document.malformed(f"{at}: {expected}")
     for number, container in enumerate(spec.containers):
         if not _NAME.fullmatch(container.name):
             raise document.malformed(

@@ -18,6 +18,7 @@ from muster.domain.words import listed
 _NAMED = 3
 """The most names in one note."""
 _KUEUE = "kueue.x-k8s.io/"
+_GCSFUSE = "gke-gcsfuse/volumes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,11 @@ _OF_OBJECTS = (
         ("RayJob",),
     ),
     _Field(
+        ("spec", "clusterSelector"),
+        "the job runs on a RayCluster that is there, and no pods of it are planned here",
+        ("RayJob",),
+    ),
+    _Field(
         ("spec", "historyServerOptions", "collectorOptions"),
         "with the feature gate RayClusterHistoryServer, KubeRay adds a container to each pod",
         ("RayCluster",),
@@ -92,6 +98,11 @@ def _claims(pod: PodManifest) -> str:
     return "spec.volumes with claims" if claims else ""
 
 
+def _sidecar_of_gke(pod: PodManifest) -> str:
+    said = (pod.metadata.annotations or {}).get(_GCSFUSE, "")
+    return f"annotation {_GCSFUSE}" if said.lower() == "true" else ""
+
+
 def _preferences(pod: PodManifest) -> str:
     affinity = pod.spec.affinity
     parts = (
@@ -108,6 +119,7 @@ def _preferences(pod: PodManifest) -> str:
 _OF_PODS: tuple[tuple[Callable[[PodManifest], str], str], ...] = (
     (_topology_of_kueue, "it is for Kueue: gpu.topology/scope asks for the same here"),
     (_claims, _VOLUMES),
+    (_sidecar_of_gke, "GKE adds a container, which asks for what the other annotations gke-gcsfuse/… say"),
     (_preferences, "kube-scheduler's plugins score it on a cluster, and may choose other nodes"),
 )
 """What finds a field of a pod → what it means for the answer."""

@@ -152,6 +152,7 @@ class Kind:
     `made_by` are the kinds whose objects make objects of this kind. KAI's keys are read there too.
     All its pods have `label`, and the shim holds pods with it. So pods that ask for no GPU wait for their
     gang too. `label` is "" for kinds whose pods have one template.
+    `asks` is a label of the object by which its controller makes a gang with another scheduler.
     """
 
     group: str
@@ -162,6 +163,7 @@ class Kind:
     member: Callable[[Metadata], Member | None]
     made_by: tuple[str, ...] = ()
     label: str = ""
+    asks: str = ""
 
 
 def container(name: str, cpu: str, memory: str) -> Container:

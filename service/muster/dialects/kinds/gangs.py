@@ -33,7 +33,8 @@ class Family:
     """What an object says of its gangs, which differ in their names alone.
 
     `pods` is the number of pods of all its gangs that come at once. `most` is that of one gang with those
-    that come later. `by_kai` means that it has KAI's keys, so its pods are a gang with any setting. `skipped`
+    that come later. `by_key` means that it has KAI's keys, or the label by which its own controller makes a
+    gang, so its pods are a gang with any setting. `skipped`
     means that a key asks for no gang. `with_gpus` means that some of its pods ask for GPUs, and
     `with_accelerators` that they ask for those or others. `held` means that the shim holds its pods even if
     they ask for no GPUs.
@@ -43,7 +44,7 @@ class Family:
     group: PodGroup
     pods: int
     most: int
-    by_kai: bool
+    by_key: bool
     skipped: bool
     with_gpus: bool
     with_accelerators: bool
@@ -70,12 +71,12 @@ class Family:
 
     def is_gang(self, settings: Settings) -> bool:
         """Return whether its pods are a gang, though they name none."""
-        asked = self.by_kai or settings.infers(self.kind) == "on"
+        asked = self.by_key or settings.infers(self.kind) == "on"
         return asked and not self.skipped and (self.with_gpus or self.held)
 
     def is_warned_of(self, settings: Settings) -> bool:
         """Return whether its pods could be a gang, and the settings ask for a warning."""
-        could = self.with_accelerators and not (self.by_kai or self.skipped) and self.most > 1
+        could = self.with_accelerators and not (self.by_key or self.skipped) and self.most > 1
         return could and settings.infers(self.kind) == "warn"
 
     def difference(self, claim: GangClaim) -> str:
@@ -119,7 +120,8 @@ def family(
         group,
         pods=reader.described.size * reader.described.copies,
         most=sum(role.count for role in reader.described.roles),
-        by_kai=kind.kind not in BY_REQUEST and (any(map(kai_keys.spoken, said)) or slips.of_kai(on_job)),
+        by_key=kind.kind not in BY_REQUEST
+        and (any(map(kai_keys.spoken, said)) or slips.of_kai(on_job) or _asks(on_job, kind.asks)),
         skipped=kai_keys.skipped(meta),
         with_gpus=with_gpus,
         with_accelerators=with_gpus or any(map(accelerators, asked)),
@@ -230,9 +232,7 @@ class _Reader:
         if kind not in _PREEMPTIBILITIES:
             known = " or ".join(_PREEMPTIBILITIES)
             yield f"label {kai_keys.PREEMPTIBILITY} is {kind[:63]}, expected {known}"
-        for key in kai_keys.FRACTIONS:
-            if any(key in keys for keys in self.templates.values()):
-                yield f"annotation {key} is not read: ask for memory of shared GPUs with aliyun.com/gpu-mem"
+        yield from kai_keys.unread_fractions({key for keys in self.templates.values() for key in keys})
         in_units = [r.name[:63] for r in self.described.roles if r.unit and kai_keys.PREFERRED in r.keys]
         if in_units:
             yield (
@@ -258,6 +258,11 @@ class _Reader:
             yield f"annotation {key} has no effect: it counts in a {' or a '.join(kai_keys.COUNTED)}"
         elif on_pods:
             yield f"annotation {key} has no effect on the pod template: write it on the job"
+
+
+def _asks(said: Mapping[str, str], label: str) -> bool:
+    """Return whether a job has the label by which its controller makes a gang with another scheduler."""
+    return said.get(label, "false") != "false"
 
 
 def _keys_of_template(role: Role) -> Mapping[str, str]:

@@ -10,7 +10,7 @@ defaultgrouper, job, jobset, kubeflow/pytorch, leaderworkerset, ray).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from muster.dialects.fields import Fields
 from muster.dialects.kai import SUBGROUP
@@ -47,6 +47,13 @@ def spoken(keys: Mapping[str, str]) -> bool:
 def read(key: str) -> bool:
     """Return whether a label or annotation of a job, or of a pod template in it, is read."""
     return key.startswith(PREFIX) or key == PRIORITY or key in FRACTIONS
+
+
+def unread_fractions(keys: Iterable[str]) -> Iterator[str]:
+    """Yield a sentence for each of KAI's keys for a part of a GPU."""
+    for key in FRACTIONS:
+        if key in keys:
+            yield f"annotation {key} is not read: ask for memory of shared GPUs with aliyun.com/gpu-mem"
 
 
 def skipped(meta: Metadata) -> bool:

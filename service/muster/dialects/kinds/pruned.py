@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from muster.dialects import misspelt
-from muster.dialects.kinds import jobset, kai_keys, leaderworkerset, slips
+from muster.dialects.kinds import jobset, kai_keys, leaderworkerset, ray, slips
 from muster.dialects.kinds.description import Kind
 from muster.dialects.kinds.kubeflow import REPLICA_SPECS
 from muster.dialects.objects import CustomObject
@@ -25,7 +25,7 @@ takes 20 to 40 ms, in which the service does nothing else."""
 MAX_CHARACTERS = 1024
 """Longer strings are cut. No value that can be used is so long."""
 
-KEYS = frozenset({jobset.EXCLUSIVE, jobset.BY_NODE_SELECTOR, leaderworkerset.EXCLUSIVE})
+KEYS = frozenset({jobset.EXCLUSIVE, jobset.BY_NODE_SELECTOR, leaderworkerset.EXCLUSIVE, ray.GANG})
 """Labels and annotations that descriptions read, besides KAI's."""
 FIELDS = frozenset({
     "affinity", "completionMode", "completions", "containers", "dependsOn", "effect", "elasticPolicy",

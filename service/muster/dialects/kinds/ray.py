@@ -29,6 +29,8 @@ CLUSTER = "ray.io/cluster"
 RAY_GROUP = "ray.io/group"
 NODE_TYPE = "ray.io/node-type"
 HEAD = "headgroup"
+GANG = "ray.io/gang-scheduling-enabled"
+"""The label of a RayCluster or RayJob by which KubeRay makes a gang with batch schedulers."""
 _WAITS_FOR_HEAD = container("wait-gcs-ready", "200m", "256Mi")
 """The init container that KubeRay adds to workers."""
 
@@ -132,4 +134,5 @@ RAY_CLUSTER = Kind(
     member,
     made_by=("RayJob",),
     label=CLUSTER,
+    asks=GANG,
 )

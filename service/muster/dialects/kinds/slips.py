@@ -1,7 +1,7 @@
 """Find keys that have no effect where they are.
 
 On jobs they are misspelt keys of KAI, and our annotations. On pods they are KAI's annotations, if the gang is
-not read from a job, and keys of unknown systems for gangs.
+not read from a job, keys of unknown systems for gangs, and HAMi's choice and shares of a GPU.
 
 A misspelt key of KAI would lose a constraint silently, so it is a cause. Our annotations count on the pod
 template alone. Misspelt keys on a pod template are found on its pods (`misspelt`).
@@ -15,6 +15,7 @@ from itertools import islice
 from muster.dialects import misspelt, other_systems, own
 from muster.dialects.fields import Fields
 from muster.dialects.kinds import kai_keys
+from muster.dialects.kinds.table import member
 from muster.dialects.objects import Metadata
 from muster.domain.pod import Pod
 
@@ -27,6 +28,20 @@ _INSTEAD = {
     kai_keys.MIN_MEMBER: own.MIN_MEMBER,
 }
 """KAI's annotations that count in a job alone → ours of the same meaning."""
+
+
+_HAMI = "nvidia.com/"
+_BY_PRODUCT = "select nodes by the label nvidia.com/gpu.product"
+_BY_NODE = "GPUs are not chosen by their UUIDs, only nodes by their labels"
+_OF_HAMI = {
+    f"{_HAMI}use-gputype": _BY_PRODUCT,
+    f"{_HAMI}nouse-gputype": _BY_PRODUCT,
+    f"{_HAMI}use-gpuuuid": _BY_NODE,
+    f"{_HAMI}nouse-gpuuuid": _BY_NODE,
+}
+"""HAMi's annotations that choose GPUs (pkg/device/nvidia of Project-HAMi/HAMi) → what to do instead."""
+_SHARES_OF_HAMI = (f"{_HAMI}gpumem", f"{_HAMI}gpumem-percentage", f"{_HAMI}gpucores")
+"""Resources that no node offers: HAMi's scheduler counts them."""
 
 
 def meant(keys: Iterable[str], most: int = misspelt.MAX_COMPARED) -> Mapping[str, str]:
@@ -86,3 +101,15 @@ def on_pod(meta: Metadata, pod: Pod) -> Iterator[str]:
     for key, ours in _INSTEAD.items():
         if key in (meta.annotations or {}):
             yield f"annotation {key} has no effect, since the gang is not read from a job: write {ours}"
+    for key, instead in _OF_HAMI.items():
+        if key in (meta.annotations or {}):
+            yield f"annotation {key} has no effect, since it is for HAMi's scheduler: {instead}"
+    if shares := [resource for resource, _ in pod.resources.others if resource in _SHARES_OF_HAMI]:
+        yield f"{' and '.join(shares)} are for HAMi's scheduler: ask for aliyun.com/gpu-mem in place of GPUs"
+    yield from fractions(meta)
+
+
+def fractions(meta: Metadata) -> Iterator[str]:
+    """Yield a sentence for each key of KAI for a part of a GPU. For the pods of a known job, see the job."""
+    if member(meta) is None:
+        yield from kai_keys.unread_fractions(meta.annotations or {})

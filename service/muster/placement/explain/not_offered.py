@@ -13,6 +13,9 @@ from muster.placement.cluster.columns import Columns
 from muster.placement.explain.conflict import Conflict
 from muster.placement.explain.refused_roles import resource_missing
 
+NEAR = 0.7
+"""Least similarity of a resource that was probably meant: two of one vendor are alike by more than half."""
+
 
 def not_offered(view: Columns, role: Role, resource: str) -> ResourceNotOffered:
     """Return the cause that no node offers this resource."""
@@ -22,7 +25,8 @@ def not_offered(view: Columns, role: Role, resource: str) -> ResourceNotOffered:
     else:
         known = frozenset(name for node in nodes for name, _ in node.allocatable.others)
         known = known.union(*(node.gpu_resources for node in nodes))
-    return ResourceNotOffered(role.name, resource, len(nodes), nearest(resource, known))
+    known = known.difference((role.gpu_resource, *(name for name, _ in role.resources.others)))
+    return ResourceNotOffered(role.name, resource, len(nodes), nearest(resource, known, NEAR))
 
 
 def gpus_not_offered(conflict: Conflict) -> Iterator[GpusNotOffered]:
