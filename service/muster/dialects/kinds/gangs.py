@@ -33,8 +33,8 @@ class Family:
     """What an object says of its gangs, which differ in their names alone.
 
     `pods` is the number of pods of all its gangs that come at once. `most` is that of one gang with those
-    that come later. `by_key` means that it has KAI's keys, or the label by which its own controller makes a
-    gang, so its pods are a gang with any setting. `skipped`
+    that come later. `by_key` means that its pods are a gang with any setting: it has KAI's keys, or the
+    label by which its controller makes a gang. `skipped`
     means that a key asks for no gang. `with_gpus` means that some of its pods ask for GPUs, and
     `with_accelerators` that they ask for those or others. `held` means that the shim holds its pods even if
     they ask for no GPUs.

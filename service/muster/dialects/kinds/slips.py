@@ -1,7 +1,7 @@
 """Find keys that have no effect where they are.
 
 On jobs they are misspelt keys of KAI, and our annotations. On pods they are KAI's annotations, if the gang is
-not read from a job, keys of unknown systems for gangs, and HAMi's choice and shares of a GPU.
+not read from a job, and keys of unknown systems for gangs. HAMi's choice and shares of a GPU are such too.
 
 A misspelt key of KAI would lose a constraint silently, so it is a cause. Our annotations count on the pod
 template alone. Misspelt keys on a pod template are found on its pods (`misspelt`).
