@@ -160,8 +160,8 @@ def _prepared(instance: Instance, counted: Counted, budget: Budget) -> tuple[Pro
 def _idle(counted: Counted) -> tuple[Counted, Ints]:
     """Return the rows that have no members with GPUs in any best plan, as counting has shown.
 
-    Unless rules refer to cells, or a scope binds all members, these rows are in one cell of the problem that
-    is returned, which lies in no part.
+    In the problem that is returned these rows are one cell, which lies in no part. They stay apart if rules
+    refer to cells, or if a scope binds all members.
     """
     problem = counted.problem
     idle = problem.idle(problem.spared)
