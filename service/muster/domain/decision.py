@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from muster.domain.causes.not_planned import NotDecided, TookTooLong
@@ -42,8 +42,6 @@ class Objective:
     role_preferences: tuple[tuple[str, str | None], ...]
     """(preference, the first of its scopes that holds its roles or None); () if no role has preferences."""
     crossings: tuple[tuple[str, int], ...]
-    unusable_gpus: int | None = field(default=None, kw_only=True)
-    """How many GPUs members without GPUs make unusable; None if every member has GPUs."""
     costs: tuple[tuple[str, int], ...]
     """What policies and slices count: (level, cost), the first one first; () if the gang has neither. NVLink
     domains are among `crossings`."""
@@ -54,6 +52,8 @@ class Objective:
     best_fit: int = 0
     preference_penalty: int | None = None
     """Σ over members of 100 − the score of their node; None if no role has scores."""
+    unusable_gpus: int | None = None
+    """How many GPUs members without GPUs make unusable; None if every member has GPUs."""
 
     def by_name(self) -> dict[str, Any]:
         """Return the value of each level by name, without those that the gang does not have."""
