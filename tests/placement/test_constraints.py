@@ -180,7 +180,7 @@ REFUSED: dict[str, tuple[str, tuple[Constraint, ...], tuple[Cause, ...], tuple[R
     "others are everywhere": (
         "1 x 1 GPU",
         (AntiAffinity("apart", ZONE, W, frozenset(), frozenset("ac")),),
-        (AntiAffinityLimits("apart", ZONE, 0, 1, even_empty=True),),
+        (AntiAffinityLimits("apart", ZONE, 0, 1),),
         (DropConstraint("apart"),),
     ),
     "no such pod": (

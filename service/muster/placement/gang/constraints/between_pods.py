@@ -29,7 +29,9 @@ class _BetweenPods(ByName):
 
     def causes(self, findings: Findings, role: str, what: str) -> Iterator[Cause]:
         rule = next(rule for rule in findings.request.constraints if rule.name == what)
-        yield KINDS[type(rule)].cause(rule, *findings.fit(), findings.even_empty)
+        # Where running pods count in the rule, it is not known what holds without them.
+        even_empty = findings.even_empty and not rule.existing
+        yield KINDS[type(rule)].cause(rule, *findings.fit(), even_empty)
 
 
 BETWEEN_PODS = _BetweenPods()
