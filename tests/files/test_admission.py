@@ -31,6 +31,9 @@ Quantities = Mapping[str, Any]
         ({"cpu": 2}, {"cpu": 1}, "requests[cpu]"),
         ({"memory": "1Gi"}, {"memory": "1024Mi"}, ""),
         ({"example.kubernetes.io/x": 1}, {}, ""),
+        ({}, {"rdma/hca": "500m"}, "limits[rdma/hca]"),
+        ({}, {GPU: "1500m"}, f"limits[{GPU}]"),
+        ({}, {GPU: "1000m"}, ""),
     ],
 )
 @pytest.mark.parametrize("kind", ["containers", "initContainers"])
@@ -46,6 +49,46 @@ def test_what_the_api_server_refuses(
         assert (result.exit_code == 2) == bool(refused), result.output
         if refused:
             assert f"{path}.{kind}[0].resources.{refused}: expected" in result.output
+
+
+@pytest.mark.parametrize(("resource", "meant"), [("cpus", "did you mean cpu?"), ("gpu", "nvidia.com/gpu")])
+def test_a_resource_without_a_prefix_is_refused(tmp_path: Path, resource: str, meant: str) -> None:
+    one = pod("p")
+    one["spec"]["containers"][0]["resources"] = {"limits": {resource: 1}}
+    result = place(write(tmp_path, node("a"), one))
+    assert result.exit_code == 2
+    assert f"spec.containers[0].resources.limits[{resource}]: no resource of containers" in result.output
+    assert meant in result.output
+
+
+@pytest.mark.parametrize(
+    ("whole", "of_container", "asked", "refused"),
+    [
+        ({"limits": {"cpu": 65}}, {"requests": {"cpu": 2}}, 2, ""),
+        ({"limits": {"cpu": 65}}, {}, 65, ""),
+        ({"limits": {"cpu": 65}, "requests": {"cpu": 3}}, {"requests": {"cpu": 2}}, 3, ""),
+        ({"requests": {"memory": "1Gi"}}, {"requests": {"cpu": 65}}, 65, ""),
+        ({"requests": {"cpu": 1}}, {"requests": {"cpu": 2}}, 0, "requests[cpu]"),
+        ({"requests": {"cpu": 1}}, {"limits": {"cpu": 2}}, 0, "requests[cpu]"),
+        ({"limits": {"cpu": 1}, "requests": {"cpu": 2}}, {}, 0, "requests[cpu]"),
+        ({"limits": {"cpu": 1}}, {"limits": {"cpu": 2}, "requests": {"cpu": 1}}, 0, "limits[cpu]"),
+    ],
+)
+def test_a_pod_as_a_whole_asks_as_the_api_server_stores_it(
+    tmp_path: Path, whole: Object, of_container: Object, asked: int, refused: str
+) -> None:
+    """The node has 64 CPUs."""
+    one = pod("p", resources=whole)
+    resources = one["spec"]["containers"][0]["resources"]
+    for part, amounts in of_container.items():
+        resources[part] = {**resources.get(part, {}), **amounts}
+    path = write(tmp_path, node("a"), one)
+    if refused:
+        result = place(path)
+        assert result.exit_code == 2
+        assert f"spec.resources.{refused}: expected at" in result.output
+    else:
+        assert (decisions(path)["gangs"][0]["status"] == "placed") == (asked <= 64)
 
 
 # --- RuntimeClass, LimitRange, tolerations ----------------------------------------------------------
@@ -90,6 +133,20 @@ def test_a_selector_against_the_runtime_class_is_refused(tmp_path: Path) -> None
     assert 'spec.nodeSelector[runtime]: expected "kata", as RuntimeClass kata has it' in result.output
 
 
+@pytest.mark.parametrize(
+    ("fields", "refused"),
+    [
+        ({"runtimeClassName": "kata", "overhead": {"cpu": "2000m", "memory": "1Gi"}}, ""),
+        ({"runtimeClassName": "kata", "overhead": {"cpu": "1"}}, "expected what RuntimeClass kata says"),
+        ({"overhead": {"cpu": "1"}}, "expected spec.runtimeClassName"),
+    ],
+)
+def test_an_overhead_is_that_of_the_runtime_class(tmp_path: Path, fields: Object, refused: str) -> None:
+    result = place(write(tmp_path, node("k", **TAINTED), pod("p", **fields), KATA))
+    assert (result.exit_code == 2) == bool(refused), result.output
+    assert not refused or f"spec.overhead: {refused}" in result.output
+
+
 def limit_range(**limits: Quantities) -> Object:
     made = controller("LimitRange", "v1", "lr", limits=[{"type": "Container", **limits}])
     return {**made, "metadata": {"name": "lr", "namespace": "default"}}
@@ -118,6 +175,14 @@ def test_the_defaults_of_a_limit_range_count(
     said = decisions(write(tmp_path, node("a"), one, limit_range(**limits)))
     assert (said["gangs"][0]["status"] == "placed") == (asked <= 64)
     assert any("not checked here" in note for note in said["notes"]) == bool({"min", "max"} & limits.keys())
+
+
+def test_a_request_above_the_limit_of_a_limit_range_is_refused(tmp_path: Path) -> None:
+    one = pod("p")
+    one["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "4"}
+    result = place(write(tmp_path, node("a"), one, limit_range(default={"cpu": "1"})))
+    assert result.exit_code == 2
+    assert 'requests[cpu]: expected at most its limit, "1", got "4". The limit is that of' in result.output
 
 
 def test_a_pod_that_is_stored_is_not_changed(tmp_path: Path) -> None:

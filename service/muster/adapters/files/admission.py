@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from muster.adapters.files import exclusive, shapes
+from muster.adapters.files import amounts, exclusive, shapes
 from muster.adapters.files.problems import shown
 from muster.adapters.files.shapes import PodManifest, Spec
 from muster.adapters.files.sources import Document
+from muster.dialects import quantities
 from muster.dialects.objects import Container, PodToleration, ResourceRequirements
 from muster.domain.words import listed, plural
 
@@ -82,7 +83,11 @@ class Admission:
             return pod if spec is pod.spec else replace(pod, spec=spec)
         if spec.runtime_class_name:
             spec = self._with_runtime_class(document, spec)
-        spec = self._with_limits(pod.metadata.namespace, spec)
+        elif spec.overhead:
+            expected = "expected spec.runtimeClassName, whose RuntimeClass says it"
+            raise document.malformed(f"spec.overhead: {expected}")
+        spec = replace(spec, resources=amounts.with_whole_pod(spec)) if spec.resources is not None else spec
+        spec = self._with_limits(document, pod.metadata.namespace, spec)
         pod = exclusive.with_affinity(replace(pod, spec=_with_default_tolerations(spec)))
         for asked in exclusive.asked(pod):
             self.exclusive[asked][document.name] = None
@@ -132,16 +137,22 @@ class Admission:
                     f"spec.nodeSelector[{key}]: expected {shown(value)}, as RuntimeClass {name} has it, "
                     f"got {shown(selector[key])}"
                 )
-        fixed = of_class.overhead.pod_fixed if of_class.overhead is not None else None
+        fixed = (of_class.overhead.pod_fixed if of_class.overhead is not None else None) or {}
+        if spec.overhead and not _are_equal(spec.overhead, fixed):
+            raise document.malformed(f"spec.overhead: expected what RuntimeClass {name} says, or nothing")
         return replace(
             spec,
             node_selector={**selector, **(scheduling.node_selector or {})},
             tolerations=[*(spec.tolerations or ()), *(scheduling.tolerations or ())],
-            overhead=fixed if fixed is not None else spec.overhead,
+            overhead=fixed or None,
         )
 
-    def _with_limits(self, namespace: str, spec: Spec) -> Spec:
-        """Return the spec with the defaults of the namespace's LimitRanges in its containers."""
+    def _with_limits(self, document: Document, namespace: str, spec: Spec) -> Spec:
+        """Return the spec with the defaults of the namespace's LimitRanges in its containers.
+
+        Raises:
+            Malformed: A request is above a limit by default.
+        """
         for each in self.limit_ranges.get(namespace, ()):
             limits, requests = each.defaults()
             if limits or requests:
@@ -150,10 +161,18 @@ class Admission:
                     containers=_defaulted(spec.containers, limits, requests),
                     init_containers=_defaulted(spec.init_containers, limits, requests),
                 )
+                by_default = f". The limit is that of LimitRange {namespace}/{each.metadata.name}"
+                amounts.check(document, replace(spec, resources=None), "spec", by_default)
         return spec
 
 
 _BOUNDED = ("Pod", "Container")
+
+
+def _are_equal(some: Quantities, others: Quantities) -> bool:
+    return some.keys() == others.keys() and all(
+        quantities.parse(amount) == quantities.parse(others[resource]) for resource, amount in some.items()
+    )
 
 
 def _defaulted(

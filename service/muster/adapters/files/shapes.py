@@ -12,17 +12,15 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
+from muster.adapters.files import amounts
 from muster.adapters.files.problems import shown, type_name
 from muster.adapters.files.sources import Document
-from muster.dialects import quantities
 from muster.dialects.objects import (
-    Container,
     Metadata,
     NodeObject,
     PodObject,
     PodSpec,
     PodToleration,
-    ResourceRequirements,
 )
 from muster.dialects.quantities import Quantity
 
@@ -246,7 +244,6 @@ def _sentence(field: str, said: str, key: bool) -> str:
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _LABEL = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_HUGE_PAGES = "hugepages-"
 _NAMED = "lower-case letters, digits, '-' and '.'"
 
 
@@ -280,8 +277,6 @@ def check_spec(document: Document, spec: PodSpec, under: str = "spec") -> None:
         raise document.malformed(f"{under}.containers: expected at least one container")
     if spec.node_name and not _NAME.fullmatch(spec.node_name):
         raise document.malformed(f"{under}.nodeName: expected {_NAMED}, got {shown(spec.node_name)}")
-    if spec.resources is not None:
-        _check_whole_pod(document, spec.resources, f"{under}.resources")
     for number, claim in enumerate(spec.resource_claims or ()):
         if bool(claim.resource_claim_name) == bool(claim.resource_claim_template_name):
             at = f"{under}.resourceClaims[{number}]"
@@ -294,51 +289,7 @@ def check_spec(document: Document, spec: PodSpec, under: str = "spec") -> None:
             raise document.malformed(
                 f"{under}.containers[{number}].name: expected {_NAMED}, got {shown(container.name)}"
             )
-        check_resources(document, container, f"{under}.containers[{number}]")
-    for number, container in enumerate(spec.init_containers or ()):
-        check_resources(document, container, f"{under}.initContainers[{number}]")
-
-
-def _check_whole_pod(document: Document, resources: ResourceRequirements, under: str) -> None:
-    """Raise Malformed if a pod as a whole asks for more than cpu, memory and huge pages."""
-    for field, amounts in (("limits", resources.limits), ("requests", resources.requests)):
-        for resource in amounts or ():
-            if resource not in ("cpu", "memory") and not resource.startswith(_HUGE_PAGES):
-                raise document.malformed(
-                    f"{under}.{field}[{resource}]: expected cpu, memory or huge pages alone"
-                )
-
-
-def check_resources(document: Document, container: Container, under: str) -> None:
-    """Raise Malformed if a request is above its limit, or not equal to it where it must be.
-
-    GPUs and all other extended resources, and huge pages, can't be overcommitted. (kubernetes
-    pkg/apis/core/validation, validateContainerResourceRequirements.)
-    """
-    said = container.resources or ResourceRequirements()
-    limits = said.limits or {}
-    for resource, request in (said.requests or {}).items():
-        problem, limit = "", limits.get(resource)
-        exact = not _is_native(resource) or resource.startswith(_HUGE_PAGES)
-        asked, most = quantities.parse(request), quantities.parse(limit) if limit is not None else None
-        if limit is None and exact:
-            field = f"{under}.resources.limits[{resource}]"
-            raise document.malformed(f"{field}: expected {shown(request)} as in requests, but not given")
-        if asked is None or most is None or asked == most:
-            continue
-        if exact:
-            problem = f"expected {shown(limit)} as in limits"
-        elif asked > most:
-            problem = f"expected at most its limit, {shown(limit)}"
-        if problem:
-            raise document.malformed(
-                f"{under}.resources.requests[{resource}]: {problem}, got {shown(request)}"
-            )
-
-
-def _is_native(resource: str) -> bool:
-    """Return whether a resource is Kubernetes' own: cpu, memory, ephemeral-storage, huge pages."""
-    return "/" not in resource or "kubernetes.io/" in resource
+    amounts.check(document, spec, under)
 
 
 def node(document: Document) -> NodeObject:
