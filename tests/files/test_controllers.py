@@ -139,6 +139,18 @@ def test_the_submitter_in_the_head_counts(tmp_path: Path) -> None:
     assert "asks for 60.5 cpu" in said["gangs"][0]["message"]
 
 
+def test_the_labels_of_a_ray_group_are_on_its_pods(tmp_path: Path) -> None:
+    """The pods keep away from others with the label, so each has a node of its own."""
+    apart = {"labelSelector": {"matchLabels": {"pool": "x"}}, "topologyKey": "kubernetes.io/hostname"}
+    rules = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
+    group = {"groupName": "g", "replicas": 2, "minReplicas": 2, "template": {"spec": spec(1, affinity=rules)}}
+    for labels, nodes in (({}, {"a"}), ({"pool": "x", "ray.io/group": "other"}, {"a", "b"})):
+        fields = ray(workerGroupSpecs=[{**group, "labels": labels}])
+        made = controller("RayCluster", "ray.io/v1", "r", **fields)
+        said = decisions(write(tmp_path, node("a"), node("b"), made), *ON)
+        assert {at for name, at in nodes_of(said).items() if "-worker-" in name} == nodes
+
+
 def test_an_autoscaler_with_odd_resources_is_refused(tmp_path: Path) -> None:
     options = {"enableInTreeAutoscaling": True, "autoscalerOptions": {"resources": {"limits": 3}}}
     result = place(write(tmp_path, node("a"), controller("RayCluster", "ray.io/v1", "r", **ray(**options))))
@@ -219,6 +231,43 @@ def test_a_number_of_nodes_that_is_text(tmp_path: Path, policy: Object) -> None:
     result = place(write(tmp_path, node("a"), runtime(mlPolicy=policy), made))
     assert result.exit_code == 2
     assert 'TrainJob default/t: numNodes: expected a whole number, got string "2"' in result.output
+
+
+@pytest.mark.parametrize("field", ["labels", "annotations"])
+def test_the_labels_and_annotations_of_an_older_train_job_are_on_its_job_set(
+    tmp_path: Path, field: str
+) -> None:
+    """Before runtimePatches it had them (kubeflow/trainer, before version 2.2)."""
+    said = {"labels": {"kai.scheduler/queue": "q"}, "annotations": {"kai.scheduler/topology": "t"}}[field]
+    made = train_job(trainer={"numNodes": 2, "resourcesPerNode": {"limits": {GPU: 1}}}, **{field: said})
+    (gang,) = decisions(write(tmp_path, node("a"), runtime(), made))["gangs"]
+    assert (gang["dialect"], gang["present"]) == ("JobSet", 2)
+
+
+def test_the_topology_of_volcano_is_not_dropped(tmp_path: Path) -> None:
+    policy = {"volcano": {"networkTopology": {"mode": "hard", "highestTierAllowed": 1}}}
+    made = train_job(trainer={"numNodes": 2, "resourcesPerNode": {"limits": {GPU: 1}}})
+    (gang,) = decisions(write(tmp_path, node("a"), runtime(podGroupPolicy=policy), made))["gangs"]
+    assert gang["status"] == "invalid"
+    assert "spec.networkTopology" in gang["message"]
+
+
+@pytest.mark.parametrize(("as_node", "asked"), [(True, "50"), (False, "1")])
+def test_resources_are_for_the_nodes_of_mpi_where_the_launcher_is_one(
+    tmp_path: Path, as_node: bool, asked: str
+) -> None:
+    """(kubeflow/trainer, pkg/runtime/core/trainingruntime.go: newRuntimeInfo.)"""
+    made = runtime(mlPolicy={"numNodes": 1, "mpi": {"runLauncherAsNode": as_node}})
+    (job,) = made["spec"]["template"]["spec"]["replicatedJobs"]
+    job["template"].pop("metadata")
+    of_job = train_job(trainer={"resourcesPerNode": {"requests": {"cpu": "50"}}})
+    small = node("a")
+    small["status"]["allocatable"]["cpu"] = "0"
+    on_set = {"labels": {"kai.scheduler/queue": "q"}}
+    (gang,) = decisions(write(tmp_path, small, made, {**of_job, "spec": {**of_job["spec"], **on_set}}))[
+        "gangs"
+    ]
+    assert f"{asked} cpu" in gang["message"]
 
 
 def test_the_pod_group_of_a_train_job(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ _NAMED_ITEMS = frozenset({
     "replicatedJobs", "containers", "initContainers", "volumes", "schedulingGates",
 })  # fmt: skip
 """Lists in which a strategic merge patch finds items by their names. It replaces other lists."""
+_TRAINER, _NODE = "trainer", "node"
+"""The step of the trainer, and the name of its container and of MPI's replicated Job."""
 _COSCHEDULING_GROUP = "scheduling.x-k8s.io/pod-group"
 _VOLCANO_API, _VOLCANO_GROUP = "scheduling.volcano.sh/v1beta1", "scheduling.k8s.io/group-name"
 _SUBMITTER = {
@@ -125,19 +127,22 @@ def _of_train_job(document: Document, runtime: Document) -> Iterator[Document]:
     template = _patched(spec, _part(of_runtime, "template"))
     job_set = _job_set(spec, _part(template, "spec"), _part(of_runtime, "mlPolicy"))
     name, policy = name_of(document), _part(of_runtime, "podGroupPolicy")
-    api = ""
+    api, group = "", dict[str, object]()
     if "coscheduling" in policy:
         api, keys = COSCHEDULING_API, {"labels": {_COSCHEDULING_GROUP: name}}
         job_set = _on_pods(job_set, {"metadata": keys})
     elif "volcano" in policy:
         api, keys = _VOLCANO_API, {"annotations": {_VOLCANO_GROUP: name}}
         job_set = _on_pods(job_set, {"metadata": keys})
+        if topology := _part(_part(policy, "volcano"), "networkTopology"):
+            group["networkTopology"] = topology
     said = _part(template, "metadata")
-    meta = {field: _part(said, field) for field in ("labels", "annotations") if _part(said, field)}
+    # Before runtimePatches, a TrainJob had labels and annotations of its JobSet.
+    meta = {field: {**_part(said, field), **_part(spec, field)} for field in ("labels", "annotations")}
     yield _child(document, "jobset.x-k8s.io/v1alpha2", "JobSet", name, job_set, meta)
     if api:
         size = sum(_pods_of(job) for job in _items(job_set, "replicatedJobs"))
-        yield _child(document, api, "PodGroup", name, {"minMember": size})
+        yield _child(document, api, "PodGroup", name, {"minMember": size, **group})
 
 
 def _patched(spec: Object, template: Object) -> Object:
@@ -194,25 +199,29 @@ def _job_set(spec: Object, template: Object, policy: Object) -> Object:
     jobs = []
     for job in _items(made, "replicatedJobs"):
         labels = _part(_part(_part(job, "template"), "metadata"), "labels")
-        count = each if labels.get(_ANCESTOR) == "trainer" else None
-        if nodes and (job.get("name") == "node" if mpi else count):
+        is_trainer, is_node = labels.get(_ANCESTOR) == _TRAINER, job.get("name") == _NODE
+        count = each if is_trainer else None
+        if nodes and (is_node if mpi else count):
             count = nodes
-        jobs.append(_sized(job, count, _part(trainer, "resourcesPerNode")) if count else job)
+        is_sized = is_trainer or (is_node and mpi.get("runLauncherAsNode") is True)
+        child = _with_resources(job, _part(trainer, "resourcesPerNode")) if is_sized else job
+        jobs.append(_sized(child, count) if count else child)
     return {**made, "replicatedJobs": jobs}
 
 
-def _sized(job: Object, count: object, resources: Object) -> Object:
-    """Return a replicated Job with this number of pods, whose container "node" asks for these resources."""
-    template = _part(job, "template")
-    of_job = {**_part(template, "spec"), "parallelism": count, "completions": count}
-    pods = _part(of_job, "template")
-    pod = _part(pods, "spec")
+def _sized(job: Object, count: object) -> Object:
+    """Return a replicated Job with this number of pods."""
+    return _merged(job, {"replicas": 1, "template": {"spec": {"parallelism": count, "completions": count}}})
+
+
+def _with_resources(job: Object, resources: Object) -> Object:
+    """Return a replicated Job whose container "node" asks for these resources too."""
+    pod = _part(_part(_part(_part(job, "template"), "spec"), "template"), "spec")
     containers = [
-        _merged(each, {"resources": resources}) if each.get("name") == "node" else each
+        _merged(each, {"resources": resources}) if each.get("name") == _NODE else each
         for each in _items(pod, "containers")
     ]
-    of_job["template"] = {**pods, "spec": {**pod, "containers": containers}}
-    return {**job, "replicas": 1, "template": {**template, "spec": of_job}}
+    return _merged(job, {"template": {"spec": {"template": {"spec": {"containers": containers}}}}})
 
 
 def _on_pods(job_set: Object, patch: Object) -> Object:

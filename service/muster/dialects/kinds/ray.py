@@ -80,19 +80,29 @@ def _role(owner: Owner, name: str, group: Fields, path: str, counts: tuple[int, 
     keys = kai_keys.annotations_of(template.part("metadata"))
     count, least = counts
     hosts = _hosts(group)
-    pod = _pod(owner, name, hosts)
+    pod = _pod(owner, name, hosts, group.part("labels"))
     return Role(name, count, min(least, count), group.raw("template"), path, pod, keys=keys, hosts=hosts)
 
 
-def _pod(owner: Owner, group: str, hosts: int) -> Callable[[int, int], NewPod]:
-    """Return what makes a pod (ray-project/kuberay, ray-operator/controllers/ray/common/pod.go)."""
+def _pod(owner: Owner, group: str, hosts: int, of_group: Fields) -> Callable[[int, int], NewPod]:
+    """Return what makes a pod. `of_group` are the group's own labels.
+
+    (ray-project/kuberay, ray-operator/controllers/ray/common/pod.go.)
+    """
     kind = "head" if group == HEAD else "worker"
     prefix = owner.name if kind == "head" else f"{owner.name}-{group}"
     sidecars = tuple(_sidecars(owner)) if kind == "head" else ()
     first = (_WAITS_FOR_HEAD,) if kind == "worker" else ()
+    own_labels = {key: of_group.text(key) or "" for key in of_group.names()}
 
     def pod(_: int, number: int) -> NewPod:
-        labels = {CLUSTER: owner.name, RAY_GROUP: group, NODE_TYPE: kind, "ray.io/is-ray-node": "yes"}
+        labels = {
+            **own_labels,
+            CLUSTER: owner.name,
+            RAY_GROUP: group,
+            NODE_TYPE: kind,
+            "ray.io/is-ray-node": "yes",
+        }
         if hosts > 1:
             labels |= {ranks.RAY_REPLICA: str(number // hosts), ranks.RAY_HOST: str(number % hosts)}
         name = f"{prefix[:50]}-{kind}-{letters(number)}"
