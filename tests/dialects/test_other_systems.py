@@ -56,6 +56,16 @@ READ: dict[str, tuple[dict[str, str], dict[str, str], GangClaim]] = {
         {},
         GangClaim("ack-pod-group", "g", 2),
     ),
+    "ACK's label, with Koordinator's number": (
+        {f"{ACK}/name": "g"},
+        {f"{KOORDINATOR}/min-available": "2"},
+        GangClaim("ack-pod-group", "g", 2),
+    ),
+    "Koordinator's name, with ACK's number": (
+        {f"{ACK}/min-available": "2"},
+        {f"{KOORDINATOR}/name": "g"},
+        GangClaim("koordinator", "g", 2),
+    ),
     "ACK's label, by a PodGroup": ({f"{ACK}/name": "g"}, {}, GangClaim("coscheduling", "g", by_object=True)),
     "coscheduling": (
         {"scheduling.x-k8s.io/pod-group": "g"},

@@ -59,6 +59,14 @@ def with_meta(made: Object, field: str, **keys: str) -> Object:
             ),
             "spec.managedBy",
         ),
+        (
+            with_meta(
+                controller("Deployment", "apps/v1", "d", template={"spec": spec(1)}),
+                "annotations",
+                **{"scheduling.volcano.sh__group-min-member": "2"},
+            ),
+            "annotation scheduling.volcano.sh/group-min-member",
+        ),
     ],
 )
 def test_a_field_that_is_not_followed_is_named(tmp_path: Path, made: Object, named: str) -> None:

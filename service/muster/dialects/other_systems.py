@@ -50,16 +50,17 @@ _MAX_UNKNOWN = 4
 class Words:
     """How one system names a gang on pods, with the same meaning as ours.
 
-    Each of `names` names it. `least` is the number that must start together, `size` the expected number. If
-    the pod has no such number, the PodGroup of the dialect `by_object` has it. `last`: it counts only if
-    nothing else names a gang. With an annotation of `unless` the pods need not start together. `more` are
-    keys that ask for what is not read, and what to use in their place.
+    Each of `names` names it. `least` is the number that must start together, or else `or_least`, `size` the
+    expected number. If the pod has no such number, the PodGroup of the dialect `by_object` has it. `last`: it
+    counts only if nothing else names a gang. With an annotation of `unless` the pods need not start together.
+    `more` are keys that ask for what is not read, and what to use in their place.
     """
 
     dialect: str
     place: str
     names: tuple[str, ...]
     least: str = ""
+    or_least: str = ""
     size: str = ""
     by_object: str = ""
     last: bool = False
@@ -89,6 +90,7 @@ READ = (
         LABEL,
         (f"{_OLD_GROUP}/name",),
         least=f"{_OLD_GROUP}/min-available",
+        or_least=f"{_KOORDINATOR}/min-available",
         by_object=COSCHEDULING,
     ),
     Words(
@@ -96,6 +98,7 @@ READ = (
         ANNOTATION,
         (f"{_KOORDINATOR}/name",),
         least=f"{_KOORDINATOR}/min-available",
+        or_least=f"{_OLD_GROUP}/min-available",
         size=f"{_KOORDINATOR}/total-number",
         by_object=COSCHEDULING,
         more={
@@ -239,7 +242,9 @@ def _claim(where: str, meta: Metadata, words: Words) -> Reading:
         for key, instead in words.more.items()
         if (value := _value(meta, key)) is not None
     )
-    least, wrong = _number(where, meta, words.least)
+    other = words.or_least and _value(meta, words.least) is None and _value(meta, words.or_least) is not None
+    count_key = words.or_least if other else words.least
+    least, wrong = _number(where, meta, count_key)
     size, wrong_size = _number(where, meta, words.size)
     causes = (*wrong, *(wrong_size if words.size != words.least else ()), *more)
     if size is not None and size < (least or 1):
@@ -247,19 +252,24 @@ def _claim(where: str, meta: Metadata, words: Words) -> Reading:
     if words.least and least is None and not wrong and not words.by_object:
         causes += (BadValue(where, words.least, "", f"how many pods start together: {_COUNT}"),)
     by_object = least is None and not wrong and bool(words.by_object)
-    claims = (_named(where, words, key, name, by_object, least, size) for key, name in found)
+    counted = (count_key, least, size)
+    claims = (_named(where, words, key, name, None if by_object else counted) for key, name in found)
     return agreed(meta.name, (*claims, Reading(causes=causes)))
 
 
 def _named(
-    where: str, words: Words, key: str, name: str, by_object: bool, least: int | None, size: int | None
+    where: str, words: Words, key: str, name: str, counted: tuple[str, int | None, int | None] | None
 ) -> Reading:
+    """Return the gang `name`. `counted` has the key of its number, the number and its size. None means that
+    a PodGroup has them."""
+    by_object = counted is None
     if not (OBJECT_NAME.fullmatch(name) or (not by_object and NAME_PATTERN.fullmatch(name))):
         what = "a PodGroup in the pod's namespace" if by_object else "a gang"
         return Reading(causes=(BadValue(where, key, name[:_SHOWN], f"the name of {what}: {AN_OBJECT_NAME}"),))
-    if by_object:
+    if counted is None:
         return Reading(GangClaim(words.by_object, name, by_object=True))
-    return Reading(GangClaim(words.dialect, name, least, size=size, count_key=words.least))
+    count_key, least, size = counted
+    return Reading(GangClaim(words.dialect, name, least, size=size, count_key=count_key))
 
 
 def _number(where: str, meta: Metadata, key: str) -> tuple[int | None, tuple[BadValue, ...]]:

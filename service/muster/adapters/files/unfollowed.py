@@ -13,6 +13,7 @@ from typing import Any
 
 from muster.adapters.files.shapes import PodManifest
 from muster.adapters.files.sources import Document, Object
+from muster.dialects.other_systems import WAY_OUT
 from muster.domain.words import listed
 
 _NAMED = 3
@@ -50,6 +51,11 @@ _OF_OBJECTS = (
     _Field(
         ("metadata", "labels", f"{_KUEUE}queue-name"),
         "Kueue decides when the job starts, and adds node labels and tolerations of a ResourceFlavor",
+    ),
+    _Field(
+        ("metadata", "annotations", "scheduling.volcano.sh/group-min-member"),
+        f"Volcano makes a PodGroup of it. Here a gang needs {WAY_OUT} on the pod template",
+        ("Deployment", "ReplicaSet", "StatefulSet", "Job"),
     ),
     _Field(("spec", "managedBy"), _ELSEWHERE, usual=_BUILT_IN),
     _Field(("spec", "runPolicy", "managedBy"), _ELSEWHERE, usual=_BUILT_IN),
