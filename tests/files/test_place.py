@@ -294,6 +294,12 @@ def test_what_is_not_read_is_counted(tmp_path: Path) -> None:
     assert "nothing to place" in result.stdout
 
 
+@pytest.mark.parametrize("api", ["v1", "extensions/v1beta1"])
+def test_a_kind_with_the_api_version_of_another_is_told_its_own(tmp_path: Path, api: str) -> None:
+    result = place(write(tmp_path, node("a"), controller("Deployment", api, "d", template=template())))
+    assert " 1 (read with apiVersion apps/…)" in result.stderr
+
+
 def test_pods_that_are_no_gangs_are_left_out_and_counted(tmp_path: Path) -> None:
     result = place(write(tmp_path, node("a"), pod("plain", gpus=0)))
     assert "note: 1 pending pod asks for no GPU and names no gang: not placed here" in result.stderr

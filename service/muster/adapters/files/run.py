@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from muster.adapters.files import report, sources
+from muster.adapters.files import report, sources, templates
 from muster.adapters.files.capture import Captured, capture, written
 from muster.adapters.files.cluster import Cluster, cluster_of
 from muster.adapters.files.decide import Decided, Place, decide
@@ -77,7 +77,7 @@ def place_files(
     )
     notes = cluster.notes
     if cluster.skipped:
-        kinds = ", ".join(f"{kind} {count}" for kind, count in cluster.skipped.items())
+        kinds = ", ".join(f"{kind} {count}{_right_group(kind)}" for kind, count in cluster.skipped.items())
         total = sum(cluster.skipped.values())
         notes += (f"skipped {total} {'object' if total == 1 else 'objects'} of kinds not read here: {kinds}",)
     if cluster.made_up:
@@ -206,3 +206,10 @@ def _write(path: Path, text: str) -> None:
     except BaseException:
         Path(beside).unlink(missing_ok=True)
         raise
+
+
+def _right_group(skipped: str) -> str:
+    """Return the API group in which a skipped kind is read, if its apiVersion names no group of its own."""
+    kind, _, group = skipped.partition(".")
+    known = [right for right, read in templates.MAKERS if read == kind and right]
+    return f" (read with apiVersion {known[0]}/…)" if known and group in ("", "extensions") else ""
