@@ -203,9 +203,28 @@ def test_no_template_of_a_shared_runtime_is_to_name_one_gang(tmp_path: Path) -> 
 
 TPU = {"google.com/tpu": "4"}
 TPU_POD = {"spec": {"schedulerName": "muster", "containers": [{"name": "c", "resources": {"limits": TPU}}]}}
+CLAIMING = {
+    "spec": {
+        "schedulerName": "muster",
+        "containers": [{"name": "c"}],
+        "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}],
+    }
+}
+CLAIM_TEMPLATE = made(
+    "resource.k8s.io/v1",
+    "ResourceClaimTemplate",
+    "t",
+    {"spec": {"devices": {"requests": [{"name": "g", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}},
+)
 WITH_TPUS: dict[str, tuple[Object, str]] = {
     "Job": (
         made("batch/v1", "Job", "x", {**JOB, "parallelism": 4, "completions": 4, "template": TPU_POD}),
+        "Job default/x: its 4 pods name no gang: each is placed alone, and the job may start in part. "
+        "To make them one gang of 4, annotate each pod template: gpu.topology/group: x, "
+        'gpu.topology/min-member: "4"',
+    ),
+    "Job with claims": (
+        made("batch/v1", "Job", "x", {**JOB, "parallelism": 4, "completions": 4, "template": CLAIMING}),
         "Job default/x: its 4 pods name no gang: each is placed alone, and the job may start in part. "
         "To make them one gang of 4, annotate each pod template: gpu.topology/group: x, "
         'gpu.topology/min-member: "4"',
@@ -227,4 +246,17 @@ WITH_TPUS: dict[str, tuple[Object, str]] = {
 def test_pods_with_other_accelerators_are_warned_of(name: str, tmp_path: Path) -> None:
     """The scheduler holds pods without GPUs only for their labels and annotations."""
     job, note = WITH_TPUS[name]
-    assert note in decisions(write(tmp_path, node("a"), pod("other"), job), *WARN)["notes"]
+    assert note in decisions(write(tmp_path, node("a"), pod("other"), job, CLAIM_TEMPLATE), *WARN)["notes"]
+
+
+@pytest.mark.parametrize("template", [TPU_POD, CLAIMING], ids=["TPUs", "claims"])
+@pytest.mark.parametrize("keys", [{}, {"kai.scheduler/queue": "q"}])
+def test_a_job_without_gpus_that_asks_for_a_gang_is_told_that_it_is_none(
+    tmp_path: Path, template: Object, keys: dict[str, str]
+) -> None:
+    """A Job without GPUs is never a gang, whatever the setting and the keys say."""
+    job = made("batch/v1", "Job", "x", {**JOB, "parallelism": 4, "completions": 4, "template": template})
+    job["metadata"]["labels"] = keys
+    path = write(tmp_path, node("a"), pod("other"), job, CLAIM_TEMPLATE)
+    notes = decisions(path, *(() if keys else ("--infer-gangs", "on")))["notes"]
+    assert any("Job default/x: its 4 pods name no gang" in note for note in notes)

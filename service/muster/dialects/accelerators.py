@@ -22,6 +22,10 @@ _NONE = re.compile(
 """Words in the names of network cards, of devices for virtual machines and cryptography, and of amounts."""
 
 
+CLAIMS = "resourceClaims"
+"""The field of pods whose claims are mostly for accelerators."""
+
+
 def is_accelerator(resource: str) -> bool:
     """Return whether a resource is probably an accelerator: an extended one that is not known as another."""
     domain, slash, name = resource.lower().partition("/")
@@ -36,6 +40,7 @@ def accelerators(resources: Iterable[str]) -> list[str]:
 
 
 def asked_by(pod: Pod, settings: Settings) -> list[str]:
-    """Return the accelerators that a pod of ours asks for, besides GPUs."""
+    """Return the accelerators that a pod of ours asks for, besides GPUs. Claims count as one."""
     ours = pod.scheduler_name in settings.scheduler_names
-    return accelerators(name for name, _ in pod.resources.others) if ours else []
+    by_claims = [CLAIMS] if pod.device_claims else []
+    return [*accelerators(name for name, _ in pod.resources.others), *by_claims] if ours else []

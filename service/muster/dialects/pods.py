@@ -100,7 +100,7 @@ def read(
         match_attributes=by_claims.match_attributes if claim is not None else (),
         several_claims=claim is not None and by_claims.several_claims,
         unallocated_claims=by_claims.unallocated if claim is not None else (),
-        device_claims=claim is not None and bool(spec.resource_claims),
+        device_claims=bool(spec.resource_claims) and spec.scheduler_name in settings.scheduler_names,
         compute_domain=by_claims.compute_domain if claim is not None else "",
     )
     return _with_allocation(pod, meta.annotations or {}) if pod.node else pod

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from muster.dialects.accelerators import accelerators
+from muster.dialects.accelerators import CLAIMS, accelerators
 from muster.dialects.fields import Fields
 from muster.dialects.kinds import advice, kai_keys, slips
 from muster.dialects.kinds.coming import coming
@@ -75,9 +75,9 @@ class Family:
         return asked and not self.skipped and (self.with_gpus or self.held)
 
     def is_warned_of(self, settings: Settings) -> bool:
-        """Return whether its pods could be a gang, and the settings ask for a warning."""
-        could = self.with_accelerators and not (self.by_key or self.skipped) and self.most > 1
-        return could and settings.infers(self.kind) == "warn"
+        """Return whether its pods are no gang, but could be one, and the settings ask for a warning."""
+        could = self.with_accelerators and not self.skipped and self.most > 1
+        return could and settings.infers(self.kind) != "off" and not self.is_gang(settings)
 
     def difference(self, claim: GangClaim) -> str:
         """Return how the number that the pods state for their gang differs from that of the object's pods.
@@ -113,7 +113,8 @@ def family(
     group = replace(reader.group(), coming=tuple(coming(owner, reader.described, settings)))
     on_job = {**(meta.labels or {}), **(meta.annotations or {})}
     said = [on_job, *reader.templates.values()]
-    asked = [_asked(role) for role in reader.described.roles if role.count]
+    roles = [role for role in reader.described.roles if role.count]
+    asked = [_asked(role) for role in roles]
     with_gpus = any(not wanted.isdisjoint((*settings.gpu_resources, settings.gpu_memory)) for wanted in asked)
     possible = advice.ways(kind, owner, reader.described, with_gpus)
     made = Family(
@@ -124,7 +125,7 @@ def family(
         and (any(map(kai_keys.spoken, said)) or slips.of_kai(on_job) or _asks(on_job, kind.asks)),
         skipped=kai_keys.skipped(meta),
         with_gpus=with_gpus,
-        with_accelerators=with_gpus or any(map(accelerators, asked)),
+        with_accelerators=with_gpus or any(map(accelerators, asked)) or any(map(_has_claims, roles)),
         held=bool(kind.label),
         advice=advice.sentence(reader.described, possible),
         partly_later={r.name: r.later for r in reader.described.roles if 0 < r.later < r.count},
@@ -279,6 +280,10 @@ def _asked(role: Role) -> frozenset[str]:
     return frozenset(
         name for r in resources for part in ("limits", "requests") for name in r.part(part).names()
     )
+
+
+def _has_claims(role: Role) -> bool:
+    return bool(_template(role).part("spec").raw(CLAIMS))
 
 
 def _template(role: Role) -> Fields:
