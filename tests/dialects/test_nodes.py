@@ -357,6 +357,9 @@ BY_PRODUCT: dict[str, tuple[dict[str, str], str, str]] = {
     "a board with NVSwitch": ({PRODUCT: H100, "nvidia.com/gpu.count": "8"}, "SYS", "whose GPUs have NVLink"),
     "a board without a switch": ({PRODUCT: "Tesla-V100-SXM2-32GB"}, "PIX", "topo -mp leaves NVLink out"),
     "a tray": ({PRODUCT: "NVIDIA-GB200"}, "SYS", "whose GPUs have NVLink"),
+    "a board that is made for one market": ({PRODUCT: "NVIDIA-H800"}, "SYS", "whose GPUs have NVLink"),
+    "a newer board of that kind": ({PRODUCT: "NVIDIA-H20"}, "NODE", "whose GPUs have NVLink"),
+    "its card": ({PRODUCT: "NVIDIA-H800-PCIe"}, "SYS", ""),
     "a generation alone": (
         {"nvidia.com/nvlink.version": "4.0"},
         "SYS",

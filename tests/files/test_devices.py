@@ -120,7 +120,23 @@ CASES = {
     "claims without any slice": Case(
         [*PLAIN, template("t", request(count=2)), job(4, 0, "t")],
         "n1 n1 n2 n2",
-        note="no ResourceSlice is in the input",
+        note="no ResourceSlice with GPUs is in the input",
+    ),
+    "claims with slices of network cards alone": Case(
+        [*PLAIN, published("n1", NICS, device("nic-0")), template("t", request(count=2)), job(4, 0, "t")],
+        "n1 n1 n2 n2",
+        note="no ResourceSlice with GPUs is in the input",
+    ),
+    "the fields of v1alpha3": Case(
+        [
+            *TWO_MODELS,
+            {
+                **template("t", {"name": "r", "deviceClassName": GPU_DRIVER, "count": 4}),
+                "apiVersion": "resource.k8s.io/v1alpha3",
+            },
+            job(2, 0, "t"),
+        ],
+        "n1 n2",
     ),
     "the fields of v1beta1": Case(
         [

@@ -170,6 +170,11 @@ class Slices:
         """Return the drivers that publish devices of nodes."""
         return frozenset(driver for of in self._on.values() for driver, _ in of.values())
 
+    @property
+    def gpu_drivers(self) -> frozenset[str]:
+        """Return the drivers that publish GPUs of nodes."""
+        return frozenset(filter(self._serves_gpus, self.drivers))
+
     def offer(self, node: str) -> Offer:
         """Return what the node's slices offer as GPUs."""
         if node not in self._on or not self._classes:

@@ -44,6 +44,8 @@ cards have other names (H100-PCIe, H100-NVL, H200-NVL). So have MIG devices and 
 it appends -MIG-… and -SHARED (internal/lm/resource.go of NVIDIA/k8s-device-plugin)."""
 ALWAYS_LINKED = ("SXM", "GB200", "GB300")
 """Parts of the names of other boards whose GPUs are always joined with NVLink, in whatever shape."""
+LINKED_PRODUCTS = frozenset({*SWITCHED_PRODUCTS, "H20", "H20-3e", "H800", "H100-64GB-HBM2", "H100-96GB-HBM3"})
+"""Products of boards alone, whose names do not say so: their cards have -PCIe or -NVL."""
 NEVER_LINKED = frozenset(
     {"Tesla-T4", "T4", "A2", "A10", "A10G", "A16", "L2", "L4", "L20", "L40", "L40S", "L40G"}
 )
@@ -121,7 +123,7 @@ def _against_product(topology: GpuTopology, labels: Mapping[str, str], settings:
     """Yield what the name of the GPUs, or their NVLink generation, says against a matrix."""
     product, version = labels.get(settings.gpu_product, ""), labels.get(settings.nvlink_version)
     name = product.removeprefix("NVIDIA-")
-    linked = name in SWITCHED_PRODUCTS or any(part in name for part in ALWAYS_LINKED)
+    linked = name in LINKED_PRODUCTS or any(part in name for part in ALWAYS_LINKED)
     sharing = "-MIG-" in name or name.endswith("-SHARED")
     if not topology.has_fabric:
         less = (

@@ -68,6 +68,10 @@ OF_NVIDIA: Mapping[str, DeviceClassObject] = {
 }
 """The DeviceClasses that NVIDIA's chart makes, where the input lacks them."""
 
+_FLAT = (f"{GROUP}/v1beta1", f"{GROUP}/v1alpha3")
+_VERSIONS = (f"{GROUP}/v1", f"{GROUP}/v1beta2", *_FLAT)
+"""Versions that are read. Those of `_FLAT` have other fields, and older ones have other kinds."""
+
 
 @dataclass(slots=True)
 class DeviceObjects:
@@ -87,6 +91,8 @@ class DeviceObjects:
         Raises:
             Malformed: The document does not have the shape of its kind.
         """
+        if document.group == GROUP and document.value["apiVersion"] not in _VERSIONS:
+            return False
         match document.group, document.kind:
             case str(group), "ResourceSlice" if group == GROUP:
                 self.slices.append((document, _named(document, ResourceSlice)))
@@ -252,9 +258,9 @@ class Devices:
                 "as having one channel of a ComputeDomain"
             )
         yield from self.counts.notes(specs)
-        if not self.slices.drivers and self.matching.asks(specs):
+        if not self.slices.gpu_drivers and self.matching.asks(specs):
             yield (
-                "no ResourceSlice is in the input: claims for GPUs are planned on the GPUs that "
+                "no ResourceSlice with GPUs is in the input: claims for GPUs are planned on the GPUs that "
                 "status.allocatable of nodes counts, and with allocationMode All on none"
             )
         yield from sorted({f"{each} (not followed)" for each in self.matching.unread(specs)})
@@ -280,11 +286,11 @@ def _named(document: Document, shape: type[T]) -> T:
 
 
 def as_v1(value: Object) -> Object:
-    """Return an object of resource.k8s.io/v1beta1 with the fields of v1.
+    """Return an object of resource.k8s.io/v1beta1 or v1alpha3 with the fields of v1.
 
     There a request has its fields in itself, in place of `exactly`, and a device has them in `basic`.
     """
-    if value.get("apiVersion") != f"{GROUP}/v1beta1" or not isinstance(spec := value.get("spec"), dict):
+    if value.get("apiVersion") not in _FLAT or not isinstance(spec := value.get("spec"), dict):
         return value
     inner = spec.get("spec")
     if isinstance(inner, dict):
