@@ -392,6 +392,8 @@ def test_how_many_must_start_by_a_pod_group_of_volcano(spec: dict[str, Any], lea
         {"subGroupPolicy": [{"name": "a", "subGroupSize": 2}]},
         {"minMember": "two"},
         {"minTaskMember": {str(i): 1 for i in range(100)}},
+        {"minTaskMember": {"no task": 1}},
+        {"minTaskMember": {"x" * 64: 1}},
     ],
 )
 def test_what_is_not_read_of_a_pod_group_of_volcano_is_refused(spec: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 from muster.dialects import kai, other_systems, own, subgroups
 from muster.dialects.fields import Fields
 from muster.dialects.objects import CustomObject
-from muster.dialects.reading import A_SCOPE, LABEL_KEY
+from muster.dialects.reading import A_NAME, A_SCOPE, LABEL_KEY, NAME_PATTERN
 from muster.dialects.subgroups import Topologies, Topology
 from muster.domain.levels import DEFAULT_LEVELS, Level
 from muster.domain.pod import Wishes
@@ -165,7 +165,10 @@ def _volcano(obj: CustomObject) -> PodGroup:
     tasks = spec.part("minTaskMember")
     if len(tasks.names()) > MAX_TASKS:
         spec.bad("minTaskMember", f"{len(tasks.names())} tasks", f"at most {MAX_TASKS}")
-    least = {name: tasks.natural(name) or 0 for name in tasks.names()[:MAX_TASKS]}
+    named = [name for name in tasks.names()[:MAX_TASKS] if NAME_PATTERN.fullmatch(name)]
+    if len(named) < min(MAX_TASKS, len(tasks.names())):
+        spec.bad("minTaskMember", tasks.names(), f"names of tasks: {A_NAME}")
+    least = {name: tasks.natural(name) or 0 for name in named}
     topology = spec.part("networkTopology")
     if topology.names() and topology.raw("mode") != "soft":
         spec.bad("networkTopology", topology.raw("mode") or "hard", _NOT_READ)
