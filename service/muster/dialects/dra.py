@@ -119,7 +119,7 @@ class Slices:
         for node in touched:
             self._offers.pop(node, None)
         drivers = {each.key[0] for each in (before, after) if each is not None}
-        return touched if any(map(self._serves_gpus, drivers)) else set()
+        return touched if any(map(self.serves_gpus, drivers)) else set()
 
     def see_class(self, name: str, obj: DeviceClassObject | None) -> set[str]:
         """Take in a DeviceClass, or None if it is gone."""
@@ -146,7 +146,7 @@ class Slices:
         touched = {
             each.node
             for key, found in self._pools.items()
-            if any(_is_of(rule, key) for rule in rules) and self._serves_gpus(key[0])
+            if any(_is_of(rule, key) for rule in rules) and self.serves_gpus(key[0])
             for each in found.values()
             if each.node
         }
@@ -162,18 +162,13 @@ class Slices:
     @property
     def roundings(self) -> Collection[tuple[str, Rounding]]:
         """Return how memory that claims share is rounded up on some GPU, by the capacity's name."""
-        served = (found for driver, found in self._roundings.items() if self._serves_gpus(driver))
+        served = (found for driver, found in self._roundings.items() if self.serves_gpus(driver))
         return set[tuple[str, Rounding]]().union(*served)
 
     @property
     def drivers(self) -> frozenset[str]:
         """Return the drivers that publish devices of nodes."""
         return frozenset(driver for of in self._on.values() for driver, _ in of.values())
-
-    @property
-    def gpu_drivers(self) -> frozenset[str]:
-        """Return the drivers that publish GPUs of nodes."""
-        return frozenset(filter(self._serves_gpus, self.drivers))
 
     def offer(self, node: str) -> Offer:
         """Return what the node's slices offer as GPUs."""
@@ -187,7 +182,7 @@ class Slices:
         problems, devices = list[str](), list[tuple[PoolKey, SliceDevice]]()
         counters = dict[PoolKey, PoolCounters]()
         for key in sorted(set(self._on[node].values())):
-            if not self._serves_gpus(key[0]):
+            if not self.serves_gpus(key[0]):
                 continue
             pool = self._pool(key, node)
             problems += [pool.problem] if pool.problem else []
@@ -217,7 +212,7 @@ class Slices:
         if left := +found:
             self._roundings[of.key[0]] = left
 
-    def _serves_gpus(self, driver: str) -> bool:
+    def serves_gpus(self, driver: str) -> bool:
         """Return whether some class may have devices of this driver: another one may serve network cards."""
         terms = (each.terms for each in self._classes.values())
         return any(all(it.value == driver for it in found if it.attribute == ("", "")) for found in terms)

@@ -258,7 +258,8 @@ class Devices:
                 "as having one channel of a ComputeDomain"
             )
         yield from self.counts.notes(specs)
-        if not self.slices.gpu_drivers and self.matching.asks(specs):
+        with_gpus = any(map(self.slices.serves_gpus, self.slices.drivers))
+        if not with_gpus and self.matching.asks(specs):
             yield (
                 "no ResourceSlice with GPUs is in the input: claims for GPUs are planned on the GPUs that "
                 "status.allocatable of nodes counts, and with allocationMode All on none"
