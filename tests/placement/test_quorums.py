@@ -155,6 +155,13 @@ def test_subgroups_whose_members_are_not_there_are_named() -> None:
     assert decision == Unplaceable(asked.gang, (MembersMissing(1, 2, "a"),))
 
 
+def test_a_minimum_between_whole_replicas_waits_for_the_next_one() -> None:
+    pair = Quorum(1, (Leaf(frozenset("a"), 0, unit=2),))
+    asked = replace(gang(pair, role("a", 3, 1)), min_member=3)
+    assert place(FOUR, asked) == Unplaceable(asked.gang, (MembersMissing(3, 4, "a"),))
+    assert isinstance(place(FOUR, replace(asked, roles=(role("a", 4, 1),))), Placed)
+
+
 def test_numbers_with_which_the_gang_does_not_start_are_looked_at_no_longer_than_there_is_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

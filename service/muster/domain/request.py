@@ -266,4 +266,6 @@ class Request:
             if lacking > 0:
                 more, there = leaf.fewest(members[leaf] + lacking), leaf.of(waiting)
                 members[leaf] = more if more <= there else max(members[leaf], leaf.most(there))
+        if quorum.leaves_no_choice and sum(members.values()) < self.min_member:
+            return None
         return of_roles(members.items(), waiting)

@@ -41,9 +41,9 @@ def _missing(quorum: Quorum, waiting: Mapping[str, int]) -> Iterator[MembersMiss
         there = leaf.of(waiting)
         yield MembersMissing(there, there + leaf.fewest(1), _names(leaf))
     if not short:
-        torn = [leaf for leaf in quorum.leaves() if 0 < leaf.of(waiting) < leaf.fewest(1)]
+        torn = [leaf for leaf in quorum.leaves() if leaf.of(waiting) and not leaf.starts(leaf.of(waiting))]
         for leaf in [leaf for leaf in torn if leaf.least] or torn:
-            yield MembersMissing(leaf.of(waiting), leaf.fewest(1), _names(leaf))
+            yield MembersMissing(leaf.of(waiting), leaf.fewest(leaf.of(waiting)), _names(leaf))
 
 
 def _names(leaf: Leaf) -> str:

@@ -36,6 +36,8 @@ def uncordoned(conflict: Conflict) -> Uncordon | None:
     if oracle.enough(opened) is not True:
         return None
     rows = _most_useful_first(world, opened)
+    if not rows:
+        return None
     alike = len(world.request.roles) == 1 and not bound(world.request)
     chosen = _fewest(rows, alike, lambda some: oracle.enough(_admitting(world, opened, some)) is True)
     return Uncordon(tuple(sorted(world.view.names[row] for row in chosen)))
@@ -103,7 +105,7 @@ def _room(world: World) -> Ints:
     rooms = [
         _of_role(world.admitted[r.name], world.room[r.name], len(r.members)) for r in world.request.roles
     ]
-    return np.asarray(np.minimum(np.sum(rooms, axis=0), world.wanted), np.int64)
+    return np.asarray(np.sum(rooms, axis=0), np.int64)
 
 
 def _of_role(admitted: Bools, room: Ints, members: int) -> Ints:
