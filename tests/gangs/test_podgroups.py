@@ -216,12 +216,15 @@ LATER = replace(SUBGROUPS, min_member=1, role_min={"prefill": 1, "decode": 0}, r
 """As a JobSet in order: decode comes when prefill has started."""
 
 
-def waits_for(decode: int, gpus: int) -> World:
-    """Return a world in which one pod is here, and this number of pods of role decode come later."""
+def waits_for(decode: int, gpus: int, least: int | None = None) -> World:
+    """Return a world in which one pod is here, and this number of pods of role decode come later.
+
+    `least` of them must start together; None means all.
+    """
     sample = replace(named("sample", role="decode"), uid="")
     coming = Coming(sample, tuple(range(decode)))
     group = replace(
-        LATER, role_later={"decode": decode}, coming=(coming,), wishes=Wishes(required_scope="rack")
+        LATER, role_later={"decode": least or decode}, coming=(coming,), wishes=Wishes(required_scope="rack")
     )
     world = World(Settings(settle_s=0))
     world.start(node("a", gpus=1, labels={RACK: "small"}), node("b", gpus=gpus, labels={RACK: "big"}))
@@ -326,6 +329,18 @@ def test_the_first_member_waits_while_those_that_come_later_do_not_fit() -> None
     assert gang(world).blocked[-1] == MembersToCome(3, ("decode",))
     world.send(inputs.NodeSeen(world.now, node("b", gpus=4, labels={RACK: "big"})))
     assert gang(world).phase is Phase.PLANNED
+
+
+def test_room_for_as_many_later_members_as_must_start_is_enough() -> None:
+    world = waits_for(decode=6, gpus=4, least=2)
+    plan = gang(world).plan
+    assert plan is not None
+    assert [(member.uid, member.node) for member in plan.placed.members] == [("p0", "b")]
+    assert plan.placed.coming == 3
+    assert plan.request.min_member == 1
+    short = waits_for(decode=6, gpus=2, least=2)
+    assert gang(short).phase is Phase.UNPLACEABLE
+    assert gang(short).blocked[-1] == MembersToCome(2, ("decode",))
 
 
 def started(gpus: int) -> World:

@@ -80,9 +80,16 @@ def without_followers(request: Request) -> Request:
     return replace(
         request,
         roles=tuple(role for role in roles if role.members),
-        min_member=max(1, request.min_member - coming.total()),
+        min_member=max(1, request.min_member - _that_must_come(request, coming)),
         quorum=request.quorum.less(coming) if request.quorum is not None else None,
     )
+
+
+def _that_must_come(request: Request, coming: Counts) -> int:
+    """Return how many of the members that come later must fit."""
+    if request.quorum is None:
+        return sum(coming.values())
+    return sum(min(leaf.least, leaf.of(coming)) for leaf in request.quorum.leaves())
 
 
 def answer_now(decision: Decision, request: Request) -> tuple[Decision, Request]:
@@ -90,19 +97,19 @@ def answer_now(decision: Decision, request: Request) -> tuple[Decision, Request]
 
     A refusal names their roles.
     """
-    asked = without_followers(request)
-    coming = request.size - asked.size
+    coming = Counter(role.name for role in request.roles for member in role.members if _comes(member))
     if not coming:
         return decision, request
+    asked = without_followers(request)
     if isinstance(decision, Unplaceable):
-        roles = tuple(role.name for role in request.roles if any(map(_comes, role.members)))
-        return replace(decision, causes=(*decision.causes, MembersToCome(coming, roles))), asked
+        cause = MembersToCome(_that_must_come(request, coming), tuple(coming))
+        return replace(decision, causes=(*decision.causes, cause)), asked
     members = tuple(member for member in decision.members if not _comes(member))
     nodes = {member.node for member in members}
     return replace(
         decision,
         members=members,
-        coming=coming,
+        coming=len(decision.members) - len(members),
         unknown_links=tuple(node for node in decision.unknown_links if node in nodes),
         unknown_indices=tuple(node for node in decision.unknown_indices if node in nodes),
     ), asked
@@ -151,9 +158,10 @@ def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
     roles = _by_role(members, peers)
     waiting = {name: pods[0] for name, pods in roles.items() if not all(pod.node for pod in pods)}
     named = _by_stated(roles)
-    quorum = _quorum(group, named, stated_roles(placeholders))
+    coming = group.least_coming(placeholders)
+    quorum = _quorum(group, named, coming)
     asked = tuple(_roles(roles))
-    least = _min_member(group, asked, quorum, len(placeholders))
+    least = _min_member(group, asked, quorum, sum(coming.values()))
     counts = _waiting(asked)
     if quorum is not None and least == sum(counts.values()) and quorum.starts(counts):
         quorum = None  # all must fit, and they are enough
@@ -210,7 +218,7 @@ def _is_torn(group: Group, leaf: Leaf) -> bool:
 
 
 def _min_member(group: Group, roles: Iterable[Role], quorum: Quorum | None, coming: int) -> int:
-    """Return the fewest members that must fit at once, with all that come later."""
+    """Return the fewest members that must fit at once, with those of the later ones that must."""
     least = min(len(group.unbound), max(1, group.needed - len(group.bound))) + coming
     if quorum is None:
         return least

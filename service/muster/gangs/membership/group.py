@@ -139,6 +139,13 @@ class Group:
             return ()
         return tuple(pod for role in self.followers for pod in role.placeholders(of_object))
 
+    def least_coming(self, placeholders: Collection[Pod]) -> Counts:
+        """Return how many of these members that come later must fit, by the roles that they state."""
+        later = self.pod_group.role_later if self.pod_group is not None else {}
+        return {
+            role: min(count, later.get(role, count)) for role, count in stated_roles(placeholders).items()
+        }
+
     @property
     def subgroups(self) -> tuple[Subgroup, ...]:
         """Return the scopes that members of several roles share, by the roles that pods state."""
@@ -158,6 +165,7 @@ class Group:
             self.needed,
             self.quorum,
             self.followers,
+            self.pod_group.role_later if self.followers and self.pod_group is not None else {},
             self.subgroups,
             self.role_preferences,
             self.causes,
