@@ -15,7 +15,7 @@ from muster.adapters.files import sources
 from muster.adapters.files.cluster import Cluster, cluster_of
 from muster.dialects.kinds.table import KINDS, modes_of
 from muster.dialects.settings import Settings
-from tests.files.manifests import Object, decisions, gang, node, place, spec, write
+from tests.files.manifests import Object, decisions, gang, node, place, spec, spots, write
 
 T: Object = {"spec": spec(1)}
 CPU: Object = {"spec": {"schedulerName": "muster", "containers": [{"name": "main"}]}}
@@ -403,6 +403,31 @@ def test_a_job_set_that_may_not_start_in_part_says_the_way_out(tmp_path: Path) -
     assert gang["status"] == "invalid"
     assert 'batch-min-member is "1", expected 2, since all replicated Jobs start together' in gang["message"]
     assert "write it on the template of a replicated Job" in gang["message"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "more", "started"),
+    [
+        (1, {}, None),
+        (2, {}, "0-0 1-0"),
+        (3, {}, "0-0 0-1 1-0"),
+        (5, {}, "0-0 0-1 0-2 1-0 1-1"),
+        (5, {"kai.scheduler/topology-required-placement": "topology.kubernetes.io/zone"}, None),
+    ],
+)
+def test_each_job_of_a_job_set_starts_with_its_minimum(
+    nodes: int, more: dict[str, str], started: str | None, tmp_path: Path
+) -> None:
+    keys = {"kai.scheduler/batch-min-member": "1", **more}
+    jobs = {"name": "w", "replicas": 2, "template": {"metadata": {"annotations": keys}, "spec": JOB}}
+    job_set = made("jobset.x-k8s.io/v1alpha2", "JobSet", "x", {"replicatedJobs": [jobs]})
+    zone = {"labels": {"topology.kubernetes.io/zone": "z"}}
+    manifest = write(tmp_path, *(node(f"n{i}", 1, **zone) for i in range(nodes)), job_set)
+    said = decisions(manifest, "--infer-gangs", "on")
+    (gang,) = said["gangs"]
+    names = sorted(name.removeprefix("x-w-")[:3] for name in spots(gang))
+    assert names == (started.split() if started else [])
+    assert bool(more) == any("all their pods start together" in note for note in said["notes"])
 
 
 def test_a_train_job_needs_its_runtime(tmp_path: Path) -> None:

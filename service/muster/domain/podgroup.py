@@ -100,6 +100,8 @@ class PodGroup:
     """
     role_unit: Mapping[str, int] = field(default_factory=dict)
     """Role → members that are one replica: they start together, of roles that `role_min` names."""
+    role_first: Mapping[str, int] = field(default_factory=dict)
+    """Role → how many pods of each of its Jobs come before the other pods of all its Jobs."""
     coming: tuple[Coming, ...] = ()
     """Members that come later: the first ones are planned where these fit too."""
     subgroups: tuple[Subgroup, ...] = ()

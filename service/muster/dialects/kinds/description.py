@@ -65,6 +65,8 @@ class Role:
     """Whether each unit, or the whole gang, has a topology domain of its own, which its first pod chooses."""
     unit_label: str = ""
     """The label that numbers the units, if the other pods of each come when its first one has a node."""
+    first: int = 0
+    """Members of each replica that must start, if it can do without the others."""
     segments_fill: bool = False
     """Whether KAI's segments must fill the role. If they did not, another role's pods would be in them."""
 

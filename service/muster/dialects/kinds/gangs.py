@@ -13,6 +13,7 @@ from muster.dialects.kinds import advice, kai_keys, slips
 from muster.dialects.kinds.coming import coming
 from muster.dialects.kinds.description import Described, Kind, Owner, Role
 from muster.dialects.objects import CustomObject, Metadata
+from muster.dialects.own import SEGMENT_SIZE
 from muster.dialects.podgroups import MAX_QUEUE
 from muster.dialects.reading import positive
 from muster.dialects.settings import BY_REQUEST, Settings
@@ -143,8 +144,16 @@ class _Reader:
         self, owner: Owner, described: Described, levels: tuple[Level, ...], topologies: Topologies | None
     ) -> None:
         self.owner = owner
-        self.described = described
         self.templates = {role.name: _keys_of_template(role) for role in described.roles}
+        self._whole = [role.name for role in described.roles if role.first and self._in_segments(role)]
+        """Replicated Jobs that could start in part, but for their segments."""
+        roles = (
+            replace(role, least=role.count - (role.later % role.count), first=0)
+            if role.name in self._whole
+            else role
+            for role in described.roles
+        )
+        self.described = replace(described, roles=tuple(roles))
         self._levels = levels
         self._topologies = topologies
         self._labels = owner.meta.labels or {}
@@ -173,6 +182,7 @@ class _Reader:
             if len(named) > 1
             else {},
             role_unit={name: role.hosts for name, role in named.items() if role.hosts > 1},
+            role_first={role.name: role.first for role in described.roles if role.first},
             role_later={name: role.least for name, role in named.items() if role.follows},
             queue=self._queue()[:MAX_QUEUE],
             problems=tuple(self._unheard()),
@@ -188,6 +198,12 @@ class _Reader:
         for role in self.described.roles:
             of_pods = self.templates[role.name]  # the pods say these themselves
             slips.note_misspelt(spec, "annotation", {k: v for k, v in role.keys.items() if k not in of_pods})
+
+    def _in_segments(self, role: Role) -> bool:
+        """Return whether the order of the members says which of them lie together."""
+        of_pods = self.templates[role.name]
+        by_pods = kai_keys.SEGMENT_SIZE in of_pods or SEGMENT_SIZE in of_pods
+        return by_pods or kai_keys.REQUIRED in role.keys or bool(role.exclusive)
 
     def _wishes(self, role: Role) -> Wishes:
         """Return the constraints of one role.
@@ -251,6 +267,11 @@ class _Reader:
     def _misplaced(self) -> Iterator[str]:
         """Yield a sentence for each of KAI's keys that counts elsewhere, or in other kinds alone."""
         roles, key = self.described.roles, kai_keys.MIN_MEMBER
+        if self._whole:
+            yield (
+                f"annotation {key} has no effect on {', '.join(name[:63] for name in self._whole[:8])}: "
+                "its Jobs lie by segments, or each in one part, and so all their pods start together"
+            )
         for level in (kai_keys.REQUIRED, kai_keys.PREFERRED):
             if any(level in self.templates[role.name] and level not in role.keys for role in roles):
                 yield f"annotation {level} has no effect on the pod template: write it on the job"

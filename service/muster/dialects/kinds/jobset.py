@@ -72,7 +72,8 @@ def _role(owner: Owner, number: int, item: Fields, jobs: int, before: int) -> Ro
     each, _ = at_once(spec)
     keys = kai_keys.annotations_of(template.part("metadata"))
     count = bounded(item, "replicas", jobs * each)
-    least = jobs * (kai_keys.number(template.part("metadata"), each) or each)
+    first = kai_keys.number(template.part("metadata"), each) or each
+    least = jobs * first
     path = f"spec.replicatedJobs[{number}].template.spec.template"
     placement = _placement(owner, kai_keys.annotations_of(template.part("metadata")))
     pod = _pod(owner, name, each, before, placement)
@@ -89,6 +90,7 @@ def _role(owner: Owner, number: int, item: Fields, jobs: int, before: int) -> Ro
         later,
         unit=unit,
         keys=keys,
+        first=first if jobs > 1 and first < each else 0,
         exclusive=exclusive,
         unit_label=JOB_INDEX if exclusive else "",
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from muster.domain.causes.ill_formed import BadValue, DialectsDisagree
-from muster.domain.pod import GangClaim, Pod, Wishes
+from muster.domain.pod import GROUP, GangClaim, Pod, Wishes
 from muster.domain.podgroup import PodGroup, PodGroupKey
 
 NO_WISHES = Wishes()
@@ -45,8 +45,19 @@ def completed(pod: Pod, groups: Mapping[PodGroupKey, PodGroup]) -> Pod:
             claim, min_member=min_member, wishes=wishes, by_object=False, size=claim.size or group.size
         ),
         rules=replace(pod.rules, required=(*pod.rules.required, *group.required)),
+        rank=_rank(pod.rank, group.role_first.get(wishes.role, 0), wishes),
         causes=causes,
     )
+
+
+def _rank(rank: int | None, first: int, wishes: Wishes) -> int | None:
+    """Return the rank with which the `first` pods of each Job come before all others.
+
+    Each Job must start with so many. Segments keep the order of the Jobs.
+    """
+    if rank is None or not first or wishes.segments or rank % GROUP < first:
+        return rank
+    return rank + GROUP**2
 
 
 def _merged(own: Wishes, group: Wishes, role: Wishes) -> Wishes:
