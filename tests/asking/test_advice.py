@@ -199,6 +199,11 @@ GOLDEN: list[tuple[Cause, str, str]] = [
         "Wait until those pods end, or only prefer nvlink-domain.",
     ),
     (
+        IndicesUnknown("", 1),
+        "No GPU of 1 node can be shared: pods there have GPUs and do not say which.",
+        "Wait until those pods end.",
+    ),
+    (
         SegmentsTooLarge("worker", ((16, "rack"),), 8, 16),
         "Members of role worker must lie by segments of 16 in one rack: 8 of 16 fit.",
         "Make the segments smaller, or their scope wider, or wait until more is free in one rack.",

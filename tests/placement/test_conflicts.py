@@ -236,7 +236,7 @@ def told_by(cause: Cause, request: Request) -> set[Kind | Constraint]:  # noqa: 
         case FreeApart():
             return kinds
         case IndicesUnknown(scope, _, name):
-            return {Kind.TAKEN, asking_for(request, scope, name)}
+            return {Kind.TAKEN, *([asking_for(request, scope, name)] if scope else [])}
         case DomainTooSmall():
             return {Kind.SCOPE, *kinds}
         case NoSuchDomain(scope, name):

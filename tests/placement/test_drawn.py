@@ -15,6 +15,7 @@ from muster.domain.reasons import Cause
 from muster.domain.request import Request
 from muster.domain.sentences import relaxation_sentence, sentence
 from muster.domain.snapshot import Snapshot
+from muster.domain.words import GPU_MEMORY
 from muster.placement.place import place
 from muster.placement.verify import verify
 from tests.placement.drawings import cluster, gang
@@ -238,6 +239,11 @@ CASES = {
         ": a[4 = 2+2, unindexed 1, mem 8 8 8 8]",
         "2 x 4 GiB, scope nvlink-domain",
         refused(IndicesUnknown("nvlink-domain", 1)),
+    ),
+    "GPUs of unknown index: slices share none of them": Case(
+        ": a[4, unindexed 1, mem 8 8 8 8]",  # it said that no memory is free, and not why
+        "1 x 4 GiB",
+        refused(NotEnoughFree("w", GPU_MEMORY, 0, 4, 0, 1), IndicesUnknown("", 1, "w")),
     ),
     "segments by node that are smaller than those inside it": Case(
         ": a[2 pcie]",  # after a random cluster: numpy warned of a division by zero

@@ -49,7 +49,12 @@ class Taint:
 
 _STATES = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 _OTHER_STATES = frozenset(
-    {"ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted", "karpenter.sh/unregistered"}
+    {
+        "ToBeDeletedByClusterAutoscaler",
+        "DeletionCandidateOfClusterAutoscaler",
+        "karpenter.sh/disrupted",
+        "karpenter.sh/unregistered",
+    }
 )
 _NOT_READY = "/agent-not-ready"
 

@@ -111,7 +111,8 @@ class NoSuchDomain(BaseCause):
 @dataclass(frozen=True, slots=True)
 class IndicesUnknown(BaseCause):
     """No part of the scope, narrower than a node, can be promised: on the nodes that admit the gang, GPUs are
-    taken by pods that do not say which. `role`: "" if the gang or several of its roles ask for the scope."""
+    taken by pods that do not say which. `role`: "" if the gang or several of its roles ask for the scope.
+    `scope`: "" if the GPUs of these nodes can't be shared for that reason."""
 
     scope: str
     nodes: int
@@ -120,11 +121,13 @@ class IndicesUnknown(BaseCause):
 
     def __str__(self) -> str:
         where, whom = counted("node", self.nodes), f" to {the_role(self.role)}" if self.role else ""
+        if not self.scope:
+            return f"no GPU of {where} can be shared: pods there have GPUs and do not say which"
         return f"no one {self.scope} can be promised{whom}: on {where}, pods have GPUs and do not say which"
 
     @property
     def advice(self) -> str:
-        return f"Wait until those pods end, or only prefer {self.scope}."
+        return f"Wait until those pods end{f', or only prefer {self.scope}' if self.scope else ''}."
 
 
 @dataclass(frozen=True, slots=True)

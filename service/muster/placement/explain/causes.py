@@ -17,6 +17,7 @@ from muster.domain.causes.out_of_place import NodesExcluded
 from muster.domain.decision import Unplaceable
 from muster.domain.reasons import Cause
 from muster.domain.request import Role
+from muster.domain.words import GPU_MEMORY
 from muster.placement.explain.assumptions import Assumption, Assumptions, Kind
 from muster.placement.explain.conflict import Conflict
 from muster.placement.explain.contested import contested
@@ -24,7 +25,7 @@ from muster.placement.explain.deletion_filter import irreducible
 from muster.placement.explain.domains import domain_cause
 from muster.placement.explain.feasibility import Oracle
 from muster.placement.explain.findings import findings_of
-from muster.placement.explain.not_offered import gpus_not_offered, not_offered
+from muster.placement.explain.not_offered import gpus_not_offered, not_offered, not_shared
 from muster.placement.explain.refused_roles import resource_missing
 from muster.placement.explain.relaxations import relaxations
 from muster.placement.explain.running import joining
@@ -102,6 +103,8 @@ def _causes(conflict: Conflict) -> Iterator[Cause]:
         cause = shortage(conflict)
         if cause is not None:
             yield cause
+        if any(each.what == GPU_MEMORY for each in conflict.told(Kind.TAKEN)):
+            yield from not_shared(conflict)
     findings = findings_of(conflict)
     for constraint in CONSTRAINTS:
         for told in conflict.told(constraint):

@@ -1,4 +1,4 @@
-"""Find what nodes do not offer: a resource that none has, and GPUs that nodes have and do not offer."""
+"""Find what nodes do not offer: a resource that none has, GPUs that nodes have and do not offer or share."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from muster.domain.causes.out_of_place import IndicesUnknown
 from muster.domain.causes.too_little import GpusNotOffered, ResourceNotOffered
 from muster.domain.request import Role
 from muster.domain.words import LISTED, nearest
-from muster.placement.cluster.columns import Columns
+from muster.placement.cluster.columns import Bools, Columns
 from muster.placement.explain.conflict import Conflict
 from muster.placement.explain.refused_roles import resource_missing
 
@@ -38,10 +39,7 @@ def gpus_not_offered(conflict: Conflict) -> Iterator[GpusNotOffered]:
     for role in conflict.members_of if lost else ():
         if not role.gpus:
             continue
-        refused = np.zeros(len(view.names), np.bool_)
-        for by, rows in conflict.assumptions.refused[role.name].items():
-            if by != resource_missing(role):
-                refused |= rows
+        refused = _refused(conflict, role)
         nodes = [
             (view.names[row], count)
             for row, count in lost.items()
@@ -53,3 +51,24 @@ def gpus_not_offered(conflict: Conflict) -> Iterator[GpusNotOffered]:
             offered = sum(int(view.gpu_total[view.row[name]]) for name in names)
             there = offered + sum(count for _, count in nodes)
             yield GpusNotOffered(role.name, role.gpu_resource, len(nodes), offered, there, names[:LISTED])
+
+
+def not_shared(conflict: Conflict) -> Iterator[IndicesUnknown]:
+    """Yield for each role with slices on how many nodes no GPU is shared, since it is not known which of them
+    other pods have."""
+    view = conflict.assumptions.view
+    for role in conflict.members_of:
+        if role.slice:
+            serves = np.array([any(state.node.gpu_memory) for state in view.states], np.bool_)
+            nodes = int(np.count_nonzero(serves & (view.unindexed > 0) & ~_refused(conflict, role)))
+            if nodes:
+                yield IndicesUnknown("", nodes, role.name)
+
+
+def _refused(conflict: Conflict, role: Role) -> Bools:
+    """Return [row]: whether a node refuses the role for more than its resource."""
+    refused = np.zeros(len(conflict.assumptions.view.names), np.bool_)
+    for by, rows in conflict.assumptions.refused[role.name].items():
+        if by != resource_missing(role):
+            refused |= rows
+    return refused
