@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -186,3 +187,21 @@ def test_who_has_the_room_is_told_by_priority(tmp_path: Path) -> None:
     assert f"of the GPUs on nodes that admit it, {has}" in refused["message"]
     cause = next(each for each in refused["causes"] if each["type"] == "room-taken")
     assert (cause["lower_gangs"], cause["lower_gpus"]) == (1, 8)
+
+
+def test_no_advice_frees_what_members_that_run_have(tmp_path: Path) -> None:
+    def member(name: str, role: str, **more: Any) -> Object:
+        made = pod(name, gpus=4, **more)
+        keys = {"group": "g", "min-member": "3", "role": role}
+        made["metadata"]["annotations"] = {f"gpu.topology/{key}": value for key, value in keys.items()}
+        return made
+
+    nodes = [node("a", 4), node("b", 4), node("c", 4)]
+    gang = [member("m", "master", nodeName="a"), member("w0", "worker"), member("w1", "worker")]
+    (said,) = decisions(write(tmp_path, *nodes, *gang, pod("x", gpus=4, nodeName="b")))["gangs"]
+    assert said["relaxations"] == ["4 more free GPUs on b"]
+    (said,) = decisions(write(tmp_path, *nodes[:2], *gang))["gangs"]
+    assert said["message"] == (
+        "Roles master, worker need 12 nvidia.com/gpu for 3 members, and the nodes that admit them have "
+        "8 nvidia.com/gpu in all: 2 of 3 fit, even if nothing else ran"
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from muster.domain.constraints import Constraint, PerScope, Subgroup
-from muster.domain.node import GPU_MEM, Resources
+from muster.domain.node import GPU_MEM, Resources, Usage
 from muster.domain.quorums import Counts, Leaf, Quorum, of_roles
 
 
@@ -133,6 +133,8 @@ class Running:
     role: str
     node: str
     gpus: int = 0
+    usage: Usage | None = field(default=None, compare=False)
+    """What it takes of its node, which is read where no member of its role waits."""
 
 
 @dataclass(frozen=True, slots=True)

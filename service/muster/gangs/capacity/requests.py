@@ -360,7 +360,10 @@ def _running(by_role: dict[str, list[Pod]], ledger: Ledger) -> Iterator[Running]
     for name, pods in by_role.items():
         for pod in pods:
             if pod.node in ledger.nodes:
-                yield Running(_member(pod), name, pod.node, ledger.gpus_of(pod.uid))
+                gpus, usage = ledger.gpus_of(pod.uid), ledger.usage(pod.uid)
+                if usage is not None and usage.gpus != gpus:
+                    usage = replace(usage, gpus=0, unindexed_gpus=usage.gpus.bit_count())
+                yield Running(_member(pod), name, pod.node, gpus, usage)
 
 
 def _member(pod: Pod) -> Member:

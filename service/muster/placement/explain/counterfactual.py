@@ -55,6 +55,19 @@ def amount_of(role: Role, what: str) -> int:
     return known[what] if what in known else asked.other(what)
 
 
+def taken_of(usage: Usage, what: str) -> int:
+    """Return what a pod takes, in the units of `free_of`."""
+    taken, gpus = usage.resources, usage.gpus.bit_count() + usage.unindexed_gpus
+    known = {
+        GPU: 0 if usage.units else gpus,
+        GPU_MEMORY: gpus * usage.units,
+        CPU: taken.cpu_milli,
+        MEMORY: taken.memory_bytes,
+        PODS: max(1, taken.pods),
+    }
+    return known[what] if what in known else taken.other(what)
+
+
 @dataclass(frozen=True, slots=True)
 class EmptyStates(Sequence[NodeState]):
     """The nodes' states with all GPUs free that no existing member has. They are made on request."""
@@ -134,12 +147,16 @@ def _running(view: Columns, request: Request) -> Mapping[int, list[Usage]]:
     roles = {role.name: role for role in request.roles}
     found: dict[int, list[Usage]] = {}
     for one in request.running:
-        if one.node in view.row and one.role in roles:
+        if one.node not in view.row:
+            continue
+        if one.role in roles:
             role = roles[one.role]
             count, units = (role.slice.gpus, role.slice.units) if role.slice else (role.gpus, 0)
             unknown = 0 if one.gpus else count
             usage = Usage(one.member.uid, one.node, role.resources, one.gpus, unknown, units)
             found.setdefault(view.row[one.node], []).append(usage)
+        elif one.usage is not None:
+            found.setdefault(view.row[one.node], []).append(one.usage)
     return found
 
 

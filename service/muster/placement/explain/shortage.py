@@ -31,6 +31,7 @@ from muster.placement.explain.counterfactual import (
     free_of,
     in_one_piece,
     resources_of,
+    taken_of,
 )
 from muster.placement.explain.deletion_filter import irreducible
 from muster.placement.explain.not_offered import not_offered
@@ -67,10 +68,11 @@ def shortage(conflict: Conflict) -> Cause | None:
         return FreeApart(conflict.name, free, fit, world.wanted, conflict.even_empty)
     name, needed = _called(conflict, short), _needed(world, short)
     if conflict.even_empty:
-        there = _there(world.view, request, rows)
-        names = {role.name for role in (*conflict.members_of, *there)}
-        roles = ", ".join(role.name for role in request.roles if role.name in names)
-        needed += sum(amount_of(role, short) for role in there)
+        there = _there(world.view, request, rows, short)
+        waiting = [role.name for role in request.roles]
+        names = {role.name for role in conflict.members_of} | {role for role, _ in there}
+        roles = ", ".join((*sorted(names.difference(waiting)), *(name for name in waiting if name in names)))
+        needed += sum(amount for _, amount in there)
         fit = fit if fit is None else fit + len(there)
         total, largest = _sum(free_of(whole, short)[rows]), _largest(whole, rows, short)
         wanted = world.wanted + len(there)
@@ -82,14 +84,17 @@ def shortage(conflict: Conflict) -> Cause | None:
     return NotEnoughFree(*asked, elsewhere) if lacks else FreeInPieces(*asked, *largest, elsewhere)
 
 
-def _there(view: Columns, request: Request, rows: Ints) -> list[Role]:
-    """Return the role of each existing member on these nodes. The nodes' total includes what these members
-    have.
+def _there(view: Columns, request: Request, rows: Ints, what: str) -> list[tuple[str, int]]:
+    """Return the role of each existing member on these nodes, and what it takes of a resource. The nodes'
+    total includes that.
     """
     if not request.running:
         return []
     roles, here = {role.name: role for role in request.roles}, {view.names[row] for row in rows}
-    return [roles[one.role] for one in request.running if one.node in here and one.role in roles]
+    there = [one for one in request.running if one.node in here]
+    waiting = [(one.role, amount_of(roles[one.role], what)) for one in there if one.role in roles]
+    others = [(one.role, taken_of(one.usage, what)) for one in there if one.role not in roles and one.usage]
+    return others + waiting
 
 
 def _limits(conflict: Conflict, world: World, rows: Ints) -> list[str]:
