@@ -421,8 +421,8 @@ def test_each_job_of_a_job_set_starts_with_its_minimum(
     keys = {"kai.scheduler/batch-min-member": "1", **more}
     jobs = {"name": "w", "replicas": 2, "template": {"metadata": {"annotations": keys}, "spec": JOB}}
     job_set = made("jobset.x-k8s.io/v1alpha2", "JobSet", "x", {"replicatedJobs": [jobs]})
-    zone = {"labels": {"topology.kubernetes.io/zone": "z"}}
-    manifest = write(tmp_path, *(node(f"n{i}", 1, **zone) for i in range(nodes)), job_set)
+    zone = {"topology.kubernetes.io/zone": "z"}
+    manifest = write(tmp_path, *(node(f"n{i}", 1, labels=zone) for i in range(nodes)), job_set)
     said = decisions(manifest, "--infer-gangs", "on")
     (gang,) = said["gangs"]
     names = sorted(name.removeprefix("x-w-")[:3] for name in spots(gang))
