@@ -47,7 +47,12 @@ def place(snapshot: Snapshot, request: Request, limits: Limits) -> Decision:
             return Unplaceable(request.gang, (DomainTooSmall("node", str(os.getpid()), 0, 0),))
     nodes = ",".join(f"{state.node.name}={state.free_gpus:b}" for state in snapshot.nodes.values())
     return Placed(
-        request.gang, (), Objective(None, (), (), (), None, 0.0, 0, len(snapshot.nodes)), None, nodes, True
+        request.gang,
+        (),
+        Objective(None, (), (), None, (), None, 0.0, 0, len(snapshot.nodes)),
+        None,
+        nodes,
+        True,
     )
 
 

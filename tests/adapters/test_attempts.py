@@ -33,7 +33,7 @@ GANG = GangId("default", "ack", "g")
 PLACED = Placed(
     GANG,
     (),
-    Objective(None, (), (("rack", 1),), (), 50.0, 100.0, 0, 3),
+    Objective(None, (), (("rack", 1),), None, (), 50.0, 100.0, 0, 3),
     "node",
     "node a",
     True,

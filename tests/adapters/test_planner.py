@@ -29,7 +29,9 @@ from muster.placement.limits import Stretch
 
 GANG = GangId("default", "ack", "g")
 REFUSED = Unplaceable(GANG, (DomainTooSmall("node", "a", 1, 2),))
-PLACED = Placed(GANG, (), Objective(None, (), (("rack", 1),), (), 50.0, 100.0, 0, 3), "node", "node a", True)
+PLACED = Placed(
+    GANG, (), Objective(None, (), (("rack", 1),), None, (), 50.0, 100.0, 0, 3), "node", "node a", True
+)
 
 
 def asked(gang: str, generation: int = 1) -> Solve:

@@ -372,7 +372,7 @@ def decided() -> Decided:
         assert role.slice is not None
         (member,) = role.members
         spot = MemberPlacement(member.uid, member.name, role.name, "a", (0,), role.slice.units)
-        objective = Objective(None, (), (), (), None, 0.0, 0, 0)
+        objective = Objective(None, (), (), None, (), None, 0.0, 0, 0)
         return Placed(request.gang, (spot,), objective, "gpu", "gpu a/0", True)
 
     return decide(cluster.nodes, cluster.pods, on_gpu_0, lambda: 0.0)

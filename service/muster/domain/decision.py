@@ -42,6 +42,8 @@ class Objective:
     role_preferences: tuple[tuple[str, str | None], ...]
     """(preference, the first of its scopes that holds its roles or None); () if no role has preferences."""
     crossings: tuple[tuple[str, int], ...]
+    unusable_gpus: int | None
+    """How many GPUs members without GPUs make unusable; None if every member has GPUs."""
     costs: tuple[tuple[str, int], ...]
     """What policies and slices count: (level, cost), the first one first; () if the gang has neither. NVLink
     domains are among `crossings`."""
@@ -52,13 +54,12 @@ class Objective:
     best_fit: int = 0
     preference_penalty: int | None = None
     """Σ over members of 100 − the score of their node; None if no role has scores."""
-    unusable_gpus: int | None = None
-    """How many GPUs members without GPUs make unusable; None if every member has GPUs."""
 
     def by_name(self) -> dict[str, Any]:
         """Return the value of each level by name, without those that the gang does not have."""
-        values = ((each, getattr(self, each.name)) for each in fields(self))
-        shown = {each.name: value for each, value in values if value is not None or each.default is not None}
+        values = ((each.name, getattr(self, each.name)) for each in fields(self))
+        optional = ("unusable_gpus", "preference_penalty")
+        shown = {name: value for name, value in values if value is not None or name not in optional}
         return {name: value for name, value in shown.items() if value != ()}
 
 

@@ -33,7 +33,7 @@ class MembersWithoutGpus:
         """Decide all levels if the gang lies inside one node, or if nodes without GPUs hold it."""
         instance = plan.instance
         if instance.idle is Idle.NONE:
-            return Declined("all members have GPUs")
+            return Declined("")
         inside = self._inside_one(plan, budget)
         if inside is not None:
             return inside

@@ -95,7 +95,8 @@ def _asked(plan: Partial, incumbent: Value | None, budget: Budget) -> Asked:
         if not isinstance(answer, Declined):
             budget.decided(method.name, began)
             return method, answer, declined, gap
-        declined.append((method.name, answer.reason))
+        if answer.reason:  # it is "" where the method is about something that the gang does not have
+            declined.append((method.name, answer.reason))
         gap = gap or answer.gap
     raise LookupError(f"no method decides {plan.levels[0].name}: {declined}")
 
