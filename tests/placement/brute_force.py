@@ -142,6 +142,7 @@ ASKED = {
     "subrequests, in segments, beside members that run": ("subrequests", "segments", "running"),
     "subrequests, few must fit, roles inside nodes": ("subrequests", "least", "inside"),
     "members without GPUs": ("idle",),
+    "members without GPUs, elastic roles": ("idle", "elastic"),
     "members without GPUs beside members that run": ("idle", "running"),
     "members without GPUs, segments, levels": ("idle", "segments", "levels"),
     "members without GPUs, slices, policies": ("idle", "slices", "terms"),
