@@ -10,6 +10,7 @@ from benchmarks.peers.fabric import Assignment, asks
 from muster.domain.levels import part_of
 from muster.domain.request import Member, Request, Role, Scope
 from muster.domain.snapshot import Snapshot
+from muster.placement.limits import takes_gpus
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -21,9 +22,10 @@ class Compactness:
     nodes: int
 
 
-def compactness(snapshot: Snapshot, assignment: Assignment) -> Compactness:
-    """The parts that an assignment touches."""
-    nodes = set(assignment.values())
+def compactness(snapshot: Snapshot, request: Request, assignment: Assignment) -> Compactness:
+    """The parts that members with GPUs touch; all members, if none has GPUs."""
+    with_gpus = {member.uid for role in request.roles if takes_gpus(role) for member in role.members}
+    nodes = {node for uid, node in assignment.items() if uid in with_gpus or not with_gpus}
     zones, racks = (
         {part_of(snapshot.nodes[name].node, scope, snapshot.levels) for name in nodes}
         for scope in (Scope.ZONE, Scope.RACK)

@@ -85,7 +85,7 @@ def measured(fabric: Fabric, case: Case, *, seed: int, warm: bool, guard_s: floa
     ms = _since(start)
     if isinstance(decision, Placed):
         defect = defect or "; ".join(verify(snapshot, request, decision)) or None
-    plan = _plan(snapshot, decision)
+    plan = _plan(snapshot, request, decision)
     return Sample(
         seed=seed,
         warm=warm,
@@ -118,10 +118,10 @@ def _answer_within(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def _plan(snapshot: Snapshot, decision: Decision | None) -> Compactness | None:
+def _plan(snapshot: Snapshot, request: Request, decision: Decision | None) -> Compactness | None:
     if not isinstance(decision, Placed):
         return None
-    return compactness(snapshot, {member.uid: member.node for member in decision.members})
+    return compactness(snapshot, request, {member.uid: member.node for member in decision.members})
 
 
 def _proven_compact(decision: Decision | None) -> bool:
@@ -136,7 +136,7 @@ def _asked(peer: Peer, fabric: Fabric, request: Request) -> PeerResult:
         return PeerResult(ms, None)
     if not holds(fabric.snapshot, request, assignment):
         return PeerResult(ms, None, broken=True)
-    return PeerResult(ms, compactness(fabric.snapshot, assignment))
+    return PeerResult(ms, compactness(fabric.snapshot, request, assignment))
 
 
 def _since(start: float) -> float:

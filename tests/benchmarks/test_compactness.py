@@ -23,7 +23,7 @@ def assigned(request: Request, nodes: str) -> dict[str, str]:
 
 def test_parts_are_counted() -> None:
     request = gang("4 x 1 GPU")
-    assert compactness(cluster(NODES), assigned(request, "aabc")) == Compactness(2, 2, 3)
+    assert compactness(cluster(NODES), request, assigned(request, "aabc")) == Compactness(2, 2, 3)
     assert Compactness(1, 9, 9) < Compactness(2, 1, 1)
     assert Compactness(1, 1, 9) < Compactness(1, 2, 2)
 
