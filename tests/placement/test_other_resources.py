@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.domain.causes.too_little import ClusterTooSmall, FreeInPieces, MemberTooLarge, NotEnoughFree
+from muster.domain.causes.too_little import (
+    ClusterTooSmall,
+    FreeInPieces,
+    MemberTooLarge,
+    NotEnoughFree,
+    ResourceNotOffered,
+)
 from muster.domain.decision import Placed, Unplaceable
 from muster.domain.node import Node, Resources, Usage
 from muster.domain.request import Request, Role
@@ -106,7 +112,7 @@ def asking(request: Request, count: int) -> Request:
 
 
 REFUSALS = {
-    "no node offers it": (2, {}, {}, MemberTooLarge),
+    "no node offers it": (2, {}, {}, ResourceNotOffered),
     "more than any node has": (3, {"a": 2, "b": 2}, {}, MemberTooLarge),
     "more than all nodes have": (2, {"a": 2}, {}, ClusterTooSmall),
     "taken by others": (2, {"a": 2, "b": 2}, {"a": 2}, NotEnoughFree),

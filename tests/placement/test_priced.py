@@ -106,7 +106,7 @@ BETTER = {
     ),
     "… also where a wide domain and a policy are about GPUs": (
         ": a[4, cpu 3] b[4, cpu 4, clique k]", (TypicalRequest(1, 1, 500),),
-        "1 x 0 GPU 2 cpu, terms numa:pack", "w-0@b", "w-0@a",
+        "1 x 0 GPU 2 cpu, terms numa:pack", "w-0@b", "w-0@b",
     ),
     "a slice on the GPU whose rest is of use": (
         ": a[2, cpu 8, mem 8 8, left 3 5]", (replace(HALF, units=3),), "1 x 2 GiB", "w-0@a/1", "w-0@a/0",
