@@ -248,7 +248,7 @@ async def test_a_gang_that_no_planner_could_decide_is_ended_and_the_others_are_p
         await stream.read()
         refused = (await stream.read()).verdict
         assert refused.outcome is v1.Outcome.REFUSED
-        assert refused.reason.startswith(f"Not decided: the planner was ended after {limit_s:g} s")
+        assert refused.reason.startswith(f"Not decided: the planner was ended after {limit_s} s")
         pods = await api.stream()
         pods.event("ADDED", gpu_pod("late", 8))
         while (verdict := (await stream.read()).verdict).names != ["late"]:
