@@ -53,7 +53,7 @@ def completed(pod: Pod, groups: Mapping[PodGroupKey, PodGroup]) -> Pod:
 def _rank(rank: int | None, first: int, wishes: Wishes) -> int | None:
     """Return the rank with which the `first` pods of each Job come before all others.
 
-    Each Job must start with so many. Segments keep the order of the Jobs.
+    Each Job must start with this number. Segments keep the order of the Jobs.
     """
     if rank is None or not first or wishes.segments or rank % GROUP < first:
         return rank
