@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from muster.domain.causes.out_of_place import DomainTooSmall, RoleScope, within
 from muster.domain.causes.too_little import RoomTaken
@@ -39,7 +40,7 @@ def with_holders(refused: Unplaceable, priority: int, ledger: Ledger, pods: Mapp
         return refused
     others = len(held) - len(lower), sum(held.values()) - sum(lower)
     cause = RoomTaken(_where(refused), len(lower), sum(lower), *others, without_gang)
-    return Unplaceable(refused.gang, (*refused.causes, cause), refused.relaxations, refused.contested)
+    return replace(refused, causes=(*refused.causes, cause))
 
 
 def _where(refused: Unplaceable) -> str:

@@ -73,9 +73,16 @@ def request(group: Group, ledger: Ledger, policies: Policies = DEFAULT_POLICIES)
 
 def without_followers(request: Request) -> Request:
     """Return the request for the members that are there alone."""
-    coming = Counter(role.name for role in request.roles for member in role.members if _comes(member))
-    if not coming:
-        return request
+    coming = _coming(request)
+    return _without(request, coming) if coming else request
+
+
+def _coming(request: Request) -> Counter[str]:
+    """Return how many members of each role come later."""
+    return Counter(role.name for role in request.roles for member in role.members if _comes(member))
+
+
+def _without(request: Request, coming: Counter[str]) -> Request:
     roles = (replace(role, members=tuple(m for m in role.members if not _comes(m))) for role in request.roles)
     return replace(
         request,
@@ -97,10 +104,10 @@ def answer_now(decision: Decision, request: Request) -> tuple[Decision, Request]
 
     A refusal names their roles.
     """
-    coming = Counter(role.name for role in request.roles for member in role.members if _comes(member))
+    coming = _coming(request)
     if not coming:
         return decision, request
-    asked = without_followers(request)
+    asked = _without(request, coming)
     if isinstance(decision, Unplaceable):
         cause = MembersToCome(_that_must_come(request, coming), tuple(coming))
         return replace(decision, causes=(*decision.causes, cause)), asked

@@ -50,10 +50,13 @@ class Followers:
 
 def followers(of_object: PodGroup, pods: Sequence[Pod]) -> Iterator[Followers]:
     """Yield the members that come later. `pods` are those of the gang, also those that have succeeded."""
+    by_role = defaultdict[str, list[Pod]](list)
+    for pod in pods if of_object.coming else ():
+        if pod.claim is not None:
+            by_role[pod.claim.wishes.role].append(pod)
     for coming in of_object.coming:
-        there = [pod for pod in pods if pod.claim is not None and pod.claim.wishes.role == coming.role]
-        if there:
-            yield from _of_leaders(coming, there)
+        if coming.role in by_role:
+            yield from _of_leaders(coming, by_role[coming.role])
         elif coming.role in of_object.role_later:
             leads = coming.exclusive and not coming.unit_label
             leader = next(filter(_waits, pods), None) if leads else None
