@@ -23,7 +23,7 @@ from e2e.scene import Scene
 from local_cluster.api import Api, Object
 from local_cluster.stack import Stack
 from local_cluster.stack_config import MANIFESTS
-from muster.adapters.kube.decode import jobs, makers
+from muster.adapters.kube.decode import jobs, makers, pod_groups
 from muster.dialects.kinds.table import KINDS, MAKERS
 
 EXCEPTIONS = {
@@ -35,8 +35,8 @@ EXCEPTIONS = {
     "patch resourceclaims.resource.k8s.io/binding": "and patching it",
     **{
         f"watch {resource.plural}": "its CRD is not installed here: it is listed, again and again"
-        for resource in (*map(jobs, KINDS), *map(makers, MAKERS))
-        if not resource.plural.endswith((".batch", ".apps"))
+        for resource in (*map(jobs, KINDS), *map(makers, MAKERS), *pod_groups())
+        if not resource.plural.endswith((".batch", ".apps", ".scheduling.run.ai", ".scheduling.x-k8s.io"))
     },
 }
 """Rights that no scene uses → why they are granted all the same."""

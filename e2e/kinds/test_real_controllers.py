@@ -121,15 +121,15 @@ def test_each_job_of_an_exclusive_job_set_has_a_rack(scene: Scene, jobs: Jobs) -
 
 
 def test_replicated_jobs_that_start_later_start_as_a_whole(scene: Scene, jobs: Jobs) -> None:
-    """The workers are made when the driver runs. One GPU too few is free, so none of them starts."""
+    """The workers are made when the driver runs. One GPU too few is free, so the driver waits too."""
     scene.create(objects.pod("other", gpus=1))
     scene.runs(["other"])
     jobs.submit(job_set(startupPolicy={"startupPolicyOrder": "InOrder"}))
     scene.until(
-        lambda: jobs.read().get("train") == DRIVER_AND_WORKERS, "the driver runs, and all pods are there"
+        lambda: scene.events("TopologyUnplaceable", "train"), "the JobSet says that the workers do not fit"
     )
-    scene.until(lambda: scene.events("TopologyUnplaceable", "train"), "the JobSet says that they do not fit")
-    assert not any("workers" in name for name in scene.bound())
+    assert jobs.read()["train"] == DRIVER_AND_WORKERS[:1]
+    assert scene.bound() == {"other"}
     scene.end("other")
     jobs.run({"train": DRIVER_AND_WORKERS})
 
@@ -139,9 +139,11 @@ def test_workers_that_follow_a_ready_leader_start_as_a_whole(scene: Scene, jobs:
     body = worker_set(1, gpus=6)
     body["spec"]["startupPolicy"] = "LeaderReady"
     jobs.submit(body)
-    scene.until(lambda: jobs.read() == group(0), "the leader runs, and its workers are there")
-    scene.until(lambda: scene.events("TopologyUnplaceable", "serve"), "the set says that they do not fit")
-    assert scene.bound() == {"serve-0"}
+    scene.until(
+        lambda: scene.events("TopologyUnplaceable", "serve"), "the set says that the workers do not fit"
+    )
+    assert jobs.read() == {"serve-0": group(0)["serve-0"][:1]}
+    assert not scene.bound()
     scene.node(objects.node("c"))
     jobs.run(group(0))
 

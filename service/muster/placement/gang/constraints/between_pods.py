@@ -29,8 +29,8 @@ class _BetweenPods(ByName):
 
     def causes(self, findings: Findings, role: str, what: str) -> Iterator[Cause]:
         rule = next(rule for rule in findings.request.constraints if rule.name == what)
-        # Where running pods count in the rule, it is not known what holds without them.
-        even_empty = findings.even_empty and not rule.existing
+        # Without running pods that the rule avoids or counts, it may hold. Pods that it looks for stay.
+        even_empty = findings.even_empty and (isinstance(rule, Affinity) or not rule.existing)
         yield KINDS[type(rule)].cause(rule, *findings.fit(), even_empty)
 
 
