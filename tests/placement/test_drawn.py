@@ -250,6 +250,11 @@ CASES = {
         "2 x 1 GPU by 2 nvlink-domain by 1 node",
         refused(SegmentsTooLarge("w", ((2, "nvlink-domain"), (1, "node")), 1, 2, True), helps="no segments"),
     ),
+    "a node without GPUs has no NVLink domain for a segment": Case(
+        ": a[0, cpu 8]",  # after a random cluster: it said "2 of 2 fit"
+        "2 x 0 GPU by 2 nvlink-domain",
+        refused(SegmentsTooLarge("w", ((2, "nvlink-domain"),), 0, 2, True), helps="no segments"),
+    ),
     "a cordoned node that would do is named": Case(
         ": a[8, cordoned] b[8, free 1000 0000]",
         "2 x 4 GPU",

@@ -15,7 +15,7 @@ from muster.domain.causes.out_of_place import RoleScope as RoleScopeTooSmall
 from muster.domain.reasons import Cause
 from muster.domain.relaxations import WiderScope
 from muster.domain.request import Request, Role, Scope
-from muster.placement.cluster.columns import Bools
+from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.cluster.topology import own
 from muster.placement.gang.blocks import Together
 from muster.placement.gang.constraints.constraint import Findings, OfRoles, role_of
@@ -87,6 +87,16 @@ def outside_gpus(rules: Rules, block: int, *, several: bool) -> Bools:
     return ~np.array(promised, bool)[view.shape]
 
 
+def outside_domains(rules: Rules, codes: Ints) -> Bools:
+    """Return [row] bool: whether the node lies in no NVLink domain that can be promised.
+
+    `codes` [row] is the domain over several nodes, -1 for none. A node without GPUs has no domain inside.
+    """
+    view = rules.view
+    inside = np.array([shape.topology.gpu_count > 0 for shape in view.shapes], bool)[view.shape]
+    return (codes < 0) & ~(view.promised & inside)
+
+
 def in_one_part(rules: Rules, together: Together, existing: ExistingMembers) -> None:
     """Keep these blocks in one part.
 
@@ -99,7 +109,7 @@ def in_one_part(rules: Rules, together: Together, existing: ExistingMembers) -> 
     inner = scope == Scope.NVLINK_DOMAIN and not rules.sliced
     if inner:
         small = codes < 0  # not in a wide domain, so its NVLink domains lie inside the node
-        refused = small & ~view.promised
+        refused = outside_domains(rules, codes)
         rules.single += [blocks] if small.any() else []
         codes = own(codes)
     else:

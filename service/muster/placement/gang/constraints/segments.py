@@ -13,7 +13,7 @@ from muster.domain.reasons import Cause
 from muster.domain.relaxations import SmallerSegments
 from muster.domain.request import Request, Role, Scope, Segment
 from muster.placement.gang.constraints.constraint import Findings, OfRoles, role_of
-from muster.placement.gang.constraints.role_scope import outside_gpus
+from muster.placement.gang.constraints.role_scope import outside_domains, outside_gpus
 from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.rules import Rules
 from muster.placement.model.problem import Ints
@@ -97,7 +97,7 @@ def _add(rules: Rules, block: int) -> Iterator[str]:
         codes = rules.codes(scope)
         if scope == Scope.NVLINK_DOMAIN and not rules.sliced:
             rules.domain_unit[block] = size
-            rules.refused[block] |= (codes < 0) & ~view.promised
+            rules.refused[block] |= outside_domains(rules, codes)
         else:
             rules.refused[block] |= codes < 0
         if (codes < 0).all():
