@@ -127,7 +127,8 @@ def says(view: Columns, snapshot: Snapshot) -> None:
         )
         assert (view.shapes[view.shape[row]], view.promised[row]) == (place.shape, place.promised)
         shares = (bool(node.gpu_memory), node.memory_resources)
-        profile = (node.gpu_resources, node.ready, node.unschedulable, node.taints, *shares, node.partitions)
+        told = (node.partitions, node.missing_gpus, node.offers_parts)
+        profile = (node.gpu_resources, node.ready, node.unschedulable, node.taints, *shares, *told)
         assert tuple(view.gpu_memory[: len(node.gpu_memory), row]) == state.free_memory
         assert not view.gpu_memory[len(node.gpu_memory) :, row].any()
         assert view.profiles[view.profile[row]] == profile

@@ -8,7 +8,8 @@ from muster.domain.node import Node, Taint
 
 
 class Profile(NamedTuple):
-    """The properties of a node that decide which pods it admits, besides its name and labels.
+    """The properties of a node that decide which pods it admits, besides its name and labels, and what a
+    refusal says of it.
 
     Fields are as in `Node`, but `gpu_memory` is only whether the node serves slices.
     """
@@ -20,6 +21,8 @@ class Profile(NamedTuple):
     gpu_memory: bool = False
     memory_resources: frozenset[str] = frozenset()
     partitions: tuple[tuple[int, str], ...] = ()
+    missing_gpus: int = 0
+    offers_parts: bool = False
 
 
 def profile_of(node: Node) -> Profile:
@@ -32,4 +35,6 @@ def profile_of(node: Node) -> Profile:
         bool(node.gpu_memory),
         node.memory_resources,
         node.partitions,
+        node.missing_gpus,
+        node.offers_parts,
     )

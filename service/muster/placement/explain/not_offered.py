@@ -34,8 +34,8 @@ def gpus_not_offered(conflict: Conflict) -> Iterator[GpusNotOffered]:
     """Yield for each role with GPUs the nodes that would admit more of its members if they offered all of
     their GPUs."""
     view = conflict.assumptions.view
-    missing = [state.node.missing_gpus for state in view.states]
-    lost = {row: count for row, count in enumerate(missing) if count}
+    missing = np.array([profile.missing_gpus for profile in view.profiles], np.int64)[view.profile]
+    lost = {row: int(missing[row]) for row in np.flatnonzero(missing).tolist()}
     for role in conflict.members_of if lost else ():
         if not role.gpus:
             continue

@@ -52,7 +52,9 @@ def _on_whole_gpus(conflict: Conflict) -> Conflict:
     process can use several.
     """
     assumptions = conflict.assumptions
-    nodes = [state.node.name for state in assumptions.view.states if state.node.offers_parts]
+    view = assumptions.view
+    offering = np.array([profile.offers_parts for profile in view.profiles], bool)[view.profile]
+    nodes = [view.names[row] for row in np.flatnonzero(offering).tolist()]
     roles = [role for role in assumptions.roles if _links_gpus(assumptions.request, role)] if nodes else []
     if not roles:
         return conflict

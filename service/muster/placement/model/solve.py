@@ -59,8 +59,13 @@ class Decided:
     duals: tuple[Floats, ...] = ()
 
 
-def decide(problem: Problem, level: Level, budget: Budget, use: Use | None = None) -> Decided:
-    """Return the least value of the level. The search starts from the solution `use` if there is one."""
+def decide(
+    problem: Problem, level: Level, budget: Budget, use: Use | None = None, floor: float = -inf
+) -> Decided:
+    """Return the least value of the level. The search starts from the solution `use` if there is one.
+
+    No solution has a value below `floor`.
+    """
     cost, unit = _in_units(problem, level)
     if use is not None and level.scope is None and not cost.any():
         return Decided(Status.SOLVED, problem, use)  # nothing that is left costs anything
@@ -70,6 +75,7 @@ def decide(problem: Problem, level: Level, budget: Budget, use: Use | None = Non
         if use is None and level is NODES:
             use = fullest_first(problem, found)
     best: float = ceil(found.lower - EPSILON * max(1.0, abs(found.lower)))  # a bound: no plan costs less
+    best = max(best, floor)
     most = _most_nodes(problem, found) if level is NODES else inf
     value = level.value(problem, use) // unit if use is not None else None
     guesses = _guesses(best, most if value is None else value - 1)

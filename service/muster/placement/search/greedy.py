@@ -36,6 +36,22 @@ def greedy(problem: Problem, by_price: tuple[Price, ...]) -> Use | None:
     return None
 
 
+def with_others(problem: Problem, use: Use) -> Use | None:
+    """Return a solution with further members on patterns without GPUs, which touch no node of the gang's.
+
+    The result is None if the nodes that `use` leaves do not hold them.
+    """
+    held, size = np.zeros(len(problem.need), np.int64), problem.size.copy()
+    for (c, p), nodes in use.items():
+        held += nodes * problem.patterns.counts[problem.kind[c], p]
+        size[c] -= nodes
+    idle = problem.open & (problem.patterns.gpus == 0)[problem.kind]
+    missing = tuple(np.maximum(0, np.array(problem.need) - held).tolist())
+    rest = replace(problem, need=missing, size=size, open=idle)
+    more = _filled(rest, np.flatnonzero(idle.any(axis=1)), np.ones(len(missing), np.int64))
+    return None if more is None else {**use, **more}
+
+
 def _shared_out(problem: Problem) -> Use | None:
     """Return a solution for one role that one rule divides among parts.
 
@@ -116,15 +132,16 @@ def _filled(problem: Problem, classes: Ints, price: Ints) -> Use | None:
     left = np.array(problem.need, np.int64)
     room = problem.size.copy()
     counts = problem.patterns.counts[problem.kind[classes]]
+    whole = counts @ price
     use: Use = {}
     while left.any():
         useful = np.minimum(counts, left) @ price
         useful = np.where(problem.open[classes] & (room[classes] > 0)[:, None], useful, 0.0)
-        wasted = counts @ price - useful
-        best = np.lexsort((wasted.ravel(), -useful.ravel()))[0]
-        i, p = np.unravel_index(best, useful.shape)
-        if useful[i, p] <= 0:
+        most = useful.max(initial=0)
+        if most <= 0:
             return None
+        wasted = np.where(useful == most, whole - useful, np.inf)
+        i, p = np.unravel_index(int(wasted.argmin()), useful.shape)
         c, taken = int(classes[i]), counts[i, p]
         times = min([int(room[c]), *(int(have // n) for have, n in zip(left, taken, strict=True) if n)])
         times = max(1, times)

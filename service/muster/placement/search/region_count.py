@@ -25,7 +25,7 @@ from muster.placement.model.solve import Decided, counted_scope, decide, least, 
 from muster.placement.model.solver import Status
 from muster.placement.search.classes import REGION, coarse, fine, without_equals
 from muster.placement.search.domain_patterns import domain_problem, first_of_domains
-from muster.placement.search.greedy import greedy
+from muster.placement.search.greedy import greedy, with_others
 from muster.placement.search.methods import (
     Answer,
     Counted,
@@ -105,9 +105,11 @@ class Counting:
         self._instance, self._need, self._budget = instance, need, budget
         self._prices = self._all_prices = prices(instance, need)
         self._weigh = weigh
+        self._touching = need
         if instance.idle is Idle.BESIDE:  # the others touch no parts
-            touching = (n if takes_gpus(r) else 0 for n, r in zip(need, instance.roles, strict=True))
-            self._prices = prices(instance, tuple(touching))
+            with_gpus = map(takes_gpus, instance.roles)
+            self._touching = tuple(n if takes else 0 for n, takes in zip(need, with_gpus, strict=True))
+            self._prices = prices(instance, self._touching)
         self._whole: Problem | None = None
         self._once: frozenset[str] = frozenset()
 
@@ -264,7 +266,7 @@ class Counting:
                 first = first_of_domains(problem, self._instance.levels[-1])
         uneven = any(share.low.any() for share in shares(problem))
         with self._budget.share(COUNTING_SHARE if uneven else 1):
-            decided = decide(problem, NODES, self._budget, first)
+            decided = self._of_members_with_gpus(problem) or decide(problem, NODES, self._budget, first)
         if decided.status is Status.UNKNOWN:
             use = greedy(problem, self._all_prices)
             if use is not None:
@@ -279,6 +281,22 @@ class Counting:
             self._add(counted)
         self.proven &= decided.status is not Status.UNKNOWN
         return decided.status
+
+    def _of_members_with_gpus(self, problem: Problem) -> Decided | None:
+        """Return the fewest nodes of these members, if the others then find room without GPUs; else None."""
+        instance = self._instance
+        if instance.idle is not Idle.BESIDE or not instance.plain:
+            return None
+        touching, _ = problem.narrowed(problem.open & (problem.patterns.gpus > 0)[problem.kind])
+        touching = replace(touching, need=self._touching, spared=frozenset())
+        decided = decide(touching, NODES, self._budget)
+        if decided.status is not Status.SOLVED:
+            return decided if decided.status is Status.INFEASIBLE else None
+        use = with_others(problem, _in_terms_of(problem, decided))
+        if use is None:
+            return None
+        floor = decided.value if decided.gap is None else 0
+        return decide(problem, NODES, self._budget, use, floor)
 
     def _few_parts(self, problem: Problem) -> Use | None:
         """Return a first solution if rules make the search long; None without rules, or if none is found.

@@ -94,7 +94,7 @@ def outside_domains(rules: Rules, codes: Ints) -> Bools:
     """
     view = rules.view
     inside = np.array([shape.topology.gpu_count > 0 for shape in view.shapes], bool)[view.shape]
-    return (codes < 0) & ~(view.promised & inside)
+    return np.asarray((codes < 0) & ~(view.promised & inside))
 
 
 def in_one_part(rules: Rules, together: Together, existing: ExistingMembers) -> None:
