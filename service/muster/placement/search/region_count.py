@@ -285,7 +285,7 @@ class Counting:
     def _of_members_with_gpus(self, problem: Problem) -> Decided | None:
         """Return the fewest nodes of these members, if the others then find room without GPUs; else None."""
         instance = self._instance
-        if instance.idle is not Idle.BESIDE or not instance.plain:
+        if instance.idle is not Idle.BESIDE or not instance.plain or self._once:
             return None
         touching, _ = problem.narrowed(problem.open & (problem.patterns.gpus > 0)[problem.kind])
         touching = replace(touching, need=self._touching, spared=frozenset())
