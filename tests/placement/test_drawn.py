@@ -264,7 +264,7 @@ CASES = {
         ": a[8, pool=p] b[8]", "1 x 4 GPU pool=p + 1 x 8 GPU", placed({"a": 1, "b": 1})
     ),
     "cpu-only members leave GPU nodes alone": Case(": a[8] b[0, cpu 8]", "2 x 0 GPU 1 cpu", placed({"b": 2})),
-    "cpu-only members lie in the preferred rack of the others": Case(  # after a random cluster: it took a and d
+    "cpu-only members lie in the preferred rack of the others": Case(  # after a random cluster
         "rack r1: a[4, cpu 3] b[0, cpu 3, cordoned]\n rack r2: c[4, cpu 3] d[0, cpu 3]",
         "1 x 1 GPU 1 cpu + 2 x 0 GPU 1.5 cpu, prefer node rack",
         placed({"c": 1, "d": 2}, preferred="rack"),
