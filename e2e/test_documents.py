@@ -87,7 +87,6 @@ def policies(arena: Arena, scene: Scene) -> Iterator[None]:
     if arena.cluster is None:
         pytest.skip("replaces kai-scheduler-config, which is somebody else's")
     (body,) = manifests("kai-recipe/tas-config")
-    arena.cluster.create_namespace(body["metadata"]["namespace"])
     scene.client.post(collection(body), body)
     yield
     scene.client.delete(f"{collection(body)}/{body['metadata']['name']}")

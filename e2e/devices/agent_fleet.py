@@ -12,6 +12,7 @@ from e2e.devices.fleet import Fleet
 from local_cluster.places import TOPOLOGIES
 from local_cluster.real import agents
 from local_cluster.shape import Resource, Schedule
+from local_cluster.stack import Programs, Stack
 
 GROUPS: tuple[tuple[Schedule, Resource, int, int], ...] = (
     ("topology", "aliyun.com/gpu", 8, 2),
@@ -35,6 +36,8 @@ class WithAgents(Fleet):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
+        programs = Programs(environment=agents.ENVIRONMENT)
+        self.stack = Stack(self.cluster, directory / "stack", programs=programs)
         self.matrices = directory / "gpus"
 
     def describe(self, node: str, **said: str) -> None:

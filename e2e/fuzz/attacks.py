@@ -21,7 +21,7 @@ PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 GROUPS = f"/apis/scheduling.run.ai/v2/namespaces/{NAMESPACE}/podgroups"
 KAI_GROUPS = f"/apis/scheduling.run.ai/v2alpha2/namespaces/{NAMESPACE}/podgroups"
 MAPS = "/api/v1/namespaces/kube-system/configmaps"
-POLICIES = "/api/v1/namespaces/kai-scheduler/configmaps"
+POLICIES = "/api/v1/namespaces/muster-system/configmaps"
 NODES = "/api/v1/nodes"
 
 _SPEC = ("minMember", "queue", "topologyPolicy", "topologyConstraint", "subGroups", "minSubGroup", "any")

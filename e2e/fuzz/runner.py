@@ -75,7 +75,7 @@ class Fuzz:
     def prepare(self, depth: int = texts.DEPTHS[-1]) -> None:
         """Namespaces, nodes, objects to patch, and a bound pod whose GPUs must stay its own. That pod and its
         node are as deep as `depth`."""
-        for name in (ORDINARY, attacks.NAMESPACE, "kai-scheduler"):
+        for name in (ORDINARY, attacks.NAMESPACE):
             self._api.create("/api/v1/namespaces", {"metadata": {"name": name}})
         for name in (ORDINARY, attacks.NAMESPACE):
             account = f"/api/v1/namespaces/{name}/serviceaccounts"

@@ -21,11 +21,16 @@ from local_cluster.real.nodes import GROUP as PLAIN
 from local_cluster.shape import NodeGroup, Resource, Schedule
 
 MANIFESTS = stack_config.MANIFESTS / "node-agent"
-PODS = "/api/v1/namespaces/muster-nodes/pods"
+NAMESPACE = "muster-nodes"
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+GUARD = "muster-allocations"
+"""The policy that the component changes, so that agents may report."""
 BASE = ("namespace.yaml", "admission.yaml")
 """Files of scheduler-config/ without which the agents can't be tried."""
 NAME = "muster-node-agent"
 LABEL = f"app.kubernetes.io/name={NAME}"
+ENVIRONMENT = {"MUSTER__NODE_AGENTS__NAMESPACE": NAMESPACE}
+"""Of a service that believes these agents."""
 PATHS = stack_config.RIGHTS | {
     "ValidatingAdmissionPolicy": "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": "/apis/admissionregistration.k8s.io/v1/"
@@ -77,6 +82,8 @@ def deploy(
             _adapt(spec, api_port, matrices, options)
             _exclude(spec, off)
             manifest["spec"]["updateStrategy"] = {"rollingUpdate": {"maxUnavailable": "100%"}}
+        if manifest["kind"] == "ValidatingAdmissionPolicy" and manifest["metadata"]["name"] == GUARD:
+            manifest["spec"]["variables"][0]["expression"] = f"['system:serviceaccount:{NAMESPACE}:{NAME}']"
         meta = manifest["metadata"]
         path = PATHS[manifest["kind"]].format(namespace=meta.get("namespace", ""))
         api.call(

@@ -360,6 +360,7 @@ def dialect_settings(config: Config) -> DialectSettings:
         nri_nodes=config.nri_nodes,
         infer_gangs=tuple(sorted(config.infer_gangs.items())),
         system_namespace=config.config_maps.namespace,
+        node_agents=config.node_agents.namespace,
         policies_namespace=config.policies.namespace,
         policies_name=config.policies.name,
         policies_key=config.policies.key,

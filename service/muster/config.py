@@ -143,11 +143,23 @@ class Policies(_Section):
     enabled: bool = Field(
         default=True, description="Whether the ConfigMap with topology policies and levels is watched."
     )
-    namespace: str = Field(default="kai-scheduler", description="Its namespace, which need not exist.")
+    namespace: str = Field(
+        default="muster-system",
+        description="Its namespace: Muster's own, because who may write there decides for the whole cluster.",
+    )
     name: str = Field(
         default="kai-scheduler-config", description="Its name; the account's rights must name it too."
     )
     key: str = Field(default="config.yaml", description="The key that holds them, as YAML.")
+
+
+class NodeAgents(_Section):
+    """Where node agents run."""
+
+    namespace: str = Field(
+        default="",
+        description="Namespace whose agents are believed. Empty: none are. The component node-agent sets it.",
+    )
 
 
 class Events(_Section):
@@ -366,6 +378,7 @@ class Config(_Section):
     pod_groups: PodGroups = PodGroups()
     config_maps: ConfigMaps = ConfigMaps()
     policies: Policies = Policies()
+    node_agents: NodeAgents = NodeAgents()
     events: Events = Events()
     conditions: Conditions = Conditions()
     traces: Traces = Traces()

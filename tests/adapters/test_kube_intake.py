@@ -35,12 +35,14 @@ from muster.gangs.messages.inputs import (
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 from tests.adapters.fake_api import config_map, custom, gpu_node, gpu_pod
 
+AGENTS = "muster-nodes"
+
 
 class Bench:
     def __init__(self) -> None:
         self.events: list[Input] = []
         self.posted: list[EmitEvent] = []
-        self.intake = Intake(Settings(), self._put, self.posted.append)
+        self.intake = Intake(Settings(node_agents=AGENTS), self._put, self.posted.append)
 
     async def _put(self, given: Input) -> None:
         self.events.append(given)
@@ -264,7 +266,7 @@ topologyAwareScheduling:
 
 
 def policies(text: str) -> dict[str, Any]:
-    return config_map("kai-scheduler", "kai-scheduler-config", {"config.yaml": text})
+    return config_map("muster-system", "kai-scheduler-config", {"config.yaml": text})
 
 
 async def test_policies_are_taken_in_and_a_bad_one_leaves_the_last_good_one(bench: Bench) -> None:
@@ -292,7 +294,7 @@ async def test_bad_policies_at_the_start_leave_the_defaults_which_is_said(bench:
 
 async def test_without_their_config_map_the_defaults_hold(bench: Bench) -> None:
     await bench.sees_config_map(policies(POLICIES))
-    await bench.intake.on_config_map(Gone("kai-scheduler/kai-scheduler-config"))
+    await bench.intake.on_config_map(Gone("muster-system/kai-scheduler-config"))
     *_, last = bench.events
     assert isinstance(last, PoliciesSeen)
     assert last.policies == DEFAULT_POLICIES
@@ -366,7 +368,7 @@ async def test_the_levels_of_the_policies_give_kais_labels_their_words(bench: Be
 def agent_pod(name: str, node: str, ready: str = "True", **metadata: Any) -> dict[str, Any]:
     labels = {"app.kubernetes.io/name": "muster-node-agent"}
     made: dict[str, Any] = gpu_pod(name, 0)
-    made["metadata"] |= {"namespace": "muster-nodes", "labels": labels} | metadata
+    made["metadata"] |= {"namespace": AGENTS, "labels": labels} | metadata
     made["spec"]["nodeName"] = node
     made["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]}
     return made

@@ -78,9 +78,9 @@ async def test_kais_version_is_read_where_the_crd_is_kais_and_ours_once_it_is_th
 
 
 async def test_one_config_map_is_asked_for_by_its_name(api: FakeApi, client: KubeClient) -> None:
-    path = "/api/v1/namespaces/kai-scheduler/configmaps"
-    api.served[path] = [config_map("kai-scheduler", "kai-scheduler-config", {})]
-    async with watching(client, decode.config_maps("kai-scheduler", "kai-scheduler-config")) as (sink, _, _):
+    path = "/api/v1/namespaces/muster-system/configmaps"
+    api.served[path] = [config_map("muster-system", "kai-scheduler-config", {})]
+    async with watching(client, decode.config_maps("muster-system", "kai-scheduler-config")) as (sink, _, _):
         await sink.hears("+kai-scheduler-config/1")
         await api.stream_of(path)
     asked = {query.get("watch"): query["fieldSelector"] for at, query in api.asked if at == path}

@@ -96,14 +96,14 @@ async def test_policies_that_can_not_be_read(then: str) -> None:
     bench = await standby()
 
     async def sees(text: str) -> None:
-        item = config_map("kai-scheduler", "kai-scheduler-config", {"config.yaml": text})
+        item = config_map("muster-system", "kai-scheduler-config", {"config.yaml": text})
         await bench.intake.on_config_map(Seen(msgspec.convert(item, ConfigMapObject)))
 
     await sees("topologyAwareScheduling: 1")
     if then == "good":
         await sees(json.dumps({"topologyAwareScheduling": {"enabled": False}}))
     elif then == "gone":
-        await bench.intake.on_config_map(Gone("kai-scheduler/kai-scheduler-config"))
+        await bench.intake.on_config_map(Gone("muster-system/kai-scheduler-config"))
     assert bench.posted == []
     begin(bench)
     assert len(bench.posted) == (1 if then == "bad still" else 0)

@@ -315,7 +315,7 @@ POLICIES: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize(("text", "says"), POLICIES.values(), ids=POLICIES.keys())
 def test_bad_policies_are_refused(text: str, says: str) -> None:
     read = configmaps.read(
-        config_map("kai-scheduler-config", {"config.yaml": text}, namespace="kai-scheduler")
+        config_map("kai-scheduler-config", {"config.yaml": text}, namespace="muster-system")
     )
     assert isinstance(read, PolicyText)
     found, problems = policies.read(read.text)

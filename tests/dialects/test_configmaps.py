@@ -56,7 +56,7 @@ def test_most_config_maps_are_none_of_ours(name: str, namespace: str, labels: di
 
 
 def test_where_the_policies_are() -> None:
-    at: dict[str, Any] = {"name": "kai-scheduler-config", "namespace": "kai-scheduler"}
+    at: dict[str, Any] = {"name": "kai-scheduler-config", "namespace": "muster-system"}
     assert read(config_map(data={"config.yaml": "x"}, **at)) == PolicyText("x")
     assert read(config_map(data={"other.yaml": "x"}, **at)) == PolicyText("")
     assert read(config_map(data=None, **at)) == PolicyText("")

@@ -287,7 +287,7 @@ CONFIG_MAP = st.builds(
         max_size=4,
     ),
     st.none() | st.just({"ack.node.gpu.schedule": "topology", "nodename": "n"}),
-    st.sampled_from(["kube-system", "kai-scheduler"]),
+    st.sampled_from(["kube-system", "muster-system"]),
 )
 
 

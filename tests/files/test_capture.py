@@ -198,7 +198,7 @@ async def test_captured_twice_is_the_same(api: FakeApi, client: KubeClient, tmp_
     assert len(decide(seen.nodes, seen.pods, planner(None), lambda: 0.0).outcomes) == 4
 
 
-SYSTEM, POLICIES = (f"/api/v1/namespaces/{name}/configmaps" for name in ("kube-system", "kai-scheduler"))
+SYSTEM, POLICIES = (f"/api/v1/namespaces/{name}/configmaps" for name in ("kube-system", "muster-system"))
 
 
 async def test_what_completes_nodes_and_pods_is_captured_too(
@@ -209,7 +209,7 @@ async def test_what_completes_nodes_and_pods_is_captured_too(
         config_map("kube-system", "coredns", {"Corefile": "s3cret"}),
     ]
     levels = "topologyAwareScheduling: {levels: [{name: row, label: example.com/row}]}"
-    api.served[POLICIES] = [config_map("kai-scheduler", "kai-scheduler-config", {"config.yaml": levels})]
+    api.served[POLICIES] = [config_map("muster-system", "kai-scheduler-config", {"config.yaml": levels})]
     spec = {"minMember": 2, "priorityClassName": "s3cret"}
     of_kai = custom("scheduling.run.ai/v2alpha2", "PodGroup", "kais", spec)
     of_kai["status"] = {"phase": "s3cret"}

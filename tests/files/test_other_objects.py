@@ -54,7 +54,7 @@ def config_map(namespace: str, name: str, data: dict[str, str]) -> Object:
 
 
 def policies(text: str) -> Object:
-    return config_map("kai-scheduler", "kai-scheduler-config", {"config.yaml": text})
+    return config_map("muster-system", "kai-scheduler-config", {"config.yaml": text})
 
 
 def named(name: str, of: str, gpus: int = 1, role: str = "", label: str = "") -> Object:
@@ -271,7 +271,7 @@ NOTES = {
     ),
     "policies that can't be read": (
         [policies("topologyAwareScheduling: {policies: [{name: p}]}")],
-        "ConfigMap kai-scheduler/kai-scheduler-config: ",
+        "ConfigMap muster-system/kai-scheduler-config: ",
     ),
     "a preferred scope in which no node lies": (
         [wishing("x", preferred_scopes="nvlink-dmain,rack")],

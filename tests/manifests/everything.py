@@ -18,6 +18,7 @@ EVERY_OPTION: dict[str, Any] = {
     "metrics.serviceMonitor.enabled": True,
     "metrics.dashboards.enabled": True,
     "draGuard.drivers": ["gpu.nvidia.com"],
+    "networkPolicy.enabled": True,
     "metrics.alerts.enabled": True,
     "policies": {"topologyAwareScheduling": {"levels": [{"name": "row", "label": "example.com/row"}]}},
     "service.settings": {"log": {"level": "debug"}},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tests.manifests.rendering import Manifest
 pytestmark = pytest.mark.cluster
 
 MAIN = "nvidia.cdi.k8s.io/container.main"
+EXEMPT = {"gpu.topology/nri-annotations": "allowed"}
 REFUSAL = "gives a container GPUs that Muster does not count"
 
 
@@ -24,8 +26,6 @@ def guarded(client: Any, installed: list[Manifest]) -> Any:
     """A client with all rights, once the API server heeds the policy."""
     assert installed
     eventually(lambda: refused(client, {MAIN: "nvidia.com/gpu=0"}), "the policy is heeded")
-    namespaces = client.resources.get(api_version="v1", kind="Namespace")
-    namespaces.create(body={"metadata": {"name": "gpu-operator"}})
     return client
 
 
@@ -55,8 +55,17 @@ def test_the_number_of_annotations_is_bounded(guarded: Any) -> None:
     assert REFUSAL in refused(guarded, {**dict.fromkeys([*many][1:], ""), MAIN: "nvidia.com/gpu=0"})
 
 
-def test_pods_of_the_gpu_operator_may_have_them(guarded: Any) -> None:
-    assert not refused(guarded, {MAIN: "management.nvidia.com/gpu=all"}, "gpu-operator")
+@pytest.fixture(scope="module")
+def exempt(guarded: Any) -> str:
+    """A namespace that an administrator exempts, as that of the GPU operator."""
+    namespaces = guarded.resources.get(api_version="v1", kind="Namespace")
+    namespaces.create(body={"metadata": {"name": "operator", "labels": EXEMPT}})
+    return "operator"
+
+
+def test_pods_of_an_exempt_namespace_may_have_them(guarded: Any, exempt: str) -> None:
+    allowed = {MAIN: "management.nvidia.com/gpu=all"}
+    eventually(lambda: not refused(guarded, allowed, exempt), "the namespace has its account")
 
 
 def test_a_pod_gets_none_later(guarded: Any) -> None:
@@ -82,10 +91,10 @@ def test_muster_binds_a_pod_with_them_and_writes_them_in_no_other_way(guarded: A
 
 def test_a_pod_of_before_the_policy_can_be_changed(guarded: Any) -> None:
     """Its annotation can be removed, and not changed; all others are free."""
-    _exempt(guarded, "default")
+    _label(guarded, "default", EXEMPT)
     eventually(lambda: not refused(guarded, {MAIN: "a"}), "the namespace is exempt")
     pod = create(guarded, {MAIN: "nvidia.com/gpu=0"})
-    _exempt(guarded, "gpu-operator", "nvidia-gpu-operator")
+    _label(guarded, "default", dict.fromkeys(EXEMPT))
     eventually(lambda: refused(guarded, {MAIN: "a"}), "the policy is heeded")
     annotate(guarded, pod, {"team": "a"})
     with pytest.raises(ApiException, match=REFUSAL):
@@ -93,11 +102,7 @@ def test_a_pod_of_before_the_policy_can_be_changed(guarded: Any) -> None:
     annotate(guarded, pod, {MAIN: None})
 
 
-def _exempt(client: Any, *namespaces: str) -> None:
-    bindings = client.resources.get(
-        api_version="admissionregistration.k8s.io/v1", kind="ValidatingAdmissionPolicyBinding"
-    )
-    names = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [*namespaces]}
-    spec = {"matchResources": {"namespaceSelector": {"matchExpressions": [names]}}}
-    content_type = "application/merge-patch+json"
-    bindings.patch(body={"spec": spec}, name="muster-cdi-annotations", content_type=content_type)
+def _label(client: Any, namespace: str, labels: Mapping[str, str | None]) -> None:
+    namespaces = client.resources.get(api_version="v1", kind="Namespace")
+    body = {"metadata": {"labels": dict(labels)}}
+    namespaces.patch(body=body, name=namespace, content_type="application/merge-patch+json")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from local_cluster import stack_config
 from local_cluster.cluster import LocalCluster
 from muster.config import Config
 from muster.config_sources import load
@@ -114,8 +115,15 @@ def test_the_node_agent_is_the_component_of_scheduler_config(tmp_path: Path) -> 
     assert sorted(chart) == sorted(expected)
     names = {name for name in expected if "muster-node" in name}
     assert len(names) == 7
-    for name in names:
+    for name in names | {name for name in expected if name.startswith("ValidatingAdmissionPolicy")}:
         assert chart[name] == expected[name], name
+    (trusted,) = (
+        item["value"]
+        for container in chart["Deployment muster-system/muster"]["spec"]["template"]["spec"]["containers"]
+        for item in container.get("env", ())
+        if item["name"].startswith("MUSTER__NODE_AGENTS")
+    )
+    assert trusted == "muster-nodes"
 
 
 def test_tokens_of_the_page_are_the_component_of_scheduler_config(tmp_path: Path) -> None:
@@ -287,7 +295,9 @@ def test_the_chart_is_installed_changed_and_removed(empty_cluster: LocalCluster,
             .items
         }
 
-    deploy("install", {"podGroups.crd": True}, "--create-namespace")
+    (namespace,) = stack_config.manifests_of(SCHEDULER_CONFIG / "namespace.yaml")
+    client.resources.get(api_version="v1", kind="Namespace").create(body=namespace)
+    deploy("install", {"podGroups.crd": True})
     assert there() == {f"{x['kind']} {x['metadata']['name']}" for x in template({"podGroups.crd": True})}
     deploy("upgrade", {"podGroups.crd": True, "replicas": 3, "service.settings": {"log": {"level": "debug"}}})
     deployments = client.resources.get(api_version="apps/v1", kind="Deployment")

@@ -15,8 +15,6 @@ from tests.manifests.rendering import REPOSITORY, Manifest
 
 pytestmark = pytest.mark.go  # helm and kustomize are built or run with it
 
-BINDING = "ValidatingAdmissionPolicyBinding /muster-cdi-annotations"
-
 
 def patches_of(page: str, section: str) -> list[list[Any]]:
     """Return the patches of each YAML block in a section of a page."""
@@ -31,22 +29,13 @@ def guards(objects: dict[str, Manifest], name: str) -> dict[str, Manifest]:
 
 DRA = patches_of("docs/dra.md", "A guard against a second allocator")
 CDI = patches_of("docs/security.md", "Annotations of NVIDIA's NRI plugin")
+NETWORK = patches_of("docs/security.md", "What listens")
+POLICIES = patches_of("docs/policies.md", "In another namespace")
 
 
-@pytest.mark.parametrize(
-    ("patches", "values", "number"),
-    [
-        (CDI[0], {"cdiAnnotations.namespaces": ["gpu-operator", "monitoring"]}, 2),
-        (CDI[1], {"cdiAnnotations.guard": False}, 0),
-    ],
-    ids=["other namespaces", "none"],
-)
-def test_the_rule_about_cdi_annotations_can_be_changed(
-    tmp_path: Path, patches: list[Any], values: dict[str, Any], number: int
-) -> None:
-    expected = guards(overlay(tmp_path, patches=patches), "muster-cdi-annotations")
-    assert guards(comparable(template(values)), "muster-cdi-annotations") == expected
-    assert len(expected) == number
+def test_the_rule_about_cdi_annotations_can_be_left_out(tmp_path: Path) -> None:
+    assert guards(overlay(tmp_path, patches=CDI[0]), "muster-cdi-annotations") == {}
+    assert guards(comparable(template({"cdiAnnotations.guard": False})), "muster-cdi-annotations") == {}
 
 
 def test_the_guard_of_dra_devices_is_the_component(tmp_path: Path) -> None:
@@ -76,16 +65,44 @@ def test_the_rule_about_cdi_annotations_names_the_account_of_the_release() -> No
     assert "system:serviceaccount:gpu-scheduling:muster" in str(policies)
 
 
-def test_no_namespace_may_be_left_out() -> None:
-    binding = comparable(template({"cdiAnnotations.namespaces": []}))[BINDING]
-    assert binding["spec"] == {"policyName": "muster-cdi-annotations", "validationActions": ["Deny"]}
+def test_names_of_namespaces_are_refused_with_the_way_out() -> None:
+    with pytest.raises(HelmError, match=r"cdiAnnotations\.namespaces is gone: label these namespaces"):
+        template({"cdiAnnotations.namespaces": ["gpu-operator"]})
+
+
+def test_policies_of_another_namespace_are_the_overlay(tmp_path: Path) -> None:
+    expected = guards(overlay(tmp_path, patches=POLICIES[0]), "muster-policies")
+    values = {"service.settings": {"policies": {"namespace": "kai-scheduler"}}}
+    assert guards(comparable(template(values)), "muster-policies") == expected
+    assert {item["metadata"]["namespace"] for item in expected.values()} == {"kai-scheduler"}
+
+
+def test_port_8080_is_closed_by_the_component(tmp_path: Path) -> None:
+    expected = guards(overlay(tmp_path, "network-policy"), "muster")["NetworkPolicy muster-system/muster"]
+    chart = comparable(template({"networkPolicy.enabled": True}))
+    assert chart["NetworkPolicy muster-system/muster"] == expected
+    tokens, metrics = expected["spec"]["ingress"]
+    assert [port["port"] for port in tokens["ports"]] == [10259, 8081]
+    assert "from" not in tokens
+    assert [port["port"] for port in metrics["ports"]] == [8080]
+    assert metrics["from"] == [
+        {"namespaceSelector": {"matchLabels": {"gpu.topology/reads-metrics": "allowed"}}}
+    ]
+    assert "NetworkPolicy muster-system/muster" not in comparable(template())
+
+
+def test_others_may_reach_port_8080(tmp_path: Path) -> None:
+    expected = guards(overlay(tmp_path, "network-policy", patches=NETWORK[0]), "muster")
+    values = {"networkPolicy": {"enabled": True, "from": [{"ipBlock": {"cidr": "10.0.0.0/28"}}]}}
+    name = "NetworkPolicy muster-system/muster"
+    assert comparable(template(values))[name] == expected[name]
 
 
 @pytest.mark.parametrize(
     ("value", "wrong"),
     [
         ("cdiAnnotations.guard", "no"),
-        ("cdiAnnotations.namespaces", ["GPU operator"]),
+        ("networkPolicy.from", ["10.0.0.0/28"]),
         ("draGuard.drivers", ["gpu'] + ['"]),
         ("draGuard.drivers", "gpu.nvidia.com"),
     ],

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-import yaml
 from kubernetes.client.exceptions import ApiException
 
 from local_cluster.cluster import LocalCluster
@@ -15,11 +14,11 @@ from muster.domain.allocation import ASSIGNED, DEVICES, GROUP
 from tests.local_cluster.cluster_waiting import eventually
 from tests.manifests.annotating import pod, pods, refused
 from tests.manifests.applying import apply, connect
-from tests.manifests.rendering import SCHEDULER_CONFIG, Manifest
+from tests.manifests.comparing import made
+from tests.manifests.rendering import Manifest
 
 pytestmark = pytest.mark.cluster
 
-FOLDER = SCHEDULER_CONFIG / "node-agent"
 ACCOUNT = "system:serviceaccount:muster-nodes:muster-node-agent"
 NODE_OF_TOKEN = "Impersonate-Extra-authentication.kubernetes.io%2fnode-name"
 HOME, OTHER = "agents-home", "agents-other"
@@ -36,11 +35,17 @@ def agent_on(cluster: LocalCluster, node: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def agents(cluster: LocalCluster, client: Any, installed: list[Manifest]) -> Any:
-    """Nodes, a pod on each, and the component, once the API server heeds its policy."""
+def agents(
+    cluster: LocalCluster,
+    client: Any,
+    rendered: list[Manifest],
+    installed: list[Manifest],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Any]:
+    """Nodes, a pod on each, and the component, once the API server heeds its policies."""
     assert installed
-    for file in ("namespace", "rbac", "admission", "daemonset"):
-        for manifest in yaml.safe_load_all((FOLDER / f"{file}.yaml").read_text()):
+    for manifest in made(tmp_path_factory.mktemp("agents"), "node-agent"):
+        if manifest["kind"] != "Deployment":
             apply(client, manifest)
     nodes, pods = client.resources.get(kind="Node"), client.resources.get(api_version="v1", kind="Pod")
     for node in (HOME, OTHER):
@@ -49,7 +54,14 @@ def agents(cluster: LocalCluster, client: Any, installed: list[Manifest]) -> Any
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"on-{node}"}, "spec": spec}
         pods.create(body=pod, namespace="default")
     eventually(lambda: _refusal(agent_on(cluster, ""), "Node", HOME, {}), "the policy is heeded")
-    return client
+    report = {"annotations": {DEVICES: "{}"}}
+    eventually(
+        lambda: not _refusal(agent_on(cluster, HOME), "Pod", f"on-{HOME}", report), "agents are believed"
+    )
+    yield client
+    for manifest in rendered:
+        if manifest["kind"] == "ValidatingAdmissionPolicy":
+            apply(client, manifest)
 
 
 KEYS = [
@@ -121,13 +133,14 @@ def test_a_user_with_as_many_annotations_as_are_allowed_keeps_no_report_away(
 def test_the_number_of_annotations_that_are_compared_is_bounded(cluster: LocalCluster, agents: Any) -> None:
     """The API server's time grows with the square of the keys, and at 40,000 it gave up after 26 s."""
     namespaces = agents.resources.get(api_version="v1", kind="Namespace")
-    namespaces.create(body={"metadata": {"name": "nvidia-gpu-operator"}})  # the other policy is not there
+    labels = {"gpu.topology/nri-annotations": "allowed"}
+    namespaces.create(
+        body={"metadata": {"name": "exempt", "labels": labels}}
+    )  # the other policy is not there
     many = {f"k{at}": "" for at in range(1_001)}
-    eventually(lambda: not refused(agents, many, "nvidia-gpu-operator"), "the namespace is exempt there")
-    name = annotated(agents, 40_000, "nvidia-gpu-operator")
-    refusal = _refusal(
-        agent_on(cluster, HOME), "Pod", name, {"annotations": {ASSIGNED: "true"}}, "nvidia-gpu-operator"
-    )
+    eventually(lambda: not refused(agents, many, "exempt"), "the namespace is exempt there")
+    name = annotated(agents, 40_000, "exempt")
+    refusal = _refusal(agent_on(cluster, HOME), "Pod", name, {"annotations": {ASSIGNED: "true"}}, "exempt")
     assert "changes nothing that has more than 1,100 labels or annotations" in refusal
     assert "cost" not in refusal
 

@@ -39,7 +39,8 @@ RIGHTS = {
     "sees PodGroups": (True, "watch", "scheduling.run.ai/podgroups", "team-a", ""),
     "sees coscheduling's": (True, "list", "scheduling.x-k8s.io/podgroups", "", ""),
     "writes their status": (True, "patch", "scheduling.run.ai/podgroups/status", "team-a", "g"),
-    "reads policies": (True, "watch", "configmaps", "kai-scheduler", "kai-scheduler-config"),
+    "reads policies": (True, "watch", "configmaps", "muster-system", "kai-scheduler-config"),
+    "no policies of others": (False, "watch", "configmaps", "kai-scheduler", "kai-scheduler-config"),
     "reads what device plugins publish": (True, "list", "configmaps", "kube-system", ""),
     "no PodGroup is changed": (False, "patch", "scheduling.run.ai/podgroups", "team-a", "g"),
     "no status of another scheduler's": (

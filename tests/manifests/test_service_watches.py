@@ -73,7 +73,7 @@ async def watching(kubeconfig: Path) -> AsyncIterator[tuple[Heard, Metrics]]:
         (decode.pods(), intake.on_pod),
         (decode.namespaces(), intake.on_namespace),
         (decode.config_maps("kube-system"), intake.on_config_map),
-        (decode.config_maps("kai-scheduler", "kai-scheduler-config"), intake.on_config_map),
+        (decode.config_maps("muster-system", "kai-scheduler-config"), intake.on_config_map),
         *((pod_groups, intake.on_pod_group) for pod_groups in decode.pod_groups()),
         (decode.topologies(), intake.on_topology),
     ]
@@ -103,15 +103,15 @@ async def test_what_is_installed_later_is_seen_and_what_is_removed_is_gone(
     api = cluster.api
     async with watching(shim_kubeconfig) as (heard, metrics):
         text = "topologyAwareScheduling: {levels: [{name: row, label: example.com/row}]}"
-        await asyncio.to_thread(cluster.create_namespace, "kai-scheduler")
-        await heard.hears(lambda event: isinstance(event, NamespaceSeen) and event.name == "kai-scheduler")
+        await asyncio.to_thread(cluster.create_namespace, "team-a")
+        await heard.hears(lambda event: isinstance(event, NamespaceSeen) and event.name == "team-a")
         policies = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": "kai-scheduler-config"},
             "data": {"config.yaml": text},
         }
-        await asyncio.to_thread(api.post, "/api/v1/namespaces/kai-scheduler/configmaps", policies)
+        await asyncio.to_thread(api.post, "/api/v1/namespaces/muster-system/configmaps", policies)
         await heard.hears(lambda event: isinstance(event, PoliciesSeen))
         for path, made in CLAIM_OF_A_DISK:
             await asyncio.to_thread(api.post, path, made)

@@ -8,17 +8,19 @@ from typing import Any
 import pytest
 import yaml
 
-from muster.adapters.preflight.checks import GATED, PART_OF_EVERY, Finding, Level, judge
+from muster.adapters.preflight.checks import GATED, PART_OF_EVERY, judge
 from muster.adapters.preflight.facts import (
     INSTALLER,
     SCHEDULER,
     SERVICE,
     Clock,
     Facts,
+    NamespaceFacts,
     NodeFacts,
     Right,
     rights,
 )
+from muster.adapters.preflight.finding import Finding, Level
 from muster.adapters.preflight.report import answer
 from muster.domain.node import HandsOut
 from tests.files.manifests import REPOSITORY
@@ -87,6 +89,27 @@ CASES: dict[str, tuple[dict[str, Any], str, Level, tuple[str, ...]]] = {
         ("policy muster-allocations", "admission.yaml", "helm upgrade"),
     ),
     "a policy without its binding": ({"policy_bound": False}, "admission", Level.ERROR, ("binding",)),
+    "another's rights in Muster's namespace": (
+        {"namespaces": {"muster-system": NamespaceFacts(True, ("mallory",))}},
+        "namespaces", Level.WARNING, ("muster-system/mallory", "delete"),
+    ),
+    "a namespace that is there before Muster": (
+        {"namespaces": {"muster-system": NamespaceFacts()}, "installed": False},
+        "namespaces", Level.NOTE, ("muster-system", "before Muster"),
+    ),
+    "a label that no policy guards yet": (
+        {"exempt": ("team-a",), "installed": False},
+        "namespaces", Level.WARNING, ("team-a", "nri-annotations"),
+    ),
+    "labels that all may set": (
+        {"labels_guarded": False},
+        "namespaces", Level.WARNING, ("muster-namespace-labels", "admission-labels.yaml"),
+    ),
+    "a namespace of Helm's": (
+        {"namespaces": {"muster-system": NamespaceFacts()}},
+        "namespaces", Level.WARNING, ("pod-security.kubernetes.io/enforce=restricted",),
+    ),
+    "an exempt namespace": ({"exempt": ("gpu-operator",)}, "namespaces", Level.OK, ("pods of gpu-operator",)),
     "nothing is installed": ({"installed": False, "policy": False}, "admission", Level.NOTE, ()),
     "a DRA driver without its guard": (
         {"nodes": (NODE, BY_DRA), "guarded_drivers": frozenset({"gpu.other.com"})},
@@ -223,7 +246,12 @@ def test_the_installer_may_create_every_kind_of_the_manifests() -> None:
         f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}es" if kind.endswith("ss") else f"{kind}s"
         for kind in kinds
     }
-    options = {"daemonsets", "prometheusrules", "servicemonitors"}  # of components that not everyone wants
+    options = {
+        "daemonsets",
+        "networkpolicies",
+        "prometheusrules",
+        "servicemonitors",
+    }  # of components that not everyone wants
     assert plural - can == {"kubeschedulerconfigurations"} | options  # a file for the shim, no object
 
 

@@ -10,8 +10,11 @@ import pytest
 import yaml
 
 from muster.adapters.kube.client import ApiError, KubeClient
-from muster.adapters.preflight.checks import Level, judge
+from muster.adapters.preflight.checks import judge
+from muster.adapters.preflight.facts import NamespaceFacts
+from muster.adapters.preflight.finding import Level
 from muster.adapters.preflight.read import ADMISSION, DRA_GUARD, Reader
+from muster.domain.node import HandsOut
 from tests.dialects.test_dra import device_class, gpu, piece
 from tests.files.manifests import REPOSITORY
 
@@ -117,9 +120,35 @@ async def test_what_hands_out_gpus_is_read_of_nodes_and_agents(
     status = {"allocatable": OFFERED | {resource: "8"}}
     node = {"metadata": {"name": "n", "labels": labels}, "spec": {}, "status": status}
     server.objects |= {"/api/v1/nodes": {"items": [node]}, "/api/v1/pods": {"items": [agent(ready)]}}
+    server.objects[f"{ADMISSION}/validatingadmissionpolicies/muster-node-agent"] = {}
     del server.objects[f"{DRA}/resourceslices"]
     facts = await Reader(cast("KubeClient", server)).facts()
     assert not facts.gpu_pods, "an agent has no GPUs"
     (found,) = (finding for finding in judge(facts) if finding.check == "devices")
     assert found.level is level
     assert word in found.message
+
+
+async def test_agents_are_believed_with_their_component_alone() -> None:
+    status = {"allocatable": OFFERED | {"nvidia.com/gpu": "8"}}
+    node = {"metadata": {"name": "n", "labels": SECOND}, "spec": {}, "status": status}
+    more = {"/api/v1/nodes": {"items": [node]}, "/api/v1/pods": {"items": [agent("True")]}}
+    (found,) = (await Reader(cast("KubeClient", Server(more=more))).facts()).nodes
+    assert found.not_exact is HandsOut.AGENT_AWAY
+
+
+async def test_who_has_rights_in_musters_namespaces_is_read() -> None:
+    bindings = "/apis/rbac.authorization.k8s.io/v1/namespaces/muster-system/rolebindings"
+    restricted = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+    more = {
+        "/api/v1/namespaces": {"items": [{"metadata": {"name": "gpu-operator"}}]},
+        "/api/v1/namespaces/muster-system": restricted,
+        "/api/v1/namespaces/muster-nodes": {"metadata": {}},
+        bindings: {"items": [{"metadata": {"name": name}} for name in ("muster-election", "mallory")]},
+    }
+    facts = await Reader(cast("KubeClient", Server(more=more))).facts()
+    assert facts.namespaces == {
+        "muster-system": NamespaceFacts(True, ("mallory",)),
+        "muster-nodes": NamespaceFacts(False, ()),
+    }
+    assert (facts.exempt, facts.labels_guarded) == (("gpu-operator",), False)

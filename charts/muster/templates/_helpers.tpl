@@ -24,11 +24,21 @@ app.kubernetes.io/name: muster
 {{- if ne .Values.schedulerName "muster" -}}
 {{- $settings = dict "scheduler_names" (list .Values.schedulerName) -}}
 {{- end -}}
-{{- if .Values.policies -}}
+{{- if ne .Release.Namespace "muster-system" -}}
 {{- $settings = merge $settings (dict "policies" (dict "namespace" .Release.Namespace)) -}}
 {{- end -}}
 {{- $settings = mergeOverwrite $settings (deepCopy .Values.service.settings) -}}
 {{- if $settings }}{{ toYaml $settings }}{{ end -}}
+{{- end }}
+
+{{/* Where policies are read. */}}
+{{- define "muster.policiesNamespace" -}}
+{{ dig "policies" "namespace" .Release.Namespace .Values.service.settings }}
+{{- end }}
+
+{{/* The account of the node agents. */}}
+{{- define "muster.agents" -}}
+system:serviceaccount:muster-nodes:muster-node-agent
 {{- end }}
 
 {{/* The shim's configuration: that of scheduler-config/, with the values of the chart. */}}

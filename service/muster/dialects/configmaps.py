@@ -6,7 +6,7 @@ kube-system, labels ack.node.gpu.schedule=topology, nodename=<node>: what newer 
     bandwidth: [[0,48.4],[48.3,0]]                    GB/s, in place of the modelled ones
 kube-system/unhealthy-gpu-<node>:                    what gpushare's device plugin publishes
     gpus: "0,2"
-kai-scheduler/kai-scheduler-config:                  the cluster's policies, see `policies`
+muster-system/kai-scheduler-config:                  the cluster's policies, see `policies`
     config.yaml: …
 
 All values are text, most of it JSON. What can't be read becomes a sentence among the `problems` of the node,

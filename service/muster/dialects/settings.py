@@ -21,7 +21,8 @@ class Settings:
     `gpu_memory`: the extended resource that counts memory of shared GPUs, in GiB.
     `shared_gpus`: on nodes the extended resource that counts the GPUs which share their memory; on pods the
     label that says over how many GPUs the pod's memory is spread.
-    `node_agents`: the namespace of the node agents, and their label app.kubernetes.io/name.
+    `node_agents`: the namespace of the node agents, "" if there are none. It is never a default: a user could
+    make a namespace of that name.
     `policies_…`: where the ConfigMap of the cluster's policies is, and its key.
     `infer_gangs`: by kind of job, "default" for all that are not named, whether its pods are a gang without
     saying so. A StatefulSet's are only where it is named.
@@ -54,10 +55,10 @@ class Settings:
     gpu_uuids: str = "gpu.topology/gpu-uuids"
     unhealthy: str = "gpu.topology/unhealthy"
     node_agent: str = "gpu.topology/node-agent"
-    node_agents: tuple[str, str] = ("muster-nodes", "muster-node-agent")
+    node_agents: str = ""
     system_namespace: str = "kube-system"
     unhealthy_prefix: str = "unhealthy-gpu-"
-    policies_namespace: str = "kai-scheduler"
+    policies_namespace: str = "muster-system"
     policies_name: str = "kai-scheduler-config"
     policies_key: str = "config.yaml"
     nri_nodes: str = ""

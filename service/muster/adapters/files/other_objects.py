@@ -89,6 +89,9 @@ class OtherObjects:
                     held = read if read is not None else held
                 case NodeTopology() | UnhealthyGpus() as fact:
                     facts.setdefault(fact.node, []).append(fact)
+                case None if item.metadata.name == settings.policies_name:
+                    place = f"{settings.policies_namespace}/{settings.policies_name}"
+                    notes.append(f"{document.name} is not read: the policies are in the ConfigMap {place}")
         naming = Naming(held.naming.unique, podgroups.trees(self._topologies()))
         return facts, replace(held, naming=naming)
 

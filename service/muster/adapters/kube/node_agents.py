@@ -1,6 +1,7 @@
 """On which nodes a node agent is ready, by the pods of its DaemonSet.
 
-Only who may create pods in that namespace can make one look ready, and these may do all on the nodes.
+Only who may create pods in that namespace can make one look ready, and these may do all on the nodes. So the
+namespace is a setting, which comes with what makes the namespace.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from collections.abc import Awaitable, Callable
 
 from muster.dialects.objects import PodObject
 from muster.dialects.settings import Settings
+
+NAME = "muster-node-agent"
+"""The label app.kubernetes.io/name of the agents."""
 
 
 class NodeAgents:
@@ -43,8 +47,10 @@ class NodeAgents:
 
 def is_ready(obj: PodObject, settings: Settings) -> bool:
     """Return whether the pod is a node agent that is ready."""
-    meta, (namespace, name) = obj.metadata, settings.node_agents
-    if meta.namespace != namespace or (meta.labels or {}).get("app.kubernetes.io/name") != name:
+    meta, namespace = obj.metadata, settings.node_agents
+    if not namespace or meta.namespace != namespace:
+        return False
+    if (meta.labels or {}).get("app.kubernetes.io/name") != NAME:
         return False
     ready = any(each.type == "Ready" and each.status == "True" for each in obj.status.conditions or ())
     return ready and meta.deletion_timestamp is None

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from enum import StrEnum
-
-import msgspec
 
 from muster.adapters.preflight.facts import Facts, NodeFacts
+from muster.adapters.preflight.finding import Finding, Level
+from muster.adapters.preflight.namespaces import namespaces
 from muster.dialects.podgroups import APIS
 from muster.dialects.settings import DEFAULTS as LABELS
 from muster.dialects.settings import SECOND_ENDPOINT
@@ -47,24 +46,6 @@ OTHERS = {
     "scheduling.koordinator.sh/v1alpha1": "Koordinator",
 }
 """API groups that tell of another scheduler of gangs."""
-
-
-class Level(StrEnum):
-    """How bad a finding is. Only an error changes the exit status."""
-
-    OK = "ok"
-    NOTE = "note"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """The result of one check. `remedy` says what to do, and is empty if there is nothing to do."""
-
-    check: str
-    level: Level
-    message: str
-    remedy: str = ""
 
 
 def judge(facts: Facts) -> list[Finding]:
@@ -357,6 +338,7 @@ CHECKS: tuple[Callable[[Facts], Finding], ...] = (
     apis,
     rbac,
     admission,
+    namespaces,
     dra_guard,
     pod_groups,
     gpus,

@@ -77,6 +77,17 @@ class NodeFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class NamespaceFacts:
+    """A namespace of Muster's that exists.
+
+    `restricted`: it enforces that Pod Security level. `role_bindings`: those in it that are not Muster's.
+    """
+
+    restricted: bool = False
+    role_bindings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Clock:
     """The API server's clock less this machine's lies between two numbers of seconds."""
 
@@ -93,7 +104,9 @@ class Facts:
     `policy`, `policy_bound`: whether the admission policy and its binding exist. `guarded_drivers`: DRA
     drivers whose devices Muster alone may allocate, by another policy. `gpu_drivers`: DRA drivers that seem
     to publish GPUs, planned or not. `leases_ahead`: nodes whose clock is ahead of the API server's,
-    in seconds. `gpu_pods`: live pods with GPUs by their schedulerName.
+    in seconds. `gpu_pods`: live pods with GPUs by their schedulerName. `namespaces`: those of Muster that
+    exist. `exempt`: namespaces whose pods may name GPUs. `labels_guarded`: whether a policy guards the label
+    that says so.
     """
 
     version: str
@@ -108,4 +121,7 @@ class Facts:
     gpu_pods: Mapping[str, int]
     clock: Clock | None
     leases_ahead: Mapping[str, float]
+    namespaces: Mapping[str, NamespaceFacts] = field(default_factory=dict)
+    exempt: tuple[str, ...] = ()
+    labels_guarded: bool = True
     unread: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +14,7 @@ from muster.adapters.kube import decode, devices
 from muster.adapters.kube.client import ApiError, KubeClient
 from muster.adapters.kube.decode import Resource, T
 from muster.adapters.kube.node_agents import is_ready
+from muster.adapters.preflight import namespaces
 from muster.adapters.preflight.checks import GATED, OTHERS, PART_OF_EVERY, POD_GROUPS
 from muster.adapters.preflight.facts import (
     INSTALLER,
@@ -21,6 +22,7 @@ from muster.adapters.preflight.facts import (
     SERVICE,
     Clock,
     Facts,
+    NamespaceFacts,
     NodeFacts,
     Right,
     rights,
@@ -29,7 +31,7 @@ from muster.dialects import nodes as node_dialect
 from muster.dialects.dra import Slices
 from muster.dialects.dra_offer import Offer
 from muster.dialects.objects import NodeObject, PodObject
-from muster.dialects.settings import DEFAULTS
+from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain import exactness
 
 ACCOUNT = "system:serviceaccount:muster-system:muster"
@@ -39,7 +41,10 @@ ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 REVIEWS_AT_ONCE = 8
 PAGE_SIZE = 500
 GPU_RESOURCES = frozenset({*DEFAULTS.gpu_resources, DEFAULTS.gpu_memory})
-DRA_GUARD = "muster-dra-guard"
+AGENTS = "muster-nodes"
+POLICIES = f"{ADMISSION}/validatingadmissionpolicies"
+BINDINGS = f"{ADMISSION}/validatingadmissionpolicybindings"
+ALLOCATIONS, DRA_GUARD, LABELS = "muster-allocations", "muster-dra-guard", namespaces.GUARD
 QUOTED = re.compile(r"'([^']+)'|\"([^\"]+)\"")
 GPU_DRIVER = re.compile(r"gpu|nvidia|amd\.com")
 ENDED = {"Succeeded", "Failed"}
@@ -61,20 +66,20 @@ class Reader:
         version = json.loads(await self._client.get("version", "/version"))["gitVersion"]
         served = await self._served()
         installed = await self._exists("serviceaccounts", f"{NAMESPACE}/serviceaccounts/muster")
-        policy = f"{ADMISSION}/validatingadmissionpolicies/muster-allocations"
-        binding = f"{ADMISSION}/validatingadmissionpolicybindings/muster-allocations"
         clock = await self._clock()
         published = await self._devices(served)
         nodes = await self._pages(decode.nodes())
-        pods = await self._pages(decode.pods(), lambda pod: _has_gpus(pod) or _is_agent(pod))
-        agents = {pod.spec.node_name for pod in pods if _is_agent(pod)}
+        believed = await self._exists("validatingadmissionpolicies", f"{POLICIES}/muster-node-agent")
+        settings = Settings(node_agents=AGENTS if believed else "")
+        pods = await self._pages(decode.pods(), lambda pod: _has_gpus(pod) or is_ready(pod, settings))
+        agents = {pod.spec.node_name for pod in pods if is_ready(pod, settings)}
         return Facts(
             version=version,
             served=served,
             installed=installed,
             missing_rights=await self._missing(installed),
-            policy=await self._exists("validatingadmissionpolicies", policy),
-            policy_bound=await self._exists("validatingadmissionpolicybindings", binding),
+            policy=await self._exists("validatingadmissionpolicies", f"{POLICIES}/{ALLOCATIONS}"),
+            policy_bound=await self._exists("validatingadmissionpolicybindings", f"{BINDINGS}/{ALLOCATIONS}"),
             guarded_drivers=await self._guarded_drivers(),
             nodes=tuple(
                 _node(node, published.offer(node.metadata.name), node.metadata.name in agents)
@@ -84,6 +89,9 @@ class Reader:
             gpu_pods=_by_scheduler(filter(_has_gpus, pods)),
             clock=clock,
             leases_ahead=await self._leases_ahead(clock),
+            namespaces={name: found async for name, found in self._namespaces()},
+            exempt=await self._exempt(),
+            labels_guarded=await self._exists("validatingadmissionpolicybindings", f"{BINDINGS}/{LABELS}"),
             unread=tuple(dict.fromkeys(self._unread)),
         )
 
@@ -100,15 +108,29 @@ class Reader:
 
     async def _guarded_drivers(self) -> frozenset[str]:
         """Return the drivers that the policy dra-guard names; none if it has no binding."""
-        policy = await self._read(
-            "validatingadmissionpolicies", f"{ADMISSION}/validatingadmissionpolicies/{DRA_GUARD}"
-        )
-        binding = f"{ADMISSION}/validatingadmissionpolicybindings/{DRA_GUARD}"
-        if policy is None or not await self._exists("validatingadmissionpolicybindings", binding):
+        policy = await self._read("validatingadmissionpolicies", f"{POLICIES}/{DRA_GUARD}")
+        bound = await self._exists("validatingadmissionpolicybindings", f"{BINDINGS}/{DRA_GUARD}")
+        if policy is None or not bound:
             return frozenset()
         variables = {each["name"]: each["expression"] for each in policy["spec"].get("variables") or ()}
         quoted = QUOTED.findall(variables.get("drivers", ""))
         return frozenset(single or double for single, double in quoted)
+
+    async def _namespaces(self) -> AsyncIterator[tuple[str, NamespaceFacts]]:
+        """Yield the namespaces of Muster that exist."""
+        for name, own in namespaces.BINDINGS.items():
+            if (found := await self._read("namespaces", f"/api/v1/namespaces/{name}")) is None:
+                continue
+            path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{name}/rolebindings"
+            bindings = await self._read("rolebindings", path) or {"items": []}
+            others = {binding["metadata"]["name"] for binding in bindings["items"]} - own
+            level = (found["metadata"].get("labels") or {}).get("pod-security.kubernetes.io/enforce")
+            yield name, NamespaceFacts(level == "restricted", tuple(sorted(others)))
+
+    async def _exempt(self) -> tuple[str, ...]:
+        """Return the namespaces whose pods may name GPUs."""
+        labelled = await self._read("namespaces", "/api/v1/namespaces", {"labelSelector": namespaces.LABEL})
+        return tuple(item["metadata"]["name"] for item in (labelled or {"items": []})["items"])
 
     async def _exists(self, what: str, path: str) -> bool:
         return await self._read(what, path) is not None
@@ -247,10 +269,6 @@ def _has_gpus(pod: PodObject) -> bool:
     containers = [*(pod.spec.containers or ()), *(pod.spec.init_containers or ())]
     asked = {name for each in containers if each.resources for name in (each.resources.limits or {})}
     return bool(asked & GPU_RESOURCES) and pod.status.phase not in ENDED
-
-
-def _is_agent(pod: PodObject) -> bool:
-    return is_ready(pod, DEFAULTS)
 
 
 def _by_scheduler(pods: Iterable[PodObject]) -> Counter[str]:
