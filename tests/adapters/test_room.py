@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from muster.adapters.scrape import most
+from muster.adapters.telemetry.label_values import OTHERS
 from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.phases import Phases
-from muster.adapters.telemetry.room import MOST_MODELS, OTHERS, Room
+from muster.adapters.telemetry.room import MOST_MODELS, Room
 from muster.domain.node import Node, Resources, Usage
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology, Link
@@ -72,8 +71,15 @@ def test_labels_that_others_choose_have_few_and_printable_values() -> None:
     assert len(models) == MOST_MODELS + 1
     assert OTHERS in models
     assert all(len(model) <= 64 and model.isprintable() for model in models)
-    counted = most(Counter({f"queue {i}": i for i in range(1000)}), 2)
-    assert counted == [("queue 999", 999.0), ("queue 998", 998.0), (OTHERS, float(sum(range(998))))]
+
+
+def test_a_node_whose_model_changes_for_ever_adds_few_series() -> None:
+    room, seen = Room(MODEL), set[str]()
+    for number in range(200):
+        nodes = [node("a"), node("b", model=f"model {number}")]
+        seen |= {labels[1] for labels, _ in room.figures(Snapshot.of(nodes, [])).largest}
+    assert {"H100", OTHERS} <= seen
+    assert len(seen) <= MOST_MODELS + 1
 
 
 def move(at: float, phase: str, gang: str = "g", why: str = "why") -> Moved:

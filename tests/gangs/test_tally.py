@@ -45,11 +45,11 @@ def test_many_namespaces_are_cut_to_the_largest_and_a_sum() -> None:
     for number in range(5):
         world.see(pod(f"p{number}", gang=f"g{number}", of=2, gpus=1, namespace=f"n{number % 4}", created=9.0))
     tally = world.coordinator.tally()
-    cut = tally.largest_namespaces(2, "others")
+    cut = tally.only_namespaces({"n0", "n1", "gone"}, "others")
     assert {name: (of.phases.total(), of.gpus["waiting"]) for name, of in cut.items()} == {
         "n0": (2, 2),
         "n1": (1, 1),
         "others": (2, 2),
     }
     assert cut["others"].oldest == 9.0
-    assert tally.largest_namespaces(4, "others") == tally.namespaces
+    assert tally.only_namespaces(tally.namespaces.keys(), "others") == tally.namespaces

@@ -1,23 +1,23 @@
 """The gauges that are read when metrics are scraped: what there is now, and since when.
 
-Labels have few values. Those that users or node labels choose are cut: the most frequent stay, the others are
-added up.
+Labels have few values. Those that users or node labels choose are cut (`label_values`).
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from muster.adapters.control_loop import ControlLoop
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.watch import Watcher
+from muster.adapters.telemetry.label_values import OTHERS, LabelValues
 from muster.adapters.telemetry.metrics import Metrics, ReadAtScrape
 from muster.adapters.telemetry.phases import LASTING
-from muster.adapters.telemetry.room import OTHERS, Room
+from muster.adapters.telemetry.room import Room
 from muster.domain import exactness
 from muster.gangs.reporting.tally import NamespaceTally, Tally
 
@@ -27,8 +27,16 @@ MOST_NAMESPACES = 100
 
 def show(metrics: Metrics, loop: ControlLoop, room: Room) -> None:
     """Add the gauges about gangs and capacity."""
+    queues, namespaces = LabelValues(MOST_QUEUES), LabelValues(MOST_NAMESPACES)
+
+    def counted() -> Tally:
+        found = loop.tally()
+        gangs = {name: of.phases.total() for name, of in found.namespaces.items()}
+        largest = found.only_namespaces(namespaces.kept(gangs), OTHERS)
+        return replace(found, queues=queues.cut(found.queues), namespaces=largest)
+
     metrics.read_at_scrape(
-        loop.tally,
+        counted,
         ReadAtScrape("muster_gangs", "Gangs by phase.", ("phase",), lambda it: it.phases.items()),
         ReadAtScrape(
             "muster_oldest_gang_seconds", "Age of the oldest gang that waits in a phase.", ("phase",), _oldest
@@ -49,7 +57,7 @@ def show(metrics: Metrics, loop: ControlLoop, room: Room) -> None:
             "muster_queue_gangs",
             "Gangs by the queue of their PodGroup.",
             ("queue",),
-            lambda it: most(it.queues, MOST_QUEUES),
+            lambda it: it.queues.items(),
         ),
         *_of_namespaces(),
     )
@@ -205,18 +213,10 @@ def _oldest(found: Tally) -> Iterable[tuple[str, float]]:
 def _by_namespace(
     found: Tally, counts: Callable[[NamespaceTally], Mapping[str, int]]
 ) -> Iterable[tuple[tuple[str, str], float]]:
-    namespaces = found.largest_namespaces(MOST_NAMESPACES, OTHERS)
-    return [((name, value), count) for name, of in namespaces.items() for value, count in counts(of).items()]
+    namespaces = found.namespaces.items()
+    return [((name, value), count) for name, of in namespaces for value, count in counts(of).items()]
 
 
 def _oldest_of_namespaces(found: Tally) -> Iterable[tuple[str, float]]:
     now = time.time()
-    namespaces = found.largest_namespaces(MOST_NAMESPACES, OTHERS)
-    return [(name, now - min(now, of.oldest)) for name, of in namespaces.items()]
-
-
-def most(counts: Counter[str], kept: int) -> list[tuple[str, float]]:
-    """Return the most frequent values, and the sum of the others."""
-    common = counts.most_common()
-    rest = sum(count for _, count in common[kept:])
-    return [(name, float(count)) for name, count in common[:kept]] + ([(OTHERS, float(rest))] if rest else [])
+    return [(name, now - min(now, of.oldest)) for name, of in found.namespaces.items()]

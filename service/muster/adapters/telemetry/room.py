@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from muster.adapters.telemetry.label_values import MOST_CHARACTERS, OTHERS, LabelValues
 from muster.domain.levels import domains_by_scope
 from muster.domain.node import Node
 from muster.domain.printable import printable
@@ -20,10 +21,7 @@ from muster.placement.gpus.fragmentation import GPU, unusable
 CLUSTER = "cluster"
 MOST_MODELS = 16
 """Models that have a label value of their own: labels of nodes decide which there are."""
-OTHERS = "others"
 UNKNOWN = "unknown"
-MOST_CHARACTERS = 63
-"""Of a model, as of any label value in Kubernetes."""
 
 Values = list[tuple[tuple[str, ...], float]]
 
@@ -47,6 +45,7 @@ class Room:
 
     def __init__(self, model_label: str) -> None:
         self._model_label = model_label
+        self._label_values = LabelValues(MOST_MODELS)
         self._nodes: dict[str, Node] = {}
         self._levels: object = None
         self._domains: dict[str, Mapping[str, str]] = {}
@@ -75,8 +74,8 @@ class Room:
         self._nodes, self._levels = nodes, levels
         self._domains = domains_by_scope(nodes.values(), snapshot.levels, snapshot.naming)
         models = {name: self._model(node) for name, node in nodes.items()}
-        common = {model for model, _ in Counter(models.values()).most_common(MOST_MODELS)}
-        self._models = {name: model if model in common else OTHERS for name, model in models.items()}
+        kept = self._label_values.kept(Counter(models.values()))
+        self._models = {name: model if model in kept else OTHERS for name, model in models.items()}
 
     def _model(self, node: Node) -> str:
         model = node.labels.get(self._model_label) or node.machine or UNKNOWN

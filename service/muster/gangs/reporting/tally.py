@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
 from muster.gangs.record.gang import Gang, blocks
@@ -57,15 +57,15 @@ class Tally:
     reserved: Counter[str] = field(default_factory=Counter)
     namespaces: dict[str, NamespaceTally] = field(default_factory=dict)
 
-    def largest_namespaces(self, most: int, others: str) -> dict[str, NamespaceTally]:
-        """Return those with the most gangs, and the sum of the others under the name `others`."""
-        if len(self.namespaces) <= most:
-            return self.namespaces
-        ordered = sorted(self.namespaces.items(), key=lambda each: (-each[1].phases.total(), each[0]))
-        rest = NamespaceTally()
-        for _, found in ordered[most:]:
-            rest.add(found)
-        return {**dict(ordered[:most]), others: rest}
+    def only_namespaces(self, kept: Set[str], others: str) -> dict[str, NamespaceTally]:
+        """Return these namespaces, and the sum of the others under the name `others`."""
+        found: dict[str, NamespaceTally] = {}
+        for name, of in self.namespaces.items():
+            if name in kept:
+                found[name] = of
+            else:
+                found.setdefault(others, NamespaceTally()).add(of)
+        return found
 
 
 def tally(gangs: Iterable[Gang], orphans: int) -> Tally:

@@ -1,0 +1,65 @@
+"""Bound the values of a metric's label that users or nodes choose: at a time, and over time."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Set
+from heapq import nsmallest
+
+from muster.domain.printable import printable
+
+OTHERS = "others"
+MOST_CHARACTERS = 63
+"""Of a value, as of any label value in Kubernetes."""
+RENEWAL_S = 900.0
+
+
+class LabelValues:
+    """The values of one label that have time series of their own. All others are counted as OTHERS.
+
+    Prometheus keeps each series that it has seen. So at most `most` values have one, and after as many came,
+    one more may come every RENEWAL_S. A value keeps its place until a larger one takes it.
+    """
+
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._clock = clock
+        self._values: set[str] = set()
+        self._credit = float(most)
+        self._at = clock()
+
+    def kept(self, counts: Mapping[str, int]) -> Set[str]:
+        """Return the values that have series of their own, given how much there is of each."""
+        now = self._clock()
+        self._credit = min(self._most, self._credit + (now - self._at) / RENEWAL_S)
+        self._at = now
+        named = (each for each in counts.items() if each[0] != OTHERS)
+        for value, count in nsmallest(self._most, named, key=lambda each: (-each[1], each[0])):
+            if value in self._values:
+                continue
+            if self._credit < 1 or not self._has_place(count, counts):
+                break
+            self._values.add(value)
+            self._credit -= 1
+        return self._values
+
+    def cut(self, counts: Mapping[str, int]) -> Counter[str]:
+        """Return the counts of short and printable values, those without series of their own added up."""
+        short = Counter[str]()
+        for value, count in counts.items():
+            short[printable(value, MOST_CHARACTERS)] += count
+        kept, found = self.kept(short), Counter[str]()
+        for value, count in short.items():
+            found[value if value in kept else OTHERS] += count
+        return found
+
+    def _has_place(self, count: int, counts: Mapping[str, int]) -> bool:
+        """Return whether a value with this count gets a place; the least of the others makes way."""
+        if len(self._values) < self._most:
+            return True
+        least = min(self._values, key=lambda value: (counts.get(value, 0), value))
+        if counts.get(least, 0) >= count:
+            return False
+        self._values.remove(least)
+        return True
