@@ -20,7 +20,7 @@ from tests.manifests.rendering import Manifest
 pytestmark = pytest.mark.go  # helm and kustomize are built or run with it
 
 OF_KUBERNETES = {"kube-system"}
-"""The API server makes it, and lets nobody delete it."""
+"""The API server makes it, and refuses to delete it."""
 ACCOUNT = re.compile(r"system:serviceaccounts?:([a-z0-9-]+)")
 BY_NAME = "kubernetes.io/metadata.name"
 

@@ -27,16 +27,8 @@ MOST_NAMESPACES = 100
 
 def show(metrics: Metrics, loop: ControlLoop, room: Room) -> None:
     """Add the gauges about gangs and capacity."""
-    queues, namespaces = LabelValues(MOST_QUEUES), LabelValues(MOST_NAMESPACES)
-
-    def counted() -> Tally:
-        found = loop.tally()
-        gangs = {name: of.phases.total() for name, of in found.namespaces.items()}
-        largest = found.only_namespaces(namespaces.kept(gangs), OTHERS)
-        return replace(found, queues=queues.cut(found.queues), namespaces=largest)
-
     metrics.read_at_scrape(
-        counted,
+        _with_few_names(loop.tally),
         ReadAtScrape("muster_gangs", "Gangs by phase.", ("phase",), lambda it: it.phases.items()),
         ReadAtScrape(
             "muster_oldest_gang_seconds", "Age of the oldest gang that waits in a phase.", ("phase",), _oldest
@@ -87,6 +79,19 @@ def show(metrics: Metrics, loop: ControlLoop, room: Room) -> None:
     )
     _show_exactness(metrics, loop)
     _show_room(metrics, loop, room)
+
+
+def _with_few_names(tally: Callable[[], Tally]) -> Callable[[], Tally]:
+    """Return what counts gangs, with bounds on the names of queues and namespaces."""
+    queues, namespaces = LabelValues(MOST_QUEUES), LabelValues(MOST_NAMESPACES)
+
+    def bounded() -> Tally:
+        found = tally()
+        gangs = {name: of.phases.total() for name, of in found.namespaces.items()}
+        largest = found.only_namespaces(namespaces.kept(gangs), OTHERS)
+        return replace(found, queues=queues.cut(found.queues), namespaces=largest)
+
+    return bounded
 
 
 def _of_namespaces() -> tuple[ReadAtScrape[Tally], ...]:

@@ -41,7 +41,7 @@ def namespaces(facts: Facts) -> Finding:
             "kubectl label namespace muster-system pod-security.kubernetes.io/enforce=restricted",
         )
     exempt = f"; pods of {listed(facts.exempt)} may name GPUs for NVIDIA's NRI plugin" if facts.exempt else ""
-    return Finding(CHECK, Level.OK, f"nobody else has rights in Muster's namespaces{exempt}")
+    return Finding(CHECK, Level.OK, f"only Muster has RoleBindings in its namespaces{exempt}")
 
 
 def _before(facts: Facts) -> Finding:

@@ -1,0 +1,82 @@
+"""The table of docs/security.md, of what others can spend, has the bounds of the code and names tests."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from muster.adapters import alternatives, scrape, web
+from muster.adapters.kube import bounded, decode, intake, watch
+from muster.adapters.page import access, board, changes, rows, server
+from muster.adapters.telemetry import label_values, logs, room
+from muster.config import Config
+from muster.dialects import claims, matrices, peers
+from muster.dialects.kinds import description, pruned
+from muster.domain import allocation, sentences
+from muster.gangs.lifecycle import pod_changes
+from muster.gangs.peers import constraints
+from muster.gangs.pending import planner_share
+
+TESTS = Path(__file__).parents[1]
+PAGE = (TESTS.parent / "docs" / "security.md").read_text()
+TABLE = PAGE.partition("## What others can spend\n")[2].partition("\n## ")[0]
+ROWS = [
+    [cell.strip() for cell in row[1:-1].split("|")] for row in TABLE.splitlines() if row.startswith("| ")
+][2:]
+CONFIG = Config()
+EVENTS, CONDITIONS, PLANNER = CONFIG.events, CONFIG.conditions, CONFIG.planner
+RENEWAL = f"one more in {label_values.RENEWAL_S / 60:.0f} minutes"
+
+BOUNDS = (
+    f"{bounded.MAX_DEPTH} levels; above {watch.THREAD_BYTES >> 10} KiB on a thread; "
+    f"lists in pages of {watch.PAGE_BYTES >> 20} MiB",
+    f"{decode.MAX_FREE_BYTES >> 10} KiB each",
+    f"{pruned.MAX_VALUES:,} values in {pruned.MAX_LEVELS} levels, {description.MAX_ROLES} roles",
+    f"of a pod {peers.MAX_TERMS} terms of a kind, {peers.MAX_SIZE:,} names and values; "
+    f"of a gang {constraints.MAX_RULES} rules, {constraints.MAX_LOOKED_AT:,} label sets",
+    f"{claims.MAX_CLAIMS} of a pod",
+    f"of {pod_changes.MANY} pods or more | once in {pod_changes.COUNT_EVERY_S * 1000:g} ms for each pod",
+    f"{PLANNER.time_limit_s:g} s and {PLANNER.memory_mib:,} MiB for a decision, "
+    f"{PLANNER.most_roles} roles of a gang",
+    f"of the foreground planner {planner_share.FOREGROUND.share:.0%}".replace("%", " %"),
+    f"of the background one {planner_share.BACKGROUND.share:.0%}".replace("%", " %"),
+    f"{CONFIG.gangs.ahead} members not permitted",
+    f"of a namespace {EVENTS.namespace_per_s:g} a second and {EVENTS.namespace_queue:,} waiting, "
+    f"of all {EVENTS.per_s:g} a second; one text again after {EVENTS.repeat_after_s:g} s",
+    f"of a namespace {CONDITIONS.namespace_per_s:g} a second and {CONDITIONS.namespace_queue:,} waiting",
+    f"a sentence {sentences.MAX_CHARACTERS} characters, a line of the log {logs.MAX_CHARACTERS:,}",
+    f"{scrape.MOST_QUEUES} queues; {RENEWAL}",
+    f"{scrape.MOST_NAMESPACES} namespaces; {RENEWAL}",
+    f"{room.MOST_MODELS} models; {RENEWAL}",
+    f"{allocation.MAX_GPUS} GPUs, a matrix of {matrices.MAX_CHARACTERS >> 20} MiB",
+    f"{intake.READ_AT_ONCE} at once",
+    f"{web.MOST_CONNECTIONS} on each port; {CONFIG.page.clients} browsers",
+    f"{web.GANGS_AT_ONCE} answers of `/gangs`",
+    f"of `/metrics` and `/nodes` {web.AT_ONCE}",
+    f"a tenth of a core, nice {alternatives.NICENESS}; {alternatives.WAITING} wait",
+    f"1/{board.PAUSE_SHARE} of the loop; {server.AT_ONCE} answers at a time | they wait {server.WAIT_S:g} s",
+    f"{changes.MOST_CHANGES} changes in {changes.MOST_BYTES >> 20} MiB, {rows.MOST_ROWS:,} gangs in the list",
+    f"not read for {server.SEND_S:g} s",
+    f"{access.PER_S:g} unknown ones a second; {access.MOST_KNOWN:,} answers",
+)
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_each_bound_is_that_of_the_code(bound: str) -> None:
+    assert bound in TABLE
+
+
+@pytest.mark.parametrize("row", ROWS, ids=range(len(ROWS)))
+def test_each_row_names_tests_that_are_there(row: list[str]) -> None:
+    assert len(row) == 5
+    named = re.findall(r"`([\w/]+\.py)`", row[-1])
+    assert named
+    assert [name for name in named if not (TESTS / name).is_file()] == []
+
+
+def test_all_four_have_rows() -> None:
+    assert [row[0] for row in ROWS if row[0]] == [
+        "a user with pods", "a user with namespaces", "a node", "a reader of ports 8080 and 8081",
+    ]  # fmt: skip
