@@ -26,6 +26,7 @@ SERVICE, SCHEDULER = "service", "scheduler"
 ROLES = {
     "muster-service": SERVICE,
     "muster-service-jobs": SERVICE,
+    "muster-policies": SERVICE,
     "muster-scheduler": SCHEDULER,
     "muster-election": SCHEDULER,
 }

@@ -377,6 +377,17 @@ def agent_pod(name: str, node: str, ready: str = "True", **metadata: Any) -> dic
 SECOND, AWAY = "second-endpoint", "agent-away"
 
 
+async def test_a_pod_that_looks_like_an_agent_is_none_unless_the_setting_says_where_they_are(
+    bench: Bench,
+) -> None:
+    node = gpu_node("node-a", 8)
+    node["metadata"]["labels"] = {"gpu.topology/node-agent": "second-endpoint"}
+    bench.intake = Intake(Settings(), bench._put, bench.posted.append)
+    await bench.sees_pod(agent_pod("agent-1", "node-a"))
+    await bench.sees_node(node)
+    assert bench.last_node().hands_out == AWAY
+
+
 async def test_a_node_has_a_second_endpoint_while_its_agent_is_ready(bench: Bench) -> None:
     """Also during a rolling update, and if the node is seen after its agent."""
     node = gpu_node("node-a", 8)

@@ -49,6 +49,7 @@ def unhealthy(text: str | None) -> UnhealthyGpus:
         ("unhealthy-gpu-", "kube-system", {}),
         ("unhealthy-gpu-n", "default", {}),
         ("kai-scheduler-config", "kube-system", {}),
+        ("kai-scheduler-config", "kai-scheduler", {}),
     ],
 )
 def test_most_config_maps_are_none_of_ours(name: str, namespace: str, labels: dict[str, str]) -> None:

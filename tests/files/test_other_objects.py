@@ -273,6 +273,11 @@ NOTES = {
         [policies("topologyAwareScheduling: {policies: [{name: p}]}")],
         "ConfigMap muster-system/kai-scheduler-config: ",
     ),
+    "policies in another namespace": (
+        [config_map("kai-scheduler", "kai-scheduler-config", {})],
+        "ConfigMap kai-scheduler/kai-scheduler-config is not read: the policies are in the ConfigMap "
+        "muster-system/kai-scheduler-config",
+    ),
     "a preferred scope in which no node lies": (
         [wishing("x", preferred_scopes="nvlink-dmain,rack")],
         "default/x: no node lies in any nvlink-dmain: that preference is passed over; did you mean "
