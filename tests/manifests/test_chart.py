@@ -23,6 +23,7 @@ from tests.manifests.rendering import SCHEDULER_CONFIG, Manifest, one
 pytestmark = pytest.mark.go  # helm and kustomize are built or run with it
 
 CRD = "podgroups.scheduling.run.ai"
+LEVEL = "pod-security.kubernetes.io/enforce"
 
 
 def test_the_defaults_give_the_objects_of_scheduler_config(rendered: list[Manifest]) -> None:
@@ -281,9 +282,9 @@ def empty_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClu
 def test_the_chart_is_installed_changed_and_removed(empty_cluster: LocalCluster, tmp_path: Path) -> None:
     client = connect(empty_cluster.kubeconfig)
 
-    def deploy(verb: str, values: dict[str, Any], *options: str) -> None:
+    def deploy(verb: str, values: dict[str, Any]) -> str:
         cluster = ["--kubeconfig", str(empty_cluster.kubeconfig), "--namespace", NAMESPACE]
-        helm(verb, "muster", str(CHART), *cluster, *options, *given(values), home=tmp_path)
+        return helm(verb, "muster", str(CHART), *cluster, *given(values), home=tmp_path)
 
     def there() -> set[str]:
         kinds = {(item["apiVersion"], item["kind"]) for item in template({"podGroups.crd": True})}
@@ -296,10 +297,14 @@ def test_the_chart_is_installed_changed_and_removed(empty_cluster: LocalCluster,
         }
 
     (namespace,) = stack_config.manifests_of(SCHEDULER_CONFIG / "namespace.yaml")
-    client.resources.get(api_version="v1", kind="Namespace").create(body=namespace)
-    deploy("install", {"podGroups.crd": True})
+    namespaces = client.resources.get(api_version="v1", kind="Namespace")
+    namespaces.create(body=namespace)
+    assert LEVEL not in deploy("install", {"podGroups.crd": True})
     assert there() == {f"{x['kind']} {x['metadata']['name']}" for x in template({"podGroups.crd": True})}
-    deploy("upgrade", {"podGroups.crd": True, "replicas": 3, "service.settings": {"log": {"level": "debug"}}})
+    loose = {"metadata": {"labels": {LEVEL: None}}}  # as `helm install --create-namespace` makes it
+    namespaces.patch(name=NAMESPACE, body=loose, content_type="application/merge-patch+json")
+    changed = {"podGroups.crd": True, "replicas": 3, "service.settings": {"log": {"level": "debug"}}}
+    assert f"kubectl label namespace {NAMESPACE} {LEVEL}=restricted" in deploy("upgrade", changed)
     deployments = client.resources.get(api_version="apps/v1", kind="Deployment")
     assert deployments.get(name="muster", namespace=NAMESPACE).spec.replicas == 3
     assert "ConfigMap muster-service" in there()
