@@ -62,6 +62,10 @@ def agents(
     for manifest in rendered:
         if manifest["kind"] == "ValidatingAdmissionPolicy":
             apply(client, manifest)
+    bindings = client.resources.get(
+        api_version="admissionregistration.k8s.io/v1", kind="ValidatingAdmissionPolicyBinding"
+    )
+    bindings.delete(name="muster-node-agent")
 
 
 KEYS = [
