@@ -10,7 +10,7 @@ from kubernetes.client.exceptions import ApiException
 from local_cluster.cluster import LocalCluster
 from muster.domain.allocation import ASSIGNED, DEVICES
 from tests.local_cluster.cluster_waiting import eventually
-from tests.manifests.annotating import annotate, create, refused
+from tests.manifests.annotating import annotate, create, pod, pods, refused
 from tests.manifests.applying import apply, connect
 from tests.manifests.rendering import Manifest
 
@@ -52,10 +52,10 @@ def _refusal(client: Any, name: str, labels: dict[str, str]) -> str:
     return ""
 
 
-def _change(client: Any, pod: Manifest, annotations: dict[str, str]) -> str:
+def _change(client: Any, on: Manifest, annotations: dict[str, str]) -> str:
     """What the API server says against a change; "" if nothing."""
     try:
-        annotate(client, pod, annotations)
+        annotate(client, on, annotations)
     except ApiException as problem:
         return str(problem.body)
     return ""
@@ -86,6 +86,13 @@ def test_a_user_gives_no_namespace_trust(cluster: LocalCluster, user: Any, clien
         user.request("PUT", f"/api/v1/namespaces/{name}/finalize", body=body)
     free = {"metadata": {"labels": {"team": "a"}}}
     namespaces.patch(name=name, body=free, content_type="application/merge-patch+json")
+
+
+def test_a_user_has_no_pod_of_musters_priority(user: Any) -> None:
+    body = pod({})
+    body["spec"]["priorityClassName"] = "muster"
+    with pytest.raises(ApiException, match="the PriorityClass muster is for Muster's own pods"):
+        pods(user).create(body=body, namespace="default")
 
 
 def test_an_account_of_the_agents_name_reports_no_devices(
