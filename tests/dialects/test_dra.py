@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from muster.dialects import dra, dra_offer, nodes, selectors
+from muster.dialects import dra_offer, dra_published, nodes, selectors
 from muster.dialects.dra import Slices
 from muster.dialects.dra_objects import DeviceClassObject, DeviceTaintRule, ResourceSlice
 from muster.dialects.dra_offer import KINDS_OF_NODES
+from muster.dialects.node_bounds import MAX_DEVICES, MAX_POOLS
 from muster.dialects.settings import DEFAULTS
 from muster.domain.node import Node
 from tests.dialects.objects import node_object
@@ -39,6 +40,13 @@ def piece(
 ) -> ResourceSlice:
     pool = {"name": "n", "generation": generation, "resourceSliceCount": count}
     spec = {"driver": driver, "pool": pool, "nodeName": node, "devices": devices}
+    return msgspec.convert({"metadata": {"name": name}, "spec": spec}, ResourceSlice)
+
+
+def counters(name: str, node: str, generation: int = 1) -> ResourceSlice:
+    pool = {"name": "n", "generation": generation, "resourceSliceCount": 1}
+    sets = [{"name": "set", "counters": {"memory": {"value": "1Gi"}}}]
+    spec = {"driver": NVIDIA, "pool": pool, "nodeName": node, "sharedCounters": sets}
     return msgspec.convert({"metadata": {"name": name}, "spec": spec}, ResourceSlice)
 
 
@@ -172,7 +180,7 @@ def test_a_node_that_publishes_something_else_all_the_time_takes_little_memory()
             device["attributes"]["even"] = {"bool": bool(number >> at & 1)}
         slices.see_slice("s", piece(devices))
         assert read(slices).attribute_groups
-    assert max(dra._shared.cache_info().currsize, dra_offer._groups.cache_info().currsize) <= 256
+    assert max(dra_published._shared.cache_info().currsize, dra_offer._groups.cache_info().currsize) <= 256
 
 
 def test_taints_make_gpus_unhealthy() -> None:
@@ -236,6 +244,27 @@ POOLS = {
         [piece([gpu(0)], count=2), piece([gpu(1)], "t", count=2, node="m")],
         [],
         "has slices of several nodes",
+    ),
+    "another node has a slice of the pool": (
+        [piece([gpu(0)]), piece([{"name": "x"}], "t", node="m")],
+        ["gpu-0"],
+        "",
+    ),
+    "and a newer one": (
+        [piece([gpu(0)]), piece([], "t", generation=99, node="m")],
+        ["gpu-0"],
+        "",
+    ),
+    "and the same device": ([piece([gpu(0)]), piece([gpu(0), gpu(0)], "t", node="m")], ["gpu-0"], ""),
+    "and counters of the same name": (
+        [piece([gpu(0)]), counters("t", node="m"), counters("u", node="m", generation=9)],
+        ["gpu-0"],
+        "",
+    ),
+    "another node is newer than a pool in part": (
+        [piece([gpu(0)], count=2), piece([gpu(1)], "t", generation=2, node="m")],
+        [],
+        "1 of 2 slices of generation 1 are there, and generation 2 of other nodes",
     ),
     "another driver's pool in part": (
         [piece([gpu(0)]), piece([{"name": "nic"}], "t", driver="nic.example.com", count=2)],
@@ -317,6 +346,37 @@ def test_changes_name_the_nodes_that_they_concern() -> None:
     assert slices.see_class(NVIDIA, device_class()) == {"m"}
     assert slices.see_slice("s", None) == {"m"}
     assert slices.see_class(NVIDIA, None) == set()
+
+
+def test_a_slice_of_another_node_concerns_only_nodes_whose_part_of_the_pool_is_not_enough() -> None:
+    slices = seen(piece([gpu(0)]), piece([gpu(1)], "o", count=3, node="o"))
+    assert not read(slices).problems
+    assert "2 of 3 slices" in slices.offer("o").problems[0]
+    assert slices.see_slice("m", piece([gpu(2)], "m", node="m")) == {"m", "o"}
+    assert slices.offer("m").devices
+    assert slices.see_slice("m", None) == {"m", "o"}
+
+
+def test_of_a_node_that_publishes_too_much_the_first_pools_are_read() -> None:
+    def pool(name: str, number: int, size: int) -> ResourceSlice:
+        found = piece([gpu(at) for at in range(size)], f"{name}-{number}")
+        spec = msgspec.structs.replace(found.spec, pool=msgspec.structs.replace(found.spec.pool, name=name))
+        return msgspec.structs.replace(found, spec=spec)
+
+    many = [pool(f"p{number:03}", number, 2) for number in range(MAX_POOLS + 1)]
+    node = read(seen(*many))
+    assert len(node.devices) == 2 * MAX_POOLS
+    assert "slices of 65 pools: the first 64" in node.problems[0]
+    node = read(seen(pool("a", 0, 2), pool("b", 0, MAX_DEVICES - 1), pool("c", 0, 2)))
+    assert len(node.devices) == 4
+    assert "pool b of gpu.nvidia.com has 1023 devices beside 2 of other pools" in node.problems[0]
+
+
+def test_a_device_is_decoded_once_however_often_its_node_is_read() -> None:
+    slices = seen(piece([gpu(0)]))
+    assert slices.published("n").to_decode
+    assert read(slices).devices
+    assert not slices.published("n").to_decode
 
 
 READABLE = {

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from muster.dialects import dra, quantities, shares
+from muster.dialects import quantities, shares
 from muster.dialects.dra_objects import AllocatedDevice, SliceDevice
+from muster.dialects.dra_pools import Slice as Published
 from muster.dialects.shares import NOT_ROUNDED, Rounding
 from muster.domain.node import Node
 from muster.domain.request import Slice
@@ -142,8 +143,8 @@ def test_only_drivers_of_gpus_round_up() -> None:
 
 def test_capacities_that_claims_do_not_share_are_not_kept() -> None:
     """NVIDIA's driver publishes them for all GPUs, and there may be 40,000."""
-    plain = dra._slice(piece([gpu(0)]).spec)
-    assert dra._slice(piece([gpu(0, capacity={"memory": {"value": "80Gi"}})]).spec) == plain
+    plain = Published.of(piece([gpu(0)]).spec)
+    assert Published.of(piece([gpu(0, capacity={"memory": {"value": "80Gi"}})]).spec) == plain
 
 
 def asking(amount: Any, name: str = "memory", **more: Any) -> dict[str, Any]:

@@ -500,3 +500,16 @@ def test_a_node_that_the_cycle_refuses_is_planned_without_its_group() -> None:
     assert set(homes) == {"n", "o"}
     assert not world.planned()
     assert "no card" in world.verdict().reason
+
+
+def test_a_node_that_names_the_pool_of_another_hides_no_claims_of_it() -> None:
+    """Any kubelet may publish slices in any pool."""
+    ledger = Ledger()
+    ledger.set_node(served())
+    other = replace(served("m"), devices=(Device(DRIVER, "n", "x"), *served("m").devices[1:]))
+    ledger.set_node(other)
+    assert set(ledger.see_claim("c", devices(1), ())) == {"n", "m"}
+    assert ledger.snapshot().nodes["n"].free_gpus == 0b1101
+    ledger.drop_node("m")
+    assert set(ledger.see_claim("c", devices(2), ())) == {"n"}
+    assert ledger.snapshot().nodes["n"].free_gpus == 0b1011

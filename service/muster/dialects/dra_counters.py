@@ -71,7 +71,8 @@ def apart(
             continue
         needs = dict(of_pool.needs)
         out = [name for name in names if any(at in exceeded for at, _ in needs.get(name, ()))]
-        offered = [each for each in offered if each.device.pool_key != key or each.device.name not in out]
+        gone = {(key, name) for name in out}
+        offered = [each for each in offered if (each.device.pool_key, each.device.name) not in gone]
         shown = ", ".join(out[:_SHOWN]) + (f" and {len(out) - _SHOWN} more" if len(out) > _SHOWN else "")
         problems.append(
             f"node {node}: of pool {key[1]} of {key[0]} the devices {shown} overlap, since there are too few "

@@ -85,7 +85,7 @@ func (a *Asking) Name() string { return Name }
 type askedGPUs struct {
 	requests []gpuRequest
 	slices   map[string][]*resourceapi.ResourceSlice // by node, and those of no single node by ""
-	partial  sets.Set[device]                        // pools with missing slices
+	partial  sets.Set[poolOn]                        // pools with missing slices
 	over     atomic.Int64                            // time beyond usualTime, of all nodes
 	some     sync.Map                                // node → [][]string: see SomeOf
 	groups   sync.Map                                // node → [][]Group: see GroupsOf
@@ -241,29 +241,47 @@ func (a *Asking) choice(ctx context.Context, asked *askedGPUs, rank int, node st
 
 var reasonSlow = fmt.Sprintf("resourceClaims: selectors and the allocator took %v more than %v for each node; ask for less, or with simpler selectors", spareTime, usualTime)
 
-// byNode returns the newest slices of each pool by their node, and the pools that lack some. Slices of no
-// single node stand at "".
-func byNode(all []*resourceapi.ResourceSlice) (found map[string][]*resourceapi.ResourceSlice, partial sets.Set[device]) {
-	newest := map[device]int64{}
-	for _, slice := range all {
-		of := device{driver: slice.Spec.Driver, pool: slice.Spec.Pool.Name}
-		newest[of] = max(newest[of], slice.Spec.Pool.Generation)
+// poolOn is a pool as slices of one node have it.
+type poolOn struct{ driver, pool, node string }
+
+func poolOf(slice *resourceapi.ResourceSlice) poolOn {
+	return poolOn{slice.Spec.Driver, slice.Spec.Pool.Name, ptr.Deref(slice.Spec.NodeName, "")}
+}
+
+// byNode returns the slices that count on each node, and the pools that lack some there. Slices of no single node stand at
+// "". As for the in-tree allocator, the newest slices of a pool count that name the node or none. Only if these are not the
+// whole pool, the slices of other nodes may complete it.
+func byNode(all []*resourceapi.ResourceSlice) (found map[string][]*resourceapi.ResourceSlice, partial sets.Set[poolOn]) {
+	newest, there := map[poolOn]int64{}, map[poolOn]int64{}
+	type generation struct {
+		poolOn
+		number int64
 	}
-	there := map[device]int64{}
+	everywhere := map[generation]int64{}
+	shared := func(of poolOn) poolOn { return poolOn{of.driver, of.pool, ""} }
+	for _, slice := range all {
+		of := poolOf(slice)
+		newest[of] = max(newest[of], slice.Spec.Pool.Generation)
+		everywhere[generation{shared(of), slice.Spec.Pool.Generation}]++
+	}
 	found = map[string][]*resourceapi.ResourceSlice{}
 	for _, slice := range all {
-		of := device{driver: slice.Spec.Driver, pool: slice.Spec.Pool.Name}
-		if slice.Spec.Pool.Generation == newest[of] {
-			node := ptr.Deref(slice.Spec.NodeName, "")
-			found[node] = append(found[node], slice)
+		if of := poolOf(slice); slice.Spec.Pool.Generation == max(newest[of], newest[shared(of)]) {
+			found[of.node] = append(found[of.node], slice)
 			there[of]++
 		}
 	}
-	partial = sets.New[device]()
-	for _, slice := range all {
-		of := device{driver: slice.Spec.Driver, pool: slice.Spec.Pool.Name}
-		if slice.Spec.Pool.Generation == newest[of] && slice.Spec.Pool.ResourceSliceCount != there[of] {
-			partial.Insert(of)
+	partial = sets.New[poolOn]()
+	for node, published := range found {
+		for _, slice := range published {
+			of, number := poolOf(slice), slice.Spec.Pool.Generation
+			count := there[of]
+			if node != "" && newest[shared(of)] == number {
+				count += there[shared(of)]
+			}
+			if whole := slice.Spec.Pool.ResourceSliceCount; count != whole && everywhere[generation{shared(of), number}] != whole {
+				partial.Insert(of)
+			}
 		}
 	}
 	return found, partial

@@ -34,8 +34,8 @@ func indexByPool(slices cache.SharedIndexInformer) error {
 
 func poolKey(driver, pool string) string { return driver + "/" + pool }
 
-// rivals returns the devices that may leave too few counters for planned ones: those of the planned pools that consume
-// counters of the same sets.
+// rivals returns the devices that may leave too few counters for planned ones: those of the planned pools on the node that
+// consume counters of the same sets.
 func (v *view) rivals(p *plan) (found []device) {
 	for _, of := range p.pools {
 		published, err := v.published.ByIndex(byPool, poolKey(of.driver, of.name))
@@ -43,6 +43,7 @@ func (v *view) rivals(p *plan) (found []device) {
 			continue // only if the index does not exist
 		}
 		var used []string
+		published = slices.DeleteFunc(published, func(obj any) bool { return !p.isOn(obj.(*resourceapi.ResourceSlice)) })
 		for _, obj := range published {
 			each(obj.(*resourceapi.ResourceSlice), func(device *resourceapi.Device) {
 				if slices.Contains(of.devices, device.Name) {

@@ -124,7 +124,7 @@ func (m *matcher) beyond(ctx context.Context, where string, wants gpuChoice, ask
 	where, matching := where+": allocationMode All", 0
 	for _, name := range []string{node, ""} {
 		for _, slice := range asked.slices[name] {
-			if of := (device{driver: slice.Spec.Driver, pool: slice.Spec.Pool.Name}); name != "" && asked.partial.Has(of) {
+			if of := poolOf(slice); name != "" && asked.partial.Has(of) {
 				return fmt.Sprintf("%s, and slices of pool %s of %s are missing", where, of.pool, of.driver)
 			}
 			gpus, wanted := m.matching(ctx, wants.counted, slice, nil), m.matching(ctx, wants.wanted, slice, nil)

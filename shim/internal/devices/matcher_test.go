@@ -216,7 +216,7 @@ func TestOnlyTheNewestSlicesOfAPoolCount(t *testing.T) {
 	if len(found) != 2 || len(found["n"]) != 1 || found["n"][0].Name != "t" || len(found[""]) != 1 {
 		t.Errorf("got %v", found)
 	}
-	if of := (device{driver: "gpu", pool: "b"}); len(partial) != 1 || !partial.Has(of) {
+	if of := (poolOn{driver: "gpu", pool: "b"}); len(partial) != 1 || !partial.Has(of) {
 		t.Errorf("missing slices: %v", partial)
 	}
 }
@@ -254,7 +254,7 @@ func TestWhichNodesSuitARequestForAllDevices(t *testing.T) {
 			asked.slices[""] = append(asked.slices[""], modelled("gpu", "x"))
 		}, "r: allocationMode All, and device d0 of gpu belongs to no single node", [][]string{nil}},
 		"a pool is published in part": {[]string{isGPU}, nil, []string{"a"}, func(s *resourceapi.ResourceSlice, asked *askedGPUs) {
-			asked.partial.Insert(device{driver: "gpu", pool: s.Spec.Pool.Name})
+			asked.partial.Insert(poolOf(s))
 		}, "r: allocationMode All, and slices of pool node of gpu are missing", [][]string{nil}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -268,7 +268,7 @@ func TestWhichNodesSuitARequestForAllDevices(t *testing.T) {
 			choice := gpuChoice{class: "class", counted: []string{isGPU}, wanted: c.wanted, tolerations: c.tolerations, every: true}
 			asked := &askedGPUs{
 				requests: []gpuRequest{{where: "r", subrequests: []gpuChoice{choice}}},
-				slices:   map[string][]*resourceapi.ResourceSlice{"node": {s}}, partial: sets.New[device](),
+				slices:   map[string][]*resourceapi.ResourceSlice{"node": {s}}, partial: sets.New[poolOn](),
 			}
 			if c.change != nil {
 				c.change(s, asked)

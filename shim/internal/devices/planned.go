@@ -39,6 +39,8 @@ type Member interface {
 	// Planned returns the devices that the member gets on its planned node, as driver/pool/name, in the order of its
 	// GPUs. It is empty if no DRA driver serves them.
 	Planned() []string
+	// Node returns the planned node.
+	Node() string
 	// Subrequest returns the number of the subrequest by which the member gets them, from 1; 0 if its claims leave no
 	// choice.
 	Subrequest() int

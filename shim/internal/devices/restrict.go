@@ -15,6 +15,8 @@ const Owned = "muster.dev/owned"
 
 // plan holds the devices of one member. A member has devices of one pool or a few, so lists are faster than maps.
 type plan struct {
+	// node is the planned node. Any node may publish slices of the same pools, which do not count for this one.
+	node  string
 	pools []pool
 	count int
 	// given counts those that claims of the member have got.
@@ -46,7 +48,7 @@ type pool struct {
 func planOf(member Member) (*plan, error) {
 	p, err := newPlan(member.Planned())
 	if err == nil {
-		p.memory = int64(member.Memory())
+		p.node, p.memory = member.Node(), int64(member.Memory())
 	}
 	return p, err
 }
@@ -85,6 +87,11 @@ func (p *plan) pool(driver, name string) *pool {
 // drives returns whether the plan has devices of this driver.
 func (p *plan) drives(driver string) bool {
 	return slices.ContainsFunc(p.pools, func(of pool) bool { return of.driver == driver })
+}
+
+// isOn returns whether a slice has devices or counters of the planned node: it names this node, or none.
+func (p *plan) isOn(slice *resourceapi.ResourceSlice) bool {
+	return slice.Spec.NodeName == nil || *slice.Spec.NodeName == p.node
 }
 
 // restrict returns the slices as the allocator may see them. Drivers without planned devices keep all of theirs. Of
@@ -131,18 +138,11 @@ func (p *plan) restrict(all []*resourceapi.ResourceSlice) ([]*resourceapi.Resour
 	return shown, nil
 }
 
-// besides returns the slices of other pools of the same drivers on the nodes of the planned pools, as all devices of
-// these drivers are shown: without our taint.
+// besides returns the slices of other pools of the same drivers on the planned node, as all devices of these drivers are
+// shown: without our taint.
 func (p *plan) besides(all []*resourceapi.ResourceSlice) (found []*resourceapi.ResourceSlice) {
-	var nodes []string
 	for _, slice := range all {
-		if node := slice.Spec.NodeName; node != nil && p.pool(slice.Spec.Driver, slice.Spec.Pool.Name) != nil && !slices.Contains(nodes, *node) {
-			nodes = append(nodes, *node)
-		}
-	}
-	for _, slice := range all {
-		if p.drives(slice.Spec.Driver) && p.pool(slice.Spec.Driver, slice.Spec.Pool.Name) == nil &&
-			slice.Spec.NodeName != nil && slices.Contains(nodes, *slice.Spec.NodeName) {
+		if p.drives(slice.Spec.Driver) && p.pool(slice.Spec.Driver, slice.Spec.Pool.Name) == nil && slice.Spec.NodeName != nil && p.isOn(slice) {
 			found = append(found, withoutOwned(slice))
 		}
 	}
@@ -161,7 +161,7 @@ func (p *plan) watched(all []*resourceapi.ResourceSlice) (found []device) {
 		of := p.pool(slice.Spec.Driver, slice.Spec.Pool.Name)
 		for i := range slice.Spec.Devices {
 			it := &slice.Spec.Devices[i]
-			if of != nil && !slices.Contains(of.devices, it.Name) && len(it.ConsumesCounters) == 0 {
+			if of != nil && p.isOn(slice) && !slices.Contains(of.devices, it.Name) && len(it.ConsumesCounters) == 0 {
 				found = append(found, device{of.driver, of.name, it.Name})
 			}
 		}
@@ -169,13 +169,13 @@ func (p *plan) watched(all []*resourceapi.ResourceSlice) (found []device) {
 	return found
 }
 
-// missing returns the planned devices that are not in the newest slices of their pools, as driver/pool/name.
+// missing returns the planned devices that are not in the newest slices of their pools on the node, as driver/pool/name.
 func (p *plan) missing(all []*resourceapi.ResourceSlice) (found []string) {
 	for _, of := range p.pools {
 		var newest int64
 		there := map[string]bool{}
 		for _, slice := range all {
-			if slice.Spec.Driver != of.driver || slice.Spec.Pool.Name != of.name || slice.Spec.Pool.Generation < newest {
+			if slice.Spec.Driver != of.driver || slice.Spec.Pool.Name != of.name || !p.isOn(slice) || slice.Spec.Pool.Generation < newest {
 				continue
 			}
 			if slice.Spec.Pool.Generation > newest {
@@ -210,12 +210,8 @@ func gone(missing []string) string {
 // showing returns the slices of one pool with these devices, before those that stay. Slices of an older generation are
 // left out. A device that is not there is left out too: then the allocator finds too few devices and refuses the node. With
 // p.others the rest of the pool is there too, before these devices.
-func (p *plan) showing(of []*resourceapi.ResourceSlice, names []string) []*resourceapi.ResourceSlice {
-	var newest int64
-	for _, slice := range of {
-		newest = max(newest, slice.Spec.Pool.Generation)
-	}
-	of = slices.DeleteFunc(slices.Clone(of), func(slice *resourceapi.ResourceSlice) bool { return slice.Spec.Pool.Generation != newest })
+func (p *plan) showing(all []*resourceapi.ResourceSlice, names []string) []*resourceapi.ResourceSlice {
+	of, elsewhere := p.gathered(all)
 	var shown []*resourceapi.ResourceSlice
 	devices, room := map[string]*resourceapi.Device{}, p.roomBeside(of, names)
 	for _, slice := range of {
@@ -252,7 +248,34 @@ func (p *plan) showing(of []*resourceapi.ResourceSlice, names []string) []*resou
 	default:
 		with[0].Spec.Devices = append(planned, with[0].Spec.Devices...)
 	}
-	return shown
+	return append(shown, elsewhere...)
+}
+
+// gathered returns the newest slices of a pool on the node, and those of other nodes that the in-tree allocator will count,
+// without devices. It looks at these only if those of the node are not the whole pool.
+func (p *plan) gathered(all []*resourceapi.ResourceSlice) (of, elsewhere []*resourceapi.ResourceSlice) {
+	var newest int64
+	for _, slice := range all {
+		if p.isOn(slice) {
+			newest = max(newest, slice.Spec.Pool.Generation)
+		}
+	}
+	for _, slice := range all {
+		if p.isOn(slice) && slice.Spec.Pool.Generation == newest {
+			of = append(of, slice)
+		}
+	}
+	if len(of) > 0 && int64(len(of)) == of[0].Spec.Pool.ResourceSliceCount {
+		return of, nil
+	}
+	for _, slice := range all {
+		if !p.isOn(slice) {
+			bare := *slice // shallow: slices of the informer never change
+			bare.Spec.Devices = nil
+			elsewhere = append(elsewhere, &bare)
+		}
+	}
+	return of, elsewhere
 }
 
 // withoutOwned returns the slice with its devices without our taint.

@@ -108,7 +108,7 @@ func TestWhatAMemberThatWatchesSees(t *testing.T) {
 		all[i].Spec.NodeName = node
 	}
 	p, _ := newPlan([]string{"gpu/a/d1"})
-	p.others = true
+	p.node, p.others = here, true
 	got, err := p.restrict(all)
 	if want := []string{"s: d0", "t: d2 d1", "u: e0", "w: n0"}; err != nil || !slices.Equal(shown(got), want) {
 		t.Errorf("%q, %v", shown(got), err)

@@ -208,6 +208,7 @@ func TestSharesAsPlannedAndOthers(t *testing.T) {
 				c.change(&s.Spec.Devices[0])
 			}
 			p, err := newPlan([]string{"gpu/a/gpu-0"})
+			p.node = "n"
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -108,6 +108,9 @@ func (c *cycle) Clone() fwk.StateData { return c }
 // Planned implements devices.Member.
 func (c *cycle) Planned() []string { return c.Devices }
 
+// Node implements devices.Member.
+func (c *cycle) Node() string { return c.Admission.Planned }
+
 // Subrequest implements devices.Member.
 func (c *cycle) Subrequest() int { return c.Admission.Subrequest }
 

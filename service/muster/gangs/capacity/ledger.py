@@ -31,8 +31,8 @@ class Ledger:
         """The pods of these usages, for constraints between pods."""
         self.device_claims = DeviceClaims()
         """The devices that ResourceClaims hold. They count whether or not a pod's usage does."""
-        self._node_of: dict[PoolKey, str] = {}
-        """Pool of devices → its node."""
+        self._nodes_of: dict[PoolKey, set[str]] = {}
+        """Pool of devices → its nodes: any node may name the pool of another one."""
         self._on_node: dict[str, dict[str, Usage]] = {}
         self._states: dict[str, NodeState] = {}
         self._staying: dict[str, Resources] = {}
@@ -55,7 +55,9 @@ class Ledger:
         self._unsorted |= node.name not in self.nodes
         self._forget_pools(node.name)
         self.nodes[node.name] = node
-        self._node_of.update({it.pool_key: node.name for it in node.devices if it is not None})
+        for device in node.devices:
+            if device is not None:
+                self._nodes_of.setdefault(device.pool_key, set()).add(node.name)
         self._touch(node.name)
         self.gained.add(node.name)
         return True
@@ -73,10 +75,12 @@ class Ledger:
         return True
 
     def _forget_pools(self, name: str) -> None:
-        """Forget the pools of a node that is gone or changed, unless they are another node's by now."""
-        for device in self.nodes[name].devices if name in self.nodes else ():
-            if device is not None and self._node_of.get(device.pool_key) == name:
-                del self._node_of[device.pool_key]
+        """Forget the pools of a node that is gone or changed."""
+        devices = self.nodes[name].devices if name in self.nodes else ()
+        for key in {device.pool_key for device in devices if device is not None}:
+            self._nodes_of[key].discard(name)
+            if not self._nodes_of[key]:
+                del self._nodes_of[key]
 
     def see(self, pod: Pod) -> tuple[str, ...]:
         """Take in a pod's new state. Return the nodes on which usage changed."""
@@ -110,7 +114,7 @@ class Ledger:
     ) -> tuple[str, ...]:
         """Take in which devices a ResourceClaim holds. Return the nodes on which that changed."""
         pools = self.device_claims.see(DeviceClaim(uid, devices, consumers, shares))
-        touched = tuple({self._node_of[pool] for pool in pools if pool in self._node_of})
+        touched = tuple(self._nodes_with(pools))
         for name in touched:
             self._touch(name)
             self.gained.add(name)
@@ -151,7 +155,7 @@ class Ledger:
     def states_without(self, uids: Collection[str]) -> dict[str, NodeState]:
         """Return name → state, as if these pods took nothing, of each node that they use."""
         left_by = {usage.node for uid in uids if (usage := self.usage(uid)) is not None}
-        left_by |= {self._node_of.get(pool, "") for uid in uids for pool in self.device_claims.pools_of(uid)}
+        left_by |= self._nodes_with(pool for uid in uids for pool in self.device_claims.pools_of(uid))
         return {
             name: _state(self.nodes[name], self._usages(name, uids).values())
             for name in left_by & self.nodes.keys()
@@ -203,6 +207,9 @@ class Ledger:
         """Return `gained`, and start a new set."""
         gained, self.gained = self.gained, set()
         return gained
+
+    def _nodes_with(self, pools: Iterable[PoolKey]) -> set[str]:
+        return {name for pool in pools for name in self._nodes_of.get(pool, ())}
 
     def _set_state(self, name: str, state: NodeState | None) -> None:
         before = self._states.pop(name, None) if state is None else self._states.get(name)

@@ -1,0 +1,118 @@
+package devices
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/dynamic-resource-allocation/cel"
+	"k8s.io/dynamic-resource-allocation/structured"
+)
+
+// on returns the slice as one of a node, of a pool of so many slices.
+func on(node string, count int64, of *resourceapi.ResourceSlice) *resourceapi.ResourceSlice {
+	if node != "" {
+		of.Spec.NodeName = &node
+	}
+	of.Spec.Pool.ResourceSliceCount = count
+	return of
+}
+
+// Any node may publish slices in the pool of another one. The device d0 of node n is planned: `got` says whether the in-tree
+// allocator gives it, of all slices as of those that it is shown.
+var pools = map[string]struct {
+	all   []*resourceapi.ResourceSlice
+	shown []string
+	part  bool
+	got   bool
+}{
+	"of the node alone": {
+		all: []*resourceapi.ResourceSlice{on("n", 1, slice("s", "gpu", "a", 1, "d0"))}, shown: []string{"s: d0"}, got: true,
+	},
+	"another node has a slice of it": {
+		all:   []*resourceapi.ResourceSlice{on("n", 1, slice("s", "gpu", "a", 1, "d0")), on("m", 1, slice("t", "gpu", "a", 1, "d1"))},
+		shown: []string{"s: d0"}, got: true,
+	},
+	"another node has a newer one": {
+		all:   []*resourceapi.ResourceSlice{on("n", 1, slice("s", "gpu", "a", 1, "d0")), on("m", 1, slice("t", "gpu", "a", 9))},
+		shown: []string{"s: d0"}, got: true,
+	},
+	"another node has the device too": {
+		all:   []*resourceapi.ResourceSlice{on("n", 1, slice("s", "gpu", "a", 1, "d0")), on("m", 2, slice("r", "gpu", "a", 1, "d0", "d0"))},
+		shown: []string{"s: d0"}, got: true,
+	},
+	"a slice of the node is missing": {
+		all: []*resourceapi.ResourceSlice{on("n", 2, slice("s", "gpu", "a", 1, "d0"))}, shown: []string{"s: d0"}, part: true,
+	},
+	"another node completes it": {
+		all:   []*resourceapi.ResourceSlice{on("n", 2, slice("s", "gpu", "a", 1, "d0")), on("m", 2, slice("t", "gpu", "a", 1, "d1"))},
+		shown: []string{"s: d0", "t: "}, got: true,
+	},
+	"in part, and another node is newer": {
+		all:   []*resourceapi.ResourceSlice{on("n", 2, slice("s", "gpu", "a", 1, "d0")), on("m", 2, slice("t", "gpu", "a", 2, "d1"))},
+		shown: []string{"s: d0", "t: "}, part: true,
+	},
+	"the node itself has a newer one": {
+		all:   []*resourceapi.ResourceSlice{on("n", 1, slice("s", "gpu", "a", 1, "d0")), on("n", 1, slice("t", "gpu", "a", 2, "d1"))},
+		shown: []string{"t: "},
+	},
+}
+
+func TestPoolsWithSlicesOfOtherNodes(t *testing.T) {
+	for name, c := range pools {
+		t.Run(name, func(t *testing.T) {
+			p, _ := newPlan([]string{"gpu/a/d0"})
+			p.node = "n"
+			restricted, err := p.restrict(c.all)
+			if got := shown(restricted); err != nil || !slices.Equal(got, c.shown) {
+				t.Errorf("shown: %q, %v, want %q", got, err, c.shown)
+			}
+			for of, published := range map[string][]*resourceapi.ResourceSlice{"all": c.all, "shown": restricted} {
+				if got := isGiven(t, "d0", published); got != c.got {
+					t.Errorf("given of what is %s: %v", of, got)
+				}
+			}
+			found, partial := byNode(c.all)
+			if got := partial.Has(poolOn{"gpu", "a", "n"}); got != c.part {
+				t.Errorf("partial: %v", got)
+			}
+			if got := strings.Join(shown(found["n"]), ", "); c.got && got != "s: d0" {
+				t.Errorf("asked about: %q", got)
+			}
+		})
+	}
+}
+
+// isGiven returns whether the in-tree allocator gives this device on node n.
+func isGiven(t *testing.T, name string, published []*resourceapi.ResourceSlice) bool {
+	t.Helper()
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "uid"}}
+	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: "r", Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: "any", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+	}}}
+	state := structured.AllocatedState{
+		AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
+	}
+	for _, of := range published { // no other device of the pool may be chosen
+		for i := range of.Spec.Devices {
+			if of.Spec.Devices[i].Name != name {
+				state.AllocatedDevices.Insert(structured.MakeDeviceID("gpu", "a", of.Spec.Devices[i].Name))
+			}
+		}
+	}
+	features := structured.Features{PartitionableDevices: true, ConsumableCapacity: true}
+	allocator, err := structured.NewAllocator(t.Context(), features, state, anyClass{}, published, cel.NewCache(10, cel.Features{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := allocator.Allocate(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, []*resourceapi.ResourceClaim{claim})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(found) == 1
+}
