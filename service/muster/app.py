@@ -164,7 +164,7 @@ class App:
                 self._client, resource, sink, self.metrics, settings, silence, self._left_out, absence
             )
 
-        yield watch(decode.nodes(), intake.on_node, self._silence("nodes"))
+        yield watch(decode.nodes(), intake.nodes.on_node, self._silence("nodes"))
         yield watch(decode.pods(), self._on_pod, self._silence("pods"))
         yield watch(decode.namespaces(), intake.on_namespace)
         volumes = VolumeIntake(self._put)
@@ -239,6 +239,7 @@ class App:
         await asyncio.wait([warm])  # its failure ends the service by itself
         for watcher in self._watchers.values():
             await watcher.synced.wait()
+        await self._intake.nodes.settled()
         await self.control_loop.sync(Synced(time.monotonic()))
         gc.collect()  # now, and not during the first decision: it takes 0.2 s at 5,000 nodes
         await self._server.serving()

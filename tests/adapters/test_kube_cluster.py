@@ -62,7 +62,7 @@ async def test_sees_nodes_and_pods_survives_a_restart_and_posts_an_event(
     await asyncio.to_thread(api.create, "/api/v1/nodes", NODE)
     async with KubeClient(str(cluster.kubeconfig)) as client:
         pods = Watcher(client, decode.pods(), intake.on_pod, metrics, settings)
-        nodes = Watcher(client, decode.nodes(), intake.on_node, metrics, settings)
+        nodes = Watcher(client, decode.nodes(), intake.nodes.on_node, metrics, settings)
         poster = EventPoster(client, metrics, "test")
         tasks = [asyncio.create_task(work.run()) for work in (pods, nodes, poster)]
         try:

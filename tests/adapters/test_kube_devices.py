@@ -54,7 +54,7 @@ def heard() -> Heard:
 
 async def test_a_node_is_read_again_when_its_slices_or_the_class_change(heard: Heard) -> None:
     intake = Intake(DEFAULTS, heard.put, lambda event: None)
-    await intake.on_node(Seen(node_object({"cpu": "8"})))
+    await intake.nodes.on_node(Seen(node_object({"cpu": "8"})))
     await intake.devices.on_slice(Seen(piece([gpu(0), gpu(1)])))
     await intake.devices.on_class(Seen(device_class()))
     await intake.devices.on_slice(Seen(piece([gpu(0)], generation=2)))
@@ -79,7 +79,7 @@ async def test_slices_may_come_before_their_node(heard: Heard) -> None:
     intake = Intake(DEFAULTS, heard.put, lambda event: None)
     await intake.devices.on_class(Seen(device_class()))
     await intake.devices.on_slice(Seen(piece([gpu(0)])))
-    await intake.on_node(Seen(node_object({"cpu": "8"})))
+    await intake.nodes.on_node(Seen(node_object({"cpu": "8"})))
     (event,) = heard.events
     assert isinstance(event, NodeSeen)
     assert len(event.node.devices) == 1

@@ -55,7 +55,7 @@ class Bench:
     async def sees_node(self, item: dict[str, Any]) -> None:
         added = decode.nodes().event(json.dumps({"type": "ADDED", "object": item}).encode())
         assert isinstance(added, decode.Added)
-        await self.intake.on_node(Seen(added.object))
+        await self.intake.nodes.on_node(Seen(added.object))
 
     async def sees_config_map(self, item: dict[str, Any]) -> None:
         await self.intake.on_config_map(Seen(msgspec.convert(item, ConfigMapObject)))
@@ -179,7 +179,7 @@ async def test_what_was_never_seen_is_not_gone(bench: Bench) -> None:
     for key in ("uid-a", "uid-b"):
         await bench.intake.on_pod(Gone(key))
     for key in ("n", "m"):
-        await bench.intake.on_node(Gone(key))
+        await bench.intake.nodes.on_node(Gone(key))
     assert bench.kinds() == [PodSeen, NodeSeen, PodGone, NodeGone]
 
 

@@ -40,7 +40,7 @@ class Bench:
 
     async def start(self, gpus: int = 8) -> Bench:
         self.world.start()
-        await self.intake.on_node(Seen(msgspec.convert(gpu_node("a", gpus), NodeObject)))
+        await self.intake.nodes.on_node(Seen(msgspec.convert(gpu_node("a", gpus), NodeObject)))
         return self
 
     async def job(self, kind: str = "PyTorchJob", workers: int = 3, **meta: object) -> None:

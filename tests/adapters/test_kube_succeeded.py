@@ -31,7 +31,7 @@ class Bench:
         self.world.send(given)
 
     async def node(self) -> Bench:
-        await self.intake.on_node(Seen(msgspec.convert(gpu_node("a", 8), NodeObject)))
+        await self.intake.nodes.on_node(Seen(msgspec.convert(gpu_node("a", 8), NodeObject)))
         return self
 
     async def job(self, succeeded: int, uid: str = "u1", **spec: Any) -> None:

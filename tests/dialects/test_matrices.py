@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from local_cluster.topology import load_topology
 from muster.dialects import nodes
-from muster.dialects.matrices import MAX_CHARACTERS, Matrix, Unreadable, is_table, read, topology
+from muster.dialects.matrices import Matrix, Unreadable, is_table, read, topology
+from muster.dialects.node_bounds import MAX_TEXT
 from muster.domain.topology import LINK_GB_PER_S, GpuTopology, Link
 from tests.dialects.objects import as_json, full_matrix, node_object
 
@@ -191,7 +192,7 @@ NONE = {
     "a list of words": '["NV2"]',
     "very deep": "[" * 100_000,
     "torn JSON": '{"GPU_NV1_0_1": "Sing',
-    "far too long": " " * (MAX_CHARACTERS + 1),
+    "far too long": " " * (MAX_TEXT + 1),
     "a table of numbers": table("0 15", "15 0"),
     "a header alone": "GPU0 GPU1 GPU2",
 }

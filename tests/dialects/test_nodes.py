@@ -89,7 +89,7 @@ def test_what_a_node_offers() -> None:
     ("annotations", "unhealthy", "problems"),
     [
         ({"gpu.topology/unhealthy": "1,3"}, 0b1010, 0),
-        ({"gpu.topology/unhealthy": "1, x,9"}, 0b10, 2),
+        ({"gpu.topology/unhealthy": "1, x,9"}, 0b10, 1),
         ({}, 0, 0),
     ],
 )

@@ -129,7 +129,7 @@ class Churn:
         metadata = {"name": f"of-{name}", "namespace": "kube-system", "labels": labels}
         body = {"metadata": metadata, "data": {"devices": '{"0":"Unhealthy"}', "linkType": "[["}}
         await self.intake.on_config_map(Seen(msgspec.convert(body, ConfigMapObject)))
-        await self.intake.on_node(Gone(name))
+        await self.intake.nodes.on_node(Gone(name))
         await self.intake.on_config_map(Gone(f"kube-system/of-{name}"))
 
     # --- objects ----------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class Churn:
     async def node(self, name: str) -> None:
         amounts = {"cpu": "64", "memory": "64Gi", "pods": "110", GPU: "4"}
         body = {"metadata": {"name": name, "uid": name}, "status": {"allocatable": amounts}}
-        await self.intake.on_node(Seen(msgspec.convert(body, NodeObject)))
+        await self.intake.nodes.on_node(Seen(msgspec.convert(body, NodeObject)))
 
     async def _gang(self, gang: str, owner: str, of: int, gpus: int = 1) -> list[str]:
         uids = [f"{owner}-{rank}" for rank in range(of)]

@@ -63,7 +63,7 @@ def test_any_objects_are_planned_or_refused(steps: list[PodObject | NodeObject |
                 case PodObject():
                     await intake.on_pod(Seen(step))
                 case NodeObject():
-                    await intake.on_node(Seen(step))
+                    await intake.nodes.on_node(Seen(step))
                 case str():
                     await intake.on_pod(Gone(step.removeprefix("gone/")))
             world.wait(5)

@@ -69,7 +69,7 @@ async def watching(kubeconfig: Path) -> AsyncIterator[tuple[Heard, Metrics]]:
     heard, metrics = Heard(), Metrics()
     intake = Intake(DEFAULTS, heard.put, lambda _: None)
     sinks: list[tuple[decode.Resource[Any], Callable[[Seen[Any] | Gone], Awaitable[None]]]] = [
-        (decode.nodes(), intake.on_node),
+        (decode.nodes(), intake.nodes.on_node),
         (decode.pods(), intake.on_pod),
         (decode.namespaces(), intake.on_namespace),
         (decode.config_maps("kube-system"), intake.on_config_map),

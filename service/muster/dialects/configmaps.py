@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 
 from muster.dialects import ack, matrices
 from muster.dialects.matrices import Matrix
-from muster.dialects.objects import ConfigMapObject
+from muster.dialects.node_bounds import MAX_TEXT
+from muster.dialects.objects import ConfigMapObject, Metadata
 from muster.dialects.reading import natural
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain.allocation import MAX_GPUS
@@ -30,8 +31,6 @@ from muster.domain.topology import Link
 DEVICES, LINKS, BANDWIDTH = "devices", "linkType", "bandwidth"
 UNHEALTHY = "gpus"
 
-MAX_BYTES = 1 << 20
-"""A ConfigMap may have 1 MiB of data in the API."""
 MAX_GB_PER_S = 1e6
 
 _HEALTHY = "healthy"
@@ -78,17 +77,34 @@ def read(
     meta, data = obj.metadata, obj.data or {}
     if (meta.namespace, meta.name) == (settings.policies_namespace, settings.policies_name):
         return PolicyText(data.get(settings.policies_key, ""))
-    if meta.namespace != settings.system_namespace:
+    node, name = node_of(obj, settings), f"ConfigMap {meta.namespace}/{meta.name}"
+    if not node:
         return None
-    name = f"ConfigMap {meta.namespace}/{meta.name}"
-    labels = meta.labels or {}
-    node = labels.get(settings.ack_node_name)
-    if node and labels.get(settings.ack_node_mode) == ack.TOPOLOGY:
-        return _topology(node, name, data)
+    return (_topology if _is_topology(obj, settings) else _unhealthy)(node, name, data)
+
+
+def node_of(obj: ConfigMapObject, settings: Settings = DEFAULTS) -> str:
+    """Return the node that the ConfigMap describes; "" if it describes none."""
+    meta = obj.metadata
+    if meta.namespace != settings.system_namespace:
+        return ""
+    if _is_topology(obj, settings):
+        return (meta.labels or {})[settings.ack_node_name]
     node = meta.name.removeprefix(settings.unhealthy_prefix)
-    if node and node != meta.name:
-        return _unhealthy(node, name, data)
-    return None
+    return node if node != meta.name else ""
+
+
+def kept(obj: ConfigMapObject) -> ConfigMapObject:
+    """Return what is worth keeping of a ConfigMap about a node: it may have a megabyte."""
+    data, meta = obj.data or {}, obj.metadata
+    said = {key: data[key][: MAX_TEXT + 1] for key in (DEVICES, LINKS, BANDWIDTH, UNHEALTHY) if key in data}
+    named = Metadata(meta.name, "", meta.namespace, meta.uid, labels=meta.labels)
+    return ConfigMapObject(named, said or dict.fromkeys(list(data)[:1], ""))
+
+
+def _is_topology(obj: ConfigMapObject, settings: Settings) -> bool:
+    labels = obj.metadata.labels or {}
+    return bool(labels.get(settings.ack_node_name)) and labels.get(settings.ack_node_mode) == ack.TOPOLOGY
 
 
 def _unhealthy(node: str, name: str, data: Mapping[str, str]) -> UnhealthyGpus:
@@ -96,7 +112,7 @@ def _unhealthy(node: str, name: str, data: Mapping[str, str]) -> UnhealthyGpus:
         expected = f'{name}: expected the key {UNHEALTHY}, as in {UNHEALTHY}: "0,2"'
         return UnhealthyGpus(node, name, problems=(f"{expected}: all GPUs count as healthy",))
     mask, bad = 0, list[str]()
-    for part in data.get(UNHEALTHY, "").split(","):
+    for part in data.get(UNHEALTHY, "")[:MAX_TEXT].split(","):
         gpu = natural(part.strip())
         if gpu is not None and gpu < MAX_GPUS:
             mask |= 1 << gpu
@@ -185,8 +201,8 @@ def _speed(rows: list[list[object]], i: int, j: int) -> float | None:
 
 
 def _json(text: str) -> object:
-    if len(text) > MAX_BYTES:
-        raise _Unreadable(f"it has {len(text)} characters, more than a ConfigMap can have")
+    if len(text) > MAX_TEXT:
+        raise _Unreadable(f"it has more than {MAX_TEXT:,} characters")
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from itertools import islice
 
 from muster.dialects import dra_attributes, selectors
 from muster.dialects.dra_objects import (
@@ -124,11 +125,14 @@ class Slices:
         if node not in self._on or not self._classes:
             return Published(node)
         if node not in self._published:
-            keys = [key for key in self._on[node] if self.serves_gpus(key[0])]
+            there = islice(self._on[node], 2 * MAX_POOLS)  # any number of others may follow
+            keys = [key for key in there if self.serves_gpus(key[0])]
             read = sorted(keys)[:MAX_POOLS]
             pools = tuple(self._pools[key].gathered(key, node) for key in read)
             classes = filter(None, map(self._class_for, self._settings.gpu_resources))
-            rules, left_out = tuple(self._rules.values()), len(keys) - len(read)
+            of_others = min(len(self._on[node]), 2 * MAX_POOLS) - len(keys)
+            left_out = len(self._on[node]) - of_others - len(read)
+            rules = tuple(self._rules.values())
             self._published[node] = Published(node, pools, tuple(classes), rules, left_out)
         return self._published[node]
 

@@ -18,11 +18,10 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from muster.dialects.gputopology import link_of
+from muster.dialects.node_bounds import MAX_TEXT
 from muster.domain.allocation import MAX_GPUS
 from muster.domain.topology import GpuTopology, Link
 
-MAX_CHARACTERS = 1 << 20
-"""A ConfigMap may have 1 MiB of data in the API, an object's annotations a quarter of that."""
 MAX_COLUMNS = 4 * MAX_GPUS
 """Of a line in a table: GPUs come first, network cards and affinities after them."""
 
@@ -108,8 +107,8 @@ def read(text: str) -> Matrix:
     Raises:
         Unreadable: it is in none of the three forms, or far too long.
     """
-    if len(text) > MAX_CHARACTERS:
-        raise Unreadable(f"it has {len(text)} characters, more than a matrix can have")
+    if len(text) > MAX_TEXT:
+        raise Unreadable(f"it has more than {MAX_TEXT:,} characters")
     problems = _Problems()
     said = _of_tables(text, problems) if is_table(text) else _of_json(text, problems)
     links = _links(said, problems)
@@ -118,7 +117,7 @@ def read(text: str) -> Matrix:
 
 def is_table(text: str) -> bool:
     """Return whether a line of the text is the header of a printed matrix."""
-    return any(_is_header(cells) for _, cells in _lines(text[:MAX_CHARACTERS]))
+    return any(_is_header(cells) for _, cells in _lines(text[:MAX_TEXT]))
 
 
 def _links(said: Iterable[Said], problems: _Problems) -> dict[Pair, Link | None]:

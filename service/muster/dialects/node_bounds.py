@@ -1,8 +1,83 @@
-"""How much of one node is read: a node's account may write what it likes into its own objects."""
+"""How much of one node is read: a node's account may write what it likes into its own objects.
+
+What is above a bound is left out, and a sentence in `Node.problems` says so.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import chain
+
+import msgspec
+
+from muster.dialects.objects import ConfigMapObject, NodeObject, NodeTaint
+from muster.dialects.quantities import Quantity
+from muster.dialects.settings import Settings
+from muster.domain.allocation import MAX_GPUS
 
 MAX_DEVICES = 1024
 """Devices of ResourceSlices. The driver with most has some 40 for each GPU: the GPU and its partitions."""
 MAX_POOLS = 64
 """Pools of ResourceSlices with devices of the node. Drivers publish one."""
+MAX_CONFIG_MAPS = 8
+MAX_LABELS = 1024
+"""Node feature discovery sets some 200."""
+MAX_TAINTS = 64
+MAX_RESOURCES = 256
+MAX_TEXT = 64 * 1024
+"""Characters of a text about GPUs in an annotation or a ConfigMap. A matrix of 64 GPUs has some 20,000."""
+MAX_PROBLEMS = 16
+MAX_CHARACTERS = 400
+"""Of one problem."""
+TOO_MANY_TAINTS = "muster.dev/too-many-taints"
+"""A taint in the place of those that are not read: who tolerates all taints tolerates this one too."""
+
+_ENTRY = 16
+"""What a label, taint or resource counts in `size`."""
+
+
+def bounded(obj: NodeObject, settings: Settings) -> tuple[NodeObject, list[str]]:
+    """Return the node with no more than is read of it, and sentences about what is left out."""
+    meta, spec, status, problems = obj.metadata, obj.spec, obj.status, list[str]()
+    if (count := len(meta.labels or ())) > MAX_LABELS:
+        meta = msgspec.structs.replace(meta, labels=dict(sorted((meta.labels or {}).items())[:MAX_LABELS]))
+        problems.append(f"it has {count} labels: the first {MAX_LABELS} by name are read")
+    if (count := len(spec.taints or ())) > MAX_TAINTS:
+        taints = [*(spec.taints or ())[:MAX_TAINTS], NodeTaint(TOO_MANY_TAINTS, "", "NoSchedule")]
+        spec = msgspec.structs.replace(spec, taints=taints)
+        problems.append(f"it has {count} taints; at most {MAX_TAINTS} are read: only who tolerates all fits")
+    if (count := len(status.allocatable or ())) > MAX_RESOURCES:
+        names = sorted(status.allocatable or (), key=lambda name: (settings.is_other(name), name))
+        amounts = {name: (status.allocatable or {})[name] for name in names[:MAX_RESOURCES]}
+        status = msgspec.structs.replace(status, allocatable=amounts)
+        problems.append(f"allocatable has {count} resources: the first {MAX_RESOURCES} by name are read")
+    return msgspec.structs.replace(obj, metadata=meta, spec=spec, status=status), problems
+
+
+def shown(problems: Iterable[str]) -> tuple[str, ...]:
+    """Return the first of these problems, each once, and how many more there are."""
+    different = list(dict.fromkeys(problems))
+    first = [each[:MAX_CHARACTERS] for each in different[:MAX_PROBLEMS]]
+    more = len(different) - len(first)
+    return (*first, *([f"and {more} more problems"] if more else ()))
+
+
+def size(obj: NodeObject, maps: Iterable[ConfigMapObject], settings: Settings) -> int:
+    """Return how much there is to read of a node: characters about its GPUs, or what takes as long."""
+    annotations, status = obj.metadata.annotations or {}, obj.status
+    texts = chain(annotations.values(), *((each.data or {}).values() for each in maps))
+    counts = (status.allocatable, obj.metadata.labels, obj.spec.taints, status.conditions)
+    gpus = max(
+        annotations.get(settings.gpu_uuids, "").count(",") + 1,
+        _number(obj.metadata.labels or {}, settings.gpu_count),
+        *(_number(status.allocatable or {}, name) for name in settings.gpu_resources),
+    )
+    return (
+        sum(map(len, texts)) + _ENTRY * sum(len(each or ()) for each in counts) + 4 * min(gpus, MAX_GPUS) ** 2
+    )
+
+
+def _number(said: Mapping[str, Quantity], name: str) -> int:
+    """Return the GPUs of this name; MAX_GPUS for what is no plain number."""
+    text = str(said.get(name, 0))
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 8 else MAX_GPUS

@@ -16,6 +16,7 @@ from muster.dialects import (
     gpushare,
     islands,
     matrices,
+    node_bounds,
     nri,
     quantities,
     shares,
@@ -48,7 +49,8 @@ def read(
 ) -> Node:
     """Return the facts of one node. `more` is what ConfigMaps say of it, in any order; `offer` what its
     ResourceSlices offer; `agent`: a node agent is ready there."""
-    reader = _Reader(obj, settings, more)
+    obj, left_out = node_bounds.bounded(obj, settings)
+    reader = _Reader(obj, settings, more, left_out)
     memory = reader.whole(settings.gpu_memory)
     installed = reader.installed(settings.gpu_memory) if memory else 0
     counts = reader.counts()
@@ -69,12 +71,7 @@ def read(
     reader.problems += gpushare.missing(installed - memory, by_gpu, unhealthy, settings)
     return Node(
         name=obj.metadata.name,
-        allocatable=Resources(
-            cpu_milli=quantities.milli(reader.quantity("cpu")),
-            memory_bytes=reader.whole("memory"),
-            pods=reader.whole("pods"),
-            others=reader.others(),
-        ),
+        allocatable=reader.allocatable(),
         topology=topology,
         gpu_resources=served - {settings.gpu_memory},
         labels=compute_domains.with_fabric(reader.labels, settings.clique),
@@ -96,7 +93,7 @@ def read(
         missing_gpus=0 if devices or memory else reader.missing_gpus(gpu_count),
         offers_parts=bool(_PARTS.search(reader.labels.get(settings.gpu_product, ""))),
         hands_out=HandsOut.NRI if cdi else reader.hands_out(served, bool(devices), agent),
-        problems=tuple(reader.problems),
+        problems=node_bounds.shown(reader.problems),
     )
 
 
@@ -115,15 +112,18 @@ def kept(obj: NodeObject, settings: Settings = DEFAULTS) -> NodeObject:
         settings.gpu_uuids,
         settings.unhealthy,
     }
-    said = {key: text for key, text in (obj.metadata.annotations or {}).items() if key in read_ones}
-    return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, annotations=said))
+    said = obj.metadata.annotations or {}
+    texts = {key: text[: node_bounds.MAX_TEXT + 1] for key, text in said.items() if key in read_ones}
+    return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, annotations=texts))
 
 
 class _Reader:
     """Reads one node, gathering problems."""
 
-    def __init__(self, obj: NodeObject, settings: Settings, more: Iterable[NodeFact]) -> None:
-        self.problems: list[str] = []
+    def __init__(
+        self, obj: NodeObject, settings: Settings, more: Iterable[NodeFact], problems: list[str]
+    ) -> None:
+        self.problems = problems
         self.labels: Mapping[str, str] = obj.metadata.labels or {}
         self.annotations: Mapping[str, str] = obj.metadata.annotations or {}
         self._allocatable = obj.status.allocatable or {}
@@ -305,24 +305,29 @@ class _Reader:
 
     def _published_unhealthy(self, gpu_count: int) -> int:
         """Return what the node agent says of them."""
-        mask, key = 0, self._settings.unhealthy
+        mask, bad, key = 0, list[str](), self._settings.unhealthy
         for part in self.annotations.get(key, "")[:MAX_BYTES].split(",") if gpu_count else ():
             gpu = natural(part.strip())
             if gpu is not None and gpu < gpu_count:
                 mask |= 1 << gpu
             elif part.strip():
-                said = f"{key} has {part.strip()[:40]!r} in it"
-                self.problems.append(f"{said}, expected GPUs below {gpu_count} as in '0,2'")
+                bad.append(part.strip())
+        if bad:
+            more = f" and {len(bad) - 1} more such" if len(bad) > 1 else ""
+            said = f"{key} has {bad[0][:40]!r}{more} in it"
+            self.problems.append(f"{said}, expected GPUs below {gpu_count} as in '0,2'")
         return mask
 
     def whole(self, resource: str) -> int:
         """Whole units of the resource: a part of one can't be given."""
         return min(quantities.MOST, int(self.quantity(resource)))
 
-    def others(self) -> tuple[tuple[str, int], ...]:
-        """Return what the node offers besides cpu, memory, pods and GPUs, as `Resources.others`."""
+    def allocatable(self) -> Resources:
+        """Return what the node offers besides GPUs."""
         names = sorted(name for name in self._allocatable if self._settings.is_other(name))
-        return tuple((name, amount) for name in names if (amount := self.whole(name)))
+        others = tuple((name, amount) for name in names if (amount := self.whole(name)))
+        cpu = quantities.milli(self.quantity("cpu"))
+        return Resources(cpu, self.whole("memory"), self.whole("pods"), others)
 
     def installed(self, resource: str) -> int:
         """Return the same with broken ones: a failed GPU is taken out of allocatable, not out of capacity."""

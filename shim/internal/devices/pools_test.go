@@ -13,7 +13,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 )
 
-// on returns the slice as one of a node, of a pool of so many slices.
+// on returns the slice as one of a node. Its pool has this count of slices.
 func on(node string, count int64, of *resourceapi.ResourceSlice) *resourceapi.ResourceSlice {
 	if node != "" {
 		of.Spec.NodeName = &node

@@ -23,26 +23,24 @@ from muster.adapters.kube.devices import DeviceIntake
 from muster.adapters.kube.jobs import Jobs
 from muster.adapters.kube.kept import digest, usage_alone, without_labels
 from muster.adapters.kube.leftout import LeftOut
-from muster.adapters.kube.node_agents import NodeAgents
+from muster.adapters.kube.nodes import NodeIntake
 from muster.adapters.kube.standing import Standing, always
 from muster.adapters.kube.watch import Gone, Seen
 from muster.adapters.telemetry.metrics import Metrics
-from muster.dialects import configmaps, nodes, peers, podgroups, pods
+from muster.dialects import peers, podgroups, pods
 from muster.dialects import policies as policy_dialect
-from muster.dialects.configmaps import NodeFact, NodeTopology, PolicyText, UnhealthyGpus
 from muster.dialects.kinds.description import Member
 from muster.dialects.objects import (
     ConfigMapObject,
     CustomObject,
     Metadata,
     NamespaceObject,
-    NodeObject,
     PodObject,
 )
 from muster.dialects.settings import Settings
 from muster.dialects.subgroups import Topology
 from muster.domain import allocation
-from muster.domain.node import Node, Usage
+from muster.domain.node import Usage
 from muster.domain.peers import Labels
 from muster.domain.pod import Pod
 from muster.domain.podgroup import PodGroup
@@ -52,8 +50,6 @@ from muster.gangs.messages.inputs import (
     Input,
     NamespaceGone,
     NamespaceSeen,
-    NodeGone,
-    NodeSeen,
     PodGone,
     PodGroupGone,
     PodGroupSeen,
@@ -87,23 +83,18 @@ class Intake:
         self._standing = Standing(emit, leads)
         self._left_out = left_out or LeftOut(Metrics())
         self.jobs = Jobs(settings, put, emit, self._take_pod, leads)
-        self.devices = DeviceIntake(settings, put, self._read_known_node, self._read_claiming_pods)
+        self.devices = DeviceIntake(settings, put, self._read_node, self._read_claiming_pods)
+        slices = self.devices.slices
+        self.nodes = NodeIntake(settings, put, self._left_out, slices.published, self._labels_changed)
         self._pods: dict[str, Pod] = {}
         self._pod_digests: dict[str, bytes] = {}
         """Of the objects that they were read from."""
         self._claiming = ClaimingPods()
-        self._agents = NodeAgents(settings, self._read_known_node)
         self._read_later: dict[str, None] = {}
         """UIDs of pods whose claims have changed, in order."""
         self._later: asyncio.Task[None] | None = None
         """It reads these pods."""
         self._namespaces: dict[str, Labels] = {}
-        self._nodes: dict[str, Node] = {}
-        self._node_objects: dict[str, NodeObject] = {}
-        self._facts: dict[str, NodeFact] = {}
-        """By ConfigMap."""
-        self._facts_of: dict[str, dict[str, NodeFact]] = {}
-        """By node and ConfigMap."""
         self._group_objects: dict[str, CustomObject] = {}
         self._groups: dict[str, PodGroup] = {}
         self._topologies: dict[str, Topology] = {}
@@ -130,13 +121,13 @@ class Intake:
         if isinstance(change, Gone):
             self._pod_digests.pop(change.key, None)
             self._claiming.see(change.key, None)
-            await self._agents.see(change.key, None)
+            await self.nodes.agents.see(change.key, None)
             await self.jobs.pod_gone(change.key)
             if self._pods.pop(change.key, None) is not None:
                 await self._put(PodGone(time.monotonic(), change.key))
             return
         uid, found = change.object.metadata.uid, digest(change.object)
-        await self._agents.see(uid, change.object)
+        await self.nodes.agents.see(uid, change.object)
         if self._pod_digests.get(uid) == found:
             return
         ours = change.object.spec.scheduler_name in self._settings.scheduler_names
@@ -202,48 +193,22 @@ class Intake:
             self._namespaces[name] = labels
             await self._put(NamespaceSeen(time.monotonic(), name, labels))
 
-    async def on_node(self, change: Seen[NodeObject] | Gone) -> None:
-        """Take in a node's change."""
-        if isinstance(change, Gone):
-            self._node_objects.pop(change.key, None)
-            if self._nodes.pop(change.key, None) is not None:
-                self._repeated = None
-                await self._put(NodeGone(time.monotonic(), change.key))
-            return
-        name = change.object.metadata.name
-        self._node_objects[name] = nodes.kept(change.object, self._settings)
-        await self._read_node(name)
-
     async def _read_node(self, name: str) -> None:
-        more = [fact for _, fact in sorted(self._facts_of.get(name, {}).items())]
-        obj, agent = self._node_objects[name], self._agents.ready(name)
-        node = nodes.read(obj, self._settings, more, self.devices.slices.offer(name), agent=agent)
-        before = self._nodes.get(name)
-        if before == node:
-            return
-        if node.problems and (before is None or before.problems != node.problems):
-            log.warning("node is used without what can't be read", node=name, problems=node.problems)
-        if before is None or before.labels != node.labels:
-            self._repeated = None
-        self._nodes[name] = node
-        await self._put(NodeSeen(time.monotonic(), node))
+        await self.nodes.read_again(name)
 
-    async def _read_known_node(self, name: str) -> None:
-        """Read a node again because what others say of it has changed."""
-        if name in self._node_objects:
-            with self._left_out.guard("nodes", name, name):
-                await self._read_node(name)
+    def _labels_changed(self) -> None:
+        self._repeated = None
 
     @property
     def nodes_with_problems(self) -> int:
         """Return how many nodes have annotations or labels that can't be read in full."""
-        return sum(1 for node in self._nodes.values() if node.problems)
+        return sum(1 for node in self.nodes.nodes.values() if node.problems)
 
     @property
     def repeated_names(self) -> tuple[str, ...]:
         """Return a sentence for each scope in which several domains have one name; logged when it is new."""
         if self._repeated is None:
-            found = repeated_names(self._nodes.values(), self._held.levels, self._held.naming)
+            found = repeated_names(self.nodes.nodes.values(), self._held.levels, self._held.naming)
             self._repeated = tuple(found)
             for sentence in self._repeated:
                 if sentence not in self._reported:
@@ -270,35 +235,17 @@ class Intake:
 
     async def on_config_map(self, change: Seen[ConfigMapObject] | Gone) -> None:
         """Take in a ConfigMap's change: policies, or facts about a node."""
-        if isinstance(change, Gone):
-            settings = self._settings
-            if change.key == f"{settings.policies_namespace}/{settings.policies_name}":
-                self.policies_refused = False
-                self._standing.drop(EventReason.INVALID)
-                await self._policies_are(DEFAULT_POLICIES)
-            await self._fact_is(change.key, None)
-            return
-        meta = change.object.metadata
-        match configmaps.read(change.object, self._settings):
-            case PolicyText(text):
-                await self._read_policies(meta, text)
-            case NodeTopology() | UnhealthyGpus() as fact:
-                await self._fact_is(config_map_key(meta), fact)
-            case None:
-                await self._fact_is(config_map_key(meta), None)
-
-    async def _fact_is(self, key: str, fact: NodeFact | None) -> None:
-        """Take in what this ConfigMap says of a node from now on."""
-        before = self._facts.pop(key, None)
-        if before is not None:
-            del self._facts_of[before.node][key]
-            if not self._facts_of[before.node]:
-                del self._facts_of[before.node]
-        if fact is not None:
-            self._facts[key] = fact
-            self._facts_of.setdefault(fact.node, {})[key] = fact
-        for name in sorted({it.node for it in (before, fact) if it is not None and before != fact}):
-            await self._read_known_node(name)
+        settings = self._settings
+        key = change.key if isinstance(change, Gone) else config_map_key(change.object.metadata)
+        obj = None if isinstance(change, Gone) else change.object
+        if key != f"{settings.policies_namespace}/{settings.policies_name}":
+            await self.nodes.on_config_map(key, obj)
+        elif obj is None:
+            self.policies_refused = False
+            self._standing.drop(EventReason.INVALID)
+            await self._policies_are(DEFAULT_POLICIES)
+        else:
+            await self._read_policies(obj.metadata, (obj.data or {}).get(settings.policies_key, ""))
 
     async def _read_policies(self, meta: Metadata, text: str) -> None:
         """Policies that can't be read are refused, and the last good ones stay."""

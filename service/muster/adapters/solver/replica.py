@@ -23,8 +23,9 @@ CHUNK = 64
 """How many states are compared at once."""
 
 
-MOST_TOPOLOGIES = 4096
-"""Topologies that are sent once and shared by nodes. Clusters have a few; more come with their nodes."""
+MOST_LINKS = 1 << 20
+"""Links of all topologies that are sent once and shared by nodes. Clusters have a few topologies. More
+come with their nodes, as where a node publishes another one all the time."""
 
 _ELSEWHERE = GpuTopology(())
 """Stands in a Node on the wire whose topology is sent by its number."""
@@ -72,6 +73,8 @@ class Sent:
         self._states: list[NodeState] = []
         self._facts: Facts | None = None
         self._topologies: dict[GpuTopology, int] = {}
+        self._links = 0
+        """Of these topologies."""
 
     def difference(self, snapshot: Snapshot) -> Difference:
         """Return what the process has to be sent for this snapshot. It counts as sent from now on."""
@@ -104,8 +107,10 @@ class Sent:
     def _number(self, topology: GpuTopology) -> int:
         number = self._topologies.get(topology)
         if number is None:
-            if len(self._topologies) >= MOST_TOPOLOGIES:
+            links = topology.gpu_count**2
+            if self._links + links > MOST_LINKS:
                 return -1
+            self._links += links
             number = self._topologies[topology] = len(self._topologies)
         return number
 

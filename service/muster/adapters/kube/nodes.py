@@ -1,0 +1,212 @@
+"""From what the watches see of nodes, and of what others say of them, to the gangs' inputs.
+
+A node's facts come from its object, its ConfigMaps, its ResourceSlices and its agent. When one of these
+changes, the node is read again. Large nodes are read one at a time on a thread, and each node at a rate
+(`node_rate`): one that changes all the time delays no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import structlog
+
+from muster.adapters.kube.leftout import LeftOut
+from muster.adapters.kube.node_agents import NodeAgents
+from muster.adapters.kube.node_rate import NodeRate
+from muster.adapters.kube.watch import Gone, Seen
+from muster.dialects import configmaps, node_bounds, nodes
+from muster.dialects.configmaps import NodeFact, PolicyText
+from muster.dialects.dra_published import Published
+from muster.dialects.objects import ConfigMapObject, NodeObject
+from muster.dialects.settings import Settings
+from muster.domain.node import Node
+from muster.gangs.messages.inputs import Input, NodeGone, NodeSeen
+
+LARGE = 16 * 1024
+"""Nodes with more to read (`node_bounds.size`) are read on a thread. A node of 8 GPUs has less than half."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class _ConfigMap:
+    """A ConfigMap about a node. It is read when its node is, so on the same thread."""
+
+    obj: ConfigMapObject
+    settings: Settings
+
+    @cached_property
+    def fact(self) -> NodeFact | None:
+        """Return what it says of the node."""
+        found = configmaps.read(self.obj, self.settings)
+        return None if isinstance(found, PolicyText) else found
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """All that is read of a node. Nothing of it changes, so any thread may read it."""
+
+    obj: NodeObject
+    maps: tuple[_ConfigMap, ...]
+    published: Published
+    agent: bool
+    settings: Settings
+
+    @property
+    def size(self) -> int:
+        """Return how much there is to read."""
+        return self.published.to_decode + node_bounds.size(
+            self.obj, (each.obj for each in self.maps if "fact" not in each.__dict__), self.settings
+        )
+
+    def read(self) -> tuple[Node, float]:
+        """Return the node, and how many seconds of a core that took."""
+        began = time.thread_time()
+        more = [each.fact for each in self.maps]
+        facts = [fact for fact in more if fact is not None]
+        node = nodes.read(self.obj, self.settings, facts, self.published.offer, agent=self.agent)
+        return node, time.thread_time() - began
+
+
+class NodeIntake:
+    """`on_node` is the watch's sink; `put` takes the inputs, in order; `on_labels` hears that labels changed;
+    `published` returns what the ResourceSlices of a node say."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        put: Callable[[Input], Awaitable[None]],
+        left_out: LeftOut,
+        published: Callable[[str], Published],
+        on_labels: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.agents = NodeAgents(settings, self.read_again)
+        self._settings = settings
+        self._put = put
+        self._left_out = left_out
+        self._published = published
+        self._on_labels = on_labels
+        self._rate = NodeRate(clock)
+        self._nodes: dict[str, Node] = {}
+        self._objects: dict[str, NodeObject] = {}
+        self._node_of: dict[str, str] = {}
+        """By ConfigMap."""
+        self._maps: dict[str, dict[str, _ConfigMap]] = {}
+        """By node and ConfigMap."""
+        self._waiting: set[str] = set()
+        """Nodes that are to be read on the thread, or later."""
+        self._due: deque[str | asyncio.Future[None]] = deque()
+        """Those of them whose turn it is, and who waits until those before are read."""
+        self._being_read = ""
+        self._gone_meanwhile = False
+        self._reader: asyncio.Task[None] | None = None
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """Return the nodes as they were read last, by name."""
+        return self._nodes
+
+    async def on_node(self, change: Seen[NodeObject] | Gone) -> None:
+        """Take in a node's change."""
+        if isinstance(change, Gone):
+            self._objects.pop(change.key, None)
+            self._waiting.discard(change.key)
+            self._gone_meanwhile |= self._being_read == change.key
+            self._rate.forget(self._objects.__contains__)
+            if self._nodes.pop(change.key, None) is not None:
+                self._on_labels()
+                await self._put(NodeGone(time.monotonic(), change.key))
+            return
+        name = change.object.metadata.name
+        self._objects[name] = nodes.kept(change.object, self._settings)
+        await self._read_in_turn(name)
+
+    async def on_config_map(self, key: str, obj: ConfigMapObject | None) -> None:
+        """Take in what the ConfigMap of this key says of a node from now on: None if it says nothing."""
+        node = configmaps.node_of(obj, self._settings) if obj is not None else ""
+        found = _ConfigMap(configmaps.kept(obj), self._settings) if obj is not None and node else None
+        before = self._node_of.pop(key, "")
+        said = self._maps[before].pop(key) if before else None
+        if before and not self._maps[before]:
+            del self._maps[before]
+        if found is not None:
+            self._node_of[key] = node
+            self._maps.setdefault(node, {})[key] = said if said == found and said is not None else found
+        if (before, said) != (node, found):
+            for name in sorted({before, node} - {""}):
+                await self.read_again(name)
+
+    async def read_again(self, name: str) -> None:
+        """Read a node again because what others say of it has changed."""
+        if name in self._objects:
+            with self._left_out.guard("nodes", name, name):
+                await self._read_in_turn(name)
+
+    async def settled(self) -> None:
+        """Return when all nodes are read whose turn it is now."""
+        if self._due or self._being_read:
+            turn = asyncio.get_running_loop().create_future()
+            self._due.append(turn)
+            await turn
+
+    async def _read_in_turn(self, name: str) -> None:
+        """Read the node now, on the thread, or later."""
+        if name in self._waiting:
+            return
+        rest = self._rate.rest_s(name)
+        if not rest and name != self._being_read:
+            facts = self._facts(name)
+            if facts.size <= LARGE:
+                await self._take(name, *facts.read())
+                return
+        self._waiting.add(name)
+        if rest:
+            asyncio.get_running_loop().call_later(rest, self._is_due, name)
+        else:
+            self._is_due(name)
+
+    def _is_due(self, name: str) -> None:
+        self._due.append(name)
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.create_task(self._read_due(), name="nodes")
+
+    async def _read_due(self) -> None:
+        """Read on a thread the nodes whose turn it is, one after another."""
+        while self._due:
+            turn = self._due.popleft()
+            if isinstance(turn, asyncio.Future):
+                if not turn.done():
+                    turn.set_result(None)
+            elif turn in self._waiting:
+                self._waiting.discard(turn)
+                self._being_read, self._gone_meanwhile = turn, False
+                with self._left_out.guard("nodes", turn, turn):
+                    node, took = await asyncio.to_thread(self._facts(turn).read)
+                    if not self._gone_meanwhile:
+                        await self._take(turn, node, took)
+                self._being_read = ""
+
+    def _facts(self, name: str) -> _Facts:
+        maps = sorted(self._maps.get(name, {}).items())[: node_bounds.MAX_CONFIG_MAPS]
+        about = tuple(each for _, each in maps)
+        published, agent = self._published(name), self.agents.ready(name)
+        return _Facts(self._objects[name], about, published, agent, self._settings)
+
+    async def _take(self, name: str, node: Node, took: float) -> None:
+        before = self._nodes.get(name)
+        self._rate.charge(name, took, changed=before != node)
+        if before == node:
+            return
+        if node.problems and (before is None or before.problems != node.problems):
+            log.warning("node is used without what can't be read", node=name, problems=node.problems)
+        if before is None or before.labels != node.labels:
+            self._on_labels()
+        self._nodes[name] = node
+        await self._put(NodeSeen(time.monotonic(), node))
