@@ -12,7 +12,7 @@ from muster.domain.topology import mask_of
 from muster.gangs.capacity import requests
 from muster.gangs.capacity.holders import with_holders
 from muster.gangs.capacity.ledger import fits
-from muster.gangs.lifecycle import planning, reconciliation, refusals
+from muster.gangs.lifecycle import node_effects, planning, reconciliation, refusals
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import Lane
@@ -117,10 +117,24 @@ def _asked(
     return record, record.in_phase, solving, took_s
 
 
+def _changed(state: State, solving: Solving, decision: Placed) -> set[str]:
+    """Return the nodes of the plan that have changed since the question."""
+    names = {place.node for place in decision.members}
+    pairs = {name: (solving.snapshot.nodes[name].node, state.ledger.nodes.get(name)) for name in names}
+    request, policies = solving.request, state.ledger.policies
+    return {
+        name
+        for name, (before, after) in pairs.items()
+        if before != after and not node_effects.is_same(request, policies, before, after)
+    }
+
+
 def _outdated(state: State, gang: Gang, solving: Solving, decision: Placed) -> bool:
     """Return whether the cluster has changed in what the plan relies on."""
-    nodes, seen = state.ledger.nodes, solving.snapshot.nodes
-    if any(nodes.get(place.node) != seen[place.node].node for place in decision.members):
+    nodes = state.ledger.nodes
+    if changed := _changed(state, solving, decision):
+        for name in changed & nodes.keys():
+            node_effects.leave_out(gang, name, gang.group.unbound, state.now)
         return True
     pods = {pod.uid: pod for pod in gang.group.unbound}
     if state.in_tree.outdated(gang.key):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from muster.domain.node import Node
 from muster.domain.sentences import unhealthy_sentence
-from muster.gangs.lifecycle import planning, plans
+from muster.gangs.lifecycle import node_effects, planning, plans
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import EmitEvent, EventReason
@@ -40,17 +40,21 @@ class Nodes:
             state.ledger.existing_pods.changes.everything = True
         if isinstance(given, inputs.NodeSeen):
             self.report_problems(given.node)
+            if before is not None and before.hands_out is not given.node.hands_out:
+                self._say_anew(name)
             if before is not None and _equal_for_plans(before, given.node):
-                if before.hands_out is not given.node.hands_out:
-                    self._say_anew(name)
                 return
+        after = state.ledger.nodes.get(name)
         for gang in self._planned_on(name):
-            plans.withdraw(state, gang, Trigger.NODE_CHANGED, f"node {name} {what}", given.now)
+            if (plan := gang.plan) is not None and not node_effects.holds(state, plan, before, after):
+                is_new = after is not None and node_effects.leave_out(
+                    gang, name, plan.pods.values(), given.now
+                )
+                why = f"node {name} {what}"
+                plans.withdraw(state, gang, Trigger.NODE_CHANGED, why, given.now, learnt=is_new)
         state.retained.release_taken(name)
         for gang in state.gangs.values():
-            if gang.refusals or gang.exclusions:
-                gang.exclusions = {key: out for key, out in gang.exclusions.items() if key[1] != name}
-                gang.refusals = {key: times for key, times in gang.refusals.items() if key[1] != name}
+            node_effects.forget_refusals(gang, name)
         if state.ledger.on_node(name) and _moved(before, state.ledger.nodes.get(name)):
             # The labels and links of a node with members affect where other members fit, however full it is.
             planning.capacity_freed(state, anywhere=True)

@@ -21,7 +21,7 @@ from muster.gangs.messages.inputs import Decided
 from muster.gangs.messages.instructions import EndSolve, EventReason, Instruction, Lane, Outcome, Solve
 from muster.gangs.pending.active_queue import namespace_of
 from muster.gangs.pending.in_tree import MODELLED
-from muster.gangs.record.gang import Ask, Gang, Solving, Timer
+from muster.gangs.record.gang import NODE_CHANGED, Ask, Gang, Solving, Timer
 from muster.gangs.record.partial import is_partially_bound
 from muster.gangs.record.phases import Phase, Planned, Planning, Trigger, Withdrawn
 from muster.gangs.record.plan import Plan, usages
@@ -54,7 +54,9 @@ def _queue(state: State, gang: Gang, lane: Lane) -> None:
 def in_tree_answered(state: State, gang: Gang, changed: bool) -> None:
     """Go on with a gang for which in-tree plugins have answered. `changed`: the answers are new."""
     if changed:
-        gang.exclusions = {pair: out for pair, out in gang.exclusions.items() if out.plugin in MODELLED}
+        gang.exclusions = {
+            pair: out for pair, out in gang.exclusions.items() if out.plugin in (*MODELLED, NODE_CHANGED)
+        }
     if gang.timers.pop(Timer.IN_TREE, None) is not None:
         enqueue_again(state, gang)
     elif changed and gang.phase is Phase.UNPLACEABLE and Timer.RECOUNT not in gang.timers:

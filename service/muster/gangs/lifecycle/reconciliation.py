@@ -51,6 +51,7 @@ def reconcile_members(state: State, gang: Gang, group: Group, now: float) -> Non
         gang.attempts, gang.reason, gang.announced, gang.arrived = 0, "", None, None
         state.publisher.forget(gang)
         gang.refusals, gang.exclusions = {}, {}
+        gang.voided.clear()
         if is_partially_bound(gang) and group.waits_for is not None:
             gang.reason = sentence((group.waits_for,))
     elif group.causes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -34,6 +35,9 @@ from muster.gangs.record.phases import (
     after,
 )
 from muster.gangs.record.plan import Plan
+
+NODE_CHANGED = "NodeChanged"
+"""In the place of a plugin: the node itself voided plans of the gang by its changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +191,9 @@ class Gang:
     """(requests of the refused pod, node) → exclusion. Role names may change as other pods come and go."""
     refusals: dict[tuple[Asks, str], int] = field(default_factory=dict)
     """The same key → how often an in-tree plugin has refused the node since it last changed."""
+
+    voided: Counter[str] = field(default_factory=Counter)
+    """Node → how many plans of the gang its changes have voided."""
 
     def excluded(self, roles: Iterable[Role], pods: Mapping[str, Pod]) -> dict[tuple[str, str], str]:
         """Return (role, node) → the plugin that refused the pair, in the planner's form.

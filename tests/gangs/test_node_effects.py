@@ -1,0 +1,146 @@
+"""A node that changes all the time does not keep a gang from a start: its kubelet may write what it likes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from muster.domain.node import Node, Taint
+from muster.domain.pod import Wishes
+from muster.domain.request import NodeRules, SelectorTerm, Toleration
+from muster.gangs.messages import inputs
+from tests.gangs.world import World, node, pod, wishing
+
+HARMLESS: dict[str, Callable[[Node, int], Node]] = {
+    "a label that no pod names": lambda it, tick: labelled(it, "feature.example.com/tick", str(tick)),
+    "more of a resource": lambda it, tick: others(it, ("example.com/x", tick + 1)),
+    "a little less memory": lambda it, tick: memory(it, it.allocatable.memory_bytes - tick),
+    "a preference to keep away": lambda it, tick: tainted(it, Taint("t", str(tick), "PreferNoSchedule")),
+    "a taint that the pods tolerate": lambda it, tick: tainted(it, Taint("ours", str(tick), "NoSchedule")),
+    "another machine": lambda it, tick: replace(it, machine=str(tick)),
+    "other problems": lambda it, tick: replace(it, problems=(str(tick),)),
+}
+HARMFUL: dict[str, Callable[[Node, int], Node]] = {
+    "a label that pods select by": lambda it, tick: labelled(it, "pool", "x" * (1 + tick % 2)),
+    "its rack": lambda it, tick: labelled(it, "topology.kubernetes.io/rack", str(tick)),
+    "a taint": lambda it, tick: tainted(it, *[Taint("theirs", "", "NoSchedule")] * (1 - tick % 2)),
+    "its readiness": lambda it, tick: replace(it, ready=bool(tick % 2)),
+    "a GPU's health": lambda it, tick: replace(it, unhealthy=0b11 * (1 - tick % 2)),
+    "too little memory": lambda it, tick: memory(it, (1 << 36) * (tick % 2)),
+}
+
+
+def labelled(it: Node, key: str, value: str) -> Node:
+    return replace(it, labels={**it.labels, key: value})
+
+
+def tainted(it: Node, *taints: Taint) -> Node:
+    return replace(it, taints=taints)
+
+
+def others(it: Node, *amounts: tuple[str, int]) -> Node:
+    return replace(it, allocatable=replace(it.allocatable, others=amounts))
+
+
+def memory(it: Node, bytes_: int) -> Node:
+    return replace(it, allocatable=replace(it.allocatable, memory_bytes=bytes_))
+
+
+RULES = NodeRules(
+    any_of=((SelectorTerm("pool", "In", ("x", "xx")),), (SelectorTerm("pool", "DoesNotExist"),)),
+    tolerations=(Toleration("ours", "Exists"),),
+)
+
+
+def standing() -> World:
+    """A gang with a plan on node a, which holds it alone. Nodes b and c hold it together."""
+    world = World().start(node("a", 8), node("b", 4), node("c", 4))
+    world.see(pod("p0", gpus=4, rules=RULES), pod("p1", gpus=4, rules=RULES))
+    assert {world.home(0), world.home(1)} == {"a"}
+    return world
+
+
+def change(world: World, make: Callable[[Node, int], Node], tick: int) -> None:
+    before = world.coordinator.state.ledger.nodes["a"]
+    world.send(inputs.NodeSeen(world.now, make(before, tick)))
+
+
+@pytest.mark.parametrize("case", HARMLESS)
+def test_a_plan_holds_under_changes_that_do_not_matter_to_it(case: str) -> None:
+    world = standing()
+    for tick in range(10):
+        change(world, HARMLESS[case], tick)
+    assert world.phase() == "planned"
+    assert {world.home(0), world.home(1)} == {"a"}
+    world.run()
+    assert world.phase() == "running"
+
+
+@pytest.mark.parametrize("case", HARMFUL)
+def test_a_gang_goes_elsewhere_from_a_node_that_voids_its_plans(case: str) -> None:
+    world = standing()
+    voided = 0
+    for tick in range(20):
+        if world.phase() != "planned":
+            world.wait(60)
+        elif "a" in {world.home(0), world.home(1)}:
+            voided += 1
+        change(world, HARMFUL[case], tick)
+    assert world.phase() == "planned"
+    assert {world.home(0), world.home(1)} == {"b", "c"}
+    assert voided <= 3
+
+
+def test_a_node_that_alone_holds_a_gang_is_tried_again() -> None:
+    world = World().start(node("a", 8))
+    world.see(pod("p0", gpus=4), pod("p1", gpus=4))
+    ticks = itertools.count()
+    for _ in range(3):
+        change(world, HARMFUL["its rack"], next(ticks))
+    assert world.phase() == "unplaceable"
+    assert "Left out for a while: a (NodeChanged: it changed 2 times under a plan)" in world.verdict().reason
+    world.wait(600)
+    assert world.phase() == "planned"
+    world.run()
+    assert world.phase() == "running"
+
+
+@pytest.mark.parametrize("case", HARMLESS)
+def test_an_answer_counts_though_its_node_changed_harmlessly_meanwhile(case: str) -> None:
+    world = World(auto=False).start(node("a", 8))
+    world.see(pod("p0", gpus=4, rules=RULES), pod("p1", gpus=4, rules=RULES))
+    change(world, HARMLESS[case], 1)
+    world.solve()
+    assert world.phase() == "planned"
+
+
+def test_a_node_that_overtakes_each_answer_is_left_out() -> None:
+    world = World(auto=False).start(node("a", 8), node("b", 4), node("c", 4))
+    world.see(pod("p0", gpus=4), pod("p1", gpus=4))
+    for tick in range(6):
+        if world.phase() == "planned":
+            break
+        world.wait(60)
+        change(world, HARMFUL["its rack"], tick)
+        world.solve()
+    assert {world.home(0), world.home(1)} == {"b", "c"}
+
+
+SCOPED: dict[str, Wishes] = {
+    "a scope": Wishes(required_scope="example.com/row"),
+    "a preferred scope": Wishes(preferred_scopes=("example.com/row",)),
+}
+
+
+@pytest.mark.parametrize("case", SCOPED)
+def test_the_label_of_a_scope_matters(case: str) -> None:
+    world = World().start(node("a", labels={"example.com/row": "1"}), node("b", 0))
+    world.see(wishing("p0", SCOPED[case]))
+    (gang,) = world.coordinator.state.gangs.values()
+    first = gang.plan
+    assert first is not None
+    change(world, lambda it, tick: labelled(it, "example.com/row", "2"), 0)
+    assert gang.plan is not first
