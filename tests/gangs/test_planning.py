@@ -55,8 +55,8 @@ def test_a_plan_that_events_overtake_again_and_again_gives_way() -> None:
     world = World(auto=False).start(node("a"), node("b"))
     world.see(*PAIR)
     for count in (1, 2):
-        world.send(inputs.NodeSeen(world.now, node("a", labels={"n": str(count)})))
-        world.send(inputs.NodeSeen(world.now, node("b", labels={"n": str(count)})))
+        world.send(inputs.NodeSeen(world.now, node("a", labels={"topology.kubernetes.io/rack": str(count)})))
+        world.send(inputs.NodeSeen(world.now, node("b", labels={"topology.kubernetes.io/rack": str(count)})))
         world.solve()
     assert world.solves == []
     assert world.phase() == "withdrawn"
