@@ -12,7 +12,7 @@ from muster.domain.node import Node, Taint
 from muster.domain.pod import Wishes
 from muster.domain.request import NodeRules, SelectorTerm, Toleration
 from muster.gangs.messages import inputs
-from tests.gangs.world import World, node, pod, wishing
+from tests.gangs.world import World, foreign, node, pod, wishing
 
 HARMLESS: dict[str, Callable[[Node, int], Node]] = {
     "a label that no pod names": lambda it, tick: labelled(it, "feature.example.com/tick", str(tick)),
@@ -127,6 +127,33 @@ def test_a_node_that_overtakes_each_answer_is_left_out() -> None:
         change(world, HARMFUL["its rack"], tick)
         world.solve()
     assert {world.home(0), world.home(1)} == {"b", "c"}
+
+
+@pytest.mark.parametrize("key", ["feature.example.com/tick", "topology.kubernetes.io/rack"])
+def test_a_full_node_that_changes_its_labels_has_other_gangs_planned_once(key: str) -> None:
+    world = World().start(node("a"), node("b"))
+    world.see(foreign("f", "a", 4), foreign("g", "b", 4), pod("p0"), pod("p1"))
+    assert world.phase() == "unplaceable"
+    asked = world.asked
+    for tick in range(10):
+        change(world, lambda it, tick: labelled(it, key, str(tick)), tick)
+        world.wait(1)
+    assert world.asked - asked == (key == "topology.kubernetes.io/rack")
+
+
+def test_a_full_node_that_moves_has_the_gang_of_its_members_planned_again() -> None:
+    """Its other members must lie in the same row as those that run."""
+    row = "example.com/row"
+    nodes = [node(name, 2, labels={row: at}) for name, at in (("a", "1"), ("b", "1"), ("c", "2"))]
+    world = World().start(*nodes)
+    wish = Wishes(required_scope=row)
+    world.see(foreign("f", "b", 2), *(wishing(f"p{n}", wish, of=2) for n in range(2)))
+    world.run()
+    assert {world.coordinator.state.ledger.bound[f"p{n}"].node for n in range(2)} == {"a"}
+    world.see(wishing("p2", wish, of=2))
+    assert world.phase() == "unplaceable"
+    change(world, lambda it, tick: labelled(it, row, "2"), 0)
+    assert world.phase() == "planned"
 
 
 SCOPED: dict[str, Wishes] = {

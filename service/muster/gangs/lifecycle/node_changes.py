@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 from muster.domain.node import Node
+from muster.domain.policies import Policies
 from muster.domain.sentences import unhealthy_sentence
 from muster.gangs.lifecycle import node_effects, planning, plans
 from muster.gangs.lifecycle.state import State
@@ -23,6 +25,8 @@ class Nodes:
         self._gang_of = gang_of
         self._problems: dict[str, str] = {}
         """Node → the message that was last reported about it."""
+        self._renamed: dict[str, float] = {}
+        """Node → when all gangs were last planned again because it is in other domains."""
 
     def changed(self, given: inputs.NodeSeen | inputs.NodeGone) -> None:
         """Take in a node that appeared, changed or went. Plans on it that are not permitted become void."""
@@ -34,6 +38,7 @@ class Nodes:
         else:
             changed, what = state.ledger.drop_node(name), "is gone"
             self._problems.pop(name, None)
+            self._renamed.pop(name, None)
         if not changed:
             return
         if _bears_on_constraints(before, state.ledger.nodes.get(name)):
@@ -55,9 +60,8 @@ class Nodes:
         state.retained.release_taken(name)
         for gang in state.gangs.values():
             node_effects.forget_refusals(gang, name)
-        if state.ledger.on_node(name) and _moved(before, state.ledger.nodes.get(name)):
-            # The labels and links of a node with members affect where other members fit, however full it is.
-            planning.capacity_freed(state, anywhere=True)
+        if state.ledger.on_node(name) and _moved(before, after):
+            self._wake_members(name, given.now, elsewhere=_renames(before, after, state.ledger.policies))
 
     def report_problems(self, node: Node) -> None:
         """Report on the node, once for each change, what cannot be read of it and which pods run on broken
@@ -86,6 +90,23 @@ class Nodes:
                         why = f"others took what it was to have on node {name}"
                         plans.withdraw(self._state, gang, Trigger.NODE_CHANGED, why, now)
 
+    def _wake_members(self, name: str, now: float, elsewhere: bool) -> None:
+        """Plan the gangs again that have members on a node which changed: its labels and links affect where
+        their other members fit, however full it is.
+
+        `elsewhere`: the change may join domains of other nodes too. That helps few gangs, and one node must
+        not have all of them planned again all the time.
+        """
+        state = self._state
+        keys = {self._gang_of(uid) for uid in state.ledger.on_node(name)} - {""}
+        state.to_wake |= dict.fromkeys(sorted(keys))
+        for solving in state.solving.values():
+            solving.since.anywhere |= solving.gang in keys
+        if elsewhere and now - self._renamed.get(name, -math.inf) >= state.settings.numbers_s:
+            if name in state.ledger.nodes:
+                self._renamed[name] = now
+            planning.capacity_freed(state, anywhere=True)
+
     def _say_anew(self, node: str) -> None:
         """Let plans on the node say anew whether its GPUs are exact."""
         for gang in self._planned_on(node):
@@ -106,6 +127,14 @@ def _moved(before: Node | None, after: Node | None) -> bool:
     if before is None or after is None:
         return before is not after
     return (before.labels, before.topology) != (after.labels, after.topology)
+
+
+def _renames(before: Node | None, after: Node | None, policies: Policies) -> bool:
+    """Return whether the node is in another domain of some level than before."""
+    if before is None or after is None:
+        return True
+    keys = node_effects.labels_of_domains(policies)
+    return any(before.labels.get(key) != after.labels.get(key) for key in keys)
 
 
 def _equal_for_plans(before: Node, after: Node) -> bool:

@@ -59,8 +59,7 @@ def _tolerated(node: Node, request: Request) -> bool:
 
 def labels_read(request: Request, policies: Policies) -> frozenset[str]:
     """Return the keys of node labels on which a plan of this request may stand."""
-    keys = {FABRIC, *(key for level in (*policies.levels, NVLINK) for key in level.labels)}
-    keys.update(key for tree in policies.naming.trees for key in tree)
+    keys = labels_of_domains(policies)
     keys.update(request.preferred_scopes)
     keys.update(each.scope for each in request.per_scope)
     keys.update(each.scope for each in request.subgroups)
@@ -70,6 +69,12 @@ def labels_read(request: Request, policies: Policies) -> frozenset[str]:
         keys.update(each.scope for each in role.segments)
         keys.update(term.key for terms in (role.rules.required, *role.rules.any_of) for term in terms)
     return frozenset(keys | {scope for scope in _required(request) if scope is not None})
+
+
+def labels_of_domains(policies: Policies) -> set[str]:
+    """Return the keys of node labels that name domains of levels."""
+    keys = {FABRIC, *(key for level in (*policies.levels, NVLINK) for key in level.labels)}
+    return keys.union(*policies.naming.trees)
 
 
 def _required(request: Request) -> tuple[str | None, ...]:
