@@ -132,6 +132,25 @@ def test_what_is_rounded_up_somewhere_is_known() -> None:
     assert not slices.roundings
 
 
+def test_how_one_node_alone_rounds_up_does_not_count_beside_others() -> None:
+    """Else a kubelet could have each pod of the cluster ask for more memory than any GPU has."""
+    huge = {"default": "1Gi", "validRange": {"min": "100Ti"}}
+    slices = seen(
+        piece([shared(0)]),
+        piece([shared(1)], "t", node="m"),
+        piece([shared(2, policy=huge)], "u", node="evil"),
+        piece([shared(3, policy=huge)], "v", node="evil"),
+    )
+    assert set(slices.roundings) == {("memory", NOT_ROUNDED)}
+    slices.see_slice("t", None)
+    assert len(set(slices.roundings)) == 2  # each of them is one node's
+
+
+def test_a_slice_that_rounds_up_in_many_ways_counts_as_one_without() -> None:
+    many = [shared(at, policy={"default": "1Gi", "validValues": [f"{at}Gi"]}) for at in range(100)]
+    assert not seen(piece(many)).roundings
+
+
 def test_only_drivers_of_gpus_round_up() -> None:
     """Memory that another driver serves by another class is no GPU's."""
     other = piece([shared(0, policy=RANGE)], "t", driver="cxl.example.com")

@@ -39,8 +39,8 @@ class Slices:
         self._classes: dict[str, Class] = {}
         self._rules: dict[str, TaintedDevices] = {}
         """What DeviceTaintRules keep pods away from."""
-        self._roundings: dict[str, Counter[tuple[str, Rounding]]] = {}
-        """Of the slices of each driver, with the number of these."""
+        self._roundings: dict[str, dict[tuple[str, Rounding], Counter[str]]] = {}
+        """Driver → rounding → node → number of its slices."""
         self._published: dict[str, Published] = {}
         """By node, since the last change: a kubelet writes its node's status all the time."""
 
@@ -107,9 +107,14 @@ class Slices:
 
     @property
     def roundings(self) -> Collection[tuple[str, Rounding]]:
-        """Return how memory that claims share is rounded up on some GPU, by the capacity's name."""
-        served = (found for driver, found in self._roundings.items() if self.serves_gpus(driver))
-        return set[tuple[str, Rounding]]().union(*served)
+        """Return how memory that claims share is rounded up on some GPU, by the capacity's name.
+
+        Where several nodes have one, what one node alone says does not count: all pods would ask for it.
+        """
+        served = [found for driver, found in self._roundings.items() if self.serves_gpus(driver)]
+        several = {each for found in served for each, nodes in found.items() if len(nodes) > 1}
+        names = {name for name, _ in several}
+        return several | {each for found in served for each in found if each[0] not in names}
 
     @property
     def drivers(self) -> frozenset[str]:
@@ -143,10 +148,16 @@ class Slices:
 
     def _count(self, each: Slice, step: int) -> None:
         """Count a slice's node and roundings, or no longer (`step` −1)."""
-        found = self._roundings.pop(each.key[0], Counter())
-        found.update(dict.fromkeys(each.roundings, step))
-        if left := +found:
-            self._roundings[each.key[0]] = left
+        for rounding in each.roundings:
+            of_driver = self._roundings.setdefault(each.key[0], {})
+            nodes = of_driver.setdefault(rounding, Counter())
+            nodes[each.node] += step
+            if not nodes[each.node]:
+                del nodes[each.node]
+            if not nodes:
+                del of_driver[rounding]
+            if not of_driver:
+                del self._roundings[each.key[0]]
         if each.counters:
             return
         on = self._on.setdefault(each.node, Counter())

@@ -14,6 +14,7 @@ import msgspec
 
 from muster.dialects import shares
 from muster.dialects.dra_objects import SliceDevice, SliceSpec
+from muster.dialects.node_bounds import MAX_ROUNDINGS
 from muster.dialects.shares import Rounding
 from muster.domain.node import PoolKey
 
@@ -48,6 +49,8 @@ class Slice:
             return None
         found = spec.devices or []
         roundings = frozenset(filter(None, map(shares.rounding_of, found)))
+        if len(roundings) > MAX_ROUNDINGS:
+            roundings = frozenset()
         devices = _encoder.encode([*map(_kept, found)])
         return cls(key, pool.generation, count, node, devices, len(found), roundings)
 
