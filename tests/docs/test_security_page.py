@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from muster.adapters import alternatives, scrape, web
-from muster.adapters.kube import bounded, decode, intake, watch
+from muster.adapters.kube import bounded, decode, intake, node_rate, watch
 from muster.adapters.page import access, board, changes, rows, server
 from muster.adapters.telemetry import label_values, logs, room
 from muster.config import Config
-from muster.dialects import claims, matrices, peers
+from muster.dialects import claims, node_bounds, peers
 from muster.dialects.kinds import description, pruned
 from muster.domain import allocation, sentences
-from muster.gangs.lifecycle import pod_changes
+from muster.gangs.lifecycle import node_effects, pod_changes
 from muster.gangs.peers import constraints
 from muster.gangs.pending import planner_share
 
@@ -50,7 +50,13 @@ BOUNDS = (
     f"{scrape.MOST_QUEUES} queues; {RENEWAL}",
     f"{scrape.MOST_NAMESPACES} namespaces; {RENEWAL}",
     f"{room.MOST_MODELS} models; {RENEWAL}",
-    f"{allocation.MAX_GPUS} GPUs, a matrix of {matrices.MAX_CHARACTERS >> 20} MiB",
+    f"{allocation.MAX_GPUS} GPUs, a matrix of {node_bounds.MAX_TEXT >> 10} KiB",
+    f"{node_bounds.MAX_LABELS:,} labels, {node_bounds.MAX_TAINTS} taints, "
+    f"{node_bounds.MAX_RESOURCES} resources, {node_bounds.MAX_CONFIG_MAPS} ConfigMaps, "
+    f"{node_bounds.MAX_POOLS} pools with "
+    f"{node_bounds.MAX_DEVICES:,} devices; {node_bounds.MAX_PROBLEMS} problems",
+    f"{1 / node_rate.CHANGE_S:g} changes a second, after {node_rate.ADVANCE_S:g} s in advance",
+    f"{node_effects.PATIENCE} plans of a gang; all refused gangs once in {CONFIG.gangs.numbers_s:g} s",
     f"{intake.READ_AT_ONCE} at once",
     f"{web.MOST_CONNECTIONS} on each port; {CONFIG.page.clients} browsers",
     f"{web.GANGS_AT_ONCE} answers of `/gangs`",
