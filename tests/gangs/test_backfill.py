@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
 from muster.domain.causes.not_planned import NotSupported
 from muster.domain.causes.too_little import NotEnoughFree
 from muster.domain.causes.waiting import MembersMissing
-from muster.domain.decision import Unplaceable
+from muster.domain.constraints import MaxPer
+from muster.domain.decision import Decision, Unplaceable
 from muster.domain.levels import Naming
 from muster.domain.node import Node, Resources
+from muster.domain.peers import HostPort, PeerRules, PeerTerm, SpreadTerm
 from muster.domain.pod import Pod, Wishes
+from muster.domain.policies import Policies
 from muster.domain.reasons import Cause
-from muster.domain.request import NodeRules, Request, SelectorTerm
-from muster.domain.snapshot import Snapshot
+from muster.domain.request import NodeRules, Segment, SelectorTerm
+from muster.gangs.messages.inputs import PoliciesSeen, SolveFailed
 from muster.gangs.messages.settings import Settings
-from muster.gangs.reservations.best_domain import best_domain
+from tests.gangs.test_in_tree import but, claiming
 from tests.gangs.world import World, foreign, node, pod, wishing
+
+HAS_APP = SelectorTerm("app", "In", ("h",))
 
 
 def waiting() -> World:
@@ -79,14 +85,6 @@ def test_a_partially_bound_gang_may_use_nodes_reserved_for_another() -> None:
     assert world.coordinator.state.open_to(gang).nodes["a"].free_gpu_count == 3
 
 
-def asked(*sizes: int, least: int, **more: object) -> Request:
-    world = World(Settings(), auto=False).start(node("z"))
-    wishes = replace(wishing("x").claim.wishes, **more)  # type: ignore[union-attr]
-    world.see(*(wishing(f"p{i}", wishes, of=least, gpus=size) for i, size in enumerate(sizes)))
-    world.wait(1)
-    return world.solves[0].request
-
-
 def racks(**nodes: int) -> list[Node]:
     """Nodes of four GPUs by name, in the rack of the name's first letter."""
     return [node(name, 4, {"topology.kubernetes.io/rack": name[0]}) for name in nodes]
@@ -95,35 +93,38 @@ def racks(**nodes: int) -> list[Node]:
 @pytest.mark.parametrize(
     ("sizes", "least", "scope", "used", "nodes"),
     [
-        ((4, 4), 2, None, {"a1": 4, "a2": 1, "b1": 2, "b2": 2}, {"a2", "b1"}),
+        ((4, 4), 2, None, {"a1": 4, "a2": 1, "b1": 2, "b2": 2}, {"b1", "b2"}),
         ((4, 4), 2, "rack", {"a1": 4, "a2": 0, "b1": 1, "b2": 2}, {"b1", "b2"}),
         ((2, 2), 2, "node", {"a1": 3, "a2": 4, "b1": 1, "b2": 2}, {"b1"}),
-        ((4, 1, 1), 2, None, {"a1": 4, "a2": 4, "b1": 3, "b2": 4}, {"b1"}),
+        ((4, 1, 1), 2, None, {"a1": 4, "a2": 4, "b1": 3, "b2": 4}, {"b1", "b2"}),
         ((4, 4, 4), 3, "rack", {"a1": 0, "a2": 0, "b1": 0, "b2": 0}, set()),
         ((8,), 1, None, {"a1": 0, "a2": 0, "b1": 0, "b2": 0}, set()),
     ],
-    ids=["the most free", "one rack", "one node", "the smallest that must", "no rack is", "no node is"],
+    ids=["the most free", "one rack", "one node", "the first that must", "no rack is", "no node is"],
 )
-def test_the_best_domain_lacks_least(
+def test_of_places_that_are_as_good_the_one_is_reserved_where_least_must_come_free(
     sizes: tuple[int, ...], least: int, scope: str | None, used: dict[str, int], nodes: set[str]
 ) -> None:
-    request = asked(*sizes, least=least, required_scope=scope)
-    usages = [usage for name, gpus in used.items() if (usage := foreign(f"f{name}", name, gpus).usage)]
-    assert set(best_domain(request, Snapshot.of(racks(**used), usages))) == nodes
+    world = World().start(*racks(**used))
+    world.see(*(foreign(f"f{name}", name, gpus) for name, gpus in used.items() if gpus))
+    wishes = Wishes(required_scope=scope)
+    world.see(*(wishing(f"p{i}", wishes, of=least, gpus=size) for i, size in enumerate(sizes)))
+    world.wait(600)
+    assert reserved_nodes(world) == nodes
 
 
 @pytest.mark.parametrize("unique", [False, True])
 def test_racks_of_one_name_in_two_zones_are_two_domains(unique: bool) -> None:
     nodes = [
-        node(f"{zone}{i}", 4, {"topology.kubernetes.io/zone": zone, "topology.kubernetes.io/rack": "r1"})
+        node(zone, 4, {"topology.kubernetes.io/zone": zone, "topology.kubernetes.io/rack": "r1"})
         for zone in "ab"
-        for i in range(1 + (zone == "b"))
     ]
-    naming = Naming(("rack",) if unique else ())
-    used = [foreign("f", "b0", 4).usage, foreign("g", "b1", 1).usage]
-    snapshot = Snapshot.of(nodes, filter(None, used), naming=naming)
-    chosen = best_domain(asked(4, 4, least=2, required_scope="rack"), snapshot)
-    assert set(chosen) == ({"a0", "b1"} if unique else {"b0", "b1"})
+    world = World(Settings(settle_s=0, backfill_share=1.0)).start(*nodes)
+    world.send(PoliciesSeen(world.now, Policies(naming=Naming(("rack",) if unique else ()))))
+    world.see(foreign("f", "a", 4), foreign("g", "b", 1))
+    world.see(*(wishing(f"p{i}", Wishes(required_scope="rack"), of=2, gpus=4) for i in range(2)))
+    world.wait(600)
+    assert reserved_nodes(world) == ({"a", "b"} if unique else set())
 
 
 def test_a_gang_whose_waiting_pods_have_just_gone_gets_none() -> None:
@@ -155,7 +156,8 @@ def test_a_gang_that_no_pod_that_ends_can_help_gets_none(cause: Cause, reserved:
     world.see(foreign("f", "a", gpus=4), pod("p0", gpus=2), pod("p1", gpus=2))
     for _ in range(80):
         while world.solves:
-            world.solve(Unplaceable(world.solves[0].request.gang, (cause,)))
+            asked = world.solves[0]
+            world.solve(None if asked.reserves else Unplaceable(asked.request.gang, (cause,)))
         world.wait(10)
     assert (owner(world) == "g") is reserved
 
@@ -299,32 +301,182 @@ def test_the_namespaces_take_turns_and_a_higher_priority_comes_first() -> None:
     assert turns == ["many0", "one", "urgent", "many1", "urgent"]
 
 
-def test_a_look_examines_one_gang_and_dismisses_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 300 gangs none can be helped: nodes have a label that the gangs do not want."""
-    examined: list[float] = []
+class Asked(World):
+    """A world that notes when the planner is asked where a reservation would lie."""
 
-    def counted(*arguments: object, **more: object) -> object:
-        examined.append(world.now)
-        return best_domain(*arguments, **more)  # type: ignore[arg-type]
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.asked_at: list[float] = []
 
-    monkeypatch.setattr("muster.gangs.reservations.backfill.best_domain", counted)
-    world = World().start(node("a", 8), node("b", 8))
+    def solve(self, decision: Decision | None = None, at: int = 0) -> None:
+        if self.solves[at].reserves:
+            self.asked_at.append(self.now)
+        super().solve(decision, at)
+
+
+def test_a_look_asks_about_one_gang_and_dismisses_a_few() -> None:
+    """Of 100 gangs none can be helped: nodes have a label that the gangs do not want."""
+    world = Asked()
+    world.start(node("a", 8), node("b", 8))
     world.see(foreign("f", "a", 1), foreign("g", "b", 1))
     rules = NodeRules((SelectorTerm("no", "In", ("such",)),))
-    world.see(*(pod(f"x{i}", gang="", gpus=8, rules=rules) for i in range(300)))
-    world.see(*(pod(f"y{i}", gang="", gpus=9) for i in range(300)))
+    world.see(*(pod(f"x{i}", gang="", gpus=8, rules=rules) for i in range(100)))
+    world.see(*(pod(f"y{i}", gang="", gpus=9) for i in range(100)))
     world.see(pod("last", gang="", gpus=8))
     world.wait(599)
-    assert examined == []
-    world.wait(400)
-    assert len(examined) == len(set(examined)) == 301
+    assert world.asked_at == []
+    world.wait(200)
+    assert len(world.asked_at) == len(set(world.asked_at)) == 101
     assert owner(world) == "last"
 
 
-@pytest.mark.parametrize(("roles", "found"), [(100, True), (150, False)])
-def test_a_gang_that_would_cost_too_much_to_look_at_has_none(roles: int, found: bool) -> None:
-    """Each role looks at the nodes that the roles before it have filled."""
-    request = asked(4, least=1)
-    many = tuple(replace(request.roles[0], name=f"r{i}") for i in range(roles))
-    nodes = [node(f"n{i:03}") for i in range(200)]
-    assert bool(best_domain(replace(request, roles=many, min_member=roles), Snapshot.of(nodes, ()))) is found
+# --- what the planner says ----------------------------------------------------------------------------------
+
+
+def apart(key: str) -> PeerRules:
+    """Members keep apart from each other."""
+    return PeerRules(anti_affinity=(PeerTerm(key, (SelectorTerm("app", "In", ("h",)),), ("ns",)),))
+
+
+NEVER: dict[str, tuple[int, dict[str, Any]]] = {
+    "three apart in two zones": (3, {"peers": apart("zone")}),
+    "next to a pod that is not there": (
+        3,
+        {"peers": PeerRules(affinity=(PeerTerm("zone", (SelectorTerm("app", "In", ("no",)),), ("ns",)),))},
+    ),
+    "five zones": (4, {"peers": PeerRules(spread=(SpreadTerm("zone", (HAS_APP,), min_domains=5),))}),
+    "one host port, more members than nodes": (
+        10,
+        {"gpus": 4, "peers": PeerRules(host_ports=(HostPort(1, "TCP"),))},
+    ),
+    "two in one GPU": (2, {"gpus": 1, "wishes": Wishes(required_scope="gpu")}),
+    "a role in one node": (2, {"wishes": Wishes(role="w", role_scope="node")}),
+    "segments in one node": (4, {"wishes": Wishes(segments=(Segment(2, "node"),))}),
+    "three, one in a zone": (3, {"wishes": Wishes(per_scope=(MaxPer("zone", 1),))}),
+    "a selector of no node": (2, {"rules": NodeRules((SelectorTerm("no", "In", ("such",)),))}),
+    "16 GPUs a member": (2, {"gpus": 16}),
+    "what no node offers": (2, {"resources": Resources(1_000, 1 << 30, 1, (("rdma/x", 1),))}),
+}
+
+
+def two_zones(gpus: int = 8, nodes: int = 8) -> World:
+    """Nodes in two zones."""
+    zones = ("west", "east")
+    labels = [{"zone": zone, "topology.kubernetes.io/zone": zone} for zone in zones]
+    return World().start(*(node(f"n{i}", gpus, labels[i % 2]) for i in range(nodes)))
+
+
+@pytest.mark.parametrize(("members", "more"), NEVER.values(), ids=NEVER)
+def test_a_gang_that_fits_on_no_cluster_of_these_nodes_hides_nothing(
+    members: int, more: dict[str, Any]
+) -> None:
+    world = two_zones()
+    asked: dict[str, Any] = {"gpus": 8, "labels": (("app", "h"),)} | more
+    world.see(*(wishing(f"h{i}", of=members, gang="h", **asked) for i in range(members)))
+    assert world.phase("h") == "unplaceable"
+    world.wait(1300)
+    assert owner(world) == ""
+
+
+@dataclass
+class Stream:
+    """A pod of a whole node comes each minute, and runs for some. `waited`: how long each has waited."""
+
+    world: World
+    runs: int
+    now: int = 0
+    born: dict[str, int] = field(default_factory=dict)
+    started: dict[str, int] = field(default_factory=dict)
+    waited: list[int] = field(default_factory=list)
+
+    def minute(self) -> None:
+        self.born[f"v{self.now}"] = self.now
+        self.world.see(pod(f"v{self.now}", gang="", gpus=8))
+        self.world.wait(60)
+        for uid in [uid for uid in self.born if self.world.phase(uid) == "planned"]:
+            self.world.run(uid)
+            self.started[uid] = self.now
+            self.waited.append(self.now - self.born.pop(uid))
+        for uid in [uid for uid, since in self.started.items() if self.now - since >= self.runs]:
+            self.world.gone(uid)
+            del self.started[uid]
+        self.now += 1
+
+
+def test_others_wait_no_longer_beside_gangs_that_can_never_fit() -> None:
+    waited = {}
+    for hostile in (0, 3):
+        world = two_zones()
+        for number in range(hostile):
+            pods = (pod(f"{number}-{i}", f"h{number}", 6, 8, peers=apart("zone")) for i in range(6))
+            world.see(*(replace(it, labels=(("app", "h"),)) for it in pods))
+        stream = Stream(world, runs=5)
+        for _ in range(60):
+            stream.minute()
+        assert {world.phase(f"h{number}") for number in range(hostile)} <= {"unplaceable"}
+        waited[hostile] = stream.waited
+    assert waited[0] == waited[3]
+
+
+def test_a_large_gang_starts_while_small_ones_come_all_the_time() -> None:
+    """They would take each node that comes free: no two are free at the same time."""
+    world = two_zones(nodes=4)
+    stream = Stream(world, runs=7)
+    for _ in range(10):
+        stream.minute()
+    world.see(*(pod(f"h{i}", "h", gpus=8, created=float("inf")) for i in range(2)))
+    minutes = 0
+    while not world.planned("h") and minutes < 40:
+        stream.minute()
+        minutes += 1
+    assert 10 <= minutes <= 20
+
+
+def test_it_lies_where_in_tree_plugins_admit_the_gang() -> None:
+    """Its volume is on node n0, which is full. The other nodes are free, and of no use to it."""
+    world = World(answers_in_tree=True).start(*(node(f"n{i}", 8) for i in range(4)))
+    world.see(foreign("f", "n0", 8), foreign("g", "n1", 1), foreign("h", "n2", 1))
+    world.see(claiming("x", gang="", gpus=8))
+    world.report(but("n0", of=[f"n{i}" for i in range(4)]))
+    world.wait(600)
+    assert (owner(world), reserved_nodes(world)) == ("x", {"n0"})
+    world.see(pod("q", gang="", gpus=8))
+    assert world.planned("q")
+
+
+def test_it_hides_what_the_gang_wants_and_no_more() -> None:
+    """The gang has room for its GPUs and lacks CPUs, which a pod with a GPU has."""
+    world = World().start(node("a", 8))
+    world.see(replace(foreign("x", "a", 1), resources=Resources(40_000, 1 << 30, 1)))
+    world.see(pod("g", gang="", gpus=2, resources=Resources(32_000, 1 << 30, 1)))
+    world.wait(600)
+    assert owner(world) == "g"
+    world.see(pod("q", gang="", gpus=6, resources=Resources(0, 1 << 30, 1)))
+    assert world.phase("q") == "unplaceable"
+    world.see(pod("r", gang="", gpus=5, resources=Resources(0, 1 << 30, 1)))
+    assert world.planned("r")
+    world.see(pod("s", gang="", gpus=0, resources=Resources(24_000, 1 << 30, 1)))
+    assert world.phase("s") == "unplaceable"
+    world.gone("x")
+    assert world.planned("g")
+
+
+@pytest.mark.parametrize("goes", [True, False], ids=["the gang goes meanwhile", "the planner fails"])
+def test_without_an_answer_there_is_no_reservation_and_the_next_gang_has_its_turn(goes: bool) -> None:
+    world = waiting()
+    world.gone("p0", "p1")
+    world.see(foreign("f", "c", 1), pod("one", gang="", gpus=4), pod("two", gang="", gpus=4))
+    world.auto = False
+    world.wait(601)
+    (solve,) = world.solves
+    assert solve.reserves
+    if goes:
+        world.gone("one")
+        world.solve()
+    else:
+        world.solves.clear()
+        world.send(SolveFailed(world.now, solve.gang, solve.generation, "defect"))
+    assert owner(world) == ""
+    world.auto = True
+    world.wait(1)
+    assert owner(world) == "two"

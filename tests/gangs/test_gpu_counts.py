@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 
 from muster.domain.allocation import ALLOCATION
-from muster.domain.node import Node, Resources, Usage
+from muster.domain.node import Node, Usage
 from muster.domain.pod import GangClaim, Pod, Wishes
-from muster.domain.snapshot import Snapshot
 from muster.domain.topology import mask_of
 from muster.gangs.messages.calls import InTreeAnswer
 from muster.gangs.messages.inputs import DeviceClaimSeen
 from muster.gangs.pending.matching import MOST_NUMBERS
 from muster.gangs.reporting.places import AskAlternatives
-from muster.gangs.reservations.best_domain import best_domain
 from muster.placement.alternatives import alternatives
 from tests.gangs.test_device_claims import DRIVER, choices_of, devices, matching, may_have, served
 from tests.gangs.world import World, pod
@@ -193,27 +191,6 @@ def test_claims_tell_how_many_gpus_a_bound_pod_has_whose_annotations_are_gone() 
     world.send(DeviceClaimSeen(world.now, "c", devices(1, 2), ("p0",)))
     world.see(replace(bound, running=True))
     assert free_of(world) == 0b1001
-
-
-def test_nodes_are_reserved_for_what_the_gang_asks_for_least() -> None:
-    """A gang that wants all of a node waits for a whole one, and one with a choice for its smallest."""
-    nodes = [served("n"), served("o")]
-    used = [Usage("f", "n", Resources(pods=0), gpus=1)]
-    for counts, taken in (((0,), {"o": 4}), ((4, 2), {"o": 2}), ((0, 3), {"o": 1})):
-        world = World(auto=False).start(*nodes)
-        world.see(asking("p0", *counts, of=1))
-        request = world.solves[-1].request
-        assert best_domain(request, Snapshot.of(nodes, used)) == taken
-
-
-def test_a_node_is_reserved_for_one_of_the_numbers_with_which_pods_start_there() -> None:
-    """It is in partitions of NVIDIA's Fabric Manager. Any two GPUs would hang, and all four start."""
-    node = replace(served("n"), partitions=((2, "p2"), (4, "")))
-    used = [Usage("f", "n", Resources(pods=0), gpus=1)]
-    for counts, taken in (((4, 2), {"n": 4}), ((2, 4), {"n": 4}), ((0,), {"n": 4}), ((3, 2), {})):
-        world = World(auto=False).start(node)
-        world.see(asking("p0", *counts, of=1))
-        assert best_domain(world.solves[-1].request, Snapshot.of([node], used)) == taken
 
 
 @pytest.mark.parametrize(("counts", "first"), [((2, 3), True), ((3, 4), False), ((0,), True), ((1, 0), True)])

@@ -120,12 +120,13 @@ class Planner:
                 decision = answer.decision if isinstance(answer, Decided) else None
                 passed_on = decision is not None and _is_passed_on(solve, decision)
                 stretches = self._place.stretches
-                if decision is not None:
+                if decision is not None and not solve.reserves:
                     self._count(solve, decision, time.monotonic() - began)
                 self._metrics.snapshot_age.observe(time.monotonic() - asked)
                 for phase in stretches.keys() & {*PHASES}:
                     self._metrics.planner_phase(phase, stretches[phase].seconds)
-                self._attempts.solved(solve, began, decision, stretches, passed_on)
+                if not solve.reserves:
+                    self._attempts.solved(solve, began, decision, stretches, passed_on)
                 await self._put(answer)
             self._arrived.clear()
 
@@ -159,7 +160,8 @@ class Planner:
             return SolveFailed(time.monotonic(), solve.gang, solve.generation, error)
         took = time.monotonic() - began
         outcome = _outcome(solve, decision)
-        log.info("decided", **about, outcome=outcome, lane=solve.lane.value, took_ms=round(took * 1000, 1))
+        said = "decided on a reservation" if solve.reserves else "decided"
+        log.info(said, **about, outcome=outcome, lane=solve.lane.value, took_ms=round(took * 1000, 1))
         now, waited_s, processor_s = time.monotonic(), self._place.waited_s, self._place.processor_s
         return Decided(now, solve.gang, solve.generation, decision, trace_id, waited_s, processor_s)
 

@@ -21,16 +21,15 @@ class BaseCause(ABC):
         """Return what helps against it in general, as a sentence."""
 
     @property
-    @abstractmethod
     def stays(self) -> bool:
         """Return whether it stays whatever other pods end, and whatever members come.
 
-        A gang with such a cause gets no backfill reservation.
+        Then its sentence says "even if nothing else ran". A gang with such a cause gets no backfill
+        reservation.
         """
+        return bool(getattr(self, "even_empty", False))
 
 
 @dataclass(frozen=True, slots=True)
 class ConstraintCause(BaseCause):
     """A constraint forbids it. The causes lie with the constraints; their text is a clause, like all."""
-
-    stays = False

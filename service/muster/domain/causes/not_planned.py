@@ -74,7 +74,6 @@ class NotDecided(BaseCause):
     """The search ended before it found a plan or a proof that there is none. `truncated`: by wall clock."""
 
     truncated: bool
-    stays = False
 
     def __str__(self) -> str:
         by = "wall clock" if self.truncated else "its budget"

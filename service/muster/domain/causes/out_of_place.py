@@ -36,7 +36,6 @@ class DomainTooSmall(BaseCause):
     even_empty: bool = False
     """Also if nothing else ran there: `members_fit` counts that."""
     role: str = ""
-    stays = False
 
     def __str__(self) -> str:
         why = "" if self.has_nvlink else "; its node has no NVLink"
@@ -58,7 +57,6 @@ class RoleScope(BaseCause):
     members_fit: int | None
     members_needed: int
     even_empty: bool = False
-    stays = False
 
     def __str__(self) -> str:
         if self.members_fit is None or self.members_fit < self.members_needed:
@@ -117,7 +115,6 @@ class IndicesUnknown(BaseCause):
     scope: str
     nodes: int
     role: str = ""
-    stays = False
 
     def __str__(self) -> str:
         where, whom = counted("node", self.nodes), f" to {the_role(self.role)}" if self.role else ""
@@ -140,7 +137,6 @@ class SegmentsTooLarge(BaseCause):
     members_fit: int | None
     members_needed: int
     even_empty: bool = False
-    stays = False
 
     def __str__(self) -> str:
         by = ", each of ".join(f"{size} in one {scope}" for size, scope in self.segments)
@@ -166,7 +162,6 @@ class RunningElsewhere(BaseCause):
     scope: str
     part: str
     running: int
-    stays = False
 
     def __str__(self) -> str:
         runs = f"{counted('member', self.running)} {plural_verb('run', self.running)} already"
@@ -201,7 +196,6 @@ class NodesExcluded(BaseCause):
     role: str
     by: str
     nodes: int
-    stays = False
 
     def __str__(self) -> str:
         not_admit = f"{'does' if self.nodes == 1 else 'do'} not admit"
@@ -255,7 +249,6 @@ class GpusNotMatching(BaseCause):
     gpus: int
     differing: int = 0
     each: int = 0
-    stays = False
 
     def __str__(self) -> str:
         if self.each:

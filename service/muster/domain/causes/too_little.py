@@ -83,7 +83,6 @@ class GpusNotOffered(BaseCause):
     offered: int
     there: int
     names: tuple[str, ...]
-    stays = False
 
     def __str__(self) -> str:
         which = f"{counted('node', self.nodes)} {plural_verb('offer', self.nodes)}"
@@ -108,7 +107,6 @@ class RoomTaken(BaseCause):
     other_gangs: int
     other_gpus: int
     pods_gpus: int
-    stays = False
 
     def __str__(self) -> str:
         listed = (
@@ -181,7 +179,6 @@ class NotEnoughFree(BaseCause):
     members_needed: int
     elsewhere: int = 0
     """How much is free on other nodes, which do not admit the role."""
-    stays = False
 
     def __str__(self) -> str:
         return f"{_asked(self)}, and {_are_free(self)}{_fit(self)}"
@@ -206,7 +203,6 @@ class FreeInPieces(BaseCause):
     largest: int
     elsewhere: int = 0
     """How much is free on other nodes, which do not admit the role."""
-    stays = False
 
     def __str__(self) -> str:
         fit = _fit(self)
@@ -228,7 +224,6 @@ class FreeApart(BaseCause):
     members_fit: int | None
     members_needed: int
     even_empty: bool = False
-    stays = False
 
     def __str__(self) -> str:
         amounts = " and ".join(amount(*each) for each in self.resources)
@@ -256,7 +251,6 @@ class SubgroupsNeeded(BaseCause):
     needed: int
     subgroups: int
     roles: tuple[str, ...]
-    stays = False
 
     def __str__(self) -> str:
         needs = f"the gang needs {self.needed} of its {self.subgroups} subgroups, and no others fit either"
@@ -273,7 +267,6 @@ class MembersToCome(BaseCause):
 
     members: int
     roles: tuple[str, ...]
-    stays = False
 
     def __str__(self) -> str:
         come, of = (

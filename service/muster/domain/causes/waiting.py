@@ -15,7 +15,6 @@ class MembersMissing(BaseCause):
     present: int
     needed: int
     role: str = ""
-    stays = False
 
     def __str__(self) -> str:
         missing = max(0, self.needed - self.present)

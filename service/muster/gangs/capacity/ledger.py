@@ -35,7 +35,8 @@ class Ledger:
         """Pool of devices → its nodes: any node may name the pool of another one."""
         self._on_node: dict[str, dict[str, Usage]] = {}
         self._states: dict[str, NodeState] = {}
-        self._staying: dict[str, Resources] = {}
+        self._ended: dict[str, NodeState] = {}
+        """Node → its state as if all pods with GPUs had ended."""
         self._dirty: set[str] = set()
         self._unsorted = False
         self._snapshot: Snapshot | None = None
@@ -189,10 +190,19 @@ class Ledger:
         self._settle()
         return self._states.get(name)
 
-    def staying(self) -> Mapping[str, Resources]:
-        """Return node → what pods without GPUs take of it. No plan counts on these pods to end."""
-        self._settle()
-        return self._staying
+    def after_all_ended(self, own: Collection[str], but: Collection[str]) -> Snapshot:
+        """Return the cluster as if all pods with GPUs had ended, except for `own` ones.
+
+        Pods without GPUs stay: no plan counts on them to end. Nodes in `but` are as they are now.
+        """
+        snapshot = self.snapshot()
+        states = {name: self._ended[name] for name in snapshot.nodes}
+        for name in {usage.node for uid in own if (usage := self.usage(uid)) is not None} & self.nodes.keys():
+            used = self._usages(name).values()
+            stays = (usage for usage in used if usage.pod_uid in own or not holds_gpus(usage))
+            states[name] = _state(self.nodes[name], stays)
+        states |= {name: snapshot.nodes[name] for name in but if name in states}
+        return replace(snapshot, nodes=states)
 
     def whole_gpus(self) -> Mapping[tuple[str, int], int]:
         """Return (extended resource, free whole GPUs, tainted ones too) → number of nodes that have them."""
@@ -253,12 +263,13 @@ class Ledger:
     def _settle(self) -> None:
         for name in self._dirty:
             if name in self.nodes:
-                self._set_state(name, _state(self.nodes[name], self._usages(name).values()))
-                usages = self._on_node.get(name, {}).values()
-                staying = (usage.resources for usage in usages if not holds_gpus(usage))
-                self._staying[name] = sum(staying, Resources(pods=0))
+                node, used = self.nodes[name], self._usages(name).values()
+                state = _state(node, used)
+                self._set_state(name, state)
+                stays = [usage for usage in used if not holds_gpus(usage)]
+                self._ended[name] = _state(node, stays) if len(stays) < len(used) else state
             else:
-                self._staying.pop(name, None)
+                self._ended.pop(name, None)
         self._dirty.clear()
         if self._unsorted:
             self._states = {name: self._states[name] for name in sorted(self._states)}

@@ -111,6 +111,10 @@ def _asked(
         took_s = share.over(answer.now, answer.waited_s, answer.processor_s)
     else:
         took_s = share.over(answer.now)
+    if solving.reserves:
+        decision = answer.decision if isinstance(answer, inputs.Decided) else None
+        planning.take_reservation(state, solving, decision, answer.now)
+        return None
     record = state.gangs.get(gang)
     if record is None or record.generation != generation or not isinstance(record.in_phase, Planning):
         return None

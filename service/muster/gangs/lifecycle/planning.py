@@ -7,11 +7,8 @@ dropped, or when the ledger sees the pod bound.
 
 from __future__ import annotations
 
-from functools import partial
-
-from muster.domain.decision import Placed
+from muster.domain.decision import Decision, Placed
 from muster.domain.pod import Batch
-from muster.domain.request import Request
 from muster.domain.sentences import sentence
 from muster.gangs.capacity import requests
 from muster.gangs.capacity.queueing_hints import QueueingHint
@@ -25,6 +22,7 @@ from muster.gangs.record.gang import NODE_CHANGED, Ask, Gang, Solving, Timer
 from muster.gangs.record.partial import is_partially_bound
 from muster.gangs.record.phases import Phase, Planned, Planning, Trigger, Withdrawn
 from muster.gangs.record.plan import Plan, usages
+from muster.gangs.reservations.backfill import with_scores
 from muster.placement.cluster.matching import chosen
 from muster.placement.order import scheduling_order
 
@@ -268,21 +266,48 @@ def _batch(state: State, gang: Gang, planned: int, least: int) -> Batch:
 
 
 def review_backfill(state: State, now: float) -> None:
-    """Decide which gang has the backfill reservation from now on, and tell the gangs concerned."""
-    ended, given = state.backfill.look(now, partial(_request_for_backfill, state))
-    if (gang := state.gangs.get(ended)) is not None and gang.phase is Phase.UNPLACEABLE:
+    """End the backfill reservation if its term is over, and ask where that of the next gang would lie."""
+    gang = state.gangs.get(state.backfill.look(now))
+    if gang is not None and gang.phase is Phase.UNPLACEABLE:
         replan(state, gang, Trigger.FREED)
-    if (gang := state.gangs.get(given)) is not None and gang.phase is Phase.UNPLACEABLE:
+    idle = state.active and Lane.BACKGROUND not in state.solving and not state.queue.waiting(Lane.BACKGROUND)
+    for _ in range(_AT_ONCE if idle else 0):
+        key = state.backfill.next_turn()
+        if key is None or _ask_for_reservation(state, state.gangs[key], now):
+            return
+        state.backfill.has_none(key, now)
+
+
+def _ask_for_reservation(state: State, gang: Gang, now: float) -> bool:
+    """Ask the background planner where the gang would lie if all pods that may end had ended.
+
+    Return False if it can never fit, or if no pod of it waits.
+    """
+    group = state.fresh(gang)
+    if not group.unbound or any(cause.stays for cause in gang.blocked):
+        return False
+    request = requests.request(group, state.ledger, state.roster.policies)
+    if state.in_tree.causes(gang, request):
+        return False
+    request = requests.least_of(state.in_tree.refine(gang.key, request, state.ledger.nodes))
+    snapshot = state.backfill.after_all_ended(gang)
+    request = state.in_tree.limited(gang.key, request, snapshot)
+    asked = with_scores(request, state.ledger.snapshot())
+    excluded = state.excluded(gang, asked.roles, {pod.uid: pod for pod in group.unbound})
+    hint, number, lane = QueueingHint.of(request, None), next(state.numbers), Lane.BACKGROUND
+    state.solving[lane] = Solving(gang.key, number, asked, snapshot, hint, lane, reserves=True)
+    state.shares[lane].began(namespace_of(gang.key), now, state.settings.patience_s)
+    state.publisher.instruct(Solve(gang.key, number, asked, snapshot, excluded, lane, reserves=True))
+    return True
+
+
+def take_reservation(state: State, solving: Solving, decision: Decision | None, now: float) -> None:
+    """Reserve what a gang would have if all pods that may end had ended, and tell it.
+
+    It gets no reservation if it would have nothing even then, or if the planner did not decide.
+    """
+    given = state.backfill.answered(solving.gang, solving.request, decision, now)
+    gang = state.gangs.get(solving.gang)
+    if given and gang is not None and gang.phase is Phase.UNPLACEABLE:
         kinds, text = (*gang.kinds, "backfill"), f"{gang.reason}. {state.backfill_reservation}"
         state.publisher.refuse(gang, EventReason.UNPLACEABLE, kinds, text, now)
-
-
-def _request_for_backfill(state: State, key: str) -> Request | None:
-    """Return the gang's request; None if it can never fit, or if no pod of it waits."""
-    gang = state.gangs[key]
-    if any(cause.stays for cause in gang.blocked):
-        return None
-    group = state.fresh(gang)
-    if not group.unbound:
-        return None
-    return requests.without_followers(requests.request(group, state.ledger, state.roster.policies))

@@ -25,7 +25,8 @@ class Solve:
     """Place `request` on `snapshot`. Answer with `inputs.Decided` of this generation, or with `SolveFailed`.
 
     `excluded`: (role, node) → the in-tree plugin that refused the pair, for `placement.limits.Limits`.
-    `lane`: which planner decides.
+    `lane`: which planner decides. `reserves`: the answer is no plan; it says where the gang's backfill
+    reservation would lie.
     """
 
     gang: str
@@ -34,6 +35,7 @@ class Solve:
     snapshot: Snapshot
     excluded: Mapping[tuple[str, str], str] = field(default_factory=dict)
     lane: Lane = Lane.FOREGROUND
+    reserves: bool = False
 
 
 @dataclass(frozen=True, slots=True)

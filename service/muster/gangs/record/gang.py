@@ -88,6 +88,8 @@ class Solving:
     floor: int | None = None
     partial: bool = False
     """Whether it asks for `Ask.LEAST`, and the gang has more members."""
+    reserves: bool = False
+    """Whether it asks where the gang's backfill reservation would lie."""
     since: Since = field(default_factory=Since)
 
 

@@ -1,31 +1,32 @@
 """The backfill reservation: smaller gangs must not pass the gang that has waited longest for ever.
 
-For a limited time, what is free or comes free on the nodes of its best domain is reserved for that gang. It
-is not known when the pods on those nodes end, so the reservation is limited. There is one at a time, it ends
-after a term, and the namespaces take turns. It hides nothing from more urgent gangs, and covers at most a
-share of the cluster. `best_domain` chooses the nodes.
+For a limited time, GPUs that are free or come free are reserved for that gang on the nodes where the planner
+would place it if all pods that may end had ended. A gang that would not fit even then has no reservation. It
+is not known when those pods end, so the reservation is limited. There is one at a time, it ends after a term,
+and the namespaces take turns. It hides nothing from more urgent gangs, and covers at most a share of the
+cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
+from muster.domain.decision import Decision, Placed
 from muster.domain.node import Resources, Usage
 from muster.domain.request import Request
-from muster.domain.snapshot import Snapshot
+from muster.domain.snapshot import NodeState, Snapshot
+from muster.domain.topology import bits, mask_of
 from muster.gangs.capacity import requests
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.messages.settings import Settings
 from muster.gangs.record.gang import Gang
-from muster.gangs.reservations.best_domain import best_domain
 
 LOOK_S = 0.5
 """Pause between two looks for the next gang, in seconds."""
 _DUE = 256
 """Gangs that one look moves to those whose turn may come, at most."""
-_DISMISSED = 32
-"""Gangs that one look skips, at most, because no pod that ends would make them fit."""
 _NOTHING = Resources(pods=0)
 _NAMED = 8
 
@@ -34,15 +35,16 @@ _NAMED = 8
 class BackfillReservation:
     """Nodes that are reserved for a gang until a time.
 
-    What is free there, and what comes free, is for this gang. `wants`: node → GPUs that the gang would take
-    of it. `until`: seconds of the inputs' clock, less the time in which nothing could be seen. `priority` is
-    the gang's.
+    So many GPUs that are free there, or come free, are for this gang. `wants`: node → GPUs that the gang
+    would take of it, and `resources`: what else. `until`: seconds of the inputs' clock, less the time in
+    which nothing could be seen. `priority` is the gang's.
     """
 
     gang: str
     wants: Mapping[str, int] = field(hash=False)
     until: float
     priority: int = 0
+    resources: Mapping[str, Resources] = field(default_factory=dict, hash=False)
 
     @property
     def nodes(self) -> frozenset[str]:
@@ -66,13 +68,32 @@ class BackfillReservation:
 
 
 def hidden_by(reservation: BackfillReservation, snapshot: Snapshot) -> Snapshot:
-    """Return the cluster as other gangs see it: free GPUs of the reserved nodes look taken."""
-    states = (snapshot.nodes[name] for name in sorted(reservation.wants) if name in snapshot.nodes)
+    """Return the cluster as other gangs see it: what the gang wants of the reserved nodes looks taken."""
+    uid, resources = f"reserved for {reservation.gang}", reservation.resources
     return snapshot.taking(
-        Usage(f"reserved for {reservation.gang}", state.node.name, _NOTHING, gpus=state.free_gpus)
-        for state in states
-        if state.free_gpus
+        Usage(uid, name, resources.get(name, _NOTHING), gpus=_first(snapshot.nodes[name], gpus))
+        for name, gpus in sorted(reservation.wants.items())
+        if name in snapshot.nodes
     )
+
+
+def _first(state: NodeState, gpus: int) -> int:
+    """Return the first free GPUs; all that are free if these are not more."""
+    return state.free_gpus if state.free_gpu_count <= gpus else mask_of(list(bits(state.free_gpus))[:gpus])
+
+
+def with_scores(request: Request, snapshot: Snapshot) -> Request:
+    """Return the request for members that prefer nodes of which more is free.
+
+    So of places that are as good the planner takes one where fewer GPUs must still come free.
+    """
+    gpus = (
+        (name, state.free_gpu_count, state.node.topology.gpu_count) for name, state in snapshot.nodes.items()
+    )
+    scores = {name: 100 * free // most for name, free, most in gpus if free}
+    largest = max(request.roles, key=lambda role: role.gpus * len(role.members))
+    roles = (replace(role, scores=scores if role is largest else {}) for role in request.roles)
+    return replace(request, roles=tuple(roles))
 
 
 @dataclass(slots=True)
@@ -108,6 +129,8 @@ class Backfill:
         """Priority → namespace → gangs. The namespace whose turn is next comes first."""
         self._failed: dict[str, frozenset[str]] = {}
         """Gang → nodes that did not come free enough during a term of its own."""
+        self._turn: str | None = None
+        """The gang whose turn it is, while the planner decides where its reservation would lie."""
         self._look_at: float | None = None
 
     def waits(self, gang: Gang, now: float) -> None:
@@ -128,6 +151,8 @@ class Backfill:
         self._drop_due(gang.key)
         del self._waiting[gang.key]
         self._failed.pop(gang.key, None)
+        if self._turn == gang.key:
+            self._turn = None
         if self.current is not None and self.current.gang == gang.key:
             self._end_current()
             self._look_at = now
@@ -151,61 +176,62 @@ class Backfill:
             return None
         return self._waiting[oldest].since + self._settings.backfill_after_s + self._unseen
 
-    def look(self, now: float, request_of: Callable[[str], Request | None]) -> tuple[str, str]:
-        """End the term that is over, and begin the next one as far as one look goes.
+    def look(self, now: float) -> str:
+        """End the term that is over, and note which gangs have waited long enough, as far as one look goes.
 
-        `request_of` returns a gang's request; None if no pod that ends would make the gang fit. Return the
-        keys of the gang whose term ended and of the one whose term began; "" for none.
+        Return the key of the gang whose term ended; "" for none.
         """
-        self._look_at, ended, given = None, "", ""
+        self._look_at, ended = None, ""
         if self.current is not None and self.current.until + self._unseen <= now:
             ended = self.current.gang
             self._failed[ended] = self._failed.get(ended, frozenset()) | self._lacking(self.current)
             self._put(ended, self._waiting.pop(ended), now)
             self._end_current()
-        more = self._note_due(now)
-        if self.current is None:
-            given = self._next_turn(now, request_of)
-            more |= bool(self._due) and not given
-        if more:
+        if self._note_due(now) or (self._due and self.current is None):
             self._look_at = now + LOOK_S
-        return ended, given
+        return ended
 
-    def _next_turn(self, now: float, request_of: Callable[[str], Request | None]) -> str:
-        """Reserve a domain for the next gang that has one; examine at most one gang.
+    def next_turn(self) -> str | None:
+        """Return the gang whose turn is next; None if there is none, or another gang has its turn."""
+        if self.current is None and self._turn is None:
+            self._turn = self._pop_due()
+            return self._turn
+        return None
 
-        Return its key; "" if no gang gets a reservation.
+    def after_all_ended(self, gang: Gang) -> Snapshot:
+        """Return the cluster as if all pods that may end had ended, but for nodes that failed the gang."""
+        own = {pod.uid for pod in gang.group.bound}
+        return self._ledger.after_all_ended(own, self._failed.get(gang.key, frozenset()))
+
+    def has_none(self, key: str, now: float) -> None:
+        """Let the gang whose turn it is wait anew: it gets no reservation."""
+        self._failed.pop(key, None)  # from its next turn on each node is tried again
+        self._turn = None
+        self._put(key, self._waiting.pop(key), now)
+
+    def answered(self, key: str, request: Request, decision: Decision | None, now: float) -> bool:
+        """Reserve what the planner chose for the gang whose turn it is. Return whether it has a reservation.
+
+        It has none if the planner chose nothing, or more than `backfill_share` of the GPUs on several nodes.
         """
-        for _ in range(_DISMISSED):
-            key = self._pop_due()
-            if key is None:
-                return ""
-            request = request_of(key)
-            if request is None:
-                self._put(key, self._waiting.pop(key), now)
-                continue
-            wants = self._domain(key, request)
-            if not wants:
-                self._put(key, self._waiting.pop(key), now)
-                return ""
-            until = now + self._settings.backfill_s - self._unseen
-            self.current = BackfillReservation(key, wants, until, self._waiting[key].priority)
-            return key
-        return ""
-
-    def _domain(self, key: str, request: Request) -> Mapping[str, int]:
-        avoid = self._failed.get(key, frozenset())
-        wants = best_domain(
-            request,
-            self._ledger.snapshot(),
-            self._ledger.staying(),
-            [usage for each in request.running if (usage := self._ledger.usage(each.member.uid))],
-            share=self._settings.backfill_share,
-            avoid=avoid,
-        )
-        if avoid and not wants:
-            del self._failed[key]  # all others have failed too: from its next turn on each is tried again
-        return wants
+        if self._turn != key:
+            return False  # it no longer waits
+        roles = {role.name: role for role in request.roles}
+        wants: Counter[str] = Counter()
+        resources: dict[str, Resources] = {}
+        for member in decision.members if isinstance(decision, Placed) else ():
+            wants[member.node] += 0 if member.units else len(member.gpus)
+            asked = roles[member.role].resources
+            resources[member.node] = resources.get(member.node, _NOTHING) + asked
+        gpus = {name: node.topology.gpu_count for name, node in self._ledger.nodes.items()}
+        covered = sum(gpus.get(name, 0) for name in +wants)
+        if not covered or (len(+wants) > 1 and covered > self._settings.backfill_share * sum(gpus.values())):
+            self.has_none(key, now)
+            return False
+        self._turn = None
+        until = now + self._settings.backfill_s - self._unseen
+        self.current = BackfillReservation(key, +wants, until, self._waiting[key].priority, resources)
+        return True
 
     def _lacking(self, reservation: BackfillReservation) -> frozenset[str]:
         """Return the nodes on which too little came free. If enough did and the gang still does not fit,
