@@ -251,6 +251,9 @@ class Gangs(_Section):
         description="The same for a Binding of unknown fate, or one that a new session's shim does not know.",
     )
     partial_s: Seconds = Field(default=30.0, description="How long a gang may be partially bound, at most.")
+    lost_s: Seconds = Field(
+        default=20.0, description="How long the place of a member is kept that a running gang lost and needs."
+    )
     partial: Literal["evict", "keep"] = Field(
         default="evict", description="What is done then with its bound members; `keep`: the rest waits."
     )

@@ -34,6 +34,7 @@ ACTIONS: Mapping[Callable[[Cluster, Chooser], None], int] = {
     Cluster.policies_seen: 1,
     Cluster.delete: 3,
     Cluster.finish: 2,
+    Cluster.lose_member: 3,
     Cluster.lose_after_success: 2,
     Cluster.make_again: 2,
     Cluster.rename: 1,

@@ -230,7 +230,7 @@ def test_numbers_are_told_again_at_a_slow_rate() -> None:
     assert "6 nvidia.com/gpu are free" in world.verdict().reason
     assert world.verdict().generation > first.generation
     assert (len(world.verdicts), world.asked) == (2, asked + 1)
-    world.wait(600)
+    world.wait(500)
     assert world.asked == asked + 1
 
 

@@ -17,7 +17,6 @@ from muster.domain.quorums import Leaf, Quorum
 from muster.domain.request import Request, RolePreference, SelectorTerm, Term
 from muster.domain.typical import TypicalRequest
 from muster.gangs.capacity import requests
-from muster.gangs.lifecycle import planning
 from muster.gangs.membership.podgroups import completed
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
@@ -248,14 +247,20 @@ def test_the_first_member_goes_where_those_that_come_later_fit_too() -> None:
 
 
 def test_the_first_member_goes_nowhere_else_while_others_come_later() -> None:
-    """Other candidates may leave no room for them. Nothing is reserved for them."""
+    """Other candidates may leave no room for them."""
     world = waits_for(decode=3, gpus=4)
     assert world.coordinator.filter(world.ref("train")).candidates == (("b",),)
     assert not isinstance(world.coordinator.alternatives(gang(world).key), str)
+
+
+@pytest.mark.parametrize(("gpus", "wanted"), [(3, {}), (4, {"b": 4})])
+def test_a_backfill_reservation_has_room_for_those_that_come_later(gpus: int, wanted: dict[str, int]) -> None:
     crowded = waits_for(decode=3, gpus=3)
-    asked = planning._request_for_backfill(crowded.coordinator.state, gang(crowded).key)
-    assert asked is not None
-    assert (asked.size, asked.min_member) == (1, 1)
+    crowded.see(foreign("f", "b", 1))
+    crowded.send(inputs.NodeSeen(crowded.now, node("b", gpus=gpus, labels={RACK: "big"})))
+    crowded.wait(600)
+    reservation = crowded.coordinator.state.backfill_reservation
+    assert (reservation.wants if reservation is not None else {}) == wanted
 
 
 def test_a_plan_of_roles_with_minimums_is_permitted_as_a_whole_while_others_come_later() -> None:

@@ -185,6 +185,19 @@ class Users:
             started = ended.started or self._clock()
             self.world.see(replace(ended, started=started, succeeded=choose.of((True, False))))
 
+    def lose_member(self, choose: Chooser) -> None:
+        """A bound member fails or is deleted, and its controller makes another one, at once or not."""
+        bound = sorted(p.uid for p in self.world.pods.values() if p.usage and p.claim and not p.claim.lone)
+        if not bound:
+            return
+        lost = self.world.pods[choose.of(bound)]
+        if choose.of((True, False)):
+            self.world.see(replace(lost, running=False, finished=True))
+        else:
+            self.world.gone(lost.uid)
+        if lost.claim is not None and choose.of((True, False)):
+            self._create(lost.claim.name, lost.priority, lost.peers, lost.owner)
+
     def rename(self, choose: Chooser) -> None:
         """A pod's gang label is edited."""
         pods = sorted(p.uid for p in self.world.pods.values() if not p.node and p.claim and not p.claim.lone)

@@ -102,8 +102,10 @@ def _goes_on(gang: Gang, waits: bool, asked: bool, active: bool) -> list[str]:
         and Timer.PARTIAL not in gang.timers
     ):
         broken.append(f"{gang.key} is partially bound without a timer")
-    if gang.retained and not (is_partially_bound(gang) or phase is Phase.PERMITTED):
+    if gang.retained - gang.lost.keys() and not (is_partially_bound(gang) or phase is Phase.PERMITTED):
         broken.append(f"{gang.key} is {phase} and retains the places of {sorted(gang.retained)}")
+    if gang.retained & gang.lost.keys() and Timer.LOST not in gang.timers:
+        broken.append(f"{gang.key} retains the places of lost members without a timer")
     return broken
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable
 
 from muster.domain.sentences import sentence
-from muster.gangs.lifecycle import bindings, eviction, plans, reconciliation
+from muster.gangs.lifecycle import bindings, eviction, losses, plans, reconciliation
 from muster.gangs.lifecycle.coalescing import Change
 from muster.gangs.lifecycle.state import State
 from muster.gangs.membership.group import Group, planning_facts
@@ -122,12 +122,14 @@ def gang_joined(state: State, gang: Gang, group: Group, others: Iterable[Gang]) 
 
 
 def _inherit(state: State, gang: Gang, forerunners: Collection[Gang]) -> None:
-    """Inherit completeness and the running grace period of gangs whose bound pods this gang has now."""
+    """Inherit completeness, grace period and losses of gangs whose bound pods this gang has now."""
     if forerunners:
         gang.was_complete = any(before.was_complete for before in forerunners)
     for before in forerunners:
         if not gang.was_complete and Timer.PARTIAL in before.timers:
             state.timers.hand_on(before, gang, Timer.PARTIAL)
+        if before.lost:
+            losses.inherit(state, gang, before)
 
 
 def members_moving(state: State, gang: Gang, change: Change, now: float) -> None:

@@ -19,7 +19,7 @@ from muster.gangs.messages.instructions import EndSolve, EventReason, Instructio
 from muster.gangs.pending.active_queue import namespace_of
 from muster.gangs.pending.in_tree import MODELLED
 from muster.gangs.record.gang import NODE_CHANGED, Ask, Gang, Solving, Timer
-from muster.gangs.record.partial import is_partially_bound
+from muster.gangs.record.partial import has_precedence
 from muster.gangs.record.phases import Phase, Planned, Planning, Trigger, Withdrawn
 from muster.gangs.record.plan import Plan, usages
 from muster.gangs.reservations.backfill import with_scores
@@ -44,9 +44,8 @@ def enqueue_again(state: State, gang: Gang) -> None:
 
 
 def _queue(state: State, gang: Gang, lane: Lane) -> None:
-    partial = is_partially_bound(gang)
-    first = partial and state.retained.covers(gang)
-    state.queue.wait(gang, lane, partial, first, state.settings.extras_s)
+    first = state.retained.covers(gang)
+    state.queue.wait(gang, lane, has_precedence(gang), first, state.settings.extras_s)
 
 
 def in_tree_answered(state: State, gang: Gang, changed: bool) -> None:

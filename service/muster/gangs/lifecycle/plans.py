@@ -6,7 +6,7 @@ from muster.gangs.capacity.ledger import fits
 from muster.gangs.lifecycle import reconciliation
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages.instructions import EventReason
-from muster.gangs.record.gang import Gang
+from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.partial import is_partially_bound
 from muster.gangs.record.phases import Reserving, Trigger, Withdrawn
 from muster.gangs.record.plan import Plan, usages
@@ -42,6 +42,8 @@ def withdraw(
             state.retained.release_taken(node)
     else:
         state.retained.release(gang, held | gang.retained)
+        if Timer.LOST in gang.timers:
+            state.retained.keep_lost(gang)
     if pause_s:
         state.timers.set(gang, now + pause_s)
     elif pause or (not learnt and gang.attempts > state.settings.prompt_retries):

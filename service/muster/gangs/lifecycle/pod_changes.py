@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from muster.domain.node import Usage
 from muster.domain.pod import Pod
 from muster.domain.policies import Policies
 from muster.gangs.capacity.device_claims import DeviceClaim
-from muster.gangs.lifecycle import bindings, inflight, members, planning
+from muster.gangs.lifecycle import bindings, inflight, losses, members, planning
 from muster.gangs.lifecycle.coalescing import MAY_LEAVE, Change
 from muster.gangs.lifecycle.state import State
 from muster.gangs.membership.group import NameKey
@@ -40,6 +41,7 @@ class Pods:
         """Take in a pod's new state. Return the nodes on which usage changed."""
         state = self._state
         self.differences.see(pod, now)
+        had = state.ledger.bound.get(pod.uid)
         touched = state.ledger.see(pod)
         before = state.roster.pods.get(pod.uid)
         names = state.roster.see(pod)
@@ -52,18 +54,23 @@ class Pods:
             for gang in self._gangs_of(name):
                 gang.stale = True
                 state.recount_soon(gang)
+        if had is not None and self._is_lost(before, pod, had):
+            self._lost(before, had, now)
         return touched
 
     def gone(self, uid: str, now: float) -> None:
         """Forget a pod that is gone."""
         state = self._state
         self.differences.forget(uid)
+        had = state.ledger.bound.get(uid)
         state.ledger.forget(uid)
         inflight.drop_orphan(state, uid)
         before = state.roster.pods.get(uid)
         names = state.roster.drop(uid)
         if not self._coalesced(names, before, None, now):
             self.regroup({name for name in names if not self._counted_later(name, now)}, now)
+        if had is not None:
+            self._lost(before, had, now)
 
     def claim_seen(self, claim: DeviceClaim, now: float) -> tuple[str, ...]:
         """Take in which devices a ResourceClaim holds. Return the nodes on which that changed."""
@@ -203,6 +210,40 @@ class Pods:
         if unaffected and gang.phase is Phase.COLLECTING:
             members.tell_soon(self._state, gang, change.there, now)
         return unaffected
+
+    def _is_lost(self, before: Pod | None, pod: Pod, had: Usage) -> bool:
+        """Return whether a bound pod fails now, or is deleted while its node is gone or not ready.
+
+        The kubelet of such a node does not end the pod. On other nodes a deleted pod has its place until it
+        ends, and its user must have no turn for a second place meanwhile.
+        """
+        if pod.finished or before is None or not before.present:
+            return pod.finished and not pod.succeeded
+        node = self._state.ledger.nodes.get(had.node)
+        return pod.terminating and (node is None or not node.ready)
+
+    def _lost(self, pod: Pod | None, had: Usage, now: float) -> None:
+        """Keep what a pod had that failed or is gone, if a running gang needs it."""
+        if pod is None or pod.claim is None or pod.claim.lone:
+            return
+        gangs = self._gangs_of((pod.namespace, pod.claim.dialect, pod.claim.name, ""))
+        short = [gang for gang in gangs if gang.was_complete and self._is_short(gang)]
+        gang = next((gang for gang in short if pod.owner in gang.group.owners), next(iter(short), None))
+        if gang is not None and self._state.synced:
+            losses.member_lost(self._state, gang, pod, had, now)
+        for gang in gangs:
+            losses.review(self._state, gang)
+
+    def _is_short(self, gang: Gang) -> bool:
+        """Return whether fewer members than the gang needs are bound, and some are.
+
+        Members of a large gang are only counted, so that its end does not take long.
+        """
+        size = self._state.roster.size(gang.name)
+        if size < MANY:
+            group = self._state.fresh(gang)
+            return bool(group.bound) and not group.enough_bound
+        return 0 < size - len(gang.group.unbound) < gang.group.least
 
     def _counted_later(self, name: NameKey, now: float) -> bool:
         """Have the gangs of a name counted later, if they have many pods and were just counted.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from muster.domain.sentences import sentence
-from muster.gangs.lifecycle import eviction, inflight, planning, refusals
+from muster.gangs.lifecycle import eviction, inflight, losses, planning, refusals
 from muster.gangs.lifecycle.state import State
 from muster.gangs.membership.group import Group
 from muster.gangs.messages.instructions import EventReason
@@ -38,8 +38,9 @@ def reconcile_members(state: State, gang: Gang, group: Group, now: float) -> Non
     """Move a gang that is not given up to the phase that its members call for."""
     if gang.phase is Phase.COLLECTING and gang.arrived is None:
         note_arrival(state, gang, now)  # the missing pods have come
+    losses.review(state, gang)
     if not is_partially_bound(gang):
-        state.retained.release(gang, gang.retained)
+        state.retained.release(gang, gang.retained - gang.lost.keys())
     mine = state.orphans.keys() & {pod.uid for pod in group.unbound} if state.orphans else ()
     if mine:
         for uid in sorted(mine):

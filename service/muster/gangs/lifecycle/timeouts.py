@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from muster.gangs.lifecycle import bindings, eviction, members, planning, plans, reconciliation, refusals
+from muster.gangs.lifecycle import (
+    bindings,
+    eviction,
+    losses,
+    members,
+    planning,
+    plans,
+    reconciliation,
+    refusals,
+)
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages.instructions import EventReason
 from muster.gangs.record.gang import Gang, Timer
@@ -24,6 +33,8 @@ def due(state: State, gang: Gang, timer: Timer, now: float, same: bool) -> None:
     match timer:
         case Timer.PARTIAL:
             eviction.partial_grace_over(state, gang, now)
+        case Timer.LOST:
+            losses.time_over(state, gang)
         case Timer.REFUSAL:
             refusals.refresh_refusal(state, gang, now)
         case Timer.RECOUNT if same:

@@ -48,6 +48,11 @@ class Settings:
     """
     partial: Partial = Partial.EVICT
     """Whether the bound members of such a gang are evicted or stay."""
+    lost_s: float = 20.0
+    """How long the place of a member is kept that a running gang lost and needs.
+
+    A Job's controller makes a new pod up to 10 seconds after one has failed.
+    """
     member_s: float = 0.02
     """`plan_s` and `bind_s` are at least this long for each member; `partial_s` grows by as much."""
     device_s: float = 0.1

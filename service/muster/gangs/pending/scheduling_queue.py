@@ -61,6 +61,8 @@ class SchedulingQueue:
         """
         group = gang.group
         created = requests.created(group)
+        if partial:  # it is as old as the first of its members that run
+            created = min(created, *(pod.created for pod in group.bound))
         if group.enough_bound:
             created += extras_s
         else:

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from muster.domain.advice import CauseView, explained
 from muster.domain.decision import Placed
+from muster.domain.node import Usage
 from muster.domain.pod import Pod
 from muster.domain.reasons import Cause
 from muster.domain.relaxations import Relaxation
@@ -93,6 +94,14 @@ class Solving:
     since: Since = field(default_factory=Since)
 
 
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A member that a running gang lost, and what it had."""
+
+    pod: Pod
+    usage: Usage
+
+
 class Ask(StrEnum):
     """Which of a gang's waiting members the planner is asked about."""
 
@@ -112,6 +121,8 @@ class Timer(StrEnum):
     """
     PARTIAL = "partial"
     """Ends the grace period of a partially bound gang."""
+    LOST = "lost"
+    """Ends the time for which the places of members are kept that a running gang lost."""
     IN_TREE = "in-tree"
     """Plans the gang without the answers of in-tree plugins, if these have not come.
 
@@ -164,7 +175,10 @@ class Gang:
     elsewhere: frozenset[str] = frozenset()
     """UIDs of pods that were permitted together with members of this gang and belong to another gang now."""
     retained: set[str] = field(default_factory=set)
-    """UIDs of members whose capacity is retained for the gang's next plan, because it is partially bound."""
+    """UIDs of members whose capacity is retained for the gang's next plan: because it is partially bound, or
+    because it runs and lost them."""
+    lost: dict[str, Lost] = field(default_factory=dict)
+    """UID → member that it needs and lost while it ran. See `lifecycle/losses.py`."""
     was_complete: bool = False
     """Whether all required members have been bound at some time.
 

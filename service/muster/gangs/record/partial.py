@@ -7,9 +7,11 @@ and no member is evicted.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from muster.domain.pod import Pod
 from muster.gangs.membership.group import Group
 from muster.gangs.record.gang import Gang
 
@@ -17,6 +19,30 @@ from muster.gangs.record.gang import Gang
 def is_partially_bound(gang: Gang) -> bool:
     """Return whether the gang is partially bound now."""
     return not gang.was_complete and bool(gang.group.bound) and not gang.group.enough_bound
+
+
+def has_precedence(gang: Gang) -> bool:
+    """Return whether the gang comes before others of its priority.
+
+    That is so if it is partially bound. It is also so if its waiting members replace what it lost: each asks
+    for what a lost member had, and they are as many as the gang needs.
+    """
+    group, lost = gang.group, Counter(_size(lost.pod) for lost in gang.lost.values())
+    if not lost or any(_size(pod) not in lost for pod in group.unbound):
+        return is_partially_bound(gang)
+    replacements = []
+    for pod in group.unbound:
+        if lost[_size(pod)]:
+            lost[_size(pod)] -= 1
+            replacements.append(pod)
+    return bool(group.bound) and not group.enough_bound and group.enough((*group.bound, *replacements))
+
+
+def _size(pod: Pod) -> tuple[object, ...]:
+    """Return what the pod takes of a node, its role and its priority."""
+    role = pod.claim.wishes.role if pod.claim is not None else ""
+    gpus = (pod.fewest_gpus, pod.gpu_counts, pod.gpu_resource, pod.slice)
+    return (role, pod.priority, pod.resources, *gpus)
 
 
 def was_fully_bound(group: Group) -> bool:
@@ -57,7 +83,7 @@ def givers(known: Iterable[Gang], groups: Mapping[str, Group]) -> list[Gang]:
         return []
     now_in = {pod.uid: key for key, group in groups.items() for pod in group.bound}
     return [
-        replace(gang, timers=dict(gang.timers))
+        replace(gang, timers=dict(gang.timers), lost={})
         for gang in known
         if gang.key in groups
         and not gang.awaited

@@ -1,10 +1,10 @@
 """The backfill reservation: smaller gangs must not pass the gang that has waited longest for ever.
 
-For a limited time, GPUs that are free or come free are reserved for that gang on the nodes where the planner
-would place it if all pods that may end had ended. A gang that would not fit even then has no reservation. It
-is not known when those pods end, so the reservation is limited. There is one at a time, it ends after a term,
-and the namespaces take turns. It hides nothing from more urgent gangs, and covers at most a share of the
-cluster.
+The planner says where it would place that gang if all pods that may end had ended. For a limited time, GPUs
+that are free or come free there are reserved for it. A gang that would not fit even then has no reservation.
+It is not known when those pods end, so the reservation is limited. There is one at a time, it ends after a
+term, and the namespaces take turns. It hides nothing from more urgent gangs, and covers at most a share of
+the cluster.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from muster.gangs.capacity import requests
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.messages.settings import Settings
 from muster.gangs.record.gang import Gang
+from muster.gangs.record.partial import has_precedence
 
 LOOK_S = 0.5
 """Pause between two looks for the next gang, in seconds."""
@@ -35,9 +36,9 @@ _NAMED = 8
 class BackfillReservation:
     """Nodes that are reserved for a gang until a time.
 
-    So many GPUs that are free there, or come free, are for this gang. `wants`: node → GPUs that the gang
-    would take of it, and `resources`: what else. `until`: seconds of the inputs' clock, less the time in
-    which nothing could be seen. `priority` is the gang's.
+    `wants`: node → number of GPUs that the gang would take of it. As many GPUs that are free there, or come
+    free, are for this gang. `resources`: what else it would take. `until`: seconds of the inputs' clock, less
+    the time in which nothing could be seen. `priority` is the gang's.
     """
 
     gang: str
@@ -54,12 +55,12 @@ class BackfillReservation:
     def hides_from(self, gang: Gang) -> bool:
         """Return whether the gang must not use these nodes.
 
-        It may if it has a higher priority, or if some of its members are bound and fewer than it needs. So
-        lost members of a running gang are replaced, and a partially bound gang is completed.
+        It may if it has a higher priority or precedence. So lost members of a running gang are replaced, and
+        a partially bound gang is completed.
         """
         if gang.key == self.gang or requests.priority(gang.group) > self.priority:
             return False
-        return not gang.group.bound or gang.group.enough_bound
+        return not has_precedence(gang)
 
     def __str__(self) -> str:
         names = sorted(self.wants)
@@ -83,7 +84,7 @@ def _first(state: NodeState, gpus: int) -> int:
 
 
 def with_scores(request: Request, snapshot: Snapshot) -> Request:
-    """Return the request for members that prefer nodes of which more is free.
+    """Return the request for members that prefer nodes with more free GPUs.
 
     So of places that are as good the planner takes one where fewer GPUs must still come free.
     """

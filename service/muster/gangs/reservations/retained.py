@@ -1,4 +1,7 @@
-"""Capacity that partially bound gangs retain for their next plan. No other gang is planned on it."""
+"""Capacity that gangs retain for their next plan. No other gang is planned on it.
+
+Partially bound gangs do, and running gangs that lost members which they need.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from muster.domain.node import Resources, Usage
 from muster.domain.pod import Pod
+from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity.ledger import Ledger, fits
 from muster.gangs.record.gang import Gang
 
@@ -29,6 +33,27 @@ class Retained:
         if gang.retained:
             self._holders.add(gang.key)
 
+    def keep_lost(self, gang: Gang) -> None:
+        """Retain what lost members had, if it is still free: as many places as the gang lacks.
+
+        In all these are no more GPUs than the gang's bound members have. Else a user whose quota is free as
+        soon as a pod is deleted could keep many times that quota.
+        """
+        self.release(gang, gang.retained & gang.lost.keys())
+        bound = [usage for pod in gang.group.bound if (usage := self._ledger.bound.get(pod.uid)) is not None]
+        places = max(1, gang.group.least - len(bound)) - len(gang.reserved)  # 1 if only a role lacks it
+        room = sum(map(_gpus, bound))
+        for uid, lost in sorted(gang.lost.items()):
+            usage, name = lost.usage, lost.usage.node
+            # Without a claim of the pod, which may still be there.
+            node = self._ledger.states_without((uid,)).get(name) or self._ledger.state(name)
+            if uid in self._ledger.bound or places <= 0 or node is None or _gpus(usage) > room:
+                continue
+            if fits(Snapshot({name: node}), [usage]):
+                self._ledger.hold([usage])
+                self.keep(gang, [uid])
+                places, room = places - 1, room - _gpus(usage)
+
     def release(self, gang: Gang, uids: Collection[str]) -> None:
         """End reservations of the gang, retained or not."""
         self._ledger.release(tuple(uids))
@@ -50,10 +75,7 @@ class Retained:
         """Return whether a place of exactly the requested size is retained for each waiting member."""
         if not gang.retained:
             return False
-        places = Counter(
-            (usage.resources, usage.gpus.bit_count() + usage.unindexed_gpus, usage.units)
-            for usage in self.places(gang)
-        )
+        places = Counter((usage.resources, _gpus(usage), usage.units) for usage in self.places(gang))
         for pod in sorted(gang.group.unbound, key=lambda pod: len(pod.gpu_counts)):
             place = next((each for each in _sizes(pod, places) if places[each] > 0), None)
             if place is None:
@@ -64,6 +86,10 @@ class Retained:
     def places(self, gang: Gang) -> list[Usage]:
         """Return the usages that are retained for the gang."""
         return [self._ledger.held[uid] for uid in sorted(gang.retained) if uid in self._ledger.held]
+
+
+def _gpus(usage: Usage) -> int:
+    return usage.gpus.bit_count() + usage.unindexed_gpus
 
 
 def _sizes(pod: Pod, places: Iterable[_Size]) -> list[_Size]:
