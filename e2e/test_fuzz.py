@@ -13,7 +13,7 @@ from local_cluster.stack import Stack
 
 SEED = 12
 ROUNDS = 2
-KINDS = ("managedFields", "PodGroup", "PodGroup patch", "ConfigMap")
+KINDS = ("managedFields", "PodGroup", "PodGroup patch", "ConfigMap", "large Pod patch")
 
 
 @pytest.mark.cluster

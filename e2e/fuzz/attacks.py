@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from itertools import product
 
 from e2e import objects
-from e2e.fuzz import texts
+from e2e.fuzz import largest, texts
 from local_cluster.api import JSON, MERGE_PATCH, Object
 from muster.domain.constraints import PER_SCOPE
 
 NAMESPACE = "hostile"
 NODE = "hostile-node"
-POD, GROUP, MAP = "victim", "group", "map"
+POD, LARGE_POD, GROUP, MAP = "victim", "large-victim", "group", "map"
 """Objects that are patched again and again."""
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 GROUPS = f"/apis/scheduling.run.ai/v2/namespaces/{NAMESPACE}/podgroups"
@@ -60,6 +60,7 @@ def first() -> list[tuple[str, Object]]:
     return [
         (NODES, objects.node(NODE)),
         (PODS, waiting),
+        (PODS, largest.pod("sidecars with a resource each", largest.OF_ETCD // 2, LARGE_POD)),
         (GROUPS, group | {"metadata": {"name": GROUP}}),
         (MAPS, {"metadata": {"name": MAP, "labels": _TOPOLOGY}, "data": {}}),
     ]
@@ -69,8 +70,8 @@ _TOPOLOGY = {"ack.node.gpu.schedule": "topology", "nodename": NODE}
 
 
 def sure() -> list[Attack]:
-    """Return the requests of every run: each kind of object deep, large and with broken escapes, and each
-    JSON type in each field of a PodGroup."""
+    """Return the requests of every run: each kind of object deep, large and with broken escapes, each JSON
+    type in each field of a PodGroup, and changes of a pod with thousands of sidecars."""
     half = r'{"f:\ud800":{},"f:\udfff\ud800":{}}'
     paths = (f"{PODS}/{POD}", f"{NODES}/{NODE}", f"{GROUPS}/{GROUP}", f"{MAPS}/{MAP}")
     found = [owned_fields(path, text) for path in paths for text in (half, texts.nested(texts.DEPTHS[-1]))]
@@ -82,6 +83,7 @@ def sure() -> list[Attack]:
         path, version = ((GROUPS, "v2"), (KAI_GROUPS, "v2alpha2"))[number % 2]
         found.append(_group(path, version, f"t{number}", f'"{each}":{value}'))
     found.append(Attack("ConfigMap", "POST", MAPS, _map("large", {"devices": "x" * 1_000_000})))
+    found += [_tick(number) for number in range(3)]
     return found
 
 
@@ -173,6 +175,32 @@ def _pod(dice: random.Random, number: int) -> Attack:
     return Attack("Pod", "POST", PODS, json.dumps(made))
 
 
+def _large_pod(dice: random.Random, number: int) -> Attack:
+    """A pod that is as large as the API server takes it, in one field. Half of them are bound by the user."""
+    field = dice.choice([*largest.OF_PODS])
+    spec = {"nodeName": NODE} if dice.random() < 0.5 else {}
+    scheduler = dice.choice(("muster", "nobody"))
+    size = dice.choice((largest.OF_ETCD, largest.OF_ETCD // 2, largest.OF_ETCD // 8))
+    made = largest.pod(field, size, f"large-{number}", schedulerName=scheduler, **spec)
+    return Attack("large Pod", "POST", PODS, json.dumps(made))
+
+
+def _change_of_a_large_pod(_: random.Random, number: int) -> Attack:
+    return _tick(number)
+
+
+def _tick(number: int) -> Attack:
+    """Return a small request that sends all watches a large object."""
+    tick = json.dumps({"metadata": {"labels": {"tick": str(number)}}})
+    return _patch("large Pod patch", f"{PODS}/{LARGE_POD}", tick)
+
+
+def _large_group(dice: random.Random, number: int) -> Attack:
+    field = dice.choice([*largest.OF_GROUPS])
+    made = largest.group(field, dice.choice((largest.OF_ETCD, largest.OF_A_GROUP)), f"large-{number}")
+    return Attack("large PodGroup", "POST", GROUPS, json.dumps(made))
+
+
 def _config_map(dice: random.Random, number: int) -> Attack:
     path, data = dice.choice(
         (
@@ -212,6 +240,9 @@ _ATTACKS: tuple[Callable[[random.Random, int], Attack], ...] = (
     _patch_of_a_group,
     _status_of_a_group,
     _pod,
+    _large_pod,
+    _change_of_a_large_pod,
+    _large_group,
     _config_map,
     _node,
 )
