@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from muster.dialects import bounds
 from muster.dialects.kinds.description import Member
 from muster.dialects.kinds.gangs import Family, family
 from muster.dialects.kinds.pruned import pruned
@@ -295,15 +296,17 @@ def test_a_job_with_too_many_types_of_pods_is_refused_by_name() -> None:
 def test_of_a_very_large_job_nothing_is_kept_but_a_sentence() -> None:
     known = KINDS["PyTorchJob"]
     kept = pruned(known, CustomObject("kubeflow.org/v1", Metadata(name="x"), types(10_000)))
-    assert kept.spec == "an object with more than 20,000 values"
+    assert kept.spec == "an object with more than 8,000 values"
     group = family(known, kept, DEFAULTS, DEFAULT_LEVELS, None).group
     assert BadValue("pytorchjob//x", "spec", kept.spec, "an object") in group.causes
 
 
-def test_of_very_many_labels_none_is_kept() -> None:
-    labels = {f"kai.scheduler/{number}": "" for number in range(20_001)}
+def test_of_very_many_labels_the_known_ones_and_the_first_are_kept() -> None:
+    labels = {f"kai.scheduler/{number}": "" for number in range(20_001)} | {"kai.scheduler/queue": "q"}
     kept = pruned(KINDS["Job"], CustomObject("batch/v1", Metadata(name="x", labels=labels), job()))
-    assert (kept.metadata.labels, kept.spec["parallelism"]) == (None, 4)
+    assert kept.metadata.labels is not None
+    assert len(kept.metadata.labels) <= bounds.MAX_KEYS + 2
+    assert (kept.metadata.labels["kai.scheduler/queue"], kept.spec["parallelism"]) == ("q", 4)
 
 
 BAD_KEYS = {

@@ -92,7 +92,7 @@ def _policies(where: str, said: Mapping[str, str], causes: list[Cause]) -> tuple
     text = said.get(POLICY)
     if text is None:
         return ()
-    names = [name.strip() for name in text.split(",")]
+    names = [name.strip() for name in text.split(",", MAX_POLICIES)]
     if not all(map(NAME_PATTERN.fullmatch, names)) or not len(set(names)) == len(names) <= MAX_POLICIES:
         expected = f"names of topology policies, each once, at most {MAX_POLICIES}, with commas between"
         causes.append(BadValue(where, POLICY, text[:_SHOWN], expected))

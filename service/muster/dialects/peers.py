@@ -6,8 +6,9 @@ cause. What is valid and too large to be planned is left out: the in-tree plugin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import islice
 from typing import TypeVar
 from weakref import WeakKeyDictionary, ref
 
@@ -23,6 +24,7 @@ from muster.dialects.objects import (
     PodAffinityTerm,
     PodSpec,
     TopologySpreadConstraint,
+    Volume,
 )
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.peers import (
@@ -64,7 +66,7 @@ def labels_of(labels: Mapping[str, str] | None) -> Labels:
     """Return labels sorted by key. Equal ones that come soon after each other share one object."""
     if not labels:
         return ()
-    found = tuple(sorted(labels.items())[:MAX_LABELS])
+    found = tuple((key, labels[key]) for key in sorted(labels)[:MAX_LABELS])
     return _shared(found) if len(found) <= MAX_REMEMBERED else _shared_large(found)
 
 
@@ -91,8 +93,8 @@ def read(where: str, meta: Metadata, spec: PodSpec) -> tuple[PeerRules, tuple[Ba
     affinity = spec.affinity
     near = affinity.pod_affinity if affinity is not None else None
     away = affinity.pod_anti_affinity if affinity is not None else None
-    ports = tuple(_host_ports(spec))
-    claims = tuple(sorted(set(_volume_claims(meta, spec))))
+    ports = tuple(islice(_host_ports(spec), MAX_HOST_PORTS + 1))
+    claims = [*dict.fromkeys(_volume_claims(meta, spec))]
     if not (near or away or spec.topology_spread_constraints or ports or claims):
         return NO_PEER_RULES, ()
     reader = _Reader(where, meta)
@@ -101,10 +103,10 @@ def read(where: str, meta: Metadata, spec: PodSpec) -> tuple[PeerRules, tuple[Ba
         anti_affinity=reader.peers("podAntiAffinity", away),
         spread=reader.spread(spec.topology_spread_constraints or ()),
         host_ports=tuple(dict.fromkeys(ports)) if len(ports) <= MAX_HOST_PORTS else (),
-        volume_claims=claims[:MAX_CLAIMS],
+        volume_claims=tuple(sorted(claims[:MAX_CLAIMS])),
     )
     if len(claims) > MAX_CLAIMS:
-        reader.too_many_claims(len(claims))
+        reader.too_many_claims()
     if _size(rules) > MAX_SIZE:
         rules = PeerRules(host_ports=rules.host_ports, volume_claims=rules.volume_claims)
     if rules == NO_PEER_RULES:
@@ -176,12 +178,10 @@ class _Reader:
         hard = [each for each in constraints if each.when_unsatisfiable == "DoNotSchedule"]
         return self._all("topologySpreadConstraints", hard, self._spread)
 
-    def too_many_claims(self, count: int) -> None:
+    def too_many_claims(self) -> None:
         """Note that a pod has more claims than are read."""
-        expected = f"at most {MAX_CLAIMS}"
-        self.causes.append(
-            BadValue(self._where, "number of PersistentVolumeClaims in volumes", str(count), expected)
-        )
+        field, most = "number of PersistentVolumeClaims in volumes", f"more than {MAX_CLAIMS}"
+        self.causes.append(BadValue(self._where, field, most, f"at most {MAX_CLAIMS}"))
 
     def _all(self, kind: str, raw: Iterable[_Raw], read_one: Callable[[_Raw], _Read]) -> tuple[_Read, ...]:
         raw = list(raw)
@@ -199,11 +199,11 @@ class _Reader:
         return tuple(found)
 
     def _peer(self, term: PodAffinityTerm) -> PeerTerm:
+        if len(term.namespaces or ()) > MAX_VALUES:
+            raise _TooLarge
         namespaces = tuple(sorted(set(term.namespaces or ())))
         if not namespaces and term.namespace_selector is None:
             namespaces = (self._namespace,)
-        if len(namespaces) > MAX_VALUES:
-            raise _TooLarge
         return PeerTerm(
             _topology_key(term.topology_key),
             _selector("labelSelector", term.label_selector),
@@ -226,7 +226,7 @@ class _Reader:
             honor_taints=constraint.node_taints_policy == "Honor",
         )
 
-    def _with_label_keys(self, selector: Selector, keys: Iterable[str]) -> Selector:
+    def _with_label_keys(self, selector: Selector, keys: Collection[str]) -> Selector:
         """Return the selector with the pod's own values of `matchLabelKeys`.
 
         The API server has merged them already (pkg/registry/core/pod/strategy.go, applyMatchLabelKeys), and
@@ -234,6 +234,8 @@ class _Reader:
         """
         if selector is None:
             return None
+        if len(keys) > MAX_REQUIREMENTS:
+            raise _TooLarge
         own = (SelectorTerm(key, "In", (self._labels[key],)) for key in keys if key in self._labels)
         return tuple(dict.fromkeys((*selector, *own)))
 
@@ -335,6 +337,11 @@ def _ports(container: Container, host_network: bool) -> Iterator[HostPort]:
         port = each.host_port or (each.container_port if host_network else 0)
         if port > 0:
             yield HostPort(port, each.protocol or "TCP", each.host_ip or ANY_ADDRESS)
+
+
+def has_claim(volume: Volume) -> bool:
+    """Return whether a volume names a claim, or has one of its own."""
+    return volume.persistent_volume_claim is not None or volume.ephemeral is not None
 
 
 def _volume_claims(meta: Metadata, spec: PodSpec) -> Iterator[str]:

@@ -9,10 +9,12 @@ from datetime import UTC, datetime
 
 from muster.dialects import (
     ack,
+    bounds,
     gpushare,
     gputopology,
     kai,
     misspelt,
+    noderules,
     other_systems,
     own,
     peers,
@@ -23,7 +25,7 @@ from muster.dialects.claims import Claims, DevicesAsked
 from muster.dialects.gpushare import Shared
 from muster.dialects.kinds import table as kinds
 from muster.dialects.kinds.description import Member
-from muster.dialects.objects import Metadata, NodeSelectorRequirement, PodObject, PodSpec
+from muster.dialects.objects import Metadata, PodObject, PodSpec
 from muster.dialects.reading import Reading, agreed
 from muster.dialects.requests import MAX_OF_A_POD, Asked
 from muster.dialects.settings import DEFAULTS, Settings
@@ -31,7 +33,6 @@ from muster.domain import allocation, nri
 from muster.domain.causes.ill_formed import BadValue, DialectsDisagree, ForgedAllocation
 from muster.domain.pod import Controller, GangClaim, Pod, Wishes
 from muster.domain.reasons import Cause
-from muster.domain.request import NodeRules, SelectorTerm, Toleration
 from muster.domain.topology import mask_of
 
 TEMPLATE_HASH = "pod-template-hash"
@@ -49,8 +50,7 @@ def read(
 ) -> Pod:
     """Return the facts of one pod. `member` is its place by its owner, if its owner's pods are a gang: it
     counts for a pod that names no gang itself. `claims` are those of the cluster, where they are known.
-    Of those of other schedulers only the usage counts: no claim, no causes.
-    """
+    Of those of other schedulers only the usage counts: no claim, no causes."""
     meta, spec = obj.metadata, obj.spec
     where = f"pod/{meta.namespace}/{meta.name}"
     asked = requests.read(where, spec, settings, obj.status if spec.node_name else None)
@@ -66,7 +66,8 @@ def read(
         claim, causes = _claim(where, obj, asked, shared, right, said, settings, member)
         if claim is not None:
             asked, shared, refused = _with_claims(where, obj, asked, shared, by_claims)
-            causes = (*slips, *causes, *(() if spec.node_name else (*refused, *wrong)))
+            too_many = bounds.exceeded(where, obj, asked.resource_names)
+            causes = (*slips, *causes, *(() if spec.node_name else (*too_many, *refused, *wrong)))
     pod = Pod(
         uid=meta.uid,
         namespace=meta.namespace,
@@ -78,7 +79,7 @@ def read(
         gpu_resource=asked.gpu_resource,
         slice=shared.slice,
         container_gpus=shared.container_units if shared.slice else asked.container_gpus,
-        rules=_rules(spec),
+        rules=noderules.read(spec),
         claim=claim,
         rank=ranks.read(meta) if said.rank is None else said.rank,
         owner=_owner(meta),
@@ -246,26 +247,6 @@ def _forged(obj: PodObject, settings: Settings) -> tuple[ForgedAllocation, ...]:
     return tuple(ForgedAllocation(obj.metadata.name, key) for key in keys)
 
 
-def _rules(spec: PodSpec) -> NodeRules:
-    required = tuple(
-        SelectorTerm(key, "In", (value,)) for key, value in sorted((spec.node_selector or {}).items())
-    )
-    node_affinity = spec.affinity.node_affinity if spec.affinity is not None else None
-    selector = node_affinity.required if node_affinity is not None else None
-    any_of = tuple(
-        tuple(_term(term) for term in (*(terms.match_expressions or ()), *(terms.match_fields or ())))
-        for terms in (selector.node_selector_terms or () if selector is not None else ())
-    )
-    # In the API a term without requirements matches no node. It can't be dropped where it is the only one.
-    matching = tuple(terms for terms in any_of if terms)
-    if any_of and not matching:
-        matching = ((SelectorTerm("metadata.name", "In", ()),),)
-    tolerations = tuple(
-        Toleration(t.key, t.operator or "Equal", t.value, t.effect) for t in spec.tolerations or ()
-    )
-    return NodeRules(required, matching, tolerations)
-
-
 def _prefers(spec: PodSpec) -> bool:
     affinity = spec.affinity
     if affinity is not None and any(
@@ -277,10 +258,6 @@ def _prefers(spec: PodSpec) -> bool:
         constraint.when_unsatisfiable == "ScheduleAnyway"
         for constraint in spec.topology_spread_constraints or ()
     )
-
-
-def _term(requirement: NodeSelectorRequirement) -> SelectorTerm:
-    return SelectorTerm(requirement.key, requirement.operator, tuple(requirement.values or ()))
 
 
 def _seconds(timestamp: str | None) -> float:

@@ -19,17 +19,22 @@ LARGEST = 2**63 - 1
 MOST = 2**46
 """Of cpu (thousandths), memory (bytes: 64 TiB) and whatever else is counted, of one pod or node: more than
 any has, and the planner can add up a hundred thousand of them in an int64."""
+BILLION = 10**9
 _MAX_LENGTH = 64
 
 _PATTERN = re.compile(
     r"(?P<sign>[+-]?)(?P<number>[0-9]+\.?[0-9]*|\.[0-9]+)"
     r"(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]{1,9}))?"
 )
+_WHOLE = re.compile(r"([0-9]+)([KMGTPE]i|[numkMGTPE])?")
+"""Most quantities: these need no fraction."""
 _SCALES = {
     **{f"{letter}i": Fraction(1024**power) for power, letter in enumerate("KMGTPE", start=1)},
     **{letter: Fraction(1000**power) for power, letter in enumerate("kMGTPE", start=1)},
     **{letter: Fraction(1, 1000**power) for power, letter in enumerate("mun", start=1)},
 }
+_BILLIONTHS: dict[str | None, int] = {suffix: int(BILLION * scale) for suffix, scale in _SCALES.items()}
+_BILLIONTHS[None] = BILLION
 
 
 def parse(value: Quantity) -> Fraction | None:
@@ -55,6 +60,22 @@ def _parse(value: Quantity) -> Fraction | None:
         # A quantity of 64 characters is past the cap, or below any thousandth, long before this bound.
         number *= Fraction(10) ** max(-2 * _MAX_LENGTH, min(2 * _MAX_LENGTH, int(match["exponent"])))
     return _capped(-number if match["sign"] == "-" else number)
+
+
+def billionths(value: Quantity) -> int | None:
+    """Return the value in billionths, rounded up as in the API server; None for what is no quantity."""
+    if isinstance(value, str) and len(value) > _MAX_LENGTH:
+        return None
+    return _billionths(value)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _billionths(value: Quantity) -> int | None:
+    whole = _WHOLE.fullmatch(value) if isinstance(value, str) else None
+    if whole is not None:
+        return min(LARGEST * BILLION, int(whole[1]) * _BILLIONTHS[whole[2]])
+    exact: Fraction | None = _parse.__wrapped__(value)
+    return math.ceil(exact * BILLION) if exact is not None else None
 
 
 def milli(value: Fraction) -> int:

@@ -11,38 +11,41 @@ what the kubelet has allocated and what runs (`resize`). Other resources can't b
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from fractions import Fraction
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import msgspec
 
 from muster.dialects import quantities, resize
+from muster.dialects.fields import MAX_CAUSES
 from muster.dialects.objects import Container, PodSpec, PodStatus
-from muster.dialects.quantities import Quantity
+from muster.dialects.quantities import BILLION, Quantity
 from muster.dialects.settings import Settings
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.node import Resources
 
-Amounts = dict[str, Fraction]
+Amounts = dict[str, int]
+"""In billionths."""
 
 _encoder = msgspec.json.Encoder()
 
 MAX_OF_A_POD = 1 << 20
 """GPUs, or GiB of their memory. More is no request but a slip (bytes for GiB); far above any node."""
 
-
-MAX_REMEMBERED = 16 * 1024
-"""Bytes of what a pod's containers ask for, as JSON: what is larger is summed up anew each time. The sums of
-a thousand pods are remembered, also of those that are gone."""
+MAX_CONTAINERS = 256
+"""Of a pod, and as many init containers. All are summed up; of more it is not kept which ask for GPUs."""
+MAX_RESOURCES = 64
+"""Names of resources of one pod, besides CPU, memory and GPUs. Of more, the first by name are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What one pod asks for. `gpu_memory` is GiB of shared GPUs in all; `container_memory` is what its
     containers ask of it, by their place in the pod, those that ask for none too, then the sidecars that do.
-    `shared_gpus` is a resource of nodes: to ask for it is a slip."""
+    `shared_gpus` is a resource of nodes: to ask for it is a slip. `resource_names` is how many there are,
+    without CPU, memory and GPUs."""
 
     resources: Resources
     gpus: int
@@ -51,16 +54,20 @@ class Asked:
     gpu_memory: int
     container_memory: tuple[tuple[str, int], ...]
     shared_gpus: int
+    resource_names: int
     causes: tuple[BadValue, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What is summed up of a pod. Pods of one template are alike in it: `encoded` says so."""
+    """What is summed up of a pod. Pods of one template are alike in it: `digest` says so.
 
-    encoded: bytes
-    spec: PodSpec = field(compare=False)
-    status: PodStatus = field(compare=False)
+    The sums of a thousand pods are remembered, also of those that are gone. `pod` is emptied when it is
+    summed up, so that no more than the sum is remembered.
+    """
+
+    digest: bytes
+    pod: list[tuple[PodSpec, PodStatus]] = field(compare=False)
 
 
 def read(where: str, spec: PodSpec, settings: Settings, status: PodStatus | None = None) -> Asked:
@@ -71,20 +78,20 @@ def read(where: str, spec: PodSpec, settings: Settings, status: PodStatus | None
     status = status or PodStatus()
     parts = (spec.containers, spec.init_containers, spec.overhead, spec.resources)
     encoded = _encoder.encode((*parts, resize.facts(status)))
-    if len(encoded) > MAX_REMEMBERED:
-        return _sum(where, spec, status, settings)
-    alone = PodSpec(containers=parts[0], init_containers=parts[1], overhead=parts[2], resources=parts[3])
-    asked = _asked(_Parts(encoded, alone, status), settings)
-    return _sum(where, spec, status, settings) if asked.causes else asked
+    digest = hashlib.blake2b(encoded, digest_size=16, usedforsecurity=False).digest()
+    asked = _asked(_Parts(digest, [(spec, status)]), settings)
+    if not asked.causes:
+        return asked
+    return replace(asked, causes=tuple(replace(cause, where=where) for cause in asked.causes))
 
 
 @lru_cache(maxsize=1024)
 def _asked(parts: _Parts, settings: Settings) -> Asked:
-    return _sum("", parts.spec, parts.status, settings)
+    return _sum(*parts.pod.pop(), settings)
 
 
-def _sum(where: str, spec: PodSpec, status: PodStatus, settings: Settings) -> Asked:
-    reader = _Reader(where, settings)
+def _sum(spec: PodSpec, status: PodStatus, settings: Settings) -> Asked:
+    reader = _Reader(settings)
     containers = [(c.name, reader.requests(c)) for c in spec.containers or ()]
     inits = [(c.name, reader.requests(c), c.restart_policy == "Always") for c in spec.init_containers or ()]
     total = sum_of([amounts for _, amounts in containers], [(a, stays) for _, a, stays in inits])
@@ -99,19 +106,25 @@ def _sum(where: str, spec: PodSpec, status: PodStatus, settings: Settings) -> As
     # In the order in which the kubelet starts them: sidecars first.
     parts = [(name, a) for name, a, stays in inits if stays] + containers
     memory = settings.gpu_memory
-    shares = [(name, int(a.get(memory, 0))) for name, a in containers]
-    shares += [(name, int(a[memory])) for name, a, stays in inits if stays and a.get(memory)]
-    cpu, memory_bytes = total.get("cpu", Fraction(0)), total.get("memory", Fraction(0))
+    shares = [(name, a.get(memory, 0) // BILLION) for name, a in containers]
+    shares += [(name, a[memory] // BILLION) for name, a, stays in inits if stays and a.get(memory)]
+    others = _others(total, settings)
+    few = max(len(containers), len(inits)) <= MAX_CONTAINERS
     return Asked(
         resources=Resources(
-            quantities.milli(cpu), quantities.whole(memory_bytes), others=_others(total, settings)
+            _rounded(total.get("cpu", 0), BILLION // 1000),
+            _rounded(total.get("memory", 0), BILLION),
+            others=others[:MAX_RESOURCES],
         ),
-        gpus=int(total.get(gpu_resource, 0)),
+        gpus=total.get(gpu_resource, 0) // BILLION,
         gpu_resource=gpu_resource,
-        container_gpus=tuple((name, count) for name, a in parts if (count := int(a.get(gpu_resource, 0)))),
-        gpu_memory=int(total.get(memory, 0)),
-        container_memory=tuple(shares) if total.get(memory) else (),
-        shared_gpus=int(total.get(settings.shared_gpus, 0)),
+        container_gpus=tuple((name, a[gpu_resource] // BILLION) for name, a in parts if gpu_resource in a)
+        if few
+        else (),
+        gpu_memory=total.get(memory, 0) // BILLION,
+        container_memory=tuple(shares) if few and total.get(memory) else (),
+        shared_gpus=total.get(settings.shared_gpus, 0) // BILLION,
+        resource_names=sum(map(settings.is_other, reader.names)),
         causes=tuple(reader.causes),
     )
 
@@ -119,47 +132,48 @@ def _sum(where: str, spec: PodSpec, status: PodStatus, settings: Settings) -> As
 class _Reader:
     """Reads the quantities of one pod; what is none gathers in `causes`."""
 
-    def __init__(self, where: str, settings: Settings) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.causes: list[BadValue] = []
-        self._where = where
+        """Without the pod that has them."""
+        self.names: set[str] = set()
+        """Of all resources in its maps, also where the amount is 0."""
         self._settings = settings
+        gpus = dict.fromkeys((*settings.gpu_resources, settings.shared_gpus), "a whole number of GPUs")
+        self._whole = {**gpus, settings.gpu_memory: 'a whole number of GiB without a unit, as in "3"'}
+        """Resource that comes in whole numbers → what is expected of it."""
 
     def requests(self, container: Container) -> Amounts:
         """One container's requests; a limit stands for a request not given, as in the API server."""
         wanted = container.resources
         if wanted is None:
             return {}
-        return self.amounts(container.name, {**(wanted.limits or {}), **(wanted.requests or {})})
+        return self.amounts(container.name, (wanted.limits or {}) | (wanted.requests or {}))
 
     def amounts(self, part: str, quantity_of: Mapping[str, Quantity]) -> Amounts:
         """Return the amounts of the resources that matter here; `part` names them in causes."""
         amounts: Amounts = {}
+        self.names.update(quantity_of)
         for resource, text in quantity_of.items():
-            whole = self._whole(resource)
-            value = quantities.parse(text)
+            value, whole = quantities.billionths(text), self._whole.get(resource)
             if value is None or value < 0 or (whole and not _is_count(value)):
                 expected = whole or "a quantity that is not negative"
-                self.causes.append(BadValue(self._where, f"{part}: {resource}", str(text)[:80], expected))
-            if value is not None and value > 0 and not (whole and value.denominator > 1):
+                self._bad(f"{part}: {resource}", str(text), expected)
+            if value is not None and value > 0 and not (whole and value % BILLION):
                 # Also what is refused: of a pod that is bound all the same, too much is counted rather than
                 # too little.
-                amounts[resource] = min(value, Fraction(MAX_OF_A_POD)) if whole else value
+                amounts[resource] = min(value, MAX_OF_A_POD * BILLION) if whole else value
         return amounts
 
-    def _whole(self, resource: str) -> str:
-        """Return what is expected of a resource that comes in whole numbers, "" for others."""
-        settings = self._settings
-        if resource == settings.gpu_memory:
-            return 'a whole number of GiB without a unit, as in "3"'
-        gpus = resource in settings.gpu_resources or resource == settings.shared_gpus
-        return "a whole number of GPUs" if gpus else ""
+    def _bad(self, field: str, value: str, expected: str) -> None:
+        if len(self.causes) < MAX_CAUSES:
+            self.causes.append(BadValue("", field, value[:80], expected))
 
     def gpu_resource(self, total: Amounts) -> str:
         """Return the GPU resource that the pod requests, or "". Two are a cause, and the first counts."""
         names = [resource for resource in self._settings.gpu_resources if total.get(resource)]
         if len(names) > 1:
-            said = ", ".join(f"{name}: {int(total[name])}" for name in names)
-            self.causes.append(BadValue(self._where, "resources", said, "GPUs of one resource in a pod"))
+            said = ", ".join(f"{name}: {total[name] // BILLION}" for name in names)
+            self._bad("resources", said, "GPUs of one resource in a pod")
         return names[0] if names else ""
 
 
@@ -167,15 +181,20 @@ def _others(total: Amounts, settings: Settings) -> tuple[tuple[str, int], ...]:
     """Return what is asked of resources that are neither cpu, memory nor GPUs, as `Resources.others`."""
     return tuple(
         sorted(
-            (resource, quantities.whole(amount))
+            (resource, _rounded(amount, BILLION))
             for resource, amount in total.items()
             if amount and settings.is_other(resource)
         )
     )
 
 
-def _is_count(value: Fraction) -> bool:
-    return value.denominator == 1 and value <= MAX_OF_A_POD
+def _rounded(amount: int, unit: int) -> int:
+    """Return the amount in units, each of `unit` billionths, rounded up."""
+    return min(quantities.MOST, -(-amount // unit))
+
+
+def _is_count(value: int) -> bool:
+    return value % BILLION == 0 and value <= MAX_OF_A_POD * BILLION
 
 
 def sum_of(containers: list[Amounts], inits: list[tuple[Amounts, bool]]) -> Amounts:
@@ -186,19 +205,18 @@ def sum_of(containers: list[Amounts], inits: list[tuple[Amounts, bool]]) -> Amou
     sidecars: Amounts = {}
     peak: Amounts = {}
     for amounts, stays in inits:
-        step = dict(sidecars)
-        add(step, amounts)
-        for resource, amount in step.items():
-            peak[resource] = max(peak.get(resource, Fraction(0)), amount)
-        if stays:
-            sidecars = step
+        for resource, amount in amounts.items():  # the sidecars' other resources were counted with them
+            step = sidecars.get(resource, 0) + amount
+            peak[resource] = max(peak.get(resource, 0), step)
+            if stays:
+                sidecars[resource] = step
     add(total, sidecars)
     for resource, amount in peak.items():
-        total[resource] = max(total.get(resource, Fraction(0)), amount)
+        total[resource] = max(total.get(resource, 0), amount)
     return total
 
 
-def add(total: Amounts, more: Mapping[str, Fraction]) -> None:
+def add(total: Amounts, more: Mapping[str, int]) -> None:
     """Add amounts to a total, in place."""
     for resource, amount in more.items():
-        total[resource] = total.get(resource, Fraction(0)) + amount
+        total[resource] = total.get(resource, 0) + amount

@@ -10,7 +10,6 @@ default in 1.37).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from fractions import Fraction
 
 from muster.dialects.objects import Container, ContainerStatus, PodCondition, PodSpec, PodStatus
 from muster.dialects.quantities import Quantity
@@ -19,7 +18,7 @@ PENDING = "PodResizePending"
 """The pod condition by which a kubelet says that it has not done a resize."""
 INFEASIBLE = "Infeasible"
 
-_Amounts = dict[str, Fraction]
+_Amounts = dict[str, int]
 _Raw = Mapping[str, Quantity]
 _Sum = Callable[[list[_Amounts], list[tuple[_Amounts, bool]]], _Amounts]
 _RESIZED = ("cpu", "memory")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -114,6 +114,19 @@ def _summed(
     for name, amount in second:
         total[name] = total.get(name, 0) + sign * amount
     return tuple(sorted((name, amount) for name, amount in total.items() if amount))
+
+
+def total(asked: Iterable[Resources]) -> Resources:
+    """Return the sum of these resources, in time that grows as their names do."""
+    cpu_milli, memory_bytes, pods, others = 0, 0, 0, dict[str, int]()
+    for each in asked:
+        cpu_milli += each.cpu_milli
+        memory_bytes += each.memory_bytes
+        pods += each.pods
+        for name, amount in each.others:
+            others[name] = others.get(name, 0) + amount
+    named = tuple(sorted((name, amount) for name, amount in others.items() if amount))
+    return Resources(cpu_milli, memory_bytes, pods, named)
 
 
 GPU_MEM = "aliyun.com/gpu-mem"

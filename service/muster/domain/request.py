@@ -59,7 +59,7 @@ class Toleration:
     effect: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class NodeRules:
     """Which nodes admit a pod: all of `required`, and one of `any_of` (each a conjunction) if there are any.
 
@@ -69,6 +69,20 @@ class NodeRules:
     required: tuple[SelectorTerm, ...] = ()
     any_of: tuple[tuple[SelectorTerm, ...], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False)
+    """Kept, because a gang may have thousands of members, and rules may have a thousand values."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.required, self.any_of, self.tolerations)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def size(self) -> int:
+        """Return how many names and values there are."""
+        terms = (*self.required, *(term for terms in self.any_of for term in terms))
+        return len(self.tolerations) + sum(1 + len(term.values) for term in terms)
 
 
 @dataclass(frozen=True, slots=True)

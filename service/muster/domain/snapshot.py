@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from muster.domain.levels import DEFAULT_LEVELS, DEFAULT_NAMING, Level, Naming
-from muster.domain.node import Node, Resources, Usage
+from muster.domain.node import Node, Resources, Usage, total
 from muster.domain.typical import TypicalRequest
 
 
@@ -34,9 +34,10 @@ class NodeState:
         """Return the state of `node` under these usages, all of them on it."""
         healthy = ((1 << node.topology.gpu_count) - 1) & ~node.unhealthy
         memory = tuple(units if healthy >> gpu & 1 else 0 for gpu, units in enumerate(node.gpu_memory))
-        free, mask, unindexed, tainted = node.allocatable, healthy, 0, node.tainted
+        mask, unindexed, tainted = healthy, 0, node.tainted
+        usages = list(usages)
+        free = node.allocatable - total(usage.resources for usage in usages)
         for usage in usages:
-            free -= usage.resources
             mask &= ~usage.gpus
             tainted &= ~usage.gpus
             unindexed += usage.unindexed_gpus

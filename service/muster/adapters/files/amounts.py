@@ -7,7 +7,6 @@ pkg/apis/core/v1/defaults.go: defaultPodRequests.)
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fractions import Fraction
 
 from msgspec.structs import replace
 
@@ -101,8 +100,8 @@ def _check_whole_pod(document: Document, spec: PodSpec, said: ResourceRequiremen
                 )
     of_containers = _of_containers(spec)
     for resource, request in (said.requests or {}).items():
-        asked, least = quantities.parse(request), of_containers.get(resource)
-        most = quantities.parse((said.limits or {}).get(resource, request))
+        asked, least = quantities.billionths(request), of_containers.get(resource)
+        most = quantities.billionths((said.limits or {}).get(resource, request))
         if asked is not None and least is not None and asked < least:
             of_all = "expected at least what the containers ask for"
             raise document.malformed(f"{under}.requests[{resource}]: {of_all}, got {shown(request)}")
@@ -113,7 +112,7 @@ def _check_whole_pod(document: Document, spec: PodSpec, said: ResourceRequiremen
     for container in (*(spec.containers or ()), *(spec.init_containers or ())):
         of_container = (container.resources or ResourceRequirements()).limits or {}
         for resource, limit in (said.limits or {}).items():
-            most, its = quantities.parse(limit), quantities.parse(of_container.get(resource, 0))
+            most, its = quantities.billionths(limit), quantities.billionths(of_container.get(resource, 0))
             if most is not None and its is not None and its > most:
                 raise document.malformed(
                     f"{under}.limits[{resource}]: expected at least the limit of container {container.name}, "
@@ -121,7 +120,7 @@ def _check_whole_pod(document: Document, spec: PodSpec, said: ResourceRequiremen
                 )
 
 
-def _of_containers(spec: PodSpec) -> dict[str, Fraction]:
+def _of_containers(spec: PodSpec) -> dict[str, int]:
     """Return what the containers ask for together, as kube-scheduler sums it."""
     return requests.sum_of(
         [_asked(each) for each in spec.containers or ()],
@@ -129,10 +128,10 @@ def _of_containers(spec: PodSpec) -> dict[str, Fraction]:
     )
 
 
-def _asked(container: Container) -> dict[str, Fraction]:
+def _asked(container: Container) -> dict[str, int]:
     said = container.resources or ResourceRequirements()
     amounts = {**(said.limits or {}), **(said.requests or {})}
-    values = ((resource, quantities.parse(amount)) for resource, amount in amounts.items())
+    values = ((resource, quantities.billionths(amount)) for resource, amount in amounts.items())
     return {resource: value for resource, value in values if value is not None}
 
 

@@ -3,13 +3,15 @@
 Events and lists are read in two steps, the envelope first. The object of a BOOKMARK or an ERROR is not of
 the kind that is watched. An object of a list that can't be read is left out alone. What is nested too
 deep for the decoder, or has broken escapes, is read again after `bounded`. A bound pod with fields of another
-shape is read without those fields (`salvage`): it takes its GPUs all the same.
+shape is read without those fields (`salvage`): it takes its GPUs all the same. Of a large pod no more is kept
+than is read of it (`dialects.bounds`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
@@ -17,7 +19,9 @@ import msgspec
 import structlog
 
 from muster.adapters.kube.bounded import bounded
+from muster.adapters.kube.kept import kept_of
 from muster.adapters.kube.salvage import salvage
+from muster.dialects.identity import Identity
 from muster.dialects.kinds.table import KINDS, MAKERS
 from muster.dialects.objects import (
     ConfigMapObject,
@@ -32,6 +36,7 @@ from muster.dialects.objects import (
     StorageClass,
 )
 from muster.dialects.podgroups import APIS, TOPOLOGY_APIS
+from muster.dialects.settings import DEFAULTS, Settings
 
 log = structlog.get_logger(__name__)
 
@@ -60,7 +65,7 @@ class Undecodable(Exception):
     """An object that does not have the shape of its kind. `key` identifies it, "" where it can't be read;
     `metadata` is what can be read of that."""
 
-    def __init__(self, kind: str, problem: str, metadata: Metadata = Metadata(), key: str = "") -> None:  # noqa: B008
+    def __init__(self, kind: str, problem: str, metadata: Identity = Identity(), key: str = "") -> None:  # noqa: B008
         super().__init__(f"{kind} {named(metadata) or '(no name)'}: {problem}")
         self.key = key
         self.metadata = metadata
@@ -89,7 +94,7 @@ class _Event(msgspec.Struct):
 
 
 class _OnlyMetadata(msgspec.Struct):
-    metadata: Metadata = Metadata()
+    metadata: Identity = Identity()
 
 
 _event = msgspec.json.Decoder(_Event)
@@ -143,7 +148,7 @@ class Added(Generic[T]):
 class Deleted:
     """The object of this metadata is gone."""
 
-    metadata: Metadata
+    metadata: Identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +165,10 @@ class Failed:
     status: Status
 
 
+_name: Callable[[Identity], str] = attrgetter("name")
+_uid: Callable[[Identity], str] = attrgetter("uid")
+
+
 class Resource(Generic[T]):
     """A kind that is listed and watched, at the first of `paths` that exists; `optional`: all may be missing
     until the CRD is installed. `select` are selectors of the list and the watch. `plural` names it in
@@ -172,7 +181,7 @@ class Resource(Generic[T]):
         plural: str,
         paths: tuple[str, ...],
         shape: type[T],
-        key: Callable[[Metadata], str],
+        key: Callable[[Identity], str],
         *,
         select: Mapping[str, str] = MappingProxyType({}),
         optional: bool = False,
@@ -279,14 +288,26 @@ class Resource(Generic[T]):
         return Undecodable(self.kind, problem, metadata, self.key(metadata))
 
 
-def named(metadata: Metadata) -> str:
+def named(metadata: Identity) -> str:
     """Return "namespace/name", or the name of an object of no namespace."""
     return f"{metadata.namespace}/{metadata.name}".strip("/")
 
 
-def pods() -> Resource[PodObject]:
+class _Pods(Resource[PodObject]):
+    """Pods. No more of them is kept than is read."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__("Pod", "pods", ("/api/v1/pods",), PodObject, _uid)
+        self._settings = settings
+
+    def item(self, text: bytes | msgspec.Raw, *, in_part: bool = True) -> PodObject:
+        """Read one pod."""
+        return kept_of(super().item(text, in_part=in_part), len(text), self._settings)
+
+
+def pods(settings: Settings = DEFAULTS) -> Resource[PodObject]:
     """Pods of all namespaces and phases: finished ones must be seen as finished."""
-    return Resource("Pod", "pods", ("/api/v1/pods",), PodObject, _uid)
+    return _Pods(settings)
 
 
 def nodes() -> Resource[NodeObject]:
@@ -334,7 +355,7 @@ def config_maps(namespace: str, name: str = "") -> Resource[ConfigMapObject]:
     return Resource("ConfigMap", plural, (path,), ConfigMapObject, config_map_key, select=select)
 
 
-def config_map_key(metadata: Metadata) -> str:
+def config_map_key(metadata: Identity) -> str:
     """Return the key `namespace/name`."""
     return f"{metadata.namespace}/{metadata.name}"
 
@@ -367,16 +388,8 @@ def _of_jobs(kind: str, plural: str, group: str, versions: tuple[str, ...]) -> R
 
 
 def _custom(
-    kind: str, plural: str, versions: tuple[str, ...], key: Callable[[Metadata], str]
+    kind: str, plural: str, versions: tuple[str, ...], key: Callable[[Identity], str]
 ) -> Resource[CustomObject]:
     group = versions[0].partition("/")[0]
     paths = tuple(f"/apis/{version}/{plural}" for version in versions)
     return Resource(kind, f"{plural}.{group}", paths, CustomObject, key, optional=True)
-
-
-def _name(metadata: Metadata) -> str:
-    return metadata.name
-
-
-def _uid(metadata: Metadata) -> str:
-    return metadata.uid

@@ -23,7 +23,7 @@ from muster.dialects.dra_objects import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
-from muster.dialects.objects import Metadata
+from muster.dialects.identity import Identity
 from muster.dialects.settings import Settings
 from muster.domain.node import Device
 from muster.gangs.messages.inputs import DeviceClaimSeen, Input
@@ -173,5 +173,5 @@ def resource_claim_templates() -> Resource[ResourceClaimTemplate]:
     return _of_dra("ResourceClaimTemplate", path, ResourceClaimTemplate, lambda meta: meta.uid)
 
 
-def _of_dra(kind: str, plural: str, shape: type[T], key: Callable[[Metadata], str]) -> Resource[T]:
+def _of_dra(kind: str, plural: str, shape: type[T], key: Callable[[Identity], str]) -> Resource[T]:
     return Resource(kind, plural, (f"/apis/resource.k8s.io/v1/{plural}",), shape, key, optional=True)

@@ -6,11 +6,29 @@ import hashlib
 
 import msgspec
 
-from muster.dialects import other_systems, resize
+from muster.dialects import bounds, other_systems, requests, resize
 from muster.dialects.objects import CustomObject, Metadata, PodObject
+from muster.dialects.settings import Settings
 from muster.domain import allocation
 
+LARGE_BYTES = 16 * 1024
+"""Of JSON. In a smaller pod nothing is cut off, since all of it is soon read."""
+
 _encoder = msgspec.json.Encoder()
+
+
+def kept_of(pod: PodObject, size: int, settings: Settings) -> PodObject:
+    """Return what is kept of a pod that has `size` bytes of JSON.
+
+    What a large bound pod asks for is summed up already here, on the thread that decodes it. The sum is
+    remembered.
+    """
+    if size <= LARGE_BYTES:
+        return pod
+    pod = bounds.bounded(pod, settings)
+    if pod.spec.node_name:
+        requests.read("", pod.spec, settings, pod.status)
+    return pod
 
 
 def digest(pod: PodObject) -> bytes:

@@ -15,7 +15,7 @@ import structlog
 
 from muster.adapters.kube.standing import Standing, always
 from muster.adapters.telemetry.metrics import Metrics
-from muster.dialects.objects import Metadata
+from muster.dialects.identity import Identity
 from muster.domain.printable import printable
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 
@@ -36,7 +36,7 @@ class On:
     uid: str
 
     @classmethod
-    def read(cls, kind: str, path: str, metadata: Metadata) -> On:
+    def read(cls, kind: str, path: str, metadata: Identity) -> On:
         """Return the object with this metadata. `path` is that of its kind in the API."""
         _, root, *version = path.split("/")
         api_version = version[0] if root == "api" else "/".join(version[:2])

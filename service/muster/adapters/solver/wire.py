@@ -116,8 +116,9 @@ def _reducers() -> dict[type, Callable[[Any], Any]]:
 
 
 def _reducer(made: type) -> Callable[[Any], Reduced]:
-    names = [field.name for field in dataclasses.fields(made) if field.init and not field.kw_only]
-    if len(names) != len(dataclasses.fields(made)):
+    given = [field for field in dataclasses.fields(made) if field.init]
+    names = [field.name for field in given]
+    if any(field.kw_only for field in given):
         raise TypeError(f"{made.__name__} has fields that its constructor does not take by position")
     if len(names) == 1:
         one = attrgetter(names[0])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from types import MappingProxyType
 
 from muster.domain.causes.ill_formed import BadValue, MembersDisagree, TooManyMembers, counted_once
@@ -15,11 +15,13 @@ from muster.domain.constraints import PER_SCOPE, PerScope
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.policies import Policies
 from muster.domain.reasons import Cause
-from muster.domain.request import SelectorTerm
+from muster.domain.request import NodeRules, SelectorTerm
 from muster.placement.cluster.candidates import term_text
 
 MAX_CAUSES = 8
 """Causes of members that a gang reports at most: in a gang of thousands all may have the same mistake."""
+MAX_NAMES = 64 * 1024
+"""Names and values in the node rules of a gang's waiting pods. Rules that several pods have count once."""
 _COUNT_EXPECTED = (
     'how many of its members must fit at once: add the annotation gpu.topology/min-member, as in "4", to each'
 )
@@ -34,7 +36,7 @@ def ill_formed(where: str, present: int, unbound: tuple[Pod, ...], policies: Pol
     causes = counted_once(cause for pod in unbound for cause in pod.causes)[:MAX_CAUSES]
     if not unbound or causes:
         return tuple(causes)
-    causes.extend(disagreements(unbound) or _unallocated(where, unbound))
+    causes.extend(_too_many_names(where, unbound) or disagreements(unbound) or _unallocated(where, unbound))
     if causes:
         return tuple(causes)
     claim = unbound[0].claim
@@ -69,6 +71,18 @@ def disagreements(waiting: Iterable[Pod]) -> list[MembersDisagree]:
             ]
     # Only one cause: ACK's one label is both replicas and min-member.
     return next(([cause] for cause in map(_disagreement, asked) if cause is not None), [])
+
+
+def _too_many_names(where: str, unbound: Iterable[Pod]) -> list[BadValue]:
+    """Return a cause if the rules of the members are too many to be planned; [] if not.
+
+    Equal rules are one object, so pods of one template cost nothing here.
+    """
+    unlike = {id(pod.rules): pod.rules for pod in unbound}
+    if sum(rules.size for rules in unlike.values()) <= MAX_NAMES:
+        return []
+    field = "number of names and values in nodeSelector, nodeAffinity and tolerations of unlike members"
+    return [BadValue(where, field, f"more than {MAX_NAMES:,}", f"at most {MAX_NAMES:,}")]
 
 
 def _unallocated(where: str, unbound: tuple[Pod, ...]) -> list[BadValue]:
@@ -130,11 +144,22 @@ def _terms(terms: Iterable[SelectorTerm]) -> str:
     return " and ".join(map(term_text, terms))
 
 
-def _tolerations(pod: Pod) -> str:
+@lru_cache(maxsize=64)
+def _node_selector(rules: NodeRules) -> str:
+    return _terms(rules.required)
+
+
+@lru_cache(maxsize=64)
+def _node_affinity(rules: NodeRules) -> str:
+    return " or ".join(map(_terms, rules.any_of))
+
+
+@lru_cache(maxsize=64)
+def _tolerations(rules: NodeRules) -> str:
     """Return the tolerations as kubectl writes taints: "key=value:effect", "key:effect"."""
     return ", ".join(
         f"{each.key}{'' if each.operator == 'Exists' else f'={each.value}'}:{each.effect}"
-        for each in pod.rules.tolerations
+        for each in rules.tolerations
     )
 
 
@@ -161,8 +186,8 @@ _OF_ONE_ROLE: Mapping[str, Describe] = MappingProxyType(
         "requests": _resources,
         "matchAttribute": lambda pod: ",".join(pod.match_attributes),
         "claims with GPUs": lambda pod: "several" if pod.several_claims else "one at most",
-        "node selector": lambda pod: _terms(pod.rules.required),
-        "node affinity": lambda pod: " or ".join(map(_terms, pod.rules.any_of)),
-        "tolerations": _tolerations,
+        "node selector": lambda pod: _node_selector(pod.rules),
+        "node affinity": lambda pod: _node_affinity(pod.rules),
+        "tolerations": lambda pod: _tolerations(pod.rules),
     }
 )

@@ -1,0 +1,182 @@
+"""How much is read of one pod: the one place that cuts off the rest, and says so.
+
+The API server takes pods of 3 MiB as JSON, and any user may make one and change it all the time. So a large
+pod is cut before anything is computed from it. Each field keeps one entry more than is read, so that its
+reader sees that there are too many. Of a bound pod all containers stay, since their GPUs are taken.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Set
+from itertools import islice
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from muster.dialects import misspelt, noderules, peers
+from muster.dialects.claims import MAX_CLAIMS
+from muster.dialects.objects import (
+    Container,
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    OwnerReference,
+    PodObject,
+    PodSpec,
+)
+from muster.dialects.requests import MAX_CONTAINERS, MAX_RESOURCES
+from muster.dialects.resize import PENDING
+from muster.dialects.settings import DEFAULTS, Settings
+from muster.domain.causes.ill_formed import BadValue
+
+MAX_KEYS = 512
+"""Labels of one pod, and annotations. Of more, those that Muster knows and the first others are read."""
+MAX_VOLUMES = 1024
+"""Volumes of one pod that name a claim."""
+MAX_CHARACTERS = 253
+"""Of each text of an owner reference. The API server does not check them; what is longer is no owner."""
+_FEW = 64
+"""Entries of a field that needs no bound of its own."""
+
+_MOST: Mapping[str, tuple[int, Callable[[Any], bool] | None]] = {
+    "labels": (MAX_KEYS, None),
+    "annotations": (MAX_KEYS, None),
+    "owner_references": (_FEW, lambda owner: bool(owner.controller)),
+    "containers": (MAX_CONTAINERS, None),
+    "init_containers": (MAX_CONTAINERS, None),
+    "ports": (peers.MAX_HOST_PORTS, lambda port: port.host_port > 0),
+    "limits": (MAX_RESOURCES, None),
+    "requests": (MAX_RESOURCES, None),
+    "overhead": (MAX_RESOURCES, None),
+    "allocated_resources": (MAX_RESOURCES, None),
+    "node_selector": (noderules.MAX_NAMES, None),
+    "tolerations": (noderules.MAX_NAMES, None),
+    "required": (peers.MAX_TERMS, None),
+    "preferred": (_FEW, None),
+    "namespaces": (peers.MAX_VALUES, None),
+    "match_labels": (peers.MAX_REQUIREMENTS, None),
+    "match_expressions": (peers.MAX_REQUIREMENTS, None),
+    "values": (peers.MAX_VALUES, None),
+    "match_label_keys": (peers.MAX_REQUIREMENTS, None),
+    "mismatch_label_keys": (peers.MAX_REQUIREMENTS, None),
+    "topology_spread_constraints": (peers.MAX_TERMS, lambda each: each.when_unsatisfiable == "DoNotSchedule"),
+    "volumes": (MAX_VOLUMES, peers.has_claim),
+    "scheduling_gates": (_FEW, None),
+    "resource_claims": (MAX_CLAIMS, None),
+    "resource_claim_statuses": (MAX_CLAIMS, None),
+    "conditions": (_FEW, lambda condition: condition.type in (PENDING, "Ready")),
+    "container_statuses": (MAX_CONTAINERS, None),
+    "init_container_statuses": (MAX_CONTAINERS, None),
+}
+"""Field of a pod, at any depth → how many entries are read, and which of them come first."""
+
+_TOO_MANY = NodeSelector(
+    [NodeSelectorTerm([NodeSelectorRequirement("", "In", [""] * (noderules.MAX_NAMES + 1))])]
+)
+"""Stands for a node affinity with more names than are read."""
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def bounded(obj: PodObject, settings: Settings = DEFAULTS) -> PodObject:
+    """Return the pod with little more in each field than is read. What is kept of labels, annotations and
+    resources are those that Muster knows, and the first others. To do it twice changes nothing."""
+    spec = _fewer_rules(obj.spec)
+    counted = ("cpu", "memory", "ephemeral-storage", *settings.gpu_resources)
+    known = {*misspelt.keys(settings), *counted, settings.gpu_memory, settings.shared_gpus}
+    cut = _Cut(frozenset(known), bound=bool(spec.node_name))
+    return cut.of(obj if spec is obj.spec else replace(obj, spec=spec))
+
+
+def exceeded(where: str, obj: PodObject, resource_names: int) -> Iterator[BadValue]:
+    """Yield a cause for each field of a pod that has more than is read. `where` is the pod, as
+    kind/namespace/name, and `resource_names` is the number of its resources besides CPU, memory and GPUs."""
+    meta, spec = obj.metadata, obj.spec
+    counts = (
+        ("labels", len(meta.labels or ()), MAX_KEYS),
+        ("annotations", len(meta.annotations or ()), MAX_KEYS),
+        ("containers", len(spec.containers or ()), MAX_CONTAINERS),
+        ("initContainers", len(spec.init_containers or ()), MAX_CONTAINERS),
+        ("resources", resource_names, MAX_RESOURCES),
+        (noderules.FIELD, noderules.size(spec), noderules.MAX_NAMES),
+    )
+    for field, count, most in counts:
+        if count > most:
+            yield BadValue(where, f"number of {field}", f"more than {most:,}", f"at most {most:,}")
+
+
+def first_entries(entries: Mapping[str, Any], most: int, known: Set[str]) -> dict[str, Any]:
+    """Return the entries with known keys, and the first others, one more than `most`."""
+    others = (key for key in entries if key not in known)
+    return {key: entries[key] for key in (*(entries.keys() & known), *islice(others, most + 1))}
+
+
+def _fewer_rules(spec: PodSpec) -> PodSpec:
+    affinity = spec.affinity
+    if affinity is None or affinity.node_affinity is None or noderules.size(spec) <= noderules.MAX_NAMES:
+        return spec
+    fewer = NodeAffinity(_TOO_MANY, affinity.node_affinity.preferred)
+    return replace(spec, affinity=replace(affinity, node_affinity=fewer))
+
+
+class _Cut:
+    """Cuts the fields of one pod. `known` are keys that stay in every map."""
+
+    def __init__(self, known: frozenset[str], bound: bool) -> None:
+        self._known = known
+        self._all = ("containers", "init_containers") if bound else ()
+
+    def of(self, struct: S) -> S:
+        """Return the object with less in its fields, or itself if it has no more than is read."""
+        if isinstance(struct, NodeAffinity):
+            return replace(struct, preferred=(struct.preferred or [])[:1])
+        changes = {}
+        for name in struct.__struct_fields__:
+            before = getattr(struct, name)
+            after = self._field(name, before)
+            if after is not before:
+                changes[name] = after
+        return replace(struct, **changes) if changes else struct
+
+    def _field(self, name: str, value: Any) -> Any:
+        match value:
+            case list():
+                return self._list(name, value)
+            case dict():
+                most, _ = _MOST[name]
+                return value if len(value) <= most else first_entries(value, most, self._known)
+            case msgspec.Struct():
+                return self.of(value)
+            case _:
+                return value
+
+    def _list(self, name: str, entries: list[Any]) -> list[Any]:
+        most, first = _MOST[name]
+        some = entries
+        if len(entries) > most and name not in self._all:
+            ordered = sorted(entries, key=lambda each: not first(each)) if first is not None else entries
+            some = ordered[: most + 1]
+        if name == "owner_references":
+            some = [each for each in some if _is_short(each)]
+        found = [self._entry(each) for each in some]
+        same = len(found) == len(entries) and all(map(operator.is_, found, entries))
+        return entries if same else found
+
+    def _entry(self, entry: Any) -> Any:
+        if isinstance(entry, Container) and _is_small(entry):
+            return entry
+        return self.of(entry) if isinstance(entry, msgspec.Struct) else entry
+
+
+def _is_small(container: Container) -> bool:
+    """Return whether there is nothing to cut: a pod may have thousands of containers."""
+    asked = container.resources
+    few = asked is None or max(len(asked.limits or ()), len(asked.requests or ())) <= MAX_RESOURCES
+    return few and len(container.ports or ()) <= peers.MAX_HOST_PORTS
+
+
+def _is_short(owner: OwnerReference) -> bool:
+    return max(map(len, (owner.api_version, owner.kind, owner.name, owner.uid))) <= MAX_CHARACTERS

@@ -1,0 +1,73 @@
+"""Which nodes a pod may go to: its node selector, required node affinity and tolerations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from weakref import WeakKeyDictionary, ref
+
+from muster.dialects.objects import NodeSelectorRequirement, NodeSelectorTerm, PodSpec
+from muster.domain.request import NodeRules, SelectorTerm, Toleration
+
+FIELD = "names and values in nodeSelector, nodeAffinity and tolerations"
+MAX_NAMES = 1024
+"""Names and values in the rules of one pod. One with more keeps no rules: if it waits, it is refused."""
+
+_live: WeakKeyDictionary[NodeRules, ref[NodeRules]] = WeakKeyDictionary()
+"""The rules of pods that are there."""
+
+
+def read(spec: PodSpec) -> NodeRules:
+    """Return the rules. Equal rules of pods that are there are one object."""
+    if size(spec) > MAX_NAMES:
+        return NodeRules()
+    rules = _rules(spec)
+    known = _live.get(rules)
+    shared = known() if known is not None else None
+    if shared is None:
+        shared = rules
+        _live[rules] = ref(rules)
+    return shared
+
+
+def size(spec: PodSpec) -> int:
+    """Return how many names and values the rules have; of more than are read, some number above that."""
+    found = len(spec.node_selector or ()) + len(spec.tolerations or ())
+    for term in terms(spec):
+        found += 1
+        for each in chain(term.match_expressions or (), term.match_fields or ()):
+            found += 1 + len(each.values or ())
+            if found > MAX_NAMES:
+                return found
+        if found > MAX_NAMES:
+            return found
+    return found
+
+
+def terms(spec: PodSpec) -> list[NodeSelectorTerm]:
+    """Return the terms of the required node affinity, [] if there is none."""
+    node_affinity = spec.affinity.node_affinity if spec.affinity is not None else None
+    selector = node_affinity.required if node_affinity is not None else None
+    return (selector.node_selector_terms or []) if selector is not None else []
+
+
+def _rules(spec: PodSpec) -> NodeRules:
+    selector = sorted((spec.node_selector or {}).items())
+    any_of = [tuple(_requirements(term)) for term in terms(spec)]
+    # In the API a term without requirements matches no node. It can't be dropped where it is the only one.
+    matching = tuple(requirements for requirements in any_of if requirements)
+    if any_of and not matching:
+        matching = ((SelectorTerm("metadata.name", "In", ()),),)
+    required = tuple(SelectorTerm(key, "In", (value,)) for key, value in selector)
+    tolerations = spec.tolerations or ()
+    tolerated = tuple(Toleration(t.key, t.operator or "Equal", t.value, t.effect) for t in tolerations)
+    return NodeRules(required, matching, tolerated)
+
+
+def _requirements(term: NodeSelectorTerm) -> Iterator[SelectorTerm]:
+    for each in chain(term.match_expressions or (), term.match_fields or ()):
+        yield _requirement(each)
+
+
+def _requirement(each: NodeSelectorRequirement) -> SelectorTerm:
+    return SelectorTerm(each.key, each.operator, tuple(each.values or ()))
