@@ -35,6 +35,7 @@ from muster.adapters.kube.eviction import Evictor
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.liveness import Liveness
+from muster.adapters.kube.paced import PacedWatcher
 from muster.adapters.kube.rated import Rates
 from muster.adapters.kube.statuses import StatusWriter
 from muster.adapters.kube.volumes import VolumeIntake
@@ -151,7 +152,7 @@ class App:
 
     def _watches(self) -> Iterator[tuple[str, Watcher[Any]]]:
         """All watches, by what they are of."""
-        config, intake = self._config, self._intake
+        config, intake, dialects = self._config, self._intake, dialect_settings(self._config)
         settings = WatchSettings(**config.watch.model_dump())
 
         def watch(
@@ -159,13 +160,14 @@ class App:
             sink: Sink[T],
             silence: Callable[[bool], Awaitable[None]] | None = None,
             absence: Callable[[bool], Awaitable[None]] | None = None,
+            kind: type[Watcher[Any]] = Watcher,
         ) -> tuple[str, Watcher[Any]]:
-            return resource.plural, Watcher(
+            return resource.plural, kind(
                 self._client, resource, sink, self.metrics, settings, silence, self._left_out, absence
             )
 
         yield watch(decode.nodes(), intake.nodes.on_node, self._silence("nodes"))
-        yield watch(decode.pods(), self._on_pod, self._silence("pods"))
+        yield watch(decode.pods(dialects), self._on_pod, self._silence("pods"), kind=PacedWatcher)
         yield watch(decode.namespaces(), intake.on_namespace)
         volumes = VolumeIntake(self._put)
         yield watch(decode.csi_drivers(), volumes.on_driver)

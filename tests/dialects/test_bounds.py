@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from e2e.fuzz import largest
 from muster.adapters.kube import decode
 from muster.adapters.kube.decode import Added, Deleted
-from muster.dialects import bounds, noderules, pods, requests
+from muster.dialects import bounds, noderules, peers, pods, requests
 from muster.dialects.objects import PodObject
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.node import Resources, total
@@ -188,6 +189,19 @@ def test_the_controller_is_found_among_any_number_of_owners() -> None:
     made = largest.pod("owners")
     made["metadata"]["ownerReferences"][-1] |= {"controller": True, "uid": "mine"}
     assert pods.read(bounds.bounded(msgspec.convert(made, PodObject))).owner == "mine"
+
+
+def test_the_documented_bounds_are_those_of_the_code() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "what-a-pod-may-ask.md").read_text()
+    table = page.partition("## Bounds of one pod\n")[2].partition("\n## ")[0]
+    for bound in (
+        f"| {requests.MAX_CONTAINERS} each |",
+        f"| {requests.MAX_RESOURCES} names |",
+        f"| {noderules.MAX_NAMES:,} together; {MAX_NAMES:,} in a gang of unlike members |",
+        f"| {bounds.MAX_KEYS} each |",
+        f"| {peers.MAX_CLAIMS} |",
+    ):
+        assert bound in table
 
 
 # --- sums ------------------------------------------------------------------------------------------------
