@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from muster.domain.node import Device, Node, PoolKey, Resources, Usage, total
+from muster.domain.node import Device, Node, PoolKey, Resources, Usage
 from muster.domain.pod import Pod
 from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.domain.snapshot import NodeState, Snapshot
