@@ -82,7 +82,7 @@ class Service:
             attempts=attempts,
             moved=self._moved,
         )
-        self._session = Session(EPOCH, 4096)
+        self._session = Session(EPOCH)
         self._pods: dict[str, Pod] = {}
         self.bound = 0
         self._all_bound, self._all_gone, self._gone = asyncio.Event(), asyncio.Event(), 0

@@ -72,6 +72,10 @@ def test_each_kind_of_job_may_be_named(tmp_path: Path, kind: str) -> None:
     assert dialect_settings(config).infers(kind) == "on"
 
 
+def test_a_setting_of_an_earlier_release_keeps_no_service_from_starting(tmp_path: Path) -> None:
+    assert load(write(tmp_path, "session_queue: 10"), {}) == load(None, {})
+
+
 BAD_FILES = {
     "an unknown field": (
         "sockett: /x",

@@ -120,7 +120,7 @@ class App:
         self._alternatives = AlternativesAnswerer(self.control_loop.alternatives)
         self._watchers = dict(self._watches())
         self.endpoint = Endpoint(config.socket)
-        self._server = GangServer(self.control_loop, self.endpoint, self.metrics, queue=config.session_queue)
+        self._server = GangServer(self.control_loop, self.endpoint, self.metrics)
         self.web = Web(
             self.metrics,
             gangs=self._shown,

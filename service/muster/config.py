@@ -369,10 +369,6 @@ class Config(_Section):
     inbox: Positive = Field(
         default=10_000, description="Changes that may wait for the gangs before the watches are held."
     )
-    session_queue: Positive = Field(
-        default=100_000,
-        description="Gangs whose verdicts may wait for the shim; beyond, its session ends and begins anew.",
-    )
     shutdown_s: Seconds = Field(default=10.0, description="Time for a clean end after SIGTERM.")
     http: Http = Http()
     page: Page = Page()

@@ -20,6 +20,8 @@ from muster.config import Config
 PREFIX = "MUSTER__"
 _RENAMED = ("gangs.earmark_", "gangs.backfill_")
 """How the names of some settings began, and how they begin now."""
+_WITHOUT_EFFECT = ("session_queue",)
+"""Settings of earlier releases that are read and have no effect: a service with one still starts."""
 
 
 class SettingsError(Exception):
@@ -48,6 +50,8 @@ def load(
         if value is not None:
             flag = "--" + dotted.replace(".", "-").replace("_", "-")
             _set(values, sources, tuple(dotted.split(".")), value, flag)
+    for name in _WITHOUT_EFFECT:
+        values.pop(name, None)
     try:
         return Config.model_validate(values)
     except ValidationError as wrong:

@@ -208,7 +208,7 @@ async def test_nothing_is_synced_before_synced_was_handled(bench: Bench) -> None
 
 async def test_a_session_opens_with_its_in_flight_bindings_and_gets_what_follows(bench: Bench) -> None:
     bench.gangs.gives = {SessionOpened: [verdict("replayed")]}
-    session = Session(5, 10)
+    session = Session(5)
     await bench.loop.opened(session, [v1.InFlightBinding(uid="u", node="a")])
     opened = bench.gangs.heard[0]
     assert isinstance(opened, SessionOpened)
@@ -218,7 +218,7 @@ async def test_a_session_opens_with_its_in_flight_bindings_and_gets_what_follows
 
 
 async def test_a_newer_session_replaces_the_older_which_closes_nothing(bench: Bench) -> None:
-    older, newer = Session(5, 10), Session(6, 10)
+    older, newer = Session(5), Session(6)
     await bench.loop.opened(older, [])
     bench.gangs.gives = {SessionOpened: [verdict("for the newer")]}
     await bench.loop.opened(newer, [])
@@ -230,7 +230,7 @@ async def test_a_newer_session_replaces_the_older_which_closes_nothing(bench: Be
 
 
 async def test_a_closed_session_is_told_and_verdicts_are_counted_as_undelivered(bench: Bench) -> None:
-    session = Session(5, 10)
+    session = Session(5)
     await bench.loop.opened(session, [])
     await bench.loop.closed(session)
     await bench.heard(lambda heard: isinstance(heard[-1], SessionClosed))
@@ -239,7 +239,7 @@ async def test_a_closed_session_is_told_and_verdicts_are_counted_as_undelivered(
 
 
 async def test_instructions_of_calls_are_carried_out(bench: Bench) -> None:
-    session = Session(5, 10)
+    session = Session(5)
     await bench.loop.opened(session, [])
     bench.loop.reserve(REF, 0, "a")
     bench.loop.permit(REF)
@@ -337,7 +337,7 @@ async def test_owners_are_told_of_each_node_in_several_turns(bench: Bench) -> No
 async def test_questions_about_in_tree_plugins_reach_the_session_and_its_reports_the_gangs(
     bench: Bench,
 ) -> None:
-    session = Session(epoch=1, bound=8, answers_in_tree=True)
+    session = Session(epoch=1, answers_in_tree=True)
     bench.gangs.gives = {SessionOpened: [AskInTree("g", 4, "ns", (("p", "u"),))]}
     await bench.loop.sync(Synced(0.0))
     await bench.loop.opened(session, [])

@@ -24,6 +24,8 @@ from muster.adapters.grpc.sessions import Cause, Session
 from muster.adapters.telemetry.metrics import Metrics
 from muster.gangs.messages import calls, instructions
 
+BACKLOG = 5_000
+PART = messages.MEMBERS_OF_A_PART
 PLAN = v1.PlanRef(epoch=3, gang="default/ack/g", generation=7)
 
 
@@ -36,7 +38,7 @@ class Scripted:
         self.ready = asyncio.Event()
         self.ready.set()
         self.session: Session | None = None
-        self.in_flight: Sequence[v1.InFlightBinding] = ()
+        self.in_flight: Sequence[Any] = ()
         self.closed_sessions: asyncio.Queue[Session] = asyncio.Queue()
 
     def _answer(self, *call: Any) -> Any:
@@ -67,7 +69,7 @@ class Scripted:
     async def synced(self) -> None:
         await self.ready.wait()
 
-    async def opened(self, session: Session, in_flight: Sequence[v1.InFlightBinding]) -> None:
+    async def opened(self, session: Session, in_flight: Sequence[Any]) -> None:
         if self.session is not None:
             self.session.end(Cause.REPLACED)
         self.session, self.in_flight = session, in_flight
@@ -94,6 +96,27 @@ class Shim:
         return await call(request, timeout=HANG_S)
 
 
+def refusal(gang: str, **fields: Any) -> v1.WatchResponse:
+    return v1.WatchResponse(verdict=v1.Verdict(gang=gang, outcome=v1.Outcome.REFUSED, **fields))
+
+
+def joined(parts: Sequence[v1.WatchResponse]) -> v1.WatchResponse:
+    """Join parts as the shim does: protobuf appends lists, and takes the last of each other field."""
+    response = reflection.message("WatchResponse")()
+    for part in parts:
+        response.more = False
+        response.MergeFromString(bytes(part))
+    return v1.WatchResponse.parse(response.SerializeToString())
+
+
+async def whole(stream: Any) -> v1.WatchResponse:
+    """Read one response with all its parts."""
+    parts = [await stream.read()]
+    while parts[-1].more:
+        parts.append(await stream.read())
+    return joined(parts)
+
+
 class Bench:
     def __init__(self, gangs: Scripted, server: GangServer, metrics: Metrics, shim: Shim) -> None:
         self.gangs, self.server, self.metrics, self.shim = gangs, server, metrics, shim
@@ -103,7 +126,7 @@ class Bench:
 async def bench(short_folder: Path) -> AsyncIterator[Bench]:
     gangs, metrics = Scripted(), Metrics()
     endpoint = Endpoint(short_folder / "run" / "s")
-    server = GangServer(gangs, endpoint, metrics, queue=4)
+    server = GangServer(gangs, endpoint, metrics)
     await server.start()
     options = [("grpc.max_receive_message_length", MESSAGE_LIMIT)]
     async with grpc.aio.insecure_channel(endpoint.address, options=options) as channel:
@@ -329,7 +352,7 @@ async def test_a_session_begins_with_its_epoch_and_then_gets_verdicts(bench: Ben
     opened = await stream.read()
     assert bench.gangs.session is not None
     assert opened.session_opened.epoch == bench.gangs.session.epoch > 0
-    assert list(bench.gangs.in_flight) == [binding]
+    assert [v1.InFlightBinding.parse(each.SerializeToString()) for each in bench.gangs.in_flight] == [binding]
     verdict = v1.Verdict(gang="g", generation=2, outcome=v1.Outcome.PLANNED, names=["p"], uids=["u"])
     bench.gangs.session.push(v1.WatchResponse(verdict=verdict))
     assert (await stream.read()).verdict == verdict
@@ -376,25 +399,68 @@ async def test_a_shim_that_leaves_closes_its_session(bench: Bench) -> None:
     assert closed.cause is Cause.LEFT
 
 
-async def test_a_shim_that_does_not_read_loses_its_session_and_nobody_waits(bench: Bench) -> None:
+async def test_a_shim_that_does_not_read_loses_its_session_and_nobody_waits(short_folder: Path) -> None:
+    gangs, metrics, endpoint = Scripted(), Metrics(), Endpoint(short_folder / "run" / "s")
+    server = GangServer(gangs, endpoint, metrics, stalled_s=0.1)
+    await server.start()
+    async with grpc.aio.insecure_channel(endpoint.address) as channel:
+        stream = Shim(channel).watch()
+        await stream.read()
+        session = gangs.session
+        assert session is not None
+        for number in range(100):  # more than the transport's window
+            assert session.push(refusal(f"g{number}", reason="x" * 1_000_000)) or session.cause
+        assert await asyncio.wait_for(gangs.closed_sessions.get(), HANG_S) is session
+        assert session.cause is Cause.SLOW
+        assert metrics.value("muster_sessions_total", cause="slow") == 1
+    await server.stop()
+
+
+async def test_a_session_lives_with_any_number_of_refused_gangs(bench: Bench) -> None:
     stream = bench.shim.watch()
     await stream.read()
     session = bench.gangs.session
     assert session is not None
-    reason = "x" * 1_000_000
-    pushed = 0
-    while session.push(v1.WatchResponse(verdict=v1.Verdict(gang=f"g{pushed}", reason=reason))):
-        pushed += 1
-        await asyncio.sleep(0.01)  # lets the writer fill the transport's window
-        assert pushed < 200
-    assert session.cause is Cause.SLOW
-    closed = await asyncio.wait_for(bench.gangs.closed_sessions.get(), HANG_S)
-    assert closed is session
-    assert bench.metrics.value("muster_sessions_total", cause="slow") == 1
+    for number in range(BACKLOG):
+        assert session.push(refusal(f"g{number}"))
+    said = [(await stream.read()).verdict.gang for _ in range(BACKLOG)]
+    assert said == [f"g{number}" for number in range(BACKLOG)]
+    assert session.cause is None
+
+
+@pytest.mark.parametrize("kind", ["verdict", "in_tree_question"])
+async def test_what_a_session_says_of_a_gang_may_exceed_the_limit_of_a_message(bench: Bench, kind: str) -> None:
+    """From a review: the verdict of 57,100 pods with long names ended each session of the shim."""
+    stream = bench.shim.watch()
+    await stream.read()
+    session = bench.gangs.session
+    assert session is not None
+    names = [f"{'x' * 247}{number:06}" for number in range(57_100)]
+    uids = [f"00000000-0000-0000-0000-{number:012}" for number in range(57_100)]
+    said = refusal("huge", names=names, uids=uids)
+    if kind == "in_tree_question":
+        question = v1.InTreeQuestion("huge", 3, "ns", names, uids)
+        said = v1.WatchResponse(in_tree_question=question)
+    assert len(bytes(said)) > MESSAGE_LIMIT
+    session.push(said)
+    session.push(refusal("other"))
+    assert await whole(stream) == said
+    assert (await stream.read()).verdict.gang == "other"
+
+
+@pytest.mark.parametrize("members", [0, 1, PART - 1, PART, PART + 1, 3 * PART])
+def test_parts_are_bounded_and_make_up_the_whole(members: int) -> None:
+    names = [f"p{number}" for number in range(members)]
+    verdict = refusal("g", names=names, uids=names, reason="nothing fits")
+    parts = list(messages.parts(verdict))
+    assert all(part.verdict is not None and len(part.verdict.names) <= PART for part in parts)
+    assert [part.more for part in parts] == [True] * (len(parts) - 1) + [False]
+    assert joined(parts) == verdict
+    assert len(parts) == max(1, -(-members // PART))
 
 
 async def test_of_each_gang_only_the_last_verdict_waits() -> None:
-    session = Session(epoch=1, bound=3)
+    session = Session(epoch=1)
     opened = v1.WatchResponse(session_opened=v1.SessionOpened(epoch=1))
     assert session.push(opened)
     for generation in range(10):

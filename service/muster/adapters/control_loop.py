@@ -330,14 +330,14 @@ class ControlLoop:
         """Return once the cluster has been seen in full."""
         await self._synced.wait()
 
-    async def opened(self, session: Session, in_flight: Sequence[v1.InFlightBinding]) -> None:
+    async def opened(self, session: Session, in_flight: Sequence[Any]) -> None:
         """Make this session the current one and end the one before."""
 
         def begin() -> None:
             if self._session is not None:
                 self._session.end(Cause.REPLACED)
             self._session = session
-            bindings = ((binding.uid, binding.node, binding.annotations) for binding in in_flight)
+            bindings = ((binding.uid, binding.node, dict(binding.annotations)) for binding in in_flight)
             usages = self._in_flight(bindings)
             begun = SessionOpened(time.monotonic(), session.epoch, usages, session.answers_in_tree)
             self._carry_out(self._gangs.handle(begun))

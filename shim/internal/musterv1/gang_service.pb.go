@@ -353,7 +353,10 @@ type WatchResponse struct {
 	//	*WatchResponse_SessionOpened
 	//	*WatchResponse_Verdict
 	//	*WatchResponse_InTreeQuestion
-	Event         isWatchResponse_Event `protobuf_oneof:"event"`
+	Event isWatchResponse_Event `protobuf_oneof:"event"`
+	// The names and uids of this verdict or question continue in the next response. Its other fields are the same in all
+	// parts. So no gang is too large for a response.
+	More          bool `protobuf:"varint,4,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -420,6 +423,13 @@ func (x *WatchResponse) GetInTreeQuestion() *InTreeQuestion {
 		}
 	}
 	return nil
+}
+
+func (x *WatchResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
 }
 
 type isWatchResponse_Event interface {
@@ -1759,11 +1769,12 @@ const file_muster_v1_gang_service_proto_rawDesc = "" +
 	"\vannotations\x18\x05 \x03(\v2+.muster.v1.InFlightBinding.AnnotationsEntryR\vannotations\x1a>\n" +
 	"\x10AnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd2\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe6\x01\n" +
 	"\rWatchResponse\x12A\n" +
 	"\x0esession_opened\x18\x01 \x01(\v2\x18.muster.v1.SessionOpenedH\x00R\rsessionOpened\x12.\n" +
 	"\averdict\x18\x02 \x01(\v2\x12.muster.v1.VerdictH\x00R\averdict\x12E\n" +
-	"\x10in_tree_question\x18\x03 \x01(\v2\x19.muster.v1.InTreeQuestionH\x00R\x0einTreeQuestionB\a\n" +
+	"\x10in_tree_question\x18\x03 \x01(\v2\x19.muster.v1.InTreeQuestionH\x00R\x0einTreeQuestion\x12\x12\n" +
+	"\x04more\x18\x04 \x01(\bR\x04moreB\a\n" +
 	"\x05event\"%\n" +
 	"\rSessionOpened\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\"\x89\x02\n" +

@@ -71,10 +71,12 @@ func (s *fakeService) start() {
 
 func (s *fakeService) kill() { s.server.Stop() }
 
-func (s *fakeService) push(v *musterv1.Verdict) {
+func (s *fakeService) push(v *musterv1.Verdict) { s.pushPart(v, false) }
+
+func (s *fakeService) pushPart(v *musterv1.Verdict, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.told <- &musterv1.WatchResponse{Event: &musterv1.WatchResponse_Verdict{Verdict: v}}
+	s.told <- &musterv1.WatchResponse{Event: &musterv1.WatchResponse_Verdict{Verdict: v}, More: more}
 }
 
 func (s *fakeService) ask(q *musterv1.InTreeQuestion) {

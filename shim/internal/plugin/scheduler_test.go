@@ -58,6 +58,28 @@ func TestGangOfEightTakesFourCalls(t *testing.T) {
 	h.until("nothing nominated or in flight", func() bool { return h.nominated("n") == 0 && len(h.plugin.store.InFlight()) == 0 })
 }
 
+// A verdict that comes in parts counts once the last part is there, and has the members of all parts.
+func TestAVerdictInPartsHasAllMembers(t *testing.T) {
+	h := newHarness(t, node("n", "16"))
+	h.service.plan(spread(5, "n")...)
+	h.run("")
+	names := members(5)
+	h.pods("1", names...)
+	h.until("gated", func() bool { return h.gated(names...) })
+	for at, part := range [][]string{names[:2], names[2:4], names[4:]} {
+		v := verdict(plannedOutcome, 1, part...)
+		v.Required = 5
+		h.service.pushPart(v, at < 2)
+	}
+	bound := map[string]bool{}
+	for range names {
+		bound[next(t, "binding", h.bound).Name] = true
+	}
+	if got := h.service.called(); len(bound) != 5 || got != "Filter 1 Score 1 Reserve 1 Permit 1" {
+		t.Errorf("bound: %v, calls: %s", bound, got)
+	}
+}
+
 // The members' nominations must not count for their own spread constraints. Otherwise the first member would find its
 // siblings on its node, and no member on other nodes.
 func TestMembersThatSpreadAreNoHindranceToEachOther(t *testing.T) {

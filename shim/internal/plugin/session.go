@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/klog/v2"
 
@@ -64,7 +65,7 @@ func (c *core) session(ctx context.Context) (opened bool, err error) {
 		c.carryOut(ctx, c.store.Lost())
 	}()
 	for {
-		response, err := stream.Recv()
+		response, err := receive(stream)
 		if err != nil {
 			return true, err
 		}
@@ -75,6 +76,19 @@ func (c *core) session(ctx context.Context) (opened bool, err error) {
 			c.inTree.Ask(question)
 		}
 	}
+}
+
+// receive returns the next response. It joins the parts of one that has many members.
+func receive(stream musterv1.GangService_WatchClient) (*musterv1.WatchResponse, error) {
+	response, err := stream.Recv()
+	for err == nil && response.More {
+		var part *musterv1.WatchResponse
+		if part, err = stream.Recv(); err == nil {
+			response.More = false
+			proto.Merge(response, part) // appends names and UIDs
+		}
+	}
+	return response, err
 }
 
 // take stores a verdict before it activates any pod, so that no pod misses it.

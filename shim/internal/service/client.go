@@ -18,9 +18,13 @@ import (
 	"muster.dev/shim/internal/musterv1"
 )
 
-// maxMessage bounds one message in either direction. The candidates of a gang with thousands of members take some
-// megabytes.
-const maxMessage = 16 << 20
+const (
+	// maxAnswer bounds one message of the service. The candidates of a gang with thousands of members take some
+	// megabytes. Verdicts of larger gangs come in parts.
+	maxAnswer = 16 << 20
+	// maxRequest bounds one request. Watch has all Bindings in flight, and no session begins without it.
+	maxRequest = 256 << 20
+)
 
 // reconnect makes gRPC reconnect after 0.1 s to 5 s, with jitter and without end.
 var reconnect = grpc.ConnectParams{
@@ -44,7 +48,7 @@ func Dial(address string, timeout time.Duration, more ...grpc.DialOption) (*Clie
 	conn, err := grpc.NewClient(address, append(more,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(reconnect),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer), grpc.MaxCallSendMsgSize(maxRequest)),
 	)...)
 	if err != nil {
 		return nil, fmt.Errorf("serviceAddress %q: %w", address, err)

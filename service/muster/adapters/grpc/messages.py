@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -17,6 +18,7 @@ from muster.adapters.grpc.generated.muster.v1 import (
     ScoreResponse,
     UnreserveRequest,
     Verdict,
+    WatchResponse,
 )
 from muster.domain.printable import printable
 from muster.domain.sentences import MAX_CHARACTERS
@@ -27,6 +29,8 @@ OUTCOMES = {
     instructions.Outcome.REFUSED: Outcome.REFUSED,
     instructions.Outcome.WITHDRAWN: Outcome.WITHDRAWN,
 }
+MEMBERS_OF_A_PART = 4096
+"""Members of a verdict or question that one response names: a longer one is sent in parts of 1.3 MB at most."""
 FATES = {
     BindingFate.NEVER_SENT: calls.BindingFate.NEVER_SENT,
     BindingFate.REFUSED: calls.BindingFate.REFUSED,
@@ -81,6 +85,19 @@ def in_tree_question(ask: instructions.AskInTree) -> InTreeQuestion:
         names=[name for name, _ in ask.pods],
         uids=[uid for _, uid in ask.pods],
     )
+
+
+def parts(response: WatchResponse) -> Iterator[WatchResponse]:
+    """Yield the response in parts of `MEMBERS_OF_A_PART`; most have one."""
+    said = response.verdict if response.verdict is not None else response.in_tree_question
+    if said is None or len(said.names) <= MEMBERS_OF_A_PART:
+        yield response
+        return
+    field = "verdict" if response.verdict is not None else "in_tree_question"
+    for at in range(0, len(said.names), MEMBERS_OF_A_PART):
+        end = at + MEMBERS_OF_A_PART
+        part = replace(said, names=said.names[at:end], uids=said.uids[at:end])
+        yield replace(response, **{field: part}, more=end < len(said.names))
 
 
 def in_tree_report(report: Any) -> calls.InTreeReport:

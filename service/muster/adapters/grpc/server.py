@@ -31,7 +31,11 @@ from muster.gangs.messages import calls
 
 SERVICE = "muster.v1.GangService"
 MESSAGE_LIMIT = 16 * 1024 * 1024
-"""Bytes of one message, either way: the candidates of a gang of thousands are some megabytes."""
+"""Bytes of one answer: the candidates of a gang of thousands are some megabytes."""
+REQUEST_LIMIT = 256 * 1024 * 1024
+"""Bytes of one request. Watch has all Bindings in flight, and no session begins without it."""
+STALLED_S = 60.0
+"""A shim that takes no response of its session for so long does not read: the session ends."""
 CONCURRENT_CALLS = 256
 DRAIN_S = 2.0
 
@@ -65,8 +69,11 @@ class GangCalls(Protocol):
     async def synced(self) -> None:
         """Return once the cluster has been seen in full."""
 
-    async def opened(self, session: Session, in_flight: Sequence[v1.InFlightBinding]) -> None:
-        """Begin a session. Return when it is the current one, and the one before it has ended."""
+    async def opened(self, session: Session, in_flight: Sequence[Any]) -> None:
+        """Begin a session. Return when it is the current one, and the one before it has ended.
+
+        `in_flight`: InFlightBindings of `reflection.message`.
+        """
 
     async def closed(self, session: Session) -> None:
         """End the session, unless another has begun since."""
@@ -75,11 +82,13 @@ class GangCalls(Protocol):
 class GangServer:
     """The server. `start`, then `serving` once the cluster has been seen, then `stop`."""
 
-    def __init__(self, gangs: GangCalls, endpoint: Endpoint, metrics: Metrics, *, queue: int = 4096) -> None:
+    def __init__(
+        self, gangs: GangCalls, endpoint: Endpoint, metrics: Metrics, *, stalled_s: float = STALLED_S
+    ) -> None:
         self._gangs = gangs
         self._endpoint = endpoint
         self._metrics = metrics
-        self._queue = queue
+        self._stalled_s = stalled_s
         self._health = HealthServicer()
         self._server: Any = None
 
@@ -92,7 +101,7 @@ class GangServer:
         self._endpoint.claim()
         self._server = grpc.aio.server(
             options=[
-                ("grpc.max_receive_message_length", MESSAGE_LIMIT),
+                ("grpc.max_receive_message_length", REQUEST_LIMIT),
                 ("grpc.max_send_message_length", MESSAGE_LIMIT),
                 ("grpc.so_reuseport", 0),
             ],
@@ -127,9 +136,9 @@ class GangServer:
         def unary(behaviour: Any, parse: Callable[[bytes], Any]) -> Any:
             return grpc.unary_unary_rpc_method_handler(behaviour, parse, to_bytes)
 
-        report = descriptors.message("ReportInTreeRequest")
+        watch, report = map(descriptors.message, ("WatchRequest", "ReportInTreeRequest"))
         methods = {
-            "Watch": grpc.unary_stream_rpc_method_handler(self._watch, v1.WatchRequest.parse, to_bytes),
+            "Watch": grpc.unary_stream_rpc_method_handler(self._watch, watch.FromString, to_bytes),
             "Filter": unary(self._filter, v1.FilterRequest.parse),
             "Score": unary(self._score, v1.ScoreRequest.parse),
             "Reserve": unary(self._reserve, v1.ReserveRequest.parse),
@@ -141,11 +150,11 @@ class GangServer:
 
     # --- the session ---------------------------------------------------------------------------------
 
-    async def _watch(self, request: v1.WatchRequest, context: Any) -> None:
+    async def _watch(self, request: Any, context: Any) -> None:
         """One stream. Messages are written here, not yielded: a write that the shim does not take can then be
         given up when the session ends."""
         await self._gangs.synced()
-        session = Session(self._endpoint.next_epoch(), self._queue, request.answers_in_tree)
+        session = Session(self._endpoint.next_epoch(), request.answers_in_tree)
         log.info("session opened", session=request.session, epoch=session.epoch)
         session.push(v1.WatchResponse(session_opened=v1.SessionOpened(epoch=session.epoch)))
         try:
@@ -164,14 +173,17 @@ class GangServer:
         ended = asyncio.create_task(session.ended.wait())
         try:
             while (response := await session.next()) is not None:
-                write = asyncio.ensure_future(context.write(response))
-                await asyncio.wait({write, ended}, return_when=asyncio.FIRST_COMPLETED)
-                if not write.done():
-                    write.cancel()
-                    with contextlib.suppress(asyncio.CancelledError):
-                        await write
-                    return
-                write.result()
+                for part in messages.parts(response):
+                    write = asyncio.ensure_future(context.write(part))
+                    first = asyncio.FIRST_COMPLETED
+                    await asyncio.wait({write, ended}, timeout=self._stalled_s, return_when=first)
+                    if not write.done():
+                        session.end(Cause.SLOW)  # unless it has ended already
+                        write.cancel()
+                        with contextlib.suppress(asyncio.CancelledError):
+                            await write
+                        return
+                    write.result()
         finally:
             ended.cancel()
 

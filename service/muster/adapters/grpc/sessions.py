@@ -1,13 +1,14 @@
-"""One session of a shim: a bounded queue of what it is to be told, and why it ended.
+"""One session of a shim: a queue of what it is to be told, and why it ended.
 
-The queue is what makes a shim that does not read harmless: planning never waits for it. A later
-verdict of a gang replaces the one before, so its length is the number of gangs. When even that is too much,
-the session ends. The shim connects anew once it reads again.
+Planning never waits for the shim: the queue takes everything, and the stream is written as fast as the shim
+reads. A later verdict of a gang replaces the one before, so the length is that of the gangs. No number of
+gangs ends a session, since the next session would be told of as many.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from enum import StrEnum
 
 from muster.adapters.grpc.generated.muster.v1 import WatchResponse
@@ -18,6 +19,7 @@ class Cause(StrEnum):
 
     REPLACED = "replaced"
     SLOW = "slow"
+    """The shim has read nothing for long."""
     SHUTDOWN = "shutdown"
     LEFT = "left"
 
@@ -25,22 +27,19 @@ class Cause(StrEnum):
 class Session:
     """One Watch stream. `push` and `end` never wait; `next` is for the one task that writes the stream."""
 
-    def __init__(self, epoch: int, bound: int, answers_in_tree: bool = False) -> None:
+    def __init__(self, epoch: int, answers_in_tree: bool = False) -> None:
         self.epoch = epoch
         self.answers_in_tree = answers_in_tree
         self.cause: Cause | None = None
         self.ended = asyncio.Event()
-        self._bound = bound
-        self._queue: dict[str, WatchResponse] = {}
+        self._queue: OrderedDict[str, WatchResponse] = OrderedDict()
         self._arrived = asyncio.Event()
 
     def push(self, response: WatchResponse) -> bool:
-        """Queue one response; False when the session has ended, which a full queue makes it do."""
+        """Queue one response; False when the session has ended."""
         gang = response.verdict.gang if response.verdict is not None else ""
         if response.in_tree_question is not None:
             gang = f"?{response.in_tree_question.gang}"  # no gang's key begins like that
-        if self.cause is None and gang not in self._queue and len(self._queue) >= self._bound:
-            self.end(Cause.SLOW)
         if self.cause is not None:
             return False
         self._queue.pop(gang, None)
@@ -61,4 +60,4 @@ class Session:
         while not self._queue and self.cause is None:
             self._arrived.clear()
             await self._arrived.wait()
-        return self._queue.pop(next(iter(self._queue))) if self._queue else None
+        return self._queue.popitem(last=False)[1] if self._queue else None

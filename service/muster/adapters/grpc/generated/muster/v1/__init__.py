@@ -612,5 +612,11 @@ class WatchResponse(betterproto2.Message):
         3, betterproto2.TYPE_MESSAGE, optional=True, group="event"
     )
 
+    more: "bool" = betterproto2.field(4, betterproto2.TYPE_BOOL)
+    """
+    The names and uids of this verdict or question continue in the next response. Its other fields are the same in all
+    parts. So no gang is too large for a response.
+    """
+
 
 default_message_pool.register_message("muster.v1", "WatchResponse", WatchResponse)
