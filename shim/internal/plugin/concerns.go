@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 )
 
 // concerns returns whether this plugin schedules a pod: it requests a GPU, or it names a gang. A gang member may
@@ -11,6 +12,25 @@ import (
 func (a *Args) concerns(pod *v1.Pod) bool {
 	return a.namesGang(pod.Labels) || a.namesGang(pod.Annotations) ||
 		a.wantsGPU(pod.Spec.InitContainers) || a.wantsGPU(pod.Spec.Containers)
+}
+
+// concerns returns whether this plugin schedules a pod, by its newest state. The queue may still have an older one: a
+// pod may have left its gang since, or joined one.
+func (c *core) concerns(pod *v1.Pod) bool {
+	if newest, err := c.pods.Pods(pod.Namespace).Get(pod.Name); err == nil && newest.UID == pod.UID {
+		pod = newest
+	}
+	return c.args.concerns(pod)
+}
+
+// wakeLeaver puts a pod into the scheduling queue that was ours and is no longer, because its labels or annotations no
+// longer name a gang. The service sends no verdict for it any more. A pod that becomes ours needs no call: PreEnqueue or
+// PreFilter holds it when it is tried next, and its gang's verdict activates it.
+func (c *core) wakeLeaver(before, after *v1.Pod) {
+	waits := after.Spec.NodeName == "" && c.profiles.Has(after.Spec.SchedulerName)
+	if waits && c.args.concerns(before) && !c.args.concerns(after) {
+		c.handle.Activate(klog.Background(), map[string]*v1.Pod{after.Namespace + "/" + after.Name: after})
+	}
 }
 
 func (a *Args) namesGang(keys map[string]string) bool {

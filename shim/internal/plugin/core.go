@@ -99,12 +99,19 @@ func newCore(ctx context.Context, args Args, handle fwk.Handle, send sender) (*c
 	return c, c.watchPods(handle.SharedInformerFactory())
 }
 
-// watchPods sets the pod lister and removes deleted pods from the store. With delayCacheUntilActive, the informers
+// watchPods sets the pod lister, removes deleted pods from the store, and wakes pods that have left their gang. With delayCacheUntilActive, the informers
 // start only when this process holds the lease. So "synced" means "leading" (cmd/kube-scheduler/app/server.go, Run).
 func (c *core) watchPods(factory informers.SharedInformerFactory) error {
 	pods := factory.Core().V1().Pods()
 	c.pods, c.synced = pods.Lister(), pods.Informer().HasSynced
 	_, err := pods.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		UpdateFunc: func(before, after any) {
+			if before, ok := before.(*v1.Pod); ok {
+				if after, ok := after.(*v1.Pod); ok {
+					c.wakeLeaver(before, after)
+				}
+			}
+		},
 		DeleteFunc: func(obj any) {
 			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 				obj = gone.Obj

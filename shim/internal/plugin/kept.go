@@ -62,7 +62,7 @@ func (c *coreData) plannedForOthers(pod *v1.Pod, drivers sets.Set[string]) []str
 // service.
 func (p *Plugin) noteKept(state fwk.CycleState, pod *v1.Pod, statuses fwk.NodeToStatusReader) {
 	data, err := state.Read(coreKey)
-	if err != nil || p.args.concerns(pod) {
+	if err != nil {
 		return
 	}
 	if cycle := data.(*coreData); cycle.keeps && p.refusedByDevices(statuses) {

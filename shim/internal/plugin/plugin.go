@@ -164,4 +164,4 @@ func cycleOf(state fwk.CycleState) *cycle {
 
 // ours returns whether this plugin schedules a pod in the queue. A bound pod may reach PreEnqueue too (in-place
 // resize); it is not ours.
-func (p *Plugin) ours(pod *v1.Pod) bool { return pod.Spec.NodeName == "" && p.args.concerns(pod) }
+func (p *Plugin) ours(pod *v1.Pod) bool { return pod.Spec.NodeName == "" && p.concerns(pod) }

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/backend/heap"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -39,7 +41,7 @@ const (
 func newQueueWorld(t *testing.T, seed int64) *queueWorld {
 	w := &queueWorld{
 		t: t, random: rand.New(rand.NewSource(seed)), began: time.Now().Add(-time.Hour), opened: map[string]*gangs.Gang{},
-		p: &Plugin{core: &core{store: gangs.NewStore(), args: Args{Resources: []string{"nvidia.com/gpu"}}}},
+		p: &Plugin{core: &core{store: gangs.NewStore(), pods: noPods(), args: Args{Resources: []string{"nvidia.com/gpu"}}}},
 	}
 	w.p.store.Begin(1)
 	w.queue = heap.New(
@@ -55,6 +57,11 @@ func newQueueWorld(t *testing.T, seed int64) *queueWorld {
 		w.pods = append(w.pods, w.pod(fmt.Sprintf("foreign-%d", i), int32(w.random.Intn(2))))
 	}
 	return w
+}
+
+// noPods returns the lister of an informer that has received nothing.
+func noPods() corelisters.PodLister {
+	return corelisters.NewPodLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}))
 }
 
 func memberName(gang, member int) string { return fmt.Sprintf("g%d-m%d", gang, member) }
@@ -197,7 +204,7 @@ func (w *queueWorld) isStrictWeakOrder() {
 
 // PreEnqueue must fix a pod's place, because the test of the queue's heap relies on it.
 func TestPreEnqueueFixesThePlace(t *testing.T) {
-	p := &Plugin{core: &core{store: gangs.NewStore(), args: Args{Resources: []string{"nvidia.com/gpu"}}}}
+	p := &Plugin{core: &core{store: gangs.NewStore(), pods: noPods(), args: Args{Resources: []string{"nvidia.com/gpu"}}}}
 	p.store.Begin(1)
 	g, _, err := p.store.Apply(verdict(plannedOutcome, 1, "a", "b"))
 	if err != nil {

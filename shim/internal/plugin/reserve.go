@@ -58,7 +58,7 @@ func (p *Plugin) claim(ctx context.Context, c *cycle, node string) {
 // mustNotBeOurs returns an error for a pod of ours. Every cycle of such a pod begins with a verdict in PreFilter.
 // Without one the cycle must not continue: DefaultBinder would bind the pod without GPUs.
 func (p *Plugin) mustNotBeOurs(pod *v1.Pod) *fwk.Status {
-	if p.args.concerns(pod) {
+	if p.concerns(pod) {
 		return fwk.NewStatus(fwk.Error, reasonOvertaken)
 	}
 	return nil
