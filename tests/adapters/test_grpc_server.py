@@ -429,7 +429,9 @@ async def test_a_session_lives_with_any_number_of_refused_gangs(bench: Bench) ->
 
 
 @pytest.mark.parametrize("kind", ["verdict", "in_tree_question"])
-async def test_what_a_session_says_of_a_gang_may_exceed_the_limit_of_a_message(bench: Bench, kind: str) -> None:
+async def test_what_a_session_says_of_a_gang_may_exceed_the_limit_of_a_message(
+    bench: Bench, kind: str
+) -> None:
     """From a review: the verdict of 57,100 pods with long names ended each session of the shim."""
     stream = bench.shim.watch()
     await stream.read()

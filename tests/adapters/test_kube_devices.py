@@ -17,6 +17,7 @@ from muster.adapters.kube.devices import (
     resource_slices,
 )
 from muster.adapters.kube.intake import READ_AT_ONCE, Intake
+from muster.adapters.kube.served import ServedResources
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.dra_objects import ResourceClaim
 from muster.dialects.objects import PodStatus
@@ -36,6 +37,7 @@ class Heard:
         self.events: list[Input] = []
         self.read: list[str] = []
         self.claims: list[str | None] = []
+        self.served = ServedResources(DEFAULTS, self.put)
 
     async def put(self, given: Input) -> None:
         self.events.append(given)
@@ -64,7 +66,7 @@ async def test_a_node_is_read_again_when_its_slices_or_the_class_change(heard: H
 
 
 async def test_slices_of_drivers_that_no_class_names_have_no_node_read(heard: Heard) -> None:
-    intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again)
+    intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again, heard.served)
     await intake.on_slice(Seen(piece([gpu(0)])))
     assert heard.read == []  # no class names GPUs yet
     await intake.on_class(Seen(device_class()))
@@ -99,7 +101,7 @@ POD = {"resource": "pods", "name": "p", "uid": "uid-p"}
 
 
 async def test_a_claim_is_told_once_for_each_change_of_what_it_holds(heard: Heard) -> None:
-    intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again)
+    intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again, heard.served)
     owner = {"ownerReferences": [{"kind": "Pod", "uid": "uid-o", "controller": True}]}
     admin = RESULT | {"adminAccess": True}
     for change in (
@@ -128,7 +130,7 @@ async def test_a_claim_is_told_once_for_each_change_of_what_it_holds(heard: Hear
 
 
 async def test_a_claim_is_told_again_when_it_takes_more_of_its_device(heard: Heard) -> None:
-    intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again)
+    intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again, heard.served)
     share = RESULT | {"shareID": "s", "consumedCapacity": {"memory": "2Ki"}}
     more = share | {"consumedCapacity": {"memory": "3Ki"}}
     seen: list[list[dict[str, Any]]] = [[share], [more], [share, RESULT], [RESULT]]
@@ -139,7 +141,7 @@ async def test_a_claim_is_told_again_when_it_takes_more_of_its_device(heard: Hea
 
 
 async def test_pods_are_read_again_when_devices_round_up_as_none_did_before(heard: Heard) -> None:
-    intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again)
+    intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again, heard.served)
     await intake.on_class(Seen(device_class()))
     heard.claims.clear()
     policy = {"default": "80Gi", "validValues": ["5Gi", "80Gi"]}
@@ -207,7 +209,7 @@ async def test_most_pods_of_a_claim_are_read_later(heard: Heard) -> None:
 
 
 async def test_a_class_that_counts_the_same_has_no_pods_read_again(heard: Heard) -> None:
-    intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again)
+    intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again, heard.served)
     for change in (
         Seen(device_class()),
         Seen(device_class()),
@@ -220,7 +222,7 @@ async def test_a_class_that_counts_the_same_has_no_pods_read_again(heard: Heard)
 
 async def test_memory_of_other_drivers_has_no_pods_read_again(heard: Heard) -> None:
     """Each of many slices may round up in another way. They count once a class takes the driver's GPUs."""
-    intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again)
+    intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again, heard.served)
     await intake.on_class(Seen(device_class()))
     for number in range(3):
         policy = {"default": "80Gi", "validValues": [f"{number}Gi"]}
@@ -232,7 +234,7 @@ async def test_memory_of_other_drivers_has_no_pods_read_again(heard: Heard) -> N
 
 
 async def test_which_claims_have_pods_read_again(heard: Heard) -> None:
-    intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again)
+    intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again, heard.served)
     for change in (
         asking("a", "1"),
         asking("a", "1"),

@@ -144,7 +144,8 @@ class Pod:
     unallocated_claims: tuple[str, ...] = ()
     """Names of its ResourceClaims that other pods may name too, and that have no devices yet."""
     device_claims: bool = False
-    """It has ResourceClaims: where these can be met is an in-tree answer."""
+    """It has ResourceClaims, or Kubernetes makes one for an extended resource: where these can be met is an
+    in-tree answer."""
     compute_domain: str = ""
     """UID of NVIDIA's ComputeDomain, if one of its claims is a channel of one."""
     causes: tuple[Cause, ...] = ()

@@ -261,7 +261,7 @@ func (v *view) show(pod *v1.Pod, p *plan, alone bool, forOthers func() []string)
 // plugin would keep these.
 func (v *view) compare(pod *v1.Pod, p *plan) (alone bool, err error) {
 	if p.count == 0 || len(pod.Spec.ResourceClaims) == 0 {
-		return p.count > 0, nil
+		return p.count > 0 && !v.asksForOthers(pod, p), nil
 	}
 	asked, exact := v.extended(pod), true
 	for i := range pod.Spec.ResourceClaims {
@@ -315,6 +315,20 @@ func (v *view) extended(pod *v1.Pod) (count int64) {
 		}
 	}
 	return count
+}
+
+// asksForOthers returns whether the pod asks by extended resources for devices that are no GPUs, such as network cards.
+func (v *view) asksForOthers(pod *v1.Pod, p *plan) bool {
+	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			for name := range containers[i].Resources.Requests {
+				if class := v.DeviceClassResolver().GetDeviceClass(name); class != nil && !p.isGPUs(class.Name) {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 func (v *view) ResourceSlices() fwk.ResourceSliceLister { return slicesOf{v} }

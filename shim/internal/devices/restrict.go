@@ -297,11 +297,14 @@ func unowned(device resourceapi.Device) resourceapi.Device {
 }
 
 // check returns an error if a claim would get devices that are not planned. The claim for extended resources must get
-// all that is planned and nothing else. Any other claim may get devices of other drivers. Devices that are only watched
-// do not count.
+// all GPUs that are planned or none, and no other GPUs. Any claim may get other devices, such as network cards. Devices
+// that are only watched do not count.
 func (p *plan) check(claim *resourceapi.ResourceClaim) error {
 	extended := claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] == "true"
-	results, seen := claim.Status.Allocation.Devices.Results, sets.New[device]()
+	results, seen, gpus := claim.Status.Allocation.Devices.Results, sets.New[device](), 0
+	if extended {
+		p.noteOthers(claim)
+	}
 	for _, result := range results {
 		if result.AdminAccess != nil && *result.AdminAccess {
 			continue
@@ -311,7 +314,11 @@ func (p *plan) check(claim *resourceapi.ResourceClaim) error {
 		if planned {
 			p.given++
 		}
-		if !planned && (extended || p.drives(result.Driver) && !p.isDifferent(claim, result)) {
+		different := p.isDifferent(claim, result)
+		if !different {
+			gpus++
+		}
+		if !planned && !different && (extended || p.drives(result.Driver)) {
 			return fmt.Errorf("%w: %s/%s/%s", errNotPlanned, result.Driver, result.Pool, result.Device)
 		}
 		it := device{result.Driver, result.Pool, result.Device}
@@ -320,8 +327,8 @@ func (p *plan) check(claim *resourceapi.ResourceClaim) error {
 		}
 		seen.Insert(it)
 	}
-	if extended && len(results) != p.count {
-		return fmt.Errorf("%d devices are allocated, and %d are planned", len(results), p.count)
+	if extended && gpus > 0 && gpus != p.count {
+		return fmt.Errorf("%d devices are allocated, and %d are planned", gpus, p.count)
 	}
 	return nil
 }

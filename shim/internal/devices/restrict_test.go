@@ -262,6 +262,10 @@ func TestTheLastLook(t *testing.T) {
 		"another pool":     {[]string{"gpu/a/d0"}, true, []string{"gpu/b/d0"}, false},
 		"another driver":   {[]string{"gpu/a/d0"}, true, []string{"nic/a/d0"}, false},
 		"an extended resource and nothing planned": {nil, true, []string{"gpu/a/d0"}, false},
+		"cards by an extended resource, no GPUs":   {nil, true, []string{"nic/a/n0/card"}, true},
+		"GPUs and cards by extended resources":     {[]string{"gpu/a/d0"}, true, []string{"gpu/a/d0", "nic/a/n0/card"}, true},
+		"another GPU, and cards":                   {[]string{"gpu/a/d0"}, true, []string{"gpu/a/d1", "nic/a/n0/card"}, false},
+		"fewer GPUs, and cards":                    {[]string{"gpu/a/d0", "gpu/a/d1"}, true, []string{"gpu/a/d0", "nic/a/n0/card"}, false},
 		"the user's claim of another driver":       {[]string{"gpu/a/d0"}, false, []string{"nic/a/n0"}, true},
 		"the user's claim of a planned driver":     {[]string{"gpu/a/d0"}, false, []string{"gpu/a/d1"}, false},
 		"the user's claim and nothing planned":     {nil, false, []string{"nic/a/n0"}, true},
@@ -275,8 +279,12 @@ func TestTheLastLook(t *testing.T) {
 			for _, device := range c.results {
 				part := strings.Split(device, "/")
 				result := resourceapi.DeviceRequestAllocationResult{Driver: part[0], Pool: part[1], Device: part[2]}
-				if len(part) > 3 {
+				switch {
+				case len(part) > 3 && part[3] == "watched":
 					result.AdminAccess = &watching
+				case len(part) > 3:
+					result.Request = part[3]
+					claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{Name: part[3], Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: part[3]}}}
 				}
 				claim.Status.Allocation.Devices.Results = append(claim.Status.Allocation.Devices.Results, result)
 			}
@@ -284,6 +292,7 @@ func TestTheLastLook(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			p.isGPUs = func(class string) bool { return class == "gpu" }
 			if err := p.check(claim); (err == nil) != c.ok {
 				t.Errorf("%v", err)
 			}

@@ -12,15 +12,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 
 from muster.adapters.files.matching_devices import read_selectors
+from muster.adapters.kube.served import OF_CLASS
 from muster.dialects import dra_attributes, selectors
 from muster.dialects.compute_domains import CHANNEL_CLASS, DRIVER
 from muster.dialects.dra_objects import ClaimSpec, DeviceClassObject, Request, ResourceSlice, SliceDevice
 from muster.dialects.selectors import Term, UnreadableSelectorError
 from muster.domain.node import Device, Node, Resources
 from muster.domain.pod import Pod
-
-OF_CLASS = "deviceclass.resource.kubernetes.io/"
-"""With the name of a DeviceClass after it: the extended resource that Kubernetes gives each class."""
 
 
 class DeviceCounts:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from muster.adapters.kube.decode import Resource, T
+from muster.adapters.kube.served import ServedResources
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects import shares
 from muster.dialects.claims import Claims
@@ -45,12 +46,14 @@ class DeviceIntake:
         put: Callable[[Input], Awaitable[None]],
         read_again: Callable[[str], Awaitable[None]],
         read_pods_again: Callable[[str | None], Awaitable[None]],
+        served: ServedResources,
     ) -> None:
         self.slices = Slices(settings)
         self.claims = Claims(self.slices.resource_of, lambda: self.slices.roundings)
         self._put = put
         self._read_again = read_again
         self._read_pods_again = read_pods_again
+        self._served = served
         self._names: dict[str, str] = {}
         """Namespace and name of claims, by UID."""
         self._uids: dict[str, str] = {}
@@ -78,6 +81,7 @@ class DeviceIntake:
         await self._read_all(self.slices.see_class(name, obj))
         if (self.slices.resource_of(name), self.slices.roundings) != before:
             await self._read_pods_again(None)
+        await self._served.see_class(name, obj)
 
     async def on_rule(self, change: Seen[DeviceTaintRule] | Gone) -> None:
         """Take in a DeviceTaintRule's change; the devices that it names are healthy or not."""

@@ -24,6 +24,7 @@ from muster.adapters.kube.jobs import Jobs
 from muster.adapters.kube.kept import digest, usage_alone, without_labels
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.nodes import NodeIntake
+from muster.adapters.kube.served import ServedResources
 from muster.adapters.kube.standing import Standing, always
 from muster.adapters.kube.watch import Gone, Seen
 from muster.adapters.telemetry.metrics import Metrics
@@ -78,12 +79,14 @@ class Intake:
         left_out: LeftOut | None = None,
         leads: Callable[[], bool] = always,
     ) -> None:
+        served = ServedResources(settings, put)
+        put = served.put
         self._settings = settings
         self._put = put
         self._standing = Standing(emit, leads)
         self._left_out = left_out or LeftOut(Metrics())
         self.jobs = Jobs(settings, put, emit, self._take_pod, leads)
-        self.devices = DeviceIntake(settings, put, self._read_node, self._read_claiming_pods)
+        self.devices = DeviceIntake(settings, put, self._read_node, self._read_claiming_pods, served)
         slices = self.devices.slices
         self.nodes = NodeIntake(settings, put, self._left_out, slices.published, self._labels_changed)
         self._pods: dict[str, Pod] = {}

@@ -179,7 +179,7 @@ def stated_roles(pods: Iterable[Pod]) -> Counter[str]:
 
 def planning_facts(pod: Pod) -> tuple[object, ...]:
     """Return what the plan of an unbound pod depends on: everything but its state."""
-    claims = (pod.gpu_counts, pod.match_attributes, pod.several_claims, pod.compute_domain)
+    claims = (pod.gpu_counts, pod.match_attributes, pod.several_claims, pod.compute_domain, pod.device_claims)
     asked = (pod.resources, pod.gpus, pod.gpu_resource, pod.slice, *claims)
     return (pod.claim, *asked, pod.rules, pod.priority, pod.rank, pod.labels, pod.peers, pod.preferences)
 
