@@ -62,7 +62,7 @@ def bench() -> Bench:
 async def test_a_resource_of_a_class_is_offered_and_asked_about(
     bench: Bench, resource: str, order: tuple[str, ...]
 ) -> None:
-    """From a review: a GPU pod with such a resource was refused for ever, and the stock scheduler starts it."""
+    """From a review: a GPU pod with such a resource was refused for ever. The stock scheduler starts it."""
     for kind in order:
         match kind:
             case "node":

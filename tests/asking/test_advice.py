@@ -87,6 +87,12 @@ GOLDEN: list[tuple[Cause, str, str]] = [
         "Create 2 more pods of role worker, or ask for fewer members. A quota or a suspended job may hold pods back.",
     ),
     (
+        MembersMissing(1, 4, stateful_set="web"),
+        "Waiting for 3 more members: 1 of 4 are here; StatefulSet web makes its pods one by one, unless it has "
+        "podManagementPolicy: Parallel.",
+        "Create StatefulSet web again with podManagementPolicy: Parallel.",
+    ),
+    (
         PodGroupMissing("default/g"),
         "PodGroup default/g does not exist yet; its pods wait for it.",
         "Create PodGroup default/g, or remove its name from the pods.",

@@ -285,14 +285,15 @@ def test_a_gang_that_runs_grows_by_what_the_new_pods_say() -> None:
     assert world.phase() == "running"
 
 
-def test_those_that_wait_must_agree_beside_those_that_run() -> None:
-    """The second has the template of the running ones, and is not taken for one more like the first."""
+def test_of_those_that_wait_one_that_agrees_with_those_that_run_is_a_member() -> None:
+    """It is not taken for one more like the other, which waits for a gang of its own."""
     world = World().start(node("a"), node("b"))
     world.see(*(wishing(f"p{i}", of=2) for i in range(2)))
     world.run()
     world.see(wishing("p2", of=8), wishing("p3", of=2))
-    assert world.phase() == "invalid"
-    assert world.verdict().reason == ('Pods of one gang disagree on min-member: "2" (pod p3), "8" (pod p2)')
+    assert world.verdict().members == (("p3", "p3"),)
+    phases = {(view.present, view.needed): str(view.phase) for view in world.coordinator.summary()}
+    assert phases == {(3, 2): "planned", (1, 8): "collecting"}
 
 
 def test_an_elastic_member_is_asked_for_beside_those_that_run() -> None:

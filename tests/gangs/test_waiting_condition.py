@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from muster.domain.pod import Pod
+import pytest
+
+from muster.domain.pod import Controller, Pod
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import ShowWaiting
 from muster.gangs.messages.settings import Settings
@@ -35,6 +37,31 @@ def test_pods_of_an_incomplete_gang_say_what_it_waits_for_until_it_is_refused() 
     world.see(*gang("p2", of=3))
     world.wait(LONG_ENOUGH_S)
     assert told(world) == [("", "", ["p0", "p1", "p2"], True)], "now they fail with the refusal's sentence"
+
+
+def made_by(kind: str, name: str, *pods: str) -> list[Pod]:
+    controller = Controller("apps/v1", kind, name, f"uid-of-{name}")
+    return [replace(pod(each, of=4), owner=controller.uid, controller=controller) for each in pods]
+
+
+@pytest.mark.parametrize(
+    ("pods", "expected"),
+    [
+        (made_by("StatefulSet", "web", "web-0"), "web"),
+        ([*made_by("StatefulSet", "b", "b-0"), *made_by("StatefulSet", "a", "a-0")], "a"),
+        (made_by("StatefulSet", "web", "web-0", "web-1"), ""),
+        (made_by("ReplicaSet", "web", "web-0"), ""),
+        ([*made_by("StatefulSet", "web", "web-0"), pod("bare", of=4)], ""),
+    ],
+)
+def test_pods_say_that_a_stateful_set_may_make_them_one_by_one(pods: list[Pod], expected: str) -> None:
+    """From a review: such a gang waited for ever, and the sentence did not say what to change."""
+    world = World().start(node("a", 2))
+    world.see(*pods)
+    world.wait(2 * LONG_ENOUGH_S)
+    said = f"StatefulSet {expected} makes its pods one by one, unless it has podManagementPolicy: Parallel"
+    *_, last = told(world)
+    assert (said in last[1]) == bool(expected)
 
 
 def test_pods_that_come_are_told_at_once_and_the_others_after_a_minute() -> None:

@@ -119,6 +119,11 @@ GOLDEN: list[tuple[Cause, str]] = [
     ),
     (MembersMissing(3, 4), "Waiting for 1 more member: 3 of 4 are here"),
     (
+        MembersMissing(1, 4, stateful_set="web"),
+        "Waiting for 3 more members: 1 of 4 are here; StatefulSet web makes its pods one by one, unless it has "
+        "podManagementPolicy: Parallel",
+    ),
+    (
         MembersToCome(1, ("first", "second")),
         "1 of these members comes when the others have a node: roles first, second",
     ),

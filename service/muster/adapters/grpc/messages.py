@@ -30,7 +30,7 @@ OUTCOMES = {
     instructions.Outcome.WITHDRAWN: Outcome.WITHDRAWN,
 }
 MEMBERS_OF_A_PART = 4096
-"""Members of a verdict or question that one response names: a longer one is sent in parts of 1.3 MB at most."""
+"""Members of a verdict or question in one response. A longer one is sent in parts, of 1.3 MB at most."""
 FATES = {
     BindingFate.NEVER_SENT: calls.BindingFate.NEVER_SENT,
     BindingFate.REFUSED: calls.BindingFate.REFUSED,

@@ -1,9 +1,9 @@
 """Extended resources that DRA drivers serve, such as `example.com/nic` for network cards.
 
 A DeviceClass may name such a resource, and each class has one by its own name. On a node whose device plugin
-does not offer the resource, kube-scheduler allocates devices for it. In-tree answers say where there are enough.
-So each node gets plenty of it here, and pods that ask for it are asked about. Classes of GPUs are planned, and
-not meant here.
+does not offer it, kube-scheduler allocates devices for it, and in-tree answers say where there are enough. So
+each node gets plenty of it here, and the shim is asked about pods that ask for it. Classes of GPUs are not
+meant: their devices are planned.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ServedResources:
         self._served: dict[str, frozenset[str]] = {}
         """DeviceClass → its extended resources."""
         self._asked: set[str] = set()
-        """Those of them that a waiting pod has asked for. Nodes get no others: most classes have claims alone."""
+        """Those that a waiting pod has asked for. Nodes get no others: most classes are for claims alone."""
         self._nodes: dict[str, Node] = {}
         self._pods: dict[str, Pod] = {}
         """Waiting pods of gangs that ask for other resources than GPUs, cpu and memory, by UID."""

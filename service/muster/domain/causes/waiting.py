@@ -10,19 +10,27 @@ from muster.domain.words import of_role, plural
 
 @dataclass(frozen=True, slots=True)
 class MembersMissing(BaseCause):
-    """`role`: "" where members of any role count."""
+    """`role`: "" where members of any role count. `stateful_set`: the StatefulSet that has made one pod, and
+    may make each of the others when the one before runs; "" if no such set is known."""
 
     present: int
     needed: int
     role: str = ""
+    stateful_set: str = ""
 
     def __str__(self) -> str:
         missing = max(0, self.needed - self.present)
         members = f"{plural('member', missing)}{of_role(self.role)}"
-        return f"waiting for {missing} more {members}: {self.present} of {self.needed} are here"
+        said = f"waiting for {missing} more {members}: {self.present} of {self.needed} are here"
+        if not self.stateful_set:
+            return said
+        maker = f"StatefulSet {self.stateful_set} makes its pods one by one"
+        return f"{said}; {maker}, unless it has podManagementPolicy: Parallel"
 
     @property
     def advice(self) -> str:
+        if self.stateful_set:
+            return f"Create StatefulSet {self.stateful_set} again with podManagementPolicy: Parallel."
         missing = self.needed - self.present
         lacks = f"{missing} more {plural('pod', missing)}{of_role(self.role)}"
         return f"Create {lacks}, or ask for fewer members. A quota or a suspended job may hold pods back."

@@ -85,6 +85,11 @@ def _too_many_names(where: str, unbound: Iterable[Pod]) -> list[BadValue]:
     return [BadValue(where, field, f"more than {MAX_NAMES:,}", f"at most {MAX_NAMES:,}")]
 
 
+def asked_of_gang(pod: Pod) -> tuple[str, ...]:
+    """Return what the pod says of its whole gang: on this all waiting members must agree."""
+    return tuple(describe(pod) for describe in _OF_A_GANG.values())
+
+
 def _unallocated(where: str, unbound: tuple[Pod, ...]) -> list[BadValue]:
     """Return a cause if members wait for one claim.
 

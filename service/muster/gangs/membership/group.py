@@ -101,8 +101,15 @@ class Group:
                 missing = f"{self.gang.namespace}/{claim.name}"
                 return JobMissing(claim.job) if claim.job else PodGroupMissing(missing)
         if self.present < self.needed:
-            return MembersMissing(self.present, self.needed)
+            return MembersMissing(self.present, self.needed, stateful_set=self._stateful_set)
         return next(iter(self.roles_short(self.members)), None)
+
+    @property
+    def _stateful_set(self) -> str:
+        """Return a StatefulSet that has made one pod, if such sets have made all that wait; "" otherwise."""
+        makers = {pod.controller for pod in self.unbound if pod.claim is not None and not pod.claim.job}
+        sets = sorted(maker.name for maker in makers if maker is not None and maker.kind == "StatefulSet")
+        return sets[0] if sets and len(sets) == len(self.unbound) else ""
 
     @property
     def least(self) -> int:

@@ -8,6 +8,9 @@ lost a pod.
 One owner may send several waves of pods one after another: the steps of a workflow, or a Job with more
 completions than parallel pods. Each wave is an incarnation of its own.
 
+A waiting pod that asks for something else than the running members, beside one that asks for the same, is not
+one of them either. Otherwise anybody who takes the name of a running gang could hold up its replacements.
+
 If a job says how many pods there are (`GangClaim.job`), all owners are parts of that job, whenever they come.
 """
 
@@ -18,10 +21,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from muster.domain.pod import Pod
+from muster.gangs.membership.consistency import asked_of_gang
 
 Incarnation = dict[str, list[Pod]]
 """The pods of a gang, by owner. For a later wave of one owner, the key has the number of the wave: `uid#2`.
 """
+STRANGERS = "#strangers"
+"""The key of pods of any owners that are in none of these."""
 
 
 @dataclass(slots=True)
@@ -97,6 +103,26 @@ def _waves(incarnation: Incarnation) -> Iterable[Incarnation]:
         waves[-1].append(pod)
         succeeded, began = succeeded + pod.succeeded, min(began, pod.started or math.inf)
     return [{f"{owner}#{n}" if n > 1 else owner: wave} for n, wave in enumerate(waves, 1)]
+
+
+def without_strangers(incarnation: Incarnation) -> Iterable[Incarnation]:
+    """Yield the incarnation, and one of its strangers: waiting pods that can't be its replacements.
+
+    That is known only if some waiting pods can be: a gang may also be updated, member by member.
+    """
+    pods = [pod for of_owner in incarnation.values() for pod in of_owner if pod.present]
+    waiting = [pod for pod in pods if not pod.node]
+    alike = len({pod.claim for pod in waiting}) < 2 and not any(pod.causes for pod in waiting)
+    running = set() if alike else {asked_of_gang(pod) for pod in pods if pod.node}
+    own = {pod.uid for pod in waiting if not pod.causes and asked_of_gang(pod) in running} if running else ()
+    strangers = [pod for pod in waiting if pod.uid not in own] if own else []
+    if not strangers:
+        yield incarnation
+        return
+    left_out = {pod.uid for pod in strangers}
+    kept = {owner: [pod for pod in pods if pod.uid not in left_out] for owner, pods in incarnation.items()}
+    yield {owner: pods for owner, pods in kept.items() if pods}
+    yield {STRANGERS: strangers}
 
 
 def is_ambiguous(incarnation: Incarnation, born: Mapping[str, float]) -> bool:

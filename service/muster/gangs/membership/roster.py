@@ -10,7 +10,7 @@ from muster.domain.pod import Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.domain.policies import DEFAULT_POLICIES
 from muster.gangs.membership.group import Group, NameKey, group_of, planning_facts
-from muster.gangs.membership.incarnations import assign, is_ambiguous
+from muster.gangs.membership.incarnations import assign, is_ambiguous, without_strangers
 from muster.gangs.membership.owners import Owners
 from muster.gangs.membership.podgroups import completed, key_of
 
@@ -187,7 +187,8 @@ class Roster:
             pods.extend(self._deleted(key, pods, born[owner]))
         return [
             group_of(key, incarnation, self.policies, of_object, is_ambiguous(incarnation, born), since)
-            for incarnation in assign(by_owner, born)
+            for whole in assign(by_owner, born)
+            for incarnation in without_strangers(whole)
             if any(pod.present for pods in incarnation.values() for pod in pods)
         ]
 
