@@ -90,14 +90,17 @@ def in_tree_question(ask: instructions.AskInTree) -> InTreeQuestion:
 def parts(response: WatchResponse) -> Iterator[WatchResponse]:
     """Yield the response in parts of `MEMBERS_OF_A_PART`; most have one."""
     said = response.verdict if response.verdict is not None else response.in_tree_question
-    if said is None or len(said.names) <= MEMBERS_OF_A_PART:
+    members = 0 if said is None else len(said.names)
+    if said is None or members <= MEMBERS_OF_A_PART:
         yield response
         return
-    field = "verdict" if response.verdict is not None else "in_tree_question"
-    for at in range(0, len(said.names), MEMBERS_OF_A_PART):
+    for at in range(0, members, MEMBERS_OF_A_PART):
         end = at + MEMBERS_OF_A_PART
         part = replace(said, names=said.names[at:end], uids=said.uids[at:end])
-        yield replace(response, **{field: part}, more=end < len(said.names))
+        if isinstance(part, Verdict):
+            yield WatchResponse(verdict=part, more=end < members)
+        else:
+            yield WatchResponse(in_tree_question=part, more=end < members)
 
 
 def in_tree_report(report: Any) -> calls.InTreeReport:
