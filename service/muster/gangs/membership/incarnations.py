@@ -8,8 +8,8 @@ lost a pod.
 One owner may send several waves of pods one after another: the steps of a workflow, or a Job with more
 completions than parallel pods. Each wave is an incarnation of its own.
 
-A waiting pod is not one of them either if it asks for something else than the running members, and another
-one asks for the same. Otherwise it would hold up the replacements of the running gang.
+Some waiting pods may ask for the same as the running members, and others not. These others are no members
+either: they would hold up the replacements.
 
 If a job says how many pods there are (`GangClaim.job`), all owners are parts of that job, whenever they come.
 """
