@@ -31,7 +31,8 @@ class Bench:
         self.inputs.append(given)
 
     async def node(self, allocatable: dict[str, str]) -> None:
-        await self.intake.on_node(Seen(node_object({"nvidia.com/gpu": "8", **allocatable})))
+        await self.intake.nodes.on_node(Seen(node_object({"nvidia.com/gpu": "8", **allocatable})))
+        await self.intake.nodes.settled()
 
     async def pod(self, resource: str) -> None:
         await self.intake.on_pod(Seen(pod_object(limits={"nvidia.com/gpu": "1", resource: "1"})))
