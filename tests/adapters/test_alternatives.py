@@ -11,6 +11,7 @@ import pytest
 from local_cluster.patience import HANG_S
 from muster.adapters import alternatives as module
 from muster.adapters.alternatives import AlternativesAnswerer, Asker
+from muster.adapters.solver import process
 from muster.adapters.solver.process import Defect
 from muster.domain.alternatives import Alternatives, Question
 from muster.domain.causes.not_planned import TookTooLong
@@ -176,7 +177,8 @@ async def test_who_goes_away_leaves_the_next_one_its_turn(world: World) -> None:
         await gone
 
 
-async def test_the_real_process_answers() -> None:
+async def test_the_real_process_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "START_S", HANG_S)
     answerer = AlternativesAnswerer(real)
     try:
         async with asyncio.timeout(HANG_S):

@@ -200,6 +200,8 @@ async def test_a_pod_group_is_planned_and_shows_how_it_stands(api: FakeApi, shor
         assert {event["involvedObject"]["kind"] for event in events} == {"Pod", "PodGroup"}
         assert {event["reason"] for event in events} == {"TopologyUnplaceable"}
         path, body = await api.patch()
+        while body["status"]["phase"] == "Collecting":  # the service may say so before it has asked
+            path, body = await api.patch()
         assert (path, body["status"]["phase"]) == (STATUS, "Unplaceable")
         changes = await api.stream_of("/api/v1/namespaces/kube-system/configmaps")
         changes.event("DELETED", unhealthy | {"metadata": unhealthy["metadata"] | {"resourceVersion": "2"}})
