@@ -196,7 +196,11 @@ def pod(field: str, number_of_bytes: int = OF_A_REQUEST, name: str = "large", **
     """Return a pod that waits for a GPU, and is so large in this field of `OF_PODS`."""
     made = {
         "metadata": {"name": name, "labels": {}, "annotations": {}},
-        "spec": {"schedulerName": "muster", "containers": [_asking(0, {"nvidia.com/gpu": "1"})], **spec},
+        "spec": {
+            "schedulerName": "muster",
+            "containers": [_asking(0, {"nvidia.com/gpu": "1"}, name="main")],
+            **spec,
+        },
     }
     size = min(number_of_bytes, OF_ANNOTATIONS) if "annotation" in field else number_of_bytes
     return filled(made, *OF_PODS[field], size)
@@ -210,7 +214,9 @@ def group(field: str, number_of_bytes: int = OF_A_GROUP, name: str = "large") ->
 
 def job(field: str, number_of_bytes: int = OF_ETCD, name: str = "large") -> Object:
     """Return a Job of two pods that is so large in this field of `OF_JOBS`."""
-    template = {"spec": {"schedulerName": "muster", "containers": [_asking(0, {"nvidia.com/gpu": "1"})]}}
+    template = {
+        "spec": {"schedulerName": "muster", "containers": [_asking(0, {"nvidia.com/gpu": "1"}, name="main")]}
+    }
     spec = {"parallelism": 2, "completions": 2, "completionMode": "Indexed", "template": template}
     made = {"apiVersion": "batch/v1", "metadata": {"name": name}, "spec": spec}
     return filled(made, *OF_JOBS[field], number_of_bytes)
