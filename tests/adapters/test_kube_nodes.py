@@ -14,8 +14,8 @@ import pytest
 from muster.adapters.kube import nodes as node_intake
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.leftout import LeftOut
-from muster.adapters.kube.node_rate import ADVANCE_S, CHANGE_S, SHARE, NodeRate
-from muster.adapters.kube.nodes import LARGE, NodeIntake
+from muster.adapters.kube.nodes import ADVANCE_S, CHANGE_S, LARGE, SHARE, NodeIntake
+from muster.adapters.kube.rate import Rate
 from muster.adapters.kube.watch import Gone, Seen
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects import node_bounds
@@ -201,13 +201,13 @@ async def test_slices_of_a_node_are_decoded_on_the_thread(monkeypatch: pytest.Mo
 
 def test_who_owes_nothing_is_forgotten() -> None:
     now = [0.0]
-    rate = NodeRate(lambda: now[0])
-    rate.charge("n", 1.0, changed=True)
+    rate = Rate(ADVANCE_S, lambda: now[0])
+    rate.charge("n", SHARE + CHANGE_S)
     assert rate.rest_s("n") == SHARE + CHANGE_S - ADVANCE_S
-    rate.forget(lambda _: False)
+    rate.forget()
     assert rate.rest_s("n")
     now[0] = SHARE + CHANGE_S
-    rate.forget(lambda _: False)
+    rate.forget()
     assert not rate._paid
 
 

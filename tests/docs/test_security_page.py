@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from muster.adapters import alternatives, scrape, web
-from muster.adapters.kube import bounded, decode, intake, node_rate, paced, watch
+from muster.adapters.kube import bounded, decode, intake, nodes, paced, watch
 from muster.adapters.page import access, board, changes, rows, server
 from muster.adapters.telemetry import label_values, logs, room
 from muster.config import Config
@@ -56,7 +56,7 @@ BOUNDS = (
     f"{node_bounds.MAX_RESOURCES} resources, {node_bounds.MAX_CONFIG_MAPS} ConfigMaps, "
     f"{node_bounds.MAX_POOLS} pools with "
     f"{node_bounds.MAX_DEVICES:,} devices; {node_bounds.MAX_PROBLEMS} problems",
-    f"{1 / node_rate.CHANGE_S:g} changes a second, after {node_rate.ADVANCE_S:g} s in advance",
+    f"{1 / nodes.CHANGE_S:g} changes a second, after {nodes.ADVANCE_S:g} s in advance",
     f"{node_effects.PATIENCE} plans of a gang; all refused gangs once in {CONFIG.gangs.numbers_s:g} s",
     f"{intake.READ_AT_ONCE} at once",
     f"{web.MOST_CONNECTIONS} on each port; {CONFIG.page.clients} browsers",

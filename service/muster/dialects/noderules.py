@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from weakref import WeakKeyDictionary, ref
 
 from muster.dialects.objects import NodeSelectorRequirement, NodeSelectorTerm, PodSpec
+from muster.dialects.sharing import Shared
 from muster.domain.request import NodeRules, SelectorTerm, Toleration
 
 FIELD = "names and values in nodeSelector, nodeAffinity and tolerations"
 MAX_NAMES = 1024
 """Names and values in the rules of one pod. One with more keeps no rules: if it waits, it is refused."""
 
-_live: WeakKeyDictionary[NodeRules, ref[NodeRules]] = WeakKeyDictionary()
+_live = Shared[NodeRules]()
 """The rules of pods that are there."""
 
 
@@ -21,13 +21,7 @@ def read(spec: PodSpec) -> NodeRules:
     """Return the rules. Equal rules of pods that are there are one object."""
     if size(spec) > MAX_NAMES:
         return NodeRules()
-    rules = _rules(spec)
-    known = _live.get(rules)
-    shared = known() if known is not None else None
-    if shared is None:
-        shared = rules
-        _live[rules] = ref(rules)
-    return shared
+    return _live.of(_rules(spec))
 
 
 def size(spec: PodSpec) -> int:

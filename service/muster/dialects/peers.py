@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
 from typing import TypeVar
-from weakref import WeakKeyDictionary, ref
 
 from msgspec.structs import replace
 
@@ -26,6 +25,7 @@ from muster.dialects.objects import (
     TopologySpreadConstraint,
     Volume,
 )
+from muster.dialects.sharing import Shared
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.peers import (
     ANY_ADDRESS,
@@ -111,21 +111,11 @@ def read(where: str, meta: Metadata, spec: PodSpec) -> tuple[PeerRules, tuple[Ba
         rules = PeerRules(host_ports=rules.host_ports, volume_claims=rules.volume_claims)
     if rules == NO_PEER_RULES:
         return NO_PEER_RULES, tuple(reader.causes)
-    return _shared_rules(rules), tuple(reader.causes)
+    return _live.of(rules), tuple(reader.causes)
 
 
-_live: WeakKeyDictionary[PeerRules, ref[PeerRules]] = WeakKeyDictionary()
+_live = Shared[PeerRules]()
 """The rules of pods that are there."""
-
-
-def _shared_rules(rules: PeerRules) -> PeerRules:
-    """Return one object for the equal rules of a template's pods, as long as there is such a pod."""
-    known = _live.get(rules)
-    shared = known() if known is not None else None
-    if shared is None:
-        shared = rules
-        _live[rules] = ref(rules)
-    return shared
 
 
 def _size(rules: PeerRules) -> int:

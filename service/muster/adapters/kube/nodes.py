@@ -2,7 +2,7 @@
 
 A node's facts come from its object, its ConfigMaps, its ResourceSlices and its agent. When one of these
 changes, the node is read again. Large nodes are read one at a time on a thread, and each node at a rate
-(`node_rate`): one that changes all the time delays no other.
+(`rate`): one that changes all the time delays no other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import structlog
 
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.node_agents import NodeAgents
-from muster.adapters.kube.node_rate import NodeRate
+from muster.adapters.kube.rate import Rate
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects import configmaps, node_bounds, nodes
 from muster.dialects.configmaps import NodeFact, PolicyText
@@ -30,6 +30,12 @@ from muster.gangs.messages.inputs import Input, NodeGone, NodeSeen
 
 LARGE = 16 * 1024
 """Nodes with more to read (`node_bounds.size`) are read on a thread. A node of 8 GPUs has less than half."""
+SHARE = 20
+"""What a second of reading costs a node, in seconds: it gets a twentieth of a core."""
+CHANGE_S = 0.5
+"""What a change costs a node besides: gangs are planned anew for it."""
+ADVANCE_S = 10.0
+"""How much a node may owe. A node that joins has some ten changes at once."""
 
 log = structlog.get_logger(__name__)
 
@@ -93,7 +99,7 @@ class NodeIntake:
         self._left_out = left_out
         self._published = published
         self._on_labels = on_labels
-        self._rate = NodeRate(clock)
+        self._rate = Rate(ADVANCE_S, clock)
         self._nodes: dict[str, Node] = {}
         self._objects: dict[str, NodeObject] = {}
         self._node_of: dict[str, str] = {}
@@ -119,7 +125,7 @@ class NodeIntake:
             self._objects.pop(change.key, None)
             self._waiting.discard(change.key)
             self._gone_meanwhile |= self._being_read == change.key
-            self._rate.forget(self._objects.__contains__)
+            self._rate.forget()
             if self._nodes.pop(change.key, None) is not None:
                 self._on_labels()
                 await self._put(NodeGone(time.monotonic(), change.key))
@@ -201,7 +207,7 @@ class NodeIntake:
 
     async def _take(self, name: str, node: Node, took: float) -> None:
         before = self._nodes.get(name)
-        self._rate.charge(name, took, changed=before != node)
+        self._rate.charge(name, SHARE * took + CHANGE_S * (before != node))
         if before == node:
             return
         if node.problems and (before is None or before.problems != node.problems):

@@ -8,12 +8,12 @@ between are never decoded. What is new, gone or bound now is read at once: GPUs 
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import msgspec
 
 from muster.adapters.kube.decode import Added, T, Undecodable
+from muster.adapters.kube.rate import Rate
 from muster.adapters.kube.watch import THREAD_BYTES, Watcher
 from muster.dialects.identity import Identity
 
@@ -50,8 +50,8 @@ class PacedWatcher(Watcher[T]):
         self._waiting: dict[str, tuple[str, bytes]] = {}
         """Key → namespace and last line of a change that waits, the first to come first."""
         self._waiting_bytes = 0
-        self._paid: dict[str, float] = {}
-        """Namespace → when it has paid for all its changes, in monotonic seconds."""
+        self._rate = Rate(BURST_BYTES / BYTES_PER_S)
+        """By namespace."""
         self._nodes: dict[str, str] = {}
         """Key → node of each large object, as it was read last."""
         self._turn = asyncio.Lock()
@@ -124,14 +124,12 @@ class PacedWatcher(Watcher[T]):
                     self._leave_out(event)
 
     def _charge(self, namespace: str, line: bytes) -> None:
-        now = time.monotonic()
-        self._paid = {name: paid for name, paid in self._paid.items() if paid > now}
-        self._paid[namespace] = self._paid.get(namespace, now) + len(line) / BYTES_PER_S
+        self._rate.forget()
+        self._rate.charge(namespace, len(line) / BYTES_PER_S)
 
     def _rest_s(self, namespace: str) -> float:
         """Return in how many seconds a large change of the namespace may be read."""
-        owes_s = self._paid.get(namespace, 0.0) - time.monotonic()
-        return max(0.0, owes_s - BURST_BYTES / BYTES_PER_S)
+        return self._rate.rest_s(namespace)
 
 
 def _large_change(line: bytes) -> _Object | None:

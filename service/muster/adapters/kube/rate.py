@@ -1,0 +1,33 @@
+"""How often objects of one owner are read: what changes again and again costs its owner alone.
+
+An owner, which is a node or a namespace, pays seconds for each reading. It may owe some of them. Who owes
+more waits until no more than that is owed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+class Rate:
+    """What each owner owes. It may owe `advance_s`. `clock` returns monotonic seconds."""
+
+    def __init__(self, advance_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._advance_s = advance_s
+        self._clock = clock
+        self._paid: dict[str, float] = {}
+        """By owner, when it owes nothing any more."""
+
+    def charge(self, owner: str, cost_s: float) -> None:
+        """Charge an owner for a reading."""
+        self._paid[owner] = max(self._clock(), self._paid.get(owner, 0.0)) + cost_s
+
+    def rest_s(self, owner: str) -> float:
+        """Return in how many seconds something of the owner may be read."""
+        return max(0.0, self._paid.get(owner, 0.0) - self._clock() - self._advance_s)
+
+    def forget(self) -> None:
+        """Forget who owes nothing."""
+        now = self._clock()
+        self._paid = {owner: paid for owner, paid in self._paid.items() if paid > now}
