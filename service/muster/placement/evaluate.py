@@ -33,8 +33,12 @@ def used_gpus(members: Sequence[MemberPlacement]) -> dict[str, int]:
     """Return node → mask of the gang's GPUs there; 0 if only members without GPUs are on the node."""
     used: dict[str, int] = {}
     for member in members:
-        used[member.node] = used.get(member.node, 0) | mask_of(member.gpus)
+        used[member.node] = used.get(member.node, 0) | _mask_of(member.gpus)
     return used
+
+
+_mask_of = lru_cache(maxsize=1 << 14)(mask_of)
+"""Many members have equal indices, so masks are cached."""
 
 
 def objective(
@@ -77,6 +81,8 @@ def unknown_links(request: Request, members: Sequence[MemberPlacement], view: Co
 
 def unknown_indices(members: Sequence[MemberPlacement], view: Columns) -> tuple[str, ...]:
     """Return the nodes of the plan's GPUs where it is not known which GPUs other pods have."""
+    if not view.unindexed.any():
+        return ()
     used = used_gpus(members)
     return tuple(sorted(node for node, mask in used.items() if mask and view.unindexed[view.row[node]]))
 

@@ -31,10 +31,10 @@ def between_pods(snapshot: Snapshot, request: Request, placed: Placed) -> Iterat
 def preferences(request: Request, placed: Placed) -> list[str]:
     """Return what is wrong with the claimed value of the preferences."""
     scores = {role.name: role.scores for role in request.roles if role.members}
-    missed = 0
-    for member in placed.members:
-        missed += 100 - min(100, max(0, scores.get(member.role, {}).get(member.node, 0)))
-    counted = missed if any(scores.values()) else None
+    counted = None
+    if any(scores.values()):
+        reached = (scores.get(member.role, {}).get(member.node, 0) for member in placed.members)
+        counted = sum(100 - min(100, max(0, score)) for score in reached)
     claimed = placed.objective.preference_penalty
     return [] if counted == claimed else [f"the preferences are missed by {counted}, not {claimed}"]
 

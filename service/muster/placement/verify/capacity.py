@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
+from itertools import chain, pairwise
 
 from muster.domain.decision import MemberPlacement
 from muster.domain.node import Resources
@@ -18,29 +18,42 @@ def capacities(request: Request, groups: Groups, touched: Spots) -> list[str]:
     wrong = []
     asks = {role.name: role.resources for role in request.roles}
     totals: dict[tuple[str, ...], Resources] = {}
+    falling = _falling(chain.from_iterable(groups.values()))
     for name, members in groups.items():
         spot, roles = touched[name], tuple([member.role for member in members])
-        total = totals.get(roles)
-        if total is None:
-            each = [asks[role] for role in roles if role in asks]
-            total = totals[roles] = sum(each, Resources(pods=0))
-        free = spot.state.free
-        for what, asked, left in (
-            *((name, amount, free.other(name)) for name, amount in total.others),
-            ("cpu", total.cpu_milli, free.cpu_milli),
-            ("memory", total.memory_bytes, free.memory_bytes),
-            ("pods", total.pods, free.pods),
-        ):
-            if asked > 0 and asked > left:
-                wrong.append(f"node {name} has {left} of {what} free, the plan takes {asked}")
-        wrong += [
-            f"the GPUs of member {member.name} do not rise"
-            for member in members
-            if len(member.gpus) > 1 and any(gpu >= following for gpu, following in pairwise(member.gpus))
-        ]
+        if roles not in totals:
+            totals[roles] = sum([asks[role] for role in roles if role in asks], Resources(pods=0))
+        wrong += _short(name, spot.state.free, totals[roles])
+        if falling:
+            wrong += [
+                f"the GPUs of member {member.name} do not rise"
+                for member in members
+                if member.gpus in falling
+            ]
         if not _all_free(spot, members):
             wrong += _gpus(spot.state, members)
     return wrong
+
+
+def _falling(members: Iterable[MemberPlacement]) -> set[tuple[int, ...]]:
+    """Return the indices that members have and that do not rise."""
+    indices = {member.gpus for member in members}
+    return {gpus for gpus in indices if any(gpu >= following for gpu, following in pairwise(gpus))}
+
+
+def _short(name: str, free: Resources, total: Resources) -> list[str]:
+    """Return a sentence for each resource of which the node has less than the plan takes."""
+    amounts = [
+        ("cpu", total.cpu_milli, free.cpu_milli),
+        ("memory", total.memory_bytes, free.memory_bytes),
+        ("pods", total.pods, free.pods),
+    ]
+    amounts += [(resource, amount, free.other(resource)) for resource, amount in total.others]
+    return [
+        f"node {name} has {there} of {resource} free, the plan takes {asked}"
+        for resource, asked, there in amounts
+        if asked > 0 and asked > there
+    ]
 
 
 def _all_free(spot: Spot, members: Sequence[MemberPlacement]) -> bool:

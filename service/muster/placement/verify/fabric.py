@@ -38,6 +38,13 @@ class Fabric:
                 break
         return common or set()
 
+    def touched_by_all(self, spots: Iterable[Spot], scope: str) -> set[Part]:
+        """Return the parts of the scope that any of these spots touches."""
+        if scope == "nvlink-domain":
+            return set().union(*(self.touched(spot, scope) for spot in spots))
+        parts = {spot.state.node.name: self._named(spot.state.node, scope) for spot in spots}
+        return {(part, "" if part else node) for node, part in parts.items()}
+
     def count(self, spots: Iterable[Spot], scope: str) -> Counter[Part]:
         """Return how many of these spots lie in each part of the scope, or touch it."""
         return Counter(part for spot in spots for part in self.touched(spot, scope))

@@ -31,9 +31,9 @@ class Labels:
         that each text has the names of the wider parts.
         """
         around = self._around(scope)
-        said = {node.name: self._names(node, around) for node in nodes}
+        names_by_node = self._names_by_node(nodes, around)
         alike: dict[str, set[Names]] = {}
-        for names in set(said.values()):
+        for names in set(names_by_node.values()):
             alike.setdefault(names[0], set()).add(names)
         unclear = {
             name: several
@@ -45,19 +45,35 @@ class Labels:
         for name, several in unclear.items():
             homes |= _homes(several, every[name])
         words = [word for word, _ in around]
-        texts = {names: _text(words, homes.get(names, names)) for names in set(said.values())}
-        return {node: texts[names] for node, names in said.items()}
+        texts = {names: _text(words, homes.get(names, names)) for names in set(names_by_node.values())}
+        return {node: texts[names] for node, names in names_by_node.items()}
 
     def _all_named(
         self, wanted: Iterable[str], around: list[tuple[str, tuple[str, ...]]]
     ) -> Mapping[str, set[Names]]:
         """Return what all nodes of the cluster say, for each of these names."""
-        found: dict[str, set[Names]] = {name: set() for name in wanted}
-        for state in self._snapshot.nodes.values() if found else ():
-            names = self._names(state.node, around)
-            if names[0] in found:
-                found[names[0]].add(names)
-        return found
+        names_by_first: dict[str, set[Names]] = {name: set() for name in wanted}
+        if names_by_first:
+            every = [state.node for state in self._snapshot.nodes.values()]
+            for names in set(self._names_by_node(every, around).values()):
+                if names[0] in names_by_first:
+                    names_by_first[names[0]].add(names)
+        return names_by_first
+
+    def _names_by_node(
+        self, nodes: Iterable[Node], around: list[tuple[str, tuple[str, ...]]]
+    ) -> Mapping[str, Names]:
+        """Return the names that each node gives. Nodes with equal labels are read once."""
+        keys = [key for _, labels in around for key in labels]
+        names_by_values: dict[tuple[object, ...], Names] = {}
+        names_by_node = {}
+        for node in nodes:
+            values = (node.topology.gpu_count > 0, *map(node.labels.get, keys))
+            names = names_by_values.get(values)
+            if names is None:
+                names = names_by_values[values] = self._names(node, around)
+            names_by_node[node.name] = names
+        return names_by_node
 
     def _names(self, node: Node, around: list[tuple[str, tuple[str, ...]]]) -> Names:
         found, labels = [""] * len(around), node.labels

@@ -16,7 +16,8 @@ from muster.domain.snapshot import Snapshot
 def members(request: Request, placed: Placed) -> list[str]:
     """Return what is wrong with the set of placed members, and with what each member gets."""
     wrong = []
-    expected = {m.uid: (m.name, role) for role in request.roles for m in role.members}
+    asks = [(role, _gpu_counts(role), role.slice.units if role.slice else 0) for role in request.roles]
+    expected = {member.uid: (member.name, *ask) for ask in asks for member in ask[0].members}
     seen: set[str] = set()
     for member in placed.members:
         if member.uid in seen:
@@ -25,13 +26,12 @@ def members(request: Request, placed: Placed) -> list[str]:
         if member.uid not in expected:
             wrong.append(f"member {member.name} is not of the gang")
             continue
-        name, role = expected[member.uid]
+        name, role, gpu_counts, units = expected[member.uid]
         if (member.name, member.role) != (name, role.name):
             wrong.append(f"member {name} of role {role.name} is called {member.name} of role {member.role}")
-        gpus = role.slice.gpus if role.slice else role.gpus
-        if len(member.gpus) not in ({each.gpus for each in role.subrequests} or {gpus}):
-            wrong.append(f"member {name} asks for {gpus} GPUs and gets {len(member.gpus)}")
-        units = role.slice.units if role.slice else 0
+        if len(member.gpus) not in gpu_counts:
+            asked = " or ".join(map(str, sorted(gpu_counts)))
+            wrong.append(f"member {name} asks for {asked} GPUs and gets {len(member.gpus)}")
         if member.units != units:
             wrong.append(f"member {name} asks for {units} units of a GPU and gets {member.units}")
     if len(seen) < min(request.min_member, request.size):
@@ -46,6 +46,12 @@ def members(request: Request, placed: Placed) -> list[str]:
     if placed.gang != request.gang:
         wrong.append(f"the plan is of gang {placed.gang}, not of {request.gang}")
     return wrong
+
+
+def _gpu_counts(role: Role) -> set[int]:
+    """Return how many GPUs a member of the role may get: one number by subrequest."""
+    gpus = role.slice.gpus if role.slice else role.gpus
+    return {subrequest.gpus for subrequest in role.subrequests} or {gpus}
 
 
 def _subgroups(request: Request, placed: Placed) -> list[str]:
@@ -88,11 +94,13 @@ def attributes(snapshot: Snapshot, request: Request, placed: Placed) -> list[str
     wrong = []
     for member in placed.members:
         node, role = snapshot.nodes[member.node].node, roles.get(member.role)
-        for attribute in role.match_attributes if role is not None else ():
+        if role is None or not (role.match_attributes or node.partitions):
+            continue
+        for attribute in role.match_attributes:
             groups = node.attribute_groups.get(attribute, ())
             if not any(all(group >> gpu & 1 for gpu in member.gpus) for group in groups):
                 wrong.append(f"the GPUs of member {member.name} do not agree on {attribute}")
-        if role is not None and not role.slice and not starts_with(node, len(member.gpus), role):
+        if not role.slice and not starts_with(node, len(member.gpus), role):
             wrong.append(f"the GPUs of member {member.name} need not be one partition of node {member.node}")
     return wrong
 

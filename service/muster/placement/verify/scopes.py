@@ -60,13 +60,11 @@ def crossings(
     if any(role.gpus or role.slice for role in request.roles if role.members):
         scopes.append("nvlink-domain")
     touching = [spot for spot in everyone.values() if spot.gpus or not spot.known] or everyone.values()
-    counted = tuple(
-        (scope, len(set().union(*(fabric.touched(spot, scope) for spot in touching)))) for scope in scopes
-    )
+    counted = tuple((scope, len(fabric.touched_by_all(touching, scope))) for scope in scopes)
     if counted == claimed:
         return []
-    found, told = (", ".join(f"{scope} {n}" for scope, n in each) for each in (counted, claimed))
-    return [f"the parts touched are {found}, not {told}"]
+    numbers = [", ".join(f"{scope} {n}" for scope, n in crossings) for crossings in (counted, claimed)]
+    return [f"the parts touched are {numbers[0]}, not {numbers[1]}"]
 
 
 def _carried(states: Iterable[NodeState], level: Level) -> bool:
