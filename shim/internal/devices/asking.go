@@ -26,7 +26,8 @@ import (
 
 const (
 	// askingTimeout bounds the allocator on one node: users write what it has to solve. It usually takes less than a
-	// millisecond. All nodes together may take spareTime more than usualTime each.
+	// millisecond. All nodes together may take spareTime more than usualTime each. Then each node has usualTime, so some
+	// slow nodes have no other node refused: their kubelets write what is looked at.
 	askingTimeout = 200 * time.Millisecond
 	usualTime     = 10 * time.Millisecond
 	spareTime     = 3 * time.Second
@@ -163,13 +164,25 @@ func (a *Asking) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, 
 	}
 	asked := data.(*askedGPUs)
 	if asked.over.Load() >= int64(spareTime) {
-		return fwk.NewStatus(fwk.Unschedulable, reasonSlow)
+		bound, cancel := context.WithTimeout(ctx, usualTime)
+		defer cancel()
+		status := a.filter(bound, asked, state, pod, node)
+		if !status.IsSuccess() && bound.Err() != nil {
+			return fwk.NewStatus(fwk.Unschedulable, reasonSlow)
+		}
+		return status
 	}
 	began := time.Now()
 	defer func() { asked.over.Add(max(0, int64(time.Since(began)-usualTime))) }()
-	why := a.unseen(ctx, asked, node.Node().Name)
+	return a.filter(ctx, asked, state, pod, node)
+}
+
+func (a *Asking) filter(ctx context.Context, asked *askedGPUs, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+	bound, cancel := context.WithTimeout(ctx, askingTimeout)
+	defer cancel()
+	why := a.unseen(bound, asked, node.Node().Name)
 	if why == "" {
-		why = a.narrow(ctx, asked, node.Node())
+		why = a.narrow(bound, asked, node.Node())
 	}
 	if why != "" {
 		return fwk.NewStatus(fwk.Unschedulable, why)
@@ -182,12 +195,10 @@ func (a *Asking) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, 
 func (a *Asking) narrow(ctx context.Context, asked *askedGPUs, node *v1.Node) string {
 	lists, first, suits, all := make([][]string, asked.ranks()), "", false, true
 	groups, limited := make([][]Group, asked.ranks()), false
-	bound, cancel := context.WithTimeout(ctx, askingTimeout)
-	defer cancel()
 	for rank := range lists {
 		found, why := a.choice(ctx, asked, rank, node.Name)
 		if asked.agreement != nil && why == "" {
-			found, groups[rank], why = a.agreeing(bound, asked, rank, node, found)
+			found, groups[rank], why = a.agreeing(ctx, asked, rank, node, found)
 			limited = limited || len(groups[rank]) > 0
 		}
 		if rank == 0 {

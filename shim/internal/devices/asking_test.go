@@ -1,6 +1,7 @@
 package devices
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -155,12 +156,20 @@ func TestAPodWithTooManySelectorsIsRefused(t *testing.T) {
 	}
 }
 
-func TestFurtherNodesAreRefusedWhenTheTimeIsSpent(t *testing.T) {
-	a, pod := asking()
-	asked, state := &askedGPUs{}, framework.NewCycleState()
+func TestFurtherNodesAreRefusedOnlyIfTheyAreSlowWhenTheTimeIsSpent(t *testing.T) {
+	a, pod := asking(requestOf("a", "gpu", "x"))
+	a.matcher = testMatcher()
+	asked, state := &askedGPUs{requests: a.requests(pod)}, framework.NewCycleState()
 	asked.over.Store(int64(spareTime))
 	state.Write(askedKey, asked)
-	if status := a.Filter(t.Context(), state, pod, framework.NewNodeInfo()); status.Message() != reasonSlow {
+	node := framework.NewNodeInfo()
+	node.SetNode(&v1.Node{})
+	if status := a.Filter(t.Context(), state, pod, node); !strings.Contains(status.Message(), "no GPUs of DeviceClass") {
+		t.Errorf("got %v", status)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if status := a.Filter(ctx, state, pod, node); status.Message() != reasonSlow {
 		t.Errorf("got %v", status)
 	}
 }

@@ -21,6 +21,8 @@ const (
 	maxCost = 1000
 	// maxExpressions and maxSlices bound what is remembered.
 	maxExpressions, maxSlices = 64, 20_000
+	// maxOffered bounds the GPUs of one node by one class. The service reads no pools beyond this.
+	maxOffered = 1024
 )
 
 // matcher evaluates selectors on devices. It remembers results, because nodes and pods of a cluster are much alike in
@@ -71,6 +73,9 @@ func (m *matcher) usable(ctx context.Context, where string, wants gpuChoice, pub
 	for at, slice := range published {
 		counted[at] = m.matching(ctx, wants.counted, slice, nil)
 	}
+	if ctx.Err() != nil {
+		return found, fmt.Sprintf("%s: to look at the devices of the node takes too long", where)
+	}
 	nameOf := namesOn(published, counted)
 	for at, slice := range published {
 		gpus := counted[at]
@@ -82,7 +87,9 @@ func (m *matcher) usable(ctx context.Context, where string, wants gpuChoice, pub
 			if wanted.errs[i] != nil {
 				return found, fmt.Sprintf("%s: a selector can't be evaluated: %v", where, wanted.errs[i])
 			}
-			total++
+			if total++; total > maxOffered {
+				return found, fmt.Sprintf("%s: the node has more than %d GPUs of DeviceClass %s", where, maxOffered, wants.class)
+			}
 			device := &slice.Spec.Devices[i]
 			enough := suits(device, wants.capacity)
 			tainted, may := isTainted(device, nil), wanted.devices[i] && enough && !isTainted(device, wants.tolerations)
@@ -226,6 +233,9 @@ func (m *matches) on(ctx context.Context, slice *resourceapi.ResourceSlice) slic
 	}
 	found = sliceMatches{version: slice.ResourceVersion, devices: make([]bool, count), errs: make([]error, count)}
 	for i := range slice.Spec.Devices {
+		if ctx.Err() != nil {
+			return found
+		}
 		found.devices[i], found.errs[i] = m.match(ctx, slice.Spec.Driver, &slice.Spec.Devices[i])
 	}
 	if ctx.Err() != nil {

@@ -1,6 +1,7 @@
 package devices
 
 import (
+	"context"
 	"fmt"
 	"reflect"
 	"slices"
@@ -283,5 +284,30 @@ func TestWhichNodesSuitARequestForAllDevices(t *testing.T) {
 				t.Errorf("got %q", some)
 			}
 		})
+	}
+}
+
+func TestANodeWithTooManyGPUsIsRefused(t *testing.T) {
+	models := slices.Repeat([]string{"a"}, maxOffered+1)
+	wants := gpuChoice{class: "class", counted: []string{"true"}}
+	_, why := testMatcher().usable(t.Context(), "claim c", wants, []*resourceapi.ResourceSlice{modelled("gpu", models...)})
+	if why != "claim c: the node has more than 1024 GPUs of DeviceClass class" {
+		t.Errorf("got %q", why)
+	}
+	if _, why = testMatcher().usable(t.Context(), "claim c", wants, []*resourceapi.ResourceSlice{modelled("gpu", models[1:]...)}); why != "" {
+		t.Errorf("got %q", why)
+	}
+}
+
+func TestDevicesAreNotLookedAtWithoutTime(t *testing.T) {
+	m, wants := testMatcher(), gpuChoice{class: "class", counted: []string{"true"}}
+	node := []*resourceapi.ResourceSlice{modelled("gpu", "a", "b")}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, why := m.usable(ctx, "claim c", wants, node); why != "claim c: to look at the devices of the node takes too long" {
+		t.Errorf("got %q", why)
+	}
+	if found, why := m.usable(t.Context(), "claim c", wants, node); why != "" || len(found.names) != 2 {
+		t.Errorf("got %v, %q: what was not looked at is remembered", found, why)
 	}
 }

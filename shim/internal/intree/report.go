@@ -2,6 +2,7 @@ package intree
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -49,16 +50,14 @@ func pack(found answer, nodes []string) *packed {
 	if found.everywhere != nil {
 		p.everywhere = &refusal{found.everywhere.plugin, short(found.everywhere.reason)}
 	}
-	index, sets, size := map[refusal]byte{}, map[string]byte{anyGPU: 0}, 0
+	index, sets := map[refusal]byte{}, map[string]byte{anyGPU: 0}
+	p.sets = firstSets(found.devices, nodes)
+	for i, names := range p.sets {
+		sets[names] = byte(i + 1)
+	}
 	for i, node := range nodes {
 		for rank, names := range found.devices[node] {
 			at, known := sets[names]
-			if !known && len(p.sets) < setsAtMost && size+len(names) <= setBytes {
-				p.sets = append(p.sets, names)
-				size += len(names)
-				at, known = byte(len(p.sets)), true
-				sets[names] = at
-			}
 			if _, out := found.refused[node]; !known && !out {
 				p.refused = set(p.refused, len(nodes), i, p.index(index, unlike))
 			}
@@ -78,6 +77,28 @@ func pack(found answer, nodes []string) *packed {
 		}
 	}
 	return p
+}
+
+// firstSets returns the sets of devices that are told: those of most nodes first, and of these the shortest. Else a node
+// that publishes thousands of devices could have others refused.
+func firstSets(devices map[string][]string, nodes []string) (sets []string) {
+	count, size := map[string]int{}, 0
+	for _, node := range nodes {
+		for _, names := range devices[node] {
+			if count[names]++; count[names] == 1 && names != anyGPU {
+				sets = append(sets, names)
+			}
+		}
+	}
+	slices.SortStableFunc(sets, func(a, b string) int {
+		return cmp.Or(cmp.Compare(count[b], count[a]), cmp.Compare(len(a), len(b)))
+	})
+	for i, names := range sets {
+		if size += len(names); i == setsAtMost || size > setBytes {
+			return sets[:i]
+		}
+	}
+	return sets
 }
 
 func (p *packed) index(known map[refusal]byte, by refusal) byte {

@@ -3,6 +3,7 @@ package intree
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -142,5 +143,17 @@ func TestNodesWithMoreSetsOfGPUsThanAByteCanTellAreRefused(t *testing.T) {
 	}
 	if said.Refused[254] != 0 || said.Refused[255] == 0 || part.Refusals[said.Refused[299]-1].Reason != unlike.reason {
 		t.Errorf("refused: %v", said.Refused[250:])
+	}
+}
+
+func TestANodeWithManyDevicesTakesNoSetFromOthers(t *testing.T) {
+	many := strings.Repeat("x", setBytes) // it fits alone
+	found := answer{devices: map[string][]string{"a": {many}, "b": {"d0"}, "c": {"d0"}, "d": {"d1"}}}
+	p := pack(found, []string{"a", "b", "c", "d"})
+	if !slices.Equal(p.sets, []string{"d0", "d1"}) || !slices.Equal(p.devices[0], []byte{0, 1, 1, 2}) {
+		t.Errorf("got %d sets, %v", len(p.sets), p.devices)
+	}
+	if !slices.Equal(p.refused, []byte{1, 0, 0, 0}) || p.refusals[0] != unlike {
+		t.Errorf("got %v, %v", p.refused, p.refusals)
 	}
 }
