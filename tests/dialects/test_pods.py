@@ -72,6 +72,17 @@ CASES = {
     "a lone GPU pod": Case({"limits": {"aliyun.com/gpu": "2"}}, LONE, gpus=2),
     "a lone pod without GPUs": Case({}),
     "zero GPUs": Case({"limits": {"nvidia.com/gpu": 0}}),
+    "a static pod, which a kubelet made in a namespace of others": Case(
+        {
+            "labels": GANG,
+            "limits": GPU,
+            "node": "n",
+            "ownerReferences": [
+                {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "n", "controller": True}
+            ],
+        },
+        gpus=1,
+    ),
     "another scheduler's pod": Case(
         {"scheduler": "default-scheduler", "labels": GANG, "limits": GPU}, gpus=1
     ),

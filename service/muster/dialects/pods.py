@@ -50,7 +50,7 @@ def read(
 ) -> Pod:
     """Return the facts of one pod. `member` is its place by its owner, if its owner's pods are a gang: it
     counts for a pod that names no gang itself. `claims` are those of the cluster, where they are known.
-    Of those of other schedulers only the usage counts: no claim, no causes."""
+    Of those of other schedulers, and of static pods, only the usage counts: no claim, no causes."""
     meta, spec = obj.metadata, obj.spec
     where = f"pod/{meta.namespace}/{meta.name}"
     asked = requests.read(where, spec, settings, obj.status if spec.node_name else None)
@@ -60,7 +60,7 @@ def read(
     causes: tuple[Cause, ...] = ()
     said = own.Said()
     by_claims = claims.asked(obj) if claims is not None and spec.resource_claims else DevicesAsked()
-    if spec.scheduler_name in settings.scheduler_names:
+    if spec.scheduler_name in settings.scheduler_names and not _is_of_kubelet(obj):
         right, slips = (meta, ()) if spec.node_name else misspelt.corrected(where, meta, settings)
         said = own.read(where, right)
         claim, causes = _claim(where, obj, asked, shared, right, said, settings, member)
@@ -134,6 +134,13 @@ def _owner(meta: Metadata) -> str:
     if deployment := deployment_of(meta):
         return f"Deployment/{deployment}"
     return next((owner.uid for owner in meta.owner_references or () if owner.controller), "")
+
+
+def _is_of_kubelet(obj: PodObject) -> bool:
+    """Return whether a kubelet made the pod, for a static pod: no scheduler places it. It may be in any
+    namespace and name any gang, and the API server demands its owner."""
+    owners = obj.metadata.owner_references or ()
+    return bool(obj.spec.node_name) and any(each.controller and each.kind == "Node" for each in owners)
 
 
 def _controller(meta: Metadata) -> Controller | None:
