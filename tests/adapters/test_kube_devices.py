@@ -208,6 +208,22 @@ async def test_most_pods_of_a_claim_are_read_later(heard: Heard) -> None:
     assert not any(pod.gated for pod in seen)
 
 
+async def test_pods_are_read_later_in_the_pause_after_such_a_reading(heard: Heard) -> None:
+    """A kubelet may have all pods with claims read again by each change of a slice."""
+    intake = Intake(DEFAULTS, heard.put, lambda event: None)
+    spec = {"resourceClaims": [{"name": "c", "resourceClaimName": "shared"}]}
+    await intake.devices.on_class(Seen(device_class()))
+    await intake.on_pod(Seen(pod_object(labels=GANG, spec=spec)))
+    heard.events.clear()
+    for count in range(2, 100):
+        await intake.devices.on_claim(asking("shared", "v", count))
+    assert len(heard.events) == 1
+    assert intake._later is not None
+    await asyncio.wait_for(intake._later, HANG_S)
+    seen = [event.pod.gpus for event in heard.events if isinstance(event, PodSeen)]
+    assert seen == [2, 99]
+
+
 async def test_a_class_that_counts_the_same_has_no_pods_read_again(heard: Heard) -> None:
     intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again, heard.served)
     for change in (

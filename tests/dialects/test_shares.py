@@ -11,6 +11,7 @@ import pytest
 from muster.dialects import quantities, shares
 from muster.dialects.dra_objects import AllocatedDevice, SliceDevice
 from muster.dialects.dra_pools import Slice as Published
+from muster.dialects.node_bounds import MAX_ROUNDINGS
 from muster.dialects.shares import NOT_ROUNDED, Rounding
 from muster.domain.node import Node
 from muster.domain.request import Slice
@@ -149,6 +150,25 @@ def test_how_one_node_alone_rounds_up_does_not_count_beside_others() -> None:
 def test_a_slice_that_rounds_up_in_many_ways_counts_as_one_without() -> None:
     many = [shared(at, policy={"default": "1Gi", "validValues": [f"{at}Gi"]}) for at in range(100)]
     assert not seen(piece(many)).roundings
+
+
+def test_a_node_that_rounds_up_in_many_ways_counts_as_one_without() -> None:
+    """All roundings are looked at when any slice changes, so a node with thousands of slices has none."""
+    slices, count = seen(piece([shared(0)], "t", node="m")), MAX_ROUNDINGS + 1
+    of_node = [
+        piece([shared(0, policy={"default": "1Gi", "validValues": [f"{at}Gi"]})], f"s{at}", node="evil")
+        for at in range(count)
+    ]
+    for each in (*of_node, of_node[0]):
+        slices.see_slice(each.metadata.name, each)
+    assert set(slices.roundings) == {("memory", NOT_ROUNDED)}
+    slices.see_slice("t", None)
+    assert not slices.roundings
+    slices.see_slice("s0", None)
+    assert len(slices.roundings) == MAX_ROUNDINGS
+    for each in of_node:
+        slices.see_slice(each.metadata.name, None)
+    assert not slices.roundings
 
 
 def test_only_drivers_of_gpus_round_up() -> None:

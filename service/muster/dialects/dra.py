@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from itertools import islice
+from typing import TypeVar
 
 from muster.dialects import dra_attributes, selectors
 from muster.dialects.dra_objects import (
@@ -20,11 +21,13 @@ from muster.dialects.dra_objects import (
 from muster.dialects.dra_offer import Offer
 from muster.dialects.dra_pools import Pool, Slice
 from muster.dialects.dra_published import Class, Published, is_of
-from muster.dialects.node_bounds import MAX_POOLS
+from muster.dialects.node_bounds import MAX_POOLS, MAX_ROUNDINGS
 from muster.dialects.selectors import UnreadableSelectorError
 from muster.dialects.settings import Settings
 from muster.dialects.shares import Rounding
 from muster.domain.node import PoolKey
+
+Key = TypeVar("Key")
 
 
 class Slices:
@@ -39,8 +42,10 @@ class Slices:
         self._classes: dict[str, Class] = {}
         self._rules: dict[str, TaintedDevices] = {}
         """What DeviceTaintRules keep pods away from."""
-        self._roundings: dict[str, dict[tuple[str, Rounding], Counter[str]]] = {}
-        """Driver → rounding → node → number of its slices."""
+        self._rounded: dict[str, Counter[tuple[str, tuple[str, Rounding]]]] = {}
+        """Node → driver and rounding → number of its slices."""
+        self._roundings: dict[str, dict[tuple[str, Rounding], set[str]]] = {}
+        """Driver → rounding → nodes, of nodes that have few."""
         self._published: dict[str, Published] = {}
         """By node, since the last change: a kubelet writes its node's status all the time."""
 
@@ -148,16 +153,7 @@ class Slices:
 
     def _count(self, each: Slice, step: int) -> None:
         """Count a slice's node and roundings, or no longer (`step` −1)."""
-        for rounding in each.roundings:
-            of_driver = self._roundings.setdefault(each.key[0], {})
-            nodes = of_driver.setdefault(rounding, Counter())
-            nodes[each.node] += step
-            if not nodes[each.node]:
-                del nodes[each.node]
-            if not nodes:
-                del of_driver[rounding]
-            if not of_driver:
-                del self._roundings[each.key[0]]
+        self._count_roundings(each, step)
         if each.counters:
             return
         on = self._on.setdefault(each.node, Counter())
@@ -166,6 +162,26 @@ class Slices:
             del on[each.key]
         if not on:
             del self._on[each.node]
+
+    def _count_roundings(self, each: Slice, step: int) -> None:
+        """Count the roundings of a slice. A node with too many counts as one without."""
+        if not each.roundings:
+            return
+        counts = self._rounded.setdefault(each.node, Counter())
+        before = _few(counts)
+        counts.update({(each.key[0], rounding): step for rounding in each.roundings})
+        for key in [(each.key[0], rounding) for rounding in each.roundings]:
+            if not counts[key]:
+                del counts[key]
+        after = _few(counts)
+        if not counts:
+            del self._rounded[each.node]
+        for driver, rounding in after - before:
+            self._roundings.setdefault(driver, {}).setdefault(rounding, set()).add(each.node)
+        for driver, rounding in before - after:
+            self._roundings[driver][rounding].discard(each.node)
+            if not self._roundings[driver][rounding]:
+                del self._roundings[driver][rounding]
 
     def _class_for(self, resource: str) -> Class | None:
         """Return the class of an extended resource: the newest, and of equally new ones the first by name."""
@@ -176,6 +192,10 @@ class Slices:
         """Return the nodes with devices on which the slice may change what counts of its pool."""
         pool = self._pools.get(each.key) if each is not None else None
         return pool.depending_on(each) & self._on.keys() if each is not None and pool is not None else set()
+
+
+def _few(counts: Collection[Key]) -> set[Key]:
+    return set(counts) if len(counts) <= MAX_ROUNDINGS else set()
 
 
 def _class(obj: DeviceClassObject) -> Class:

@@ -20,7 +20,7 @@ MAX_DEVICES = 1024
 MAX_POOLS = 64
 """Pools of ResourceSlices with devices of the node. Drivers publish one."""
 MAX_ROUNDINGS = 16
-"""Of the memory of a slice's devices. Those of one driver are alike. A slice with more counts as without."""
+"""Of the memory of a node's devices. Those of one driver are alike. A node with more counts as without."""
 MAX_CONFIG_MAPS = 8
 MAX_LABELS = 1024
 """Node feature discovery sets some 200."""

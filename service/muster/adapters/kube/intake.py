@@ -62,7 +62,7 @@ from muster.gangs.messages.instructions import EmitEvent, EventReason
 READ_AT_ONCE = 16
 """How many pods are read again at once when a claim that they name has changed."""
 REST_SHARE = 4
-"""The pause after each further pod, as a multiple of the time that reading it took."""
+"""The pause after them and after each further pod, as a multiple of the time that reading took."""
 
 log = structlog.get_logger(__name__)
 
@@ -141,16 +141,21 @@ class Intake:
     async def _read_claiming_pods(self, claim: str | None) -> None:
         """Read the pods again that name this claim (namespace and name), or all that name one.
 
-        Thousands may name one claim, and its user may write it all the time. So most of them are read later.
+        Thousands may name one claim, and its user may write it all the time. So most of them are read later,
+        and all of them in the pause that follows such a reading.
         """
-        uids = self._claiming.naming(claim)
-        for uid in uids[:READ_AT_ONCE]:
+        uids, began = self._claiming.naming(claim), time.monotonic()
+        pauses = self._later is not None and not self._later.done()
+        at_once = 0 if pauses else READ_AT_ONCE
+        for uid in uids[:at_once]:
             await self._read_claiming_pod(uid)
-        self._read_later.update(dict.fromkeys(uids[READ_AT_ONCE:]))
-        if self._read_later and (self._later is None or self._later.done()):
-            self._later = asyncio.create_task(self._read_the_rest(), name="pods with claims")
+        self._read_later.update(dict.fromkeys(uids[at_once:]))
+        if uids and not pauses:
+            rest_s = REST_SHARE * (time.monotonic() - began)
+            self._later = asyncio.create_task(self._read_the_rest(rest_s), name="pods with claims")
 
-    async def _read_the_rest(self) -> None:
+    async def _read_the_rest(self, rest_s: float) -> None:
+        await asyncio.sleep(rest_s)
         while self._read_later:
             uid = next(iter(self._read_later))
             del self._read_later[uid]
