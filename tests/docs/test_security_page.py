@@ -15,7 +15,7 @@ from muster.config import Config
 from muster.dialects import claims, node_bounds, peers
 from muster.dialects.kinds import description, pruned
 from muster.domain import allocation, sentences
-from muster.gangs.lifecycle import node_effects, pod_changes
+from muster.gangs.lifecycle import node_changes, node_effects, pod_changes
 from muster.gangs.peers import constraints
 from muster.gangs.pending import planner_share
 
@@ -55,10 +55,12 @@ BOUNDS = (
     f"{node_bounds.MAX_LABELS:,} labels, {node_bounds.MAX_TAINTS} taints, "
     f"{node_bounds.MAX_RESOURCES} resources, {node_bounds.MAX_CONFIG_MAPS} ConfigMaps, "
     f"{node_bounds.MAX_POOLS} pools with "
-    f"{node_bounds.MAX_DEVICES:,} devices; {node_bounds.MAX_PROBLEMS} problems",
+    f"{node_bounds.MAX_DEVICES:,} devices; {node_bounds.MAX_PROBLEMS} problems, "
+    f"{node_bounds.MAX_ROUNDINGS} ways to round memory up",
     f"{1 / nodes.CHANGE_S:g} changes a second, after {nodes.ADVANCE_S:g} s in advance",
-    f"{node_effects.PATIENCE} plans of a gang; all refused gangs once in {CONFIG.gangs.numbers_s:g} s",
-    f"{intake.READ_AT_ONCE} at once",
+    f"{node_effects.PATIENCE} plans of a gang; all refused gangs once in {CONFIG.gangs.numbers_s:g} s; "
+    f"{node_changes.WAKES} times those with members that it admits",
+    f"{intake.READ_AT_ONCE} at once, then a fifth of the loop",
     f"{web.MOST_CONNECTIONS} on each port; {CONFIG.page.clients} browsers",
     f"{web.GANGS_AT_ONCE} answers of `/gangs`",
     f"of `/metrics` and `/nodes` {web.AT_ONCE}",

@@ -9,6 +9,7 @@ import pytest
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.node import Resources
 from muster.domain.pod import Pod, Wishes
+from muster.domain.request import NodeRules
 from muster.gangs.capacity.queueing_hints import QueueingHint, may_fit_now
 from muster.gangs.lifecycle.pod_changes import COUNT_EVERY_S, MANY
 from muster.gangs.membership.group import Group, NameKey
@@ -312,7 +313,7 @@ def test_needs_pass_over_a_gang_only_where_it_can_not_fit() -> None:
     assert may_fit_now(hint, ledger, {"a"})
     assert not may_fit_now(hint, ledger, set())
     assert not may_fit_now(hint, ledger, {"gone"})
-    assert (("nvidia.com/gpu", 4, Resources(1_000, 1 << 30, 1))) in hint.asks
+    assert ("nvidia.com/gpu", 4, Resources(1_000, 1 << 30, 1), NodeRules()) in hint.asks
 
 
 # --- size -----------------------------------------------------------------------------------------------

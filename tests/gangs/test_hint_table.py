@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.domain.node import Node, Resources, Usage
+from muster.domain.node import Node, Resources, Taint, Usage
+from muster.domain.request import NodeRules, SelectorTerm, Toleration
 from muster.gangs.capacity import hint_table as refused
 from muster.gangs.capacity.hint_table import FIRST_ROWS, HintTable
 from muster.gangs.capacity.ledger import Ledger
@@ -18,19 +19,29 @@ from tests.gangs.world import node
 
 RESOURCES = ("nvidia.com/gpu", "aliyun.com/gpu", "")
 HUGE = 10**30
+TAINT = Taint("theirs", "", "NoSchedule")
+RULES = (
+    NodeRules(),
+    NodeRules(required=(SelectorTerm("pool", "In", ("x",)),)),
+    NodeRules(
+        any_of=((SelectorTerm("pool", "NotIn", ("x",)),),), tolerations=(Toleration("theirs", "Exists"),)
+    ),
+)
 
 amounts = st.sampled_from([0, 1, 2, 3, 4, 8, HUGE])
 asks = st.builds(
-    lambda resource, gpus, cpu, memory, pods: (
+    lambda resource, gpus, cpu, memory, pods, rules: (
         resource if gpus else "",
         gpus if resource else 0,
         Resources(cpu, memory, pods),
+        rules,
     ),
     st.sampled_from(RESOURCES),
     st.sampled_from([0, 1, 2, 4, 8, 9, HUGE]),
     amounts,
     amounts,
     st.sampled_from([0, 1, 2]),
+    st.sampled_from(RULES),
 )
 quotas = st.tuples(
     st.sampled_from(RESOURCES[:2]),
@@ -47,7 +58,8 @@ def cluster(seed: int, size: int) -> Ledger:
     random_ = random.Random(seed)
     ledger = Ledger()
     for number in range(size):
-        made: Node = node(f"n{number}", random_.choice([1, 2, 4, 8]))
+        labels, taints = random_.choice([{}, {"pool": "x"}]), random_.choice([(), (TAINT,)])
+        made: Node = node(f"n{number}", random_.choice([1, 2, 4, 8]), labels, taints=taints)
         room = Resources(random_.choice([1, 2, 4]), random_.choice([1, 4]), random_.choice([1, 2, 3]))
         ledger.set_node(replace(made, allocatable=room))
         for used in range(random_.randrange(3)):
@@ -81,7 +93,7 @@ def _huge(hint: QueueingHint) -> bool:
     """Whether a number of it is beyond those of columns: there a superset is all that is promised."""
     numbers = [
         number
-        for _, gpus, asked in hint.asks
+        for _, gpus, asked, _ in hint.asks
         for number in (gpus, asked.cpu_milli, asked.memory_bytes, asked.pods)
     ]
     numbers += [number for _, gpus, members in hint.quotas for number in (gpus, members)]
@@ -90,8 +102,40 @@ def _huge(hint: QueueingHint) -> bool:
 
 def _one(gpus: int, cpu: int) -> QueueingHint:
     return QueueingHint(
-        frozenset({("nvidia.com/gpu", gpus, Resources(cpu, 1, 1))}), (("nvidia.com/gpu", gpus, 1),)
+        frozenset({("nvidia.com/gpu", gpus, Resources(cpu, 1, 1), NodeRules())}),
+        (("nvidia.com/gpu", gpus, 1),),
     )
+
+
+def _of_pool(number: int) -> QueueingHint:
+    rules = NodeRules(required=(SelectorTerm("pool", "In", (f"p{number}",)),))
+    return QueueingHint(frozenset({("", 0, Resources(1, 1, 1), rules)}), ())
+
+
+def test_rules_that_come_and_go_leave_nothing() -> None:
+    ledger = Ledger()
+    for number in (1000, 1001):
+        ledger.set_node(node(f"n{number}", labels={"pool": f"p{number}"}))
+    columns = HintTable()
+    for number in range(20 * FIRST_ROWS):
+        columns.add(_of_pool(number))
+        if number not in (1000, 1001):
+            columns.discard(_of_pool(number))
+    assert len(columns._rules) <= 3 * FIRST_ROWS
+    for number in (1000, 1001):
+        assert columns.may_fit(ledger, {f"n{number}"}) == {_of_pool(number)}
+
+
+def test_who_admits_members_is_looked_at_in_bounds() -> None:
+    """What is not looked at may fit."""
+    ledger, columns, many = Ledger(), HintTable(), refused.MOST_NAMES
+    for number in range(refused.FEW_NODES + 1):
+        ledger.set_node(node(f"n{number}"))
+    for number in range(many):
+        columns.add(_of_pool(number))
+    looked_at = many // (1 + RULES[1].size)
+    assert len(columns.may_fit(ledger, {"n0"})) == many - looked_at
+    assert len(columns.may_fit(ledger, ledger.nodes)) == many
 
 
 def test_many_that_come_and_go_leave_nothing() -> None:

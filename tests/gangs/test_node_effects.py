@@ -11,7 +11,9 @@ import pytest
 from muster.domain.node import Node, Taint
 from muster.domain.pod import Wishes
 from muster.domain.request import NodeRules, SelectorTerm, Toleration
+from muster.gangs.lifecycle.node_changes import WAKES
 from muster.gangs.messages import inputs
+from tests.gangs.test_constraints import WEB, member, other, term
 from tests.gangs.world import World, foreign, node, pod, wishing
 
 HARMLESS: dict[str, Callable[[Node, int], Node]] = {
@@ -139,6 +141,66 @@ def test_a_full_node_that_changes_its_labels_has_other_gangs_planned_once(key: s
         change(world, lambda it, tick: labelled(it, key, str(tick)), tick)
         world.wait(1)
     assert world.asked - asked == (key == "topology.kubernetes.io/rack")
+
+
+ADMITS_NONE: dict[str, Callable[[Node], Node]] = {
+    "a taint": lambda it: tainted(it, Taint("theirs", "", "NoSchedule")),
+    "no label that the pods select by": lambda it: labelled(it, "pool", "other"),
+    "not ready": lambda it: replace(it, ready=False),
+    "cordoned": lambda it: replace(it, unschedulable=True),
+}
+
+
+@pytest.mark.parametrize("why", ADMITS_NONE)
+@pytest.mark.parametrize("case", [*HARMLESS, "a pod that ends"])
+def test_a_node_that_admits_no_member_has_no_gang_planned_again(why: str, case: str) -> None:
+    world = World().start(node("a", 8, labels={"pool": "other"}), ADMITS_NONE[why](node("b", 8)))
+    world.see(*(pod(f"p{number}", gpus=4, rules=RULES) for number in range(2)))
+    assert world.phase() == "unplaceable"
+    asked = world.asked
+    for tick in range(10):
+        if case in HARMLESS:
+            before = world.coordinator.state.ledger.nodes["b"]
+            after = ADMITS_NONE[why](HARMLESS[case](before, tick))
+            world.send(inputs.NodeSeen(world.now, after))
+        else:
+            world.see(foreign("f", "b", 1))
+            world.gone("f")
+        world.wait(1)
+    assert world.asked == asked
+    world.send(inputs.NodeSeen(world.now, node("b", 8)))
+    assert world.phase() == "planned"
+
+
+def test_a_node_that_changes_all_the_time_has_gangs_planned_again_at_its_rate() -> None:
+    """Each of the nodes admits the members. Together they are in no rack that holds both."""
+    rack = "topology.kubernetes.io/rack"
+    world = World().start(*(node(name, 8, labels={rack: name}) for name in "abc"))
+    world.see(*(wishing(f"p{number}", Wishes(required_scope=rack), of=2, gpus=8) for number in range(2)))
+    assert world.phase() == "unplaceable"
+    asked = world.asked
+    for tick in range(1200):
+        change(world, lambda it, tick: memory(it, (1 << 36) + tick), tick)
+        world.wait(0.5)
+    assert WAKES < world.asked - asked <= 11 * (WAKES + 2)
+    change(world, lambda it, tick: labelled(it, rack, "b"), 0)
+    for _ in range(60):  # what helps comes late, and is not lost
+        if world.phase() != "planned":
+            world.wait(1)
+    assert world.phase() == "planned"
+
+
+def test_labels_that_change_all_the_time_have_gangs_with_constraints_planned_again_at_the_nodes_rate() -> (
+    None
+):
+    world = World().start(node("a"), node("b", 0))
+    world.see(other("x", "a", WEB), member("p", WEB, anti_affinity=(term("web"),)))
+    assert world.phase() == "unplaceable"
+    asked = world.asked
+    for tick in range(1200):
+        change(world, HARMLESS["a label that no pod names"], tick)
+        world.wait(0.5)
+    assert world.asked - asked <= 11 * (WAKES + 2)
 
 
 def test_a_full_node_that_moves_has_the_gang_of_its_members_planned_again() -> None:

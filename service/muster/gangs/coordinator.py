@@ -69,6 +69,7 @@ class Coordinator:
                 self._clock.resumed(resource, now)
             case inputs.Tick(now):
                 self._clock.tick(now)
+                self._nodes.tick(now)
                 self._pods.differences.tick(now)
             case _:
                 self._cluster_changed(given)
@@ -114,7 +115,7 @@ class Coordinator:
         """Return when the next Tick is due, in seconds of the inputs' clock; None if no Tick is needed."""
         if self.state.interrupted:
             return None
-        parts = (self._clock, self._statuses, self._pods.differences)
+        parts = (self._clock, self._nodes, self._statuses, self._pods.differences)
         found = [part.next_deadline() for part in parts]
         return min((when for when in found if when is not None), default=None)
 

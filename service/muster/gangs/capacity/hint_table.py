@@ -6,17 +6,24 @@ One pod that ends must not cost a look at each of ten thousand waiting gangs. Th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from muster.domain.node import Node
+from muster.domain.request import NodeRules
 from muster.domain.snapshot import NodeState
 from muster.gangs.capacity.ledger import Ledger
-from muster.gangs.capacity.queueing_hints import QueueingHint
+from muster.gangs.capacity.queueing_hints import QueueingHint, admits
 
 MOST_OFFERS = 256
 """Different nodes that are compared one by one. If there are more, groups are compared by their maxima."""
+FEW_NODES = 8
+"""If no more nodes gained, it counts whether they admit members."""
+MOST_NAMES = 4096
+"""Names and values of different node rules that are compared with a node, and one for each: about 10 ms.
+Members with other rules count as admitted."""
 FIRST_ROWS = 64
 _MOST = 2**62
 """Larger amounts are stored as this one, because Kubernetes objects may state amounts beyond int64.
@@ -58,16 +65,18 @@ class _Rows:
 class HintTable:
     """A set of hints, each with a slot.
 
-    Requests are rows (slot, GPU resource, GPUs, CPU, memory, pods). Quotas are rows (slot, GPU resource, GPUs
-    of a member, members). Slots of removed hints stay until they outnumber the others.
+    Requests are rows (slot, GPU resource, GPUs, CPU, memory, pods, node rules). Quotas are rows (slot, GPU
+    resource, GPUs of a member, members). Slots of removed hints stay until they outnumber the others.
     """
 
     def __init__(self) -> None:
         self._slots: dict[QueueingHint, int] = {}
         self._hints: list[QueueingHint | None] = []
-        self._asks = _Rows(6)
+        self._asks = _Rows(7)
         self._quotas = _Rows(4)
-        self._resources: dict[str, int] = {}
+        self._resources = {"": 0}
+        self._rules: dict[NodeRules, int] = {}
+        """The number of each, in their order."""
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -79,7 +88,7 @@ class HintTable:
         """Add a hint that is not in the table yet."""
         slot = self._slots[hint] = len(self._hints)
         self._hints.append(hint)
-        for resource, gpus, asked in hint.asks:
+        for resource, gpus, asked, rules in hint.asks:
             self._asks.append(
                 slot,
                 self._number(resource) if gpus else self._number(""),
@@ -87,6 +96,7 @@ class HintTable:
                 min(asked.cpu_milli, _MOST) or _ALWAYS,
                 min(asked.memory_bytes, _MOST) or _ALWAYS,
                 min(asked.pods, _MOST),
+                self._rules.setdefault(rules, len(self._rules)),
             )
         for resource, gpus, members in hint.quotas:
             self._quotas.append(slot, self._number(resource), min(gpus, _MOST), min(members, _MOST))
@@ -107,13 +117,17 @@ class HintTable:
         `gained`: nodes with more free capacity. `touched`: hints whose constraints concern other pods that
         changed.
         """
-        offers = self._offers(state for state in map(ledger.state, gained) if state is not None)
+        states = [state for state in map(ledger.state, gained) if state is not None]
         asks = self._asks.values
-        slots, resources, gpus = asks[:, 0], asks[:, 1], asks[:, 2]
         fits = np.zeros(len(asks), dtype=np.bool_)
-        for offer in offers:
-            room = (offer[resources] >= gpus) & (asks[:, 3:] <= offer[-3:]).all(axis=1)
-            fits |= room
+        for offer in self._offers(states):
+            fits |= self._room(offer)
+        if len(states) <= FEW_NODES and fits.any():
+            fits[:] = False
+            for state in states:
+                room = self._room(np.array(self._offer(state), dtype=np.int64))
+                fits |= room & self._admitted(state.node, room)[asks[:, 6]]
+        slots = asks[:, 0]
         helped = np.zeros(len(self._hints), dtype=np.bool_)
         helped[slots[fits]] = True
         helped[[self._slots[hint] for hint in touched]] = True
@@ -123,25 +137,45 @@ class HintTable:
         found = (self._hints[slot] for slot in np.flatnonzero(helped))
         return {hint for hint in found if hint is not None}
 
-    def _offers(self, states: Iterator[NodeState]) -> Numbers:
-        """Return what different nodes offer; shape (nodes, resources + 3).
+    def _room(self, offer: Numbers) -> NDArray[np.bool_]:
+        """Return which requests fit in the offer of a node; shape (requests,)."""
+        asks = self._asks.values
+        found: NDArray[np.bool_] = (offer[asks[:, 1]] >= asks[:, 2]) & (asks[:, 3:6] <= offer[-3:]).all(
+            axis=1
+        )
+        return found
 
-        The columns are free GPUs by resource (-1 if the node does not have it), then CPU, memory and pods.
-        """
-        none = self._number("")
-        different = set()
-        for state in states:
-            gpus = [-1] * len(self._resources)
-            for resource in state.node.gpu_resources:
-                if resource in self._resources:
-                    gpus[self._resources[resource]] = state.most_gpus
-            gpus[none] = _MOST
-            free = state.free
-            different.add((*gpus, *map(_bounded, (free.cpu_milli, free.memory_bytes, free.pods))))
+    def _admitted(self, node: Node, room: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return by the number of node rules whether the node admits their members. Rules are looked at for
+        requests with room, in bounds."""
+        admitted, names = np.ones(len(self._rules), dtype=np.bool_), 0
+        wanted = np.zeros(len(self._rules), dtype=np.bool_)
+        wanted[self._asks.values[room, 6]] = True
+        for rules, number in self._rules.items():
+            if wanted[number]:
+                names += 1 + rules.size
+                if names > MOST_NAMES:
+                    break
+                admitted[number] = admits(node, rules)
+        return admitted
+
+    def _offers(self, states: Iterable[NodeState]) -> Numbers:
+        """Return what different nodes offer; shape (nodes, resources + 3), as `_offer` has it."""
+        different = {self._offer(state) for state in states}
         offers = np.array(sorted(different), dtype=np.int64).reshape(-1, len(self._resources) + 3)
         if len(offers) <= MOST_OFFERS:
             return offers
         return np.array([group.max(axis=0) for group in np.array_split(offers, MOST_OFFERS)])
+
+    def _offer(self, state: NodeState) -> tuple[int, ...]:
+        """Return free GPUs by resource (-1 if the node does not have it), then CPU, memory and pods."""
+        gpus = [-1] * len(self._resources)
+        for resource in state.node.gpu_resources:
+            if resource in self._resources:
+                gpus[self._resources[resource]] = state.most_gpus
+        gpus[self._resources[""]] = _MOST
+        free = state.free
+        return (*gpus, *map(_bounded, (free.cpu_milli, free.memory_bytes, free.pods)))
 
     def _most(self, ledger: Ledger) -> Numbers:
         """Return how many members of each quota all nodes together could hold at most; shape (quotas,)."""
@@ -162,6 +196,10 @@ class HintTable:
         for rows in (self._asks, self._quotas):
             rows.keep(live[rows.values[:, 0]])
             rows.values[:, 0] = numbers[rows.values[:, 0]]
+        used = np.unique(self._asks.values[:, 6])
+        known = list(self._rules)
+        self._rules = {known[number]: at for at, number in enumerate(used.tolist())}
+        self._asks.values[:, 6] = np.searchsorted(used, self._asks.values[:, 6])
         self._hints = [hint for hint in self._hints if hint is not None]
         self._slots = {hint: slot for slot, hint in enumerate(self._hints) if hint is not None}
 

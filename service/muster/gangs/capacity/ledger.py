@@ -42,7 +42,7 @@ class Ledger:
         self._snapshot: Snapshot | None = None
         self._whole: Counter[tuple[str, int]] = Counter()
         self.gained: set[str] = set()
-        """Nodes that appeared, changed, or on which a usage ended or moved, since `take_gained`."""
+        """Nodes that appeared, changed for plans, or on which a usage ended or moved, since `take_gained`."""
 
     def set_policies(self, policies: Policies) -> None:
         """Set fabric levels and typical requests for all later snapshots."""
@@ -51,7 +51,8 @@ class Ledger:
 
     def set_node(self, node: Node) -> bool:
         """Take in a node. Return whether it changed."""
-        if self.nodes.get(node.name) == node:
+        before = self.nodes.get(node.name)
+        if before == node:
             return False
         self._unsorted |= node.name not in self.nodes
         self._forget_pools(node.name)
@@ -60,7 +61,8 @@ class Ledger:
             if device is not None:
                 self._nodes_of.setdefault(device.pool_key, set()).add(node.name)
         self._touch(node.name)
-        self.gained.add(node.name)
+        if before is None or not is_equal_for_plans(before, node):
+            self.gained.add(node.name)
         return True
 
     def drop_node(self, name: str) -> bool:
@@ -274,6 +276,11 @@ class Ledger:
         if self._unsorted:
             self._states = {name: self._states[name] for name in sorted(self._states)}
             self._unsorted = False
+
+
+def is_equal_for_plans(before: Node, after: Node) -> bool:
+    """Return whether plans are not affected: only its agent came or went, or other problems are reported."""
+    return replace(before, hands_out=after.hands_out, problems=after.problems) == after
 
 
 def holds_gpus(usage: Usage) -> bool:

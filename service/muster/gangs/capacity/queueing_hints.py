@@ -1,9 +1,9 @@
 """Queueing hints: what a refused gang must have to fit, so that most changes need no new question.
 
 In a busy cluster most of what comes free can't help most of the waiting gangs. All tests here are necessary
-conditions: a gang is skipped only if a proof says that it does not fit. The proof is this. If a gang did not
-fit, and none of the nodes that gained can take any of its members, it does not fit now. Constraints between
-pods break the proof, because pods elsewhere affect them: `watchers` finds those gangs.
+conditions: a gang is skipped only if a proof says that it does not fit. The proof is this. A gang did not
+fit, and none of the nodes that gained admits a member and can take it. So the gang does not fit now.
+Constraints between pods break the proof, because pods elsewhere affect them: `watchers` finds those gangs.
 
 The proof counts the places that the gang itself holds as free for it.
 """
@@ -14,11 +14,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from muster.domain.node import Resources
-from muster.domain.request import Request
+from muster.domain.node import Node, Resources
+from muster.domain.request import NodeRules, Request, Role
 from muster.domain.snapshot import NodeState
 from muster.gangs.capacity.ledger import Ledger, resources_fit
 from muster.gangs.peers.peer_changes import PeerInterest
+from muster.placement.cluster.candidates import refusal
 
 WholeGpus = Mapping[tuple[str, int], int]
 """(extended resource, free whole GPUs, tainted ones too) → number of nodes that have them."""
@@ -28,8 +29,8 @@ WholeGpus = Mapping[tuple[str, int], int]
 class QueueingHint:
     """What a refused gang must have to fit. Gangs with equal requests have equal hints."""
 
-    asks: frozenset[tuple[str, int, Resources]]
-    """(GPU resource, GPUs, other resources) that one member of each role takes of a node."""
+    asks: frozenset[tuple[str, int, Resources, NodeRules]]
+    """(GPU resource, GPUs, other resources) that one member of each role takes of a node, and which nodes."""
     quotas: tuple[tuple[str, int, int], ...]
     """(GPU resource, k, the fewest members with k or more of these GPUs that must be placed)."""
     interest: PeerInterest | None = None
@@ -56,7 +57,7 @@ class QueueingHint:
         for resource, gpus in sorted(sizes):
             as_many = sum(count for (name, k), count in sizes.items() if name == resource and k >= gpus)
             quotas.append((resource, gpus, max(0, as_many - spare)))
-        asks = frozenset((role.gpu_resource, role.gpus, role.resources) for role in request.roles)
+        asks = frozenset((role.gpu_resource, role.gpus, role.resources, role.rules) for role in request.roles)
         return cls(asks, tuple(quotas), interest)
 
 
@@ -88,12 +89,19 @@ def may_fit_now(
 
 
 def _takes_one(state: NodeState, hint: QueueingHint) -> bool:
-    """Return whether the node can take a member, as far as whole GPUs and other resources say."""
+    """Return whether the node admits a member and can take it, as far as whole GPUs and other resources
+    say."""
     return any(
         resources_fit(resources, state.free)
         and (not gpus or (resource in state.node.gpu_resources and gpus <= state.most_gpus))
-        for resource, gpus, resources in hint.asks
+        and admits(state.node, rules)
+        for resource, gpus, resources, rules in hint.asks
     )
+
+
+def admits(node: Node, rules: NodeRules) -> bool:
+    """Return whether a node admits members with these rules, whatever they request."""
+    return refusal(node, Role("", (), Resources(), rules=rules)) is None
 
 
 def _enough_whole(whole: WholeGpus, hint: QueueingHint) -> bool:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 from muster.domain.node import Node
 from muster.domain.policies import Policies
 from muster.domain.sentences import unhealthy_sentence
+from muster.gangs.capacity.ledger import is_equal_for_plans
 from muster.gangs.lifecycle import node_effects, planning, plans
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 from muster.gangs.record.gang import Gang
 from muster.gangs.record.phases import Planned, Reserving, Trigger
+
+WAKES = 12
+"""How often the facts of a node may have gangs planned again in `numbers_s`. A node that joins has some ten
+changes."""
 
 
 class Nodes:
@@ -27,6 +31,10 @@ class Nodes:
         """Node → the message that was last reported about it."""
         self._renamed: dict[str, float] = {}
         """Node → when all gangs were last planned again because it is in other domains."""
+        self._wakes: dict[str, tuple[float, int]] = {}
+        """Node → since when its changes are counted, and how many there were."""
+        self._later: dict[str, float] = {}
+        """Node → when its changes may help gangs again."""
 
     def changed(self, given: inputs.NodeSeen | inputs.NodeGone) -> None:
         """Take in a node that appeared, changed or went. Plans on it that are not permitted become void."""
@@ -39,15 +47,18 @@ class Nodes:
             changed, what = state.ledger.drop_node(name), "is gone"
             self._problems.pop(name, None)
             self._renamed.pop(name, None)
+            self._wakes.pop(name, None)
+            self._later.pop(name, None)
         if not changed:
             return
-        if _bears_on_constraints(before, state.ledger.nodes.get(name)):
+        late = self._helps_later(name, given.now)
+        if _bears_on_constraints(before, state.ledger.nodes.get(name)) and not late:
             state.ledger.existing_pods.changes.everything = True
         if isinstance(given, inputs.NodeSeen):
             self.report_problems(given.node)
             if before is not None and before.hands_out is not given.node.hands_out:
                 self._say_anew(name)
-            if before is not None and _equal_for_plans(before, given.node):
+            if before is not None and is_equal_for_plans(before, given.node):
                 return
         after = state.ledger.nodes.get(name)
         for gang in self._planned_on(name):
@@ -62,6 +73,33 @@ class Nodes:
             node_effects.forget_refusals(gang, name)
         if state.ledger.on_node(name) and _moved(before, after):
             self._wake_members(name, given.now, elsewhere=_renames(before, after, state.ledger.policies))
+
+    def next_deadline(self) -> float | None:
+        """Return when `tick` is due; None if it is not."""
+        return min(self._later.values(), default=None)
+
+    def tick(self, now: float) -> None:
+        """Let nodes that changed too often help gangs now."""
+        ledger, due = self._state.ledger, [name for name, at in self._later.items() if at <= now]
+        ledger.gain(due)
+        ledger.existing_pods.changes.everything |= bool(due)
+        for name in due:
+            del self._later[name]
+
+    def _helps_later(self, name: str, now: float) -> bool:
+        """Return whether a node has changed so often that it helps refused gangs only later."""
+        ledger, for_s = self._state.ledger, self._state.settings.numbers_s
+        if name not in ledger.gained or name not in ledger.nodes:
+            return False
+        since, count = self._wakes.get(name, (now, 0))
+        if now - since >= for_s:
+            since, count = now, 0
+        self._wakes[name] = (since, count + 1)
+        if count < WAKES:
+            return False
+        ledger.gained.discard(name)
+        self._later[name] = since + for_s
+        return True
 
     def report_problems(self, node: Node) -> None:
         """Report on the node, once for each change, what cannot be read of it and which pods run on broken
@@ -135,11 +173,6 @@ def _renames(before: Node | None, after: Node | None, policies: Policies) -> boo
         return True
     keys = node_effects.labels_of_domains(policies)
     return any(before.labels.get(key) != after.labels.get(key) for key in keys)
-
-
-def _equal_for_plans(before: Node, after: Node) -> bool:
-    """Return whether plans are not affected: only its agent came or went, or other problems are reported."""
-    return replace(before, hands_out=after.hands_out, problems=after.problems) == after
 
 
 def _bears_on_constraints(before: Node | None, after: Node | None) -> bool:
