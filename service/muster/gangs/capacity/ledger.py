@@ -245,10 +245,25 @@ class Ledger:
                 del self._on_node[before.node]
         if after is not None:
             self._on_node.setdefault(after.node, {})[uid] = after
-        touched = tuple({usage.node for usage in (before, after) if usage is not None})
-        for name in touched:
-            self._touch(name)
-        return touched
+        changes = [usage for usage in (before, after) if usage is not None]
+        for usage in changes:
+            if not self._shift(usage, taken=usage is after):
+                self._touch(usage.node)
+        return tuple({usage.node for usage in changes})
+
+    def _shift(self, usage: Usage, taken: bool) -> bool:
+        """Add a usage without known GPUs to its node's state, or take it away. Return whether that was done.
+
+        So a node with thousands of pods is not summed up for each of them. Such usages only add up.
+        """
+        state = self._states.get(usage.node)
+        if state is None or usage.gpus or usage.units or state.node.devices or usage.node in self._dirty:
+            return False
+        self._snapshot = None
+        self._set_state(usage.node, _shifted(state, usage, taken))
+        if not holds_gpus(usage):
+            self._ended[usage.node] = _shifted(self._ended[usage.node], usage, taken)
+        return True
 
     def _touch(self, name: str) -> None:
         self._dirty.add(name)
@@ -328,6 +343,12 @@ def resources_fit(asked: Resources, free: Resources) -> bool:
 
 def _state(node: Node, usages: Iterable[Usage]) -> NodeState:
     return NodeState.of(node, _believed(node, usages))
+
+
+def _shifted(state: NodeState, usage: Usage, taken: bool) -> NodeState:
+    free = state.free - usage.resources if taken else state.free + usage.resources
+    gpus = usage.unindexed_gpus if taken else -usage.unindexed_gpus
+    return replace(state, free=free, unindexed_gpus=state.unindexed_gpus + gpus)
 
 
 def _believed(node: Node, usages: Iterable[Usage]) -> list[Usage]:
