@@ -16,7 +16,7 @@ from muster.gangs.messages.instructions import EmitEvent, EventReason
 from muster.gangs.record.gang import Gang
 from muster.gangs.record.phases import Planned, Reserving, Trigger
 
-WAKES = 12
+WAKES = 24
 """How often the facts of a node may have gangs planned again in `numbers_s`. A node that joins has some ten
 changes."""
 
