@@ -222,7 +222,12 @@ class Rules:
         gpus = {role.name: role.gpus or bool(role.slice) for role in request.roles}
         stay = [r for r in request.running if r.node in snapshot.nodes]
         self.running = {
-            r.member.uid: Spot(snapshot.nodes[r.node], r.gpus, r.gpus > 0 or gpus[r.role] == 0) for r in stay
+            r.member.uid: Spot(
+                snapshot.nodes[r.node],
+                r.gpus,
+                r.gpus > 0 or not gpus.get(r.role, r.usage and r.usage.unindexed_gpus),
+            )
+            for r in stay
         }
         self.ranks = {role.name: by_rank(role.members) for role in request.roles}
         self.groups: list[tuple[str, list[str]]] = []
@@ -844,9 +849,10 @@ def honest(snapshot: Snapshot, request: Request, placed: Placed) -> bool:
         parts = frozenset.intersection(*(holding(snapshot, s, truth.scope_reached) for s in spots))
         domain = next((d for p in parts if (d := f"{truth.scope_reached} {p}") == placed.domain), "")
     proof = not placed.optimal or (placed.gap is None and not placed.truncated)
-    claimed = (placed.gang, placed.objective, placed.scope_reached, placed.domain, placed.unknown_links)
-    true = (request.gang, truth.objective, truth.scope_reached, domain, truth.unknown_links)
-    return proof and claimed == true
+    claimed = (placed.gang, placed.objective, placed.scope_reached, placed.domain)
+    true = (request.gang, truth.objective, truth.scope_reached, domain)
+    doubts = (placed.unknown_links, placed.unknown_indices) == (truth.unknown_links, truth.unknown_indices)
+    return proof and claimed == true and doubts
 
 
 def valid(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]) -> bool:

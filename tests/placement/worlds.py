@@ -639,7 +639,10 @@ def _segments(draw: st.DrawFn, scopes: list[str]) -> tuple[Segment, ...]:
 
 @st.composite
 def _with_running(draw: st.DrawFn, world: World, known: bool) -> World:
-    """Some members more that run already, on GPUs that were free, and break no rule among themselves."""
+    """Some members more that run already, on GPUs that were free, and break no rule among themselves.
+
+    Now and then one is of a role of which no member waits.
+    """
     for i in range(draw(st.integers(1, 3))):
         snapshot, request = world
         role = draw(st.sampled_from(request.roles))
@@ -657,7 +660,8 @@ def _with_running(draw: st.DrawFn, world: World, known: bool) -> World:
         usage = Usage(
             member.uid, state.node.name, role.resources, gpus, 0 if known else count, units if count else 0
         )
-        stay = (*request.running, Running(member, role.name, state.node.name, gpus))
+        name = role.name if draw(st.integers(0, 3)) else "started"
+        stay = (*request.running, Running(member, name, state.node.name, gpus, usage))
         more = World(snapshot.taking([usage]), replace(request, running=stay))
         if naive.Rules(*more).stay():
             world = more

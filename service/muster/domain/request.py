@@ -150,6 +150,11 @@ class Running:
     usage: Usage | None = field(default=None, compare=False)
     """What it takes of its node, which is read where no member of its role waits."""
 
+    @property
+    def has_gpus(self) -> bool:
+        """Return whether it is known to have GPUs, be it by their number alone."""
+        return bool(self.gpus or (self.usage is not None and self.usage.unindexed_gpus))
+
 
 @dataclass(frozen=True, slots=True)
 class Subrequest:

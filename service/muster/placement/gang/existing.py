@@ -77,7 +77,7 @@ def existing_of(view: Columns, request: Request) -> ExistingMembers:
     """Return the existing members of a request. A member whose node is gone is left out."""
     asks = {role.name: takes_gpus(role) for role in request.roles}
     members = tuple(
-        BoundMember(view.row[running.node], running, bool(running.gpus or asks.get(running.role)))
+        BoundMember(view.row[running.node], running, running.has_gpus or asks.get(running.role, False))
         for running in request.running
         if running.node in view.row
     )

@@ -56,7 +56,8 @@ def running(snapshot: Snapshot, request: Request) -> Spots:
     found = {}
     for r in request.running:
         if r.node in snapshot.nodes:
-            known = r.gpus > 0 or not asks.get(r.role)
+            counted = r.usage.unindexed_gpus if r.usage is not None else 0
+            known = r.gpus > 0 or not (counted or asks.get(r.role))
             found[r.member.uid] = Spot(r.role, snapshot.nodes[r.node], r.gpus, known)
     return found
 
