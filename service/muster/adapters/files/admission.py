@@ -73,12 +73,16 @@ class Admission:
     def admitted(self, document: Document, pod: PodManifest) -> PodManifest:
         """Return the pod as the API server stores it. A pod that has been stored only gets its priority.
 
+        One that has a node, and no creation time, was written by hand: it gets the default tolerations too.
+
         Raises:
             Malformed: The API server refuses the pod.
         """
         spec, priority = pod.spec, self._priority(pod.spec)
         if spec.priority != priority:
             spec = replace(spec, priority=priority)
+        if spec.node_name and not pod.metadata.creation_timestamp:
+            spec = _with_default_tolerations(spec)  # as members of its role that wait have them
         if spec.node_name or pod.metadata.creation_timestamp:
             return pod if spec is pod.spec else replace(pod, spec=spec)
         if spec.runtime_class_name:
