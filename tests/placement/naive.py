@@ -694,7 +694,8 @@ def started(request: Request, counts: list[int]) -> bool:
 def enough(leaf: Leaf, members: int) -> bool:
     """Whether this number of members is enough for the leaf, in whole replicas with those that have begun."""
     replicas = [n * leaf.unit - leaf.begun for n in range(members + leaf.unit + 1)]
-    return members >= leaf.least and (members == 0 or members in replicas)
+    whole = members <= leaf.back or members in replicas
+    return members >= leaf.least and whole and not 0 <= leaf.most < members
 
 
 def choices(part: Quorum | Leaf) -> Iterator[tuple[Leaf, ...]]:

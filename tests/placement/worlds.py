@@ -364,7 +364,11 @@ def _elastic(draw: st.DrawFn, request: Request) -> Request:
     for role in request.roles:
         unit = draw(st.sampled_from([1, 1, 2, 3]))
         least = draw(st.integers(0, len(role.members)))
-        leaves.append(Leaf(frozenset({role.name}), least, unit, draw(st.integers(0, unit - 1))))
+        begun = draw(st.integers(0, unit - 1))
+        back = draw(st.integers(0, 2)) if unit > 1 and draw(st.booleans()) else 0
+        most = draw(st.integers(-1, len(role.members))) if unit > 1 and draw(st.booleans()) else -1
+        leaf = Leaf(frozenset({role.name}), least, unit, -back % unit if back else begun, back, most)
+        leaves.append(leaf)
     roles = tuple(draw(st.permutations(request.roles)))
     least = draw(st.integers(1, request.size))
     return replace(request, roles=roles, min_member=least, quorum=Quorum(len(leaves), tuple(leaves)))

@@ -22,30 +22,42 @@ class Leaf:
     """The members of some roles, by name: none of them, or at least `least`.
 
     Every `unit` members are one replica, which is of use only as a whole. `begun` members of a replica are
-    there already.
+    there already. The first `back` members come back to replicas that run, and need not wait for others. No
+    more than `most` members can start: the others belong to replicas that lack members; -1 if all can.
     """
 
     roles: frozenset[str]
     least: int
     unit: int = 1
     begun: int = 0
+    back: int = 0
+    most: int = -1
 
     def of(self, counts: Counts) -> int:
         """Return how many of these members belong to the leaf."""
         return sum(counts.get(role, 0) for role in self.roles)
 
+    def limit(self, members: int) -> int:
+        """Return how many of this number of waiting members can start at most."""
+        return members if self.most < 0 else min(members, self.most)
+
+    def in_part(self, members: int) -> int:
+        """Return how many of this number of members make no whole replica."""
+        return 0 if members <= self.back else (members + self.begun) % self.unit
+
     def starts(self, members: int) -> bool:
         """Return whether this number of members is enough, and makes whole replicas."""
-        return members >= self.least and (members == 0 or (members + self.begun) % self.unit == 0)
+        return self.least <= members == self.limit(members) and not self.in_part(members)
 
     def fewest(self, members: int) -> int:
-        """Return the fewest members, at least this number, with which the leaf starts."""
+        """Return the fewest members, at least this number, that are enough and make whole replicas."""
         members = max(members, self.least)
-        return members and members + -(members + self.begun) % self.unit
+        return members + -self.in_part(members) % self.unit
 
-    def most(self, members: int) -> int:
+    def best(self, members: int) -> int:
         """Return the most members, at most this number, with which the leaf starts; 0 if there are none."""
-        whole = members - (members + self.begun) % self.unit
+        members = self.limit(members)
+        whole = members - self.in_part(members)
         return whole if whole >= max(1, self.least) else 0
 
     def less(self, there: Counts) -> Leaf:
@@ -126,7 +138,7 @@ def _is_empty(part: Part, counts: Counts) -> bool:
 def _fewest(part: Part, waiting: Counts | None, some: bool) -> Chosen | None:
     if isinstance(part, Leaf):
         count = part.fewest(int(some))
-        return ((part, count),) if waiting is None or count <= part.of(waiting) else None
+        return ((part, count),) if waiting is None or count <= part.limit(part.of(waiting)) else None
     options = [(i, chosen) for i, one in enumerate(part.parts) if (chosen := _fewest(one, waiting, False))]
     options.sort(key=lambda option: members_of(option[1]))
     if len(options) < part.least:

@@ -285,8 +285,8 @@ class Request:
         for leaf in leaves:
             lacking = self.min_member - sum(members.values())
             if lacking > 0:
-                more, there = leaf.fewest(members[leaf] + lacking), leaf.of(waiting)
-                members[leaf] = more if more <= there else max(members[leaf], leaf.most(there))
+                more, there = leaf.fewest(members[leaf] + lacking), leaf.limit(leaf.of(waiting))
+                members[leaf] = more if more <= there else max(members[leaf], leaf.best(there))
         if quorum.leaves_no_choice and sum(members.values()) < self.min_member:
             return None
         return of_roles(members.items(), waiting)

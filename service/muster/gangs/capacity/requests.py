@@ -18,7 +18,7 @@ from muster.domain.constraints import Subgroup
 from muster.domain.decision import Decision, MemberPlacement, Unplaceable
 from muster.domain.levels import FABRIC
 from muster.domain.node import Resources
-from muster.domain.pod import GROUP, Pod, Wishes
+from muster.domain.pod import Pod, Wishes
 from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.domain.quorums import Counts, Leaf, Quorum, members_of, of_roles
 from muster.domain.request import (
@@ -33,6 +33,7 @@ from muster.domain.request import (
     Slice,
 )
 from muster.domain.words import listed
+from muster.gangs.capacity import replicas
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.membership.coming import PREFIX
 from muster.gangs.membership.group import Group, stated_roles
@@ -160,7 +161,7 @@ def peer_interest(group: Group, ledger: Ledger) -> PeerInterest | None:
 def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
     wishes = _wishes(group.unbound[0])
     placeholders = group.placeholders
-    members = (*group.members, *placeholders)
+    members = (*replicas.in_turn(group), *placeholders)
     peers = Peers(members, ledger.existing_pods, ledger.nodes)
     roles = _by_role(members, peers)
     waiting = {name: pods[0] for name, pods in roles.items() if not all(pod.node for pod in pods)}
@@ -207,21 +208,11 @@ def _quorum(group: Group, named: Names, coming: Counts) -> Quorum | None:
         return None
 
     def asked(leaf: Leaf) -> Leaf:
-        unit = 1 if _is_torn(group, leaf) else leaf.unit
-        return Leaf(_named(named, leaf.roles), leaf.least + leaf.of(coming), unit, leaf.begun % unit)
+        return replicas.asked(group, leaf, _named(named, leaf.roles), leaf.least + leaf.of(coming))
 
     quorum = group.quorum.less(stated_roles(group.bound)).map_leaves(asked)
     every = quorum.leaves_no_choice and all(leaf.least == 0 and leaf.unit == 1 for leaf in quorum.leaves())
     return None if every else quorum
-
-
-def _is_torn(group: Group, leaf: Leaf) -> bool:
-    """Return whether a replica lost some of its members: then these come back, one by one if they must."""
-    if leaf.unit == 1:
-        return False
-    ranks = (pod.rank for pod in group.bound if pod.claim is not None and _wishes(pod).role in leaf.roles)
-    replicas = Counter(rank // GROUP for rank in ranks if rank is not None)
-    return any(members < leaf.unit for members in replicas.values())
 
 
 def _min_member(group: Group, roles: Iterable[Role], quorum: Quorum | None, coming: int) -> int:

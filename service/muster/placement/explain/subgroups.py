@@ -43,7 +43,8 @@ def _missing(quorum: Quorum, waiting: Mapping[str, int]) -> Iterator[MembersMiss
     if not short:
         torn = [leaf for leaf in quorum.leaves() if leaf.of(waiting) and not leaf.starts(leaf.of(waiting))]
         for leaf in [leaf for leaf in torn if leaf.least] or torn:
-            yield MembersMissing(leaf.of(waiting), leaf.fewest(leaf.of(waiting)), _names(leaf))
+            there = leaf.of(waiting)
+            yield MembersMissing(there, max(there + 1, leaf.fewest(there)), _names(leaf))
 
 
 def _names(leaf: Leaf) -> str:

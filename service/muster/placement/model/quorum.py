@@ -43,7 +43,7 @@ class QuorumRule:
             roles = [role for role, of in enumerate(self.names) if of in part.roles]
             members = LinearExpr.sum([placed[role] for role in roles])
             model.add(members >= part.least * started)
-            model.add(members <= sum(self.need[role] for role in roles) * started)
+            model.add(members <= part.limit(sum(self.need[role] for role in roles)) * started)
             if part.unit > 1:
                 self._whole_replicas(variables, members, part, name)
             return started
@@ -57,10 +57,15 @@ class QuorumRule:
         return started
 
     def _whole_replicas(self, variables: Variables, members: LinearExpr, leaf: Leaf, name: str) -> None:
-        """Let the members make whole replicas, with those that are there already. No member may come too."""
+        """Let the members make whole replicas, with those that are there already. No member may come too.
+
+        Those that come back to replicas may come alone.
+        """
         model, most = variables.model, sum(self.need)
         some = model.new_bool_var(f"{name}/some")
         replicas = model.new_int_var(0, most // leaf.unit + 1, f"{name}/replicas")
         model.add(members >= some)
         model.add(members <= most * some)
-        model.add(members + leaf.begun * some == leaf.unit * replicas)
+        alone = model.new_bool_var(f"{name}/alone")
+        model.add(members <= leaf.back).only_enforce_if(alone)
+        model.add(members + leaf.begun * some == leaf.unit * replicas).only_enforce_if(~alone)

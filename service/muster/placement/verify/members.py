@@ -66,8 +66,10 @@ def _started(part: Quorum | Leaf, found: Mapping[str, int]) -> tuple[bool, list[
     """Return whether a subgroup starts with these members by role, and what is wrong below it."""
     if isinstance(part, Leaf):
         members = sum(found.get(role, 0) for role in part.roles)
-        in_part = (members + part.begun) % part.unit if members else 0
+        in_part = (members + part.begun) % part.unit if members > part.back else 0
         torn = [f"{members} members are not whole replicas of {part.unit}"] if in_part else []
+        if 0 <= part.most < members:
+            torn.append(f"{members} members start, and only {part.most} have all of their replica")
         return members >= part.least and not torn, torn
     below = [(each, *_started(each, found)) for each in part.parts]
     wrong = [sentence for *_, sentences in below for sentence in sentences]
