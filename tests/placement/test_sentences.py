@@ -479,6 +479,18 @@ def test_a_role_that_no_preferred_scope_holds_is_named() -> None:
     assert isinstance(placed, Placed)
     assert placed.objective.role_preferences == (("role rakc", None), ("role rack", "rack"))
     assert placed_sentence(placed, request).endswith("; no preferred scope holds role rakc")
+    doubted = replace(placed, optimal=False, unproven="role_preferences")
+    said = "; it was not decided whether a preferred scope holds role rakc"
+    assert placed_sentence(doubted, request).endswith(said)
+
+
+def test_a_plan_without_gpus_tells_no_link() -> None:
+    """A leader without GPUs, whose workers come later, is on a node where these get GPUs."""
+    placed = place(cluster(": a[4 = 4]"), gang("2 x 1 GPU + 1 x 0 GPU"))
+    assert isinstance(placed, Placed)
+    assert " GB/s" in placed_sentence(placed)
+    leader = tuple(member for member in placed.members if member.role == "x")
+    assert " GB/s" not in placed_sentence(replace(placed, members=leader))
 
 
 @pytest.mark.parametrize("scopes", PREFERRED)

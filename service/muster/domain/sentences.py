@@ -127,7 +127,9 @@ def placed_sentence(placed: Placed, request: Request | None = None, not_exact: S
     come, fit = plural_verb("come", more), plural_verb("fit", more)
     later = f"; {more} {plural('member', more)} that {come} later {fit} too" if more else ""
     missed = request.preferred_scopes if request and not placed.objective.preferred_reached else ()
-    miss = (f"; no preferred scope holds them ({', '.join(missed)})" if missed else "") + _missed(placed)
+    missed_scopes = _missed(placed, "preferred_scope", f"them ({', '.join(missed)})") if missed else ""
+    missed_roles = [name for name, reached in placed.objective.role_preferences if reached is None]
+    miss = missed_scopes + (_missed(placed, "role_preferences", listed(missed_roles)) if missed_roles else "")
     other = f"; containers on {listed(not_exact)} may get other GPUs" if not_exact else ""
     unknown = "".join(f"; {doubt}" for doubt in doubts(placed))
     return _cut(f"{of} {where}{_link(placed)}, {_proof(placed)}{unknown}{other}{wait}{later}{miss}")
@@ -190,7 +192,7 @@ def _gpus(units: Mapping[int, int]) -> str:
 
 def _link(placed: Placed) -> str:
     gb_per_s = placed.objective.weakest_link_gb_per_s
-    if gb_per_s is None:
+    if gb_per_s is None or not any(member.gpus for member in placed.members):
         return ""
     one = placed.scope_reached in (Scope.GPU, Scope.NVLINK_DOMAIN, Scope.NODE)
     nvlinks = gb_per_s / NVLINK_GB_PER_S
@@ -202,10 +204,11 @@ def _link(placed: Placed) -> str:
     return f" ({kind}{gb_per_s:g} GB/s modelled{'' if one else ' inside the nodes'})"
 
 
-def _missed(placed: Placed) -> str:
-    """Return which preferences of roles do not hold."""
-    missed = [name for name, reached in placed.objective.role_preferences if reached is None]
-    return f"; no preferred scope holds {listed(missed)}" if missed else ""
+def _missed(placed: Placed, level: str, whom: str) -> str:
+    """Return that no preferred scope holds them, or that this was not decided."""
+    if placed.unproven == level:
+        return f"; it was not decided whether a preferred scope holds {whom}"
+    return f"; no preferred scope holds {whom}"
 
 
 def _proof(placed: Placed) -> str:
