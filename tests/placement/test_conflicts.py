@@ -364,9 +364,12 @@ def _relaxed_role(role: Role, dropped: frozenset[Assumption]) -> Role:
 
 
 def _usage(request: Request, role: str, running: Running) -> Usage:
-    asked = next(each for each in request.roles if each.name == role)
     gpus, node = running.gpus, running.node
-    return Usage("running", node, asked.resources, gpus, 0 if gpus else asked.gpus)
+    for asked in request.roles:
+        if asked.name == role:
+            return Usage("running", node, asked.resources, gpus, 0 if gpus else asked.gpus)
+    assert running.usage is not None
+    return running.usage
 
 
 def applied(  # noqa: PLR0911 — one relaxation, one return

@@ -221,6 +221,10 @@ GOLDEN: list[tuple[Cause, str]] = [
         "No one nvlink-domain holds all 2 members, even if nothing else ran: the best, a/0, holds 1; its node has no NVLink",
     ),
     (
+        DomainTooSmall("nvlink-domain", "a/0", 1, 2, has_nvlink=False, links_known=False),
+        "No one nvlink-domain holds all 2 members: the best, a/0, holds 1; no links of its node are known: the node annotation GPU_TOPOLOGY or the node label gpu.topology/interconnect would tell",
+    ),
+    (
         DomainTooSmall("rack", "r1", 0, 1, role="worker"),
         "No one rack holds the one member of role worker: the best, r1, holds 0",
     ),

@@ -27,14 +27,20 @@ from muster.domain.relaxations import (
 )
 from muster.domain.request import Request, Scope
 from muster.domain.topology import LINK_GB_PER_S, NVLINK_GB_PER_S, bits
-from muster.domain.words import LISTED, and_more, counted, for_role, listed, number, plural, plural_verb
+from muster.domain.words import (
+    LISTED,
+    WHO_TELLS,
+    and_more,
+    counted,
+    for_role,
+    listed,
+    number,
+    plural,
+    plural_verb,
+)
 
 MAX_CHARACTERS = 900
 """An event's note may have 1,024 bytes; what comes around the sentence needs room too."""
-
-WOULD_TELL = "the node annotation GPU_TOPOLOGY or the node label gpu.topology/interconnect"
-"""What says how the GPUs of a node are linked, if nothing does: docs/links.md."""
-_WHO_TELLS = f"{WOULD_TELL} would tell"
 
 _LISTED_NODES = 3
 _FASTEST_NVLINKS = 18
@@ -145,7 +151,7 @@ def as_far_as(placed: Placed) -> str:
 def doubts(placed: Placed) -> tuple[str, ...]:
     """Return what is not known about the nodes of a plan, one clause for each kind of doubt."""
     clauses = (
-        (placed.unknown_links, f"no links are known, so the choice of GPUs there is arbitrary: {_WHO_TELLS}"),
+        (placed.unknown_links, f"no links are known, so the choice of GPUs there is arbitrary: {WHO_TELLS}"),
         (
             placed.unknown_indices,
             "it is not known which GPUs other pods have: the chosen ones may be among them",

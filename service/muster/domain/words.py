@@ -9,6 +9,8 @@ LISTED = 4
 """Things that one sentence lists; it counts the others."""
 GPU_MEMORY = "GPU memory"
 """In causes, the resource of shared GPUs, in GiB."""
+WHO_TELLS = "the node annotation GPU_TOPOLOGY or the node label gpu.topology/interconnect would tell"
+"""What says how the GPUs of a node are linked, if nothing does: docs/links.md."""
 
 
 def in_bytes(resource: str) -> bool:

@@ -11,6 +11,7 @@ from muster.domain.causes.cause import BaseCause
 from muster.domain.node import is_state
 from muster.domain.request import Scope
 from muster.domain.words import (
+    WHO_TELLS,
     counted,
     if_empty,
     of_role,
@@ -36,10 +37,13 @@ class DomainTooSmall(BaseCause):
     even_empty: bool = False
     """Also if nothing else ran there: `members_fit` counts that."""
     role: str = ""
+    links_known: bool = True
+    """False when the best part is a GPU of a node without a known link: it may have NVLink."""
 
     def __str__(self) -> str:
-        why = "" if self.has_nvlink else "; its node has no NVLink"
-        return f"{_none_holds(self)}{why}"
+        unknown = f"; no links of its node are known: {WHO_TELLS}"
+        why = "; its node has no NVLink" if self.links_known else unknown
+        return f"{_none_holds(self)}{'' if self.has_nvlink else why}"
 
     @property
     def advice(self) -> str:

@@ -86,7 +86,8 @@ def _nearest(conflict: Conflict, world: World, scope: str) -> Cause:
     if best or stays:
         linked = scope != Scope.NVLINK_DOMAIN or not best or _has_nvlink(world.view, best)
         fit = found.members if found.proven else None
-        return DomainTooSmall(scope, best, fit, world.wanted, linked, conflict.even_empty, role)
+        known = linked or world.view.states[world.view.row[_node_of(best)]].node.topology.known
+        return DomainTooSmall(scope, best, fit, world.wanted, linked, conflict.even_empty, role, known)
     guessed = _admitted(world) & ~_promised(world.view, scope)
     if scope in INSIDE and guessed.any():
         return IndicesUnknown(scope, int(guessed.sum()))
@@ -135,9 +136,14 @@ def _admitted(world: World) -> Bools:
     return rows
 
 
+def _node_of(domain: str) -> str:
+    """Return the node whose part the domain is."""
+    return domain.rpartition("/")[0]
+
+
 def _has_nvlink(view: Columns, domain: str) -> bool:
     """Return whether the domain is more than one GPU without NVLink."""
-    row = view.row.get(domain.rpartition("/")[0])
+    row = view.row.get(_node_of(domain))
     if row is None:
         return True  # a label names the domain
     if view.topology.in_wide[row]:
