@@ -645,7 +645,7 @@ def _segments(draw: st.DrawFn, scopes: list[str]) -> tuple[Segment, ...]:
 def _with_running(draw: st.DrawFn, world: World, known: bool) -> World:
     """Some members more that run already, on GPUs that were free, and break no rule among themselves.
 
-    Now and then one is of a role of which no member waits.
+    Now and then no member waits of the role that one has.
     """
     for i in range(draw(st.integers(1, 3))):
         snapshot, request = world

@@ -18,7 +18,7 @@ _AFTER = 1 << 61
 
 
 def asked(group: Group, leaf: Leaf, roles: frozenset[str], least: int) -> Leaf:
-    """Return the leaf for the members that wait, of which `least` must start.
+    """Return the leaf for the members that wait. `least` of them must start.
 
     Hosts of a replica that runs may come back one by one. Otherwise replicas start that have all their hosts.
     `roles` are its names in the request. If they are several, hosts are not told apart.
