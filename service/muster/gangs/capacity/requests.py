@@ -33,8 +33,8 @@ from muster.domain.request import (
     Slice,
 )
 from muster.domain.words import listed
-from muster.gangs.capacity import replicas
 from muster.gangs.capacity.ledger import Ledger
+from muster.gangs.capacity.replicas import Replicas
 from muster.gangs.membership.coming import PREFIX
 from muster.gangs.membership.group import Group, stated_roles
 from muster.gangs.peers.constraints import Kind, Peers
@@ -161,13 +161,14 @@ def peer_interest(group: Group, ledger: Ledger) -> PeerInterest | None:
 def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
     wishes = _wishes(group.unbound[0])
     placeholders = group.placeholders
-    members = (*replicas.in_turn(group), *placeholders)
+    replicas = Replicas(group)
+    members = (*replicas.in_turn(), *placeholders)
     peers = Peers(members, ledger.existing_pods, ledger.nodes)
     roles = _by_role(members, peers)
     waiting = {name: pods[0] for name, pods in roles.items() if not all(pod.node for pod in pods)}
     named = _by_stated(roles)
     coming = group.least_coming(placeholders)
-    quorum = _quorum(group, named, coming)
+    quorum = _quorum(group, replicas, named, coming)
     asked = tuple(_roles(roles))
     least = _min_member(group, asked, quorum, sum(coming.values()))
     counts = _waiting(asked)
@@ -199,7 +200,7 @@ def _by_stated(by_role: Mapping[str, list[Pod]]) -> Names:
     return named
 
 
-def _quorum(group: Group, named: Names, coming: Counts) -> Quorum | None:
+def _quorum(group: Group, replicas: Replicas, named: Names, coming: Counts) -> Quorum | None:
     """Return how many subgroups and members start, by the names that roles have in the request.
 
     What is bound counts, and what comes later too. The result is None if any members will do that are enough.
@@ -208,7 +209,7 @@ def _quorum(group: Group, named: Names, coming: Counts) -> Quorum | None:
         return None
 
     def asked(leaf: Leaf) -> Leaf:
-        return replicas.asked(group, leaf, _named(named, leaf.roles), leaf.least + leaf.of(coming))
+        return replicas.asked(leaf, _named(named, leaf.roles), leaf.least + leaf.of(coming))
 
     quorum = group.quorum.less(stated_roles(group.bound)).map_leaves(asked)
     every = quorum.leaves_no_choice and all(leaf.least == 0 and leaf.unit == 1 for leaf in quorum.leaves())
