@@ -210,8 +210,8 @@ test: ## All of it: check, Go tests, and every pytest, from unit to end-to-end; 
 
 # Only the report goes to standard output. What is missing is built first.
 .PHONY: chaos
-chaos: $(READY) ## Break everything under load and audit it: JSON (SEED=1 FAULTS=60, or MINUTES=30)
-	@$(PY) -m e2e.chaos $(if $(SEED),--seed $(SEED)) \
+chaos: $(READY) ## Break everything under load and audit it: JSON (SEED=1 FAULTS=60, or MINUTES=30; HOSTILE=1)
+	@$(PY) -m e2e.chaos $(if $(SEED),--seed $(SEED)) $(if $(HOSTILE),--hostile) \
 	  $(if $(MINUTES),--minutes $(MINUTES),$(if $(FAULTS),--faults $(FAULTS)))
 
 .PHONY: upgrade

@@ -54,12 +54,19 @@ class Record:
     """A history of pods, nodes and events, from when it is entered to when it is left.
 
     With `relists`, all is listed anew whenever the server was away, instead of going on where the watch
-    broke: what the cluster holds then is seen, whatever became of the history.
+    broke: what the cluster holds then is seen, whatever became of the history. With a `namespace`, only what
+    is in it is seen, and nodes.
     """
 
     def __init__(
-        self, client: Client, kinds: Iterable[str] = (PODS, EVENTS, NODES), *, relists: bool = False
+        self,
+        client: Client,
+        kinds: Iterable[str] = (PODS, EVENTS, NODES),
+        *,
+        relists: bool = False,
+        namespace: str = "",
     ) -> None:
+        self._namespace = namespace
         self._client = client
         self._relists = relists
         self._kinds = tuple(kinds)
@@ -130,7 +137,7 @@ class Record:
 
     def _list(self, kind: str) -> None:
         """Take up what exists, and note the resource version to watch from."""
-        listed = self._client.get(kind)
+        listed = self._client.get(within(kind, self._namespace))
         now = time.monotonic()
         with self._changed:
             fresh = {str(item["metadata"]["uid"]): item for item in listed.get("items") or ()}
@@ -175,7 +182,7 @@ class Record:
                 self._changed.notify_all()
 
     def _read(self, kind: str) -> None:
-        watch = self._client.watch(kind, self._since[kind])
+        watch = self._client.watch(within(kind, self._namespace), self._since[kind])
         with self._changed:
             self._watches[kind] = watch
         if self._over.is_set():
@@ -188,6 +195,14 @@ class Record:
             if event["type"] != "BOOKMARK":
                 with self._changed:
                     self._add(Change(time.monotonic(), kind, event["type"], body))
+
+
+def within(kind: str, namespace: str) -> str:
+    """Return the collection's path in a namespace; as it is for nodes, and without one."""
+    if not namespace or kind == NODES:
+        return kind
+    of_api, _, plural = kind.rpartition("/")
+    return f"{of_api}/namespaces/{namespace}/{plural}"
 
 
 def _version(body: Object) -> str:

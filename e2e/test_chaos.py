@@ -19,6 +19,7 @@ from e2e.chaos.meter import LoadReport
 from e2e.chaos.report import Hit, Report
 from e2e.chaos.runner import Options, run
 from e2e.chaos.submissions import ACK, OWN, PODGROUP, ordinary, target
+from e2e.chaos.waits import Waits
 
 SEED, HITS = 8275, 4
 """A deck that begins with the scheduler, a whole gang, the service and the API server."""
@@ -93,6 +94,8 @@ def test_a_report_is_ok_or_not(name: str) -> None:
         hits=[HIT],
         counts=Counts(),
         load=LoadReport(0.0, 0.0, 0.0, 0.0),
+        waits=Waits().report([]),
+        hostile=None,
         binds=0,
         strangers_placed=0,
         relisted=0,

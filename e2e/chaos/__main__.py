@@ -34,6 +34,7 @@ EXAMPLES = """examples:
   python -m e2e.chaos --seed 7 --faults 6        a short run
   python -m e2e.chaos --minutes 30 --report chaos.json
   make chaos SEED=7 MINUTES=30
+  make chaos SEED=7 HOSTILE=1                    the same, with a hostile user and a hostile node
 """
 
 
@@ -84,12 +85,13 @@ def _options(arguments: list[str] | None) -> tuple[Options, Path | None, Path | 
         "--faults", type=_positive, default=60, help="end after so many that hit a gang (default: 60)"
     )
     length.add_argument("--minutes", type=_minutes, help="inject faults for so long instead")
+    parser.add_argument("--hostile", action="store_true", help="with a hostile user and a hostile node")
     parser.add_argument("--report", type=Path, help="write the JSON report to this file as well")
     parser.add_argument("--dir", type=Path, help="keep the logs in this folder; it must not exist yet")
     given = parser.parse_args(arguments)
     if given.dir is not None and given.dir.exists():
         parser.error(f"--dir {given.dir}: it exists already; name a new folder")
-    return Options(given.seed, given.faults, given.minutes), given.dir, given.report
+    return Options(given.seed, given.faults, given.minutes, given.hostile), given.dir, given.report
 
 
 def _positive(text: str) -> int:

@@ -10,13 +10,14 @@ devices            claims of DRA hold planned devices, and not longer than their
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from e2e.audit import Auditor, Violation, judge
 from e2e.chaos.fits import Fit, waiting_that_fit
 from e2e.chaos.losses import Losses
 from e2e.chaos.meter import Meter
+from e2e.chaos.waits import WaitReport, Waits
 from e2e.device_claims import CLAIMS, LEFT_S, ClaimFacts, DeviceHistory, DevicePod, twice, unplanned
 from e2e.facts import Gang, NodeFacts, PodFacts
 from e2e.record import NODES, PODS, Change
@@ -44,7 +45,8 @@ RULE_OF |= dict.fromkeys(("device-not-planned", "device-left"), DEVICES)
 
 
 class ChaosAuditor:
-    """Judges one namespace. `gpus`: how many the cluster has, for its load.
+    """Judges one namespace. `gpus`: how many the cluster has, for its load. Nobody waits for room on
+    `hostile_nodes`.
 
     The grace counts the time in which all processes were well: outages are told by who made them. It counts
     seconds of `clock`, which is given moments of the changes.
@@ -57,10 +59,13 @@ class ChaosAuditor:
         *,
         grace_s: float = GRACE_S + MARGIN_S,
         clock: Callable[[float], float] = float,
+        hostile_nodes: Collection[str] = (),
     ) -> None:
+        self._hostile_nodes = hostile_nodes
         self._clock = clock
         self.losses = Losses()
         self.meter = Meter(gpus)
+        self.waits = Waits()
         self.relisted = 0
         self.longest_partial_s = 0.0
         self._prefix = f"{namespace}/"
@@ -80,6 +85,10 @@ class ChaosAuditor:
     def outage(self, began: float, ended: float) -> None:
         """Processes were killed or hung. To be told before what was seen meanwhile."""
         self._outages.append((began, ended))
+
+    def waited(self) -> WaitReport:
+        """Return how long gangs waited that no fault was aimed at."""
+        return self.waits.report(self._outages)
 
     def see(self, change: Change) -> None:
         """One change, in the order in which the API server made them."""
@@ -116,12 +125,14 @@ class ChaosAuditor:
             half = key in self._history.half_bound()
             self.losses.went(change.at, change.body, key, half=half, watched=change.watched)
             self.meter.gone(change.at, pod.uid)
+            self.waits.gone(pod)
             self._history.gone(self._up(change.at), pod.uid)
             self.devices.pod_gone(self._up(change.at), pod.uid)
         else:
             self.relisted += change.deed == "LISTED"
             self.losses.seen(change.body, key)
             self.meter.pod(change.at, pod)
+            self.waits.pod(change.at, pod)
             self._history.pod(self._up(change.at), pod)
             self.devices.pod(self._up(change.at), DevicePod.of(change.body))
         self._time_halves(self._up(change.at))
@@ -154,7 +165,8 @@ class ChaosAuditor:
         for group in self._groups.values():
             key = f"{group['metadata']['namespace']}/{POD_GROUP}/{group['metadata']['name']}"
             scopes[key] = str((group["spec"].get("topologyPolicy") or {}).get("scope", ""))
-        return waiting_that_fit(ours, nodes, gangs, scopes)
+        trusted = [node for node in nodes if node["metadata"]["name"] not in self._hostile_nodes]
+        return waiting_that_fit(ours, trusted, gangs, scopes)
 
     def waits_though_fits(self, when: str, fits: Iterable[Fit]) -> None:
         """These gangs had their time and wait still."""

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from e2e.chaos.crowd import Counts
+from e2e.chaos.hostile import HostileReport
 from e2e.chaos.meter import LoadReport
+from e2e.chaos.waits import WaitReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,8 @@ class Hit:
 class Report:
     """`violations`: rule → texts. `strangers_placed`: pods that another scheduler put on the same nodes.
     `unfinished`: gangs that did not end on the empty cluster. `allocations`: how often a claim got devices;
-    `longest_left_s`: how long one had them without a bound pod, while the processes were well."""
+    `longest_left_s`: how long one had them without a bound pod, while the processes were well. `waits`: of
+    gangs that no fault was aimed at. `hostile`: what hostile actors sent, None without them."""
 
     seed: int
     seconds: float
@@ -45,6 +48,8 @@ class Report:
     hits: Sequence[Hit]
     counts: Counts
     load: LoadReport
+    waits: WaitReport
+    hostile: HostileReport | None
     binds: int
     strangers_placed: int
     relisted: int
@@ -99,6 +104,8 @@ class Report:
                 "allocations": self.allocations,
                 "longest_left_s": round(self.longest_left_s, 2),
                 "load": asdict(self.load),
+                "time_to_bound": asdict(self.waits),
+                "hostile": None if self.hostile is None else asdict(self.hostile),
                 "settled_rounds": self.settled_rounds,
                 "each_fault": [asdict(hit) for hit in self.hits],
             },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import time
@@ -14,6 +15,7 @@ from e2e.chaos.aim import MissedError, aim
 from e2e.chaos.auditor import PODGROUPS, ChaosAuditor
 from e2e.chaos.crowd import Crowd
 from e2e.chaos.faults import DELETE_PODGROUP, Fault, NothingToBreakError, deck
+from e2e.chaos.hostile import Hostile
 from e2e.chaos.patience import NOT_FOUND, Patient
 from e2e.chaos.report import Hit, Report
 from e2e.chaos.sight import BETWEEN, Sight, look
@@ -22,6 +24,7 @@ from e2e.chaos.submissions import ACK, OWN, PODGROUP, Submission, ordinary
 from e2e.chaos.watching import Deadline, Watching
 from e2e.chaos.world import World
 from e2e.client import Client
+from e2e.fuzz.attacks import NODE
 from e2e.pace import Pace
 from e2e.record import NODES, PODS, Record
 from local_cluster.api import ApiError
@@ -54,11 +57,12 @@ Say = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class Options:
     """A run ends after `faults` that hit, or after `minutes` where that is given; it gives up hope of the
-    former after three times as many tries."""
+    former after three times as many tries. `hostile`: with a hostile user and a hostile node."""
 
     seed: int
     faults: int = 60
     minutes: float | None = None
+    hostile: bool = False
 
 
 def run(cluster: LocalCluster, stack: Stack, client: Client, options: Options, say: Say) -> Report:
@@ -80,9 +84,11 @@ class _Run:
         self._podgroups = _serves_podgroups(client)
         dialects = (ACK, OWN, PODGROUP) if self._podgroups else (ACK, OWN)
         self._pace = Pace(client, self._name)
-        self._auditor = ChaosAuditor(self._name, ground.TOTAL_GPUS, clock=self._pace.at)
-        self._watching = Watching(client, self._auditor, podgroups=self._podgroups)
-        self._record = Record(client, (PODS, NODES))
+        self._auditor = ChaosAuditor(self._name, ground.TOTAL_GPUS, clock=self._pace.at, hostile_nodes=[NODE])
+        self._watching = Watching(client, self._auditor, self._name, podgroups=self._podgroups)
+        self._record = Record(client, (PODS, NODES), namespace=self._name)
+        pools = f"{self._name}{ground.DEVICES_OF}{{:02}}"
+        self._hostile = Hostile(cluster, Patient(client), options.seed, pools) if options.hostile else None
         self._crowd = Crowd(
             Patient(client),
             self._name,
@@ -123,6 +129,8 @@ class _Run:
             hits=self._hits,
             counts=self._crowd.counts,
             load=self._auditor.meter.report(),
+            waits=self._auditor.waited(),
+            hostile=self._hostile.report if self._hostile else None,
             binds=self._auditor.binds,
             strangers_placed=self._crowd.strangers.placed,
             relisted=self._auditor.relisted,
@@ -142,12 +150,14 @@ class _Run:
         self._world.cluster.create_namespace(self._name)
         with self._record, self._watching, self._pace:
             self._make_nodes()
-            with self._crowd:
+            with self._hostile or contextlib.nullcontext(), self._crowd:
                 try:
                     self._fill()
                     self._auditor.meter.begin(time.monotonic())
                     self._break_things(began)
+                    self._watching.catch_up()
                     self._auditor.meter.end(time.monotonic())
+                    self._auditor.waits.end()
                     self._close()
                 finally:
                     self._world.wake()
@@ -204,13 +214,15 @@ class _Run:
         for path, body in ground.devices(self._name, self._name):
             self._patient.delete(f"{path}/{body['metadata']['name']}")
         self._patient.delete(f"/api/v1/namespaces/{self._name}")
+        if self._hostile:
+            self._hostile.tidy()
 
     # --- faults ---------------------------------------------------------------------------------
 
     def _break_things(self, began: float) -> None:
         for number, (fault, moment) in enumerate(deck(self._chance, podgroups=self._podgroups)):
             self._world.repair()
-            self._crowd.check()
+            self._check()
             hits = sum(hit.hit for hit in self._hits)
             late = self._options.minutes is not None and time.monotonic() - began > self._options.minutes * 60
             hopeless = self._options.minutes is None and number >= 3 * self._options.faults
@@ -225,6 +237,12 @@ class _Run:
                 f"{hit.at_s:6.1f} s  {'hit ' if hit.hit else 'miss'} {hit.fault} at {hit.moment}: {hit.gang} "
                 f"{hit.phase} {seen}, back after {hit.back_after_s:.1f} s {hit.note}".rstrip()
             )
+
+    def _check(self) -> None:
+        """Raise what a thread ended with."""
+        self._crowd.check()
+        if self._hostile:
+            self._hostile.check()
 
     def _make_room(self) -> None:
         if self._load() > FULL:
@@ -289,7 +307,7 @@ class _Run:
         return Deadline(quiet_s, self._look_after).until(self._record, question, what)
 
     def _look_after(self) -> None:
-        self._crowd.check()
+        self._check()
         self._world.repair()
         self._restore(time.monotonic())
 

@@ -39,7 +39,7 @@ class Sight:
 def look(stack: Stack, namespace: str, gang: str) -> Sight | None:
     """The gang now; None when the service does not know it, or does not answer."""
     try:
-        shown = json.loads(stack.service_get("/gangs"))["gangs"]
+        shown = json.loads(stack.service_get(f"/gangs?namespace={namespace}&name={gang}"))["gangs"]
     except OSError:
         return None
     for one in shown:

@@ -12,7 +12,8 @@ from typing import Self
 from e2e.chaos.auditor import PODGROUPS, ChaosAuditor
 from e2e.client import Client
 from e2e.device_claims import CLAIMS
-from e2e.record import NODES, PODS, Record, TooLateError
+from e2e.record import NODES, PODS, Record, TooLateError, within
+from local_cluster.api import Object
 from local_cluster.patience import Guard
 
 LOOKS_EVERY_S = 1.0
@@ -38,11 +39,12 @@ class Deadline:
 class Watching:
     """Feeds an auditor from when it is entered to when it is left. For one thread."""
 
-    def __init__(self, client: Client, auditor: ChaosAuditor, *, podgroups: bool) -> None:
+    def __init__(self, client: Client, auditor: ChaosAuditor, namespace: str, *, podgroups: bool) -> None:
         self._client = client
+        self._namespace = namespace
         self._auditor = auditor
         kinds = (NODES, PODGROUPS, PODS) if podgroups else (NODES, PODS)
-        self._record = Record(client, (*kinds, CLAIMS), relists=True)
+        self._record = Record(client, (*kinds, CLAIMS), relists=True, namespace=namespace)
         self._seen = 0
 
     def __enter__(self) -> Self:
@@ -65,7 +67,7 @@ class Watching:
         """Wait until no gang waits though there is room; one that does at the deadline is a violation."""
         if deadline.until(self._record, self._nobody_waits_in_vain, when):
             return True
-        pods, nodes = self._client.get(PODS)["items"], self._client.get(NODES)["items"]
+        pods, nodes = self._list(PODS, NODES)
         fits = self._auditor.fits(pods, nodes)
         self._auditor.waits_though_fits(when, fits)
         return not fits
@@ -77,5 +79,7 @@ class Watching:
     def verdict(self) -> Mapping[str, Sequence[str]]:
         """The auditor's, with fresh lists."""
         self.catch_up()
-        pods, nodes, claims = (self._client.get(kind)["items"] for kind in (PODS, NODES, CLAIMS))
-        return self._auditor.verdict(pods, nodes, claims)
+        return self._auditor.verdict(*self._list(PODS, NODES, CLAIMS))
+
+    def _list(self, *kinds: str) -> list[list[Object]]:
+        return [self._client.get(within(kind, self._namespace))["items"] for kind in kinds]

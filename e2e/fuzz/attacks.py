@@ -109,6 +109,11 @@ def draw(dice: random.Random, number: int) -> Attack:
     return dice.choice(_ATTACKS)(dice, number)
 
 
+def draw_of_users(dice: random.Random, number: int) -> Attack:
+    """A request of one who may do anything in the namespace: objects that are as large as it goes."""
+    return dice.choice((_pod, _large_pod, _large_pod, _change_of_a_large_pod, _large_group))(dice, number)
+
+
 def owned_fields(path: str, fields_v1: str) -> Attack:
     """A patch of any object's managedFields, in which the API server checks little."""
     entry = '{"manager":"m","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":%s}'

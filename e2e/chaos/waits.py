@@ -1,0 +1,110 @@
+"""How long gangs wait until they are bound, from when all pods that they need are there. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import quantiles
+
+from e2e.facts import PodFacts
+from e2e.objects import MUSTER
+
+Span = tuple[float, float]
+"""Begin and end, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitReport:
+    """Seconds without those of outages, and `wall` with them. `waiting`: gangs that were not bound when the
+    counting ended; they are not in the other numbers."""
+
+    bound: int
+    waiting: int
+    median_s: float
+    p90_s: float
+    longest_s: float
+    wall_median_s: float
+    wall_p90_s: float
+
+
+@dataclass
+class _Gang:
+    """`there` and `bound`: UIDs of pods → when each was first seen, and first seen with a node."""
+
+    needed: int = 0
+    there: dict[str, float] = field(default_factory=dict)
+    bound: dict[str, float] = field(default_factory=dict)
+
+    def span(self) -> tuple[float, float | None] | None:
+        """Return when all that it needs were there, and when they were bound; None if they were not there."""
+        if not 0 < self.needed <= len(self.there):
+            return None
+        complete, bound = sorted(self.there.values()), sorted(self.bound.values())
+        return complete[self.needed - 1], bound[self.needed - 1] if len(bound) >= self.needed else None
+
+
+class Waits:
+    """Counts gangs, and single pods as gangs of one, until `end`; none that a fault is aimed at."""
+
+    def __init__(self) -> None:
+        self._gangs: dict[str, _Gang] = {}
+        self._over = False
+
+    def end(self) -> None:
+        """Count nothing that comes later."""
+        self._over = True
+
+    def pod(self, at: float, pod: PodFacts) -> None:
+        """A pod is there, as it is now."""
+        key, needed = (pod.gang.key, pod.gang.needed) if pod.gang else (pod.name, 1)
+        if self._over or pod.scheduler != MUSTER or "/target-" in key:
+            return
+        gang = self._gangs.setdefault(key, _Gang())
+        gang.needed = needed
+        gang.there.setdefault(pod.uid, at)
+        if pod.node:
+            gang.bound.setdefault(pod.uid, at)
+
+    def gone(self, pod: PodFacts) -> None:
+        """A pod went: it counts if it was bound."""
+        gang = self._gangs.get(pod.gang.key if pod.gang else pod.name)
+        if gang is not None and not self._over and pod.uid not in gang.bound:
+            gang.there.pop(pod.uid, None)
+
+    def report(self, outages: Iterable[Span]) -> WaitReport:
+        """Return what was counted. Zeros when nothing was bound."""
+        complete = [span for gang in self._gangs.values() if (span := gang.span()) is not None]
+        spans = [(begin, end) for begin, end in complete if end is not None]
+        walls = [end - begin for begin, end in spans]
+        merged = _merged(outages)
+        well = [end - begin - _overlap((begin, end), merged) for begin, end in spans]
+        return WaitReport(
+            bound=len(spans),
+            waiting=len(complete) - len(spans),
+            median_s=_tenths(well, 5),
+            p90_s=_tenths(well, 9),
+            longest_s=round(max(well, default=0.0), 2),
+            wall_median_s=_tenths(walls, 5),
+            wall_p90_s=_tenths(walls, 9),
+        )
+
+
+def _merged(spans: Iterable[Span]) -> list[Span]:
+    merged: list[Span] = []
+    for begin, end in sorted(spans):
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+def _overlap(span: Span, others: Sequence[Span]) -> float:
+    return sum(max(0.0, min(span[1], end) - max(span[0], begin)) for begin, end in others)
+
+
+def _tenths(values: Sequence[float], tenths: int) -> float:
+    """Return the value below which so many tenths of them are."""
+    if len(values) < 2:
+        return round(max(values, default=0.0), 2)
+    return round(quantiles(values, n=10, method="inclusive")[tenths - 1], 2)
