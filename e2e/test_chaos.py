@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from e2e.chaos import __main__ as command
 from e2e.chaos.auditor import RULES
 from e2e.chaos.crowd import Counts
 from e2e.chaos.faults import DELETE_PODGROUP, FAULTS, deck
+from e2e.chaos.hostile import HostileReport
 from e2e.chaos.meter import LoadReport
 from e2e.chaos.report import Hit, Report
 from e2e.chaos.runner import Options, run
@@ -80,6 +82,7 @@ REPORTS: dict[str, tuple[dict[str, Any], bool]] = {
     "violated": ({"violations": NONE | {"lost": ["lost: n/p vanished"]}}, False),
     "a gang did not end": ({"unfinished": ["g: planning: "]}, False),
     "too few faults hit": ({"hits": [replace(HIT, hit=False)]}, False),
+    "hostile actors": ({"hostile": HostileReport(Counter(slice=2))}, True),
     "as many faults as there was time for": ({"hits": [], "wanted": 0}, True),
 }
 

@@ -45,8 +45,8 @@ RULE_OF |= dict.fromkeys(("device-not-planned", "device-left"), DEVICES)
 
 
 class ChaosAuditor:
-    """Judges one namespace. `gpus`: how many the cluster has, for its load. Nobody waits for room on
-    `hostile_nodes`.
+    """Judges one namespace. `gpus`: how many the cluster has, for its load. Room on `hostile_nodes` is
+    no room.
 
     The grace counts the time in which all processes were well: outages are told by who made them. It counts
     seconds of `clock`, which is given moments of the changes.

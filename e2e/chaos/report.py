@@ -105,7 +105,7 @@ class Report:
                 "longest_left_s": round(self.longest_left_s, 2),
                 "load": asdict(self.load),
                 "time_to_bound": asdict(self.waits),
-                "hostile": None if self.hostile is None else asdict(self.hostile),
+                "hostile": None if self.hostile is None else vars(self.hostile),
                 "settled_rounds": self.settled_rounds,
                 "each_fault": [asdict(hit) for hit in self.hits],
             },

@@ -44,7 +44,7 @@ class _Gang:
 
 
 class Waits:
-    """Counts gangs, and single pods as gangs of one, until `end`; none that a fault is aimed at."""
+    """Counts gangs, and single pods as gangs of one, until `end`; targets of faults are left out."""
 
     def __init__(self) -> None:
         self._gangs: dict[str, _Gang] = {}
@@ -104,7 +104,7 @@ def _overlap(span: Span, others: Sequence[Span]) -> float:
 
 
 def _tenths(values: Sequence[float], tenths: int) -> float:
-    """Return the value below which so many tenths of them are."""
+    """Return a quantile, in tenths."""
     if len(values) < 2:
         return round(max(values, default=0.0), 2)
     return round(quantiles(values, n=10, method="inclusive")[tenths - 1], 2)
