@@ -88,7 +88,7 @@ class ChaosAuditor:
 
     def waited(self) -> WaitReport:
         """Return how long gangs waited that no fault was aimed at."""
-        return self.waits.report(self._outages)
+        return self.waits.report(self._outages, self._clock)
 
     def see(self, change: Change) -> None:
         """One change, in the order in which the API server made them."""

@@ -217,7 +217,9 @@ class Hostile:
                 self._patient.create(path, body)
         for user, draw in self._draws.items():
             kubeconfig = self._cluster.kubeconfig_for_user(user, ["system:nodes"] if ":" in user else ())
-            client = Client.of(kubeconfig, kubeconfig.parent)
+            credentials = kubeconfig.with_suffix(".credentials")
+            credentials.mkdir(mode=0o700)
+            client = Client.of(kubeconfig, credentials)
             thread = threading.Thread(target=self._work, args=(user, client, draw), name=user, daemon=True)
             thread.start()
             self._threads.append(thread)

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import quantiles
 
 from e2e.facts import PodFacts
 from e2e.objects import MUSTER
 
+Clock = Callable[[float], float]
 Span = tuple[float, float]
 """Begin and end, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitReport:
-    """Seconds without those of outages, and `wall` with them. `waiting`: gangs that were not bound when the
-    counting ended; they are not in the other numbers."""
+    """Seconds without those of outages; `paced` are those of a clock that goes as fast as the API server
+    answers. `waiting`: gangs that were not bound when the counting ended; no other number has them."""
 
     bound: int
     waiting: int
     median_s: float
     p90_s: float
     longest_s: float
-    wall_median_s: float
-    wall_p90_s: float
+    paced_median_s: float
+    paced_p90_s: float
 
 
 @dataclass
@@ -71,21 +72,21 @@ class Waits:
         if gang is not None and not self._over and pod.uid not in gang.bound:
             gang.there.pop(pod.uid, None)
 
-    def report(self, outages: Iterable[Span]) -> WaitReport:
+    def report(self, outages: Iterable[Span], clock: Clock = float) -> WaitReport:
         """Return what was counted. Zeros when nothing was bound."""
         complete = [span for gang in self._gangs.values() if (span := gang.span()) is not None]
         spans = [(begin, end) for begin, end in complete if end is not None]
-        walls = [end - begin for begin, end in spans]
         merged = _merged(outages)
-        well = [end - begin - _overlap((begin, end), merged) for begin, end in spans]
+        well = [_length(span, merged, float) for span in spans]
+        paced = [_length(span, merged, clock) for span in spans]
         return WaitReport(
             bound=len(spans),
             waiting=len(complete) - len(spans),
             median_s=_tenths(well, 5),
             p90_s=_tenths(well, 9),
             longest_s=round(max(well, default=0.0), 2),
-            wall_median_s=_tenths(walls, 5),
-            wall_p90_s=_tenths(walls, 9),
+            paced_median_s=_tenths(paced, 5),
+            paced_p90_s=_tenths(paced, 9),
         )
 
 
@@ -99,8 +100,10 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
     return merged
 
 
-def _overlap(span: Span, others: Sequence[Span]) -> float:
-    return sum(max(0.0, min(span[1], end) - max(span[0], begin)) for begin, end in others)
+def _length(span: Span, outages: Sequence[Span], clock: Clock) -> float:
+    begin, end = span
+    out = ((max(begin, start), min(end, stop)) for start, stop in outages if start < end and begin < stop)
+    return clock(end) - clock(begin) - sum(clock(stop) - clock(start) for start, stop in out)
 
 
 def _tenths(values: Sequence[float], tenths: int) -> float:
