@@ -73,7 +73,7 @@ WAITS: dict[str, tuple[Sequence[tuple[float, Object]], tuple[int, int, float, fl
     "a target of a fault": ([(0, pod("t", gang=TARGET)), (9, pod("t", "a", (0,), gang=TARGET))], (0,) * 4),
     "another scheduler's": ([(0, L | {"spec": L["spec"] | {"schedulerName": "x"}})], (0,) * 4),
 }
-"""What is seen when → gangs bound and waiting, and the longest wait, and on a clock that goes half as fast."""
+"""What is seen → gangs bound and waiting, and the longest wait, also on a clock that goes half as fast."""
 
 OUTAGES = [(10.0, 14.0), (9.0, 12.0)]
 

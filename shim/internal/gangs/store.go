@@ -142,6 +142,15 @@ func (s *Store) through(uid types.UID) bool {
 	}
 }
 
+// LeaveUntold keeps the pod out of the queue while its gang is refused. A pod of no refused gang is not affected.
+func (s *Store) LeaveUntold(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if at, found := s.byUID[uid]; found && at.gang.Refused {
+		at.gang.members[at.index].seen = true
+	}
+}
+
 // joined returns whether the refusal in g contains members that old did not contain. Members that already failed with
 // the refusal are not let through again. The caller holds the lock.
 func (s *Store) joined(old, g *Gang) bool {

@@ -17,7 +17,13 @@ const (
 // it runs under the lock of the scheduling queue (backend/queue/scheduling_queue.go, Add). A pod that it gates has
 // neither condition nor event.
 func (p *Plugin) PreEnqueue(_ context.Context, pod *v1.Pod) *fwk.Status {
-	if !p.ours(pod) || hasSchedulingGroup(pod) || p.store.Enter(pod.UID) {
+	if !p.ours(pod) || hasSchedulingGroup(pod) {
+		return nil
+	}
+	if pod.Size() > largestTold {
+		p.store.LeaveUntold(pod.UID)
+	}
+	if p.store.Enter(pod.UID) {
 		return nil
 	}
 	return fwk.NewStatus(fwk.UnschedulableAndUnresolvable, reasonGated)

@@ -2,7 +2,10 @@ package plugin
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"muster.dev/shim/internal/musterv1"
 )
@@ -25,6 +28,34 @@ func TestALargeRefusedGangDoesNotDelayAnotherNamespace(t *testing.T) {
 func inCrowd(v *musterv1.Verdict) *musterv1.Verdict {
 	v.Gang, v.Namespace = "crowd/g", "crowd"
 	return v
+}
+
+// The write of a large pod's condition would hold the one scheduling thread. The members beside it are told.
+func TestALargeRefusedPodIsNotLetThrough(t *testing.T) {
+	h := newHarness(t, node("n", "64"))
+	h.service.refuse("nothing fits")
+	gang := verdict(refusedOutcome, 1, "large", "small")
+	h.addPods(gang)
+	pods := h.client.CoreV1().Pods("ns")
+	large, err := pods.Get(h.ctx, "large", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	large.Annotations["notes"] = strings.Repeat("x", largestTold)
+	if _, err := pods.Update(h.ctx, large, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	h.run("")
+	h.service.push(gang)
+	h.until("the small one is told", func() bool { return h.condition("small") != "" })
+	later := verdict(refusedOutcome, 2, "later")
+	later.Gang = "ns/later"
+	h.addPods(later)
+	h.service.push(later)
+	h.until("a later one is told", func() bool { return h.condition("later") != "" })
+	if said := h.condition("large"); said != "" {
+		t.Errorf("the large one was told: %s", said)
+	}
 }
 
 // toldBeside refuses these gangs and then one of another namespace, and waits until that one is told why.
