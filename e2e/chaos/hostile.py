@@ -22,13 +22,14 @@ from e2e.chaos.auditor import POD_GROUP
 from e2e.chaos.patience import Patient
 from e2e.client import Client
 from e2e.dra import DRIVER, GROUP
-from e2e.fuzz import attacks
+from e2e.fuzz import attacks, largest
 from e2e.fuzz.attacks import GROUPS, NAMESPACE, NODE, NODES, PODS, Attack
 from e2e.fuzz.runner import Raw
 from local_cluster.api import MERGE_PATCH, ApiUnreachable, Object
 from local_cluster.cluster import LocalCluster
 from local_cluster.nodes import RACK, SCHEDULE, ZONE
-from local_cluster.patience import HANG_S
+from local_cluster.patience import HANG_S, Guard
+from local_cluster.stack_config import MANIFESTS, manifests_of
 from local_cluster.topology import load_topology
 
 EVERY_S = 0.1
@@ -44,6 +45,12 @@ MATRIX_GPUS = 100
 NOWHERE = {"kubernetes.io/hostname": "nowhere"}
 SLICES = f"{GROUP}/resourceslices"
 DEVICES = 128
+
+REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
+POLICIES = {
+    "ValidatingAdmissionPolicy": f"{REGISTRATION}/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": f"{REGISTRATION}/validatingadmissionpolicybindings",
+}
 
 Draw = Callable[[random.Random, int], Attack]
 
@@ -212,9 +219,12 @@ class Hostile:
         binding = {"metadata": {"name": "hostile"}, "roleRef": role, "subjects": [subject]}
         self._patient.create(bindings, binding)
         self._patient.create(NODES, node())
+        self._bound_sizes()
         for path, body in attacks.first():
-            if path in (PODS, GROUPS):
+            if path in (PODS, GROUPS) and body["metadata"]["name"] != attacks.LARGE_POD:
                 self._patient.create(path, body)
+        large = largest.pod("containers with a resource each", largest.OF_ETCD // 2, attacks.LARGE_POD)
+        self._patient.create(PODS, large)
         for user, draw in self._draws.items():
             kubeconfig = self._cluster.kubeconfig_for_user(user, ["system:nodes"] if ":" in user else ())
             credentials = kubeconfig.with_suffix(".credentials")
@@ -232,6 +242,16 @@ class Hostile:
         for thread in self._threads:
             thread.join(timeout=HANG_S)
 
+    def _bound_sizes(self) -> None:
+        """Install the policy against pods that every kube-scheduler works on for seconds."""
+        for manifest in manifests_of(MANIFESTS / "admission-sizes.yaml"):
+            self._patient.create(POLICIES[manifest["kind"]], manifest)
+        containers = [objects.container(f"c{number}", 0) for number in range(257)]
+        refused, guard = objects.pod("refused", gpus=0, spec={"initContainers": containers}), Guard()
+        while self._cluster.api.send("POST", f"{PODS}?dryRun=All", refused).ok:
+            if guard.over or self._over.wait(0.1):
+                raise TimeoutError("the policy muster-sizes is not heeded")
+
     def check(self) -> None:
         """Raise what an actor ended with."""
         for failure in self._failures:
@@ -241,6 +261,8 @@ class Hostile:
         """Remove the namespace, the node and its slices."""
         self._patient.delete(f"/api/v1/namespaces/{NAMESPACE}")
         self._patient.delete(f"{NODES}/{NODE}")
+        for path in POLICIES.values():
+            self._patient.delete(f"{path}/muster-sizes")
         self._patient.delete(f"{SLICES}?fieldSelector=spec.nodeName={NODE}")
 
     def _work(self, user: str, client: Client, draw: Draw) -> None:

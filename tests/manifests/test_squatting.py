@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -93,6 +94,21 @@ def test_a_user_has_no_pod_of_musters_priority(user: Any) -> None:
     body["spec"]["priorityClassName"] = "muster"
     with pytest.raises(ApiException, match="the PriorityClass muster is for Muster's own pods"):
         pods(user).create(body=body, namespace="default")
+
+
+@pytest.mark.parametrize(("containers", "names"), [(256, 4), (257, 0), (20, 52)])
+def test_no_pod_makes_schedulers_count_for_seconds(user: Any, containers: int, names: int) -> None:
+    amounts = {f"example.com/r{number}": "1" for number in range(names)}
+    body = pod({})
+    body["spec"]["initContainers"] = [
+        {"name": f"c{number}", "image": "i", "resources": {"limits": amounts}} for number in range(containers)
+    ]
+    create_it = partial(pods(user).create, body=body, namespace="default", query_params=[("dryRun", "All")])
+    if containers <= 256 and containers * names <= 1024:
+        create_it()
+        return
+    with pytest.raises(ApiException, match="init containers"):
+        create_it()
 
 
 def test_an_account_of_the_agents_name_reports_no_devices(

@@ -30,7 +30,7 @@ func inCrowd(v *musterv1.Verdict) *musterv1.Verdict {
 	return v
 }
 
-// The write of a large pod's condition would hold the one scheduling thread. The members beside it are told.
+// The write of a large pod's condition would hold the one scheduling thread. The members next to it are told.
 func TestALargeRefusedPodIsNotLetThrough(t *testing.T) {
 	h := newHarness(t, node("n", "64"))
 	h.service.refuse("nothing fits")
