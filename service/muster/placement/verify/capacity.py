@@ -42,7 +42,7 @@ def _falling(members: Iterable[MemberPlacement]) -> set[tuple[int, ...]]:
 
 
 def _short(name: str, free: Resources, total: Resources) -> list[str]:
-    """Return a sentence for each resource of which the node has less than the plan takes."""
+    """Return a sentence for each resource that the plan takes more of than the node has free."""
     amounts = [
         ("cpu", total.cpu_milli, free.cpu_milli),
         ("memory", total.memory_bytes, free.memory_bytes),
