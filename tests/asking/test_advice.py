@@ -196,7 +196,7 @@ GOLDEN: list[tuple[Cause, str, str]] = [
     ),
     (
         NoSuchDomain("rack", labels=("topology.kubernetes.io/rack",)),
-        "No node carries the label topology.kubernetes.io/rack, which scope rack needs.",
+        "No node carries the label topology.kubernetes.io/rack, which scope rack needs; the policies can name another label (docs/policies.md).",
         "Label the nodes with topology.kubernetes.io/rack, or require another scope than rack.",
     ),
     (

@@ -69,7 +69,8 @@ def test_keys_of_other_dialects(tmp_path: Path, key: str, message: str) -> None:
 SCOPES = {
     "a level's label": (
         {"scope": "zone"},
-        "No node carries the label topology.kubernetes.io/zone, which scope zone needs",
+        "No node carries the label topology.kubernetes.io/zone, which scope zone needs; "
+        "the policies can name another label (docs/policies.md)",
     ),
     "a label key": (
         {"scope": "example.com/row"},
@@ -86,7 +87,8 @@ SCOPES = {
     ),
     "a role's": (
         {"role": "w", "role_scope": "zone"},
-        "No node carries the label topology.kubernetes.io/zone, which scope zone of role w needs",
+        "No node carries the label topology.kubernetes.io/zone, which scope zone of role w needs; "
+        "the policies can name another label (docs/policies.md)",
     ),
 }
 

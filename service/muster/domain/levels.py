@@ -6,12 +6,14 @@ rack r1 of zone a and rack r1 of zone b are two racks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from muster.domain.node import Node
 from muster.domain.request import Scope
+from muster.domain.words import nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +47,13 @@ PRESETS: Mapping[str, tuple[Level, ...]] = MappingProxyType(
     {
         "topograph": (
             DEFAULT_LEVELS[0],
-            Level("tier-2", ("fabric.topograph.run/tier-2",)),
-            Level("tier-1", ("fabric.topograph.run/tier-1",)),
-            Level(Scope.RACK.value, ("fabric.topograph.run/tier-0",)),
-            Level("accelerator-domain", ("accelerator.topograph.run/domain",)),
+            Level("tier-2", ("fabric.topograph.run/tier-2", "network.topology.nvidia.com/core")),
+            Level("tier-1", ("fabric.topograph.run/tier-1", "network.topology.nvidia.com/spine")),
+            Level(Scope.RACK.value, ("fabric.topograph.run/tier-0", "network.topology.nvidia.com/leaf")),
+            Level(
+                "accelerator-domain",
+                ("accelerator.topograph.run/domain", "network.topology.nvidia.com/accelerator"),
+            ),
         ),
         "eks": (
             DEFAULT_LEVELS[0],
@@ -67,13 +72,32 @@ PRESETS: Mapping[str, tuple[Level, ...]] = MappingProxyType(
             Level("network-block", ("oci.oraclecloud.com/rdma.network_block_id",)),
             Level(Scope.RACK.value, ("oci.oraclecloud.com/rdma.local_block_id",)),
         ),
+        "coreweave": (
+            DEFAULT_LEVELS[0],
+            Level("fabric", ("backend.coreweave.cloud/fabric", "ib.coreweave.cloud/fabric")),
+            Level("superpod", ("backend.coreweave.cloud/superpod", "ib.coreweave.cloud/superpod")),
+            Level(
+                Scope.RACK.value, ("backend.coreweave.cloud/leafgroup", "ib.coreweave.cloud/leafgroup")
+            ),
+        ),
+        "lingjun": (
+            DEFAULT_LEVELS[0],
+            Level("point-of-delivery", ("alibabacloud.com/point-of-delivery",)),
+            Level(Scope.RACK.value, ("alibabacloud.com/asw-id",)),
+        ),
     }
 )
 """Levels of fabrics, widest first, by the labels that are put on nodes by Topograph (its page "node labels":
-tier 0 is the switch next to the node), by EKS (its user guide, "network topology labels": layer 3 is the
-nearest), by GKE and by OKE (the levels of their examples for Kueue's Topology)."""
+tier 0 is the switch next to the node; before version 1.0 it wrote other ones), by EKS (its user guide,
+"network topology labels": layer 3 is the nearest), by GKE and by OKE (the levels of their examples for Kueue's
+Topology), by CoreWeave (its page "InfiniBand and RoCE labels") and by ACK on Lingjun nodes (its page "using
+network topology aware scheduling")."""
 
 DEFAULT_NAMING = Naming()
+
+_PARTS = re.compile(r"[-_.]")
+_NEAR_KEY = 0.8
+"""Least similarity of a label key that was probably meant: keys of one prefix are alike by more than half."""
 
 NVLINK = Level(Scope.NVLINK_DOMAIN.value, ("gpu.topology/nvlink-domain", "nvidia.com/gpu.clique"))
 """NVLink domains over nodes lie inside the narrowest level, though no level of the snapshot says so."""
@@ -109,6 +133,17 @@ def preset_with(scope: str, keys: Collection[str]) -> tuple[str, str]:
         if level.scope == scope and label in keys
     )
     return next(found, ("", ""))
+
+
+def scope_meant(scope: str, scopes: Collection[str], keys: Collection[str]) -> str:
+    """Return what was probably meant by a scope in which no node lies, "" if that is not clear.
+
+    `keys` are label keys of nodes: one that ends in the scope's word, as example.com/rack, may be the scope.
+    """
+    named = [key for key in sorted(keys) if "/" in key and scope in _PARTS.split(key.rpartition("/")[2])]
+    if named or "/" not in scope:
+        return named[0] if named else nearest(scope, scopes)
+    return nearest(scope, keys, _NEAR_KEY)
 
 
 @dataclass(frozen=True, slots=True)

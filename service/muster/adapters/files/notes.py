@@ -10,7 +10,7 @@ from muster.dialects.kinds import slips
 from muster.dialects.objects import PodObject
 from muster.dialects.settings import Settings
 from muster.domain.causes.out_of_place import told_by_preset
-from muster.domain.levels import Level, part_of, preset_with
+from muster.domain.levels import Level, part_of, preset_with, scope_meant
 from muster.domain.node import Node
 from muster.domain.pod import Pod, Wishes
 from muster.domain.podgroup import PodGroup
@@ -113,10 +113,11 @@ def about_scopes(
     unknown = {scope for _, scope in asked} - {Scope.GPU, Scope.NVLINK_DOMAIN, Scope.NODE}
     nowhere = {scope for scope in unknown if not any(part_of(node, scope, levels) for node in nodes)}
     words = (*Scope, *(level.scope for level in levels))
-    keys = {key for node in nodes for key in node.labels} if nowhere else set()
+    keys = {key for node in nodes for key, name in node.labels.items() if name} if nowhere else set()
     for (who, scope), effect in asked.items():
         if scope in nowhere:
-            hint = told_by_preset(*preset_with(scope, keys)) or did_you_mean(scope, words)
+            meant = scope_meant(scope, words, keys)
+            hint = told_by_preset(*preset_with(scope, keys)) or (f"; did you mean {meant}?" if meant else "")
             yield f"{who}: no node lies in any {scope}: {effect}{hint}"
 
 

@@ -94,6 +94,8 @@ class NoSuchDomain(BaseCause):
             return f"{must}, and no node that admits it lies in any"
         which = f"{plural('label', len(self.labels))} {' or '.join(self.labels)}"
         hint = f"; did you mean {self.meant}?" if self.meant else ""
+        if not self.meant and self.labels != (self.scope,):
+            hint = "; the policies can name another label (docs/policies.md)"
         hint = told_by_preset(self.preset, self.preset_label) or hint
         return f"no node carries the {which}, which scope {self.scope}{of_role(self.role)} needs{hint}"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from muster.domain.causes.out_of_place import DomainTooSmall, IndicesUnknown, NoSuchDomain
-from muster.domain.levels import preset_with
+from muster.domain.levels import preset_with, scope_meant
 from muster.domain.reasons import Cause
 from muster.domain.request import Role, Scope
-from muster.domain.words import GPU_MEMORY, nearest
+from muster.domain.words import GPU_MEMORY
 from muster.placement.cluster.columns import Bools, Columns
 from muster.placement.cluster.topology import INSIDE
 from muster.placement.explain.assumptions import World
@@ -69,11 +69,10 @@ def _nowhere(view: Columns, scope: str, role: str) -> NoSuchDomain:
         return NoSuchDomain(scope, role)
     labels = next((level.labels for level in view.levels if level.scope == scope), (scope,))
     scopes = {*Scope, *(level.scope for level in view.levels)}
-    of_nodes = {key for state in view.states for key in state.node.labels if "/" in key}
+    of_nodes = {key for state in view.states for key, name in state.node.labels.items() if name}
     preset = preset_with(scope, of_nodes)
-    return NoSuchDomain(
-        scope, role, labels, "" if any(preset) else nearest(scope, scopes | of_nodes), *preset
-    )
+    meant = "" if any(preset) else scope_meant(scope, scopes, of_nodes)
+    return NoSuchDomain(scope, role, labels, meant, *preset)
 
 
 def _nearest(conflict: Conflict, world: World, scope: str) -> Cause:
