@@ -205,3 +205,23 @@ def test_no_advice_frees_what_members_that_run_have(tmp_path: Path) -> None:
         "Roles master, worker need 12 nvidia.com/gpu for 3 members, and the nodes that admit them have "
         "8 nvidia.com/gpu in all: 2 of 3 fit, even if nothing else ran"
     )
+
+
+@pytest.mark.parametrize(
+    ("labels", "hint"),
+    [
+        ({"backend.coreweave.cloud/leafgroup": "1"}, "set `preset: coreweave` in the policies"),
+        ({"alibabacloud.com/asw-id": "1"}, "set `preset: lingjun` in the policies"),
+        ({"network.topology.nvidia.com/leaf": "s1"}, "set `preset: topograph` in the policies"),
+        ({"node.coreweave.cloud/rack": "7"}, "did you mean node.coreweave.cloud/rack?"),
+        ({"cloud.provider.com/topology-rack": "7"}, "did you mean cloud.provider.com/topology-rack?"),
+        ({"topology.kubernetes.io/zone": "eastus-1"}, "the policies can name another label (docs/policies.md)"),
+        ({"rack": "7"}, "the policies can name another label (docs/policies.md)"),
+    ],
+)
+def test_a_scope_without_a_label_has_a_way_out(tmp_path: Path, labels: dict[str, str], hint: str) -> None:
+    made = node("a", rack="", labels=labels)
+    alone = pod("p")
+    alone["metadata"]["annotations"] = {"gpu.topology/scope": "rack"}
+    (refused,) = decisions("-f", write(tmp_path, made, alone))["gangs"]
+    assert refused["message"].removesuffix(" (docs/policies.md)").endswith(hint.removesuffix(" (docs/policies.md)"))

@@ -18,6 +18,7 @@ from muster.adapters.files.admission import Admission
 from muster.adapters.files.children import with_children
 from muster.adapters.files.decide import ClaimFacts
 from muster.adapters.files.devices import DeviceObjects, Devices
+from muster.adapters.files.fields import Misspelt
 from muster.adapters.files.other_objects import OtherObjects
 from muster.adapters.files.owners import Owners
 from muster.adapters.files.printed import Printed, annotated
@@ -85,6 +86,7 @@ class _Found:
     """Objects by kind and API group, as "Job.batch.volcano.sh"."""
     made_up: list[str] = field(default_factory=list)
     unfollowed: Unfollowed = field(default_factory=Unfollowed)
+    misspelt: Misspelt = field(default_factory=Misspelt)
     notes: list[str] = field(default_factory=list)
     manifests: dict[str, PodManifest] = field(default_factory=dict)
     """The manifests by UID, as the API server would have stored them."""
@@ -131,6 +133,7 @@ def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> C
     found.notes.extend(found.owners.ignored(manifests))
     ours = [found.manifests[pod.uid] for pod in seen_pods if pod.claim is not None and not pod.node]
     found.notes.extend(found.unfollowed.notes(ours))
+    found.notes.extend(found.misspelt.notes())
     found.notes.extend(repeated_names(seen_nodes, policies.levels, policies.naming))
     skipped = dict(sorted(found.skipped.items()))
     namespaces = found.other.labels_of_namespaces({pod.namespace for pod in seen_pods})
@@ -217,6 +220,7 @@ def _read(found: _Found) -> str:
 
 def _take(document: Document, found: _Found) -> None:
     found.unfollowed.look(document)
+    found.misspelt.look(document)
     match document.group, document.kind:
         case "", "Node":
             found.nodes.append((document, shapes.node(document)))

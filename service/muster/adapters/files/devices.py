@@ -101,9 +101,15 @@ class DeviceObjects:
             case str(group), "DeviceTaintRule" if group == GROUP:
                 self.rules.append((document, _named(document, DeviceTaintRule)))
             case str(group), "ResourceClaim" if group == GROUP:
-                self.claims.append((document, _named(document, ResourceClaim)))
+                claim = _named(document, ResourceClaim)
+                _check(document, claim.spec, "spec")
+                self.claims.append((document, claim))
             case str(group), "ResourceClaimTemplate" if group == GROUP:
-                self.templates.append((document, _named(document, ResourceClaimTemplate)))
+                template = _named(document, ResourceClaimTemplate)
+                if "devices" in (document.value.get("spec") or ()):
+                    raise document.malformed("spec.devices: expected in spec.spec, which a claim has as its spec")
+                _check(document, template.spec.spec, "spec.spec")
+                self.templates.append((document, template))
             case str(group), "ComputeDomain" if group == compute_domains.API_GROUP:
                 self.channels.append((document, _channel(document)))
             case _:
@@ -284,6 +290,17 @@ def _named(document: Document, shape: type[T]) -> T:
     read = shapes.convert(document, shape, as_v1(document.value))
     shapes.check_named(document, read.metadata)  # type: ignore[attr-defined]
     return read
+
+
+def _check(document: Document, spec: ClaimSpec, under: str) -> None:
+    """Raise Malformed if a request asks for nothing: its fields are those of another version of the API."""
+    for number, request in enumerate(spec.devices.requests or ()):
+        if (request.exactly is None) == (not request.first_available):
+            fields = "deviceClassName" if document.value["apiVersion"] in _FLAT else "exactly"
+            at = f"{under}.devices.requests[{number}]"
+            raise document.malformed(
+                f"{at}: expected one of {fields} and firstAvailable in {document.value['apiVersion']}"
+            )
 
 
 def as_v1(value: Object) -> Object:

@@ -1,0 +1,175 @@
+"""Find in documents, as users write them, misspelt fields, and words and forms that an API server refuses.
+
+kubectl refuses an unknown field, and an API server drops it. Here it has no effect, so a note names it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from msgspec import inspect
+
+from muster.adapters.files.problems import shown
+from muster.adapters.files.shapes import Spec
+from muster.adapters.files.sources import Document, Object
+from muster.dialects.kinds.pruned import FIELDS
+from muster.dialects.objects import NodeSpec
+from muster.domain.words import listed, nearest
+
+_NAMED = 3
+"""The most names in one note."""
+_NEAR, _NEAR_IN_JOB, _BEGINNING = 0.85, 0.9, 8
+"""Least similarity of a field that was meant, in pods and around them; or so many letters that begin it."""
+_OTHERS = frozenset({"restartPolicyRules"})
+"""Fields that an API server knows, and that are like those that are read."""
+_NOT_KUBERNETES = frozenset({"labels", "annotations", "nodeSelector", "matchLabels", "limits", "requests"})
+"""Maps whose keys are the user's own."""
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_RESTARTS = ("Always", "OnFailure", "Never")
+_WORDS = {
+    ("matchExpressions", "operator"): ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"),
+    ("tolerations", "operator"): ("Exists", "Equal", "Lt", "Gt"),
+    ("tolerations", "effect"): _EFFECTS,
+    ("taints", "effect"): _EFFECTS,
+    ("topologySpreadConstraints", "whenUnsatisfiable"): ("DoNotSchedule", "ScheduleAnyway"),
+    ("containers", "restartPolicy"): _RESTARTS,
+    ("initContainers", "restartPolicy"): _RESTARTS,
+    ("spec", "restartPolicy"): _RESTARTS,
+    ("spec", "completionMode"): ("Indexed", "NonIndexed"),
+    ("spec", "podManagementPolicy"): ("OrderedReady", "Parallel"),
+    ("spec", "startupPolicy"): ("LeaderCreated", "LeaderReady"),
+    ("spec", "launcherCreationPolicy"): ("AtStartup", "WaitForWorkersReady"),
+}
+"""The object that has a field, or the list of such objects, and the field → the words that it may have."""
+_KINDS = frozenset({"", "apps", "batch", "jobset.x-k8s.io", "leaderworkerset.x-k8s.io", "kubeflow.org", "ray.io"})
+"""API groups whose objects have pods, or are nodes."""
+
+
+@dataclass(slots=True)
+class Misspelt:
+    """The misspelt fields that were found, each with the names of its objects."""
+
+    names: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+    def look(self, document: Document) -> None:
+        """Look at a document. In one that a cluster has stored, everything has the form that it must have.
+
+        Raises:
+            Malformed: A field has a word or a form that an API server refuses. The message names it.
+        """
+        meta, spec = document.value.get("metadata"), document.value.get("spec")
+        stored = isinstance(meta, dict) and meta.get("creationTimestamp")
+        if document.group in _KINDS and isinstance(spec, dict) and not stored:
+            shape = NodeSpec if document.kind == "Node" else None
+            for said in _walk(document, spec, "spec", "spec", shape):
+                self.names[said].append(document.name)
+
+    def notes(self) -> Iterator[str]:
+        """Yield a note for each field."""
+        for said, names in self.names.items():
+            yield f"{listed(names, _NAMED)}: {said}"
+
+
+def _walk(
+    document: Document, value: Object, at: str, under: str, shape: type | None, in_pod: bool = False
+) -> Iterator[str]:
+    """Yield what is said of the misspelt fields of an object: it is at `at`, in its field `under`.
+
+    `shape`: what is read of it, None if that is not known.
+    """
+    if "containers" in value:
+        shape, in_pod = Spec, True
+        _check_claims(document, value, at)
+    _check(document, value, at, under)
+    for name, inner in value.items():
+        here = f"{at}.{name}"
+        if meant := _meant(str(name), shape, in_pod):
+            yield f"{here} has no effect: did you mean {meant}?"
+        elif name not in _NOT_KUBERNETES:
+            of_inner = _fields(shape).get(name)
+            if name == "nodeSelectorTerms" and inner == []:
+                raise document.malformed(f"{here}: expected at least one term")
+            if isinstance(inner, dict):
+                yield from _walk(document, inner, here, name, of_inner, in_pod)
+            for number, each in enumerate(_objects(inner)):
+                yield from _walk(document, each, f"{here}[{number}]", name, of_inner, in_pod)
+
+
+@lru_cache(maxsize=4096)
+def _meant(name: str, shape: type | None, in_pod: bool) -> str:
+    """Return the field that a name nearly is, "" if it is one itself, or like none."""
+    known = FIELDS if shape is None and not in_pod else frozenset(_fields(shape))
+    if name in known or name in _OTHERS:
+        return ""
+    begun = (each for each in sorted(known) if in_pod and len(name) >= _BEGINNING and each.startswith(name))
+    return next(begun, "") or nearest(name, known, _NEAR if in_pod else _NEAR_IN_JOB)
+
+
+@lru_cache(maxsize=64)
+def _fields(shape: type | None) -> Mapping[str, type | None]:
+    """Return each field of such objects → the type of the objects in it; None if it has none."""
+    info = inspect.type_info(shape) if shape is not None else None
+    fields = info.fields if isinstance(info, inspect.StructType) else ()
+    return {each.encode_name: _objects_in(each.type) for each in fields}
+
+
+def _objects_in(field_type: inspect.Type) -> type | None:
+    """Return the type of the objects that a field has, itself or in a list."""
+    match field_type:
+        case inspect.StructType(cls):
+            return cls
+        case inspect.ListType(item_type):
+            return _objects_in(item_type)
+        case inspect.UnionType(types):
+            return next(filter(None, map(_objects_in, types)), None)
+        case _:
+            return None
+
+
+def _check(document: Document, value: Object, at: str, under: str) -> None:
+    """Raise Malformed if a field has a word that it may not have, or values that its operator does not take."""
+    for name, word in value.items():
+        words = _WORDS.get((under, name), ())
+        if words and isinstance(word, str) and word and word not in words:
+            expected = f"expected {', '.join(words[:-1])} or {words[-1]}"
+            raise document.malformed(f"{at}.{name}: {expected}, got {shown(word)}")
+    operator, values, expected = value.get("operator"), value.get("values") or [], ""
+    if under == "matchExpressions" and isinstance(values, list):
+        if operator in ("In", "NotIn") and not values:
+            expected = ".values: expected at least one value"
+        elif operator in ("Exists", "DoesNotExist") and values:
+            expected = ".values: expected none"
+        elif operator in ("Gt", "Lt") and not (len(values) == 1 and _is_whole(values[0])):
+            expected = ".values: expected one whole number"
+    elif under == "tolerations" and operator == "Exists" and value.get("value"):
+        expected = ".value: expected none"
+    elif under == "tolerations" and operator != "Exists" and not value.get("key"):
+        expected = ".key: expected one, unless the operator is Exists, which tolerates every taint"
+    if expected:
+        with_operator = f" with operator {operator}" if operator else ""
+        raise document.malformed(f"{at}{expected}{with_operator}")
+
+
+def _check_claims(document: Document, spec: Object, at: str) -> None:
+    """Raise Malformed if a container names a claim that the pod does not have."""
+    names = {each.get("name") for each in _objects(spec.get("resourceClaims"))}
+    for which in ("containers", "initContainers"):
+        for number, container in enumerate(_objects(spec.get(which))):
+            resources = container.get("resources")
+            for each in _objects(resources.get("claims") if isinstance(resources, dict) else None):
+                if each.get("name") not in names:
+                    path = f"{at}.{which}[{number}].resources.claims"
+                    raise document.malformed(
+                        f"{path}: expected a name of {at}.resourceClaims, got {shown(each.get('name'))}"
+                    )
+
+
+def _objects(value: object) -> list[Object]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _is_whole(text: object) -> bool:
+    return isinstance(text, str) and text.removeprefix("-").isdecimal()

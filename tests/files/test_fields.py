@@ -1,0 +1,149 @@
+"""Misspelt fields get a note; words and forms that an API server refuses are bad input.
+
+Siblings of what users wrote in volcano#2944 and in manifests of other schedulers.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.files.manifests import GPU, Object, controller, decisions, node, place, pod, spec, write
+
+NODE_TERMS = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+
+
+def term(operator: str, *values: str) -> Object:
+    expression = {"key": "pool", "operator": operator, "values": list(values)}
+    return required([{"matchExpressions": [expression]}])
+
+
+def required(terms: list[Object]) -> Object:
+    rule = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {"affinity": {"nodeAffinity": rule}}
+
+
+def container(**more: object) -> Object:
+    return {"name": "main", "image": "x", **more}
+
+
+NOTED: dict[str, tuple[Object, str]] = {
+    # what is misspelt: the pod, what is said
+    "a letter": (pod("p", nodeSelecter={"a": "b"}), "spec.nodeSelecter has no effect: did you mean nodeSelector?"),
+    "upper case": (pod("p", nodeselector={"a": "b"}), "did you mean nodeSelector?"),
+    "singular": (pod("p", toleration=[]), "spec.toleration has no effect: did you mean tolerations?"),
+    "of a container": (
+        pod("p", containers=[container(resources={"limit": {GPU: 1}})]),
+        "spec.containers[0].resources.limit has no effect: did you mean limits?",
+    ),
+    "cut off": (
+        pod("p", affinity={"nodeAffinity": {"requiredDuringScheduling": {}}}),
+        "requiredDuringScheduling has no effect: did you mean requiredDuringSchedulingIgnoredDuringExecution?",
+    ),
+    "around pods": (
+        controller("Job", "batch/v1", "j", paralelism=2, template={"spec": spec(1)}),
+        "Job default/j: spec.paralelism has no effect: did you mean parallelism?",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NOTED)
+def test_a_misspelt_field_is_noted(tmp_path: Path, case: str) -> None:
+    made, says = NOTED[case]
+    assert any(note.endswith(says) for note in decisions("-f", write(tmp_path, node("a"), made))["notes"])
+
+
+def test_fields_that_are_not_read_are_no_slips(tmp_path: Path) -> None:
+    probe = {"httpGet": {"path": "/", "port": 80}}
+    main = container(
+        command=["x"], env=[{"name": "A", "value": "b"}], livenessProbe=probe, restartPolicyRules=[], tty=True,
+        resources={"limits": {GPU: 1}, "requests": {}, "claims": []}, volumeMounts=[], workingDir="/",
+    )  # fmt: skip
+    made = pod(
+        "p", containers=[main], hostNetwork=True, hostname="x", dnsPolicy="Default", securityContext={},
+        serviceAccountName="x", nodeSelector={"nodeselector": "a", "limit": "b"}, enableServiceLinks=False,
+    )  # fmt: skip
+    notes = decisions("-f", write(tmp_path, node("a"), made))["notes"]
+    assert [note for note in notes if "has no effect" in note] == []
+
+
+REFUSED: dict[str, tuple[Object, str]] = {
+    # what is wrong: the object, what is said
+    "an operator of nodes": (pod("p", **term("in", "h")), "operator: expected In, NotIn, Exists, DoesNotExist, Gt"),
+    "In without values": (pod("p", **term("In")), "values: expected at least one value with operator In"),
+    "Exists with values": (pod("p", **term("Exists", "h")), "values: expected none with operator Exists"),
+    "Gt of a word": (pod("p", **term("Gt", "h")), "values: expected one whole number with operator Gt"),
+    "no term": (pod("p", **required([])), f"{NODE_TERMS}: expected at least one term"),
+    "an operator of taints": (
+        pod("p", tolerations=[{"key": "x", "operator": "exists"}]),
+        'spec.tolerations[0].operator: expected Exists, Equal, Lt or Gt, got "exists"',
+    ),
+    "an effect": (
+        pod("p", tolerations=[{"key": "x", "operator": "Exists", "effect": "noschedule"}]),
+        "spec.tolerations[0].effect: expected NoSchedule, PreferNoSchedule or NoExecute",
+    ),
+    "Exists with a value": (
+        pod("p", tolerations=[{"key": "x", "operator": "Exists", "value": "y"}]),
+        "spec.tolerations[0].value: expected none with operator Exists",
+    ),
+    "a value without a key": (pod("p", tolerations=[{"value": "y"}]), "spec.tolerations[0].key: expected one"),
+    "a taint": (
+        node("b", spec={"taints": [{"key": "x", "effect": "noschedule"}]}),
+        "spec.taints[0].effect: expected NoSchedule",
+    ),
+    "a sidecar": (
+        pod("p", initContainers=[container(restartPolicy="always")]),
+        'spec.initContainers[0].restartPolicy: expected Always, OnFailure or Never, got "always"',
+    ),
+    "a spread": (
+        pod("p", topologySpreadConstraints=[{"whenUnsatisfiable": "doNotSchedule"}]),
+        "whenUnsatisfiable: expected DoNotSchedule or ScheduleAnyway",
+    ),
+    "a Job": (
+        controller("Job", "batch/v1", "j", completionMode="indexed", template={"spec": spec(1)}),
+        'spec.completionMode: expected Indexed or NonIndexed, got "indexed"',
+    ),
+    "a claim that the pod does not have": (
+        pod("p", containers=[container(resources={"claims": [{"name": "gpus"}]})]),
+        'spec.containers[0].resources.claims: expected a name of spec.resourceClaims, got "gpus"',
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_an_api_server_refuses_is_bad_input(tmp_path: Path, case: str) -> None:
+    made, says = REFUSED[case]
+    result = place("-f", write(tmp_path, node("a"), made))
+    assert (result.exit_code, says in result.stderr.replace("\n", "")) == (2, True), result.stderr
+
+
+def test_what_a_cluster_has_stored_is_not_looked_at(tmp_path: Path) -> None:
+    made = pod("p", tolerations=[{"key": "x", "operator": "Unknown"}], nodeSelecter={})
+    made["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    said = decisions("-f", write(tmp_path, node("a"), made))
+    assert said["summary"]["placed"] == 1
+    assert said["notes"] == []
+
+
+def request(**fields: object) -> Object:
+    return {"devices": {"requests": [{"name": "gpu", **fields}]}}
+
+
+FLAT, NESTED = request(deviceClassName="c", count=8), request(exactly={"deviceClassName": "c"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "fields", "says"),
+    [
+        ("ResourceClaimTemplate", "v1", {"spec": FLAT}, "spec.spec.devices.requests[0]: expected one of exactly"),
+        ("ResourceClaim", "v1beta2", FLAT, "spec.devices.requests[0]: expected one of exactly"),
+        ("ResourceClaimTemplate", "v1", NESTED, "spec.devices: expected in spec.spec"),
+    ],
+)
+def test_a_claim_that_would_ask_for_nothing_is_bad_input(
+    tmp_path: Path, kind: str, version: str, fields: Object, says: str
+) -> None:
+    made = controller(kind, f"resource.k8s.io/{version}", "c", **fields)
+    result = place("-f", write(tmp_path, node("a"), made, pod("p")))
+    assert (result.exit_code, says in result.stderr.replace("\n", "")) == (2, True), result.stderr
