@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -212,10 +213,14 @@ def test_patches_of_each_version_of_the_api(tmp_path: Path, field: str) -> None:
     assert set(nodes_of(said).values()) == {"h"}
 
 
-def test_a_patch_of_another_job_changes_nothing(tmp_path: Path) -> None:
-    made = train_job(podTemplateOverrides=[{"targetJobs": [{"name": "other"}], "spec": SELECT}])
-    said = decisions(write(tmp_path, node("a"), runtime(), made), *ON)
-    assert set(nodes_of(said).values()) == {"a"}
+@pytest.mark.parametrize("field", PATCHES)
+def test_a_patch_of_a_job_that_the_runtime_has_not_is_bad_input(tmp_path: Path, field: str) -> None:
+    """Trainer's webhook refuses it (pkg/runtime/framework/plugins/jobset)."""
+    other = json.loads(json.dumps(PATCHES[field]).replace('"node"', '"nod"'))
+    result = place(write(tmp_path, node("a"), runtime(), train_job(**{field: other})))
+    assert result.exit_code == 2
+    says = f'TrainJob default/t: spec.{field}[0]: expected replicated Jobs of its runtime (node), got "nod"'
+    assert says in result.output
 
 
 def test_resources_of_the_train_job_come_on_top(tmp_path: Path) -> None:

@@ -312,7 +312,7 @@ def test_notes_say_what_a_reader_would_miss(tmp_path: Path) -> None:
     errors = place(write(tmp_path, broken, bare, pod("x", priorityClassName="none"))).stderr
     assert "note: Node a: GPU_TOPOLOGY: it is no JSON" in errors
     assert "note: Node b: status.allocatable has no pods, so none can go there" in errors
-    assert "note: PriorityClass none is not in the input: 1 pod of it count as priority 0" in errors
+    assert "note: PriorityClass none is not in the input: 1 pod of it is planned with priority 0" in errors
 
 
 def test_a_time_limit_is_said_where_it_cut_short(tmp_path: Path) -> None:

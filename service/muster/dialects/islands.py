@@ -59,6 +59,8 @@ LARGEST_WITHOUT_SWITCH = 4
 """GPUs that are joined all to all without a switch, at most: HGX A100 and H100 boards of four."""
 
 
+_NO_NVLINK = "the matrix has no NVLink and is used; nvidia-smi topo -mp leaves NVLink out, and topo -m has it"
+
 NVSWITCH, NVLINK, XGMI, PCIE = "nvswitch", "nvlink", "xgmi", "pcie"
 INTERCONNECTS = (NVSWITCH, NVLINK, XGMI, PCIE)
 """What joins the GPUs of a node, all of them where no label says more: through switches, directly with NVLink
@@ -100,18 +102,19 @@ def against(topology: GpuTopology, labels: Mapping[str, str], settings: Settings
         return ()
     islands = [island.bit_count() for island in topology.islands]
     shape = f"the matrix has NVLink islands of {', '.join(map(str, islands))} GPUs"
+    ending = f"{shape}: the matrix is used" if topology.has_fabric else _NO_NVLINK
     problems = []
     domain = settings.nvlink_domain if settings.nvlink_domain in labels else settings.clique
     if domain in labels and len(islands) > 1:
         problems.append(f"{domain} puts all GPUs into one domain, but {shape}: the label decides the domain")
     size = labels.get(settings.nvlink_domain_size)
     if size is not None and set(islands) != {min(positive(size) or 0, topology.gpu_count)}:
-        problems.append(f"{settings.nvlink_domain_size} is {size!r}, but {shape}: the matrix is used")
+        problems.append(f"{settings.nvlink_domain_size} is {size!r}, but {ending}")
     if labels.get(settings.nvswitch_present) == "true" and len(islands) > 1:
-        problems.append(f"{settings.nvswitch_present} is true, but {shape}: the matrix is used")
+        problems.append(f"{settings.nvswitch_present} is true, but {ending}")
     joined_by, unknown = _interconnect(labels, settings)
     if joined_by and (joined_by == PCIE) == topology.has_fabric:
-        problems.append(f"{settings.interconnect} is {joined_by}, but {shape}: the matrix is used")
+        problems.append(f"{settings.interconnect} is {joined_by}, but {ending}")
     problems += _against_product(topology, labels, settings)
     kinds = {link.kind for row in topology.links for link in row if link is not None}
     if labels.get(settings.numa_node) and "SYS" in kinds:
@@ -126,13 +129,10 @@ def _against_product(topology: GpuTopology, labels: Mapping[str, str], settings:
     linked = name in LINKED_PRODUCTS or any(part in name for part in ALWAYS_LINKED)
     sharing = "-MIG-" in name or name.endswith("-SHARED")
     if not topology.has_fabric:
-        less = (
-            "the matrix has no NVLink and is used; nvidia-smi topo -mp leaves NVLink out, and topo -m has it"
-        )
         if linked and not sharing:
-            yield f"{settings.gpu_product} is {product!r}, whose GPUs have NVLink, but {less}"
+            yield f"{settings.gpu_product} is {product!r}, whose GPUs have NVLink, but {_NO_NVLINK}"
         elif version is not None:
-            yield f"{settings.nvlink_version} is {version!r}, but {less}"
+            yield f"{settings.nvlink_version} is {version!r}, but {_NO_NVLINK}"
         return
     if name in NEVER_LINKED:
         yield f"{settings.gpu_product} is {product!r}, which has no NVLink, but the matrix has: it is used"

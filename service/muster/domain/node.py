@@ -54,8 +54,12 @@ _OTHER_STATES = frozenset(
         "DeletionCandidateOfClusterAutoscaler",
         "karpenter.sh/disrupted",
         "karpenter.sh/unregistered",
+        "cloud.google.com/impending-node-termination",
+        "node.cluster.x-k8s.io/uninitialized",
+        "nvidia.com/gpu-driver-upgrade",
     }
 )
+_STATE_PREFIXES = (*_STATES, "startup-taint.cluster-autoscaler.kubernetes.io/", "readiness.k8s.io/")
 _NOT_READY = "/agent-not-ready"
 
 
@@ -63,7 +67,7 @@ def is_state(taint: str) -> bool:
     """Return whether a taint tells the state of its node: Kubernetes, a cloud, an autoscaler or an agent sets
     it, and takes it away once the node can be used. To tolerate it does not help."""
     key = taint.partition("=")[0].partition(":")[0]
-    return key.startswith(_STATES) or key.endswith(_NOT_READY) or key in _OTHER_STATES
+    return key.startswith(_STATE_PREFIXES) or key.endswith(_NOT_READY) or key in _OTHER_STATES
 
 
 @dataclass(frozen=True, slots=True)

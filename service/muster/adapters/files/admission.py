@@ -100,12 +100,12 @@ class Admission:
     def notes(self) -> Iterator[str]:
         """Yield what could not be added, and what is not checked."""
         effects = {
-            "PriorityClass": "count as priority 0",
-            "RuntimeClass": "are planned without its node selector, tolerations and overhead",
+            "PriorityClass": "with priority 0",
+            "RuntimeClass": "without its node selector, tolerations and overhead",
         }
         for (kind, name), count in sorted(self.unknown.items()):
-            pods = f"{count} {plural('pod', count)}"
-            yield f"{kind} {name} is not in the input: {pods} of it {effects[kind]}"
+            pods = f"{count} {plural('pod', count)} of it {'is' if count == 1 else 'are'} planned"
+            yield f"{kind} {name} is not in the input: {pods} {effects[kind]}"
         for asked, names in self.exclusive.items():
             yield f"{listed(list(names))}: {asked}, by the pod affinity that its controller's webhook adds"
         for namespace, limit_ranges in sorted(self.limit_ranges.items()):

@@ -124,7 +124,7 @@ def _of_train_job(document: Document, runtime: Document) -> Iterator[Document]:
     for at, said in ((document, _part(spec, "trainer")), (runtime, _part(of_runtime, "mlPolicy"))):
         if not isinstance(nodes := said.get("numNodes"), int | None):
             raise at.malformed(f"numNodes: expected a whole number, got {type_name(nodes)} {shown(nodes)}")
-    template = _patched(spec, _part(of_runtime, "template"))
+    template = _patched(document, spec, _part(of_runtime, "template"))
     job_set = _job_set(spec, _part(template, "spec"), _part(of_runtime, "mlPolicy"))
     name, policy = name_of(document), _part(of_runtime, "podGroupPolicy")
     api, group = "", dict[str, object]()
@@ -145,21 +145,32 @@ def _of_train_job(document: Document, runtime: Document) -> Iterator[Document]:
         yield _child(document, api, "PodGroup", name, {"minMember": size, **group})
 
 
-def _patched(spec: Object, template: Object) -> Object:
-    """Return the runtime's template with the TrainJob's patches, in the forms of all versions of the API."""
-    for patch in _items(spec, "runtimePatches"):
-        template = _merged(template, _part(_part(patch, "trainingRuntimeSpec"), "template"))
-    overrides = [*_items(spec, "podTemplateOverrides")]
-    overrides += [{**each, "spec": each} for each in _items(spec, "podSpecOverrides")]
-    for override in overrides:
-        pods = {"metadata": _part(override, "metadata"), "spec": _part(override, "spec")}
-        jobs = [
-            {"name": target.get("name"), "template": {"spec": {"template": pods}}}
-            for target in _items(override, "targetJobs")
-        ]
-        known = {job.get("name") for job in _items(_part(template, "spec"), "replicatedJobs")}
-        jobs = [job for job in jobs if job["name"] in known]
-        template = _merged(template, {"spec": {"replicatedJobs": jobs}})
+def _patched(document: Document, spec: Object, template: Object) -> Object:
+    """Return the runtime's template with the TrainJob's patches, in the forms of all versions of the API.
+
+    Raises:
+        Malformed: A patch is for a replicated Job that the runtime does not have.
+    """
+    known = [str(job.get("name")) for job in _items(_part(template, "spec"), "replicatedJobs")]
+    patches = [
+        (f"runtimePatches[{number}]", _part(_part(patch, "trainingRuntimeSpec"), "template"))
+        for number, patch in enumerate(_items(spec, "runtimePatches"))
+    ]
+    for field in ("podTemplateOverrides", "podSpecOverrides"):
+        for number, override in enumerate(_items(spec, field)):
+            of_pods = override if field == "podSpecOverrides" else _part(override, "spec")
+            pods = {"metadata": _part(override, "metadata"), "spec": of_pods}
+            jobs = [
+                {"name": target.get("name"), "template": {"spec": {"template": pods}}}
+                for target in _items(override, "targetJobs")
+            ]
+            patches.append((f"{field}[{number}]", {"spec": {"replicatedJobs": jobs}}))
+    for at, patch in patches:
+        for job in _items(_part(patch, "spec"), "replicatedJobs"):
+            if (name := str(job.get("name"))) not in known:
+                expected = f"expected replicated Jobs of its runtime ({', '.join(known)})"
+                raise document.malformed(f"spec.{at}: {expected}, got {shown(name)}")
+        template = _merged(template, patch)
     return template
 
 

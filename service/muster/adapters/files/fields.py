@@ -15,6 +15,7 @@ from msgspec import inspect
 from muster.adapters.files.problems import shown
 from muster.adapters.files.shapes import Spec
 from muster.adapters.files.sources import Document, Object
+from muster.dialects.kinds import jobset, leaderworkerset
 from muster.dialects.kinds.pruned import FIELDS
 from muster.dialects.objects import NodeSpec
 from muster.domain.words import listed, nearest
@@ -27,6 +28,11 @@ _OTHERS = frozenset({"restartPolicyRules"})
 """Fields that an API server knows, and that are like those that are read."""
 _NOT_KUBERNETES = frozenset({"labels", "annotations", "nodeSelector", "matchLabels", "limits", "requests"})
 """Maps whose keys are the user's own."""
+_EXCLUSIVE = {
+    "JobSet": (jobset.EXCLUSIVE,),
+    "LeaderWorkerSet": (leaderworkerset.EXCLUSIVE, leaderworkerset.SUBGROUP_EXCLUSIVE),
+}
+"""Annotations that a controller reads on the objects of a kind, and that would be lost in silence."""
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _RESTARTS = ("Always", "OnFailure", "Never")
 _WORDS = {
@@ -61,8 +67,12 @@ class Misspelt:
             Malformed: A field has a word or a form that an API server refuses. The message names it.
         """
         meta, spec = document.value.get("metadata"), document.value.get("spec")
-        stored = isinstance(meta, dict) and meta.get("creationTimestamp")
-        if document.group in _KINDS and isinstance(spec, dict) and not stored:
+        if not isinstance(meta, dict) or meta.get("creationTimestamp"):
+            return
+        if document.kind in _EXCLUSIVE:
+            for said in _of_keys(meta, _EXCLUSIVE[document.kind]):
+                self.names[said].append(document.name)
+        if document.group in _KINDS and isinstance(spec, dict):
             shape = NodeSpec if document.kind == "Node" else None
             for said in _walk(document, spec, "spec", "spec", shape):
                 self.names[said].append(document.name)
@@ -71,6 +81,17 @@ class Misspelt:
         """Yield a note for each field."""
         for said, names in self.names.items():
             yield f"{listed(names, _NAMED)}: {said}"
+
+
+def _of_keys(meta: Object, known: tuple[str, ...]) -> Iterator[str]:
+    """Yield what is said of labels and annotations that are nearly these annotations, or in their place."""
+    for field_name in ("annotations", "labels"):
+        place = field_name.removesuffix("s")
+        for key in meta.get(field_name) or ():
+            if place == "label" and key in known:
+                yield f"label {key} has no effect: it is an annotation"
+            elif near := nearest(str(key), known, _NEAR):
+                yield f"{place} {key} has no effect: did you mean the annotation {near}?"
 
 
 def _walk(

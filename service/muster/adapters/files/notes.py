@@ -16,7 +16,7 @@ from muster.domain.pod import Pod, Wishes
 from muster.domain.podgroup import PodGroup
 from muster.domain.request import Scope
 from muster.domain.sentences import unhealthy_sentence
-from muster.domain.words import did_you_mean, listed, plural
+from muster.domain.words import did_you_mean, listed, nearest_resource, plural
 
 _NAMED = 3
 """The most names in one note."""
@@ -145,7 +145,8 @@ def _unread(pods: Iterable[PodObject], settings: Settings) -> str:
     mig = "; pods that ask for MIG devices are planned in a gang" if any("mig-" in a for a in asked) else ""
     offered = (*settings.gpu_resources, settings.gpu_memory)
     read = ", ".join(offered)
-    meant = "" if mig else next(filter(None, (did_you_mean(name, offered) for name in asked)), "")
+    near = "" if mig else next(filter(None, (nearest_resource(name, offered) for name in asked)), "")
+    meant = f"; did you mean {near}?" if near else ""
     return f". They ask for {listed(asked, _NAMED)}; what counts as a GPU is {read}{mig}{meant}"
 
 

@@ -17,6 +17,7 @@ from muster.dialects.fields import Fields
 from muster.dialects.kinds import kai_keys
 from muster.dialects.kinds.table import member
 from muster.dialects.objects import Metadata
+from muster.dialects.reading import LABEL
 from muster.domain.pod import Pod
 
 _SHOWN = 80
@@ -66,7 +67,9 @@ def _meant(key: str) -> str | None:
 
 
 def note_misspelt(fields: Fields, place: str, said: Mapping[str, str]) -> None:
-    """Note a problem for each misspelt key of KAI."""
+    """Note a problem for each misspelt key of KAI, and for each annotation of it among the labels."""
+    for key in said.keys() & _INSTEAD.keys() if place == LABEL else ():
+        fields.said(f"{place} {key}", said[key], "none: it is an annotation")
     for key, right in meant(said).items():
         if right.startswith(kai_keys.PREFIX):
             fields.said(f"{place} {key[:_SHOWN]}", said[key], f"none: did you mean {right}?")

@@ -23,7 +23,11 @@ def contested(conflict: Conflict, causes: Iterable[Cause]) -> tuple[str, ...]:
     if Assumption(Kind.TAKEN, what=GPU) not in conflict.kept:
         return ()
     view, world = conflict.assumptions.view, conflict.seen()
-    rows = np.logical_or.reduce([world.admitted[role.name] for role in conflict.members_of if role.members])
+    rows = np.zeros(len(view.names), np.bool_)
+    for role in conflict.members_of:
+        if role.members:
+            refused = conflict.assumptions.refused[role.name].values()
+            rows |= world.admitted[role.name] & ~np.logical_or.reduce([np.zeros_like(rows), *refused])
     for cause in causes:
         if isinstance(cause, DomainTooSmall | RoleScope) and cause.best:
             row = view.row.get(cause.best.rpartition("/")[0] if cause.scope in INSIDE else cause.best)
