@@ -348,7 +348,8 @@ def test_a_matrix_without_nvlink_against_the_interconnect() -> None:
     matrix = as_json(full_matrix(2, "PIX", "Single PCI switch"))
     (problem,) = read(node_object({"nvidia.com/gpu": 2}, {JOINED: "nvlink"}, matrix=matrix)).problems
     assert problem == (
-        f"{JOINED} is nvlink, but the matrix has NVLink islands of 1, 1 GPUs: the matrix is used"
+        f"{JOINED} is nvlink, but the matrix has no NVLink and is used; "
+        "nvidia-smi topo -mp leaves NVLink out, and topo -m has it"
     )
 
 

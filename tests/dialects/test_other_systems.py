@@ -142,6 +142,23 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "godel.bytedance.com/pod-group-name",
         "Gödel",
     ),
+    "HiveD": (
+        {"annotations": {"hivedscheduler.microsoft.com/pod-scheduling-spec": "affinityGroup:\n  name: g\n"}},
+        "hivedscheduler.microsoft.com/pod-scheduling-spec",
+        "HiveD",
+    ),
+    "Sakkara": ({"labels": {"sakkara.group.name": "g"}}, "sakkara.group.name", "Sakkara"),
+    "KubeShare": ({"labels": {"sharedgpu/group_name": "g"}}, "sharedgpu/group_name", "KubeShare"),
+    "batch-scheduler": (
+        {"labels": {"group.batch.scheduler.tencent.com": "g"}},
+        "group.batch.scheduler.tencent.com",
+        "batch-scheduler",
+    ),
+    "Koordinator's size alone": (
+        {"annotations": {f"{KOORDINATOR}/total-number": "2"}},
+        f"{KOORDINATOR}/total-number",
+        f"add {KOORDINATOR}/name",
+    ),
     "Volcano's number alone": (
         {"annotations": {"scheduling.volcano.sh/group-min-member": "2"}},
         "scheduling.volcano.sh/group-min-member",
@@ -237,7 +254,7 @@ def test_other_words_are_refused_with_the_key_and_the_way_out(name: str) -> None
 
 
 @pytest.mark.parametrize(
-    "name", ["YuniKorn", "Grove", "Gödel", "Volcano's number alone", "YuniKorn's first pod"]
+    "name", ["YuniKorn", "Grove", "Gödel", "HiveD", "Sakkara", "Volcano's number alone", "YuniKorn's first pod"]
 )
 @pytest.mark.parametrize(
     "ours",
@@ -320,6 +337,8 @@ def test_advice_never_goes_by_the_spelling_of_another_systems_key(key: str) -> N
 
 
 UNKNOWN = (
+    "scheduling.k8s.io/pod-group",
+    "gang.scheduling.koordinator.sh/pod-group",
     "example.com/gang",
     "example.com/gang-id",
     "x.io/gangName",

@@ -7,7 +7,8 @@ The keys are those of kubernetes-sigs/scheduler-plugins (pkg/coscheduling), koor
 (apis/extension/coscheduling.go, also ACK's labels), volcano-sh/apis (scheduling/v1beta1/labels.go),
 kubernetes-sigs/kueue (pkg/controller/jobs/pod/constants), armadaproject/armada (docs/scheduling.md),
 flux-framework/flux-k8s, apache/yunikorn-k8shim (pkg/common/constants), ai-dynamo/grove (operator/api/common),
-kubewharf/godel-scheduler (pkg/util/constants.go).
+kubewharf/godel-scheduler (pkg/util/constants.go), microsoft/hivedscheduler, Sakkara of scheduler-plugins,
+NTHU-LSALAB/KubeShare, tenstack/batch-scheduler.
 """
 
 from __future__ import annotations
@@ -137,6 +138,10 @@ REFUSED = {
     "godel.bytedance.com/pod-group-name": "Gödel",
     "scheduling.godel.bytedance.com/pod-group-name": "Gödel",
     "scheduling.volcano.sh/group-min-member": "Volcano without a PodGroup",
+    "hivedscheduler.microsoft.com/pod-scheduling-spec": "HiveD",
+    "sakkara.group.name": "Sakkara",
+    "sharedgpu/group_name": "KubeShare",
+    "group.batch.scheduler.tencent.com": "batch-scheduler",
 }
 """Labels or annotations that name a gang in another meaning than ours, each with its system."""
 
@@ -171,16 +176,16 @@ def last(where: str, meta: Metadata, spec: PodSpec) -> Reading:
         return found
     for key, system in REFUSED.items():
         if (value := _value(meta, key)) is not None:
-            cause = BadValue(
-                where, key, value[:_SHOWN], f"{WAY_OUT} beside it: gangs of {system} are not read"
-            )
+            shown = " ".join(value[:_SHOWN].split())
+            cause = BadValue(where, key, shown, f"{WAY_OUT} beside it: gangs of {system} are not read")
             is_name = OBJECT_NAME.fullmatch(value) and positive(value) is None
             named = GangClaim(system, value) if is_name else None
             return Reading(named, (cause,))
-    for words in READ:
-        if (value := _value(meta, words.least)) is not None and not _are_apart(meta, words):
+    numbers = ((words, key) for words in READ for key in (words.least, words.size))
+    for words, key in numbers:
+        if (value := _value(meta, key)) is not None and not _are_apart(meta, words):
             expected = f"a gang beside it: add {' or '.join(words.names)}, or {own.GROUP}"
-            return Reading(causes=(BadValue(where, words.least, value[:_SHOWN], expected),))
+            return Reading(causes=(BadValue(where, key, value[:_SHOWN], expected),))
     return Reading()
 
 
@@ -214,7 +219,7 @@ def unknown(meta: Metadata, known: Mapping[str, str]) -> Iterator[str]:
         key
         for key in sorted(said)
         if key not in known
-        and key.rpartition("/")[0] not in PREFIXES
+        and key.rpartition("/")[0] != _KUEUE  # Its groups whose pods come one after another have more keys.
         and _GANG_LIKE.search(key.rpartition("/")[2])
     )
     for key in islice(found, _MAX_UNKNOWN):

@@ -57,7 +57,8 @@ func defaultArgs() Args {
 			"pod-group.scheduling.sigs.k8s.io/name", "gang.scheduling.koordinator.sh/name", "kueue.x-k8s.io/pod-group-name",
 			"armadaproject.io/gangId", "fluence.pod-group", "yunikorn.apache.org/task-group-name",
 			"yunikorn.apache.org/task-groups", "grove.io/podgang", "godel.bytedance.com/pod-group-name",
-			"scheduling.godel.bytedance.com/pod-group-name",
+			"scheduling.godel.bytedance.com/pod-group-name", "hivedscheduler.microsoft.com/pod-scheduling-spec",
+			"sakkara.group.name", "sharedgpu/group_name", "group.batch.scheduler.tencent.com",
 			// Jobs with several kinds of pods: a launcher without GPUs waits for its workers.
 			"training.kubeflow.org/job-name", "jobset.sigs.k8s.io/jobset-name", "leaderworkerset.sigs.k8s.io/name",
 			"ray.io/cluster",
