@@ -147,3 +147,37 @@ def test_a_claim_that_would_ask_for_nothing_is_bad_input(
     made = controller(kind, f"resource.k8s.io/{version}", "c", **fields)
     result = place("-f", write(tmp_path, node("a"), made, pod("p")))
     assert (result.exit_code, says in result.stderr.replace("\n", "")) == (2, True), result.stderr
+
+
+EXCLUSIVE = "exclusive-topology"
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "place", "key", "says"),
+    [
+        ("JobSet", "jobset.x-k8s.io/v1alpha2", "annotations", f"jobset.sigs.k8s.io/{EXCLUSIVE}", "did you mean"),
+        ("JobSet", "jobset.x-k8s.io/v1alpha2", "labels", f"alpha.jobset.sigs.k8s.io/{EXCLUSIVE}", "annotation"),
+        (
+            "LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", "annotations",
+            f"leaderworkerset.x-k8s.io/{EXCLUSIVE}", "did you mean",
+        ),
+    ],
+)  # fmt: skip
+def test_a_misspelt_key_of_an_exclusive_topology_is_noted(
+    tmp_path: Path, kind: str, version: str, place: str, key: str, says: str
+) -> None:
+    pods = {"template": {"spec": spec(1)}}
+    jobs = [{"name": "w", "template": {"spec": {"parallelism": 1, "completions": 1, **pods}}}]
+    worker = {"size": 1, "workerTemplate": {"spec": spec(1)}}
+    made = controller(kind, version, "j", replicatedJobs=jobs, leaderWorkerTemplate=worker)
+    made["metadata"][place] = {key: "rack"}
+    notes = decisions("-f", write(tmp_path, node("a"), made))["notes"]
+    assert any(f"{key} has no effect" in note and says in note for note in notes)
+
+
+def test_an_annotation_of_kai_among_the_labels_of_a_job_is_refused(tmp_path: Path) -> None:
+    made = controller("Job", "batch/v1", "j", template={"spec": spec(1)})
+    made["metadata"]["labels"] = {"kai.scheduler/topology-required-placement": "rack"}
+    (gang,) = decisions("-f", write(tmp_path, node("a"), made))["gangs"]
+    assert gang["status"] == "invalid"
+    assert "expected none: it is an annotation" in gang["message"]

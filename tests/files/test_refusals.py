@@ -41,6 +41,11 @@ def test_each_node_that_is_out_is_counted_and_none_is_to_be_used_in_a_bad_state(
         "node.cloudprovider.kubernetes.io/uninitialized",
         "node.cloudprovider.kubernetes.io/shutdown",
         "node.cilium.io/agent-not-ready",
+        "node.cluster.x-k8s.io/uninitialized",
+        "nvidia.com/gpu-driver-upgrade",
+        "readiness.k8s.io/gpu",
+        "startup-taint.cluster-autoscaler.kubernetes.io/gpu",
+        "cloud.google.com/impending-node-termination",
         "ToBeDeletedByClusterAutoscaler",
     ],
 )
@@ -225,3 +230,31 @@ def test_a_scope_without_a_label_has_a_way_out(tmp_path: Path, labels: dict[str,
     alone["metadata"]["annotations"] = {"gpu.topology/scope": "rack"}
     (refused,) = decisions("-f", write(tmp_path, made, alone))["gangs"]
     assert refused["message"].removesuffix(" (docs/policies.md)").endswith(hint.removesuffix(" (docs/policies.md)"))
+
+
+def test_a_node_whose_device_plugin_never_ran_is_named(tmp_path: Path) -> None:
+    made = node("a", labels={"nvidia.com/gpu.count": "8"})
+    del made["status"]["allocatable"][GPU]
+    (alone,) = decisions("-f", write(tmp_path, made, pod("p")))["gangs"]
+    assert "1 node offers 0 of its 8 nvidia.com/gpu: a" in alone["message"]
+
+
+def test_who_has_gpus_of_a_node_that_does_not_admit_the_pod_is_not_told(tmp_path: Path) -> None:
+    made = node("a", 1, spec={"unschedulable": True})
+    running, alone = pod("x", nodeName="a"), pod("p")
+    (refused,) = decisions("-f", write(tmp_path, made, running, alone))["gangs"]
+    assert "on nodes that admit it" not in refused["message"]
+
+
+def test_a_taint_that_is_only_preferred_is_noted(tmp_path: Path) -> None:
+    made = node("a", spec={"taints": [{"key": "spot", "value": "yes", "effect": "PreferNoSchedule"}]})
+    (note,) = decisions("-f", write(tmp_path, made, pod("p")))["notes"]
+    assert note == "Node a: taint spot=yes:PreferNoSchedule is not followed: it keeps no pod away here"
+
+
+@pytest.mark.parametrize("asked", ["huawei.com/npu", "intel.com/gpu", "enflame.com/gcu", "baidu.com/xpu"])
+def test_no_resource_of_another_vendor_is_meant(tmp_path: Path, asked: str) -> None:
+    made = pod("p", containers=[{"name": "c", "resources": {"limits": {asked: 1}}}])
+    notes = decisions("-f", write(tmp_path, node("a"), made))["notes"]
+    assert any(asked in note for note in notes)
+    assert not any("did you mean" in note for note in notes)

@@ -231,7 +231,8 @@ GOLDEN: list[tuple[Cause, str]] = [
     (DomainTooSmall("rack", "r1", None, 4), "No one rack holds all 4 members"),
     (
         NoSuchDomain("rack", labels=("example.com/rack",)),
-        "No node carries the label example.com/rack, which scope rack needs",
+        "No node carries the label example.com/rack, which scope rack needs; "
+        "the policies can name another label (docs/policies.md)",
     ),
     (
         NoSuchDomain("rak", "ps", ("a.io/rak", "b.io/rak"), "rack"),

@@ -249,13 +249,20 @@ class _Reader:
         """Whether GPUs of the node are offered as MIG devices with names of their own."""
         return any(name.startswith(_MIG_RESOURCE) and self.whole(name) for name in self._allocatable)
 
+    def _is_nvidias(self, resource: str) -> bool:
+        """Whether a device plugin for NVIDIA's GPUs offers this resource, under one of its many names."""
+        return resource.startswith("nvidia.com/") or resource in self._settings.gpu_resources
+
     def missing_gpus(self, gpu_count: int) -> int:
         """Return how many more GPUs the node has by its capacity, or by label, than it offers."""
         if self._settings.shared_gpus in self._allocatable or self._mig_devices:
             return 0
         there = max((self.installed(name) for name in self._settings.gpu_resources), default=0)
         said = self.labels.get(self._settings.gpu_count)
-        if said is not None and (gpu_count or self._offers_none(said)):
+        never = not gpu_count and positive(said) and not any(map(self._is_nvidias, self._allocatable))
+        if never:
+            self.problems.append(f"{self._settings.gpu_count} is {said!r}, but allocatable has no GPUs")
+        if said is not None and (gpu_count or never or self._offers_none(said)):
             there = max(there, min(positive(said) or 0, MAX_GPUS))
         elif there > gpu_count:
             self.problems.append(f"its capacity is {there} GPUs, but allocatable has {gpu_count}")

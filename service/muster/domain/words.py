@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
-_SAME_VENDOR = 0.85
-"""Least similarity of the prefixes of two resources of one vendor, of which one is misspelt."""
 LISTED = 4
 """Things that one sentence lists; it counts the others."""
 GPU_MEMORY = "GPU memory"
@@ -74,7 +72,9 @@ def or_wait(until: str, even_empty: bool) -> str:
 def amount(resource: str, amount: int) -> str:
     """Return an amount with its unit."""
     of = "of " if resource == GPU_MEMORY or in_bytes(resource) else ""
-    name = resource.replace("GPUs of", "GPU of", 1) if amount == 1 else resource
+    name = resource
+    if amount == 1:
+        name = "pod" if resource == "pods" else resource.replace("GPUs of", "GPU of", 1)
     return f"{number(resource, amount)} {of}{name}"
 
 
@@ -118,18 +118,6 @@ def nearest(word: str, words: Iterable[str], similarity: float = 0.6) -> str:
     listed = sorted(set(words))  # of equal ones the same in each process
     near = [] if word in listed else get_close_matches(word, listed, 1, similarity)
     return near[0] if near else ""
-
-
-def nearest_resource(resource: str, resources: Iterable[str], similarity: float = 0.6) -> str:
-    """Return the resource that was probably meant, "" if there is none: another vendor's never is."""
-    vendor = resource.rpartition("/")[0]
-    prefixes = {name: name.rpartition("/")[0] for name in resources}
-    same = [
-        name
-        for name, prefix in prefixes.items()
-        if vendor and (vendor in prefix or prefix in vendor or nearest(vendor, (prefix,), _SAME_VENDOR))
-    ]
-    return nearest(resource, same, similarity)
 
 
 def did_you_mean(word: str, words: Iterable[str], similarity: float = 0.6) -> str:

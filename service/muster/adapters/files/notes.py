@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from muster.dialects import misspelt
@@ -11,13 +12,15 @@ from muster.dialects.objects import PodObject
 from muster.dialects.settings import Settings
 from muster.domain.causes.out_of_place import told_by_preset
 from muster.domain.levels import Level, part_of, preset_with, scope_meant
-from muster.domain.node import Node
+from muster.domain.node import Node, TaintEffect
 from muster.domain.pod import Pod, Wishes
 from muster.domain.podgroup import PodGroup
 from muster.domain.request import Scope
 from muster.domain.sentences import unhealthy_sentence
-from muster.domain.words import did_you_mean, listed, nearest_resource, plural
+from muster.domain.words import did_you_mean, listed, nearest, plural
 
+_SAME_VENDOR = 0.85
+"""Least similarity of the prefixes of two resources of one vendor, of which one is misspelt."""
 _NAMED = 3
 """The most names in one note."""
 
@@ -34,14 +37,20 @@ def nothing_pending(settings: Settings) -> str:
 
 def about_nodes(nodes: Iterable[Node], pods: Sequence[Pod]) -> Iterator[str]:
     """Yield what is unreadable in nodes, and pods on broken GPUs or on nodes that are missing."""
-    names = set()
+    names, preferred = set(), defaultdict[str, list[str]](list)
     for node in nodes:
         names.add(node.name)
+        for taint in node.taints:
+            if taint.effect == TaintEffect.PREFER_NO_SCHEDULE:
+                preferred[f"{taint.key}{f'={taint.value}' if taint.value else ''}"].append(node.name)
         yield from (f"Node {node.name}: {problem}" for problem in node.problems)
         if node.unhealthy and (there := sorted(_on_broken(pods, node))):
             yield f"Node {node.name}: {unhealthy_sentence(node.unhealthy, there)}"
         if node.allocatable.pods <= 0:
             yield f"Node {node.name}: status.allocatable has no pods, so none can go there"
+    for taint_name, tainted in preferred.items():
+        where = f"{plural('Node', len(tainted))} {listed(tainted, _NAMED)}"
+        yield f"{where}: taint {taint_name}:PreferNoSchedule is not followed: it keeps no pod away here"
     gone = [pod for pod in pods if pod.usage is not None and pod.node not in names]
     if gone:
         lost = listed(sorted({pod.node for pod in gone}), _NAMED)
@@ -145,9 +154,18 @@ def _unread(pods: Iterable[PodObject], settings: Settings) -> str:
     mig = "; pods that ask for MIG devices are planned in a gang" if any("mig-" in a for a in asked) else ""
     offered = (*settings.gpu_resources, settings.gpu_memory)
     read = ", ".join(offered)
-    near = "" if mig else next(filter(None, (nearest_resource(name, offered) for name in asked)), "")
-    meant = f"; did you mean {near}?" if near else ""
+    slips = (did_you_mean(name, _of_vendor(name, offered)) for name in asked)
+    meant = "" if mig else next(filter(None, slips), "")
     return f". They ask for {listed(asked, _NAMED)}; what counts as a GPU is {read}{mig}{meant}"
+
+
+def _of_vendor(resource: str, known: Iterable[str]) -> Iterator[str]:
+    """Yield the known resources whose prefix is nearly that of the resource. Another vendor's is never meant."""
+    vendor = resource.rpartition("/")[0]
+    for name in known:
+        prefix = name.rpartition("/")[0]
+        if vendor in prefix or prefix in vendor or nearest(vendor, (prefix,), _SAME_VENDOR):
+            yield name
 
 
 def _on_broken(pods: Iterable[Pod], node: Node) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 from muster.domain.causes.out_of_place import IndicesUnknown
 from muster.domain.causes.too_little import GpusNotOffered, ResourceNotOffered
 from muster.domain.request import Role
-from muster.domain.words import LISTED, nearest_resource
+from muster.domain.words import LISTED, nearest
 from muster.placement.cluster.columns import Bools, Columns
 from muster.placement.explain.conflict import Conflict
 from muster.placement.explain.refused_roles import resource_missing
@@ -27,7 +27,7 @@ def not_offered(view: Columns, role: Role, resource: str) -> ResourceNotOffered:
         known = frozenset(name for node in nodes for name, _ in node.allocatable.others)
         known = known.union(*(node.gpu_resources for node in nodes))
     known = known.difference((role.gpu_resource, *(name for name, _ in role.resources.others)))
-    return ResourceNotOffered(role.name, resource, len(nodes), nearest_resource(resource, known, NEAR))
+    return ResourceNotOffered(role.name, resource, len(nodes), nearest(resource, known, NEAR))
 
 
 def gpus_not_offered(conflict: Conflict) -> Iterator[GpusNotOffered]:
