@@ -310,3 +310,11 @@ def test_a_made_up_name_is_not_one_that_is_given(tmp_path: Path) -> None:
     made["metadata"] = {"generateName": "x-"}
     said = decisions(write(tmp_path, node("a"), made, pod("x-bbbbb")))
     assert sorted(gang["name"] for gang in said["gangs"]) == ["x-bbbbb", "x-bbbbc"]
+
+
+def test_a_suspended_ray_job_makes_no_pods(tmp_path: Path) -> None:
+    """KubeRay makes its RayCluster once `suspend` is false again."""
+    made = controller("RayJob", "ray.io/v1", "r", rayClusterSpec=ray(), suspend=True)
+    result = place(write(tmp_path, node("a"), made), *ON)
+    assert result.exit_code == 4
+    assert "makes no pods: it is suspended" in result.output

@@ -48,6 +48,14 @@ def with_meta(made: Object, field: str, **keys: str) -> Object:
             with_meta(pod("p"), "annotations", **{"gke-gcsfuse__volumes": "true"}),
             "annotation gke-gcsfuse/volumes",
         ),
+        (
+            with_meta(pod("p"), "labels", **{"sidecar.istio.io__inject": "true"}),
+            "label sidecar.istio.io/inject",
+        ),
+        (
+            with_meta(pod("p"), "annotations", **{"linkerd.io__inject": "enabled"}),
+            "annotation linkerd.io/inject",
+        ),
         (controller("RayJob", "ray.io/v1", "r", clusterSelector={"a": "b"}), "spec.clusterSelector"),
         (
             controller(

@@ -87,6 +87,11 @@ def _wrong(resource: str, amount: Quantity) -> str:
     value = quantities.parse(amount)
     if value is not None and value.denominator > 1 and not _is_native(resource):
         return f"expected a whole number, got {shown(amount)}"
+    page = quantities.parse(resource.removeprefix(_HUGE_PAGES)) if resource.startswith(_HUGE_PAGES) else 1
+    if not page or page < 0:
+        return "expected the size of a page in the name, as in hugepages-2Mi"
+    if value is not None and value % page and resource.startswith(_HUGE_PAGES):
+        return f"expected a multiple of the size of a page, got {shown(amount)}"
     return ""
 
 

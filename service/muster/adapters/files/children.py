@@ -92,7 +92,7 @@ def _of_ray_job(document: Document) -> Iterator[Document]:
     spec = _part(document.value, "spec")
     if spec.get("clusterSelector"):
         return
-    cluster = _part(spec, "rayClusterSpec")
+    cluster = {**_part(spec, "rayClusterSpec"), **({"suspend": True} if spec.get("suspend") else {})}
     if spec.get("submissionMode") == "SidecarMode":
         head = _part(cluster, "headGroupSpec")
         template = _part(head, "template")

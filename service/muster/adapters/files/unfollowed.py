@@ -19,7 +19,14 @@ from muster.domain.words import listed
 _NAMED = 3
 """The most names in one note."""
 _KUEUE = "kueue.x-k8s.io/"
-_GCSFUSE = "gke-gcsfuse/volumes"
+_SIDECARS = (
+    "gke-gcsfuse/volumes",
+    "sidecar.istio.io/inject",
+    "linkerd.io/inject",
+    "vault.hashicorp.com/agent-inject",
+    "dapr.io/enabled",
+)
+"""Labels or annotations of pods by which a webhook adds a container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +111,15 @@ def _claims(pod: PodManifest) -> str:
     return "spec.volumes with claims" if claims else ""
 
 
-def _sidecar_of_gke(pod: PodManifest) -> str:
-    said = (pod.metadata.annotations or {}).get(_GCSFUSE, "")
-    return f"annotation {_GCSFUSE}" if said.lower() == "true" else ""
+def _sidecar(pod: PodManifest) -> str:
+    said = {"label": pod.metadata.labels or {}, "annotation": pod.metadata.annotations or {}}
+    found = (
+        f"{place} {key}"
+        for place, values in said.items()
+        for key in _SIDECARS
+        if values.get(key, "").lower() in ("true", "enabled")
+    )
+    return next(found, "")
 
 
 def _preferences(pod: PodManifest) -> str:
@@ -125,7 +138,7 @@ def _preferences(pod: PodManifest) -> str:
 _OF_PODS: tuple[tuple[Callable[[PodManifest], str], str], ...] = (
     (_topology_of_kueue, "it is for Kueue: gpu.topology/scope asks for the same here"),
     (_claims, _VOLUMES),
-    (_sidecar_of_gke, "GKE adds a container, which asks for what the other annotations gke-gcsfuse/… say"),
+    (_sidecar, "a webhook adds a container, and what that asks for is not known here"),
     (_preferences, "kube-scheduler's plugins score it on a cluster, and may choose other nodes"),
 )
 """What finds a field of a pod → what it means for the answer."""
