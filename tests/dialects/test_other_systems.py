@@ -254,7 +254,8 @@ def test_other_words_are_refused_with_the_key_and_the_way_out(name: str) -> None
 
 
 @pytest.mark.parametrize(
-    "name", ["YuniKorn", "Grove", "Gödel", "HiveD", "Sakkara", "Volcano's number alone", "YuniKorn's first pod"]
+    "name",
+    ["YuniKorn", "Grove", "Gödel", "HiveD", "Sakkara", "Volcano's number alone", "YuniKorn's first pod"],
 )
 @pytest.mark.parametrize(
     "ours",

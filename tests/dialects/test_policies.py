@@ -253,7 +253,7 @@ BAD: dict[str, tuple[str, str]] = {
     ),
     "unique names of nodes": ("topologyAwareScheduling: {uniqueNames: [node]}", 'uniqueNames[0]: "node"'),
     "an unknown preset": (
-        "topologyAwareScheduling: {preset: azure}", '"azure", expected one of topograph, eks, gke, oke, coreweave',
+        "topologyAwareScheduling: {preset: azure}", '"azure", expected one of topograph, eks, gke, oke',
     ),
     "a preset that is a list": ("topologyAwareScheduling: {preset: [gke]}", "Scheduling.preset: \"['gke']\""),
 }  # fmt: skip

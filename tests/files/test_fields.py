@@ -11,6 +11,7 @@ import pytest
 
 from tests.files.manifests import GPU, Object, controller, decisions, node, place, pod, spec, write
 
+EXCLUSIVE, JOBSET = "exclusive-topology", "jobset.x-k8s.io/v1alpha2"
 NODE_TERMS = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
 
 
@@ -30,7 +31,10 @@ def container(**more: object) -> Object:
 
 NOTED: dict[str, tuple[Object, str]] = {
     # what is misspelt: the pod, what is said
-    "a letter": (pod("p", nodeSelecter={"a": "b"}), "spec.nodeSelecter has no effect: did you mean nodeSelector?"),
+    "a letter": (
+        pod("p", nodeSelecter={"a": "b"}),
+        "spec.nodeSelecter has no effect: did you mean nodeSelector?",
+    ),
     "upper case": (pod("p", nodeselector={"a": "b"}), "did you mean nodeSelector?"),
     "singular": (pod("p", toleration=[]), "spec.toleration has no effect: did you mean tolerations?"),
     "of a container": (
@@ -39,7 +43,7 @@ NOTED: dict[str, tuple[Object, str]] = {
     ),
     "cut off": (
         pod("p", affinity={"nodeAffinity": {"requiredDuringScheduling": {}}}),
-        "requiredDuringScheduling has no effect: did you mean requiredDuringSchedulingIgnoredDuringExecution?",
+        "has no effect: did you mean requiredDuringSchedulingIgnoredDuringExecution?",
     ),
     "around pods": (
         controller("Job", "batch/v1", "j", paralelism=2, template={"spec": spec(1)}),
@@ -57,7 +61,7 @@ def test_a_misspelt_field_is_noted(tmp_path: Path, case: str) -> None:
 def test_fields_that_are_not_read_are_no_slips(tmp_path: Path) -> None:
     probe = {"httpGet": {"path": "/", "port": 80}}
     main = container(
-        command=["x"], env=[{"name": "A", "value": "b"}], livenessProbe=probe, restartPolicyRules=[], tty=True,
+        command=["x"], env=[{"name": "A", "value": "b"}], livenessProbe=probe, restartPolicyRules=[],
         resources={"limits": {GPU: 1}, "requests": {}, "claims": []}, volumeMounts=[], workingDir="/",
     )  # fmt: skip
     made = pod(
@@ -68,9 +72,21 @@ def test_fields_that_are_not_read_are_no_slips(tmp_path: Path) -> None:
     assert [note for note in notes if "has no effect" in note] == []
 
 
+def test_fields_of_jobs_that_are_like_others_are_no_slips(tmp_path: Path) -> None:
+    """As in JobSet's coordinator.yaml, and in the training operator's imagenet.yaml."""
+    job = {"name": "w", "template": {"spec": {"template": {"spec": spec(1)}}}}
+    coordinator = {"replicatedJob": "w", "jobIndex": 0}
+    job_set = controller("JobSet", JOBSET, "j", replicatedJobs=[job], coordinator=coordinator)
+    elastic = {"minReplicas": 1, "metrics": [{"type": "Resource", "resource": {"name": "cpu"}}]}
+    worker = {"Worker": {"replicas": 1, "template": {"spec": spec(1)}}}
+    job = controller("PyTorchJob", "kubeflow.org/v1", "p", elasticPolicy=elastic, pytorchReplicaSpecs=worker)
+    notes = decisions("-f", write(tmp_path, node("a"), job_set, job))["notes"]
+    assert [note for note in notes if "has no effect" in note] == []
+
+
 REFUSED: dict[str, tuple[Object, str]] = {
     # what is wrong: the object, what is said
-    "an operator of nodes": (pod("p", **term("in", "h")), "operator: expected In, NotIn, Exists, DoesNotExist, Gt"),
+    "an operator of nodes": (pod("p", **term("in", "h")), "operator: expected In, NotIn, Exists"),
     "In without values": (pod("p", **term("In")), "values: expected at least one value with operator In"),
     "Exists with values": (pod("p", **term("Exists", "h")), "values: expected none with operator Exists"),
     "Gt of a word": (pod("p", **term("Gt", "h")), "values: expected one whole number with operator Gt"),
@@ -87,7 +103,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
         pod("p", tolerations=[{"key": "x", "operator": "Exists", "value": "y"}]),
         "spec.tolerations[0].value: expected none with operator Exists",
     ),
-    "a value without a key": (pod("p", tolerations=[{"value": "y"}]), "spec.tolerations[0].key: expected one"),
+    "a value without a key": (pod("p", tolerations=[{"value": "y"}]), "tolerations[0].key: expected one"),
     "a taint": (
         node("b", spec={"taints": [{"key": "x", "effect": "noschedule"}]}),
         "spec.taints[0].effect: expected NoSchedule",
@@ -136,7 +152,12 @@ FLAT, NESTED = request(deviceClassName="c", count=8), request(exactly={"deviceCl
 @pytest.mark.parametrize(
     ("kind", "version", "fields", "says"),
     [
-        ("ResourceClaimTemplate", "v1", {"spec": FLAT}, "spec.spec.devices.requests[0]: expected one of exactly"),
+        (
+            "ResourceClaimTemplate",
+            "v1",
+            {"spec": FLAT},
+            "spec.spec.devices.requests[0]: expected one of exactly",
+        ),
         ("ResourceClaim", "v1beta2", FLAT, "spec.devices.requests[0]: expected one of exactly"),
         ("ResourceClaimTemplate", "v1", NESTED, "spec.devices: expected in spec.spec"),
     ],
@@ -149,14 +170,11 @@ def test_a_claim_that_would_ask_for_nothing_is_bad_input(
     assert (result.exit_code, says in result.stderr.replace("\n", "")) == (2, True), result.stderr
 
 
-EXCLUSIVE = "exclusive-topology"
-
-
 @pytest.mark.parametrize(
     ("kind", "version", "place", "key", "says"),
     [
-        ("JobSet", "jobset.x-k8s.io/v1alpha2", "annotations", f"jobset.sigs.k8s.io/{EXCLUSIVE}", "did you mean"),
-        ("JobSet", "jobset.x-k8s.io/v1alpha2", "labels", f"alpha.jobset.sigs.k8s.io/{EXCLUSIVE}", "annotation"),
+        ("JobSet", JOBSET, "annotations", f"jobset.sigs.k8s.io/{EXCLUSIVE}", "did you mean"),
+        ("JobSet", JOBSET, "labels", f"alpha.jobset.sigs.k8s.io/{EXCLUSIVE}", "annotation"),
         (
             "LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", "annotations",
             f"leaderworkerset.x-k8s.io/{EXCLUSIVE}", "did you mean",

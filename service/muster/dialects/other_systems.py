@@ -7,8 +7,8 @@ The keys are those of kubernetes-sigs/scheduler-plugins (pkg/coscheduling), koor
 (apis/extension/coscheduling.go, also ACK's labels), volcano-sh/apis (scheduling/v1beta1/labels.go),
 kubernetes-sigs/kueue (pkg/controller/jobs/pod/constants), armadaproject/armada (docs/scheduling.md),
 flux-framework/flux-k8s, apache/yunikorn-k8shim (pkg/common/constants), ai-dynamo/grove (operator/api/common),
-kubewharf/godel-scheduler (pkg/util/constants.go), microsoft/hivedscheduler, Sakkara of scheduler-plugins,
-NTHU-LSALAB/KubeShare, tenstack/batch-scheduler.
+kubewharf/godel-scheduler (pkg/util/constants.go). Those of HiveD, Sakkara, KubeShare and batch-scheduler are
+from their documents.
 """
 
 from __future__ import annotations

@@ -76,9 +76,7 @@ PRESETS: Mapping[str, tuple[Level, ...]] = MappingProxyType(
             DEFAULT_LEVELS[0],
             Level("fabric", ("backend.coreweave.cloud/fabric", "ib.coreweave.cloud/fabric")),
             Level("superpod", ("backend.coreweave.cloud/superpod", "ib.coreweave.cloud/superpod")),
-            Level(
-                Scope.RACK.value, ("backend.coreweave.cloud/leafgroup", "ib.coreweave.cloud/leafgroup")
-            ),
+            Level(Scope.RACK.value, ("backend.coreweave.cloud/leafgroup", "ib.coreweave.cloud/leafgroup")),
         ),
         "lingjun": (
             DEFAULT_LEVELS[0],
@@ -87,11 +85,14 @@ PRESETS: Mapping[str, tuple[Level, ...]] = MappingProxyType(
         ),
     }
 )
-"""Levels of fabrics, widest first, by the labels that are put on nodes by Topograph (its page "node labels":
-tier 0 is the switch next to the node; before version 1.0 it wrote other ones), by EKS (its user guide,
-"network topology labels": layer 3 is the nearest), by GKE and by OKE (the levels of their examples for Kueue's
-Topology), by CoreWeave (its page "InfiniBand and RoCE labels") and by ACK on Lingjun nodes (its page "using
-network topology aware scheduling")."""
+"""Levels of fabrics, widest first, by the labels that these put on nodes.
+
+- Topograph: its page "node labels". Tier 0 is the switch next to the node. Before version 1.0 it had others.
+- EKS: its user guide, "network topology labels". Layer 3 is the nearest.
+- GKE, OKE: the levels of their examples for Kueue's Topology.
+- CoreWeave: its page "InfiniBand and RoCE labels".
+- ACK's Lingjun nodes: its page "using network topology aware scheduling".
+"""
 
 DEFAULT_NAMING = Naming()
 

@@ -107,7 +107,9 @@ class DeviceObjects:
             case str(group), "ResourceClaimTemplate" if group == GROUP:
                 template = _named(document, ResourceClaimTemplate)
                 if "devices" in (document.value.get("spec") or ()):
-                    raise document.malformed("spec.devices: expected in spec.spec, which a claim has as its spec")
+                    raise document.malformed(
+                        "spec.devices: expected in spec.spec, which a claim has as its spec"
+                    )
                 _check(document, template.spec.spec, "spec.spec")
                 self.templates.append((document, template))
             case str(group), "ComputeDomain" if group == compute_domains.API_GROUP:

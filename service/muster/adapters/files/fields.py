@@ -23,7 +23,7 @@ from muster.domain.words import listed, nearest
 _NAMED = 3
 """The most names in one note."""
 _NEAR, _NEAR_IN_JOB, _BEGINNING = 0.85, 0.9, 8
-"""Least similarity of a field that was meant, in pods and around them; or so many letters that begin it."""
+"""Least similarity of a field that was meant, in pods and around them; fewest letters that begin it."""
 _OTHERS = frozenset({"restartPolicyRules"})
 """Fields that an API server knows, and that are like those that are read."""
 _NOT_KUBERNETES = frozenset({"labels", "annotations", "nodeSelector", "matchLabels", "limits", "requests"})
@@ -50,7 +50,9 @@ _WORDS = {
     ("spec", "launcherCreationPolicy"): ("AtStartup", "WaitForWorkersReady"),
 }
 """The object that has a field, or the list of such objects, and the field → the words that it may have."""
-_KINDS = frozenset({"", "apps", "batch", "jobset.x-k8s.io", "leaderworkerset.x-k8s.io", "kubeflow.org", "ray.io"})
+_KINDS = frozenset(
+    {"", "apps", "batch", "jobset.x-k8s.io", "leaderworkerset.x-k8s.io", "kubeflow.org", "ray.io"}
+)
 """API groups whose objects have pods, or are nodes."""
 
 
@@ -105,9 +107,11 @@ def _walk(
         shape, in_pod = Spec, True
         _check_claims(document, value, at)
     _check(document, value, at, under)
+    # Elsewhere in jobs are fields that are like those that are read, as replicatedJob of a coordinator.
+    compared = in_pod or shape is not None or under == "spec" or "template" in value
     for name, inner in value.items():
         here = f"{at}.{name}"
-        if meant := _meant(str(name), shape, in_pod):
+        if compared and (meant := _meant(str(name), shape, in_pod)):
             yield f"{here} has no effect: did you mean {meant}?"
         elif name not in _NOT_KUBERNETES:
             of_inner = _fields(shape).get(name)
@@ -151,7 +155,7 @@ def _objects_in(field_type: inspect.Type) -> type | None:
 
 
 def _check(document: Document, value: Object, at: str, under: str) -> None:
-    """Raise Malformed if a field has a word that it may not have, or values that its operator does not take."""
+    """Raise Malformed if a field has a word that is none of its own, or values against its operator."""
     for name, word in value.items():
         words = _WORDS.get((under, name), ())
         if words and isinstance(word, str) and word and word not in words:

@@ -20,7 +20,7 @@ from muster.domain.sentences import unhealthy_sentence
 from muster.domain.words import did_you_mean, listed, nearest, plural
 
 _SAME_VENDOR = 0.85
-"""Least similarity of the prefixes of two resources of one vendor, of which one is misspelt."""
+"""Least similarity of the prefixes of two resources of one vendor, if one is misspelt."""
 _NAMED = 3
 """The most names in one note."""
 
@@ -160,7 +160,7 @@ def _unread(pods: Iterable[PodObject], settings: Settings) -> str:
 
 
 def _of_vendor(resource: str, known: Iterable[str]) -> Iterator[str]:
-    """Yield the known resources whose prefix is nearly that of the resource. Another vendor's is never meant."""
+    """Yield the known resources of the same vendor: another vendor's is never meant."""
     vendor = resource.rpartition("/")[0]
     for name in known:
         prefix = name.rpartition("/")[0]
