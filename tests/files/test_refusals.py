@@ -258,3 +258,10 @@ def test_no_resource_of_another_vendor_is_meant(tmp_path: Path, asked: str) -> N
     notes = decisions("-f", write(tmp_path, node("a"), made))["notes"]
     assert any(asked in note for note in notes)
     assert not any("did you mean" in note for note in notes)
+
+
+def test_a_node_with_a_broken_gpu_is_named(tmp_path: Path) -> None:
+    meta = {"name": "unhealthy-gpu-a", "namespace": "kube-system"}
+    broken = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"gpus": "0"}}
+    (alone,) = decisions("-f", write(tmp_path, node("a"), broken, pod("p", gpus=4)))["gangs"]
+    assert alone["message"].endswith("1 node offers 3 of its 4 nvidia.com/gpu: a")

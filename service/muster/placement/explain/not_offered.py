@@ -35,6 +35,9 @@ def gpus_not_offered(conflict: Conflict) -> Iterator[GpusNotOffered]:
     their GPUs."""
     view = conflict.assumptions.view
     missing = np.array([profile.missing_gpus for profile in view.profiles], np.int64)[view.profile]
+    nodes_of_rows = [state.node for state in view.states]
+    broken = np.array([(node.unhealthy & ~node.tainted).bit_count() for node in nodes_of_rows], np.int64)
+    missing = missing + broken
     lost = {row: int(missing[row]) for row in np.flatnonzero(missing).tolist()}
     for role in conflict.members_of if lost else ():
         if not role.gpus:
@@ -48,7 +51,8 @@ def gpus_not_offered(conflict: Conflict) -> Iterator[GpusNotOffered]:
         ]
         if nodes:
             names = tuple(name for name, _ in nodes)
-            offered = sum(int(view.gpu_total[view.row[name]]) for name in names)
+            rows = [view.row[name] for name in names]
+            offered = int((view.gpu_total[rows] - broken[rows]).sum())
             there = offered + sum(count for _, count in nodes)
             yield GpusNotOffered(role.name, role.gpu_resource, len(nodes), offered, there, names[:LISTED])
 
