@@ -68,7 +68,7 @@ def fits_now(world: World, nodes: Iterable[Node], key: str) -> bool:
 def asleep(world: World, nodes: Iterable[Node]) -> Iterator[str]:
     """Say which gangs could go on now, and wait for nothing that comes within a stated time."""
     state = world.coordinator.state
-    if not state.active or state.interrupted:
+    if not state.active or state.interrupted or state.catches_up:
         return
     far_ahead, held = state.far_ahead()
     if not far_ahead:

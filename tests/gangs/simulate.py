@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 from unittest.mock import patch
 
-from muster.gangs.lifecycle import clock, pod_changes
+from muster.gangs.lifecycle import clock, planning, pod_changes, sessions
 from tests.gangs.model import Cluster
 from tests.gangs.stage import Chooser
 
@@ -82,8 +82,10 @@ def sequence(seed: int, number: int, steps: int) -> tuple[Counter[str], str]:
     """One sequence: the transitions that it saw, and what it broke, "" for nothing.
 
     In every second one, a Tick leaves timers to the next, as in a cluster of thousands of gangs. In others,
-    gangs are not counted for each change, as if they had many pods.
+    gangs are not counted for each change, as if they had many pods. In others, what concerns all gangs is done
+    for one of them with each input.
     """
+    at_once = (1, None)[number // 4 % 2]
     timers, (pods, every_s) = (
         (FEW_TIMERS, MANY_TIMERS)[number % 2],
         ((FEW_PODS, 0.1), MANY_PODS)[number // 2 % 2],
@@ -92,6 +94,9 @@ def sequence(seed: int, number: int, steps: int) -> tuple[Counter[str], str]:
         patch.object(clock, "AT_ONCE", timers),
         patch.object(pod_changes, "MANY", pods),
         patch.object(pod_changes, "COUNT_EVERY_S", every_s),
+        patch.object(pod_changes, "GROUPED_AT_ONCE", at_once or pod_changes.GROUPED_AT_ONCE),
+        patch.object(sessions, "TOLD_AT_ONCE", at_once or sessions.TOLD_AT_ONCE),
+        patch.object(planning, "_WOKEN_AT_ONCE", at_once or planning._WOKEN_AT_ONCE),
     ):
         return _sequence(seed, number, steps)
 

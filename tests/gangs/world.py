@@ -120,6 +120,8 @@ class World:
         for each in nodes:
             self.send(inputs.NodeSeen(self.now, each))
         self.send(inputs.Synced(self.now))
+        while self.coordinator.catches_up:
+            self.send(inputs.Tick(self.now))
         self.connect(in_flight)
         return self
 

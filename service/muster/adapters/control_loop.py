@@ -78,6 +78,10 @@ class Gangs(Protocol):
     def report_in_tree(self, now: float, report: calls.InTreeReport) -> list[Instruction]:
         """Note which nodes the in-tree plugins refuse."""
 
+    @property
+    def catches_up(self) -> bool:
+        """Return whether a change concerns many gangs, and inputs are needed to look at all of them."""
+
     def next_deadline(self) -> float | None:
         """Return when the earliest timer ends, or None if none runs."""
 
@@ -183,8 +187,10 @@ class ControlLoop:
             await asyncio.sleep(0)
 
     async def sync(self, given: Input) -> None:
-        """Queue `Synced`; from when it is handled, sessions may begin."""
+        """Queue `Synced`; from when it is handled and all gangs are known, sessions may begin."""
         await self._in_order(lambda: self._carry_out(self._gangs.handle(given)))
+        while self._gangs.catches_up:
+            await self._in_order(lambda: self._carry_out(self._gangs.handle(Tick(time.monotonic()))))
         self._synced.set()
 
     @property

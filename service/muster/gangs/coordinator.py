@@ -57,6 +57,7 @@ class Coordinator:
                 decisions.solve_failed(self.state, given)
             case inputs.Synced(now):
                 self.state.synced = True
+                self._pods.catch_up(now)
                 self._sessions.activate(now)
             case inputs.SessionOpened():
                 self._sessions.opened(given)
@@ -73,6 +74,8 @@ class Coordinator:
                 self._pods.differences.tick(now)
             case _:
                 self._cluster_changed(given)
+        self._pods.catch_up(given.now)
+        self._sessions.catch_up(given.now)
         return self._instructions(given.now)
 
     def _instructions(self, now: float) -> list[Instruction]:
@@ -110,6 +113,11 @@ class Coordinator:
                     self._nodes.taken_on(touched, now)
             case inputs.PoliciesSeen(now, policies):
                 self._pods.policies_changed(policies, now)
+
+    @property
+    def catches_up(self) -> bool:
+        """Return whether a change concerns many gangs, and inputs are needed to look at all of them."""
+        return self.state.catches_up
 
     def next_deadline(self) -> float | None:
         """Return when the next Tick is due, in seconds of the inputs' clock; None if no Tick is needed."""

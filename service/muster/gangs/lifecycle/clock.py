@@ -82,7 +82,7 @@ class Clock:
             state.queue.update_at,
             state.background_ends_at,
             state.backfill.next_at(),
-            state.now if state.to_wake else None,
+            state.now if state.catches_up else None,
             *state.orphans.values(),
         )
         return min((when for when in found if when is not None), default=None)

@@ -105,7 +105,7 @@ class Nodes:
         """Report on the node, once for each change, what cannot be read of it and which pods run on broken
         GPUs."""
         found = [f"used without what can't be read: {'; '.join(node.problems)}"] if node.problems else []
-        on_node = self._state.ledger.used_on(node.name).items()
+        on_node = self._state.ledger.used_on(node.name).items() if node.unhealthy else ()
         if uids := [uid for uid, usage in on_node if usage.gpus & node.unhealthy]:
             pods = [self._state.roster.pods.get(uid) for uid in uids]
             names = sorted(f"{pod.namespace}/{pod.name}" if pod else "a pod that is not ours" for pod in pods)

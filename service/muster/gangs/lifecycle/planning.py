@@ -107,7 +107,7 @@ def _ask_planners(state: State) -> None:
     A plan counts only if what it uses is still free when it comes: the other planner may have taken it.
     """
     _requeue_woken(state)
-    if not state.to_wake and state.active and not state.interrupted:
+    if not state.catches_up and state.active and not state.interrupted:
         # A slow gang comes first, because of its priority. Last come those that the foreground passes on.
         for lane in (Lane.BACKGROUND, Lane.FOREGROUND, Lane.BACKGROUND):
             # The foreground is asked even if no gang waits: it updates the numbers of refused gangs.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from muster.domain.node import Usage
 from muster.gangs.lifecycle import eviction, inflight, plans, reconciliation
 from muster.gangs.lifecycle.node_changes import Nodes
@@ -10,7 +12,11 @@ from muster.gangs.lifecycle.state import State
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import EventReason
 from muster.gangs.record.gang import Gang, Timer
+from muster.gangs.record.partial import is_partially_bound
 from muster.gangs.record.phases import Permitted, Phase, Trigger
+
+TOLD_AT_ONCE = 256
+"""Gangs that a new shim is told of for one input: about 10 ms."""
 
 
 class Sessions:
@@ -36,28 +42,37 @@ class Sessions:
         Members of permitted gangs keep their places until they are seen bound or given up.
         """
         self._state.epoch = None
+        self._state.to_tell.clear()
         for gang in list(self._state.gangs.values()):
+            self._state.publisher.forget(gang)
             if gang.phase in (Phase.PLANNED, Phase.RESERVING):
                 plans.withdraw(self._state, gang, Trigger.SESSION_OVER, "the scheduler's session ended", now)
 
     def activate(self, now: float) -> None:
         """Begin to plan if the cluster is known and a shim is connected."""
         state = self._state
-        if state.synced:
-            self._pods.group_all(now)
         if not state.active:
             return
         for node in state.ledger.nodes.values():
             self._nodes.report_problems(node)
         self._pods.differences.post_all()
         under_way = self._take_in_flight(now)
-        for key in sorted(state.gangs):
-            gang = state.gangs[key]
+        for gang in list(state.gangs.values()):
             if isinstance(permitted := gang.in_phase, Permitted):
                 for uid in permitted.awaited.keys() - under_way:
                     permitted.awaited[uid] = now + state.settings.session_s
                 state.timers.set(gang, min(permitted.awaited.values(), default=now))
-            _begin_session(state, gang, now)
+            if gang.phase is Phase.GIVEN_UP or Timer.PARTIAL in gang.timers or is_partially_bound(gang):
+                _begin_grace(state, gang, now)
+            state.to_tell[gang.key] = None
+
+    def catch_up(self, now: float) -> None:
+        """Tell the shim of some of the gangs that it does not know yet."""
+        state = self._state
+        for key in list(islice(state.to_tell, TOLD_AT_ONCE if state.active else 0)):
+            del state.to_tell[key]
+            if (gang := state.gangs.get(key)) is not None:
+                _tell(state, gang, now)
 
     def _take_in_flight(self, now: float) -> frozenset[str]:
         """Hold the capacity of the Bindings that the shim reported as under way.
@@ -84,24 +99,27 @@ class Sessions:
         return under_way
 
 
-def _begin_session(state: State, gang: Gang, now: float) -> None:
-    """Tell a new shim what it must know about the gang, and restart the gang's timers.
+def _begin_grace(state: State, gang: Gang, now: float) -> None:
+    """Begin the grace of a partially bound gang again, even if it was given up.
 
-    The grace of a partially bound gang starts again, even if it was given up: another service may have
-    completed it meanwhile.
+    Another service may have completed it meanwhile.
     """
     if gang.phase is Phase.GIVEN_UP:
         reconciliation.reconcile_members(state, gang, state.fresh(gang), now)
-    kinds = gang.kinds
-    state.publisher.forget(gang)
-    if (question := state.in_tree.ask_again(gang)) is not None:
-        state.publisher.instruct(question)
     gang.timers.pop(Timer.PARTIAL, None)
     state.fresh(gang)
     eviction.note_partially_bound(state, gang, now)
+
+
+def _tell(state: State, gang: Gang, now: float) -> None:
+    """Tell a new shim what it must know about the gang as it is now."""
+    if (question := state.in_tree.ask_again(gang)) is not None:
+        state.publisher.instruct(question)
+    state.fresh(gang)
+    eviction.note_partially_bound(state, gang, now)
     if gang.phase is Phase.INVALID:
-        state.publisher.refuse(gang, EventReason.INVALID, kinds, gang.reason, now)
+        state.publisher.refuse(gang, EventReason.INVALID, gang.kinds, gang.reason, now)
     elif gang.phase is Phase.UNPLACEABLE:
-        state.publisher.refuse(gang, EventReason.UNPLACEABLE, kinds, gang.reason, now)
+        state.publisher.refuse(gang, EventReason.UNPLACEABLE, gang.kinds, gang.reason, now)
     elif gang.phase is Phase.COLLECTING and gang.group.waits_for is not None:
         state.timers.set(gang, now + state.settings.waiting_s)

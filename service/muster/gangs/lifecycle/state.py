@@ -10,7 +10,7 @@ from muster.domain.pod import Pod
 from muster.domain.request import Role
 from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity.ledger import Ledger
-from muster.gangs.membership.group import Group
+from muster.gangs.membership.group import Group, NameKey
 from muster.gangs.membership.roster import Roster
 from muster.gangs.messages.instructions import Lane
 from muster.gangs.messages.settings import Settings
@@ -54,6 +54,11 @@ class State:
         self.timers = Timers(self.gangs, lambda: self.now)
         self.publisher = Publisher(settings, self.timers, self.numbers, lambda: self.active)
         self.queue = SchedulingQueue(self.ledger)
+        self.to_group: dict[NameKey, None] = {}
+        """Names whose pods are to be grouped again: they all are when the cluster is known, or its policies
+        change."""
+        self.to_tell: dict[str, None] = {}
+        """Keys of gangs of which a new shim knows nothing yet."""
         self.to_wake: dict[str, None] = {}
         """Keys of refused gangs that a change may help and that are not queued again yet, in order."""
         self.retained = Retained(self.gangs, self.ledger)
@@ -73,6 +78,14 @@ class State:
     def active(self) -> bool:
         """Return whether instructions are sent: the cluster is known and a shim is connected."""
         return self.synced and self.epoch is not None
+
+    @property
+    def catches_up(self) -> bool:
+        """Return whether a change concerns many gangs, and some of them were not looked at yet.
+
+        Some are looked at with each input. Nothing is planned before all were, so that their order holds.
+        """
+        return self.synced and bool(self.to_group or self.to_tell or self.to_wake)
 
     @property
     def background_ends_at(self) -> float | None:

@@ -110,7 +110,7 @@ class Publisher:
 
     def forget(self, gang: Gang) -> None:
         """Forget what was published about the gang, because it no longer holds or no shim received it."""
-        gang.verdict, gang.kinds, gang.refused_at, gang.shown_at = None, (), -math.inf, None
+        gang.verdict = gang.shown_at = None
 
     def show_waiting(self, gang: Gang, now: float) -> None:
         """Let the waiting pods of an incomplete gang say what it waits for.
