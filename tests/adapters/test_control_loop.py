@@ -53,11 +53,14 @@ class Recorded:
         self.gangs = 0
         self.shown: list[int] = []
         """How many gangs were looked at, each time."""
+        self.unknown = 0
+        """How many inputs it takes until all gangs are known."""
 
     def handle(self, given: Input) -> list[Instruction]:
         if self.fails is type(given):
             raise RuntimeError("a defect")
         self.heard.append(given)
+        self.unknown = max(0, self.unknown - 1)
         if isinstance(given, Tick):
             self.deadline = None
         return self.gives.get(type(given), [])
@@ -87,6 +90,10 @@ class Recorded:
     def report_in_tree(self, now: float, report: calls.InTreeReport) -> list[Instruction]:
         return [verdict(f"from the report of {report.gang}")]
 
+    @property
+    def catches_up(self) -> bool:
+        return self.unknown > 0
+
     def next_deadline(self) -> float | None:
         return self.deadline
 
@@ -96,8 +103,9 @@ class Recorded:
     def keys_of(self, namespace: str, name: str) -> list[str]:
         return [key for key in self.keys() if key == name]
 
-    def tally(self) -> Tally:
-        return Tally()
+    def tally(self, keys: Iterable[str] | None = None, found: Tally | None = None) -> Tally:
+        self.shown.append(len(list(keys or ())))
+        return found or Tally()
 
     def differences(self) -> Differences:
         raise NotImplementedError
@@ -204,6 +212,22 @@ async def test_nothing_is_synced_before_synced_was_handled(bench: Bench) -> None
     await bench.loop.sync(Synced(1.0))
     await asyncio.wait_for(waiting, HANG_S)
     assert bench.gangs.heard == [NodeGone(0.0, "before"), Synced(1.0)]
+
+
+async def test_sessions_wait_until_all_gangs_are_known(bench: Bench) -> None:
+    bench.gangs.unknown = 4
+    synced = asyncio.create_task(bench.loop.synced())
+    await bench.loop.put(PodGone(0.0, "before"))
+    await bench.loop.sync(Synced(0.0))
+    await synced
+    assert [type(each) for each in bench.gangs.heard] == [PodGone, Synced, Tick, Tick]
+
+
+async def test_gangs_are_counted_in_several_turns(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_loop, "GANGS_AT_ONCE", 4)
+    bench.gangs.gangs = 10
+    await bench.loop.count()
+    assert bench.gangs.shown == [0, 4, 4, 2]
 
 
 async def test_a_session_opens_with_its_in_flight_bindings_and_gets_what_follows(bench: Bench) -> None:

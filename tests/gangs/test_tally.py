@@ -53,3 +53,13 @@ def test_many_namespaces_are_cut_to_the_largest_and_a_sum() -> None:
     }
     assert cut["others"].oldest == 9.0
     assert tally.only_namespaces(tally.namespaces.keys(), "others") == tally.namespaces
+
+
+def test_gangs_that_are_counted_in_parts_count_as_all_at_once() -> None:
+    world = World().start(node("a"))
+    world.see(pod("x", gang=""), pod("y", gang="", gpus=8), pod("z0", gang="z", of=2))
+    keys = [*world.coordinator.keys(), "ns/ack/gone/"]
+    found = world.coordinator.tally(())
+    for key in keys:
+        world.coordinator.tally((key,), found)
+    assert found == world.coordinator.tally()

@@ -5,6 +5,7 @@ Labels have few values. Those that users or node labels choose are cut (`label_v
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -17,7 +18,7 @@ from muster.adapters.kube.watch import Watcher
 from muster.adapters.telemetry.label_values import OTHERS, LabelValues
 from muster.adapters.telemetry.metrics import Metrics, ReadAtScrape
 from muster.adapters.telemetry.phases import LASTING
-from muster.adapters.telemetry.room import Room
+from muster.adapters.telemetry.room import Figures, Room
 from muster.domain import exactness
 from muster.gangs.reporting.tally import NamespaceTally, Tally
 
@@ -25,10 +26,37 @@ MOST_QUEUES = 100
 MOST_NAMESPACES = 100
 
 
+class _Read:
+    """What takes long to read: it is read in parts before a scrape, and else during it."""
+
+    def __init__(self, loop: ControlLoop, room: Room) -> None:
+        self._loop, self._room = loop, room
+        self._tally: Tally | None = None
+        self._figures: Figures | None = None
+
+    async def before_scrape(self) -> None:
+        self._tally = await self._loop.count()
+        snapshot = self._loop.snapshot()
+        self._room.domains(snapshot)  # half of the work of the next line
+        await asyncio.sleep(0)
+        self._figures = self._room.figures(snapshot)
+        await asyncio.sleep(0)
+
+    def tally(self) -> Tally:
+        found, self._tally = self._tally or self._loop.tally(), None
+        return found
+
+    def figures(self) -> Figures:
+        found, self._figures = self._figures or self._room.figures(self._loop.snapshot()), None
+        return found
+
+
 def show(metrics: Metrics, loop: ControlLoop, room: Room) -> None:
     """Add the gauges about gangs and capacity."""
+    read = _Read(loop, room)
+    metrics.before_scrape = read.before_scrape
     metrics.read_at_scrape(
-        _with_few_names(loop.tally),
+        _with_few_names(read.tally),
         ReadAtScrape("muster_gangs", "Gangs by phase.", ("phase",), lambda it: it.phases.items()),
         ReadAtScrape(
             "muster_oldest_gang_seconds", "Age of the oldest gang that waits in a phase.", ("phase",), _oldest
@@ -78,7 +106,7 @@ def show(metrics: Metrics, loop: ControlLoop, room: Room) -> None:
         ),
     )
     _show_exactness(metrics, loop)
-    _show_room(metrics, loop, room)
+    _show_room(metrics, read)
 
 
 def _with_few_names(tally: Callable[[], Tally]) -> Callable[[], Tally]:
@@ -139,9 +167,9 @@ def _show_exactness(metrics: Metrics, loop: ControlLoop) -> None:
     )
 
 
-def _show_room(metrics: Metrics, loop: ControlLoop, room: Room) -> None:
+def _show_room(metrics: Metrics, read: _Read) -> None:
     metrics.read_at_scrape(
-        lambda: room.figures(loop.snapshot()),
+        read.figures,
         ReadAtScrape(
             "muster_largest_fit_gpus",
             "Most free GPUs of a model in one domain of a scope.",

@@ -145,6 +145,7 @@ class Web:
         return await self._kept_metrics[OPEN_METRICS if OPEN_METRICS in accepted else ""].response()
 
     async def _made_metrics(self, accepted: str) -> tuple[bytes, str]:
+        await self._metrics.before_scrape()
         return self._metrics.text(accepted)
 
     async def _on_healthz(self, _: web.Request) -> web.Response:

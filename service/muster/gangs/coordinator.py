@@ -26,7 +26,7 @@ from muster.gangs.record.phases import GivenUp
 from muster.gangs.reporting import places
 from muster.gangs.reporting.differences import Differences
 from muster.gangs.reporting.podgroup_status import PodGroupStatuses
-from muster.gangs.reporting.tally import Tally, tally
+from muster.gangs.reporting.tally import Tally, empty, tally
 
 _DEFAULTS = Settings()
 
@@ -143,9 +143,13 @@ class Coordinator:
         """Return the pods whose containers have other GPUs than the planned ones."""
         return self._pods.differences
 
-    def tally(self) -> Tally:
-        """Count all gangs, as metrics show them."""
-        return tally(self.state.gangs.values(), len(self.state.orphans))
+    def tally(self, keys: Iterable[str] | None = None, found: Tally | None = None) -> Tally:
+        """Count all gangs as metrics show them, or add the gangs with these keys to what was found."""
+        if keys is None:
+            gangs = list(self.state.gangs.values())
+        else:
+            gangs = [gang for key in keys if (gang := self.state.gangs.get(key)) is not None]
+        return tally(gangs, found or empty(len(self.state.orphans)))
 
     def waiting(self) -> Counter[str]:
         """Count the gangs that wait for each planner."""

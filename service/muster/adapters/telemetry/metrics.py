@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -32,6 +32,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.before_scrape: Callable[[], Awaitable[None]] = _nothing
+        """Reads what takes long, before the event loop is held for a scrape."""
         self._add_planner()
         self._add_gangs()
         self._add_shim()
@@ -201,6 +203,10 @@ class Metrics:
         self, name: str, text: str, *labels: str, buckets: tuple[float, ...] = _MILLISECONDS
     ) -> Histogram:
         return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
+
+
+async def _nothing() -> None:
+    pass
 
 
 def _exemplar(trace_id: str) -> dict[str, str] | None:

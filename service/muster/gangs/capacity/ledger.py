@@ -18,6 +18,9 @@ from muster.domain.topology import bits
 from muster.gangs.capacity.device_claims import DeviceClaim, DeviceClaims
 from muster.gangs.peers.existing_pods import ExistingPods
 
+SETTLED_AT_ONCE = 256
+"""Nodes that are counted again at once, when more have changed since the last snapshot: about 10 ms."""
+
 
 class Ledger:
     """Usages by pod UID. Outside, `nodes`, `bound`, `held` and `gained` are only read."""
@@ -268,6 +271,8 @@ class Ledger:
     def _touch(self, name: str) -> None:
         self._dirty.add(name)
         self._snapshot = None
+        if len(self._dirty) > SETTLED_AT_ONCE:
+            self._settle()
 
     def _usages(self, name: str, but: Collection[str] = ()) -> Mapping[str, Usage]:
         """Return what is taken of a node, also by claims of devices, less what the pods in `but` take."""

@@ -56,7 +56,10 @@ def disagreements(waiting: Iterable[Pod]) -> list[MembersDisagree]:
 
     Only one is returned: ACK's one label is both replicas and min-member.
     """
-    pods = sorted(waiting, key=lambda pod: (pod.name, pod.uid))
+    pods = list(waiting)
+    if not any(_wishes(pod).role for pod in pods) and len({_claim(pod) for pod in pods}) < 2:
+        return []  # the usual case, and a gang may have thousands of members
+    pods.sort(key=lambda pod: (pod.name, pod.uid))
     roles: dict[str, list[Pod]] = {}
     for pod in pods:
         roles.setdefault(_wishes(pod).role, []).append(pod)

@@ -68,10 +68,13 @@ class Tally:
         return found
 
 
-def tally(gangs: Iterable[Gang], orphans: int) -> Tally:
-    """Count these gangs. `orphans` is the number of orphaned Bindings."""
-    found = Tally()
-    found.reserved["binding"] += orphans
+def empty(orphans: int) -> Tally:
+    """Return the count of no gang. `orphans` is the number of orphaned Bindings."""
+    return Tally(reserved=Counter(binding=orphans))
+
+
+def tally(gangs: Iterable[Gang], found: Tally) -> Tally:
+    """Add these gangs to what was counted, and return it."""
     for gang in gangs:
         group, phase = gang.group, gang.phase.value
         found.phases[phase] += 1
