@@ -30,7 +30,10 @@ from local_cluster.stack import Stack
 
 BESIDE = "beside"
 FILLED_WITHIN_S = 60.0
-CASES = ("hangs", "slow", "slow-others", "never", "unlike", "flood", "flood-others")
+CASES = (
+    *("hangs", "slow", "slow-others", "never", "unlike", "huge", "impossible", "big", "flap", "loses"),
+    *("flood", "flood-others"),
+)
 
 
 def main(  # noqa: PLR0913, PLR0917 — one option, one argument
@@ -55,6 +58,11 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
     slow-others   the same with pods of a scheduler that does not run, and a process that uses a processor
     never         gangs that can never fit have been refused
     unlike        gangs of unlike needs have been refused
+    huge          one gang of --never pods has been refused
+    impossible    gangs of large pods that no node may take have been refused
+    big           pods as large as the API server takes come, change and go, each large in another field
+    flap          a node of the ordinary gangs moves from rack to rack all the time
+    loses         a running gang loses a member again and again
     flood         pods that cannot fit are created and deleted all the time
     flood-others  the same with pods of a scheduler that does not run: what the API server's load costs
 

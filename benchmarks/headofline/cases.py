@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from benchmarks.headofline import pods
 from benchmarks.headofline.neighbour import Loop, Neighbour
 from benchmarks.throughput import prometheus
-from local_cluster.api import Object
+from benchmarks.throughput.site import NODES, RACK_LABEL, nodes
+from e2e.fuzz import largest
+from local_cluster.api import MERGE_PATCH, Object
 from local_cluster.stack import Stack
 
 CLASS = "headofline-nobody"
@@ -28,8 +30,12 @@ HANGS_AFTER_S = 3.0
 SLOW_PER_S = 1.0
 BURNS = "import os, sys; os.nice(10)\nwhile os.getppid() == int(sys.argv[1]): pass"
 """A program that uses a processor while its parent lives, at the priority of the background planner."""
+IMPOSSIBLE = 3
+BIG_PER_S = 1.0
+FLAPS_PER_S = 10.0
+LOSES_PER_S = 1.0
 KEPT = 4
-"""How many of the last slow gangs, and of the last flooding pods, exist at a time."""
+"""How many of the last slow gangs, and of the last large and flooding pods, exist at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,11 @@ def cases(stack: Stack, beside: Neighbour, sizes: Sizes) -> Mapping[str, Case]:
         "slow-others": lambda: _slow_others(beside),
         "never": lambda: _refused(stack, beside, sizes.never, lambda i: pods.never(f"never-{i:05}")),
         "unlike": lambda: _refused(stack, beside, sizes.unlike, lambda i: pods.unlike(f"unlike-{i:05}", i)),
+        "huge": lambda: _refused(stack, beside, 1, lambda _: pods.huge("huge", sizes.never)),
+        "impossible": lambda: _refused(stack, beside, IMPOSSIBLE, lambda i: pods.impossible(f"impossible-{i}")),
+        "big": lambda: _big(beside),
+        "flap": lambda: _flap(beside),
+        "loses": lambda: _loses(beside),
         "flood": lambda: _flood(beside, sizes.flood_per_s, MUSTER),
         "flood-others": lambda: _flood(beside, sizes.flood_per_s, pods.NO_SCHEDULER),
     }
@@ -122,6 +133,61 @@ def _refused(
                 raise NeverRefused(f"{refused:g} of {count} gangs refused in {SETTLED_WITHIN_S:g} s")
             time.sleep(POLL_EVERY_S)
         yield
+    finally:
+        beside.clear()
+
+
+@contextlib.contextmanager
+def _big(beside: Neighbour) -> Iterator[None]:
+    """Create one of the largest pods that the API server takes each second, each large in another field, and
+    change it. It may be refused."""
+    fields = list(largest.OF_PODS)
+
+    def step(index: int) -> None:
+        name, field = f"big-{index:04}", fields[index % len(fields)]
+        beside.client.send("POST", f"{beside.path}/pods", largest.pod(field, largest.OF_ETCD // 2, name))
+        tick = {"metadata": {"labels": {"tick": str(index)}}}
+        beside.client.send("PATCH", f"{beside.path}/pods/{name}", tick, content_type=MERGE_PATCH)
+        if index >= KEPT:
+            beside.delete([f"big-{index - KEPT:04}"])
+
+    try:
+        with Loop(step, BIG_PER_S):
+            yield
+    finally:
+        beside.clear()
+
+
+@contextlib.contextmanager
+def _flap(beside: Neighbour) -> Iterator[None]:
+    """Move one node of the ordinary gangs from rack to rack, and back."""
+    path = f"{NODES}/{nodes(1)[0]['metadata']['name']}"
+    home = beside.client.get(path)["metadata"]["labels"][RACK_LABEL]
+
+    def move(rack: str) -> None:
+        beside.client.patch(path, {"metadata": {"labels": {RACK_LABEL: rack}}})
+
+    try:
+        with Loop(lambda index: move(f"flap-{index % 2}"), FLAPS_PER_S):
+            yield
+    finally:
+        move(home)
+
+
+@contextlib.contextmanager
+def _loses(beside: Neighbour) -> Iterator[None]:
+    """Have one running gang lose a member each second, and make it again."""
+    members = pods.ordinary("loses")
+
+    def step(index: int) -> None:
+        member = members[index % len(members)]
+        beside.delete([member["metadata"]["name"]])
+        beside.client.send("POST", f"{beside.path}/pods", member)
+
+    try:
+        beside.create(members)
+        with Loop(step, LOSES_PER_S):
+            yield
     finally:
         beside.clear()
 

@@ -29,6 +29,18 @@ def never(name: str) -> list[Object]:
     return [pod(name, gpus=2 * NODE_GPUS, gang=ack(name, 1))]
 
 
+def huge(name: str, members: int) -> list[Object]:
+    """A gang of so many pods, of which none fits anywhere."""
+    return [
+        pod(f"{name}-{member:05}", gpus=2 * NODE_GPUS, gang=ack(name, members)) for member in range(members)
+    ]
+
+
+def impossible(name: str) -> list[Object]:
+    """A gang of a pod that could have GPUs, but not on any node that there is."""
+    return [pod(name, gpus=NODE_GPUS - 1, gang=ack(name, 1), spec={"nodeSelector": {HOST: "nowhere"}})]
+
+
 def unlike(name: str, index: int) -> list[Object]:
     """A gang of one pod that wants a whole node, which no node with a filler is, and its own share of CPU."""
     return [with_cpu(pod(name, gpus=NODE_GPUS, gang=ack(name, 1)), 1000 + index)]

@@ -256,8 +256,8 @@ def members(unlike: int, each: int) -> tuple[Any, ...]:
 
 def test_a_gang_of_unlike_members_with_many_rules_is_refused_before_it_is_planned() -> None:
     few, many = members(2, 1_000), members(70, 1_000)
-    assert ill_formed("gang/ns/g", 2, few, DEFAULT_POLICIES) == ()
-    (cause,) = ill_formed("gang/ns/g", 70, many, DEFAULT_POLICIES)
+    assert ill_formed("gang/ns/g", 2, few, {each.claim for each in few}, DEFAULT_POLICIES) == ()
+    (cause,) = ill_formed("gang/ns/g", 70, many, {each.claim for each in many}, DEFAULT_POLICIES)
     assert f"expected at most {MAX_NAMES:,}" in str(cause)
     assert "of unlike members" in str(cause)
 

@@ -82,8 +82,8 @@ def sequence(seed: int, number: int, steps: int) -> tuple[Counter[str], str]:
     """One sequence: the transitions that it saw, and what it broke, "" for nothing.
 
     In every second one, a Tick leaves timers to the next, as in a cluster of thousands of gangs. In others,
-    gangs are not counted for each change, as if they had many pods. In others, what concerns all gangs is done
-    for one of them with each input.
+    gangs are not counted for each change, as if they had many pods. In others, what concerns all gangs is
+    done for one of them with each input.
     """
     at_once = (1, None)[number // 4 % 2]
     timers, (pods, every_s) = (

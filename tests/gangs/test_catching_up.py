@@ -1,4 +1,4 @@
-"""What concerns all gangs at once is done for some of them with each input, and what changes meanwhile counts."""
+"""What concerns all gangs is done for some of them with each input, and what changes meanwhile counts."""
 
 from __future__ import annotations
 

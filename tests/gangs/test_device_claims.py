@@ -211,7 +211,8 @@ def test_members_that_wait_for_one_claim() -> None:
     world.see(*waiting, pod("q0", gang="h", of=1, unallocated_claims=("nic",)))
     assert not world.planned()
     assert world.planned("h")
-    (cause,) = ill_formed("gang/default/g", 2, tuple(waiting), DEFAULT_POLICIES)
+    claims = {each.claim for each in waiting}
+    (cause,) = ill_formed("gang/default/g", 2, tuple(waiting), claims, DEFAULT_POLICIES)
     assert cause == BadValue("gang/default/g", "resourceClaimName", "nic", expected)
     world.see(*(replace(each, unallocated_claims=()) for each in waiting))
     world.wait(1)

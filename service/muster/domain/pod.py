@@ -153,7 +153,7 @@ class Pod:
     @property
     def fewest_gpus(self) -> int:
         """Return the fewest GPUs that it asks for, also when it is bound with more."""
-        return min((count or 1 for count in self.gpu_counts), default=self.gpus)
+        return min(count or 1 for count in self.gpu_counts) if self.gpu_counts else self.gpus
 
     def may_take(self, gpus: int) -> bool:
         """Return whether it asks for as many GPUs, shared ones too."""

@@ -49,7 +49,7 @@ class Coordinator:
 
     def handle(self, given: inputs.Input) -> list[Instruction]:
         """Take in an input, and return the instructions that follow from it."""
-        self.state.now = given.now
+        self.state.now, self.state.members_counted = given.now, 0
         match given:
             case inputs.Decided():
                 decisions.decided(self.state, given)

@@ -28,6 +28,8 @@ from muster.placement.order import scheduling_order
 
 _WOKEN_AT_ONCE = 250
 """Refused gangs that are queued again for one input: about 20 ms. The others follow with the next inputs."""
+_COUNTED_AT_ONCE = 2048
+"""Members that are counted for one input, about 10 ms, before the planner is asked with the next one alone."""
 _AT_ONCE = 32
 """Gangs that are looked at for one input, at most, until one needs the planner."""
 
@@ -107,7 +109,9 @@ def _ask_planners(state: State) -> None:
     A plan counts only if what it uses is still free when it comes: the other planner may have taken it.
     """
     _requeue_woken(state)
-    if not state.catches_up and state.active and not state.interrupted:
+    if state.members_counted >= _COUNTED_AT_ONCE:
+        state.queue.update_at = state.now  # a Tick goes on: one input must not take long
+    elif not state.catches_up and state.active and not state.interrupted:
         # A slow gang comes first, because of its priority. Last come those that the foreground passes on.
         for lane in (Lane.BACKGROUND, Lane.FOREGROUND, Lane.BACKGROUND):
             # The foreground is asked even if no gang waits: it updates the numbers of refused gangs.

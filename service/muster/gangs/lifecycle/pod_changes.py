@@ -102,6 +102,7 @@ class Pods:
             return
         for name in sorted(names):
             groups = {group.gang.key: group for group in self._state.roster.groups(name)}
+            self._state.members_counted += self._state.roster.size(name)
             known = self._gangs_of(name)
             gave = givers(known, groups)
             ended = [gang for gang in known if gang.key not in groups]

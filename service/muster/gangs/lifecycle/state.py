@@ -47,6 +47,8 @@ class State:
         self.epoch: int | None = None
         self.synced = False
         self.interrupted = False
+        self.members_counted = 0
+        """Members of gangs that were counted for the input that is being handled."""
         self.solving: dict[Lane, Solving] = {}
         """What each planner decides now."""
         self.numbers = itertools.count(1)
@@ -146,6 +148,7 @@ class State:
             ):
                 return None
             gang.group, gang.stale, gang.landed = same, False, 0
+            self.members_counted += same.present
         return gang.group
 
     def recount_soon(self, gang: Gang) -> None:

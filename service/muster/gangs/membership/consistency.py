@@ -6,7 +6,7 @@ An absent value counts as a value: a constraint that only some members state is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache, partial
 from types import MappingProxyType
 
@@ -31,12 +31,19 @@ Describe = Callable[[Pod], str]
 """Returns the value of one field of a pod, as text."""
 
 
-def ill_formed(where: str, present: int, unbound: tuple[Pod, ...], policies: Policies) -> tuple[Cause, ...]:
-    """Return why the gang is ill-formed. Causes of bound pods do not count."""
+def ill_formed(
+    where: str, present: int, unbound: tuple[Pod, ...], claims: Collection[GangClaim], policies: Policies
+) -> tuple[Cause, ...]:
+    """Return why the gang is ill-formed. Causes of bound pods do not count.
+
+    `claims`: those of the waiting pods, each once.
+    """
     causes = counted_once(cause for pod in unbound for cause in pod.causes)[:MAX_CAUSES]
     if not unbound or causes:
         return tuple(causes)
-    causes.extend(_too_many_names(where, unbound) or disagreements(unbound) or _unallocated(where, unbound))
+    # Thousands of members with one claim and no role have nothing on which they could disagree.
+    unlike = disagreements(unbound) if len(claims) > 1 or _wishes(unbound[0]).role else []
+    causes.extend(_too_many_names(where, unbound) or unlike or _unallocated(where, unbound))
     if causes:
         return tuple(causes)
     claim = unbound[0].claim
@@ -56,10 +63,7 @@ def disagreements(waiting: Iterable[Pod]) -> list[MembersDisagree]:
 
     Only one is returned: ACK's one label is both replicas and min-member.
     """
-    pods = list(waiting)
-    if not any(_wishes(pod).role for pod in pods) and len({_claim(pod) for pod in pods}) < 2:
-        return []  # the usual case, and a gang may have thousands of members
-    pods.sort(key=lambda pod: (pod.name, pod.uid))
+    pods = sorted(waiting, key=lambda pod: (pod.name, pod.uid))
     roles: dict[str, list[Pod]] = {}
     for pod in pods:
         roles.setdefault(_wishes(pod).role, []).append(pod)

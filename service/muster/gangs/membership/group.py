@@ -231,7 +231,7 @@ def group_of(
         unbound,
         needed=needed,
         size=max(sizes) - len(succeeded) if sizes else None,
-        causes=ill_formed(f"gang/{namespace}/{name}", len(bound) + len(unbound), unbound, policies),
+        causes=ill_formed(f"gang/{namespace}/{name}", len(bound) + len(unbound), unbound, claims, policies),
         claims=claims,
         owners=owners,
         pod_group=of_object,
