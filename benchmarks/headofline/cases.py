@@ -63,7 +63,9 @@ def cases(stack: Stack, beside: Neighbour, sizes: Sizes) -> Mapping[str, Case]:
         "never": lambda: _refused(stack, beside, sizes.never, lambda i: pods.never(f"never-{i:05}")),
         "unlike": lambda: _refused(stack, beside, sizes.unlike, lambda i: pods.unlike(f"unlike-{i:05}", i)),
         "huge": lambda: _refused(stack, beside, 1, lambda _: pods.huge("huge", sizes.never)),
-        "impossible": lambda: _refused(stack, beside, IMPOSSIBLE, lambda i: pods.impossible(f"impossible-{i}")),
+        "impossible": lambda: _refused(
+            stack, beside, IMPOSSIBLE, lambda i: pods.impossible(f"impossible-{i}")
+        ),
         "big": lambda: _big(beside),
         "flap": lambda: _flap(beside),
         "loses": lambda: _loses(beside),

@@ -655,3 +655,23 @@ async def test_what_a_job_is_not_read_for_takes_no_memory() -> None:
     assert len(job.text) < 2000
     await bench.pods(*ALL)
     assert bench.gang.group.size == 4
+
+
+async def test_a_job_and_a_pod_that_go_while_many_are_read_again_are_left_out() -> None:
+    bench = await Bench("on").start()
+    await bench.job()
+    await bench.job(name="other", uid="k")
+    await bench.pods("master-0", "worker-0", "worker-1")
+    reading = [
+        asyncio.create_task(bench.intake.jobs.levels_are((), None)),
+        asyncio.create_task(bench.intake.jobs.on_absence("PyTorchJob", absent=True)),
+    ]
+    await asyncio.sleep(0)
+    await bench.intake.on_pod(Gone("worker-1"))
+    await bench.intake.jobs.on_job("PyTorchJob", Gone("ns/other"))
+    await asyncio.gather(*reading)
+    assert "ns/other" not in {f"{key[1]}/{key[2]}" for key in bench.intake.jobs._jobs}
+    assert {pod.name for pod in bench.world.coordinator.state.roster.pods.values()} <= {
+        "train-master-0",
+        "train-worker-0",
+    }

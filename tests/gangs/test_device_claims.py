@@ -211,7 +211,7 @@ def test_members_that_wait_for_one_claim() -> None:
     world.see(*waiting, pod("q0", gang="h", of=1, unallocated_claims=("nic",)))
     assert not world.planned()
     assert world.planned("h")
-    claims = {each.claim for each in waiting}
+    claims = {each.claim for each in waiting if each.claim is not None}
     (cause,) = ill_formed("gang/default/g", 2, tuple(waiting), claims, DEFAULT_POLICIES)
     assert cause == BadValue("gang/default/g", "resourceClaimName", "nic", expected)
     world.see(*(replace(each, unallocated_claims=()) for each in waiting))

@@ -318,9 +318,11 @@ class Intake:
 
     async def _read_groups(self) -> None:
         await self.jobs.levels_are(self._policies.levels, self._topologies or None)
-        for uid, obj in list(self._group_objects.items()):
-            with self._left_out.guard("podgroups", uid, named(obj.metadata)):
-                await self._read_group(uid)
+        for uid in list(self._group_objects):
+            if (obj := self._group_objects.get(uid)) is not None:  # else it went meanwhile
+                with self._left_out.guard("podgroups", uid, named(obj.metadata)):
+                    await self._read_group(uid)
+            await asyncio.sleep(0)  # there may be thousands, and the shim's calls wait meanwhile
 
     async def _read_group(self, uid: str) -> None:
         # Where there is no Topology, nothing is said against the names of some.

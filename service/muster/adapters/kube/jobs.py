@@ -164,8 +164,8 @@ class Jobs:
     async def on_absence(self, kind: str, absent: bool) -> None:
         """Note whether the kind is served to this account. If it is not, its pods are no gangs."""
         (self._absent.add if absent else self._absent.discard)(kind)
-        for key in [key for key in self._jobs if key[0] == kind]:
-            await self._read_pods(self._jobs[key])
+        for job in [job for key, job in self._jobs.items() if key[0] == kind]:
+            await self._read_pods(job)
 
     async def levels_are(self, levels: tuple[Level, ...], topologies: Topologies | None) -> None:
         """Take in the levels of the cluster and KAI's Topologies, with which jobs are read."""
@@ -290,19 +290,21 @@ class Jobs:
     async def _read_jobs(self, keys: Iterable[Key]) -> None:
         """Read these jobs again if pods of ours name them, and pass on their PodGroups."""
         for key in list(keys):
-            job = self._jobs[key]
-            before, job.family = job.family, None
-            of_job = self._family(key) if job.pods else None
-            if of_job is None or of_job == before:
-                continue
-            for gang in sorted(gang for gang, pods in job.gangs.items() if pods):
-                await self._put(PodGroupSeen(time.monotonic(), of_job.gang(gang)))
-            if before is None or before.is_gang(self._settings) != of_job.is_gang(self._settings):
-                await self._read_pods(job)
+            if (job := self._jobs.get(key)) is not None:  # else it went meanwhile
+                before, job.family = job.family, None
+                of_job = self._family(key) if job.pods else None
+                if of_job is not None and of_job != before:
+                    for gang in sorted(gang for gang, pods in job.gangs.items() if pods):
+                        await self._put(PodGroupSeen(time.monotonic(), of_job.gang(gang)))
+                    if before is None or before.is_gang(self._settings) != of_job.is_gang(self._settings):
+                        await self._read_pods(job)
+            await asyncio.sleep(0)  # there may be thousands, and the shim's calls wait meanwhile
 
     async def _read_pods(self, job: _Job) -> None:
-        for waiting in list(job.waiting.values()):
-            await self._read_again(waiting.obj)
+        for uid in list(job.waiting):
+            if (waiting := job.waiting.get(uid)) is not None:  # else it went meanwhile, or is bound
+                await self._read_again(waiting.obj)
+            await asyncio.sleep(0)
 
     def _forget_if_unused(self, key: Key) -> None:
         job = self._jobs[key]
