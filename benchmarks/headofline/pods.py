@@ -30,7 +30,7 @@ def never(name: str) -> list[Object]:
 
 
 def huge(name: str, members: int) -> list[Object]:
-    """A gang of so many pods, of which none fits anywhere."""
+    """A gang of this number of pods that fit nowhere."""
     return [
         pod(f"{name}-{member:05}", gpus=2 * NODE_GPUS, gang=ack(name, members)) for member in range(members)
     ]

@@ -12,7 +12,7 @@ import pytest
 
 from local_cluster.patience import HANG_S
 from muster.adapters import control_loop
-from muster.adapters.control_loop import NODES_AT_ONCE, ControlLoop
+from muster.adapters.control_loop import AT_ONCE, ControlLoop
 from muster.adapters.grpc.generated.muster import v1
 from muster.adapters.grpc.sessions import Cause, Session
 from muster.adapters.telemetry.attempts import Attempts
@@ -224,7 +224,7 @@ async def test_sessions_wait_until_all_gangs_are_known(bench: Bench) -> None:
 
 
 async def test_gangs_are_counted_in_several_turns(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_loop, "GANGS_AT_ONCE", 4)
+    monkeypatch.setattr(control_loop, "AT_ONCE", 4)
     bench.gangs.gangs = 10
     await bench.loop.count()
     assert bench.gangs.shown == [0, 4, 4, 2]
@@ -342,7 +342,7 @@ async def test_the_loop_goes_on_while_many_gangs_are_shown(
 
 
 async def test_owners_are_told_of_each_node_in_several_turns(bench: Bench) -> None:
-    nodes = [f"n{at}" for at in range(3 * NODES_AT_ONCE + 1)]
+    nodes = [f"n{at}" for at in range(3 * AT_ONCE + 1)]
     turns = 0
 
     async def others() -> None:

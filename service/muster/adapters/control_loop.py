@@ -14,8 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-import structlog
-
 from muster.adapters.grpc import messages
 from muster.adapters.grpc.generated.muster import v1
 from muster.adapters.grpc.sessions import Cause, Session
@@ -42,14 +40,10 @@ from muster.gangs.reporting.differences import Differences
 from muster.gangs.reporting.places import AskAlternatives, GangDetails, Owner, Taken
 from muster.gangs.reporting.tally import Tally
 
-NODES_AT_ONCE = 128
-GANGS_AT_ONCE = 512
-"""Gangs that are counted for a scrape without a pause: about 5 ms."""
+AT_ONCE = 128
+"""Nodes, or gangs, that are looked at without a pause for a reader."""
 SLICE_S = 0.005
-"""Inputs are handled, and gangs are looked at for a reader, for so long before the loop's other tasks get a
-turn."""
-
-log = structlog.get_logger(__name__)
+"""So long inputs are handled, or gangs are shown, before the loop's other tasks get a turn."""
 
 
 class Gangs(Protocol):
@@ -220,8 +214,8 @@ class ControlLoop:
     async def count(self) -> Tally:
         """Count all gangs as `tally` does, some at a time as in `summary`."""
         found, keys = self._gangs.tally(()), self._gangs.keys()
-        for at in range(0, len(keys), GANGS_AT_ONCE):
-            self._gangs.tally(keys[at : at + GANGS_AT_ONCE], found)
+        for at in range(0, len(keys), AT_ONCE):
+            self._gangs.tally(keys[at : at + AT_ONCE], found)
             await asyncio.sleep(0)
         return found
 
@@ -244,8 +238,8 @@ class ControlLoop:
     async def owners(self, nodes: Sequence[str]) -> dict[str, tuple[Owner, ...]]:
         """Return which gangs have the GPUs of these nodes, some at a time as in `summary`."""
         found: dict[str, tuple[Owner, ...]] = {}
-        for at in range(0, len(nodes), NODES_AT_ONCE):
-            some = nodes[at : at + NODES_AT_ONCE]
+        for at in range(0, len(nodes), AT_ONCE):
+            some = nodes[at : at + AT_ONCE]
             found.update(zip(some, self._gangs.owners(some), strict=True))
             await asyncio.sleep(0)
         return found

@@ -29,7 +29,7 @@ from muster.placement.order import scheduling_order
 _WOKEN_AT_ONCE = 250
 """Refused gangs that are queued again for one input: about 20 ms. The others follow with the next inputs."""
 _COUNTED_AT_ONCE = 2048
-"""If so many members were counted for one input (about 10 ms), the planner is asked with the next one."""
+"""Members counted for one input (about 10 ms) from which on the planner is asked with the next one."""
 _AT_ONCE = 32
 """Gangs that are looked at for one input, at most, until one needs the planner."""
 

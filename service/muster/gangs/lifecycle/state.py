@@ -60,7 +60,7 @@ class State:
         """Names whose pods are to be grouped again: they all are when the cluster is known, or its policies
         change."""
         self.to_tell: dict[str, None] = {}
-        """Keys of gangs of which a new shim knows nothing yet."""
+        """Keys of gangs that a new shim does not know yet."""
         self.to_wake: dict[str, None] = {}
         """Keys of refused gangs that a change may help and that are not queued again yet, in order."""
         self.retained = Retained(self.gangs, self.ledger)
