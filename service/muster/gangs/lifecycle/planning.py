@@ -108,7 +108,8 @@ def _ask_planners(state: State) -> None:
 
     A plan counts only if what it uses is still free when it comes: the other planner may have taken it.
     """
-    _requeue_woken(state)
+    if not (state.to_group or state.to_tell):
+        _requeue_woken(state)
     if state.members_counted >= _COUNTED_AT_ONCE:
         state.queue.update_at = state.now  # a Tick goes on: one input must not take long
     elif not state.catches_up and state.active and not state.interrupted:

@@ -92,7 +92,7 @@ class Pods:
         """
         self._state.roster.policies = policies
         self._state.ledger.set_policies(policies)
-        self._state.to_group |= dict.fromkeys(sorted(self._state.roster.names))
+        self._state.to_group |= dict.fromkeys(self._state.roster.names)
         planning.capacity_freed(self._state, anywhere=True)
 
     def regroup(self, names: set[NameKey], now: float) -> None:

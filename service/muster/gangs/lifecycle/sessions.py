@@ -69,7 +69,7 @@ class Sessions:
     def catch_up(self, now: float) -> None:
         """Tell the shim of some of the gangs that it does not know yet."""
         state = self._state
-        for key in list(islice(state.to_tell, TOLD_AT_ONCE if state.active else 0)):
+        for key in list(islice(state.to_tell, TOLD_AT_ONCE if state.active and not state.to_group else 0)):
             del state.to_tell[key]
             if (gang := state.gangs.get(key)) is not None:
                 _tell(state, gang, now)

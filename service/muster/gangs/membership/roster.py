@@ -42,9 +42,9 @@ class Roster:
         """PodGroups whose status may have changed."""
 
     @property
-    def names(self) -> set[NameKey]:
+    def names(self) -> Collection[NameKey]:
         """Return the names of all pods."""
-        return set(self._named)
+        return self._named.keys()
 
     @property
     def pod_groups(self) -> Mapping[PodGroupKey, PodGroup]:

@@ -1,0 +1,150 @@
+"""Measure the longest turn of the service's loop when something concerns thousands of gangs: `make turns`.
+
+The coordinator takes in one input in a turn. Here it has nodes with one free GPU each, and refused gangs with
+unlike needs. Processor time in milliseconds, the least of some rounds: other work on the machine only adds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from benchmarks.clusters import Boards, topology
+from benchmarks.page.scene import Ask
+from benchmarks.page.scenes import RACK, node, other
+from muster.adapters.garbage import short_collections
+from muster.domain.decision import Decision
+from muster.domain.node import Resources
+from muster.domain.pod import GangClaim
+from muster.domain.policies import DEFAULT_POLICIES
+from muster.gangs.coordinator import Coordinator
+from muster.gangs.messages import inputs
+from muster.gangs.messages.instructions import Solve
+from muster.gangs.messages.settings import Settings
+from muster.placement.limits import Limits
+from muster.placement.place import place
+
+BUSY = 0b111_1111
+ENDING = 50
+"""Pods that end one after another."""
+HUGE = 10_000
+"""Pods of one gang."""
+
+
+class World:
+    """A coordinator with what it sees. Each gang is refused with the reason of the first."""
+
+    def __init__(self, nodes: int, gangs: int) -> None:
+        self.coordinator = Coordinator(Settings(settle_s=0))
+        self.now = 1000.0
+        self.longest = 0.0
+        self.epoch = 0
+        self._asked: list[Solve] = []
+        self._refusal: Decision | None = None
+        board = topology(Boards.NVSWITCH)
+        self.nodes = [node(f"n{at:05}", f"r{at // 16:04}", board, "H100") for at in range(nodes)]
+        self.running = [other(f"u{at:05}", each.name, BUSY) for at, each in enumerate(self.nodes)]
+        for each in self.nodes:
+            self.send(inputs.NodeSeen(self.now, each))
+        for pod in self.running:
+            self.send(inputs.PodSeen(self.now, pod))
+        for at in range(gangs):
+            (pod,) = Ask(f"team-{at % 20}", f"g{at:05}", 1, 8).members(self.now)
+            self.send(inputs.PodSeen(self.now, replace(pod, resources=Resources(1000 + at, 1 << 30, 1))))
+
+    def send(self, given: inputs.Input) -> None:
+        """Have the coordinator take in one input, and note how long that took."""
+        began = time.thread_time()
+        out = self.coordinator.handle(given)
+        self.longest = max(self.longest, time.thread_time() - began)
+        self._asked += [each for each in out if isinstance(each, Solve)]
+
+    def rest(self) -> None:
+        """Answer the planner's questions, and let time pass until nothing is due."""
+        while True:
+            if self._asked:
+                self._answer(self._asked.pop())
+            elif (due := self.coordinator.next_deadline()) is not None and due <= self.now + 0.1:
+                self.now = max(self.now, due)
+                self.send(inputs.Tick(self.now))
+            else:
+                return
+
+    def _answer(self, asked: Solve) -> None:
+        if self._refusal is None:
+            self._refusal = place(asked.snapshot, asked.request, Limits())
+        found = replace(self._refusal, gang=asked.request.gang)
+        self.send(inputs.Decided(self.now, asked.gang, asked.generation, found, ""))
+
+
+def _synced(world: World) -> None:
+    world.send(inputs.Synced(world.now))
+
+
+def _session(world: World) -> None:
+    world.epoch += 1
+    world.send(inputs.SessionOpened(world.now, world.epoch, (), False))
+
+
+def _rack(world: World) -> None:
+    moved = world.nodes[17]
+    world.send(inputs.NodeSeen(world.now, replace(moved, labels={**moved.labels, RACK: "other"})))
+
+
+def _node_gone(world: World) -> None:
+    world.send(inputs.NodeGone(world.now, world.nodes[18].name))
+
+
+def _pods_end(world: World) -> None:
+    for pod in world.running[:ENDING]:
+        world.send(inputs.PodGone(world.now, pod.uid))
+
+
+def _policies(world: World) -> None:
+    world.send(inputs.PoliciesSeen(world.now, replace(DEFAULT_POLICIES, levels=DEFAULT_POLICIES.levels[:1])))
+
+
+def _huge(world: World) -> None:
+    """The least number is 2, so that it is planned before all of its pods have come."""
+    claim = GangClaim("annotations", "huge", 2)
+    for pod in Ask("team-1", "huge", HUGE, 8).members(world.now):
+        world.send(inputs.PodSeen(world.now, replace(pod, claim=claim)))
+
+
+CHANGES: dict[str, Callable[[World], None]] = {
+    "the first lists are complete": _synced,
+    "the first session": _session,
+    "the next session": _session,
+    "a node changes its rack": _rack,
+    "a node is gone": _node_gone,
+    f"{ENDING} pods end": _pods_end,
+    "the policies change": _policies,
+    f"a gang of {HUGE:,} pods comes": _huge,
+}
+
+
+def main(
+    nodes: Annotated[int, typer.Option(min=20)] = 5_000,
+    gangs: Annotated[int, typer.Option(min=1)] = 10_000,
+    rounds: Annotated[int, typer.Option(min=1)] = 3,
+) -> None:
+    """Print the longest turn of each change, in milliseconds of processor time."""
+    least = dict.fromkeys(CHANGES, float("inf"))
+    with short_collections():
+        for _ in range(rounds):
+            world = World(nodes, gangs)
+            for name, change in CHANGES.items():
+                world.longest = 0.0
+                change(world)
+                world.rest()
+                least[name] = min(least[name], 1000 * world.longest)
+    for name, longest in least.items():
+        typer.echo(f"{longest:8.1f}  {name}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
