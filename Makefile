@@ -300,6 +300,10 @@ streams: $(READY) ## Gangs come and go on 64 nodes: how many find no place (abou
 page-bench: $(READY) ## The page at 5,000 nodes in Chromium: first paint, updates, turns of the service's loop (a minute)
 	$(PY) -m benchmarks.page
 
+.PHONY: turns
+turns: $(READY) ## The longest turns of the service's loop at 5,000 nodes and 10,000 gangs (two minutes)
+	$(PY) -m benchmarks.turns
+
 .PHONY: tracing-bench
 tracing-bench: $(READY) ## Decisions per second with and without traces, in pairs (two minutes; PAIRS=60)
 	$(PY) -m benchmarks.tracing $(if $(PAIRS),--pairs $(PAIRS))
