@@ -16,7 +16,8 @@ from muster.adapters.kube.devices import (
     resource_claims,
     resource_slices,
 )
-from muster.adapters.kube.intake import READ_AT_ONCE, Intake
+from muster.adapters.kube.intake import Intake
+from muster.adapters.kube.read_again import READ_AT_ONCE
 from muster.adapters.kube.served import ServedResources
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.dra_objects import ResourceClaim

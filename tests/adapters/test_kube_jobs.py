@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 import pytest
 
+from local_cluster.patience import HANG_S
 from muster.adapters.kube import jobs
 from muster.adapters.kube.intake import Intake
+from muster.adapters.kube.read_again import READ_AT_ONCE
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.kinds.table import modes_of
 from muster.dialects.objects import CustomObject, NodeObject, OwnerReference, PodObject
@@ -624,7 +627,7 @@ async def test_a_change_that_says_nothing_new_reads_no_pod_again() -> None:
         again.append(obj.metadata.name)
         await read(obj)
 
-    bench.intake.jobs._read_again = noted
+    bench.intake._take_pod = noted  # type: ignore[method-assign]
     await bench.job(annotations={"example.com/step": "2"})
     await bench.job(workers=2)
     assert again == []
@@ -632,6 +635,41 @@ async def test_a_change_that_says_nothing_new_reads_no_pod_again() -> None:
     await bench.job(workers=2, labels={"kai.scheduler/skip-podgrouper": "true"})
     assert len(again) == 4
     assert len(bench.gangs) == 4
+
+
+async def test_a_job_that_is_a_gang_and_none_in_turn_has_few_of_its_pods_read_at_once() -> None:
+    bench = await Bench("on").start()
+    others = 3 * READ_AT_ONCE
+    await bench.job(workers=others)
+    await bench.pods("master-0", *(f"worker-{i}" for i in range(others)))
+    read, again, all_read = bench.intake._take_pod, list[str](), asyncio.Event()
+
+    async def noted(obj: PodObject) -> None:
+        again.append(obj.metadata.name)
+        await read(obj)
+        if len(bench.gangs) == 1 + others:
+            all_read.set()
+
+    bench.intake._take_pod = noted  # type: ignore[method-assign]
+    for each in ("true", "", "true"):
+        await bench.job(workers=others, labels={"kai.scheduler/skip-podgrouper": each} if each else {})
+    assert len(again) < 2 * READ_AT_ONCE
+    await asyncio.wait_for(all_read.wait(), HANG_S)
+
+
+async def test_an_object_that_makes_jobs_has_those_of_its_namespace_alone_read_again() -> None:
+    bench = await Bench("on").start()
+    read = list[tuple[str, str, str]]()
+
+    async def noted(keys: Iterable[tuple[str, str, str]]) -> None:
+        read.extend(keys)
+
+    await bench.custom("ray.io/v1", "RayCluster", {}, namespace="other")
+    await bench.custom("ray.io/v1", "RayCluster", {})
+    bench.intake.jobs._read_jobs = noted  # type: ignore[method-assign]
+    maker = {"metadata": {"name": "maker", "namespace": "ns", "uid": "m", "labels": QUEUE}}
+    await bench.intake.jobs.on_maker("RayJob", Seen(msgspec.convert(maker, CustomObject)))
+    assert read == [("RayCluster", "ns", "train")]
 
 
 async def test_what_a_job_is_not_read_for_takes_no_memory() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from muster.adapters import alternatives, scrape, web
-from muster.adapters.kube import bounded, decode, intake, nodes, paced, watch
+from muster.adapters.kube import bounded, decode, nodes, paced, read_again, watch
 from muster.adapters.page import access, board, changes, rows, server
 from muster.adapters.telemetry import label_values, logs, room
 from muster.config import Config
@@ -39,6 +39,8 @@ BOUNDS = (
     f"of a gang {constraints.MAX_RULES} rules, {constraints.MAX_LOOKED_AT:,} label sets",
     f"{claims.MAX_CLAIMS} of a pod",
     f"of {pod_changes.MANY} pods or more | once in {pod_changes.COUNT_EVERY_S * 1000:g} ms for each pod",
+    f"for each pod, after {pod_changes.GROUPS_AHEAD_S:g} s in advance of a namespace",
+    f"{read_again.READ_AT_ONCE} at once, {read_again.AT_ONCE_PER_S} a second",
     f"{PLANNER.time_limit_s:g} s and {PLANNER.memory_mib:,} MiB for a decision, "
     f"{PLANNER.most_roles} roles of a gang",
     f"of the foreground planner {planner_share.FOREGROUND.share:.0%}".replace("%", " %"),
@@ -60,7 +62,7 @@ BOUNDS = (
     f"{1 / nodes.CHANGE_S:g} changes a second, after {nodes.ADVANCE_S:g} s in advance",
     f"{node_effects.PATIENCE} plans of a gang; all refused gangs once in {CONFIG.gangs.numbers_s:g} s; "
     f"{node_changes.WAKES} times those with members that it admits",
-    f"{intake.READ_AT_ONCE} at once, then a fifth of the loop",
+    f"{read_again.READ_AT_ONCE} at once, then a fifth of the loop",
     f"{web.MOST_CONNECTIONS} on each port; {CONFIG.page.clients} browsers",
     f"{web.GANGS_AT_ONCE} answers of `/gangs`",
     f"of `/metrics` and `/nodes` {web.AT_ONCE}",

@@ -8,7 +8,8 @@ import pytest
 
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.node import Resources
-from muster.domain.pod import Pod, Wishes
+from muster.domain.pod import GangClaim, Pod, Wishes
+from muster.domain.podgroup import PodGroup
 from muster.domain.request import NodeRules
 from muster.gangs.capacity.queueing_hints import QueueingHint, may_fit_now
 from muster.gangs.lifecycle.pod_changes import COUNT_EVERY_S, MANY
@@ -357,3 +358,30 @@ def test_a_member_of_thousands_that_changes_again_and_again_is_counted_a_few_tim
     assert world.phase() == at
     members = world.coordinator.state.gangs["ns/annotations/g"].group.unbound
     assert {pod.claim.wishes.role for pod in members if pod.claim} == {"", "r3"}
+
+
+def test_a_pod_group_that_changes_again_and_again_is_taken_in_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each change concerns all pods that name it. Others' do not wait, and the last change counts."""
+    world = World(settings=Settings()).start(node("a"))
+    group = PodGroup("ns", "kai", "g", uid="g", min_member=1001)
+    other = replace(group, namespace="other", uid="o", min_member=2)
+    for each in (group, other):
+        world.send(inputs.PodGroupSeen(world.now, each))
+    claim = GangClaim("kai", "g", by_object=True)
+    stream(world, [pod(f"p{i}", claim=claim) for i in range(1000)])
+    stream(world, [pod("o", claim=claim, namespace="other")])
+    counted = counting(world, monkeypatch)
+    for number in range(200):
+        world.wait(0.01)
+        world.send(inputs.PodGroupSeen(world.now, replace(group, min_member=1001 + number % 2)))
+    assert len(counted) < 20
+    world.send(inputs.PodGroupSeen(world.now, replace(other, min_member=1)))
+    world.wait(1)
+    assert world.coordinator.state.gangs["other/kai/g"].phase == "planned"
+    world.send(inputs.PodGroupSeen(world.now, replace(group, min_member=1003)))
+    world.send(inputs.PodGroupGone(world.now, group.key))
+    world.send(inputs.PodGroupSeen(world.now, replace(group, min_member=1000)))
+    world.wait(10)
+    assert world.coordinator.state.gangs["ns/kai/g"].group.needed == 1000

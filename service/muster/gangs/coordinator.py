@@ -71,6 +71,7 @@ class Coordinator:
             case inputs.Tick(now):
                 self._clock.tick(now)
                 self._nodes.tick(now)
+                self._pods.tick(now)
                 self._pods.differences.tick(now)
             case _:
                 self._cluster_changed(given)
@@ -97,10 +98,10 @@ class Coordinator:
                 name = given.node.name if isinstance(given, inputs.NodeSeen) else given.name
                 self._pods.differences.node_changed(name, given.now)
             case inputs.PodGroupSeen(now, group):
-                self._pods.regroup(self.state.roster.see_pod_group(group.key, group), now)
+                self._pods.group_seen(group.key, group, now)
                 self._statuses.shows(group, now)
             case inputs.PodGroupGone(now, key):
-                self._pods.regroup(self.state.roster.see_pod_group(key, None), now)
+                self._pods.group_seen(key, None, now)
             case inputs.JobSeen(now, uid, succeeded):
                 self._pods.job_seen(uid, succeeded, now)
             case inputs.NamespaceSeen() | inputs.NamespaceGone():
@@ -123,7 +124,7 @@ class Coordinator:
         """Return when the next Tick is due, in seconds of the inputs' clock; None if no Tick is needed."""
         if self.state.interrupted:
             return None
-        parts = (self._clock, self._nodes, self._statuses, self._pods.differences)
+        parts = (self._clock, self._nodes, self._statuses, self._pods, self._pods.differences)
         found = [part.next_deadline() for part in parts]
         return min((when for when in found if when is not None), default=None)
 

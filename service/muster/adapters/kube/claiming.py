@@ -26,9 +26,13 @@ class ClaimingPods:
         if obj is not None and obj.spec.resource_claims:
             self._pods[uid] = obj
 
-    def naming(self, claim: str | None) -> list[str]:
-        """Return the UIDs of the pods that name this claim (namespace and name), or of all for None."""
-        return sorted(self._by_claim.get(claim, ()) if claim is not None else self._pods)
+    def naming(self, claim: str | None) -> list[tuple[str, str]]:
+        """Return namespace and UID of the pods that name this claim, or of all for None.
+
+        `claim`: its namespace and name.
+        """
+        uids = sorted(self._by_claim.get(claim, ()) if claim is not None else self._pods)
+        return [(self._pods[uid].metadata.namespace, uid) for uid in uids]
 
     def get(self, uid: str) -> PodObject | None:
         """Return the pod's object as it is now; None if the pod is gone."""

@@ -10,7 +10,6 @@ Topologies and the policies' levels. When one of the two changes, the other is r
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
@@ -24,6 +23,7 @@ from muster.adapters.kube.jobs import Jobs
 from muster.adapters.kube.kept import digest, usage_alone, without_labels
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.nodes import NodeIntake
+from muster.adapters.kube.read_again import ReadAgain
 from muster.adapters.kube.served import ServedResources
 from muster.adapters.kube.standing import Standing, always
 from muster.adapters.kube.watch import Gone, Seen
@@ -59,11 +59,6 @@ from muster.gangs.messages.inputs import (
 )
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 
-READ_AT_ONCE = 16
-"""How many pods are read again at once when a claim that they name has changed."""
-REST_SHARE = 4
-"""The pause after them and after each further pod, as a multiple of the time that reading took."""
-
 log = structlog.get_logger(__name__)
 
 
@@ -85,7 +80,8 @@ class Intake:
         self._put = put
         self._standing = Standing(emit, leads)
         self._left_out = left_out or LeftOut(Metrics())
-        self.jobs = Jobs(settings, put, emit, self._take_pod, leads)
+        self._read_again = ReadAgain(self._read_pod_again)
+        self.jobs = Jobs(settings, put, emit, self._read_again.pods, leads)
         self.devices = DeviceIntake(settings, put, self._read_node, self._read_claiming_pods, served)
         slices = self.devices.slices
         self.nodes = NodeIntake(settings, put, self._left_out, slices.published, self._labels_changed)
@@ -93,10 +89,6 @@ class Intake:
         self._pod_digests: dict[str, bytes] = {}
         """Of the objects that they were read from."""
         self._claiming = ClaimingPods()
-        self._read_later: dict[str, None] = {}
-        """UIDs of pods whose claims have changed, in order."""
-        self._later: asyncio.Task[None] | None = None
-        """It reads these pods."""
         self._namespaces: dict[str, Labels] = {}
         self._group_objects: dict[str, CustomObject] = {}
         self._groups: dict[str, PodGroup] = {}
@@ -139,32 +131,11 @@ class Intake:
         self._pod_digests[uid] = found
 
     async def _read_claiming_pods(self, claim: str | None) -> None:
-        """Read the pods again that name this claim (namespace and name), or all that name one.
+        """Read the pods again that name this claim (namespace and name), or all that name one."""
+        await self._read_again.pods(self._claiming.naming(claim))
 
-        Thousands may name one claim, and its user may write it all the time. So most of them are read later,
-        and all of them in the pause that follows such a reading.
-        """
-        uids, began = self._claiming.naming(claim), time.monotonic()
-        pauses = self._later is not None and not self._later.done()
-        at_once = 0 if pauses else READ_AT_ONCE
-        for uid in uids[:at_once]:
-            await self._read_claiming_pod(uid)
-        self._read_later.update(dict.fromkeys(uids[at_once:]))
-        if uids and not pauses:
-            rest_s = REST_SHARE * (time.monotonic() - began)
-            self._later = asyncio.create_task(self._read_the_rest(rest_s), name="pods with claims")
-
-    async def _read_the_rest(self, rest_s: float) -> None:
-        await asyncio.sleep(rest_s)
-        while self._read_later:
-            uid = next(iter(self._read_later))
-            del self._read_later[uid]
-            began = time.monotonic()
-            await self._read_claiming_pod(uid)
-            await asyncio.sleep(REST_SHARE * (time.monotonic() - began))
-
-    async def _read_claiming_pod(self, uid: str) -> None:
-        if (obj := self._claiming.get(uid)) is not None:
+    async def _read_pod_again(self, uid: str) -> None:
+        if (obj := self._claiming.get(uid) or self.jobs.waiting(uid)) is not None:
             with self._left_out.guard("pods", uid, named(obj.metadata)):
                 await self._take_pod(obj)
 

@@ -5,8 +5,7 @@ of ours. So each job is kept as JSON, and read only when a pod of ours names it.
 a PodGroup.
 
 The last numbers of a deleted job count until its last pod is gone. Its pods stay its members if they lose
-their owner references. So no gang is split. A kind that is not served, or that the account may not read,
-makes no gangs.
+their owner references. A kind that is not served, or that the account may not read, makes no gangs.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ class Jobs:
     """The jobs of the cluster and the pods of ours that they made.
 
     `put` takes inputs in order. `emit` posts a Kubernetes event on a job, if this replica `leads`.
-    `read_again` takes a pod whose job has changed.
+    `read_again` is that of `ReadAgain`: it reads pods as `waiting` returns them.
     """
 
     def __init__(
@@ -102,7 +101,7 @@ class Jobs:
         settings: Settings,
         put: Callable[[Input], Awaitable[None]],
         emit: Callable[[EmitEvent], None],
-        read_again: Callable[[PodObject], Awaitable[None]],
+        read_again: Callable[[Iterable[tuple[str, str]], bool], Awaitable[None]],
         leads: Callable[[], bool] = always,
     ) -> None:
         self._settings = settings
@@ -159,13 +158,14 @@ class Jobs:
         kept = Metadata(meta.name, labels=words(meta.labels), annotations=words(meta.annotations))
         if self._makers.get(key) != kept:
             self._makers[key] = kept
-            await self._read_jobs(of for of in self._jobs if kind in KINDS[of[0]].made_by)
+            made_by = {of: KINDS[of[0]].made_by for of in self._jobs if of[1] == meta.namespace}
+            await self._read_jobs(of for of, makers in made_by.items() if kind in makers)
 
     async def on_absence(self, kind: str, absent: bool) -> None:
         """Note whether the kind is served to this account. If it is not, its pods are no gangs."""
         (self._absent.add if absent else self._absent.discard)(kind)
-        for job in [job for key, job in self._jobs.items() if key[0] == kind]:
-            await self._read_pods(job)
+        for key in [key for key in self._jobs if key[0] == kind]:
+            await self._read_pods(key, True)
 
     async def levels_are(self, levels: tuple[Level, ...], topologies: Topologies | None) -> None:
         """Take in the levels of the cluster and KAI's Topologies, with which jobs are read."""
@@ -297,14 +297,17 @@ class Jobs:
                     for gang in sorted(gang for gang, pods in job.gangs.items() if pods):
                         await self._put(PodGroupSeen(time.monotonic(), of_job.gang(gang)))
                     if before is None or before.is_gang(self._settings) != of_job.is_gang(self._settings):
-                        await self._read_pods(job)
+                        await self._read_pods(key, before is None)
             await asyncio.sleep(0)  # there may be thousands, and the shim's calls wait meanwhile
 
-    async def _read_pods(self, job: _Job) -> None:
-        for uid in list(job.waiting):
-            if (waiting := job.waiting.get(uid)) is not None:  # else it went meanwhile, or is bound
-                await self._read_again(waiting.obj)
-            await asyncio.sleep(0)
+    async def _read_pods(self, key: Key, at_once: bool) -> None:
+        if (job := self._jobs.get(key)) is not None:  # else it went meanwhile
+            await self._read_again([(key[1], uid) for uid in job.waiting], at_once)
+
+    def waiting(self, uid: str) -> PodObject | None:
+        """Return the object of a pod that waits, or whose job was not seen yet; None for other pods."""
+        found = self._jobs[self._by_uid[uid]].waiting.get(uid) if uid in self._by_uid else None
+        return found.obj if found is not None else None
 
     def _forget_if_unused(self, key: Key) -> None:
         job = self._jobs[key]

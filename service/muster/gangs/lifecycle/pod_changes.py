@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from muster.domain.node import Usage
 from muster.domain.pod import Pod
+from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.domain.policies import Policies
 from muster.gangs.capacity.device_claims import DeviceClaim
 from muster.gangs.lifecycle import bindings, inflight, losses, members, planning
@@ -22,6 +23,9 @@ MANY = 64
 """Pods of one name from which on its gangs are not counted for each change: that takes 5 to 20 µs a pod."""
 COUNT_EVERY_S = 0.0005
 """They are counted once in this time for each pod: a gang of 4,000 once in 2 s."""
+GROUPS_AHEAD_S = 5.0
+"""A change of a PodGroup costs its namespace COUNT_EVERY_S for each pod that names the PodGroup. A namespace
+that owes more than this has the last change of each PodGroup wait."""
 
 GROUPED_AT_ONCE = 128
 """Pods that are grouped again for one input when a change concerns all: about 10 ms."""
@@ -37,6 +41,10 @@ class Pods:
         """Name → keys of the gangs that have it."""
         self._counted: dict[NameKey, float] = {}
         """Name → when its pods were grouped last."""
+        self._groups: dict[str, dict[PodGroupKey, PodGroup | None]] = {}
+        """Namespace → PodGroups whose last change waits; None if it is gone."""
+        self._paid: dict[str, float] = {}
+        """Namespace → when it owes nothing any more."""
 
     def seen(self, pod: Pod, now: float) -> tuple[str, ...]:
         """Take in a pod's new state. Return the nodes on which usage changed."""
@@ -79,6 +87,35 @@ class Pods:
         touched = self._state.ledger.see_claim(claim.uid, claim.devices, claim.consumers, claim.shares)
         self.differences.claims_changed({*before, *claim.consumers}, now)
         return touched
+
+    def group_seen(self, key: PodGroupKey, group: PodGroup | None, now: float) -> None:
+        """Take in a PodGroup's new state, now or later; None if it is gone."""
+        named, waiting = self._state.roster.naming(key), self._groups.pop(key[0], {})
+        later = bool(named) and now < self._group_turn(key[0])
+        if later:
+            waiting[key] = group
+        else:
+            waiting.pop(key, None)
+        if waiting:
+            self._groups[key[0]] = waiting
+        if not later and (names := self._state.roster.see_pod_group(key, group)):
+            self._paid = {namespace: when for namespace, when in self._paid.items() if when > now}
+            self._paid[key[0]] = self._paid.get(key[0], now) + COUNT_EVERY_S * named
+            self.regroup(names, now)
+
+    def tick(self, now: float) -> None:
+        """Take in a change of a PodGroup that is due: one, since it may take long."""
+        namespace = min(self._groups, key=self._group_turn, default="")
+        if namespace and self._group_turn(namespace) <= now:
+            key, group = next(iter(self._groups[namespace].items()))
+            self.group_seen(key, group, now)
+
+    def next_deadline(self) -> float | None:
+        """Return when a change of a PodGroup is due, in seconds of the inputs' clock; None if none waits."""
+        return min(map(self._group_turn, self._groups), default=None)
+
+    def _group_turn(self, namespace: str) -> float:
+        return self._paid.get(namespace, -math.inf) - GROUPS_AHEAD_S
 
     def job_seen(self, uid: str, succeeded: int, now: float) -> None:
         """Take in how many pods of a Job have succeeded."""

@@ -55,6 +55,10 @@ class Roster:
         """Return the pods with this name, present or not."""
         return self._named.get(key, {}).values()
 
+    def naming(self, key: PodGroupKey) -> int:
+        """Return how many pods name a PodGroup."""
+        return len(self._by_object.get(key, ()))
+
     def see_pod_group(self, key: PodGroupKey, group: PodGroup | None) -> set[NameKey]:
         """Take in a PodGroup's new state; None if it is gone.
 
