@@ -480,6 +480,16 @@ def test_what_is_held_against_the_labels_of_members_is_bounded(monkeypatch: pyte
     assert constraints(alike)
 
 
+def test_many_rules_of_others_take_none_of_its_own_from_a_gang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rules of others are left to the plugins before those of the gang."""
+    monkeypatch.setattr("muster.gangs.peers.constraints.MAX_MATCHED", 40)
+    members = [member(f"p{i}", {**WEB, "i": str(i)}, anti_affinity=(term("web"),)) for i in range(4)]
+    everywhere = [PeerTerm(ZONE, (SelectorTerm("i", "NotIn", (str(i),)),), (), ()) for i in range(16)]
+    others = [other(f"o{i}", "a", anti_affinity=(each,)) for i, each in enumerate(everywhere)]
+    assert [each.name for each in constraints(members, *others)] == [APART]
+    assert len(constraints(members[:1], *others[:4])) == 2
+
+
 def test_an_index_makes_the_next_request_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("muster.gangs.peers.constraints.MAX_LOOKED_AT", 30)
     members = [member("p", WEB, anti_affinity=(term("o7", ZONE), term("web"), term("o8", ZONE)))]

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +15,7 @@ from muster.domain.peers import HostPort, PeerRules, PeerTerm, Selector, matches
 from muster.domain.pod import Pod
 from muster.domain.request import SelectorTerm
 from muster.gangs.capacity.ledger import Ledger
-from muster.gangs.peers.anti_affinity_index import MAX_PLACES, MAX_TERMS, AntiAffinityIndex
+from muster.gangs.peers.anti_affinity_index import MAX_OF_ALL, MAX_PLACES, MAX_TERMS, AntiAffinityIndex
 from tests.gangs.world import foreign, pod
 
 SELECTORS: list[Selector] = [
@@ -193,20 +194,23 @@ def test_what_has_gone_leaves_nothing_behind() -> None:
     assert not any(left)
 
 
-def test_the_terms_of_one_namespace_that_are_looked_at_are_bounded() -> None:
-    """Thousands of different terms in one namespace do not slow the requests of others."""
+@pytest.mark.parametrize(("owners", "most"), [(1, MAX_TERMS), (12, MAX_OF_ALL - 1)])
+def test_the_terms_of_others_that_are_looked_at_are_bounded(owners: int, most: int) -> None:
+    """Thousands of different terms do not slow the requests of others. Who has few has them looked at."""
     ledger = Ledger()
-    for number in range(3 * MAX_TERMS):
+    for number in range(3 * owners * MAX_TERMS):
         term = PeerTerm("zone", (SelectorTerm("app", "NotIn", (str(number),)),), (), ())
         ledger.see(
             replace(
-                foreign(f"u{number}", "a", gpus=0), namespace="evil", peers=PeerRules(anti_affinity=(term,))
+                foreign(f"u{number}", "a", gpus=0),
+                namespace=f"evil{number % owners}",
+                peers=PeerRules(anti_affinity=(term,)),
             )
         )
     mine = PeerTerm("zone", (SelectorTerm("app", "In", ("web",)),), (), ())
     ledger.see(replace(foreign("v", "b", gpus=0), peers=PeerRules(anti_affinity=(mine,))))
     found = dict(ledger.existing_pods.repelling.against("m", {}, [("app", "web")]))
-    assert len(found) == MAX_TERMS + 1
+    assert len(found) == most + 1
     assert found[mine] == {"b"}
 
 

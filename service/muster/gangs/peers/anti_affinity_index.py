@@ -2,7 +2,8 @@
 
 Each request of a gang looks for the terms that match its members. Terms are indexed by a label that a pod
 must have to match, so that most are never looked at. Of one namespace's terms under one label, only MAX_TERMS
-are looked at, so that one tenant cannot make every request slow. The in-tree plugins judge the others.
+are looked at, and of all MAX_OF_ALL, so that tenants cannot make every request slow. Namespaces with few
+terms are looked at first. The in-tree plugins judge the others.
 
 A term with many namespaces and many values would be indexed under each pair of them: 16 terms of one small
 pod under a million. A term is indexed under MAX_PLACES at most. Beyond that the index ignores its namespaces,
@@ -17,6 +18,7 @@ from itertools import islice
 from muster.domain.peers import PeerTerm
 
 MAX_TERMS = 256
+MAX_OF_ALL = 2_048
 MAX_PLACES = 16
 
 _Where = tuple[str | None, tuple[str, str] | None]
@@ -58,12 +60,19 @@ class AntiAffinityIndex:
 
         A term may match pods whose labels are all in `pairs`. A term may be yielded twice.
         """
-        for target in (namespace, None):
-            for pair in (None, *pairs):
-                for terms in self._terms.get((target, pair), {}).values():
-                    for term, nodes in islice(terms.items(), MAX_TERMS):
-                        if term.covers(namespace, labels):
-                            yield term, frozenset(nodes)
+        places = [
+            terms
+            for target in (namespace, None)
+            for pair in (None, *pairs)
+            for terms in self._terms.get((target, pair), {}).values()
+        ]
+        left = MAX_OF_ALL
+        for number, terms in enumerate(sorted(places, key=len)):
+            share = min(len(terms), MAX_TERMS, -(-left // (len(places) - number)))
+            left -= share
+            for term, nodes in islice(terms.items(), share):
+                if term.covers(namespace, labels):
+                    yield term, frozenset(nodes)
 
 
 def _where(term: PeerTerm) -> Iterator[_Where]:

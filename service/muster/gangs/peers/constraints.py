@@ -32,13 +32,13 @@ Kind = tuple[int, ...]
 
 MAX_RULES = 64
 """Different rules of a gang's pods. With more, its own rules are left to the in-tree plugins."""
-MAX_LOOKED_AT = 50_000
-"""Label sets of other pods that one request looks at (about 50 ms). Rules beyond are left to the in-tree
+MAX_LOOKED_AT = 15_000
+"""Label sets of other pods that one request looks at (50 ms if all differ). Rules beyond are left to the in-tree
 plugins."""
 MAX_MATCHED = 200_000
 """Selector requirements that one request matches against labels of members or roles (about 80 ms).
 
-With more, all rules are left to the in-tree plugins.
+With more, all rules are left to the in-tree plugins: those of other pods first.
 """
 
 _Roles = Mapping[str, Pod]
@@ -71,10 +71,11 @@ class Peers:
         self._terms = dict.fromkeys(term for each in rules for term in (*each.affinity, *each.anti_affinity))
         self._spread = dict.fromkeys(term for each in rules for term in each.spread)
         self._repelling = dict(self._terms_against(pods)) if existing_pods.repelling else {}
-        self._selectors = tuple(dict.fromkeys(self._selectors_of_members()))
-        self._keys = frozenset(each.key for selector in self._selectors for each in selector or ())
-        self._requirements = sum(len(selector or ()) + 1 for selector in self._selectors)
-        self._concerned = bool(rules or self._repelling) and self._is_affordable(self._label_sets(pods))
+        affordable = self._take_selectors(pods)
+        if not affordable and self._repelling:  # other users must not take the gang's own rules from it
+            self._repelling = {}
+            affordable = self._take_selectors(pods)
+        self._concerned = bool(rules or self._repelling) and affordable
         self._left = MAX_LOOKED_AT
         self._matched: dict[Labels, tuple[bool, ...]] = {}
 
@@ -92,6 +93,13 @@ class Peers:
             labels = dict(seen)
             self._matched[seen] = tuple(matches(selector, labels) for selector in self._selectors)
         return (self._number.get(id(pod.peers), -1), *self._matched[seen])
+
+    def _take_selectors(self, pods: Iterable[Pod]) -> bool:
+        """Note the selectors that may tell members apart. Return whether they can all be matched."""
+        self._selectors = tuple(dict.fromkeys(self._selectors_of_members()))
+        self._keys = frozenset(each.key for selector in self._selectors for each in selector or ())
+        self._requirements = sum(len(selector or ()) + 1 for selector in self._selectors)
+        return self._is_affordable(self._label_sets(pods))
 
     def _seen(self, pod: Pod) -> Labels:
         """Return the labels that selectors use."""
