@@ -33,8 +33,8 @@ Kind = tuple[int, ...]
 MAX_RULES = 64
 """Different rules of a gang's pods. With more, its own rules are left to the in-tree plugins."""
 MAX_LOOKED_AT = 15_000
-"""Label sets of other pods that one request looks at (50 ms if all differ). Rules beyond are left to the in-tree
-plugins."""
+"""Label sets of other pods that one request looks at (50 ms if all differ). Rules beyond are left to the
+in-tree plugins."""
 MAX_MATCHED = 200_000
 """Selector requirements that one request matches against labels of members or roles (about 80 ms).
 
