@@ -385,3 +385,19 @@ def test_a_pod_group_that_changes_again_and_again_is_taken_in_a_few_times(
     world.send(inputs.PodGroupSeen(world.now, replace(group, min_member=1000)))
     world.wait(10)
     assert world.coordinator.state.gangs["ns/kai/g"].group.needed == 1000
+
+
+def test_a_job_whose_pods_name_thousands_of_gangs_has_them_counted_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each pod that succeeds may be one that any of these gangs needs no more."""
+    world = World(settings=Settings()).start(node("a"))
+    stream(world, [wishing(f"p{i}", gang=f"g{i}", of=2, owner="job") for i in range(200)])
+    world.wait(10)
+    counted = counting(world, monkeypatch)
+    for number in range(100):
+        world.send(inputs.JobSeen(world.now, "job", number + 1))
+        world.wait(0.01)
+    assert len(counted) <= 3 * 200
+    world.wait(10)
+    assert world.phase("g7") != "collecting"

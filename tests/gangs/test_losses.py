@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from muster.domain.node import Resources
 from muster.domain.pod import Pod
 from muster.domain.topology import bits
+from muster.gangs.lifecycle import losses
+from muster.gangs.lifecycle.pod_changes import MANY
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.settings import Settings
@@ -120,6 +122,40 @@ def test_no_more_is_kept_than_still_runs() -> None:
         world.gone(f"g{number}")
     assert (world.planned("q"), world.planned("r")) == (True, True)
     assert len(world.held() - {"q", "r"}) == 1
+
+
+def large() -> World:
+    """Gang g is so large that it is counted later. It runs on all nodes."""
+    members = MANY + 8
+    world = World().start(*(node(f"n{i}", 8) for i in range(members // 8)))
+    world.see(*(member(f"g{i}", of=members, gpus=1) for i in range(members)))
+    world.wait(1.0)
+    world.run()
+    return world
+
+
+@pytest.mark.parametrize("lose", LOSSES.values(), ids=LOSSES)
+def test_a_member_of_a_large_gang_has_its_place_too(lose: Callable[[World, str], None]) -> None:
+    world = large()
+    world.see(single("q", gpus=1))
+    lose(world, "g2")
+    world.wait(10.0)
+    assert world.phase("q") == "unplaceable"
+    world.see(member("r2", of=MANY + 8, gpus=1, created=50.0))
+    world.wait(1.0)
+    assert (world.phase(), world.phase("q")) == ("planned", "unplaceable")
+
+
+@pytest.mark.parametrize("most", [4, 256])
+def test_a_large_gang_that_ends_keeps_no_more_than_still_runs(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(losses, "_MOST", most)
+    world = large()
+    for number in range(MANY + 8):
+        fail(world, f"g{number}")
+        assert len(world.held()) <= MANY + 7 - number
+    assert world.held() == set()
 
 
 def test_no_more_places_are_kept_than_the_gang_lacks() -> None:

@@ -20,9 +20,10 @@ _MOST = 256
 
 def member_lost(state: State, gang: Gang, pod: Pod, usage: Usage, now: float) -> None:
     """Note that a running gang lost a member that it needs, and keep what the member had."""
-    if len(gang.lost) >= _MOST:
-        return
-    gang.lost[pod.uid] = Lost(pod, usage)
+    if len(gang.lost) < _MOST:
+        gang.lost[pod.uid] = Lost(pod, usage)
+    elif len(gang.retained) <= state.roster.size(gang.name) - len(gang.group.unbound):
+        return  # it keeps no more than still runs
     if Timer.LOST not in gang.timers:  # a later loss must not keep the first place for longer
         state.timers.set(gang, now + state.settings.lost_s, Timer.LOST)
     state.retained.keep_lost(gang)
@@ -40,7 +41,7 @@ def review(state: State, gang: Gang) -> None:
     """Forget what was lost if the gang has enough members again, or if no replacement came in time."""
     group = gang.group
     waits = bool(group.unbound) and group.waits_for is None
-    lacks = bool(group.bound) and not group.enough_bound
+    lacks = bool(group.bound) and (gang.stale or not group.enough_bound)  # a large gang is counted later
     if gang.lost and not (lacks and (waits or Timer.LOST in gang.timers)):
         state.retained.release(gang, gang.retained & gang.lost.keys())
         gang.lost = {}

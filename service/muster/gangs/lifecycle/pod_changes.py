@@ -14,7 +14,7 @@ from muster.gangs.lifecycle import bindings, inflight, losses, members, planning
 from muster.gangs.lifecycle.coalescing import MAY_LEAVE, Change
 from muster.gangs.lifecycle.state import State
 from muster.gangs.membership.group import NameKey
-from muster.gangs.record.gang import Gang
+from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.partial import givers, is_partially_bound, was_split_by_crash
 from muster.gangs.record.phases import Permitted, Phase
 from muster.gangs.reporting.differences import Differences
@@ -23,6 +23,8 @@ MANY = 64
 """Pods of one name from which on its gangs are not counted for each change: that takes 5 to 20 µs a pod."""
 COUNT_EVERY_S = 0.0005
 """They are counted once in this time for each pod: a gang of 4,000 once in 2 s."""
+COUNT_JOB_EVERY_S = 0.002
+"""The gangs of a Job whose pods name many are counted once in this time for each of them."""
 GROUPS_AHEAD_S = 5.0
 """A change of a PodGroup costs its namespace COUNT_EVERY_S for each pod that names the PodGroup. A namespace
 that owes more than this has the last change of each PodGroup wait."""
@@ -120,7 +122,13 @@ class Pods:
     def job_seen(self, uid: str, succeeded: int, now: float) -> None:
         """Take in how many pods of a Job have succeeded."""
         names = self._state.roster.see_succeeded(uid, succeeded)
-        self.regroup({name for name in names if not self._counted_later(name, now)}, now)
+        if len(names) <= MANY or not self._state.synced:
+            self.regroup({name for name in names if not self._counted_later(name, now)}, now)
+            return
+        for gang in (gang for name in names for gang in self._gangs_of(name)):
+            gang.stale = True
+            if Timer.RECOUNT not in gang.timers:
+                self._state.timers.set(gang, now + COUNT_JOB_EVERY_S * len(names), Timer.RECOUNT)
 
     def policies_changed(self, policies: Policies, now: float) -> None:
         """Take in new policies, and plan the waiting gangs again.
