@@ -26,8 +26,9 @@ COUNT_EVERY_S = 0.0005
 COUNT_JOB_EVERY_S = 0.002
 """The gangs of a Job whose pods name many are counted once in this time for each of them."""
 GROUPS_AHEAD_S = 5.0
-"""A change of a PodGroup costs its namespace COUNT_EVERY_S for each pod that names the PodGroup. A namespace
-that owes more than this has the last change of each PodGroup wait."""
+"""A change of a PodGroup costs its namespace COUNT_EVERY_S for each pod that names the PodGroup, and for
+_MORE_PODS. A namespace that owes more than this has the last change of each PodGroup wait."""
+_MORE_PODS = 4
 
 GROUPED_AT_ONCE = 128
 """Pods that are grouped again for one input when a change concerns all: about 10 ms."""
@@ -102,7 +103,7 @@ class Pods:
             self._groups[key[0]] = waiting
         if not later and (names := self._state.roster.see_pod_group(key, group)):
             self._paid = {namespace: when for namespace, when in self._paid.items() if when > now}
-            self._paid[key[0]] = self._paid.get(key[0], now) + COUNT_EVERY_S * named
+            self._paid[key[0]] = self._paid.get(key[0], now) + COUNT_EVERY_S * (named + _MORE_PODS)
             self.regroup(names, now)
 
     def tick(self, now: float) -> None:
