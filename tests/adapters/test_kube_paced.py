@@ -12,8 +12,7 @@ import pytest
 from local_cluster.patience import HANG_S
 from muster.adapters.kube import decode, paced
 from muster.adapters.kube.client import KubeClient
-from muster.adapters.kube.paced import PacedWatcher
-from muster.adapters.kube.watch import THREAD_BYTES
+from muster.adapters.kube.paced import LARGE_BYTES, PacedWatcher
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects.objects import PodObject
 from tests.adapters.at_work import at_work
@@ -23,7 +22,7 @@ from tests.adapters.test_kube_watch import QUICK, Sink
 
 def large(name: str, version: int, node: str = "") -> dict[str, Any]:
     made = pod(name, version)
-    made["metadata"]["annotations"] = {"large": "x" * THREAD_BYTES}
+    made["metadata"]["annotations"] = {"large": "x" * LARGE_BYTES}
     made.setdefault("spec", {})["nodeName"] = node
     return made
 
@@ -37,7 +36,7 @@ class Bench:
         self.decoded = 0
 
     def counted(self, line: bytes) -> Any:
-        self.decoded += len(line) > THREAD_BYTES
+        self.decoded += len(line) > LARGE_BYTES
         return decode.pods().event(line)
 
 
@@ -47,7 +46,7 @@ async def watching(
 ) -> AsyncIterator[tuple[Bench, Stream]]:
     """A namespace that may change nothing large for an hour, once a large pod of it is known."""
     monkeypatch.setattr(paced, "BURST_BYTES", 0)
-    monkeypatch.setattr(paced, "BYTES_PER_S", THREAD_BYTES / 3600)
+    monkeypatch.setattr(paced, "BYTES_PER_S", LARGE_BYTES / 3600)
     bench = Bench(client)
     monkeypatch.setattr(bench.watcher._resource, "event", bench.counted)
     async with at_work(bench.watcher):
