@@ -130,9 +130,24 @@ def test_a_second_run_of_thousands_is_counted_a_few_times(monkeypatch: pytest.Mo
     world.see(*(replace(each, node="n0", started=5.0) for each in ran))
     counted = counting(world, monkeypatch)
     world.see(*(pod(f"q{number}", of=100, owner="second", created=9.0) for number in range(100)))
+    world.wait(1)
     assert len(world.verdict().members) == 100
     world.run()
     assert [view.phase for view in world.coordinator.summary()] == ["running", "running"]
+    assert len(counted) <= 12
+
+
+def test_waiting_pods_that_change_beside_a_first_run_are_counted_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(Settings()).start(node("a", 8))
+    first = [pod(f"p{number}", of=2, owner="first", created=1.0) for number in range(2)]
+    world.see(*(replace(each, node="a", started=5.0) for each in first))
+    stream(world, [pod(f"q{number}", of=200, owner="second", created=9.0) for number in range(200)])
+    world.wait(5)
+    counted = counting(world, monkeypatch)
+    changed = pod("q7", of=200, owner="second", created=9.0)
+    stream(world, [replace(changed, priority=number % 2) for number in range(100)])
     assert len(counted) <= 12
 
 
@@ -144,6 +159,7 @@ def test_a_first_run_of_thousands_that_goes_beside_a_second_is_counted_a_few_tim
     ran = [pod(f"p{number}", of=100, owner="first", created=1.0) for number in range(100)]
     world.see(*(replace(each, node="n0", started=5.0) for each in ran))
     world.see(*(pod(f"q{number}", of=100, owner="second", created=9.0) for number in range(100)))
+    world.wait(1)
     if phase == "running":
         world.run()
     counted = counting(world, monkeypatch)

@@ -313,7 +313,8 @@ class Pods:
         if size < MANY or now >= until:
             return False
         gangs = self._gangs_of(name)
-        if any(gang.phase not in MAY_LEAVE or is_partially_bound(gang) for gang in gangs):
+        may_wait = (*MAY_LEAVE, Phase.RUNNING)
+        if any(gang.phase not in may_wait or is_partially_bound(gang) for gang in gangs):
             return False
         for gang in gangs:
             members.count_later(self._state, gang, until, now)
