@@ -137,18 +137,21 @@ def test_a_second_run_of_thousands_is_counted_a_few_times(monkeypatch: pytest.Mo
     assert len(counted) <= 12
 
 
+@pytest.mark.parametrize("phase", ["planned", "running"])
 def test_waiting_pods_that_change_beside_a_first_run_are_counted_a_few_times(
-    monkeypatch: pytest.MonkeyPatch,
+    phase: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(Settings()).start(node("a", 8))
+    world = World(Settings(plan_s=600)).start(node("a", 8))
     first = [pod(f"p{number}", of=2, owner="first", created=1.0) for number in range(2)]
-    world.see(*(replace(each, node="a", started=5.0) for each in first))
+    world.see(*(replace(each, node="a", started=5.0) if phase == "running" else each for each in first))
+    world.wait(1)
     stream(world, [pod(f"q{number}", of=200, owner="second", created=9.0) for number in range(200)])
     world.wait(5)
     counted = counting(world, monkeypatch)
     changed = pod("q7", of=200, owner="second", created=9.0)
     stream(world, [replace(changed, priority=number % 2) for number in range(100)])
     assert len(counted) <= 12
+    assert phase in [view.phase for view in world.coordinator.summary()]
 
 
 @pytest.mark.parametrize("phase", ["planned", "running"])

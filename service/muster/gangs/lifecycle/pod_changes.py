@@ -23,6 +23,8 @@ MANY = 64
 """Pods of one name from which on its gangs are not counted for each change: that takes 5 to 20 µs a pod."""
 COUNT_EVERY_S = 0.0005
 """They are counted once in this time for each pod: a gang of 4,000 once in 2 s."""
+_MAY_WAIT = (*MAY_LEAVE, Phase.RUNNING)
+"""Phases in which a gang of many pods is counted later."""
 COUNT_JOB_EVERY_S = 0.002
 """The gangs of a Job whose pods name many are counted once in this time for each of them."""
 GROUPS_AHEAD_S = 5.0
@@ -61,7 +63,8 @@ class Pods:
             inflight.drop_orphan(state, pod.uid)
         after = state.roster.pods.get(pod.uid, pod)
         if not self._coalesced(names, before, after, now):
-            self.regroup({name for name in names if not self._counted_later(name, now)}, now)
+            owners = {known.owner for known in (before, after) if known is not None}
+            self.regroup({name for name in names if not self._counted_later(name, owners, now)}, now)
         for name in state.roster.take_begun():
             for gang in self._gangs_of(name):
                 gang.stale = True
@@ -80,7 +83,8 @@ class Pods:
         before = state.roster.pods.get(uid)
         names = state.roster.drop(uid)
         if not self._coalesced(names, before, None, now):
-            self.regroup({name for name in names if not self._counted_later(name, now)}, now)
+            owners = {before.owner} if before is not None else set()
+            self.regroup({name for name in names if not self._counted_later(name, owners, now)}, now)
         if had is not None:
             self._lost(before, had, now)
 
@@ -124,7 +128,7 @@ class Pods:
         """Take in how many pods of a Job have succeeded."""
         names = self._state.roster.see_succeeded(uid, succeeded)
         if len(names) <= MANY or not self._state.synced:
-            self.regroup({name for name in names if not self._counted_later(name, now)}, now)
+            self.regroup({name for name in names if not self._counted_later(name, {uid}, now)}, now)
             return
         for gang in (gang for name in names for gang in self._gangs_of(name)):
             gang.stale = True
@@ -302,21 +306,22 @@ class Pods:
             return bool(group.bound) and not group.enough_bound
         return 0 < size - len(gang.group.unbound) < gang.group.least
 
-    def _counted_later(self, name: NameKey, now: float) -> bool:
+    def _counted_later(self, name: NameKey, owners: set[str], now: float) -> bool:
         """Have the gangs of a name counted later, if they have many pods and were just counted.
 
-        Return whether they are. So a name has a small share of the service's time, whatever changes and
-        however often. A gang that holds a plan or is partially bound is counted at once.
+        `owners` are those of the pod that changed. Return whether the gangs are counted later. So a name has
+        a small share of the service's time, whatever changes and however often. A gang of these owners that
+        holds a plan or is partially bound is counted at once.
         """
         size = self._state.roster.size(name)
         until = self._counted.get(name, -math.inf) + COUNT_EVERY_S * size
         if size < MANY or now >= until:
             return False
         gangs = self._gangs_of(name)
-        may_wait = (*MAY_LEAVE, Phase.RUNNING)
-        if any(gang.phase not in may_wait or is_partially_bound(gang) for gang in gangs):
+        later = [gang for gang in gangs if gang.phase in _MAY_WAIT and not is_partially_bound(gang)]
+        if not later or any(owners & gang.group.owners for gang in gangs if gang not in later):
             return False
-        for gang in gangs:
+        for gang in later:
             members.count_later(self._state, gang, until, now)
         return True
 
