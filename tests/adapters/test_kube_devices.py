@@ -219,8 +219,8 @@ async def test_pods_are_read_later_in_the_pause_after_such_a_reading(heard: Hear
     for count in range(2, 100):
         await intake.devices.on_claim(asking("shared", "v", count))
     assert len(heard.events) == 1
-    assert intake._later is not None
-    await asyncio.wait_for(intake._later, HANG_S)
+    assert intake._read_again.reader is not None
+    await asyncio.wait_for(intake._read_again.reader, HANG_S)
     seen = [event.pod.gpus for event in heard.events if isinstance(event, PodSeen)]
     assert seen == [2, 99]
 

@@ -58,6 +58,11 @@ class Bench:
         item = {"apiVersion": api_version, "metadata": metadata, "spec": spec}
         await self.intake.jobs.on_job(kind, Seen(msgspec.convert(item, CustomObject)))
 
+    async def all_read(self) -> None:
+        """Wait until all pods are read that a job has read again."""
+        if (reader := self.intake._read_again.reader) is not None:
+            await asyncio.wait_for(reader, HANG_S)
+
     async def pods(self, *names: str, node: str = "", **annotations: str) -> None:
         for name in names:
             await self.intake.on_pod(Seen(pod(name, node, **annotations)))
@@ -442,8 +447,10 @@ async def test_a_job_that_becomes_a_gang_and_is_one_no_more_again_and_again_spli
     await bench.pods(*ALL)
     for _ in range(5):
         await bench.job(labels=QUEUE)
+        await bench.all_read()
         assert (bench.gang.phase, bench.gang.group.size) == ("unplaceable", 4)
         await bench.job()
+        await bench.all_read()
         assert sorted(gang.phase for gang in bench.gangs) == ["planned"] * 3 + ["unplaceable"]
     assert len(bench.events(EventReason.NO_GANG)) == 1
 

@@ -41,7 +41,6 @@ BOUNDS = (
     f"{claims.MAX_CLAIMS} of a pod",
     f"of {pod_changes.MANY} pods or more | once in {pod_changes.COUNT_EVERY_S * 1000:g} ms for each pod",
     f"for each pod, after {pod_changes.GROUPS_AHEAD_S:g} s in advance of a namespace",
-    f"{read_again.READ_AT_ONCE} at once, {read_again.AT_ONCE_PER_S} a second",
     f"{PLANNER.time_limit_s:g} s and {PLANNER.memory_mib:,} MiB for a decision, "
     f"{PLANNER.most_roles} roles of a gang",
     f"of the foreground planner {planner_share.FOREGROUND.share:.0%}".replace("%", " %"),
