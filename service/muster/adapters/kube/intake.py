@@ -10,6 +10,7 @@ Topologies and the policies' levels. When one of the two changes, the other is r
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace

@@ -73,9 +73,8 @@ class _Job:
     `pods` maps the UID of each pod of our schedulers to its gang. The gang is "" for a pod that is alone or
     names its gang itself. `gangs` counts the pods of each gang. `there` are the UIDs of those that neither
     ended nor are being deleted, by gang. `waiting` has the pods that are not bound, and all pods until the
-    job is known. They are read again when the job becomes a gang, or is one no more.
-    `posted` are the reasons of the events that were posted on the job. `held` are those of events that were
-    not, as this replica does not lead.
+    job is known. They are read again when the job becomes a gang, or is one no more. `posted` are the reasons
+    of the events that were posted on the job, `held` of those that were not, as this replica does not lead.
     """
 
     text: bytes | None = None
@@ -158,8 +157,8 @@ class Jobs:
         kept = Metadata(meta.name, labels=words(meta.labels), annotations=words(meta.annotations))
         if self._makers.get(key) != kept:
             self._makers[key] = kept
-            made_by = {of: KINDS[of[0]].made_by for of in self._jobs if of[1] == meta.namespace}
-            await self._read_jobs(of for of, makers in made_by.items() if kind in makers)
+            beside = [job for job in self._jobs if job[1] == meta.namespace]
+            await self._read_jobs(job for job in beside if kind in KINDS[job[0]].made_by)
 
     async def on_absence(self, kind: str, absent: bool) -> None:
         """Note whether the kind is served to this account. If it is not, its pods are no gangs."""
@@ -282,9 +281,9 @@ class Jobs:
             made_by = next((meta for meta in makers if meta is not None), None)
             kind = KINDS[key[0]]
             job.family = family(kind, obj, self._settings, self._levels, self._topologies, made_by)
-            if job.family.group.problems:
-                title, problems = job.family.group.title, job.family.group.problems
-                log.warning("job is planned without what nothing grants", job=title, problems=problems)
+            if (group := job.family.group).problems:
+                text = "job is planned without what nothing grants"
+                log.warning(text, job=group.title, problems=group.problems)
         return job.family
 
     async def _read_jobs(self, keys: Iterable[Key]) -> None:
@@ -306,8 +305,8 @@ class Jobs:
 
     def waiting(self, uid: str) -> PodObject | None:
         """Return the object of a pod that waits, or whose job was not seen yet; None for other pods."""
-        found = self._jobs[self._by_uid[uid]].waiting.get(uid) if uid in self._by_uid else None
-        return found.obj if found is not None else None
+        job = self._jobs[self._by_uid[uid]] if uid in self._by_uid else None
+        return job.waiting[uid].obj if job and uid in job.waiting else None
 
     def _forget_if_unused(self, key: Key) -> None:
         job = self._jobs[key]
