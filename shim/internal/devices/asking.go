@@ -184,6 +184,9 @@ func (a *Asking) filter(ctx context.Context, asked *askedGPUs, state fwk.CycleSt
 	if why == "" {
 		why = a.narrow(bound, asked, node.Node())
 	}
+	if bound.Err() != nil { // some devices were not looked at, so `why` and the GPUs that were noted may be wrong
+		why = tooLong
+	}
 	if why != "" {
 		return fwk.NewStatus(fwk.Unschedulable, why)
 	}
@@ -249,6 +252,8 @@ func (a *Asking) choice(ctx context.Context, asked *askedGPUs, rank int, node st
 	}
 	return first, ""
 }
+
+const tooLong = "resourceClaims: to look at the devices of the node takes too long"
 
 var reasonSlow = fmt.Sprintf("resourceClaims: selectors and the allocator took %v more than %v for each node; ask for less, or with simpler selectors", spareTime, usualTime)
 

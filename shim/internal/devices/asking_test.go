@@ -172,4 +172,8 @@ func TestFurtherNodesAreRefusedOnlyIfTheyAreSlowWhenTheTimeIsSpent(t *testing.T)
 	if status := a.Filter(ctx, state, pod, node); status.Message() != reasonSlow {
 		t.Errorf("got %v", status)
 	}
+	asked.over.Store(0)
+	if status := a.Filter(ctx, state, pod, node); status.Message() != tooLong {
+		t.Errorf("got %v", status)
+	}
 }

@@ -73,9 +73,6 @@ func (m *matcher) usable(ctx context.Context, where string, wants gpuChoice, pub
 	for at, slice := range published {
 		counted[at] = m.matching(ctx, wants.counted, slice, nil)
 	}
-	if ctx.Err() != nil {
-		return found, fmt.Sprintf("%s: to look at the devices of the node takes too long", where)
-	}
 	nameOf := namesOn(published, counted)
 	for at, slice := range published {
 		gpus := counted[at]
@@ -109,6 +106,9 @@ func (m *matcher) usable(ctx context.Context, where string, wants gpuChoice, pub
 			}
 			found.all = found.all && may != tainted
 		}
+	}
+	if ctx.Err() != nil {
+		return found, fmt.Sprintf("%s: to look at the devices of the node takes too long", where)
 	}
 	slices.Sort(found.names)
 	found.all = found.all && !wants.every

@@ -311,3 +311,34 @@ func TestDevicesAreNotLookedAtWithoutTime(t *testing.T) {
 		t.Errorf("got %v, %q: what was not looked at is remembered", found, why)
 	}
 }
+
+// ending is a context that ends once it has been asked so often.
+type ending struct {
+	context.Context
+	checks int
+}
+
+func (e *ending) Err() error {
+	if e.checks--; e.checks < 0 {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+func TestGPUsAreNotTakenForOthersWhenTimeEnds(t *testing.T) {
+	node := []*resourceapi.ResourceSlice{modelled("gpu", "a", "b"), modelled("gpu", "c")}
+	wants := gpuChoice{class: "class", counted: []string{"true"}, wanted: []string{"true", "1 == 1"}}
+	late := 0
+	for checks := 0; ; checks++ {
+		found, why := testMatcher().usable(&ending{t.Context(), checks}, "claim c", wants, node)
+		if why == "" {
+			if len(found.names) != 3 || late < 4 {
+				t.Errorf("after %d checks: %v, %d times late", checks, found.names, late)
+			}
+			return
+		}
+		if late++; why != "claim c: to look at the devices of the node takes too long" {
+			t.Fatalf("after %d checks: %q", checks, why)
+		}
+	}
+}

@@ -93,12 +93,13 @@ func firstSets(devices map[string][]string, nodes []string) (sets []string) {
 	slices.SortStableFunc(sets, func(a, b string) int {
 		return cmp.Or(cmp.Compare(count[b], count[a]), cmp.Compare(len(a), len(b)))
 	})
-	for i, names := range sets {
-		if size += len(names); i == setsAtMost || size > setBytes {
-			return sets[:i]
+	told := sets[:0]
+	for _, names := range sets {
+		if len(told) < setsAtMost && size+len(names) <= setBytes {
+			told, size = append(told, names), size+len(names)
 		}
 	}
-	return sets
+	return told
 }
 
 func (p *packed) index(known map[refusal]byte, by refusal) byte {

@@ -147,13 +147,20 @@ func TestNodesWithMoreSetsOfGPUsThanAByteCanTellAreRefused(t *testing.T) {
 }
 
 func TestANodeWithManyDevicesTakesNoSetFromOthers(t *testing.T) {
-	many := strings.Repeat("x", setBytes) // it fits alone
-	found := answer{devices: map[string][]string{"a": {many}, "b": {"d0"}, "c": {"d0"}, "d": {"d1"}}}
-	p := pack(found, []string{"a", "b", "c", "d"})
-	if !slices.Equal(p.sets, []string{"d0", "d1"}) || !slices.Equal(p.devices[0], []byte{0, 1, 1, 2}) {
-		t.Errorf("got %d sets, %v", len(p.sets), p.devices)
+	for _, many := range []string{strings.Repeat("x", setBytes), strings.Repeat("x", setBytes+1)} {
+		// The first of them would fit alone.
+		found := answer{devices: map[string][]string{"a": {many}, "b": {"d0"}, "c": {"d0"}, "d": {"d1"}}}
+		p := pack(found, []string{"a", "b", "c", "d"})
+		if !slices.Equal(p.sets, []string{"d0", "d1"}) || !slices.Equal(p.devices[0], []byte{0, 1, 1, 2}) {
+			t.Errorf("got %d sets, %v", len(p.sets), p.devices)
+		}
+		if !slices.Equal(p.refused, []byte{1, 0, 0, 0}) || p.refusals[0] != unlike {
+			t.Errorf("got %v, %v", p.refused, p.refusals)
+		}
 	}
-	if !slices.Equal(p.refused, []byte{1, 0, 0, 0}) || p.refusals[0] != unlike {
-		t.Errorf("got %v, %v", p.refused, p.refusals)
+	large := strings.Repeat("x", setBytes+1)
+	p := pack(answer{devices: map[string][]string{"a": {large}, "b": {large}, "c": {"d0"}}}, []string{"a", "b", "c"})
+	if !slices.Equal(p.sets, []string{"d0"}) || !slices.Equal(p.refused, []byte{1, 1, 0}) {
+		t.Errorf("got %d sets, %v", len(p.sets), p.refused)
 	}
 }
