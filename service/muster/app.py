@@ -241,7 +241,7 @@ class App:
         await asyncio.wait([warm])  # its failure ends the service by itself
         for watcher in self._watchers.values():
             await watcher.synced.wait()
-        await self._intake.nodes.settled()
+        await self._intake.started()
         await self.control_loop.sync(Synced(time.monotonic()))
         gc.collect()  # now, and not during the first decision: it takes 0.2 s at 5,000 nodes
         await self._server.serving()

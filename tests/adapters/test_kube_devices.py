@@ -198,6 +198,7 @@ async def test_most_pods_of_a_claim_are_read_later(heard: Heard) -> None:
     spec = {"resourceClaims": [{"name": "c", "resourceClaimName": "shared"}]}
     for number in range(pods):
         await intake.on_pod(Seen(pod_object(labels=GANG, spec=spec, name=f"p{number}", uid=f"{number:03}")))
+    await intake.started()
     heard.events.clear()
     all_read.clear()
     await intake.devices.on_claim(asking("shared", "v"))
@@ -209,12 +210,26 @@ async def test_most_pods_of_a_claim_are_read_later(heard: Heard) -> None:
     assert not any(pod.gated for pod in seen)
 
 
+async def test_while_the_service_starts_no_pod_is_read_later(heard: Heard) -> None:
+    """Its gangs would be planned after less important ones."""
+    intake, count = Intake(DEFAULTS, heard.put, lambda event: None), 3 * READ_AT_ONCE
+    for number in range(count):
+        spec = {"resourceClaims": [{"name": "c", "resourceClaimName": f"c{number}"}]}
+        await intake.on_pod(Seen(pod_object(labels=GANG, spec=spec, name=f"p{number}", uid=f"u{number}")))
+    heard.events.clear()
+    for number in range(count):
+        await intake.devices.on_claim(asking(f"c{number}", "v"))
+    seen = [event.pod for event in heard.events if isinstance(event, PodSeen)]
+    assert [pod.uid for pod in seen] == [f"u{number}" for number in range(count)]
+
+
 async def test_pods_are_read_later_in_the_pause_after_such_a_reading(heard: Heard) -> None:
     """A kubelet may have all pods with claims read again by each change of a slice."""
     intake = Intake(DEFAULTS, heard.put, lambda event: None)
     spec = {"resourceClaims": [{"name": "c", "resourceClaimName": "shared"}]}
     await intake.devices.on_class(Seen(device_class()))
     await intake.on_pod(Seen(pod_object(labels=GANG, spec=spec)))
+    await intake.started()
     heard.events.clear()
     for count in range(2, 100):
         await intake.devices.on_claim(asking("shared", "v", count))

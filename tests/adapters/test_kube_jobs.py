@@ -17,7 +17,7 @@ from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.kinds.table import modes_of
 from muster.dialects.objects import CustomObject, NodeObject, OwnerReference, PodObject
 from muster.dialects.settings import Settings
-from muster.gangs.messages.inputs import Input
+from muster.gangs.messages.inputs import Input, Tick
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 from muster.gangs.record.gang import Gang
 from tests.adapters.fake_api import gpu_node
@@ -36,14 +36,20 @@ class Bench:
         self.posted: list[EmitEvent] = []
         settings = Settings(infer_gangs=modes_of(modes))
         self.leads = True
+        self.inbox: asyncio.Queue[Input] | None = None
+        """Where inputs wait in place of going to the coordinator."""
         self.intake = Intake(settings, self._put, self.posted.append, leads=lambda: self.leads)
 
     async def _put(self, given: Input) -> None:
-        self.world.send(given)
+        if self.inbox is None:
+            self.world.send(given)
+        else:
+            await self.inbox.put(given)
 
     async def start(self, gpus: int = 8) -> Bench:
         self.world.start()
         await self.intake.nodes.on_node(Seen(msgspec.convert(gpu_node("a", gpus), NodeObject)))
+        await self.intake.started()
         return self
 
     async def job(self, kind: str = "PyTorchJob", workers: int = 3, **meta: object) -> None:
@@ -720,3 +726,20 @@ async def test_a_job_and_a_pod_that_go_while_many_are_read_again_are_left_out() 
         "train-master-0",
         "train-worker-0",
     }
+
+
+async def test_a_pod_that_goes_while_it_is_read_again_is_gone() -> None:
+    """A reading waits while the inbox is full, and the pod goes meanwhile."""
+    bench = await Bench().start()
+    await bench.job()
+    await bench.pods("worker-0")
+    inbox = asyncio.Queue[Input](1)
+    bench.inbox = inbox
+    inbox.put_nowait(Tick(bench.world.now))
+    readings = asyncio.gather(bench.job(labels=QUEUE), bench.intake.on_pod(Gone("worker-0")))
+    while not readings.done() or not inbox.empty():
+        await asyncio.sleep(0)
+        if inbox.full():
+            bench.world.send(inbox.get_nowait())
+    await readings
+    assert not bench.world.coordinator.state.roster.pods

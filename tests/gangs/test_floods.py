@@ -406,6 +406,21 @@ def test_a_pod_group_that_changes_again_and_again_is_taken_in_a_few_times(
     assert world.coordinator.state.gangs["ns/kai/g"].group.needed == 1000
 
 
+def test_no_pod_group_waits_while_the_service_starts() -> None:
+    """Else a gang of many PodGroups' namespace would be planned after those of less importance."""
+    world, count = World(settings=Settings()), 4000
+    for number in range(count):
+        claim = GangClaim("kai", f"g{number}", by_object=True)
+        world.send(inputs.PodSeen(world.now, pod(f"p{number}", claim=claim)))
+    for number in range(count):
+        group = PodGroup("ns", "kai", f"g{number}", uid=f"g{number}", min_member=1)
+        world.send(inputs.PodGroupSeen(world.now, group))
+    world.start()
+    gangs = world.coordinator.state.gangs.values()
+    assert len(gangs) == count
+    assert all(gang.group.needed == 1 for gang in gangs)
+
+
 def test_a_job_whose_pods_name_thousands_of_gangs_has_them_counted_a_few_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

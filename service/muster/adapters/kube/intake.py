@@ -81,6 +81,8 @@ class Intake:
         self._put = put
         self._standing = Standing(emit, leads)
         self._left_out = left_out or LeftOut(Metrics())
+        self._reading_pod = asyncio.Lock()
+        """No pod is read again as it was while it changes or goes."""
         self._read_again = ReadAgain(self._read_pod_again)
         self.jobs = Jobs(settings, put, emit, self._read_again.pods, leads)
         self.devices = DeviceIntake(settings, put, self._read_node, self._read_claiming_pods, served)
@@ -110,10 +112,19 @@ class Intake:
         self.jobs.post_held()
         self._left_out.post_held()
 
+    async def started(self) -> None:
+        """Return when all nodes are read whose turn it is. From then on pods are read again with pauses."""
+        await self.nodes.settled()
+        self._read_again.starts = False
+
     # --- pods and nodes ------------------------------------------------------------------------------
 
     async def on_pod(self, change: Seen[PodObject] | Gone) -> None:
         """Take in a pod's change, and pass it on if it changes what is read of the pod."""
+        async with self._reading_pod:
+            await self._pod_changed(change)
+
+    async def _pod_changed(self, change: Seen[PodObject] | Gone) -> None:
         if isinstance(change, Gone):
             self._pod_digests.pop(change.key, None)
             self._claiming.see(change.key, None)
@@ -136,9 +147,10 @@ class Intake:
         await self._read_again.pods(self._claiming.naming(claim))
 
     async def _read_pod_again(self, uid: str) -> None:
-        if (obj := self._claiming.get(uid) or self.jobs.waiting(uid)) is not None:
-            with self._left_out.guard("pods", uid, named(obj.metadata)):
-                await self._take_pod(obj)
+        async with self._reading_pod:
+            if (obj := self._claiming.get(uid) or self.jobs.waiting(uid)) is not None:
+                with self._left_out.guard("pods", uid, named(obj.metadata)):
+                    await self._take_pod(obj)
 
     async def _take_pod(self, obj: PodObject) -> None:
         found = self.jobs.member_of(obj)

@@ -17,10 +17,14 @@ REST_SHARE = 4
 
 
 class ReadAgain:
-    """`read` reads the pod with this UID as it is now, if it is still there."""
+    """`read` reads the pod with this UID as it is now, if it is still there.
+
+    While the service starts (`starts`), all pods are read at once: it plans nothing before it knows them.
+    """
 
     def __init__(self, read: Callable[[str], Awaitable[None]]) -> None:
         self._read = read
+        self.starts = True
         self._later: dict[str, dict[str, None]] = {}
         """Namespace → UIDs of pods to be read. The namespace whose turn is next comes first."""
         self.reader: asyncio.Task[None] | None = None
@@ -32,6 +36,7 @@ class ReadAgain:
         `at_once`: read all now, since they have waited for what says something about them.
         """
         found, began = list(pods), time.monotonic()
+        at_once = at_once or self.starts
         most = len(found) if at_once else READ_AT_ONCE if self._idle else 0
         for number, (_, uid) in enumerate(found[:most], 1):
             await self._read(uid)

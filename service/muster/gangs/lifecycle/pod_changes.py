@@ -97,8 +97,9 @@ class Pods:
 
     def group_seen(self, key: PodGroupKey, group: PodGroup | None, now: float) -> None:
         """Take in a PodGroup's new state, now or later; None if it is gone."""
+        synced = self._state.synced  # before, pods are not grouped, so a change costs nothing
         named, waiting = self._state.roster.naming(key), self._groups.pop(key[0], {})
-        later = bool(named) and now < self._group_turn(key[0])
+        later = synced and bool(named) and now < self._group_turn(key[0])
         if later:
             waiting[key] = group
         else:
@@ -106,8 +107,9 @@ class Pods:
         if waiting:
             self._groups[key[0]] = waiting
         if not later and (names := self._state.roster.see_pod_group(key, group)):
-            self._paid = {namespace: when for namespace, when in self._paid.items() if when > now}
-            self._paid[key[0]] = self._paid.get(key[0], now) + COUNT_EVERY_S * (named + _MORE_PODS)
+            if synced:
+                self._paid = {namespace: when for namespace, when in self._paid.items() if when > now}
+                self._paid[key[0]] = self._paid.get(key[0], now) + COUNT_EVERY_S * (named + _MORE_PODS)
             self.regroup(names, now)
 
     def tick(self, now: float) -> None:
