@@ -9,6 +9,7 @@ import pytest
 
 from muster.domain.causes.not_planned import NotDecided
 from muster.domain.causes.out_of_place import GpusNotMatching
+from muster.domain.causes.too_little import GpusNotOffered
 from muster.domain.decision import Placed, Unplaceable
 from muster.domain.request import Member, Request, Slice, Subrequest
 from muster.domain.snapshot import Snapshot
@@ -57,6 +58,18 @@ def test_the_refusal_says_how_many_gpus_count() -> None:
     assert isinstance(decision, Unplaceable)
     assert decision.causes[-1] == GpusNotMatching(1, 2, 4)
     assert str(decision.causes[-1]) == "on 1 node resourceClaims match 2 of 4 GPUs"
+
+
+@pytest.mark.parametrize(
+    ("node", "mask", "offered"), [("a[4]", 0b0110, []), ("a[4, unhealthy 0]", 0b0111, [(3, 4)])]
+)
+def test_gpus_that_claims_leave_out_are_not_broken(
+    node: str, mask: int, offered: list[tuple[int, int]]
+) -> None:
+    decision = place(cluster(f": {node}"), matching("1 x 3 GPU", w={"a": mask}))
+    assert isinstance(decision, Unplaceable)
+    partly = [each for each in decision.causes if isinstance(each, GpusNotOffered)]
+    assert [(each.offered, each.there) for each in partly] == offered
 
 
 def test_the_refusal_says_nothing_of_it_if_more_would_not_help() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from muster.domain.causes.out_of_place import IndicesUnknown
 from muster.domain.causes.too_little import GpusNotOffered, ResourceNotOffered
+from muster.domain.node import Node
 from muster.domain.request import Role
 from muster.domain.words import LISTED, nearest
 from muster.placement.cluster.columns import Bools, Columns
@@ -36,7 +37,7 @@ def gpus_not_offered(conflict: Conflict) -> Iterator[GpusNotOffered]:
     view = conflict.assumptions.view
     missing = np.array([profile.missing_gpus for profile in view.profiles], np.int64)[view.profile]
     nodes_of_rows = [state.node for state in view.states]
-    broken = np.array([(node.unhealthy & ~node.tainted).bit_count() for node in nodes_of_rows], np.int64)
+    broken = np.array([_broken(node, conflict.assumptions.roles) for node in nodes_of_rows], np.int64)
     missing = missing + broken
     lost = {row: int(missing[row]) for row in np.flatnonzero(missing).tolist()}
     for role in conflict.members_of if lost else ():
@@ -55,6 +56,15 @@ def gpus_not_offered(conflict: Conflict) -> Iterator[GpusNotOffered]:
             offered = int((view.gpu_total[rows] - broken[rows]).sum())
             there = offered + sum(count for _, count in nodes)
             yield GpusNotOffered(role.name, role.gpu_resource, len(nodes), offered, there, names[:LISTED])
+
+
+def _broken(node: Node, roles: Sequence[Role]) -> int:
+    """Return how many GPUs of a node are broken. In the gang's view those that its claims leave out are
+    unhealthy too."""
+    if not node.unhealthy:
+        return 0
+    masks = {role.matching.get(node.name, -1) for role in roles if role.gpus or role.slice}
+    return (node.unhealthy & ~node.tainted & masks.pop()).bit_count() if len(masks) == 1 else 0
 
 
 def not_shared(conflict: Conflict) -> Iterator[IndicesUnknown]:
