@@ -8,7 +8,11 @@ from muster.domain.node import Node
 from muster.domain.request import Request
 from muster.domain.snapshot import NodeState, Snapshot
 
-UNIQUE = ("nvidia.com/gpu.clique", "accelerator.topograph.run/domain")
+UNIQUE = (
+    "nvidia.com/gpu.clique",
+    "accelerator.topograph.run/domain",
+    "network.topology.nvidia.com/accelerator",
+)
 NVLINK = ("nvlink-domain", ("gpu.topology/nvlink-domain", "nvidia.com/gpu.clique"))
 
 _last: list[tuple[Snapshot, dict[str, dict[str, str]]]] = [(Snapshot({}), {})]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.domain.decision import Placed
-from muster.domain.levels import DEFAULT_LEVELS, Level, Naming, domains_by_scope
+from muster.domain.levels import DEFAULT_LEVELS, PRESETS, Level, Naming, domains_by_scope
 from muster.domain.node import Node, Resources
 from muster.domain.sentences import sentence
 from muster.domain.snapshot import Snapshot
@@ -91,3 +91,16 @@ def test_any_nodes_of_the_cluster_lie_in_the_domains_that_all_nodes_tell(
                 assert same == (parts[one.name] == parts[other.name])
                 if names[one.name]:
                     assert describes(names[one.name], parts[other.name]) == same
+
+
+@pytest.mark.parametrize("label", PRESETS["topograph"][-1].labels)
+def test_an_accelerator_domain_of_topograph_over_two_racks_is_one(label: str) -> None:
+    leaf = "network.topology.nvidia.com/leaf"
+    nodes = [
+        Node(name, Resources(), GpuTopology.unknown(4), labels={label: "nvl1", leaf: name}) for name in "ab"
+    ]
+    snapshot = Snapshot.of(nodes, [], PRESETS["topograph"])
+    scope = PRESETS["topograph"][-1].scope
+    names = domains_by_scope(nodes, snapshot.levels)[scope]
+    assert len(set(names.values())) == 1
+    assert len(set(Labels(snapshot).parts(scope, nodes, in_words=True).values())) == 1

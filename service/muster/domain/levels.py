@@ -107,7 +107,13 @@ FABRIC = "gpu.topology/nvlink-fabric"
 """A scope around the cliques of one NVLink fabric. Nodes are read with this label: it is the first part of
 their clique's name."""
 
-UNIQUE_LABELS = frozenset({"nvidia.com/gpu.clique", "accelerator.topograph.run/domain"})
+UNIQUE_LABELS = frozenset(
+    {
+        "nvidia.com/gpu.clique",
+        "accelerator.topograph.run/domain",
+        "network.topology.nvidia.com/accelerator",
+    }
+)
 """Labels whose values their writers make unique in the cluster: a clique begins with the cluster's UUID."""
 
 Path = tuple[str, ...]

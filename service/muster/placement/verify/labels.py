@@ -12,7 +12,11 @@ Names = tuple[str, ...]
 """The names that a node gives for a scope and for the wider ones around it, "" if it gives none."""
 
 NVLINK = ("nvlink-domain", ("gpu.topology/nvlink-domain", "nvidia.com/gpu.clique"))
-UNIQUE = ("nvidia.com/gpu.clique", "accelerator.topograph.run/domain")
+UNIQUE = (
+    "nvidia.com/gpu.clique",
+    "accelerator.topograph.run/domain",
+    "network.topology.nvidia.com/accelerator",
+)
 """Labels whose values are unique in the cluster."""
 
 
