@@ -122,3 +122,32 @@ def test_no_half_of_a_replica_starts(
     if not placed:
         lack = {"type": "members-missing", "present": 2, "needed": 3, "role": "tp", "stateful_set": ""}
         assert said["gangs"][0]["causes"] == [lack]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "other"),
+    [
+        pytest.param("1.0 2.0", "0.1", id="a pod that runs"),
+        pytest.param("1.1 2.0", "0.1 1.1", id="a pod that waits"),
+    ],
+)
+def test_no_half_of_a_replica_starts_though_pods_of_its_group_differ(
+    tmp_path: Path, waiting: str, other: str
+) -> None:
+    there = ["head", "0.0", "0.1"]
+    pods = [ray(name, f"n{i}") for i, name in enumerate(there)] + [ray(name) for name in waiting.split()]
+    for made in pods:
+        if made["metadata"]["name"].removeprefix("s-") in other.split():
+            made["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "1"}
+    nodes = [node(f"n{i}", 8) for i in range(8)]
+    said = decisions("-f", write(tmp_path, *nodes, cluster_of_replicas(2, 4), *pods))
+    assert not any(nodes_of(said).values())
+
+
+def test_ranks_that_tell_no_replica_keep_no_whole_replica_back(tmp_path: Path) -> None:
+    pods = [ray("head", "n0"), *(ray(name) for name in ("0.0", "0.1", "1.0", "1.1"))]
+    for made in pods[1:]:
+        made["metadata"]["annotations"] = {"gpu.topology/rank": "0"}
+    nodes = [node(f"n{i}", 8) for i in range(6)]
+    said = decisions("-f", write(tmp_path, *nodes, cluster_of_replicas(2, 2), *pods))
+    assert sum(map(bool, nodes_of(said).values())) == 4

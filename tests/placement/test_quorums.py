@@ -182,3 +182,10 @@ def test_numbers_with_which_the_gang_does_not_start_are_looked_at_no_longer_than
     decision = place(FOUR, replicas(4, 4, 4, 4, 4, 4, 4, 4, 4, gpus=1), limits)
     assert isinstance(decision, Unplaceable)
     assert len(looked_at) in range(100, 110)
+
+
+def test_what_still_must_come_keeps_who_comes_back_and_how_many_can_start() -> None:
+    asked = Leaf(frozenset("a"), 1, unit=2, begun=1, back=1, most=3)
+    assert asked.less({"a": 1}) == Leaf(frozenset("a"), 0, unit=2, most=2)
+    assert asked.less({}) == asked
+    assert leaf("a", 2).less({"a": 1}) == leaf("a", 1)

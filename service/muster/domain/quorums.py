@@ -8,7 +8,7 @@ start gets a member. The whole gang is a quorum too. A gang whose roles have min
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Counts = Mapping[str, int]
 """Role → number of members; 0 for roles that are not in it."""
@@ -63,7 +63,13 @@ class Leaf:
     def less(self, there: Counts) -> Leaf:
         """Return what still must come when these members are there."""
         members = self.of(there)
-        return Leaf(self.roles, max(0, self.least - members), self.unit, (self.begun + members) % self.unit)
+        return replace(
+            self,
+            least=max(0, self.least - members),
+            begun=(self.begun + members) % self.unit,
+            back=max(0, self.back - members),
+            most=max(0, self.most - members) if self.most >= 0 else -1,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,16 +34,17 @@ class Replicas:
         """Return the leaf for the members that wait. `least` of them must start.
 
         Hosts of a replica that runs may come back one by one. Otherwise replicas start that have all their
-        hosts. `roles` are its names in the request. If they are several, hosts are not told apart.
+        hosts. `roles` are its names in the request that wait. If they are several, hosts are not told apart.
         """
         running, waiting = self._hosts_of.get(leaf.roles, (None, None))
         if running is None or waiting is None:
             return Leaf(roles, least, leaf.unit, leaf.begun % leaf.unit)
         back = sum(hosts for replica, hosts in waiting.items() if replica in running)
-        if len(roles) > 1:
-            return Leaf(roles, least, 1 if back else leaf.unit)
         whole = sum(replica not in running and hosts >= leaf.unit for replica, hosts in waiting.items())
-        return Leaf(roles, least, leaf.unit, -back % leaf.unit, back, back + whole * leaf.unit)
+        most = back + whole * leaf.unit
+        if len(roles) > 1:
+            return Leaf(roles, least, 1 if back else leaf.unit, most=most)
+        return Leaf(roles, least, leaf.unit, -back % leaf.unit, back, most)
 
     def in_turn(self) -> Iterator[Pod]:
         """Yield the members with ranks by which they start: hosts that come back, whole replicas, others."""
@@ -66,9 +67,13 @@ class Replicas:
 
 
 def _replicas(hosts: _Hosts, leaf: Leaf) -> Counter[int] | None:
-    """Return the hosts of each replica; None if a host does not tell its replica."""
+    """Return the hosts of each replica; None if a host does not tell its replica.
+
+    Ranks that give a replica more hosts than it has do not tell it either: users can set any.
+    """
     ranks = [rank for role in leaf.roles for rank in hosts.get(role, ())]
-    return None if None in ranks else Counter(rank // GROUP for rank in ranks if rank is not None)
+    hosts_of = Counter(rank // GROUP for rank in ranks if rank is not None)
+    return None if None in ranks or max(hosts_of.values(), default=0) > leaf.unit else hosts_of
 
 
 def _role(pod: Pod) -> str:

@@ -9,7 +9,7 @@ requests, whatever order their pods were seen in.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
@@ -168,7 +168,7 @@ def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
     waiting = {name: pods[0] for name, pods in roles.items() if not all(pod.node for pod in pods)}
     named = _by_stated(roles)
     coming = group.least_coming(placeholders)
-    quorum = _quorum(group, replicas, named, coming)
+    quorum = _quorum(group, replicas, named, waiting, coming)
     asked = tuple(_roles(roles))
     least = _min_member(group, asked, quorum, sum(coming.values()))
     counts = _waiting(asked)
@@ -200,7 +200,9 @@ def _by_stated(by_role: Mapping[str, list[Pod]]) -> Names:
     return named
 
 
-def _quorum(group: Group, replicas: Replicas, named: Names, coming: Counts) -> Quorum | None:
+def _quorum(
+    group: Group, replicas: Replicas, named: Names, waiting: Collection[str], coming: Counts
+) -> Quorum | None:
     """Return how many subgroups and members start, by the names that roles have in the request.
 
     What is bound counts, and what comes later too. The result is None if any members will do that are enough.
@@ -209,7 +211,8 @@ def _quorum(group: Group, replicas: Replicas, named: Names, coming: Counts) -> Q
         return None
 
     def asked(leaf: Leaf) -> Leaf:
-        return replicas.asked(leaf, _named(named, leaf.roles), leaf.least + leaf.of(coming))
+        roles = _named(named, leaf.roles)
+        return replicas.asked(leaf, roles.intersection(waiting) or roles, leaf.least + leaf.of(coming))
 
     quorum = group.quorum.less(stated_roles(group.bound)).map_leaves(asked)
     every = quorum.leaves_no_choice and all(leaf.least == 0 and leaf.unit == 1 for leaf in quorum.leaves())
