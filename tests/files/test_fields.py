@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from muster.adapters.files.devices import as_v1
 from tests.files.manifests import GPU, Object, controller, decisions, node, place, pod, spec, write
 
 EXCLUSIVE, JOBSET = "exclusive-topology", "jobset.x-k8s.io/v1alpha2"
@@ -89,7 +90,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
     "an operator of nodes": (pod("p", **term("in", "h")), "operator: expected In, NotIn, Exists"),
     "In without values": (pod("p", **term("In")), "values: expected at least one value with operator In"),
     "Exists with values": (pod("p", **term("Exists", "h")), "values: expected none with operator Exists"),
-    "Gt of a word": (pod("p", **term("Gt", "h")), "values: expected one whole number with operator Gt"),
+    "Gt of two values": (pod("p", **term("Gt", "1", "2")), "values: expected one value with operator Gt"),
     "no term": (pod("p", **required([])), f"{NODE_TERMS}: expected at least one term"),
     "an operator of taints": (
         pod("p", tolerations=[{"key": "x", "operator": "exists"}]),
@@ -124,6 +125,14 @@ REFUSED: dict[str, tuple[Object, str]] = {
         pod("p", containers=[container(resources={"claims": [{"name": "gpus"}]})]),
         'spec.containers[0].resources.claims: expected a name of spec.resourceClaims, got "gpus"',
     ),
+    "a list for the name of a claim": (
+        pod("p", resourceClaims=[{"name": ["x"], "resourceClaimName": "c"}]),
+        "spec.resourceClaims[0].name: expected string, got list",
+    ),
+    "a number for annotations": (
+        controller("JobSet", JOBSET, "j", replicatedJobs=[]) | {"metadata": {"name": "j", "annotations": 5}},
+        "metadata.annotations: expected object, got integer",
+    ),
 }  # fmt: skip
 
 
@@ -132,6 +141,19 @@ def test_what_an_api_server_refuses_is_bad_input(tmp_path: Path, case: str) -> N
     made, says = REFUSED[case]
     result = place("-f", write(tmp_path, node("a"), made))
     assert (result.exit_code, says in result.stderr.replace("\n", "")) == (2, True), result.stderr
+
+
+def test_gt_of_a_word_matches_no_node_as_in_a_cluster(tmp_path: Path) -> None:
+    (gang,) = decisions("-f", write(tmp_path, node("a"), pod("p", **term("Gt", "h"))))["gangs"]
+    assert gang["status"] == "unplaceable"
+
+
+def test_objects_that_aliases_name_again_and_again_are_looked_at_once(tmp_path: Path) -> None:
+    value: Object = {"k": "v"}
+    for _ in range(60):
+        value = {"p": value, "q": value}
+    said = decisions("-f", write(tmp_path, node("a"), pod("p", x=value)))
+    assert said["summary"]["placed"] == 1
 
 
 def test_what_a_cluster_has_stored_is_not_looked_at(tmp_path: Path) -> None:
@@ -147,6 +169,16 @@ def request(**fields: object) -> Object:
 
 
 FLAT, NESTED = request(deviceClassName="c", count=8), request(exactly={"deviceClassName": "c"})
+SOME = [{"name": "two", "deviceClassName": "c", "count": 2}]
+BOTH = request(deviceClassName="c", firstAvailable=SOME)
+
+
+def test_an_empty_class_beside_several_choices_is_none() -> None:
+    value = {
+        "apiVersion": "resource.k8s.io/v1beta1",
+        "spec": request(deviceClassName="", firstAvailable=SOME),
+    }
+    assert as_v1(value)["spec"] == request(firstAvailable=SOME)
 
 
 @pytest.mark.parametrize(
@@ -159,6 +191,8 @@ FLAT, NESTED = request(deviceClassName="c", count=8), request(exactly={"deviceCl
             "spec.spec.devices.requests[0]: expected one of exactly",
         ),
         ("ResourceClaim", "v1beta2", FLAT, "spec.devices.requests[0]: expected one of exactly"),
+        ("ResourceClaim", "v1beta1", NESTED, "spec.devices.requests[0]: expected one of deviceClassName"),
+        ("ResourceClaim", "v1beta1", BOTH, "spec.devices.requests[0]: expected one of deviceClassName"),
         ("ResourceClaimTemplate", "v1", NESTED, "spec.devices: expected in spec.spec"),
     ],
 )

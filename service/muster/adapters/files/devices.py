@@ -333,9 +333,12 @@ def _flat(value: object, field: str) -> object:
 
 
 def _exactly(request: object) -> object:
-    if not isinstance(request, dict) or "deviceClassName" not in request:
+    if not isinstance(request, dict):
         return request
-    return {"name": request.get("name"), "exactly": {k: v for k, v in request.items() if k != "name"}}
+    same = {key: request[key] for key in ("name", "firstAvailable") if key in request}
+    if not request.get("deviceClassName"):
+        return same
+    return {**same, "exactly": {key: value for key, value in request.items() if key not in same}}
 
 
 def _key(meta: Metadata) -> Key:

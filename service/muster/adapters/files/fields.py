@@ -76,7 +76,7 @@ class Misspelt:
                 self.names[said].append(document.name)
         if document.group in _KINDS and isinstance(spec, dict):
             shape = NodeSpec if document.kind == "Node" else None
-            for said in _walk(document, spec, "spec", "spec", shape):
+            for said in _walk(document, spec, "spec", "spec", shape, False, set()):
                 self.names[said].append(document.name)
 
     def notes(self) -> Iterator[str]:
@@ -89,7 +89,8 @@ def _of_keys(meta: Object, known: tuple[str, ...]) -> Iterator[str]:
     """Yield what is said of labels and annotations that are nearly these annotations, or in their place."""
     for field_name in ("annotations", "labels"):
         place = field_name.removesuffix("s")
-        for key in meta.get(field_name) or ():
+        keys = meta.get(field_name)
+        for key in keys if isinstance(keys, dict) else ():
             if place == "label" and key in known:
                 yield f"label {key} has no effect: it is an annotation"
             elif near := nearest(str(key), known, _NEAR):
@@ -97,12 +98,22 @@ def _of_keys(meta: Object, known: tuple[str, ...]) -> Iterator[str]:
 
 
 def _walk(
-    document: Document, value: Object, at: str, under: str, shape: type | None, in_pod: bool = False
+    document: Document,
+    value: Object,
+    at: str,
+    under: str,
+    shape: type | None,
+    in_pod: bool,
+    seen: set[object],
 ) -> Iterator[str]:
     """Yield what is said of the misspelt fields of an object: it is at `at`, in its field `under`.
 
-    `shape`: what is read of it, None if that is not known.
+    `shape`: what is read of it, None if that is not known. `seen`: what was walked through. YAML's aliases
+    can name one object very often.
     """
+    if (place := (id(value), under, shape, in_pod)) in seen:
+        return
+    seen.add(place)
     if "containers" in value:
         shape, in_pod = Spec, True
         _check_claims(document, value, at)
@@ -118,9 +129,9 @@ def _walk(
             if name == "nodeSelectorTerms" and inner == []:
                 raise document.malformed(f"{here}: expected at least one term")
             if isinstance(inner, dict):
-                yield from _walk(document, inner, here, name, of_inner, in_pod)
+                yield from _walk(document, inner, here, name, of_inner, in_pod, seen)
             for number, each in enumerate(_objects(inner)):
-                yield from _walk(document, each, f"{here}[{number}]", name, of_inner, in_pod)
+                yield from _walk(document, each, f"{here}[{number}]", name, of_inner, in_pod, seen)
 
 
 @lru_cache(maxsize=4096)
@@ -167,8 +178,8 @@ def _check(document: Document, value: Object, at: str, under: str) -> None:
             expected = ".values: expected at least one value"
         elif operator in ("Exists", "DoesNotExist") and values:
             expected = ".values: expected none"
-        elif operator in ("Gt", "Lt") and not (len(values) == 1 and _is_whole(values[0])):
-            expected = ".values: expected one whole number"
+        elif operator in ("Gt", "Lt") and len(values) != 1:
+            expected = ".values: expected one value"
     elif under == "tolerations" and operator == "Exists" and value.get("value"):
         expected = ".value: expected none"
     elif under == "tolerations" and operator != "Exists" and not value.get("key"):
@@ -180,7 +191,7 @@ def _check(document: Document, value: Object, at: str, under: str) -> None:
 
 def _check_claims(document: Document, spec: Object, at: str) -> None:
     """Raise Malformed if a container names a claim that the pod does not have."""
-    names = {each.get("name") for each in _objects(spec.get("resourceClaims"))}
+    names = [each.get("name") for each in _objects(spec.get("resourceClaims"))]
     for which in ("containers", "initContainers"):
         for number, container in enumerate(_objects(spec.get(which))):
             resources = container.get("resources")
@@ -194,7 +205,3 @@ def _check_claims(document: Document, spec: Object, at: str) -> None:
 
 def _objects(value: object) -> list[Object]:
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
-
-
-def _is_whole(text: object) -> bool:
-    return isinstance(text, str) and text.removeprefix("-").isdecimal()
