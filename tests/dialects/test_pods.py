@@ -25,6 +25,7 @@ GPU = {"nvidia.com/gpu": 1}
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 LONE = GangClaim("gputopology", "p", min_member=1, replicas=1, lone=True)
 ACK = GangClaim("ack", "train", min_member=2, replicas=2)
+OF_NODE = [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "n", "controller": True}]
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,13 @@ CASES = {
             "labels": GANG,
             "limits": GPU,
             "node": "n",
-            "ownerReferences": [
-                {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "n", "controller": True}
-            ],
+            "annotations": {"kubernetes.io/config.mirror": "4f2a"},
+            "ownerReferences": OF_NODE,
         },
         gpus=1,
+    ),
+    "a pod of a node that no kubelet made": Case(
+        {"labels": GANG, "limits": GPU, "node": "n", "ownerReferences": OF_NODE}, ACK, gpus=1
     ),
     "another scheduler's pod": Case(
         {"scheduler": "default-scheduler", "labels": GANG, "limits": GPU}, gpus=1

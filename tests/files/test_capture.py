@@ -19,7 +19,7 @@ from muster.adapters.files.decide import decide
 from muster.adapters.files.run import planner
 from muster.adapters.kube.client import KubeClient
 from muster.cli import app
-from muster.dialects import kai, nodes, other_systems, own, pods, ranks
+from muster.dialects import bounds, kai, nodes, other_systems, own, pods, ranks
 from muster.dialects.objects import Metadata, NodeObject, PodObject
 from muster.dialects.settings import DEFAULTS
 from muster.domain.allocation import RESERVED_KEYS
@@ -165,6 +165,7 @@ async def test_nothing_is_kept_that_is_not_read(api: FakeApi, client: KubeClient
         *other_systems.places(),
         *ranks.KEYS,
         pods.TEMPLATE_HASH,
+        bounds.MIRROR,
         DEFAULTS.matrix,
         DEFAULTS.machine,
         DEFAULTS.ack_name,

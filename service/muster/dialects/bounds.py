@@ -32,6 +32,8 @@ from muster.dialects.resize import PENDING
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain.causes.ill_formed import BadValue
 
+MIRROR = "kubernetes.io/config.mirror"
+"""The annotation of a pod that a kubelet made to show a static pod."""
 MAX_KEYS = 512
 """Labels of one pod, and annotations. Of more, those that Muster knows and the first others are read."""
 MAX_VOLUMES = 1024
@@ -86,7 +88,7 @@ def bounded(obj: PodObject, settings: Settings = DEFAULTS) -> PodObject:
     resources are those that Muster knows, and the first others. To do it twice changes nothing."""
     spec = _fewer_rules(obj.spec)
     counted = ("cpu", "memory", "ephemeral-storage", *settings.gpu_resources)
-    known = {*misspelt.keys(settings), *counted, settings.gpu_memory, settings.shared_gpus}
+    known = {*misspelt.keys(settings), MIRROR, *counted, settings.gpu_memory, settings.shared_gpus}
     cut = _Cut(frozenset(known), bound=bool(spec.node_name))
     return cut.of(obj if spec is obj.spec else replace(obj, spec=spec))
 

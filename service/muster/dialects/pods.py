@@ -138,9 +138,10 @@ def _owner(meta: Metadata) -> str:
 
 def _is_of_kubelet(obj: PodObject) -> bool:
     """Return whether a kubelet made the pod, for a static pod: no scheduler places it. It may be in any
-    namespace and name any gang, and the API server demands its owner."""
+    namespace and name any gang, and the API server demands its owner and its annotation."""
     owners = obj.metadata.owner_references or ()
-    return bool(obj.spec.node_name) and any(each.controller and each.kind == "Node" for each in owners)
+    of_node = any(each.controller and each.kind == "Node" for each in owners)
+    return bool(obj.spec.node_name) and of_node and bounds.MIRROR in (obj.metadata.annotations or {})
 
 
 def _controller(meta: Metadata) -> Controller | None:

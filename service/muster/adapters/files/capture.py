@@ -19,7 +19,7 @@ from muster.adapters.files import shapes
 from muster.adapters.kube import decode, devices
 from muster.adapters.kube.client import ApiError, KubeClient
 from muster.adapters.kube.decode import Resource, T
-from muster.dialects import compute_domains, configmaps, kai, misspelt, other_systems, peers, ranks
+from muster.dialects import bounds, compute_domains, configmaps, kai, misspelt, other_systems, peers, ranks
 from muster.dialects.dra_objects import (
     ClaimSpec,
     DeviceClassObject,
@@ -66,12 +66,12 @@ KEPT_PREFIXES = (
     *ranks.KEYS,
     *MEMBER_KEYS,
     TEMPLATE_HASH,
+    bounds.MIRROR,
 )
 """Labels and annotations of pods, and annotations of nodes, that dialects read.
 
 Others may hold anything: kubectl's last-applied-configuration holds the whole manifest.
 """
-
 
 APP_KEYS, APP_PREFIX = frozenset({"app", "k8s-app"}), "app.kubernetes.io/"
 """Labels of pods that most selectors use, also those of manifests that are given next to the capture."""
