@@ -307,6 +307,15 @@ def test_mig_devices_are_no_gpus() -> None:
     assert names(read(seen(piece([gpu(0), mig])))) == ["gpu-0"]
 
 
+def test_a_node_whose_gpus_are_published_as_parts_does_not_lack_gpus() -> None:
+    mig = gpu(1)
+    mig["attributes"]["type"] = {"string": "mig"}
+    said = node_object({"cpu": "8"}, {"nvidia.com/gpu.count": "8"})
+    assert nodes.read(said, DEFAULTS).missing_gpus == 8
+    node = nodes.read(said, DEFAULTS, offer=seen(piece([mig])).offer("n"))
+    assert (node.missing_gpus, node.problems) == (0, ())
+
+
 def test_a_device_plugin_outdoes_the_slices() -> None:
     slices = seen(piece([gpu(0)]))
     for offered in ({"nvidia.com/gpu": "4"}, {"aliyun.com/gpu": "4"}):

@@ -45,13 +45,15 @@ Column = tuple[str, tuple[int, ...]]
 @dataclass(frozen=True, slots=True)
 class Offer:
     """The devices that pods get on one node for these GPU resources. `agreed` has the attributes on which
-    some of these agree, `counters` those of the pools whose devices share counters."""
+    some of these agree, `counters` those of the pools whose devices share counters. `published`: a driver
+    that may serve GPUs has ResourceSlices there, though these devices may be none."""
 
     resources: frozenset[str] = frozenset()
     devices: tuple[Offered, ...] = ()
     problems: tuple[str, ...] = ()
     agreed: tuple[Column, ...] = ()
     counters: Mapping[PoolKey, PoolCounters] = field(default_factory=dict)
+    published: bool = False
 
     @property
     def whole(self) -> bool:

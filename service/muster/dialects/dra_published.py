@@ -93,7 +93,8 @@ class Published:
         if counters:
             of_gpus = {each.device.pool_key for each in joined.devices}
             counters = {key: found for key, found in counters.items() if key in of_gpus}
-        return replace(joined, agreed=_agreed(joined.devices, devices), counters=counters)
+        agreed = _agreed(joined.devices, devices)
+        return replace(joined, agreed=agreed, counters=counters, published=bool(self.pools))
 
     def _bounded(self, problems: list[str]) -> Iterator[Gathered]:
         """Yield the pools that are read: those with which the node has no more than MAX_DEVICES."""

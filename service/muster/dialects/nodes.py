@@ -90,7 +90,7 @@ def read(
         counters=offer.counters if devices else {},
         machine=reader.machine,
         cdi_devices=cdi,
-        missing_gpus=0 if devices or memory else reader.missing_gpus(gpu_count),
+        missing_gpus=0 if devices or memory else reader.missing_gpus(gpu_count, offer.published),
         offers_parts=bool(_PARTS.search(reader.labels.get(settings.gpu_product, ""))),
         hands_out=HandsOut.NRI if cdi else reader.hands_out(served, bool(devices), agent),
         problems=node_bounds.shown(reader.problems),
@@ -253,13 +253,15 @@ class _Reader:
         """Whether a device plugin for NVIDIA's GPUs offers this resource, under one of its many names."""
         return resource.startswith("nvidia.com/") or resource in self._settings.gpu_resources
 
-    def missing_gpus(self, gpu_count: int) -> int:
-        """Return how many more GPUs the node has by its capacity, or by label, than it offers."""
+    def missing_gpus(self, gpu_count: int, published: bool) -> int:
+        """Return how many more GPUs the node has by its capacity, or by label, than it offers. `published`: a
+        DRA driver may serve them, in whole or as parts."""
         if self._settings.shared_gpus in self._allocatable or self._mig_devices:
             return 0
         there = max((self.installed(name) for name in self._settings.gpu_resources), default=0)
         said = self.labels.get(self._settings.gpu_count)
-        never = not gpu_count and positive(said) and not any(map(self._is_nvidias, self._allocatable))
+        no_plugin = not (gpu_count or published or any(map(self._is_nvidias, self._allocatable)))
+        never = no_plugin and positive(said)
         if never:
             self.problems.append(f"{self._settings.gpu_count} is {said!r}, but allocatable has no GPUs")
         if said is not None and (gpu_count or never or self._offers_none(said)):
