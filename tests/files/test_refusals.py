@@ -222,6 +222,7 @@ def test_no_advice_frees_what_members_that_run_have(tmp_path: Path) -> None:
         ({"cloud.provider.com/topology-rack": "7"}, "did you mean cloud.provider.com/topology-rack?"),
         ({"topology.kubernetes.io/zone": "eastus-1"}, "the policies can name another label"),
         ({"rack": "7"}, "the policies can name another label"),
+        ({"example.com/rack-power-kw": "40"}, "the policies can name another label"),
     ],
 )
 def test_a_scope_without_a_label_has_a_way_out(tmp_path: Path, labels: dict[str, str], hint: str) -> None:

@@ -147,7 +147,7 @@ def scope_meant(scope: str, scopes: Collection[str], keys: Collection[str]) -> s
 
     `keys` are label keys of nodes: one that ends in the scope's word, as example.com/rack, may be the scope.
     """
-    named = [key for key in sorted(keys) if "/" in key and scope in _PARTS.split(key.rpartition("/")[2])]
+    named = [key for key in sorted(keys) if "/" in key and _PARTS.split(key.rpartition("/")[2])[-1] == scope]
     if named or "/" not in scope:
         return named[0] if named else nearest(scope, scopes)
     return nearest(scope, keys, _NEAR_KEY)
