@@ -244,6 +244,23 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
+HIVED = "hivedscheduler.microsoft.com/pod-scheduling-spec"
+
+
+@pytest.mark.parametrize(
+    "given_pod",
+    [
+        {"annotations": {HIVED: "virtualCluster: vc1\naffinityGroup: null\nleafCellNumber: 1\n"}},
+        {"annotations": {HIVED: '{"virtualCluster": "vc1", "affinityGroup": null}'}},
+        {"annotations": {HIVED: "virtualCluster: vc1\nleafCellNumber: 1\n"}},
+        {"labels": {"sharedgpu/group_name": "g"}, "limits": {}},
+    ],
+    ids=["HiveD's null", "HiveD's null in JSON", "HiveD without a group", "no GPUs in KubeShare's group"],
+)
+def test_words_of_others_that_name_no_gang_are_not_refused(given_pod: dict[str, Any]) -> None:
+    assert pod(**given_pod).causes == ()
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_other_words_are_refused_with_the_key_and_the_way_out(name: str) -> None:
     given_pod, field, says = REFUSED[name]
@@ -378,7 +395,7 @@ TEXTS = st.text(max_size=12) | st.sampled_from(["g", "2", "0", "true", "-1", "g"
 def test_no_pod_that_names_a_gang_starts_alone(labels: dict[str, str], annotations: dict[str, str]) -> None:
     found = pod(labels, annotations)
     assert found.claim is not None
-    named = {*labels, *annotations} & {*other_systems.GANG_KEYS} - {f"{KUEUE}/pod-group-name"}
+    named = {*labels, *annotations} & {*other_systems.GANG_KEYS} - {f"{KUEUE}/pod-group-name", HIVED}
     if named:
         assert found.causes or not found.claim.lone
     hash(found.causes)

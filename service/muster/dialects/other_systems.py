@@ -78,6 +78,9 @@ _OLD_GROUP = "pod-group.scheduling.sigs.k8s.io"
 _OF_VOLCANO = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
 _KUEUE = "kueue.x-k8s.io"
 _ARMADA = "armadaproject.io"
+_HIVED, _KUBESHARE = "hivedscheduler.microsoft.com/pod-scheduling-spec", "sharedgpu/"
+_NO_GROUP = re.compile(r"affinityGroup[\"']?[ \t]*:[ \t]*(?:null|~)[ \t]*(?:[,}#\r\n]|$)", re.IGNORECASE)
+"""How HiveD's annotation, in YAML or JSON, says that a pod has no group."""
 READ = (
     Words(COSCHEDULING, LABEL, ("scheduling.x-k8s.io/pod-group", _OLD_GROUP), by_object=COSCHEDULING),
     Words(
@@ -138,9 +141,9 @@ REFUSED = {
     "godel.bytedance.com/pod-group-name": "Gödel",
     "scheduling.godel.bytedance.com/pod-group-name": "Gödel",
     "scheduling.volcano.sh/group-min-member": "Volcano without a PodGroup",
-    "hivedscheduler.microsoft.com/pod-scheduling-spec": "HiveD",
+    _HIVED: "HiveD",
     "sakkara.group.name": "Sakkara",
-    "sharedgpu/group_name": "KubeShare",
+    f"{_KUBESHARE}group_name": "KubeShare",
     "group.batch.scheduler.tencent.com": "batch-scheduler",
 }
 """Labels or annotations that name a gang in another meaning than ours, each with its system."""
@@ -169,13 +172,14 @@ def claim(where: str, meta: Metadata, settings: Settings) -> Reading:
     return agreed(meta.name, (_claim(where, meta, words) for words in READ if not words.last))
 
 
-def last(where: str, meta: Metadata, spec: PodSpec) -> Reading:
-    """Return the gang of a pod that nothing else names: one that is read, or one that is refused."""
+def last(where: str, meta: Metadata, spec: PodSpec, with_gpus: bool) -> Reading:
+    """Return the gang of a pod that nothing else names: one that is read, or one that is refused.
+    `with_gpus`: the pod asks for GPUs, or shares of some."""
     found = agreed(meta.name, (_claim(where, meta, words) for words in READ if words.last))
     if found.claim is not None or found.causes or spec.node_name:
         return found
     for key, system in REFUSED.items():
-        if (value := _value(meta, key)) is not None:
+        if (value := _value(meta, key)) is not None and not _names_none(meta, key, value, with_gpus):
             shown = " ".join(value[:_SHOWN].split())
             cause = BadValue(where, key, shown, f"{WAY_OUT} beside it: gangs of {system} are not read")
             is_name = OBJECT_NAME.fullmatch(value) and positive(value) is None
@@ -187,6 +191,15 @@ def last(where: str, meta: Metadata, spec: PodSpec) -> Reading:
             expected = f"a gang beside it: add {' or '.join(words.names)}, or {own.GROUP}"
             return Reading(causes=(BadValue(where, key, value[:_SHOWN], expected),))
     return Reading()
+
+
+def _names_none(meta: Metadata, key: str, value: str, with_gpus: bool) -> bool:
+    """Return whether a key of another system names no gang this time: HiveD's annotation says more than a
+    group, and users have the word of KubeShare for groups of their own."""
+    if key == _HIVED:
+        return "affinityGroup" not in value or bool(_NO_GROUP.search(value))
+    others = {*(meta.labels or {}), *(meta.annotations or {})} - {key}
+    return key.startswith(_KUBESHARE) and not with_gpus and not any(k.startswith(_KUBESHARE) for k in others)
 
 
 def of_spec(where: str, spec: PodSpec) -> Iterator[BadValue]:

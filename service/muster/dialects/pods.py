@@ -183,6 +183,7 @@ def _claim(
     pod is a fact, so nothing is ill-formed in it any more.
     """
     name = meta.name
+    with_gpus = bool(asked.gpus or shared.slice or asked.shared_gpus)
     named = agreed(name, (dialect(where, meta, settings) for dialect in GANG_DIALECTS))
     if named.claim is not None or named.causes or said.group is not None:
         member = None
@@ -190,10 +191,10 @@ def _claim(
         job = f"{member.kind} {obj.metadata.namespace}/{member.owner}"
         named = Reading(GangClaim(member.kind, member.gang, by_object=True, job=job))
     else:
-        named = other_systems.last(where, meta, obj.spec)
+        named = other_systems.last(where, meta, obj.spec, with_gpus)
     found = agreed(name, (named, own.claim(where, said, named.claim)))
     claim = found.claim
-    wants = bool(asked.gpus or shared.slice or asked.shared_gpus or member)
+    wants = with_gpus or member is not None
     if not (wants or asked.causes or _speaks(obj.metadata, settings)):
         return None, ()
     grouped = tuple(other_systems.of_spec(where, obj.spec))
