@@ -27,6 +27,7 @@ from muster.domain.pod import Pod
 from muster.domain.policies import DEFAULT_POLICIES
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.membership.consistency import MAX_NAMES, ill_formed
+from tests.dialects.objects import pod_object
 
 SMALL, LARGE = 60_000, 240_000
 """Bytes. Work that grows with the square grows by 16."""
@@ -266,3 +267,8 @@ def test_pods_of_one_template_share_their_node_rules() -> None:
     first, second = members(1, 1_000)[0], members(1, 1_000)[0]
     assert first.rules is second.rules
     assert first.rules.size == 1_001
+
+
+def test_the_annotation_of_static_pods_is_never_left_out() -> None:
+    many = {f"example.com/{number}": "" for number in range(2 * bounds.MAX_KEYS)} | {bounds.MIRROR: "4f2a"}
+    assert bounds.MIRROR in (bounds.bounded(pod_object(annotations=many)).metadata.annotations or {})
