@@ -2,6 +2,7 @@
 
 `make test` asks for this with `-n 2 --dist loadscope`. Tests that share a cluster stay in one process. So do
 others that start clusters or compile. The largest groups come first. The time of each part is printed.
+Properties have no deadline.
 """
 
 from __future__ import annotations
@@ -11,8 +12,14 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+
+settings.register_profile(
+    "no clock", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("no clock")  # no example fails because the machine is busy
 
 OWN = ("devices", "dra_nodes", "fuzz", "real_nodes", "rotation", "second_endpoint", "up", "versions")
 GROUPS = {
