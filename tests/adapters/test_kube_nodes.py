@@ -15,7 +15,6 @@ from muster.adapters.kube import nodes as node_intake
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.nodes import ADVANCE_S, CHANGE_S, LARGE, SHARE, NodeIntake
-from muster.adapters.kube.rate import Rate
 from muster.adapters.kube.watch import Gone, Seen
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects import node_bounds
@@ -23,6 +22,7 @@ from muster.dialects.dra_published import Published
 from muster.dialects.objects import ConfigMapObject, NodeObject
 from muster.dialects.settings import DEFAULTS
 from muster.domain.node import Node
+from muster.domain.rate import Rate
 from muster.gangs.messages.inputs import Input, NodeGone, NodeSeen
 from tests.adapters.fake_api import config_map
 from tests.dialects.objects import node_object

@@ -18,7 +18,6 @@ import structlog
 
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.node_agents import NodeAgents
-from muster.adapters.kube.rate import Rate
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects import configmaps, node_bounds, nodes
 from muster.dialects.configmaps import NodeFact, PolicyText
@@ -26,6 +25,7 @@ from muster.dialects.dra_published import Published
 from muster.dialects.objects import ConfigMapObject, NodeObject
 from muster.dialects.settings import Settings
 from muster.domain.node import Node
+from muster.domain.rate import Rate
 from muster.gangs.messages.inputs import Input, NodeGone, NodeSeen
 
 LARGE = 16 * 1024

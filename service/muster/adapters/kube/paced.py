@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from muster.adapters.kube.decode import Added, T, Undecodable
-from muster.adapters.kube.rate import Rate
 from muster.adapters.kube.watch import Watcher
 from muster.dialects.identity import Identity
+from muster.domain.rate import Rate
 
 LARGE_BYTES = 64 * 1024
 """Changes above this are paid for."""

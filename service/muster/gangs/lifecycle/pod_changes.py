@@ -9,6 +9,7 @@ from muster.domain.node import Usage
 from muster.domain.pod import Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.domain.policies import Policies
+from muster.domain.rate import Rate
 from muster.gangs.capacity.device_claims import DeviceClaim
 from muster.gangs.lifecycle import bindings, inflight, losses, members, planning
 from muster.gangs.lifecycle.coalescing import MAY_LEAVE, Change
@@ -48,8 +49,7 @@ class Pods:
         """Name → when its pods were grouped last."""
         self._groups: dict[str, dict[PodGroupKey, PodGroup | None]] = {}
         """Namespace → PodGroups whose last change waits; None if it is gone."""
-        self._paid: dict[str, float] = {}
-        """Namespace → when it owes nothing any more."""
+        self._rate = Rate(GROUPS_AHEAD_S, clock=lambda: state.now)
 
     def seen(self, pod: Pod, now: float) -> tuple[str, ...]:
         """Take in a pod's new state. Return the nodes on which usage changed."""
@@ -99,7 +99,7 @@ class Pods:
         """Take in a PodGroup's new state, now or later; None if it is gone."""
         synced = self._state.synced  # before, pods are not grouped, so a change costs nothing
         named, waiting = self._state.roster.naming(key), self._groups.pop(key[0], {})
-        later = synced and bool(named) and now < self._group_turn(key[0])
+        later = synced and bool(named) and now < self._rate.due(key[0])
         if later:
             waiting[key] = group
         else:
@@ -108,23 +108,20 @@ class Pods:
             self._groups[key[0]] = waiting
         if not later and (names := self._state.roster.see_pod_group(key, group)):
             if synced:
-                self._paid = {namespace: when for namespace, when in self._paid.items() if when > now}
-                self._paid[key[0]] = self._paid.get(key[0], now) + COUNT_EVERY_S * (named + _MORE_PODS)
+                self._rate.forget()
+                self._rate.charge(key[0], COUNT_EVERY_S * (named + _MORE_PODS))
             self.regroup(names, now)
 
     def tick(self, now: float) -> None:
         """Take in a change of a PodGroup that is due: one, since it may take long."""
-        namespace = min(self._groups, key=self._group_turn, default="")
-        if namespace and self._group_turn(namespace) <= now:
+        namespace = min(self._groups, key=self._rate.due, default="")
+        if namespace and self._rate.due(namespace) <= now:
             key, group = next(iter(self._groups[namespace].items()))
             self.group_seen(key, group, now)
 
     def next_deadline(self) -> float | None:
         """Return when a change of a PodGroup is due, in seconds of the inputs' clock; None if none waits."""
-        return min(map(self._group_turn, self._groups), default=None)
-
-    def _group_turn(self, namespace: str) -> float:
-        return self._paid.get(namespace, -math.inf) - GROUPS_AHEAD_S
+        return min(map(self._rate.due, self._groups), default=None)
 
     def job_seen(self, uid: str, succeeded: int, now: float) -> None:
         """Take in how many pods of a Job have succeeded."""

@@ -6,6 +6,7 @@ more waits until no more than that is owed.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -25,7 +26,11 @@ class Rate:
 
     def rest_s(self, owner: str) -> float:
         """Return in how many seconds something of the owner may be read."""
-        return max(0.0, self._paid.get(owner, 0.0) - self._clock() - self._advance_s)
+        return max(0.0, self.due(owner) - self._clock())
+
+    def due(self, owner: str) -> float:
+        """Return when something of the owner may be read, in seconds of the clock."""
+        return self._paid.get(owner, -math.inf) - self._advance_s
 
     def forget(self) -> None:
         """Forget who owes nothing."""
