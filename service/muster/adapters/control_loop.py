@@ -213,11 +213,11 @@ class ControlLoop:
 
     async def count(self) -> Tally:
         """Count all gangs as `tally` does, some at a time as in `summary`."""
-        found, keys = self._gangs.tally(()), self._gangs.keys()
+        tally, keys = self._gangs.tally(()), self._gangs.keys()
         for at in range(0, len(keys), AT_ONCE):
-            self._gangs.tally(keys[at : at + AT_ONCE], found)
+            self._gangs.tally(keys[at : at + AT_ONCE], tally)
             await asyncio.sleep(0)
-        return found
+        return tally
 
     def differences(self) -> Differences:
         """Return the pods whose containers have other GPUs than the planned ones."""

@@ -43,12 +43,12 @@ class _Read:
         await asyncio.sleep(0)
 
     def tally(self) -> Tally:
-        found, self._tally = self._tally or self._loop.tally(), None
-        return found
+        tally, self._tally = self._tally or self._loop.tally(), None
+        return tally
 
     def figures(self) -> Figures:
-        found, self._figures = self._figures or self._room.figures(self._loop.snapshot()), None
-        return found
+        figures, self._figures = self._figures or self._room.figures(self._loop.snapshot()), None
+        return figures
 
 
 def show(metrics: Metrics, loop: ControlLoop, room: Room) -> None:

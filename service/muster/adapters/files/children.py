@@ -151,7 +151,7 @@ def _patched(document: Document, spec: Object, template: Object) -> Object:
     Raises:
         Malformed: A patch is for a replicated Job that the runtime does not have.
     """
-    known = [str(job.get("name")) for job in _items(_part(template, "spec"), "replicatedJobs")]
+    of_runtime = [str(job.get("name")) for job in _items(_part(template, "spec"), "replicatedJobs")]
     patches = [
         (f"runtimePatches[{number}]", _part(_part(patch, "trainingRuntimeSpec"), "template"))
         for number, patch in enumerate(_items(spec, "runtimePatches"))
@@ -167,8 +167,8 @@ def _patched(document: Document, spec: Object, template: Object) -> Object:
             patches.append((f"{field}[{number}]", {"spec": {"replicatedJobs": jobs}}))
     for at, patch in patches:
         for job in _items(_part(patch, "spec"), "replicatedJobs"):
-            if (name := str(job.get("name"))) not in known:
-                expected = f"expected replicated Jobs of its runtime ({', '.join(known)})"
+            if (name := str(job.get("name"))) not in of_runtime:
+                expected = f"expected replicated Jobs of its runtime ({', '.join(of_runtime)})"
                 raise document.malformed(f"spec.{at}: {expected}, got {shown(name)}")
         template = _merged(template, patch)
     return template

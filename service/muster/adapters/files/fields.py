@@ -58,7 +58,7 @@ _KINDS = frozenset(
 
 @dataclass(slots=True)
 class Misspelt:
-    """The misspelt fields that were found, each with the names of its objects."""
+    """Notes on misspelt fields, each with the names of the objects that have the field."""
 
     names: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
@@ -72,28 +72,28 @@ class Misspelt:
         if not isinstance(meta, dict) or meta.get("creationTimestamp"):
             return
         if document.kind in _EXCLUSIVE:
-            for said in _of_keys(meta, _EXCLUSIVE[document.kind]):
-                self.names[said].append(document.name)
+            for note in _of_keys(meta, _EXCLUSIVE[document.kind]):
+                self.names[note].append(document.name)
         if document.group in _KINDS and isinstance(spec, dict):
             shape = NodeSpec if document.kind == "Node" else None
-            for said in _walk(document, spec, "spec", "spec", shape, False, set()):
-                self.names[said].append(document.name)
+            for note in _walk(document, spec, "spec", "spec", shape, False, set()):
+                self.names[note].append(document.name)
 
     def notes(self) -> Iterator[str]:
         """Yield a note for each field."""
-        for said, names in self.names.items():
-            yield f"{listed(names, _NAMED)}: {said}"
+        for note, names in self.names.items():
+            yield f"{listed(names, _NAMED)}: {note}"
 
 
-def _of_keys(meta: Object, known: tuple[str, ...]) -> Iterator[str]:
-    """Yield what is said of labels and annotations that are nearly these annotations, or in their place."""
+def _of_keys(meta: Object, annotations: tuple[str, ...]) -> Iterator[str]:
+    """Yield a note for each key that is nearly one of these annotations, or is one of them but a label."""
     for field_name in ("annotations", "labels"):
         place = field_name.removesuffix("s")
         keys = meta.get(field_name)
         for key in keys if isinstance(keys, dict) else ():
-            if place == "label" and key in known:
+            if place == "label" and key in annotations:
                 yield f"label {key} has no effect: it is an annotation"
-            elif near := nearest(str(key), known, _NEAR):
+            elif near := nearest(str(key), annotations, _NEAR):
                 yield f"{place} {key} has no effect: did you mean the annotation {near}?"
 
 
@@ -106,10 +106,10 @@ def _walk(
     in_pod: bool,
     seen: set[object],
 ) -> Iterator[str]:
-    """Yield what is said of the misspelt fields of an object: it is at `at`, in its field `under`.
+    """Yield a note for each misspelt field of an object and of the objects in it.
 
-    `shape`: what is read of it, None if that is not known. `seen`: what was walked through. YAML's aliases
-    can name one object very often.
+    `at`: the object's path. `under`: the field that holds it. `shape`: the type that it is read as, None if
+    it is not read. `seen`: the objects that were walked through: an alias in YAML can name one very often.
     """
     if (place := (id(value), under, shape, in_pod)) in seen:
         return
@@ -137,11 +137,11 @@ def _walk(
 @lru_cache(maxsize=4096)
 def _meant(name: str, shape: type | None, in_pod: bool) -> str:
     """Return the field that a name nearly is, "" if it is one itself, or like none."""
-    known = FIELDS if shape is None and not in_pod else frozenset(_fields(shape))
-    if name in known or name in _OTHERS:
+    names = FIELDS if shape is None and not in_pod else frozenset(_fields(shape))
+    if name in names or name in _OTHERS:
         return ""
-    begun = (each for each in sorted(known) if in_pod and len(name) >= _BEGINNING and each.startswith(name))
-    return next(begun, "") or nearest(name, known, _NEAR if in_pod else _NEAR_IN_JOB)
+    begun = (full for full in sorted(names) if in_pod and len(name) >= _BEGINNING and full.startswith(name))
+    return next(begun, "") or nearest(name, names, _NEAR if in_pod else _NEAR_IN_JOB)
 
 
 @lru_cache(maxsize=64)
@@ -195,11 +195,11 @@ def _check_claims(document: Document, spec: Object, at: str) -> None:
     for which in ("containers", "initContainers"):
         for number, container in enumerate(_objects(spec.get(which))):
             resources = container.get("resources")
-            for each in _objects(resources.get("claims") if isinstance(resources, dict) else None):
-                if each.get("name") not in names:
+            for claim in _objects(resources.get("claims") if isinstance(resources, dict) else None):
+                if (name := claim.get("name")) not in names:
                     path = f"{at}.{which}[{number}].resources.claims"
                     raise document.malformed(
-                        f"{path}: expected a name of {at}.resourceClaims, got {shown(each.get('name'))}"
+                        f"{path}: expected a name of {at}.resourceClaims, got {shown(name)}"
                     )
 
 

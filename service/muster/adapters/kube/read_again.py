@@ -35,16 +35,16 @@ class ReadAgain:
 
         `at_once`: read all now, since they have waited for what says something about them.
         """
-        found, began = list(pods), time.monotonic()
+        affected, began = list(pods), time.monotonic()
         at_once = at_once or self.starts
-        most = len(found) if at_once else READ_AT_ONCE if self._idle else 0
-        for number, (_, uid) in enumerate(found[:most], 1):
+        most = len(affected) if at_once else READ_AT_ONCE if self._idle else 0
+        for number, (_, uid) in enumerate(affected[:most], 1):
             await self._read(uid)
             if number % READ_AT_ONCE == 0:
                 await asyncio.sleep(0)  # there may be thousands, and the shim's calls wait meanwhile
-        for namespace, uid in found[most:]:
+        for namespace, uid in affected[most:]:
             self._later.setdefault(namespace, {})[uid] = None
-        if found and not at_once and self._idle:
+        if affected and not at_once and self._idle:
             rest_s = REST_SHARE * (time.monotonic() - began)
             self.reader = asyncio.create_task(self._read_the_rest(rest_s), name="pods to be read again")
 
