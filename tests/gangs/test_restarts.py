@@ -71,6 +71,32 @@ def test_a_member_that_succeeded_needs_no_place_again() -> None:
     assert world.verdict().members == (("p1", "p1"),)
 
 
+WITHOUT_OWNER = {
+    "it was there when the others began": ((9.0, 9.0), (1.0,), True),
+    "it was created in the second in which the others began": ((9.0, 9.0), (9.0,), True),
+    "two of three were never bound": ((9.0,), (1.0, 1.0), True),
+    "it came later: its name may be used again": ((9.0, 9.0), (10.0,), False),
+    "one of two came later": ((9.0,), (1.0, 10.0), False),
+    "more pods than the gang has members": ((9.0, 9.0, 9.0), (1.0,), False),
+    "it is not known when the others began": ((0.0, 0.0), (1.0,), False),
+}
+"""When pods of a gang of three that succeeded began; when waiting ones were created; are these planned?"""
+
+
+@pytest.mark.parametrize(("began", "created", "planned"), WITHOUT_OWNER.values(), ids=WITHOUT_OWNER.keys())
+def test_pods_without_an_owner_that_succeeded_count_for_pods_that_were_there(
+    began: tuple[float, ...], created: tuple[float, ...], planned: bool
+) -> None:
+    """A leader was killed when it had bound some members, and these ended before the next one led."""
+    world = World()
+    for number, started in enumerate(began):
+        done = pod(f"d{number}", of=3, node="a", created=1.0, started=started)
+        world.see(replace(done, finished=True, succeeded=True))
+    world.see(*(pod(f"p{number}", of=3, created=at) for number, at in enumerate(created)))
+    world.start(node("a"))
+    assert world.phase() == ("planned" if planned else "collecting")
+
+
 def test_a_member_that_succeeded_needs_no_place_again_though_its_pod_is_deleted() -> None:
     """Its node went with all members. The Job makes the two again that have not succeeded."""
     world = World().start(node("a"))

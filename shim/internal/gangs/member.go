@@ -108,7 +108,7 @@ func (g *Gang) complete() bool {
 // replace the version while the Binding is in flight. No Binding may be sent after sendBy.
 func (g *Gang) Allow(answer *musterv1.PermitResponse, versions []string, sendBy time.Time) ([]types.UID, error) {
 	defer g.lock()()
-	if g.phase != Open {
+	if g.phase != Open || g.store.stopping {
 		return nil, ErrClosed
 	}
 	keys := answer.AnnotationKeys

@@ -20,6 +20,7 @@ type Store struct {
 	byUID    map[types.UID]slot
 	inFlight map[types.UID]*InFlight
 	places   places
+	stopping bool // the process ends: no further gang is permitted
 }
 
 type slot struct {
@@ -35,6 +36,26 @@ func NewStore() *Store {
 		inFlight: map[types.UID]*InFlight{},
 		places:   newPlaces(),
 	}
+}
+
+// Stop has no further gang permitted. It returns the number of members whose Binding is still to be sent or answered.
+func (s *Store) Stop() (bindings int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopping = true
+	for _, flight := range s.inFlight {
+		if !flight.Unknown {
+			bindings++
+		}
+	}
+	return bindings
+}
+
+// Stopping returns whether the process ends.
+func (s *Store) Stopping() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stopping
 }
 
 // Begin opens a session. Verdicts that arrive later belong to its epoch.

@@ -50,11 +50,16 @@ var (
 // profiles. So only the first call creates the core. It fails where the API server lacks what the scheduler waits for.
 func NewFactory() frameworkruntime.PluginFactory {
 	create := newFactory(nil)
+	var once sync.Once
 	return func(ctx context.Context, obj runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 		if err := checkServed(ctx, handle.ClientSet().Discovery(), utilfeature.DefaultFeatureGate.Enabled); err != nil {
 			return nil, err
 		}
-		return create(ctx, obj, handle)
+		made, err := create(ctx, obj, handle)
+		if err == nil {
+			once.Do(func() { go made.(*Plugin).stopInOrder(ctx) })
+		}
+		return made, err
 	}
 }
 

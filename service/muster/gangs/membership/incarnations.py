@@ -17,7 +17,7 @@ If a job says how many pods there are (`GangClaim.job`), all owners are parts of
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from muster.domain.pod import Pod
@@ -103,6 +103,18 @@ def _waves(incarnation: Incarnation) -> Iterable[Incarnation]:
         waves[-1].append(pod)
         succeeded, began = succeeded + pod.succeeded, min(began, pod.started or math.inf)
     return [{f"{owner}#{n}" if n > 1 else owner: wave} for n, wave in enumerate(waves, 1)]
+
+
+def without_earlier(pods: Collection[Pod]) -> list[Pod]:
+    """Return pods without an owner, less those that have succeeded and may belong to an earlier gang.
+
+    A pod that has succeeded is of the same gang if all present pods existed when it began. There must also be
+    no more pods than the gang has members. Nothing else tells whether such a name is used again.
+    """
+    present = [pod for pod in pods if pod.present]
+    newest = max((pod.created for pod in present), default=math.inf)
+    of_gang = [pod for pod in pods if pod.present or (pod.succeeded and newest <= pod.started)]
+    return of_gang if len(of_gang) <= max(map(_fixed, present), default=0) else present
 
 
 def without_strangers(incarnation: Incarnation) -> Iterable[Incarnation]:

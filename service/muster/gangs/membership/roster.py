@@ -10,7 +10,7 @@ from muster.domain.pod import Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.domain.policies import DEFAULT_POLICIES
 from muster.gangs.membership.group import Group, NameKey, group_of, planning_facts
-from muster.gangs.membership.incarnations import assign, is_ambiguous, without_strangers
+from muster.gangs.membership.incarnations import assign, is_ambiguous, without_earlier, without_strangers
 from muster.gangs.membership.owners import Owners
 from muster.gangs.membership.podgroups import completed, key_of
 
@@ -183,6 +183,8 @@ class Roster:
         for pod in self._named.get(key, {}).values():
             if _counts(pod):
                 by_owner.setdefault(pod.owner, []).append(pod)
+        if ownerless := without_earlier(by_owner.pop("", ())):
+            by_owner[""] = ownerless
         if not by_owner:
             return []
         owners, of_object = self._owners[key], self._pod_groups.get(key[:3])
@@ -207,8 +209,8 @@ class Roster:
 
 
 def _counts(pod: Pod) -> bool:
-    """Return whether the pod is part of its gang: it is present, or has succeeded and has an owner."""
-    return pod.present or (pod.succeeded and bool(pod.owner))
+    """Return whether the pod may be part of its gang: it is present, or has succeeded."""
+    return pod.present or pod.succeeded
 
 
 def _grouping_facts(pod: Pod) -> tuple[object, ...]:

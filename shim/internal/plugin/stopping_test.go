@@ -1,0 +1,72 @@
+package plugin
+
+import (
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// A process that is to stop ends the Bindings of the gang that it has permitted, and permits no other gang.
+func TestAStopFinishesTheBindingsOfAGang(t *testing.T) {
+	h := newHarness(t, node("n", "16"))
+	h.service.plan(spread(2, "n")...)
+	answer := make(chan struct{})
+	h.bind = func(b *v1.Binding) error {
+		if b.Name == "m1" {
+			<-answer
+		}
+		return nil
+	}
+	h.run("")
+	h.pods("1", "m0", "m1")
+	h.service.push(verdict(plannedOutcome, 1, "m0", "m1"))
+	if b := next(t, "binding", h.bound); b.Name != "m0" {
+		t.Errorf("bound: %s", b.Name)
+	}
+	stopped := make(chan struct{})
+	go func() {
+		h.plugin.finishBindings(h.ctx, time.Minute)
+		close(stopped)
+	}()
+	h.until("the stop has begun", func() bool { return h.plugin.store.Stopping() })
+	h.pods("1", "late0", "late1")
+	late := verdict(plannedOutcome, 2, "late0", "late1")
+	late.Gang = "ns/late"
+	h.service.push(late)
+	next(t, "report", h.service.reports)
+	select {
+	case <-stopped:
+		t.Error("stopped though a Binding of the gang has no answer")
+	default:
+	}
+	close(answer)
+	if b := next(t, "binding", h.bound); b.Name != "m1" {
+		t.Errorf("bound: %s", b.Name)
+	}
+	next(t, "end of the stop", stopped)
+	if got := len(h.bound); got != 0 {
+		t.Errorf("%d members of a gang were bound that came after the stop", got)
+	}
+}
+
+// A Binding that has no answer does not hold up the stop for ever.
+func TestAStopWaitsForBindingsForATime(t *testing.T) {
+	h := newHarness(t, node("n", "16"))
+	h.service.plan(spread(1, "n")...)
+	begun, answer := make(chan struct{}), make(chan struct{})
+	t.Cleanup(func() { close(answer) })
+	h.bind = func(*v1.Binding) error {
+		close(begun)
+		<-answer
+		return nil
+	}
+	h.run("")
+	h.pods("1", "m0")
+	h.service.push(verdict(plannedOutcome, 1, "m0"))
+	next(t, "Binding", begun)
+	h.plugin.finishBindings(h.ctx, 50*time.Millisecond)
+	if got := h.plugin.store.Stop(); got != 1 {
+		t.Errorf("%d Bindings are under way, not 1", got)
+	}
+}
