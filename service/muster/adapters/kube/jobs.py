@@ -214,7 +214,7 @@ class Jobs:
             of_job = self._family(key)
             if gang and not job.gangs[gang] and of_job is not None:
                 await self._put(PodGroupSeen(time.monotonic(), of_job.gang(gang)))
-            await self._leave(key, pod.uid)
+            await self._leave(job, key, pod.uid)
             job.pods[pod.uid] = gang
             job.gangs[gang] += bool(gang)
         if gang and pod.present:
@@ -241,13 +241,13 @@ class Jobs:
         self._places.pop(uid, None)
         if key is not None:
             self._named.forget(uid)
-            await self._leave(key, uid)
-            self._jobs[key].waiting.pop(uid, None)
+        if key is not None and (job := self._jobs.get(key)) is not None:
+            job.waiting.pop(uid, None)
+            await self._leave(job, key, uid)
             self._forget_if_unused(key)
 
-    async def _leave(self, key: Key, uid: str) -> None:
+    async def _leave(self, job: _Job, key: Key, uid: str) -> None:
         """Take a pod out of the gang that it was in."""
-        job = self._jobs[key]
         gang = job.pods.pop(uid, "")
         job.gangs[gang] -= bool(gang)
         if gang in job.there:
@@ -309,8 +309,8 @@ class Jobs:
         return job.waiting[uid].obj if job and uid in job.waiting else None
 
     def _forget_if_unused(self, key: Key) -> None:
-        job = self._jobs[key]
-        if not job.pods and (job.gone or job.text is None):
+        job = self._jobs.get(key)
+        if job is not None and not job.pods and (job.gone or job.text is None):
             del self._jobs[key]
 
     def post_held(self) -> None:
