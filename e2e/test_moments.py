@@ -11,6 +11,7 @@ from e2e.chaos.sight import PERMITTED, PLANNED, RESERVING
 from e2e.moments import caught, noticed
 from e2e.record import NODES
 from e2e.scene import Scene
+from local_cluster.patience import HANG_S, stretched
 from local_cluster.stack import Stack
 
 SIZE, GPUS = 40, 48
@@ -32,6 +33,18 @@ def test_a_process_is_killed(arena: Arena, scene: Scene, stack: Stack, phase: st
     stack.restore()
     other = scene.create(*(objects.pod(f"other-{rank}", gang=objects.ack("other", 9)) for rank in range(9)))
     scene.runs(gang.pods + other)
+
+
+def test_a_scheduler_that_is_told_to_stop_binds_the_whole_gang(
+    arena: Arena, scene: Scene, stack: Stack
+) -> None:
+    """Its Bindings are under way. No other scheduler is there that could bind the rest of the gang."""
+    scene.node(objects.node("a", gpus=GPUS))
+    with caught(arena, scene, PERMITTED, SIZE) as gang:
+        stack.scheduler.terminate()
+    stack.scheduler.wait(stretched(HANG_S))
+    scene.runs(gang.pods)
+    stack.restore()
 
 
 @pytest.mark.parametrize("phase", HELD)

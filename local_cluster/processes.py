@@ -26,7 +26,7 @@ from local_cluster.patience import HANG_S, Guard
 from local_cluster.places import LAUNCHER
 
 POLL_EVERY_S = 0.05
-STOP_GRACE_S = 10.0
+STOP_GRACE_S = 15.0
 LOG_TAIL_LINES = 25
 
 
@@ -244,6 +244,10 @@ class Process:
         if identity and not identity.wait_end(grace_s, signal.SIGTERM):
             self.kill()
         self._forget()
+
+    def terminate(self) -> None:
+        """SIGTERM, without waiting for the end. Nothing when it does not run."""
+        self._send(signal.SIGTERM)
 
     def kill(self) -> None:
         """SIGKILL, as a crash would."""
