@@ -3,6 +3,7 @@ package intree
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"muster.dev/shim/internal/devices"
+	"muster.dev/shim/internal/musterv1"
 )
 
 // roomAtMost bounds how many pods of a kind are tried together on a node. Few nodes hold more GPU pods, and each step
@@ -27,7 +29,7 @@ type answer struct {
 	refused    map[string]refusal
 	room       map[string]int
 	scores     map[string]uint32   // 1 to 100; other nodes have 0
-	devices    map[string][]string // the GPUs that the pods may have, if not all without taints: see choices
+	devices    map[string][]gpuSet // the GPUs that the pods may have, if not all without taints: see choices
 }
 
 // batch is how many nodes are inspected before other questions may be worked on.
@@ -43,7 +45,7 @@ type inspector struct {
 // inspect returns the answer for a kind with these pods. It calls pause after each batch of nodes. Meanwhile other
 // questions may be worked on, and the snapshot may be renewed. If pause returns false, the answer is incomplete.
 func (i *inspector) inspect(ctx context.Context, pods []*v1.Pod, pause func() bool) answer {
-	found := answer{refused: map[string]refusal{}, room: map[string]int{}, devices: map[string][]string{}}
+	found := answer{refused: map[string]refusal{}, room: map[string]int{}, devices: map[string][]gpuSet{}}
 	one, everywhere := i.prepare(ctx, pods[0])
 	if everywhere != nil {
 		found.everywhere = everywhere
@@ -85,31 +87,41 @@ type trial struct {
 	by    string
 }
 
-// anyGPU stands for all GPUs that have no taint.
-const anyGPU = "*"
+// gpuSet is a set of GPUs of a node. The zero value stands for all that have no taint.
+type gpuSet struct {
+	key    string // is equal for equal sets; "" for all GPUs
+	listed *musterv1.InTreeDevices
+}
 
-// beforeGroup stands before each group of GPUs in the text of a set.
-const beforeGroup = " | "
-
-// choices returns a text for each subrequest: the names of GPUs with spaces between, "" for none, or anyGPU. Groups follow
-// the names, each as " | most name name". It returns nil if there is one with anyGPU: most pods have no other.
-func choices(of [][]string, groups [][]devices.Group) (found []string) {
-	for rank, names := range of {
-		text := anyGPU
-		if names != nil {
-			text = strings.Join(names, " ")
-		}
-		if groups != nil {
-			for _, group := range groups[rank] {
-				text += fmt.Sprint(beforeGroup, group.Most, " ", strings.Join(group.Names, " "))
-			}
-		}
-		found = append(found, text)
+// setOf returns the set of these GPUs. If names is nil, it returns the set of all GPUs.
+func setOf(names []string, groups []devices.Group) gpuSet {
+	if names == nil {
+		return gpuSet{}
 	}
-	if len(found) == 1 && found[0] == anyGPU {
+	listed := &musterv1.InTreeDevices{Names: names}
+	for _, group := range groups {
+		members := &musterv1.InTreeGroup{Most: uint32(group.Most)}
+		for _, name := range group.Names {
+			members.Devices = append(members.Devices, uint32(slices.Index(names, name)))
+		}
+		listed.Groups = append(listed.Groups, members)
+	}
+	return gpuSet{key: fmt.Sprint(names, groups), listed: listed}
+}
+
+// choices returns a set for each subrequest. It returns nil if there is one, with all GPUs: most pods have no other.
+func choices(names [][]string, groups [][]devices.Group) (sets []gpuSet) {
+	for rank := range names {
+		if groups == nil {
+			sets = append(sets, setOf(names[rank], nil))
+		} else {
+			sets = append(sets, setOf(names[rank], groups[rank]))
+		}
+	}
+	if len(sets) == 1 && sets[0].listed == nil {
 		return nil
 	}
-	return found
+	return sets
 }
 
 // prepare runs PreFilter. A pod that PreFilter refuses is refused on all nodes.

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"muster.dev/shim/internal/devices"
@@ -38,7 +37,7 @@ var (
 type packed struct {
 	nodes                 []string
 	refusals              []refusal // refused holds the index + 1
-	sets                  []string  // devices holds the index + 1
+	sets                  []gpuSet  // devices holds the index + 1
 	refused, room, scores []byte
 	devices               [][]byte // a column for each subrequest
 	everywhere            *refusal
@@ -50,14 +49,14 @@ func pack(found answer, nodes []string) *packed {
 	if found.everywhere != nil {
 		p.everywhere = &refusal{found.everywhere.plugin, short(found.everywhere.reason)}
 	}
-	index, sets := map[refusal]byte{}, map[string]byte{anyGPU: 0}
+	index, sets := map[refusal]byte{}, map[string]byte{"": 0}
 	p.sets = firstSets(found.devices, nodes)
-	for i, names := range p.sets {
-		sets[names] = byte(i + 1)
+	for i, set := range p.sets {
+		sets[set.key] = byte(i + 1)
 	}
 	for i, node := range nodes {
-		for rank, names := range found.devices[node] {
-			at, known := sets[names]
+		for rank, gpus := range found.devices[node] {
+			at, known := sets[gpus.key]
 			if _, out := found.refused[node]; !known && !out {
 				p.refused = set(p.refused, len(nodes), i, p.index(index, unlike))
 			}
@@ -81,25 +80,32 @@ func pack(found answer, nodes []string) *packed {
 
 // firstSets returns the sets of devices that are told: those of most nodes first, and of these the shortest. Else a node
 // that publishes thousands of devices could have others refused.
-func firstSets(devices map[string][]string, nodes []string) (sets []string) {
-	count, size := map[string]int{}, 0
+func firstSets(devices map[string][]gpuSet, nodes []string) (first []gpuSet) {
+	var sets []gpuSet
+	nodesOf, size := map[string]int{}, 0
 	for _, node := range nodes {
-		for _, names := range devices[node] {
-			if count[names]++; count[names] == 1 && names != anyGPU {
-				sets = append(sets, names)
+		for _, set := range devices[node] {
+			if nodesOf[set.key]++; nodesOf[set.key] == 1 && set.listed != nil {
+				sets = append(sets, set)
 			}
 		}
 	}
-	slices.SortStableFunc(sets, func(a, b string) int {
-		return cmp.Or(cmp.Compare(count[b], count[a]), cmp.Compare(len(a), len(b)))
+	slices.SortStableFunc(sets, func(a, b gpuSet) int {
+		return cmp.Or(cmp.Compare(nodesOf[b.key], nodesOf[a.key]), cmp.Compare(len(a.key), len(b.key)))
 	})
-	told := sets[:0]
-	for _, names := range sets {
-		if len(told) < setsAtMost && size+len(names) <= setBytes {
-			told, size = append(told, names), size+len(names)
+	for _, set := range sets {
+		if len(first) < setsAtMost && size+len(set.key) <= setBytes {
+			first, size = append(first, set), size+len(set.key)
 		}
 	}
-	return told
+	return first
+}
+
+func keysOf(sets []gpuSet) (keys []string) {
+	for _, set := range sets {
+		keys = append(keys, set.key)
+	}
+	return keys
 }
 
 func (p *packed) index(known map[refusal]byte, by refusal) byte {
@@ -150,14 +156,15 @@ func (r *reporter) add(k *kind, found *packed) {
 	for i, at := range k.pods {
 		pods[i] = uint32(at)
 	}
-	key := fmt.Sprintf("%q %q %q %q %d %s %q %s", found.refusals, found.sets, found.everywhere, k.missing, len(found.scores), found.scores, found.devices, found.refused)
+	keys := keysOf(found.sets)
+	key := fmt.Sprintf("%q %q %q %q %d %s %q %s", found.refusals, keys, found.everywhere, k.missing, len(found.scores), found.scores, found.devices, found.refused)
 	if same := r.same[key]; same != nil && len(found.room) == 0 && slices.Equal(r.parts[len(r.parts)-1].Nodes, found.nodes) {
 		same.Pods = append(same.Pods, pods...)
 		return
 	}
 	size := len(found.refused) + len(found.room) + len(found.scores) + len(found.devices)*len(found.nodes) + 5*len(pods) + 256*len(k.missing)
-	for _, names := range found.sets {
-		size += len(names)
+	for _, key := range keys {
+		size += len(key)
 	}
 	if len(r.parts) == 0 || r.size > 0 && r.size+size > partAtMost || !r.holds(found) {
 		r.begin(found.nodes)
@@ -203,8 +210,8 @@ func (r *reporter) holds(found *packed) bool {
 		}
 	}
 	more := 0
-	for _, names := range found.sets {
-		if _, known := r.sets[names]; !known {
+	for _, set := range found.sets {
+		if _, known := r.sets[set.key]; !known {
 			more++
 		}
 	}
@@ -215,12 +222,12 @@ func (r *reporter) holds(found *packed) bool {
 func (r *reporter) numbered(found *packed) (columns [][]byte) {
 	part := r.parts[len(r.parts)-1]
 	var to [setsAtMost + 1]byte
-	for i, names := range found.sets {
-		at, known := r.sets[names]
+	for i, set := range found.sets {
+		at, known := r.sets[set.key]
 		if !known {
-			part.DeviceSets = append(part.DeviceSets, deviceSet(names))
+			part.DeviceSets = append(part.DeviceSets, set.listed)
 			at = byte(len(part.DeviceSets))
-			r.sets[names] = at
+			r.sets[set.key] = at
 		}
 		to[i+1] = at
 	}
@@ -232,22 +239,6 @@ func (r *reporter) numbered(found *packed) (columns [][]byte) {
 		columns = append(columns, column)
 	}
 	return columns
-}
-
-// deviceSet reads a text that `choices` has made.
-func deviceSet(text string) *musterv1.InTreeDevices {
-	parts := strings.Split(text, beforeGroup)
-	set := &musterv1.InTreeDevices{Names: strings.Fields(parts[0])}
-	for _, part := range parts[1:] {
-		fields := strings.Fields(part)
-		most, _ := strconv.ParseUint(fields[0], 10, 32)
-		group := &musterv1.InTreeGroup{Most: uint32(most)}
-		for _, name := range fields[1:] {
-			group.Devices = append(group.Devices, uint32(slices.Index(set.Names, name)))
-		}
-		set.Groups = append(set.Groups, group)
-	}
-	return set
 }
 
 // translated returns the column of refusals with the indices of the part.

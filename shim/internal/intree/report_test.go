@@ -86,10 +86,19 @@ func TestAReportNamesSomeOfManyMissingClaims(t *testing.T) {
 	}
 }
 
+// gpus returns the set of these GPUs.
+func gpus(names ...string) gpuSet {
+	if names == nil {
+		names = []string{}
+	}
+	return setOf(names, nil)
+}
+
 func TestAReportHasTheGPUsThatPodsMayHave(t *testing.T) {
 	nodes := []string{"n0", "n1", "n2", "n3"}
-	one := answer{devices: map[string][]string{"n0": {"gpu/d0 gpu/d1"}, "n1": {"gpu/d1"}, "n2": {"gpu/d0 gpu/d1"}}}
-	other := answer{devices: map[string][]string{"n3": {"gpu/d1", anyGPU}, "n2": {"", "gpu/d1"}}}
+	both, last, none := gpus("gpu/d0", "gpu/d1"), gpus("gpu/d1"), gpus()
+	one := answer{devices: map[string][]gpuSet{"n0": {both}, "n1": {last}, "n2": {both}}}
+	other := answer{devices: map[string][]gpuSet{"n3": {last, {}}, "n2": {none, last}}}
 	r := &reporter{}
 	r.add(&kind{pods: []int{0}}, pack(one, nodes))
 	r.add(&kind{pods: []int{1}}, pack(other, nodes))
@@ -114,7 +123,7 @@ func TestAReportHasTheGroupsThatHoldFewPods(t *testing.T) {
 	groups := [][]devices.Group{{{Names: []string{"gpu/d0", "gpu/d1"}, Most: 1}, {Names: []string{"gpu/p/d2", "gpu/p/d3", "gpu/p/d4"}, Most: 2}}, nil}
 	some := choices([][]string{{"gpu/d0", "gpu/d1", "gpu/e", "gpu/p/d2", "gpu/p/d3", "gpu/p/d4"}, nil}, groups)
 	r := &reporter{}
-	r.add(&kind{pods: []int{0}}, pack(answer{devices: map[string][]string{"n0": some}}, []string{"n0"}))
+	r.add(&kind{pods: []int{0}}, pack(answer{devices: map[string][]gpuSet{"n0": some}}, []string{"n0"}))
 	part := r.report()[0]
 	if len(part.DeviceSets) != 1 || len(part.DeviceSets[0].Names) != 6 || fmt.Sprint(part.Answers[0].Devices, part.Answers[0].MoreDevices) != "[1] [[0]]" {
 		t.Fatalf("%v", part)
@@ -129,10 +138,10 @@ func TestAReportHasTheGroupsThatHoldFewPods(t *testing.T) {
 }
 
 func TestNodesWithMoreSetsOfGPUsThanAByteCanTellAreRefused(t *testing.T) {
-	nodes, found := make([]string, 300), answer{devices: map[string][]string{}}
+	nodes, found := make([]string, 300), answer{devices: map[string][]gpuSet{}}
 	for i := range nodes {
 		nodes[i] = fmt.Sprintf("n%04d", i)
-		found.devices[nodes[i]] = []string{fmt.Sprint("gpu/d", i)}
+		found.devices[nodes[i]] = []gpuSet{gpus(fmt.Sprint("gpu/d", i))}
 	}
 	r := &reporter{}
 	r.add(&kind{pods: []int{0}}, pack(found, nodes))
@@ -149,9 +158,9 @@ func TestNodesWithMoreSetsOfGPUsThanAByteCanTellAreRefused(t *testing.T) {
 func TestANodeWithManyDevicesTakesNoSetFromOthers(t *testing.T) {
 	for _, many := range []string{strings.Repeat("x", setBytes), strings.Repeat("x", setBytes+1)} {
 		// The first of them would fit alone.
-		found := answer{devices: map[string][]string{"a": {many}, "b": {"d0"}, "c": {"d0"}, "d": {"d1"}}}
+		found := answer{devices: map[string][]gpuSet{"a": {gpus(many)}, "b": {gpus("d0")}, "c": {gpus("d0")}, "d": {gpus("d1")}}}
 		p := pack(found, []string{"a", "b", "c", "d"})
-		if !slices.Equal(p.sets, []string{"d0", "d1"}) || !slices.Equal(p.devices[0], []byte{0, 1, 1, 2}) {
+		if !slices.Equal(keysOf(p.sets), keysOf([]gpuSet{gpus("d0"), gpus("d1")})) || !slices.Equal(p.devices[0], []byte{0, 1, 1, 2}) {
 			t.Errorf("got %d sets, %v", len(p.sets), p.devices)
 		}
 		if !slices.Equal(p.refused, []byte{1, 0, 0, 0}) || p.refusals[0] != unlike {
@@ -159,8 +168,8 @@ func TestANodeWithManyDevicesTakesNoSetFromOthers(t *testing.T) {
 		}
 	}
 	large := strings.Repeat("x", setBytes+1)
-	p := pack(answer{devices: map[string][]string{"a": {large}, "b": {large}, "c": {"d0"}}}, []string{"a", "b", "c"})
-	if !slices.Equal(p.sets, []string{"d0"}) || !slices.Equal(p.refused, []byte{1, 1, 0}) {
+	p := pack(answer{devices: map[string][]gpuSet{"a": {gpus(large)}, "b": {gpus(large)}, "c": {gpus("d0")}}}, []string{"a", "b", "c"})
+	if !slices.Equal(keysOf(p.sets), keysOf([]gpuSet{gpus("d0")})) || !slices.Equal(p.refused, []byte{1, 1, 0}) {
 		t.Errorf("got %d sets, %v", len(p.sets), p.refused)
 	}
 }
