@@ -44,7 +44,9 @@ def completed(pod: Pod, groups: Mapping[PodGroupKey, PodGroup]) -> Pod:
         claim=replace(
             claim, min_member=min_member, wishes=wishes, by_object=False, size=claim.size or group.size
         ),
-        rules=replace(pod.rules, required=(*pod.rules.required, *group.required)),
+        rules=replace(pod.rules, required=(*pod.rules.required, *group.required))
+        if group.required
+        else pod.rules,
         rank=_rank(pod.rank, group.role_first.get(wishes.role, 0), wishes),
         causes=causes,
     )

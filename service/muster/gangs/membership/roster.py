@@ -73,9 +73,10 @@ class Roster:
         else:
             self._pod_groups[key] = group
         self.touched.add(key)
-        named = list(self._by_object.get(key, {}).values())
-        for pod in named:
-            self.see(pod)
+        named = self._by_object.get(key, {}).values()
+        for incomplete in named:  # of the pods' facts only what completes them differs: they count as before
+            pod = completed(incomplete, self._pod_groups)
+            self.pods[pod.uid] = self._named[_name_key(pod)][pod.uid] = pod
         return {(*key, "")} if named else set()
 
     def see(self, pod: Pod) -> set[NameKey]:
