@@ -33,8 +33,10 @@ def test_each_place_has_the_version(place: str) -> None:
     assert set(versions) == {VERSION}
 
 
-def test_the_changelog_has_the_release_with_its_date() -> None:
+def test_the_changelog_begins_with_changes_that_are_not_released() -> None:
+    """Below them stand the releases, each with its date. The newest one has the version of all places."""
     headings = re.findall(r"(?m)^## (.+)$", (REPOSITORY / "CHANGELOG.md").read_text())
     released = [heading for heading in headings if heading != "Unreleased"]
-    assert headings[-len(released) :] == released, "changes that are not released stand first"
-    assert re.fullmatch(rf"{re.escape(VERSION)} \(\d{{4}}-\d\d-\d\d\)", released[0])
+    assert headings == ["Unreleased", *released]
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+ \(\d{4}-\d\d-\d\d\)", heading) for heading in released)
+    assert [heading.split()[0] for heading in released[:1]] in ([], [VERSION])
