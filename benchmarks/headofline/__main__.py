@@ -19,6 +19,7 @@ from rich.console import Console
 from benchmarks import options
 from benchmarks.headofline import pods, report, stats
 from benchmarks.headofline.cases import Case, NeverRefused, Sizes, cases
+from benchmarks.headofline.changing import NothingAcceptedError
 from benchmarks.headofline.neighbour import Neighbour
 from benchmarks.headofline.trial import ordinary
 from benchmarks.report import write
@@ -31,7 +32,8 @@ from local_cluster.stack import Stack
 BESIDE = "beside"
 FILLED_WITHIN_S = 60.0
 CASES = (
-    *("hangs", "slow", "slow-others", "never", "unlike", "huge", "impossible", "big", "flap", "loses"),
+    *("hangs", "slow", "slow-others", "never", "unlike", "huge", "impossible", "big"),
+    *("big-nodes", "big-podgroups", "slices", "matrix", "flap", "loses"),
     *("flood", "flood-others"),
 )
 
@@ -61,6 +63,10 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
     huge          one gang of --never pods has been refused
     impossible    gangs of large pods that no node may take have been refused
     big           pods as large as the API server takes come, change and go, each large in another field
+    big-nodes     a node with labels, annotations, taints and resources of 1 MB changes
+    big-podgroups the largest PodGroups change
+    slices        a node with 100 ResourceSlices of 128 devices changes them
+    matrix        a node of 126 GPUs changes its matrix, from the largest that is read to larger ones
     flap          a node of the ordinary gangs moves from rack to rack all the time
     loses         a running gang loses a member again and again
     flood         pods that cannot fit are created and deleted all the time
@@ -97,13 +103,8 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
                 failures.append(seen)
                 continue
             trials.append(seen)
-            record = report.trial_record(seen)
-            write(lines, "trial", record)
-            console.print(
-                f"{seen.case}, {seen.kind}: p50 {1e3 * record['median']:.0f} ms, "
-                f"p90 {1e3 * record['p90']:.0f}, not bound {seen.unbound}",
-                highlight=False,
-            )
+            write(lines, "trial", report.trial_record(seen) | {"load": os.getloadavg()[0]})
+            console.print(report.line(seen), highlight=False)
         found = stats.rows(trials)
         for row in found:
             write(lines, "row", report.row_record(row))
@@ -127,13 +128,15 @@ def _trials(
     for number, (case, pair, kind) in enumerate(order):
         doing = nullcontext() if kind == stats.ALONE else known[kind]()
         try:
-            with doing:
+            with doing as changes:
                 seen = ordinary(site, stack, measured, f"o{number:03}", gangs)
-        except (NotBoundInTime, NeverRefused) as problem:
+        except (NotBoundInTime, NeverRefused, NothingAcceptedError) as problem:
             yield f"{case}, pair {pair}, {kind}: {problem}"
             continue
         yield stats.Trial(
-            case, kind, pair, seen.seconds, seen.unbound, seen.processors, seen.decisions, seen.ready
+            *(case, kind, pair, seen.seconds, seen.unbound, seen.processors, seen.decisions, seen.ready),
+            inputs=seen.inputs,
+            changes=changes,
         )
 
 

@@ -1,4 +1,4 @@
-"""What happens while the ordinary gangs are placed."""
+"""What happens while the ordinary gangs are placed: the table of cases, and those of pods."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from benchmarks.headofline import pods
+from benchmarks.headofline import hostile, pods
+from benchmarks.headofline.changing import changing
 from benchmarks.headofline.neighbour import Loop, Neighbour
+from benchmarks.headofline.stats import Changes
 from benchmarks.throughput import prometheus
 from benchmarks.throughput.site import NODES, RACK_LABEL, nodes
 from e2e.fuzz import largest
-from local_cluster.api import MERGE_PATCH, Object
+from local_cluster.api import Object
 from local_cluster.stack import Stack
 
 CLASS = "headofline-nobody"
@@ -51,11 +53,12 @@ class NeverRefused(RuntimeError):
     """Gangs that cannot fit were not all refused in time."""
 
 
-Case = Callable[[], AbstractContextManager[None]]
+Case = Callable[[], AbstractContextManager[Changes | None]]
 
 
 def cases(stack: Stack, beside: Neighbour, sizes: Sizes) -> Mapping[str, Case]:
-    """Each case by name: entered, it goes on; left, nothing of it is there any more."""
+    """Each case by name: entered, it goes on; left, nothing of it is there any more. Some say how
+    many changes the API server took."""
     return {
         "hangs": lambda: _hangs(beside),
         "slow": lambda: _slow(beside, MUSTER),
@@ -67,6 +70,10 @@ def cases(stack: Stack, beside: Neighbour, sizes: Sizes) -> Mapping[str, Case]:
             stack, beside, IMPOSSIBLE, lambda i: pods.impossible(f"impossible-{i}")
         ),
         "big": lambda: _big(beside),
+        "big-nodes": lambda: hostile.big_node(stack.cluster, beside.client),
+        "big-podgroups": lambda: hostile.big_groups(beside),
+        "slices": lambda: hostile.slices(stack.cluster, beside.client),
+        "matrix": lambda: hostile.matrix(stack.cluster, beside.client),
         "flap": lambda: _flap(beside),
         "loses": lambda: _loses(beside),
         "flood": lambda: _flood(beside, sizes.flood_per_s, MUSTER),
@@ -140,40 +147,39 @@ def _refused(
 
 
 @contextlib.contextmanager
-def _big(beside: Neighbour) -> Iterator[None]:
+def _big(beside: Neighbour) -> Iterator[Changes]:
     """Create one of the largest pods that the API server takes each second, each large in another field, and
     change it. It may be refused."""
     fields = list(largest.OF_PODS)
 
-    def step(index: int) -> None:
+    def change(index: int) -> tuple[str, Object]:
         name, field = f"big-{index:04}", fields[index % len(fields)]
         beside.client.send("POST", f"{beside.path}/pods", largest.pod(field, largest.OF_ETCD // 2, name))
-        tick = {"metadata": {"labels": {"tick": str(index)}}}
-        beside.client.send("PATCH", f"{beside.path}/pods/{name}", tick, content_type=MERGE_PATCH)
         if index >= KEPT:
             beside.delete([f"big-{index - KEPT:04}"])
+        return f"{beside.path}/pods/{name}", {"metadata": {"labels": {"tick": str(index)}}}
 
     try:
-        with Loop(step, BIG_PER_S):
-            yield
+        with changing(beside.client, change, BIG_PER_S) as changes:
+            yield changes
     finally:
         beside.clear()
 
 
 @contextlib.contextmanager
-def _flap(beside: Neighbour) -> Iterator[None]:
+def _flap(beside: Neighbour) -> Iterator[Changes]:
     """Move one node of the ordinary gangs from rack to rack, and back."""
     path = f"{NODES}/{nodes(1)[0]['metadata']['name']}"
     home = beside.client.get(path)["metadata"]["labels"][RACK_LABEL]
 
-    def move(rack: str) -> None:
-        beside.client.patch(path, {"metadata": {"labels": {RACK_LABEL: rack}}})
+    def move(rack: str) -> tuple[str, Object]:
+        return path, {"metadata": {"labels": {RACK_LABEL: rack}}}
 
     try:
-        with Loop(lambda index: move(f"flap-{index % 2}"), FLAPS_PER_S):
-            yield
+        with changing(beside.client, lambda index: move(f"flap-{index % 2}"), FLAPS_PER_S) as changes:
+            yield changes
     finally:
-        move(home)
+        beside.client.patch(*move(home))
 
 
 @contextlib.contextmanager

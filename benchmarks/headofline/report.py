@@ -17,6 +17,20 @@ def trial_record(trial: Trial) -> dict[str, Any]:
     return {**asdict(trial), "median": median(trial.seconds), "p90": p90(trial.seconds)}
 
 
+def line(trial: Trial) -> str:
+    """One trial for people: its times, how many changes its case made, and how the service took them in."""
+    said = [
+        f"{trial.case}, {trial.kind}: p50 {1e3 * median(trial.seconds):.0f} ms",
+        f"p90 {1e3 * p90(trial.seconds):.0f}",
+        f"not bound {trial.unbound}",
+        f"{trial.inputs.taken:.0f} inputs that waited {1e3 * trial.inputs.waited:.1f} ms",
+    ]
+    if (changes := trial.changes) is not None:
+        size = f"{changes.largest / 1000:.0f} kB"
+        said.append(f"{changes.accepted} changes of up to {size} accepted, {changes.refused} refused")
+    return ", ".join(said)
+
+
 def row_record(row: Row) -> dict[str, Any]:
     """One row as JSON has it; pairs of numbers are median and 90th percentile."""
     return asdict(row)

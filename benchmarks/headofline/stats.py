@@ -22,11 +22,30 @@ class Gang:
     members: tuple[str, ...]
 
 
+@dataclass(slots=True)
+class Changes:
+    """How many changes the API server took and refused, the bytes of the largest object that was changed, as
+    JSON, and the last refusal."""
+
+    accepted: int = 0
+    refused: int = 0
+    largest: int = 0
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """How many inputs the service's coordinator took, and how long these had waited in the mean, s."""
+
+    taken: float = 0.0
+    waited: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """The ordinary gangs of one trial: from creation to the last binding, s. A gang that was not bound is
     in `unbound`, and in `seconds` with the time that it was waited for. `processors` in use, by process.
-    `ready`: what each answer of /readyz took, s."""
+    `ready`: what each answer of /readyz took, s. `changes`: of the case's objects."""
 
     case: str
     kind: str
@@ -36,6 +55,8 @@ class Trial:
     processors: Mapping[str, float] = field(default_factory=dict)
     decisions: Mapping[str, float] = field(default_factory=dict)
     ready: Sequence[float] = ()
+    inputs: Inputs = Inputs()
+    changes: Changes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from benchmarks.headofline import pods
 from benchmarks.headofline.neighbour import Loop, Neighbour
-from benchmarks.headofline.stats import Gang
+from benchmarks.headofline.stats import Gang, Inputs
 from benchmarks.headofline.stats import waited as waited_for
 from benchmarks.throughput import prometheus
 from benchmarks.throughput.binds import NotBoundInTime
@@ -23,17 +23,20 @@ LOOKS_PER_S = 20.0
 PATIENCE_S = 60.0
 """So long after the last gang was created a gang that is not bound counts as that."""
 
+LAG = "muster_watch_lag_seconds"
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """Seconds from creation to bound of each gang, gangs that were not bound, processors in use, decisions by
-    outcome, and the seconds that each answer of /readyz took."""
+    outcome, the seconds that each answer of /readyz took, and what the service took in."""
 
     seconds: Sequence[float]
     unbound: int
     processors: Mapping[str, float]
     decisions: Mapping[str, float]
     ready: Sequence[float]
+    inputs: Inputs
 
 
 def ordinary(site: Site, stack: Stack, namespace: Neighbour, name: str, count: int) -> Seen:
@@ -59,7 +62,7 @@ def ordinary(site: Site, stack: Stack, namespace: Neighbour, name: str, count: i
         stack.service_get("/readyz")
         ready.append(time.monotonic() - began)
 
-    before, had, began = site.cpu_s(side), _decisions(stack), time.monotonic()
+    before, text, began = site.cpu_s(side), stack.service_get("/metrics"), time.monotonic()
     with site.watch() as binds, Loop(look, LOOKS_PER_S):
         for index in range(count):
             time.sleep(max(0.0, began + index * EVERY_S - time.monotonic()))
@@ -70,7 +73,9 @@ def ordinary(site: Site, stack: Stack, namespace: Neighbour, name: str, count: i
             if len(binds.at) == 0:
                 raise
         at, until = binds.at, time.monotonic()
-    after, has = site.cpu_s(side), _decisions(stack)
+    after, text_after = site.cpu_s(side), stack.service_get("/metrics")
+    had, has = _decisions(text), _decisions(text_after)
+    taken, lag = (_sum(text_after, name) - _sum(text, name) for name in (f"{LAG}_count", f"{LAG}_sum"))
     namespace.delete([member for gang in gangs for member in gang.members])
     seconds, unbound = waited_for(gangs, at, until)
     return Seen(
@@ -79,9 +84,13 @@ def ordinary(site: Site, stack: Stack, namespace: Neighbour, name: str, count: i
         {process: (after[process] - used) / (until - began) for process, used in before.items()},
         {outcome: number - had.get(outcome, 0.0) for outcome, number in has.items()},
         ready,
+        Inputs(taken, lag / taken if taken else 0.0),
     )
 
 
-def _decisions(stack: Stack) -> dict[str, float]:
-    text = stack.service_get("/metrics")
+def _sum(text: str, name: str) -> float:
+    return sum(value for found, _, value in prometheus.samples(text) if found == name)
+
+
+def _decisions(text: str) -> dict[str, float]:
     return prometheus.by_label(text, "muster_decision_seconds_count", "outcome")

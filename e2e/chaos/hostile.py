@@ -166,16 +166,9 @@ def _schedule(dice: random.Random, _: int) -> Attack:
 
 def _matrix(dice: random.Random, _: int) -> Attack:
     """A matrix that is right, broken, or for many more GPUs than there are. The last two are problems."""
-    right = load_topology(objects.DOCUMENT_MESH).annotation()
-    text = dice.choice((right, right[:-9], f"{'x' * 100_000}", _large_matrix(dice)))
+    right, link = load_topology(objects.DOCUMENT_MESH).annotation(), dice.choice(("NV1", "PIX", "SYS"))
+    text = dice.choice((right, right[:-9], f"{'x' * 100_000}", largest.matrix(MATRIX_GPUS, link)))
     return _of_meta("matrix", {"annotations": {"GPU_TOPOLOGY": text}})
-
-
-def _large_matrix(dice: random.Random) -> str:
-    link = dice.choice(("NV1", "PIX", "SYS"))
-    rows = [["X" if row == at else link for at in range(MATRIX_GPUS)] for row in range(MATRIX_GPUS)]
-    head = "\t" + "\t".join(f"GPU{gpu}" for gpu in range(MATRIX_GPUS))
-    return "\n".join([head, *(f"GPU{gpu}\t" + "\t".join(row) for gpu, row in enumerate(rows))])
 
 
 def _many_labels(dice: random.Random, _: int) -> Attack:

@@ -20,6 +20,8 @@ OF_A_GROUP = 250_000
 """The same of a PodGroup that Muster reads."""
 OF_ANNOTATIONS = 250_000
 """The API server counts the annotations of an object."""
+OF_A_NODE = 1_000_000
+"""Bytes of JSON in all fields of `OF_NODES`. The API server stores besides who owns each of them."""
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -191,6 +193,14 @@ OF_JOBS: dict[str, tuple[str, Make]] = {
 }
 """The same of a Job. The other kinds of jobs have such a template too."""
 
+OF_NODES: dict[str, tuple[str, Make]] = {
+    "labels": ("metadata.labels", lambda n: (f"k{n}", "")),
+    "annotations": ("metadata.annotations", lambda n: (f"k{n}", "")),
+    "taints": ("spec.taints", lambda n: {"key": f"k{n}", "effect": "NoSchedule"}),
+    "resources": ("status.allocatable", lambda n: (f"x.y/r{n}", "1")),
+}
+"""The same of a Node, which may be large in all of these fields at once."""
+
 
 def pod(field: str, number_of_bytes: int = OF_A_REQUEST, name: str = "large", **spec: Any) -> Object:
     """Return a pod that waits for a GPU, and is so large in this field of `OF_PODS`."""
@@ -220,6 +230,20 @@ def job(field: str, number_of_bytes: int = OF_ETCD, name: str = "large") -> Obje
     spec = {"parallelism": 2, "completions": 2, "completionMode": "Indexed", "template": template}
     made = {"apiVersion": "batch/v1", "metadata": {"name": name}, "spec": spec}
     return filled(made, *OF_JOBS[field], number_of_bytes)
+
+
+def node(made: Object, number_of_bytes: int = OF_A_NODE) -> Object:
+    """Return this Node, made so large in all fields of `OF_NODES` together."""
+    for path, make in OF_NODES.values():
+        filled(made, path, make, number_of_bytes // len(OF_NODES))
+    return made
+
+
+def matrix(gpus: int, link: str) -> str:
+    """Return a matrix of this number of GPUs, each pair of which has this link."""
+    rows = [["X" if row == at else link for at in range(gpus)] for row in range(gpus)]
+    head = "\t" + "\t".join(f"GPU{gpu}" for gpu in range(gpus))
+    return "\n".join([head, *(f"GPU{gpu}\t" + "\t".join(row) for gpu, row in enumerate(rows))])
 
 
 def filled(made: Object, path: str, make: Make, number_of_bytes: int) -> Object:
