@@ -63,7 +63,7 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
     huge          one gang of --never pods has been refused
     impossible    gangs of large pods that no node may take have been refused
     big           pods as large as the API server takes come, change and go, each large in another field
-    big-nodes     a node with labels, annotations, taints and resources of 1 MB changes
+    big-nodes     a node of 1.5 MB changes its labels, annotations and resources
     big-podgroups the largest PodGroups change
     slices        a node with 100 ResourceSlices of 128 devices changes them
     matrix        a node of 126 GPUs changes its matrix, from the largest that is read to larger ones
@@ -101,6 +101,7 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
         for seen in _trials(site, stack, measured, known, order, gangs):
             if isinstance(seen, str):
                 failures.append(seen)
+                console.print(f"not measured: {seen}", highlight=False)
                 continue
             trials.append(seen)
             write(lines, "trial", report.trial_record(seen) | {"load": os.getloadavg()[0]})

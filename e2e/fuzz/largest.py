@@ -20,8 +20,8 @@ OF_A_GROUP = 250_000
 """The same of a PodGroup that Muster reads."""
 OF_ANNOTATIONS = 250_000
 """The API server counts the annotations of an object."""
-OF_A_NODE = 1_000_000
-"""Bytes of JSON in all fields of `OF_NODES`. The API server stores besides who owns each of them."""
+OF_A_NODE = 1_200_000
+"""Bytes of JSON in all fields of `OF_NODES`. The API server adds half of it: who owns each entry."""
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -218,7 +218,12 @@ def pod(field: str, number_of_bytes: int = OF_A_REQUEST, name: str = "large", **
 
 def group(field: str, number_of_bytes: int = OF_A_GROUP, name: str = "large") -> Object:
     """Return a PodGroup that is so large in this field of `OF_GROUPS`."""
-    made = {"apiVersion": "scheduling.run.ai/v2", "metadata": {"name": name}, "spec": {"minMember": 2}}
+    made = {
+        "apiVersion": "scheduling.run.ai/v2",
+        "kind": "PodGroup",
+        "metadata": {"name": name},
+        "spec": {"minMember": 2},
+    }
     return filled(made, *OF_GROUPS[field], number_of_bytes)
 
 
