@@ -33,7 +33,7 @@ BESIDE = "beside"
 FILLED_WITHIN_S = 60.0
 CASES = (
     *("hangs", "slow", "slow-others", "never", "unlike", "huge", "impossible", "big"),
-    *("big-nodes", "big-podgroups", "slices", "matrix", "flap", "loses"),
+    *("big-nodes", "big-podgroups", "big-others", "slices", "matrix", "flap", "loses"),
     *("flood", "flood-others"),
 )
 
@@ -65,6 +65,7 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
     big           pods as large as the API server takes come, change and go, each large in another field
     big-nodes     a node of 1.5 MB changes its labels, annotations and resources
     big-podgroups the largest PodGroups change
+    big-others    a Secret of 1 MB, which Muster does not read, changes: what the API server's load costs
     slices        a node with 100 ResourceSlices of 128 devices changes them
     matrix        a node of 126 GPUs changes its matrix, from the largest that is read to larger ones
     flap          a node of the ordinary gangs moves from rack to rack all the time

@@ -72,6 +72,7 @@ def cases(stack: Stack, beside: Neighbour, sizes: Sizes) -> Mapping[str, Case]:
         "big": lambda: _big(beside),
         "big-nodes": lambda: hostile.big_node(stack.cluster, beside.client),
         "big-podgroups": lambda: hostile.big_groups(beside),
+        "big-others": lambda: hostile.big_others(beside),
         "slices": lambda: hostile.slices(stack.cluster, beside.client),
         "matrix": lambda: hostile.matrix(stack.cluster, beside.client),
         "flap": lambda: _flap(beside),

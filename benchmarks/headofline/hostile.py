@@ -35,23 +35,26 @@ MATRIX_GPUS = 126
 """Of the largest matrix that Muster reads, which is 64 KiB; the node has so many GPUs."""
 LARGEST_MATRIX = 240
 """GPUs of one that has nearly all bytes that an object's annotations may have."""
+OF_OTHERS = 600_000
+"""Bytes of the labels of a Secret that has 1 MB with who owns them."""
 CUT = largest.OF_A_GROUP // 2
 """Bytes of the answer to a new PodGroup of which a field was dropped, or which was refused, at most."""
-DEVICES, SLICES, READ_SLICES = 128, 100, 8
-"""Devices of a slice, slices of the node, and those of them in the pool that Muster reads: 1,024 devices."""
+DEVICES, SLICES, READ_SLICES, USED_SLICES = 128, 100, 8, 2
+"""Devices of a slice; slices of the node, of the pool that Muster reads, and with GPUs that are used."""
 CLASSES, OF_SLICES = f"{GROUP}/deviceclasses", f"{GROUP}/resourceslices"
 CLASS = "headofline-hostile"
 
 
 @contextlib.contextmanager
 def big_node(cluster: LocalCluster, admin: Api) -> Iterator[Changes]:
-    """Have a node with the largest labels, annotations, taints and resources change one of these in turn."""
+    """Have a node with the largest labels, annotations, taints and resources change one of these in turn. Of
+    labels and resources the first ones by name are read, and one of them changes."""
 
     def change(index: int) -> tuple[str, Object]:
-        one = {"tick": str(index)}
+        first = {"a": str(index)}
         if index % 3 == 2:
-            return f"{PATH}/status", {"status": {"allocatable": {"x.y/tick": str(index)}}}
-        return PATH, {"metadata": {("labels", "annotations")[index % 3]: one}}
+            return f"{PATH}/status", {"status": {"allocatable": {"a.a/a": str(index)}}}
+        return PATH, {"metadata": {("labels", "annotations")[index % 3]: first}}
 
     with _node(cluster, admin, largest.node(_body(pods.NODE_GPUS))) as kubelet:
         for index in range(3):  # the first ones take the API server much longer
@@ -78,10 +81,11 @@ def matrix(cluster: LocalCluster, admin: Api) -> Iterator[Changes]:
 
 @contextlib.contextmanager
 def slices(cluster: LocalCluster, admin: Api) -> Iterator[Changes]:
-    """Have a node with many ResourceSlices change the devices of one after another."""
+    """Have a node with many ResourceSlices change the devices of one after another, and each second time of
+    one whose devices are used."""
 
     def change(index: int) -> tuple[str, Object]:
-        part = index % SLICES
+        part = index // 2 % (USED_SLICES if index % 2 else SLICES)
         return f"{OF_SLICES}/{_name(part)}", {"spec": {"devices": _devices(part, str(index))}}
 
     expression = {"cel": {"expression": f"device.driver == '{DRIVER}'"}}
@@ -120,6 +124,25 @@ def big_groups(beside: Neighbour) -> Iterator[Changes]:
 
 
 @contextlib.contextmanager
+def big_others(beside: Neighbour) -> Iterator[Changes]:
+    """Have a user change a Secret with the largest labels: nothing of Muster reads Secrets."""
+    path = f"{beside.path}/secrets"
+    beside.client.post(
+        path, largest.filled({"metadata": {"name": "big"}}, *largest.OF_GROUPS["labels"], OF_OTHERS)
+    )
+
+    def change(index: int) -> tuple[str, Object]:
+        return f"{path}/big", {"metadata": {"labels": {"tick": str(index)}}}
+
+    try:
+        beside.client.patch(*change(0))
+        with changing(beside.client, change, BIG_PER_S) as changes:
+            yield changes
+    finally:
+        beside.client.delete(f"{path}/big")
+
+
+@contextlib.contextmanager
 def _node(cluster: LocalCluster, admin: Api, body: Object) -> Iterator[Api]:
     """Make this node, and yield what sends requests as its kubelet."""
     kubeconfig = cluster.kubeconfig_for_user(f"system:node:{NODE}", ["system:nodes"])
@@ -144,17 +167,16 @@ def _slice(part: int) -> Object:
         "generation": 1,
         "resourceSliceCount": READ_SLICES if read else SLICES - READ_SLICES,
     }
-    spec = {"driver": DRIVER, "nodeName": NODE, "pool": pool, "devices": _devices(part, "")}
+    spec = {"driver": DRIVER, "nodeName": NODE, "pool": pool, "devices": _devices(part, "first")}
     return {"metadata": {"name": _name(part)}, "spec": spec}
 
 
-def _devices(part: int, model: str) -> list[dict[str, Any]]:
+def _devices(part: int, version: str) -> list[dict[str, Any]]:
     return [
         {
-            "name": f"gpu-{part}-{number}",
+            "name": f"gpu-{part}-{number}-{version}",
             "attributes": {
                 "uuid": {"string": f"GPU-{part}-{number}"},
-                "model": {"string": f"m{model}"},
                 "resource.kubernetes.io/pciBusID": {"string": f"{part:04x}:{number:02x}:00.0"},
             },
         }

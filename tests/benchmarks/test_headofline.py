@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.headofline import pods, report, stats
-from benchmarks.headofline.stats import ALONE, Gang, Trial
+from benchmarks.headofline import __main__ as command
+from benchmarks.headofline import hostile, pods, report, stats
+from benchmarks.headofline.cases import Sizes, cases
+from benchmarks.headofline.changing import NothingAcceptedError, changing
+from benchmarks.headofline.stats import ALONE, Changes, Gang, Inputs, Trial
+from e2e.fuzz import largest
+from local_cluster.api import Answer, Api
+from muster.dialects import node_bounds
+from muster.domain.allocation import MAX_GPUS
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "headofline.md"
 
 GANGS = [Gang(10.0, ("a0", "a1")), Gang(20.0, ("b0", "b1"))]
 
@@ -92,3 +105,80 @@ def test_unlike_gangs_and_the_members_of_a_slow_one_all_ask_for_something_else()
 def test_one_member_of_the_hanging_gang_has_the_claim() -> None:
     claims = [body["spec"].get("volumes") for body in pods.hanging("hangs")]
     assert [bool(volumes) for volumes in claims] == [True, False, False, False]
+
+
+def test_each_case_is_in_the_table_in_the_help_and_in_the_document() -> None:
+    there: Any = None
+    assert {*cases(there, there, Sizes(1, 1, 1.0))} == {*command.CASES}
+    helped = {line.split()[0] for line in (command.main.__doc__ or "").splitlines() if line.strip()}
+    assert {*command.CASES} <= helped
+    text = DOCUMENT.read_text()
+    assert [case for case in command.CASES if f"| `{case}` |" not in text] == []
+
+
+class Answering:
+    """Answers changes with one status after another, and with the last one from then on."""
+
+    def __init__(self, *statuses: int) -> None:
+        self._statuses = [*statuses]
+        self.ended = Event()
+
+    def send(self, *_: object, **__: object) -> Answer:
+        """Return the next answer."""
+        if len(self._statuses) == 1:
+            self.ended.set()
+            return Answer(self._statuses[0], b"12345")
+        return Answer(self._statuses.pop(0), b"12345")
+
+
+def changed(answering: Answering) -> Changes:
+    """Return what was counted until its last status was answered."""
+    with changing(cast("Api", answering), lambda _: ("/path", {}), 1_000.0) as changes:
+        answering.ended.wait()
+    return changes
+
+
+def test_changes_are_counted() -> None:
+    changes = changed(Answering(200, 409, 200))
+    assert changes.accepted >= 2
+    assert (changes.refused, changes.largest, changes.refusal) == (1, 5, "12345")
+
+
+def test_a_case_shows_nothing_if_all_of_its_changes_are_refused() -> None:
+    with pytest.raises(NothingAcceptedError, match="took none: 12345"):
+        changed(Answering(403))
+
+
+def test_a_line_says_how_many_changes_were_accepted() -> None:
+    with_changes = replace(trial("slow", 0, 0.25), inputs=Inputs(9, 0.001), changes=Changes(8, 1, 1_500_000))
+    assert report.line(with_changes) == (
+        "slow, slow: p50 250 ms, p90 250, not bound 0, 9 inputs that waited 1.0 ms, "
+        "8 changes of up to 1500 kB accepted, 1 refused"
+    )
+
+
+def test_one_matrix_is_as_large_as_is_read_and_one_as_an_annotation_may_be() -> None:
+    read, next_size = (len(largest.matrix(hostile.MATRIX_GPUS + more, "NV1")) for more in (0, 1))
+    assert read <= node_bounds.MAX_TEXT < next_size
+    of_all = len(largest.matrix(hostile.LARGEST_MATRIX, "NV1"))
+    assert 0.9 * largest.OF_ANNOTATIONS < of_all < largest.OF_ANNOTATIONS
+
+
+def test_the_slices_that_are_read_have_as_many_devices_as_are_read() -> None:
+    assert hostile.READ_SLICES * hostile.DEVICES == node_bounds.MAX_DEVICES
+    assert hostile.USED_SLICES * hostile.DEVICES == MAX_GPUS
+
+
+def test_a_large_node_is_large_in_each_field() -> None:
+    node = largest.node({"metadata": {"name": "n"}})
+    assert 0.9 * largest.OF_A_NODE < len(json.dumps(node)) < 1.1 * largest.OF_A_NODE
+    counts = (node["metadata"]["labels"], node["spec"]["taints"], node["status"]["allocatable"])
+    bounds = (node_bounds.MAX_LABELS, node_bounds.MAX_TAINTS, node_bounds.MAX_RESOURCES)
+    assert [len(field) > most for field, most in zip(counts, bounds, strict=True)] == [True] * 3
+
+
+def test_the_changes_of_a_large_node_are_read() -> None:
+    """It has far more labels and resources than are read, which are the first by name."""
+    node = largest.node({"metadata": {"name": "n"}})
+    assert min(node["metadata"]["labels"]) > "a"
+    assert min(node["status"]["allocatable"]) > "a.a/a"
