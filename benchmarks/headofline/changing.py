@@ -21,7 +21,7 @@ class NothingAcceptedError(RuntimeError):
 
 @contextlib.contextmanager
 def changing(client: Api, change: Change, per_s: float) -> Iterator[Changes]:
-    """Send so many changes a second, as this user, and count them. A change may be refused.
+    """Send `per_s` changes a second, as this user, and count them. A change may be refused.
 
     Raises:
         NothingAcceptedError: all were.

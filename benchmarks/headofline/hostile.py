@@ -32,13 +32,13 @@ GROUPS_PER_S = 2.0
 FACTS_PER_S = 10.0
 """The same of matrices and slices."""
 MATRIX_GPUS = 126
-"""Of the largest matrix that Muster reads, which is 64 KiB; the node has so many GPUs."""
+"""Of the largest matrix that Muster reads, which is 64 KiB; the node has this number of GPUs."""
 LARGEST_MATRIX = 240
 """GPUs of one that has nearly all bytes that an object's annotations may have."""
 OF_OTHERS = 600_000
 """Bytes of the labels of a Secret that has 1 MB with who owns them."""
 CUT = largest.OF_A_GROUP // 2
-"""Bytes of the answer to a new PodGroup of which a field was dropped, or which was refused, at most."""
+"""Bytes, at most, of the answer where the API server refused a new PodGroup or dropped its field."""
 DEVICES, SLICES, READ_SLICES, USED_SLICES = 128, 100, 8, 2
 """Devices of a slice; slices of the node, of the pool that Muster reads, and with GPUs that are used."""
 CLASSES, OF_SLICES = f"{GROUP}/deviceclasses", f"{GROUP}/resourceslices"
@@ -109,6 +109,7 @@ def big_groups(beside: Neighbour) -> Iterator[Changes]:
     bodies = [
         largest.group(field, size, f"big-{number:02}")
         for number, (field, size) in enumerate(product(largest.OF_GROUPS, sizes))
+        if field != "labels"  # a change of one takes the API server some seconds
     ]
     large = [body for body in bodies if len(beside.client.send("POST", path, body).body) > CUT]
     names = [body["metadata"]["name"] for body in large]
@@ -160,7 +161,7 @@ def _body(gpus: int) -> Object:
 
 
 def _slice(part: int) -> Object:
-    """Return a slice of the pool that is read, or of the one for which there is no room beside it."""
+    """Return a slice of the pool that is read, or of the one that is left out."""
     read = part < READ_SLICES
     pool = {
         "name": f"{NODE}-{'a' if read else 'b'}",

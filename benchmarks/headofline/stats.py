@@ -35,10 +35,12 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """How many inputs the service's coordinator took, and how long these had waited in the mean, s."""
+    """How many inputs the service's coordinator took, how long these had waited in the mean, s, and how long
+    gangs were in each phase in the mean, s."""
 
     taken: float = 0.0
     waited: float = 0.0
+    phases: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Trial:
     processors: Mapping[str, float] = field(default_factory=dict)
     decisions: Mapping[str, float] = field(default_factory=dict)
     ready: Sequence[float] = ()
-    inputs: Inputs = Inputs()
+    inputs: Inputs = field(default_factory=Inputs)
     changes: Changes | None = None
 
 

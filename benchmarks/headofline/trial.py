@@ -23,7 +23,7 @@ LOOKS_PER_S = 20.0
 PATIENCE_S = 60.0
 """So long after the last gang was created a gang that is not bound counts as that."""
 
-LAG = "muster_watch_lag_seconds"
+LAG, PHASES = "muster_watch_lag_seconds", "muster_gang_phase_seconds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,6 @@ def ordinary(site: Site, stack: Stack, namespace: Neighbour, name: str, count: i
         at, until = binds.at, time.monotonic()
     after, text_after = site.cpu_s(side), stack.service_get("/metrics")
     had, has = _decisions(text), _decisions(text_after)
-    taken, lag = (_sum(text_after, name) - _sum(text, name) for name in (f"{LAG}_count", f"{LAG}_sum"))
     namespace.delete([member for gang in gangs for member in gang.members])
     seconds, unbound = waited_for(gangs, at, until)
     return Seen(
@@ -84,12 +83,25 @@ def ordinary(site: Site, stack: Stack, namespace: Neighbour, name: str, count: i
         {process: (after[process] - used) / (until - began) for process, used in before.items()},
         {outcome: number - had.get(outcome, 0.0) for outcome, number in has.items()},
         ready,
-        Inputs(taken, lag / taken if taken else 0.0),
+        _inputs(text, text_after),
     )
 
 
-def _sum(text: str, name: str) -> float:
-    return sum(value for found, _, value in prometheus.samples(text) if found == name)
+def _inputs(before: str, after: str) -> Inputs:
+    lag, phases = _changes(before, after, LAG, ""), _changes(before, after, PHASES, "phase")
+    taken, waited = lag.get("", (0.0, 0.0))
+    return Inputs(taken, waited, {phase: mean for phase, (_, mean) in phases.items()})
+
+
+def _changes(before: str, after: str, histogram: str, label: str) -> dict[str, tuple[float, float]]:
+    """Return how many values each label of a histogram got between two texts, and their mean."""
+    sums: dict[tuple[str, str], float] = {}
+    for sign, text in ((-1.0, before), (1.0, after)):
+        for name, labels, value in prometheus.samples(text):
+            key = name, labels.get(label, "")
+            sums[key] = sums.get(key, 0.0) + sign * value
+    counts = {value: count for (name, value), count in sums.items() if name == f"{histogram}_count" and count}
+    return {value: (count, sums[f"{histogram}_sum", value] / count) for value, count in counts.items()}
 
 
 def _decisions(text: str) -> dict[str, float]:

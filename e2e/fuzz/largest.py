@@ -245,7 +245,7 @@ def node(made: Object, number_of_bytes: int = OF_A_NODE) -> Object:
 
 
 def matrix(gpus: int, link: str) -> str:
-    """Return a matrix of this number of GPUs, each pair of which has this link."""
+    """Return a matrix of this number of GPUs with this link between each two."""
     rows = [["X" if row == at else link for at in range(gpus)] for row in range(gpus)]
     head = "\t" + "\t".join(f"GPU{gpu}" for gpu in range(gpus))
     return "\n".join([head, *(f"GPU{gpu}\t" + "\t".join(row) for gpu, row in enumerate(rows))])
