@@ -63,7 +63,7 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
     huge          one gang of --never pods has been refused
     impossible    gangs of large pods that no node may take have been refused
     big           pods as large as the API server takes come, change and go, each large in another field
-    big-nodes     a node of 1.5 MB changes its labels, annotations and resources
+    big-nodes     a node of 1.2 MB changes its labels, annotations and resources
     big-podgroups the largest PodGroups change
     big-others    a Secret of 1 MB, which Muster does not read, changes: what the API server's load costs
     slices        a node with 100 ResourceSlices of 128 devices changes them

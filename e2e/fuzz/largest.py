@@ -20,8 +20,8 @@ OF_A_GROUP = 250_000
 """The same of a PodGroup that Muster reads."""
 OF_ANNOTATIONS = 250_000
 """The API server counts the annotations of an object."""
-OF_A_NODE = 1_200_000
-"""Bytes of JSON in all fields of `OF_NODES`. The API server adds half of it: who owns each entry."""
+OF_A_NODE = 1_000_000
+"""Bytes of JSON in all fields of `OF_NODES`. The API server adds to it who owns each entry."""
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -46,6 +46,11 @@ def _term(**more: Any) -> Object:
 
 def _expression(number: int) -> Object:
     return {"key": f"k{number}", "operator": "Exists"}
+
+
+def _long(number: int) -> str:
+    """Return the longest name that a label may have."""
+    return ".".join(["d" * 63] * 3 + ["d" * 61]) + f"/{number:k>63}"
 
 
 OF_PODS: dict[str, tuple[str, Make]] = {
@@ -194,12 +199,13 @@ OF_JOBS: dict[str, tuple[str, Make]] = {
 """The same of a Job. The other kinds of jobs have such a template too."""
 
 OF_NODES: dict[str, tuple[str, Make]] = {
-    "labels": ("metadata.labels", lambda n: (f"k{n}", "")),
-    "annotations": ("metadata.annotations", lambda n: (f"k{n}", "")),
-    "taints": ("spec.taints", lambda n: {"key": f"k{n}", "effect": "NoSchedule"}),
-    "resources": ("status.allocatable", lambda n: (f"x.y/r{n}", "1")),
+    "labels": ("metadata.labels", lambda n: (_long(n), "v" * 63)),
+    "annotations": ("metadata.annotations", lambda n: (f"k{n}", "v" * 10_000)),
+    "taints": ("spec.taints", lambda n: {"key": _long(n), "value": "v" * 63, "effect": "NoSchedule"}),
+    "resources": ("status.allocatable", lambda n: (_long(n), "1")),
 }
-"""The same of a Node, which may be large in all of these fields at once."""
+"""The same of a Node, which may be large in all of these fields at once. Names are long: the API server works
+for a second on a change of 40,000 short ones, and a node that changes slowly harms no one."""
 
 
 def pod(field: str, number_of_bytes: int = OF_A_REQUEST, name: str = "large", **spec: Any) -> Object:

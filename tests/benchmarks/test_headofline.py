@@ -172,13 +172,13 @@ def test_the_slices_that_are_read_have_as_many_devices_as_are_read() -> None:
 def test_a_large_node_is_large_in_each_field() -> None:
     node = largest.node({"metadata": {"name": "n"}})
     assert 0.9 * largest.OF_A_NODE < len(json.dumps(node)) < 1.1 * largest.OF_A_NODE
-    counts = (node["metadata"]["labels"], node["spec"]["taints"], node["status"]["allocatable"])
-    bounds = (node_bounds.MAX_LABELS, node_bounds.MAX_TAINTS, node_bounds.MAX_RESOURCES)
-    assert [len(field) > most for field, most in zip(counts, bounds, strict=True)] == [True] * 3
+    assert len(node["metadata"]["labels"]) > node_bounds.MAX_LABELS // 2
+    assert len(node["spec"]["taints"]) > node_bounds.MAX_TAINTS
+    assert len(node["status"]["allocatable"]) > node_bounds.MAX_RESOURCES
 
 
 def test_the_changes_of_a_large_node_are_read() -> None:
-    """It has far more labels and resources than are read, which are the first by name."""
+    """It has more resources than are read, which are the first by name."""
     node = largest.node({"metadata": {"name": "n"}})
     assert min(node["metadata"]["labels"]) > "a"
     assert min(node["status"]["allocatable"]) > "a.a/a"
