@@ -101,7 +101,7 @@ def slices(cluster: LocalCluster, admin: Api) -> Iterator[Changes]:
 
 @contextlib.contextmanager
 def big_groups(beside: Neighbour) -> Iterator[Changes]:
-    """Have a user change one large PodGroup after another, each large in another field: all as large as Muster
+    """Have a user change one large PodGroup after another, each large in another field: as large as Muster
     reads them, and one larger. Those that the API server refuses or cuts are left out."""
     path = beside.path.replace("/api/v1/", "/apis/scheduling.run.ai/v2/") + "/podgroups"
     fields = largest.OF_GROUPS.keys() - {"labels"}  # a change of many takes the API server some seconds
@@ -124,9 +124,8 @@ def big_groups(beside: Neighbour) -> Iterator[Changes]:
 def big_others(beside: Neighbour) -> Iterator[Changes]:
     """Have a user change a Secret with the largest labels: nothing of Muster reads Secrets."""
     path = f"{beside.path}/secrets"
-    beside.client.post(
-        path, largest.filled({"metadata": {"name": "big"}}, *largest.OF_NODES["labels"], OF_OTHERS)
-    )
+    secret = largest.filled({"metadata": {"name": "big"}}, *largest.OF_NODES["labels"], OF_OTHERS)
+    beside.client.post(path, secret)
 
     def change(index: int) -> tuple[str, Object]:
         return f"{path}/big", {"metadata": {"labels": {"tick": str(index)}}}
