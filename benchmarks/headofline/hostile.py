@@ -30,8 +30,8 @@ GROUPS_PER_S = 2.0
 """The same of PodGroups of up to 1.1 MB."""
 FACTS_PER_S = 10.0
 """The same of matrices and slices."""
-MATRIX_GPUS = 126
-"""Of the largest matrix that Muster reads, which is 64 KiB; the node has this number of GPUs."""
+MATRIX_GPUS = 89
+"""Of the largest matrix that Muster reads, which is 32 KiB; the node has this number of GPUs."""
 LARGEST_MATRIX = 240
 """GPUs of one that has nearly all bytes that an object's annotations may have."""
 OF_OTHERS = 600_000

@@ -39,8 +39,8 @@ KEPT = 150
 """Objects of an actor at a time: the oldest goes. Of the huge gang as many as `HUGE` alone."""
 
 HUGE, HUGE_NEEDS = 400, 200
-MATRIX_GPUS = 100
-"""More do not fit into the 64 KiB that Muster reads."""
+MATRIX_GPUS = 88
+"""Many more do not fit into the 32 KiB that Muster reads."""
 
 NOWHERE = {"kubernetes.io/hostname": "nowhere"}
 SLICES = f"{GROUP}/resourceslices"

@@ -56,7 +56,7 @@ HOSTILE: dict[str, tuple[Callable[[], NodeObject], str]] = {
     ),
     "a matrix": (
         lambda: node_object(GPU, annotations={"GPU_TOPOLOGY": "GPU0 X NV1\n" * MANY * 2}),
-        "GPU_TOPOLOGY: it has more than 65,536 characters; the node is used without topology",
+        "GPU_TOPOLOGY: it has more than 32,768 characters; the node is used without topology",
     ),
     "keys of a matrix": (
         lambda: node_object(

@@ -26,7 +26,7 @@ MAX_LABELS = 1024
 """Node feature discovery sets some 200."""
 MAX_TAINTS = 64
 MAX_RESOURCES = 256
-MAX_TEXT = 64 * 1024
+MAX_TEXT = 32 * 1024
 """Characters of a text about GPUs in an annotation or a ConfigMap. A matrix of 64 GPUs has some 20,000."""
 MAX_PROBLEMS = 16
 MAX_CHARACTERS = 400
