@@ -191,12 +191,18 @@ func (a *Asker) waiting(q *question) (pods []*v1.Pod, left int) {
 	return pods, left
 }
 
-// began records that the answer covers all changes up to now.
+// began records that the answer covers all changes up to now. After a change the question is answered once more later:
+// the plugins read caches that other handlers fill, such as that of patched ResourceSlices, and such a handler may be
+// called after ours.
 func (a *Asker) began(q *question) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	next := never
+	if q.named || q.causes < a.causes {
+		next = onceMoreAfter
+	}
 	q.named, q.causes = false, a.causes
-	q.due, q.notUntil = time.Now().Add(never), time.Now().Add(renewAfter)
+	q.due, q.notUntil = time.Now().Add(next), time.Now().Add(renewAfter)
 }
 
 // incomplete returns true if the informers lack a pod or a claim, and sets the time of the next try. A pod's claims

@@ -25,6 +25,8 @@ import (
 const (
 	// renewAfter is the least time between two renewals of one question.
 	renewAfter = time.Second
+	// onceMoreAfter is how long after a renewal the question is answered once more. No round lasts that long.
+	onceMoreAfter = 2 * renewAfter
 	// sliceFor is how long one question is worked on before another one may be.
 	sliceFor = 25 * time.Millisecond
 	// restShare bounds the cost of renewals: a slice of time T is followed by a pause of restShare × T. After a long
@@ -85,7 +87,7 @@ type question struct {
 	asked    *musterv1.InTreeQuestion
 	epoch    uint64
 	claims   sets.Set[string] // names of the claims that its pods name
-	due      time.Time        // when it is answered first, or again without a cause
+	due      time.Time        // when it is answered first, or again without a new cause
 	notUntil time.Time        // no renewal before this time
 	answered bool
 	named    bool   // an object that its pods name has changed since its last inspection began

@@ -297,6 +297,37 @@ func TestACauseThatNamesAClaimGoesFirst(t *testing.T) {
 	}
 }
 
+// The handler that fills a plugin's cache may be called after ours.
+func TestAQuestionIsAnsweredOnceMoreAfterAChange(t *testing.T) {
+	for name, change := range map[string]func(*Asker){
+		"any":   (*Asker).touched,
+		"claim": func(a *Asker) { a.claimTouched("ns", "c0") },
+	} {
+		a := askerOf(t.Context(), t, volumePlugins, nil, append(nodesOf(2), onNode(0, "n0")...)...)
+		heard := listen(a, fine)
+		a.Ask(questionOf("g", 0))
+		run(t, a, time.Now())
+		change(a)
+		run(t, a, time.Now().Add(renewAfter)) // nothing is new as yet
+		if got := len(*heard); got != 1 {
+			t.Fatalf("%s: %d reports before the cache is filled, want 1", name, got)
+		}
+		late := claim(0, "by-hand", "pv1")
+		stored := a.handle.SharedInformerFactory().Core().V1().PersistentVolumeClaims().Informer().GetStore()
+		if err := stored.Update(late); err != nil { // late, and without an event
+			t.Fatal(err)
+		}
+		a.round.began = a.round.began.Add(-onceMoreAfter)
+		run(t, a, time.Now().Add(onceMoreAfter))
+		if got := len(*heard); got != 2 {
+			t.Errorf("%s: %d reports, want 2", name, got)
+		}
+		if q, _, _ := a.next(time.Now().Add(time.Hour)); q != nil {
+			t.Errorf("%s: it is answered again without an end", name)
+		}
+	}
+}
+
 func TestAClaimThatNobodyNamesIsNoCause(t *testing.T) {
 	a := askerOf(t.Context(), t, volumePlugins, nil, append(nodesOf(2), onNode(0, "n0")...)...)
 	listen(a, fine)
