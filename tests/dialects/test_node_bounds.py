@@ -60,7 +60,7 @@ HOSTILE: dict[str, tuple[Callable[[], NodeObject], str]] = {
     ),
     "keys of a matrix": (
         lambda: node_object(
-            GPU, annotations={"GPU_TOPOLOGY": json.dumps({"x" * at: "" for at in range(300)})}
+            GPU, annotations={"GPU_TOPOLOGY": json.dumps({"x" * at: "" for at in range(200)})}
         ),
         "is not GPU_<ABBR>_<i>_<j>",
     ),
