@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,17 @@ from muster.gangs.record.phases import (
 PAGE = Path(__file__).parents[2] / "docs" / "gang-life.md"
 
 
-def test_the_page_shows_the_table() -> None:
-    """`python -m muster.gangs.record.phases` prints it."""
-    assert table() in PAGE.read_text()
+def test_the_page_draws_transitions_of_the_table() -> None:
+    """It draws each phase, and no arrow that the table lacks."""
+    arrows = re.findall(r"(?m)^ {4}([\w ]+) --> ([\w ]+):", PAGE.read_text().replace("given_up", Phase.GIVEN_UP))
+    arrows = {(start, end) for start, end in arrows}
+    assert {phase for arrow in arrows for phase in arrow} == set(Phase)
+    assert arrows <= {(start, end) for (start, _), end in TRANSITIONS.items()}
+
+
+def test_the_table_has_a_line_for_each_trigger_and_phase_reached() -> None:
+    lines = table().splitlines()[2:]
+    assert len(lines) == len({(trigger, to) for (_, trigger), to in TRANSITIONS.items()})
 
 
 def test_every_phase_is_reached_and_every_trigger_is_used() -> None:

@@ -1,6 +1,6 @@
 """The phases of a gang's life, what holds in each, and the triggers that move it from one to the next.
 
-docs/gang-life.md shows this table, which `python -m muster.gangs.record.phases` prints. A test compares them.
+`python -m muster.gangs.record.phases` prints this table. docs/gang-life.md draws it; a test compares them.
 """
 
 from __future__ import annotations
