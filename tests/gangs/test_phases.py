@@ -26,8 +26,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "gang-life.md"
 
 def test_the_page_draws_transitions_of_the_table() -> None:
     """It draws each phase, and no arrow that the table lacks."""
-    arrows = re.findall(r"(?m)^ {4}([\w ]+) --> ([\w ]+):", PAGE.read_text().replace("given_up", Phase.GIVEN_UP))
-    arrows = {(start, end) for start, end in arrows}
+    page = PAGE.read_text().replace("given_up", Phase.GIVEN_UP)
+    arrows = set(re.findall(r"(?m)^ {4}([\w ]+) --> ([\w ]+):", page))
     assert {phase for arrow in arrows for phase in arrow} == set(Phase)
     assert arrows <= {(start, end) for (start, _), end in TRANSITIONS.items()}
 
