@@ -1,4 +1,4 @@
-"""A KAI user moves a job as docs/coming-from-kai.md says: by the page's commands.
+"""A KAI user moves a job as docs/coming-from.md says: by the page's commands.
 
 The manifests are those of KAI's own docs, read from KAI-Scheduler's Go module (v0.12.0, Apache License 2.0).
 Only schedulerName changes.
@@ -26,7 +26,7 @@ from local_cluster.modules import folder
 from local_cluster.patience import HANG_S
 from tests.manifests.rendering import REPOSITORY
 
-PAGE = REPOSITORY / "docs" / "coming-from-kai.md"
+PAGE = REPOSITORY / "docs" / "coming-from.md"
 STEPS = "### The way there, and back"
 ZONE, RACK = "topology.kubernetes.io/zone", "topology.kubernetes.io/rack"
 NODES = {"a": ("z1", "r1"), "b": ("z1", "r1"), "c": ("z1", "r2"), "d": ("z2", "r3"), "e": ("z2", "r3")}

@@ -14,7 +14,7 @@ from tests.files.manifests import REPOSITORY
 
 SCOPES = {*Scope}
 LISTS = {
-    "docs/coming-from-kai.md": SCOPES,
+    "docs/coming-from.md": SCOPES,
     "docs/glossary.md": SCOPES,
     "docs/objective.md": SCOPES,
     "docs/policies.md": SCOPES,
