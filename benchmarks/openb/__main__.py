@@ -31,7 +31,7 @@ def main(
     processes: Annotated[int, typer.Option(help="At a time.")] = os.cpu_count() or 1,
     out: Annotated[Path, typer.Option(help="Where the JSON lines go.")] = Path("out/openb.jsonl"),
 ) -> None:
-    """Fill the openb cluster pod by pod, and show the share of GPUs that stays unallocated (docs/openb.md).
+    """Fill the openb cluster pod by pod, and show the share of GPUs that stays unallocated.
 
     A replay through the planner takes half a minute of a core, the others a few seconds. Two minutes:
     python -m benchmarks.openb --lists default --policies fgd,muster --seeds 42-43

@@ -1,1 +1,4 @@
-"""Gangs that come and go: how many are turned away, and how much work is placed (docs/streams.md)."""
+"""Gangs that come and go: how many are turned away, and how much work is placed.
+
+docs/measurements-appendix.md says what is measured.
+"""

@@ -58,7 +58,7 @@ def main(
     apart: Annotated[bool, typer.Option(help="Keep members without GPUs off nodes with GPUs.")] = False,
     out: Annotated[Path, typer.Option(help="Where the JSON lines go.")] = Path("out/streams.jsonl"),
 ) -> None:
-    """Let gangs come and go, and count those that find no place (docs/streams.md)."""
+    """Let gangs come and go, and count those that find no place."""
     wanted = chosen(mixes, MIXES, "--mixes")
     todo = {
         Task(mix, float(load), TREES[tree], gangs, seed, apart): tree

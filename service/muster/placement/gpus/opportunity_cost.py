@@ -8,9 +8,9 @@ GPU). It is 0 if p does not fit.
     price(p) = share(p) / GPUs(p) · (free GPUs of the cluster / usable(p) summed over the cluster)²
 
 in steps of STEP GPU-thousandths. GPUs(p) are the GPUs that p asks for; slices count as parts of one. The
-first factor of the price is the measure of "Beware of Fragmentation" (ATC'23). docs/openb.md says what the
-rest brings. Which of a node's wholly free GPUs are taken does not count here, because the levels of links
-decide that.
+first factor of the price is the measure of "Beware of Fragmentation" (ATC'23). docs/measurements-appendix.md
+says what the rest brings. Which of a node's wholly free GPUs are taken does not count here, because the
+levels of links decide that.
 """
 
 from __future__ import annotations
