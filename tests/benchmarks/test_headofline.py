@@ -23,7 +23,7 @@ from local_cluster.api import Answer, Api
 from muster.dialects import node_bounds
 from muster.domain.allocation import MAX_GPUS
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "headofline.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "measurements-appendix.md"
 
 GANGS = [Gang(10.0, ("a0", "a1")), Gang(20.0, ("b0", "b1"))]
 
