@@ -78,7 +78,7 @@ async def _measured(scene: Scene, url: str, rounds: int) -> dict[str, Any]:
     most = max(first, *(case["most"] for case in found.values()))
     return {
         "nodes": len(scene.snapshot().nodes),
-        "gangs": len(scene.coordinator.keys()),
+        "gangs": len(scene.gangs.keys()),
         "bytes": size,
         "first": round(first, 1),
         **found,
@@ -107,7 +107,7 @@ def _loop(scene: Scene, metrics: Metrics) -> ControlLoop:
         pass
 
     return ControlLoop(
-        scene.coordinator,
+        scene.gangs,
         metrics,
         solve=unused,
         end_solve=unused,

@@ -44,7 +44,7 @@ from muster.domain.pod import Pod
 from muster.domain.topology import GpuTopology, Link
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages import inputs
-from muster.gangs.messages.calls import PlanRef
+from muster.gangs.messages.calls import Filter, Permit, PlanRef, Reserve, Score
 from muster.gangs.messages.instructions import Moved
 from muster.gangs.messages.settings import Settings
 
@@ -148,10 +148,10 @@ class Service:
             if verdict is None or verdict.outcome is not Outcome.PLANNED:
                 continue
             ref = PlanRef(EPOCH, verdict.gang, verdict.generation)
-            homes = [each[0] for each in self.loop.filter(ref).candidates]
-            self.loop.score(ref)
-            self.loop.reserve(ref, 0, homes[0])
-            answer = self.loop.permit(ref)
+            homes = [each[0] for each in self.loop.answer(Filter(time.monotonic(), ref)).candidates]
+            self.loop.answer(Score(time.monotonic(), ref))
+            self.loop.answer(Reserve(time.monotonic(), ref, 0, homes[0]))
+            answer = self.loop.answer(Permit(time.monotonic(), ref, time.time_ns()))
             if not answer.allowed:
                 raise RuntimeError(f"{verdict.gang}: {answer.reason}")
             for uid, on, said_of in zip(verdict.uids, homes, answer.annotations, strict=True):

@@ -43,7 +43,7 @@ async def _measure() -> dict[str, Any]:
         board._body = None
         state = await board.state()
         state_ms = 1000 * (time.perf_counter() - began)
-        gangs = len(scene.coordinator.keys())
+        gangs = len(scene.gangs.keys())
         cells = len(board._seen.cells)
         paints = [await _first_paint(browser, page.url) for _ in range(5)]
         updates = await _updates(browser, page.url, board)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,11 +18,11 @@ from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.snapshot import Snapshot
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages import inputs
-from muster.gangs.messages.calls import PlanRef
+from muster.gangs.messages.calls import Filter, Permit, PlanRef, Reserve
 from muster.gangs.messages.instructions import Instruction, Moved, Outcome, PushVerdict, Solve
 from muster.gangs.messages.settings import Settings
 from muster.gangs.record.gang import GangView
-from muster.gangs.reporting.places import GangDetails, Taken
+from muster.gangs.reporting.places import GangDetails
 from muster.placement.alternatives import alternatives
 from muster.placement.limits import Limits
 from muster.placement.place import place
@@ -71,7 +71,7 @@ class Scene:
     """Gangs on nodes. What the planner is asked is answered at once."""
 
     def __init__(self) -> None:
-        self.coordinator = Coordinator(Settings(settle_s=0))
+        self.gangs = Coordinator(Settings(settle_s=0))
         self.history = History()
         self.pods: dict[str, Pod] = {}
         self._verdicts: dict[str, PushVerdict] = {}
@@ -119,7 +119,7 @@ class Scene:
 
     async def alternatives(self, key: str) -> AlternativesView:
         """Return where else the gang could have gone, as the service does in a process of its own."""
-        asked = self.coordinator.alternatives(key)
+        asked = self.gangs.alternatives(key)
         if isinstance(asked, str):
             return not_known(asked)
         found = alternatives(asked.snapshot, asked.request, Limits(0.1, excluded=asked.excluded))
@@ -127,17 +127,17 @@ class Scene:
 
     def key(self, name: str) -> str:
         """Return the key of the gang of this name."""
-        return next(key for key in self.coordinator.keys() if key.split("/")[2] == name)  # noqa: SIM118
+        return next(key for key in self.gangs.keys() if key.split("/")[2] == name)  # noqa: SIM118
 
     def bind(self, *names: str) -> None:
         """Bind the members of planned gangs, as the shim does."""
         for name in names:
             verdict = self._verdicts.pop(name)
             ref = PlanRef(1, verdict.gang, verdict.generation)
-            nodes = [each[0] for each in self.coordinator.filter(ref).candidates]
+            nodes = [each[0] for each in self.gangs.answer(Filter(time.monotonic(), ref))[0].candidates]
             for member, node in enumerate(nodes):
-                self._take(self.coordinator.reserve(time.monotonic(), ref, member, node)[1])
-            answer, then = self.coordinator.permit(time.monotonic(), ref, time.time_ns())
+                self._take(self.gangs.answer(Reserve(time.monotonic(), ref, member, node))[1])
+            answer, then = self.gangs.answer(Permit(time.monotonic(), ref, time.time_ns()))
             if not answer.allowed:
                 raise RuntimeError(f"{name}: {answer.reason}")
             self._take(then)
@@ -150,21 +150,13 @@ class Scene:
 
     def snapshot(self) -> Snapshot:
         """Return the cluster as it is now."""
-        return self.coordinator.snapshot()
-
-    def taken(self, nodes: Sequence[str]) -> list[tuple[Taken, ...]]:
-        """Return what pods take of the GPUs of each node."""
-        return self.coordinator.taken(nodes)
-
-    def details(self, key: str) -> GangDetails | None:
-        """Return what is known of a gang."""
-        return self.coordinator.details(key)
+        return self.gangs.snapshot()
 
     async def summary(self, namespace: str = "", name: str = "") -> list[Any]:
         """Return all gangs."""
         found: list[GangView] = []
-        for start, key in enumerate(self.coordinator.keys(), 1):
-            found += self.coordinator.summary((key,))
+        for start, key in enumerate(self.gangs.keys(), 1):
+            found += self.gangs.summary((key,))
             if start % 100 == 0:
                 await asyncio.sleep(0)
         return found
@@ -172,17 +164,17 @@ class Scene:
     # --- inside ---------------------------------------------------------------------------------------
 
     def _details(self, key: str) -> GangDetails:
-        found = self.coordinator.details(key)
+        found = self.gangs.details(key)
         if found is None:
             raise KeyError(key)
         return found
 
     def _tick(self) -> None:
-        while (due := self.coordinator.next_deadline()) is not None and due <= time.monotonic():
+        while (due := self.gangs.next_deadline()) is not None and due <= time.monotonic():
             self._send(inputs.Tick(time.monotonic()))
 
     def _send(self, given: inputs.Input) -> None:
-        self._take(self.coordinator.handle(given))
+        self._take(self.gangs.handle(given))
 
     def _take(self, instructions: Iterable[Instruction]) -> None:
         for instruction in instructions:

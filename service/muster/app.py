@@ -22,7 +22,7 @@ import structlog
 
 from muster.adapters import scrape
 from muster.adapters.alternatives import AlternativesAnswerer, Asker
-from muster.adapters.control_loop import ControlLoop, Gangs
+from muster.adapters.control_loop import ControlLoop
 from muster.adapters.garbage import short_collections
 from muster.adapters.grpc.endpoint import Endpoint
 from muster.adapters.grpc.server import GangServer
@@ -59,6 +59,7 @@ from muster.dialects.objects import PodObject
 from muster.dialects.settings import Settings as DialectSettings
 from muster.domain import exactness
 from muster.domain.words import listed
+from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages.inputs import Input, Synced, WatchInterrupted, WatchResumed
 from muster.gangs.messages.instructions import Lane
 from muster.gangs.messages.settings import Settings as GangSettings
@@ -80,7 +81,7 @@ class _Part(Protocol):
 class App:
     """One service. `run` returns after `stop` was set and everything has ended."""
 
-    def __init__(self, config: Config, gangs: Gangs, places: Mapping[Lane, Place]) -> None:
+    def __init__(self, config: Config, gangs: Coordinator, places: Mapping[Lane, Place]) -> None:
         self._config = config
         self.metrics = Metrics()
         self._tracing = Tracing()
@@ -117,7 +118,7 @@ class App:
             attempts=self._attempts,
             moved=history.moved,
         )
-        self._alternatives = AlternativesAnswerer(self.control_loop.alternatives)
+        self._alternatives = AlternativesAnswerer(gangs.alternatives)
         self._watchers = dict(self._watches())
         self.endpoint = Endpoint(config.socket)
         self._server = GangServer(self.control_loop, self.endpoint, self.metrics)
@@ -274,7 +275,7 @@ class App:
 
     async def _nodes(self) -> Nodes:
         """Return what /nodes says."""
-        snapshot = self.control_loop.snapshot()
+        snapshot = self.control_loop.gangs.snapshot()
         with_gpus = [name for name, state in snapshot.nodes.items() if state.node.topology.gpu_count]
         owners = await self.control_loop.owners(with_gpus)
         product, domains = dialect_settings(self._config).gpu_product, self._room.domains(snapshot)
@@ -282,8 +283,8 @@ class App:
 
     async def _shown(self, namespace: str, name: str) -> Status:
         """Return what /gangs says; with a `name`, of the gangs that have it, or a pod with it."""
-        differences = self.control_loop.differences()
-        nodes = (state.node for state in self.control_loop.snapshot().nodes.values())
+        differences = self.control_loop.gangs.differences()
+        nodes = (state.node for state in self.control_loop.gangs.snapshot().nodes.values())
         notes = [*self._unread(), *self._intake.repeated_names, *exactness.notes(nodes), *differences.notes()]
         gangs = await self.control_loop.summary(namespace, name)
         return {
@@ -372,8 +373,6 @@ def dialect_settings(config: Config) -> DialectSettings:
 
 def serve(config: Config) -> None:
     """Build everything and run until SIGTERM or SIGINT."""
-    from muster.gangs.coordinator import Coordinator
-
     asyncio.run(_serve(App(config, Coordinator(GangSettings(**config.gangs.model_dump())), planning(config))))
 
 

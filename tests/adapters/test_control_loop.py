@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.tracing import Tracing
 from muster.domain.node import Resources, Usage
 from muster.domain.podgroup import PodGroupStatus
-from muster.domain.snapshot import Snapshot
+from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages import calls
 from muster.gangs.messages.inputs import Input, NodeGone, PodGone, SessionClosed, SessionOpened, Synced, Tick
 from muster.gangs.messages.instructions import (
@@ -34,17 +33,17 @@ from muster.gangs.messages.instructions import (
     ShowWaiting,
     WriteStatus,
 )
-from muster.gangs.reporting.differences import Differences
-from muster.gangs.reporting.places import AskAlternatives, GangDetails, Owner, Taken
+from muster.gangs.reporting.places import Owner
 from muster.gangs.reporting.tally import Tally
 
 REF = calls.PlanRef(1, "g", 1)
 
 
-class Recorded:
+class Recorded(Coordinator):
     """Gangs that record what they hear; `gives` is what they tell to do for a type of event."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.heard: list[Input] = []
         self.gives: dict[type, list[Instruction]] = {}
         self.deadline: float | None = None
@@ -65,30 +64,14 @@ class Recorded:
             self.deadline = None
         return self.gives.get(type(given), [])
 
-    def filter(self, ref: calls.PlanRef) -> calls.FilterAnswer:
-        self.heard.append(PodGone(0.0, "a call"))
-        return calls.FilterAnswer(reason="asked")
-
-    def score(self, ref: calls.PlanRef) -> calls.ScoreAnswer:
-        return calls.ScoreAnswer(())
-
-    def reserve(
-        self, now: float, ref: calls.PlanRef, member: int, node: str
-    ) -> tuple[calls.ReserveAnswer, list[Instruction]]:
-        return calls.ReserveAnswer(True), [verdict("from reserve")]
-
-    def permit(
-        self, now: float, ref: calls.PlanRef, wall_ns: int
-    ) -> tuple[calls.PermitAnswer, list[Instruction]]:
-        assert abs(wall_ns - time.time_ns()) < 1e10
-        return calls.PermitAnswer(True), [verdict("from permit")]
-
-    def unreserve(self, *_: Any) -> list[Instruction]:
-        self.deadline = time.monotonic()
-        return [verdict("from unreserve")]
-
-    def report_in_tree(self, now: float, report: calls.InTreeReport) -> list[Instruction]:
-        return [verdict(f"from the report of {report.gang}")]
+    def answer(self, call: calls.Call[Any]) -> Any:
+        match call:
+            case calls.Filter():
+                self.heard.append(PodGone(0.0, "a call"))
+                return calls.FilterAnswer(reason="asked"), []
+            case calls.Unreserve():
+                self.deadline = time.monotonic()
+        return None, [verdict(f"from {type(call).__name__}")]
 
     @property
     def catches_up(self) -> bool:
@@ -107,33 +90,12 @@ class Recorded:
         self.shown.append(len(list(keys or ())))
         return found or Tally()
 
-    def differences(self) -> Differences:
-        raise NotImplementedError
-
-    def waiting(self) -> Counter[str]:
-        return Counter()
-
-    def snapshot(self) -> Snapshot:
-        return Snapshot({})
-
-    def summary(self, keys: Iterable[str]) -> tuple[object, ...]:
-        self.shown.append(len(list(keys)))
-        return tuple(keys)
-
-    def taken(self, nodes: Sequence[str]) -> list[tuple[Taken, ...]]:
-        return [() for _ in nodes]
+    def summary(self, keys: Iterable[str] | None = None) -> tuple[Any, ...]:
+        self.shown.append(len(list(keys or ())))
+        return tuple(keys or ())
 
     def owners(self, nodes: Sequence[str]) -> list[tuple[Owner, ...]]:
         return [(Owner("ns", node, 1),) for node in nodes]
-
-    def details(self, key: str) -> GangDetails | None:
-        return None
-
-    def alternatives(self, key: str) -> AskAlternatives | str:
-        return "it has no place"
-
-    def evicts(self, uid: str) -> bool:
-        return True
 
 
 def verdict(gang: str) -> PushVerdict:
@@ -201,7 +163,7 @@ async def test_events_keep_their_order_through_a_full_inbox(bench: Bench) -> Non
 async def test_a_call_does_not_queue_behind_events(bench: Bench) -> None:
     for number in range(8):
         await bench.loop.put(NodeGone(0.0, str(number)))
-    assert bench.loop.filter(REF).reason == "asked"
+    assert bench.loop.answer(calls.Filter(0.0, REF)).reason == "asked"
     assert len(bench.gangs.heard) < 8
 
 
@@ -258,20 +220,20 @@ async def test_a_closed_session_is_told_and_verdicts_are_counted_as_undelivered(
     await bench.loop.opened(session, [])
     await bench.loop.closed(session)
     await bench.heard(lambda heard: isinstance(heard[-1], SessionClosed))
-    bench.loop.reserve(REF, 0, "a")
+    bench.loop.answer(calls.Reserve(0.0, REF, 0, "a"))
     assert bench.metrics.value("muster_verdicts_undelivered_total") == 1
 
 
 async def test_instructions_of_calls_are_carried_out(bench: Bench) -> None:
     session = Session(5)
     await bench.loop.opened(session, [])
-    bench.loop.reserve(REF, 0, "a")
-    bench.loop.permit(REF)
-    bench.loop.unreserve(REF, calls.GivenBack(0, "a", calls.BindingFate.REFUSED))
+    bench.loop.answer(calls.Reserve(0.0, REF, 0, "a"))
+    bench.loop.answer(calls.Permit(0.0, REF, 1))
+    bench.loop.answer(calls.Unreserve(0.0, REF, 0, "a", calls.BindingFate.REFUSED))
     assert [await next_verdict(session) for _ in range(3)] == [
-        "from reserve",
-        "from permit",
-        "from unreserve",
+        "from Reserve",
+        "from Permit",
+        "from Unreserve",
     ]
 
 
@@ -303,7 +265,7 @@ async def test_a_deadline_becomes_a_tick_also_after_a_call(bench: Bench) -> None
     bench.gangs.deadline = time.monotonic() + 0.02
     await bench.loop.put(NodeGone(0.0, "a"))
     await bench.heard(lambda heard: isinstance(heard[-1], Tick) if heard else False)
-    bench.loop.unreserve(REF, calls.GivenBack(0, "a", calls.BindingFate.REFUSED))
+    bench.loop.answer(calls.Unreserve(0.0, REF, 0, "a", calls.BindingFate.REFUSED))
     await bench.heard(lambda heard: sum(isinstance(event, Tick) for event in heard) == 2)
 
 
@@ -372,5 +334,5 @@ async def test_questions_about_in_tree_plugins_reach_the_session_and_its_reports
     assert response is not None
     assert response.in_tree_question is not None
     assert (response.in_tree_question.gang, response.in_tree_question.question) == ("g", 4)
-    bench.loop.report_in_tree(calls.InTreeReport(1, "g", 4, ()))
-    assert await next_verdict(session) == "from the report of g"
+    bench.loop.answer(calls.InTreeReport(0.0, 1, "g", 4, ()))
+    assert await next_verdict(session) == "from InTreeReport"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import grpc
 import grpc.aio
@@ -33,38 +35,22 @@ class Scripted:
     """Gangs that answer what the test put into `answers`; an exception in it is raised."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, Any] = {}
-        self.asked: list[tuple[Any, ...]] = []
+        self.answers: dict[type[calls.Call[Any]], Any] = {}
+        self.asked: list[Any] = []
+        self.began = time.monotonic()
         self.ready = asyncio.Event()
         self.ready.set()
         self.session: Session | None = None
         self.in_flight: Sequence[Any] = ()
         self.closed_sessions: asyncio.Queue[Session] = asyncio.Queue()
 
-    def _answer(self, *call: Any) -> Any:
+    def answer(self, call: calls.Call[Any]) -> Any:
+        assert self.began <= call.now <= time.monotonic()
         self.asked.append(call)
-        answer = self.answers[call[0]]
+        answer = self.answers[type(call)]
         if isinstance(answer, Exception):
             raise answer
         return answer
-
-    def filter(self, ref: calls.PlanRef) -> Any:
-        return self._answer("filter", ref)
-
-    def score(self, ref: calls.PlanRef) -> Any:
-        return self._answer("score", ref)
-
-    def reserve(self, ref: calls.PlanRef, member: int, node: str) -> Any:
-        return self._answer("reserve", ref, member, node)
-
-    def permit(self, ref: calls.PlanRef) -> Any:
-        return self._answer("permit", ref)
-
-    def unreserve(self, ref: calls.PlanRef, back: calls.GivenBack) -> None:
-        self._answer("unreserve", ref, back)
-
-    def report_in_tree(self, report: calls.InTreeReport) -> None:
-        self._answer("report_in_tree", report)
 
     async def synced(self) -> None:
         await self.ready.wait()
@@ -134,11 +120,16 @@ async def bench(short_folder: Path) -> AsyncIterator[Bench]:
     await server.stop()
 
 
-# --- the four calls and Unreserve ----------------------------------------------------------------------
+# --- the calls -----------------------------------------------------------------------------------------
+
+
+def test_each_call_of_the_contract_has_its_message() -> None:
+    service = reflection.pool().FindServiceByName("muster.v1.GangService")
+    assert {method.name for method in service.methods} == {"Watch", *messages.METHODS}
 
 
 async def test_filter_lays_candidates_out_flat(bench: Bench) -> None:
-    bench.gangs.answers["filter"] = calls.FilterAnswer((("b", "a"), ("c",), ("a", "c")))
+    bench.gangs.answers[calls.Filter] = calls.FilterAnswer((("b", "a"), ("c",), ("a", "c")))
     answer = await bench.shim.call("Filter", v1.FilterRequest(plan=PLAN), v1.FilterResponse)
     members = [
         [answer.nodes[index] for index in answer.candidates[begin:end]]
@@ -146,11 +137,11 @@ async def test_filter_lays_candidates_out_flat(bench: Bench) -> None:
     ]
     assert members == [["b", "a"], ["c"], ["a", "c"]]
     assert len(answer.offsets) == 4
-    assert bench.gangs.asked == [("filter", calls.PlanRef(3, "default/ack/g", 7))]
+    assert bench.gangs.asked == [calls.Filter(ANY, calls.PlanRef(3, "default/ack/g", 7))]
 
 
 async def test_the_log_line_of_a_call_that_failed_carries_the_id_of_the_gangs_trace(bench: Bench) -> None:
-    bench.gangs.answers["filter"] = RuntimeError("oops")
+    bench.gangs.answers[calls.Filter] = RuntimeError("oops")
     trace_id = "0af7651916cd43dd8448eb211c80319c"
     call = bench.shim.channel.unary_unary("/muster.v1.GangService/Filter", bytes, v1.FilterResponse.parse)
     metadata = (("traceparent", f"00-{trace_id}-b7ad6b7169203331-01"),)
@@ -162,7 +153,7 @@ async def test_the_log_line_of_a_call_that_failed_carries_the_id_of_the_gangs_tr
 
 
 async def test_filter_of_a_refused_gang_has_a_reason_and_no_nodes(bench: Bench) -> None:
-    bench.gangs.answers["filter"] = calls.FilterAnswer(reason="needs 4 GPUs")
+    bench.gangs.answers[calls.Filter] = calls.FilterAnswer(reason="needs 4 GPUs")
     answer = await bench.shim.call("Filter", v1.FilterRequest(plan=PLAN), v1.FilterResponse)
     assert answer == v1.FilterResponse(reason="needs 4 GPUs")
 
@@ -171,7 +162,7 @@ async def test_filter_of_a_refused_gang_has_a_reason_and_no_nodes(bench: Bench) 
 async def test_filter_names_devices_and_subrequests_member_by_member(
     bench: Bench, numbers: tuple[int, ...], sent: list[int]
 ) -> None:
-    bench.gangs.answers["filter"] = calls.FilterAnswer(
+    bench.gangs.answers[calls.Filter] = calls.FilterAnswer(
         (("a",), ("b",)), devices=(("gpu/a/d0",), ("gpu/b/d1", "gpu/b/d0")), subrequests=numbers
     )
     answer = await bench.shim.call("Filter", v1.FilterRequest(plan=PLAN), v1.FilterResponse)
@@ -180,26 +171,27 @@ async def test_filter_names_devices_and_subrequests_member_by_member(
 
 
 async def test_score_is_parallel_to_the_candidates(bench: Bench) -> None:
-    bench.gangs.answers["score"] = calls.ScoreAnswer(((100, 60), (100,)))
+    bench.gangs.answers[calls.Score] = calls.ScoreAnswer(((100, 60), (100,)))
     answer = await bench.shim.call("Score", v1.ScoreRequest(plan=PLAN), v1.ScoreResponse)
     assert answer.scores == [100, 60, 100]
 
 
 async def test_reserve_names_member_and_node(bench: Bench) -> None:
-    bench.gangs.answers["reserve"] = calls.ReserveAnswer(False, "node b is full")
+    bench.gangs.answers[calls.Reserve] = calls.ReserveAnswer(False, "node b is full")
     request = v1.ReserveRequest(plan=PLAN, member=1, node="b")
     answer = await bench.shim.call("Reserve", request, v1.ReserveResponse)
     assert (answer.claimed, answer.reason) == (False, "node b is full")
-    assert bench.gangs.asked[0][2:] == (1, "b")
+    assert (bench.gangs.asked[0].member, bench.gangs.asked[0].node) == (1, "b")
 
 
 async def test_permit_lays_annotations_out_member_by_member(bench: Bench) -> None:
-    bench.gangs.answers["permit"] = calls.PermitAnswer(
+    bench.gangs.answers[calls.Permit] = calls.PermitAnswer(
         True, annotations=({"x": "1", "y": "2"}, {}, {"y": "3", "z": "4"})
     )
     answer = await bench.shim.call("Permit", v1.PermitRequest(plan=PLAN), v1.PermitResponse)
     assert answer.annotation_keys == ["x", "y", "z"]
     assert answer.annotation_values == ["1", "2", "", "", "", "", "", "3", "4"]
+    assert abs(bench.gangs.asked[0].wall_ns - time.time_ns()) < 1e10
 
 
 @pytest.mark.parametrize(
@@ -215,10 +207,11 @@ async def test_permit_lays_annotations_out_member_by_member(bench: Bench) -> Non
 async def test_unreserve_takes_an_unknown_fate_for_the_careful_one(
     bench: Bench, fate: v1.BindingFate, means: calls.BindingFate
 ) -> None:
-    bench.gangs.answers["unreserve"] = None
+    bench.gangs.answers[calls.Unreserve] = None
     request = v1.UnreserveRequest(plan=PLAN, member=2, node="b", fate=fate, plugin="NodePorts", message="m")
     await bench.shim.call("Unreserve", request, v1.UnreserveResponse)
-    assert bench.gangs.asked[0][2] == calls.GivenBack(2, "b", means, "NodePorts", "m")
+    about = calls.PlanRef(3, "default/ack/g", 7)
+    assert bench.gangs.asked == [calls.Unreserve(ANY, about, 2, "b", means, "NodePorts", "m")]
 
 
 REFUSALS = {
@@ -232,7 +225,7 @@ REFUSALS = {
 @pytest.mark.parametrize("case", REFUSALS)
 async def test_errors_have_a_code_and_a_sentence(bench: Bench, case: str) -> None:
     error, code, text = REFUSALS[case]
-    bench.gangs.answers["permit"] = error
+    bench.gangs.answers[calls.Permit] = error
     with pytest.raises(grpc.aio.AioRpcError, match=text) as caught:
         await bench.shim.call("Permit", v1.PermitRequest(plan=PLAN), v1.PermitResponse)
     assert caught.value.code().name == code
@@ -264,7 +257,7 @@ def in_tree_report() -> v1.ReportInTreeRequest:
 
 
 async def test_an_in_tree_report_names_nodes_plugins_and_reasons(bench: Bench) -> None:
-    bench.gangs.answers["report_in_tree"] = None
+    bench.gangs.answers[calls.InTreeReport] = None
     await bench.shim.call("ReportInTree", in_tree_report(), v1.ReportInTreeResponse)
     first = calls.InTreeAnswer({"a": "full", "c": "VolumeZone: zone"}, {"b": 3})
     sets = {"b": frozenset({"gpu/d0"}), "c": frozenset({"gpu/d0", "gpu/p/d1"})}
@@ -272,13 +265,13 @@ async def test_an_in_tree_report_names_nodes_plugins_and_reasons(bench: Bench) -
     second = calls.InTreeAnswer(
         everywhere="VolumeBinding: unbound", missing_claims=("data",), more_missing_claims=7
     )
-    said = calls.InTreeReport(3, "default/ack/g", 9, (((0, 2), first), ((1,), second)), 2, True)
-    assert bench.gangs.asked == [("report_in_tree", said)]
-    assert [answer.scores for _, answer in bench.gangs.asked[0][1].answers] == [{"b": 100, "a": 7}, {}]
+    report = calls.InTreeReport(ANY, 3, "default/ack/g", 9, (((0, 2), first), ((1,), second)), 2, True)
+    assert bench.gangs.asked == [report]
+    assert [answer.scores for _, answer in bench.gangs.asked[0].answers] == [{"b": 100, "a": 7}, {}]
 
 
 async def test_an_in_tree_report_has_groups_that_are_enough_for_few_pods(bench: Bench) -> None:
-    bench.gangs.answers["report_in_tree"] = None
+    bench.gangs.answers[calls.InTreeReport] = None
     report = in_tree_report()
     names = ["gpu/d0", "gpu/d1", "gpu/d2", "gpu/d3"]
     groups = [v1.InTreeGroup(devices=[0, 1], most=1), v1.InTreeGroup(devices=[3], most=2)]
@@ -288,7 +281,7 @@ async def test_an_in_tree_report_has_groups_that_are_enough_for_few_pods(bench: 
         calls.AgreeingGroup(frozenset({"gpu/d0", "gpu/d1"}), 1),
         calls.AgreeingGroup(frozenset({"gpu/d3"}), 2),
     )
-    found = [answer.groups for _, answer in bench.gangs.asked[0][1].answers]
+    found = [answer.groups for _, answer in bench.gangs.asked[0].answers]
     assert found == [({"c": few}, {"a": few}), ({},)]
 
 
@@ -323,7 +316,7 @@ async def test_an_in_tree_report_with_a_group_of_no_device_is_refused(bench: Ben
 
 
 async def test_an_in_tree_report_that_is_late_is_stale(bench: Bench) -> None:
-    bench.gangs.answers["report_in_tree"] = calls.StaleError("question 9 is not the current one")
+    bench.gangs.answers[calls.InTreeReport] = calls.StaleError("question 9 is not the current one")
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await bench.shim.call("ReportInTree", in_tree_report(), v1.ReportInTreeResponse)
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
@@ -338,7 +331,7 @@ async def test_a_call_without_a_plan_is_refused(bench: Bench, plan: v1.PlanRef |
 
 async def test_a_gang_of_thousands_fits_in_a_message(bench: Bench) -> None:
     nodes = tuple(f"node-{number:05}" for number in range(100))
-    bench.gangs.answers["filter"] = calls.FilterAnswer((nodes,) * 2048)
+    bench.gangs.answers[calls.Filter] = calls.FilterAnswer((nodes,) * 2048)
     answer = await bench.shim.call("Filter", v1.FilterRequest(plan=PLAN), v1.FilterResponse)
     assert len(answer.candidates) == 204_800
 

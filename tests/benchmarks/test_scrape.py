@@ -9,7 +9,7 @@ from muster.adapters import web
 
 async def test_each_kind_of_scrape_is_measured() -> None:
     scene, kept = six(), web.AT_ONCE
-    before = len(scene.coordinator.keys())
+    before = len(scene.gangs.keys())
     found = await scrape.measure(scene, 3)
     assert kept == web.AT_ONCE
     assert (found["nodes"], found["gangs"]) == (6, before)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from muster.domain import allocation
@@ -19,12 +20,15 @@ from muster.domain.pod import Pod
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import (
     BindingFate,
-    GivenBack,
+    Filter,
     InTreeAnswer,
     InTreeReport,
+    Permit,
     PermitAnswer,
     PlanRef,
+    Reserve,
     StaleError,
+    Unreserve,
 )
 from muster.gangs.messages.instructions import AskInTree, Outcome, PushVerdict
 from muster.gangs.record.phases import Phase
@@ -174,13 +178,10 @@ class Cluster(Users):
     def _reserve(self, verdict: PushVerdict, member: int, elsewhere: bool) -> None:
         ref = self._ref(verdict)
         try:
-            nodes = self.world.coordinator.filter(ref).candidates[member]
-            answer, out = self.world.coordinator.reserve(
-                self.world.now, ref, member, nodes[-1 if elsewhere else 0]
-            )
+            nodes = self.world.ask(Filter(self.world.now, ref)).candidates[member]
+            answer = self.world.ask(Reserve(self.world.now, ref, member, nodes[-1 if elsewhere else 0]))
         except StaleError:
             return
-        self.world.take(out)
         if not answer.claimed and not self._has_sent(verdict):
             self._give_back(verdict, member, nodes[-1], BindingFate.NEVER_SENT, "")
 
@@ -194,13 +195,12 @@ class Cluster(Users):
             verdict = choose.of(current)
             ref = self._ref(verdict)
             try:
-                _, out = self.world.coordinator.permit(self.world.now, ref, 1)
+                self.world.ask(Permit(self.world.now, ref, 1))
             except StaleError:
                 return
-            self.world.take(out)
             self.world.connect(tuple(self._in_flight()))
             try:
-                self.world.coordinator.permit(self.world.now, ref, 1)
+                self.world.ask(Permit(self.world.now, ref, 1))
             except StaleError:
                 return
             raise Broken(f"{verdict.gang}: a Permit of the session before was answered")
@@ -211,10 +211,9 @@ class Cluster(Users):
 
     def _permit(self, verdict: PushVerdict) -> None:
         try:
-            answer, out = self.world.coordinator.permit(self.world.now, self._ref(verdict), 1)
+            answer = self.world.ask(Permit(self.world.now, self._ref(verdict), 1))
         except StaleError:
             return
-        self.world.take(out)
         if answer.allowed and not self._has_sent(verdict):
             self._send(verdict, answer)
 
@@ -248,12 +247,10 @@ class Cluster(Users):
 
     def _answer(self, asked: AskInTree, first: InTreeAnswer, others: InTreeAnswer) -> None:
         answers = (((0,), first), (tuple(range(1, len(asked.pods))), others))
-        report = InTreeReport(self.world.epoch, asked.gang, asked.question, answers)
-        try:
-            out = self.world.coordinator.report_in_tree(self.world.now, report)
-        except StaleError:
-            return
-        self.world.take(out)
+        with suppress(StaleError):
+            self.world.ask(
+                InTreeReport(self.world.now, self.world.epoch, asked.gang, asked.question, answers)
+            )
 
     def binding_fails(self, choose: Chooser) -> None:
         if not self.flying:
@@ -275,12 +272,8 @@ class Cluster(Users):
                 self._give_back(verdict, member, on, BindingFate.NEVER_SENT, plugin)
 
     def _give_back(self, verdict: PushVerdict, member: int, on: str, fate: BindingFate, plugin: str) -> None:
-        try:
-            back = GivenBack(member, on, fate, plugin, "no")
-            out = self.world.coordinator.unreserve(self.world.now, self._ref(verdict), back)
-        except StaleError:
-            return
-        self.world.take(out)
+        with suppress(StaleError):
+            self.world.ask(Unreserve(self.world.now, self._ref(verdict), member, on, fate, plugin, "no"))
 
     # --- restarts -----------------------------------------------------------------------------------
 
@@ -387,7 +380,7 @@ class Cluster(Users):
 
     def _is_stale(self, verdict: PushVerdict) -> None:
         try:
-            self.world.coordinator.filter(self._ref(verdict))
+            self.world.ask(Filter(self.world.now, self._ref(verdict)))
         except StaleError:
             return
         raise Broken(f"{verdict.gang}: generation {verdict.generation} is answered after a later one")

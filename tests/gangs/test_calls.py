@@ -5,13 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from muster.domain.allocation import ALLOCATION, ASSIGNED, ASSUME_TIME, DECISION, GROUP, write_decision
 from muster.domain.node import HandsOut
 from muster.domain.request import Slice
-from muster.gangs.messages.calls import BindingFate, GivenBack, PlanRef, StaleError
+from muster.gangs.messages.calls import (
+    BindingFate,
+    Call,
+    Filter,
+    Permit,
+    PlanRef,
+    Reserve,
+    Score,
+    StaleError,
+    Unreserve,
+)
 from muster.gangs.messages.inputs import NodeSeen
 from muster.gangs.messages.instructions import EventReason, Outcome
 from tests.gangs.world import TRACE_ID, WALL_NS, World, foreign, node, pod, stand, wishing
@@ -22,9 +33,7 @@ PAIR = (pod("p0"), pod("p1"))
 def test_a_member_that_landed_elsewhere_is_moved_in_place() -> None:
     world = World().start(node("a"), node("b"))
     world.see(*PAIR)
-    other = next(
-        name for name in world.coordinator.filter(world.ref()).candidates[1] if name != world.home(1)
-    )
+    other = next(name for name in world.filter().candidates[1] if name != world.home(1))
     assert world.reserve(1, on=other).claimed
     answer = world.permit()
     assert json.loads(answer.annotations[1][ALLOCATION])["gpus"] == [0]
@@ -156,10 +165,22 @@ def test_those_that_are_not_placed_are_not_told_that_they_are() -> None:
 def test_scores_fall_from_the_planned_node() -> None:
     world = World().start(node("a"), node("b"), node("c"))
     world.see(*PAIR)
-    candidates = world.coordinator.filter(world.ref()).candidates
-    scores = world.coordinator.score(world.ref()).scores
+    candidates = world.filter().candidates
+    scores = world.ask(Score(world.now, world.ref())).scores
     assert [len(nodes) for nodes in candidates] == [3, 3]
     assert scores == ((100, 90, 80), (100, 90, 80))
+
+
+@pytest.mark.parametrize("ask", [Filter, Score])
+def test_filter_and_score_change_nothing(ask: type[Filter | Score]) -> None:
+    """Timers that are due meanwhile wait for their Tick."""
+    world = stand("planned")
+    deadline, now = world.coordinator.next_deadline(), world.coordinator.state.now
+    assert deadline is not None
+    call: Call[Any] = ask(deadline + 1, world.ref())
+    _, instructions = world.coordinator.answer(call)
+    assert (instructions, world.coordinator.next_deadline()) == ([], deadline)
+    assert world.coordinator.state.now == now
 
 
 STALE = {
@@ -173,16 +194,16 @@ STALE = {
 def test_stale_calls_change_nothing(change: Callable[[PlanRef], PlanRef]) -> None:
     world = stand("reserving")
     ref = change(world.ref())
-    coordinator = world.coordinator
-    for call in (
-        lambda: coordinator.filter(ref),
-        lambda: coordinator.score(ref),
-        lambda: coordinator.reserve(world.now, ref, 0, "a"),
-        lambda: coordinator.permit(world.now, ref, WALL_NS),
-        lambda: coordinator.unreserve(world.now, ref, GivenBack(0, "a", BindingFate.NEVER_SENT)),
-    ):
+    calls: tuple[Call[Any], ...] = (
+        Filter(world.now, ref),
+        Score(world.now, ref),
+        Reserve(world.now, ref, 0, "a"),
+        Permit(world.now, ref, WALL_NS),
+        Unreserve(world.now, ref, 0, "a", BindingFate.NEVER_SENT),
+    )
+    for call in calls:
         with pytest.raises(StaleError):
-            call()
+            world.ask(call)
     assert world.phase() == "reserving"
     assert world.permit().allowed
 
@@ -192,12 +213,12 @@ def test_a_withdrawn_plan_is_stale() -> None:
     ref = world.ref()
     world.gone("p1")
     with pytest.raises(StaleError):
-        world.coordinator.filter(ref)
+        world.ask(Filter(world.now, ref))
 
 
 def test_a_refused_gangs_filter_gives_the_reason() -> None:
     world = stand("invalid")
-    answer = world.coordinator.filter(world.ref())
+    answer = world.filter()
     assert answer.candidates == ()
     assert answer.reason.startswith("Pods of one gang disagree on number of replicas")
     assert world.verdict().outcome is Outcome.REFUSED

@@ -126,7 +126,7 @@ def test_a_freed_device_is_a_gain() -> None:
 def test_the_shim_is_told_the_devices_of_the_planned_gpus() -> None:
     world = World().start(served())
     world.see(*(pod(f"p{rank}", gpus=2) for rank in range(2)))
-    answer = world.coordinator.filter(world.ref())
+    answer = world.filter()
     assert [len(nodes) for nodes in answer.candidates] == [1, 1]
     named = [name for each in answer.devices for name in each]
     assert sorted(named) == [str(device(number)) for number in range(4)]
@@ -139,7 +139,7 @@ def test_a_member_with_devices_has_no_second_candidate_and_others_none_with_devi
     world = World().start(served(), plain, node("o"))
     world.see(pod("p0", of=1), pod("q0", gang="h", of=1, gpus=4), pod("r0", gang="i", of=1))
     for gang in "ghi":
-        answer = world.coordinator.filter(world.ref(gang))
+        answer = world.filter(gang)
         (nodes,), (named,) = answer.candidates, answer.devices
         assert nodes == ("n",) if named else "n" not in nodes
 
@@ -166,7 +166,7 @@ def test_claims_of_an_earlier_plan_are_free_for_their_own_gang() -> None:
 def test_the_claims_of_a_plan_do_not_disturb_it() -> None:
     world = World().start(served())
     world.see(pod("p0", of=1, gpus=2))
-    numbers = [int(name[-1]) for name in world.coordinator.filter(world.ref()).devices[0]]
+    numbers = [int(name[-1]) for name in world.filter().devices[0]]
     assert world.reserve().claimed
     answer = world.permit()
     world.send(DeviceClaimSeen(world.now, "c", devices(*numbers), ("p0",)))
@@ -229,7 +229,7 @@ def test_a_member_whose_devices_must_agree_waits_for_those() -> None:
     world.send(DeviceClaimSeen(world.now, "c"))
     world.wait(1)
     assert world.planned()
-    assert world.coordinator.filter(world.ref()).devices == ((str(device(0)), str(device(1))),)
+    assert world.filter().devices == ((str(device(0)), str(device(1))),)
 
 
 def test_members_with_other_attributes_are_another_role() -> None:
@@ -256,9 +256,7 @@ def may_have(*numbers: int, on: str = "n") -> InTreeAnswer:
 
 
 def planned_devices(world: World) -> list[tuple[str, ...]]:
-    return sorted(
-        tuple(each.rpartition("/")[2] for each in of) for of in world.coordinator.filter(world.ref()).devices
-    )
+    return sorted(tuple(each.rpartition("/")[2] for each in of) for of in world.filter().devices)
 
 
 def test_members_get_the_gpus_that_their_claims_match() -> None:

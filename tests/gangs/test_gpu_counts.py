@@ -37,7 +37,7 @@ def on_nodes(*by_node: dict[str, tuple[int, ...]]) -> InTreeAnswer:
 
 def given(world: World, gang: str = "g") -> tuple[list[tuple[str, ...]], tuple[int, ...]]:
     """The devices that the shim is told for each member, and their subrequests."""
-    answer = world.coordinator.filter(world.ref(gang))
+    answer = world.filter(gang)
     return [tuple(each.rpartition("/")[2] for each in of) for of in answer.devices], answer.subrequests
 
 

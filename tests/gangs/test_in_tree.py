@@ -83,9 +83,9 @@ def test_no_gang_waits_for_a_question_that_is_lost_with_its_session() -> None:
     world.see(claiming("x", gang=""))
     world.connect()
     assert len(world.questions) == 2
-    old = InTreeReport(world.epoch, world.questions[0].gang, world.questions[0].question, ())
+    old = InTreeReport(world.now, world.epoch, world.questions[0].gang, world.questions[0].question, ())
     with pytest.raises(StaleError):
-        world.coordinator.report_in_tree(world.now, old)
+        world.ask(old)
     world.report(but("n01"))
     assert world.home(0, "x") == "n01"
 

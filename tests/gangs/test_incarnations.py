@@ -10,7 +10,7 @@ import pytest
 from muster.domain.pod import Pod
 from muster.domain.snapshot import Snapshot
 from muster.gangs.messages import inputs
-from muster.gangs.messages.calls import PlanRef
+from muster.gangs.messages.calls import Filter, Permit, PlanRef, Reserve
 from muster.gangs.messages.settings import Settings
 from muster.placement.limits import Limits
 from muster.placement.place import place
@@ -146,10 +146,9 @@ def test_what_is_left_of_a_complete_incarnation_is_not_evicted_with_the_next_one
     world.see(first("p0", ""), first("p1", ""), *(replace(first(f"q{i}", "B"), created=2.0) for i in (0, 1)))
     gang = world.verdicts[0].gang
     ref = PlanRef(world.epoch, gang, world.verdicts[0].generation)
-    home = world.coordinator.filter(ref).candidates[0][0]
-    world.take(world.coordinator.reserve(world.now, ref, 0, home)[1])
-    answer, out = world.coordinator.permit(world.now, ref, 1)
-    world.take(out)
+    home = world.ask(Filter(world.now, ref)).candidates[0][0]
+    world.ask(Reserve(world.now, ref, 0, home))
+    answer = world.ask(Permit(world.now, ref, 1))
     for uid, carried in zip(("p0", "p1"), answer.annotations, strict=True):
         world.see(bound(world.pods[uid], home, carried))
     assert world.reserve().claimed

@@ -13,7 +13,7 @@ from muster.domain.node import Node, Taint
 from muster.domain.pod import Wishes
 from muster.domain.request import NodeRules, Toleration
 from muster.gangs.messages import inputs
-from muster.gangs.messages.calls import BindingFate, StaleError
+from muster.gangs.messages.calls import BindingFate, Permit, StaleError
 from tests.gangs.world import World, foreign, node, pod, stand, wishing
 
 UNHEALTHY = 0b0111
@@ -195,12 +195,11 @@ def test_a_gang_is_not_let_go_to_a_node_that_is_shut_at_that_moment(
     if withdrawn:
         world.send(inputs.NodeGone(world.now, "a") if after is None else inputs.NodeSeen(world.now, after))
         with pytest.raises(StaleError):
-            world.coordinator.permit(world.now, ref, 1)
+            world.ask(Permit(world.now, ref, 1))
     else:
         ledger.drop_node("a") if after is None else ledger.set_node(after)
-        answer, out = world.coordinator.permit(world.now, ref, 1)
+        answer = world.ask(Permit(world.now, ref, 1))
         assert (answer.allowed, answer.reason, answer.annotations) == (False, why, ())
-        world.take(out)
     assert (world.phase(), world.held()) == ("unplaceable", set())
 
 

@@ -126,7 +126,7 @@ def test_a_gang_gets_the_gpus_without_partitions_and_the_other_one_when_it_is_wh
     world.send(DeviceClaimSeen(world.now, "c"))
     world.wait(1)
     assert world.planned("h")
-    assert world.coordinator.filter(world.ref("h")).devices == ((str(device(1)),),)
+    assert world.filter("h").devices == ((str(device(1)),),)
 
 
 def test_a_partition_that_others_get_withdraws_the_plan_that_was_to_have_its_gpu() -> None:

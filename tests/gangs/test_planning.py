@@ -139,7 +139,7 @@ def test_a_node_stays_left_out_when_the_role_gets_another_name() -> None:
     world.solve()
     small = world.verdict().members.index(("p0", "p0"))
     assert not world.reserve(small, on=refused).claimed
-    assert refused not in world.coordinator.filter(world.ref()).candidates[small]
+    assert refused not in world.filter().candidates[small]
 
 
 def test_what_a_plugin_says_is_cut() -> None:
@@ -206,7 +206,7 @@ def test_the_shim_gets_the_reason_and_not_the_old_plan_of_a_gang_that_ran() -> N
     world.see(pod("p2", causes=(BadValue("pod/ns/p2", "gpu-topology-replica", "two", "a number"),)))
     assert world.phase() == "invalid"
     reason = 'pod/ns/p2: gpu-topology-replica is "two", expected a number'
-    assert world.coordinator.filter(world.ref()) == FilterAnswer(reason=reason)
+    assert world.filter() == FilterAnswer(reason=reason)
     assert world.permit() == PermitAnswer(allowed=False, reason=reason)
 
 

@@ -249,7 +249,7 @@ def test_the_first_member_goes_where_those_that_come_later_fit_too() -> None:
 def test_the_first_member_goes_nowhere_else_while_others_come_later() -> None:
     """Other candidates may leave no room for them."""
     world = waits_for(decode=3, gpus=4)
-    assert world.coordinator.filter(world.ref("train")).candidates == (("b",),)
+    assert world.filter("train").candidates == (("b",),)
     assert not isinstance(world.coordinator.alternatives(gang(world).key), str)
 
 

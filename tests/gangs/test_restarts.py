@@ -11,7 +11,7 @@ from muster.domain.node import Usage
 from muster.gangs.invariants import check
 from muster.gangs.membership.group import Group, NameKey
 from muster.gangs.messages import inputs
-from muster.gangs.messages.calls import BindingFate, GivenBack, PlanRef
+from muster.gangs.messages.calls import BindingFate, PlanRef, Unreserve
 from tests.gangs.world import World, bound, node, pod
 
 PAIR = (pod("p0"), pod("p1"))
@@ -234,16 +234,16 @@ def test_a_refusal_of_a_binding_from_the_session_before_is_heard(service: bool) 
     ref = PlanRef(world.epoch, verdict.gang, verdict.generation)
     for uid, fate in (("p1", BindingFate.REFUSED), ("p0", BindingFate.NEVER_SENT)):
         index = [name for name, _ in verdict.members].index(uid)
-        world.take(world.coordinator.unreserve(world.now, ref, GivenBack(index, home, fate, uid=uid)))
+        world.ask(Unreserve(world.now, ref, index, home, fate, uid=uid))
     assert (world.phase(), world.held()) == ("withdrawn", set())
 
 
 def test_a_refusal_of_a_binding_of_an_unknown_gang_is_heard() -> None:
     world = World().start(node("a"), in_flight=(Usage("p0", "a", PAIR[0].resources, gpus=1),))
-    ref, back = PlanRef(world.epoch, "ns/ack/g", 7), partial(GivenBack, 0, "a", uid="p0")
-    world.take(world.coordinator.unreserve(world.now, ref, back(BindingFate.UNKNOWN)))
+    back = partial(Unreserve, world.now, PlanRef(world.epoch, "ns/ack/g", 7), 0, "a", uid="p0")
+    world.ask(back(BindingFate.UNKNOWN))
     assert world.held() == {"p0"}
-    world.take(world.coordinator.unreserve(world.now, ref, back(BindingFate.REFUSED)))
+    world.ask(back(BindingFate.REFUSED))
     assert world.held() == set()
 
 

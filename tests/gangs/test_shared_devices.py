@@ -191,7 +191,7 @@ def started(*nodes: Node) -> World:
 def test_four_members_share_two_gpus_and_a_fifth_does_not_fit() -> None:
     world = started(shared())
     world.see(*(sharing(f"p{rank}", 30, 4) for rank in range(4)))
-    answer = world.coordinator.filter(world.ref())
+    answer = world.filter()
     given = sorted(name for each in answer.devices for name in each)
     assert given == sorted(2 * [str(device(0)), str(device(1))])
     assert answer.memory == (30,) * 4
@@ -206,7 +206,7 @@ def test_four_members_share_two_gpus_and_a_fifth_does_not_fit() -> None:
 def test_a_member_takes_as_much_of_several_gpus() -> None:
     world = started(shared())
     world.see(*(sharing(f"p{rank}", 40, 2, gpus=2) for rank in range(2)))
-    assert world.coordinator.filter(world.ref()).devices == ((str(device(0)), str(device(1))),) * 2
+    assert world.filter().devices == ((str(device(0)), str(device(1))),) * 2
     world.run()
     world.see(sharing("q", 1, gang="h"))
     assert not world.planned("h")
@@ -227,10 +227,10 @@ def test_a_whole_gpu_and_shares_are_apart() -> None:
     world = started(shared())
     world.send(DeviceClaimSeen(world.now, "c", devices(0), (), (GI,)))
     world.see(pod("p0", of=1, gpus=1))
-    answer = world.coordinator.filter(world.ref())
+    answer = world.filter()
     assert (answer.devices, answer.memory) == (((str(device(1)),),), ())
     world.see(sharing("q", 79, gang="h"), sharing("r", 1, gang="i"))
-    assert world.coordinator.filter(world.ref("h")).devices == ((str(device(0)),),)
+    assert world.filter("h").devices == ((str(device(0)),),)
     assert not world.planned("i")
 
 
@@ -260,7 +260,7 @@ def test_members_get_shares_of_gpus_that_match() -> None:
     world = World(answers_in_tree=True).start(shared())
     world.see(*(sharing(f"p{rank}", 30, 2) for rank in range(2)))
     world.report(InTreeAnswer(devices=({"n": frozenset({"gpu.example.com/gpu-1"})},)))
-    answer = world.coordinator.filter(world.ref())
+    answer = world.filter()
     assert answer.devices == ((str(device(1)),),) * 2
     world.see(sharing("q", 60, gang="h"))
     world.report(InTreeAnswer(devices=({"n": frozenset({"gpu.example.com/gpu-1"})},)))

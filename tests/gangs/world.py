@@ -15,13 +15,19 @@ from muster.gangs.coordinator import Coordinator
 from muster.gangs.invariants import check
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import (
+    Answer,
     BindingFate,
-    GivenBack,
+    Call,
+    Filter,
+    FilterAnswer,
     InTreeAnswer,
     InTreeReport,
+    Permit,
     PermitAnswer,
     PlanRef,
+    Reserve,
     ReserveAnswer,
+    Unreserve,
 )
 from muster.gangs.messages.instructions import (
     AskInTree,
@@ -206,24 +212,29 @@ class World:
 
     def home(self, member: int, gang: str = "g") -> str:
         """The planned node of a member."""
-        return self.coordinator.filter(self.ref(gang)).candidates[member][0]
+        return self.filter(gang).candidates[member][0]
+
+    def ask(self, call: Call[Answer]) -> Answer:
+        """Make a call of the shim."""
+        answer, out = self.coordinator.answer(call)
+        self.take(out)
+        return answer
+
+    def filter(self, gang: str = "g") -> FilterAnswer:
+        return self.coordinator.answer(Filter(self.now, self.ref(gang)))[0]
 
     def reserve(self, member: int = 0, on: str = "", gang: str = "g") -> ReserveAnswer:
         node = on or self.home(member, gang)
-        answer, out = self.coordinator.reserve(self.now, self.ref(gang), member, node)
-        self.take(out)
-        return answer
+        return self.ask(Reserve(self.now, self.ref(gang), member, node))
 
     def permit(self, gang: str = "g", wall_ns: int = WALL_NS) -> PermitAnswer:
-        answer, out = self.coordinator.permit(self.now, self.ref(gang), wall_ns)
-        self.take(out)
-        return answer
+        return self.ask(Permit(self.now, self.ref(gang), wall_ns))
 
     def unreserve(
         self, member: int, fate: BindingFate, plugin: str = "", message: str = "", gang: str = "g"
     ) -> None:
         ref, node = self.ref(gang), self.home(member, gang)
-        self.take(self.coordinator.unreserve(self.now, ref, GivenBack(member, node, fate, plugin, message)))
+        self.ask(Unreserve(self.now, ref, member, node, fate, plugin, message))
 
     def report(
         self,
@@ -237,10 +248,8 @@ class World:
         answer; all get one. `part` of a long report; `more` parts follow."""
         asked = question or self.questions[-1]
         pods = of or (tuple(range(len(asked.pods))),)
-        report = InTreeReport(
-            self.epoch, asked.gang, asked.question, tuple(zip(pods, answers, strict=True)), part, more
-        )
-        self.take(self.coordinator.report_in_tree(self.now, report))
+        parts = tuple(zip(pods, answers, strict=True))
+        self.ask(InTreeReport(self.now, self.epoch, asked.gang, asked.question, parts, part, more))
 
     def bind(self, answer: PermitAnswer, members: Iterable[int] = (), gang: str = "g") -> None:
         """The Bindings land, and the watch shows them. All members, or these."""

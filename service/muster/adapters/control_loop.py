@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from muster.adapters.grpc import messages
 from muster.adapters.grpc.generated.muster import v1
@@ -21,7 +20,7 @@ from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.phases import Phases
 from muster.domain.node import Usage
-from muster.domain.snapshot import Snapshot
+from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages import calls
 from muster.gangs.messages.inputs import Input, SessionClosed, SessionOpened, Tick
 from muster.gangs.messages.instructions import (
@@ -36,8 +35,7 @@ from muster.gangs.messages.instructions import (
     Solve,
     WriteStatus,
 )
-from muster.gangs.reporting.differences import Differences
-from muster.gangs.reporting.places import AskAlternatives, GangDetails, Owner, Taken
+from muster.gangs.reporting.places import Owner
 from muster.gangs.reporting.tally import Tally
 
 AT_ONCE = 128
@@ -46,92 +44,16 @@ SLICE_S = 0.005
 """So long inputs are handled, or gangs are shown, before the loop's other tasks get a turn."""
 
 
-class Gangs(Protocol):
-    """`gangs.coordinator.Coordinator`, as far as it is used here."""
-
-    def handle(self, given: Input) -> list[Instruction]:
-        """Take in an input and return what is to be done."""
-
-    def filter(self, ref: calls.PlanRef) -> calls.FilterAnswer:
-        """Return the nodes of each member, or why there are none."""
-
-    def score(self, ref: calls.PlanRef) -> calls.ScoreAnswer:
-        """Return the scores of these nodes."""
-
-    def reserve(
-        self, now: float, ref: calls.PlanRef, member: int, node: str
-    ) -> tuple[calls.ReserveAnswer, list[Instruction]]:
-        """Claim the plan for a member that landed on `node`."""
-
-    def permit(
-        self, now: float, ref: calls.PlanRef, wall_ns: int
-    ) -> tuple[calls.PermitAnswer, list[Instruction]]:
-        """Return what each Binding must carry, or why none may be sent."""
-
-    def unreserve(self, now: float, ref: calls.PlanRef, back: calls.GivenBack) -> list[Instruction]:
-        """Note that a member will not go where it was planned."""
-
-    def report_in_tree(self, now: float, report: calls.InTreeReport) -> list[Instruction]:
-        """Note which nodes the in-tree plugins refuse."""
-
-    @property
-    def catches_up(self) -> bool:
-        """Return whether a change concerns many gangs, and inputs are needed to look at all of them."""
-
-    def next_deadline(self) -> float | None:
-        """Return when the earliest timer ends, or None if none runs."""
-
-    def keys(self) -> list[str]:
-        """Return the keys of all gangs."""
-
-    def keys_of(self, namespace: str, name: str) -> list[str]:
-        """Return the keys of the gangs that have this name, or a pod of this name."""
-
-    def differences(self) -> Differences:
-        """Return the pods whose containers have other GPUs than the planned ones."""
-
-    def tally(self, keys: Iterable[str] | None = None, found: Tally | None = None) -> Tally:
-        """Count all gangs as metrics show them, or add the gangs with these keys to what was found."""
-
-    def waiting(self) -> Counter[str]:
-        """Return how many gangs wait for each planner."""
-
-    def snapshot(self) -> Snapshot:
-        """Return the cluster as the next gang would be planned on it."""
-
-    def summary(self, keys: Iterable[str]) -> tuple[Any, ...]:
-        """Return the state of these gangs, for `muster status`."""
-
-    def taken(self, nodes: Sequence[str]) -> list[tuple[Taken, ...]]:
-        """Return what pods take of the GPUs of each of these nodes."""
-
-    def owners(self, nodes: Sequence[str]) -> list[tuple[Owner, ...]]:
-        """Return which gangs have the GPUs of each of these nodes."""
-
-    def details(self, key: str) -> GangDetails | None:
-        """Return what is known of the gang with this key; None if there is none."""
-
-    def alternatives(self, key: str) -> AskAlternatives | str:
-        """Return what to ask a planner about other places of a gang, or why there is nothing to ask."""
-
-    def evicts(self, uid: str) -> bool:
-        """Return whether the pod is still to be evicted."""
-
-
-class InFlight(Protocol):
-    """What Bindings of unknown fate take: `Intake.in_flight`."""
-
-    def __call__(self, bindings: Iterable[tuple[str, str, dict[str, str]]]) -> tuple[Usage, ...]:
-        """Return the usage of these bindings, each a UID, a node and annotations."""
-
-
 class ControlLoop:
     """Carries inputs to the gangs and instructions from them. `run` ends only by cancellation, or by a defect
-    in the Coordinator: its state can't be trusted then, and a restart rebuilds it from what is bound."""
+    in the Coordinator: its state can't be trusted then, and a restart rebuilds it from what is bound.
+
+    Others may ask `gangs`. Only this class changes it.
+    """
 
     def __init__(  # noqa: PLR0913 - one argument for each kind of instruction
         self,
-        gangs: Gangs,
+        gangs: Coordinator,
         metrics: Metrics,
         *,
         solve: Callable[[Solve], None],
@@ -140,13 +62,13 @@ class ControlLoop:
         evict: Callable[[Evict], None],
         write_status: Callable[[WriteStatus], None],
         show_waiting: Callable[[ShowWaiting], None],
-        in_flight: InFlight,
+        in_flight: Callable[[Iterable[tuple[str, str, dict[str, str]]]], tuple[Usage, ...]],
         inbox: int,
         attempts: Attempts,
         moved: Callable[[Moved], None] = lambda _: None,
         begins: Callable[[], None] = lambda: None,
     ) -> None:
-        self._gangs = gangs
+        self.gangs = gangs
         self._metrics = metrics
         self._attempts = attempts
         self._moved = moved
@@ -184,9 +106,9 @@ class ControlLoop:
 
     async def sync(self, given: Input) -> None:
         """Queue `Synced`; from when it is handled and all gangs are known, sessions may begin."""
-        await self._in_order(lambda: self._carry_out(self._gangs.handle(given)))
-        while self._gangs.catches_up:
-            await self._in_order(lambda: self._carry_out(self._gangs.handle(Tick(time.monotonic()))))
+        await self._in_order(lambda: self._carry_out(self.gangs.handle(given)))
+        while self.gangs.catches_up:
+            await self._in_order(lambda: self._carry_out(self.gangs.handle(Tick(time.monotonic()))))
         self._synced.set()
 
     @property
@@ -198,59 +120,31 @@ class ControlLoop:
         """All gangs, some at a time: the loop does other work between them. With a `name`, those alone that
         have it, or a pod with it."""
         views: list[Any] = []
-        keys = self._gangs.keys_of(namespace, name) if name else self._gangs.keys()
+        keys = self.gangs.keys_of(namespace, name) if name else self.gangs.keys()
         until = time.monotonic() + SLICE_S
         for key in keys:
-            views += self._gangs.summary((key,))  # counts its members again if they have changed
+            views += self.gangs.summary((key,))  # counts its members again if they have changed
             if time.monotonic() >= until:
                 await asyncio.sleep(0)
                 until = time.monotonic() + SLICE_S
         return views
 
-    def tally(self) -> Tally:
-        """Count all gangs, as metrics show them."""
-        return self._gangs.tally()
-
     async def count(self) -> Tally:
         """Count all gangs as `tally` does, some at a time as in `summary`."""
-        tally, keys = self._gangs.tally(()), self._gangs.keys()
+        tally, keys = self.gangs.tally(()), self.gangs.keys()
         for at in range(0, len(keys), AT_ONCE):
-            self._gangs.tally(keys[at : at + AT_ONCE], tally)
+            self.gangs.tally(keys[at : at + AT_ONCE], tally)
             await asyncio.sleep(0)
         return tally
-
-    def differences(self) -> Differences:
-        """Return the pods whose containers have other GPUs than the planned ones."""
-        return self._gangs.differences()
-
-    def waiting(self) -> Counter[str]:
-        """Return how many gangs wait for each planner."""
-        return self._gangs.waiting()
-
-    def snapshot(self) -> Snapshot:
-        """Return the cluster as the next gang would be planned on it."""
-        return self._gangs.snapshot()
-
-    def taken(self, nodes: Sequence[str]) -> list[tuple[Taken, ...]]:
-        """Return what pods take of the GPUs of each of these nodes."""
-        return self._gangs.taken(nodes)
 
     async def owners(self, nodes: Sequence[str]) -> dict[str, tuple[Owner, ...]]:
         """Return which gangs have the GPUs of these nodes, some at a time as in `summary`."""
         found: dict[str, tuple[Owner, ...]] = {}
         for at in range(0, len(nodes), AT_ONCE):
             some = nodes[at : at + AT_ONCE]
-            found.update(zip(some, self._gangs.owners(some), strict=True))
+            found.update(zip(some, self.gangs.owners(some), strict=True))
             await asyncio.sleep(0)
         return found
-
-    def details(self, key: str) -> GangDetails | None:
-        """Return what is known of the gang with this key; None if there is none."""
-        return self._gangs.details(key)
-
-    def alternatives(self, key: str) -> AskAlternatives | str:
-        """Return what to ask a planner about other places of a gang, or why there is nothing to ask."""
-        return self._gangs.alternatives(key)
 
     @property
     def leads(self) -> bool:
@@ -269,7 +163,7 @@ class ControlLoop:
             item()
         else:
             self._metrics.watch_lag.observe(max(0.0, time.monotonic() - item.now))
-            self._carry_out(self._gangs.handle(item))
+            self._carry_out(self.gangs.handle(item))
 
     async def _in_order(self, deed: Callable[[], None]) -> None:
         """Do something after all that waits in the inbox; returns when it is done."""
@@ -320,7 +214,7 @@ class ControlLoop:
 
     def _arm_timer(self) -> None:
         """One timer for the earliest deadline; it puts a Tick."""
-        due = self._gangs.next_deadline()
+        due = self.gangs.next_deadline()
         if self._timer is not None and (due is None or due != self._due):
             self._timer.cancel()
             self._timer = None
@@ -350,7 +244,7 @@ class ControlLoop:
             bindings = ((binding.uid, binding.node, dict(binding.annotations)) for binding in in_flight)
             usages = self._in_flight(bindings)
             begun = SessionOpened(time.monotonic(), session.epoch, usages, session.answers_in_tree)
-            self._carry_out(self._gangs.handle(begun))
+            self._carry_out(self.gangs.handle(begun))
             self._begins()
 
         await self._in_order(begin)
@@ -361,39 +255,19 @@ class ControlLoop:
         def finish() -> None:
             if self._session is session:
                 self._session = None
-                self._carry_out(self._gangs.handle(SessionClosed(time.monotonic(), session.epoch)))
+                self._carry_out(self.gangs.handle(SessionClosed(time.monotonic(), session.epoch)))
 
         await self._inbox.put(finish)
 
-    def filter(self, ref: calls.PlanRef) -> calls.FilterAnswer:
-        """Return the nodes of each member, or why there are none."""
-        self._attempts.answered(ref.gang)
-        return self._gangs.filter(ref)
+    def answer(self, call: calls.Call[calls.Answer]) -> calls.Answer:
+        """Answer a call, before what waits in the inbox.
 
-    def score(self, ref: calls.PlanRef) -> calls.ScoreAnswer:
-        """Return the scores of these nodes."""
-        return self._gangs.score(ref)
-
-    def reserve(self, ref: calls.PlanRef, member: int, node: str) -> calls.ReserveAnswer:
-        """Claim the plan for a member that landed on `node`."""
-        answer, instructions = self._gangs.reserve(time.monotonic(), ref, member, node)
-        self._after_call(instructions)
-        return answer
-
-    def permit(self, ref: calls.PlanRef) -> calls.PermitAnswer:
-        """Return what each Binding must carry, or why none may be sent."""
-        answer, instructions = self._gangs.permit(time.monotonic(), ref, time.time_ns())
-        self._after_call(instructions)
-        return answer
-
-    def unreserve(self, ref: calls.PlanRef, back: calls.GivenBack) -> None:
-        """Note that a member will not go where it was planned."""
-        self._after_call(self._gangs.unreserve(time.monotonic(), ref, back))
-
-    def report_in_tree(self, report: calls.InTreeReport) -> None:
-        """Note which nodes the in-tree plugins refuse."""
-        self._after_call(self._gangs.report_in_tree(time.monotonic(), report))
-
-    def _after_call(self, instructions: Iterable[Instruction]) -> None:
+        Raises:
+            calls.StaleError: it names a plan or question that is not the current one.
+        """
+        if isinstance(call, calls.Filter):
+            self._attempts.answered(call.plan.gang)
+        answer, instructions = self.gangs.answer(call)
         self._carry_out(instructions)
         self._arm_timer()
+        return answer

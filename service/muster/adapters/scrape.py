@@ -36,18 +36,18 @@ class _Read:
 
     async def before_scrape(self) -> None:
         self._tally = await self._loop.count()
-        snapshot = self._loop.snapshot()
+        snapshot = self._loop.gangs.snapshot()
         self._room.domains(snapshot)  # half of the work of the next line
         await asyncio.sleep(0)
         self._figures = self._room.figures(snapshot)
         await asyncio.sleep(0)
 
     def tally(self) -> Tally:
-        tally, self._tally = self._tally or self._loop.tally(), None
+        tally, self._tally = self._tally or self._loop.gangs.tally(), None
         return tally
 
     def figures(self) -> Figures:
-        figures, self._figures = self._figures or self._room.figures(self._loop.snapshot()), None
+        figures, self._figures = self._figures or self._room.figures(self._loop.gangs.snapshot()), None
         return figures
 
 
@@ -91,7 +91,7 @@ def show(metrics: Metrics, loop: ControlLoop, room: Room) -> None:
         ),
     )
     metrics.read_at_scrape(
-        loop.differences,
+        loop.gangs.differences,
         ReadAtScrape(
             "muster_pods_with_other_gpus",
             "Pods whose containers have other GPUs than the planned ones.",
@@ -100,7 +100,7 @@ def show(metrics: Metrics, loop: ControlLoop, room: Room) -> None:
         ),
     )
     metrics.read_at_scrape(
-        loop.waiting,
+        loop.gangs.waiting,
         ReadAtScrape(
             "muster_planner_queue_gangs", "Gangs waiting for a planner.", ("lane",), lambda it: it.items()
         ),
@@ -157,7 +157,7 @@ def _of_namespaces() -> tuple[ReadAtScrape[Tally], ...]:
 
 def _show_exactness(metrics: Metrics, loop: ControlLoop) -> None:
     metrics.read_at_scrape(
-        lambda: exactness.nodes_by_why(state.node for state in loop.snapshot().nodes.values()),
+        lambda: exactness.nodes_by_why(state.node for state in loop.gangs.snapshot().nodes.values()),
         ReadAtScrape(
             "muster_nodes_not_exact",
             "Nodes where containers may get other GPUs than planned.",

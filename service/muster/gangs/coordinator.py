@@ -212,49 +212,14 @@ class Coordinator:
 
     # --- the shim's calls ---------------------------------------------------------------------------
 
-    def filter(self, ref: calls.PlanRef) -> calls.FilterAnswer:
-        """Return the candidate nodes of each member, or the reason why there are none.
+    def answer(self, call: calls.Call[calls.Answer]) -> tuple[calls.Answer, list[Instruction]]:
+        """Answer a call of the shim, and return the instructions that follow from it.
 
         Raises:
-            StaleError: epoch or generation is not current. All calls raise it.
+            StaleError: the epoch, or the plan or question that the call names, is not the current one.
         """
-        return shim_calls.filter_(self.state, ref)
-
-    def score(self, ref: calls.PlanRef) -> calls.ScoreAnswer:
-        """Return the scores of the nodes that `filter` returns."""
-        return shim_calls.score(self.state, ref)
-
-    def reserve(
-        self, now: float, ref: calls.PlanRef, member: int, node: str
-    ) -> tuple[calls.ReserveAnswer, list[Instruction]]:
-        """Claim the plan for a member on a node."""
-        self.state.now = now
-        answer = shim_calls.reserve(self.state, now, ref, member, node)
-        return answer, self._instructions(now)
-
-    def permit(
-        self, now: float, ref: calls.PlanRef, wall_ns: int
-    ) -> tuple[calls.PermitAnswer, list[Instruction]]:
-        """Permit the gang, and return what each Binding carries.
-
-        `wall_ns`: wall-clock time in nanoseconds since the Unix epoch.
-        """
-        self.state.now = now
-        answer = shim_calls.permit(self.state, now, ref, wall_ns)
-        return answer, self._instructions(now)
-
-    def unreserve(self, now: float, ref: calls.PlanRef, back: calls.GivenBack) -> list[Instruction]:
-        """Take in that a member does not go to its planned node."""
-        self.state.now = now
-        shim_calls.unreserve(self.state, now, ref, back)
-        return self._instructions(now)
-
-    def report_in_tree(self, now: float, report: calls.InTreeReport) -> list[Instruction]:
-        """Take in what in-tree plugins answer for a gang's pods.
-
-        Raises:
-            StaleError: the report's epoch or question is not the current one.
-        """
-        self.state.now = now
-        shim_calls.in_tree(self.state, report)
-        return self._instructions(now)
+        changes_nothing = isinstance(call, calls.Filter | calls.Score)
+        if not changes_nothing:
+            self.state.now = call.now
+        answer: calls.Answer = shim_calls.ANSWERS[type(call)](self.state, call)
+        return answer, [] if changes_nothing else self._instructions(call.now)

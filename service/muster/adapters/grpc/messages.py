@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from betterproto2 import Message
+
+from muster.adapters.grpc import reflection
 from muster.adapters.grpc.generated.muster.v1 import (
     BindingFate,
+    FilterRequest,
     FilterResponse,
     InTreeQuestion,
     Outcome,
+    PermitRequest,
     PermitResponse,
     PlanRef,
+    ReportInTreeResponse,
+    ReserveRequest,
     ReserveResponse,
+    ScoreRequest,
     ScoreResponse,
     UnreserveRequest,
+    UnreserveResponse,
     Verdict,
     WatchResponse,
 )
@@ -38,7 +48,19 @@ FATES = {
 }
 
 
-def plan_ref(plan: PlanRef | None) -> calls.PlanRef:
+@dataclass(frozen=True, slots=True)
+class Method:
+    """How a call of the shim is read, and its answer written.
+
+    `call` raises ValueError or IndexError for a request that makes no sense.
+    """
+
+    parse: Callable[[bytes], Any]
+    call: Callable[[Any], calls.Call[Any]]
+    response: Callable[[Any], Message]
+
+
+def _plan(plan: PlanRef | None) -> calls.PlanRef:
     """Return the plan that a call names.
 
     Raises:
@@ -49,9 +71,11 @@ def plan_ref(plan: PlanRef | None) -> calls.PlanRef:
     return calls.PlanRef(plan.epoch, plan.gang, plan.generation)
 
 
-def given_back(request: UnreserveRequest) -> calls.GivenBack:
+def _unreserve(request: UnreserveRequest) -> calls.Unreserve:
     """Return what Unreserve reports. If the fate of a Binding is unknown to us, it may have landed."""
-    return calls.GivenBack(
+    return calls.Unreserve(
+        time.monotonic(),
+        _plan(request.plan),
         member=request.member,
         node=request.node,
         fate=FATES.get(request.fate, calls.BindingFate.UNKNOWN),
@@ -103,13 +127,14 @@ def parts(response: WatchResponse) -> Iterator[WatchResponse]:
             yield WatchResponse(in_tree_question=part, more=end < members)
 
 
-def in_tree_report(report: Any) -> calls.InTreeReport:
+def _in_tree_report(report: Any) -> calls.InTreeReport:
     """Return what the shim reports: `report` is a ReportInTreeRequest of `reflection.message`.
 
     Raises:
         IndexError: an index points at nothing.
-        ValueError: a column has not one byte for each node.
+        ValueError: it names no gang, or a column has not one byte for each node.
     """
+    about = _plan(PlanRef(epoch=report.epoch, gang=report.gang))
     nodes = tuple(report.nodes)
     told = ("", *map(_told, report.refusals))
 
@@ -154,7 +179,9 @@ def in_tree_report(report: Any) -> calls.InTreeReport:
         )
 
     answers = tuple(map(answer, report.answers))
-    return calls.InTreeReport(report.epoch, report.gang, report.question, answers, report.part, report.more)
+    return calls.InTreeReport(
+        time.monotonic(), about.epoch, about.gang, report.question, answers, report.part, report.more
+    )
 
 
 def _groups(of: Any) -> Iterator[calls.AgreeingGroup]:
@@ -166,7 +193,7 @@ def _told(refusal: Any) -> str:
     return f"{refusal.plugin}: {refusal.reason}" if refusal.plugin else refusal.reason
 
 
-def filter_response(answer: calls.FilterAnswer) -> FilterResponse:
+def _filter_response(answer: calls.FilterAnswer) -> FilterResponse:
     """Distinct nodes once, candidates as indices into them."""
     index: dict[str, int] = {}
     offsets, candidates = [0], list[int]()
@@ -188,17 +215,7 @@ def filter_response(answer: calls.FilterAnswer) -> FilterResponse:
     )
 
 
-def score_response(answer: calls.ScoreAnswer) -> ScoreResponse:
-    """Return the scores of all members in one list, in the order of Filter's candidates."""
-    return ScoreResponse(scores=[score for scores in answer.scores for score in scores])
-
-
-def reserve_response(answer: calls.ReserveAnswer) -> ReserveResponse:
-    """Return the answer to Reserve as the shim gets it."""
-    return ReserveResponse(claimed=answer.claimed, reason=answer.reason)
-
-
-def permit_response(answer: calls.PermitAnswer) -> PermitResponse:
+def _permit_response(answer: calls.PermitAnswer) -> PermitResponse:
     """Keys once, in order of first use; values member by member, "" where a member has none."""
     keys = list(dict.fromkeys(key for member in answer.annotations for key in member))
     values = [member.get(key, "") for member in answer.annotations for key in keys]
@@ -209,3 +226,35 @@ def permit_response(answer: calls.PermitAnswer) -> PermitResponse:
         annotation_values=values,
         bind_within_ms=max(1, int(answer.bind_within_s * 1000)) if answer.allowed else 0,
     )
+
+
+METHODS: Mapping[str, Method] = {
+    "Filter": Method(
+        FilterRequest.parse,
+        lambda request: calls.Filter(time.monotonic(), _plan(request.plan)),
+        _filter_response,
+    ),
+    "Score": Method(
+        ScoreRequest.parse,
+        lambda request: calls.Score(time.monotonic(), _plan(request.plan)),
+        # in the order of Filter's candidates
+        lambda answer: ScoreResponse(scores=[score for scores in answer.scores for score in scores]),
+    ),
+    "Reserve": Method(
+        ReserveRequest.parse,
+        lambda request: calls.Reserve(time.monotonic(), _plan(request.plan), request.member, request.node),
+        lambda answer: ReserveResponse(claimed=answer.claimed, reason=answer.reason),
+    ),
+    "Permit": Method(
+        PermitRequest.parse,
+        lambda request: calls.Permit(time.monotonic(), _plan(request.plan), time.time_ns()),
+        _permit_response,
+    ),
+    "Unreserve": Method(UnreserveRequest.parse, _unreserve, lambda _: UnreserveResponse()),
+    "ReportInTree": Method(
+        lambda data: reflection.message("ReportInTreeRequest").FromString(data),
+        _in_tree_report,
+        lambda _: ReportInTreeResponse(),
+    ),
+}
+"""The calls of the shim, by the name of their method."""

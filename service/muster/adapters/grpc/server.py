@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, Protocol, TypeVar
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NoReturn, Protocol
 
 import grpc
 import grpc.aio
@@ -39,32 +40,19 @@ STALLED_S = 60.0
 CONCURRENT_CALLS = 256
 DRAIN_S = 2.0
 
-R = TypeVar("R")
-
 log = structlog.get_logger(__name__)
 
 
 class GangCalls(Protocol):
-    """What the server asks of the gangs. The calls answer at once, and raise `calls.StaleError` for a plan
-    that is not current and ValueError or IndexError for arguments that make no sense."""
+    """What the server asks of the gangs."""
 
-    def filter(self, ref: calls.PlanRef) -> calls.FilterAnswer:
-        """Return the nodes of each member, or why there are none."""
+    def answer(self, call: calls.Call[calls.Answer]) -> calls.Answer:
+        """Answer a call at once.
 
-    def score(self, ref: calls.PlanRef) -> calls.ScoreAnswer:
-        """Return the scores of these nodes."""
-
-    def reserve(self, ref: calls.PlanRef, member: int, node: str) -> calls.ReserveAnswer:
-        """Claim the plan for a member that landed on `node`."""
-
-    def permit(self, ref: calls.PlanRef) -> calls.PermitAnswer:
-        """Return what each Binding must carry, or why none may be sent."""
-
-    def unreserve(self, ref: calls.PlanRef, back: calls.GivenBack) -> None:
-        """Note that a member will not go where it was planned."""
-
-    def report_in_tree(self, report: calls.InTreeReport) -> None:
-        """Note which nodes the in-tree plugins refuse."""
+        Raises:
+            calls.StaleError: it names a plan that is not current.
+            ValueError, IndexError: its arguments make no sense.
+        """
 
     async def synced(self) -> None:
         """Return once the cluster has been seen in full."""
@@ -133,20 +121,15 @@ class GangServer:
         await self._health.set(SERVICE, state)
 
     def _handler(self) -> Any:
-        def unary(behaviour: Any, parse: Callable[[bytes], Any]) -> Any:
-            return grpc.unary_unary_rpc_method_handler(behaviour, parse, to_bytes)
-
-        watch, report = map(descriptors.message, ("WatchRequest", "ReportInTreeRequest"))
-        methods = {
-            "Watch": grpc.unary_stream_rpc_method_handler(self._watch, watch.FromString, to_bytes),
-            "Filter": unary(self._filter, v1.FilterRequest.parse),
-            "Score": unary(self._score, v1.ScoreRequest.parse),
-            "Reserve": unary(self._reserve, v1.ReserveRequest.parse),
-            "Permit": unary(self._permit, v1.PermitRequest.parse),
-            "Unreserve": unary(self._unreserve, v1.UnreserveRequest.parse),
-            "ReportInTree": unary(self._report_in_tree, report.FromString),
+        watch = descriptors.message("WatchRequest").FromString
+        handlers = {
+            name: grpc.unary_unary_rpc_method_handler(
+                partial(self._answer, name, method), method.parse, to_bytes
+            )
+            for name, method in messages.METHODS.items()
         }
-        return grpc.method_handlers_generic_handler(SERVICE, methods)
+        handlers["Watch"] = grpc.unary_stream_rpc_method_handler(self._watch, watch, to_bytes)
+        return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
     # --- the session ---------------------------------------------------------------------------------
 
@@ -189,59 +172,21 @@ class GangServer:
 
     # --- the calls -----------------------------------------------------------------------------------
 
-    async def _filter(self, request: v1.FilterRequest, context: Any) -> v1.FilterResponse:
-        return await self._answer(
-            "Filter", request.plan, context, lambda ref: messages.filter_response(self._gangs.filter(ref))
-        )
-
-    async def _score(self, request: v1.ScoreRequest, context: Any) -> v1.ScoreResponse:
-        return await self._answer(
-            "Score", request.plan, context, lambda ref: messages.score_response(self._gangs.score(ref))
-        )
-
-    async def _reserve(self, request: v1.ReserveRequest, context: Any) -> v1.ReserveResponse:
-        def reserve(ref: calls.PlanRef) -> v1.ReserveResponse:
-            return messages.reserve_response(self._gangs.reserve(ref, request.member, request.node))
-
-        return await self._answer("Reserve", request.plan, context, reserve)
-
-    async def _permit(self, request: v1.PermitRequest, context: Any) -> v1.PermitResponse:
-        return await self._answer(
-            "Permit", request.plan, context, lambda ref: messages.permit_response(self._gangs.permit(ref))
-        )
-
-    async def _unreserve(self, request: v1.UnreserveRequest, context: Any) -> v1.UnreserveResponse:
-        def unreserve(ref: calls.PlanRef) -> v1.UnreserveResponse:
-            self._gangs.unreserve(ref, messages.given_back(request))
-            return v1.UnreserveResponse()
-
-        return await self._answer("Unreserve", request.plan, context, unreserve)
-
-    async def _report_in_tree(self, request: Any, context: Any) -> v1.ReportInTreeResponse:
-        def report(_: calls.PlanRef) -> v1.ReportInTreeResponse:
-            self._gangs.report_in_tree(messages.in_tree_report(request))
-            return v1.ReportInTreeResponse()
-
-        about = v1.PlanRef(epoch=request.epoch, gang=request.gang)
-        return await self._answer("ReportInTree", about, context, report)
-
-    async def _answer(
-        self, method: str, plan: v1.PlanRef | None, context: Any, answer: Callable[[calls.PlanRef], R]
-    ) -> R:
+    async def _answer(self, name: str, method: messages.Method, request: Any, context: Any) -> Any:
         began, code, text = time.perf_counter(), grpc.StatusCode.OK, ""
         try:
-            ref = messages.plan_ref(plan)
-            return answer(ref)
+            return method.response(self._gangs.answer(method.call(request)))
         except calls.StaleError as stale:
             code, text = grpc.StatusCode.FAILED_PRECONDITION, str(stale) or "the plan is not the current one"
         except (ValueError, IndexError) as wrong:
             code, text = grpc.StatusCode.INVALID_ARGUMENT, str(wrong)
         except Exception as defect:  # the shim must get an answer; the traceback is for us
             trace = ids_of_call(context.invocation_metadata())
-            log.exception("call failed", method=method, gang=plan.gang if plan else "", **trace)
-            code, text = grpc.StatusCode.INTERNAL, f"{method}: {type(defect).__name__}: {defect}"
+            gang = getattr(getattr(request, "plan", request), "gang", "")
+            log.exception("call failed", method=name, gang=gang, **trace)
+            code, text = grpc.StatusCode.INTERNAL, f"{name}: {type(defect).__name__}: {defect}"
         finally:
-            self._metrics.call_seconds.labels(method, code.name).observe(time.perf_counter() - began)
+            self._metrics.call_seconds.labels(name, code.name).observe(time.perf_counter() - began)
         await _abort(context, code, text)
 
 

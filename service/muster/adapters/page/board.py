@@ -27,7 +27,7 @@ from muster.adapters.page.layout import Layout, arrange
 from muster.adapters.page.rows import Row, rows
 from muster.domain.node import Node
 from muster.domain.snapshot import Snapshot
-from muster.gangs.reporting.places import GangDetails, Taken
+from muster.gangs.coordinator import Coordinator
 
 NODES_AT_ONCE = 200
 """Nodes that are looked at before the loop's other tasks get a turn: some milliseconds."""
@@ -49,21 +49,16 @@ class Source(Protocol):
     """`adapters.control_loop.ControlLoop`, as far as it is used here."""
 
     @property
+    def gangs(self) -> Coordinator:
+        """Return the coordinator, which is only read here."""
+
+    @property
     def is_synced(self) -> bool:
         """Return whether the cluster has been seen in full."""
 
     @property
     def leads(self) -> bool:
         """Return whether a shim is connected."""
-
-    def snapshot(self) -> Snapshot:
-        """Return the cluster as it is now."""
-
-    def taken(self, nodes: Sequence[str]) -> list[tuple[Taken, ...]]:
-        """Return what pods take of the GPUs of each node."""
-
-    def details(self, key: str) -> GangDetails | None:
-        """Return what is known of a gang."""
 
     async def summary(self, namespace: str = "", name: str = "") -> list[Any]:
         """Return all gangs, some at a time."""
@@ -180,10 +175,10 @@ class Board:
 
     async def detail(self, key: str) -> bytes | None:
         """Return what is known of one gang as JSON; None if there is none."""
-        found = self._source.details(key)
+        found = self._source.gangs.details(key)
         if found is None:
             return None
-        snapshot = self._source.snapshot()
+        snapshot = self._source.gangs.snapshot()
         steps, since = self._history.of(key), self._history.since
         said = await asyncio.to_thread(detail.shown, found, snapshot, steps, since)
         return msgspec.json.encode(said)
@@ -194,7 +189,7 @@ class Board:
         """Look at everything once, and tell what changed. Return the seconds that it took of the loop."""
         turns, before = _Turns(), self._seen
         with turns.one():
-            snapshot = self._source.snapshot()
+            snapshot = self._source.gangs.snapshot()
             same = before.map.is_of(snapshot)
         map_ = before.map if same else await asyncio.to_thread(before.map.after, snapshot, self._model_label)
         cells, shut, changed = await self._cells(map_.layout, turns)
@@ -226,9 +221,9 @@ class Board:
         for start in range(0, len(names), NODES_AT_ONCE):
             with turns.one():
                 part = names[start : start + NODES_AT_ONCE]
-                nodes = self._source.snapshot().nodes
+                nodes = self._source.gangs.snapshot().nodes
                 for number, (name, taken) in enumerate(
-                    zip(part, self._source.taken(part), strict=True), start
+                    zip(part, self._source.gangs.taken(part), strict=True), start
                 ):
                     state, count = nodes.get(name), firsts[number + 1] - firsts[number]
                     now = closed(state)

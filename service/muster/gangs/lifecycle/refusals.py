@@ -13,7 +13,7 @@ from muster.domain.reasons import Cause
 from muster.gangs.capacity import requests
 from muster.gangs.capacity.queueing_hints import QueueingHint
 from muster.gangs.lifecycle.state import State
-from muster.gangs.messages.calls import GivenBack
+from muster.gangs.messages.calls import Unreserve
 from muster.gangs.messages.instructions import EventReason
 from muster.gangs.record.gang import Exclusion, Gang
 from muster.gangs.record.phases import Phase, Trigger, Unplaceable
@@ -86,14 +86,14 @@ def refuse_undecided(state: State, gang: Gang, hint: QueueingHint, text: str, no
     _refuse_as_unplaceable(state, gang, hint, ("not decided",), text, now, again_at)
 
 
-def exclude_node(state: State, gang: Gang, pod: Pod, back: GivenBack, now: float) -> bool:
+def exclude_node(state: State, gang: Gang, pod: Pod, call: Unreserve) -> bool:
     """Exclude the node for pods that ask for the same as this member; return whether that is new.
 
     The exclusion lasts until all other nodes were tried, and then for a time that grows with each refusal.
     """
-    pair = (requests.asks(pod), back.node)
+    pair = (requests.asks(pod), call.node)
     gang.refusals[pair] = gang.refusals.get(pair, 0) + 1
-    gang.exclusions[pair] = Exclusion(now, back.plugin, back.message)
+    gang.exclusions[pair] = Exclusion(call.now, call.plugin, call.message)
     return gang.refusals[pair] == 1
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from muster.domain import allocation, exactness, nri
 from muster.domain.decision import MemberPlacement, Placed
@@ -16,14 +18,19 @@ from muster.gangs.lifecycle import bindings, inflight, planning, plans, refusals
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages.calls import (
     BindingFate,
+    Call,
+    Filter,
     FilterAnswer,
-    GivenBack,
     InTreeReport,
+    Permit,
     PermitAnswer,
     PlanRef,
+    Reserve,
     ReserveAnswer,
+    Score,
     ScoreAnswer,
     StaleError,
+    Unreserve,
 )
 from muster.gangs.messages.instructions import EventReason, Outcome
 from muster.gangs.record.gang import Gang
@@ -34,9 +41,9 @@ from muster.placement.cluster.candidates import profile_refusal
 from muster.placement.cluster.matching import serves
 
 
-def filter_(state: State, ref: PlanRef) -> FilterAnswer:
+def _filter(state: State, call: Filter | Score) -> FilterAnswer:
     """Return the candidates of each member, the planned node first; for a refused gang, the reason."""
-    gang = _current(state, ref)
+    gang = _current(state, call.plan)
     plan = gang.plan
     if plan is None:
         return FilterAnswer(reason=gang.verdict.reason if gang.verdict is not None else gang.reason)
@@ -57,18 +64,18 @@ def filter_(state: State, ref: PlanRef) -> FilterAnswer:
     return plan.filter_answer
 
 
-def score(state: State, ref: PlanRef) -> ScoreAnswer:
+def _score(state: State, call: Score) -> ScoreAnswer:
     """Return scores: 100 for the planned node, and less for each later candidate."""
-    answer = filter_(state, ref)
+    candidates = _filter(state, call).candidates
     return ScoreAnswer(
-        tuple(tuple(max(1, 100 - 10 * rank) for rank in range(len(nodes))) for nodes in answer.candidates)
+        tuple(tuple(max(1, 100 - 10 * rank) for rank in range(len(nodes))) for nodes in candidates)
     )
 
 
-def reserve(state: State, now: float, ref: PlanRef, member: int, node: str) -> ReserveAnswer:
+def _reserve(state: State, call: Reserve) -> ReserveAnswer:
     """Claim the plan for a member on a node. If that is another node than planned, move the member if the
     plan still fits."""
-    gang, plan, uid = _planned(state, ref, member)
+    (gang, plan, uid), node = _planned(state, call.plan, call.member), call.node
     at_home = plan.places[uid].node == node
     if gang.phase is Phase.PERMITTED:
         return ReserveAnswer(at_home, "" if at_home else "the gang is permitted already, with another node")
@@ -85,77 +92,77 @@ def reserve(state: State, now: float, ref: PlanRef, member: int, node: str) -> R
     return ReserveAnswer(True)
 
 
-def permit(state: State, now: float, ref: PlanRef, wall_ns: int) -> PermitAnswer:
+def _permit(state: State, call: Permit) -> PermitAnswer:
     """Let the gang go. Return the same answer if it is asked again.
 
     A change of a member or node withdraws the plan, so the call is stale then. The plan's nodes and capacity
     are checked once more: after Permit nothing takes a pod back from a node that is gone.
     """
-    gang = _current(state, ref)
+    gang = _current(state, call.plan)
     match gang.in_phase:
         case Permitted(answer=PermitAnswer() as answer, awaited=awaited):
-            left = min(awaited.values(), default=now) - now
+            left = min(awaited.values(), default=call.now) - call.now
             return replace(answer, bind_within_s=max(0.0, left))
         case Reserving(plan):
-            return _permit(state, gang, plan, now, wall_ns)
+            return _permit_reserving(state, gang, plan, call)
         case Planned():
             return PermitAnswer(False, "no member has reserved yet")
         case _:
             return PermitAnswer(False, gang.reason)
 
 
-def _permit(state: State, gang: Gang, plan: Plan, now: float, wall_ns: int) -> PermitAnswer:
+def _permit_reserving(state: State, gang: Gang, plan: Plan, call: Permit) -> PermitAnswer:
     why = _refusing_node(state, plan)
     if why or not plans.plan_still_fits(state, plan):
         why = why or "others took what it was to have"
-        plans.withdraw(state, gang, Trigger.NODE_CHANGED, why, now)
+        plans.withdraw(state, gang, Trigger.NODE_CHANGED, why, call.now)
         return PermitAnswer(False, why)
     written = plan.annotations or _annotations(state, plan)
     answer = PermitAnswer(
         True,
         bind_within_s=state.settings.bind_for(len(plan.order), plan.with_devices),
-        annotations=tuple(allocation.timed(values, wall_ns) for values in written),
+        annotations=tuple(allocation.timed(values, call.wall_ns) for values in written),
     )
-    bindings.gang_permitted(state, gang, plan, answer, now)
+    bindings.gang_permitted(state, gang, plan, answer, call.now)
     # Other members of an elastic gang may be left, which are not placed.
     said = placed_sentence(plan.placed, plan.request, _not_exact(state, plan))
     state.publisher.emit(gang, EventReason.PLACED, said, plan.members)
     return answer
 
 
-def unreserve(state: State, now: float, ref: PlanRef, back: GivenBack) -> None:
+def _unreserve(state: State, call: Unreserve) -> None:
     """Take back a member that does not go where it was planned.
 
     Before Permit the plan is void. After Permit other members may be on their way. This member's place is
     freed, or retained if its Binding may have arrived. The gang is planned again once the others are settled.
     """
-    if ref.epoch == state.epoch and back.uid in state.orphans:
-        if back.fate is not BindingFate.UNKNOWN:
-            inflight.drop_orphan(state, back.uid)
+    if call.plan.epoch == state.epoch and call.uid in state.orphans:
+        if call.fate is not BindingFate.UNKNOWN:
+            inflight.drop_orphan(state, call.uid)
         return
-    gang, pod = _given_back(state, ref, back)
+    gang, pod = _given_back(state, call)
     uid, name = pod.uid, pod.name
     why, learnt = f"pod {name} was given back", False
-    if back.plugin:
-        learnt = refusals.exclude_node(state, gang, pod, back, now)
-        state.in_tree.refused(gang, back.plugin)
-        why = f"node {back.node} was refused to pod {name} by {back.plugin}"
-    if back.message:
-        why = f"{why}: {back.message}"
+    if call.plugin:
+        learnt = refusals.exclude_node(state, gang, pod, call)
+        state.in_tree.refused(gang, call.plugin)
+        why = f"node {call.node} was refused to pod {name} by {call.plugin}"
+    if call.message:
+        why = f"{why}: {call.message}"
     match gang.in_phase:
         case Planned() | Reserving():
-            trigger = Trigger.NODE_REFUSED if back.plugin else Trigger.GIVEN_BACK
+            trigger = Trigger.NODE_REFUSED if call.plugin else Trigger.GIVEN_BACK
             pause_s = refusals.pause_between_nodes(state, gang) if learnt else 0.0
-            pause = not back.plugin
-            plans.withdraw(state, gang, trigger, why, now, pause=pause, learnt=learnt, pause_s=pause_s)
-        case Permitted(awaited=awaited) if uid in awaited and back.fate is BindingFate.UNKNOWN:
-            awaited[uid] = now + state.settings.session_s
+            pause = not call.plugin
+            plans.withdraw(state, gang, trigger, why, call.now, pause=pause, learnt=learnt, pause_s=pause_s)
+        case Permitted(awaited=awaited) if uid in awaited and call.fate is BindingFate.UNKNOWN:
+            awaited[uid] = call.now + state.settings.session_s
             state.timers.set(gang, min(awaited.values()))
         case Permitted(awaited=awaited) as permitted if uid in awaited:
-            bindings.member_given_back(state, gang, permitted, uid, why, now)
+            bindings.member_given_back(state, gang, permitted, uid, why, call.now)
 
 
-def in_tree(state: State, report: InTreeReport) -> None:
+def _in_tree(state: State, report: InTreeReport) -> None:
     """Take in what in-tree plugins answer for a gang.
 
     Raises:
@@ -195,15 +202,15 @@ def _planned(state: State, ref: PlanRef, member: int) -> tuple[Gang, Plan, str]:
     return gang, gang.plan, gang.plan.order[member]
 
 
-def _given_back(state: State, ref: PlanRef, back: GivenBack) -> tuple[Gang, Pod]:
+def _given_back(state: State, call: Unreserve) -> tuple[Gang, Pod]:
     """Return the gang and the member, which may be gone.
 
     A session that started while Bindings were under way has no verdict of the gang: its shim names the pod.
     """
-    gang = state.gangs.get(ref.gang)
-    if gang is not None and ref.epoch == state.epoch and gang.verdict is None and back.uid in gang.awaited:
-        return gang, state.roster.pods[back.uid]
-    gang, plan, uid = _planned(state, ref, back.member)
+    ref, gang = call.plan, state.gangs.get(call.plan.gang)
+    if gang is not None and ref.epoch == state.epoch and gang.verdict is None and call.uid in gang.awaited:
+        return gang, state.roster.pods[call.uid]
+    gang, plan, uid = _planned(state, ref, call.member)
     return gang, plan.pods[uid]
 
 
@@ -290,3 +297,14 @@ def _refusing_node(state: State, plan: Plan) -> str:
         if (by := profile_refusal(node, roles[role])) is not None:
             return f"node {name} can't take pods now: {by}"
     return ""
+
+
+ANSWERS: Mapping[type[Call[Any]], Callable[[State, Any], Any]] = {
+    Filter: _filter,
+    Score: _score,
+    Reserve: _reserve,
+    Permit: _permit,
+    Unreserve: _unreserve,
+    InTreeReport: _in_tree,
+}
+"""The functions that answer the calls."""

@@ -1,10 +1,13 @@
-"""The shim's calls, and the coordinator's answers."""
+"""The shim's calls, and the coordinator's answers. `now` is in seconds of the inputs' clock."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Generic, TypeVar
+
+Answer = TypeVar("Answer")
 
 
 class StaleError(Exception):
@@ -18,6 +21,13 @@ class PlanRef:
     epoch: int
     gang: str
     generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Answer]):
+    """One call of the shim, with the type of its answer."""
+
+    now: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +48,24 @@ class FilterAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class Filter(Call[FilterAnswer]):
+    """Ask on which nodes each member may go, or why there are none."""
+
+    plan: PlanRef
+
+
+@dataclass(frozen=True, slots=True)
 class ScoreAnswer:
     """Scores from 0 to 100, in the shape of `FilterAnswer.candidates`."""
 
     scores: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Score(Call[ScoreAnswer]):
+    """Ask for the scores of the nodes that Filter returned."""
+
+    plan: PlanRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +74,15 @@ class ReserveAnswer:
 
     claimed: bool
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve(Call[ReserveAnswer]):
+    """Claim the plan for a member that landed on `node`. `member` is its index in the verdict's order."""
+
+    plan: PlanRef
+    member: int
+    node: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +97,14 @@ class PermitAnswer:
     reason: str = ""
     bind_within_s: float = 0.0
     annotations: tuple[dict[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Permit(Call[PermitAnswer]):
+    """Ask whether the gang may bind. `wall_ns`: wall-clock time in nanoseconds since the Unix epoch."""
+
+    plan: PlanRef
+    wall_ns: int
 
 
 class BindingFate(StrEnum):
@@ -116,8 +157,8 @@ class InTreeAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class InTreeReport:
-    """One ReportInTree: answers, each with the indices of its pods in the question's order.
+class InTreeReport(Call[None]):
+    """Report what in-tree plugins answer: each answer has the indices of its pods in the question's order.
 
     A long report comes in parts, numbered from 0; `more`: others follow.
     """
@@ -131,12 +172,14 @@ class InTreeReport:
 
 
 @dataclass(frozen=True, slots=True)
-class GivenBack:
-    """One Unreserve: `member` is an index in the verdict's order, `uid` the pod's.
+class Unreserve(Call[None]):
+    """Give back a member that will not go where it was planned.
 
-    `plugin` and `message` state which in-tree plugin refused `node` and why; "" if none did.
+    `member` is its index in the verdict's order, `uid` the pod's. `plugin` and `message` state which in-tree
+    plugin refused `node` and why; "" if none did.
     """
 
+    plan: PlanRef
     member: int
     node: str
     fate: BindingFate
