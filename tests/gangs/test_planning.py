@@ -177,6 +177,22 @@ def test_an_exclusion_ends_with_time_and_is_longer_with_each_refusal() -> None:
     assert left_out == [1, 4, 16, 64, 256, 300, 300]
 
 
+@pytest.mark.parametrize(("plugin", "after_s"), [("NodeResourcesFit", 5), ("NodePorts", 16)])
+def test_full_nodes_are_tried_again_when_an_unbound_pod_is_gone(plugin: str, after_s: float) -> None:
+    """The scheduler alone knew the pod's place. A client that deletes pods all the time gains nothing."""
+    world = World().start(node("a"))
+    world.see(*PAIR)
+    for pause in (1, 4, 0):
+        world.unreserve(0, BindingFate.NEVER_SENT, plugin, "Insufficient cpu")
+        world.wait(pause)
+    refused_at = world.now
+    while not world.planned():
+        world.see(replace(pod("volumes", gpus=0), claim=None))
+        world.gone("volumes")
+        world.wait(0.5)
+    assert world.now - refused_at == after_s
+
+
 def test_withdrawals_in_a_row_wait_longer_each_time() -> None:
     world = World().start(node("a"))
     world.see(*PAIR)

@@ -11,7 +11,7 @@ from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.domain.policies import Policies
 from muster.domain.rate import Rate
 from muster.gangs.capacity.device_claims import DeviceClaim
-from muster.gangs.lifecycle import bindings, inflight, losses, members, planning
+from muster.gangs.lifecycle import bindings, inflight, losses, members, planning, refusals
 from muster.gangs.lifecycle.coalescing import MAY_LEAVE, Change
 from muster.gangs.lifecycle.state import State
 from muster.gangs.membership.group import NameKey
@@ -87,6 +87,8 @@ class Pods:
             self.regroup({name for name in names if not self._counted_later(name, owners, now)}, now)
         if had is not None:
             self._lost(before, had, now)
+        else:
+            refusals.try_full_nodes(state, now)
 
     def claim_seen(self, claim: DeviceClaim, now: float) -> tuple[str, ...]:
         """Take in which devices a ResourceClaim holds. Return the nodes on which that changed."""

@@ -15,10 +15,13 @@ from muster.gangs.capacity.queueing_hints import QueueingHint
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages.calls import Unreserve
 from muster.gangs.messages.instructions import EventReason
-from muster.gangs.record.gang import Exclusion, Gang
+from muster.gangs.record.gang import Exclusion, Gang, Timer
 from muster.gangs.record.phases import Phase, Trigger, Unplaceable
 from muster.gangs.reporting.publisher import Kinds
 
+_ROOM = "NodeResourcesFit"
+"""The plugin that counts what pods take, also those that are not bound yet."""
+_ROOM_AFTER_S, _ROOM_EVERY_S = 1.0, 5.0
 _PROMPT = 16
 """Nodes that are tried one after another without a pause, as plugins refuse them."""
 
@@ -94,7 +97,32 @@ def exclude_node(state: State, gang: Gang, pod: Pod, call: Unreserve) -> bool:
     pair = (requests.asks(pod), call.node)
     gang.refusals[pair] = gang.refusals.get(pair, 0) + 1
     gang.exclusions[pair] = Exclusion(call.now, call.plugin, call.message)
+    if call.plugin == _ROOM:
+        state.short_of_room[gang.key] = None
     return gang.refusals[pair] == 1
+
+
+def try_full_nodes(state: State, now: float) -> None:
+    """Try again the nodes that the scheduler refused as full: a pod that was not bound is gone.
+
+    The pod may have had a place that only the scheduler knew, while its volumes were bound. The scheduler
+    gets a second to see the same. A gang tries a node again at most every five seconds, so that clients that
+    delete pods all the time gain nothing.
+    """
+    for key in list(state.short_of_room):
+        gang = state.gangs.get(key)
+        if gang is not None and gang.phase is not Phase.UNPLACEABLE:
+            continue
+        del state.short_of_room[key]  # until the scheduler refuses a node again
+        if gang is None:
+            continue
+        for pair, out in gang.exclusions.items():
+            if out.plugin == _ROOM:
+                until = min(out.until, max(now + _ROOM_AFTER_S, out.since + _ROOM_EVERY_S))
+                gang.exclusions[pair] = replace(out, until=until)
+        first = min((out.until for out in gang.exclusions.values()), default=math.inf)
+        if first < gang.timers.get(Timer.PHASE, math.inf):
+            state.timers.set(gang, first)
 
 
 def pause_between_nodes(state: State, gang: Gang) -> float:

@@ -61,6 +61,8 @@ class State:
         change."""
         self.to_tell: dict[str, None] = {}
         """Keys of gangs that a new shim does not know yet."""
+        self.short_of_room: dict[str, None] = {}
+        """Keys of gangs for which the scheduler refused nodes as full."""
         self.to_wake: dict[str, None] = {}
         """Keys of refused gangs that a change may help and that are not queued again yet, in order."""
         self.retained = Retained(self.gangs, self.ledger)
