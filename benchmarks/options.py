@@ -7,18 +7,18 @@ import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-import typer
+from muster.command_line import USAGE, Failed
 
 
 def chosen(text: str, known: Collection[str], option: str) -> list[str]:
     """Return the comma-separated names of an option; all known names if it is empty.
 
     Raises:
-        typer.BadParameter: a name is not known.
+        Failed: a name is not known.
     """
     names = [word.strip() for word in text.split(",") if word.strip()] or list(known)
     if unknown := [name for name in names if name not in known]:
-        raise typer.BadParameter(f"{', '.join(unknown)}: not one of {', '.join(known)}", param_hint=option)
+        raise Failed(f"{option}: {', '.join(unknown)}: not one of {', '.join(known)}", USAGE)
     return names
 
 

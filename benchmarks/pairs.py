@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks import options
 from benchmarks.summary import Spread
+from muster.command_line import USAGE, Argument, Failed, Option, call
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES, LOADS = ("640", "5000", "20000"), ("0", "50", "80", "95")
@@ -116,13 +116,13 @@ def worktree(revision: str) -> Iterator[Path]:
     """Yield a checkout of the revision, which is removed afterwards.
 
     Raises:
-        typer.BadParameter: git does not know the revision.
+        Failed: git does not know the revision.
     """
     with tempfile.TemporaryDirectory(prefix="muster-pairs-") as folder:
         checkout = Path(folder) / "checkout"
         made = _git("worktree", "add", "--detach", str(checkout), revision)
         if made.returncode:
-            raise typer.BadParameter(made.stderr.strip(), param_hint="REVISION")
+            raise Failed(f"REVISION: {made.stderr.strip()}", USAGE)
         try:
             yield checkout
         finally:
@@ -158,14 +158,14 @@ def measured(checkout: Path, words: list[str]) -> dict[Key, Decided]:
 
 
 def main(
-    revision: Annotated[str, typer.Argument(help="The code before: a commit, tag or branch.")],
-    cells: Annotated[str, typer.Option(help="Gangs, comma-separated; all if empty.", metavar="NAMES")] = "",
-    nodes: Annotated[str, typer.Option(help="Sizes of clusters, comma-separated.")] = "640,5000,20000",
-    loads: Annotated[str, typer.Option(help="Loads in percent, comma-separated.")] = "0,50,80,95",
-    instances: Annotated[int, typer.Option(help="Feasible instances of each gang on each cluster.")] = 40,
-    rounds: Annotated[int, typer.Option(help="How often each side decides each instance.")] = 3,
-    seed: Annotated[int, typer.Option(help="Equal seeds give equal clusters and gangs.")] = 1,
-) -> None:
+    revision: Annotated[str, Argument(help="The code before: a commit, tag or branch.")],
+    cells: Annotated[str, Option(help="Gangs, comma-separated; all if empty.", metavar="NAMES")] = "",
+    nodes: Annotated[str, Option(help="Sizes of clusters, comma-separated.")] = "640,5000,20000",
+    loads: Annotated[str, Option(help="Loads in percent, comma-separated.")] = "0,50,80,95",
+    instances: Annotated[int, Option(help="Feasible instances of each gang on each cluster.")] = 40,
+    rounds: Annotated[int, Option(help="How often each side decides each instance.")] = 3,
+    seed: Annotated[int, Option(help="Equal seeds give equal clusters and gangs.")] = 1,
+) -> int:
     """Compare decision times and plans of a revision with those of this checkout.
 
     For example, a minute: python -m benchmarks.pairs HEAD~1 --nodes 640 --loads 80 --instances 10
@@ -186,7 +186,7 @@ def main(
                     runs[side].append(measured((checkout, ROOT)[side], words))
     found = rows(least(runs[0]), least(runs[1]))
     show(Console() if sys.stdout.isatty() else Console(width=160), found)
-    raise typer.Exit(1 if any(row.worse or row.lost for row in found) else 0)
+    return 1 if any(row.worse or row.lost for row in found) else 0
 
 
 def show(console: Console, found: Iterable[Row]) -> None:
@@ -216,4 +216,4 @@ def _median(values: list[float]) -> float:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(call(main, "python -m benchmarks.pairs"))

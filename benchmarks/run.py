@@ -14,7 +14,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.status import Status
 
@@ -24,6 +23,7 @@ from benchmarks.gangs import CASES
 from benchmarks.suite import Run, Site, standard_sites
 from benchmarks.summary import Summary, summary
 from benchmarks.watch_events import event_cost
+from muster.command_line import USAGE, Failed, Option, call
 
 EVENTS = 2_000
 FILLS = 1_000
@@ -31,34 +31,32 @@ FILLS = 1_000
 
 def main(  # noqa: PLR0913, PLR0917 — one option, one argument
     cells: Annotated[
-        str, typer.Option(help="Gangs to place, by name, comma-separated; all if empty.", metavar="NAMES")
+        str, Option(help="Gangs to place, by name, comma-separated; all if empty.", metavar="NAMES")
     ] = "",
     nodes: Annotated[
         str,
-        typer.Option(help="Only these cluster sizes, comma-separated. Others than 640, 5000 and 20000 too."),
+        Option(help="Only these cluster sizes, comma-separated. Others than 640, 5000 and 20000 too."),
     ] = "",
-    loads: Annotated[str, typer.Option(help="Only these loads, in percent, comma-separated.")] = "",
+    loads: Annotated[str, Option(help="Only these loads, in percent, comma-separated.")] = "",
     boards: Annotated[
         Boards | None,
-        typer.Option(help="Only this board in all nodes; else NVSwitch, and one mixed cluster."),
+        Option(help="Only this board in all nodes; else NVSwitch, and one mixed cluster."),
     ] = None,
     racks_per_zone: Annotated[
-        int | None, typer.Option(help="Only zones of so many racks, 0 for none; else none, and one with 40.")
+        int | None, Option(help="Only zones of so many racks, 0 for none; else none, and one with 40.")
     ] = None,
     instances: Annotated[
         int,
-        typer.Option(
+        Option(
             help="Feasible instances of each gang; a part of it on clusters without a target, unless chosen."
         ),
     ] = 200,
-    minutes: Annotated[float, typer.Option(help="When to stop measuring, complete or not.")] = 14.5,
-    seed: Annotated[int, typer.Option(help="Equal seeds give equal clusters and gangs.")] = 1,
-    guard: Annotated[
-        float, typer.Option(help="Wall clock for one decision, seconds; then it is unproven.")
-    ] = 1,
-    out: Annotated[Path, typer.Option(help="Where the JSON lines go.")] = Path("out/bench.jsonl"),
-    samples: Annotated[bool, typer.Option(help="Write every instance too, not only the cells.")] = False,
-) -> None:
+    minutes: Annotated[float, Option(help="When to stop measuring, complete or not.")] = 14.5,
+    seed: Annotated[int, Option(help="Equal seeds give equal clusters and gangs.")] = 1,
+    guard: Annotated[float, Option(help="Wall clock for one decision, seconds; then it is unproven.")] = 1,
+    out: Annotated[Path, Option(help="Where the JSON lines go.")] = Path("out/bench.jsonl"),
+    samples: Annotated[bool, Option(help="Write every instance too, not only the cells.")] = False,
+) -> int:
     """Measure the planner against the methods of Kueue, KAI and go-gpuallocator, on the same clusters.
 
     For example, a minute on small clusters: python -m benchmarks.run --nodes 640 --instances 20 --minutes 1
@@ -88,10 +86,10 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
             for sample in cell.samples if samples else ():
                 report.write(lines, "instance", {"site": row.site, "case": row.case, **asdict(sample)})
     report.show(console, [row for row in rows if row.measured], costs, filled)
-    _end(console, rows, run, out, started)
+    return _end(console, rows, run, out, started)
 
 
-def _end(console: Console, rows: list[Summary], run: Run, out: Path, started: float) -> None:
+def _end(console: Console, rows: list[Summary], run: Run, out: Path, started: float) -> int:
     """What was left out, and whether all is well."""
     empty = [f"{row.case} on {row.site}" for row in rows if not row.measured]
     if empty:
@@ -102,7 +100,7 @@ def _end(console: Console, rows: list[Summary], run: Run, out: Path, started: fl
     failures = [failure for row in rows for failure in row.failures]
     for failure in failures:
         console.print(f"[red]wrong[/] {failure}", highlight=False)
-    raise typer.Exit(1 if failures else 0)
+    return 1 if failures else 0
 
 
 def _sites(
@@ -119,7 +117,7 @@ def _sites(
     try:
         sizes, shares = [int(word) for word in _words(nodes)], [float(word) / 100 for word in _words(loads)]
     except ValueError as error:
-        raise typer.BadParameter(f"{error}: numbers, separated by commas") from None
+        raise Failed(f"{error}: numbers, separated by commas", USAGE) from None
     known = {site.nodes for site in sites}
     sites += [
         Site(size, load, instances, boards or Boards.NVSWITCH, racks_per_zone or 0)
@@ -163,4 +161,4 @@ def _cpu() -> str:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(call(main, "python -m benchmarks.run"))

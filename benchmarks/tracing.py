@@ -22,7 +22,6 @@ from typing import Annotated, Any
 
 import grpc
 import structlog
-import typer
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
@@ -39,6 +38,7 @@ from muster.adapters.solver.process import Bounds
 from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.tracing import Tracing
+from muster.command_line import Option, call
 from muster.domain import allocation
 from muster.domain.pod import Pod
 from muster.domain.topology import GpuTopology, Link
@@ -56,8 +56,6 @@ SINK = "sink"
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 DELAY_MS = "100"
 """So often spans are sent: within a round, so that each side pays for its own."""
-
-app = typer.Typer(add_completion=False)
 
 
 class Service:
@@ -200,11 +198,10 @@ async def measure(sizes: Sizes, exporter: SpanExporter) -> dict[str, Any]:
     }
 
 
-@app.command()
 def main(
-    nodes: Annotated[int, typer.Option(help="Nodes of eight GPUs.")] = 1000,
-    gangs: Annotated[int, typer.Option(help="Gangs of eight in a round.")] = 100,
-    pairs: Annotated[int, typer.Option(help="Pairs of rounds.")] = 60,
+    nodes: Annotated[int, Option(help="Nodes of eight GPUs.")] = 1000,
+    gangs: Annotated[int, Option(help="Gangs of eight in a round.")] = 100,
+    pairs: Annotated[int, Option(help="Pairs of rounds.")] = 60,
 ) -> None:
     """Measure what tracing costs, in pairs (docs/traces.md)."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
@@ -215,7 +212,7 @@ def main(
         assert sink.stdout is not None
         port = int(sink.stdout.readline())
         found = asyncio.run(measure(Sizes(nodes, gangs, pairs), _exporter(port)))
-    typer.echo(json.dumps(found, indent=2))
+    print(json.dumps(found, indent=2))
 
 
 def _exporter(port: int) -> SpanExporter:
@@ -259,4 +256,4 @@ if __name__ == "__main__":
     if sys.argv[1:] == [SINK]:
         _sink()
     else:
-        app()
+        sys.exit(call(main, "python -m benchmarks.tracing"))

@@ -7,17 +7,17 @@ on the machine only adds.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated
 
-import typer
-
 from benchmarks.clusters import Boards, topology
 from benchmarks.page.scene import Ask
 from benchmarks.page.scenes import RACK, node, other
 from muster.adapters.garbage import short_collections
+from muster.command_line import Option, call
 from muster.domain.decision import Decision
 from muster.domain.node import Resources
 from muster.domain.pod import GangClaim
@@ -129,9 +129,9 @@ CHANGES: dict[str, Callable[[World], None]] = {
 
 
 def main(
-    nodes: Annotated[int, typer.Option(min=20)] = 5_000,
-    gangs: Annotated[int, typer.Option(min=1)] = 10_000,
-    rounds: Annotated[int, typer.Option(min=1)] = 3,
+    nodes: Annotated[int, Option(min=20)] = 5_000,
+    gangs: Annotated[int, Option(min=1)] = 10_000,
+    rounds: Annotated[int, Option(min=1)] = 3,
 ) -> None:
     """Print the longest turn of each change, in milliseconds of processor time."""
     least: dict[str, list[float]] = {}
@@ -144,8 +144,8 @@ def main(
                 world.rest()
                 least[name] = list(map(min, world.turns, least.get(name, world.turns)))
     for name, turns in least.items():
-        typer.echo(f"{max(turns):8.1f}  {name}")
+        print(f"{max(turns):8.1f}  {name}")
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(call(main, "python -m benchmarks.turns"))

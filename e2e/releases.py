@@ -31,6 +31,6 @@ def programs_of(revision: str, folder: Path) -> Programs:
         check=True,
     )
     configuration = folder / "scheduler-config" / "scheduler.yaml"
-    service = (sys.executable, "-c", "from muster.cli import app; app()")
+    service = (sys.executable, "-m", "muster.cli")
     shim = Path(built.stdout.split()[-1])
     return Programs(shim, configuration, service, {"PYTHONPATH": str(folder / "service")})

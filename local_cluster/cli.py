@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import shlex
 import signal
+import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from local_cluster.api import ApiError, ApiUnreachable
@@ -26,22 +26,12 @@ from local_cluster.places import default_cluster_directory
 from local_cluster.processes import ProcessError
 from local_cluster.recipes import COMPONENTS
 from local_cluster.shape import ShapeError
+from muster.command_line import Argument, Failed, Option, Program, run
 
-app = typer.Typer(
-    name="cluster",
-    no_args_is_help=True,
-    help=(
-        "A real Kubernetes control plane on this machine, as plain processes: no containers, no root.\n\n"
-        "etcd, kube-apiserver and kube-controller-manager are the real ones; kwok plays the kubelets of "
-        "fake GPU nodes. No scheduler runs in it. For a cluster with Muster on it: make up\n\n"
-        "The first `up` compiles the four programs (10 to 15 minutes on two cores), later ones take 4 s."
-    ),
-)
-
-Name = Annotated[str, typer.Argument(help="Name of the cluster; several run side by side.")]
+Name = Annotated[str, Argument(help="Name of the cluster; several run side by side.")]
 Directory = Annotated[
     Path | None,
-    typer.Option("--dir", help="Keep everything of the cluster here instead of the default place."),
+    Option(("--dir",), help="Keep everything of the cluster here instead of the default place."),
 ]
 ERRORS = (ClusterError, ProcessError, ShapeError, ApiError, ApiUnreachable)
 
@@ -50,22 +40,16 @@ def _cluster(name: str, directory: Path | None, *, audit: bool = False) -> Local
     return LocalCluster(directory or default_cluster_directory(name), audit=audit)
 
 
-def _fail(problem: Exception) -> typer.Exit:
-    Console(stderr=True).print(f"[red]error:[/red] {escape(str(problem))}", soft_wrap=True, highlight=False)
-    return typer.Exit(1)
-
-
-@app.command()
 def up(
     name: Name = "default",
     shape: Annotated[
         Path | None,
-        typer.Option(help="Nodes to create: a YAML file, see local_cluster/shapes/.", dir_okay=False),
+        Option(help="Nodes to create: a YAML file, see local_cluster/shapes/."),
     ] = None,
     directory: Directory = None,
-    audit: Annotated[bool, typer.Option("--audit", help="Write every change to logs/audit.jsonl.")] = False,
+    audit: Annotated[bool, Option(("--audit",), help="Write every change to logs/audit.jsonl.")] = False,
     foreground: Annotated[
-        bool, typer.Option("--foreground", help="Stay until Ctrl-C and take the cluster down then.")
+        bool, Option(("--foreground",), help="Stay until Ctrl-C and take the cluster down then.")
     ] = False,
 ) -> None:
     """Start a cluster, or what is missing of it, and create the nodes of a shape.
@@ -89,7 +73,7 @@ def up(
             if foreground:
                 cluster.down()
     except ERRORS as problem:
-        raise _fail(problem) from problem
+        raise Failed(str(problem)) from problem
 
 
 def _wait_for_a_signal() -> None:
@@ -110,18 +94,17 @@ def _print_up(cluster: LocalCluster, applied: int, took_s: float) -> None:
 
 def _print_next(cluster: LocalCluster) -> None:
     """Say how to reach the cluster and what it lacks for pods to start: nodes, a scheduler."""
-    typer.echo(f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}")
+    print(f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}")
     if not ready_nodes(cluster.api):
-        typer.echo("# It has no nodes. Add some: muster cluster up --shape local_cluster/shapes/demo.yaml")
-    typer.echo("# No scheduler runs in it, so its pods stay Pending.")
-    typer.echo("# A cluster with nodes, scheduler and Muster, in one command: make up NODES=40 GPUS=8")
+        print("# It has no nodes. Add some: muster cluster up --shape local_cluster/shapes/demo.yaml")
+    print("# No scheduler runs in it, so its pods stay Pending.")
+    print("# A cluster with nodes, scheduler and Muster, in one command: make up NODES=40 GPUS=8")
 
 
-@app.command()
 def down(
     name: Name = "default",
     directory: Directory = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep data and logs, for another `up`.")] = False,
+    keep: Annotated[bool, Option(("--keep",), help="Keep data and logs, for another `up`.")] = False,
 ) -> None:
     """Stop a cluster and remove its data; also what a crashed one left behind."""
     cluster = _cluster(name, directory)
@@ -132,16 +115,15 @@ def down(
         else:
             cluster.remove()
     except (*ERRORS, OSError) as problem:
-        raise _fail(problem) from problem
-    typer.echo(f"{cluster.directory}: {'stopped' if there else 'there was no cluster'}")
+        raise Failed(str(problem)) from problem
+    print(f"{cluster.directory}: {'stopped' if there else 'there was no cluster'}")
 
 
-@app.command()
 def status(
     name: Name = "default",
     directory: Directory = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
-) -> None:
+    as_json: Annotated[bool, Option(("--json",), help="For programs.")] = False,
+) -> int:
     """Say what runs of a cluster, on which ports, with how much memory. Exit status 1 unless all runs."""
     cluster = _cluster(name, directory)
     try:
@@ -149,19 +131,18 @@ def status(
         healthy = len(running) == len(COMPONENTS)
         ready = len(ready_nodes(cluster.api)) if "kube-apiserver" in running else None
         if as_json:
-            typer.echo(json.dumps(_facts(cluster, ready), indent=2))
+            print(json.dumps(_facts(cluster, ready), indent=2))
         elif not cluster.ports:
-            typer.echo(f"no cluster in {cluster.directory}; start one with `muster cluster up`")
+            print(f"no cluster in {cluster.directory}; start one with `muster cluster up`")
         else:
             console = Console()
             console.print(_table(cluster))
             if ready is not None:
                 console.print(f"{ready} nodes are Ready.\n")
-            typer.echo(f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}")
+            print(f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}")
     except ERRORS as problem:
-        raise _fail(problem) from problem
-    if not healthy:
-        raise typer.Exit(1)
+        raise Failed(str(problem)) from problem
+    return 0 if healthy else 1
 
 
 def _facts(cluster: LocalCluster, ready: int | None) -> dict[str, object]:
@@ -202,5 +183,19 @@ def _table(cluster: LocalCluster) -> Table:
     return table
 
 
+ABOUT = """A real Kubernetes control plane on this machine, as plain processes: no containers, no root.
+
+etcd, kube-apiserver and kube-controller-manager are the real ones; kwok plays the kubelets of
+fake GPU nodes. No scheduler runs in it. For a cluster with Muster on it: make up
+
+The first `up` compiles the four programs (10 to 15 minutes on two cores), later ones take 4 s."""
+PROGRAM = Program("muster cluster", ABOUT, {"up": up, "down": down, "status": status})
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command that the arguments name, else those of this process."""
+    sys.exit(run(PROGRAM, arguments))
+
+
 if __name__ == "__main__":
-    app()
+    main()

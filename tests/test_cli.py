@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from local_cluster.patience import HANG_S
-from muster.cli import app
+from muster.cli import main
+from tests.command import invoke
 
 SLOW = ("kubernetes", "grpc", "ortools", "aiohttp", "pydantic", "numpy", "opentelemetry", "local_cluster")
-
-run = CliRunner(env={"COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"})
 
 
 @pytest.fixture
@@ -45,7 +43,7 @@ def muster(*arguments: str, **environment: str) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("command", ["serve", "status", "config"])
 def test_help_teaches_with_examples(command: str) -> None:
-    result = run.invoke(app, [command, "--help"])
+    result = invoke(main, command, "--help")
     assert result.exit_code == 0
     assert "Example" in result.output
     assert f"muster {command}" in result.output
@@ -54,7 +52,7 @@ def test_help_teaches_with_examples(command: str) -> None:
 def test_help_imports_nothing_slow() -> None:
     code = (
         "import sys, contextlib, muster.cli\n"
-        "with contextlib.suppress(SystemExit): muster.cli.app(['--help'])\n"
+        "with contextlib.suppress(SystemExit): muster.cli.main(['--help'])\n"
         f"sys.exit(' '.join(name for name in {SLOW!r} if name in sys.modules))"
     )
     result = subprocess.run(
@@ -70,15 +68,15 @@ def test_help_imports_nothing_slow() -> None:
 
 @pytest.mark.parametrize("asked", ["version", "--version"])
 def test_version(asked: str) -> None:
-    result = run.invoke(app, [asked])
+    result = invoke(main, asked)
     assert result.exit_code == 0
     assert result.output.startswith("muster 0.")
 
 
 def test_the_printed_configuration_can_be_used(tmp_path: Path) -> None:
     file = tmp_path / "muster.yaml"
-    file.write_text(run.invoke(app, ["config"]).output)
-    result = run.invoke(app, ["status", "-c", str(file), "--socket", str(tmp_path / "none")])
+    file.write_text(invoke(main, "config").output)
+    result = invoke(main, "status", "-c", str(file), "--socket", str(tmp_path / "none"))
     assert "no service found" in result.output
 
 
@@ -156,7 +154,7 @@ def service() -> Iterator[str]:
 
 
 def test_status_shows_who_waits_and_why(service: str) -> None:
-    lines = run.invoke(app, ["status", "--url", service]).output.splitlines()
+    lines = invoke(main, "status", "--url", service).output.splitlines()
     assert [line.split() for line in lines] == [
         ["GANG", "PHASE", "SEEN/NEEDED", "BOUND", "WHY"],
         ["ml/train", "unplaceable", "4/4", "0", "needs", "4", "GPUs", "[in", "one", "node]"],
@@ -166,7 +164,7 @@ def test_status_shows_who_waits_and_why(service: str) -> None:
 
 def test_status_shows_what_is_noted_of_the_cluster(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(GANGS, "notes", ["rack: several domains [r1] have one name\x1b"])
-    lines = run.invoke(app, ["status", "--url", service]).output.splitlines()
+    lines = invoke(main, "status", "--url", service).output.splitlines()
     assert lines[0] == "note: rack: several domains [r1] have one name\\x1b"
     assert lines[1].startswith("GANG")
 
@@ -178,14 +176,14 @@ def test_status_obeys_no_control_characters(service: str, monkeypatch: pytest.Mo
         "reason": 'expected 2, is "\x1b]0;x\x07\nml/fake running"',
     }
     monkeypatch.setitem(GANGS, "gangs", [gang])
-    output = run.invoke(app, ["status", "--url", service]).output
+    output = invoke(main, "status", "--url", service).output
     assert not {"\x1b", "\x07", "\u202e"} & set(output)
     assert "ml/a\\x1b[2J\\u202e" in output
     assert not any(line.startswith("ml/fake") for line in output.splitlines())
 
 
 def test_status_as_json_is_what_the_service_says(service: str) -> None:
-    assert json.loads(run.invoke(app, ["status", "--url", service, "--json"]).output) == GANGS
+    assert json.loads(invoke(main, "status", "--url", service, "--json").output) == GANGS
 
 
 def test_serve_ends_cleanly_on_sigterm_even_without_an_api_server(short_folder: Path) -> None:
@@ -204,7 +202,7 @@ def test_serve_ends_cleanly_on_sigterm_even_without_an_api_server(short_folder: 
     for line in process.stderr:
         if "watch broke" in line:
             break
-    assert "not seen the whole cluster yet" in run.invoke(app, ["status", "--socket", str(socket)]).output
+    assert "not seen the whole cluster yet" in invoke(main, "status", "--socket", str(socket)).output
     process.send_signal(signal.SIGTERM)
     _, rest = process.communicate(timeout=HANG_S)
     assert process.returncode == 0, rest

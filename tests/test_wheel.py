@@ -64,7 +64,7 @@ def test_the_image_is_built_without_the_test_cluster() -> None:
 def _muster(wheel: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `muster` of the wheel. -S leaves out the .pth files, and with them the checkout."""
     path = f"{wheel}:{sysconfig.get_path('purelib')}"
-    code = "from muster.cli import app; app()"
+    code = "from muster.cli import main; main()"
     return subprocess.run(
         [sys.executable, "-S", "-c", code, *arguments],
         cwd=wheel.parent,

@@ -13,7 +13,6 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
 
 from benchmarks import options
@@ -28,6 +27,7 @@ from benchmarks.throughput.site import NAMESPACE, Site, nodes
 from e2e.client import Client
 from local_cluster.cluster import LocalCluster
 from local_cluster.stack import Stack
+from muster.command_line import Option, call
 
 BESIDE = "beside"
 FILLED_WITHIN_S = 60.0
@@ -39,22 +39,21 @@ CASES = (
 
 
 def main(  # noqa: PLR0913, PLR0917 — one option, one argument
-    only: Annotated[str, typer.Option("--cases", help=f"Of {', '.join(CASES)}; all if empty.")] = "",
-    pairs: Annotated[int, typer.Option(min=1, help="Pairs of each case with its baseline.")] = 3,
-    gangs: Annotated[int, typer.Option(min=2, help="Ordinary gangs of four in a trial.")] = 40,
-    node_count: Annotated[int, typer.Option("--nodes", min=40, help="Nodes of eight GPUs.")] = 100,
-    never: Annotated[int, typer.Option(min=1, help="Gangs that can never fit.")] = 4_000,
-    unlike: Annotated[int, typer.Option(min=1, help="Refused gangs of unlike needs.")] = 10_000,
-    flood: Annotated[float, typer.Option(min=1, help="Pods created and deleted a second.")] = 50.0,
-    scale: Annotated[float, typer.Option(min=0.001, max=1, help="Part of --never and --unlike.")] = 1.0,
-    out: Annotated[Path, typer.Option(help="Where the JSON lines go.")] = Path("out/headofline.jsonl"),
+    only: Annotated[str, Option(("--cases",), help=f"Of {', '.join(CASES)}; all if empty.")] = "",
+    pairs: Annotated[int, Option(min=1, help="Pairs of each case with its baseline.")] = 3,
+    gangs: Annotated[int, Option(min=2, help="Ordinary gangs of four in a trial.")] = 40,
+    node_count: Annotated[int, Option(("--nodes",), min=40, help="Nodes of eight GPUs.")] = 100,
+    never: Annotated[int, Option(min=1, help="Gangs that can never fit.")] = 4_000,
+    unlike: Annotated[int, Option(min=1, help="Refused gangs of unlike needs.")] = 10_000,
+    flood: Annotated[float, Option(min=1, help="Pods created and deleted a second.")] = 50.0,
+    scale: Annotated[float, Option(min=0.001, max=1, help="Part of --never and --unlike.")] = 1.0,
+    out: Annotated[Path, Option(help="Where the JSON lines go.")] = Path("out/headofline.jsonl"),
     folder: Annotated[
-        Path | None, typer.Option(help="Where the cluster and all logs go; if not given they are removed.")
+        Path | None, Option(help="Where the cluster and all logs go; if not given they are removed.")
     ] = None,
-) -> None:
+) -> int:
     """How long ordinary gangs take from creation to bound, alone and with others, on one local cluster.
 
-    \b
     hangs         a gang waits in PreBind for a volume that is never made
     slow          each second comes a gang of many roles, which takes the planner for long
     slow-others   the same with pods of a scheduler that does not run, and a process that uses a processor
@@ -115,7 +114,7 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
     console.print(f"\n{time.monotonic() - began:.0f} s; JSON lines in {out}.")
     for failure in failures:
         console.print(f"[red]not measured[/] {failure}", highlight=False)
-    raise typer.Exit(1 if failures else 0)
+    return 1 if failures else 0
 
 
 def _trials(
@@ -156,4 +155,4 @@ def _private(folder: Path) -> Path:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(call(main, "python -m benchmarks.headofline"))

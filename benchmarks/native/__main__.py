@@ -6,14 +6,13 @@ it costs the other one nothing.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
-
-import typer
 
 from benchmarks import options
 from benchmarks.native import sides
@@ -25,6 +24,7 @@ from local_cluster.certificates import ClusterKeys
 from local_cluster.cluster import LocalCluster
 from local_cluster.components import HOST
 from local_cluster.processes import Process
+from muster.command_line import Option, call
 
 BOUND_S = 60.0
 REST_S = 0.3
@@ -41,10 +41,10 @@ class Side:
 
 
 def main(
-    rounds: Annotated[int, typer.Option(min=1, help="Pairs of trials.")] = 15,
-    members: Annotated[int, typer.Option(min=2, help="Members of the gang, of one GPU each.")] = 16,
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes of eight GPUs, in racks of 20.")] = 40,
-    folder: Annotated[Path | None, typer.Option(help="Where the cluster and all logs go.")] = None,
+    rounds: Annotated[int, Option(min=1, help="Pairs of trials.")] = 15,
+    members: Annotated[int, Option(min=2, help="Members of the gang, of one GPU each.")] = 16,
+    nodes: Annotated[int, Option(min=1, help="Nodes of eight GPUs, in racks of 20.")] = 40,
+    folder: Annotated[Path | None, Option(help="Where the cluster and all logs go.")] = None,
 ) -> None:
     """Time from the first pod of a gang to its last Binding, with Muster and with native gang scheduling.
 
@@ -123,4 +123,4 @@ def _folder(given: Path | None) -> AbstractContextManager[Path]:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(call(main, "python -m benchmarks.native"))

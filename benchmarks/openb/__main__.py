@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
 
 from benchmarks.openb import tables
@@ -17,19 +16,20 @@ from benchmarks.openb.policies import Name
 from benchmarks.openb.published import LOADS
 from benchmarks.openb.runs import Outcome, run_all, tasks
 from benchmarks.openb.trace import LISTS
+from muster.command_line import USAGE, Failed, Option, call
 
 
 def main(
     seeds: Annotated[
-        str, typer.Option(help="Orders of arrival, comma-separated, ranges too. Published: 42-51.")
+        str, Option(help="Orders of arrival, comma-separated, ranges too. Published: 42-51.")
     ] = "42-44",
-    lists: Annotated[str, typer.Option(help="Lists of pods, comma-separated.")] = ",".join(LISTS),
-    policies: Annotated[str, typer.Option(help="Policies, comma-separated.")] = ",".join(Name),
+    lists: Annotated[str, Option(help="Lists of pods, comma-separated.")] = ",".join(LISTS),
+    policies: Annotated[str, Option(help="Policies, comma-separated.")] = ",".join(Name),
     load: Annotated[
-        int, typer.Option(help=f"Arrived percent to compare at: one of {', '.join(map(str, LOADS))}.")
+        int, Option(help=f"Arrived percent to compare at: one of {', '.join(map(str, LOADS))}.")
     ] = 100,
-    processes: Annotated[int, typer.Option(help="At a time.")] = os.cpu_count() or 1,
-    out: Annotated[Path, typer.Option(help="Where the JSON lines go.")] = Path("out/openb.jsonl"),
+    processes: Annotated[int, Option(help="At a time.")] = os.cpu_count() or 1,
+    out: Annotated[Path, Option(help="Where the JSON lines go.")] = Path("out/openb.jsonl"),
 ) -> None:
     """Fill the openb cluster pod by pod, and show the share of GPUs that stays unallocated.
 
@@ -38,7 +38,7 @@ def main(
     """
     todo = tasks(_lists(lists), _policies(policies), _seeds(seeds))
     if load not in LOADS:
-        raise typer.BadParameter(f"--load {load}: not one of {', '.join(map(str, LOADS))}")
+        raise Failed(f"--load {load}: not one of {', '.join(map(str, LOADS))}", USAGE)
     status, console = Console(stderr=True), Console() if sys.stdout.isatty() else Console(width=140)
     outcomes: list[Outcome] = []
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def _lists(text: str) -> list[str]:
     chosen = text.split(",")
     for name in chosen:
         if name not in LISTS:
-            raise typer.BadParameter(f"--lists {name}: not one of {', '.join(LISTS)}")
+            raise Failed(f"--lists {name}: not one of {', '.join(LISTS)}", USAGE)
     return chosen
 
 
@@ -80,7 +80,7 @@ def _policies(text: str) -> list[Name]:
     try:
         return [Name(name) for name in text.split(",")]
     except ValueError as error:
-        raise typer.BadParameter(f"--policies: {error}; there are {', '.join(Name)}") from error
+        raise Failed(f"--policies: {error}; there are {', '.join(Name)}", USAGE) from error
 
 
 def _seeds(text: str) -> list[int]:
@@ -94,9 +94,9 @@ def _seeds(text: str) -> list[int]:
             first, _, last = part.partition("-")
             seeds += range(int(first), int(last or first) + 1)
     except ValueError as error:
-        raise typer.BadParameter(f"--seeds {text}: whole numbers and ranges, as 42-51,60") from error
+        raise Failed(f"--seeds {text}: whole numbers and ranges, as 42-51,60", USAGE) from error
     return seeds
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(call(main, "python -m benchmarks.openb"))

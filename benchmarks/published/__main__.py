@@ -5,25 +5,25 @@ from __future__ import annotations
 import csv
 import json
 import re
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 from typing import Annotated
 
-import typer
-
 from benchmarks.published.cluster import nodes
 from benchmarks.published.judgement import Row, page, rules
 from benchmarks.published.place import AS_IS, INFERRED, kinds, outcome, renamed
+from muster.command_line import USAGE, Argument, Failed, call
 
 HERE = Path(__file__).parent
 COLUMNS = ("project", "file", "kinds", "pods", "outcome", "with --infer-gangs on", "causes", "said")
 
 
 def main(
-    folder: Annotated[Path, typer.Argument(help="One folder for each project of sources.csv, by its name.")],
-) -> None:
+    folder: Annotated[Path, Argument(help="One folder for each project of sources.csv, by its name.")],
+) -> int:
     """Place each manifest as it is and with --infer-gangs on, in a minute.
 
     It writes outcomes.csv and the tables of README.md next to it, and prints each refusal and note that no
@@ -38,7 +38,7 @@ def main(
     readme.write_text(page(readme.read_text(encoding="utf-8"), rows), encoding="utf-8")
     unjudged = [f"{row.project}/{row.file}: {sentence}" for row in rows for sentence in row.unjudged]
     print(*unjudged, f"{len(rows)} files, {len(unjudged)} sentences not judged", sep="\n")
-    raise typer.Exit(1 if unjudged else 0)
+    return 1 if unjudged else 0
 
 
 def _rows(folder: Path) -> Iterator[Row]:
@@ -68,7 +68,7 @@ def _rows(folder: Path) -> Iterator[Row]:
 def _manifests(path: Path, into: Path) -> Iterator[tuple[str, Path]]:
     """Yield each manifest below a folder with its path there. Blocks of YAML in Markdown go to `into`."""
     if not path.exists():
-        raise typer.BadParameter(f"{path} is missing: see README.md")
+        raise Failed(f"{path} is missing: see README.md", USAGE)
     if path.is_file():
         yield "", path
     for file in sorted(file for file in path.rglob("*.*") if not file.is_symlink()):
@@ -88,4 +88,4 @@ _BLOCK = re.compile(r"^([ \t]*)```ya?ml[^\n]*\n(.*?)^[ \t]*```", re.MULTILINE | 
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(call(main, "python -m benchmarks.published"))

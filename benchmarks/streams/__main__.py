@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -19,6 +18,7 @@ from benchmarks.clusters import Boards
 from benchmarks.options import chosen
 from benchmarks.streams.arrivals import MIXES
 from benchmarks.streams.stream import Outcome, Task, Tree, run
+from muster.command_line import Option, call
 
 TREES = {
     "racks": Tree(1, 8, 8),
@@ -45,18 +45,15 @@ STREAMS = (
 )
 """Which mix comes to which cluster."""
 
-app = typer.Typer(add_completion=False)
 
-
-@app.command()
 def main(
-    mixes: Annotated[str, typer.Option(help="Mixes, comma-separated.")] = "",
-    loads: Annotated[str, typer.Option(help="Shares of the GPUs asked for, comma-separated.")] = "0.8,1.0",
-    seeds: Annotated[int, typer.Option(help="Streams of each.")] = 3,
-    gangs: Annotated[int, typer.Option(help="Gangs of a stream.")] = 1000,
-    processes: Annotated[int, typer.Option(help="At a time.")] = os.cpu_count() or 1,
-    apart: Annotated[bool, typer.Option(help="Keep members without GPUs off nodes with GPUs.")] = False,
-    out: Annotated[Path, typer.Option(help="Where the JSON lines go.")] = Path("out/streams.jsonl"),
+    mixes: Annotated[str, Option(help="Mixes, comma-separated.")] = "",
+    loads: Annotated[str, Option(help="Shares of the GPUs asked for, comma-separated.")] = "0.8,1.0",
+    seeds: Annotated[int, Option(help="Streams of each.")] = 3,
+    gangs: Annotated[int, Option(help="Gangs of a stream.")] = 1000,
+    processes: Annotated[int, Option(help="At a time.")] = os.cpu_count() or 1,
+    apart: Annotated[bool, Option(help="Keep members without GPUs off nodes with GPUs.")] = False,
+    out: Annotated[Path, Option(help="Where the JSON lines go.")] = Path("out/streams.jsonl"),
 ) -> None:
     """Let gangs come and go, and count those that find no place."""
     wanted = chosen(mixes, MIXES, "--mixes")
@@ -108,4 +105,4 @@ def _table(found: dict[tuple[str, str, float], list[Outcome]]) -> Table:
 
 
 if __name__ == "__main__":
-    app()
+    sys.exit(call(main, "python -m benchmarks.streams"))

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, TextIO
 
-import typer
 from rich.console import Console
 
 from benchmarks import options
@@ -25,6 +24,7 @@ from benchmarks.throughput.site import GPUS, Site
 from benchmarks.throughput.trials import Trial
 from local_cluster import stack_config
 from local_cluster.cluster import LocalCluster
+from muster.command_line import USAGE, Failed, Option, call
 
 PARTS = ("large", "gangs", "bystanders", "traces", "flood")
 """In this order: `large` wants the smaller cluster, and nodes are only added."""
@@ -32,24 +32,23 @@ PARTS = ("large", "gangs", "bystanders", "traces", "flood")
 
 def main(  # noqa: PLR0913, PLR0917 — one option, one argument
     parts: Annotated[
-        str, typer.Option(help=f"What to measure, comma-separated: {', '.join(PARTS)}; all if empty.")
+        str, Option(help=f"What to measure, comma-separated: {', '.join(PARTS)}; all if empty.")
     ] = "",
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each question; one more is not counted.")] = 5,
-    nodes: Annotated[int, typer.Option(min=20, help="Nodes of eight GPUs.")] = 1000,
-    gangs: Annotated[int, typer.Option(min=1, help="Gangs of eight in a trial.")] = 200,
-    others: Annotated[int, typer.Option(min=2, help="Pods that ask for no GPU, in a trial.")] = 800,
+    rounds: Annotated[int, Option(min=1, help="Rounds of each question; one more is not counted.")] = 5,
+    nodes: Annotated[int, Option(min=20, help="Nodes of eight GPUs.")] = 1000,
+    gangs: Annotated[int, Option(min=1, help="Gangs of eight in a trial.")] = 200,
+    others: Annotated[int, Option(min=2, help="Pods that ask for no GPU, in a trial.")] = 800,
     members: Annotated[
-        int, typer.Option(min=2, help="Members of the large gang, placed on half of the nodes.")
+        int, Option(min=2, help="Members of the large gang, placed on half of the nodes.")
     ] = 512,
-    pods: Annotated[int, typer.Option(min=200, help="Pods that arrive at once, in the flood.")] = 10_000,
-    out: Annotated[Path, typer.Option(help="Where the JSON lines go.")] = Path("out/throughput.jsonl"),
+    pods: Annotated[int, Option(min=200, help="Pods that arrive at once, in the flood.")] = 10_000,
+    out: Annotated[Path, Option(help="Where the JSON lines go.")] = Path("out/throughput.jsonl"),
     folder: Annotated[
-        Path | None, typer.Option(help="Where the cluster and all logs go; if not given they are removed.")
+        Path | None, Option(help="Where the cluster and all logs go; if not given they are removed.")
     ] = None,
-) -> None:
+) -> int:
     """Pods bound per second with Muster and with a stock profile of the same scheduler, on one local cluster.
 
-    \b
     large       one gang, against the same pods without a gang
     gangs       gangs of eight, against the same pods without a gang
     bystanders  what pods that ask for no GPU lose to Muster, alone and while gangs are placed
@@ -65,7 +64,7 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
     chosen = options.chosen(parts, PARTS, "--parts")
     for option, needed in (("--gangs", gangs), ("--members", -(-members // (GPUS // 2)))):
         if needed > nodes:
-            raise typer.BadParameter(f"that takes {needed} nodes, --nodes says {nodes}", param_hint=option)
+            raise Failed(f"{option}: that takes {needed} nodes, --nodes says {nodes}", USAGE)
     console = Console() if sys.stdout.isatty() else Console(width=200)
     answers: list[Answer] = []
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +97,7 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
     failures = questions.failures(answers)
     for failure in failures:
         console.print(f"[red]not measured[/] {failure}", highlight=False)
-    raise typer.Exit(1 if failures else 0)
+    return 1 if failures else 0
 
 
 def _ask(question: Question, rounds: int, console: Console, lines: TextIO) -> Answer:
@@ -129,4 +128,4 @@ def _run(rounds: int, nodes: int) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(call(main, "python -m benchmarks.throughput"))

@@ -6,11 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from muster.console import Context, Kubeconfig, fail
-
-app = typer.Typer()
+from muster.command_line import USAGE, Command, Context, Failed, Kubeconfig, Option
 
 
 class Output(StrEnum):
@@ -20,12 +16,11 @@ class Output(StrEnum):
     JSON = "json"
 
 
-@app.command()
 def preflight(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
-    output: Annotated[Output, typer.Option("--output", "-o", help="How to print.")] = Output.TABLE,
-) -> None:
+    output: Annotated[Output, Option(("--output", "-o"), help="How to print.")] = Output.TABLE,
+) -> int:
     """Check whether a cluster has what Muster needs: before it is installed, and afterwards.
 
     It reads version, rights, policies, GPUs, labels, other schedulers and
@@ -34,11 +29,10 @@ def preflight(
     Exit code: 0 no error was found (there may be warnings); 3 an error;
     1 the cluster does not answer.
 
-    [bold]Examples[/bold]
+    Examples:
 
-      muster preflight
-
-      muster preflight --context prod -o json | jq '.findings[] | select(.level == "error")'
+        muster preflight
+        muster preflight --context prod -o json | jq '.findings[] | select(.level == "error")'
     """
     from muster.adapters.kube.client import KubeError
     from muster.adapters.preflight import report
@@ -46,26 +40,26 @@ def preflight(
     try:
         said = report.preflight(kubeconfig, context)
     except KubeError as problem:
-        raise fail(str(problem)) from None
+        raise Failed(str(problem)) from None
     if output is Output.JSON:
-        typer.echo(report.as_json(said))
+        print(report.as_json(said))
     else:
         report.show(said)
-    raise typer.Exit(0 if said["ready"] else report.FAILED)
+    return 0 if said["ready"] else report.FAILED
 
 
 GpuSource = Annotated[
     str,
-    typer.Option(
-        envvar="MUSTER_GPUS",
+    Option(
+        env="MUSTER_GPUS",
         help="Where the GPUs are known from: nvml, or matrix:FILE with what nvidia-smi topo -m printed.",
         metavar="SOURCE",
     ),
 ]
 IsolationLibrary = Annotated[
     str,
-    typer.Option(
-        envvar="MUSTER_ISOLATION_LIBRARY",
+    Option(
+        env="MUSTER_ISOLATION_LIBRARY",
         help="Path on the node of a library that limits GPU memory (HAMi-core's libvgpu.so); it is not "
         "part of Muster.",
         metavar="FILE",
@@ -73,28 +67,25 @@ IsolationLibrary = Annotated[
 ]
 
 
-@app.command("node-agent")
 def node_agent(
-    node: Annotated[
-        str, typer.Option(envvar="NODE_NAME", help="Name of this node.", metavar="NAME", show_default=False)
-    ],
+    node: Annotated[str, Option(env="NODE_NAME", help="Name of this node.", metavar="NAME")],
     gpus: GpuSource = "nvml",
     isolation_library: IsolationLibrary = "",
     cdi: Annotated[
         bool,
-        typer.Option(
-            envvar="MUSTER_CDI",
+        Option(
+            env="MUSTER_CDI",
             help="Also name the GPUs by CDI (nvidia.com/gpu=UUID), which NVIDIA's toolkit has to describe.",
         ),
     ] = True,
-    kubelet: Annotated[
-        Path, typer.Option(help="The kubelet's folder on this node.", metavar="FOLDER")
-    ] = Path("/var/lib/kubelet"),
+    kubelet: Annotated[Path, Option(help="The kubelet's folder on this node.", metavar="FOLDER")] = Path(
+        "/var/lib/kubelet"
+    ),
     probe_port: Annotated[
-        int, typer.Option(help="Port for the kubelet's gRPC probe; 0 for none.", min=0, max=65535)
+        int, Option(help="Port for the kubelet's gRPC probe; 0 for none.", metavar="PORT", min=0, max=65535)
     ] = 0,
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
-) -> None:
+    log_level: Annotated[str, Option(help="debug, info, warning or error.", metavar="LEVEL")] = "info",
+) -> int:
     """Give the containers of one node exactly the GPUs that were planned.
 
     It runs on each node with GPUs, as a pod of a DaemonSet
@@ -114,21 +105,21 @@ def node_agent(
     of them are unhealthy, and labels of gpu.topology/. docs/devices.md has
     all of it.
 
-    [bold]Examples[/bold]
+    Examples:
 
-      muster node-agent --node gpu-7                       with NVIDIA's driver
-
-      muster node-agent --gpus matrix:/etc/muster/gpus.txt    without GPUs
-
-      muster node-agent --isolation-library /usr/local/vgpu/libvgpu.so
+        muster node-agent --node gpu-7                       with NVIDIA's driver
+        muster node-agent --gpus matrix:/etc/muster/gpus.txt    without GPUs
+        muster node-agent --isolation-library /usr/local/vgpu/libvgpu.so
     """
+    if log_level.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        raise Failed(f"--log-level {log_level}: expected debug, info, warning or error", USAGE)
     import os
     import sys
 
     from muster.adapters.agent.settings import Arguments
 
-    if log_level.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
-        raise fail(f"--log-level {log_level}: expected debug, info, warning or error", code=2)
     arguments = Arguments(node, gpus, isolation_library, cdi, str(kubelet), probe_port, log_level.upper())
-    # This command line is 10 MB that the agent does not need: on each node, for as long as it runs.
     os.execv(sys.executable, [sys.executable, "-m", "muster.adapters.agent", arguments.written()])
+
+
+COMMANDS: dict[str, Command] = {"preflight": preflight, "node-agent": node_agent}

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from enum import StrEnum
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from muster import administration, questions
-from muster.command_line import for_typer
-from muster.console import Context, Kubeconfig, fail
+from muster.command_line import (
+    USAGE,
+    Argument,
+    Command,
+    Context,
+    Failed,
+    Kubeconfig,
+    Option,
+    Program,
+    Words,
+    run,
+)
 
 if TYPE_CHECKING:
     from muster.config import Config
@@ -26,56 +35,47 @@ class Output(StrEnum):
     SVG = "svg"
 
 
-app = typer.Typer(
-    name="muster",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_show_locals=False,
-    help=(
-        "GPU gang scheduler for Kubernetes: places all pods of a gang at once, down to the GPU, "
-        "or says why it waits.\n\n"
-        "[bold]Where to begin[/bold]\n\n"
-        "  muster place -f FILE     where would gangs go? From files, without a cluster\n\n"
-        "  muster capture -o FILE   a live cluster as such a file\n\n"
-        "  muster serve             the service; the shim connects to its socket\n\n"
-        "  muster status            gangs of the service: who waits, and why\n\n"
-        "  muster why POD           what blocks its gang, and what would help\n\n"
-        "  muster explain POD       how its gang was decided, level by level\n\n"
-        "  muster preflight         whether a cluster has what Muster needs\n\n"
-        "  muster node-agent        on each node: containers get exactly the planned GPUs\n\n"
-        "In a checkout it is .venv/bin/muster (`make setup` makes it), `make try` shows an example, "
-        "and `make up` starts a local cluster with Muster on it.\n"
-    ),
-)
+ABOUT = """GPU gang scheduler for Kubernetes: places all pods of a gang at once, down to the GPU,
+or says why it waits.
+
+Where to begin:
+  muster place -f FILE     where would gangs go? From files, without a cluster
+  muster capture -o FILE   a live cluster as such a file
+  muster serve             the service; the shim connects to its socket
+  muster status            gangs of the service: who waits, and why
+  muster why POD           what blocks its gang, and what would help
+  muster explain POD       how its gang was decided, level by level
+  muster preflight         whether a cluster has what Muster needs
+  muster node-agent        on each node: containers get exactly the planned GPUs
+
+In a checkout it is .venv/bin/muster (`make setup` makes it), `make try` shows an example,
+and `make up` starts a local cluster with Muster on it."""
 
 ConfigFile = Annotated[
     Path | None,
-    typer.Option(
-        "--config", "-c", help="YAML file; `muster config` prints one with every field.", metavar="FILE"
+    Option(
+        ("--config", "-c"), help="YAML file; `muster config` prints one with every field.", metavar="FILE"
     ),
 ]
-SocketPath = Annotated[
-    Path | None, typer.Option("--socket", help="Unix socket of the service.", metavar="PATH")
-]
+SocketPath = Annotated[Path | None, Option(("--socket",), help="Unix socket of the service.", metavar="PATH")]
 
 Manifests = Annotated[
     list[str] | None,
-    typer.Option(
-        "--file",
-        "-f",
+    Option(
+        ("--file", "-f"),
         help="YAML or JSON; a folder; - for stdin; what nvidia-smi topo -m printed. May be repeated.",
         metavar="FILE",
     ),
 ]
 SchedulerNames = Annotated[
     list[str] | None,
-    typer.Option(help="Place pods of this schedulerName. May be repeated. Default: muster.", metavar="NAME"),
+    Option(help="Place pods of this schedulerName. May be repeated. Default: muster.", metavar="NAME"),
 ]
 
 
 UniqueNames = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         help="Names of this scope are unique, whatever wider labels say: rack, nvlink-domain, a label. "
         "May be repeated.",
         metavar="SCOPE",
@@ -84,7 +84,7 @@ UniqueNames = Annotated[
 
 InferGangs = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         help="Whether the pods of a job are a gang without saying so: off, warn or on, for all kinds or "
         "for one, as in Job=on. May be repeated. Default: warn.",
         metavar="[KIND=]MODE",
@@ -92,50 +92,31 @@ InferGangs = Annotated[
 ]
 
 
-def _print_version_and_exit(asked: bool) -> None:
-    if asked:
-        print_version()
-        raise typer.Exit
-
-
-@app.callback()
-def main(
-    version: Annotated[
-        bool,
-        typer.Option("--version", help="Print the version.", callback=_print_version_and_exit, is_eager=True),
-    ] = False,
-) -> None:
-    """Take the options that stand before a command; the program's help text is in `app`."""
-
-
-@app.command()
 def serve(
     config: ConfigFile = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     socket: SocketPath = None,
     http_port: Annotated[
-        int | None, typer.Option(help="Port of /metrics, /healthz, /gangs …; 0 takes a free one.")
+        int | None, Option(help="Port of /metrics, /healthz, /gangs …; 0 takes a free one.", metavar="PORT")
     ] = None,
     page_port: Annotated[
-        int | None, typer.Option(help="Port of the page for browsers, on loopback; 0 takes a free one.")
+        int | None,
+        Option(help="Port of the page for browsers, on loopback; 0 takes a free one.", metavar="PORT"),
     ] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
-    log_format: Annotated[str | None, typer.Option(help="auto, json or console.")] = None,
+    log_level: Annotated[str | None, Option(help="debug, info, warning or error.", metavar="LEVEL")] = None,
+    log_format: Annotated[str | None, Option(help="auto, json or console.", metavar="FORMAT")] = None,
 ) -> None:
     """Run the service until SIGTERM.
 
     It watches nodes and pods, plans gangs, and tells the shim over its unix socket.
 
-    [bold]Examples[/bold]
+    Examples:
 
-      muster serve                                            in a pod, or with ~/.kube/config
-
-      muster serve --kubeconfig ./kubeconfig --socket ./run/muster.sock
-
-      MUSTER__LOG__LEVEL=debug muster serve -c muster.yaml    any field, from the environment
-
-      OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4317 muster serve     with traces
+        muster serve                                            in a pod, or with ~/.kube/config
+        muster serve --kubeconfig ./kubeconfig --socket ./run/muster.sock
+        MUSTER__LOG__LEVEL=debug muster serve -c muster.yaml    any field, from the environment
+        OTEL_EXPORTER_OTLP_ENDPOINT=http://localhost:4317 muster serve     with traces
     """
     settings = _settings(
         config,
@@ -158,64 +139,63 @@ def serve(
     try:
         run(settings)
     except (ConfigError, SocketError) as problem:
-        raise fail(str(problem)) from None
+        raise Failed(str(problem)) from None
     except OSError as problem:
-        raise fail(f"can't start: {problem}") from None
+        raise Failed(f"can't start: {problem}") from None
 
 
-@app.command()
 def status(
     config: ConfigFile = None,
     socket: SocketPath = None,
     url: Annotated[
-        str | None, typer.Option(help="HTTP address of the service, if not found by its socket.")
+        str | None, Option(help="HTTP address of the service, if not found by its socket.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As the service says it, for programs.")] = False,
+    as_json: Annotated[bool, Option(("--json",), help="As the service says it, for programs.")] = False,
 ) -> None:
     """Show the gangs of a running service: phase, members seen and needed, and why one waits.
 
-    [bold]Examples[/bold]
+    Examples:
 
-      muster status
-
-      muster status --socket ./run/muster.sock
-
-      muster status --url http://127.0.0.1:9464 --json | jq '.gangs[] | select(.phase == "unplaceable")'
+        muster status
+        muster status --socket ./run/muster.sock
+        muster status --url http://127.0.0.1:9464 --json | jq '.gangs[] | select(.phase == "unplaceable")'
     """
-    import json
-    import sys
-
-    from muster.adapters.status_client import NoAnswer, address_of, fetch, show
+    from muster.adapters.asking import show
+    from muster.adapters.asking.service import NoAnswer, Where, address_of, ask
 
     try:
-        body = fetch(url or address_of(_settings(config, {"socket": socket}).socket))
+        answer = ask(Where(url or address_of(_settings(config, {"socket": socket}).socket)), "/gangs")
     except NoAnswer as problem:
-        raise fail(str(problem)) from None
+        raise Failed(str(problem)) from None
     if as_json:
-        sys.stdout.write(body.rstrip("\n") + "\n")
+        show.dump(answer, "json", sys.stdout)
     else:
-        show(json.loads(body))
+        show.status(answer, sys.stdout)
 
 
-@app.command()
 def place(
-    more: Annotated[list[str] | None, typer.Argument(metavar="[FILE]…", help="More files.")] = None,
+    more: Annotated[list[str] | None, Argument(metavar="FILE", help="More files.")] = None,
     files: Manifests = None,
-    output: Annotated[Output, typer.Option("--output", "-o", help="How to print.")] = Output.TABLE,
+    output: Annotated[Output, Option(("--output", "-o"), help="How to print.")] = Output.TABLE,
     time_limit: Annotated[
         float | None,
-        typer.Option(help="Wall clock for each gang, seconds; without it results repeat exactly.", min=0.001),
+        Option(
+            help="Wall clock for each gang, seconds; without it results repeat exactly.",
+            metavar="SECONDS",
+            min=0.001,
+        ),
     ] = None,
     scheduler_name: SchedulerNames = None,
     unique_names: UniqueNames = None,
     infer_gangs: InferGangs = None,
     explain: Annotated[
         bool,
-        typer.Option(
-            "--explain", help="With -o json: which method decided each level, and where else gangs could go."
+        Option(
+            ("--explain",),
+            help="With -o json: which method decided each level, and where else gangs could go.",
         ),
     ] = False,
-) -> None:
+) -> int:
     """Decide where gangs of GPU pods would go, from manifests alone: no cluster is asked or changed.
 
     Files hold Nodes, running and pending Pods, and what makes Pods: Jobs,
@@ -227,27 +207,21 @@ def place(
     4 no gang is pending; 2 bad input; 5 the planner has a defect, and a gang
     is not decided, but the others are.
 
-    [bold]Examples[/bold]
+    Examples:
 
-      muster capture -o cluster.json                what a live cluster has
-
-      muster place -f cluster.json -f train.yaml    where would it go?
-
-      kubectl get nodes,pods -A -o json | muster place -f -
-
-      muster place -f cluster.json -o json | jq '.gangs[] | {name, message}'
-
-      muster place -f cluster.json -o svg > plan.svg     as a picture
+        muster capture -o cluster.json                what a live cluster has
+        muster place -f cluster.json -f train.yaml    where would it go?
+        kubectl get nodes,pods -A -o json | muster place -f -
+        muster place -f cluster.json -o json | jq '.gangs[] | {name, message}'
+        muster place -f cluster.json -o svg > plan.svg     as a picture
     """
-    import sys
-
     names = [*(files or ()), *(more or ())]
     if not names:
-        raise fail("no input: name files with -f, for example `muster place -f cluster.json`", code=2)
+        raise Failed("no input: name files with -f, for example `muster place -f cluster.json`", USAGE)
     from muster.adapters.files.run import place_files
 
     settings = _settings_of_place(scheduler_name, unique_names, infer_gangs)
-    code = place_files(
+    return place_files(
         names,
         output.value,
         time_limit_s=time_limit,
@@ -257,7 +231,6 @@ def place(
         stdout=sys.stdout,
         stderr=sys.stderr,
     )
-    raise typer.Exit(code)
 
 
 def _settings_of_place(
@@ -270,7 +243,7 @@ def _settings_of_place(
     try:
         modes = modes_of(infer_gangs or ())
     except ValueError as problem:
-        raise fail(f"--infer-gangs: {problem}", code=2) from None
+        raise Failed(f"--infer-gangs: {problem}", USAGE) from None
     return Settings(
         scheduler_names=frozenset(scheduler_name or Settings().scheduler_names),
         unique_names=tuple(unique_names or ()),
@@ -278,15 +251,12 @@ def _settings_of_place(
     )
 
 
-@app.command()
 def capture(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", help="JSON, or YAML by its name; without it: to stdout.", metavar="FILE"
-        ),
+        Option(("--output", "-o"), help="JSON, or YAML by its name; without it: to stdout.", metavar="FILE"),
     ] = None,
 ) -> None:
     """Write a cluster's nodes and pods to one file for `muster place`.
@@ -295,16 +265,12 @@ def capture(
     fields that are read are kept: no images, commands, environment or
     secrets. It needs the right to list nodes and pods.
 
-    [bold]Examples[/bold]
+    Examples:
 
-      muster capture -o cluster.json
-
-      muster capture --context prod -o prod.yaml
-
-      muster capture | muster place -f -
+        muster capture -o cluster.json
+        muster capture --context prod -o prod.yaml
+        muster capture | muster place -f -
     """
-    import sys
-
     from muster.adapters.files.run import capture_cluster
     from muster.adapters.kube.client import KubeError
     from muster.adapters.kube.decode import Undecodable
@@ -313,49 +279,40 @@ def capture(
     try:
         captured = capture_cluster(kubeconfig, context, output, sys.stdout)
     except (KubeError, Undecodable) as problem:
-        raise fail(str(problem)) from None
+        raise Failed(str(problem)) from None
     except OSError as problem:
-        raise fail(f"{output}: can't be written: {problem.strerror or problem}") from None
+        raise Failed(f"{output}: can't be written: {problem.strerror or problem}") from None
     for line in captured.problems:
-        typer.echo(f"note: left out, unreadable: {printable(line)}", err=True)
-    typer.echo(f"captured {captured.nodes} nodes and {captured.pods} pods", err=True)
+        print(f"note: left out, unreadable: {printable(line)}", file=sys.stderr)
+    print(f"captured {captured.nodes} nodes and {captured.pods} pods", file=sys.stderr)
 
 
-@app.command("config")
 def config_reference() -> None:
     """Print every setting with its default and what it means, as a YAML file to start from.
 
-    [bold]Example[/bold]
+    Example:
 
-      muster config > muster.yaml
+        muster config > muster.yaml
     """
     from muster.config_sources import reference
 
-    typer.echo(reference(), nl=False)
+    print(reference(), end="")
 
 
-@app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
-    options_metavar="",
-)
-def cluster(context: typer.Context) -> None:
-    """Run a real control plane on this machine, with fake GPU nodes: up, down, status.
-
-    [bold]Example[/bold]
-
-      muster cluster up
-    """
+def cluster(words: Annotated[list[str], Words()]) -> int:
+    """Run a real control plane on this machine, with fake GPU nodes: up, down, status."""
     try:
-        from local_cluster.cli import app as cluster_app
+        from local_cluster.cli import PROGRAM as program
     except ModuleNotFoundError as missing:
-        raise fail(f"`muster cluster` is not installed here: {missing}") from None
-    cluster_app(args=context.args or ["--help"], prog_name="muster cluster")
+        raise Failed(f"`muster cluster` is not installed here: {missing}") from None
+    return run(program, words)
 
 
-@app.command("version")
 def print_version() -> None:
     """Print the version."""
-    typer.echo(f"muster {metadata.version('muster')}")
+    from importlib import metadata
+
+    print(f"muster {metadata.version('muster')}")
 
 
 def _settings(file: Path | None, flags: dict[str, Any]) -> Config:
@@ -364,12 +321,26 @@ def _settings(file: Path | None, flags: dict[str, Any]) -> Config:
     try:
         return load(file, flags=flags)
     except SettingsError as problem:
-        raise fail(str(problem), code=2) from None
+        raise Failed(str(problem), USAGE) from None
 
 
-for asks in questions.COMMANDS.values():
-    app.command()(for_typer(asks))
-app.registered_commands += administration.app.registered_commands
+COMMANDS: dict[str, Command] = {
+    "serve": serve,
+    "status": status,
+    "place": place,
+    "capture": capture,
+    "config": config_reference,
+    "cluster": cluster,
+    "version": print_version,
+    **questions.COMMANDS,
+    **administration.COMMANDS,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command that the arguments name, else those of this process."""
+    sys.exit(run(Program("muster", ABOUT, COMMANDS), arguments))
+
 
 if __name__ == "__main__":
-    app()
+    main()

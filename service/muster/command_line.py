@@ -1,7 +1,7 @@
-"""Make command lines of functions: with argparse for the plugin of kubectl, with typer for `muster`.
+"""Make command lines of functions, with argparse: the plugin of kubectl starts at once, from Python alone.
 
-The plugin must start at once: argparse takes 5 ms, and typer 170 ms. The parameters of a function are its
-arguments and options. Help texts stand in their annotations.
+The parameters of a function are its arguments and options. Help texts stand in their annotations. The
+docstring is shown as it is written.
 """
 
 from __future__ import annotations
@@ -13,28 +13,60 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import EnumType
+from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, get_args, get_origin
+
+Command = Callable[..., int | None]
+"""Does the work. It returns the exit status, None for 0."""
 
 USAGE = 2
 INTERRUPTED = 130
 RED, PLAIN = "\x1b[31;1m", "\x1b[0m"
-
-
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """What has no flag."""
-
-    help: str
+BOOLEANS = {
+    **dict.fromkeys(("1", "on", "t", "true", "y", "yes"), True),
+    **dict.fromkeys(("0", "off", "f", "false", "n", "no"), False),
+}
+"""What an environment variable of a flag may say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What has flags: those named, else one with the parameter's name."""
+    """What has flags: those named, else one with the parameter's name. A bool has --no- too if none is named.
 
-    flags: tuple[str, ...]
-    help: str
+    `env` is the environment variable that stands for the option where it is left out.
+    """
+
+    flags: tuple[str, ...] = ()
+    help: str = ""
     metavar: str | None = None
-    min: int | None = None
+    min: float | None = None
+    max: float | None = None
+    env: str = ""
+
+
+class Argument(Option):
+    """What has no flag."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """All words after the command, options too: another program reads them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program with commands. With a command named version, it has the option --version too."""
+
+    name: str
+    about: str
+    commands: Mapping[str, Command]
+
+
+Kubeconfig = Annotated[
+    Path | None, Option(help="Default: $KUBECONFIG, ~/.kube/config, else the pod's account.", metavar="FILE")
+]
+Context = Annotated[str | None, Option(help="Context in the kubeconfig.", metavar="NAME")]
 
 
 class Failed(Exception):
@@ -45,12 +77,18 @@ class Failed(Exception):
         self.code = code
 
 
-def run(program: str, about: str, commands: Mapping[str, Callable[..., None]]) -> int:
-    """Run the command that the arguments of this process name, and return the exit status."""
-    parser = parser_of(program, about, commands)
-    options = vars(parser.parse_args(sys.argv[1:] or ["--help"]))
+def run(program: Program, arguments: Sequence[str] | None = None) -> int:
+    """Run the command that the arguments name, else those of this process, and return the exit status."""
+    words = sys.argv[1:] if arguments is None else arguments
+    line = _parser_of_program(program).parse_args(words or ["--help"])
+    return call(program.commands[line.command], f"{program.name} {line.command}", line.words)
+
+
+def call(command: Command, name: str, arguments: Sequence[str] | None = None) -> int:
+    """Run one command with these arguments, else those of this process, and return the exit status."""
+    words = sys.argv[1:] if arguments is None else arguments
     try:
-        commands[options.pop("command")](**options)
+        status = command(**_options(command, name, words))
         sys.stdout.flush()
     except Failed as problem:
         complain(str(problem))
@@ -60,7 +98,7 @@ def run(program: str, about: str, commands: Mapping[str, Callable[..., None]]) -
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED
-    return 0
+    return status or 0
 
 
 def complain(message: str) -> None:
@@ -71,93 +109,114 @@ def complain(message: str) -> None:
     print(head + "\n".join(map(printable, message.split("\n"))), file=sys.stderr)
 
 
-def parser_of(
-    program: str, about: str, commands: Mapping[str, Callable[..., None]]
-) -> argparse.ArgumentParser:
-    """Return the parser of a program with these commands."""
-    plain = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(program, description=about, allow_abbrev=False)
-    added = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, function in commands.items():
-        text = inspect.getdoc(function) or ""
-        of_command = added.add_parser(
-            name,
-            help=_plain(text.partition("\n")[0]),
-            description=_plain(text),
-            formatter_class=plain,
-            allow_abbrev=False,
-        )
-        for parameter in parameters(function):
-            _add(of_command, parameter)
-    return parser
-
-
-def for_typer(function: Callable[..., None]) -> Callable[..., None]:
-    """Return the function as typer wants it."""
-    import functools
-
-    from muster.console import fail
-
-    @functools.wraps(function)
-    def called(**options: Any) -> None:
-        try:
-            function(**options)
-        except Failed as problem:
-            raise fail(str(problem), problem.code) from None
-
-    of_typer = [each.replace(annotation=_of_typer(each.annotation)) for each in parameters(function)]
-    called.__signature__ = inspect.Signature(of_typer)  # type: ignore[attr-defined]
-    return called
-
-
 def parameters(function: Callable[..., object]) -> Sequence[inspect.Parameter]:
     """Return the parameters with their annotations."""
     return list(inspect.signature(function, eval_str=True).parameters.values())
 
 
-def _add(parser: argparse.ArgumentParser, parameter: inspect.Parameter) -> None:
-    kind, what = get_args(parameter.annotation)
-    if isinstance(what, Argument):
-        parser.add_argument(parameter.name, metavar=parameter.name.upper(), help=_plain(what.help))
-        return
-    flags = sorted(what.flags, key=len) or (f"--{parameter.name.replace('_', '-')}",)
-    text, default = _plain(what.help), parameter.default
-    if kind is bool:
-        parser.add_argument(*flags, dest=parameter.name, action="store_true", help=text)
-        return
-    if isinstance(default, str) and default:
-        text += f" [default: {default}]"
-    reads, metavar = _reader(kind, what), what.metavar
-    if isinstance(kind, EnumType):
-        metavar = f"[{'|'.join(each.value for each in kind)}]"  # type: ignore[var-annotated]
-    parser.add_argument(*flags, dest=parameter.name, type=reads, default=default, metavar=metavar, help=text)
+def _parser_of_program(program: Program) -> argparse.ArgumentParser:
+    """Return a parser that finds the command. The command's own parser reads the words after it."""
+    parser = _parser(program.name, program.about)
+    parser.set_defaults(words=[])
+    if "version" in program.commands:
+        parser.add_argument(
+            "--version", dest="command", action="store_const", const="version", help="Print the version."
+        )
+    added = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name, command in program.commands.items():
+        about = _plain(inspect.getdoc(command) or "").partition("\n")[0]
+        after = added.add_parser(name, help=about, add_help=False, prefix_chars="\0")  # no word is an option
+        after.add_argument("words", nargs=argparse.REMAINDER)
+    return parser
 
 
-def _reader(kind: Any, option: Option) -> Callable[[str], Any]:
+def _parser(name: str, about: str) -> argparse.ArgumentParser:
+    plain = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(name, description=_plain(about), formatter_class=plain, allow_abbrev=False)
+
+
+def _options(command: Command, name: str, words: Sequence[str]) -> dict[str, Any]:
+    """Return the values of the command's parameters."""
+    parser = _parser(name, inspect.getdoc(command) or "")
+    for parameter in parameters(command):
+        kind, what = get_args(parameter.annotation)
+        if isinstance(what, Words):
+            return {parameter.name: words}
+        if kind is bool:
+            _add_flag(parser, parameter, what)
+        else:
+            _add(parser, parameter, kind, what)
+    return vars(parser.parse_intermixed_args(words))
+
+
+def _add_flag(parser: argparse.ArgumentParser, parameter: inspect.Parameter, option: Option) -> None:
+    text = os.environ.get(option.env) or str(parameter.default)
+    if text.lower() not in BOOLEANS:
+        raise Failed(f"{option.env}: {text!r} is not one of {', '.join(BOOLEANS)}", USAGE)
+    parser.add_argument(
+        *_flags(parameter, option),
+        dest=parameter.name,
+        action="store_true" if option.flags else argparse.BooleanOptionalAction,
+        default=BOOLEANS[text.lower()],
+        help=_help(option),
+    )
+
+
+def _add(parser: argparse.ArgumentParser, parameter: inspect.Parameter, kind: Any, option: Option) -> None:
+    value, several = _value_of(kind)
+    default = None if parameter.default is parameter.empty else parameter.default
+    text = os.environ.get(option.env)
+    required = parameter.default is parameter.empty and not text
+    metavar = option.metavar or parameter.name.upper()
+    if isinstance(value, EnumType):
+        metavar = f"[{'|'.join(choice.value for choice in value)}]"  # type: ignore[var-annotated]
+    shared: dict[str, Any] = {
+        "default": text or default,
+        "type": _reader(value, option),
+        "metavar": metavar,
+        "help": _help(option, default),
+    }
+    if isinstance(option, Argument):
+        nargs = "*" if several else None if required else "?"
+        parser.add_argument(parameter.name, nargs=nargs, **shared)
+    else:
+        action = "append" if several else "store"
+        flags = _flags(parameter, option)
+        parser.add_argument(*flags, dest=parameter.name, action=action, required=required, **shared)
+
+
+def _flags(parameter: inspect.Parameter, option: Option) -> Sequence[str]:
+    return sorted(option.flags, key=len) or (f"--{parameter.name.replace('_', '-')}",)
+
+
+def _help(option: Option, default: object = None) -> str:
+    variable = f" [env var: {option.env}]" if option.env else ""
+    return _plain(option.help + variable + (f" [default: {default}]" if default else ""))
+
+
+def _value_of(kind: Any) -> tuple[Any, bool]:
+    """Return the type of a value, and whether there may be several."""
+    if NoneType in get_args(kind):
+        kind, _ = get_args(kind)
+    return (get_args(kind)[0], True) if get_origin(kind) is list else (kind, False)
+
+
+def _reader(value: Any, option: Option) -> Callable[[str], Any]:
     """Return what makes the value of an option of a text."""
-    one = next((each for each in get_args(kind) if each is not type(None)), kind)
 
     def read(text: str) -> Any:
         try:
-            value = one(text)
+            number = value(text)
         except ValueError:
-            expected = f"one of {', '.join(one)}" if isinstance(one, EnumType) else "a number"
+            expected = f"one of {', '.join(value)}" if isinstance(value, EnumType) else "a number"
             raise argparse.ArgumentTypeError(f"{text!r} is not {expected}") from None
-        if option.min is not None and value < option.min:
-            raise argparse.ArgumentTypeError(f"{value} is less than {option.min}")
-        return value
+        if option.min is not None and number < option.min:
+            raise argparse.ArgumentTypeError(f"{number} is less than {option.min}")
+        if option.max is not None and number > option.max:
+            raise argparse.ArgumentTypeError(f"{number} is more than {option.max}")
+        return number
 
     return read
-
-
-def _of_typer(annotation: Any) -> Any:
-    import typer
-
-    assert get_origin(annotation) is Annotated
-    kind, what = get_args(annotation)
-    if isinstance(what, Argument):
-        return Annotated[kind, typer.Argument(help=what.help)]
-    return Annotated[kind, typer.Option(*what.flags, help=what.help, metavar=what.metavar, min=what.min)]
 
 
 def _plain(text: str) -> str:

@@ -11,12 +11,12 @@ import inspect
 import io
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-from muster.command_line import Argument, Failed, Option, parameters, run
+from muster.command_line import Argument, Command, Failed, Option, Program, parameters, run
 
 if TYPE_CHECKING:
     from muster.adapters.asking.namespace import CurrentNamespace
@@ -39,9 +39,8 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
-PROGRAM = "kubectl gpu-topology"
 ABOUT = "Gangs of GPU pods: why one waits, what waits, and what is free where."
-COMMANDS: dict[str, Callable[..., None]] = {}
+COMMANDS: dict[str, Command] = {}
 """Name → the command. `muster` has them too."""
 
 
@@ -207,7 +206,7 @@ def command(asks: Callable[..., None]) -> None:
     COMMANDS[asks.__name__] = asked
 
 
-Name = Annotated[str, Argument("A gang or a pod, as NAME or NAMESPACE/NAME.")]
+Name = Annotated[str, Argument(help="A gang or a pod, as NAME or NAMESPACE/NAME.")]
 Namespace = Annotated[
     str, Option(("--namespace", "-n"), "Its namespace. Default: that of the context.", "NAME")
 ]
@@ -319,9 +318,9 @@ def nodes(asking: Asking) -> None:
     asking.print(found, functools.partial(show.nodes, found))
 
 
-def main() -> None:
-    """Run the plugin."""
-    sys.exit(run(PROGRAM, ABOUT, COMMANDS))
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the plugin with these arguments, else those of this process."""
+    sys.exit(run(Program("kubectl gpu-topology", ABOUT, COMMANDS), arguments))
 
 
 if __name__ == "__main__":

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-import typer
 from rich.table import Table
-from typer.testing import CliRunner
 
 from benchmarks.openb.__main__ import main
 from benchmarks.openb.policies import Name
 from benchmarks.openb.published import LOADS
 from benchmarks.openb.runs import Outcome, Task
 from benchmarks.openb.tables import by_policy, gains
+from muster.command_line import call
+from tests.command import invoke
 
-app = typer.Typer()
-app.command()(main)
+openb = partial(call, main, "openb")
 
 
 def test_tables_and_lines(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_tables_and_lines(tmp_path: Path) -> None:
         "--out",
         str(out),
     ]
-    shown = CliRunner().invoke(app, options)
+    shown = invoke(openb, *options)
     assert shown.exit_code == 0, shown.output
     assert "7.14 ± 0.14" in shown.output, "as published"
     (line,) = out.read_text(encoding="utf-8").splitlines()
@@ -53,7 +53,7 @@ def test_tables_and_lines(tmp_path: Path) -> None:
     ],
 )
 def test_unknown_options_are_refused_with_what_there_is(option: str, value: str, says: str) -> None:
-    shown = CliRunner().invoke(app, [option, value])
+    shown = invoke(openb, option, value)
     assert shown.exit_code == 2
     assert option in shown.output
     assert says in shown.output

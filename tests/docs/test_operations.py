@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import typer.main
 import yaml
 
-from muster.cli import app
-from muster.questions import COMMANDS
+from muster import cli, questions
 from tests.dashboards.panels import dashboards, panels
 
 REPOSITORY = Path(__file__).parents[2]
@@ -31,14 +29,13 @@ def rows(heading: str) -> list[list[str]]:
 
 
 def test_ten_questions_have_a_command_and_a_panel_that_exist() -> None:
-    questions = rows("Ten questions")
-    assert [row[0].split(".")[0] for row in questions] == [str(number) for number in range(1, 11)]
-    of_muster, of_plugin = set(typer.main.get_command(app).commands), set(COMMANDS)  # type: ignore[attr-defined]
-    for question, command, panel in questions:
+    table = rows("Ten questions")
+    assert [row[0].split(".")[0] for row in table] == [str(number) for number in range(1, 11)]
+    for question, command, panel in table:
         for name in re.findall(r"`kubectl gpu-topology (\w+)", command):
-            assert name in of_plugin, question
+            assert name in questions.COMMANDS, question
         for name in re.findall(r"`muster ([\w-]+)", command):
-            assert name in of_muster, question
+            assert name in cli.COMMANDS, question
         assert "`" in command
         named = PANEL.findall(panel)
         assert named, question

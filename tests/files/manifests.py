@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from typer.testing import CliRunner, Result
 
-from muster.cli import app
+from muster.cli import main
 from muster.placement.limits import PHASES
+from tests.command import Result, invoke
 
 Object = dict[str, Any]
 
@@ -20,8 +20,6 @@ DEMO = Path(__file__).parent / "data" / "demo-cluster.json"
 """Captured by `muster capture` from the demo's cluster: GPUs 0, 3 and 6 of v100-2 and v100-3 are taken."""
 
 GPU = "nvidia.com/gpu"
-
-runner = CliRunner(env={"COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"})
 
 
 def node(name: str, gpus: int = 4, rack: str = "r1", **more: Any) -> Object:
@@ -81,7 +79,7 @@ def write(folder: Path, *objects: Object, name: str = "all.yaml") -> str:
 
 
 def place(*arguments: str, stdin: str | None = None) -> Result:
-    return runner.invoke(app, ["place", *arguments], input=stdin)
+    return invoke(main, "place", *arguments, stdin=stdin)
 
 
 def decisions(*arguments: str, stdin: str | None = None) -> Object:

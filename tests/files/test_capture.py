@@ -18,7 +18,7 @@ from muster.adapters.files.capture import capture, node_item, pod_item, written
 from muster.adapters.files.decide import decide
 from muster.adapters.files.run import planner
 from muster.adapters.kube.client import KubeClient
-from muster.cli import app
+from muster.cli import main
 from muster.dialects import bounds, kai, nodes, other_systems, own, pods, ranks
 from muster.dialects.objects import Metadata, NodeObject, PodObject
 from muster.dialects.settings import DEFAULTS
@@ -30,7 +30,8 @@ from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import Instruction, Solve
 from muster.placement.limits import Timings
 from tests.adapters.fake_api import FakeApi, config_map, custom, kubeconfig
-from tests.files.manifests import Object, decisions, gang, node, pod, runner, spots
+from tests.command import invoke
+from tests.files.manifests import Object, decisions, gang, node, pod, spots
 
 
 @pytest.fixture
@@ -257,33 +258,29 @@ async def test_the_command_writes_a_file(api: FakeApi, tmp_path: Path) -> None:
         config = kubeconfig(tmp_path, port)
         for name, load in (("c.json", json.loads), ("c.yaml", yaml.safe_load)):
             file = tmp_path / name
-            result = await asyncio.to_thread(
-                runner.invoke, app, ["capture", "--kubeconfig", config, "-o", str(file)]
-            )
+            result = await asyncio.to_thread(invoke, main, "capture", "--kubeconfig", config, "-o", str(file))
             assert (result.exit_code, result.stdout) == (0, ""), result.output
             assert "captured 8 nodes and 29 pods" in result.stderr
             assert file.stat().st_mode & 0o777 == 0o600
             assert load(file.read_text())["kind"] == "List"
-        result = await asyncio.to_thread(runner.invoke, app, ["capture", "--kubeconfig", config])
+        result = await asyncio.to_thread(invoke, main, "capture", "--kubeconfig", config)
         assert len(json.loads(result.stdout)["items"]) == 37
         nowhere = str(tmp_path / "none" / "c.json")
-        result = await asyncio.to_thread(
-            runner.invoke, app, ["capture", "--kubeconfig", config, "-o", nowhere]
-        )
+        result = await asyncio.to_thread(invoke, main, "capture", "--kubeconfig", config, "-o", nowhere)
         assert (result.exit_code, "c.json: can't be written: No such file" in result.stderr) == (1, True)
         api.failing = [403]
-        result = await asyncio.to_thread(runner.invoke, app, ["capture", "--kubeconfig", config])
+        result = await asyncio.to_thread(invoke, main, "capture", "--kubeconfig", config)
         assert (result.exit_code, "GET pods: 403, refused by the test" in result.stderr) == (1, True)
 
 
 def test_no_kubeconfig(tmp_path: Path) -> None:
-    result = runner.invoke(app, ["capture", "--kubeconfig", str(tmp_path / "none")])
+    result = invoke(main, "capture", "--kubeconfig", str(tmp_path / "none"))
     assert (result.exit_code, "can't use the credentials of" in result.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("command", ["place", "capture"])
 def test_help_teaches_with_examples(command: str) -> None:
-    output = runner.invoke(app, [command, "--help"]).output
+    output = invoke(main, command, "--help").output
     assert "Examples" in output
     assert f"muster {command} -" in output
 

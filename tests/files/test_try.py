@@ -6,8 +6,9 @@ import re
 import shlex
 from xml.etree import ElementTree
 
-from muster.cli import app
-from tests.files.manifests import EXAMPLES, REPOSITORY, decisions, place, runner
+from muster.cli import main
+from tests.command import PLAIN, invoke
+from tests.files.manifests import EXAMPLES, REPOSITORY, decisions, place
 
 
 def arguments() -> list[str]:
@@ -39,7 +40,7 @@ def test_the_readme_begins_with_a_job_and_its_answer() -> None:
     (command, table), *_ = re.findall(r"(?ms)^\$ muster (place .*?)\n(.*?)```", readme)
     assert f"```yaml\n{job}\n```" in readme[: readme.index(command)]
     words = [str(REPOSITORY / word) if "/" in word else word for word in shlex.split(command)]
-    answer = runner.invoke(app, words, env={"COLUMNS": "80"})
+    answer = invoke(main, *words, env=PLAIN | {"COLUMNS": "80"})
     assert answer.exit_code == 0
     shown = "\n".join(line.rstrip() for line in answer.stdout.splitlines())
     assert shown.startswith(table)

@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from local_cluster.cli import app
+from local_cluster.cli import main
 from local_cluster.cluster import ClusterError, LocalCluster
 from local_cluster.nodes import ready_nodes
 from local_cluster.patience import HANG_S
 from local_cluster.places import SOURCE
 from local_cluster.recipes import COMPONENTS
+from tests.command import invoke
 from tests.local_cluster.cluster_waiting import eventually
 from tests.local_cluster.killed_parent import killed_parent
 
@@ -111,28 +111,28 @@ def test_another_s_directory_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_the_command_line(tmp_path: Path) -> None:
-    run, where = CliRunner(), ["--dir", str(tmp_path / "c")]
-    up = run.invoke(app, ["up", *where, "--shape", str(SMALL)])
+    where = ["--dir", str(tmp_path / "c")]
+    up = invoke(main, "up", *where, "--shape", str(SMALL))
     assert up.exit_code == 0, up.output
     assert f"export KUBECONFIG={tmp_path}/c/kubeconfig" in up.output
     assert "3 nodes are Ready, 3 of them from the shape" in up.output
 
-    status = json.loads(run.invoke(app, ["status", *where, "--json"]).output)
+    status = json.loads(invoke(main, "status", *where, "--json").output)
     assert status["ready_nodes"] == 3
     kwok = status["components"]["kwok"]["pid"]
     os.kill(kwok, signal.SIGKILL)
     eventually(lambda: "kwok" not in LocalCluster(tmp_path / "c").running(), "kwok is gone")
-    assert run.invoke(app, ["status", *where]).exit_code == 1
+    assert invoke(main, "status", *where).exit_code == 1
 
-    assert run.invoke(app, ["down", *where]).exit_code == 0
+    assert invoke(main, "down", *where).exit_code == 0
     assert not (tmp_path / "c").exists()
-    assert "there was no cluster" in run.invoke(app, ["down", *where]).output
+    assert "there was no cluster" in invoke(main, "down", *where).output
 
 
 def test_a_bad_shape_starts_nothing(tmp_path: Path) -> None:
     shape = tmp_path / "bad.yaml"
     shape.write_text("nodes: [{name: a, gpu: 8}]")
-    up = CliRunner().invoke(app, ["up", "--dir", str(tmp_path / "c"), "--shape", str(shape)])
+    up = invoke(main, "up", "--dir", str(tmp_path / "c"), "--shape", str(shape))
     assert up.exit_code == 1
     assert "unknown field `gpu`" in up.output
     assert not (tmp_path / "c").exists()

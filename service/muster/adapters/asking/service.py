@@ -41,6 +41,22 @@ class Where:
     namespace: str = NAMESPACE
 
 
+def address_of(socket: Path) -> str:
+    """Return the HTTP address that the service wrote next to its socket.
+
+    Raises:
+        NoAnswer: There is no such file.
+    """
+    file = socket.with_name(socket.name + ".http")
+    try:
+        return file.read_text().strip()
+    except OSError:
+        raise NoAnswer(
+            f"no service found: {file} is not there. Start one with `muster serve`, "
+            "or name it by --socket or --url."
+        ) from None
+
+
 def ask(where: Where, path: str, query: Query = dict) -> Answer:
     """Return what the service says at this path.
 

@@ -33,6 +33,27 @@ def columns(head: Sequence[str], rows: Iterable[Sequence[object]], out: TextIO) 
         out.write(line.rstrip() + "\n")
 
 
+def status(answer: Row, out: TextIO) -> None:
+    """Print what the service notes, then a row for each gang."""
+    if not answer["ready"]:
+        out.write("The service has not seen the whole cluster yet.\n")
+    paragraphs([[f"note: {note}" for note in answer.get("notes", ())]], out)
+    rows = [
+        (
+            f"{gang['namespace']}/{gang['name']}",
+            gang["phase"],
+            f"{gang['present']}/{gang['needed']}",
+            gang["bound"],
+            gang["reason"],
+        )
+        for gang in answer["gangs"]
+    ]
+    if rows:
+        columns(("GANG", "PHASE", "SEEN/NEEDED", "BOUND", "WHY"), rows, out)
+    else:
+        out.write("no gangs\n")
+
+
 def why(gangs: Sequence[Row], out: TextIO) -> None:
     """Print what blocks each of these gangs and what would help."""
     paragraphs(map(blocking, gangs), out)
