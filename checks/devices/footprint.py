@@ -20,7 +20,6 @@ from types import SimpleNamespace
 
 from checks.devices.table import FIGURE, Row
 from muster.adapters.agent.kubelet import Sockets
-from muster.adapters.agent.settings import Arguments
 from tests.adapters.agent_world import FakeApi
 from tests.adapters.fake_kubelet import FakeKubelet
 
@@ -79,10 +78,10 @@ def _processor_s(pid: int) -> float:
 
 def main(folder: str, gpus: str) -> int:
     """Be an agent in a cluster of one node, without an API server."""
-    from muster.adapters.agent import __main__ as agent  # noqa: PLC0415 - it shuts out a package
+    from muster.adapters.agent import process as agent  # noqa: PLC0415 - it shuts out a package
 
     vars(agent).update(Access=SimpleNamespace(of_pod=lambda: None), ApiServer=lambda _: FakeApi())
-    return agent.main(Arguments("n", gpus, "", True, folder, 0, "WARNING").written())
+    return agent.main("n", gpus, "", True, Path(folder), 0, "WARNING")
 
 
 if __name__ == "__main__":

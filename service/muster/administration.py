@@ -113,13 +113,9 @@ def node_agent(
     """
     if log_level.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR"):
         raise Failed(f"--log-level {log_level}: expected debug, info, warning or error", USAGE)
-    import os
-    import sys
+    from muster.adapters.agent.process import main
 
-    from muster.adapters.agent.settings import Arguments
-
-    arguments = Arguments(node, gpus, isolation_library, cdi, str(kubelet), probe_port, log_level.upper())
-    os.execv(sys.executable, [sys.executable, "-m", "muster.adapters.agent", arguments.written()])
+    return main(node, gpus, isolation_library, cdi, kubelet, probe_port, log_level.upper())
 
 
 COMMANDS: dict[str, Command] = {"preflight": preflight, "node-agent": node_agent}

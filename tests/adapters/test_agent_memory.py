@@ -13,17 +13,19 @@ from local_cluster.patience import HANG_S
 
 NEVER = {
     *("aiohttp", "click", "google", "kubernetes", "numpy", "opentelemetry", "ortools", "prometheus_client"),
-    *("rich", "structlog", "typer", "yaml", "muster.app", "muster.cli", "muster.gangs", "muster.placement"),
+    *("rich", "structlog", "typer", "yaml", "muster.app", "muster.gangs", "muster.placement"),
 }
 IMPORTED = f"""
 import sys
-import muster.adapters.agent.__main__, muster.adapters.agent.nvml
+import muster.cli
+import muster.adapters.agent.process, muster.adapters.agent.nvml
 print(sorted({NEVER!r} & sys.modules.keys()), bool(sys.modules["pydantic"]))
 """
 GIVEN_BACK = """
 import re
 from pathlib import Path
-from muster.adapters.agent import __main__ as agent
+from muster import administration
+from muster.adapters.agent import process as agent
 
 def resident_mib():
     return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) >> 10
@@ -33,7 +35,7 @@ blocks = blocks[-1]  # the last one keeps the C library from shrinking its heap 
 before = resident_mib()
 agent.source_of = agent.Access.of_pod = agent.ApiServer = lambda *_: None
 agent.serve = lambda *_: print(before - resident_mib())
-agent.main(agent.Arguments("n", "", "", True, "/", 0, "INFO").written())
+administration.node_agent("n")
 """
 
 

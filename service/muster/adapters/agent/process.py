@@ -1,4 +1,4 @@
-"""The node agent as a process. `muster node-agent` becomes it."""
+"""The node agent as a process: `muster node-agent`."""
 
 from __future__ import annotations
 
@@ -14,26 +14,18 @@ from muster.adapters.agent.gpus import source_of
 from muster.adapters.agent.kubelet import Sockets
 from muster.adapters.agent.memory import give_back
 from muster.adapters.agent.run import Settings, serve
-from muster.adapters.agent.settings import Arguments
 from muster.devices.inventory import InventoryError
 
 
-def main(text: str) -> int:
+def main(
+    node: str, gpus: str, library: str, cdi: bool, kubelet: Path, probe_port: int, log_level: str
+) -> int:
     """Run the agent until SIGTERM, and return the exit status."""
-    arguments = Arguments.read(text)
-    logging.basicConfig(
-        stream=sys.stderr, level=arguments.log_level, format="%(asctime)s %(levelname)s %(message)s"
-    )
-    kubelet = Path(arguments.kubelet)
-    settings = Settings(
-        arguments.node,
-        Sockets(kubelet / "device-plugins", kubelet / "pod-resources"),
-        arguments.library,
-        arguments.cdi,
-        arguments.probe_port,
-    )
+    logging.basicConfig(stream=sys.stderr, level=log_level, format="%(asctime)s %(levelname)s %(message)s")
+    sockets = Sockets(kubelet / "device-plugins", kubelet / "pod-resources")
+    settings = Settings(node, sockets, library, cdi, probe_port)
     try:
-        source = source_of(arguments.gpus)
+        source = source_of(gpus)
         give_back()
         access = Access.of_pod()
         serve(settings, source, ApiServer(access), ApiServer(access))
@@ -41,7 +33,3 @@ def main(text: str) -> int:
         print(f"error: {problem}", file=sys.stderr)
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
