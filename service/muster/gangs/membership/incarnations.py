@@ -112,6 +112,8 @@ def without_earlier(pods: Collection[Pod]) -> list[Pod]:
     no more pods than the gang has members. Nothing else tells whether such a name is used again.
     """
     present = [pod for pod in pods if pod.present]
+    if len(present) == len(pods):
+        return present
     newest = max((pod.created for pod in present), default=math.inf)
     of_gang = [pod for pod in pods if pod.present or (pod.succeeded and newest <= pod.started)]
     return of_gang if len(of_gang) <= max(map(_fixed, present), default=0) else present
