@@ -66,7 +66,7 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
     big-podgroups the largest PodGroups change
     big-others    a Secret of 1 MB, which Muster does not read, changes: what the API server's load costs
     slices        a node with 100 ResourceSlices of 128 devices changes them
-    matrix        a node of 126 GPUs changes its matrix, from the largest that is read to larger ones
+    matrix        a node of 89 GPUs changes its matrix, from the largest that is read to larger ones
     flap          a node of the ordinary gangs moves from rack to rack all the time
     loses         a running gang loses a member again and again
     flood         pods that cannot fit are created and deleted all the time
