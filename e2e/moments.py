@@ -27,6 +27,7 @@ from e2e.chaos.sight import (
     woken_in_time,
 )
 from e2e.scene import Scene
+from local_cluster.stack import Stack
 
 PLANS_WITHIN_S, PERMITS_WITHIN_S, NOTICED_WITHIN_S = 4.0, 3.0, 4.0
 """On a quiet machine, where a scheduler that hangs for 5 s loses its lease."""
@@ -78,6 +79,15 @@ def caught(arena: Arena, scene: Scene, phase: str, size: int) -> Iterator[Caught
         if phase == RESERVING and not in_time:
             pytest.skip(f"no gang was caught {phase} in {TRIES} tries: real time needs CAP_SYS_NICE")
     raise AssertionError(f"no gang was caught {phase} in {TRIES} tries")
+
+
+def await_commit(stack: Stack, scene: Scene, gang: Caught) -> None:
+    """Wait until the shim sends Bindings: the service permits the gang some milliseconds before."""
+    never, deadline = threading.Event(), time.monotonic() + PERMITS_WITHIN_S * stack.stretch
+    line = f'"Gang committed" pod="{scene.name}/{gang.sight.gang}-'
+    while line not in stack.scheduler.log.read_text():
+        assert time.monotonic() < deadline, f"{gang.sight.gang} is not committed"
+        never.wait(LOOKS_EVERY_S)
 
 
 def noticed(arena: Arena, scene: Scene, gang: Caught) -> None:

@@ -8,7 +8,7 @@ from e2e import objects
 from e2e.arena import Arena
 from e2e.audit import LEASE_S
 from e2e.chaos.sight import PERMITTED, PLANNED, RESERVING
-from e2e.moments import caught, noticed
+from e2e.moments import await_commit, caught, noticed
 from e2e.record import NODES
 from e2e.scene import Scene
 from local_cluster.patience import HANG_S, stretched
@@ -41,6 +41,7 @@ def test_a_scheduler_that_is_told_to_stop_binds_the_whole_gang(
     """Its Bindings are under way. No other scheduler is there that could bind the rest of the gang."""
     scene.node(objects.node("a", gpus=GPUS))
     with caught(arena, scene, PERMITTED, SIZE) as gang:
+        await_commit(stack, scene, gang)
         stack.scheduler.terminate()
     stack.scheduler.wait(stretched(HANG_S))
     scene.runs(gang.pods)

@@ -36,6 +36,9 @@ const (
 // ErrClosed means that the verdict is void, or that it admits no further members.
 var ErrClosed = errors.New("the gang's verdict is no longer valid")
 
+// ErrStopping means that the gang could be committed, but the process ends.
+var ErrStopping = errors.New("the scheduler is stopping")
+
 // Gang is one verdict for one gang. A new generation is a new Gang. A scheduling cycle keeps the Gang with which it
 // began, so that a late hook of an old cycle cannot change a newer plan.
 type Gang struct {

@@ -14,6 +14,8 @@ type InFlight struct {
 	Version string
 	// Unknown means that the Binding was sent, but no answer arrived. It may still take effect until the pod changes.
 	Unknown bool
+	// committed means that the member is at Bind and its gang is committed.
+	committed bool
 }
 
 // InFlight returns all Bindings without an answer, for the next Watch.

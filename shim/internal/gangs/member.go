@@ -108,7 +108,7 @@ func (g *Gang) complete() bool {
 // replace the version while the Binding is in flight. No Binding may be sent after sendBy.
 func (g *Gang) Allow(answer *musterv1.PermitResponse, versions []string, sendBy time.Time) ([]types.UID, error) {
 	defer g.lock()()
-	if g.phase != Open || g.store.stopping {
+	if g.phase != Open {
 		return nil, ErrClosed
 	}
 	keys := answer.AnnotationKeys
@@ -176,7 +176,7 @@ func (g *Gang) Renew(i int, version string) {
 
 // ReachBind records that member i has reached Bind, after WaitOnPermit and PreBind. When the last member of the
 // quorum has reached Bind, the gang is committed, and ReachBind returns true. A committed gang is never closed, and a
-// closed gang is never committed.
+// closed gang is never committed. It returns ErrStopping in place of a commit after Stop.
 func (g *Gang) ReachBind(i int) (committed bool, err error) {
 	defer g.lock()()
 	if g.phase == Closed {
@@ -187,6 +187,7 @@ func (g *Gang) ReachBind(i int) (committed bool, err error) {
 	}
 	g.members[i].state = atBind
 	if g.phase == Committed {
+		g.commit(i)
 		return false, nil
 	}
 	for _, q := range g.quorum {
@@ -194,9 +195,24 @@ func (g *Gang) ReachBind(i int) (committed bool, err error) {
 			return false, nil
 		}
 	}
+	if g.store.stopping {
+		return false, ErrStopping
+	}
 	g.phase = Committed
+	for at := range g.members {
+		if g.members[at].state == atBind {
+			g.commit(at)
+		}
+	}
 	close(g.committed)
 	return true, nil
+}
+
+// commit marks the Binding of member i, which is at Bind. The pod may be deleted meanwhile. The caller holds the lock.
+func (g *Gang) commit(i int) {
+	if flight := g.store.inFlight[g.UIDs[i]]; flight != nil {
+		flight.committed = true
+	}
 }
 
 // Bound records that the API server accepted member i's Binding.

@@ -20,7 +20,7 @@ type Store struct {
 	byUID    map[types.UID]slot
 	inFlight map[types.UID]*InFlight
 	places   places
-	stopping bool // the process ends: no further gang is permitted
+	stopping bool // the process ends: no further gang is committed
 }
 
 type slot struct {
@@ -38,24 +38,18 @@ func NewStore() *Store {
 	}
 }
 
-// Stop has no further gang permitted. It returns the number of members whose Binding is still to be sent or answered.
+// Stop has no further gang committed. It returns the number of members of committed gangs that are at Bind without an
+// answer. Until a gang is committed, none of its members is bound.
 func (s *Store) Stop() (bindings int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stopping = true
 	for _, flight := range s.inFlight {
-		if !flight.Unknown {
+		if flight.committed && !flight.Unknown {
 			bindings++
 		}
 	}
 	return bindings
-}
-
-// Stopping returns whether the process ends.
-func (s *Store) Stopping() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.stopping
 }
 
 // Begin opens a session. Verdicts that arrive later belong to its epoch.

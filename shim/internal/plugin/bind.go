@@ -109,6 +109,9 @@ func (p *Plugin) checkNode(node string) error {
 // (waiting_pods_map.go, Allow).
 func (p *Plugin) barrier(ctx context.Context, g *gangs.Gang, member int) error {
 	committed, err := g.ReachBind(member)
+	if errors.Is(err, gangs.ErrStopping) {
+		p.carryOut(ctx, g.Abort(err.Error()))
+	}
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, g.Why())
 	}
@@ -124,7 +127,7 @@ func (p *Plugin) barrier(ctx context.Context, g *gangs.Gang, member int) error {
 		return nil
 	case <-g.Closed():
 	case <-ctx.Done():
-		p.carryOut(ctx, g.Abort("the scheduler is stopping"))
+		p.carryOut(ctx, g.Abort(gangs.ErrStopping.Error()))
 	case <-timeout.C:
 		p.carryOut(ctx, g.Abort("not all members came to Bind in time"))
 	}

@@ -55,11 +55,11 @@ func NewFactory() frameworkruntime.PluginFactory {
 		if err := checkServed(ctx, handle.ClientSet().Discovery(), utilfeature.DefaultFeatureGate.Enabled); err != nil {
 			return nil, err
 		}
-		made, err := create(ctx, obj, handle)
+		created, err := create(ctx, obj, handle)
 		if err == nil {
-			once.Do(func() { go made.(*Plugin).stopInOrder(ctx) })
+			once.Do(func() { go created.(*Plugin).stopInOrder(ctx) })
 		}
-		return made, err
+		return created, err
 	}
 }
 

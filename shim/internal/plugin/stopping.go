@@ -19,9 +19,10 @@ const (
 	stopInterval = 5 * time.Millisecond
 )
 
-// stopInOrder has SIGTERM and SIGINT end the process only after its Bindings. kube-scheduler's own handler breaks off
-// all calls at once. The API server would have carried out some Bindings of a gang and not the others: half a gang
-// would run until another process leads and binds the rest. Meanwhile this process keeps the lease, so no other leads.
+// stopInOrder has SIGTERM and SIGINT end the process only after the Bindings of committed gangs. kube-scheduler's own
+// handler breaks off all calls at once. The API server would have carried out some Bindings of a gang and not the others:
+// half a gang would run until another process leads and binds the rest. This process keeps the lease until it ends, so no
+// other leads. It does not wait for members in PreBind: that may take a minute, and their gang is not halved.
 //
 // A second signal ends the process at once, as kube-scheduler's handler does. A process that does not lead has no
 // Bindings, and keeps kube-scheduler's handler.
@@ -45,7 +46,8 @@ func (c *core) stopInOrder(ctx context.Context) {
 	server.RequestShutdown()
 }
 
-// finishBindings permits no further gang, and returns when all Bindings are answered, or after this time.
+// finishBindings has no further gang committed. It returns when all Bindings of committed gangs are answered, or after this
+// time.
 func (c *core) finishBindings(ctx context.Context, within time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
