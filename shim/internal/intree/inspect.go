@@ -90,7 +90,8 @@ type trial struct {
 // gpuSet is a set of GPUs of a node. The zero value stands for all that have no taint.
 type gpuSet struct {
 	key    string // is equal for equal sets; "" for all GPUs
-	listed *musterv1.InTreeDevices
+	names  []string
+	groups []devices.Group
 }
 
 // setOf returns the set of these GPUs. If names is nil, it returns the set of all GPUs.
@@ -98,27 +99,31 @@ func setOf(names []string, groups []devices.Group) gpuSet {
 	if names == nil {
 		return gpuSet{}
 	}
-	listed := &musterv1.InTreeDevices{Names: names}
-	for _, group := range groups {
+	return gpuSet{fmt.Sprint(names, groups), names, groups}
+}
+
+// message returns the set as the service gets it.
+func (s gpuSet) message() *musterv1.InTreeDevices {
+	message := &musterv1.InTreeDevices{Names: s.names}
+	for _, group := range s.groups {
 		members := &musterv1.InTreeGroup{Most: uint32(group.Most)}
 		for _, name := range group.Names {
-			members.Devices = append(members.Devices, uint32(slices.Index(names, name)))
+			members.Devices = append(members.Devices, uint32(slices.Index(s.names, name)))
 		}
-		listed.Groups = append(listed.Groups, members)
+		message.Groups = append(message.Groups, members)
 	}
-	return gpuSet{key: fmt.Sprint(names, groups), listed: listed}
+	return message
 }
 
 // choices returns a set for each subrequest. It returns nil if there is one, with all GPUs: most pods have no other.
 func choices(names [][]string, groups [][]devices.Group) (sets []gpuSet) {
-	for rank := range names {
-		if groups == nil {
-			sets = append(sets, setOf(names[rank], nil))
-		} else {
-			sets = append(sets, setOf(names[rank], groups[rank]))
-		}
+	if groups == nil {
+		groups = make([][]devices.Group, len(names))
 	}
-	if len(sets) == 1 && sets[0].listed == nil {
+	for rank := range names {
+		sets = append(sets, setOf(names[rank], groups[rank]))
+	}
+	if len(sets) == 1 && sets[0].key == "" {
 		return nil
 	}
 	return sets

@@ -85,7 +85,7 @@ func firstSets(devices map[string][]gpuSet, nodes []string) (first []gpuSet) {
 	nodesOf, size := map[string]int{}, 0
 	for _, node := range nodes {
 		for _, set := range devices[node] {
-			if nodesOf[set.key]++; nodesOf[set.key] == 1 && set.listed != nil {
+			if nodesOf[set.key]++; nodesOf[set.key] == 1 && set.key != "" {
 				sets = append(sets, set)
 			}
 		}
@@ -101,6 +101,7 @@ func firstSets(devices map[string][]gpuSet, nodes []string) (first []gpuSet) {
 	return first
 }
 
+// keysOf returns the keys of these sets.
 func keysOf(sets []gpuSet) (keys []string) {
 	for _, set := range sets {
 		keys = append(keys, set.key)
@@ -225,7 +226,7 @@ func (r *reporter) numbered(found *packed) (columns [][]byte) {
 	for i, set := range found.sets {
 		at, known := r.sets[set.key]
 		if !known {
-			part.DeviceSets = append(part.DeviceSets, set.listed)
+			part.DeviceSets = append(part.DeviceSets, set.message())
 			at = byte(len(part.DeviceSets))
 			r.sets[set.key] = at
 		}
