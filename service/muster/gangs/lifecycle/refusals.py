@@ -44,6 +44,7 @@ def _refuse_as_unplaceable(
     state.queue.refused(gang, hint)
     if gang.exclusions:
         text, kinds = f"{text}. {_left_out(gang)}", (*kinds, "left out")
+        state.short_of_room[gang.key] = None
         # All other nodes have been tried by now.
         for pair, out in gang.exclusions.items():
             if out.until == math.inf:
@@ -97,8 +98,6 @@ def exclude_node(state: State, gang: Gang, pod: Pod, call: Unreserve) -> bool:
     pair = (requests.asks(pod), call.node)
     gang.refusals[pair] = gang.refusals.get(pair, 0) + 1
     gang.exclusions[pair] = Exclusion(call.now, call.plugin, call.message)
-    if call.plugin == _ROOM:
-        state.short_of_room[gang.key] = None
     return gang.refusals[pair] == 1
 
 
@@ -109,13 +108,10 @@ def try_full_nodes(state: State, now: float) -> None:
     gets a second to see the same. A gang tries a node again at most every five seconds, so that clients that
     delete pods all the time gain nothing.
     """
-    for key in list(state.short_of_room):
-        gang = state.gangs.get(key)
-        if gang is not None and gang.phase is not Phase.UNPLACEABLE:
-            continue
-        del state.short_of_room[key]  # until the scheduler refuses a node again
-        if gang is None:
-            continue
+    refused, state.short_of_room = state.short_of_room, {}
+    for gang in (state.gangs[key] for key in refused if key in state.gangs):
+        if gang.phase is not Phase.UNPLACEABLE:
+            continue  # it is noted again if it is refused again
         for pair, out in gang.exclusions.items():
             if out.plugin == _ROOM:
                 until = min(out.until, max(now + _ROOM_AFTER_S, out.since + _ROOM_EVERY_S))

@@ -101,8 +101,8 @@ def _permit(state: State, call: Permit) -> PermitAnswer:
     gang = _current(state, call.plan)
     match gang.in_phase:
         case Permitted(answer=PermitAnswer() as answer, awaited=awaited):
-            left = min(awaited.values(), default=call.now) - call.now
-            return replace(answer, bind_within_s=max(0.0, left))
+            remaining_s = min(awaited.values(), default=call.now) - call.now
+            return replace(answer, bind_within_s=max(0.0, remaining_s))
         case Reserving(plan):
             return _permit_reserving(state, gang, plan, call)
         case Planned():
