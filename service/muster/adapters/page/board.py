@@ -175,12 +175,12 @@ class Board:
 
     async def detail(self, key: str) -> bytes | None:
         """Return what is known of one gang as JSON; None if there is none."""
-        found = self._source.gangs.details(key)
-        if found is None:
+        details = self._source.gangs.details(key)
+        if details is None:
             return None
         snapshot = self._source.gangs.snapshot()
         steps, since = self._history.of(key), self._history.since
-        said = await asyncio.to_thread(detail.shown, found, snapshot, steps, since)
+        said = await asyncio.to_thread(detail.shown, details, snapshot, steps, since)
         return msgspec.json.encode(said)
 
     # --- looking ------------------------------------------------------------------------------------
