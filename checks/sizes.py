@@ -3,7 +3,7 @@
     python -m checks.sizes            what is too long
     python -m checks.sizes --near     what has hardly any room left, too: a change may have to split it first
 
-A module has at most 400 lines and a function at most 60, as CONTRIBUTING.md says. Generated code does not
+A module has at most 700 lines and a function at most 60, as CONTRIBUTING.md says. Generated code does not
 count.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SERVICE = Path(__file__).parents[1] / "service" / "muster"
-OF_MODULE, OF_FUNCTION = 400, 60
+OF_MODULE, OF_FUNCTION = 700, 60
 NEAR = 0.95
 """Of these, where hardly any room is left."""
 
