@@ -32,6 +32,8 @@ class Card:
     """It knows no events."""
     fabric: tuple[bytes, int] | None = None
     watched: bool = False
+    numa_nodes: tuple[int, ...] | None = None
+    """The NUMA nodes that are nearest, None if the driver can't tell."""
 
 
 SWITCH = "switch"
@@ -108,6 +110,13 @@ class FakeNvml:
 
     def nvmlDeviceGetName(self, _: Card) -> str:
         return "NVIDIA H100 80GB HBM3"
+
+    def nvmlDeviceGetMemoryAffinity(self, card: Card, words: int, scope: int) -> list[int]:
+        assert scope == pynvml.NVML_AFFINITY_SCOPE_NODE
+        if card.numa_nodes is None:
+            raise pynvml.NVMLError_NotSupported
+        bits = sum(1 << number for number in card.numa_nodes)
+        return [bits >> 64 * word & (1 << 64) - 1 for word in range(words)]
 
     def nvmlDeviceGetTopologyCommonAncestor(self, first: Card, second: Card) -> int:
         return self.common(first, second)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
 from typing import Any
 
 import pynvml
@@ -15,11 +14,10 @@ from tests.adapters.fake_nvml import GIB, SWITCH, Card, FakeNvml
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeNvml:
+def machine(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     """Two GPUs on bus 2 and 1, in the driver's order, without NVLink."""
     made = FakeNvml([Card("GPU-b", 2), Card("GPU-a", 1)])
     monkeypatch.setattr(nvml, "pynvml", made)
-    monkeypatch.setattr(nvml, "PCI_DEVICES", tmp_path)
     return made
 
 
@@ -79,12 +77,14 @@ def test_links_to_a_switch_reach_all_that_have_such(machine: FakeNvml) -> None:
     assert nvml.Nvml().read().links == (("X", "NV17", "SYS"), ("NV17", "X", "SYS"), ("SYS", "SYS", "X"))
 
 
-def test_numa_nodes_are_those_of_the_kernel(machine: FakeNvml, tmp_path: Path) -> None:
-    for bus, text in ((1, "1\n"), (2, "no number")):
-        folder = tmp_path / f"0000:0{bus}:00.0"
-        folder.mkdir()
-        (folder / "numa_node").write_text(text)
-    assert nvml.Nvml().read().numa == (1, -1)
+@pytest.mark.parametrize(
+    ("nearest", "numa"), [((0,), 0), ((1,), 1), ((70,), 70), ((), -1), ((0, 1), -1), (None, -1)]
+)
+def test_the_numa_node_is_the_nearest_by_the_driver(
+    machine: FakeNvml, nearest: tuple[int, ...] | None, numa: int
+) -> None:
+    machine.cards[1].numa_nodes = nearest
+    assert nvml.Nvml().read().numa == (numa, -1)
 
 
 @pytest.mark.parametrize(

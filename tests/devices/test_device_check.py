@@ -63,17 +63,14 @@ class Smi:
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeNvml:
+def driver(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     """Three GPUs as nvidia-smi has them. Two NVLinks join the first two."""
     a, b, c = Card("GPU-a", 1), Card("GPU-b", 2), Card("GPU-c", 3)
     a.links, b.links = [b, b], [a, a]
     made = FakeNvml([a, b, c])
     monkeypatch.setitem(sys.modules, "pynvml", made)
     monkeypatch.setattr(nvml, "pynvml", made)
-    monkeypatch.setattr(nvml, "PCI_DEVICES", tmp_path)
-    for bus, numa in ((1, 0), (2, 0), (3, 1)):
-        (folder := tmp_path / f"0000:0{bus}:00.0").mkdir()
-        (folder / "numa_node").write_text(str(numa))
+    a.numa_nodes, b.numa_nodes, c.numa_nodes = (0,), (0,), (1,)
     monkeypatch.setattr(command, "_footprint", lambda: [Row("agent's memory", FIGURE, "53 MiB")])
     return made
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from pathlib import Path
 from typing import Any
 
 import pynvml
@@ -17,7 +16,8 @@ from muster.devices.inventory import Gpu, Inventory, InventoryError
 
 GIB = 1 << 30
 MOST_LINKS = 18
-PCI_DEVICES = Path("/sys/bus/pci/devices")
+NUMA_WORDS = 16
+"""Of 64 bits, a bit for each NUMA node: Linux has at most 1,024."""
 LEVELS = {
     pynvml.NVML_TOPOLOGY_INTERNAL: "PSB",
     pynvml.NVML_TOPOLOGY_SINGLE: "PIX",
@@ -153,13 +153,16 @@ def _nvlinks(handles: list[Any]) -> dict[tuple[int, int], int]:
 
 
 def _numa(handle: Any) -> int:
-    """Return the NUMA node by the kernel; -1 if it does not know."""
-    domain, bus, device = _address(handle)
-    file = PCI_DEVICES / f"{domain:04x}:{bus:02x}:{device:02x}.0" / "numa_node"
+    """Return the NUMA node whose memory is nearest, as nvidia-smi shows it; -1 for none or several.
+
+    In many virtual machines the kernel knows no NUMA node of a PCI device, while the driver does.
+    """
     try:
-        return int(file.read_text())
-    except (OSError, ValueError):
+        words = pynvml.nvmlDeviceGetMemoryAffinity(handle, NUMA_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE)
+    except pynvml.NVMLError:
         return -1
+    numa_nodes = sum(word << 64 * place for place, word in enumerate(words))
+    return numa_nodes.bit_length() - 1 if numa_nodes.bit_count() == 1 else -1
 
 
 def _clique(handles: list[Any]) -> str:
