@@ -193,6 +193,28 @@ def test_full_nodes_are_tried_again_when_an_unbound_pod_is_gone(plugin: str, aft
     assert world.now - refused_at == after_s
 
 
+def test_a_gang_in_its_back_off_tries_full_nodes_when_an_unbound_pod_is_gone() -> None:
+    world = World().start(node("a"), node("b"))
+    world.see(*PAIR)
+    pause_s = 0.0
+    while pause_s < 20:
+        if world.planned():
+            refused_at = world.now
+            world.unreserve(0, BindingFate.NEVER_SENT, "NodeResourcesFit", "Insufficient cpu")
+        due = world.coordinator.next_deadline()
+        assert due is not None
+        pause_s = due - world.now if world.phase() == "withdrawn" else 0.0
+        if pause_s < 20 and not world.planned():
+            world.wait(due - world.now)
+    assert world.phase() == "withdrawn"
+    world.wait(10)
+    world.see(replace(pod("volumes", gpus=0), claim=None))
+    world.gone("volumes")
+    world.wait(1)
+    assert world.planned()
+    assert world.now - refused_at == 11
+
+
 def test_withdrawals_in_a_row_wait_longer_each_time() -> None:
     world = World().start(node("a"))
     world.see(*PAIR)

@@ -98,6 +98,8 @@ def exclude_node(state: State, gang: Gang, pod: Pod, call: Unreserve) -> bool:
     pair = (requests.asks(pod), call.node)
     gang.refusals[pair] = gang.refusals.get(pair, 0) + 1
     gang.exclusions[pair] = Exclusion(call.now, call.plugin, call.message)
+    if call.plugin == _ROOM:
+        state.short_of_room[gang.key] = None
     return gang.refusals[pair] == 1
 
 
@@ -110,14 +112,13 @@ def try_full_nodes(state: State, now: float) -> None:
     """
     refused, state.short_of_room = state.short_of_room, {}
     for gang in (state.gangs[key] for key in refused if key in state.gangs):
-        if gang.phase is not Phase.UNPLACEABLE:
-            continue  # it is noted again if it is refused again
         for pair, out in gang.exclusions.items():
             if out.plugin == _ROOM:
                 until = min(out.until, max(now + _ROOM_AFTER_S, out.since + _ROOM_EVERY_S))
                 gang.exclusions[pair] = replace(out, until=until)
         first = min((out.until for out in gang.exclusions.values()), default=math.inf)
-        if first < gang.timers.get(Timer.PHASE, math.inf):
+        waits = gang.phase in (Phase.UNPLACEABLE, Phase.WITHDRAWN)
+        if waits and first < gang.timers.get(Timer.PHASE, math.inf):
             state.timers.set(gang, first)
 
 
