@@ -92,7 +92,7 @@ def test_a_planner_that_places_other_pods_is_asked_again_after_a_pause() -> None
     asked = world.solves[0]
     made = place(asked.snapshot, asked.request, Limits())
     assert isinstance(made, Placed)
-    members = tuple(member._replace(uid=f"{member.uid}-other") for member in made.members)
+    members = tuple(replace(member, uid=f"{member.uid}-other") for member in made.members)
     world.solve(replace(made, members=members))
     assert world.phase() == "unplaceable"
     assert "which is a defect" in world.verdict().reason

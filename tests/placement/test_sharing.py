@@ -191,7 +191,7 @@ def gang_places(places: str, spots: Sequence[MemberPlacement]) -> Iterator[Membe
     """The members at other places."""
     for text, member in zip(places.split(), spots, strict=False):
         node, _, gpus = text.partition("@")[2].partition("/")
-        yield member._replace(node=node, gpus=tuple(int(digit) for digit in gpus))
+        yield replace(member, node=node, gpus=tuple(int(digit) for digit in gpus))
 
 
 @pytest.mark.parametrize(
@@ -206,14 +206,14 @@ def test_false_slices_are_refused(units: int, gpus: tuple[int, ...], says: str) 
     snapshot, request = cluster(": a[1, mem 16]"), gang("1 x 5 GiB")
     good = plan(snapshot, request, "w-0@a/0")
     assert verify(snapshot, request, good) == ()
-    bad = replace(good, members=(good.members[0]._replace(units=units, gpus=gpus),))
+    bad = replace(good, members=(replace(good.members[0], units=units, gpus=gpus),))
     assert any(says in violation for violation in verify(snapshot, request, bad))
 
 
 def test_a_gpu_twice_in_a_slice_of_two() -> None:
     snapshot, request = cluster(": a[2, mem 16 16]"), gang("1 x 5 GiB on 2 GPUs")
     good = plan(snapshot, request, "w-0@a/01")
-    bad = replace(good, members=(good.members[0]._replace(gpus=(1, 1)),))
+    bad = replace(good, members=(replace(good.members[0], gpus=(1, 1)),))
     assert verify(snapshot, request, good) == ()
     assert any("do not rise" in violation for violation in verify(snapshot, request, bad))
 
@@ -335,6 +335,6 @@ def test_slices_go_to_nodes_that_serve_them_by_their_name() -> None:
         assert isinstance(placed, Placed)
         assert {member.node for member in placed.members} == {home}
         assert not verify(snapshot, request, placed)
-        moved = tuple(member._replace(node=other) for member in placed.members)
+        moved = tuple(replace(member, node=other) for member in placed.members)
         (wrong, *_) = verify(snapshot, request, replace(placed, members=moved))
         assert wrong.startswith(f"node {other} does not admit role w: it does not offer")

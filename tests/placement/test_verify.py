@@ -216,7 +216,7 @@ Change = Callable[[Placed], Placed]
 def member(**changes: Any) -> Change:
     """The first member otherwise."""
     return lambda placed: replace(
-        placed, members=(placed.members[0]._replace(**changes), *placed.members[1:])
+        placed, members=(replace(placed.members[0], **changes), *placed.members[1:])
     )
 
 
@@ -362,23 +362,23 @@ def mutations(draw: st.DrawFn, snapshot: Snapshot, request: Request, placed: Pla
     match draw(st.sampled_from(["gpu", "node", "exchange", "swap gpus", "drop", "twice", "unlike"])):
         case "gpu":
             gpus = draw(st.sets(st.integers(0, 4), min_size=len(members[at].gpus), max_size=4))
-            members[at] = members[at]._replace(gpus=tuple(sorted(gpus)))
+            members[at] = replace(members[at], gpus=tuple(sorted(gpus)))
         case "node":
-            members[at] = members[at]._replace(node=draw(st.sampled_from([*snapshot.nodes, "nowhere"])))
+            members[at] = replace(members[at], node=draw(st.sampled_from([*snapshot.nodes, "nowhere"])))
         case "exchange":
             one, two = members[at], members[other]
-            members[at] = one._replace(node=two.node, gpus=two.gpus)
-            members[other] = two._replace(node=one.node, gpus=one.gpus)
+            members[at] = replace(one, node=two.node, gpus=two.gpus)
+            members[other] = replace(two, node=one.node, gpus=one.gpus)
         case "swap gpus":
             one, two = members[at], members[other]
-            members[at], members[other] = one._replace(gpus=two.gpus), two._replace(gpus=one.gpus)
+            members[at], members[other] = replace(one, gpus=two.gpus), replace(two, gpus=one.gpus)
         case "drop":
             del members[at]
         case "twice":
             members.append(members[at])
         case "unlike":
             field = draw(st.sampled_from(["uid", "name", "role"]))
-            members[at] = members[at]._replace(**{field: getattr(members[other], field) + "?"})
+            members[at] = replace(members[at], **{field: getattr(members[other], field) + "?"})
     changed = replace(placed, members=tuple(members))
     if draw(st.booleans()) and naive.valid(snapshot, request, changed.members):
         return naive.plan(snapshot, request, changed.members)
@@ -423,5 +423,5 @@ def test_a_slice_of_a_gpu_that_the_node_lacks_is_a_sentence() -> None:
     found = place(snapshot, request)
     assert isinstance(found, Placed)
     [member] = found.members
-    wrong = replace(found, members=(member._replace(gpus=(4,)),))
+    wrong = replace(found, members=(replace(member, gpus=(4,)),))
     assert any("GPU 4" in sentence for sentence in verify(snapshot, request, wrong))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 from muster.domain.causes.not_planned import NotDecided, TookTooLong
 from muster.domain.reasons import Cause
@@ -11,7 +11,8 @@ from muster.domain.relaxations import Relaxation
 from muster.domain.request import GangId
 
 
-class MemberPlacement(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class MemberPlacement:
     """Where one member goes. `gpus` are indices on the node, rising; empty for a cpu-only member. It takes
     them whole, or `units` of the memory of each where that is not zero."""
 

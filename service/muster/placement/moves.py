@@ -139,7 +139,7 @@ def move(
         chosen = _best_beside(place, free, allowed, there, role.gpus)
     if chosen is None:
         return None
-    moved = member._replace(node=node, gpus=tuple(bits(chosen)))
+    moved = replace(member, node=node, gpus=tuple(bits(chosen)))
     members = tuple(moved if m.uid == uid else m for m in placed.members)
     value, scope, part = objective(request, members, view)
     plan = replace(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 from muster.domain.decision import MemberPlacement
@@ -79,11 +78,6 @@ def _spot(state: NodeState, role: str, members: Iterable[MemberPlacement]) -> Sp
     """
     mask = 0
     for member in members:
-        mask |= _mask(member.gpus)
+        for gpu in member.gpus:
+            mask |= 1 << gpu if gpu >= 0 else 0
     return Spot(role, state, mask & ((1 << state.node.topology.gpu_count) - 1))
-
-
-@lru_cache(maxsize=1 << 14)
-def _mask(gpus: tuple[int, ...]) -> int:
-    """Return the indices as a mask. Many members have equal ones."""
-    return sum(1 << gpu for gpu in {*gpus} if gpu >= 0)
