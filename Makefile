@@ -129,6 +129,8 @@ check-python: $(READY) ## Of it: Python
 	$(PY) -m checks.prose
 	$(call say,check: lengths)
 	$(PY) -m checks.sizes
+	$(call say,check: names)
+	$(PY) -m checks.names
 
 .PHONY: check-protos
 check-protos: $(READY) ## Of it: protos, and the code generated from them

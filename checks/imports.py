@@ -37,7 +37,7 @@ def main() -> int:
 def drawn(page: str) -> str:
     """Return the page with the graphs of the code."""
     graph = grimp.build_graph("muster", cache_dir=None)
-    return GRAPH.sub(lambda found: picture(graph, found[1]), page)
+    return GRAPH.sub(lambda match: picture(graph, match[1]), page)
 
 
 def picture(graph: grimp.ImportGraph, package: str) -> str:
@@ -65,7 +65,7 @@ def edges(graph: grimp.ImportGraph, package: str) -> Edges:
     return frozenset(pairs())
 
 
-def reduced(found: Edges) -> Edges:
+def reduced(edges: Edges) -> Edges:
     """Return the edges that do not follow from others. The graph must have no cycle.
 
     Raises:
@@ -77,16 +77,16 @@ def reduced(found: Edges) -> Edges:
         if folder in path:
             raise ValueError(f"folders import one another: {' → '.join((*path, folder))}")
         if folder not in below:
-            direct = {imported for importer, imported in found if importer == folder}
-            below[folder] = direct.union(*(reach(each, (*path, folder)) for each in direct))
+            direct = {imported for importer, imported in edges if importer == folder}
+            below[folder] = direct.union(*(reach(imported, (*path, folder)) for imported in direct))
         return below[folder]
 
-    for folder in {importer for importer, _ in found}:
+    for folder in {importer for importer, _ in edges}:
         reach(folder, ())
     return frozenset(
         (importer, imported)
-        for importer, imported in found
-        if not any(imported in below.get(middle, ()) for other, middle in found if other == importer)
+        for importer, imported in edges
+        if not any(imported in below.get(middle, ()) for start, middle in edges if start == importer)
     )
 
 

@@ -75,11 +75,11 @@ def archive() -> bytes:
 
 def program() -> bytes:
     """Return one executable file that Python runs: a zip archive with a first line for the system."""
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as made:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in sorted({"__main__.py": MAIN, **_modules()}.items()):
-            made.writestr(zipfile.ZipInfo(name, BEGAN), text, zipfile.ZIP_DEFLATED)
-    return SHEBANG + packed.getvalue()
+            archive.writestr(zipfile.ZipInfo(name, BEGAN), text, zipfile.ZIP_DEFLATED)
+    return SHEBANG + file.getvalue()
 
 
 def _modules() -> Mapping[str, str]:

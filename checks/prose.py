@@ -48,16 +48,16 @@ Line = tuple[int, str]
 def main(arguments: list[str]) -> int:
     """Print each banned phrase with its place, and return the exit status."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["prose"]
-    found = 0
+    problem_count = 0
     for path in _files(arguments or settings["folders"]):
         for number, problem in problems(path.read_text(), path.suffix):
             print(f"{path.relative_to(ROOT)}:{number}: {problem}")
-            found += 1
+            problem_count += 1
     for path in _files([] if arguments else settings.get("short_sentences", [])):
         for number, words in long_sentences(path.read_text()):
             print(f"{path.relative_to(ROOT)}:{number}: a sentence of {words} words; {MAX_WORDS} are enough")
-            found += 1
-    return min(found, 1)
+            problem_count += 1
+    return min(problem_count, 1)
 
 
 def problems(text: str, suffix: str) -> Iterator[tuple[int, str]]:
@@ -74,8 +74,10 @@ def long_sentences(text: str) -> Iterator[tuple[int, int]]:
         match node:
             case ast.Expr(value=ast.Constant(value=str(string))):
                 paragraphs = re.split(r"\n\s*\n", QUOTED.sub("x", inspect.cleandoc(string)))
-                prose = (each for each in paragraphs if not each.startswith("    "))
-                for sentence in (s for each in prose for s in re.split(r"[.!?:;]\s", each)):
+                prose = (paragraph for paragraph in paragraphs if not paragraph.startswith("    "))
+                for sentence in (
+                    sentence for paragraph in prose for sentence in re.split(r"[.!?:;]\s", paragraph)
+                ):
                     if (words := len(sentence.split())) > MAX_WORDS:
                         yield node.lineno, words
 
@@ -110,16 +112,16 @@ def _prose(text: str, suffix: str) -> Iterator[Line]:
 
 def _line_comments(text: str) -> Iterator[Line]:
     """Yield the // comments of Go or proto code."""
-    for found in COMMENT.finditer(text):
-        if found["prose"] is not None:
-            yield text.count("\n", 0, found.start()) + 1, found["prose"]
+    for comment in COMMENT.finditer(text):
+        if comment["prose"] is not None:
+            yield text.count("\n", 0, comment.start()) + 1, comment["prose"]
 
 
 def _hash_comments(text: str) -> Iterator[Line]:
     """Yield the # comments of YAML."""
     for number, line in enumerate(text.splitlines(), 1):
-        if found := HASH_COMMENT.search(line):
-            yield number, found["prose"]
+        if comment := HASH_COMMENT.search(line):
+            yield number, comment["prose"]
 
 
 def _page(text: str) -> Iterator[Line]:

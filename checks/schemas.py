@@ -54,9 +54,10 @@ def _plain(schema: Any, *, names: bool = False) -> Any:
         return [_plain(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    kept = {key: value for key, value in schema.items() if names or key not in NOT_SAID}
+    fields = {key: value for key, value in schema.items() if names or key not in NOT_SAID}
     return {
-        key: _plain(value, names=key in {"properties", "$defs"} and not names) for key, value in kept.items()
+        key: _plain(value, names=key in {"properties", "$defs"} and not names)
+        for key, value in fields.items()
     }
 
 

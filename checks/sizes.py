@@ -23,9 +23,9 @@ NEAR = 0.95
 def main() -> int:
     """Print what is too long, and return the exit status."""
     near = NEAR if sys.argv[1:] == ["--near"] else 1.0
-    found = [each for path in sorted(SERVICE.rglob("*.py")) for each in too_long(path, near)]
-    sys.stderr.writelines(f"{each}\n" for each in found)
-    return 1 if found else 0
+    problems = [problem for path in sorted(SERVICE.rglob("*.py")) for problem in too_long(path, near)]
+    sys.stderr.writelines(f"{problem}\n" for problem in problems)
+    return 1 if problems else 0
 
 
 def too_long(path: Path, near: float = 1.0) -> Iterator[str]:

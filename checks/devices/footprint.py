@@ -32,8 +32,8 @@ MIB = 1024
 def measured(gpus: str, rests_s: float = RESTS_S) -> Iterator[Row]:
     """Yield the figures."""
     with tempfile.TemporaryDirectory(prefix="kubelet-") as folder:
-        memory, own, share = asyncio.run(_life(Path(folder), gpus, rests_s))
-    yield Row("agent's memory", FIGURE, f"{memory / MIB:.0f} MiB, {own / MIB:.0f} of it its own")
+        memory, anonymous, share = asyncio.run(_life(Path(folder), gpus, rests_s))
+    yield Row("agent's memory", FIGURE, f"{memory / MIB:.0f} MiB, {anonymous / MIB:.0f} of it its own")
     yield Row("agent's share of a core", FIGURE, f"{100 * share:.2f} % over {rests_s:g} s at rest")
 
 
@@ -64,10 +64,10 @@ def _started(folder: Path, gpus: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _memory(pid: int) -> tuple[int, int]:
-    """Return the KiB of a process, and those that are its own."""
+    """Return the resident KiB of a process, and the KiB of these that no file backs."""
     status = Path(f"/proc/{pid}/status").read_text()
-    memory, own = (int(re.findall(rf"{key}:\s+(\d+)", status)[0]) for key in ("VmRSS", "RssAnon"))
-    return memory, own
+    memory, anonymous = (int(re.findall(rf"{key}:\s+(\d+)", status)[0]) for key in ("VmRSS", "RssAnon"))
+    return memory, anonymous
 
 
 def _processor_s(pid: int) -> float:

@@ -54,9 +54,13 @@ async def _rows(source: Source) -> AsyncIterator[Row]:
             finally:
                 stop.set()
                 await running
-    said = api.annotations
-    yield same("node names its GPUs", said.get(UUIDS), ",".join(uuids), f"annotation {UUIDS}")
-    yield Row("node names its links", SAME if said.get(MATRIX) else DIFFERS, said.get(MATRIX, f"no {MATRIX}"))
+    annotations = api.annotations
+    yield same("node names its GPUs", annotations.get(UUIDS), ",".join(uuids), f"annotation {UUIDS}")
+    yield Row(
+        "node names its links",
+        SAME if annotations.get(MATRIX) else DIFFERS,
+        annotations.get(MATRIX, f"no {MATRIX}"),
+    )
 
 
 async def _asked(plugin: Asking, kubelet: FakeKubelet, api: FakeApi, uuids: list[str]) -> AsyncIterator[Row]:
@@ -68,22 +72,24 @@ async def _asked(plugin: Asking, kubelet: FakeKubelet, api: FakeApi, uuids: list
     api.pods = [pod("a", *reversed(range(len(uuids))))]
     planned = uuids[::-1]
     yield same("kubelet is told to take", await plugin.prefer(uuids, len(uuids)), planned, "the plan's GPUs")
-    given = await plugin.allocate(sorted(uuids))
-    yield same("container sees", given.envs.get("NVIDIA_VISIBLE_DEVICES"), ",".join(planned))
-    names = [device.name for device in given.cdi_devices]
+    allocation = await plugin.allocate(sorted(uuids))
+    yield same("container sees", allocation.envs.get("NVIDIA_VISIBLE_DEVICES"), ",".join(planned))
+    names = [device.name for device in allocation.cdi_devices]
     yield same("container gets by CDI", names, [f"nvidia.com/gpu={uuid}" for uuid in planned])
     yield _cdi(names)
 
 
 def _cdi(names: list[str]) -> Row:
     """Return whether NVIDIA's toolkit knows the names on this machine."""
-    what, known = "names known by CDI", ""
+    title, cdi_devices = "names known by CDI", ""
     if shutil.which("nvidia-ctk") is None:
-        return Row(what, UNKNOWN, "there is no nvidia-ctk")
+        return Row(title, UNKNOWN, "there is no nvidia-ctk")
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         command = ["nvidia-ctk", "cdi", "list"]
-        known = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
-    lacking = [name for name in names if name not in known]
-    if not known.strip() or len(lacking) == len(names):
-        return Row(what, UNKNOWN, "nvidia-ctk cdi list has none of them")
-    return Row(what, DIFFERS if lacking else SAME, ", ".join(lacking))
+        cdi_devices = subprocess.run(
+            command, capture_output=True, text=True, timeout=LIMIT_S, check=True
+        ).stdout
+    lacking = [name for name in names if name not in cdi_devices]
+    if not cdi_devices.strip() or len(lacking) == len(names):
+        return Row(title, UNKNOWN, "nvidia-ctk cdi list has none of them")
+    return Row(title, DIFFERS if lacking else SAME, ", ".join(lacking))

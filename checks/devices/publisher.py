@@ -47,30 +47,30 @@ def compared(hardware: Hardware, order: list[str], cards: list[Card], ask: Smi) 
     )
 
 
-def _links(agents: tuple[tuple[str, ...], ...], said: tuple[tuple[str, ...], ...]) -> Row:
-    what, size = "links", len(agents)
-    if [len(row) for row in agents] != [len(row) for row in said]:
-        return Row(what, DIFFERS, f"agent: {size} GPUs; nvidia-smi topo -m: {len(said)}")
+def _links(agents: tuple[tuple[str, ...], ...], nvidias: tuple[tuple[str, ...], ...]) -> Row:
+    title, size = "links", len(agents)
+    if [len(row) for row in agents] != [len(row) for row in nvidias]:
+        return Row(title, DIFFERS, f"agent: {size} GPUs; nvidia-smi topo -m: {len(nvidias)}")
     pairs = list(combinations(range(size), 2))
     if not pairs:
-        return Row(what, UNKNOWN, "one GPU has no links")
+        return Row(title, UNKNOWN, "one GPU has no links")
     wrong = [
-        f"GPU{i}-GPU{j} agent: {agents[i][j]}; NVIDIA: {said[i][j]}"
+        f"GPU{i}-GPU{j} agent: {agents[i][j]}; NVIDIA: {nvidias[i][j]}"
         for i, j in pairs
-        if (agents[i][j], agents[j][i]) != (said[i][j], said[j][i])
+        if (agents[i][j], agents[j][i]) != (nvidias[i][j], nvidias[j][i])
     ]
     if wrong:
-        return Row(what, DIFFERS, f"{len(wrong)} of {len(pairs)} pairs: {', '.join(wrong[:SHOWN])}")
-    kinds = sorted({said[i][j] for i, j in pairs})
-    return Row(what, SAME, f"{len(pairs)} pairs: {', '.join(kinds)}")
+        return Row(title, DIFFERS, f"{len(wrong)} of {len(pairs)} pairs: {', '.join(wrong[:SHOWN])}")
+    kinds = sorted({nvidias[i][j] for i, j in pairs})
+    return Row(title, SAME, f"{len(pairs)} pairs: {', '.join(kinds)}")
 
 
-def _numa(agents: tuple[int, ...], said: tuple[str, ...]) -> Row:
-    what = "NUMA nodes"
-    if not all(cell.isdigit() for cell in said):
-        told = ", ".join(dict.fromkeys(said)) or "no column"
-        return Row(what, UNKNOWN, f"nvidia-smi topo -m says {told}; agent: {agents}")
-    return same(what, list(agents), [int(cell) for cell in said])
+def _numa(agents: tuple[int, ...], nvidias: tuple[str, ...]) -> Row:
+    title = "NUMA nodes"
+    if not all(cell.isdigit() for cell in nvidias):
+        cells = ", ".join(dict.fromkeys(nvidias)) or "no column"
+        return Row(title, UNKNOWN, f"nvidia-smi topo -m says {cells}; agent: {agents}")
+    return same(title, list(agents), [int(cell) for cell in nvidias])
 
 
 def opened() -> Source:
@@ -103,5 +103,5 @@ def of_driver(cards: list[Card], ask: Smi) -> Iterator[Row]:
         ]
         yield from compared(source.read(), order, cards, ask)
         yield same("read again", source.read(), source.read(), "the same facts")
-        told = f"not by {', '.join(silent)}" if silent else "by each GPU; none was caused here"
-        yield Row("critical errors are told", UNKNOWN if silent else SAME, told)
+        verdict = f"not by {', '.join(silent)}" if silent else "by each GPU; none was caused here"
+        yield Row("critical errors are told", UNKNOWN if silent else SAME, verdict)

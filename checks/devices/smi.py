@@ -47,8 +47,8 @@ def run(*arguments: str) -> str:
     except subprocess.TimeoutExpired:
         raise NoGpuError(f"nvidia-smi {arguments[0]} does not answer in {LIMIT_S:g} s") from None
     except (OSError, subprocess.CalledProcessError) as failed:
-        said = (getattr(failed, "stdout", "") or "") + (getattr(failed, "stderr", "") or "")
-        raise NoGpuError(f"nvidia-smi: {' '.join(said.split()) or failed}") from None
+        output = (getattr(failed, "stdout", "") or "") + (getattr(failed, "stderr", "") or "")
+        raise NoGpuError(f"nvidia-smi: {' '.join(output.split()) or failed}") from None
     return done.stdout
 
 
@@ -58,15 +58,15 @@ def cards(smi: Smi) -> list[Card]:
     Raises:
         NoGpuError: it knows none.
     """
-    found = []
+    cards_by_line = []
     for line in smi(*QUERY).splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == 5 and cells[0].isdigit():
             index, uuid, address, name, memory = cells
-            found.append(Card(int(index), uuid, _address(address), name, int(memory)))
-    if not found:
+            cards_by_line.append(Card(int(index), uuid, _address(address), name, int(memory)))
+    if not cards_by_line:
         raise NoGpuError("nvidia-smi lists no GPU")
-    return sorted(found, key=lambda card: card.index)
+    return sorted(cards_by_line, key=lambda card: card.index)
 
 
 def _address(text: str) -> tuple[int, int, int]:
@@ -104,13 +104,13 @@ def matrix(text: str) -> Matrix:
 
 def clique(text: str) -> str:
     """Return the NVLink domain over nodes from `nvidia-smi -q`, as the agent writes it; "" for none."""
-    said = dict(re.findall(r"^\s+(State|CliqueId|ClusterUUID)\s*: (.*?)\s*$", _fabric(text), re.MULTILINE))
-    cluster = said.get("ClusterUUID", "").replace("-", "").lower()
-    named = re.fullmatch("[0-9a-f]{32}", cluster) and set(cluster) != {"0"}
-    return f"{cluster}.{said['CliqueId']}" if named and said.get("State") == "Completed" else ""
+    fields = dict(re.findall(r"^\s+(State|CliqueId|ClusterUUID)\s*: (.*?)\s*$", _fabric(text), re.MULTILINE))
+    cluster = fields.get("ClusterUUID", "").replace("-", "").lower()
+    has_cluster = re.fullmatch("[0-9a-f]{32}", cluster) and set(cluster) != {"0"}
+    return f"{cluster}.{fields['CliqueId']}" if has_cluster and fields.get("State") == "Completed" else ""
 
 
 def _fabric(text: str) -> str:
     """Return the part of the first GPU that says Fabric: lines that are indented more than this word."""
-    found = re.search(r"^([ \t]*)Fabric[ \t]*\n((?:\1[ \t]+.*\n?)*)", text, re.MULTILINE)
-    return found[2] if found else ""
+    match = re.search(r"^([ \t]*)Fabric[ \t]*\n((?:\1[ \t]+.*\n?)*)", text, re.MULTILINE)
+    return match[2] if match else ""

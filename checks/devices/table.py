@@ -25,24 +25,24 @@ class NotCheckedError(Exception):
     """Something can't be compared on this machine. The text says why."""
 
 
-def same(what: str, agents: object, others: object, text: str = "") -> Row:
+def same(title: str, agents: object, nvidias: object, text: str = "") -> Row:
     """Return the row of two answers to one question. The agent's comes first."""
-    if agents == others:
-        return Row(what, SAME, text or str(others))
-    return Row(what, DIFFERS, f"agent: {agents}; NVIDIA: {others}")
+    if agents == nvidias:
+        return Row(title, SAME, text or str(nvidias))
+    return Row(title, DIFFERS, f"agent: {agents}; NVIDIA: {nvidias}")
 
 
-def rows_of(what: str, part: Callable[[], Iterable[Row]]) -> Iterator[Row]:
+def rows_of(title: str, part: Callable[[], Iterable[Row]]) -> Iterator[Row]:
     """Yield the rows of a part, and one that says what has ended it early."""
     try:
         yield from part()
     except NotCheckedError as why:
-        yield Row(what, UNKNOWN, str(why))
+        yield Row(title, UNKNOWN, str(why))
     except ImportError as missing:
         lacking = [package for module, package in PACKAGES.items() if find_spec(module) is None]
-        yield Row(what, UNKNOWN, f"missing: {', '.join(lacking)}: {BRING}" if lacking else str(missing))
+        yield Row(title, UNKNOWN, f"missing: {', '.join(lacking)}: {BRING}" if lacking else str(missing))
     except Exception as problem:  # noqa: BLE001 - whatever it is, the other parts go on
-        yield Row(what, DIFFERS, f"{type(problem).__name__}: {problem}")
+        yield Row(title, DIFFERS, f"{type(problem).__name__}: {problem}")
 
 
 def printed(rows: Iterable[Row]) -> Iterator[str]:

@@ -1,0 +1,147 @@
+"""Count the variables and parameters that are called by a pronoun or a participle: such a name says nothing.
+
+    python -m checks.names             the folders of [tool.names] in pyproject.toml
+    python -m checks.names --all       a table of every folder with Python code
+    python -m checks.names service     where these folders have such names
+
+A folder is listed once it is clean: no name is in `BANNED`, and few are in `VAGUE`. Generated code does not
+count.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+BANNED = {
+    *("found", "each", "left", "said", "known", "kept", "given", "asked", "told", "made", "taken", "chosen"),
+    *("best", "rest"),
+}
+PRONOUNS = {
+    *("one", "other", "others", "both", "it", "its", "own", "this", "that", "those", "these", "such", "some"),
+    *("mine", "what", "who", "which", "where", "here", "there"),
+}
+PARTICIPLES = {"held", "named", "placed", "wanted", "needed", "used", "seen", "lost", "added", "gone"}
+VAGUE = BANNED | PRONOUNS | PARTICIPLES
+MAX_SHARE = 0.015
+"""Of the names of a clean folder. A few are right: `seen` may be a set of the values seen before."""
+Name = tuple[int, str]
+
+
+@dataclass
+class Count:
+    """How many names a folder has, and how many of them are vague."""
+
+    names: int = 0
+    vague: collections.Counter[str] = field(default_factory=collections.Counter)
+    banned: list[str] = field(default_factory=list)
+    """Where a name of `BANNED` is, and the name."""
+
+    @property
+    def share(self) -> float:
+        """Return the share of vague names."""
+        return self.vague.total() / self.names if self.names else 0.0
+
+    def add(self, place: str, text: str) -> None:
+        """Count the names of a file."""
+        for line, name in assigned(text):
+            self.names += 1
+            if name in VAGUE:
+                self.vague[name] += 1
+            if name in BANNED:
+                self.banned.append(f"{place}:{line}: {name}")
+
+
+def main(arguments: list[str]) -> int:
+    """Print what the arguments ask for, and return the exit status."""
+    if arguments == ["--all"]:
+        print(table(_by_folder(_python_files())))
+        return 0
+    if arguments:
+        for file in _python_files(arguments):
+            for line, name in assigned((ROOT / file).read_text()):
+                if name in VAGUE:
+                    print(f"{file}:{line}: {name}")
+        return 0
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["names"]
+    problems = [line for folder in settings["folders"] for line in not_clean(folder, _count([folder]))]
+    sys.stderr.writelines(f"{line}\n" for line in problems)
+    return min(len(problems), 1)
+
+
+def assigned(text: str) -> Iterator[Name]:
+    """Yield the line and the name of each assignment and each parameter, without outer underscores."""
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case (
+                ast.Name(id=name, ctx=ast.Store(), lineno=line)
+                | ast.arg(arg=name, lineno=line)
+                | ast.ExceptHandler(name=str(name), lineno=line)
+                | ast.MatchAs(name=str(name), lineno=line)
+                | ast.MatchStar(name=str(name), lineno=line)
+                | ast.MatchMapping(rest=str(name), lineno=line)
+            ):
+                if name.strip("_") not in ("", "self", "cls"):
+                    yield line, name.strip("_")
+            case _:
+                pass
+
+
+def not_clean(folder: str, count: Count) -> Iterator[str]:
+    """Yield a sentence for each banned name in a folder, and one if too many names are vague."""
+    yield from (f"{place}: a name says what it holds" for place in count.banned)
+    if count.share > MAX_SHARE:
+        words = ", ".join(f"{word} {number}" for word, number in count.vague.most_common(5))
+        yield (
+            f"{folder}: {count.vague.total()} of {count.names} names say nothing of their value ({words}); "
+            f"at most {MAX_SHARE:.1%}"
+        )
+
+
+def table(counts: dict[str, Count]) -> str:
+    """Return a line for each folder: the share and number of vague names, and the most frequent names."""
+    whole = sum((count.vague for count in counts.values()), collections.Counter[str]())
+    names = sum(count.names for count in counts.values())
+    lines = [f"{_share(whole.total(), names)} {whole.total():5} of {names:5}  all folders"]
+    for folder, count in sorted(counts.items(), key=lambda item: -item[1].share):
+        words = " ".join(f"{word}:{number}" for word, number in count.vague.most_common(4))
+        vague = count.vague.total()
+        lines.append(f"{_share(vague, count.names)} {vague:5} of {count.names:5}  {folder}  {words}".rstrip())
+    return "\n".join(lines)
+
+
+def _share(vague: int, names: int) -> str:
+    return f"{vague / max(names, 1):6.1%}"
+
+
+def _count(folders: Iterable[str]) -> Count:
+    count = Count()
+    for file in _python_files(folders):
+        count.add(str(file), (ROOT / file).read_text())
+    return count
+
+
+def _by_folder(files: Iterable[Path]) -> dict[str, Count]:
+    counts: dict[str, Count] = collections.defaultdict(Count)
+    for file in files:
+        counts[str(file.parent)].add(str(file), (ROOT / file).read_text())
+    return counts
+
+
+def _python_files(folders: Iterable[str] = ()) -> list[Path]:
+    """Return the Python files of folders, of all by default, without generated ones."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *folders]
+    output = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    files = {Path(line) for line in output.splitlines() if line.endswith(".py")}
+    return sorted(file for file in files if "generated" not in file.parts and (ROOT / file).exists())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
