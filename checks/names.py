@@ -77,8 +77,11 @@ def main(arguments: list[str]) -> int:
 
 
 def assigned(text: str) -> Iterator[Name]:
-    """Yield the line and the name of each assignment and each parameter, without outer underscores."""
-    for node in ast.walk(ast.parse(text)):
+    """Yield the line and the name of each local name and each parameter, without outer underscores.
+
+    Fields of classes are left out: many are keys of JSON, which users read.
+    """
+    for node in _without_fields(ast.parse(text)):
         match node:
             case (
                 ast.Name(id=name, ctx=ast.Store(), lineno=line)
@@ -92,6 +95,17 @@ def assigned(text: str) -> Iterator[Name]:
                     yield line, name.strip("_")
             case _:
                 pass
+
+
+def _without_fields(tree: ast.Module) -> Iterator[ast.AST]:
+    fields = {
+        id(statement.target)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign)
+    }
+    return (node for node in ast.walk(tree) if id(node) not in fields)
 
 
 def not_clean(folder: str, count: Count) -> Iterator[str]:

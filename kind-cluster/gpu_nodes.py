@@ -28,10 +28,10 @@ HERE = Path(__file__).resolve().parent
 MERGE_PATCH = "application/merge-patch+json"
 
 
-def patches(wanted: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def patches(manifest: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What is merged into a node, and into its status, to make it the wanted one. Pure."""
-    metadata = wanted["metadata"]
-    extended = {name: amount for name, amount in wanted["status"]["capacity"].items() if "/" in name}
+    metadata = manifest["metadata"]
+    extended = {name: amount for name, amount in manifest["status"]["capacity"].items() if "/" in name}
     # hostname, os and arch are the kubelet's: what a shape assumes of them is not true of this node
     labels = {
         key: value
@@ -55,10 +55,10 @@ def connect(kubeconfig: str | None) -> Any:
     return dynamic(load(config_file=kubeconfig))
 
 
-def dress(client: Any, wanted: list[dict[str, Any]]) -> None:
+def dress(client: Any, manifests: list[dict[str, Any]]) -> None:
     """Patch every node; all must be there already."""
     nodes = client.resources.get(api_version="v1", kind="Node")
-    for node in wanted:
+    for node in manifests:
         name = node["metadata"]["name"]
         of_node, of_status = patches(node)
         nodes.patch(name=name, body=of_node, content_type=MERGE_PATCH)
@@ -74,8 +74,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--nodes", type=Path, default=HERE / "nodes.yaml", help="shape file")
     options = parser.parse_args(arguments)
     try:
-        wanted = nodes_of(options.nodes)
-        dress(connect(options.kubeconfig), wanted)
+        manifests = nodes_of(options.nodes)
+        dress(connect(options.kubeconfig), manifests)
     except (ShapeError, config.ConfigException) as problem:
         print(f"error: {problem}", file=sys.stderr)
         return 1

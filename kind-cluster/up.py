@@ -47,12 +47,12 @@ def cluster_name() -> str:
 def nodes_for_muster(configuration: dict[str, Any]) -> list[str]:
     """Return the names that kind gives to the nodes with the label RUNS_MUSTER."""
     numbers: dict[str, int] = {}
-    found = []
+    names = []
     for node in configuration["nodes"]:
         number = numbers[node["role"]] = numbers.get(node["role"], 0) + 1
         if RUNS_MUSTER in (node.get("labels") or {}):
-            found.append(f"{configuration['name']}-{node['role']}{number if number > 1 else ''}")
-    return found
+            names.append(f"{configuration['name']}-{node['role']}{number if number > 1 else ''}")
+    return names
 
 
 def image_tags() -> list[str]:

@@ -127,8 +127,8 @@ def _wait(process: subprocess.Popen[bytes], log: Path, reporter: _Progress) -> i
 def _failure(recipe: Recipe, status: int, log: Path) -> str:
     """What the compiler said, without the package names that `-v` prints."""
     lines = log.read_text(errors="replace").splitlines()
-    said = [line for line in lines if " " in line and not line.startswith("go: downloading")]
-    tail = "\n".join(f"  {line}" for line in (said or lines)[-25:])
+    messages = [line for line in lines if " " in line and not line.startswith("go: downloading")]
+    tail = "\n".join(f"  {line}" for line in (messages or lines)[-25:])
     return f"{recipe.name} {recipe.version}: go build in {recipe.module} failed (exit {status}):\n{tail}"
 
 

@@ -108,7 +108,7 @@ def down(
 ) -> None:
     """Stop a cluster and remove its data; also what a crashed one left behind."""
     cluster = _cluster(name, directory)
-    there = cluster.layout.state.is_file()
+    existed = cluster.layout.state.is_file()
     try:
         if keep:
             cluster.down(keep=True)
@@ -116,7 +116,7 @@ def down(
             cluster.remove()
     except (*ERRORS, OSError) as problem:
         raise Failed(str(problem)) from problem
-    print(f"{cluster.directory}: {'stopped' if there else 'there was no cluster'}")
+    print(f"{cluster.directory}: {'stopped' if existed else 'there was no cluster'}")
 
 
 def status(

@@ -261,8 +261,8 @@ class LocalCluster:
     def _process(self, component: str) -> Process:
         if component not in COMPONENTS:
             raise ClusterError(f"component {component!r} is not known: one of {', '.join(COMPONENTS)}")
-        known = self._processes.get(component)
-        return known or Process(
+        process = self._processes.get(component)
+        return process or Process(
             component, [], log=self.layout.log(component), pid_file=self.layout.pid_file(component)
         )
 

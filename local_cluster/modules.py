@@ -79,12 +79,14 @@ def folder(name: str) -> Path:
             timeout=DOWNLOAD_S,
             check=False,
         )
-    found = json.loads(answer.stdout or "{}")
-    if answer.returncode != 0 or "Dir" not in found:
-        raise ModuleError(f"{module.path} {module.version}: {found.get('Error') or answer.stderr.strip()}")
-    if found["Sum"] != module.checksum:
+    module_info = json.loads(answer.stdout or "{}")
+    if answer.returncode != 0 or "Dir" not in module_info:
         raise ModuleError(
-            f"{module.path} {module.version} has the checksum {found['Sum']}, not {module.checksum}: "
+            f"{module.path} {module.version}: {module_info.get('Error') or answer.stderr.strip()}"
+        )
+    if module_info["Sum"] != module.checksum:
+        raise ModuleError(
+            f"{module.path} {module.version} has the checksum {module_info['Sum']}, not {module.checksum}: "
             f"look at who changed it before you write the new one into {__name__}"
         )
-    return Path(found["Dir"])
+    return Path(module_info["Dir"])

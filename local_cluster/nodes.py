@@ -36,32 +36,32 @@ def shape_nodes(shape: Shape, source: str, topologies: Path = TOPOLOGIES) -> lis
     """The Node objects of a shape, in the order of the file."""
     nodes: dict[str, Object] = {}
     for number, group in enumerate(shape.nodes):
-        where = f"{source}: nodes[{number}] ({group.name})"
-        for node in _group_nodes(where, group, topologies):
+        place = f"{source}: nodes[{number}] ({group.name})"
+        for node in _group_nodes(place, group, topologies):
             name = node["metadata"]["name"]
             if name in nodes:
                 raise ShapeError(
-                    f"{where}: name: {name!r} comes out twice; number the nodes with {{index}} in the name"
+                    f"{place}: name: {name!r} comes out twice; number the nodes with {{index}} in the name"
                 )
             nodes[name] = node
     return list(nodes.values())
 
 
-def _group_nodes(where: str, group: NodeGroup, topologies: Path) -> Iterator[Object]:
-    topology = _topology(where, group, topologies)
+def _group_nodes(place: str, group: NodeGroup, topologies: Path) -> Iterator[Object]:
+    topology = _topology(place, group, topologies)
     gpus = group.gpus if group.gpus is not None else topology.gpu_count if topology else 0
     try:
         published_labels = topology.labels() if topology and group.publish == "labels" else {}
         published = topology.annotation() if topology and group.publish == "gpu-topology-annotation" else None
     except TopologyError as problem:
-        raise ShapeError(f"{where}: publish: {problem}") from problem
+        raise ShapeError(f"{place}: publish: {problem}") from problem
     annotations = ({"GPU_TOPOLOGY": published} if published else {}) | group.annotations
     resources = _resources(group, gpus)
     for index in range(group.zones * group.racks * group.count):
         rack = index // group.count
         places = {"zone": rack // group.racks, "rack": rack, "index": index}
         name = group.name.format(**places)
-        check_name(where, name)
+        check_name(place, name)
         labels = {
             HOSTNAME: name,
             "kubernetes.io/arch": "amd64",
@@ -73,22 +73,22 @@ def _group_nodes(where: str, group: NodeGroup, topologies: Path) -> Iterator[Obj
         labels = {key: value for key, value in labels.items() if value} | published_labels
         labels |= {key: value.format(**places) for key, value in group.labels.items()}
         for key, value in labels.items():
-            check_label_value(where, key, value)
+            check_label_value(place, key, value)
         yield _node(name, labels, annotations, resources, group)
 
 
-def _topology(where: str, group: NodeGroup, topologies: Path) -> Topology | None:
+def _topology(place: str, group: NodeGroup, topologies: Path) -> Topology | None:
     if not group.topology:
         return None
     try:
         topology = load_topology(group.topology, topologies)
     except TopologyError as problem:
-        raise ShapeError(f"{where}: topology: {problem}") from problem
+        raise ShapeError(f"{place}: topology: {problem}") from problem
     if group.gpus is None:
         return topology
     if group.gpus > topology.gpu_count:
         raise ShapeError(
-            f"{where}: gpus: {group.gpus} is more than the {topology.gpu_count} of {group.topology}"
+            f"{place}: gpus: {group.gpus} is more than the {topology.gpu_count} of {group.topology}"
         )
     return topology.first(group.gpus) if group.gpus else None
 
@@ -131,12 +131,12 @@ def apply_nodes(api: Api, nodes: list[Object], quiet_s: float = HANG_S) -> None:
     with ThreadPoolExecutor(max_workers=CONNECTIONS) as workers:
         for _ in workers.map(lambda node: _put(api, node), nodes):
             pass
-    wanted = {node["metadata"]["name"] for node in nodes}
-    while waiting := wanted - ready_nodes(api):
+    names = {node["metadata"]["name"] for node in nodes}
+    while waiting := names - ready_nodes(api):
         if guard.over:
-            some = ", ".join(sorted(waiting)[:5])
+            first_names = ", ".join(sorted(waiting)[:5])
             raise NodesNotReady(
-                f"{len(waiting)} of {len(wanted)} nodes not Ready within {guard.whole_s:.0f} s: {some}…"
+                f"{len(waiting)} of {len(names)} nodes not Ready within {guard.whole_s:.0f} s: {first_names}…"
             )
         time.sleep(READY_POLL_S)
 
@@ -149,7 +149,9 @@ def _put(api: Api, node: Object) -> None:
     meta, status = node["metadata"], node["status"]
     before = json.loads(live["metadata"].get("annotations", {}).get(APPLIED, "{}"))
     # taints that the control plane set (not-ready, unschedulable) stay: a patch of a list replaces it
-    own = [t for t in live["spec"].get("taints", []) if t["key"].startswith("node.kubernetes.io/")]
+    taints_of_kubernetes = [
+        t for t in live["spec"].get("taints", []) if t["key"].startswith("node.kubernetes.io/")
+    ]
     api.patch(
         path,
         {
@@ -157,16 +159,16 @@ def _put(api: Api, node: Object) -> None:
                 "labels": _without(before.get("labels", []), meta["labels"]),
                 "annotations": _without(before.get("annotations", []), meta["annotations"]),
             },
-            "spec": {**node["spec"], "taints": node["spec"]["taints"] + own},
+            "spec": {**node["spec"], "taints": node["spec"]["taints"] + taints_of_kubernetes},
         },
     )
     resources = _without(before.get("resources", []), status["allocatable"])
     api.patch(f"{path}/status", {"status": {"capacity": resources, "allocatable": resources}})
 
 
-def _without(before: list[str], wanted: dict[str, str]) -> dict[str, str | None]:
+def _without(before: list[str], target: dict[str, str]) -> dict[str, str | None]:
     """A merge patch that sets what is wanted and removes what was given before and is wanted no more."""
-    return dict.fromkeys(before) | wanted
+    return dict.fromkeys(before) | target
 
 
 def ready_nodes(api: Api) -> set[str]:

@@ -69,17 +69,17 @@ class Prometheus:
             QueryFailed: it is not understood.
         """
         series = self.get("query", query=expr)["result"]
-        return [(each["metric"], float(each["value"][1])) for each in series]
+        return [(sample["metric"], float(sample["value"][1])) for sample in series]
 
-    def get(self, what: str, **fields: str) -> Any:
+    def get(self, endpoint: str, **fields: str) -> Any:
         """Return the data of an answer of its API.
 
         Raises:
             QueryFailed: it answered with an error.
         """
-        answer = self._http.request("GET", f"{self.url}/api/v1/{what}", fields=fields).json()
+        answer = self._http.request("GET", f"{self.url}/api/v1/{endpoint}", fields=fields).json()
         if answer["status"] != "success":
-            raise QueryFailed(f"{what} {fields}: {answer.get('error')}")
+            raise QueryFailed(f"{endpoint} {fields}: {answer.get('error')}")
         return answer["data"]
 
     def start(self) -> None:

@@ -125,28 +125,28 @@ _StrictLoader.add_constructor("tag:yaml.org,2002:map", _mapping_without_repeats)
 
 def _explain(source: str, document: dict[str, Any], problem: str) -> str:
     """msgspec's complaint, `… - at `$.nodes[1].cpu``, with the group's name and the known fields."""
-    what, _, where = problem.partition(" - at `$")
-    where = where.rstrip("`").lstrip(".") or "top level"
-    if found := re.match(r"nodes\[(\d+)\]\.?", where):
+    text, _, place = problem.partition(" - at `$")
+    place = place.rstrip("`").lstrip(".") or "top level"
+    if match := re.match(r"nodes\[(\d+)\]\.?", place):
         groups = document["nodes"]
-        group = groups[int(found.group(1))]
+        group = groups[int(match.group(1))]
         name = group.get("name", "no name") if isinstance(group, dict) else "no mapping"
-        where = f"nodes[{found.group(1)}] ({name})" + (
-            f": {where[found.end() :]}" if where[found.end() :] else ""
+        place = f"nodes[{match.group(1)}] ({name})" + (
+            f": {place[match.end() :]}" if place[match.end() :] else ""
         )
-    if "unknown field" in what:
+    if "unknown field" in text:
         kind: type[msgspec.Struct] = (
-            Shape if where == "top level" else Taint if "taints[" in where else NodeGroup
+            Shape if place == "top level" else Taint if "taints[" in place else NodeGroup
         )
         fields = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
-        what += f"; known fields: {fields}"
-    if "enum value" in what:
-        field = re.findall(r"[a-z]+", where)[-1]
-        what += f"; one of {', '.join(get_args(_CHOICES[field]))}"
-    return f"{source}: {where}: {what[0].lower()}{what[1:]}"
+        text += f"; known fields: {fields}"
+    if "enum value" in text:
+        field = re.findall(r"[a-z]+", place)[-1]
+        text += f"; one of {', '.join(get_args(_CHOICES[field]))}"
+    return f"{source}: {place}: {text[0].lower()}{text[1:]}"
 
 
-def _check_group(where: str, group: NodeGroup) -> None:
+def _check_group(place: str, group: NodeGroup) -> None:
     """What types can't say. Topologies are looked up where the nodes are made."""
     for field, number in (
         ("count", group.count),
@@ -155,73 +155,73 @@ def _check_group(where: str, group: NodeGroup) -> None:
         ("pods", group.pods),
     ):
         if number < 1:
-            raise ShapeError(f"{where}: {field}: {number} is too few, 1 or more is needed")
+            raise ShapeError(f"{place}: {field}: {number} is too few, 1 or more is needed")
     for field, quantity in (("cpu", group.cpu), ("memory", group.memory)):
         if not _QUANTITY.fullmatch(quantity):
-            raise ShapeError(f"{where}: {field}: {quantity!r} is no quantity, such as '96' or '768Gi'")
+            raise ShapeError(f"{place}: {field}: {quantity!r} is no quantity, such as '96' or '768Gi'")
     for field, pattern in (
         ("name", group.name),
         ("zone", group.zone),
         ("rack", group.rack),
         *group.labels.items(),
     ):
-        _check_pattern(f"{where}: {field}", pattern)
+        _check_pattern(f"{place}: {field}", pattern)
     for key in (*group.labels, *group.annotations):
         if not _LABEL_KEY.fullmatch(key):
             raise ShapeError(
-                f"{where}: {key!r} is no key of a label or an annotation, such as 'example.com/pool'"
+                f"{place}: {key!r} is no key of a label or an annotation, such as 'example.com/pool'"
             )
-    _check_gpus(where, group)
+    _check_gpus(place, group)
 
 
-def _check_pattern(where: str, pattern: str) -> None:
+def _check_pattern(place: str, pattern: str) -> None:
     try:
         parts = list(string.Formatter().parse(pattern))
     except ValueError as problem:
-        raise ShapeError(f"{where}: {pattern!r}: {problem}") from problem
+        raise ShapeError(f"{place}: {pattern!r}: {problem}") from problem
     for _, field, width, conversion in parts:
         if field is None:
             continue
         if field not in _PLACES or conversion or not re.fullmatch(r"\d{0,2}", width or ""):
             raise ShapeError(
-                f"{where}: {pattern!r}: {{{field}}} is not known; "
+                f"{place}: {pattern!r}: {{{field}}} is not known; "
                 "use {zone}, {rack} or {index}, with a width as {index:03}"
             )
 
 
-def _check_gpus(where: str, group: NodeGroup) -> None:
+def _check_gpus(place: str, group: NodeGroup) -> None:
     sharing = "aliyun.com/gpu-mem" in group.resources
     if sharing != (group.gpu_memory_gib > 0):
         raise ShapeError(
-            f"{where}: gpu-memory-gib: {group.gpu_memory_gib} disagrees with {list(group.resources)}: "
+            f"{place}: gpu-memory-gib: {group.gpu_memory_gib} disagrees with {list(group.resources)}: "
             f"aliyun.com/gpu-mem needs the memory of one GPU, nothing else does"
         )
     if group.gpus is not None and group.gpus < 0:
-        raise ShapeError(f"{where}: gpus: {group.gpus} is less than none")
+        raise ShapeError(f"{place}: gpus: {group.gpus} is less than none")
     if group.publish != "none" and not group.topology:
         raise ShapeError(
-            f"{where}: publish: {group.publish} needs a topology to publish; name one in 'topology'"
+            f"{place}: publish: {group.publish} needs a topology to publish; name one in 'topology'"
         )
     if group.resources and not (group.gpus or (group.gpus is None and group.topology)):
         raise ShapeError(
-            f"{where}: resources: {', '.join(group.resources)} on a node without GPUs; "
+            f"{place}: resources: {', '.join(group.resources)} on a node without GPUs; "
             "say 'gpus' or 'topology'"
         )
     if not group.resources and (group.gpus or group.topology):
         raise ShapeError(
-            f"{where}: resources: the node has GPUs but offers none; name a resource such as aliyun.com/gpu"
+            f"{place}: resources: the node has GPUs but offers none; name a resource such as aliyun.com/gpu"
         )
 
 
-def check_name(where: str, name: str) -> None:
+def check_name(place: str, name: str) -> None:
     """Raise ShapeError unless the name may be a node's."""
     if not _NAME.fullmatch(name):
-        raise ShapeError(f"{where}: name: {name!r} is no node name: lower-case letters, digits, '-' and '.'")
+        raise ShapeError(f"{place}: name: {name!r} is no node name: lower-case letters, digits, '-' and '.'")
 
 
-def check_label_value(where: str, key: str, value: str) -> None:
+def check_label_value(place: str, key: str, value: str) -> None:
     """Raise ShapeError unless the value may be a label's."""
     if not _LABEL_VALUE.fullmatch(value):
         raise ShapeError(
-            f"{where}: {key}: {value!r} is no label value: up to 63 letters, digits, '-', '_' and '.'"
+            f"{place}: {key}: {value!r} is no label value: up to 63 letters, digits, '-', '_' and '.'"
         )

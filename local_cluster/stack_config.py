@@ -74,7 +74,7 @@ def apply_crds(api: Api) -> None:
 def apply_definitions(api: Api, manifests: Sequence[Object]) -> None:
     """Install the CRDs among the manifests, and wait until the API server serves them."""
     guard = Guard()
-    definitions = [each for each in manifests if each["kind"] == "CustomResourceDefinition"]
+    definitions = [manifest for manifest in manifests if manifest["kind"] == "CustomResourceDefinition"]
     for manifest in definitions:
         path = f"{CRDS}/{manifest['metadata']['name']}{APPLY}"
         api.call("PATCH", path, manifest, "application/apply-patch+yaml")
@@ -88,13 +88,15 @@ def apply_definitions(api: Api, manifests: Sequence[Object]) -> None:
 
 def _established(definition: Object) -> bool:
     conditions = definition.get("status", {}).get("conditions") or ()
-    return any(each["type"] == "Established" and each["status"] == "True" for each in conditions)
+    return any(
+        condition["type"] == "Established" and condition["status"] == "True" for condition in conditions
+    )
 
 
 def client_connection() -> Object:
     """Of the scheduler: requests a second, and at once after a pause."""
-    found: Object = _configuration()["clientConnection"]
-    return found
+    connection: Object = _configuration()["clientConnection"]
+    return connection
 
 
 def lease_path() -> str:
@@ -162,4 +164,4 @@ def _manifests(folder: Path) -> list[Any]:
 
 def manifests_of(file: Path) -> list[Any]:
     """Return the objects in a file."""
-    return [each for each in yaml.safe_load_all(file.read_text()) if each and "kind" in each]
+    return [manifest for manifest in yaml.safe_load_all(file.read_text()) if manifest and "kind" in manifest]

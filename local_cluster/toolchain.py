@@ -42,8 +42,8 @@ def go_version(go: Path) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r"\bgo(\d+\.\d+(?:\.\d+)?)\b", answer.stdout)
-    return found.group(1) if answer.returncode == 0 and found else None
+    match = re.search(r"\bgo(\d+\.\d+(?:\.\d+)?)\b", answer.stdout)
+    return match.group(1) if answer.returncode == 0 and match else None
 
 
 def fits(version: str | None) -> bool:
@@ -53,14 +53,14 @@ def fits(version: str | None) -> bool:
 
 def find_go() -> Path:
     """The Go to build with: $MUSTER_GO, else a fitting `go` on PATH, else the wheel in the cache."""
-    if chosen := os.environ.get(OVERRIDE):
-        version = go_version(Path(chosen))
+    if override := os.environ.get(OVERRIDE):
+        version = go_version(Path(override))
         if not fits(version):
             raise ToolchainError(
-                f"${OVERRIDE}={chosen} is {f'Go {version}' if version else 'no Go that runs'}, "
+                f"${OVERRIDE}={override} is {f'Go {version}' if version else 'no Go that runs'}, "
                 f"Go {GO_MINOR} is needed: unset it or point it to the go of a Go {GO_MINOR}"
             )
-        return Path(chosen)
+        return Path(override)
     on_path = shutil.which("go")
     if on_path and fits(go_version(Path(on_path))):
         return Path(on_path)

@@ -70,15 +70,17 @@ class Topology:
 
     def islands(self) -> list[tuple[int, ...]]:
         """GPUs that NVLink or xGMI joins, directly or through others, by their smallest index."""
-        left, islands = set(range(self.gpu_count)), []
-        while left:
-            island, frontier = set(), {min(left)}
+        unvisited, islands = set(range(self.gpu_count)), []
+        while unvisited:
+            island, frontier = set(), {min(unvisited)}
             while frontier:
                 island |= frontier
-                joined = {j for i in frontier for j in left if self.links[i][j].startswith(("NV", "XGMI"))}
+                joined = {
+                    j for i in frontier for j in unvisited if self.links[i][j].startswith(("NV", "XGMI"))
+                }
                 frontier = joined - island
             islands.append(tuple(sorted(island)))
-            left -= island
+            unvisited -= island
         return islands
 
 
@@ -86,8 +88,8 @@ def load_topology(name: str, folder: Path = TOPOLOGIES) -> Topology:
     """The matrix `<folder>/<name>.txt`."""
     path = folder / f"{name}.txt"
     if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in folder.glob("*.txt"))) or f"none, {folder} is empty"
-        raise TopologyError(f"topology {name!r} is not known; known: {known}")
+        names = ", ".join(sorted(file.stem for file in folder.glob("*.txt"))) or f"none, {folder} is empty"
+        raise TopologyError(f"topology {name!r} is not known; known: {names}")
     return parse_topology(name, path.read_text())
 
 

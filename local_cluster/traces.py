@@ -92,24 +92,24 @@ class Trace:
         names: dict[str, list[str]] = {}
         for span in self.spans:
             names.setdefault(span.process, []).append(span.name)
-        found = [f"no span of {process}" for process in sorted(PROCESSES - names.keys())]
-        found += [
+        faults = [f"no span of {process}" for process in sorted(PROCESSES - names.keys())]
+        faults += [
             f"no {name} of {process}"
             for process, parts in PARTS.items()
             for name in sorted(parts - set(names.get(process, ())))
         ]
         if members > 1 and COLLECTING not in names.get("muster", ()):
-            found.append(f"no {COLLECTING} of muster")
-        found += [f"orphan {span.process} {span.name}" for span in self.orphans]
+            faults.append(f"no {COLLECTING} of muster")
+        faults += [f"orphan {span.process} {span.name}" for span in self.orphans]
         bindings = names.get("muster-shim", []).count(BINDING)
         if bindings != members:
-            found.append(f"{bindings} spans {BINDING} for {members} members")
+            faults.append(f"{bindings} spans {BINDING} for {members} members")
         ours = sum(len(names.get(process, ())) for process in PARTS) - bindings
         if ours > MOST_SPANS:
-            found.append(f"{ours} spans besides Bindings, at most {MOST_SPANS} are allowed")
+            faults.append(f"{ours} spans besides Bindings, at most {MOST_SPANS} are allowed")
         if self.covered < LEAST_COVERED:
-            found.append(f"spans explain {self.covered:.0%} of the time")
-        return found
+            faults.append(f"spans explain {self.covered:.0%} of the time")
+        return faults
 
     def tree(self) -> Iterator[tuple[int, Span]]:
         """Return all spans with their depth, each below its parent. An orphan has depth 0."""
@@ -121,7 +121,7 @@ class Trace:
         while todo:
             depth, span = todo.pop()
             yield depth, span
-            todo += [(depth + 1, each) for each in reversed(inside.get(span.id, []))]
+            todo += [(depth + 1, child) for child in reversed(inside.get(span.id, []))]
 
 
 def traces_of(spans: Iterable[Span]) -> list[Trace]:
@@ -130,7 +130,7 @@ def traces_of(spans: Iterable[Span]) -> list[Trace]:
     for span in spans:
         by_id.setdefault(span.trace, []).append(span)
     return sorted(
-        (Trace(tuple(found)) for found in by_id.values()), key=lambda t: min(s.began for s in t.spans)
+        (Trace(tuple(spans)) for spans in by_id.values()), key=lambda t: min(s.began for s in t.spans)
     )
 
 

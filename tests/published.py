@@ -29,7 +29,7 @@ def validator(name: str, part: str = "") -> Draft202012Validator:
 
 def _closed(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_closed(each) for each in schema]
+        return [_closed(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     closed = {key: _closed(value) for key, value in schema.items()}

@@ -66,9 +66,9 @@ def test_help_imports_nothing_slow() -> None:
     assert result.stderr == "\n" or result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize("asked", ["version", "--version"])
-def test_version(asked: str) -> None:
-    result = invoke(main, asked)
+@pytest.mark.parametrize("argument", ["version", "--version"])
+def test_version(argument: str) -> None:
+    result = invoke(main, argument)
     assert result.exit_code == 0
     assert result.output.startswith("muster 0.")
 
@@ -204,8 +204,8 @@ def test_serve_ends_cleanly_on_sigterm_even_without_an_api_server(short_folder: 
             break
     assert "not seen the whole cluster yet" in invoke(main, "status", "--socket", str(socket)).output
     process.send_signal(signal.SIGTERM)
-    _, rest = process.communicate(timeout=HANG_S)
-    assert process.returncode == 0, rest
-    assert "Traceback" not in rest
+    _, errors = process.communicate(timeout=HANG_S)
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
     assert not socket.exists()
     assert not socket.with_name("s.http").exists()

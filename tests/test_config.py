@@ -142,13 +142,13 @@ def test_the_reference_is_a_file_that_changes_nothing(tmp_path: Path) -> None:
 
 def test_every_field_is_documented() -> None:
     def undocumented(section: type[BaseModel], path: str) -> list[str]:
-        found = []
+        missing = []
         for name, field in section.model_fields.items():
             if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-                found += undocumented(field.annotation, f"{path}{name}.")
+                missing += undocumented(field.annotation, f"{path}{name}.")
             elif not field.description:
-                found.append(path + name)
-        return found
+                missing.append(path + name)
+        return missing
 
     assert undocumented(Config, "") == []
     assert all(line for line in yaml.safe_load(reference()))

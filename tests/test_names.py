@@ -27,7 +27,7 @@ from checks import names
         ("lambda found: 1", ["found"]),
         ("match a:\n  case [B() as found, *rest]: pass", ["found", "rest"]),
         ("match a:\n  case {'b': found, **rest}: pass", ["rest", "found"]),
-        ("class A:\n  found: int", ["found"]),
+        ("class A:\n  found: int = 1", []),
         ("a.found = found\nfound[1] = 2\nb(found=found)", []),
         ("import found", []),
         ("_ = 1", []),

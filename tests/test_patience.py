@@ -37,14 +37,14 @@ ALLOWED = {
 def lengths(tree: ast.AST) -> Iterator[tuple[int, float]]:
     """Yield the line and the seconds of each wait of less than a minute that is written as a number."""
     for node in ast.walk(tree):
-        found: list[ast.expr] = []
+        values: list[ast.expr] = []
         if isinstance(node, ast.Call):
-            found = [keyword.value for keyword in node.keywords if keyword.arg in WORDS]
+            values = [keyword.value for keyword in node.keywords if keyword.arg in WORDS]
             if isinstance(node.func, ast.Attribute) and node.func.attr in ("timeout", "wait_for", "wait_end"):
-                found += node.args[:2]
+                values += node.args[:2]
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            found = [node.value] if node.targets[0].id.endswith(NAMES) else []
-        for value in found:
+            values = [node.value] if node.targets[0].id.endswith(NAMES) else []
+        for value in values:
             seconds = value.value if isinstance(value, ast.Constant) else None
             if isinstance(seconds, int | float) and seconds < LONG_S:
                 yield value.lineno, seconds
@@ -52,13 +52,13 @@ def lengths(tree: ast.AST) -> Iterator[tuple[int, float]]:
 
 def test_no_wait_of_a_test_is_a_number_of_seconds() -> None:
     files = [path for folder in ("tests", "e2e") for path in sorted((REPOSITORY / folder).rglob("*.py"))]
-    found = {
+    offenders = {
         f"{path.relative_to(REPOSITORY)}:{line}": seconds
         for path in files
         if str(path.relative_to(REPOSITORY)) not in ALLOWED
         for line, seconds in lengths(ast.parse(path.read_text()))
     }
-    assert found == {}, "use Guard, stretched or HANG_S of local_cluster.patience"
+    assert offenders == {}, "use Guard, stretched or HANG_S of local_cluster.patience"
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_each_phrase_is_found_in_pages_docstrings_and_comments(phrase: str) -> N
         (f"a: 1\nb: 2  # {line}\n", ".yaml", 2),
         (f'c := `\n` + "//" // {line}\n', ".go", 2),
     ):
-        assert [(at, prose.BANNED[phrase] in said) for at, said in prose.problems(text, suffix)] == [
+        assert [(at, prose.BANNED[phrase] in problem) for at, problem in prose.problems(text, suffix)] == [
             (number, True)
         ]
 
@@ -60,7 +60,7 @@ def test_code_and_quotations_are_left_alone(text: str, suffix: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("docstring", "found"),
+    ("docstring", "sentences"),
     [
         ("one " * 25 + "ends.", [(1, 26)]),
         ("one " * 24 + "ends.", []),
@@ -70,8 +70,8 @@ def test_code_and_quotations_are_left_alone(text: str, suffix: str) -> None:
         ("A drawing:\n\n    " + "x " * 30 + "\n\nEnds.", []),
     ],
 )
-def test_long_sentences_of_docstrings_are_found(docstring: str, found: list[tuple[int, int]]) -> None:
-    assert list(prose.long_sentences(f'"""{docstring}"""\n')) == found
+def test_long_sentences_of_docstrings_are_found(docstring: str, sentences: list[tuple[int, int]]) -> None:
+    assert list(prose.long_sentences(f'"""{docstring}"""\n')) == sentences
 
 
 def test_every_folder_that_is_checked_is_there() -> None:

@@ -27,8 +27,8 @@ PLACES = {
 
 @pytest.mark.parametrize("place", PLACES)
 def test_each_place_has_the_version(place: str) -> None:
-    found = re.finditer(PLACES[place], (REPOSITORY / place).read_text())
-    versions = [next(filter(None, each.groups())) for each in found]
+    matches = re.finditer(PLACES[place], (REPOSITORY / place).read_text())
+    versions = [next(filter(None, match.groups())) for match in matches]
     assert versions
     assert set(versions) == {VERSION}
 

@@ -13,8 +13,8 @@ LONG = "async def long() -> None:\n" + "    ...\n" * OF_FUNCTION
 def test_a_long_function_is_named(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
     module.write_text(SHORT + LONG)
-    (said,) = too_long(module)
-    assert f"long has {OF_FUNCTION + 1} lines" in said
+    (problem,) = too_long(module)
+    assert f"long has {OF_FUNCTION + 1} lines" in problem
     assert len(list(too_long(module, NEAR))) == 2
 
 

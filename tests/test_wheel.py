@@ -49,8 +49,8 @@ def test_it_requires_what_it_imports_and_nothing_else(wheel: Path) -> None:
 def test_without_a_checkout_it_places_gangs_and_has_no_test_cluster(wheel: Path) -> None:
     example = str(ROOT / "examples" / "clusters" / "two-racks.yaml")
     gang = str(ROOT / "examples" / "features" / "one-rack.yaml")
-    placed = _muster(wheel, "place", "-f", example, "-f", gang)
-    assert placed.returncode == 0, placed.stderr
+    result = _muster(wheel, "place", "-f", example, "-f", gang)
+    assert result.returncode == 0, result.stderr
     cluster = _muster(wheel, "cluster", "up")
     assert cluster.returncode == 1
     assert "`muster cluster` is not installed here" in cluster.stderr
@@ -82,17 +82,17 @@ def _dist_info(wheel: Path) -> str:
 
 def _imports(wheel: Path) -> set[str]:
     """Return the modules that the wheel's code imports, also inside functions."""
-    found = set[str]()
+    modules = set[str]()
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             if not name.endswith(".py"):
                 continue
             for node in ast.walk(ast.parse(archive.read(name))):
                 if isinstance(node, ast.Import):
-                    found.update(alias.name for alias in node.names)
+                    modules.update(alias.name for alias in node.names)
                 elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                    found.add(node.module)
-    return found
+                    modules.add(node.module)
+    return modules
 
 
 def _normal(name: str) -> str:

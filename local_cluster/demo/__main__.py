@@ -111,8 +111,8 @@ def main(arguments: list[str] | None = None) -> int:
         help="show containers on N nodes with real kubelets as well; needs root",
     )
     parser.add_argument("--trace", action="store_true", help="trace each gang, and check the traces")
-    given = parser.parse_args(arguments)
-    options = Options(given.json, given.keep, given.dir, given.real, given.trace)
+    parsed = parser.parse_args(arguments)
+    options = Options(parsed.json, parsed.keep, parsed.dir, parsed.real, parsed.trace)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")

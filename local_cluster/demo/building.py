@@ -69,9 +69,11 @@ class Building:
         number = len(self._done_s)
         if number == len(self._missing):
             return "all programs are built"
-        left = time_left_s([recipe.cold_s for recipe in self._missing], self._done_s, self._elapsed_s())
-        what = f"building {self._missing[number].name} ({number + 1} of {len(self._missing)})"
-        return f"{what}, about {minutes(left)} left; once only"
+        seconds_left = time_left_s(
+            [recipe.cold_s for recipe in self._missing], self._done_s, self._elapsed_s()
+        )
+        phase = f"building {self._missing[number].name} ({number + 1} of {len(self._missing)})"
+        return f"{phase}, about {minutes(seconds_left)} left; once only"
 
     def wait(self, console: Console, check: Callable[[], None]) -> None:
         """Return when all is built; `check` is called now and then.

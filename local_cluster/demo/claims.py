@@ -36,12 +36,12 @@ class Claim:
 
 def check(facts: Facts, matrices: Matrices) -> list[Claim]:
     """All claims, in the order of the story."""
-    return [_checked(name, text, seen, facts, matrices) for name, (text, seen) in CLAIMS.items()]
+    return [_checked(name, text, look, facts, matrices) for name, (text, look) in CLAIMS.items()]
 
 
-def _checked(name: str, text: str, seen: Check, facts: Facts, matrices: Matrices) -> Claim:
+def _checked(name: str, text: str, look: Check, facts: Facts, matrices: Matrices) -> Claim:
     try:
-        holds, evidence = seen(facts, matrices)
+        holds, evidence = look(facts, matrices)
     except (LookupError, ValueError) as problem:
         holds, evidence = False, f"not seen: {problem!r}"
     return Claim(name, text, holds, evidence)
@@ -54,8 +54,8 @@ def _link(gang: str, kind: str) -> Check:
     """The weakest link on the gang's best ring is of this kind."""
 
     def seen(facts: Facts, _: Matrices) -> tuple[bool, str]:
-        placed = facts.placed[gang]
-        return placed.muster.link == kind, _where(placed)
+        gang_placed = facts.placed[gang]
+        return gang_placed.muster.link == kind, _where(gang_placed)
 
     return seen
 
@@ -64,13 +64,13 @@ def _best_left(gang: str) -> Check:
     """By trying all sets of the node's free GPUs over the matrix that it publishes."""
 
     def seen(facts: Facts, matrices: Matrices) -> tuple[bool, str]:
-        placed = facts.placed[gang]
-        ((node, gpus),) = placed.muster.gpus.items()
-        free = placed.free_gpus_before[node]
-        best = matrices[node].best_sets(free, len(gpus))
-        taken = tuple(gpu for gpu in range(matrices[node].gpu_count) if gpu not in free)
-        listed = " ".join("-".join(map(str, each)) for each in best)
-        return gpus in best and taken == BUSY, f"{_where(placed)}; best of all sets: {listed}"
+        gang_placed = facts.placed[gang]
+        ((node, gpus),) = gang_placed.muster.gpus.items()
+        free = gang_placed.free_gpus_before[node]
+        sets = matrices[node].best_sets(free, len(gpus))
+        busy = tuple(gpu for gpu in range(matrices[node].gpu_count) if gpu not in free)
+        listed = " ".join("-".join(map(str, gpu_set)) for gpu_set in sets)
+        return gpus in sets and busy == BUSY, f"{_where(gang_placed)}; best of all sets: {listed}"
 
     return seen
 
@@ -88,23 +88,23 @@ def _not_narrower(facts: Facts, _: Matrices) -> tuple[bool, str]:
 
 
 def _no_gpu_twice(facts: Facts, _: Matrices) -> tuple[bool, str]:
-    held = Counter((seat.node, gpu) for seat in facts.seats for gpu in seat.gpus)
-    twice = [f"{node} GPU {gpu}" for (node, gpu), count in held.items() if count > 1]
+    pods_by_gpu = Counter((seat.node, gpu) for seat in facts.seats for gpu in seat.gpus)
+    twice = [f"{node} GPU {gpu}" for (node, gpu), count in pods_by_gpu.items() if count > 1]
     wrong = [*twice, *facts.mismatched]
-    evidence = ", ".join(wrong) if wrong else f"{len(held)} GPUs in {len(facts.seats)} pods"
-    return bool(held) and not wrong, evidence
+    evidence = ", ".join(wrong) if wrong else f"{len(pods_by_gpu)} GPUs in {len(facts.seats)} pods"
+    return bool(pods_by_gpu) and not wrong, evidence
 
 
 # --- gangs that wait --------------------------------------------------------------------------------
 
 
 def _held(facts: Facts, _: Matrices) -> tuple[bool, str]:
-    held = _there(facts.held)
-    before, during = held.free_gpu_count_before, held.free_gpu_count_while_held
-    nothing = held.bound == 0 and not held.bound_early and before == during
-    started = len(facts.placed[SWITCHED].muster.seats) == held.needed
-    there = f"with {held.present} of {held.needed} pods there, {held.bound} bound"
-    return nothing and started, f"{there}; {before} GPUs free before, {during} while it waited"
+    held_gang = _there(facts.held)
+    before, during = held_gang.free_gpu_count_before, held_gang.free_gpu_count_while_held
+    nothing = held_gang.bound == 0 and not held_gang.bound_early and before == during
+    started = len(facts.placed[SWITCHED].muster.seats) == held_gang.needed
+    situation = f"with {held_gang.present} of {held_gang.needed} pods there, {held_gang.bound} bound"
+    return nothing and started, f"{situation}; {before} GPUs free before, {during} while it waited"
 
 
 def _wholly_pending(facts: Facts, _: Matrices) -> tuple[bool, str]:
@@ -115,8 +115,8 @@ def _wholly_pending(facts: Facts, _: Matrices) -> tuple[bool, str]:
 def _says_why(facts: Facts, _: Matrices) -> tuple[bool, str]:
     pending = _there(facts.pending)
     numbers = {str(pending.members), str(pending.free_gpu_count_before)}
-    told = [set(re.findall(r"\d+", text)) for text in (pending.condition, pending.event)]
-    names = all(numbers <= said for said in told)
+    numbers_told = [set(re.findall(r"\d+", text)) for text in (pending.condition, pending.event)]
+    names = all(numbers <= expected_numbers for expected_numbers in numbers_told)
     evidence = f"both name {' and '.join(sorted(numbers, key=int))}" if names else "a number is missing"
     return pending.condition_reason == "Unschedulable" and names, evidence
 
@@ -140,9 +140,9 @@ def _speed(outcome: Outcome) -> float:
     return outcome.bandwidth_gb_per_s or 0.0
 
 
-def _where(placed: PlacedGang) -> str:
-    spots = [f"{node} GPUs {' '.join(map(str, gpus))}" for node, gpus in placed.muster.gpus.items()]
-    return f"{', '.join(spots)}, {placed.muster.link or 'no link'}"
+def _where(gang_placed: PlacedGang) -> str:
+    spots = [f"{node} GPUs {' '.join(map(str, gpus))}" for node, gpus in gang_placed.muster.gpus.items()]
+    return f"{', '.join(spots)}, {gang_placed.muster.link or 'no link'}"
 
 
 CLAIMS: dict[str, tuple[str, Check]] = {

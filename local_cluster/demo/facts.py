@@ -52,10 +52,10 @@ class Outcome:
     @property
     def gpus(self) -> dict[str, tuple[int, ...]]:
         """Node → all GPUs of the gang there, rising."""
-        held: dict[str, list[int]] = {}
+        gpus_by_node: dict[str, list[int]] = {}
         for seat in self.seats:
-            held.setdefault(seat.node, []).extend(seat.gpus)
-        return {node: tuple(sorted(gpus)) for node, gpus in sorted(held.items())}
+            gpus_by_node.setdefault(seat.node, []).extend(seat.gpus)
+        return {node: tuple(sorted(gpus)) for node, gpus in sorted(gpus_by_node.items())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +138,12 @@ def mismatched(pods: Iterable[Object]) -> tuple[str, ...]:
         annotations = pod["metadata"].get("annotations") or {}
         gpus = json.loads(annotations.get(ALLOCATION, "{}")).get("gpus", [])
         group = annotations.get(GROUP, ",".join(map(str, gpus)))
-        asked = sum(
+        gpus_asked = sum(
             int(container.get("resources", {}).get("limits", {}).get(resource, 0))
             for container in pod["spec"]["containers"]
             for resource in GPU_RESOURCES
         )
-        if pod["spec"].get("nodeName") and (len(gpus) != asked or group != ",".join(map(str, gpus))):
+        if pod["spec"].get("nodeName") and (len(gpus) != gpus_asked or group != ",".join(map(str, gpus))):
             names.append(str(pod["metadata"]["name"]))
     return tuple(sorted(names))
 
@@ -153,8 +153,8 @@ def free_gpus(nodes: Iterable[Object], seats: Collection[Seat]) -> dict[str, tup
     free = {}
     for node in nodes:
         name = node["metadata"]["name"]
-        taken = {gpu for seat in seats if seat.node == name for gpu in seat.gpus}
-        free[name] = tuple(gpu for gpu in range(gpu_count(node)) if gpu not in taken)
+        taken_gpus = {gpu for seat in seats if seat.node == name for gpu in seat.gpus}
+        free[name] = tuple(gpu for gpu in range(gpu_count(node)) if gpu not in taken_gpus)
     return free
 
 
@@ -167,5 +167,5 @@ def gpu_count(node: Object) -> int:
 def scheduled_condition(pod: Object) -> Object:
     """The pod's PodScheduled condition, empty without one."""
     conditions = pod.get("status", {}).get("conditions") or []
-    found: Object = next((c for c in conditions if c["type"] == "PodScheduled"), {})
-    return found
+    condition: Object = next((c for c in conditions if c["type"] == "PodScheduled"), {})
+    return condition

@@ -22,11 +22,11 @@ from muster.domain.snapshot import Snapshot
 from muster.placement import firstfit
 
 
-def first_fit(nodes: Iterable[Object], pods: Iterable[Object], asked: Iterable[Object]) -> list[Seat]:
-    """Return seats of those pods of the objects `asked` (pods and Jobs) that fit along with `pods`."""
+def first_fit(nodes: Iterable[Object], pods: Iterable[Object], objects: Iterable[Object]) -> list[Seat]:
+    """Return seats of the pods of `objects` (pods and Jobs) that fit along with `pods`."""
     usages = (read_pod(pod).usage for pod in pods)
     snapshot = Snapshot.of(map(read_node, nodes), [usage for usage in usages if usage])
-    roles = tuple(_role(read_pod(pod)) for pod in _pods(asked))
+    roles = tuple(_role(read_pod(pod)) for pod in _pods(objects))
     request = Request(GangId("default", "demo", "asked"), roles, min_member=len(roles))
     members = firstfit.first_fit(snapshot, request).members
     return [Seat(member.name, member.node, member.gpus) for member in members]

@@ -47,12 +47,12 @@ class Matrix:
 
     def ring(self, gpus: Collection[int]) -> Ring | None:
         """The best ring over these GPUs, by trying all; None for fewer than two. Two GPUs: their link."""
-        first, *rest = sorted(gpus)
-        if not rest:
+        first, *later_gpus = sorted(gpus)
+        if not later_gpus:
             return None
         rings = []
-        for order in permutations(rest):
-            closed = [first, *order] if len(rest) == 1 else [first, *order, first]
+        for order in permutations(later_gpus):
+            closed = [first, *order] if len(later_gpus) == 1 else [first, *order, first]
             links = [self.gb_per_s(a, b) for a, b in pairwise(closed)]
             rings.append(Ring(min(links), sum(links)))
         return max(rings)
@@ -62,14 +62,14 @@ class Matrix:
         ring = self.ring(gpus)
         if ring is None:
             return None
-        named = (self.kind(a, b) for a, b in combinations(sorted(gpus), 2))
-        return next(kind for kind in named if bandwidth_of(kind) == ring.weakest_gb_per_s)
+        kinds = (self.kind(a, b) for a, b in combinations(sorted(gpus), 2))
+        return next(kind for kind in kinds if bandwidth_of(kind) == ring.weakest_gb_per_s)
 
     def best_sets(self, free: Collection[int], size: int) -> list[tuple[int, ...]]:
         """Return all sets of `size` free GPUs whose weakest link is the widest possible."""
         rings = {gpus: ring for gpus in combinations(sorted(free), size) if (ring := self.ring(gpus))}
-        best = max((ring.weakest_gb_per_s for ring in rings.values()), default=0.0)
-        return [gpus for gpus, ring in rings.items() if ring.weakest_gb_per_s == best]
+        fastest = max((ring.weakest_gb_per_s for ring in rings.values()), default=0.0)
+        return [gpus for gpus, ring in rings.items() if ring.weakest_gb_per_s == fastest]
 
 
 def bandwidth_of(kind: str) -> float:
@@ -86,8 +86,8 @@ def matrix_of(node: Object) -> Matrix:
 
 def _annotated(text: str) -> Iterator[tuple[frozenset[int], str]]:
     for key in json.loads(text):
-        if found := _KEY.fullmatch(key):
-            yield frozenset((int(found[2]), int(found[3]))), found[1]
+        if match := _KEY.fullmatch(key):
+            yield frozenset((int(match[2]), int(match[3]))), match[1]
 
 
 def _switched(labels: Mapping[str, str]) -> Iterator[tuple[frozenset[int], str]]:

@@ -111,8 +111,8 @@ class Observer:
             ]
         return sorted(events, key=lambda event: int(event["metadata"]["resourceVersion"]))
 
-    def wait_for(self, what: str, seen: Callable[[], T | None]) -> T:
-        """Wait until `seen` gives something; it is asked again at each change that a watch brings.
+    def wait_for(self, event: str, look: Callable[[], T | None]) -> T:
+        """Wait until `look` returns something. It is called again at each change that a watch brings.
 
         Raises:
             NotSeen: it never came; the text says what was waited for.
@@ -120,12 +120,12 @@ class Observer:
         guard = Guard()
         with self._changed:
             while True:
-                if found := seen():
-                    return found
+                if result := look():
+                    return result
                 if self._problem:
-                    raise NotSeen(f"{what}: the watch broke: {self._problem}")
+                    raise NotSeen(f"{event}: the watch broke: {self._problem}")
                 if guard.over:
-                    raise NotSeen(f"{what}: not within {guard.whole_s:.0f} s")
+                    raise NotSeen(f"{event}: not within {guard.whole_s:.0f} s")
                 self._changed.wait(guard.left_s)
 
     def digest(self) -> str:
@@ -185,9 +185,9 @@ class Observer:
 
 
 def _lines(stream: urllib3.BaseHTTPResponse) -> Iterator[Object]:
-    rest = b""
+    tail = b""
     for chunk in stream.stream(amt=None):
-        *lines, rest = (rest + chunk).split(b"\n")
+        *lines, tail = (tail + chunk).split(b"\n")
         for line in lines:
             if line:
                 yield json.loads(line)

@@ -46,7 +46,15 @@ def tell(api: StreamingApi, observer: Observer, show: Show) -> Claim:
     planned = {seat.pod: seat.gpus for seat in seats_of(pods)}
     show.rows(
         [["pod", "node", "the plan", "the container prints"]]
-        + [[each.pod, each.node, gpu_phrase(planned[each.pod]), ",".join(each.gpus)] for each in printed]
+        + [
+            [
+                pod_printed.pod,
+                pod_printed.node,
+                gpu_phrase(planned[pod_printed.pod]),
+                ",".join(pod_printed.gpus),
+            ]
+            for pod_printed in printed
+        ]
     )
     show.note("for nvidia.com/gpu the node is exact and the plan's GPUs are advice: the plugin chooses")
     return check(printed)
@@ -59,14 +67,14 @@ def _bound(pods: list[Object], members: int) -> list[Object] | None:
 
 def _printed(pod: Object, gpus: tuple[str, ...]) -> Printed:
     (container,) = pod["spec"]["containers"]
-    asked = int(container["resources"]["limits"][RESOURCE])
-    return Printed(pod["metadata"]["name"], pod["spec"]["nodeName"], asked, gpus)
+    gpus_asked = int(container["resources"]["limits"][RESOURCE])
+    return Printed(pod["metadata"]["name"], pod["spec"]["nodeName"], gpus_asked, gpus)
 
 
 def check(printed: Sequence[Printed]) -> Claim:
     """The claim about containers on real nodes."""
-    taken = [(each.node, gpu) for each in printed for gpu in each.gpus]
-    wrong = [each.pod for each in printed if len(each.gpus) != each.asked]
-    twice = sorted({f"{node} {gpu}" for node, gpu in taken if taken.count((node, gpu)) > 1})
-    evidence = ", ".join(wrong + twice) or f"{len(taken)} GPUs in {len(printed)} containers"
+    gpus_by_node = [(pod_printed.node, gpu) for pod_printed in printed for gpu in pod_printed.gpus]
+    wrong = [pod_printed.pod for pod_printed in printed if len(pod_printed.gpus) != pod_printed.asked]
+    twice = sorted({f"{node} {gpu}" for node, gpu in gpus_by_node if gpus_by_node.count((node, gpu)) > 1})
+    evidence = ", ".join(wrong + twice) or f"{len(gpus_by_node)} GPUs in {len(printed)} containers"
     return Claim("real_containers", TEXT, bool(printed) and not wrong and not twice, evidence)

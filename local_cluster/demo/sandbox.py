@@ -144,10 +144,10 @@ class Sandbox:
 
     def ended(self) -> str:
         """The name of a process that should run and does not; "" while all of them run."""
-        there = self.cluster.running() | self.cluster.real_nodes.running()
+        running = self.cluster.running() | self.cluster.real_nodes.running()
         parts = {"muster serve": self.stack.service.alive, "the scheduler": self.stack.scheduler.alive}
-        gone = [name for name in (*COMPONENTS, *self.cluster.real_nodes.names) if name not in there]
-        return next(iter(gone + [name for name, alive in parts.items() if not alive]), "")
+        ended_names = [name for name in (*COMPONENTS, *self.cluster.real_nodes.names) if name not in running]
+        return next(iter(ended_names + [name for name, alive in parts.items() if not alive]), "")
 
     def stop(self) -> None:
         """Stop everything; no interrupt comes between from here on."""

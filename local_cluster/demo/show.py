@@ -34,9 +34,9 @@ class Show:
 
     # --- progress ---------------------------------------------------------------------------------
 
-    def done(self, what: str, took_s: float) -> None:
+    def done(self, step: str, took_s: float) -> None:
         """Print a step with the seconds that it took."""
-        line = Text.assemble(("  ✓ ", "green"), what.ljust(60), (f"{took_s:5.1f} s", "dim"))
+        line = Text.assemble(("  ✓ ", "green"), step.ljust(60), (f"{took_s:5.1f} s", "dim"))
         self._console.print(line)
 
     # --- scenes -----------------------------------------------------------------------------------
@@ -123,9 +123,9 @@ class Show:
         table.add_row("GPUs", f"{gang.free_gpu_count_after} free, as before")
         reason = f"PodScheduled=False {gang.condition_reason}\n{gang.condition}"
         table.add_row("condition", Text(reason, "yellow"))
-        told, _, why = gang.event.partition(": ")
+        reason, _, why = gang.event.partition(": ")
         same = why.rstrip(".") in gang.condition
-        table.add_row("event", Text(f"{told}, in the same words" if same else gang.event, "yellow"))
+        table.add_row("event", Text(f"{reason}, in the same words" if same else gang.event, "yellow"))
         table.add_row(
             "first-fit",
             f"would have bound {gang.first_fit_would_bind_pods} of the {gang.members} pods; "
@@ -188,12 +188,12 @@ class Show:
         """A line for the person at the terminal, also when quiet."""
         self._console.print(Text(text, style), soft_wrap=True)
 
-    def _print(self, what: Text | Table, indent: int = 0) -> None:
+    def _print(self, renderable: Text | Table, indent: int = 0) -> None:
         """Line by line, so that no blanks stand at the ends."""
         if self._quiet:
             return
         options = self._console.options.update(width=WIDTH - indent)
-        for segments in self._console.render_lines(what, options, pad=False):
+        for segments in self._console.render_lines(renderable, options, pad=False):
             line = Text.assemble(" " * indent, *((segment.text, segment.style or "") for segment in segments))
             line.rstrip()
             self._console.print(line, no_wrap=True, overflow="ignore")

@@ -133,8 +133,8 @@ class Story:
         )[-1]
         bound = sum(bool(pod["spec"].get("nodeName")) for pod in self._live(claims.SWITCHED))
         free = self._free_count()
-        said = f"TopologyWaiting: {sentence(event['message'])}"
-        self.facts.held = HeldGang(claims.SWITCHED, 1, 2, bound, said, before, free)
+        event_text = f"TopologyWaiting: {sentence(event['message'])}"
+        self.facts.held = HeldGang(claims.SWITCHED, 1, 2, bound, event_text, before, free)
         self._show.held(self.facts.held)
         self._show.say_next("Now the second pod is created, and both start, on GPUs that NVSwitch joins:")
         self._place(claims.SWITCHED, "features/gang-of-two.yaml", "E", members=2, objects=[second])
@@ -191,7 +191,7 @@ class Story:
         self._wait_running(names, letter)
         placed_s = max(self._observer.bound_at[name] for name in names) - created_at
         seats = [seat for seat in self.seats() if seat.pod in names]
-        placed = PlacedGang(
+        gang_placed = PlacedGang(
             name=gang,
             example=example,
             placed_ms=placed_s * 1000,
@@ -199,16 +199,16 @@ class Story:
             muster=Outcome.of(seats, self.matrices),
             first_fit=Outcome.of(would, self.matrices),
         )
-        self.facts.placed[gang] = placed
-        for picture in self._pictures(placed.muster.gpus, chosen=letter):
+        self.facts.placed[gang] = gang_placed
+        for picture in self._pictures(gang_placed.muster.gpus, marked_letter=letter):
             self._show.node(picture)
-        self._show.holders(self._rows(placed.muster.gpus))
-        self._show.compare(placed)
+        self._show.holders(self._rows(gang_placed.muster.gpus))
+        self._show.compare(gang_placed)
 
     def _wait_running(self, names: Collection[str], letter: str) -> None:
         self._letters |= dict.fromkeys(names, letter)
-        what = f"{', '.join(names)} to run"
-        self._observer.wait_for(what, lambda: all(self._runs(name) for name in names))
+        aim = f"{', '.join(names)} to run"
+        self._observer.wait_for(aim, lambda: all(self._runs(name) for name in names))
 
     def _runs(self, name: str) -> bool:
         pod = self._observer.pod(name)
@@ -222,10 +222,10 @@ class Story:
     def _refused(self, gang: str, members: int) -> Object | None:
         """The first pod of the gang once all are there and say why they wait, None before."""
         pods = self._observer.pods(gang)
-        told = [pod for pod in pods if scheduled_condition(pod).get("message")]
-        if len(told) < members:
+        pods_with_reason = [pod for pod in pods if scheduled_condition(pod).get("message")]
+        if len(pods_with_reason) < members:
             return None
-        return next((pod for pod in told if self._unplaceable(pod)), None)
+        return next((pod for pod in pods_with_reason if self._unplaceable(pod)), None)
 
     def _unplaceable(self, pod: Object) -> list[Object]:
         return self._observer.events(pod["metadata"]["name"], "TopologyUnplaceable")
@@ -249,11 +249,11 @@ class Story:
     def _free_count(self, prefix: str = "") -> int:
         return sum(len(gpus) for node, gpus in self.free().items() if node.startswith(prefix))
 
-    def _pictures(self, names: Collection[str], chosen: str = "") -> list[NodePicture]:
+    def _pictures(self, names: Collection[str], marked_letter: str = "") -> list[NodePicture]:
         pictures = []
         for name in names:
             marks = {
-                gpu: Mark(letter, letter == chosen)
+                gpu: Mark(letter, letter == marked_letter)
                 for letter, seat in ((self._letters.get(seat.pod, "?"), seat) for seat in self.seats())
                 if seat.node == name
                 for gpu in seat.gpus

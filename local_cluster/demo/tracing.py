@@ -23,32 +23,37 @@ TEXT = "each gang's trace is whole, from service to etcd, and explains 95 % of i
 def tell(collector: Collector, facts: Facts, show: Show) -> Claim:
     """Wait for the traces of the gangs that were placed, show one, and check all."""
     members = {
-        name: frozenset(seat.pod for seat in placed.muster.seats) for name, placed in facts.placed.items()
+        name: frozenset(seat.pod for seat in gang_placed.muster.seats)
+        for name, gang_placed in facts.placed.items()
     }
     guard = Guard(WRITTEN_S)
-    found = of_gangs(collector.spans(), members)
-    while any(wrong(found, members).values()) and not guard.over:
+    traces = of_gangs(collector.spans(), members)
+    while any(wrong(traces, members).values()) and not guard.over:
         time.sleep(LOOK_EVERY_S)
-        found = of_gangs(collector.spans(), members)
+        traces = of_gangs(collector.spans(), members)
     show.scene(
         "The trace of a gang",
         str(collector.file),
         "One trace for each gang and attempt. A line is a span: its process, its name, and how long it took.",
     )
-    if SHOWN in found:
-        show.trace(found[SHOWN])
-    return check(found, members)
+    if SHOWN in traces:
+        show.trace(traces[SHOWN])
+    return check(traces, members)
 
 
-def wrong(found: Mapping[str, Trace], members: Mapping[str, Set[str]]) -> dict[str, list[str]]:
+def wrong(traces: Mapping[str, Trace], members: Mapping[str, Set[str]]) -> dict[str, list[str]]:
     """Return gang → what is wrong with its trace."""
     nothing = Trace(())
-    return {name: found.get(name, nothing).wrong(len(pods)) for name, pods in members.items()}
+    return {name: traces.get(name, nothing).wrong(len(pods)) for name, pods in members.items()}
 
 
-def check(found: Mapping[str, Trace], members: Mapping[str, Set[str]]) -> Claim:
+def check(traces: Mapping[str, Trace], members: Mapping[str, Set[str]]) -> Claim:
     """The claim about traces."""
-    faults = [f"{name}: {', '.join(each)}" for name, each in wrong(found, members).items() if each]
-    least = min((trace.covered for trace in found.values()), default=0.0)
-    evidence = "; ".join(faults) or f"{len(found)} gangs; spans explain at least {least:.1%} of the time"
+    faults = [
+        f"{name}: {', '.join(faults_of_gang)}"
+        for name, faults_of_gang in wrong(traces, members).items()
+        if faults_of_gang
+    ]
+    least = min((trace.covered for trace in traces.values()), default=0.0)
+    evidence = "; ".join(faults) or f"{len(traces)} gangs; spans explain at least {least:.1%} of the time"
     return Claim("traces_whole", TEXT, bool(members) and not faults, evidence)

@@ -33,8 +33,10 @@ BAD_NAME = 2
 class Tryout:
     """Examples on one cluster, one after the other; each is removed before the next."""
 
-    def __init__(self, directory: Path, known: Mapping[str, Example], show: Show, console: Console) -> None:
-        self._known, self._show, self._interrupts = known, show, Interrupts()
+    def __init__(
+        self, directory: Path, examples: Mapping[str, Example], show: Show, console: Console
+    ) -> None:
+        self._known, self._show, self._interrupts = examples, show, Interrupts()
         self._sandbox = Sandbox(directory, console, show, self._interrupts)
 
     def run(self, examples: Sequence[Example], *, keep: bool) -> bool:
@@ -68,31 +70,31 @@ class Tryout:
         cluster.create_namespace(example.namespace)
         groups = sorted({collection(body) for body in example.objects if body["kind"] == "PodGroup"})
         with Observer(api, example.namespace, groups) as observer:
-            seen = Seen(observer, groups, frozenset(_names(api, example.namespace)))
+            sight = Seen(observer, groups, frozenset(_names(api, example.namespace)))
             apply(cluster, before)
             apply(cluster, example.objects)
             try:
-                observer.wait_for(str(example.outcome), lambda: seen.ended(example.outcome) or None)
+                observer.wait_for(str(example.outcome), lambda: sight.ended(example.outcome) or None)
             except NotSeen as problem:
                 self._show.note(str(problem))
-            self._tell(api, observer, seen, example)
-            holds = seen.ended(example.outcome)
-            screen.verdict(self._show, example.outcome, seen.outcome, holds)
+            self._tell(api, observer, sight, example)
+            holds = sight.ended(example.outcome)
+            screen.verdict(self._show, example.outcome, sight.outcome, holds)
             if not last:
                 remove(api, [*before, *example.objects])
-                observer.wait_for("all its pods are gone", lambda: not seen.pods)
+                observer.wait_for("all its pods are gone", lambda: not sight.pods)
         return holds
 
-    def _tell(self, api: StreamingApi, observer: Observer, seen: Seen, example: Example) -> None:
+    def _tell(self, api: StreamingApi, observer: Observer, sight: Seen, example: Example) -> None:
         screen.applied(self._show, example.objects)
-        if seen.pods:
-            screen.pods_table(self._show, seen.pods)
+        if sight.pods:
+            screen.pods_table(self._show, sight.pods)
         screen.nodes(self._show, api, observer.pods(), example.objects)
-        if seen.pods:
-            screen.written(self._show, [seat for pod in seen.pods if (seat := held(pod))])
-            screen.why(self._show, seen.pods)
-        screen.events(self._show, seen.events)
-        for path in seen.groups:
+        if sight.pods:
+            screen.written(self._show, [seat for pod in sight.pods if (seat := held(pod))])
+            screen.why(self._show, sight.pods)
+        screen.events(self._show, sight.events)
+        for path in sight.groups:
             screen.podgroups(self._show, api.table(path))
 
 
@@ -118,7 +120,7 @@ class Seen:
     @property
     def events(self) -> list[Object]:
         """Return the events since the example began."""
-        return [each for each in self.observer.events() if each["metadata"]["name"] not in self.earlier]
+        return [event for event in self.observer.events() if event["metadata"]["name"] not in self.earlier]
 
     @property
     def outcome(self) -> Outcome:
@@ -140,30 +142,30 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--all", action="store_true", help="every example, one after the other")
     parser.add_argument("--keep", action="store_true", help="leave the last one running until Ctrl-C")
     parser.add_argument("--dir", type=Path, help="keep cluster and logs in this folder")
-    given = parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")
     console = Console(width=WIDTH, highlight=False)
     show = Show(console)
     try:
-        known = catalogue()
-        chosen = list(known.values()) if given.all else [find(name, known) for name in given.names]
+        by_name = catalogue()
+        selected = list(by_name.values()) if parsed.all else [find(name, by_name) for name in parsed.names]
     except ExampleError as problem:
         print(f"error: {problem}", file=sys.stderr)
         return BAD_NAME
-    if not chosen:
-        screen.listing(show, known.values())
+    if not selected:
+        screen.listing(show, by_name.values())
         return 0
-    statuses = [_on_files(show, example) for example in chosen if example.on_files]
-    chosen = [example for example in chosen if not example.on_files]
-    for cluster in dict.fromkeys(example.cluster for example in chosen):
-        examples = [example for example in chosen if example.cluster == cluster]
+    statuses = [_on_files(show, example) for example in selected if example.on_files]
+    selected = [example for example in selected if not example.on_files]
+    for cluster in dict.fromkeys(example.cluster for example in selected):
+        examples = [example for example in selected if example.cluster == cluster]
 
         def work(directory: Path, examples: list[Example] = examples) -> bool:
-            return Tryout(directory, known, show, console).run(examples, keep=given.keep)
+            return Tryout(directory, by_name, show, console).run(examples, keep=parsed.keep)
 
-        statuses.append(run(work, given.dir and given.dir / cluster.stem))
+        statuses.append(run(work, parsed.dir and parsed.dir / cluster.stem))
         if statuses[-1] == INTERRUPTED:
             break
     return max(statuses)

@@ -87,8 +87,8 @@ def objects_in(path: Path) -> list[Object]:
 
 def catalogue(folder: Path = EXAMPLES) -> dict[str, Example]:
     """Name → example, by folder and name. Files without a field `Cluster` are parts of something else."""
-    found = (read(path, folder) for path in sorted(folder.glob("*/*.yaml")))
-    return {example.name: example for example in found if example is not None}
+    examples = (read(path, folder) for path in sorted(folder.glob("*/*.yaml")))
+    return {example.name: example for example in examples if example is not None}
 
 
 def read(path: Path, folder: Path = EXAMPLES) -> Example | None:
@@ -117,17 +117,19 @@ def read(path: Path, folder: Path = EXAMPLES) -> Example | None:
     )
 
 
-def find(word: str, known: Mapping[str, Example]) -> Example:
+def find(word: str, examples: Mapping[str, Example]) -> Example:
     """The example of that name, or of that file name where only one folder has it.
 
     Raises:
         ExampleError: none, or several; the text names those that come near.
     """
     name = word.removeprefix("examples/").removesuffix(".yaml")
-    matching = [example for example in known.values() if name in (example.name, example.path.stem)]
+    matching = [example for example in examples.values() if name in (example.name, example.path.stem)]
     if len(matching) == 1:
         return matching[0]
-    near = [example.name for example in matching] or difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    near = [example.name for example in matching] or difflib.get_close_matches(
+        name, examples, n=3, cutoff=0.4
+    )
     hint = f"did you mean {', '.join(near)}?" if near else "`make example` lists all"
     raise ExampleError(f"no example {word!r}: {hint}")
 
@@ -149,9 +151,9 @@ def _fields(text: str) -> Iterator[tuple[str, str]]:
 def _outcome(path: Path, text: str) -> Outcome:
     if text == "no pods":
         return Outcome(0, 0)
-    found = _OUTCOME.fullmatch(text)
-    if found is None or bool(found[3]) != (int(found[1]) < int(found[2])):
+    match = _OUTCOME.fullmatch(text)
+    if match is None or bool(match[3]) != (int(match[1]) < int(match[2])):
         raise ExampleError(
             f"{path}: Outcome: {text!r}: write '2 of 2 run', '0 of 2 run, TopologyWaiting' or 'no pods'"
         )
-    return Outcome(int(found[1]), int(found[2]), found[3] or "")
+    return Outcome(int(match[1]), int(match[2]), match[3] or "")

@@ -87,32 +87,32 @@ def _marks(pods: Iterable[Object], node: str) -> dict[int, Mark]:
     for pod in pods:
         seat = held(pod)
         if seat is not None and seat.node == node:
-            own = bool(ours([pod]))
-            marks |= dict.fromkeys(seat.gpus, Mark(OURS if own else OTHERS, own))
+            is_ours = bool(ours([pod]))
+            marks |= dict.fromkeys(seat.gpus, Mark(OURS if is_ours else OTHERS, is_ours))
     return marks
 
 
 def _memory(total: Sequence[int], pods: Iterable[Object], node: str) -> str:
     """`15/16  0/16`: what is taken of each GPU; one that is taken whole counts with all its memory."""
-    taken = [0] * len(total)
+    units_taken = [0] * len(total)
     for pod in pods:
         usage = read_pod(pod).usage
         if usage is None or usage.node != node:
             continue
         for gpu, whole in enumerate(total):
             if usage.gpus is not None and usage.gpus >> gpu & 1:
-                taken[gpu] += usage.units or whole
-    return "  ".join(f"{used}/{whole}" for used, whole in zip(taken, total, strict=True))
+                units_taken[gpu] += usage.units or whole
+    return "  ".join(f"{gpu_units}/{whole}" for gpu_units, whole in zip(units_taken, total, strict=True))
 
 
-def events(show: Show, found: Iterable[Object]) -> None:
+def events(show: Show, event_objects: Iterable[Object]) -> None:
     """What `kubectl get events | grep -i topology` tells; equal ones on several pods once."""
-    told = said(found)
-    if told:
+    lines = said(event_objects)
+    if lines:
         show.gap()
-    for each in told:
-        about = each.about[0] if len(each.about) == 1 else f"{each.about[0]} and {len(each.about) - 1} more"
-        show.rows([(Text(each.reason, "yellow"), Text(f"{about}: {each.message}"))])
+    for line in lines:
+        about = line.about[0] if len(line.about) == 1 else f"{line.about[0]} and {len(line.about) - 1} more"
+        show.rows([(Text(line.reason, "yellow"), Text(f"{about}: {line.message}"))])
 
 
 def why(show: Show, pods: Iterable[Object]) -> None:
@@ -138,9 +138,9 @@ def podgroups(show: Show, table: Object) -> None:
     show.rows(rows)
 
 
-def verdict(show: Show, expected: Outcome, seen: Outcome, holds: bool) -> None:
+def verdict(show: Show, expected: Outcome, actual: Outcome, holds: bool) -> None:
     """Print whether the outcome is the expected one."""
     if holds:
         show.say(f"\n  ✓ as expected: {expected}", "bold green")
     else:
-        show.say(f"\n  ✗ expected: {expected}; seen: {seen}", "bold red")
+        show.say(f"\n  ✗ expected: {expected}; seen: {actual}", "bold red")

@@ -67,8 +67,10 @@ def held(pod: Object) -> Held | None:
 def outcome(pods: Sequence[Object], events: Iterable[Object]) -> Outcome:
     """What has come of these pods so far; the reason is that of the last event on one that does not run."""
     waiting = {pod["metadata"]["name"] for pod in pods if not runs(pod)}
-    said = [event["reason"] for event in topology(events) if event["involvedObject"].get("name") in waiting]
-    return Outcome(len(pods) - len(waiting), len(pods), said[-1] if said else "")
+    reasons = [
+        event["reason"] for event in topology(events) if event["involvedObject"].get("name") in waiting
+    ]
+    return Outcome(len(pods) - len(waiting), len(pods), reasons[-1] if reasons else "")
 
 
 def told(pods: Iterable[Object], events: Iterable[Object]) -> bool:
@@ -76,17 +78,18 @@ def told(pods: Iterable[Object], events: Iterable[Object]) -> bool:
     the cluster or of the pods. Events are the gang's: its first pod has one, the others need not."""
     pods = list(pods)
     names = {pod["metadata"]["name"] for pod in pods}
-    said = [event["reason"] for event in topology(events) if event["involvedObject"].get("name") in names]
-    if pods and not said:
+    reasons = [event["reason"] for event in topology(events) if event["involvedObject"].get("name") in names]
+    if pods and not reasons:
         return False
-    return all(runs(pod) or said[-1] == "TopologyWaiting" or condition(pod) for pod in pods)
+    return all(runs(pod) or reasons[-1] == "TopologyWaiting" or condition(pod) for pod in pods)
 
 
 def counted(groups: Iterable[Object], expected: Outcome) -> bool:
     """Whether the status of these PodGroups says so; it is written a second later than things happen."""
-    told = [group.get("status") or {} for group in groups]
+    statuses = [group.get("status") or {} for group in groups]
     return all(
-        (said.get("present"), said.get("running")) == (expected.pods, expected.running) for said in told
+        (status.get("present"), status.get("running")) == (expected.pods, expected.running)
+        for status in statuses
     )
 
 
@@ -97,9 +100,9 @@ def runs(pod: Object) -> bool:
 
 def condition(pod: Object) -> str:
     """Why the pod is not scheduled, as `kubectl describe pod` has it; "" where nothing is said."""
-    for each in pod.get("status", {}).get("conditions") or ():
-        if each["type"] == "PodScheduled" and each["status"] == "False" and each.get("message"):
-            return f"{each.get('reason')}: {each['message']}"
+    for entry in pod.get("status", {}).get("conditions") or ():
+        if entry["type"] == "PodScheduled" and entry["status"] == "False" and entry.get("message"):
+            return f"{entry.get('reason')}: {entry['message']}"
     return ""
 
 
@@ -122,5 +125,5 @@ def said(events: Iterable[Object]) -> list[Said]:
     ]
 
 
-def _a_group(named: str) -> bool:
-    return not named.startswith("pod ")
+def _a_group(subject: str) -> bool:
+    return not subject.startswith("pod ")

@@ -69,14 +69,14 @@ def deploy(
 ) -> None:
     """Create or update the agents and what they need. `options` are added to `muster node-agent`; no agent
     runs on nodes with the labels `off`."""
-    found = [
+    manifests = [
         manifest
         for file in (*(stack_config.MANIFESTS / name for name in BASE), *sorted(MANIFESTS.glob("*.yaml")))
         for manifest in stack_config.manifests_of(file)
         if manifest["kind"] in PATHS
     ]
-    found.sort(key=lambda manifest: list(PATHS).index(manifest["kind"]))
-    for manifest in found:
+    manifests.sort(key=lambda manifest: list(PATHS).index(manifest["kind"]))
+    for manifest in manifests:
         if manifest["kind"] == "DaemonSet":
             spec = manifest["spec"]["template"]["spec"]
             _adapt(spec, api_port, matrices, options)
@@ -100,14 +100,14 @@ def pods(api: Api) -> dict[str, Object]:
 def ready(pod: Object) -> bool:
     """Return whether the kubelet has taken the GPUs that this agent offers."""
     conditions = pod["status"].get("conditions") or ()
-    is_ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    is_ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
     return is_ready and "deletionTimestamp" not in pod["metadata"]
 
 
 def _exclude(spec: Any, off: Mapping[str, str]) -> None:
-    wanted = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     rules = [{"key": key, "operator": "NotIn", "values": [value]} for key, value in off.items()]
-    for term in wanted["nodeSelectorTerms"]:
+    for term in required["nodeSelectorTerms"]:
         term["matchExpressions"] = [*term["matchExpressions"], *rules]
 
 

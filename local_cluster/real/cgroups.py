@@ -21,18 +21,18 @@ CPUSET = ("cpuset.cpus", "cpuset.mems")
 
 def trees(mounts: str) -> list[Path]:
     """Return the roots of the cgroup trees in a mount table (pure)."""
-    found = [line.split()[1:3] for line in mounts.splitlines()]
-    return [Path(path) for path, kind in found if kind in ("cgroup", "cgroup2")]
+    mount_points = [line.split()[1:3] for line in mounts.splitlines()]
+    return [Path(path) for path, kind in mount_points if kind in ("cgroup", "cgroup2")]
 
 
 def why_not() -> str:
     """Return what the kubelet would miss in the cgroups of this machine; "" when it misses nothing."""
-    there: set[str] = set()
+    controllers: set[str] = set()
     for tree in trees(MOUNTS.read_text()):
-        there |= _controllers(tree)
+        controllers |= _controllers(tree)
         if not os.access(tree, os.W_OK):
             return f"{tree} can't be written"
-    missing = [name for name in NEEDED if name not in there]
+    missing = [name for name in NEEDED if name not in controllers]
     return f"the cgroup controllers {', '.join(missing)} are missing" if missing else ""
 
 
@@ -41,8 +41,8 @@ def make(name: str) -> None:
     for tree in trees(MOUNTS.read_text()):
         switch = tree / "cgroup.subtree_control"
         if switch.is_file():
-            wanted = _controllers(tree).intersection(NEEDED) - set(switch.read_text().split())
-            switch.write_text(" ".join(f"+{each}" for each in sorted(wanted)))
+            controllers = _controllers(tree).intersection(NEEDED) - set(switch.read_text().split())
+            switch.write_text(" ".join(f"+{controller}" for controller in sorted(controllers)))
         (tree / name).mkdir(exist_ok=True)
         if not switch.is_file() and (tree / CPUSET[0]).is_file():
             for file in CPUSET:  # a new cgroup of version 1 has no processors
@@ -69,12 +69,12 @@ def remove(name: str, within_s: float) -> None:
         ProcessError: one still has processes.
     """
     until = time.monotonic() + within_s
-    left = list(_inner_first(name))
-    while left:
-        left = [folder for folder in left if not _removed(folder)]
-        if left and time.monotonic() > until:
-            raise ProcessError(f"cgroup {left[0]} can't be removed: a process is still in it")
-        if left:
+    folders = list(_inner_first(name))
+    while folders:
+        folders = [folder for folder in folders if not _removed(folder)]
+        if folders and time.monotonic() > until:
+            raise ProcessError(f"cgroup {folders[0]} can't be removed: a process is still in it")
+        if folders:
             time.sleep(POLL_EVERY_S)
 
 

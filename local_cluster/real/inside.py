@@ -64,11 +64,11 @@ def make_root(root: Path, settings: dict[str, Any]) -> None:
     written; then make it the root of this namespace."""
     run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(root))
     for name in READ_ONLY:
-        there = Path("/") / name
-        if there.is_symlink():
-            (root / name).symlink_to(os.readlink(there))
-        elif there.is_dir():
-            bind(there, root / name, "ro")
+        original = Path("/") / name
+        if original.is_symlink():
+            (root / name).symlink_to(os.readlink(original))
+        elif original.is_dir():
+            bind(original, root / name, "ro")
     bind("/dev", root / "dev")
     bind("/sys", root / "sys")
     for name in ("proc", "tmp", "var/log", "var/tmp", "root", "old"):
@@ -90,11 +90,11 @@ def make_root(root: Path, settings: dict[str, Any]) -> None:
     run("mount", "--make-rshared", "/")  # volumes of pods are mounted by the kubelet for others to see
 
 
-def guard_sysctls(wanted: dict[str, str]) -> None:
+def guard_sysctls(settings: dict[str, str]) -> None:
     """Cover settings of the whole machine by files with the values that the kubelet wants to see."""
     folder = Path("/run/sysctl")
     folder.mkdir()
-    for name, value in wanted.items():
+    for name, value in settings.items():
         file = folder / name.replace("/", "_")
         file.write_text(f"{value}\n")
         run("mount", "--bind", str(file), f"/proc/sys/{name}")

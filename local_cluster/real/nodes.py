@@ -75,7 +75,7 @@ class RealNodes:
 
     def running(self) -> dict[str, Identity]:
         """Name of a node → the process that keeps it; what does not run is left out."""
-        return {name: found for name in self.names if (found := self._keeper(name).identity)}
+        return {name: identity for name in self.names if (identity := self._keeper(name).identity)}
 
     def start(
         self,
@@ -201,7 +201,9 @@ class RealNodes:
             return False
         if not set(meta["labels"].items()) <= set(node["metadata"]["labels"].items()):
             api.patch(path, {"metadata": {"labels": meta["labels"], "annotations": meta["annotations"]}})
-        ready = any(each["type"] == "Ready" and each["status"] == "True" for each in _conditions(node))
+        ready = any(
+            condition["type"] == "Ready" and condition["status"] == "True" for condition in _conditions(node)
+        )
         if group is DRA:
             return ready and published(api, meta["name"]) == GPUS
         offered = int(node["status"].get("allocatable", {}).get(RESOURCE, 0))
@@ -224,7 +226,7 @@ class RealNodes:
 def published(api: Api, node: str) -> int:
     """Return how many devices the node's ResourceSlices have."""
     slices = api.get(f"{SLICES}?fieldSelector=spec.nodeName%3D{node}")["items"]
-    return sum(len(each["spec"].get("devices") or ()) for each in slices)
+    return sum(len(resource_slice["spec"].get("devices") or ()) for resource_slice in slices)
 
 
 def _server(group: NodeGroup, node: str) -> list[str]:
@@ -234,11 +236,13 @@ def _server(group: NodeGroup, node: str) -> list[str]:
 
 
 def _conditions(node: Object) -> list[Object]:
-    found: list[Object] = node["status"].get("conditions", [])
-    return found
+    conditions: list[Object] = node["status"].get("conditions", [])
+    return conditions
 
 
 def _heartbeat(node: Object | None) -> str:
     """When a kubelet last spoke of the node; "" if none ever did."""
     conditions = _conditions(node) if node else []
-    return next((str(each["lastHeartbeatTime"]) for each in conditions if each["type"] == "Ready"), "")
+    return next(
+        (str(condition["lastHeartbeatTime"]) for condition in conditions if condition["type"] == "Ready"), ""
+    )

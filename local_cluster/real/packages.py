@@ -68,9 +68,9 @@ def unpacked() -> Path:
 def program(name: str) -> Path:
     """Return the path of a program of the packages."""
     folder = unpacked()
-    for where in FOLDERS:
-        if (found := folder / where / name).is_file():
-            return found
+    for place in FOLDERS:
+        if (file := folder / place / name).is_file():
+            return file
     raise PackagesError(f"{folder} has no program {name}: its package has changed")
 
 

@@ -33,8 +33,8 @@ def _printed(api: Api, pod: str, guard: Guard) -> tuple[str, ...]:
     while True:
         answer = api.send("GET", f"/api/v1/namespaces/default/pods/{pod}/log")
         text = answer.body.decode(errors="replace")
-        if answer.ok and (found := PRINTED.search(text)):
-            return tuple(found[1].split(","))
+        if answer.ok and (match := PRINTED.search(text)):
+            return tuple(match[1].split(","))
         if guard.over:
             raise NotPrinted(f"pod {pod} did not print its GPUs: {answer.status} {text[:300]}")
         time.sleep(POLL_EVERY_S)

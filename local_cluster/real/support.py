@@ -52,5 +52,5 @@ def _namespaces() -> str:
         return f"making namespaces took more than {PATIENCE_S} s"
     if tried.returncode == 0:
         return ""
-    said = tried.stderr.strip().splitlines() or [f"exit status {tried.returncode}"]
-    return f"this machine does not allow namespaces, mounts and links: {said[-1]}"
+    lines = tried.stderr.strip().splitlines() or [f"exit status {tried.returncode}"]
+    return f"this machine does not allow namespaces, mounts and links: {lines[-1]}"

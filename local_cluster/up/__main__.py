@@ -44,9 +44,9 @@ class Up:
     """One cluster with these nodes; what it started, it stops."""
 
     def __init__(
-        self, directory: Path, nodes: Sequence[Object], what: str, resource: str, real: int = 0
+        self, directory: Path, nodes: Sequence[Object], title: str, resource: str, real: int = 0
     ) -> None:
-        self._nodes, self._what, self._resource = nodes, what, resource
+        self._nodes, self._what, self._resource = nodes, title, resource
         console = Console(width=WIDTH, highlight=False)
         self._show = Show(console)
         self._interrupts = Interrupts()
@@ -96,33 +96,33 @@ class Up:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return its exit status."""
-    given = _parser().parse_args(arguments)
+    parsed = _parser().parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")
     try:
-        nodes, what, resource = _nodes(given)
+        nodes, title, resource = _nodes(parsed)
     except (BadRacks, ShapeError) as problem:
         print(f"error: {problem}", file=sys.stderr)
         return BAD_OPTIONS
-    return run(lambda directory: Up(directory, nodes, what, resource, given.real).run(), given.dir)
+    return run(lambda directory: Up(directory, nodes, title, resource, parsed.real).run(), parsed.dir)
 
 
-def _nodes(given: argparse.Namespace) -> tuple[list[Object], str, str]:
+def _nodes(parsed: argparse.Namespace) -> tuple[list[Object], str, str]:
     """The Node objects, the words for them, and the resource that pods should ask for.
 
     Raises BadRacks or ShapeError.
     """
-    if given.shape is not None:
-        nodes = nodes_of(given.shape)
+    if parsed.shape is not None:
+        nodes = nodes_of(parsed.shape)
         offered = {resource for node in nodes for resource in node["status"]["allocatable"]}
-        known = [resource for resource in get_args(Resource) if resource in offered]
-        preferred = "nvidia.com/gpu" if "nvidia.com/gpu" in known else " or ".join(known)
-        return nodes, f"{len(nodes)} nodes of {given.shape.name}", preferred
-    racks = Racks(given.nodes, given.gpus, given.rack, given.gpu, given.resource)
+        offered_kinds = [resource for resource in get_args(Resource) if resource in offered]
+        preferred = "nvidia.com/gpu" if "nvidia.com/gpu" in offered_kinds else " or ".join(offered_kinds)
+        return nodes, f"{len(nodes)} nodes of {parsed.shape.name}", preferred
+    racks = Racks(parsed.nodes, parsed.gpus, parsed.rack, parsed.gpu, parsed.resource)
     plural = "s" if racks.count > 1 else ""
-    what = f"{racks.nodes} x {racks.gpus_per_node} GPUs ({racks.gpu}) in {racks.count} rack{plural}"
-    return shape_nodes(racks.shape(), "make up"), what, racks.resource
+    title = f"{racks.nodes} x {racks.gpus_per_node} GPUs ({racks.gpu}) in {racks.count} rack{plural}"
+    return shape_nodes(racks.shape(), "make up"), title, racks.resource
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -130,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m local_cluster.up",
         description="Start a cluster with Muster on it and stay until Ctrl-C. No root, unless with --real.",
     )
-    kinds = "; ".join(f"{name}: {each.about}" for name, each in HARDWARE.items())
+    kinds = "; ".join(f"{name}: {hardware.about}" for name, hardware in HARDWARE.items())
     parser.add_argument("--nodes", type=int, default=DEFAULT_NODES, help="how many (%(default)s)")
     parser.add_argument("--gpus", type=int, help="GPUs of each node (as many as --gpu has)")
     parser.add_argument("--rack", type=int, default=DEFAULT_RACK, help="nodes in a rack (%(default)s)")

@@ -97,8 +97,12 @@ class Racks:
         if self.rack < 1:
             raise BadRacks(f"RACK={self.rack}: give the number of nodes in a rack, 1 or more")
         if not 1 <= self.gpus_per_node <= hardware.gpus:
-            others = [name for name, each in HARDWARE.items() if 1 <= self.gpus_per_node <= each.gpus]
-            instead = f", or a kind of node that has as many: GPU={' or GPU='.join(others)}" if others else ""
+            fitting = [
+                name for name, hardware in HARDWARE.items() if 1 <= self.gpus_per_node <= hardware.gpus
+            ]
+            instead = (
+                f", or a kind of node that has as many: GPU={' or GPU='.join(fitting)}" if fitting else ""
+            )
             raise BadRacks(
                 f"GPUS={self.gpus_per_node}: GPU={self.gpu} is {hardware.about}; "
                 f"give a number from 1 to {hardware.gpus}{instead}"

@@ -16,8 +16,10 @@ FOLDER = Path(__file__).parent
 def written() -> dict[str, str]:
     """Return name of file → content, for all dashboards."""
     encoder = JSONEncoder(sort_keys=True, indent=1)
-    made = {"operators": operators(), "teams": teams(), "traces": traces()}
-    return {f"{name}.json": f"{encoder.encode(each.build())}\n" for name, each in made.items()}
+    dashboards = {"operators": operators(), "teams": teams(), "traces": traces()}
+    return {
+        f"{name}.json": f"{encoder.encode(dashboard.build())}\n" for name, dashboard in dashboards.items()
+    }
 
 
 if __name__ == "__main__":

@@ -131,13 +131,13 @@ def _targets(queries: Sequence[Query], *, instant: bool, exemplars: bool) -> Ite
 
 def _steps(steps: Sequence[tuple[float | None, str]]) -> dashboard.ThresholdsConfig:
     return (
-        dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps([Threshold(*each) for each in steps])
+        dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps([Threshold(*step) for step in steps])
     )
 
 
 def _colour(mode: str, fixed: str = "") -> dashboard.FieldColor:
-    made = dashboard.FieldColor().mode(FieldColorModeId(mode))
-    return made.fixed_color(fixed) if fixed else made
+    colour = dashboard.FieldColor().mode(FieldColorModeId(mode))
+    return colour.fixed_color(fixed) if fixed else colour
 
 
 def number(
@@ -151,56 +151,60 @@ def number(
 
 def coloured_number(about: About, query: Query, steps: Sequence[tuple[float | None, str]]) -> stat.Panel:
     """Return a panel with one figure. `steps`: from which value on it has which colour."""
-    made = stat.Panel().title(about.title).description(about.description).unit(about.unit)
-    made = made.datasource(PROMETHEUS).span(about.width).height(about.height)
-    made = (
-        made.thresholds(_steps(steps)).color_mode(BigValueColorMode.VALUE).graph_mode(BigValueGraphMode.NONE)
+    panel = stat.Panel().title(about.title).description(about.description).unit(about.unit)
+    panel = panel.datasource(PROMETHEUS).span(about.width).height(about.height)
+    panel = (
+        panel.thresholds(_steps(steps)).color_mode(BigValueColorMode.VALUE).graph_mode(BigValueGraphMode.NONE)
     )
-    made = made.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+    panel = panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
     for target in _targets([query], instant=True, exemplars=False):
-        made = made.with_target(target)
-    return made
+        panel = panel.with_target(target)
+    return panel
 
 
 def graph(about: About, *queries: Query, stacked: bool = False, exemplars: bool = False) -> timeseries.Panel:
     """Return a panel with lines over time."""
-    made = timeseries.Panel().title(about.title).description(about.description).unit(about.unit)
-    made = made.datasource(PROMETHEUS).span(about.width).height(about.height).min(0)
-    made = made.line_width(1).fill_opacity(25 if stacked else 5).show_points(VisibilityMode.NEVER)
-    made = made.axis_soft_max(LEAST_AXIS[about.unit])
-    made = made.stacking(common.StackingConfig().mode(StackingMode.NORMAL if stacked else StackingMode.NONE))
-    made = made.tooltip(common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING))
+    panel = timeseries.Panel().title(about.title).description(about.description).unit(about.unit)
+    panel = panel.datasource(PROMETHEUS).span(about.width).height(about.height).min(0)
+    panel = panel.line_width(1).fill_opacity(25 if stacked else 5).show_points(VisibilityMode.NEVER)
+    panel = panel.axis_soft_max(LEAST_AXIS[about.unit])
+    panel = panel.stacking(
+        common.StackingConfig().mode(StackingMode.NORMAL if stacked else StackingMode.NONE)
+    )
+    panel = panel.tooltip(
+        common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING)
+    )
     legend = common.VizLegendOptions().show_legend(True)
-    made = made.legend(legend.display_mode(LegendDisplayMode.LIST).placement(LegendPlacement.BOTTOM))
+    panel = panel.legend(legend.display_mode(LegendDisplayMode.LIST).placement(LegendPlacement.BOTTOM))
     for target in _targets(queries, instant=False, exemplars=exemplars):
-        made = made.with_target(target)
-    return made
+        panel = panel.with_target(target)
+    return panel
 
 
 def bars(about: About, query: Query) -> bargauge.Panel:
     """Return a panel with a bar for each label, as it is now."""
-    made = bargauge.Panel().title(about.title).description(about.description).unit(about.unit).min(0)
-    made = made.datasource(PROMETHEUS).span(about.width).height(about.height)
-    made = made.orientation(VizOrientation.HORIZONTAL).display_mode(BarGaugeDisplayMode.BASIC)
-    made = made.color_scheme(_colour("fixed", "blue"))
-    made = made.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+    panel = bargauge.Panel().title(about.title).description(about.description).unit(about.unit).min(0)
+    panel = panel.datasource(PROMETHEUS).span(about.width).height(about.height)
+    panel = panel.orientation(VizOrientation.HORIZONTAL).display_mode(BarGaugeDisplayMode.BASIC)
+    panel = panel.color_scheme(_colour("fixed", "blue"))
+    panel = panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
     for target in _targets([query], instant=True, exemplars=False):
-        made = made.with_target(target)
-    return made
+        panel = panel.with_target(target)
+    return panel
 
 
 def traces(about: About, traceql: str) -> table.Panel:
     """Return a table of traces that a TraceQL expression finds."""
-    made = table.Panel().title(about.title).description(about.description).unit(about.unit)
-    made = made.datasource(TRACES).span(about.width).height(about.height)
+    panel = table.Panel().title(about.title).description(about.description).unit(about.unit)
+    panel = panel.datasource(TRACES).span(about.width).height(about.height)
     query = tempo.TempoQuery().datasource(TRACES).ref_id("A").query_type("traceql").query(traceql)
-    return made.with_target(query.limit(20).table_type(SearchTableType.TRACES))
+    return panel.with_target(query.limit(20).table_type(SearchTableType.TRACES))
 
 
 def words(about: About, content: str) -> markdown.Panel:
     """Return a panel with text."""
-    made = markdown.Panel().title(about.title).description(about.description)
-    return made.span(about.width).height(about.height).content(content)
+    panel = markdown.Panel().title(about.title).description(about.description)
+    return panel.span(about.width).height(about.height).content(content)
 
 
 # --- dashboards -------------------------------------------------------------------------------------
@@ -208,12 +212,12 @@ def words(about: About, content: str) -> markdown.Panel:
 
 def choice(name: str, label: str, query: str, *, only: str = "") -> dashboard.QueryVariable:
     """Return a variable with values from Prometheus: several or all, or one with the default `only`."""
-    made = dashboard.QueryVariable(name).label(label).datasource(PROMETHEUS).query(query)
-    made = made.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).sort(VariableSort.ALPHABETICAL_ASC)
+    variable = dashboard.QueryVariable(name).label(label).datasource(PROMETHEUS).query(query)
+    variable = variable.refresh(VariableRefresh.ON_TIME_RANGE_CHANGED).sort(VariableSort.ALPHABETICAL_ASC)
     if only:
-        return made.current(VariableOption(text=only, value=only))
-    made = made.multi(True).include_all(True).all_value(".*")
-    return made.current(VariableOption(text="All", value="$__all"))
+        return variable.current(VariableOption(text=only, value=only))
+    variable = variable.multi(True).include_all(True).all_value(".*")
+    return variable.current(VariableOption(text="All", value="$__all"))
 
 
 def made_of(
@@ -226,16 +230,16 @@ def made_of(
     """Return a dashboard. Its panels are in rows: each row has a question as its title."""
     source = dashboard.DatasourceVariable("datasource").label("Prometheus").type("prometheus")
     link = dashboard.DashboardLink("Muster").type(DashboardLinkType.DASHBOARDS).tags([TAG])
-    made = dashboard.Dashboard(title).uid(uid).description(description).tags([TAG]).readonly()
-    made = (
-        made.time("now-6h", "now").refresh("30s").timezone("browser").tooltip(DashboardCursorSync.CROSSHAIR)
+    built = dashboard.Dashboard(title).uid(uid).description(description).tags([TAG]).readonly()
+    built = (
+        built.time("now-6h", "now").refresh("30s").timezone("browser").tooltip(DashboardCursorSync.CROSSHAIR)
     )
-    made = made.link(link.include_vars(True).keep_time(True)).with_variable(source)
+    built = built.link(link.include_vars(True).keep_time(True)).with_variable(source)
     for variable in variables:
-        made = made.with_variable(variable)
+        built = built.with_variable(variable)
     number_of = iter(range(1, 1000))
     for question, panels in rows.items():
-        made = made.with_row(dashboard.Row(question).id(next(number_of)))
+        built = built.with_row(dashboard.Row(question).id(next(number_of)))
         for panel in panels:
-            made = made.with_panel(panel.id(next(number_of)))
-    return made
+            built = built.with_panel(panel.id(next(number_of)))
+    return built

@@ -33,10 +33,10 @@ def teams() -> dashboard.Dashboard:
     )
 
 
-def _sum(metric: str, label: str, where: str = "", by: str = "") -> str:
+def _sum(metric: str, label: str, labels: str = "", by: str = "") -> str:
     """Return a gauge of the chosen namespaces, summed by one label. `label`: what it has besides these."""
-    each = most(f"{metric}{{{MINE}{where}}}", NAMESPACE, label)
-    return or_zero(f"sum by ({by}) ({each})" if by else f"sum({each})", by)
+    bounded = most(f"{metric}{{{MINE}{labels}}}", NAMESPACE, label)
+    return or_zero(f"sum by ({by}) ({bounded})" if by else f"sum({bounded})", by)
 
 
 def _figures() -> list[Panel]:
@@ -79,8 +79,8 @@ def _gangs() -> list[Panel]:
 
 def _gpus() -> list[Panel]:
     def by_namespace(state: str) -> Query:
-        where = f',state="{state}"'
-        return Query(_sum("muster_namespace_gpus", "state", where, NAMESPACE), "{{gang_namespace}}")
+        labels = f',state="{state}"'
+        return Query(_sum("muster_namespace_gpus", "state", labels, NAMESPACE), "{{gang_namespace}}")
 
     return [
         graph(

@@ -38,14 +38,14 @@ def preflight(
     from muster.adapters.preflight import report
 
     try:
-        said = report.preflight(kubeconfig, context)
+        answer = report.preflight(kubeconfig, context)
     except KubeError as problem:
         raise Failed(str(problem)) from None
     if output is Output.JSON:
-        print(report.as_json(said))
+        print(report.as_json(answer))
     else:
-        report.show(said)
-    return 0 if said["ready"] else report.FAILED
+        report.show(answer)
+    return 0 if answer["ready"] else report.FAILED
 
 
 GpuSource = Annotated[

@@ -124,8 +124,8 @@ class App:
         self._server = GangServer(self.control_loop, self.endpoint, self.metrics)
         self.web = Web(
             self.metrics,
-            gangs=self._shown,
-            explained=self._explained,
+            gangs=self._show_gangs,
+            explained=self._explain,
             with_alternatives=self._with_alternatives,
             nodes=self._nodes,
             unready=self._unready,
@@ -144,8 +144,8 @@ class App:
     def _leads(self) -> bool:
         return self.control_loop.leads
 
-    async def _put(self, given: Input) -> None:
-        await self.control_loop.put(given)
+    async def _put(self, message: Input) -> None:
+        await self.control_loop.put(message)
 
     async def _on_pod(self, change: Seen[PodObject] | Gone) -> None:
         self._conditions.see(change)
@@ -254,7 +254,7 @@ class App:
         self.control_loop.shut_down()
         await _within(share, "socket", self._server.stop())
         if tasks:
-            await _within(min(share, EVENTS_DRAIN_S), "events", self._events.drained())
+            await _within(min(share, EVENTS_DRAIN_S), "events", self._events.until_empty())
         for lane, planner in self._planners.items():
             await _within(share / 2, f"{lane} planner", planner.stop(share / 2))
         self._alternatives.close()
@@ -281,7 +281,7 @@ class App:
         product, domains = dialect_settings(self._config).gpu_product, self._room.domains(snapshot)
         return nodes_of(snapshot, product, domains, owners)
 
-    async def _shown(self, namespace: str, name: str) -> Status:
+    async def _show_gangs(self, namespace: str, name: str) -> Status:
         """Return what /gangs says; with a `name`, of the gangs that have it, or a pod with it."""
         differences = self.control_loop.gangs.differences()
         nodes = (state.node for state in self.control_loop.gangs.snapshot().nodes.values())
@@ -295,34 +295,34 @@ class App:
             "notes": notes,
         }
 
-    async def _explained(self, namespace: str, name: str) -> Explained:
+    async def _explain(self, namespace: str, name: str) -> Explained:
         """Return what /explain says of the gangs that have this name, or a pod with it."""
-        found: list[dict[str, Any]] = []
+        explanations: list[dict[str, Any]] = []
         gangs = await self.control_loop.summary(namespace, name) if name else []
         for gang in gangs[:MOST_EXPLAINED]:
             if (text := await self._board.detail(gang.key)) is not None:
                 traces = self._traces(gang.key)
                 last = traces[0] if traces else {"id": "", "link": ""}
                 newest = {"id": last["id"], "link": last["link"]}
-                found.append({**msgspec.json.decode(text), "trace": newest, "traces": traces})
-        return {"version": STATUS_VERSION, "kind": "explain", "gangs": found}
+                explanations.append({**msgspec.json.decode(text), "trace": newest, "traces": traces})
+        return {"version": STATUS_VERSION, "kind": "explain", "gangs": explanations}
 
     def _traces(self, gang: str) -> list[dict[str, Any]]:
         """Return the traces of a gang's attempts, the newest first, with the addresses of exported ones."""
         link = self._config.traces.link
         return [
             {
-                **msgspec.to_builtins(each),
-                "link": link.replace("{trace_id}", each.id) if each.exported else "",
+                **msgspec.to_builtins(trace),
+                "link": link.replace("{trace_id}", trace.id) if trace.exported else "",
             }
-            for each in self._attempts.traces(gang)
+            for trace in self._attempts.traces(gang)
         ]
 
-    async def _with_alternatives(self, found: Explained) -> Explained:
+    async def _with_alternatives(self, explained: Explained) -> Explained:
         """Add where else the first gangs could go."""
-        for gang in found["gangs"][:MOST_WITH_ALTERNATIVES]:
+        for gang in explained["gangs"][:MOST_WITH_ALTERNATIVES]:
             gang["alternatives"] = await self._alternatives.of(gang["gang"]["key"], Asker.EXPLAIN)
-        return found
+        return explained
 
     def _unread(self) -> list[str]:
         """Return a sentence about the jobs that the account may not read."""
@@ -347,13 +347,13 @@ async def _until_first_failure_or(stopping: asyncio.Task[Any], tasks: list[async
         stopping.cancel()
 
 
-async def _within(seconds: float, what: str, work: Coroutine[Any, Any, object]) -> None:
+async def _within(seconds: float, part: str, work: Coroutine[Any, Any, object]) -> None:
     try:
         await asyncio.wait_for(work, seconds)
     except TimeoutError:
-        log.warning("not ended in time", what=what, waited_s=seconds)
+        log.warning("not ended in time", what=part, waited_s=seconds)
     except Exception:  # the other parts are to be ended all the same
-        log.exception("could not be ended", what=what)
+        log.exception("could not be ended", what=part)
 
 
 def dialect_settings(config: Config) -> DialectSettings:

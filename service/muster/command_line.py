@@ -122,10 +122,12 @@ def _parser_of_program(program: Program) -> argparse.ArgumentParser:
         parser.add_argument(
             "--version", dest="command", action="store_const", const="version", help="Print the version."
         )
-    added = parser.add_subparsers(dest="command", metavar="COMMAND")
+    parsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, command in program.commands.items():
         about = _plain(inspect.getdoc(command) or "").partition("\n")[0]
-        after = added.add_parser(name, help=about, add_help=False, prefix_chars="\0")  # no word is an option
+        after = parsers.add_parser(
+            name, help=about, add_help=False, prefix_chars="\0"
+        )  # no word is an option
         after.add_argument("words", nargs=argparse.REMAINDER)
     return parser
 
@@ -139,13 +141,13 @@ def _options(command: Command, name: str, words: Sequence[str]) -> dict[str, Any
     """Return the values of the command's parameters."""
     parser = _parser(name, inspect.getdoc(command) or "")
     for parameter in parameters(command):
-        kind, what = get_args(parameter.annotation)
-        if isinstance(what, Words):
+        kind, specification = get_args(parameter.annotation)
+        if isinstance(specification, Words):
             return {parameter.name: words}
         if kind is bool:
-            _add_flag(parser, parameter, what)
+            _add_flag(parser, parameter, specification)
         else:
-            _add(parser, parameter, kind, what)
+            _add(parser, parameter, kind, specification)
     return vars(parser.parse_intermixed_args(words))
 
 

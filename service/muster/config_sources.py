@@ -138,10 +138,10 @@ _OF_KEY, _OF_OURS = "[key]", "Value error, "
 
 
 def _line(
-    where: tuple[int | str, ...], kind: str, message: str, sources: Mapping[tuple[str, ...], str]
+    location: tuple[int | str, ...], kind: str, message: str, sources: Mapping[tuple[str, ...], str]
 ) -> str:
     """Return the line of one error. Its source is that of the longest known beginning of its path."""
-    path = tuple(str(part) for part in where if part != _OF_KEY)
+    path = tuple(str(part) for part in location if part != _OF_KEY)
     source = next(
         (sources[path[:end]] for end in range(len(path), 0, -1) if path[:end] in sources), "settings"
     )
@@ -154,6 +154,6 @@ def _line(
         for part in path[:-1]:
             section = section.model_fields[part].annotation
         return f"{source}: there is no setting {dotted!r}; known here: {', '.join(section.model_fields)}"
-    what = "" if source == "--" + dotted.replace(".", "-").replace("_", "-") else f"{dotted}: "
+    setting = "" if source == "--" + dotted.replace(".", "-").replace("_", "-") else f"{dotted}: "
     message = message.removeprefix(_OF_OURS)
-    return f"{source}: {what}{message[0].lower()}{message[1:]}"
+    return f"{source}: {setting}{message[0].lower()}{message[1:]}"

@@ -69,18 +69,18 @@ class Asking:
         self._printed = ""
         self._current: CurrentNamespace | None = None
 
-    def wanted(self, name: str, namespace: str) -> Query:
+    def query_for(self, name: str, namespace: str) -> Query:
         """Return what finds a gang or a pod: without a namespace, in that of the kubeconfig's context."""
         from muster.adapters.asking.namespace import CurrentNamespace
 
         space, _, last = name.rpartition("/")
-        if given := space or namespace:
-            return lambda: {"namespace": given, "name": last}
+        if known_namespace := space or namespace:
+            return lambda: {"namespace": known_namespace, "name": last}
         current = self._current or CurrentNamespace(self._where(), by_kubectl=not self.by_engine)
         self._current = current
         return lambda: {"namespace": current(), "name": last}
 
-    def print(self, found: list[Any], table: Callable[[TextIO], None]) -> None:
+    def print(self, answers: list[Any], table: Callable[[TextIO], None]) -> None:
         """Print what was found: as a table, or as the document that was asked for."""
         from muster.adapters.asking import show
 
@@ -89,7 +89,7 @@ class Asking:
             table(text)
         else:
             try:
-                show.dump(found, self._output.value, text)
+                show.dump(answers, self._output.value, text)
             except ModuleNotFoundError as problem:  # krew's archive has no yaml
                 raise Failed(f"-o {self._output.value} needs Muster's whole package: {problem}") from None
         if text.getvalue() != self._printed:
@@ -120,7 +120,7 @@ class Asking:
         answer, _ = self._answers("/gangs", query)
         return list(answer["gangs"])
 
-    def explained(self, query: Query) -> list[dict[str, Any]]:
+    def explanations(self, query: Query) -> list[dict[str, Any]]:
         """Return what the service knows of the gangs that have a name.
 
         Raises:
@@ -131,7 +131,7 @@ class Asking:
         if self.by_engine:
             raise Failed("only a service knows that: leave out --no-service, or ask `why`")
         try:
-            return list(self._asked("/explain", query)["gangs"])
+            return list(self._ask("/explain", query)["gangs"])
         except NoAnswer as problem:
             if self.watches:
                 raise
@@ -145,8 +145,8 @@ class Asking:
         """Return nodes as the service shows them, and the scopes by which they can be counted."""
         _, answer = self._answers("/nodes", dict)
         nodes = list(answer["nodes"])
-        named = answer.get("scopes") or [scope for node in nodes for scope in node["domains"]]
-        return nodes, list(dict.fromkeys(("cluster", *named, "node")))
+        scopes = answer.get("scopes") or [scope for node in nodes for scope in node["domains"]]
+        return nodes, list(dict.fromkeys(("cluster", *scopes, "node")))
 
     def _answers(self, path: str, query: Query) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the answers about gangs and nodes. A service is asked only for the path."""
@@ -154,7 +154,7 @@ class Asking:
 
         if not self.by_engine:
             try:
-                answer = self._asked(path, query)
+                answer = self._ask(path, query)
             except NoAnswer as problem:
                 if self.watches:
                     raise
@@ -166,17 +166,17 @@ class Asking:
             else:
                 return answer, answer
         try:
-            from muster.adapters.asking.engine import decided
+            from muster.adapters.asking.engine import decide_cluster
         except ModuleNotFoundError as problem:  # krew's archive has a part of the package alone
             raise Failed(
                 f"without a service it is decided here, and that needs Muster's whole package: {problem}"
             ) from None
         try:
-            return decided(self._kubeconfig, self._context)
+            return decide_cluster(self._kubeconfig, self._context)
         except NoAnswer as problem:
             raise Failed(str(problem)) from None
 
-    def _asked(self, path: str, query: Query) -> dict[str, Any]:
+    def _ask(self, path: str, query: Query) -> dict[str, Any]:
         from muster.adapters.asking.service import ask
 
         return ask(self._where(), path, query)
@@ -189,11 +189,11 @@ class Asking:
 
 def command(asks: Callable[..., None]) -> None:
     """Register a command. Its options are its own and those of `Asking`, which all commands share."""
-    own, shared = parameters(asks)[1:], parameters(Asking)
+    options_of_command, shared = parameters(asks)[1:], parameters(Asking)
 
     @functools.wraps(asks)
     def asked(**options: Any) -> None:
-        asking = Asking(**{each.name: options.pop(each.name) for each in shared})
+        asking = Asking(**{parameter.name: options.pop(parameter.name) for parameter in shared})
         if asking.watches and asking.by_engine:
             raise Failed("--watch needs a service: leave out --no-service")
         if not asking.watches:
@@ -202,7 +202,7 @@ def command(asks: Callable[..., None]) -> None:
         with contextlib.suppress(KeyboardInterrupt):
             asking.watch(functools.partial(asks, asking, **options))
 
-    asked.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+    asked.__signature__ = inspect.Signature([*options_of_command, *shared])  # type: ignore[attr-defined]
     COMMANDS[asks.__name__] = asked
 
 
@@ -220,14 +220,16 @@ def why(asking: Asking, name: Name, namespace: Namespace = "") -> None:
     """
     from muster.adapters.asking import show
 
-    wanted = asking.wanted(name, namespace)
-    found = asking.gangs(wanted)
-    space, last = wanted().values()
+    query = asking.query_for(name, namespace)
+    gangs_found = asking.gangs(query)
+    space, last = query().values()
     if asking.by_engine:
-        found = [
-            gang for gang in found if gang["namespace"] == space and last in (gang["name"], *gang["pods"])
+        gangs_found = [
+            gang
+            for gang in gangs_found
+            if gang["namespace"] == space and last in (gang["name"], *gang["pods"])
         ]
-    asking.print(_some(found, space, last), functools.partial(show.why, found))
+    asking.print(_require_some(gangs_found, space, last), functools.partial(show.why, gangs_found))
 
 
 @command
@@ -238,8 +240,8 @@ def explain(asking: Asking, name: Name, namespace: Namespace = "") -> None:
     """
     from muster.adapters.asking import explain as shown
 
-    found = _explained(asking, name, namespace, alternatives="1")
-    asking.print(found, functools.partial(shown.explain, found))
+    explanations = _find_explanations(asking, name, namespace, alternatives="1")
+    asking.print(explanations, functools.partial(shown.explain, explanations))
 
 
 @command
@@ -252,26 +254,26 @@ def trace(asking: Asking, name: Name, namespace: Namespace = "") -> None:
     """
     from muster.adapters.asking import explain as shown
 
-    found = _explained(asking, name, namespace)
-    asking.print(found, functools.partial(shown.trace, found))
+    explanations = _find_explanations(asking, name, namespace)
+    asking.print(explanations, functools.partial(shown.trace, explanations))
 
 
-def _explained(asking: Asking, name: str, namespace: str, **more: str) -> list[dict[str, Any]]:
+def _find_explanations(asking: Asking, name: str, namespace: str, **more: str) -> list[dict[str, Any]]:
     """Return what the service knows of the gangs that are asked for: one at least."""
-    wanted = asking.wanted(name, namespace)
-    found = asking.explained(lambda: {**wanted(), **more})
-    return _some(found, *wanted().values())
+    query = asking.query_for(name, namespace)
+    explanations = asking.explanations(lambda: {**query(), **more})
+    return _require_some(explanations, *query().values())
 
 
-def _some(found: list[dict[str, Any]], namespace: str, name: str) -> list[dict[str, Any]]:
+def _require_some(answers: list[dict[str, Any]], namespace: str, name: str) -> list[dict[str, Any]]:
     """Return what was found.
 
     Raises:
         Failed: That is nothing.
     """
-    if not found:
+    if not answers:
         raise Failed(f"no gang in namespace {namespace} is named {name} or has such a pod", NOT_FOUND)
-    return found
+    return answers
 
 
 @command
@@ -285,10 +287,10 @@ def gangs(
     """List gangs: phase, position, age, members, GPUs, and why one waits."""
     from muster.adapters.asking import show
 
-    found = asking.gangs(dict)
+    rows = asking.gangs(dict)
     if namespace and not all_namespaces:
-        found = [gang for gang in found if gang["namespace"] == namespace]
-    asking.print(found, functools.partial(show.gangs, found))
+        rows = [gang for gang in rows if gang["namespace"] == namespace]
+    asking.print(rows, functools.partial(show.gangs, rows))
 
 
 @command
@@ -302,10 +304,10 @@ def free(
     """Show free GPUs by domain: where would a gang of N GPUs find room?"""
     from muster.adapters.asking import show
 
-    found, scopes = asking.nodes_and_scopes()
+    nodes_found, scopes = asking.nodes_and_scopes()
     if scope not in scopes:
         raise Failed(show.unknown_scope(scope, scopes))
-    rows = show.free_by_domain(found, scope, gpus)
+    rows = show.free_by_domain(nodes_found, scope, gpus)
     asking.print(rows, functools.partial(show.free, rows, scope, gpus))
 
 
@@ -314,8 +316,8 @@ def nodes(asking: Asking) -> None:
     """List the nodes with GPUs: model, free GPUs, domains, and which gangs have the others."""
     from muster.adapters.asking import show
 
-    found = asking.nodes()
-    asking.print(found, functools.partial(show.nodes, found))
+    rows = asking.nodes()
+    asking.print(rows, functools.partial(show.nodes, rows))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -38,9 +38,9 @@ class FakeApi:
     down: bool = False
     written: asyncio.Queue[tuple[str, Any]] = field(default_factory=asyncio.Queue)
 
-    async def get(self, what: str, path: str, query: dict[str, str] | None = None) -> bytes:
+    async def get(self, subject: str, path: str, query: dict[str, str] | None = None) -> bytes:
         if self.down:
-            raise ApiError(f"GET {what}", 0, "no answer in time")
+            raise ApiError(f"GET {subject}", 0, "no answer in time")
         if path == "/api/v1/pods":
             assert query is not None
             assert "spec.nodeName=n" in query["fieldSelector"]
@@ -67,8 +67,8 @@ class FakeApi:
         """Return the next write to a path."""
         async with asyncio.timeout(HANG_S):
             while True:
-                found, body = await self.written.get()
-                if found.startswith(path):
+                write_path, body = await self.written.get()
+                if write_path.startswith(path):
                     return body
 
 

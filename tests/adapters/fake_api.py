@@ -42,9 +42,9 @@ def pod(name: str, version: int = 1, **status: str) -> dict[str, Any]:
 
 def gpu_pod(name: str, gpus: int, version: int = 1) -> dict[str, Any]:
     """A gang of one."""
-    made = pod(name, version)
-    made["spec"]["containers"] = [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}]
-    return made
+    new_pod = pod(name, version)
+    new_pod["spec"]["containers"] = [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}]
+    return new_pod
 
 
 def gpu_node(name: str, gpus: int) -> dict[str, Any]:
@@ -59,15 +59,15 @@ def gpu_node(name: str, gpus: int) -> dict[str, Any]:
 
 def custom(api_version: str, kind: str, name: str, spec: Any, **metadata: str) -> dict[str, Any]:
     """An object of a CRD, in `default` unless said otherwise."""
-    named = {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "1"}
-    return {"apiVersion": api_version, "kind": kind, "metadata": {**named, **metadata}, "spec": spec}
+    identity = {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "1"}
+    return {"apiVersion": api_version, "kind": kind, "metadata": {**identity, **metadata}, "spec": spec}
 
 
 def config_map(
     namespace: str, name: str, data: dict[str, str], labels: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    named = {"name": name, "namespace": namespace, "uid": f"uid-{name}", "resourceVersion": "1"}
-    return {"kind": "ConfigMap", "metadata": {**named, "labels": labels or {}}, "data": data}
+    identity = {"name": name, "namespace": namespace, "uid": f"uid-{name}", "resourceVersion": "1"}
+    return {"kind": "ConfigMap", "metadata": {**identity, "labels": labels or {}}, "data": data}
 
 
 @dataclass

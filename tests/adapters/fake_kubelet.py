@@ -90,18 +90,20 @@ class FakeKubelet:
         return v1.AllocatableResourcesResponse(devices=devices)
 
     async def _list(self, _request: v1.ListPodResourcesRequest, _: Any) -> v1.ListPodResourcesResponse:
-        found = []
+        resources_of_pods = []
         for pod, containers in self.pods.items():
             namespace, name = pod.split("/")
-            each = [
+            devices_of_containers = [
                 v1.ContainerResources(
                     name=container,
                     devices=[v1.ContainerDevices(resource_name=self.resource, device_ids=devices)],
                 )
                 for container, devices in containers.items()
             ]
-            found.append(v1.PodResources(name=name, namespace=namespace, containers=each))
-        return v1.ListPodResourcesResponse(pod_resources=found)
+            resources_of_pods.append(
+                v1.PodResources(name=name, namespace=namespace, containers=devices_of_containers)
+            )
+        return v1.ListPodResourcesResponse(pod_resources=resources_of_pods)
 
 
 class Asking:
@@ -112,26 +114,28 @@ class Asking:
 
     async def prefer(self, available: list[str], size: int) -> list[str]:
         """Ask which devices to take."""
-        asked = v1beta1.ContainerPreferredAllocationRequest(
+        container_request = v1beta1.ContainerPreferredAllocationRequest(
             available_deviceIDs=available, allocation_size=size
         )
-        request = v1beta1.PreferredAllocationRequest(container_requests=[asked])
+        request = v1beta1.PreferredAllocationRequest(container_requests=[container_request])
         answer = await self._call("GetPreferredAllocation", request, v1beta1.PreferredAllocationResponse)
         return list(answer.container_responses[0].device_i_ds)
 
     async def allocate(self, devices: list[str]) -> v1beta1.ContainerAllocateResponse:
         """Take devices."""
-        asked = v1beta1.ContainerAllocateRequest(devices_ids=devices)
-        request = v1beta1.AllocateRequest(container_requests=[asked])
+        container_request = v1beta1.ContainerAllocateRequest(devices_ids=devices)
+        request = v1beta1.AllocateRequest(container_requests=[container_request])
         answer = await self._call("Allocate", request, v1beta1.AllocateResponse)
-        found: v1beta1.ContainerAllocateResponse = answer.container_responses[0]
-        return found
+        allocation: v1beta1.ContainerAllocateResponse = answer.container_responses[0]
+        return allocation
 
     async def options(self) -> v1beta1.DevicePluginOptions:
         """Return what may be asked."""
-        found: v1beta1.DevicePluginOptions
-        found = await self._call("GetDevicePluginOptions", v1beta1.Empty(), v1beta1.DevicePluginOptions)
-        return found
+        plugin_options: v1beta1.DevicePluginOptions
+        plugin_options = await self._call(
+            "GetDevicePluginOptions", v1beta1.Empty(), v1beta1.DevicePluginOptions
+        )
+        return plugin_options
 
     async def before_start(self, devices: list[str]) -> None:
         """Tell that a container of these devices starts."""

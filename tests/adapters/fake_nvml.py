@@ -131,15 +131,15 @@ class FakeNvml:
         return int(kinds[card.links[link] != SWITCH])
 
     def nvmlDeviceGetNvLinkRemotePciInfo(self, card: Card, link: int) -> Any:
-        other = card.links[link]
-        assert isinstance(other, Card)
-        return self.nvmlDeviceGetPciInfo(other)
+        peer = card.links[link]
+        assert isinstance(peer, Card)
+        return self.nvmlDeviceGetPciInfo(peer)
 
     def nvmlDeviceGetGpuFabricInfoV(self, card: Card, info: Any) -> None:
         if card.fabric is None:
             raise pynvml.NVMLError_NotSupported
-        found = info._obj
-        found.state = pynvml.NVML_GPU_FABRIC_STATE_COMPLETED
+        fabric_info = info._obj
+        fabric_info.state = pynvml.NVML_GPU_FABRIC_STATE_COMPLETED
         for at, byte in enumerate(card.fabric[0]):
-            found.clusterUuid[at] = byte
-        found.cliqueId = card.fabric[1]
+            fabric_info.clusterUuid[at] = byte
+        fabric_info.cliqueId = card.fabric[1]

@@ -16,9 +16,9 @@ class Heard:
         self.events: list[Input] = []
         self._more = asyncio.Condition()
 
-    async def put(self, given: Input) -> None:
+    async def put(self, message: Input) -> None:
         async with self._more:
-            self.events.append(given)
+            self.events.append(message)
             self._more.notify_all()
 
     async def hears(self, condition: Callable[[Input], bool]) -> None:

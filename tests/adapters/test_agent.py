@@ -34,9 +34,9 @@ async def test_a_container_gets_its_plan_and_its_pod_is_marked(world: World) -> 
         world.kubelet.pods = {"team/a": {}, "other/quiet": {}}
         world.api.pods = [pod("a", 2, 0)]
         assert await plugin.prefer(ALL, 2) == ["GPU-2", "GPU-0"]
-        given = await plugin.allocate(["GPU-0", "GPU-2"])
-        assert given.envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-2,GPU-0"}
-        assert [device.name for device in given.cdi_devices] == [
+        allocation = await plugin.allocate(["GPU-0", "GPU-2"])
+        assert allocation.envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-2,GPU-0"}
+        assert [device.name for device in allocation.cdi_devices] == [
             "nvidia.com/gpu=GPU-2",
             "nvidia.com/gpu=GPU-0",
         ]

@@ -99,20 +99,20 @@ async def test_no_process_runs_before_the_first_question_and_a_gang_without_a_pl
 
 async def test_one_question_is_answered_at_a_time_and_few_wait(world: World) -> None:
     world.holds = True
-    asked = [asyncio.create_task(world.why_not(f"g{at}")) for at in range(3 * module.WAITING)]
+    tasks = [asyncio.create_task(world.why_not(f"g{at}")) for at in range(3 * module.WAITING)]
     refused = [asyncio.create_task(world.why_not(f"h{at}", Asker.EXPLAIN)) for at in range(2)]
     await world.started.wait()
     world.processes[0].may_go_on.set()
-    said = await asyncio.gather(*asked)
-    assert said.count("") == module.WAITING
-    assert said.count(module.BUSY) == 2 * module.WAITING
+    refusals = await asyncio.gather(*tasks)
+    assert refusals.count("") == module.WAITING
+    assert refusals.count(module.BUSY) == 2 * module.WAITING
     assert await asyncio.gather(*refused) == ["", ""], "the page's clients take no place of the others"
     assert world.processes[0].most_at_once == 1
 
 
 async def test_those_who_ask_about_one_gang_at_once_get_one_answer(world: World) -> None:
-    said = await asyncio.gather(*(world.why_not("a") for _ in range(module.WAITING)))
-    assert set(said) == {""}
+    refusals = await asyncio.gather(*(world.why_not("a") for _ in range(module.WAITING)))
+    assert set(refusals) == {""}
     assert world.processes[0].asked == ["a"]
     world.now += module.KEPT_S
     await world.why_not("a")
@@ -132,9 +132,9 @@ async def test_who_has_used_up_its_share_waits_and_others_do_not(world: World) -
 
     await world.why_not("first")
     world.processes[0].answers = slow
-    said = [await world.why_not(f"g{at}") for at in range(10)]
-    assert said[0] == ""
-    assert said[-1] == module.BUSY
+    refusals = [await world.why_not(f"g{at}") for at in range(10)]
+    assert refusals[0] == ""
+    assert refusals[-1] == module.BUSY
     assert len(world.processes[0].asked) < 10
     assert await world.why_not("x", Asker.EXPLAIN) == ""
     world.now += module.BURST_S / module.SHARE
@@ -164,17 +164,17 @@ async def test_a_defect_and_the_end_of_time_are_said(world: World) -> None:
 
 async def test_who_goes_away_leaves_the_next_one_its_turn(world: World) -> None:
     world.holds = True
-    gone = asyncio.create_task(world.why_not("a"))
+    cancelled_task = asyncio.create_task(world.why_not("a"))
     await world.started.wait()
     await asyncio.to_thread(world.processes[0].began.wait, HANG_S)
-    gone.cancel()
+    cancelled_task.cancel()
     after = asyncio.create_task(world.why_not("b"))
     await asyncio.sleep(0)
     assert world.processes[0].asked == ["a"], "one at a time, also if the one who asked is gone"
     world.processes[0].may_go_on.set()
     assert await after == ""
     with pytest.raises(asyncio.CancelledError):
-        await gone
+        await cancelled_task
 
 
 async def test_the_real_process_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,11 +182,11 @@ async def test_the_real_process_answers(monkeypatch: pytest.MonkeyPatch) -> None
     answerer = AlternativesAnswerer(real)
     try:
         async with asyncio.timeout(HANG_S):
-            found = await answerer.of("ns/ack/g", Asker.PAGE)
+            view = await answerer.of("ns/ack/g", Asker.PAGE)
     finally:
         answerer.close()
-    assert (found["why_not"], found["domain"]) == ("", "node a")
-    assert [(each["domain"], each["says"]) for each in found["tried"]] == [
+    assert (view["why_not"], view["domain"]) == ("", "node a")
+    assert [(alternative["domain"], alternative["says"]) for alternative in view["tried"]] == [
         ("node b", "none of 1 members fit; 1 GPU is free there")
     ]
 

@@ -99,7 +99,7 @@ async def test_a_pod_is_planned_and_permitted_with_its_gpus(api: FakeApi, short_
         (gang,) = json.loads(gangs)["gangs"]
         assert (gang["name"], gang["phase"], gang["needed"]) == ("train", "permitted", 1)
         assert (gang["gpus_waiting"], gang["position"]) == (8, None)
-        nodes = {each["name"]: each for each in json.loads((await get(app, "/nodes"))[1])["nodes"]}
+        nodes = {node["name"]: node for node in json.loads((await get(app, "/nodes"))[1])["nodes"]}
         assert nodes["b"]["owners"] == [{"namespace": "default", "gang": "train", "gpus": 8}]
         assert nodes["a"]["owners"] == []
         _, metrics = await get(app, "/metrics")
@@ -155,7 +155,7 @@ async def test_a_gang_that_does_not_fit_says_why(
         link = f"https://traces.example/{explained['trace']['id']}" if collector else ""
         assert explained["trace"]["id"]
         assert explained["trace"]["link"] == link
-        assert [(each["id"], each["link"]) for each in explained["traces"]] == [
+        assert [(trace["id"], trace["link"]) for trace in explained["traces"]] == [
             (explained["trace"]["id"], link)
         ]
         assert json.loads((await get(app, "/explain"))[1])["gangs"] == []

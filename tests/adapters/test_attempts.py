@@ -76,9 +76,9 @@ class Bench:
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
-    made = Bench()
-    yield made
-    made.tracing.close()
+    new_bench = Bench()
+    yield new_bench
+    new_bench.tracing.close()
 
 
 def test_a_gang_that_is_bound_has_one_trace_with_all_parts(bench: Bench) -> None:
@@ -250,18 +250,18 @@ def test_gangs_that_run_already_and_gangs_that_end_leave_nothing(bench: Bench) -
 
 
 def test_the_last_traces_are_known_until_the_gang_is_gone(bench: Bench) -> None:
-    made = []
+    ids = []
     for at in range(2 * MOST_TRACES):
         bench.move(10 * at, "planning")
-        made.append(bench.attempts.trace_id("g"))
+        ids.append(bench.attempts.trace_id("g"))
         bench.move(10 * at + 5, "withdrawn", "why")
         bench.move(10 * at + 6, "planning")  # what begins with the pause is one attempt
-    known = bench.attempts.traces("g")
-    assert len(known) == MOST_TRACES
-    assert {each.exported for each in known} == {True}
-    assert (known[0].outcome, {each.outcome for each in known[1:]}) == ("", {"withdrawn"})
-    assert [each.began for each in known] == sorted((each.began for each in known), reverse=True)
-    assert [each.id for each in known[1:]] == made[:-MOST_TRACES:-1]
+    traces = bench.attempts.traces("g")
+    assert len(traces) == MOST_TRACES
+    assert {trace.exported for trace in traces} == {True}
+    assert (traces[0].outcome, {trace.outcome for trace in traces[1:]}) == ("", {"withdrawn"})
+    assert [trace.began for trace in traces] == sorted((trace.began for trace in traces), reverse=True)
+    assert [trace.id for trace in traces[1:]] == ids[:-MOST_TRACES:-1]
     bench.move(1000, "running")
     assert (bench.attempts.trace_id("g"), bench.attempts.traces("g")[0].outcome) == ("", "bound")
     bench.move(1020, "finished")
@@ -276,7 +276,7 @@ def test_what_the_sampler_leaves_out_has_no_spans(monkeypatch: pytest.MonkeyPatc
     assert not span_context(bench.attempts.traceparent("g")).trace_flags.sampled
     bench.move(10, "running")
     assert bench.spans() == []
-    assert [each.exported for each in bench.attempts.traces("g")] == [False]
+    assert [trace.exported for trace in bench.attempts.traces("g")] == [False]
 
 
 @pytest.mark.parametrize("off", [{}, {"OTEL_SDK_DISABLED": "true"}, {"OTEL_TRACES_EXPORTER": "none"}])
@@ -364,7 +364,7 @@ def test_a_collector_that_takes_nothing_is_reported_once(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")  # s
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_on")  # or it may say that gangs come too fast
-    lost = threading.Event()
+    second_batch_lost = threading.Event()
 
     class Noted(ReportedOnce):
         """Tells when a second batch was lost."""
@@ -375,7 +375,7 @@ def test_a_collector_that_takes_nothing_is_reported_once(
             result = super().export(spans)
             Noted.batches += 1
             if Noted.batches == 2:
-                lost.set()
+                second_batch_lost.set()
             return result
 
     monkeypatch.setattr("muster.adapters.telemetry.tracing.ReportedOnce", Noted)
@@ -384,7 +384,7 @@ def test_a_collector_that_takes_nothing_is_reported_once(
         tracing = Tracing()
         attempts = Attempts(tracing)
         number = 0
-        while not lost.wait(0.01):
+        while not second_batch_lost.wait(0.01):
             number += 1
             attempts.moved(Moved(0.0, f"g{number}", "g", "default", "planning", ""))
             attempts.moved(Moved(1.0, f"g{number}", "g", "default", "running", ""))
@@ -413,7 +413,7 @@ def test_lost_spans_are_reported_once_and_once_when_that_is_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("metadata", "found"),
+    ("metadata", "ids"),
     [
         ((("traceparent", PARENT),), {"trace_id": PARENT[3:35]}),
         ((("traceparent", "00-<script>-1-01"),), {}),
@@ -421,5 +421,5 @@ def test_lost_spans_are_reported_once_and_once_when_that_is_over() -> None:
         (None, {}),
     ],
 )
-def test_the_trace_of_a_call(metadata: Any, found: dict[str, str]) -> None:
-    assert ids_of_call(metadata) == found
+def test_the_trace_of_a_call(metadata: Any, ids: dict[str, str]) -> None:
+    assert ids_of_call(metadata) == ids

@@ -55,14 +55,14 @@ class Recorded(Coordinator):
         self.unknown = 0
         """How many inputs it takes until all gangs are known."""
 
-    def handle(self, given: Input) -> list[Instruction]:
-        if self.fails is type(given):
+    def handle(self, message: Input) -> list[Instruction]:
+        if self.fails is type(message):
             raise RuntimeError("a defect")
-        self.heard.append(given)
+        self.heard.append(message)
         self.unknown = max(0, self.unknown - 1)
-        if isinstance(given, Tick):
+        if isinstance(message, Tick):
             self.deadline = None
-        return self.gives.get(type(given), [])
+        return self.gives.get(type(message), [])
 
     def answer(self, call: calls.Call[Any]) -> Any:
         match call:
@@ -86,9 +86,9 @@ class Recorded(Coordinator):
     def keys_of(self, namespace: str, name: str) -> list[str]:
         return [key for key in self.keys() if key == name]
 
-    def tally(self, keys: Iterable[str] | None = None, found: Tally | None = None) -> Tally:
+    def tally(self, keys: Iterable[str] | None = None, tally_before: Tally | None = None) -> Tally:
         self.shown.append(len(list(keys or ())))
-        return found or Tally()
+        return tally_before or Tally()
 
     def summary(self, keys: Iterable[str] | None = None) -> tuple[Any, ...]:
         self.shown.append(len(list(keys or ())))
@@ -138,11 +138,11 @@ class Bench:
 
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
-    made = Bench()
-    yield made
-    made.loop.shut_down()
-    made.task.cancel()
-    await asyncio.gather(made.task, return_exceptions=True)
+    new_bench = Bench()
+    yield new_bench
+    new_bench.loop.shut_down()
+    new_bench.task.cancel()
+    await asyncio.gather(new_bench.task, return_exceptions=True)
 
 
 async def next_verdict(session: Session) -> str:
@@ -182,7 +182,7 @@ async def test_sessions_wait_until_all_gangs_are_known(bench: Bench) -> None:
     await bench.loop.put(PodGone(0.0, "before"))
     await bench.loop.sync(Synced(0.0))
     await synced
-    assert [type(each) for each in bench.gangs.heard] == [PodGone, Synced, Tick, Tick]
+    assert [type(message) for message in bench.gangs.heard] == [PodGone, Synced, Tick, Tick]
 
 
 async def test_gangs_are_counted_in_several_turns(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,7 +95,7 @@ def grown_contract(name: str, proto_type: Any, repeated: bool) -> Callable[[str]
     """Return `reflection.message` of a contract with one more field in the message `name`."""
     file = descriptor_pb2.FileDescriptorProto()
     reflection.message(name).DESCRIPTOR.file.CopyToProto(file)
-    (message,) = (each for each in file.message_type if each.name == name)
+    (message,) = (message_type for message_type in file.message_type if message_type.name == name)
     label = Proto.LABEL_REPEATED if repeated else Proto.LABEL_OPTIONAL
     message.field.add(name="added", number=ADDED, type=proto_type, label=label)
     pool = descriptor_pool.DescriptorPool()

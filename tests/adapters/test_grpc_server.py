@@ -281,8 +281,8 @@ async def test_an_in_tree_report_has_groups_that_are_enough_for_few_pods(bench: 
         calls.AgreeingGroup(frozenset({"gpu/d0", "gpu/d1"}), 1),
         calls.AgreeingGroup(frozenset({"gpu/d3"}), 2),
     )
-    found = [answer.groups for _, answer in bench.gangs.asked[0].answers]
-    assert found == [({"c": few}, {"a": few}), ({},)]
+    groups = [answer.groups for _, answer in bench.gangs.asked[0].answers]
+    assert groups == [({"c": few}, {"a": few}), ({},)]
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,9 @@ async def test_a_session_begins_with_its_epoch_and_then_gets_verdicts(bench: Ben
     opened = await stream.read()
     assert bench.gangs.session is not None
     assert opened.session_opened.epoch == bench.gangs.session.epoch > 0
-    assert [v1.InFlightBinding.parse(each.SerializeToString()) for each in bench.gangs.in_flight] == [binding]
+    assert [
+        v1.InFlightBinding.parse(in_flight.SerializeToString()) for in_flight in bench.gangs.in_flight
+    ] == [binding]
     verdict = v1.Verdict(gang="g", generation=2, outcome=v1.Outcome.PLANNED, names=["p"], uids=["u"])
     bench.gangs.session.push(v1.WatchResponse(verdict=verdict))
     assert (await stream.read()).verdict == verdict
@@ -416,8 +418,8 @@ async def test_a_session_lives_with_any_number_of_refused_gangs(bench: Bench) ->
     assert session is not None
     for number in range(BACKLOG):
         assert session.push(refusal(f"g{number}"))
-    said = [(await stream.read()).verdict.gang for _ in range(BACKLOG)]
-    assert said == [f"g{number}" for number in range(BACKLOG)]
+    gangs = [(await stream.read()).verdict.gang for _ in range(BACKLOG)]
+    assert gangs == [f"g{number}" for number in range(BACKLOG)]
     assert session.cause is None
 
 
@@ -432,14 +434,14 @@ async def test_what_a_session_says_of_a_gang_may_exceed_the_limit_of_a_message(
     assert session is not None
     names = [f"{'x' * 247}{number:06}" for number in range(57_100)]
     uids = [f"00000000-0000-0000-0000-{number:012}" for number in range(57_100)]
-    said = refusal("huge", names=names, uids=uids)
+    response = refusal("huge", names=names, uids=uids)
     if kind == "in_tree_question":
         question = v1.InTreeQuestion("huge", 3, "ns", names, uids)
-        said = v1.WatchResponse(in_tree_question=question)
-    assert len(bytes(said)) > MESSAGE_LIMIT
-    session.push(said)
+        response = v1.WatchResponse(in_tree_question=question)
+    assert len(bytes(response)) > MESSAGE_LIMIT
+    session.push(response)
     session.push(refusal("other"))
-    assert await whole(stream) == said
+    assert await whole(stream) == response
     assert (await stream.read()).verdict.gang == "other"
 
 
@@ -464,8 +466,11 @@ async def test_of_each_gang_only_the_last_verdict_waits() -> None:
             assert session.push(v1.WatchResponse(verdict=verdict))
     assert not session.ended.is_set()
     assert await session.next() == opened
-    said = [await session.next() for _ in range(2)]
-    assert [(r.verdict.gang, r.verdict.generation) for r in said if r and r.verdict] == [("a", 9), ("b", 9)]
+    responses = [await session.next() for _ in range(2)]
+    assert [(r.verdict.gang, r.verdict.generation) for r in responses if r and r.verdict] == [
+        ("a", 9),
+        ("b", 9),
+    ]
 
 
 # --- health, reflection, the socket --------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.adapters.kube.bounded import bounded
+from muster.adapters.kube.bounded import bound_depth
 from muster.adapters.kube.salvage import salvage
 from muster.dialects.objects import PodObject
 
@@ -27,9 +27,9 @@ def cut(value: Any, depth: int) -> Any:
     if isinstance(value, list | dict) and depth == 0:
         return 0
     if isinstance(value, list):
-        return [cut(each, depth - 1) for each in value]
+        return [cut(inner, depth - 1) for inner in value]
     if isinstance(value, dict):
-        return {key: cut(each, depth - 1) for key, each in value.items()}
+        return {key: cut(inner, depth - 1) for key, inner in value.items()}
     return value
 
 
@@ -41,7 +41,7 @@ def test_what_lies_deeper_is_zero_and_all_else_is_as_it_was(
     text = json.dumps(value, ensure_ascii=ascii_only).encode()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("muster.adapters.kube.bounded.SLICE", size)
-        assert json.loads(bounded(text, depth)) == cut(value, depth)
+        assert json.loads(bound_depth(text, depth)) == cut(value, depth)
 
 
 @given(st.lists(st.sampled_from([r"\ud83d", r"\ude00", r"\uD800", r"\uDfFf", r"\\", r"\"", "a", r"\u0041"])))
@@ -49,28 +49,28 @@ def test_half_a_pair_is_replaced_and_a_whole_one_is_not(parts: list[str]) -> Non
     text = f'{{"a":"{"".join(parts)}"}}'.encode()
     expected = json.loads(text)["a"].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     # Python's decoder makes one mark of half a pair as well
-    assert msgspec.json.decode(bounded(text))["a"] == expected
+    assert msgspec.json.decode(bound_depth(text))["a"] == expected
 
 
 @given(st.binary(max_size=40))
 def test_nothing_is_raised_for_what_is_no_json(text: bytes) -> None:
-    bounded(text)
+    bound_depth(text)
 
 
 @pytest.mark.parametrize("depth", [65, 1_200, 9_000, 250_000])
 @pytest.mark.parametrize("brackets", [('{"a":', "}"), ("[", "]"), ('[{"a":', "}]")])
 def test_any_depth(depth: int, brackets: tuple[str, str]) -> None:
     text = f'{{"deep":{brackets[0] * depth}1{brackets[1] * depth},"after":3}}'.encode()
-    assert msgspec.json.decode(bounded(text))["after"] == 3
+    assert msgspec.json.decode(bound_depth(text))["after"] == 3
 
 
 def test_what_was_cut_off_stays_no_json() -> None:
     with pytest.raises(msgspec.DecodeError):
-        msgspec.json.decode(bounded(b'{"a":' * 100))
+        msgspec.json.decode(bound_depth(b'{"a":' * 100))
 
 
 def test_bytes_that_are_no_utf_8() -> None:
-    assert msgspec.json.decode(bounded(b'{"a":"\xff"}')) == {"a": "�"}
+    assert msgspec.json.decode(bound_depth(b'{"a":"\xff"}')) == {"a": "�"}
 
 
 def test_all_that_can_be_read_of_a_pod_is() -> None:
@@ -81,12 +81,12 @@ def test_all_that_can_be_read_of_a_pod_is() -> None:
             "containers": [{"name": 3, "resources": {"limits": {"gpu": "1", "x": []}}}, 4],
         },
     }
-    pod, lost = salvage(PodObject, json.dumps(broken).encode())
+    pod, lost_paths = salvage(PodObject, json.dumps(broken).encode())
     assert (pod.metadata.uid, pod.metadata.labels, pod.spec.node_name) == ("u", {"good": "1"}, "n")
     assert pod.spec.containers is not None
     assert pod.spec.containers[0].resources is not None
     assert pod.spec.containers[0].resources.limits == {"gpu": "1"}
-    assert lost == [
+    assert lost_paths == [
         "metadata.labels.bad",
         "spec.containers[0].name",
         "spec.containers[0].resources.limits.x",

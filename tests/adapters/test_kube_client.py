@@ -28,8 +28,8 @@ async def test_a_token_that_can_not_be_read_is_read_again(client: KubeClient, pr
     problems: Iterator[Exception] = iter([problem])
 
     def read_token(_: Any) -> None:
-        for found in problems:
-            raise found
+        for error in problems:
+            raise error
 
     client._configuration.refresh_api_key_hook = read_token
     with pytest.raises(Unreachable, match=r"^GET pods: can't use the credentials of .*kubeconfig"):
@@ -57,11 +57,11 @@ async def test_a_kubeconfig_that_is_half_written_is_read_again(
 SECONDS = {"7": 7.0, "0": 0.0, "-1": None, "soon": None, "": None, "\u00b2": None, "9" * 400: float("inf")}
 
 
-@pytest.mark.parametrize(("said", "seconds"), SECONDS.items(), ids=map(ascii, SECONDS))
+@pytest.mark.parametrize(("header", "seconds"), SECONDS.items(), ids=map(ascii, SECONDS))
 async def test_how_long_a_server_asks_to_wait(
-    api: FakeApi, client: KubeClient, said: str, seconds: float | None
+    api: FakeApi, client: KubeClient, header: str, seconds: float | None
 ) -> None:
-    api.failing, api.retry_after = [429], said
+    api.failing, api.retry_after = [429], header
     with pytest.raises(ApiError) as refused:
         await client.get("pods", PODS, LIMIT)
     assert refused.value.retry_after == seconds

@@ -75,20 +75,20 @@ async def test_sees_nodes_and_pods_survives_a_restart_and_posts_an_event(
                     and event.node.topology.gpu_count == 4
                 )
             )
-            made = await asyncio.to_thread(api.post, pods_path, POD)
+            created = await asyncio.to_thread(api.post, pods_path, POD)
             await heard.hears(pod_seen("lone"))
 
             await asyncio.to_thread(cluster.kill, "kube-apiserver")
             await asyncio.to_thread(cluster.start, "kube-apiserver")
-            other = {**POD, "metadata": {"name": "after-the-restart"}}
-            await asyncio.to_thread(api.post, pods_path, other)
+            second_pod = {**POD, "metadata": {"name": "after-the-restart"}}
+            await asyncio.to_thread(api.post, pods_path, second_pod)
             await heard.hears(pod_seen("after-the-restart"))
             assert metrics.value("muster_watch_restarts_total", resource="pods", reason="unreachable") >= 1
 
-            uid = made["metadata"]["uid"]
+            uid = created["metadata"]["uid"]
             poster.emit(EmitEvent("default", (("lone", uid),), EventReason.UNPLACEABLE, "needs 2 GPUs"))
             async with asyncio.timeout(HANG_S):
-                await poster.drained()
+                await poster.until_empty()
             events = await asyncio.to_thread(api.get, "/api/v1/namespaces/default/events")
             (ours,) = [event for event in events["items"] if event["source"].get("component") == "muster"]
             assert (ours["reason"], ours["message"]) == ("TopologyUnplaceable", "needs 2 GPUs")

@@ -30,21 +30,21 @@ class Desk:
         self.writer, self.metrics = writer, metrics
 
     def show(
-        self, *names: str, said: tuple[str, str] = WAITS, renew: bool = True, ns: str = "default"
+        self, *names: str, condition: tuple[str, str] = WAITS, renew: bool = True, ns: str = "default"
     ) -> None:
         pods = tuple((name, f"uid-{name}") for name in names)
-        self.writer.show(ShowWaiting(ns, pods, *said, renew=renew))
+        self.writer.show(ShowWaiting(ns, pods, *condition, renew=renew))
 
     def see(
-        self, name: str, said: tuple[str, str] | None = None, node: str = "", status: str = "True"
+        self, name: str, shown: tuple[str, str] | None = None, node: str = "", status: str = "True"
     ) -> None:
-        seen = pod(name)
-        if said is not None:
-            condition = {"type": CONDITION, "status": status, "reason": said[0], "message": said[1]}
-            seen["status"]["conditions"] = [condition]
+        item = pod(name)
+        if shown is not None:
+            condition = {"type": CONDITION, "status": status, "reason": shown[0], "message": shown[1]}
+            item["status"]["conditions"] = [condition]
         if node:
-            seen["spec"]["nodeName"] = node
-        self.writer.see(Seen(decode.pods().item(json.dumps(seen).encode())))
+            item["spec"]["nodeName"] = node
+        self.writer.see(Seen(decode.pods().item(json.dumps(item).encode())))
 
     async def written(self, times: int = 1) -> None:
         async with asyncio.timeout(HANG_S):
@@ -85,7 +85,7 @@ async def test_a_pod_is_told_once_what_its_gang_waits_for(api: FakeApi, client: 
 async def test_numbers_that_change_keep_the_time_since_when(api: FakeApi, client: KubeClient) -> None:
     async with writing(client) as desk:
         desk.see("a", WAITS)
-        desk.show("a", said=("MembersMissing", "others"))
+        desk.show("a", condition=("MembersMissing", "others"))
         _, body = await api.patch()
         assert said_in(body) == ("True", "MembersMissing", "others")
         assert "lastTransitionTime" not in body["status"]["conditions"][0]
@@ -97,7 +97,7 @@ async def test_pods_that_say_something_are_left_alone_unless_renewed(
     async with writing(client) as desk:
         desk.show("a")
         await api.patch()
-        desk.show("a", "b", said=("MembersMissing", "others"), renew=False)
+        desk.show("a", "b", condition=("MembersMissing", "others"), renew=False)
         path, body = await api.patch()
         assert path.endswith("/b/status")
         assert said_in(body)[2] == "others"
@@ -106,7 +106,7 @@ async def test_pods_that_say_something_are_left_alone_unless_renewed(
 async def test_it_is_false_once_the_gang_waits_for_no_member(api: FakeApi, client: KubeClient) -> None:
     async with writing(client) as desk:
         desk.see("a", WAITS)
-        desk.show("a", "never-told", said=("", ""))
+        desk.show("a", "never-told", condition=("", ""))
         _, body = await api.patch()
         assert said_in(body) == ("False", *conditions.COMPLETE)
         await desk.written()
@@ -128,7 +128,7 @@ async def test_a_write_that_was_overtaken_is_made_up_for(api: FakeApi, client: K
     async with writing(client) as desk:
         desk.show("a")
         await api.patch()
-        desk.show("a", said=("", ""))
+        desk.show("a", condition=("", ""))
         desk.see("a", WAITS)  # the first write, seen only now
         _, body = await api.patch()
         assert said_in(body)[0] == "False"
@@ -155,7 +155,7 @@ async def test_what_still_waits_is_not_written_once_another_service_leads(
         path, _ = await api.patch()
         assert path.endswith("/a/status")
         leads[0] = False
-        await asyncio.wait_for(writer.drained(), HANG_S)
+        await asyncio.wait_for(writer.until_empty(), HANG_S)
         assert api.patched.empty()
         leads[0] = True
         desk.see("c")
@@ -172,7 +172,7 @@ async def test_pods_that_are_gone_before_the_gangs_know_it_are_forgotten(
         for name in ("a", "b", "c"):
             desk.writer.see(Gone(f"uid-{name}"))
         desk.show("a", "b", "c")
-        await asyncio.wait_for(desk.writer.drained(), HANG_S)
+        await asyncio.wait_for(desk.writer.until_empty(), HANG_S)
         assert desk.writer.kept == 0
 
 

@@ -40,8 +40,8 @@ class Heard:
         self.claims: list[str | None] = []
         self.served = ServedResources(DEFAULTS, self.put)
 
-    async def put(self, given: Input) -> None:
-        self.events.append(given)
+    async def put(self, message: Input) -> None:
+        self.events.append(message)
 
     async def read_again(self, node: str) -> None:
         self.read.append(node)
@@ -62,8 +62,8 @@ async def test_a_node_is_read_again_when_its_slices_or_the_class_change(heard: H
     await intake.devices.on_class(Seen(device_class()))
     await intake.devices.on_slice(Seen(piece([gpu(0)], generation=2)))
     await intake.devices.on_slice(Gone("s"))
-    seen = [event.node for event in heard.events if isinstance(event, NodeSeen)]
-    assert [len(node.devices) for node in seen] == [0, 2, 1, 0]
+    nodes = [event.node for event in heard.events if isinstance(event, NodeSeen)]
+    assert [len(node.devices) for node in nodes] == [0, 2, 1, 0]
 
 
 async def test_slices_of_drivers_that_no_class_names_have_no_node_read(heard: Heard) -> None:
@@ -118,8 +118,8 @@ async def test_a_claim_is_told_once_for_each_change_of_what_it_holds(heard: Hear
         Gone("uid-c"),
     ):
         await intake.on_claim(change)
-    told = [event for event in heard.events if isinstance(event, DeviceClaimSeen)]
-    assert [(len(event.devices), event.consumers) for event in told] == [
+    claim_events = [event for event in heard.events if isinstance(event, DeviceClaimSeen)]
+    assert [(len(event.devices), event.consumers) for event in claim_events] == [
         (1, ()),
         (1, ("uid-p",)),
         (1, ("uid-o",)),
@@ -134,11 +134,11 @@ async def test_a_claim_is_told_again_when_it_takes_more_of_its_device(heard: Hea
     intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again, heard.served)
     share = RESULT | {"shareID": "s", "consumedCapacity": {"memory": "2Ki"}}
     more = share | {"consumedCapacity": {"memory": "3Ki"}}
-    seen: list[list[dict[str, Any]]] = [[share], [more], [share, RESULT], [RESULT]]
-    for results in seen:
+    results_in_turn: list[list[dict[str, Any]]] = [[share], [more], [share, RESULT], [RESULT]]
+    for results in results_in_turn:
         await intake.on_claim(claim(results))
-    told = [event for event in heard.events if isinstance(event, DeviceClaimSeen)]
-    assert [event.shares for event in told] == [(2048,), (3072,), (2048, 0), ()]
+    claim_events = [event for event in heard.events if isinstance(event, DeviceClaimSeen)]
+    assert [event.shares for event in claim_events] == [(2048,), (3072,), (2048, 0), ()]
 
 
 async def test_pods_are_read_again_when_devices_round_up_as_none_did_before(heard: Heard) -> None:
@@ -146,14 +146,14 @@ async def test_pods_are_read_again_when_devices_round_up_as_none_did_before(hear
     await intake.on_class(Seen(device_class()))
     heard.claims.clear()
     policy = {"default": "80Gi", "validValues": ["5Gi", "80Gi"]}
-    for slice_, seen in (
+    for slice_, claims in (
         (piece([shared(0)]), [None]),
         (piece([shared(0), shared(1)], "t"), [None]),
         (piece([gpu(2)], "u"), [None]),
         (piece([shared(3, policy=policy)], "v"), [None, None]),
     ):
         await intake.on_slice(Seen(slice_))
-        assert heard.claims == seen
+        assert heard.claims == claims
     await intake.on_slice(Gone("v"))
     assert heard.claims == [None] * 3
 
@@ -163,34 +163,36 @@ def asking(
 ) -> Seen[ResourceClaim]:
     """A claim for GPUs."""
     request = {"name": "r", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": count}}
-    said = {
+    fields = {
         "metadata": {"namespace": "ns", "name": name, "uid": uid, "annotations": annotations or {}},
         "spec": {"devices": {"requests": [request]}},
     }
-    return Seen(msgspec.convert(said, ResourceClaim))
+    return Seen(msgspec.convert(fields, ResourceClaim))
 
 
 async def test_a_pod_is_read_again_when_its_claim_is_made_or_its_class_changes(heard: Heard) -> None:
     intake = Intake(DEFAULTS, heard.put, lambda event: None)
     spec = {"resourceClaims": [{"name": "c", "resourceClaimTemplateName": "t"}]}
     obj = pod_object(labels=GANG, spec=spec)
-    made = msgspec.convert({"resourceClaimStatuses": [{"name": "c", "resourceClaimName": "p-c"}]}, PodStatus)
+    status = msgspec.convert(
+        {"resourceClaimStatuses": [{"name": "c", "resourceClaimName": "p-c"}]}, PodStatus
+    )
     await intake.on_pod(Seen(obj))
     await intake.devices.on_claim(asking("p-c", "u"))
-    await intake.on_pod(Seen(msgspec.structs.replace(obj, status=made)))
+    await intake.on_pod(Seen(msgspec.structs.replace(obj, status=status)))
     await intake.devices.on_class(Seen(device_class()))
     await intake.devices.on_claim(asking("another", "v", 5))
     await intake.on_pod(Gone("u"))
     await intake.devices.on_claim(Gone("u"))
-    seen = [event.pod for event in heard.events if isinstance(event, PodSeen)]
-    assert [(pod.gated, pod.gpus) for pod in seen] == [(True, 0), (False, 0), (False, 2)]
+    pods = [event.pod for event in heard.events if isinstance(event, PodSeen)]
+    assert [(pod.gated, pod.gpus) for pod in pods] == [(True, 0), (False, 0), (False, 2)]
 
 
 async def test_most_pods_of_a_claim_are_read_later(heard: Heard) -> None:
     pods, all_read = 3 * READ_AT_ONCE, asyncio.Event()
 
-    async def put(given: Input) -> None:
-        await heard.put(given)
+    async def put(message: Input) -> None:
+        await heard.put(message)
         if len(heard.events) == pods:
             all_read.set()
 
@@ -205,9 +207,9 @@ async def test_most_pods_of_a_claim_are_read_later(heard: Heard) -> None:
     assert len(heard.events) == READ_AT_ONCE
     await intake.on_pod(Gone(f"{pods - 1:03}"))  # it is not read again, as if it were there
     await asyncio.wait_for(all_read.wait(), HANG_S)
-    seen = [event.pod for event in heard.events if isinstance(event, PodSeen)]
-    assert [pod.uid for pod in seen] == [f"{number:03}" for number in range(pods - 1)]
-    assert not any(pod.gated for pod in seen)
+    read_pods = [event.pod for event in heard.events if isinstance(event, PodSeen)]
+    assert [pod.uid for pod in read_pods] == [f"{number:03}" for number in range(pods - 1)]
+    assert not any(pod.gated for pod in read_pods)
 
 
 async def test_while_the_service_starts_no_pod_is_read_later(heard: Heard) -> None:
@@ -219,8 +221,8 @@ async def test_while_the_service_starts_no_pod_is_read_later(heard: Heard) -> No
     heard.events.clear()
     for number in range(count):
         await intake.devices.on_claim(asking(f"c{number}", "v"))
-    seen = [event.pod for event in heard.events if isinstance(event, PodSeen)]
-    assert [pod.uid for pod in seen] == [f"u{number}" for number in range(count)]
+    pods = [event.pod for event in heard.events if isinstance(event, PodSeen)]
+    assert [pod.uid for pod in pods] == [f"u{number}" for number in range(count)]
 
 
 async def test_pods_are_read_later_in_the_pause_after_such_a_reading(heard: Heard) -> None:
@@ -236,8 +238,8 @@ async def test_pods_are_read_later_in_the_pause_after_such_a_reading(heard: Hear
     assert len(heard.events) == 1
     assert intake._read_again.reader is not None
     await asyncio.wait_for(intake._read_again.reader, HANG_S)
-    seen = [event.pod.gpus for event in heard.events if isinstance(event, PodSeen)]
-    assert seen == [2, 99]
+    gpu_counts = [event.pod.gpus for event in heard.events if isinstance(event, PodSeen)]
+    assert gpu_counts == [2, 99]
 
 
 async def test_a_class_that_counts_the_same_has_no_pods_read_again(heard: Heard) -> None:
@@ -288,13 +290,13 @@ def test_objects_are_read_as_the_api_has_them() -> None:
         b'"model":{"string":"A"},"v":{"version":"1.2.3"},"ecc":{"bool":true}},"capacity":{"memory":{"value":"80Gi"}},'
         b'"taints":[{"key":"k","effect":"NoSchedule","timeAdded":"2026-01-01T00:00:00Z"}]}]}}'
     )
-    found = resource_slices().item(text)
-    assert found.spec.devices is not None
-    assert found.spec.devices[0].attributes is not None
-    assert found.spec.devices[0].attributes["index"].int_ == 3
-    named = device_classes().item(
+    resource_slice = resource_slices().item(text)
+    assert resource_slice.spec.devices is not None
+    assert resource_slice.spec.devices[0].attributes is not None
+    assert resource_slice.spec.devices[0].attributes["index"].int_ == 3
+    device_class = device_classes().item(
         b'{"metadata":{"name":"c"},"spec":{"extendedResourceName":"nvidia.com/gpu"}}'
     )
-    assert named.spec.extended_resource_name == "nvidia.com/gpu"
-    held = resource_claims().item(b'{"metadata":{"name":"c","uid":"u"},"status":{"allocation":null}}')
-    assert held.status.allocation is None
+    assert device_class.spec.extended_resource_name == "nvidia.com/gpu"
+    claim = resource_claims().item(b'{"metadata":{"name":"c","uid":"u"},"status":{"allocation":null}}')
+    assert claim.status.allocation is None

@@ -46,7 +46,7 @@ async def posting(
 
 
 async def drained(poster: EventPoster) -> None:
-    await asyncio.wait_for(poster.drained(), HANG_S)
+    await asyncio.wait_for(poster.until_empty(), HANG_S)
 
 
 def _name(body: dict[str, Any]) -> str:
@@ -89,8 +89,8 @@ async def test_the_same_state_is_said_once_and_a_change_back_again(api: FakeApi,
         for instruction in (waiting("a"), waiting("a"), placed("a"), waiting("a")):
             poster.emit(instruction)
         await drained(poster)
-    said = [api.posted.get_nowait()["reason"] for _ in range(api.posted.qsize())]
-    assert said == ["TopologyWaiting", "TopologyPlaced", "TopologyWaiting"]
+    reasons = [api.posted.get_nowait()["reason"] for _ in range(api.posted.qsize())]
+    assert reasons == ["TopologyWaiting", "TopologyPlaced", "TopologyWaiting"]
     assert results(metrics)["repeated"] == 1
 
 
@@ -135,8 +135,8 @@ async def test_a_namespace_that_floods_delays_and_drops_its_own_events_alone(
         for number in range(15):
             poster.emit(of_gang(f"quiet-{number}", "a"))
             poster.emit(of_gang(f"quiet-{number}", "b"))
-        seen = [await api.event() for _ in range(32)]
-    of = [str(event["metadata"]["namespace"]) for event in seen]
+        events = [await api.event() for _ in range(32)]
+    of = [str(event["metadata"]["namespace"]) for event in events]
     assert of.count("flood") == 2
     assert len({name for name in of if name != "flood"}) == 15
     # the flood gave way: 10 of its events for those that found the queue full

@@ -34,7 +34,7 @@ async def evicting(
 
 
 async def drained(evictor: Evictor) -> None:
-    await asyncio.wait_for(evictor.drained(), HANG_S)
+    await asyncio.wait_for(evictor.until_empty(), HANG_S)
 
 
 def _name(body: dict[str, Any]) -> str:
@@ -117,24 +117,24 @@ async def test_an_eviction_that_nobody_answered_is_left_out_once_its_gang_is_who
 async def test_what_can_not_be_evicted_is_given_up_and_may_be_asked_again(
     api: FakeApi, client: KubeClient, codes: list[int], result: str
 ) -> None:
-    one = Evict("ns", HALF.pods[:1], HALF.why)
+    eviction = Evict("ns", HALF.pods[:1], HALF.why)
     api.failing = list(codes)
     async with evicting(client) as (evictor, metrics):
-        evictor.evict(one)
+        evictor.evict(eviction)
         await drained(evictor)
         assert results(metrics) == {result: 1}
-        evictor.evict(one)
+        evictor.evict(eviction)
         await drained(evictor)
     assert results(metrics) == {result: 1, "evicted": 1}
 
 
 async def test_a_pod_whose_gang_is_whole_when_its_turn_comes_stays(api: FakeApi, client: KubeClient) -> None:
-    asked: list[str] = []
+    uids: list[str] = []
 
     def evicts(uid: str) -> bool:
         """u0 is made whole between its first try, which a budget refuses, and its second."""
-        asked.append(uid)
-        return asked.count(uid) < 2
+        uids.append(uid)
+        return uids.count(uid) < 2
 
     api.failing = [429]
     async with evicting(client, evicts) as (evictor, metrics):

@@ -14,12 +14,12 @@ WIDE = Shares(limit=1000, line_limit=1000, per_s=1000.0, burst=1000, window=1000
 
 def take_all(queue: FairQueue[str], now: float, done: bool = True) -> list[str]:
     """What may be taken at this time; items are "key/…"."""
-    taken = []
+    items = []
     while queue.ready_in(now) == 0:
-        taken.append(queue.take(now))
+        items.append(queue.take(now))
         if done:
-            queue.done(taken[-1].partition("/")[0], now)
-    return taken
+            queue.done(items[-1].partition("/")[0], now)
+    return items
 
 
 def test_keys_take_turns() -> None:
@@ -91,7 +91,7 @@ def test_it_is_bounded_and_keeps_each_keys_order(steps: list[tuple[str, str, int
     queue, now = FairQueue[str](shares), 0.0
     waiting: dict[str, list[str]] = {key: [] for key in "abcd"}
     under_way: Counter[str] = Counter()
-    taken: list[tuple[str, float]] = []
+    taken_at: list[tuple[str, float]] = []
     for number, (key, deed, pause) in enumerate(steps):
         now += pause / 4
         if deed == "put":
@@ -103,7 +103,7 @@ def test_it_is_bounded_and_keeps_each_keys_order(steps: list[tuple[str, str, int
             item = queue.take(now)
             assert item == waiting[item[0]].pop(0)
             under_way[item[0]] += 1
-            taken.append((item[0], now))
+            taken_at.append((item[0], now))
         elif deed == "done" and under_way[key]:
             under_way[key] -= 1
             queue.done(key, now)
@@ -111,15 +111,15 @@ def test_it_is_bounded_and_keeps_each_keys_order(steps: list[tuple[str, str, int
         assert all(len(line) <= shares.line_limit for line in waiting.values())
         assert all(count <= shares.window for count in under_way.values())
     for key in "abcd":
-        times = [at for of, at in taken if of == key]
+        times = [at for of, at in taken_at if of == key]
         for i, first in enumerate(times):
             for j in range(i, len(times)):
                 assert j - i + 1 <= shares.burst + (times[j] - first) * shares.per_s + 1e-6
     for key, count in under_way.items():
         for _ in range(count):
             queue.done(key, now)
-    left = []
+    remaining = []
     while (wait := queue.ready_in(now)) is not None:
         now += wait
-        left += take_all(queue, now)
-    assert Counter(left) == Counter(item for line in waiting.values() for item in line), "none is lost"
+        remaining += take_all(queue, now)
+    assert Counter(remaining) == Counter(item for line in waiting.values() for item in line), "none is lost"

@@ -130,9 +130,9 @@ def test_a_bound_pod_of_another_shape_takes_its_gpus_and_one_that_waits_is_left_
         decode.pods().event(json.dumps(line).encode())
     assert problem.value.key == "uid-a"
     broken["spec"]["nodeName"] = "n"
-    seen = decode.pods().event(json.dumps(line).encode())
-    assert isinstance(seen, Added)
-    read = pods.read(seen.object)
+    event = decode.pods().event(json.dumps(line).encode())
+    assert isinstance(event, Added)
+    read = pods.read(event.object)
     assert (read.node, read.gpus) == ("n", 2)
 
 
@@ -140,9 +140,9 @@ def test_an_object_that_is_gone_is_gone_whatever_its_shape() -> None:
     broken = gpu_pod("a", 2)
     broken["spec"] = "TEXT"
     line = with_texts({"type": "DELETED", "object": broken}, {"TEXT": deep(2_000)})
-    gone = decode.pods().event(line.encode())
-    assert isinstance(gone, Deleted)
-    assert gone.metadata.uid == "uid-a"
+    deletion = decode.pods().event(line.encode())
+    assert isinstance(deletion, Deleted)
+    assert deletion.metadata.uid == "uid-a"
 
 
 # --- the watch -------------------------------------------------------------------------------------------
@@ -163,8 +163,8 @@ class Bench:
             raise RecursionError("as the test wants it")
         self.said.put_nowait(f"-{change.key}" if isinstance(change, Gone) else change.object.metadata.name)
 
-    async def hears(self, *said: str) -> None:
-        assert [await asyncio.wait_for(self.said.get(), HANG_S) for _ in said] == list(said)
+    async def hears(self, *sentences: str) -> None:
+        assert [await asyncio.wait_for(self.said.get(), HANG_S) for _ in sentences] == list(sentences)
 
     @property
     def reported(self) -> float:
@@ -237,13 +237,13 @@ class Events:
         self.seen: list[Input] = []
         self.intake = Intake(Settings(), self._put, lambda _: None)
 
-    async def _put(self, given: Input) -> None:
-        self.seen.append(given)
+    async def _put(self, message: Input) -> None:
+        self.seen.append(message)
 
     async def pod(self, item: dict[str, Any]) -> None:
-        added = decode.pods().event(json.dumps({"type": "ADDED", "object": item}).encode())
-        assert isinstance(added, Added)
-        await self.intake.on_pod(Seen(added.object))
+        addition = decode.pods().event(json.dumps({"type": "ADDED", "object": item}).encode())
+        assert isinstance(addition, Added)
+        await self.intake.on_pod(Seen(addition.object))
 
     def last(self) -> Pod:
         assert isinstance(self.seen[-1], PodSeen)

@@ -44,18 +44,18 @@ class Bench:
         self.posted: list[EmitEvent] = []
         self.intake = Intake(Settings(node_agents=AGENTS), self._put, self.posted.append)
 
-    async def _put(self, given: Input) -> None:
-        self.events.append(given)
+    async def _put(self, message: Input) -> None:
+        self.events.append(message)
 
     async def sees_pod(self, item: dict[str, Any]) -> None:
-        added = decode.pods().event(json.dumps({"type": "ADDED", "object": item}).encode())
-        assert isinstance(added, decode.Added)
-        await self.intake.on_pod(Seen(added.object))
+        addition = decode.pods().event(json.dumps({"type": "ADDED", "object": item}).encode())
+        assert isinstance(addition, decode.Added)
+        await self.intake.on_pod(Seen(addition.object))
 
     async def sees_node(self, item: dict[str, Any]) -> None:
-        added = decode.nodes().event(json.dumps({"type": "ADDED", "object": item}).encode())
-        assert isinstance(added, decode.Added)
-        await self.intake.nodes.on_node(Seen(added.object))
+        addition = decode.nodes().event(json.dumps({"type": "ADDED", "object": item}).encode())
+        assert isinstance(addition, decode.Added)
+        await self.intake.nodes.on_node(Seen(addition.object))
 
     async def sees_config_map(self, item: dict[str, Any]) -> None:
         await self.intake.on_config_map(Seen(msgspec.convert(item, ConfigMapObject)))
@@ -86,8 +86,8 @@ def bench() -> Bench:
 async def test_topologies_tell_domains_apart(bench: Bench) -> None:
     await bench.sees_topology("dc", "example.com/row", "example.com/shelf", "kubernetes.io/hostname")
     await bench.sees_topology("flat", "kubernetes.io/hostname")
-    said = [event.policies.naming.trees for event in bench.events if isinstance(event, PoliciesSeen)]
-    assert said == [(("example.com/row", "example.com/shelf"),)]
+    trees = [event.policies.naming.trees for event in bench.events if isinstance(event, PoliciesSeen)]
+    assert trees == [(("example.com/row", "example.com/shelf"),)]
     await bench.intake.on_topology(Gone("dc"))
     assert isinstance(bench.events[-1], PoliciesSeen)
     assert bench.events[-1].policies == DEFAULT_POLICIES
@@ -102,13 +102,13 @@ async def test_names_of_several_domains_are_reported(bench: Bench) -> None:
         }
         await bench.sees_node(item)
     with capture_logs() as logged:
-        (told,) = bench.intake.repeated_names
-        assert "r1 of zone a, r1 of zone b" in told
-        assert bench.intake.repeated_names == (told,)
+        (sentence,) = bench.intake.repeated_names
+        assert "r1 of zone a, r1 of zone b" in sentence
+        assert bench.intake.repeated_names == (sentence,)
         item["metadata"]["labels"]["topology.kubernetes.io/rack"] = "r2"
         await bench.sees_node(item)
         assert not bench.intake.repeated_names
-    assert [each["event"] for each in logged] == ["several domains have one name"]
+    assert [line["event"] for line in logged] == ["several domains have one name"]
 
 
 async def test_a_status_that_changes_nothing_is_no_event(bench: Bench) -> None:
@@ -155,9 +155,9 @@ async def test_a_number_beyond_64_bits_is_a_slip_as_any(bench: Bench) -> None:
     item = gpu_pod("p", 1)
     item["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = 2**70
     await bench.sees_pod(item)
-    (seen,) = bench.events
-    assert isinstance(seen, PodSeen)
-    assert seen.pod.causes
+    (event,) = bench.events
+    assert isinstance(event, PodSeen)
+    assert event.pod.causes
 
 
 async def test_a_pod_that_comes_again_is_seen_again(bench: Bench) -> None:
@@ -275,11 +275,11 @@ async def test_policies_are_taken_in_and_a_bad_one_leaves_the_last_good_one(benc
     await bench.sees_config_map(policies(POLICIES.replace("100", "heavy")))
     assert bench.kinds() == [PoliciesSeen]
     assert bench.intake.policies_refused
-    (said,) = bench.posted
-    assert (said.kind, said.reason) == ("ConfigMap", EventReason.INVALID)
-    assert said.objects == (("kai-scheduler-config", "uid-kai-scheduler-config"),)
-    assert said.message.startswith("topology policies are refused, the last good ones stay: ")
-    assert "weight" in said.message
+    (event,) = bench.posted
+    assert (event.kind, event.reason) == ("ConfigMap", EventReason.INVALID)
+    assert event.objects == (("kai-scheduler-config", "uid-kai-scheduler-config"),)
+    assert event.message.startswith("topology policies are refused, the last good ones stay: ")
+    assert "weight" in event.message
     await bench.sees_config_map(policies(POLICIES))
     assert not bench.intake.policies_refused
     assert bench.kinds() == [PoliciesSeen]
@@ -288,8 +288,8 @@ async def test_policies_are_taken_in_and_a_bad_one_leaves_the_last_good_one(benc
 async def test_bad_policies_at_the_start_leave_the_defaults_which_is_said(bench: Bench) -> None:
     await bench.sees_config_map(policies(POLICIES.replace("100", "heavy")))
     assert (bench.kinds(), bench.intake.policies_refused) == ([], True)
-    (said,) = bench.posted
-    assert said.message.startswith("topology policies are refused, and the defaults hold: ")
+    (event,) = bench.posted
+    assert event.message.startswith("topology policies are refused, and the defaults hold: ")
 
 
 async def test_without_their_config_map_the_defaults_hold(bench: Bench) -> None:
@@ -367,11 +367,11 @@ async def test_the_levels_of_the_policies_give_kais_labels_their_words(bench: Be
 
 def agent_pod(name: str, node: str, ready: str = "True", **metadata: Any) -> dict[str, Any]:
     labels = {"app.kubernetes.io/name": "muster-node-agent"}
-    made: dict[str, Any] = gpu_pod(name, 0)
-    made["metadata"] |= {"namespace": AGENTS, "labels": labels} | metadata
-    made["spec"]["nodeName"] = node
-    made["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]}
-    return made
+    new_pod: dict[str, Any] = gpu_pod(name, 0)
+    new_pod["metadata"] |= {"namespace": AGENTS, "labels": labels} | metadata
+    new_pod["spec"]["nodeName"] = node
+    new_pod["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]}
+    return new_pod
 
 
 SECOND, AWAY = "second-endpoint", "agent-away"

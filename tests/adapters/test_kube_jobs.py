@@ -40,11 +40,11 @@ class Bench:
         """Where inputs wait in place of going to the coordinator."""
         self.intake = Intake(settings, self._put, self.posted.append, leads=lambda: self.leads)
 
-    async def _put(self, given: Input) -> None:
+    async def _put(self, message: Input) -> None:
         if self.inbox is None:
-            self.world.send(given)
+            self.world.send(message)
         else:
-            await self.inbox.put(given)
+            await self.inbox.put(message)
 
     async def start(self, gpus: int = 8) -> Bench:
         self.world.start()
@@ -153,8 +153,8 @@ async def test_without_kais_keys_each_pod_is_alone_and_the_job_says_so_once() ->
     await bench.job()
     await bench.pods(*ALL[1:])
     assert [gang.phase for gang in bench.gangs] == ["planned"] * 4
-    ((where, message),) = bench.events(EventReason.NO_GANG)
-    assert where == "PyTorchJob train"
+    ((subject, message),) = bench.events(EventReason.NO_GANG)
+    assert subject == "PyTorchJob train"
     assert 'gpu.topology/group: train, gpu.topology/min-member: "4"' in message
 
 
@@ -176,8 +176,8 @@ async def test_a_job_with_other_accelerators_is_warned_of_too(job_first: bool) -
     if not job_first:
         await bench.custom("batch/v1", "Job", spec)
         await bench.intake.on_pod(Seen(msgspec.convert(item, PodObject)))
-    ((where, message),) = bench.events(EventReason.NO_GANG)
-    assert (where, bench.gangs) == ("Job train", [])
+    ((subject, message),) = bench.events(EventReason.NO_GANG)
+    assert (subject, bench.gangs) == ("Job train", [])
     assert "one gang of 2, annotate each pod template: gpu.topology/group: train" in message
     for name in ("train-0", "train-1"):
         await bench.intake.on_pod(Gone(name))
@@ -195,8 +195,8 @@ async def test_a_leader_that_comes_first_is_warned_of_before_its_workers_come() 
     meta = {"name": "train-0", "namespace": "ns", "uid": "p", "labels": labels, "ownerReferences": [owner]}
     item = {"metadata": meta, "spec": {"schedulerName": "muster", **TEMPLATE["spec"]}}
     await bench.intake.on_pod(Seen(msgspec.convert(item, PodObject)))
-    ((where, message),) = bench.events(EventReason.NO_GANG)
-    assert where == "LeaderWorkerSet train"
+    ((subject, message),) = bench.events(EventReason.NO_GANG)
+    assert subject == "LeaderWorkerSet train"
     assert "its 3 pods name no gang" in message
     assert "one gang of 3, of which 1 comes first, set infer_gangs to on" in message
 
@@ -207,8 +207,8 @@ async def test_a_number_of_the_pods_that_is_not_their_jobs_is_said_once_on_the_j
     assert bench.events(EventReason.COUNTS_DIFFER) == []
     await bench.job()
     await bench.pods(*ALL, group="g", **{"min-member": "7"})
-    ((where, message),) = bench.events(EventReason.COUNTS_DIFFER)
-    assert where == "PyTorchJob train"
+    ((subject, message),) = bench.events(EventReason.COUNTS_DIFFER)
+    assert subject == "PyTorchJob train"
     assert "it makes 4 pods at once, and they say gpu.topology/min-member: 6" in message
     assert bench.gang.phase == "collecting"
     assert bench.events(EventReason.NO_GANG) == []
@@ -235,8 +235,8 @@ async def test_a_pod_groups_number_above_that_of_its_job_is_said_on_the_job(firs
     steps = {"job": bench.job, "group": group, "pods": pods}
     for step in (steps.pop(first), *steps.values(), pods, group):
         await step()
-    ((where, message),) = bench.events(EventReason.COUNTS_DIFFER)
-    assert where == "PyTorchJob train"
+    ((subject, message),) = bench.events(EventReason.COUNTS_DIFFER)
+    assert subject == "PyTorchJob train"
     assert "it makes 4 pods at once, and their PodGroup g says minMember: 6. That counts" in message
     assert bench.gang.phase == "collecting"
 
@@ -279,8 +279,8 @@ async def test_a_kind_that_is_not_served_holds_nobody_up() -> None:
     await bench.intake.jobs.on_absence("PyTorchJob", True)
     await bench.pods(*ALL[2:])
     assert [gang.phase for gang in bench.gangs] == ["planned"] * 4
-    ((where, message),) = bench.events(EventReason.NO_GANG)
-    assert where == "PyTorchJob train"
+    ((subject, message),) = bench.events(EventReason.NO_GANG)
+    assert subject == "PyTorchJob train"
     assert "the service can't read pytorchjobs.kubeflow.org" in message
     await bench.intake.jobs.on_absence("PyTorchJob", False)
     await bench.job(labels=QUEUE)
@@ -313,9 +313,9 @@ async def test_a_job_that_is_deleted_while_its_pods_start_splits_nothing() -> No
 
 def orphan(name: str, node: str = "") -> PodObject:
     """The pod after `kubectl delete --cascade=orphan` of its job."""
-    made = pod(name, node)
+    changed_pod = pod(name, node)
     return msgspec.structs.replace(
-        made, metadata=msgspec.structs.replace(made.metadata, owner_references=None)
+        changed_pod, metadata=msgspec.structs.replace(changed_pod.metadata, owner_references=None)
     )
 
 
@@ -371,13 +371,13 @@ GONE = {"pods that are deleted with it": "on", "pods that run": "on", "pods that
 
 
 @pytest.mark.usefixtures("at_once")
-@pytest.mark.parametrize("which", GONE)
-async def test_that_a_job_was_deleted_is_no_news_for(which: str) -> None:
-    bench = await Bench(GONE[which]).start()
+@pytest.mark.parametrize("case", GONE)
+async def test_that_a_job_was_deleted_is_no_news_for(case: str) -> None:
+    bench = await Bench(GONE[case]).start()
     await bench.job()
-    await bench.pods(*ALL, node="a" if which == "pods that run" else "")
+    await bench.pods(*ALL, node="a" if case == "pods that run" else "")
     await bench.intake.jobs.on_job("PyTorchJob", Gone("ns/train"))
-    if which == "pods that are deleted with it":
+    if case == "pods that are deleted with it":
         for name in ALL:
             await bench.intake.on_pod(Gone(name))
     await turn()
@@ -401,11 +401,11 @@ async def test_pods_that_have_ended_or_are_being_deleted_are_not_too_many() -> N
     await bench.job()
     await bench.pods(*ALL)
     for name, change in (("worker-0", {"phase": "Failed"}), ("worker-1", {})):
-        made = pod(name)
+        changed_pod = pod(name)
         deleted = "" if change else "2026-01-01T00:00:00Z"
-        meta = msgspec.structs.replace(made.metadata, deletion_timestamp=deleted or None)
-        status = msgspec.structs.replace(made.status, **change)
-        await bench.intake.on_pod(Seen(msgspec.structs.replace(made, metadata=meta, status=status)))
+        meta = msgspec.structs.replace(changed_pod.metadata, deletion_timestamp=deleted or None)
+        status = msgspec.structs.replace(changed_pod.status, **change)
+        await bench.intake.on_pod(Seen(msgspec.structs.replace(changed_pod, metadata=meta, status=status)))
     await bench.pods("worker-3", "worker-4")
     assert bench.events(EventReason.COUNTS_DIFFER) == []
 
@@ -414,11 +414,11 @@ async def test_a_pod_that_another_controller_adopts_is_the_jobs_no_more() -> Non
     bench = await Bench("on").start()
     await bench.job()
     await bench.pods(*ALL[:3])
-    made = orphan(ALL[0])
+    changed_pod = orphan(ALL[0])
     by = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": True}
     owner = msgspec.convert(by, OwnerReference)
-    meta = msgspec.structs.replace(made.metadata, owner_references=[owner])
-    await bench.intake.on_pod(Seen(msgspec.structs.replace(made, metadata=meta)))
+    meta = msgspec.structs.replace(changed_pod.metadata, owner_references=[owner])
+    await bench.intake.on_pod(Seen(msgspec.structs.replace(changed_pod, metadata=meta)))
     assert sorted(gang.phase for gang in bench.gangs) == ["collecting", "planned"]
 
 
@@ -475,8 +475,10 @@ async def test_a_count_larger_than_the_jobs_is_refused_and_both_are_named() -> N
     await bench.pods(*ALL, **{"min-member": "9"})
     assert bench.gang.phase == "invalid"
     assert "PyTorchJob ns/train: min-member 4" in bench.gang.reason
-    said = [message for where, message in bench.events(EventReason.INVALID) if where == "PyTorchJob train"]
-    assert "min-member 9" in said[0]
+    messages = [
+        message for subject, message in bench.events(EventReason.INVALID) if subject == "PyTorchJob train"
+    ]
+    assert "min-member 9" in messages[0]
 
 
 async def test_an_ill_formed_key_makes_the_gang_invalid_and_names_the_job() -> None:
@@ -500,8 +502,8 @@ async def test_a_key_that_belongs_on_the_pods_is_said_once_on_the_job() -> None:
     bench = await Bench("on").start()
     await bench.job(annotations={"gpu.topology/scope": "rack"})
     await bench.pods(*ALL)
-    ((where, message),) = bench.events(EventReason.KEY_IGNORED)
-    assert where == "PyTorchJob train"
+    ((subject, message),) = bench.events(EventReason.KEY_IGNORED)
+    assert subject == "PyTorchJob train"
     assert message == "gpu.topology/scope has no effect on the job: it belongs on the pod template"
 
 
@@ -509,17 +511,17 @@ async def test_kais_keys_on_pods_that_no_job_makes_are_said_once_for_each_gang()
     bench = await Bench().start()
 
     def bare(name: str, gang: str = "") -> PodObject:
-        made = orphan(name)
-        said = {"kai.scheduler/segment-size": "2", **({"gpu.topology/group": gang} if gang else {})}
+        changed_pod = orphan(name)
+        keys = {"kai.scheduler/segment-size": "2", **({"gpu.topology/group": gang} if gang else {})}
         return msgspec.structs.replace(
-            made, metadata=msgspec.structs.replace(made.metadata, annotations=said)
+            changed_pod, metadata=msgspec.structs.replace(changed_pod.metadata, annotations=keys)
         )
 
     for name, of in (("a", "g"), ("b", "g"), ("c", ""), ("c", "")):
         await bench.intake.on_pod(Seen(bare(name, of)))
-    said = bench.events(EventReason.KEY_IGNORED)
-    assert [where for where, _ in said] == ["Pod train-a", "Pod train-c"]
-    assert said[0][1] == (
+    events = bench.events(EventReason.KEY_IGNORED)
+    assert [subject for subject, _ in events] == ["Pod train-a", "Pod train-c"]
+    assert events[0][1] == (
         "annotation kai.scheduler/segment-size has no effect, since the gang is not read from a job: "
         "write gpu.topology/segment-size"
     )
@@ -555,11 +557,11 @@ async def test_keys_of_the_object_that_made_the_job_count() -> None:
 async def test_pods_of_other_schedulers_are_not_looked_at() -> None:
     bench = await Bench("on").start()
     await bench.job()
-    other = pod("worker-0")
-    other = msgspec.structs.replace(
-        other, spec=msgspec.structs.replace(other.spec, scheduler_name="default-scheduler")
+    foreign_pod = pod("worker-0")
+    foreign_pod = msgspec.structs.replace(
+        foreign_pod, spec=msgspec.structs.replace(foreign_pod.spec, scheduler_name="default-scheduler")
     )
-    await bench.intake.on_pod(Seen(other))
+    await bench.intake.on_pod(Seen(foreign_pod))
     assert bench.gangs == []
     assert bench.world.coordinator.state.roster.pod_groups == {}
 
@@ -576,16 +578,16 @@ async def test_bound_pods_that_were_read_before_their_job_are_what_it_says() -> 
 
 def of_set(name: str, statefulset: str, index: int) -> PodObject:
     """A pod of group 0 of a LeaderWorkerSet."""
-    made = pod(name)
+    changed_pod = pod(name)
     owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": statefulset, "uid": statefulset}
     labels = {
         "leaderworkerset.sigs.k8s.io/name": "train",
         "leaderworkerset.sigs.k8s.io/group-index": "0",
         "leaderworkerset.sigs.k8s.io/worker-index": str(index),
     }
-    by = msgspec.convert({**owner, "controller": True}, type(made.metadata.owner_references[0]))  # type: ignore[index]
-    meta = msgspec.structs.replace(made.metadata, name=name, labels=labels, owner_references=[by])
-    return msgspec.structs.replace(made, metadata=meta)
+    by = msgspec.convert({**owner, "controller": True}, type(changed_pod.metadata.owner_references[0]))  # type: ignore[index]
+    meta = msgspec.structs.replace(changed_pod.metadata, name=name, labels=labels, owner_references=[by])
+    return msgspec.structs.replace(changed_pod, metadata=meta)
 
 
 async def test_no_template_is_to_name_the_gang_of_a_group_that_is_not_read() -> None:
@@ -652,20 +654,22 @@ async def test_a_change_that_says_nothing_new_reads_no_pod_again() -> None:
 
 async def test_a_job_that_is_a_gang_and_none_in_turn_has_few_of_its_pods_read_at_once() -> None:
     bench = await Bench("on").start()
-    others = 3 * READ_AT_ONCE
-    await bench.job(workers=others)
-    await bench.pods("master-0", *(f"worker-{i}" for i in range(others)))
+    worker_count = 3 * READ_AT_ONCE
+    await bench.job(workers=worker_count)
+    await bench.pods("master-0", *(f"worker-{i}" for i in range(worker_count)))
     read, again, all_read = bench.intake._take_pod, list[str](), asyncio.Event()
 
     async def noted(obj: PodObject) -> None:
         again.append(obj.metadata.name)
         await read(obj)
-        if len(bench.gangs) == 1 + others:
+        if len(bench.gangs) == 1 + worker_count:
             all_read.set()
 
     bench.intake._take_pod = noted  # type: ignore[method-assign]
-    for each in ("true", "", "true"):
-        await bench.job(workers=others, labels={"kai.scheduler/skip-podgrouper": each} if each else {})
+    for label in ("true", "", "true"):
+        await bench.job(
+            workers=worker_count, labels={"kai.scheduler/skip-podgrouper": label} if label else {}
+        )
     assert len(again) < 2 * READ_AT_ONCE
     await asyncio.wait_for(all_read.wait(), HANG_S)
 

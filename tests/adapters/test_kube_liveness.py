@@ -19,11 +19,11 @@ from tests.adapters.fake_api import FakeApi, pod
 @asynccontextmanager
 async def watching(client: KubeClient) -> AsyncIterator[tuple[asyncio.Queue[object], asyncio.Queue[bool]]]:
     """What a watcher of pods sees, and when it says that it is behind."""
-    seen, silent = asyncio.Queue[object](), asyncio.Queue[bool]()
+    changes, silent = asyncio.Queue[object](), asyncio.Queue[bool]()
     settings = WatchSettings(backoff_first_s=0.01, backoff_limit_s=0.05)
-    watcher = Watcher(client, decode.pods(), seen.put, Metrics(), settings, silent.put)
+    watcher = Watcher(client, decode.pods(), changes.put, Metrics(), settings, silent.put)
     async with at_work(watcher):
-        yield seen, silent
+        yield changes, silent
 
 
 async def feed(api: FakeApi) -> None:
@@ -35,26 +35,26 @@ async def feed(api: FakeApi) -> None:
 async def test_a_frozen_server_is_noticed_and_its_watches_go_on_afterwards(
     api: FakeApi, client: KubeClient
 ) -> None:
-    async with watching(client) as (seen, silent):
+    async with watching(client) as (changes, silent):
         await api.stream()
         api.frozen = True
         async with at_work(Liveness(client, quiet_s=0.02, deadline_s=0.02)):
             assert await asyncio.wait_for(silent.get(), HANG_S)
         api.frozen = False
         feeding = asyncio.create_task(feed(api))
-        await asyncio.wait_for(seen.get(), HANG_S)
+        await asyncio.wait_for(changes.get(), HANG_S)
         assert not await asyncio.wait_for(silent.get(), HANG_S)
         feeding.cancel()
 
 
 async def test_a_watch_where_nothing_happens_is_left_alone(api: FakeApi, client: KubeClient) -> None:
-    async with watching(client) as (seen, silent), at_work(Liveness(client, quiet_s=0.02)):
+    async with watching(client) as (changes, silent), at_work(Liveness(client, quiet_s=0.02)):
         stream = await api.stream()
         async with asyncio.timeout(HANG_S):
             for _ in range(5):
                 await api.asked_for_health.get()
         stream.event("ADDED", pod("a", 5))
-        await asyncio.wait_for(seen.get(), HANG_S)
+        await asyncio.wait_for(changes.get(), HANG_S)
         assert silent.empty()
 
 
@@ -75,7 +75,7 @@ class Spoken(KubeClient):
         return self.silences.pop(0) if len(self.silences) > 1 else self.silences[0]
 
     async def get(
-        self, what: str, path: str, query: dict[str, str] | None = None, limit: int | None = None
+        self, subject: str, path: str, query: dict[str, str] | None = None, limit: int | None = None
     ) -> bytes:
         self.asked += 1
         raise Unreachable("no answer")

@@ -54,14 +54,14 @@ class Bench:
 
         monkeypatch.setattr(node_intake._Facts, "read", noted)
 
-    async def _put(self, given: Input) -> None:
-        self.seen.append(given)
+    async def _put(self, message: Input) -> None:
+        self.seen.append(message)
 
     async def sees(self, obj: NodeObject) -> None:
         await self.intake.on_node(Seen(obj))
 
     def nodes(self, name: str = "n") -> list[Node]:
-        return [each.node for each in self.seen if isinstance(each, NodeSeen) and each.node.name == name]
+        return [event.node for event in self.seen if isinstance(event, NodeSeen) and event.node.name == name]
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ LARGE_ONES: dict[str, Callable[[], NodeObject]] = {
 async def test_a_large_node_is_read_on_a_thread(bench: Bench, case: str) -> None:
     await bench.sees(LARGE_ONES[case]())
     assert not bench.seen
-    await bench.intake.settled()
+    await bench.intake.until_read()
     assert (len(bench.nodes()), bench.on_loop) == (1, [False])
 
 
@@ -105,14 +105,14 @@ async def test_a_small_node_is_read_at_once_while_a_large_one_is_being_read(benc
     await bench.sees(named("m", large()))
     await bench.sees(node_object({GPU: "8"}))
     assert (len(bench.nodes("n")), len(bench.nodes("m"))) == (1, 0)
-    await bench.intake.settled()
+    await bench.intake.until_read()
     assert (len(bench.nodes("m")), bench.on_loop) == (1, [True, False])
 
 
 async def test_changes_before_the_reading_are_read_at_once(bench: Bench) -> None:
     for word in ("NV1", "NV2", "NV4"):
         await bench.sees(large(word))
-    await bench.intake.settled()
+    await bench.intake.until_read()
     (node,) = bench.nodes()
     assert node.topology.links[0][1] is not None
     assert node.topology.links[0][1].kind == "NV4"
@@ -121,7 +121,7 @@ async def test_changes_before_the_reading_are_read_at_once(bench: Bench) -> None
 async def test_a_large_node_that_goes_before_it_is_read_is_never_seen(bench: Bench) -> None:
     await bench.sees(large())
     await bench.intake.on_node(Gone("n"))
-    await bench.intake.settled()
+    await bench.intake.until_read()
     assert not bench.seen
     bench.may_end.clear()
     await bench.sees(large())
@@ -129,9 +129,9 @@ async def test_a_large_node_that_goes_before_it_is_read_is_never_seen(bench: Ben
     await bench.intake.on_node(Gone("n"))
     await bench.sees(node_object({GPU: "8"}))
     bench.may_end.set()
-    await bench.intake.settled()
+    await bench.intake.until_read()
     assert [node.topology.gpu_count for node in bench.nodes()] == [8]
-    assert not any(isinstance(each, NodeGone) for each in bench.seen)
+    assert not any(isinstance(event, NodeGone) for event in bench.seen)
 
 
 async def test_a_node_that_changes_all_the_time_is_read_at_its_own_rate(bench: Bench) -> None:
@@ -142,7 +142,7 @@ async def test_a_node_that_changes_all_the_time_is_read_at_its_own_rate(bench: B
     assert len(bench.seen) - len(bench.nodes()) == 1000  # the other nodes
     bench.now += 1000 * CHANGE_S
     bench.intake._is_due("n")  # what the timer does
-    await bench.intake.settled()
+    await bench.intake.until_read()
     assert bench.nodes()[-1].labels == {"tick": "999"}
     await bench.sees(node_object({GPU: "8"}))
     assert bench.nodes()[-1].labels == {}
@@ -162,7 +162,7 @@ async def test_a_config_map_is_read_with_its_node_and_once(bench: Bench) -> None
     await bench.sees(node_object({GPU: "40"}))
     for _ in range(2):
         await bench.intake.on_config_map("kube-system/t", msgspec.convert(item, ConfigMapObject))
-        await bench.intake.settled()
+        await bench.intake.until_read()
     assert bench.on_loop[-1:] == [False]
     assert [node.topology.known for node in bench.nodes()] == [False, True]
     await bench.sees(node_object({GPU: "40"}, labels={"a": "b"}))
@@ -172,10 +172,10 @@ async def test_a_config_map_is_read_with_its_node_and_once(bench: Bench) -> None
 
 
 async def test_slices_of_a_node_are_decoded_on_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Input] = []
+    messages: list[Input] = []
 
-    async def put(given: Input) -> None:
-        seen.append(given)
+    async def put(message: Input) -> None:
+        messages.append(message)
 
     intake = Intake(DEFAULTS, put, lambda event: None)
     on_loop: list[bool] = []
@@ -192,9 +192,9 @@ async def test_slices_of_a_node_are_decoded_on_the_thread(monkeypatch: pytest.Mo
     for at in range(3):
         devices = [gpu(number) for number in range(128 * at, 128 * at + 128)]
         await intake.devices.on_slice(Seen(piece(devices, f"s{at}", count=3)))
-    await intake.nodes.settled()
+    await intake.nodes.until_read()
     assert on_loop[-1] is False
-    last = seen[-1]
+    last = messages[-1]
     assert isinstance(last, NodeSeen)
     assert len(last.node.devices) == 256
 
@@ -214,6 +214,6 @@ def test_who_owes_nothing_is_forgotten() -> None:
 def test_a_usual_node_is_small() -> None:
     labels = {f"feature.node.kubernetes.io/cpu-{number}": "true" for number in range(200)}
     uuids = ",".join(f"GPU-{number:032}" for number in range(16))
-    said = {"GPU_TOPOLOGY": matrix(16, "NV18"), "gpu.topology/gpu-uuids": uuids}
-    usual = node_object({GPU: "16", "cpu": "96"}, labels=labels, annotations=said)
+    node_annotations = {"GPU_TOPOLOGY": matrix(16, "NV18"), "gpu.topology/gpu-uuids": uuids}
+    usual = node_object({GPU: "16", "cpu": "96"}, labels=labels, annotations=node_annotations)
     assert node_bounds.size(usual, (), DEFAULTS) < LARGE / 1.5

@@ -83,8 +83,11 @@ async def test_one_config_map_is_asked_for_by_its_name(api: FakeApi, client: Kub
     async with watching(client, decode.config_maps("muster-system", "kai-scheduler-config")) as (sink, _, _):
         await sink.hears("+kai-scheduler-config/1")
         await api.stream_of(path)
-    asked = {query.get("watch"): query["fieldSelector"] for at, query in api.asked if at == path}
-    assert asked == {None: "metadata.name=kai-scheduler-config", "true": "metadata.name=kai-scheduler-config"}
+    selectors = {query.get("watch"): query["fieldSelector"] for at, query in api.asked if at == path}
+    assert selectors == {
+        None: "metadata.name=kai-scheduler-config",
+        "true": "metadata.name=kai-scheduler-config",
+    }
 
 
 async def test_a_namespace_that_is_not_there_has_no_config_maps(api: FakeApi, client: KubeClient) -> None:

@@ -22,8 +22,8 @@ async def pods(
     """Show pods of one GPU to the intake."""
     for name in names:
         meta = {"name": name, "namespace": "ns", "uid": name, "labels": labels, "annotations": annotations}
-        held = {"schedulingGates": [{"name": f"{KUEUE}/admission"}]} if gates else {}
-        item = {"metadata": meta, "spec": {"schedulerName": "muster", **TEMPLATE["spec"], **held}}
+        gate_fields = {"schedulingGates": [{"name": f"{KUEUE}/admission"}]} if gates else {}
+        item = {"metadata": meta, "spec": {"schedulerName": "muster", **TEMPLATE["spec"], **gate_fields}}
         await bench.intake.on_pod(Seen(msgspec.convert(item, PodObject)))
 
 
@@ -34,12 +34,12 @@ async def pod_group(bench: Bench, api: str, **spec: object) -> None:
 
 async def test_a_gang_of_volcano_waits_for_its_pod_group_and_for_its_pods() -> None:
     bench = await Bench().start()
-    said = {"scheduling.k8s.io/group-name": "g"}
-    await pods(bench, "a", annotations=said)
+    keys = {"scheduling.k8s.io/group-name": "g"}
+    await pods(bench, "a", annotations=keys)
     assert (bench.gang.phase, "PodGroup ns/g does not exist yet" in bench.gang.reason) == ("collecting", True)
     await pod_group(bench, "scheduling.volcano.sh/v1beta1", minMember=2)
     assert bench.gang.phase == "collecting"
-    await pods(bench, "b", annotations=said)
+    await pods(bench, "b", annotations=keys)
     assert (bench.gang.phase, bench.gang.group.needed) == ("planned", 2)
 
 
@@ -54,13 +54,13 @@ async def test_a_gang_of_coschedulings_older_api() -> None:
 
 async def test_a_gang_of_koordinator_waits_for_all_its_pods() -> None:
     bench = await Bench().start()
-    said = {
+    keys = {
         f"gang.scheduling.koordinator.sh/{key}": value
         for key, value in (("name", "g"), ("min-available", "2"))
     }
-    await pods(bench, "a", annotations=said)
+    await pods(bench, "a", annotations=keys)
     assert bench.gang.phase == "collecting"
-    await pods(bench, "b", annotations=said)
+    await pods(bench, "b", annotations=keys)
     assert bench.gang.group.needed == 2
 
 
@@ -78,17 +78,17 @@ async def test_a_gang_of_grove_is_refused_with_one_event() -> None:
     bench = await Bench().start()
     await pods(bench, "a", "b", labels={"grove.io/podgang": "g"})
     assert bench.gang.phase == "invalid"
-    ((where, message), *more) = bench.events(EventReason.INVALID)
-    assert (where, "gangs of Grove are not read" in message) == ("Pod a", True)
+    ((subject, message), *more) = bench.events(EventReason.INVALID)
+    assert (subject, "gangs of Grove are not read" in message) == ("Pod a", True)
     assert more == []
-    own = {"gpu.topology/group": "mine", "gpu.topology/min-member": "2"}
-    await pods(bench, "a", "b", labels={"grove.io/podgang": "g"}, annotations=own)
+    muster_keys = {"gpu.topology/group": "mine", "gpu.topology/min-member": "2"}
+    await pods(bench, "a", "b", labels={"grove.io/podgang": "g"}, annotations=muster_keys)
     assert bench.gang.phase in ("collecting", "planned")
 
 
 async def test_a_key_of_an_unknown_system_is_told_on_the_first_pod() -> None:
     bench = await Bench().start()
     await pods(bench, "a", labels={"example.com/gang-id": "g"})
-    ((where, message),) = bench.events(EventReason.KEY_IGNORED)
-    assert (where, message.startswith("label example.com/gang-id is not read")) == ("Pod a", True)
+    ((subject, message),) = bench.events(EventReason.KEY_IGNORED)
+    assert (subject, message.startswith("label example.com/gang-id is not read")) == ("Pod a", True)
     await bench.intake.on_pod(Gone("a"))

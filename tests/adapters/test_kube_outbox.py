@@ -68,7 +68,7 @@ class Box(Outbox[str]):
         if statuses := self.answers.get(item):
             raise failure(statuses.pop(0), self.retry_after)
 
-    def _ended(self, item: str, refusal: KubeError | None) -> None:
+    def _after_send(self, item: str, refusal: KubeError | None) -> None:
         status = refusal.status if isinstance(refusal, ApiError) else NOBODY
         self.ended.append((item, status if refusal else 200))
 
@@ -79,7 +79,7 @@ class Box(Outbox[str]):
 async def all_of(box: Box, *items: str) -> list[tuple[str, int]]:
     box.put(*items)
     async with at_work(box):
-        await asyncio.wait_for(box.drained(), HANG_S)
+        await asyncio.wait_for(box.until_empty(), HANG_S)
     return box.ended
 
 
@@ -144,7 +144,7 @@ async def test_a_newer_item_replaces_the_one_that_is_refused_meanwhile() -> None
         await asyncio.wait_for(box.sending.wait(), HANG_S)
         box.put("a/2")
         box.may_send.set()
-        await asyncio.wait_for(box.drained(), HANG_S)
+        await asyncio.wait_for(box.until_empty(), HANG_S)
     assert box.sent == ["a/1", "a/2"]
     assert box.ended == [("a/2", 200)]
 
@@ -158,9 +158,9 @@ async def test_a_server_says_how_long_to_wait_up_to_the_limit(monkeypatch: pytes
     loop, waits = asyncio.get_running_loop(), list[float]()
     call_later = loop.call_later
 
-    def noted(delay: float, *rest: Any) -> asyncio.TimerHandle:
+    def noted(delay: float, *arguments: Any) -> asyncio.TimerHandle:
         waits.append(delay)
-        return call_later(delay, *rest)
+        return call_later(delay, *arguments)
 
     monkeypatch.setattr(loop, "call_later", noted)
     box = Box({"a": [429, 429]}, retry=Retry(first_s=0.001, limit_s=0.05))
@@ -173,8 +173,8 @@ async def test_a_slow_request_holds_up_those_of_its_object_and_few_others() -> N
     box = Box(lanes=16)
     box.slow = {"slow"}
     box.put_of("x", "slow", "after it")
-    others = [str(number) for number in range(40)]
-    box.put(*others)
+    numbers = [str(number) for number in range(40)]
+    box.put(*numbers)
     async with at_work(box), asyncio.timeout(HANG_S / 2):
         while len(box.ended) < 8:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0.001)
@@ -185,12 +185,12 @@ async def test_what_is_said_of_an_object_is_sent_in_its_order() -> None:
     box = Box(lanes=4)
     items = {of: [f"{of}{number}" for number in range(5)] for of in "abcdef"}
     for number in range(5):
-        for of, mine in items.items():
-            box.put_of(of, mine[number])
+        for of, items_of in items.items():
+            box.put_of(of, items_of[number])
     async with at_work(box):
-        await asyncio.wait_for(box.drained(), HANG_S)
-    for of, mine in items.items():
-        assert [item for item in box.sent if item[0] == of] == mine
+        await asyncio.wait_for(box.until_empty(), HANG_S)
+    for of, items_of in items.items():
+        assert [item for item in box.sent if item[0] == of] == items_of
 
 
 FLOOD = 10_000
@@ -204,7 +204,7 @@ async def test_a_namespace_with_many_items_delays_those_of_others_by_a_few(lanes
         box.put(*(f"flood-{flood}-{number}" for number in range(FLOOD)), namespace=f"flood-{flood}")
     box.put("quiet", namespace="quiet")
     async with at_work(box):
-        await asyncio.wait_for(box.drained(), HANG_S)
+        await asyncio.wait_for(box.until_empty(), HANG_S)
     assert box.sent.index("quiet") <= floods * max(1, lanes // 2), "one item of each line before it"
     assert len(box.ended) == floods * FLOOD + 1
 
@@ -246,10 +246,10 @@ async def test_the_next_try_of_what_was_dropped_does_not_replace_what_came_later
     loop, later = asyncio.get_running_loop(), list[Callable[[], object]]()
     call_later = loop.call_later
 
-    def noted(delay: float, call: Callable[..., object], *rest: Any) -> asyncio.TimerHandle:
+    def noted(delay: float, call: Callable[..., object], *arguments: Any) -> asyncio.TimerHandle:
         if delay >= 30:
-            later.append(partial(call, *rest))
-        return call_later(delay, call, *rest)
+            later.append(partial(call, *arguments))
+        return call_later(delay, call, *arguments)
 
     monkeypatch.setattr(loop, "call_later", noted)
     box = Box({"a/1": [429], "b/1": [429]}, limit=2, retry=Retry(first_s=60.0, limit_s=60.0))
@@ -265,7 +265,7 @@ async def test_the_next_try_of_what_was_dropped_does_not_replace_what_came_later
         for call in later:
             call()
         box.may_send.set()
-        await box.drained()
+        await box.until_empty()
     assert sorted(box.sent) == ["a/1", "a/1", "b/1", "b/2", "x"]
 
 
@@ -284,20 +284,20 @@ def test_it_is_bounded_and_each_namespace_has_its_share(
         for number, (namespace, key) in enumerate(steps):
             item = f"{namespace}{key}/{number}"
             (dropped,) = box.put(item, namespace=namespace)
-            known = namespace + key in waiting[namespace]
+            replaces = namespace + key in waiting[namespace]
             waiting[namespace][namespace + key] = item
             if dropped is not None:
-                assert not known, "an item that replaces another needs no room"
+                assert not replaces, "an item that replaces another needs no room"
                 of = waiting[dropped[0]]
                 assert dropped == of.pop(list(of)[-1]), "the last of its namespace"
                 assert len(of) >= len(waiting[namespace]) - (dropped == item), "of one that has most"
             assert sum(map(len, waiting.values())) <= limit
         async with at_work(box):
-            await asyncio.wait_for(box.drained(), HANG_S)
+            await asyncio.wait_for(box.until_empty(), HANG_S)
         return box.sent, waiting
 
-    found, waiting = asyncio.run(sent())
-    assert sorted(found) == sorted(item for of in waiting.values() for item in of.values())
+    sent_items, waiting = asyncio.run(sent())
+    assert sorted(sent_items) == sorted(item for of in waiting.values() for item in of.values())
     for namespace, of in waiting.items():
         if lanes < 4:  # one line for a namespace
-            assert [item for item in found if item[0] == namespace] == list(of.values())
+            assert [item for item in sent_items if item[0] == namespace] == list(of.values())

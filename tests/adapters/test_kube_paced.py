@@ -21,10 +21,10 @@ from tests.adapters.test_kube_watch import QUICK, Sink
 
 
 def large(name: str, version: int, node: str = "") -> dict[str, Any]:
-    made = pod(name, version)
-    made["metadata"]["annotations"] = {"large": "x" * LARGE_BYTES}
-    made.setdefault("spec", {})["nodeName"] = node
-    return made
+    large_pod = pod(name, version)
+    large_pod["metadata"]["annotations"] = {"large": "x" * LARGE_BYTES}
+    large_pod.setdefault("spec", {})["nodeName"] = node
+    return large_pod
 
 
 class Bench:

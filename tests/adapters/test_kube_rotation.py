@@ -48,10 +48,10 @@ Connect = Callable[[int], KubeClient]
 
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
-    made = Files(tmp_path)
-    made.token.write_text("first")
-    made.trust("a")
-    return made
+    new_files = Files(tmp_path)
+    new_files.token.write_text("first")
+    new_files.trust("a")
+    return new_files
 
 
 @pytest.fixture(params=["the pod's account", "a kubeconfig"])
@@ -95,7 +95,7 @@ async def test_a_token_that_was_replaced_is_read_after_the_first_refusal(
         with pytest.raises(ApiError, match="401"):
             await client.get("pods", PODS, LIMIT)
         await client.get("pods", PODS, LIMIT)
-    assert [said.lower() for said in api.credentials] == ["bearer first"] * 2 + ["bearer second"]
+    assert [header.lower() for header in api.credentials] == ["bearer first"] * 2 + ["bearer second"]
 
 
 async def test_a_watch_is_broken_off_when_the_files_are_read_again(

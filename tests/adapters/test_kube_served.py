@@ -27,29 +27,29 @@ class Bench:
         self.inputs: list[Input] = []
         self.intake = Intake(DEFAULTS, self.put, lambda _: None)
 
-    async def put(self, given: Input) -> None:
-        self.inputs.append(given)
+    async def put(self, message: Input) -> None:
+        self.inputs.append(message)
 
     async def node(self, allocatable: dict[str, str]) -> None:
         await self.intake.nodes.on_node(Seen(node_object({"nvidia.com/gpu": "8", **allocatable})))
-        await self.intake.nodes.settled()
+        await self.intake.nodes.until_read()
 
     async def pod(self, resource: str) -> None:
         await self.intake.on_pod(Seen(pod_object(limits={"nvidia.com/gpu": "1", resource: "1"})))
 
-    async def see_class(self, found: DeviceClassObject) -> None:
-        await self.intake.devices.on_class(Seen(found))
+    async def see_class(self, device_class: DeviceClassObject) -> None:
+        await self.intake.devices.on_class(Seen(device_class))
 
     @property
     def offered(self) -> dict[str, int]:
         """Return what the node offers besides GPUs, cpu and memory, as the gangs know it."""
-        nodes = [given.node for given in self.inputs if isinstance(given, NodeSeen)]
+        nodes = [message.node for message in self.inputs if isinstance(message, NodeSeen)]
         return dict(nodes[-1].allocatable.others)
 
     @property
     def asked_about(self) -> bool:
         """Return whether in-tree plugins are asked about the pod."""
-        pods = [given.pod for given in self.inputs if isinstance(given, PodSeen)]
+        pods = [message.pod for message in self.inputs if isinstance(message, PodSeen)]
         return pods[-1].device_claims
 
 
@@ -112,4 +112,4 @@ async def test_nodes_are_read_again_once_for_any_number_of_pods(bench: Bench) ->
     for _ in range(3):
         await bench.pod(NIC)
         await bench.intake.on_pod(Gone("u"))
-    assert sum(isinstance(given, NodeSeen) for given in bench.inputs) == 2
+    assert sum(isinstance(message, NodeSeen) for message in bench.inputs) == 2

@@ -81,9 +81,9 @@ async def test_a_new_leader_says_that_a_job_was_deleted(back: bool, monkeypatch:
 @pytest.mark.parametrize("stays", [True, False])
 async def test_keys_without_effect_on_pods_that_no_job_makes(stays: bool) -> None:
     bench = await standby()
-    made = orphan("a")
-    meta = msgspec.structs.replace(made.metadata, annotations={"kai.scheduler/segment-size": "2"})
-    await bench.intake.on_pod(Seen(msgspec.structs.replace(made, metadata=meta)))
+    orphan_pod = orphan("a")
+    meta = msgspec.structs.replace(orphan_pod.metadata, annotations={"kai.scheduler/segment-size": "2"})
+    await bench.intake.on_pod(Seen(msgspec.structs.replace(orphan_pod, metadata=meta)))
     if not stays:
         await bench.intake.on_pod(Gone("a"))
     assert bench.posted == []

@@ -58,7 +58,7 @@ async def test_all_that_kubectl_shows_is_in_one_patch(api: FakeApi, client: Kube
         "domain": "node a",
         "reason": None,
     }
-    assert [(each["type"], each["status"]) for each in conditions] == [
+    assert [(condition["type"], condition["status"]) for condition in conditions] == [
         ("Complete", "True"),
         ("Placed", "True"),
     ]
@@ -70,7 +70,7 @@ async def test_control_characters_are_escaped(api: FakeApi, client: KubeClient) 
         writer.write(WriteStatus("default", "train", "u", status))
         _, body = await api.patch()
     assert (body["status"]["domain"], body["status"]["reason"]) == (r"\x1b[1A", r"a\nb\ud800")
-    assert r"a\nb\ud800" in [each["message"] for each in body["status"]["conditions"]]
+    assert r"a\nb\ud800" in [condition["message"] for condition in body["status"]["conditions"]]
 
 
 async def test_what_comes_during_an_outage_replaces_what_waits(api: FakeApi, client: KubeClient) -> None:
@@ -117,7 +117,7 @@ async def test_a_condition_keeps_its_time_while_it_holds(api: FakeApi, client: K
         for count in (1, 2):
             writer.write(running(count))
             _, body = await api.patch()
-            times.append([each["lastTransitionTime"] for each in body["status"]["conditions"]])
+            times.append([condition["lastTransitionTime"] for condition in body["status"]["conditions"]])
         assert times[0] == times[1]
 
 

@@ -25,10 +25,10 @@ class Bench:
         """(Job, number) as the gangs were told."""
         self.intake = Intake(Settings(), self._put, lambda event: None)
 
-    async def _put(self, given: Input) -> None:
-        if isinstance(given, JobSeen):
-            self.said.append((given.uid, given.succeeded))
-        self.world.send(given)
+    async def _put(self, message: Input) -> None:
+        if isinstance(message, JobSeen):
+            self.said.append((message.uid, message.succeeded))
+        self.world.send(message)
 
     async def node(self) -> Bench:
         await self.intake.nodes.on_node(Seen(msgspec.convert(gpu_node("a", 8), NodeObject)))
@@ -153,7 +153,7 @@ async def test_nothing_is_kept_of_jobs_and_pods_that_are_gone() -> None:
         await bench.pods_gone(f"q{number}")
         await bench.job(1, uid=uid)
         await bench.job_gone()
-    kept = bench.intake.jobs._succeeded
-    assert not any((kept._said, kept._uids, kept._pods, kept._owners, kept._gone))
+    succeeded = bench.intake.jobs._succeeded
+    assert not any((succeeded._said, succeeded._uids, succeeded._pods, succeeded._owners, succeeded._gone))
     assert not bench.world.coordinator.state.roster._succeeded
     assert not bench.world.coordinator.state.roster._names_of

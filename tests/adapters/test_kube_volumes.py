@@ -44,9 +44,9 @@ class Bench:
         self.events: list[VolumeClaimSeen] = []
         self.intake = VolumeIntake(self._put)
 
-    async def _put(self, given: Input) -> None:
-        assert isinstance(given, VolumeClaimSeen)
-        self.events.append(given)
+    async def _put(self, message: Input) -> None:
+        assert isinstance(message, VolumeClaimSeen)
+        self.events.append(message)
 
     async def sees(self, kind: str, item: Object | str) -> None:
         """The object, or a key that is gone."""
@@ -118,9 +118,9 @@ async def test_which_claims_attach_once(
     bench = Bench()
     for kind, item in objects[::-1] if backwards else objects:
         await bench.sees(kind, item)
-    told = bench.told()
-    assert (told[-1] if told else False) is once
-    assert all(one != other for one, other in pairwise(told))
+    answers = bench.told()
+    assert (answers[-1] if answers else False) is once
+    assert all(earlier != later for earlier, later in pairwise(answers))
 
 
 async def test_what_changes_is_told_once_and_what_is_gone_attaches_nowhere() -> None:

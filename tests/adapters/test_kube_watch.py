@@ -42,11 +42,11 @@ class Sink:
         async with self._more:
             await asyncio.wait_for(self._more.wait_for(lambda: condition(self.said)), HANG_S)
 
-    async def hears(self, *said: str) -> None:
+    async def hears(self, *sentences: str) -> None:
         """Everything said since the last call is exactly this."""
-        await self.until(lambda all_said: len(all_said) >= len(said))
-        assert self.said[: len(said)] == list(said)
-        del self.said[: len(said)]
+        await self.until(lambda all_said: len(all_said) >= len(sentences))
+        assert self.said[: len(sentences)] == list(sentences)
+        del self.said[: len(sentences)]
 
 
 class Bench:
@@ -95,22 +95,22 @@ async def test_lists_all_pages_then_is_synced_then_watches_from_the_lists_versio
 async def test_says_when_its_view_is_behind_and_when_it_has_caught_up(
     api: FakeApi, client: KubeClient
 ) -> None:
-    said: asyncio.Queue[bool] = asyncio.Queue()
-    async with watching(client, on_silence=said.put) as bench:
+    silences: asyncio.Queue[bool] = asyncio.Queue()
+    async with watching(client, on_silence=silences.put) as bench:
         stream = await api.stream()
         stream.event("ADDED", pod("a", 5))
         await bench.sink.hears("+a/5")
-        assert said.empty()  # a first list is no catching up
+        assert silences.empty()  # a first list is no catching up
         stream.cut()
-        assert await asyncio.wait_for(said.get(), HANG_S)
+        assert await asyncio.wait_for(silences.get(), HANG_S)
         stream = await api.stream()
         stream.event("ADDED", pod("b", 6))
-        assert not await asyncio.wait_for(said.get(), HANG_S)
+        assert not await asyncio.wait_for(silences.get(), HANG_S)
         assert bench.sink.said == ["+b/6"]  # what was missed comes first
         stream.cut()
-        assert await asyncio.wait_for(said.get(), HANG_S)
+        assert await asyncio.wait_for(silences.get(), HANG_S)
         await api.stream()  # nothing happened meanwhile
-        assert not await asyncio.wait_for(said.get(), HANG_S)
+        assert not await asyncio.wait_for(silences.get(), HANG_S)
         stream.end()
 
 
@@ -329,8 +329,8 @@ async def test_a_slow_sink_holds_the_watch_back(api: FakeApi, client: KubeClient
     watcher = Watcher(client, decode.pods(), inbox.put, Metrics(), QUICK)
     api.has(*(f"p{number}" for number in range(5)))
     task = asyncio.create_task(watcher.run())
-    seen = [await asyncio.wait_for(inbox.get(), HANG_S) for _ in range(5)]
-    assert [change.object.metadata.name for change in seen] == ["p0", "p1", "p2", "p3", "p4"]
+    changes = [await asyncio.wait_for(inbox.get(), HANG_S) for _ in range(5)]
+    assert [change.object.metadata.name for change in changes] == ["p0", "p1", "p2", "p3", "p4"]
     task.cancel()
 
 

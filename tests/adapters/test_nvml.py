@@ -16,9 +16,9 @@ from tests.adapters.fake_nvml import GIB, SWITCH, Card, FakeNvml
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     """Two GPUs on bus 2 and 1, in the driver's order, without NVLink."""
-    made = FakeNvml([Card("GPU-b", 2), Card("GPU-a", 1)])
-    monkeypatch.setattr(nvml, "pynvml", made)
-    return made
+    fake = FakeNvml([Card("GPU-b", 2), Card("GPU-a", 1)])
+    monkeypatch.setattr(nvml, "pynvml", fake)
+    return fake
 
 
 CALLS = [name for name in vars(FakeNvml) if name.startswith("nvml")]
@@ -27,7 +27,7 @@ CALLS = [name for name in vars(FakeNvml) if name.startswith("nvml")]
 @pytest.mark.parametrize("name", CALLS)
 def test_the_fake_takes_what_nvidias_binding_takes(name: str) -> None:
     real, fake = (inspect.signature(getattr(of, name)) for of in (pynvml, FakeNvml))
-    required = [each for each in real.parameters.values() if each.default is each.empty]
+    required = [parameter for parameter in real.parameters.values() if parameter.default is parameter.empty]
     assert len(required) <= len(fake.parameters) - 1 <= len(real.parameters)
 
 
@@ -36,12 +36,12 @@ def health(reader: nvml.Nvml) -> dict[str, bool]:
 
 
 def test_gpus_are_counted_by_pci_address_with_whole_gib(machine: FakeNvml) -> None:
-    found = nvml.Nvml().read()
-    assert [(gpu.index, gpu.uuid, gpu.memory_gib) for gpu in found.inventory.gpus] == [
+    hardware = nvml.Nvml().read()
+    assert [(gpu.index, gpu.uuid, gpu.memory_gib) for gpu in hardware.inventory.gpus] == [
         (0, "GPU-a", 80),
         (1, "GPU-b", 80),
     ]
-    assert (found.product, found.clique, found.numa) == ("NVIDIA H100 80GB HBM3", "", (-1, -1))
+    assert (hardware.product, hardware.clique, hardware.numa) == ("NVIDIA H100 80GB HBM3", "", (-1, -1))
 
 
 LEVELS = {

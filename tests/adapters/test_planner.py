@@ -160,10 +160,10 @@ async def test_log_lines_about_a_gang_carry_the_id_of_its_trace() -> None:
                 bench.attempts.moved(Moved(0.0, gang, gang, "default", "planning", "complete"))
                 bench.planner.submit(asked(gang))
                 await bench.answer()
-    said = {line["event"]: line["trace_id"] for line in lines if "trace_id" in line}
-    known = {gang: bench.attempts.trace_id(gang) for gang in ("bad", "good")}
-    assert said == {"the planner failed": known["bad"], "decided": known["good"]}
-    assert len({*known.values()} - {""}) == 2
+    id_of_event = {line["event"]: line["trace_id"] for line in lines if "trace_id" in line}
+    ids = {gang: bench.attempts.trace_id(gang) for gang in ("bad", "good")}
+    assert id_of_event == {"the planner failed": ids["bad"], "decided": ids["good"]}
+    assert len({*ids.values()} - {""}) == 2
 
 
 async def test_the_planner_is_loaded_before_the_first_gang_and_closed_at_the_end() -> None:

@@ -74,12 +74,12 @@ def test_labels_that_others_choose_have_few_and_printable_values() -> None:
 
 
 def test_a_node_whose_model_changes_for_ever_adds_few_series() -> None:
-    room, seen = Room(MODEL), set[str]()
+    room, models = Room(MODEL), set[str]()
     for number in range(200):
         nodes = [node("a"), node("b", model=f"model {number}")]
-        seen |= {labels[1] for labels, _ in room.figures(Snapshot.of(nodes, [])).largest}
-    assert {"H100", OTHERS} <= seen
-    assert len(seen) <= MOST_MODELS + 1
+        models |= {labels[1] for labels, _ in room.figures(Snapshot.of(nodes, [])).largest}
+    assert {"H100", OTHERS} <= models
+    assert len(models) <= MOST_MODELS + 1
 
 
 def move(at: float, phase: str, gang: str = "g", why: str = "why") -> Moved:

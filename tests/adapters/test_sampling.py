@@ -21,14 +21,14 @@ class Clock:
         self.now = 0.0
         self.sampler = AtMost(lambda: self.now)
 
-    def taken(self, asked: int, namespace: Callable[[int], str]) -> int:
+    def taken(self, attempts: int, namespace: Callable[[int], str]) -> int:
         """Ask so often, each time for the namespace of this number; the number of traces."""
-        found = 0
-        for at in range(asked):
-            said = {"k8s.namespace.name": namespace(at)}
-            result = self.sampler.should_sample(None, at, "gang", attributes=said)
-            found += result.decision is Decision.RECORD_AND_SAMPLE
-        return found
+        sampled = 0
+        for at in range(attempts):
+            attributes = {"k8s.namespace.name": namespace(at)}
+            result = self.sampler.should_sample(None, at, "gang", attributes=attributes)
+            sampled += result.decision is Decision.RECORD_AND_SAMPLE
+        return sampled
 
 
 def test_traces_come_back_with_time() -> None:

@@ -52,7 +52,7 @@ class First:
             raise Refused(self.refuses)
         return api.ContainerAllocateResponse(
             envs={"FIRST": ",".join(sorted(devices))},
-            devices=[api.DeviceSpec(container_path=f"/dev/{each}") for each in devices],
+            devices=[api.DeviceSpec(container_path=f"/dev/{device}") for device in devices],
             annotations={"cdi": "yes"},
         )
 
@@ -76,10 +76,10 @@ async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
 
 @pytest.fixture
 async def first(world: World) -> AsyncIterator[First]:
-    found = First(world.kubelet.sockets.plugins)
-    await found.plugin.start()
-    yield found
-    await found.plugin.stop()
+    plugin = First(world.kubelet.sockets.plugins)
+    await plugin.plugin.start()
+    yield plugin
+    await plugin.plugin.stop()
 
 
 async def until(answer: Callable[[], bool]) -> None:
@@ -95,8 +95,8 @@ async def test_a_planned_pod_gets_its_plan_by_the_other_plugin(world: World, fir
         world.kubelet.pods = {"team/a": {}}
         world.api.pods = [pod("a", 2, 1)]
         assert await plugin.prefer(ALL, 2) == ["GPU-2", "GPU-1"]
-        given = await plugin.allocate(["GPU-1", "GPU-2"])
-        assert given == await first.allocate(["GPU-1", "GPU-2"])
+        allocation = await plugin.allocate(["GPU-1", "GPU-2"])
+        assert allocation == await first.allocate(["GPU-1", "GPU-2"])
         await plugin.before_start(["GPU-1", "GPU-2"])
         assert first.started == [["GPU-1", "GPU-2"]]
         assert (await plugin.options()).pre_start_required
@@ -187,8 +187,8 @@ async def test_a_refusal_of_the_other_plugin_is_passed_on(world: World, first: F
     first.refuses = "no such device"
     async with world.agent():
         plugin = await world.plugin()
-        assert "does not answer" in (said := await refused(plugin.allocate(["GPU-0"])))
-        assert "no such device" in said
+        assert "does not answer" in (text := await refused(plugin.allocate(["GPU-0"])))
+        assert "no such device" in text
         await plugin.close()
 
 
@@ -252,9 +252,9 @@ async def test_gpus_that_the_other_plugin_calls_unhealthy_are_published(world: W
     async with world.agent() as agent:
         await (await world.plugin()).close()
         await until(lambda: agent.ready)
-        for offered, said in ((["GPU-0", "GPU-2"], "1"), (ALL, None)):
+        for offered, label in ((["GPU-0", "GPU-2"], "1"), (ALL, None)):
             world.kubelet.devices = offered
-            await until(lambda: world.api.annotations.get("gpu.topology/unhealthy") == said)  # noqa: B023
+            await until(lambda: world.api.annotations.get("gpu.topology/unhealthy") == label)  # noqa: B023
 
 
 async def test_while_it_withdraws_it_still_answers(world: World, first: First) -> None:

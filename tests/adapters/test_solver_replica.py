@@ -24,7 +24,7 @@ from tests.gangs.world import node
 
 def carried(sent: Sent, replica: Replica, snapshot: Snapshot) -> Snapshot:
     """The snapshot as it is on the other side."""
-    return replica.apply(wire.decoded(wire.encoded(sent.difference(snapshot))))
+    return replica.apply(wire.decode(wire.encode(sent.difference(snapshot))))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -49,8 +49,8 @@ def test_whatever_happens_the_replica_holds_the_same_cluster(seed: int) -> None:
         after = carried(sent, replica, snapshot)
         assert after == snapshot
         assert list(after.nodes) == list(snapshot.nodes)
-        for kept in after.nodes.keys() & before.nodes.keys():
-            assert (after.nodes[kept] is before.nodes[kept]) == (after.nodes[kept] == before.nodes[kept])
+        for name in after.nodes.keys() & before.nodes.keys():
+            assert (after.nodes[name] is before.nodes[name]) == (after.nodes[name] == before.nodes[name])
         before = after
 
 
@@ -97,21 +97,21 @@ def test_a_request_with_constraints_arrives_as_it_was_sent() -> None:
         Spread("z", "zone", 1, frozenset("w"), frozenset("w"), {"a": 2}),
     )
     request = Request(GangId("n", "ack", "g", ("o",)), (role,), 1, constraints=constraints)
-    assert wire.decoded(wire.encoded(request)) == request
+    assert wire.decode(wire.encode(request)) == request
 
 
 def test_a_frame_that_nobody_takes_or_sends_ends_in_time() -> None:
-    one, other = socket.socketpair()
-    with one, other:
+    near, far = socket.socketpair()
+    with near, far:
         with pytest.raises(TimeoutError):
-            wire.receive(one, time.monotonic() + 0.01)
+            wire.receive(near, time.monotonic() + 0.01)
         with pytest.raises(TimeoutError):
-            wire.send(one, bytes(1 << 25), time.monotonic() + 0.01)
-        other.close()
+            wire.send(near, bytes(1 << 25), time.monotonic() + 0.01)
+        far.close()
         with pytest.raises(OSError, match="pipe"):
-            wire.send(one, bytes(1 << 25))
-    one, other = socket.socketpair()
-    with one:
-        other.close()
+            wire.send(near, bytes(1 << 25))
+    near, far = socket.socketpair()
+    with near:
+        far.close()
         with pytest.raises(EOFError):
-            wire.receive(one)
+            wire.receive(near)

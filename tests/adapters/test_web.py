@@ -51,14 +51,14 @@ async def ended(reader: asyncio.StreamReader) -> bool:
 @pytest.mark.parametrize("sent", [b"GET /readyz HT", GANGS], ids=["half a request", "an answer that hangs"])
 async def test_others_keep_no_probe_out(server: web.Web, sent: bytes) -> None:
     async with asyncio.timeout(HANG_S):
-        others = [await connect(server, sent) for _ in range(4 * PLACES)]
+        clients = [await connect(server, sent) for _ in range(4 * PLACES)]
         reader, writer = await connect(server, READY)
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
-        ends = asyncio.as_completed([asyncio.create_task(ended(reader)) for reader, _ in others])
+        ends = asyncio.as_completed([asyncio.create_task(ended(reader)) for reader, _ in clients])
         for _ in range(3 * PLACES):
             assert await next(ends)
-    for _, each in [*others, (reader, writer)]:
-        each.close()
+    for _, client_writer in [*clients, (reader, writer)]:
+        client_writer.close()
 
 
 @pytest.mark.parametrize("accept", ["text/plain", "application/openmetrics-text; version=1.0.0", "nodes"])
@@ -66,18 +66,18 @@ async def test_a_flood_of_scrapes_costs_one_answer_a_second(
     accept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every pod of a cluster may ask. The loop that answers the shim makes these answers too."""
-    clock, made, metrics = [100.0], [0], Metrics()
+    clock, answer_count, metrics = [100.0], [0], Metrics()
     monkeypatch.setattr(web, "monotonic", lambda: clock[0])
 
     def count() -> int:
-        made[0] += 1
-        return made[0]
+        answer_count[0] += 1
+        return answer_count[0]
 
     async def nodes() -> object:
         await asyncio.sleep(0)
         return {"nodes": count()}
 
-    metrics.read_at_scrape(count, ReadAtScrape("answers", "Made.", (), lambda it: [((), it)]))
+    metrics.read_at_scrape(count, ReadAtScrape("answers", "Made.", (), lambda answers: [((), answers)]))
     served = web.Web(metrics, never, never, never, nodes, str, tmp_path / "socket")
     await served.start("127.0.0.1", 0)
     path = "/nodes" if accept == "nodes" else "/metrics"
@@ -92,7 +92,7 @@ async def test_a_flood_of_scrapes_costs_one_answer_a_second(
         assert len(set(one_by_one)) == web.AT_ONCE  # each is new
         for flood in range(3):
             assert len(set(await asyncio.gather(*(ask() for _ in range(20))))) == 1
-            assert made[0] == web.AT_ONCE + flood
+            assert answer_count[0] == web.AT_ONCE + flood
             clock[0] += 1
     await served.stop()
 
@@ -103,8 +103,8 @@ async def test_few_answers_about_gangs_are_made_at_a_time(path: str, tmp_path: P
     begun = []
     go_on = asyncio.Event()
 
-    async def answered(*asked: str) -> object:
-        begun.append(asked)
+    async def answered(*question: str) -> object:
+        begun.append(question)
         await go_on.wait()
         return {}
 
@@ -120,6 +120,6 @@ async def test_few_answers_about_gangs_are_made_at_a_time(path: str, tmp_path: P
         go_on.set()
         for answer, _ in clients:
             assert (await answer.readline()).startswith(b"HTTP/1.1 200")
-    for _, each in clients:
-        each.close()
+    for _, client_writer in clients:
+        client_writer.close()
     await served.stop()

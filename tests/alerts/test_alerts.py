@@ -21,8 +21,8 @@ RULES = REPOSITORY / "scheduler-config/alerts/prometheusrule.yaml"
 
 
 def spec() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(RULES.read_text())["spec"]
-    return found
+    rules: dict[str, Any] = yaml.safe_load(RULES.read_text())["spec"]
+    return rules
 
 
 def alerts() -> list[dict[str, Any]]:

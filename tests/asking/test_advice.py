@@ -372,7 +372,7 @@ GOLDEN: list[tuple[Cause, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("cause", "says", "helps"), GOLDEN, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize(("cause", "says", "helps"), GOLDEN, ids=lambda cause: type(cause).__name__)
 def test_what_blocks_and_what_would_help(cause: Cause, says: str, helps: str) -> None:
     (view,) = explained([cause])
     assert view.kind == type(cause).__name__
@@ -380,15 +380,15 @@ def test_what_blocks_and_what_would_help(cause: Cause, says: str, helps: str) ->
 
 
 def test_every_kind_of_cause_has_a_golden_sentence_and_advice() -> None:
-    known = {*get_args(Cause), *constraints.CAUSES} - {ConstraintCause}
-    assert known == {type(cause) for cause, _, _ in GOLDEN}
+    cause_classes = {*get_args(Cause), *constraints.CAUSES} - {ConstraintCause}
+    assert cause_classes == {type(cause) for cause, _, _ in GOLDEN}
     assert all(says and helps for _, says, helps in GOLDEN)
 
 
 @pytest.mark.parametrize(
     "cause",
-    [each for each, _, _ in GOLDEN if hasattr(each, "even_empty")],
-    ids=lambda each: type(each).__name__,
+    [cause for cause, _, _ in GOLDEN if hasattr(cause, "even_empty")],
+    ids=lambda cause: type(cause).__name__,
 )
 def test_no_advice_is_to_wait_if_it_is_so_on_empty_nodes_too(cause: Any) -> None:
     assert "wait" not in replace(cause, even_empty=True).advice.lower()
@@ -404,11 +404,13 @@ def test_members_that_run_where_there_is_no_room_are_started_again() -> None:
 
 def test_no_cause_of_constraints_lacks_a_union() -> None:
     """A class of causes that is in no union would have no golden sentence."""
-    found = list(ConstraintCause.__subclasses__())
-    for each in found:  # it grows meanwhile
-        found += each.__subclasses__()
-    bases = {base.__name__ for each in found for base in each.__mro__[1:]}
-    assert {each.__name__ for each in found} - bases == {each.__name__ for each in constraints.CAUSES}
+    subclasses = list(ConstraintCause.__subclasses__())
+    for cause in subclasses:  # it grows meanwhile
+        subclasses += cause.__subclasses__()
+    bases = {base.__name__ for cause in subclasses for base in cause.__mro__[1:]}
+    assert {cause.__name__ for cause in subclasses} - bases == {
+        cause.__name__ for cause in constraints.CAUSES
+    }
 
 
 def test_what_users_wrote_is_one_line() -> None:

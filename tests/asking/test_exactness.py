@@ -14,7 +14,7 @@ from tests.gangs.world import node
 
 
 @pytest.mark.parametrize(
-    ("given", "exact"),
+    ("case", "exact"),
     [
         (node("a", hands_out=HandsOut.OWN_CHOICE), False),
         (node("a", hands_out=HandsOut.READS_ANNOTATIONS), False),
@@ -27,10 +27,10 @@ from tests.gangs.world import node
         (node("a", gpu_resources=frozenset(), hands_out=HandsOut.OWN_CHOICE), True),
     ],
 )
-def test_nodes_say_whether_their_gpus_are_exact(given: Node, exact: bool) -> None:
-    snapshot = Snapshot.of([given], ())
+def test_nodes_say_whether_their_gpus_are_exact(case: Node, exact: bool) -> None:
+    snapshot = Snapshot.of([case], ())
     (shown,) = nodes_of(snapshot, MODEL, Room(MODEL).domains(snapshot))["nodes"]
-    assert (shown.exact, shown.why) == (exact, "" if exact else given.hands_out)
+    assert (shown.exact, shown.why) == (exact, "" if exact else case.hands_out)
 
 
 SAID = "nodes with GPUs containers may get other GPUs than planned: the device plugin chooses on"

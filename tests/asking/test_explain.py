@@ -22,16 +22,16 @@ TRACE = {"id": "3c878011acb847fa32d7767cde5de41b", "link": "https://traces.examp
 def explained(world: World, *steps: Step, trace: dict[str, str] | None = None) -> list[dict[str, Any]]:
     """What the service says of its one gang, as a client reads it."""
     (key,) = world.coordinator.keys()
-    found = world.coordinator.details(key)
-    assert found is not None
-    shown = detail.shown(found, world.coordinator.snapshot(), steps, known_since=0.0)
+    details = world.coordinator.details(key)
+    assert details is not None
+    shown = detail.describe(details, world.coordinator.snapshot(), steps, known_since=0.0)
     read: dict[str, Any] = json.loads(json.dumps(shown))
     return [{**read, "trace": trace or {"id": "", "link": ""}}]
 
 
-def printed(what: Any, found: list[dict[str, Any]]) -> list[str]:
+def printed(printer: Any, explanations: list[dict[str, Any]]) -> list[str]:
     out = io.StringIO()
-    what(found, out)
+    printer(explanations, out)
     return out.getvalue().splitlines()
 
 
@@ -43,12 +43,12 @@ def test_a_plan_is_explained_level_by_level_with_the_methods_that_decided() -> N
     assert lines[1].startswith("  Placed in nvlink-domain ")
     assert lines[1].endswith(", proven best")
     methods = lines.index("  Decided by these exact methods:")
-    (found,) = explained(world)
+    (explanation,) = explained(world)
     levels = [line.split(maxsplit=1) for line in lines[3:methods]]
-    assert levels == found["plan"]["levels"]
+    assert levels == explanation["plan"]["levels"]
     assert ["crossings", "node: 1, nvlink-domain: 1"] in levels
     assert ["preferred_reached", "–"] in levels  # no scope is preferred
-    steps = [f"    {step['level']}: {step['method']}" for step in found["plan"]["steps"]]
+    steps = [f"    {step['level']}: {step['method']}" for step in explanation["plan"]["steps"]]
     assert lines[methods + 1 :] == steps
     assert "    nodes: single-node" in steps
 
@@ -56,18 +56,18 @@ def test_a_plan_is_explained_level_by_level_with_the_methods_that_decided() -> N
 def alternatives(world: World) -> AlternativesView:
     """Where else its one gang could go, as the planner's process finds it."""
     (key,) = world.coordinator.keys()
-    asked = world.coordinator.alternatives(key)
-    if isinstance(asked, str):
-        return not_known(asked)
-    return view(of_planner(asked.snapshot, asked.request))
+    question = world.coordinator.alternatives(key)
+    if isinstance(question, str):
+        return not_known(question)
+    return view(of_planner(question.snapshot, question.request))
 
 
 def test_a_plan_is_compared_with_what_else_there_is() -> None:
     racks = [node(name, 4, {"topology.kubernetes.io/rack": rack}) for name, rack in RACKS.items()]
     world = World().start(*racks)
     world.see(foreign("f", "f", gpus=3), *(pod(f"p{rank}", of=8) for rank in range(8)))
-    found = [{**each, "alternatives": alternatives(world)} for each in explained(world)]
-    lines = printed(explain.explain, found)
+    explanations = [{**explanation, "alternatives": alternatives(world)} for explanation in explained(world)]
+    lines = printed(explain.explain, explanations)
     first = next(at for at, line in enumerate(lines) if line.startswith("  Alternatives"))
     assert lines[first:] == [
         "  Alternatives to rack r1, the best first. "
@@ -75,10 +75,10 @@ def test_a_plan_is_compared_with_what_else_there_is() -> None:
         "    rack r2: as good at each level",
         "    rack r3: only 5 of 8 members fit; 5 GPUs are free there, at most 4 on one node",
     ]
-    found[0]["alternatives"]["others"] = "3 more racks were not tried"
-    assert printed(explain.explain, found)[-1] == "    … 3 more racks were not tried"
-    found[0]["alternatives"] = not_known("Too many ask.")
-    assert printed(explain.explain, found)[-1] == "  Alternatives are not known: Too many ask."
+    explanations[0]["alternatives"]["others"] = "3 more racks were not tried"
+    assert printed(explain.explain, explanations)[-1] == "    … 3 more racks were not tried"
+    explanations[0]["alternatives"] = not_known("Too many ask.")
+    assert printed(explain.explain, explanations)[-1] == "  Alternatives are not known: Too many ask."
 
 
 RACKS = {"a": "r1", "b": "r1", "c": "r2", "d": "r2", "e": "r3", "f": "r3"}
@@ -86,8 +86,8 @@ RACKS = {"a": "r1", "b": "r1", "c": "r2", "d": "r2", "e": "r3", "f": "r3"}
 
 def test_other_namespaces_are_not_named() -> None:
     world = World().start(node("a", 4), node("b", 4))
-    others = [replace(foreign(f"secret-{on}", on, gpus=3), namespace="secret") for on in "ab"]
-    world.see(*others, pod("p0", of=1))
+    foreign_pods = [replace(foreign(f"secret-{on}", on, gpus=3), namespace="secret") for on in "ab"]
+    world.see(*foreign_pods, pod("p0", of=1))
     assert "secret" not in json.dumps(alternatives(world))
 
 
@@ -100,9 +100,9 @@ def test_a_gang_that_waits_is_explained_by_what_blocks_it() -> None:
 
 
 def test_names_from_the_cluster_are_text() -> None:
-    (found,) = explained(planned())
-    found["refused"] = [{"node": "a\x1b[31m", "plugin": "P", "message": "no"}]
-    assert r"node a\x1b[31m, by P: no" in printed(explain.explain, [found])[-1]
+    (explanation,) = explained(planned())
+    explanation["refused"] = [{"node": "a\x1b[31m", "plugin": "P", "message": "no"}]
+    assert r"node a\x1b[31m, by P: no" in printed(explain.explain, [explanation])[-1]
 
 
 def planned() -> World:
@@ -134,12 +134,12 @@ def test_a_timeline_is_a_tree_of_attempts() -> None:
 
 
 def test_the_traces_of_all_attempts_are_listed_the_newest_first() -> None:
-    (found,) = explained(planned(), *STEPS, trace=TRACE)
-    found["traces"] = [
+    (explanation,) = explained(planned(), *STEPS, trace=TRACE)
+    explanation["traces"] = [
         {"id": TRACE["id"], "link": TRACE["link"], "began": 103.5, "outcome": ""},
         {"id": "00", "link": "", "began": 100.0, "outcome": "withdrawn\x1b"},
     ]
-    lines = [line for line in printed(explain.trace, [found]) if line.startswith("  trace")]
+    lines = [line for line in printed(explain.trace, [explanation]) if line.startswith("  trace")]
     assert lines[0].startswith(f"  trace {TRACE['id']}  ")
     assert lines[0].endswith(f"under way  {TRACE['link']}")
     assert lines[1].endswith(r"withdrawn\x1b")
@@ -164,12 +164,15 @@ def test_a_plan_beside_gpus_that_nobody_knows_says_so() -> None:
     world.see(foreign("other", "a"), pod("p0", of=2), pod("p1", of=2))
     lines = printed(explain.explain, explained(world))
     assert lines[1].endswith(", proven best as far as taken GPUs are known")
-    who = "it is not known which GPUs other pods have: the chosen ones may be among them"
-    assert lines[2] == f"  Not known: on node a {who}"
+    doubt = "it is not known which GPUs other pods have: the chosen ones may be among them"
+    assert lines[2] == f"  Not known: on node a {doubt}"
     for member in range(2):
         world.reserve(member)
     (answer,) = {
-        text for each in world.permit().annotations for name, text in each.items() if "decision" in name
+        text
+        for annotations in world.permit().annotations
+        for name, text in annotations.items()
+        if "decision" in name
     }
     assert json.loads(answer)["unknown_indices"] == ["a"]
-    assert any(who in event.message for event in world.events)
+    assert any(doubt in event.message for event in world.events)

@@ -63,18 +63,18 @@ def test_the_manifest_keeps_the_rules_of_krew(manifest: dict[str, Any]) -> None:
         assert platform["uri"].startswith("https://")
         assert re.fullmatch(r"[a-f0-9]{64}", platform["sha256"])
         assert platform["files"]
-        assert all(each.keys() == {"from", "to"} and all(each.values()) for each in platform["files"])
+        assert all(file.keys() == {"from", "to"} and all(file.values()) for file in platform["files"])
         assert platform["selector"].keys() == {"matchExpressions"}
-        for each in platform["selector"]["matchExpressions"]:
-            assert each["key"] in ("os", "arch")
-            assert each["operator"] in OPERATORS
-            assert set(each["values"]) <= OS
+        for expression in platform["selector"]["matchExpressions"]:
+            assert expression["key"] in ("os", "arch")
+            assert expression["operator"] in OPERATORS
+            assert set(expression["values"]) <= OS
 
 
 def test_the_manifest_is_of_its_archive(manifest: dict[str, Any], packed: bytes, installed: Path) -> None:
     (platform,) = manifest["spec"]["platforms"]
     assert platform["sha256"] == hashlib.sha256(packed).hexdigest()
-    assert {each["from"] for each in platform["files"]} == {path.name for path in installed.iterdir()}
+    assert {file["from"] for file in platform["files"]} == {path.name for path in installed.iterdir()}
     assert os.access(installed / platform["bin"], os.X_OK)
     name = manifest["metadata"]["name"].replace("-", "_")
     assert platform["bin"] == f"kubectl-{name}", "kubectl finds the plugin by this name"
@@ -92,18 +92,18 @@ def test_the_program_runs_on_a_bare_python(installed: Path, command: str) -> Non
     about = run(installed, command, "--help")
     assert about.returncode == 0, about.stderr
     name = ("g",) if command in ("why", "explain", "trace") else ()
-    asked = run(installed, command, *name, "--url", "http://127.0.0.1:1")
-    assert asked.returncode == 1
-    assert "the service at http://127.0.0.1:1 does not answer" in asked.stderr
-    assert "Traceback" not in asked.stderr
+    result = run(installed, command, *name, "--url", "http://127.0.0.1:1")
+    assert result.returncode == 1
+    assert "the service at http://127.0.0.1:1 does not answer" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_what_it_can_not_do_is_said(installed: Path, nodes: str) -> None:
     for arguments in (("gangs", "--no-service"), ("nodes", "--url", nodes, "-o", "yaml")):
-        asked = run(installed, *arguments)
-        assert asked.returncode == 1
-        assert "needs Muster's whole package" in asked.stderr
-        assert "Traceback" not in asked.stderr
+        result = run(installed, *arguments)
+        assert result.returncode == 1
+        assert "needs Muster's whole package" in result.stderr
+        assert "Traceback" not in result.stderr
 
 
 def test_it_prints_what_the_service_says(installed: Path, nodes: str) -> None:

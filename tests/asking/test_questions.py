@@ -81,8 +81,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.asked.append(self.path)
         about_gangs = self.path.startswith(("/gangs", "/explain"))
-        known = EXPLAINED if self.path.startswith("/explain") else GANG
-        gangs = [] if "name=nothing" in self.path else [known]
+        answer = EXPLAINED if self.path.startswith("/explain") else GANG
+        gangs = [] if "name=nothing" in self.path else [answer]
         of_nodes = {"nodes": NODES, "scopes": ["rack", "zone"]}
         body = json.dumps({"ready": True, "gangs": gangs} if about_gangs else of_nodes).encode()
         self.send_response(200)
@@ -95,12 +95,12 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def service() -> Iterator[tuple[str, list[str]]]:
-    asked: list[str] = []
-    handler = type("Asked", (Handler,), {"asked": asked})
+    paths: list[str] = []
+    handler = type("Asked", (Handler,), {"asked": paths})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", asked
+        yield f"http://127.0.0.1:{server.server_port}", paths
         server.shutdown()
         thread.join()
 
@@ -147,9 +147,9 @@ def test_what_the_plugin_says_of_its_arguments(arguments: list[str], code: int, 
 
 
 def test_why_says_what_blocks_and_what_would_help(service: tuple[str, list[str]]) -> None:
-    url, asked = service
+    url, paths = service
     lines = said("why", "team/train-0", "--url", url).splitlines()
-    assert asked == ["/gangs?namespace=team&name=train-0"]
+    assert paths == ["/gangs?namespace=team&name=train-0"]
     assert lines == [
         "default/train is unplaceable: 10 of 10 members here, 0 bound, 0s old",
         r"  NotEnoughFree: 8 are free\x1b[31m.",
@@ -167,10 +167,10 @@ def test_a_name_that_no_gang_has_is_an_error(service: tuple[str, list[str]]) -> 
 def test_explain_and_trace_ask_the_service_about_one_gang(
     service: tuple[str, list[str]], command: str
 ) -> None:
-    url, asked = service
+    url, paths = service
     assert "default/train is unplaceable" in said(command, "team/train-0", "--url", url)
     alternatives = "&alternatives=1" if command == "explain" else ""
-    assert asked == [f"/explain?namespace=team&name=train-0{alternatives}"]
+    assert paths == [f"/explain?namespace=team&name=train-0{alternatives}"]
     assert json.loads(said(command, "train", "--url", url, "-o", "json")) == [EXPLAINED]
     assert "is named nothing" in said(command, "nothing", "--url", url, code=questions.NOT_FOUND)
     assert "only a service knows that" in said(command, "train", "--no-service", code=1)
@@ -179,18 +179,18 @@ def test_explain_and_trace_ask_the_service_about_one_gang(
 def test_watching_prints_what_changed_and_nothing_else(
     service: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, asked = service
+    url, paths = service
     free = [6, 6, 5]
 
     def tick(_: float) -> None:
-        if len(asked) == len(free):
+        if len(paths) == len(free):
             raise KeyboardInterrupt
-        monkeypatch.setitem(NODES[0], "free", free[len(asked)])
+        monkeypatch.setitem(NODES[0], "free", free[len(paths)])
 
     monkeypatch.setattr("muster.questions.time.sleep", tick)
     printed = said("nodes", "--url", url, "--watch", "-o", "json")
     first, second = printed.replace("]\n[", "]\n\x00[").split("\x00")
-    assert len(asked) == 3
+    assert len(paths) == 3
     assert [json.loads(text)[0]["free"] for text in (first, second)] == [6, 5]
 
 
@@ -198,7 +198,7 @@ def test_watching_goes_on_while_a_service_is_away_and_ends_where_there_was_none(
     service: tuple[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asks, answers = ["ok", "away", "ok", "end"], iter(range(9))
-    real = questions.Asking._asked
+    real = questions.Asking._ask
 
     def asked(self: questions.Asking, path: str, query: Query) -> dict[str, Any]:
         match asks[next(answers)]:
@@ -208,7 +208,7 @@ def test_watching_goes_on_while_a_service_is_away_and_ends_where_there_was_none(
                 raise KeyboardInterrupt
         return real(self, path, query)
 
-    monkeypatch.setattr(questions.Asking, "_asked", asked)
+    monkeypatch.setattr(questions.Asking, "_ask", asked)
     monkeypatch.setattr("muster.questions.time.sleep", lambda _: None)
     said("gangs", "--url", service[0], "-w", "-o", "json")
     assert next(answers) == len(asks)
@@ -242,14 +242,18 @@ def test_free_gpus_of_nvlink_domains_inside_nodes() -> None:
     """Labels name the domain of c alone. A pod on d has a GPU and does not say which one."""
     labelled = replace(node("c"), labels={NVLINK.labels[0]: "wide"})
     nodes = [node("a"), node("b", island=4), labelled, node("d")]
-    taken = [Usage("u", "b", Resources(), gpus=0b11), Usage("v", "d", Resources(), unindexed_gpus=1)]
-    snapshot = Snapshot.of(nodes, taken)
+    usages = [Usage("u", "b", Resources(), gpus=0b11), Usage("v", "d", Resources(), unindexed_gpus=1)]
+    snapshot = Snapshot.of(nodes, usages)
     room = Room(MODEL)
-    found = msgspec.to_builtins(nodes_of(snapshot, MODEL, room.domains(snapshot)))["nodes"]
-    rows = show.free_by_domain(found, "nvlink-domain", 0)
+    nodes_shown = msgspec.to_builtins(nodes_of(snapshot, MODEL, room.domains(snapshot)))["nodes"]
+    rows = show.free_by_domain(nodes_shown, "nvlink-domain", 0)
     free = {row["domain"]: (row["free"], row["gpus"]) for row in rows}
     assert free == {"a/0": (8, 8), "wide": (8, 8), "b/1": (4, 4), "b/0": (2, 4)}
-    assert [row["domain"] for row in show.free_by_domain(found, "nvlink-domain", 4)] == ["a/0", "wide", "b/1"]
+    assert [row["domain"] for row in show.free_by_domain(nodes_shown, "nvlink-domain", 4)] == [
+        "a/0",
+        "wide",
+        "b/1",
+    ]
     largest = dict(room.figures(snapshot).largest)
     assert largest["nvlink-domain", "H100"] == free["a/0"][0]
 
@@ -257,14 +261,14 @@ def test_free_gpus_of_nvlink_domains_inside_nodes() -> None:
 def test_gangs_in_line_come_first_and_say_what_they_have() -> None:
     line = {"position": 2, "gpus_bound": 0, "gpus_waiting": 16, "nodes": []}
     runs = {"phase": "running", "position": None, "gpus_bound": 8, "gpus_waiting": 0, "nodes": ["a", "b"]}
-    found = [
+    gangs = [
         GANG | {"name": "runs"} | runs,
         GANG | {"name": "collects", "phase": "collecting"},  # of a service of the last release
         GANG | {"name": "second"} | line,
         GANG | {"name": "first"} | line | {"position": 1},
     ]
     out = io.StringIO()
-    show.gangs(found, out)
+    show.gangs(gangs, out)
     head, *lines = out.getvalue().splitlines()
     start = {name: head.index(name) for name in ("GANG", "POSITION", "GPUS", "NODES")}
     shown = [[line[at:].split()[0] for at in start.values()] for line in (lines[0], lines[1], lines[3])]
@@ -286,8 +290,8 @@ def test_nodes_say_which_gangs_have_their_gpus() -> None:
 def test_the_engine_finds_owners_by_what_pods_say() -> None:
     bound = [replace(pod("p0", "big", gpus=2), node="a"), replace(pod("p1", "big", gpus=2), node="a")]
     alone = replace(pod("q", gpus=1), node="a", claim=None)
-    found = owners([*bound, alone, pod("waits", "big", gpus=2)])
-    assert found == {"a": (Owner("", "", 1), Owner("ns", "big", 4))}
+    gangs_by_node = owners([*bound, alone, pod("waits", "big", gpus=2)])
+    assert gangs_by_node == {"a": (Owner("", "", 1), Owner("ns", "big", 4))}
 
 
 def test_a_scope_that_is_not_known_is_an_error(service: tuple[str, list[str]]) -> None:
@@ -324,7 +328,7 @@ else:
 def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kubectl that knows the contexts prod, with namespace team, and bare, without one."""
     program = tmp_path / "kubectl"
-    nodes = [each for each in NODES if each["name"] == "d"]
+    nodes = [node for node in NODES if node["name"] == "d"]
     program.write_text(KUBECTL.format(python=sys.executable, nodes=nodes, gang=GANG))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -333,7 +337,7 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("kubectl")
 def test_the_leader_is_found_by_its_lease_and_asked_through_the_api_server() -> None:
     output = said("nodes", "--context", "prod", "--muster-namespace", "gpu", "-o", "json")
-    assert [each["name"] for each in json.loads(output)] == ["d"]
+    assert [node["name"] for node in json.loads(output)] == ["d"]
 
 
 @pytest.mark.usefixtures("kubectl")
@@ -347,11 +351,11 @@ def test_the_leader_is_found_by_its_lease_and_asked_through_the_api_server() -> 
     ],
 )
 def test_the_default_namespace_is_that_of_the_context(arguments: list[str], namespace: str) -> None:
-    own = [*arguments, "--muster-namespace", "gpu", "-o", "json"]
-    (gang,) = json.loads(said("why", *own))
+    arguments_of_muster = [*arguments, "--muster-namespace", "gpu", "-o", "json"]
+    (gang,) = json.loads(said("why", *arguments_of_muster))
     assert gang["reason"].endswith(f"/gangs?namespace={namespace}&name=p")
-    (found,) = json.loads(said("explain", *own))
-    assert found["asked"].endswith(f"/explain?namespace={namespace}&name=p&alternatives=1")
+    (explanation,) = json.loads(said("explain", *arguments_of_muster))
+    assert explanation["asked"].endswith(f"/explain?namespace={namespace}&name=p&alternatives=1")
 
 
 KUBECONFIG = {
@@ -395,10 +399,10 @@ def test_gangs_of_one_namespace_or_of_all(service: tuple[str, list[str]]) -> Non
 
 def test_without_a_service_the_engine_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     pods = [*(pod(f"p{i}", "big", of=6) for i in range(6)), pod("q0", "half", of=2)]
-    found = decide([small_node("a")], pods, planner(None), lambda: 0.0)
-    answers = (gangs_of(found), {"nodes": NODES})
+    decided = decide([small_node("a")], pods, planner(None), lambda: 0.0)
+    answers = (gangs_of(decided), {"nodes": NODES})
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr("muster.adapters.asking.engine.decided", lambda *_: answers)
+    monkeypatch.setattr("muster.adapters.asking.engine.decide_cluster", lambda *_: answers)
     output = said("why", "ns/p3")
     assert "note: kubectl is not on PATH" in output
     assert "ns/big is unplaceable: 6 of 6 members here, 0 bound" in output
@@ -408,10 +412,10 @@ def test_without_a_service_the_engine_decides(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_nodes_are_shown_with_their_domains_and_what_is_free() -> None:
-    taken = Usage("u", "a", node("a").allocatable, gpus=0b11)
-    snapshot = Snapshot.of([node("a", "r1"), node("b")], [taken])
+    usage = Usage("u", "a", node("a").allocatable, gpus=0b11)
+    snapshot = Snapshot.of([node("a", "r1"), node("b")], [usage])
     shown = nodes_of(snapshot, MODEL, Room(MODEL).domains(snapshot))
-    assert [(each.name, each.model, each.free, dict(each.domains)) for each in shown["nodes"]] == [
+    assert [(view.name, view.model, view.free, dict(view.domains)) for view in shown["nodes"]] == [
         ("a", "H100", 6, {"rack": "r1"}),
         ("b", "H100", 8, {}),
     ]
@@ -419,11 +423,11 @@ def test_nodes_are_shown_with_their_domains_and_what_is_free() -> None:
 
 def test_its_start_imports_nothing_slow(service: tuple[str, list[str]]) -> None:
     slow = {"kubernetes", "ortools", "aiohttp", "grpc", "numpy", "pydantic", "yaml", "typer", "rich", "click"}
-    mine = "muster.questions, muster.adapters.asking.service, muster.adapters.asking.explain"
+    modules = "muster.questions, muster.adapters.asking.service, muster.adapters.asking.explain"
     ends = "contextlib.suppress(SystemExit)"
-    runs = f"import contextlib, sys, {mine}\nwith {ends}: muster.questions.main()"
+    runs = f"import contextlib, sys, {modules}\nwith {ends}: muster.questions.main()"
     code = f"{runs}\nprint({slow} & sys.modules.keys())"
-    asked = [sys.executable, "-c", code, "gangs", "--url", service[0]]
-    done = subprocess.run(asked, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", code, "gangs", "--url", service[0]]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "default     train" in done.stdout
     assert done.stdout.splitlines()[-1] == "set()"

@@ -10,9 +10,9 @@ from benchmarks.clusters import GPUS, NODES_PER_RACK, Boards, Cluster, Fill, Sha
 @pytest.mark.parametrize("fill", Fill)
 def test_equal_seeds_give_equal_clusters(fill: Fill) -> None:
     shape = Shape(64, 0.5, fill, Boards.MIXED)
-    one, same, other = Cluster(shape, 1), Cluster(shape, 1), Cluster(shape, 2)
-    assert one.snapshot == same.snapshot != other.snapshot
-    assert one.churn(3) == same.churn(3)
+    first, same, different = Cluster(shape, 1), Cluster(shape, 1), Cluster(shape, 2)
+    assert first.snapshot == same.snapshot != different.snapshot
+    assert first.churn(3) == same.churn(3)
 
 
 @pytest.mark.parametrize(("fill", "load", "expected"), [(Fill.PODS, 0.95, 0.95), (Fill.SCATTERED, 0.5, 0.5)])

@@ -20,7 +20,7 @@ def arrivals(gpus: int) -> Iterator[list[int]]:
         yield []
         return
     for size in sorted({min(size, gpus) for size in POD_GPUS}):
-        yield from ([size, *rest] for rest in arrivals(gpus - size))
+        yield from ([size, *later] for later in arrivals(gpus - size))
 
 
 def test_random_fills_are_won_as_often_as_not() -> None:

@@ -18,8 +18,8 @@ QUADS = [pair for quad in (range(4), range(4, 8)) for pair in combinations(quad,
 ACROSS = [(a, b) for a in range(4) for b in range(4, 8)]
 
 
-def without(pairs: list[tuple[int, int]], taken: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    return [pair for pair in pairs if pair not in taken]
+def without(pairs: list[tuple[int, int]], excluded: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    return [pair for pair in pairs if pair not in excluded]
 
 
 VOLTA_SWITCHES = [(0, 1), (2, 3), (4, 5), (6, 7)]
@@ -60,7 +60,7 @@ def scores(name: str) -> Scores:
 
 
 @pytest.mark.parametrize(
-    ("available", "required", "size", "taken"),
+    ("available", "required", "size", "expected"),
     [
         ([0, 2, 4, 5], [], 2, [4, 5]),  # single NVLink, prefer same switch
         ([0, 4, 5, 6], [], 2, [5, 6]),  # single NVLink, prefer same socket
@@ -76,14 +76,14 @@ def scores(name: str) -> Scores:
     ],
 )
 def test_published_choices_on_a_dgx1(
-    available: list[int], required: list[int], size: int, taken: list[int]
+    available: list[int], required: list[int], size: int, expected: list[int]
 ) -> None:
-    found = BestEffort(scores("DGX1 Volta")).allocate(mask_of(available), size, mask_of(required))
-    assert list(bits(found)) == taken
+    allocated = BestEffort(scores("DGX1 Volta")).allocate(mask_of(available), size, mask_of(required))
+    assert list(bits(allocated)) == expected
 
 
 @pytest.mark.parametrize(
-    ("node", "sizes", "taken"),
+    ("node", "sizes", "gpu_lists"),
     [
         ("RTX8000", [1] * 4, [[0], [1], [2], [3]]),
         ("RTX8000", [2, 2], [[0, 3], [1, 2]]),
@@ -99,14 +99,14 @@ def test_published_choices_on_a_dgx1(
         ("14 in pairs", [2], [[12, 13]]),
     ],
 )
-def test_published_fills(node: str, sizes: list[int], taken: list[list[int]]) -> None:
-    policy, left = BestEffort(scores(node)), (1 << len(scores(node))) - 1
-    for size, expected in zip(sizes, taken, strict=True):
-        found = policy.allocate(left, size)
-        assert list(bits(found)) == expected
-        left &= ~found
-    assert left == 0 or node == "14 in pairs"
-    assert policy.allocate(left, 1) == 0 or left
+def test_published_fills(node: str, sizes: list[int], gpu_lists: list[list[int]]) -> None:
+    policy, free = BestEffort(scores(node)), (1 << len(scores(node))) - 1
+    for size, expected in zip(sizes, gpu_lists, strict=True):
+        allocated = policy.allocate(free, size)
+        assert list(bits(allocated)) == expected
+        free &= ~allocated
+    assert free == 0 or node == "14 in pairs"
+    assert policy.allocate(free, 1) == 0 or free
 
 
 def test_a_padded_set_may_win_in_the_original() -> None:

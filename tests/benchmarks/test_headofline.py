@@ -108,8 +108,8 @@ def test_one_member_of_the_hanging_gang_has_the_claim() -> None:
 
 
 def test_each_case_is_in_the_table_in_the_help_and_in_the_document() -> None:
-    there: Any = None
-    assert {*cases(there, there, Sizes(1, 1, 1.0))} == {*command.CASES}
+    unused: Any = None
+    assert {*cases(unused, unused, Sizes(1, 1, 1.0))} == {*command.CASES}
     helped = {line.split()[0] for line in (command.main.__doc__ or "").splitlines() if line.strip()}
     assert {*command.CASES} <= helped
     text = DOCUMENT.read_text()

@@ -53,26 +53,26 @@ def test_equally_free_gpus_are_one_way() -> None:
 @pytest.mark.parametrize("name", [name for name in Name if name is not Name.MUSTER])
 def test_what_is_taken_was_free(name: Name) -> None:
     """On a twentieth of the cluster, counted apart: what each option leaves, and all that is allocated."""
-    some = trace.nodes().reordered(range(0, 1213, 20))
+    nodes = trace.nodes().reordered(range(0, 1213, 20))
     order = random.Random(1).choices(trace.pods("multigpu50"), k=900)
-    rule, cluster, taken = policy(name, order, some.models, seed=1), Cluster(some), 0
+    rule, cluster, milli = policy(name, order, nodes.models, seed=1), Cluster(nodes), 0
     for request in order:
-        options = cluster.options(request, np.arange(len(some.cpu)))
+        options = cluster.options(request, np.arange(len(nodes.cpu)))
         if len(options.row):
-            best = int(np.argmin(rule.costs(options)))
-            cluster.place(request, int(options.nodes[options.row[best]]), int(options.column[best]))
-            taken += request.milli
+            cheapest = int(np.argmin(rule.costs(options)))
+            cluster.place(request, int(options.nodes[options.row[cheapest]]), int(options.column[cheapest]))
+            milli += request.milli
         assert min(cluster.free.min(), cluster.cpu.min(), cluster.memory.min()) >= 0
-    assert taken == some.gpu_milli - cluster.free.sum() > 0.9 * some.gpu_milli
+    assert milli == nodes.gpu_milli - cluster.free.sum() > 0.9 * nodes.gpu_milli
     assert (np.diff(cluster.free, axis=1) >= 0).all()
 
 
 def test_costs_that_are_kept_are_those_that_would_be_made_anew() -> None:
-    some = trace.nodes().reordered(range(0, 1213, 20))
+    nodes = trace.nodes().reordered(range(0, 1213, 20))
     order = random.Random(2).choices(trace.pods("default"), k=600)
-    kept, anew = (policy(Name.FGD, order, some.models, seed=1) for _ in range(2))
+    cached, anew = (policy(Name.FGD, order, nodes.models, seed=1) for _ in range(2))
     anew.lasts = False
-    assert (replay(some, order, kept).allocated == replay(some, order, anew).allocated).all()
+    assert (replay(nodes, order, cached).allocated == replay(nodes, order, anew).allocated).all()
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_costs_that_are_kept_are_those_that_would_be_made_anew() -> None:
 )
 def test_the_published_figures_come_out(name: Name, workload: str, seeds: range) -> None:
     """Within 0.3 points of the authors' means of ten seeds, at load 100."""
-    found = mean(run(Task(workload, name, seed)).unallocated[100] for seed in seeds)
-    assert found == pytest.approx(published(workload, PUBLISHED_AS[name], 100).mean, abs=0.3)
+    unallocated = mean(run(Task(workload, name, seed)).unallocated[100] for seed in seeds)
+    assert unallocated == pytest.approx(published(workload, PUBLISHED_AS[name], 100).mean, abs=0.3)
 
 
 def test_the_mix_as_a_cluster_is_told_it() -> None:
@@ -108,8 +108,8 @@ def test_the_mix_as_a_cluster_is_told_it() -> None:
 @pytest.mark.parametrize("workload", ["default", pytest.param("gpuspec33", marks=pytest.mark.slow)])
 def test_the_planner_leaves_less_than_fgd(workload: str) -> None:
     """On a twentieth of the cluster; no GPU is allocated twice, for each plan was verified."""
-    some, pods = trace.nodes().reordered(range(0, 1213, 20)), trace.pods(workload)
-    order, _ = trace.arrivals(pods, some.gpu_milli, 1)
-    ours = planner.replay(some, order, trace.mix(pods))
-    theirs = replay(some, order, policy(Name.FGD, pods, some.models, seed=1))
-    assert theirs.allocated[-1] < ours.allocated[-1] <= some.gpu_milli
+    nodes, pods = trace.nodes().reordered(range(0, 1213, 20)), trace.pods(workload)
+    order, _ = trace.arrivals(pods, nodes.gpu_milli, 1)
+    ours = planner.replay(nodes, order, trace.mix(pods))
+    theirs = replay(nodes, order, policy(Name.FGD, pods, nodes.models, seed=1))
+    assert theirs.allocated[-1] < ours.allocated[-1] <= nodes.gpu_milli

@@ -59,8 +59,8 @@ def test_unknown_options_are_refused_with_what_there_is(option: str, value: str,
     assert says in shown.output
 
 
-def outcome(policy: Name, seed: int, left: float) -> Outcome:
-    return Outcome(Task("default", policy, seed), dict.fromkeys(LOADS, left))
+def outcome(policy: Name, seed: int, unallocated: float) -> Outcome:
+    return Outcome(Task("default", policy, seed), dict.fromkeys(LOADS, unallocated))
 
 
 OUTCOMES = [

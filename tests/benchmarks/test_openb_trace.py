@@ -28,20 +28,20 @@ def test_the_lists(name: str, count: int) -> None:
 def test_arrivals_are_clones_of_the_list_up_to_130_percent(name: str) -> None:
     workload = pods(name)
     order, node_order = arrivals(workload, CAPACITY, seed=1)
-    asked = sum(request.milli for request in order)
-    assert 1.3 * CAPACITY - 8_000 < asked <= 1.3 * CAPACITY + 7_000, "up to the last pod, eight GPUs at most"
+    milli = sum(request.milli for request in order)
+    assert 1.3 * CAPACITY - 8_000 < milli <= 1.3 * CAPACITY + 7_000, "up to the last pod, eight GPUs at most"
     assert set(order) <= set(workload)
-    known, arrived = Counter(workload), Counter(order)
+    listed, arrived = Counter(workload), Counter(order)
     shrunk = len(order) < len(workload)
-    assert not (arrived - known if shrunk else known - arrived), "left out, or appended: never both"
+    assert not (arrived - listed if shrunk else listed - arrived), "left out, or appended: never both"
     assert sorted(node_order) == list(range(1213))
 
 
 def test_equal_seeds_give_equal_orders() -> None:
-    one, same, other = (arrivals(pods("default"), CAPACITY, seed) for seed in (1, 1, 2))
-    assert one == same
-    assert one[0] != other[0]
-    assert one[1] != other[1]
+    first, same, different = (arrivals(pods("default"), CAPACITY, seed) for seed in (1, 1, 2))
+    assert first == same
+    assert first[0] != different[0]
+    assert first[1] != different[1]
 
 
 A, B, C = Request(4, 10, 1, 1000), Request(2, 10, 1, 500, ("T4",)), Request(1, 10, 0, 0)

@@ -67,9 +67,9 @@ def test_only_instances_of_both_sides_are_compared() -> None:
 
 
 def test_the_table_has_a_row_for_each_cell_and_names_the_largest_ratio() -> None:
-    other: Key = ("64 × 8 50%", "many512", 1, 0)
-    before = {KEY: Decided(1.0, BEST, proven=True), other: Decided(4.0, BEST, proven=True)}
-    after = {KEY: Decided(2.0, BEST, proven=True), other: Decided(4.0, BEST, proven=True)}
+    second_key: Key = ("64 × 8 50%", "many512", 1, 0)
+    before = {KEY: Decided(1.0, BEST, proven=True), second_key: Decided(4.0, BEST, proven=True)}
+    after = {KEY: Decided(2.0, BEST, proven=True), second_key: Decided(4.0, BEST, proven=True)}
     shown = StringIO()
     pairs.show(Console(file=shown, width=160), pairs.rows(before, after))
     text = shown.getvalue()

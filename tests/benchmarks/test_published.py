@@ -48,8 +48,8 @@ def test_the_first_cause_explains_a_sentence_and_only_in_its_files() -> None:
 
 
 def test_each_cause_of_the_list_is_judged() -> None:
-    known = {rule.name: rule.verdict for rule in rules()}
-    assert set(known.values()) <= {"right", "wrong", "badly told"}
+    verdicts = {rule.name: rule.verdict for rule in rules()}
+    assert set(verdicts.values()) <= {"right", "wrong", "badly told"}
     with (HERE / "outcomes.csv").open(encoding="utf-8") as file:
-        named = {name for row in csv.DictReader(file) for name in row["causes"].split("; ") if name}
-    assert named <= set(known)
+        causes = {name for row in csv.DictReader(file) for name in row["causes"].split("; ") if name}
+    assert causes <= set(verdicts)

@@ -54,7 +54,7 @@ def sample(plan: Compactness | None, theirs: Compactness | None, **more: object)
 
 
 @pytest.mark.parametrize(
-    ("found", "failures"),
+    ("sample", "failures"),
     [
         (sample(Compactness(1, 2, 5), Compactness(1, 2, 6)), 0),
         (sample(Compactness(1, 2, 5), None), 0),
@@ -64,8 +64,8 @@ def sample(plan: Compactness | None, theirs: Compactness | None, **more: object)
         (sample(None, None, defect="GPU 1 of node a is given twice"), 1),
     ],
 )
-def test_what_counts_as_wrong(found: Sample, failures: int) -> None:
-    assert len(summary(Cell(SITES[0], CASES["many512"], [found], [0.5])).failures) == failures
+def test_what_counts_as_wrong(sample: Sample, failures: int) -> None:
+    assert len(summary(Cell(SITES[0], CASES["many512"], [sample], [0.5])).failures) == failures
 
 
 def test_a_row_counts_savings_and_shares() -> None:

@@ -8,12 +8,12 @@ from muster.adapters import web
 
 
 async def test_each_kind_of_scrape_is_measured() -> None:
-    scene, kept = six(), web.AT_ONCE
+    scene, at_once_before = six(), web.AT_ONCE
     before = len(scene.gangs.keys())
-    found = await scrape.measure(scene, 3)
-    assert kept == web.AT_ONCE
-    assert (found["nodes"], found["gangs"]) == (6, before)
-    assert {"first", "nothing_changed", "a_pod_came", "a_node_changed"} <= found.keys()
+    figures = await scrape.measure(scene, 3)
+    assert at_once_before == web.AT_ONCE
+    assert (figures["nodes"], figures["gangs"]) == (6, before)
+    assert {"first", "nothing_changed", "a_pod_came", "a_node_changed"} <= figures.keys()
     assert sum(uid.startswith("scraped") for uid in scene.pods) == 3
     assert (
         sum(state.node.labels.get("scraped") == name for name, state in scene.snapshot().nodes.items()) == 3

@@ -29,11 +29,11 @@ def outcome_of(monkeypatch: pytest.MonkeyPatch, tree: Tree, *coming: Arrival) ->
 def test_gangs_ask_for_so_much_on_average_and_fit_an_empty_cluster(mix: str) -> None:
     tree = TREES[dict(STREAMS)[mix]]
     coming = arrivals(mix, 0.5, tree.capacity, 4000, 0)
-    asked = sum(each.gang.size * each.gang.stay for each in coming) / coming[-1].at
-    assert asked == pytest.approx(0.5 * tree.capacity, rel=0.1)
-    assert all(0 < each.gang.gpus <= tree.gpus for each in coming if each.gang.members)
-    assert all(each.gang.members or each.gang.idle for each in coming)
-    racks = [each.gang for each in coming if each.gang.scope in (Scope.RACK, Scope.NVLINK_DOMAIN)]
+    load = sum(arrival.gang.size * arrival.gang.stay for arrival in coming) / coming[-1].at
+    assert load == pytest.approx(0.5 * tree.capacity, rel=0.1)
+    assert all(0 < arrival.gang.gpus <= tree.gpus for arrival in coming if arrival.gang.members)
+    assert all(arrival.gang.members or arrival.gang.idle for arrival in coming)
+    racks = [arrival.gang for arrival in coming if arrival.gang.scope in (Scope.RACK, Scope.NVLINK_DOMAIN)]
     assert all(gang.size <= tree.nodes * tree.gpus for gang in racks)
 
 

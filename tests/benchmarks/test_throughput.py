@@ -30,15 +30,15 @@ MEDIAN_INTERVALS = [
 
 @pytest.mark.parametrize(("n", "at", "coverage"), MEDIAN_INTERVALS)
 def test_the_interval_of_a_median_is_that_of_the_order_statistics(n: int, at: int, coverage: float) -> None:
-    found = estimate([float(value) for value in reversed(range(n))])
-    assert (found.low, found.high, found.n) == (at, n - 1 - at, n)
-    assert found.coverage == pytest.approx(coverage)
+    interval = estimate([float(value) for value in reversed(range(n))])
+    assert (interval.low, interval.high, interval.n) == (at, n - 1 - at, n)
+    assert interval.coverage == pytest.approx(coverage)
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=40))
 def test_an_interval_holds_its_median(values: list[float]) -> None:
-    found = estimate(values)
-    assert min(values) <= found.low <= found.median <= found.high <= max(values)
+    interval = estimate(values)
+    assert min(values) <= interval.low <= interval.median <= interval.high <= max(values)
 
 
 def test_there_is_no_median_of_nothing() -> None:
@@ -96,14 +96,16 @@ def test_gangs_and_singles_are_the_same_pods_but_for_the_gang() -> None:
 
 
 @given(st.integers(1, 30), st.integers(1, 30))
-def test_mixed_pods_are_spread_evenly_each_in_its_order(some: int, more: int) -> None:
-    a, b = pods.others("a", some, "s"), pods.others("b", more, "s")
+def test_mixed_pods_are_spread_evenly_each_in_its_order(size_of_a: int, size_of_b: int) -> None:
+    a, b = pods.others("a", size_of_a, "s"), pods.others("b", size_of_b, "s")
     mixed = pods.mixed(a, b)
     assert [pod for pod in mixed if pod in a] == a
     assert [pod for pod in mixed if pod in b] == b
     for at in range(len(mixed)):
-        seen = sum(pod in a for pod in mixed[: at + 1])
-        assert abs(seen - (at + 1) * some / (some + more)) <= 1 + some / (some + more)
+        count_of_a = sum(pod in a for pod in mixed[: at + 1])
+        assert abs(count_of_a - (at + 1) * size_of_a / (size_of_a + size_of_b)) <= 1 + size_of_a / (
+            size_of_a + size_of_b
+        )
 
 
 def test_fewer_nodes_are_the_first_of_more() -> None:
@@ -127,10 +129,10 @@ def trial(side: str, seconds: float) -> Trial:
 
 def answers(*seconds: float | None) -> Kind:
     """Takes so long in one trial after the other; None fails."""
-    left = list(seconds)
+    later = list(seconds)
 
     def run(name: str) -> Trial:
-        took = left.pop(0)
+        took = later.pop(0)
         if took is None:
             raise NotBoundInTime(f"{name} was not bound")
         return trial("x", took)
@@ -139,19 +141,21 @@ def answers(*seconds: float | None) -> Kind:
 
 
 def asked(a: Kind, b: Kind, rounds: int) -> tuple[Answer, list[bool]]:
-    told: list[bool] = []
+    counted_rounds: list[bool] = []
     ratio = Ratio(("a", "b"), lambda trial: trial.seconds, "time", "≤ 1.2")
     question = Question("q", {"a": a, "b": b}, (ratio,))
-    return questions.ask(question, rounds, lambda _kind, _trial, counted: told.append(counted)), told
+    return questions.ask(
+        question, rounds, lambda _kind, _trial, counted: counted_rounds.append(counted)
+    ), counted_rounds
 
 
 def test_the_first_round_is_not_counted() -> None:
-    answer, told = asked(answers(99, 2, 6), answers(1, 1, 2), rounds=2)
+    answer, counted_rounds = asked(answers(99, 2, 6), answers(1, 1, 2), rounds=2)
     assert answer.values("a", lambda trial: trial.seconds) == [2, 6]
-    assert told == [False, False, True, True, True, True]
-    found = answer.ratio(answer.question.ratios[0])
-    assert found is not None
-    assert (found.median, found.low, found.high) == (2.5, 2, 3)
+    assert counted_rounds == [False, False, True, True, True, True]
+    ratio = answer.ratio(answer.question.ratios[0])
+    assert ratio is not None
+    assert (ratio.median, ratio.low, ratio.high) == (2.5, 2, 3)
 
 
 def test_a_round_with_a_trial_that_failed_is_left_out_whole_and_told() -> None:

@@ -19,7 +19,7 @@ async def test_both_sides_bind_all_and_one_makes_spans() -> None:
 
 
 async def test_the_figures_are_of_pairs() -> None:
-    found = await tracing.measure(tracing.Sizes(4, 2, 3), tracing.Nowhere())
-    assert found["ratio_of_pairs"]["pairs"] == 3
-    low, high = found["ratio_of_pairs"]["interval"]
-    assert low <= found["ratio_of_pairs"]["median"] <= high
+    figures = await tracing.measure(tracing.Sizes(4, 2, 3), tracing.Nowhere())
+    assert figures["ratio_of_pairs"]["pairs"] == 3
+    low, high = figures["ratio_of_pairs"]["interval"]
+    assert low <= figures["ratio_of_pairs"]["median"] <= high

@@ -35,13 +35,13 @@ def test_the_json_is_what_the_python_gives() -> None:
 
 
 def test_each_dashboard_has_an_id_a_name_and_variables_for_its_sources() -> None:
-    found = dashboards().values()
-    assert len({dashboard["uid"] for dashboard in found}) == len(found) > 2
-    for dashboard in found:
+    all_dashboards = dashboards().values()
+    assert len({dashboard["uid"] for dashboard in all_dashboards}) == len(all_dashboards) > 2
+    for dashboard in all_dashboards:
         variables = {variable["name"]: variable for variable in dashboard["templating"]["list"]}
         assert variables["datasource"]["type"] == "datasource"
-        used = set(re.findall(r"\$\{?([a-z]\w+)", str(dashboard["panels"])))
-        assert used <= variables.keys()
+        names = set(re.findall(r"\$\{?([a-z]\w+)", str(dashboard["panels"])))
+        assert names <= variables.keys()
         assert dashboard["description"]
         ids = [panel["id"] for panel in dashboard["panels"]]
         assert len(ids) == len({*ids})
@@ -51,17 +51,17 @@ def test_each_dashboard_has_an_id_a_name_and_variables_for_its_sources() -> None
 
 def test_panels_fill_the_rows_of_the_grid_and_do_not_overlap() -> None:
     for dashboard in dashboards().values():
-        taken: set[tuple[int, int]] = set()
+        filled: set[tuple[int, int]] = set()
         for panel in dashboard["panels"]:
             at = panel["gridPos"]
             cells = {
                 (x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])
             }
-            assert not cells & taken, panel["title"]
+            assert not cells & filled, panel["title"]
             assert max(x for x, _ in cells) < 24
-            taken |= cells
-        rows = {y for _, y in taken}
-        assert len(taken) == 24 * len(rows), "a row of the grid has a gap"
+            filled |= cells
+        rows = {y for _, y in filled}
+        assert len(filled) == 24 * len(rows), "a row of the grid has a gap"
 
 
 @pytest.mark.parametrize("panel", PANELS)
@@ -73,7 +73,7 @@ def test_a_panel_says_what_it_shows(panel: dict[str, object]) -> None:
         assert str(panel["datasource"]["uid"]).startswith("${")  # type: ignore[index]
 
 
-@pytest.mark.parametrize("target", list(targets()), ids=lambda it: it.name)
+@pytest.mark.parametrize("target", list(targets()), ids=lambda target: target.name)
 def test_a_query_has_its_letter_and_the_chosen_source(target: Target) -> None:
     letters = [query["refId"] for query in target.panel["targets"]]
     assert target.query["refId"]
@@ -82,7 +82,7 @@ def test_a_query_has_its_letter_and_the_chosen_source(target: Target) -> None:
     assert target.query["datasource"]["uid"] == target.panel["datasource"]["uid"] == uid
 
 
-@pytest.mark.parametrize("target", PROMQL, ids=lambda it: it.name)
+@pytest.mark.parametrize("target", PROMQL, ids=lambda target: target.name)
 def test_a_query_names_metrics_and_labels_that_exist(target: Target) -> None:
     raw = target.query["expr"]
     names = {SUFFIX.sub("", name) for name in re.findall(r"\b(?:muster|scheduler)_\w+", raw)}
@@ -93,12 +93,12 @@ def test_a_query_names_metrics_and_labels_that_exist(target: Target) -> None:
         assert interval in ("$__rate_interval", "$__range")
     assert target.query["legendFormat"]
     by = {label for part in re.findall(r"by \((.*?)\)", raw) for label in part.split(", ")}
-    known = {label for name in names for label in page.get(name, ("", ("queue",)))[1]} | {"le"}
-    assert by <= known
+    labels = {label for name in names for label in page.get(name, ("", ("queue",)))[1]} | {"le"}
+    assert by <= labels
     assert set(re.findall(r"\{\{(\w+)\}\}", target.query["legendFormat"])) <= by
 
 
-@pytest.mark.parametrize("target", PROMQL, ids=lambda it: it.name)
+@pytest.mark.parametrize("target", PROMQL, ids=lambda target: target.name)
 def test_a_histogram_is_asked_for_in_both_forms_and_shows_exemplars(target: Target) -> None:
     raw = target.query["expr"]
     histograms = {name for name, (kind, _) in of_the_page().items() if kind == "histogram" and name in raw}
@@ -110,7 +110,9 @@ def test_a_histogram_is_asked_for_in_both_forms_and_shows_exemplars(target: Targ
         assert bool(target.query.get("exemplar")) == bool(with_traces)
 
 
-@pytest.mark.parametrize("target", [each for each in targets() if not each.is_promql], ids=lambda it: it.name)
+@pytest.mark.parametrize(
+    "target", [target for target in targets() if not target.is_promql], ids=lambda target: target.name
+)
 def test_a_search_names_spans_and_attributes_that_traces_have(target: Target) -> None:
     query = target.query["query"]
     page = (FOLDER.parents[1] / "docs/traces.md").read_text()

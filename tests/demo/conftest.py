@@ -12,7 +12,7 @@ from local_cluster.recipes import CLUSTER
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Outside of any test, so that no test's timeout runs while a compiler does."""
-    here = Path(__file__).parent
-    if any(item.get_closest_marker("cluster") and here in item.path.parents for item in session.items):
+    folder = Path(__file__).parent
+    if any(item.get_closest_marker("cluster") and folder in item.path.parents for item in session.items):
         for name in CLUSTER:
             binary(name)

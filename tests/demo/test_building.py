@@ -30,8 +30,8 @@ LEFT: dict[str, tuple[Sequence[float], float, float]] = {
 
 @pytest.mark.parametrize("case", LEFT)
 def test_time_left(case: str) -> None:
-    done, elapsed, left = LEFT[case]
-    assert time_left_s(EXPECTED, done, elapsed) == pytest.approx(left)
+    done, elapsed, seconds_left = LEFT[case]
+    assert time_left_s(EXPECTED, done, elapsed) == pytest.approx(seconds_left)
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(44.0, "40 s"), (95.0, "2 min"), (700.0, "12 min")])
@@ -43,14 +43,14 @@ def test_minutes(seconds: float, text: str) -> None:
 def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Recipe]:
     """Two programs that are not built, in a cache of the test's own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    made = []
+    new_recipes = []
     for name in ("one", "two"):
         module = tmp_path / "go" / name
         module.mkdir(parents=True)
         for file in ("go.mod", "go.sum"):
             (module / file).write_text(name)
-        made.append(Recipe(name, "v1", module, ".", "", "", 50.0))
-    return made
+        new_recipes.append(Recipe(name, "v1", module, ".", "", "", 50.0))
+    return new_recipes
 
 
 def quiet() -> Console:
@@ -108,12 +108,12 @@ def test_nothing_is_started_where_all_is_built(tmp_path: Path) -> None:
 def test_the_engines_scenes_show_answers_and_progress(capsys: pytest.CaptureFixture[str]) -> None:
     show = Show(Console(width=WIDTH, highlight=False, no_color=True))
     engine.tell(show, lambda: "building one (1 of 2)", lambda: None)
-    told = capsys.readouterr().out
-    assert told.count("building one (1 of 2)") == len(engine.SCENES)
-    in_one_line = " ".join(told.split())
+    output = capsys.readouterr().out
+    assert output.count("building one (1 of 2)") == len(engine.SCENES)
+    in_one_line = " ".join(output.split())
     assert in_one_line.count("proven optimal") == len(engine.SCENES) - 1
     assert "It would help: scope zone instead of rack" in in_one_line
-    assert max(map(len, told.splitlines())) <= WIDTH
+    assert max(map(len, output.splitlines())) <= WIDTH
 
 
 def test_missing_programs_are_in_the_order_of_the_build(

@@ -18,7 +18,7 @@ from muster.domain.topology import GpuTopology, Link
 from tests.demo.samples import DOCUMENT, topology
 
 NAMES = sorted(path.stem for path in TOPOLOGIES.glob("*.txt"))
-MARKS = {0: Mark("A", chosen=True), 3: Mark("A", chosen=True), 2: Mark("x")}
+MARKS = {0: Mark("A", is_chosen=True), 3: Mark("A", is_chosen=True), 2: Mark("x")}
 WIDTH = 100
 
 
@@ -42,7 +42,7 @@ def test_node(name: str, drawing: SnapshotAssertion) -> None:
 
 
 def test_chosen_gpus_one_above_the_other_name_their_link(drawing: SnapshotAssertion) -> None:
-    marks = {1: Mark("A", chosen=True), 7: Mark("A", chosen=True), 2: Mark("B"), 4: Mark("B")}
+    marks = {1: Mark("A", is_chosen=True), 7: Mark("A", is_chosen=True), 2: Mark("B"), 4: Mark("B")}
     assert plain(draw_node(NodePicture("node-1", topology(DOCUMENT), marks))) == drawing
 
 
@@ -81,6 +81,6 @@ def test_strips(drawing: SnapshotAssertion) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_known_topology_is_drawn_exactly(name: str) -> None:
     """Either a cube mesh, or brackets that say all there is to say."""
-    known = topology(name)
-    assert find_cube_mesh(known) is not None or nests(known)
-    assert (find_cube_mesh(known) is not None) == name.startswith("v100")
+    links = topology(name)
+    assert find_cube_mesh(links) is not None or nests(links)
+    assert (find_cube_mesh(links) is not None) == name.startswith("v100")

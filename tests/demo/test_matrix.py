@@ -29,7 +29,7 @@ def test_labels_of_an_nvswitch_board() -> None:
 
 
 @pytest.mark.parametrize(
-    ("free", "size", "best"),
+    ("free", "size", "expected"),
     [
         (LEFT, 2, [(1, 2), (1, 7), (4, 5), (4, 7)]),
         (LEFT, 4, [(1, 2, 4, 7)]),
@@ -38,8 +38,8 @@ def test_labels_of_an_nvswitch_board() -> None:
         ((0,), 2, []),
     ],
 )
-def test_best_sets(free: tuple[int, ...], size: int, best: list[tuple[int, ...]]) -> None:
-    assert DOCUMENT.best_sets(free, size) == best
+def test_best_sets(free: tuple[int, ...], size: int, expected: list[tuple[int, ...]]) -> None:
+    assert DOCUMENT.best_sets(free, size) == expected
 
 
 @pytest.mark.parametrize(

@@ -67,12 +67,12 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     """Three GPUs as nvidia-smi has them. Two NVLinks join the first two."""
     a, b, c = Card("GPU-a", 1), Card("GPU-b", 2), Card("GPU-c", 3)
     a.links, b.links = [b, b], [a, a]
-    made = FakeNvml([a, b, c])
-    monkeypatch.setitem(sys.modules, "pynvml", made)
-    monkeypatch.setattr(nvml, "pynvml", made)
+    fake = FakeNvml([a, b, c])
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    monkeypatch.setattr(nvml, "pynvml", fake)
     a.numa_nodes, b.numa_nodes, c.numa_nodes = (0,), (0,), (1,)
     monkeypatch.setattr(command, "_footprint", lambda: [Row("agent's memory", FIGURE, "53 MiB")])
-    return made
+    return fake
 
 
 def ended(ask: Smi) -> dict[str, str]:
@@ -121,12 +121,12 @@ def test_what_differs_is_named_and_the_status_says_so(
     ask, rows = WRONG[name]
     assert command.main(ask) == 1
     assert capsys.readouterr().err.startswith(f"differs: {', '.join(rows)}. nvidia-smi topo -m says:")
-    assert [what for what, how in ended(ask).items() if how == DIFFERS] == rows
+    assert [title for title, how in ended(ask).items() if how == DIFFERS] == rows
 
 
 def test_nvmls_own_order_is_told_where_it_is_another(driver: FakeNvml) -> None:
     driver.cards.reverse()
-    assert [what for what, how in ended(Smi()).items() if how == DIFFERS] == ["NVML counts by PCI address"]
+    assert [title for title, how in ended(Smi()).items() if how == DIFFERS] == ["NVML counts by PCI address"]
 
 
 def test_a_domain_of_both_is_the_same(driver: FakeNvml) -> None:
@@ -145,23 +145,23 @@ def test_a_sick_gpu_is_told_and_the_plugin_gives_it_to_nobody(driver: FakeNvml) 
 
 def test_gpus_without_events_and_one_gpu_leave_rows_unchecked(driver: FakeNvml) -> None:
     driver.cards[:] = [replace(driver.cards[2], old=True)]
-    one = Smi(
+    single_gpu = Smi(
         "0, GPU-c, 00000000:03:00.0, NVIDIA H100 80GB HBM3, 81920", "\tGPU0\tCPU Affinity\nGPU0\t X \t0-31\n"
     )
-    found = ended(one)
-    assert {what for what, how in found.items() if how == UNKNOWN} >= {
+    endings = ended(single_gpu)
+    assert {title for title, how in endings.items() if how == UNKNOWN} >= {
         "links", "NUMA nodes", "critical errors are told",
     }  # fmt: skip
-    assert DIFFERS not in found.values()
+    assert DIFFERS not in endings.values()
 
 
 def test_without_a_driver_it_says_so_and_goes_on(driver: FakeNvml) -> None:
     driver.driver = False
     rows = {row.what: row for row in command.all_rows(smi.cards(Smi()), Smi())}
     assert rows["nvidia-smi counts by PCI address"].ended == SAME
-    for what in ("facts of the agent", "device plugin"):
-        assert rows[what].ended == UNKNOWN
-        assert "is NVIDIA's driver on this node" in rows[what].text
+    for title in ("facts of the agent", "device plugin"):
+        assert rows[title].ended == UNKNOWN
+        assert "is NVIDIA's driver on this node" in rows[title].text
 
 
 @pytest.mark.parametrize("why", ["there is no nvidia-smi", "nvidia-smi lists no GPU"])

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.devices.answers import Grant, Isolation, allocate, prefer
-from muster.devices.booking import Ask, Booking, Refusal, Waiter, asking, bookings_of, in_order
+from muster.devices.booking import (
+    Ask,
+    Booking,
+    Refusal,
+    Waiter,
+    bookings_of,
+    container_in_admission,
+    in_order,
+)
 from muster.devices.inventory import MEMORY, WHOLE, Gpu, Inventory, InventoryError, uuid_of
 from muster.domain import allocation
 from muster.domain.decision import MemberPlacement
@@ -113,12 +121,12 @@ HELPER = Booking("team/two", "helper", (2,))
 
 
 def waiter(*bookings: Booking, admitted: bool = False) -> Waiter:
-    asks = tuple(Ask(each.container, each.size, each.lends) for each in bookings)
+    asks = tuple(Ask(booking.container, booking.size, booking.lends) for booking in bookings)
     return Waiter(bookings[0].pod, f"uid of {bookings[0].pod}", asks, bookings, admitted)
 
 
 @pytest.mark.parametrize(
-    ("held", "expected"),
+    ("devices_by_pod", "expected"),
     [
         ({"team/one": ["main"], "team/two": []}, TWO),
         ({"team/one": ["main"], "team/two": ["main"]}, HELPER),
@@ -126,17 +134,17 @@ def waiter(*bookings: Booking, admitted: bool = False) -> Waiter:
     ],
 )
 def test_the_pod_that_lacks_devices_is_the_one_that_asks(
-    held: dict[str, list[str]], expected: Booking
+    devices_by_pod: dict[str, list[str]], expected: Booking
 ) -> None:
     pods = (waiter(ONE), waiter(TWO, HELPER))
-    assert asking(pods, held, {}) == (pods[1], expected)
+    assert container_in_admission(pods, devices_by_pod, {}) == (pods[1], expected)
 
 
 PLANLESS = Waiter("team/three", "u3", (Ask("main", 1),))
 
 
 @pytest.mark.parametrize(
-    ("held", "sentence"),
+    ("devices_by_pod", "sentence"),
     [
         (
             {"team/one": [], "team/two": []},
@@ -146,8 +154,8 @@ PLANLESS = Waiter("team/three", "u3", (Ask("main", 1),))
         ({"team/three": []}, "pod team/three has no plan for its GPUs: let Muster schedule it"),
     ],
 )
-def test_who_asks_is_not_guessed(held: dict[str, list[str]], sentence: str) -> None:
-    answer = asking((waiter(ONE), waiter(TWO), PLANLESS), held, {})
+def test_who_asks_is_not_guessed(devices_by_pod: dict[str, list[str]], sentence: str) -> None:
+    answer = container_in_admission((waiter(ONE), waiter(TWO), PLANLESS), devices_by_pod, {})
     assert isinstance(answer, Refusal)
     assert answer.text.startswith(sentence)
 
@@ -155,7 +163,7 @@ def test_who_asks_is_not_guessed(held: dict[str, list[str]], sentence: str) -> N
 def test_a_pod_that_the_kubelet_took_before_does_not_ask() -> None:
     """An init container that ends is never listed with its devices."""
     pods = (waiter(replace(ONE, lends=True), admitted=True), waiter(TWO))
-    answer = asking(pods, {"team/one": [], "team/two": []}, {})
+    answer = container_in_admission(pods, {"team/one": [], "team/two": []}, {})
     assert answer == (pods[1], TWO)
 
 
@@ -163,7 +171,7 @@ INIT = Booking("team/two", "init", (1,), lends=True)
 
 
 @pytest.mark.parametrize(
-    ("held", "served", "expected"),
+    ("with_devices", "served", "expected"),
     [
         ([], [], INIT),
         ([], ["init"], TWO),
@@ -171,9 +179,11 @@ INIT = Booking("team/two", "init", (1,), lends=True)
         (["main"], ["init", "main"], HELPER),
     ],
 )
-def test_init_containers_have_their_turn_first(held: list[str], served: list[str], expected: Booking) -> None:
+def test_init_containers_have_their_turn_first(
+    with_devices: list[str], served: list[str], expected: Booking
+) -> None:
     pod = waiter(INIT, TWO, HELPER)
-    assert asking((pod,), {pod.name: held}, {pod.uid: served}) == (pod, expected)
+    assert container_in_admission((pod,), {pod.name: with_devices}, {pod.uid: served}) == (pod, expected)
 
 
 @pytest.mark.parametrize(
@@ -189,8 +199,8 @@ def test_an_init_container_gets_gpus_of_those_after_it(
     asks: tuple[Ask, ...], expected: list[tuple[int, ...]]
 ) -> None:
     pod = whole_pod(("main", 3))
-    found = in_order(pod, written_for(pod, 2, 5, 7), asks)
-    assert [booking.gpus for booking in found] == expected
+    bookings = in_order(pod, written_for(pod, 2, 5, 7), asks)
+    assert [booking.gpus for booking in bookings] == expected
 
 
 def test_an_init_container_gets_memory_of_all_gpus_of_the_slice() -> None:
@@ -210,8 +220,8 @@ def test_the_preferred_devices_are_the_booked_ones() -> None:
 
 
 def test_devices_that_the_container_has_already_are_kept() -> None:
-    kept = prefer(SHARED, NODE, ALL_MEMORY, ("GPU-3-_-9",), 3)
-    assert kept == ("GPU-3-_-9", "GPU-3-_-0", "GPU-3-_-1")
+    devices = prefer(SHARED, NODE, ALL_MEMORY, ("GPU-3-_-9",), 3)
+    assert devices == ("GPU-3-_-9", "GPU-3-_-0", "GPU-3-_-1")
 
 
 SICK = Inventory(tuple(Gpu(index, f"GPU-{index}", 16, healthy=index != 2) for index in range(8)))
@@ -275,7 +285,7 @@ def test_a_container_with_shared_memory(
 
 
 def test_a_missing_isolation_library_is_told() -> None:
-    grant = allocate(SHARED, NODE, UNITS, Isolation(wanted=True))
+    grant = allocate(SHARED, NODE, UNITS, Isolation(is_on=True))
     assert isinstance(grant, Grant)
     assert grant.env == TOLD
     (note,) = grant.notes
@@ -309,14 +319,14 @@ def test_what_is_preferred_is_the_plan_and_is_allocated(booking: Booking, data: 
     """Whatever is free: the answer is all of the plan, and the container then gets it; or a refusal."""
     offered = ALL_MEMORY if booking.units else ALL
     available = data.draw(st.sets(st.sampled_from(offered)))
-    chosen = prefer(booking, NODE, available, (), booking.size)
-    if isinstance(chosen, Refusal):
+    devices = prefer(booking, NODE, available, (), booking.size)
+    if isinstance(devices, Refusal):
         free = [uuid_of(device) for device in available]
         assert any(gpu > 7 or free.count(f"GPU-{gpu}") < (booking.units or 1) for gpu in booking.gpus)
         return
-    assert set(chosen) <= available
-    assert len(chosen) == len(set(chosen)) == booking.size
-    assert {uuid_of(device) for device in chosen} == {f"GPU-{gpu}" for gpu in booking.gpus}
-    grant = allocate(booking, NODE, chosen, Isolation())
+    assert set(devices) <= available
+    assert len(devices) == len(set(devices)) == booking.size
+    assert {uuid_of(device) for device in devices} == {f"GPU-{gpu}" for gpu in booking.gpus}
+    grant = allocate(booking, NODE, devices, Isolation())
     assert isinstance(grant, Grant)
     assert grant.env["NVIDIA_VISIBLE_DEVICES"] == ",".join(f"GPU-{gpu}" for gpu in booking.gpus)

@@ -47,28 +47,28 @@ def test_a_link_without_words_gives_no_annotation() -> None:
     ],
 )
 def test_labels_tell_what_can_be_told(name: str, expected: dict[str, str]) -> None:
-    said = labels_of(hardware(name), shared=False)
-    assert {key.partition("/")[2]: value for key, value in said.items() if value} == expected
+    labels = labels_of(hardware(name), shared=False)
+    assert {key.partition("/")[2]: value for key, value in labels.items() if value} == expected
 
 
 def test_labels_of_one_numa_node_and_of_a_domain_over_nodes() -> None:
-    said = labels_of(hardware("gb200-nvl72-tray-4x", clique="7f3a.1", numa=(1, 1, 1, 1)), shared=True)
-    assert said["gpu.topology/nvlink-domain"] == "7f3a.1"
-    assert said["topology.kubernetes.io/numa-node"] == "1"
-    assert said["nvidia.com/gpu.count"] == "4"
+    labels = labels_of(hardware("gb200-nvl72-tray-4x", clique="7f3a.1", numa=(1, 1, 1, 1)), shared=True)
+    assert labels["gpu.topology/nvlink-domain"] == "7f3a.1"
+    assert labels["topology.kubernetes.io/numa-node"] == "1"
+    assert labels["nvidia.com/gpu.count"] == "4"
 
 
 def test_unhealthy_gpus_and_memory_are_annotations() -> None:
-    said = annotations_of(hardware("gb200-nvl72-tray-4x", 1, 3), "ecs.gn7", shared=True)
-    assert said["gpu.topology/unhealthy"] == "1,3"
-    assert said["gpu.topology/gpu-mem"] == "16,16,16,16"
-    assert said["gpu.topology/gpu-uuids"] == "GPU-0,GPU-1,GPU-2,GPU-3"
-    assert said["NODE_TYPE"] == "ecs.gn7"
+    annotations = annotations_of(hardware("gb200-nvl72-tray-4x", 1, 3), "ecs.gn7", shared=True)
+    assert annotations["gpu.topology/unhealthy"] == "1,3"
+    assert annotations["gpu.topology/gpu-mem"] == "16,16,16,16"
+    assert annotations["gpu.topology/gpu-uuids"] == "GPU-0,GPU-1,GPU-2,GPU-3"
+    assert annotations["NODE_TYPE"] == "ecs.gn7"
 
 
-def applied(found: dict[str, dict[str, str | None]], part: str, before: dict[str, str]) -> dict[str, str]:
+def applied(metadata: dict[str, dict[str, str | None]], part: str, before: dict[str, str]) -> dict[str, str]:
     """As a merge patch changes it."""
-    merged = {**before, **found.get(part, {})}
+    merged = {**before, **metadata.get(part, {})}
     return {key: value for key, value in merged.items() if value is not None}
 
 
@@ -88,17 +88,17 @@ def test_what_is_true_no_more_is_taken_away_and_nothing_else() -> None:
 
 def test_a_label_of_the_operators_stays() -> None:
     labels = {"gpu.topology/interconnect": "nvlink", "gpu.topology/nvlink-domain": "mine"}
-    found = changes(hardware("hgx-h100-8x-nvswitch"), labels, {}, shared=False)
-    assert found["labels"] == {"gpu.topology/nvlink-domain-size": "8"}
-    assert "gpu.topology/interconnect" not in str(found["annotations"][PUBLISHED])
+    metadata = changes(hardware("hgx-h100-8x-nvswitch"), labels, {}, shared=False)
+    assert metadata["labels"] == {"gpu.topology/nvlink-domain-size": "8"}
+    assert "gpu.topology/interconnect" not in str(metadata["annotations"][PUBLISHED])
 
 
 def test_a_lost_gpu_keeps_its_place() -> None:
     all_of = hardware("v100-8x-gputopology-document")
     before = tuple(gpu.uuid for gpu in all_of.inventory.gpus)
-    kept = [index for index in range(8) if index != 3]
-    gpus = tuple(Gpu(place, f"GPU-{index}", 16) for place, index in enumerate(kept))
-    links = tuple(tuple(all_of.links[i][j] for j in kept) for i in kept)
+    indices_left = [index for index in range(8) if index != 3]
+    gpus = tuple(Gpu(place, f"GPU-{index}", 16) for place, index in enumerate(indices_left))
+    links = tuple(tuple(all_of.links[i][j] for j in indices_left) for i in indices_left)
     now = with_lost(before, Hardware(Inventory(gpus), links, (0,) * 7))
     assert [gpu.uuid for gpu in now.inventory.gpus] == list(before)
     assert [gpu.index for gpu in now.inventory.gpus if not gpu.healthy] == [3]
@@ -133,8 +133,20 @@ def test_gpus_with_other_uuids_than_before_are_named(before: tuple[str, ...], sa
 
 
 def test_the_service_reads_the_keys_that_the_agent_writes() -> None:
-    said = DEFAULTS
-    about_gpus = (said.matrix, said.unhealthy, said.memory_by_gpu, said.machine, said.gpu_uuids)
+    settings = DEFAULTS
+    about_gpus = (
+        settings.matrix,
+        settings.unhealthy,
+        settings.memory_by_gpu,
+        settings.machine,
+        settings.gpu_uuids,
+    )
     assert {*annotations_of(hardware("gb200-nvl72-tray-4x", 1), "ecs.gn7", shared=True)} == {*about_gpus}
-    labels = (said.nvlink_domain, said.nvlink_domain_size, said.interconnect, said.numa_node, said.gpu_count)
+    labels = (
+        settings.nvlink_domain,
+        settings.nvlink_domain_size,
+        settings.interconnect,
+        settings.numa_node,
+        settings.gpu_count,
+    )
     assert {*labels_of(hardware("gb200-nvl72-tray-4x"), shared=True)} == {*labels}

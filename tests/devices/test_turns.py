@@ -14,7 +14,7 @@ ALL = tuple(device.id for device in NODE.devices(WHOLE))
 
 
 def pod(*bookings: Booking) -> Waiter:
-    asks = tuple(Ask(each.container, each.size, each.lends) for each in bookings)
+    asks = tuple(Ask(booking.container, booking.size, booking.lends) for booking in bookings)
     return Waiter(bookings[0].pod, "u", asks, bookings)
 
 
@@ -23,9 +23,9 @@ def whole(container: str, *gpus: int, lends: bool = False) -> Booking:
 
 
 def ask(
-    turns: Turns, waiter: Waiter, size: int, held: tuple[str, ...] = (), must: tuple[str, ...] = ()
+    turns: Turns, waiter: Waiter, size: int, with_devices: tuple[str, ...] = (), must: tuple[str, ...] = ()
 ) -> tuple[Waiter | None, tuple[str, ...] | Refusal]:
-    return turns.prefer([waiter], {waiter.name: held}, NODE, (ALL, must, size))
+    return turns.prefer([waiter], {waiter.name: with_devices}, NODE, (ALL, must, size))
 
 
 def take(turns: Turns, *devices: str) -> Given | Refusal:
@@ -36,9 +36,12 @@ def test_each_container_gets_what_was_answered_for_it() -> None:
     turns, waiter = Turns(), pod(whole("main", 5, 2), whole("helper", 7))
     assert ask(turns, waiter, 2) == (waiter, ("GPU-5", "GPU-2"))
     assert turns.pending
-    given = take(turns, "GPU-2", "GPU-5")
-    assert isinstance(given, Given)
-    assert (given.booking.container, given.grant.env["NVIDIA_VISIBLE_DEVICES"]) == ("main", "GPU-5,GPU-2")
+    allocation = take(turns, "GPU-2", "GPU-5")
+    assert isinstance(allocation, Given)
+    assert (allocation.booking.container, allocation.grant.env["NVIDIA_VISIBLE_DEVICES"]) == (
+        "main",
+        "GPU-5,GPU-2",
+    )
     assert not turns.pending
     assert ask(turns, waiter, 1, ("main",)) == (waiter, ("GPU-7",))
     assert isinstance(take(turns, "GPU-7"), Given)
@@ -100,9 +103,9 @@ def test_memory_that_was_lent_must_be_even() -> None:
     init = Booking("team/pod", "init", (3, 4), units=2, pod_units=2, lends=True)
     waiter, turns = pod(init, shared), Turns()
     units = tuple(device.id for device in NODE.devices(MEMORY))
-    _, chosen = turns.prefer([waiter], {waiter.name: ()}, NODE, (units, (), 4))
-    assert isinstance(chosen, tuple)
-    assert isinstance(take(turns, *chosen), Given)
+    _, devices = turns.prefer([waiter], {waiter.name: ()}, NODE, (units, (), 4))
+    assert isinstance(devices, tuple)
+    assert isinstance(take(turns, *devices), Given)
     assert isinstance(take(turns, "GPU-3-_-0", "GPU-3-_-1"), Refusal)
 
 
@@ -110,6 +113,6 @@ def test_the_end_of_a_pod_forgets_it() -> None:
     turns, waiter = Turns(), pod(whole("main", 5))
     ask(turns, waiter, 1)
     take(turns, "GPU-5")
-    other = Waiter("team/next", "v", (Ask("main", 1),), (Booking("team/next", "main", (6,)),))
-    assert turns.prefer([other], {"team/next": ()}, NODE, (ALL, (), 1)) == (other, ("GPU-6",))
+    next_waiter = Waiter("team/next", "v", (Ask("main", 1),), (Booking("team/next", "main", (6,)),))
+    assert turns.prefer([next_waiter], {"team/next": ()}, NODE, (ALL, (), 1)) == (next_waiter, ("GPU-6",))
     assert isinstance(take(turns, "GPU-5"), Refusal)

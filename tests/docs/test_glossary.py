@@ -26,10 +26,10 @@ def test_each_term_has_one_row() -> None:
 
 @pytest.mark.parametrize(("term", "code"), [(row[0], row[3]) for row in ROWS])
 def test_the_code_of_a_term_is_in_the_tree(term: str, code: str) -> None:
-    named = re.findall(r"`([^`]+)`", code)
-    paths = [SOURCE / name for name in named if "/" in name]
+    names = re.findall(r"`([^`]+)`", code)
+    paths = [SOURCE / name for name in names if "/" in name]
     assert paths, term
     assert [path for path in paths if not path.exists()] == []
     text = "".join(map(texts, paths))
-    missing = [name for name in named if "/" not in name and not re.search(rf"\b{name}\b", text)]
+    missing = [name for name in names if "/" not in name and not re.search(rf"\b{name}\b", text)]
     assert missing == []

@@ -10,7 +10,7 @@ from checks import imports
 def test_the_page_has_the_pictures_of_the_code() -> None:
     """`python -m checks.imports` writes them."""
     page = imports.PAGE.read_text()
-    assert {found[1] for found in imports.GRAPH.finditer(page)} == set(imports.PICTURES)
+    assert {graph[1] for graph in imports.GRAPH.finditer(page)} == set(imports.PICTURES)
     assert imports.drawn(page) == page
 
 

@@ -30,7 +30,7 @@ def test_a_list_of_scopes_has_all_of_them(file: str) -> None:
     """A list is a paragraph or a row of a table, with the words as they are or in prose: "NVLink domain"."""
     text = (REPOSITORY / file).read_text().lower().replace("nvlink domain", "nvlink-domain")
     words = [set(re.findall(r"[\w-]+", part)) for part in re.split(r"\n\n|\n(?=\|)", text)]
-    lacking = min((LISTS[file] - there for there in words), key=len)
+    lacking = min((LISTS[file] - scopes_listed for scopes_listed in words), key=len)
     assert lacking == set(), "the list that has most scopes lacks some"
 
 

@@ -24,12 +24,12 @@ def of_the_page() -> Named:
 
 
 def of_the_registry() -> Named:
-    found: Named = {}
+    metrics: Named = {}
     for metric in vars(Metrics()).values():
         if isinstance(metric, MetricWrapperBase):
             end = "_total" if metric._type == "counter" else ""
-            found[metric._name + end] = (str(metric._type), tuple(metric._labelnames))
-    return found
+            metrics[metric._name + end] = (str(metric._type), tuple(metric._labelnames))
+    return metrics
 
 
 def read_at_scrape() -> Named:
@@ -45,10 +45,10 @@ def read_at_scrape() -> Named:
 
 def of_the_shim() -> Named:
     text = "".join(path.read_text() for path in (REPOSITORY / "shim/internal/metrics").glob("*.go"))
-    made = re.findall(
+    matches = re.findall(
         r'metrics\.New(\w+?)(?:Vec)?\(.*?Name:\s+"(\w+)".*?\}(?:, \[\]string\{(.*?)\})?\)', text, re.S
     )
-    return {name: (kind.lower(), tuple(re.findall(r'"(\w+)"', labels))) for kind, name, labels in made}
+    return {name: (kind.lower(), tuple(re.findall(r'"(\w+)"', labels))) for kind, name, labels in matches}
 
 
 def test_the_page_has_the_metrics_of_the_code() -> None:

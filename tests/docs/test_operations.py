@@ -37,9 +37,9 @@ def test_ten_questions_have_a_command_and_a_panel_that_exist() -> None:
         for name in re.findall(r"`muster ([\w-]+)", command):
             assert name in cli.COMMANDS, question
         assert "`" in command
-        named = PANEL.findall(panel)
-        assert named, question
-        for title, dashboard in named:
+        panels = PANEL.findall(panel)
+        assert panels, question
+        for title, dashboard in panels:
             assert title in titles(dashboard), question
 
 

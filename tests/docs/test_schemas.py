@@ -63,8 +63,8 @@ def test_an_answer_of_each_status(tmp_path: Path) -> None:
     sharing["status"]["allocatable"] |= {"aliyun.com/gpu-count": "2", "aliyun.com/gpu-mem": "32"}
     objects = (node("a"), sharing, *gang("fits", 2), *gang("large", 2, gpus=8), *waiting, *wrong, shared)
     answer = as_printed("-f", write(tmp_path, *objects), "--explain")
-    assert {each["status"] for each in answer["gangs"]} == {"placed", "waiting", "unplaceable", "invalid"}
-    assert any("gpu_mem" in member for each in answer["gangs"] for member in each["members"])
+    assert {gang["status"] for gang in answer["gangs"]} == {"placed", "waiting", "unplaceable", "invalid"}
+    assert any("gpu_mem" in member for gang in answer["gangs"] for member in gang["members"])
     assert_as_published(answer, "place-v1.json")
 
 
@@ -74,13 +74,13 @@ def test_each_cause(cause: Cause) -> None:
 
 
 def test_every_class_of_causes_is_tried() -> None:
-    known = {
+    cause_classes = {
         *get_args(IllFormed),
         *get_args(Waiting),
         *get_args(TooLittle | OutOfPlace | NotPlanned),
         *CAUSES,
     }
-    assert known == {type(cause) for cause, _ in GOLDEN}
+    assert cause_classes == {type(cause) for cause, _ in GOLDEN}
 
 
 def test_a_status_says_of_each_gang_the_same_causes_as_place() -> None:
@@ -131,22 +131,24 @@ def test_the_page_lists_the_causes_by_status() -> None:
     }
     assert listed == {status: {*map(cause_type, causes)} for status, causes in by_status.items()}
     schema = json.loads((FOLDER / "place-v1.json").read_text())["$defs"]
-    types = {schema[each["$ref"].rpartition("/")[2]]["title"] for each in schema["Cause"]["oneOf"]}
+    types = {schema[reference["$ref"].rpartition("/")[2]]["title"] for reference in schema["Cause"]["oneOf"]}
     assert set[str]().union(*listed.values()) == types
 
 
 def test_the_causes_of_all_constraints_are_listed() -> None:
-    below = [each for each in _below(ConstraintCause) if "muster" in each.__module__]
-    bases = {base.__name__ for each in below for base in each.__bases__}
-    assert {each.__name__ for each in CAUSES} == {each.__name__ for each in below} - bases
+    below = [cause_class for cause_class in _below(ConstraintCause) if "muster" in cause_class.__module__]
+    bases = {base.__name__ for cause_class in below for base in cause_class.__bases__}
+    assert {cause_class.__name__ for cause_class in CAUSES} == {
+        cause_class.__name__ for cause_class in below
+    } - bases
 
 
 def _below(base: type) -> Iterator[type]:
     """All classes that have this base."""
     subclasses: list[type] = base.__subclasses__()
-    for each in subclasses:
-        yield each
-        yield from _below(each)
+    for subclass in subclasses:
+        yield subclass
+        yield from _below(subclass)
 
 
 @pytest.mark.parametrize("change", [{"version": 2}, {"more": 1}, {"gangs": [{"name": "x"}]}], ids=str)

@@ -82,9 +82,9 @@ def test_each_bound_is_that_of_the_code(bound: str) -> None:
 @pytest.mark.parametrize("row", ROWS, ids=range(len(ROWS)))
 def test_each_row_names_tests_that_are_there(row: list[str]) -> None:
     assert len(row) == 5
-    named = re.findall(r"`([\w/]+\.py)`", row[-1])
-    assert named
-    assert [name for name in named if not (TESTS / name).is_file()] == []
+    files = re.findall(r"`([\w/]+\.py)`", row[-1])
+    assert files
+    assert [name for name in files if not (TESTS / name).is_file()] == []
 
 
 def test_all_four_have_rows() -> None:

@@ -35,11 +35,11 @@ STATUS = {
 def test_muster_place_decides_as_its_first_lines_say(name: str) -> None:
     """The same files that `make example` applies, without a cluster."""
     example = ALL[name]
-    before = [str(ALL[each].path) for each in example.before]
+    before = [str(ALL[example_before].path) for example_before in example.before]
     gangs = decisions(str(example.cluster), *before, str(example.path))["gangs"]
     members = [member for gang in gangs for member in gang["members"]]
-    placed = sum(member["node"] is not None for member in members)
-    assert (placed, len(members)) == (example.outcome.running, example.outcome.pods)
+    placed_count = sum(member["node"] is not None for member in members)
+    assert (placed_count, len(members)) == (example.outcome.running, example.outcome.pods)
     assert {gang["status"] for gang in gangs} == {STATUS[example.outcome.reason]}, gangs
 
 

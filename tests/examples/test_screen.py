@@ -48,11 +48,11 @@ def test_podgroups_as_kubectl_prints_them() -> None:
 
 
 def test_the_verdict_says_what_was_expected() -> None:
-    expected, seen = Outcome(2, 2), Outcome(0, 2, "TopologyWaiting")
+    expected, outcome = Outcome(2, 2), Outcome(0, 2, "TopologyWaiting")
     assert printed(lambda show: screen.verdict(show, expected, expected, True)) == [
         "✓ as expected: 2 of 2 run"
     ]
-    assert printed(lambda show: screen.verdict(show, expected, seen, False)) == [
+    assert printed(lambda show: screen.verdict(show, expected, outcome, False)) == [
         "✗ expected: 2 of 2 run; seen: 0 of 2 run, TopologyWaiting"
     ]
 

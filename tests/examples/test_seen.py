@@ -86,7 +86,7 @@ def test_what_a_pod_has() -> None:
     assert whole is not None
     assert part is not None
     assert none is not None
-    assert [each.phrase for each in (whole, part, none)] == ["GPUs 1 3", "GPU 1: 3 GiB", "no GPU"]
+    assert [seat.phrase for seat in (whole, part, none)] == ["GPUs 1 3", "GPU 1: 3 GiB", "no GPU"]
     assert whole.written == {"ALIYUN_COM_GPU_GROUP": "0"}
     assert held(waiting("q")) is None
 
@@ -113,4 +113,4 @@ def test_the_pods_of_a_gang_lead_its_podgroup() -> None:
 def test_pods_of_other_schedulers_are_not_the_examples() -> None:
     busy = pod("busy")
     busy["spec"]["schedulerName"] = "by-hand"
-    assert [each["metadata"]["name"] for each in ours([busy, pod("p")])] == ["p"]
+    assert [own_pod["metadata"]["name"] for own_pod in ours([busy, pod("p")])] == ["p"]

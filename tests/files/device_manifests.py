@@ -39,14 +39,14 @@ def job(
 ) -> Object:
     """A gang of equal pods with GPUs, and a claim for each template, or a claim of this name."""
     key = "resourceClaimName" if by_name else "resourceClaimTemplateName"
-    said = {"gpu.topology/group": name, "gpu.topology/min-member": str(count)}
-    said |= {f"gpu.topology/{key.replace('_', '-')}": value for key, value in keys.items()}
+    annotations = {"gpu.topology/group": name, "gpu.topology/min-member": str(count)}
+    annotations |= {f"gpu.topology/{key.replace('_', '-')}": value for key, value in keys.items()}
     spec = {
         "schedulerName": "muster",
         "resourceClaims": [{"name": f"c{at}", key: claim} for at, claim in enumerate(claims)],
         "containers": [{"name": "main", "resources": {"limits": {GPU: gpus}} if gpus else {}}],
     }
-    pods = {"metadata": {"annotations": said}, "spec": spec}
+    pods = {"metadata": {"annotations": annotations}, "spec": spec}
     job_spec = {"parallelism": count, "completions": count, "completionMode": "Indexed", "template": pods}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": job_spec}
 
@@ -55,22 +55,24 @@ def devices(kind: str, name: str, spec: Any, **more: Any) -> Object:
     return {"apiVersion": V1, "kind": kind, "metadata": {"name": name}, "spec": spec, **more}
 
 
-def published(node: str, driver: str, *found: Object, generation: int = 1) -> Object:
+def published(node: str, driver: str, *published_devices: Object, generation: int = 1) -> Object:
     pool = {"name": node, "generation": generation, "resourceSliceCount": 1}
-    spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": list(found)}
+    spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": list(published_devices)}
     return devices("ResourceSlice", f"{node}-{driver}-{generation}", spec)
 
 
 def device(name: str, **attributes: str | int) -> Object:
-    said = {key: {"int" if isinstance(value, int) else "string": value} for key, value in attributes.items()}
-    return {"name": name, "attributes": said}
+    values = {
+        key: {"int" if isinstance(value, int) else "string": value} for key, value in attributes.items()
+    }
+    return {"name": name, "attributes": values}
 
 
 def gpus(node: str, model: str = "H100", count: int = 4) -> Object:
-    found = (
+    gpu_devices = (
         device(f"gpu-{at}", type="gpu", productName=model, pciBusID=f"0000:{at:02x}") for at in range(count)
     )
-    return published(node, GPU_DRIVER, *found)
+    return published(node, GPU_DRIVER, *gpu_devices)
 
 
 def channel(node: str) -> Object:
@@ -98,7 +100,9 @@ def of_class(name: str, driver: str, **spec: str) -> Object:
 
 
 def allocated(name: str, node: str, driver: str, *names: str, consumer: str = "") -> Object:
-    results = [{"request": "r", "driver": driver, "pool": node, "device": each} for each in names]
+    results = [
+        {"request": "r", "driver": driver, "pool": node, "device": device_name} for device_name in names
+    ]
     status: Object = {"allocation": {"devices": {"results": results}}}
     if consumer:
         status["reservedFor"] = [{"resource": "pods", "name": consumer, "uid": consumer}]
@@ -108,7 +112,10 @@ def allocated(name: str, node: str, driver: str, *names: str, consumer: str = ""
 
 def running(name: str, node: str, *templates: str, **status: Any) -> Object:
     """A pod of another scheduler with claims from these templates."""
-    claims = [{"name": f"c{at}", "resourceClaimTemplateName": each} for at, each in enumerate(templates)]
+    claims = [
+        {"name": f"c{at}", "resourceClaimTemplateName": template_name}
+        for at, template_name in enumerate(templates)
+    ]
     spec = {"nodeName": node, "resourceClaims": claims, "containers": [{"name": "main"}]}
     meta = {"name": name, "uid": name}
     return {
@@ -131,14 +138,14 @@ class Case:
     note: str = ""
     quiet: tuple[str, ...] = field(default=())
 
-    def check(self, said: Object) -> None:
+    def check(self, answer: Object) -> None:
         """Compare the answer of `muster place` with what is right."""
-        assert {gang["status"] for gang in said["gangs"]} == {self.status}, said
+        assert {gang["status"] for gang in answer["gangs"]} == {self.status}, answer
         if self.at:
-            members = [member for gang in said["gangs"] for member in gang["members"]]
-            assert sorted(member["node"] for member in members) == self.at.split(), said
-        assert self.says in " ".join(gang["message"] for gang in said["gangs"])
-        notes = "\n".join(said["notes"])
+            members = [member for gang in answer["gangs"] for member in gang["members"]]
+            assert sorted(member["node"] for member in members) == self.at.split(), answer
+        assert self.says in " ".join(gang["message"] for gang in answer["gangs"])
+        notes = "\n".join(answer["notes"])
         assert self.note in notes
         assert not any(word in notes for word in self.quiet), notes
-        assert not said["skipped"]
+        assert not answer["skipped"]

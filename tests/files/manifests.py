@@ -87,16 +87,18 @@ def decisions(*arguments: str, stdin: str | None = None) -> Object:
     result = place(*arguments, "-o", "json", stdin=stdin)
     assert result.exit_code in {0, 3, 4}, result.output
     read: Object = json.loads(result.stdout)
-    for said in read["gangs"]:
-        assert set(said.pop("timings_ms")) <= {"place", *PHASES}
+    for gang_shown in read["gangs"]:
+        assert set(gang_shown.pop("timings_ms")) <= {"place", *PHASES}
     return read
 
 
-def spots(said: Object) -> dict[str, str]:
+def spots(gang_shown: Object) -> dict[str, str]:
     """pod → "node:0,1" of one gang."""
-    return {m["pod"]: f"{m['node']}:{','.join(map(str, m['gpus']))}" for m in said["members"] if m["node"]}
+    return {
+        m["pod"]: f"{m['node']}:{','.join(map(str, m['gpus']))}" for m in gang_shown["members"] if m["node"]
+    }
 
 
-def nodes_of(said: Object) -> dict[str, str | None]:
+def nodes_of(answer: Object) -> dict[str, str | None]:
     """pod → node, of all gangs."""
-    return {member["pod"]: member["node"] for gang in said["gangs"] for member in gang["members"]}
+    return {member["pod"]: member["node"] for gang in answer["gangs"] for member in gang["members"]}

@@ -56,16 +56,16 @@ def test_what_the_api_server_refuses(
 
 @pytest.mark.parametrize(("resource", "meant"), [("cpus", "did you mean cpu?"), ("gpu", "nvidia.com/gpu")])
 def test_a_resource_without_a_prefix_is_refused(tmp_path: Path, resource: str, meant: str) -> None:
-    one = pod("p")
-    one["spec"]["containers"][0]["resources"] = {"limits": {resource: 1}}
-    result = place(write(tmp_path, node("a"), one))
+    manifest = pod("p")
+    manifest["spec"]["containers"][0]["resources"] = {"limits": {resource: 1}}
+    result = place(write(tmp_path, node("a"), manifest))
     assert result.exit_code == 2
     assert f"spec.containers[0].resources.limits[{resource}]: no resource of containers" in result.output
     assert meant in result.output
 
 
 @pytest.mark.parametrize(
-    ("whole", "of_container", "asked", "refused"),
+    ("whole", "of_container", "cpus", "refused"),
     [
         ({"limits": {"cpu": 65}}, {"requests": {"cpu": 2}}, 2, ""),
         ({"limits": {"cpu": 65}}, {}, 65, ""),
@@ -78,20 +78,20 @@ def test_a_resource_without_a_prefix_is_refused(tmp_path: Path, resource: str, m
     ],
 )
 def test_a_pod_as_a_whole_asks_as_the_api_server_stores_it(
-    tmp_path: Path, whole: Object, of_container: Object, asked: int, refused: str
+    tmp_path: Path, whole: Object, of_container: Object, cpus: int, refused: str
 ) -> None:
     """The node has 64 CPUs."""
-    one = pod("p", resources=whole)
-    resources = one["spec"]["containers"][0]["resources"]
+    manifest = pod("p", resources=whole)
+    resources = manifest["spec"]["containers"][0]["resources"]
     for part, amounts in of_container.items():
         resources[part] = {**resources.get(part, {}), **amounts}
-    path = write(tmp_path, node("a"), one)
+    path = write(tmp_path, node("a"), manifest)
     if refused:
         result = place(path)
         assert result.exit_code == 2
         assert f"spec.resources.{refused}: expected at" in result.output
     else:
-        assert (decisions(path)["gangs"][0]["status"] == "placed") == (asked <= 64)
+        assert (decisions(path)["gangs"][0]["status"] == "placed") == (cpus <= 64)
 
 
 # --- RuntimeClass, LimitRange, tolerations ----------------------------------------------------------
@@ -115,23 +115,23 @@ TAINTED: Object = {
 
 def test_a_runtime_class_gives_selector_and_tolerations(tmp_path: Path) -> None:
     objects = (node("a"), node("k", **TAINTED), pod("p", runtimeClassName="kata"))
-    said = decisions(write(tmp_path, *objects, KATA))
-    assert nodes_of(said) == {"p": "k"}
-    said = decisions(write(tmp_path, *objects))
-    assert "RuntimeClass kata is not in the input: 1 pod of it" in said["notes"][0]
+    answer = decisions(write(tmp_path, *objects, KATA))
+    assert nodes_of(answer) == {"p": "k"}
+    answer = decisions(write(tmp_path, *objects))
+    assert "RuntimeClass kata is not in the input: 1 pod of it" in answer["notes"][0]
 
 
 @pytest.mark.parametrize(("cpus", "status"), [("62", "placed"), ("63", "unplaceable")])
 def test_the_overhead_of_a_runtime_class_counts(tmp_path: Path, cpus: str, status: str) -> None:
-    one = pod("p", runtimeClassName="kata")
-    one["spec"]["containers"][0]["resources"]["requests"] = {"cpu": cpus}
-    said = decisions(write(tmp_path, node("k", **TAINTED), one, KATA))
-    assert said["gangs"][0]["status"] == status
+    manifest = pod("p", runtimeClassName="kata")
+    manifest["spec"]["containers"][0]["resources"]["requests"] = {"cpu": cpus}
+    answer = decisions(write(tmp_path, node("k", **TAINTED), manifest, KATA))
+    assert answer["gangs"][0]["status"] == status
 
 
 def test_a_selector_against_the_runtime_class_is_refused(tmp_path: Path) -> None:
-    one = pod("p", runtimeClassName="kata", nodeSelector={"runtime": "runc"})
-    result = place(write(tmp_path, node("k", **TAINTED), one, KATA))
+    manifest = pod("p", runtimeClassName="kata", nodeSelector={"runtime": "runc"})
+    result = place(write(tmp_path, node("k", **TAINTED), manifest, KATA))
     assert result.exit_code == 2
     assert 'spec.nodeSelector[runtime]: expected "kata", as RuntimeClass kata has it' in result.output
 
@@ -151,12 +151,12 @@ def test_an_overhead_is_that_of_the_runtime_class(tmp_path: Path, fields: Object
 
 
 def limit_range(**limits: Quantities) -> Object:
-    made = controller("LimitRange", "v1", "lr", limits=[{"type": "Container", **limits}])
-    return {**made, "metadata": {"name": "lr", "namespace": "default"}}
+    manifest = controller("LimitRange", "v1", "lr", limits=[{"type": "Container", **limits}])
+    return {**manifest, "metadata": {"name": "lr", "namespace": "default"}}
 
 
 @pytest.mark.parametrize(
-    ("limits", "own", "asked"),
+    ("limits", "of_container", "cpus"),
     [
         ({"defaultRequest": {"cpu": "65"}}, {}, 65),
         ({"default": {"cpu": "65"}}, {}, 65),
@@ -168,31 +168,31 @@ def limit_range(**limits: Quantities) -> Object:
     ],
 )
 def test_the_defaults_of_a_limit_range_count(
-    tmp_path: Path, limits: dict[str, Quantities], own: dict[str, Quantities], asked: int
+    tmp_path: Path, limits: dict[str, Quantities], of_container: dict[str, Quantities], cpus: int
 ) -> None:
     """The node has 64 CPUs."""
-    one = pod("p")
-    resources = one["spec"]["containers"][0]["resources"]
-    for part, amounts in own.items():
+    manifest = pod("p")
+    resources = manifest["spec"]["containers"][0]["resources"]
+    for part, amounts in of_container.items():
         resources[part] = {**resources.get(part, {}), **amounts}
-    said = decisions(write(tmp_path, node("a"), one, limit_range(**limits)))
-    assert (said["gangs"][0]["status"] == "placed") == (asked <= 64)
-    assert any("not checked here" in note for note in said["notes"]) == bool({"min", "max"} & limits.keys())
+    answer = decisions(write(tmp_path, node("a"), manifest, limit_range(**limits)))
+    assert (answer["gangs"][0]["status"] == "placed") == (cpus <= 64)
+    assert any("not checked here" in note for note in answer["notes"]) == bool({"min", "max"} & limits.keys())
 
 
 def test_a_request_above_the_limit_of_a_limit_range_is_refused(tmp_path: Path) -> None:
-    one = pod("p")
-    one["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "4"}
-    result = place(write(tmp_path, node("a"), one, limit_range(default={"cpu": "1"})))
+    manifest = pod("p")
+    manifest["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "4"}
+    result = place(write(tmp_path, node("a"), manifest, limit_range(default={"cpu": "1"})))
     assert result.exit_code == 2
     assert 'requests[cpu]: expected at most its limit, "1", got "4". The limit is that of' in result.output
 
 
 def test_a_pod_that_is_stored_is_not_changed(tmp_path: Path) -> None:
-    one = pod("p", runtimeClassName="kata")
-    one["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
-    said = decisions(write(tmp_path, node("a"), one, KATA, limit_range(default={"cpu": "65"})))
-    assert nodes_of(said) == {"p": "a"}
+    manifest = pod("p", runtimeClassName="kata")
+    manifest["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    answer = decisions(write(tmp_path, node("a"), manifest, KATA, limit_range(default={"cpu": "65"})))
+    assert nodes_of(answer) == {"p": "a"}
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_only_the_default_tolerations_are_added(tmp_path: Path, taint: str, stat
 
 @pytest.mark.parametrize("field", ["limits", "requests"])
 def test_a_whole_pod_asks_for_no_gpus(tmp_path: Path, field: str) -> None:
-    one = pod("p", resources={field: {"cpu": 1, GPU: 1}})
-    result = place(write(tmp_path, node("a"), one))
+    manifest = pod("p", resources={field: {"cpu": 1, GPU: 1}})
+    result = place(write(tmp_path, node("a"), manifest))
     assert result.exit_code == 2
     assert f"spec.resources.{field}[{GPU}]: expected cpu, memory or huge pages" in result.output

@@ -131,8 +131,8 @@ BAD = {
     ),
     "a controller's pod that is there": Bad(
         "\n---\n".join(
-            json.dumps(made)
-            for made in (
+            json.dumps(manifest)
+            for manifest in (
                 node("a"),
                 pod("s-0"),
                 controller("StatefulSet", "apps/v1", "s", replicas=1, template=template()),
@@ -163,20 +163,20 @@ def test_bad_input_is_one_line(case: str, tmp_path: Path) -> None:
 def test_each_file_has_its_line_and_nothing_is_placed(tmp_path: Path) -> None:
     good = write(tmp_path, node("a"), pod("fits"), name="good.yaml")
     wrong = write(tmp_path, pod("x", containers=5), pod("y", containers=6), name="wrong.yaml")
-    other = write(tmp_path, node("n", spec=7), name="other.yaml")
-    result = place(good, wrong, other, "-o", "json")
+    second_file = write(tmp_path, node("n", spec=7), name="other.yaml")
+    result = place(good, wrong, second_file, "-o", "json")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.splitlines() == [
         f"{wrong}: document 1, Pod default/x: spec.containers: expected list, got integer "
         "(and 1 more in this file)",
-        f"{other}: document 1, Node n: spec: expected object, got integer",
+        f"{second_file}: document 1, Node n: spec: expected object, got integer",
     ]
 
 
 def test_two_pods_of_one_uid(tmp_path: Path) -> None:
     pods = [pod("x"), pod("y")]
-    for made in pods:
-        made["metadata"]["uid"] = "u"
+    for manifest in pods:
+        manifest["metadata"]["uid"] = "u"
     assert "metadata.uid: another pod has it too" in place(write(tmp_path, node("a"), *pods)).stderr
 
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from muster.adapters.files import cluster, sources
-from muster.adapters.files.capture import capture, node_item, pod_item, written
+from muster.adapters.files.capture import capture, node_item, pod_item, text_of
 from muster.adapters.files.decide import decide
 from muster.adapters.files.run import planner
 from muster.adapters.kube.client import KubeClient
@@ -37,13 +37,13 @@ from tests.files.manifests import Object, decisions, gang, node, pod, spots
 @pytest.fixture
 def api() -> FakeApi:
     """Eight nodes; gangs that fit, that don't, that wait; pods that run."""
-    made = FakeApi()
-    made.nodes = [live(node(f"n{i}", 8, f"r{i // 2}"), i) for i in range(8)]
+    fake = FakeApi()
+    fake.nodes = [live(node(f"n{i}", 8, f"r{i // 2}"), i) for i in range(8)]
     running = [pod(f"busy-{i}", gpus=1 + i % 5, nodeName=f"n{i}", env="s3cret") for i in range(8)]
-    for i, one in enumerate(running):
+    for i, manifest in enumerate(running):
         if i % 2:
             mask = list(range(1 + i % 5))
-            one["metadata"]["annotations"] = {
+            manifest["metadata"]["annotations"] = {
                 "gpu.topology/allocation": json.dumps({"version": 1, "gpus": mask}),
                 "kubectl.kubernetes.io/last-applied-configuration": "s3cret",
             }
@@ -53,25 +53,25 @@ def api() -> FakeApi:
         *gang("never", 9, 8),
         *gang("half", 3)[:2],
     ]
-    for i, one in enumerate([*running, *pending]):
-        one["metadata"]["labels"]["password"] = "s3cret"
-        made.pods[f"{i:03}"] = live(one, i)
-    return made
+    for i, manifest in enumerate([*running, *pending]):
+        manifest["metadata"]["labels"]["password"] = "s3cret"
+        fake.pods[f"{i:03}"] = live(manifest, i)
+    return fake
 
 
-def live(made: Object, number: int) -> Object:
+def live(manifest: Object, number: int) -> Object:
     """With what an API server adds."""
-    made["metadata"] |= {
-        "uid": f"uid-{made['metadata']['name']}",
+    manifest["metadata"] |= {
+        "uid": f"uid-{manifest['metadata']['name']}",
         "resourceVersion": str(number),
         "creationTimestamp": f"2026-01-01T00:00:{number:02}Z",
         "managedFields": [{"manager": "s3cret"}],
     }
-    if made["kind"] == "Pod":
-        made["metadata"]["namespace"] = "ml"
-        for container in made["spec"]["containers"]:
+    if manifest["kind"] == "Pod":
+        manifest["metadata"]["namespace"] = "ml"
+        for container in manifest["spec"]["containers"]:
             container["env"] = [{"name": "TOKEN", "value": "s3cret"}]
-    return made
+    return manifest
 
 
 @pytest.fixture
@@ -84,26 +84,28 @@ def service_says(api: FakeApi) -> dict[str, dict[str, tuple[str, tuple[int, ...]
     """What the coordinator of the service plans on the same objects: gang → pod → (node, GPUs)."""
     coordinator, plan = Coordinator(), planner(None)
     todo: list[Instruction] = []
-    for one in api.nodes:
-        read = nodes.read(_decoded(one, NodeObject))
+    for item in api.nodes:
+        read = nodes.read(_decoded(item, NodeObject))
         todo += coordinator.handle(inputs.NodeSeen(0.0, read))
-    for made in api.pods.values():
-        todo += coordinator.handle(inputs.PodSeen(0.0, pods.read(_decoded(made, PodObject))))
+    for item in api.pods.values():
+        todo += coordinator.handle(inputs.PodSeen(0.0, pods.read(_decoded(item, PodObject))))
     todo += coordinator.handle(inputs.SessionOpened(0.0, 1, ()))
     todo += coordinator.handle(inputs.Synced(0.0))
-    placed = {}
+    gpus_by_pod = {}
     while todo:
-        said = todo.pop(0)
-        if isinstance(said, Solve):
-            decision = plan(said.snapshot, said.request, Timings(lambda: 0.0))
+        instruction = todo.pop(0)
+        if isinstance(instruction, Solve):
+            decision = plan(instruction.snapshot, instruction.request, Timings(lambda: 0.0))
             if isinstance(decision, Placed):
-                placed[decision.gang.name] = {m.name: (m.node, m.gpus) for m in decision.members}
-            todo += coordinator.handle(inputs.Decided(0.0, said.gang, said.generation, decision, ""))
-    return placed
+                gpus_by_pod[decision.gang.name] = {m.name: (m.node, m.gpus) for m in decision.members}
+            todo += coordinator.handle(
+                inputs.Decided(0.0, instruction.gang, instruction.generation, decision, "")
+            )
+    return gpus_by_pod
 
 
-def _decoded(made: Object, shape: Any) -> Any:
-    return msgspec.convert(made, shape)
+def _decoded(manifest: Object, shape: Any) -> Any:
+    return msgspec.convert(manifest, shape)
 
 
 async def test_what_is_captured_is_decided_as_in_the_service(
@@ -117,23 +119,23 @@ async def test_what_is_captured_is_decided_as_in_the_service(
     assert set(expected) == {"train", "wide"}
     for suffix in ("json", "yaml"):
         file = tmp_path / f"captured.{suffix}"
-        file.write_text(written(captured.items, suffix == "yaml"))
-        said = decisions(str(file))
-        assert {g["name"]: g["status"] for g in said["gangs"]} == {
+        file.write_text(text_of(captured.items, suffix == "yaml"))
+        answer = decisions(str(file))
+        assert {g["name"]: g["status"] for g in answer["gangs"]} == {
             "wide": "placed",
             "train": "placed",
             "never": "unplaceable",
             "half": "waiting",
         }
-        found = {g["name"]: spots(g) for g in said["gangs"] if g["status"] == "placed"}
-        assert found == {
+        spots_by_gang = {g["name"]: spots(g) for g in answer["gangs"] if g["status"] == "placed"}
+        assert spots_by_gang == {
             name: {p: f"{n}:{','.join(map(str, gpus))}" for p, (n, gpus) in members.items()}
             for name, members in expected.items()
         }
 
 
 async def test_nothing_is_kept_that_is_not_read(api: FakeApi, client: KubeClient) -> None:
-    text = written((await capture(client)).items, as_yaml=False)
+    text = text_of((await capture(client)).items, as_yaml=False)
     for secret in ("s3cret", "image", "env", "managedFields", "password", "resourceVersion"):
         assert secret not in text
     first = json.loads(text)["items"][-1]
@@ -177,8 +179,8 @@ async def test_nothing_is_kept_that_is_not_read(api: FakeApi, client: KubeClient
 )
 def test_every_annotation_and_label_that_is_read_is_kept(key: str) -> None:
     meta = Metadata(name="x", labels={key: "v", "other": "v"}, annotations={key: "v", "other": "v"})
-    kept = pod_item(PodObject(metadata=meta))["metadata"]
-    assert kept["labels"] == kept["annotations"] == {key: "v"}
+    metadata = pod_item(PodObject(metadata=meta))["metadata"]
+    assert metadata["labels"] == metadata["annotations"] == {key: "v"}
     assert node_item(NodeObject(metadata=meta))["metadata"]["annotations"] == {key: "v"}
 
 
@@ -187,17 +189,17 @@ async def test_captured_twice_is_the_same(api: FakeApi, client: KubeClient, tmp_
     no pod selects others."""
     items = (await capture(client)).items
     file = tmp_path / "c.json"
-    file.write_text(written(items, as_yaml=False))
+    file.write_text(text_of(items, as_yaml=False))
     with file.open("rb") as unused:
-        seen = cluster.cluster_of(sources.read([str(file)], unused), DEFAULTS)
-    assert seen.nodes == tuple(nodes.read(_decoded(n, NodeObject)) for n in api.nodes)
+        read_back = cluster.cluster_of(sources.read([str(file)], unused), DEFAULTS)
+    assert read_back.nodes == tuple(nodes.read(_decoded(n, NodeObject)) for n in api.nodes)
     selected = []
     for item in api.pods.values():
-        made = pods.read(_decoded(item, PodObject))
-        labels = tuple(pair for pair in made.labels if pair[0] != "password")
-        selected.append(replace(made, labels=labels))
-    assert seen.pods == tuple(selected)
-    assert len(decide(seen.nodes, seen.pods, planner(None), lambda: 0.0).outcomes) == 4
+        read_pod = pods.read(_decoded(item, PodObject))
+        labels = tuple(pair for pair in read_pod.labels if pair[0] != "password")
+        selected.append(replace(read_pod, labels=labels))
+    assert read_back.pods == tuple(selected)
+    assert len(decide(read_back.nodes, read_back.pods, planner(None), lambda: 0.0).outcomes) == 4
 
 
 SYSTEM, POLICIES = (f"/api/v1/namespaces/{name}/configmaps" for name in ("kube-system", "muster-system"))
@@ -219,13 +221,15 @@ async def test_what_completes_nodes_and_pods_is_captured_too(
     captured = await capture(client)
     assert captured.problems == ()
     file = tmp_path / "c.json"
-    file.write_text(written(captured.items, as_yaml=False))
+    file.write_text(text_of(captured.items, as_yaml=False))
     assert "s3cret" not in file.read_text()
     with file.open("rb") as unused:
-        seen = cluster.cluster_of(sources.read([str(file)], unused), DEFAULTS)
-    assert {n.name: n.unhealthy for n in seen.nodes if n.unhealthy} == {"n0": 1 << 7}
-    assert seen.policies.levels == (*DEFAULT_LEVELS, Level("row", ("example.com/row",)))
-    assert [(group.key, group.min_member) for group in seen.pod_groups] == [(("default", "kai", "kais"), 2)]
+        read_back = cluster.cluster_of(sources.read([str(file)], unused), DEFAULTS)
+    assert {n.name: n.unhealthy for n in read_back.nodes if n.unhealthy} == {"n0": 1 << 7}
+    assert read_back.policies.levels == (*DEFAULT_LEVELS, Level("row", ("example.com/row",)))
+    assert [(group.key, group.min_member) for group in read_back.pod_groups] == [
+        (("default", "kai", "kais"), 2)
+    ]
 
 
 async def test_what_may_not_be_read_beside_them_is_left_out_and_named(
@@ -302,13 +306,13 @@ async def test_what_new_pods_need_is_captured(api: FakeApi, client: KubeClient, 
     api.served |= {path: [item] for path, item in kinds.items()}
     captured = await capture(client)
     assert captured.problems == ()
-    kept = {item["kind"]: item for item in captured.items if item["kind"].endswith(("Class", "Range"))}
-    assert kept.keys() == {"PriorityClass", "RuntimeClass", "LimitRange"}
-    assert "s3cret" not in json.dumps(kept)
+    by_kind = {item["kind"]: item for item in captured.items if item["kind"].endswith(("Class", "Range"))}
+    assert by_kind.keys() == {"PriorityClass", "RuntimeClass", "LimitRange"}
+    assert "s3cret" not in json.dumps(by_kind)
     file = tmp_path / "cluster.json"
-    file.write_text(written(captured.items, as_yaml=False))
+    file.write_text(text_of(captured.items, as_yaml=False))
     job = pod("new", gpus=1, priorityClassName="high", runtimeClassName="kata")
     new = tmp_path / "new.json"
     new.write_text(json.dumps(job))
-    (said,) = [g for g in decisions(str(file), str(new))["gangs"] if g["name"] == "new"]
-    assert (said["priority"], said["members"][0]["node"]) == (1000, "n3")
+    (gang_shown,) = [g for g in decisions(str(file), str(new))["gangs"] if g["name"] == "new"]
+    assert (gang_shown["priority"], gang_shown["members"][0]["node"]) == (1000, "n3")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.adapters.files.capture import capture, written
+from muster.adapters.files.capture import capture, text_of
 from muster.adapters.kube.client import KubeClient
 from tests.adapters.fake_api import FakeApi, kubeconfig
 from tests.files.device_manifests import (
@@ -34,12 +34,14 @@ CHANNEL = {"kind": "ComputeDomainChannelConfig", "domainID": "uid-of-domain", "a
 @pytest.fixture
 def api() -> FakeApi:
     """Three trays with GPUs and channels; two GPUs and one channel are taken."""
-    made = FakeApi()
+    fake = FakeApi()
     names = ("t0", "t1", "t2")
-    made.nodes = [tray(name, "a.1", gpus=0) for name in names]
+    fake.nodes = [tray(name, "a.1", gpus=0) for name in names]
     config = [SECRET, {"requests": ["r"], "opaque": {"driver": CHANNELS, "parameters": CHANNEL}}]
-    found: dict[str, list[Object]] = {
-        "resourceslices": [each for name in names for each in (gpus(name), channel(name))],
+    objects: dict[str, list[Object]] = {
+        "resourceslices": [
+            resource_slice for name in names for resource_slice in (gpus(name), channel(name))
+        ],
         "deviceclasses": [of_class(GPU_DRIVER, GPU_DRIVER, extendedResourceName="nvidia.com/gpu")],
         "resourceclaims": [
             allocated("held", "t0", GPU_DRIVER, "gpu-0", "gpu-1"),
@@ -50,12 +52,12 @@ def api() -> FakeApi:
             template("two", request(count=2), config=[SECRET]),
         ],
     }
-    for plural, items in found.items():
+    for plural, items in objects.items():
         for item in items:
             item["metadata"] |= {"namespace": "default", "uid": f"uid-{item['metadata']['name']}"}
             item["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": "s3cret"}
-        made.served[f"{PATH}/{plural}"] = items
-    return made
+        fake.served[f"{PATH}/{plural}"] = items
+    return fake
 
 
 @pytest.fixture
@@ -67,15 +69,15 @@ async def client(api: FakeApi, tmp_path: Path) -> AsyncIterator[KubeClient]:
 async def test_devices_and_claims_are_captured(client: KubeClient, tmp_path: Path) -> None:
     captured = await capture(client)
     assert captured.problems == ()
-    text = written(captured.items, as_yaml=False)
+    text = text_of(captured.items, as_yaml=False)
     assert "s3cret" not in text
     (tmp_path / "cluster.json").write_text(text)
     jobs = [job(2, 2, "nccl-channel"), job(1, 0, "two", name="claims"), job(1, 4, name="plain")]
-    said = decisions(str(tmp_path / "cluster.json"), write(tmp_path, *jobs))
-    nodes = {gang["name"]: sorted(m["node"] or "" for m in gang["members"]) for gang in said["gangs"]}
-    assert nodes == {"train": ["t0", "t2"], "claims": ["t2"], "plain": ["t1"]}, said
+    answer = decisions(str(tmp_path / "cluster.json"), write(tmp_path, *jobs))
+    nodes = {gang["name"]: sorted(m["node"] or "" for m in gang["members"]) for gang in answer["gangs"]}
+    assert nodes == {"train": ["t0", "t2"], "claims": ["t2"], "plain": ["t1"]}, answer
     assert "uid-of-domain" in json.dumps(captured.items)
-    assert not any("not in the input" in note for note in said["notes"])
+    assert not any("not in the input" in note for note in answer["notes"])
 
 
 async def test_what_may_not_be_listed_is_named(api: FakeApi, client: KubeClient) -> None:

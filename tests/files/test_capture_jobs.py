@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from muster.adapters.files import sources, templates
-from muster.adapters.files.capture import Captured, capture, written
+from muster.adapters.files.capture import Captured, capture, text_of
 from muster.adapters.files.children import with_children
 from muster.adapters.files.cluster import Cluster, cluster_of
 from muster.adapters.files.sources import Document
@@ -31,8 +31,8 @@ def live(*objects: Object) -> FakeApi:
     api.nodes = [node("a", 8), node("b", 8)]
     documents = [Document("t", str(i), copy.deepcopy(item)) for i, item in enumerate(objects)]
     for document in with_children(documents):
-        made = templates.expand(document)
-        for pod in made.pods if made is not None else ():
+        new_pods = templates.expand(document)
+        for pod in new_pods.pods if new_pods is not None else ():
             item = {"apiVersion": "v1", "kind": "Pod", **msgspec.to_builtins(pod)}
             item["metadata"]["uid"] = f"uid-{len(api.pods)}"
             api.pods[f"{len(api.pods):03}"] = item
@@ -55,12 +55,12 @@ def _path(document: Document) -> str | None:
 def _poison(value: object) -> None:
     """Put fields that nothing reads into every object that is there."""
     if isinstance(value, list):
-        for each in value:
-            _poison(each)
+        for inner in value:
+            _poison(inner)
     elif isinstance(value, dict):
-        for key, each in value.items():
+        for key, inner in value.items():
             if key not in ("limits", "requests", "labels", "annotations"):
-                _poison(each)
+                _poison(inner)
         if not TYPES & set(value):
             value.update(copy.deepcopy(SECRET))
 
@@ -70,8 +70,8 @@ async def captured(api: FakeApi, folder: Path) -> Captured:
         return await capture(client)
 
 
-def read(folder: Path, said: Captured) -> Cluster:
-    text = written(said.items, as_yaml=False)
+def read(folder: Path, capture_result: Captured) -> Cluster:
+    text = text_of(capture_result.items, as_yaml=False)
     assert "s3cret" not in text
     file = folder / "captured.json"
     file.write_text(text)
@@ -95,9 +95,9 @@ def places(cluster: Cluster) -> Iterable[object]:
 async def test_a_captured_job_is_the_gang_that_it_is_in_the_cluster(name: str, tmp_path: Path) -> None:
     objects = CASES[name].objects
     before = cluster_of(sources.read([write(tmp_path, node("a", 8), *objects)], None), ON)  # type: ignore[arg-type]
-    said = await captured(live(*objects), tmp_path)
-    assert said.problems == ()
-    after = read(tmp_path, said)
+    capture_result = await captured(live(*objects), tmp_path)
+    assert capture_result.problems == ()
+    after = read(tmp_path, capture_result)
     assert gangs(before)
     assert gangs(after) == gangs(before)
     assert places(after) == places(before)
@@ -116,18 +116,20 @@ async def test_only_jobs_whose_pods_wait_are_captured(tmp_path: Path) -> None:
     for pod in api.pods.values():
         if pod["metadata"]["name"].startswith("train"):
             pod["spec"]["nodeName"] = "a"
-    other = copy.deepcopy(api.served["/apis/kubeflow.org/v1/tfjobs"][0])
-    other["metadata"]["name"] = "without-pods"
-    api.served["/apis/kubeflow.org/v1/tfjobs"].append(other)
-    said = await captured(api, tmp_path)
-    found = [(i["kind"], i["metadata"]["name"]) for i in said.items if i["kind"] not in ("Node", "Pod")]
-    assert found == [("TFJob", "x")]
+    lone_job = copy.deepcopy(api.served["/apis/kubeflow.org/v1/tfjobs"][0])
+    lone_job["metadata"]["name"] = "without-pods"
+    api.served["/apis/kubeflow.org/v1/tfjobs"].append(lone_job)
+    capture_result = await captured(api, tmp_path)
+    kinds_and_names = [
+        (i["kind"], i["metadata"]["name"]) for i in capture_result.items if i["kind"] not in ("Node", "Pod")
+    ]
+    assert kinds_and_names == [("TFJob", "x")]
     assert not [path for path, _ in api.asked if path.startswith("/apis/batch/")]
 
 
 async def test_jobs_that_may_not_be_read_are_named_once(tmp_path: Path) -> None:
     api = live(kubeflow("MPIJob", "mpiReplicaSpecs", Worker=2))
     api.forbidden |= {f"/apis/kubeflow.org/{version}/mpijobs" for version in ("v1", "v2beta1")}
-    said = await captured(api, tmp_path)
-    assert said.problems == ("GET mpijobs.kubeflow.org: 403, refused by the test: left out",)
-    assert said.pods == 2
+    capture_result = await captured(api, tmp_path)
+    assert capture_result.problems == ("GET mpijobs.kubeflow.org: 403, refused by the test: left out",)
+    assert capture_result.pods == 2

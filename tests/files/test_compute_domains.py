@@ -89,9 +89,9 @@ def test_members_of_a_compute_domain_lie_together(case: Case, tmp_path: Path) ->
 
 
 def test_the_example_of_nvidia_gets_one_clique() -> None:
-    said = decisions(str(DATA / "compute-domain.yaml"))
-    (gang,) = said["gangs"]
+    answer = decisions(str(DATA / "compute-domain.yaml"))
+    (gang,) = answer["gangs"]
     assert gang["status"] == "placed"
     assert {m["node"] for m in gang["members"] if m["role"] == "worker"} == {"t2", "t3"}
     assert "proven optimal" in gang["message"]
-    assert not said["skipped"]
+    assert not answer["skipped"]

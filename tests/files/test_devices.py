@@ -242,9 +242,9 @@ def test_a_pod_with_claims_and_no_gang_is_left_out(tmp_path: Path) -> None:
     lone = running("lone", "", "t")
     lone["spec"]["schedulerName"] = "muster"
     lone["status"]["phase"] = "Pending"
-    said = decisions(write(tmp_path, *TWO_MODELS, template("t", request()), lone))
-    assert said["gangs"] == []
-    assert any("1 of them has ResourceClaims" in note for note in said["notes"])
+    answer = decisions(write(tmp_path, *TWO_MODELS, template("t", request()), lone))
+    assert answer["gangs"] == []
+    assert any("1 of them has ResourceClaims" in note for note in answer["notes"])
 
 
 MALFORMED: dict[str, tuple[Object, str]] = {

@@ -55,8 +55,8 @@ NOTED: dict[str, tuple[Object, str]] = {
 
 @pytest.mark.parametrize("case", NOTED)
 def test_a_misspelt_field_is_noted(tmp_path: Path, case: str) -> None:
-    made, says = NOTED[case]
-    assert any(note.endswith(says) for note in decisions("-f", write(tmp_path, node("a"), made))["notes"])
+    manifest, says = NOTED[case]
+    assert any(note.endswith(says) for note in decisions("-f", write(tmp_path, node("a"), manifest))["notes"])
 
 
 def test_fields_that_are_not_read_are_no_slips(tmp_path: Path) -> None:
@@ -65,11 +65,11 @@ def test_fields_that_are_not_read_are_no_slips(tmp_path: Path) -> None:
         command=["x"], env=[{"name": "A", "value": "b"}], livenessProbe=probe, restartPolicyRules=[],
         resources={"limits": {GPU: 1}, "requests": {}, "claims": []}, volumeMounts=[], workingDir="/",
     )  # fmt: skip
-    made = pod(
+    manifest = pod(
         "p", containers=[main], hostNetwork=True, hostname="x", dnsPolicy="Default", securityContext={},
         serviceAccountName="x", nodeSelector={"nodeselector": "a", "limit": "b"}, enableServiceLinks=False,
     )  # fmt: skip
-    notes = decisions("-f", write(tmp_path, node("a"), made))["notes"]
+    notes = decisions("-f", write(tmp_path, node("a"), manifest))["notes"]
     assert [note for note in notes if "has no effect" in note] == []
 
 
@@ -138,8 +138,8 @@ REFUSED: dict[str, tuple[Object, str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_an_api_server_refuses_is_bad_input(tmp_path: Path, case: str) -> None:
-    made, says = REFUSED[case]
-    result = place("-f", write(tmp_path, node("a"), made))
+    manifest, says = REFUSED[case]
+    result = place("-f", write(tmp_path, node("a"), manifest))
     assert (result.exit_code, says in result.stderr.replace("\n", "")) == (2, True), result.stderr
 
 
@@ -152,16 +152,16 @@ def test_objects_that_aliases_name_again_and_again_are_looked_at_once(tmp_path: 
     value: Object = {"k": "v"}
     for _ in range(60):
         value = {"p": value, "q": value}
-    said = decisions("-f", write(tmp_path, node("a"), pod("p", x=value)))
-    assert said["summary"]["placed"] == 1
+    answer = decisions("-f", write(tmp_path, node("a"), pod("p", x=value)))
+    assert answer["summary"]["placed"] == 1
 
 
 def test_what_a_cluster_has_stored_is_not_looked_at(tmp_path: Path) -> None:
-    made = pod("p", tolerations=[{"key": "x", "operator": "Unknown"}], nodeSelecter={})
-    made["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
-    said = decisions("-f", write(tmp_path, node("a"), made))
-    assert said["summary"]["placed"] == 1
-    assert said["notes"] == []
+    manifest = pod("p", tolerations=[{"key": "x", "operator": "Unknown"}], nodeSelecter={})
+    manifest["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    answer = decisions("-f", write(tmp_path, node("a"), manifest))
+    assert answer["summary"]["placed"] == 1
+    assert answer["notes"] == []
 
 
 def request(**fields: object) -> Object:
@@ -199,8 +199,8 @@ def test_an_empty_class_beside_several_choices_is_none() -> None:
 def test_a_claim_that_would_ask_for_nothing_is_bad_input(
     tmp_path: Path, kind: str, version: str, fields: Object, says: str
 ) -> None:
-    made = controller(kind, f"resource.k8s.io/{version}", "c", **fields)
-    result = place("-f", write(tmp_path, node("a"), made, pod("p")))
+    manifest = controller(kind, f"resource.k8s.io/{version}", "c", **fields)
+    result = place("-f", write(tmp_path, node("a"), manifest, pod("p")))
     assert (result.exit_code, says in result.stderr.replace("\n", "")) == (2, True), result.stderr
 
 
@@ -221,15 +221,15 @@ def test_a_misspelt_key_of_an_exclusive_topology_is_noted(
     pods = {"template": {"spec": spec(1)}}
     jobs = [{"name": "w", "template": {"spec": {"parallelism": 1, "completions": 1, **pods}}}]
     worker = {"size": 1, "workerTemplate": {"spec": spec(1)}}
-    made = controller(kind, version, "j", replicatedJobs=jobs, leaderWorkerTemplate=worker)
-    made["metadata"][place] = {key: "rack"}
-    notes = decisions("-f", write(tmp_path, node("a"), made))["notes"]
+    manifest = controller(kind, version, "j", replicatedJobs=jobs, leaderWorkerTemplate=worker)
+    manifest["metadata"][place] = {key: "rack"}
+    notes = decisions("-f", write(tmp_path, node("a"), manifest))["notes"]
     assert any(f"{key} has no effect" in note and says in note for note in notes)
 
 
 def test_an_annotation_of_kai_among_the_labels_of_a_job_is_refused(tmp_path: Path) -> None:
-    made = controller("Job", "batch/v1", "j", template={"spec": spec(1)})
-    made["metadata"]["labels"] = {"kai.scheduler/topology-required-placement": "rack"}
-    (gang,) = decisions("-f", write(tmp_path, node("a"), made))["gangs"]
+    manifest = controller("Job", "batch/v1", "j", template={"spec": spec(1)})
+    manifest["metadata"]["labels"] = {"kai.scheduler/topology-required-placement": "rack"}
+    (gang,) = decisions("-f", write(tmp_path, node("a"), manifest))["gangs"]
     assert gang["status"] == "invalid"
     assert "expected none: it is an annotation" in gang["message"]

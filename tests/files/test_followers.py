@@ -38,15 +38,15 @@ def job_set(jobs: int, pods: int) -> Object:
 
 
 def term(*requirements: Object) -> Object:
-    selector = {"matchExpressions": [{"key": JOB_KEY, **each} for each in requirements]}
-    one = {"topologyKey": RACK, "namespaceSelector": {}, "labelSelector": selector}
-    return {"requiredDuringSchedulingIgnoredDuringExecution": [one]}
+    selector = {"matchExpressions": [{"key": JOB_KEY, **requirement} for requirement in requirements]}
+    affinity_term = {"topologyKey": RACK, "namespaceSelector": {}, "labelSelector": selector}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": [affinity_term]}
 
 
-def member(job: int, index: int, where: str = "", rack: str = "", numbered: bool = True) -> Object:
+def member(job: int, index: int, node_name: str = "", rack: str = "", numbered: bool = True) -> Object:
     """Return a pod: bound to a node, or with the node selector of followers, or a leader with its rules."""
     key, name = f"key-{job}", f"js-w-{job}"
-    said = {
+    labels = {
         "jobset.sigs.k8s.io/jobset-name": "js",
         "jobset.sigs.k8s.io/replicatedjob-name": "w",
         "jobset.sigs.k8s.io/job-index": str(job),
@@ -54,7 +54,7 @@ def member(job: int, index: int, where: str = "", rack: str = "", numbered: bool
         "batch.kubernetes.io/job-completion-index": str(index),
         **({"jobset.sigs.k8s.io/job-global-index": str(job)} if numbered else {}),
     }
-    more: Object = {"nodeName": where} if where else {}
+    more: Object = {"nodeName": node_name} if node_name else {}
     if rack:
         more["nodeSelector"] = {RACK: rack}
     elif index == 0:
@@ -70,8 +70,8 @@ def member(job: int, index: int, where: str = "", rack: str = "", numbered: bool
         "metadata": {
             "name": f"{name}-{index}",
             "uid": f"{name}-{index}",
-            "labels": said,
-            "annotations": said,
+            "labels": labels,
+            "annotations": labels,
             "ownerReferences": [owner],
         },
         "spec": spec(**more),
@@ -86,15 +86,15 @@ def placed(tmp_path: Path, *objects: Object) -> dict[str, str]:
 @pytest.mark.parametrize("numbered", [True, False], ids=["numbered", "of an old JobSet"])
 def test_leaders_take_racks_that_hold_their_followers(tmp_path: Path, numbered: bool) -> None:
     leaders = [member(job, 0, numbered=numbered) for job in range(2)]
-    where = placed(tmp_path, node("x", gpus=1, rack="r0"), *NODES, job_set(2, 3), *leaders)
-    assert sorted(name[:2] for name in where.values()) == ["r1", "r2"]
+    node_of = placed(tmp_path, node("x", gpus=1, rack="r0"), *NODES, job_set(2, 3), *leaders)
+    assert sorted(name[:2] for name in node_of.values()) == ["r1", "r2"]
 
 
 def test_followers_go_to_the_racks_of_their_leaders(tmp_path: Path) -> None:
     leaders = [member(0, 0, "r10"), member(1, 0, "r20")]
     followers = [member(job, index, rack=f"r{job + 1}") for job in range(2) for index in (1, 2)]
-    where = placed(tmp_path, *NODES, job_set(2, 3), *leaders, *followers)
-    assert {name: place[:2] for name, place in where.items()} == {
+    node_of = placed(tmp_path, *NODES, job_set(2, 3), *leaders, *followers)
+    assert {name: place[:2] for name, place in node_of.items()} == {
         f"js-w-{job}-{index}": f"r{job + 1}" for job in range(2) for index in (1, 2)
     }
 

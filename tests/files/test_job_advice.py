@@ -14,7 +14,7 @@ import pytest
 from muster.dialects.kinds.table import KINDS
 from tests.files.manifests import GPU, Object, decisions, node, pod, write
 from tests.files.test_kinds import CASES as GANGS
-from tests.files.test_kinds import CPU, JOB, RUNTIME, SMALL, TRAIN_JOB, T, kubeflow, made
+from tests.files.test_kinds import CPU, JOB, RUNTIME, SMALL, TRAIN_JOB, T, kubeflow, manifest
 
 WARN = ("--infer-gangs", "StatefulSet=warn")
 PLAIN = {"parallelism": 4, "completions": 4, "template": T}
@@ -22,7 +22,7 @@ PLAIN = {"parallelism": 4, "completions": 4, "template": T}
 
 def job_set(*parts: Object, annotations: dict[str, str] | None = None, **fields: object) -> Object:
     spec = {"replicatedJobs": list(parts), **fields}
-    return made("jobset.x-k8s.io/v1alpha2", "JobSet", "x", spec, annotations=annotations or {})
+    return manifest("jobset.x-k8s.io/v1alpha2", "JobSet", "x", spec, annotations=annotations or {})
 
 
 def workers(name: str, pods: int, replicas: int = 1) -> Object:
@@ -32,19 +32,21 @@ def workers(name: str, pods: int, replicas: int = 1) -> Object:
 
 def stateful_set(policy: str) -> Object:
     spec = {"replicas": 3, "podManagementPolicy": policy, "template": T}
-    return made("apps/v1", "StatefulSet", "x", spec)
+    return manifest("apps/v1", "StatefulSet", "x", spec)
 
 
 def lws(replicas: int, annotations: dict[str, str] | None = None, **fields: object) -> Object:
     spec = {"replicas": replicas, "leaderWorkerTemplate": {"size": 3, "workerTemplate": T}, **fields}
-    said = annotations or {}
-    return made("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "serve", spec, annotations=said)
+    metadata_annotations = annotations or {}
+    return manifest(
+        "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "serve", spec, annotations=metadata_annotations
+    )
 
 
 def ray(**group: int) -> Object:
     group_spec = {"groupName": "gpus", "template": T, **group}
     spec = {"headGroupSpec": {"template": CPU}, "workerGroupSpecs": [group_spec]}
-    return made("ray.io/v1", "RayCluster", "x", spec)
+    return manifest("ray.io/v1", "RayCluster", "x", spec)
 
 
 def elastic() -> Object:
@@ -62,13 +64,13 @@ def mpi() -> Object:
 def by_cron(template: Object = T) -> Object:
     owner = {"apiVersion": "batch/v1", "kind": "CronJob", "name": "nightly", "uid": "c", "controller": True}
     spec = {**PLAIN, "template": template}
-    return made("batch/v1", "Job", "nightly-1", spec, ownerReferences=[owner])
+    return manifest("batch/v1", "Job", "nightly-1", spec, ownerReferences=[owner])
 
 
 OBJECTS: dict[str, tuple[Object, ...]] = {
     **{name: case.objects for name, case in GANGS.items()},
-    "Job of pods that are not numbered": (made("batch/v1", "Job", "x", PLAIN),),
-    "Job that is a queue of work": (made("batch/v1", "Job", "x", {**PLAIN, "completions": 8}),),
+    "Job of pods that are not numbered": (manifest("batch/v1", "Job", "x", PLAIN),),
+    "Job that is a queue of work": (manifest("batch/v1", "Job", "x", {**PLAIN, "completions": 8}),),
     "Job of a CronJob": (by_cron(),),
     "JobSet in order": (
         job_set(workers("first", 3), workers("later", 2), startupPolicy={"startupPolicyOrder": "InOrder"}),
@@ -108,42 +110,42 @@ class Promise:
 
 def promised(notes: list[str]) -> Promise:
     (note,) = [note for note in notes if "name no gang" in note]
-    found = PROMISE.fullmatch(note)
-    assert found is not None, note
-    size = int(found["size"])
-    ways = found["ways"].split("; or ")
-    return Promise(int(found["pods"]), int(found["gangs"] or 1), size, int(found["least"] or size), ways)
+    match = PROMISE.fullmatch(note)
+    assert match is not None, note
+    size = int(match["size"])
+    ways = match["ways"].split("; or ")
+    return Promise(int(match["pods"]), int(match["gangs"] or 1), size, int(match["least"] or size), ways)
 
 
 def applied(way: str, objects: tuple[Object, ...]) -> tuple[tuple[Object, ...], list[str]]:
     """Return the objects and the options after each step of a way."""
     objects, options = copy.deepcopy(objects), [*WARN]
-    job = next(each for each in objects if "Runtime" not in each["kind"])
+    job = next(manifest for manifest in objects if "Runtime" not in manifest["kind"])
     for step in way.split(", and "):
-        if found := re.fullmatch(r"set infer_gangs to on for (\w+)", step):
-            options = ["--infer-gangs", f"{found[1]}=on"]
-        elif found := re.fullmatch(r"set spec\.(\w+) to (\w+)", step):
-            job["spec"][found[1]] = found[2]
-        elif found := re.fullmatch(r"label the job (\S+): (\S+)", step):
-            job["metadata"].setdefault("labels", {})[found[1]] = found[2]
-        elif found := re.fullmatch(r'annotate the job (\S+): "(\d+)"', step):
-            job["metadata"].setdefault("annotations", {})[found[1]] = found[2]
+        if match := re.fullmatch(r"set infer_gangs to on for (\w+)", step):
+            options = ["--infer-gangs", f"{match[1]}=on"]
+        elif match := re.fullmatch(r"set spec\.(\w+) to (\w+)", step):
+            job["spec"][match[1]] = match[2]
+        elif match := re.fullmatch(r"label the job (\S+): (\S+)", step):
+            job["metadata"].setdefault("labels", {})[match[1]] = match[2]
+        elif match := re.fullmatch(r'annotate the job (\S+): "(\d+)"', step):
+            job["metadata"].setdefault("annotations", {})[match[1]] = match[2]
         else:
-            found = re.fullmatch(r"annotate each pod template: (\S+): (\S+), (\S+): \"(\d+)\"", step)
-            assert found is not None, step
+            match = re.fullmatch(r"annotate each pod template: (\S+): (\S+), (\S+): \"(\d+)\"", step)
+            assert match is not None, step
             for template in templates(job):
-                said = template.setdefault("metadata", {}).setdefault("annotations", {})
-                said |= {found[1]: found[2], found[3]: found[4]}
+                template_annotations = template.setdefault("metadata", {}).setdefault("annotations", {})
+                template_annotations |= {match[1]: match[2], match[3]: match[4]}
     return objects, options
 
 
 def templates(value: Any) -> Iterator[Object]:
     """Yield every pod template in an object."""
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        if isinstance(each, dict) and "containers" in each.get("spec", {}):
-            yield each
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        if isinstance(inner, dict) and "containers" in inner.get("spec", {}):
+            yield inner
         else:
-            yield from templates(each)
+            yield from templates(inner)
 
 
 def gpus_of(members: list[Object]) -> int:
@@ -154,20 +156,20 @@ def gpus_of(members: list[Object]) -> int:
 def test_each_way_makes_the_gang_that_the_note_promises(name: str, tmp_path: Path) -> None:
     """A gang has all its pods, and starts with as many as it says, but with none if one more is missing."""
     objects = OBJECTS[name]
-    said = promised(decisions(write(tmp_path, node("a", 8), *objects), *WARN)["notes"])
-    assert said.pods == said.gangs * said.size
-    assert said.ways
-    for way in said.ways:
+    promise = promised(decisions(write(tmp_path, node("a", 8), *objects), *WARN)["notes"])
+    assert promise.pods == promise.gangs * promise.size
+    assert promise.ways
+    for way in promise.ways:
         done, options = applied(way, objects)
         racks = (node("a", 8), node("b", 8, "r2"))
-        found = decisions(write(tmp_path, *racks, *done), *options)
-        assert [each for each in found["notes"] if "name no gang" in each] == [], way
-        assert [gang["status"] for gang in found["gangs"]] == ["placed"] * said.gangs, way
-        assert all(len(gang["members"]) >= said.size for gang in found["gangs"]), way
-        for short in range(gpus_of(found["gangs"][0]["members"])):
+        answer = decisions(write(tmp_path, *racks, *done), *options)
+        assert [note for note in answer["notes"] if "name no gang" in note] == [], way
+        assert [gang["status"] for gang in answer["gangs"]] == ["placed"] * promise.gangs, way
+        assert all(len(gang["members"]) >= promise.size for gang in answer["gangs"]), way
+        for short in range(gpus_of(answer["gangs"][0]["members"])):
             (gang, *_) = decisions(write(tmp_path, node("a", short), *done), *options)["gangs"]
-            placed = [member for member in gang["members"] if member["node"]]
-            assert len(placed) in {0, *range(said.least, len(gang["members"]) + 1)}, (way, short)
+            placed_members = [member for member in gang["members"] if member["node"]]
+            assert len(placed_members) in {0, *range(promise.least, len(gang["members"]) + 1)}, (way, short)
 
 
 def test_every_kind_is_advised() -> None:
@@ -210,7 +212,7 @@ CLAIMING = {
         "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}],
     }
 }
-CLAIM_TEMPLATE = made(
+CLAIM_TEMPLATE = manifest(
     "resource.k8s.io/v1",
     "ResourceClaimTemplate",
     "t",
@@ -218,13 +220,13 @@ CLAIM_TEMPLATE = made(
 )
 WITH_TPUS: dict[str, tuple[Object, str]] = {
     "Job": (
-        made("batch/v1", "Job", "x", {**JOB, "parallelism": 4, "completions": 4, "template": TPU_POD}),
+        manifest("batch/v1", "Job", "x", {**JOB, "parallelism": 4, "completions": 4, "template": TPU_POD}),
         "Job default/x: its 4 pods name no gang: each is placed alone, and the job may start in part. "
         "To make them one gang of 4, annotate each pod template: gpu.topology/group: x, "
         'gpu.topology/min-member: "4"',
     ),
     "Job with claims": (
-        made("batch/v1", "Job", "x", {**JOB, "parallelism": 4, "completions": 4, "template": CLAIMING}),
+        manifest("batch/v1", "Job", "x", {**JOB, "parallelism": 4, "completions": 4, "template": CLAIMING}),
         "Job default/x: its 4 pods name no gang: each is placed alone, and the job may start in part. "
         "To make them one gang of 4, annotate each pod template: gpu.topology/group: x, "
         'gpu.topology/min-member: "4"',
@@ -255,7 +257,7 @@ def test_a_job_without_gpus_that_asks_for_a_gang_is_told_that_it_is_none(
     tmp_path: Path, template: Object, keys: dict[str, str]
 ) -> None:
     """A Job without GPUs is never a gang, whatever the setting and the keys say."""
-    job = made("batch/v1", "Job", "x", {**JOB, "parallelism": 4, "completions": 4, "template": template})
+    job = manifest("batch/v1", "Job", "x", {**JOB, "parallelism": 4, "completions": 4, "template": template})
     job["metadata"]["labels"] = keys
     path = write(tmp_path, node("a"), pod("other"), job, CLAIM_TEMPLATE)
     notes = decisions(path, *(() if keys else ("--infer-gangs", "on")))["notes"]

@@ -22,13 +22,13 @@ CPU: Object = {"spec": {"schedulerName": "muster", "containers": [{"name": "main
 SMALL = {"name": "driver", "template": {"spec": {"template": CPU}}}
 
 
-def made(api_version: str, kind: str, name: str, fields: Object, **meta: object) -> Object:
+def manifest(api_version: str, kind: str, name: str, fields: Object, **meta: object) -> Object:
     return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name, **meta}, "spec": fields}
 
 
 def kubeflow(kind: str, field: str, version: str = "v1", **counts: int) -> Object:
     types = {name: {"replicas": count, "template": T} for name, count in counts.items()}
-    return made(f"kubeflow.org/{version}", kind, "x", {field: types})
+    return manifest(f"kubeflow.org/{version}", kind, "x", {field: types})
 
 
 JOB = {"parallelism": 3, "completions": 3, "completionMode": "Indexed", "template": T}
@@ -41,7 +41,7 @@ RAY = {
     "headGroupSpec": {"template": CPU},
     "workerGroupSpecs": [{"groupName": "gpus", "replicas": 2, "template": T}],
 }
-RUNTIME = made(
+RUNTIME = manifest(
     "trainer.kubeflow.org/v1alpha1",
     "ClusterTrainingRuntime",
     "torch",
@@ -71,7 +71,7 @@ RUNTIME = made(
 GANG_OF_RAY = "ray.io/gang-scheduling-enabled"
 NAMES_ALONE = ["x-gpus-worker-bbbbb", "x-gpus-worker-bbbbc", "x-head-bbbbb"]
 NODES = {"numNodes": 3, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 1}}}
-TRAIN_JOB = made(
+TRAIN_JOB = manifest(
     "trainer.kubeflow.org/v1alpha1", "TrainJob", "x", {"runtimeRef": {"name": "torch"}, "trainer": NODES}
 )
 
@@ -85,9 +85,9 @@ class Case:
 
 
 CASES = {
-    "Job": Case((made("batch/v1", "Job", "x", JOB),), {"x": [" x-0-bbbbb", " x-1-bbbbc", " x-2-bbbbd"]}),
+    "Job": Case((manifest("batch/v1", "Job", "x", JOB),), {"x": [" x-0-bbbbb", " x-1-bbbbc", " x-2-bbbbd"]}),
     "JobSet": Case(
-        (made("jobset.x-k8s.io/v1alpha2", "JobSet", "x", {"replicatedJobs": [SMALL, WORKERS]}),),
+        (manifest("jobset.x-k8s.io/v1alpha2", "JobSet", "x", {"replicatedJobs": [SMALL, WORKERS]}),),
         {
             "x": [
                 "driver x-driver-0-0-bbbbb",
@@ -100,7 +100,7 @@ CASES = {
     ),
     "LeaderWorkerSet": Case(
         (
-            made(
+            manifest(
                 "leaderworkerset.x-k8s.io/v1",
                 "LeaderWorkerSet",
                 "x",
@@ -140,11 +140,11 @@ CASES = {
         {"x": ["worker x-worker-0", "worker x-worker-1", "launcher x-launcher-bbbbb"]},
     ),
     "RayCluster": Case(
-        (made("ray.io/v1", "RayCluster", "x", RAY),),
+        (manifest("ray.io/v1", "RayCluster", "x", RAY),),
         {"x": ["gpus x-gpus-worker-bbbbb", "gpus x-gpus-worker-bbbbc", "headgroup x-head-bbbbb"]},
     ),
     "RayJob": Case(
-        (made("ray.io/v1", "RayJob", "x", {"rayClusterSpec": RAY}),),
+        (manifest("ray.io/v1", "RayJob", "x", {"rayClusterSpec": RAY}),),
         {
             "x-bbbbb": [
                 "gpus x-bbbbb-gpus-worker-bbbbb",
@@ -159,7 +159,7 @@ CASES = {
     ),
     "StatefulSet": Case(
         (
-            made(
+            manifest(
                 "apps/v1",
                 "StatefulSet",
                 "x",
@@ -180,12 +180,12 @@ def read(folder: Path, *objects: Object, settings: Settings = ON) -> Cluster:
 @pytest.mark.parametrize("name", CASES)
 def test_a_job_is_one_gang_with_roles_and_ranks(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    found: dict[str, list[tuple[Any, ...]]] = {}
+    pods_by_gang: dict[str, list[tuple[Any, ...]]] = {}
     for pod in read(tmp_path, *case.objects).pods:
         assert pod.claim is not None
         rank = pod.rank if pod.rank is not None else 10**12
-        found.setdefault(pod.claim.name, []).append((rank, pod.name, pod.claim.wishes.role))
-    gangs = {gang: [f"{role} {pod}" for _, pod, role in sorted(pods)] for gang, pods in found.items()}
+        pods_by_gang.setdefault(pod.claim.name, []).append((rank, pod.name, pod.claim.wishes.role))
+    gangs = {gang: [f"{role} {pod}" for _, pod, role in sorted(pods)] for gang, pods in pods_by_gang.items()}
     assert gangs == case.gangs
 
 
@@ -194,12 +194,12 @@ def test_it_is_placed_when_asked_for(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     file = write(tmp_path, node("a", 8), node("b", 8), *case.objects)
     modes = ("--infer-gangs", "on", "--infer-gangs", "StatefulSet=on")
-    said = decisions(file, *modes)
-    assert {gang["name"]: len(gang["members"]) for gang in said["gangs"]} == {
+    answer = decisions(file, *modes)
+    assert {gang["name"]: len(gang["members"]) for gang in answer["gangs"]} == {
         gang: len(pods) for gang, pods in case.gangs.items()
     }
-    assert {gang["status"] for gang in said["gangs"]} == {"placed"}
-    assert said["notes"] == []
+    assert {gang["status"] for gang in answer["gangs"]} == {"placed"}
+    assert answer["notes"] == []
 
 
 def test_every_kind_is_tried() -> None:
@@ -217,7 +217,7 @@ def test_a_job_that_does_not_fit_as_a_whole_takes_nothing(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("nodes", "status"), [(1, "unplaceable"), (2, "placed")])
 def test_pods_that_come_later_must_fit_as_a_whole_too(nodes: int, status: str, tmp_path: Path) -> None:
     fields = {"startupPolicy": {"startupPolicyOrder": "InOrder"}, "replicatedJobs": [SMALL, WORKERS]}
-    job_set = made("jobset.x-k8s.io/v1alpha2", "JobSet", "x", fields)
+    job_set = manifest("jobset.x-k8s.io/v1alpha2", "JobSet", "x", fields)
     file = write(tmp_path, *(node(f"n{number}", 2) for number in range(nodes)), job_set)
     (gang,) = decisions(file, "--infer-gangs", "on")["gangs"]
     assert gang["status"] == status
@@ -225,9 +225,9 @@ def test_pods_that_come_later_must_fit_as_a_whole_too(nodes: int, status: str, t
 
 def test_a_note_says_what_would_make_the_job_a_gang(tmp_path: Path) -> None:
     file = write(tmp_path, node("a", 8), kubeflow("PyTorchJob", "pytorchReplicaSpecs", Master=1, Worker=3))
-    said = decisions(file)
-    assert len(said["gangs"]) == 4  # as before, four gangs of one
-    (note,) = said["notes"]
+    answer = decisions(file)
+    assert len(answer["gangs"]) == 4  # as before, four gangs of one
+    (note,) = answer["notes"]
     assert note.startswith("PyTorchJob default/x: its 4 pods name no gang: each is placed alone")
     assert "infer_gangs" in note
     assert 'gpu.topology/group: x, gpu.topology/min-member: "4"' in note
@@ -247,7 +247,7 @@ DC = {
 
 def kai_job(**meta: object) -> Object:
     job = {"parallelism": 4, "completions": 4, "template": {"spec": spec(1)}}
-    return made("batch/v1", "Job", "train", job, **meta)
+    return manifest("batch/v1", "Job", "train", job, **meta)
 
 
 def test_a_kai_users_job_is_a_gang_in_one_rack(tmp_path: Path) -> None:
@@ -260,8 +260,10 @@ def test_a_kai_users_job_is_a_gang_in_one_rack(tmp_path: Path) -> None:
 
 
 def test_a_topology_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
-    other = {**DC, "metadata": {"name": "other"}}
-    (gang,) = decisions(write(tmp_path, node("a", 8), other, kai_job(annotations=PLACEMENT)))["gangs"]
+    other_topology = {**DC, "metadata": {"name": "other"}}
+    (gang,) = decisions(write(tmp_path, node("a", 8), other_topology, kai_job(annotations=PLACEMENT)))[
+        "gangs"
+    ]
     assert gang["status"] == "invalid"
     assert "job/default/train: annotation kai.scheduler/topology is" in gang["message"]
 
@@ -274,35 +276,37 @@ def test_a_ray_cluster_with_kuberays_label_for_gangs_is_one(
     tmp_path: Path, label: dict[str, str], gangs: list[str]
 ) -> None:
     # ray-project/kuberay, ray-operator/config/samples/ray-cluster.scheduler-plugins.yaml
-    said = decisions(write(tmp_path, node("a", 8), made("ray.io/v1", "RayCluster", "x", RAY, labels=label)))
-    assert [gang["name"] for gang in said["gangs"]] == gangs
+    answer = decisions(
+        write(tmp_path, node("a", 8), manifest("ray.io/v1", "RayCluster", "x", RAY, labels=label))
+    )
+    assert [gang["name"] for gang in answer["gangs"]] == gangs
 
 
 def test_a_runtime_that_no_train_job_names_is_noted(tmp_path: Path) -> None:
-    alone, used = (
+    alone, with_train_job = (
         decisions(write(tmp_path, node("a", 8), RUNTIME, *jobs))["notes"] for jobs in ((), (TRAIN_JOB,))
     )
     says = "ClusterTrainingRuntime torch: no pods are made, since no TrainJob is in the input"
-    assert (says in alone, says in used) == (True, False)
+    assert (says in alone, says in with_train_job) == (True, False)
 
 
 def test_slips_on_a_job_are_said(tmp_path: Path) -> None:
     job = kai_job(
         annotations={"kai.scheduler/topology-required-placment": RACK, "gpu.topology/scope": "rack"}
     )
-    said = decisions(write(tmp_path, node("a", 8), job))
-    (gang,) = said["gangs"]
+    answer = decisions(write(tmp_path, node("a", 8), job))
+    (gang,) = answer["gangs"]
     assert gang["status"] == "invalid"
     assert "did you mean kai.scheduler/topology-required-placement?" in gang["message"]
-    assert said["notes"] == [
+    assert answer["notes"] == [
         "Job default/train: gpu.topology/scope has no effect on the job: it belongs on the pod template"
     ]
 
 
 def test_kais_keys_on_pods_that_no_job_makes_are_noted(tmp_path: Path) -> None:
     pods = gang("train", 6)
-    for each in pods:
-        each["metadata"]["annotations"] = {"kai.scheduler/topology-required-placement": RACK}
+    for pod_manifest in pods:
+        pod_manifest["metadata"]["annotations"] = {"kai.scheduler/topology-required-placement": RACK}
     assert decisions(write(tmp_path, node("a", 8), *pods))["notes"] == [
         "Pods default/train-0, default/train-1, default/train-2, default/train-3 and 2 more: annotation "
         "kai.scheduler/topology-required-placement has no effect, since the gang is not read from a job: "
@@ -369,19 +373,19 @@ def test_a_number_of_the_pods_that_is_not_their_jobs_is_noted_and_counts(name: s
     labels, annotations, status, note = DIFFERENCES[name]
     template = {**T, "metadata": {"labels": labels, "annotations": annotations}}
     types = {"Master": {"replicas": 1, "template": template}, "Worker": {"replicas": 3, "template": template}}
-    job = made("kubeflow.org/v1", "PyTorchJob", "x", {"pytorchReplicaSpecs": types})
-    said = decisions(write(tmp_path, node("a", 8), job))
-    assert [gang["status"] for gang in said["gangs"]] == [status]
-    assert said["notes"] == ([note] if note else [])
+    job = manifest("kubeflow.org/v1", "PyTorchJob", "x", {"pytorchReplicaSpecs": types})
+    answer = decisions(write(tmp_path, node("a", 8), job))
+    assert [gang["status"] for gang in answer["gangs"]] == [status]
+    assert answer["notes"] == ([note] if note else [])
 
 
 def test_a_pod_groups_number_above_that_of_its_job_is_noted(tmp_path: Path) -> None:
     template = {**T, "metadata": {"annotations": {"scheduling.run.ai/pod-group": "g"}}}
-    job = made("batch/v1", "Job", "x", {**JOB, "template": template})
-    group = made("scheduling.run.ai/v2", "PodGroup", "g", {"minMember": 5})
-    said = decisions(write(tmp_path, node("a", 8), group, job))
-    assert [gang["status"] for gang in said["gangs"]] == ["waiting"]
-    assert said["notes"] == [
+    job = manifest("batch/v1", "Job", "x", {**JOB, "template": template})
+    group = manifest("scheduling.run.ai/v2", "PodGroup", "g", {"minMember": 5})
+    answer = decisions(write(tmp_path, node("a", 8), group, job))
+    assert [gang["status"] for gang in answer["gangs"]] == ["waiting"]
+    assert answer["notes"] == [
         "Job default/x: it makes 3 pods at once, and their PodGroup g says minMember: 5. "
         "That counts: unless another job makes the other 2, the gang waits for ever"
     ]
@@ -389,16 +393,16 @@ def test_a_pod_groups_number_above_that_of_its_job_is_noted(tmp_path: Path) -> N
 
 def test_the_number_of_a_gang_of_several_jobs_is_that_of_all_of_them(tmp_path: Path) -> None:
     template = {**T, "metadata": {"labels": {"gpu-topology": "g", "gpu-topology-replica": "4"}}}
-    jobs = [made("batch/v1", "Job", name, {**JOB, "parallelism": 2, "completions": 2, "template": template})
-            for name in ("a", "b")]  # fmt: skip
-    said = decisions(write(tmp_path, node("a", 8), *jobs))
-    assert ([gang["status"] for gang in said["gangs"]], said["notes"]) == (["placed"], [])
+    fields = {**JOB, "parallelism": 2, "completions": 2, "template": template}
+    jobs = [manifest("batch/v1", "Job", name, fields) for name in ("a", "b")]
+    answer = decisions(write(tmp_path, node("a", 8), *jobs))
+    assert ([gang["status"] for gang in answer["gangs"]], answer["notes"]) == (["placed"], [])
 
 
 def test_a_job_set_that_may_not_start_in_part_says_the_way_out(tmp_path: Path) -> None:
     key = {"kai.scheduler/batch-min-member": "1"}
     parts = {"replicatedJobs": [SMALL, WORKERS]}
-    job_set = made("jobset.x-k8s.io/v1alpha2", "JobSet", "x", parts, annotations=key)
+    job_set = manifest("jobset.x-k8s.io/v1alpha2", "JobSet", "x", parts, annotations=key)
     (gang,) = decisions(write(tmp_path, node("a", 8), job_set), "--infer-gangs", "on")["gangs"]
     assert gang["status"] == "invalid"
     assert 'batch-min-member is "1", expected 2, since all replicated Jobs start together' in gang["message"]
@@ -420,14 +424,14 @@ def test_each_job_of_a_job_set_starts_with_its_minimum(
 ) -> None:
     keys = {"kai.scheduler/batch-min-member": "1", **more}
     jobs = {"name": "w", "replicas": 2, "template": {"metadata": {"annotations": keys}, "spec": JOB}}
-    job_set = made("jobset.x-k8s.io/v1alpha2", "JobSet", "x", {"replicatedJobs": [jobs]})
+    job_set = manifest("jobset.x-k8s.io/v1alpha2", "JobSet", "x", {"replicatedJobs": [jobs]})
     zone = {"topology.kubernetes.io/zone": "z"}
-    manifest = write(tmp_path, *(node(f"n{i}", 1, labels=zone) for i in range(nodes)), job_set)
-    said = decisions(manifest, "--infer-gangs", "on")
-    (gang,) = said["gangs"]
+    file = write(tmp_path, *(node(f"n{i}", 1, labels=zone) for i in range(nodes)), job_set)
+    answer = decisions(file, "--infer-gangs", "on")
+    (gang,) = answer["gangs"]
     names = sorted(name.removeprefix("x-w-")[:3] for name in spots(gang))
     assert names == (started.split() if started else [])
-    assert bool(more) == any("all their pods start together" in note for note in said["notes"])
+    assert bool(more) == any("all their pods start together" in note for note in answer["notes"])
 
 
 def test_a_train_job_needs_its_runtime(tmp_path: Path) -> None:
@@ -437,7 +441,7 @@ def test_a_train_job_needs_its_runtime(tmp_path: Path) -> None:
 
 
 def test_a_job_whose_pods_are_there_makes_none(tmp_path: Path) -> None:
-    job_set = made("jobset.x-k8s.io/v1alpha2", "JobSet", "x", {"replicatedJobs": [WORKERS]})
+    job_set = manifest("jobset.x-k8s.io/v1alpha2", "JobSet", "x", {"replicatedJobs": [WORKERS]})
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -456,7 +460,7 @@ def test_a_job_whose_pods_are_there_makes_none(tmp_path: Path) -> None:
         },
         "spec": spec(1),
     }
-    assert [found.name for found in read(tmp_path, job_set, pod).pods] == ["x-workers-0-0-abc"]
+    assert [read_pod.name for read_pod in read(tmp_path, job_set, pod).pods] == ["x-workers-0-0-abc"]
 
 
 def test_an_unknown_mode_is_bad_input(tmp_path: Path) -> None:
@@ -476,9 +480,9 @@ def test_pods_whose_job_is_not_in_the_input_are_noted(tmp_path: Path) -> None:
         }
         for name in ("j-a", "j-b")
     ]
-    said = decisions(write(tmp_path, node("a"), *pods))
-    assert len(said["gangs"]) == 2
-    assert said["notes"] == [
+    answer = decisions(write(tmp_path, node("a"), *pods))
+    assert len(answer["gangs"]) == 2
+    assert answer["notes"] == [
         "Job default/j is not in the input, so its 2 pods are placed alone. "
         "If it makes them a gang, add it with -f"
     ]

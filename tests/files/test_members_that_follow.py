@@ -18,13 +18,13 @@ RACKS = [*(node(f"a{i}", 8, "ra") for i in range(3)), *(node(f"b{i}", 8, "rb") f
 
 
 def member(number: int, role: str, at: str = "", **annotations: str) -> Object:
-    said = {
+    keys = {
         "gpu.topology/group": "g",
         "gpu.topology/min-member": "1",
         "gpu.topology/role": role,
         "gpu.topology/rank": str(number),
     }
-    return _pod(f"{role}-{number}", at, {"annotations": said | annotations})
+    return _pod(f"{role}-{number}", at, {"annotations": keys | annotations})
 
 
 def _pod(name: str, at: str, meta: dict[str, Any]) -> Object:
@@ -65,10 +65,10 @@ def _pod(name: str, at: str, meta: dict[str, Any]) -> Object:
 def test_later_members_follow_those_that_run(
     tmp_path: Path, running: list[Object], waiting: list[Object], expected: dict[str, str | None]
 ) -> None:
-    said = decisions("-f", write(tmp_path, *RACKS, *running, *waiting))
-    assert nodes_of(said) == expected
-    assert {each["role"] for each in said["gangs"][0]["members"]} == {"w"}
-    assert said["gangs"][0]["optimal"]
+    answer = decisions("-f", write(tmp_path, *RACKS, *running, *waiting))
+    assert nodes_of(answer) == expected
+    assert {member_shown["role"] for member_shown in answer["gangs"][0]["members"]} == {"w"}
+    assert answer["gangs"][0]["optimal"]
 
 
 def cluster_of_replicas(hosts: int, replicas: int) -> Object:
@@ -97,7 +97,7 @@ def ray(name: str, at: str = "") -> Object:
 
 
 @pytest.mark.parametrize(
-    ("hosts", "running", "waiting", "free", "placed"),
+    ("hosts", "running", "waiting", "free", "placed_pods"),
     [
         pytest.param(2, "0.0 0.1 1.0", "1.1 2.0 2.1", 2, "1.1", id="a host comes back, the rest is half"),
         pytest.param(2, "0.0 0.1 1.0", "1.1 2.0 2.1", 3, "1.1 2.0 2.1", id="a host and a replica"),
@@ -112,42 +112,48 @@ def ray(name: str, at: str = "") -> Object:
     ],
 )
 def test_no_half_of_a_replica_starts(
-    tmp_path: Path, hosts: int, running: str, waiting: str, free: int, placed: str
+    tmp_path: Path, hosts: int, running: str, waiting: str, free: int, placed_pods: str
 ) -> None:
-    there = ["head", *running.split()]
-    nodes = [node(f"n{i}", 8) for i in range(len(there) + free)]
-    pods = [ray(name, f"n{i}") for i, name in enumerate(there)] + [ray(name) for name in waiting.split()]
-    said = decisions("-f", write(tmp_path, *nodes, cluster_of_replicas(hosts, 4), *pods))
-    assert {name for name, at in nodes_of(said).items() if at} == {f"s-{name}" for name in placed.split()}
-    if not placed:
+    running_pods = ["head", *running.split()]
+    nodes = [node(f"n{i}", 8) for i in range(len(running_pods) + free)]
+    pods = [ray(name, f"n{i}") for i, name in enumerate(running_pods)] + [
+        ray(name) for name in waiting.split()
+    ]
+    answer = decisions("-f", write(tmp_path, *nodes, cluster_of_replicas(hosts, 4), *pods))
+    assert {name for name, at in nodes_of(answer).items() if at} == {
+        f"s-{name}" for name in placed_pods.split()
+    }
+    if not placed_pods:
         lack = {"type": "members-missing", "present": 2, "needed": 3, "role": "tp", "stateful_set": ""}
-        assert said["gangs"][0]["causes"] == [lack]
+        assert answer["gangs"][0]["causes"] == [lack]
 
 
 @pytest.mark.parametrize(
-    ("waiting", "other"),
+    ("waiting", "differing"),
     [
         pytest.param("1.0 2.0", "0.1", id="a pod that runs"),
         pytest.param("1.1 2.0", "0.1 1.1", id="a pod that waits"),
     ],
 )
 def test_no_half_of_a_replica_starts_though_pods_of_its_group_differ(
-    tmp_path: Path, waiting: str, other: str
+    tmp_path: Path, waiting: str, differing: str
 ) -> None:
-    there = ["head", "0.0", "0.1"]
-    pods = [ray(name, f"n{i}") for i, name in enumerate(there)] + [ray(name) for name in waiting.split()]
-    for made in pods:
-        if made["metadata"]["name"].removeprefix("s-") in other.split():
-            made["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "1"}
+    running_pods = ["head", "0.0", "0.1"]
+    pods = [ray(name, f"n{i}") for i, name in enumerate(running_pods)] + [
+        ray(name) for name in waiting.split()
+    ]
+    for manifest in pods:
+        if manifest["metadata"]["name"].removeprefix("s-") in differing.split():
+            manifest["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "1"}
     nodes = [node(f"n{i}", 8) for i in range(8)]
-    said = decisions("-f", write(tmp_path, *nodes, cluster_of_replicas(2, 4), *pods))
-    assert not any(nodes_of(said).values())
+    answer = decisions("-f", write(tmp_path, *nodes, cluster_of_replicas(2, 4), *pods))
+    assert not any(nodes_of(answer).values())
 
 
 def test_ranks_that_tell_no_replica_keep_no_whole_replica_back(tmp_path: Path) -> None:
     pods = [ray("head", "n0"), *(ray(name) for name in ("0.0", "0.1", "1.0", "1.1"))]
-    for made in pods[1:]:
-        made["metadata"]["annotations"] = {"gpu.topology/rank": "0"}
+    for manifest in pods[1:]:
+        manifest["metadata"]["annotations"] = {"gpu.topology/rank": "0"}
     nodes = [node(f"n{i}", 8) for i in range(6)]
-    said = decisions("-f", write(tmp_path, *nodes, cluster_of_replicas(2, 2), *pods))
-    assert sum(map(bool, nodes_of(said).values())) == 4
+    answer = decisions("-f", write(tmp_path, *nodes, cluster_of_replicas(2, 2), *pods))
+    assert sum(map(bool, nodes_of(answer).values())) == 4

@@ -61,8 +61,8 @@ spec:
 def test_cpu_workers_leave_the_gpus_to_a_later_job(tmp_path: Path, workers: str, labels: str) -> None:
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
     (tmp_path / "ray.yaml").write_text(RAY.replace("LABELS", labels) + workers + LATER)
-    said = decisions("-f", str(tmp_path / "cluster.yaml"), "-f", str(tmp_path / "ray.yaml"))
-    at = {pod: place for gang in said["gangs"] for pod, place in spots(gang).items()}
+    answer = decisions("-f", str(tmp_path / "cluster.yaml"), "-f", str(tmp_path / "ray.yaml"))
+    at = {pod: place for gang in answer["gangs"] for pod, place in spots(gang).items()}
     assert {place for pod, place in at.items() if "cpu-worker" in pod} <= {"c1:", "c2:"}
     assert at["later"].startswith("g1:")
-    assert all(gang["optimal"] for gang in said["gangs"])
+    assert all(gang["optimal"] for gang in answer["gangs"])

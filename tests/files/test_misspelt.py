@@ -11,10 +11,10 @@ from tests.files.manifests import Object, decisions, node, place, pod, write
 
 
 def annotated(name: str, **annotations: str) -> Object:
-    made = pod(name)
-    said = {f"gpu.topology/{key.replace('_', '-')}": value for key, value in annotations.items()}
-    made["metadata"]["annotations"] = said
-    return made
+    manifest = pod(name)
+    keys = {f"gpu.topology/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    manifest["metadata"]["annotations"] = keys
+    return manifest
 
 
 def one_gang(tmp_path: Path, *objects: Object) -> Any:
@@ -59,8 +59,8 @@ def test_one_misspelt_pod_of_a_gang_is_named(tmp_path: Path) -> None:
 )
 def test_keys_of_other_dialects(tmp_path: Path, key: str, message: str) -> None:
     pods = [annotated(name, group="g", min_member="2") for name in "ab"]
-    for each in pods:
-        each["metadata"]["labels"] = {key: "g"}
+    for manifest in pods:
+        manifest["metadata"]["labels"] = {key: "g"}
     gangs = decisions("-f", write(tmp_path, node("a"), *pods))["gangs"]
     assert [gang["status"] for gang in gangs] == ["invalid"]
     assert message in gangs[0]["message"]
@@ -95,8 +95,8 @@ SCOPES = {
 
 @pytest.mark.parametrize("case", SCOPES)
 def test_a_required_scope_without_a_label_is_refused_with_that_sentence(tmp_path: Path, case: str) -> None:
-    said, message = SCOPES[case]
-    pods = [annotated(f"x-{i}", group="g", min_member="2", **said) for i in range(2)]
+    keys, message = SCOPES[case]
+    pods = [annotated(f"x-{i}", group="g", min_member="2", **keys) for i in range(2)]
     gang = one_gang(tmp_path, node("a"), *pods)
     assert gang["status"] == "unplaceable"
     assert gang["message"] == message

@@ -59,13 +59,13 @@ def policies(text: str) -> Object:
 
 def named(name: str, of: str, gpus: int = 1, role: str = "", label: str = "") -> Object:
     """A pod that names a PodGroup, by the recipe's annotation or by this label."""
-    made = pod(name, gpus=gpus)
-    said = {"scheduling.run.ai/topology-role": role} if role else {}
+    manifest = pod(name, gpus=gpus)
+    role_key = {"scheduling.run.ai/topology-role": role} if role else {}
     if label:
-        made["metadata"]["labels"] = {label: of}
+        manifest["metadata"]["labels"] = {label: of}
     else:
-        made["metadata"]["annotations"] = {"scheduling.run.ai/pod-group": of, **said}
-    return made
+        manifest["metadata"]["annotations"] = {"scheduling.run.ai/pod-group": of, **role_key}
+    return manifest
 
 
 def workers(count: int, of: str, gpus: int = 1, **more: str) -> list[Object]:
@@ -237,27 +237,27 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_what_is_decided(case: Case, tmp_path: Path) -> None:
-    said = decisions("-f", write(tmp_path, *case.objects))
-    assert [f"{g['namespace']}/{g['name']}: {g['status']}" for g in said["gangs"]] == case.gangs
-    found = {name: where for g in said["gangs"] for name, where in spots(g).items()}
-    assert case.says in said["gangs"][0]["message"]
+    answer = decisions("-f", write(tmp_path, *case.objects))
+    assert [f"{g['namespace']}/{g['name']}: {g['status']}" for g in answer["gangs"]] == case.gangs
+    spots_by_pod = {name: spot for g in answer["gangs"] for name, spot in spots(g).items()}
+    assert case.says in answer["gangs"][0]["message"]
     if case.at:
-        assert found == case.at
-    assert said["skipped"] == {}
+        assert spots_by_pod == case.at
+    assert answer["skipped"] == {}
 
 
-def wishing(name: str, **said: str) -> Object:
+def wishing(name: str, **keys: str) -> Object:
     """A lone pod with annotations of our own."""
-    made = pod(name)
-    wishes = {f"gpu.topology/{key.replace('_', '-')}": value for key, value in said.items()}
-    made["metadata"]["annotations"] = wishes
-    return made
+    manifest = pod(name)
+    wishes = {f"gpu.topology/{key.replace('_', '-')}": value for key, value in keys.items()}
+    manifest["metadata"]["annotations"] = wishes
+    return manifest
 
 
 def annotated(name: str, annotations: Object) -> Object:
-    made = pod(name)
-    made["metadata"]["annotations"] = annotations
-    return made
+    manifest = pod(name)
+    manifest["metadata"]["annotations"] = annotations
+    return manifest
 
 
 def limited(limits: Object) -> Object:
@@ -321,8 +321,8 @@ NOTES = {
 
 @pytest.mark.parametrize(("objects", "says"), NOTES.values(), ids=NOTES)
 def test_what_is_noted(objects: list[Object], says: str, tmp_path: Path) -> None:
-    said = decisions("-f", write(tmp_path, node("a"), *objects))
-    assert any(note.startswith(says) for note in said["notes"]), said["notes"]
+    answer = decisions("-f", write(tmp_path, node("a"), *objects))
+    assert any(note.startswith(says) for note in answer["notes"]), answer["notes"]
 
 
 def test_nothing_is_noted_of_scopes_that_are_there(tmp_path: Path) -> None:
@@ -338,29 +338,29 @@ def test_two_versions_of_one_pod_group_are_one_object(tmp_path: Path) -> None:
 
 
 def test_another_version_or_group_is_skipped(tmp_path: Path) -> None:
-    others = [group("g", "scheduling.run.ai/v1"), group("g", "scheduling.volcano.sh/v1alpha1")]
-    assert decisions("-f", write(tmp_path, node("a"), *others))["skipped"] == {"PodGroup": 2}
+    groups = [group("g", "scheduling.run.ai/v1"), group("g", "scheduling.volcano.sh/v1alpha1")]
+    assert decisions("-f", write(tmp_path, node("a"), *groups))["skipped"] == {"PodGroup": 2}
 
 
 # --- slices ----------------------------------------------------------------------------------------
 
 
 def shared_node(name: str) -> Object:
-    made = node(name)
-    made["status"]["allocatable"] = {
+    manifest = node(name)
+    manifest["status"]["allocatable"] = {
         "cpu": "8",
         "memory": "64Gi",
         "pods": "110",
         "aliyun.com/gpu-count": "2",
         "aliyun.com/gpu-mem": "32",
     }
-    return made
+    return manifest
 
 
 def sharing(name: str, memory: int, **more: Any) -> Object:
-    made = pod(name, **more)
-    made["spec"]["containers"][0]["resources"] = {"limits": {"aliyun.com/gpu-mem": memory}}
-    return made
+    manifest = pod(name, **more)
+    manifest["spec"]["containers"][0]["resources"] = {"limits": {"aliyun.com/gpu-mem": memory}}
+    return manifest
 
 
 @pytest.fixture
@@ -392,8 +392,8 @@ def test_the_json_says_what_a_slice_takes_of_which_gpu(decided: Decided) -> None
 
 
 def test_a_gpu_that_is_shared_is_drawn_so(decided: Decided) -> None:
-    known = pictures.holdings(decided)
-    picture = pictures.picture(decided.after.nodes["a"], known)
+    holdings = pictures.holdings(decided)
+    picture = pictures.picture(decided.after.nodes["a"], holdings)
     assert {gpu: mark.letter for gpu, mark in picture.marks.items()} == {
         0: pictures.SHARED,
         1: pictures.PARTLY,
@@ -406,8 +406,8 @@ def test_what_runs_on_unhealthy_gpus_is_noted(tmp_path: Path) -> None:
     runs["spec"]["nodeName"] = "n1"
     runs["metadata"]["annotations"] = {"gpu.topology/allocation": '{"version":1,"gpus":[2]}'}
     broken = config_map("kube-system", "unhealthy-gpu-n1", {"gpus": "2"})
-    said = decisions("-f", write(tmp_path, node("n1"), broken, runs, pod("new")))
-    assert said["notes"] == ["Node n1: GPU 2 is unhealthy, and on it runs default/runs"]
+    answer = decisions("-f", write(tmp_path, node("n1"), broken, runs, pod("new")))
+    assert answer["notes"] == ["Node n1: GPU 2 is unhealthy, and on it runs default/runs"]
 
 
 def test_a_job_may_name_a_level_by_its_alias(tmp_path: Path) -> None:
@@ -429,5 +429,8 @@ def test_a_job_may_name_a_level_by_its_alias(tmp_path: Path) -> None:
     nodes = [
         node(name, labels={"example.com/row": row}) for name, row in (("a", "1"), ("b", "2"), ("c", "2"))
     ]
-    (found,) = decisions(write(tmp_path, *nodes, topology(row="example.com/row"), job))["gangs"]
-    assert (found["status"], {member["node"] for member in found["members"]}) == ("placed", {"b", "c"})
+    (gang_shown,) = decisions(write(tmp_path, *nodes, topology(row="example.com/row"), job))["gangs"]
+    assert (gang_shown["status"], {member["node"] for member in gang_shown["members"]}) == (
+        "placed",
+        {"b", "c"},
+    )

@@ -25,8 +25,8 @@ def two(
 ) -> list[Object]:
     """Two pods of 8 GPUs."""
     pods = [pod(f"x-{i}", gpus=8, **more) for i in range(2)]
-    for each in pods:
-        each["metadata"] |= {"labels": labels or {}, "annotations": annotations or {}}
+    for manifest in pods:
+        manifest["metadata"] |= {"labels": labels or {}, "annotations": annotations or {}}
     return pods
 
 
@@ -141,9 +141,9 @@ ON_TEMPLATES: dict[str, dict[str, dict[str, str]]] = {
 @pytest.mark.parametrize("name", ON_TEMPLATES)
 def test_words_on_a_pod_template_are_those_of_the_pods(name: str, tmp_path: Path) -> None:
     """A job that names its gang needs no advice."""
-    made = spec(8, restartPolicy="Never")
-    template = {"metadata": ON_TEMPLATES[name], "spec": made}
+    pod_spec = spec(8, restartPolicy="Never")
+    template = {"metadata": ON_TEMPLATES[name], "spec": pod_spec}
     job = controller("Job", "batch/v1", "x", parallelism=2, completions=2, template=template)
-    found = decisions(write(tmp_path, node("a", 8), job))
-    assert [(gang["name"], gang["status"]) for gang in found["gangs"]] == [("g", "unplaceable")]
-    assert found["notes"] == []
+    answer = decisions(write(tmp_path, node("a", 8), job))
+    assert [(gang["name"], gang["status"]) for gang in answer["gangs"]] == [("g", "unplaceable")]
+    assert answer["notes"] == []

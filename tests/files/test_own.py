@@ -40,12 +40,12 @@ def domains(at: Places) -> set[str]:
 
 def of(at: Places, *pods: str) -> Places:
     """Those whose names begin so."""
-    return {name: where for name, where in at.items() if name.startswith(pods)}
+    return {name: node_name for name, node_name in at.items() if name.startswith(pods)}
 
 
 def ranked(at: Places, *ranks: int) -> Places:
     """Those of an indexed Job."""
-    return {name: where for name, where in at.items() if int(name.split("-")[-2]) in ranks}
+    return {name: node_name for name, node_name in at.items() if int(name.split("-")[-2]) in ranks}
 
 
 def pairs_share_nodes(at: Places) -> bool:
@@ -147,21 +147,21 @@ CASES = {
 def test_the_examples(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     busy = [pod(f"busy-{at}", gpus=gpus, nodeName=at) for at, gpus in case.busy.items()]
-    for made in busy:
-        count = made["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"]
+    for manifest in busy:
+        count = manifest["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"]
         indices = f'{{"version":1,"gpus":{list(range(count))}}}'
-        made["metadata"]["annotations"] = {"gpu.topology/allocation": indices}
+        manifest["metadata"]["annotations"] = {"gpu.topology/allocation": indices}
     files = [
         CLUSTER,
         str(EXAMPLES / "features" / f"{case.example}.yaml"),
         *([write(tmp_path, *busy)] if busy else []),
     ]
-    (said,) = decisions(*files)["gangs"]
-    assert said["status"] == case.status, said["message"]
-    at = {pod: spot.split(":")[0] for pod, spot in spots(said).items()}
+    (gang_shown,) = decisions(*files)["gangs"]
+    assert gang_shown["status"] == case.status, gang_shown["message"]
+    at = {pod: spot.split(":")[0] for pod, spot in spots(gang_shown).items()}
     assert len(at) == case.placed
     assert case.holds(at), at
-    assert case.says in said["message"]
+    assert case.says in gang_shown["message"]
 
 
 def test_every_example_of_these_annotations_is_tried() -> None:
@@ -172,20 +172,25 @@ def test_every_example_of_these_annotations_is_tried() -> None:
     }
 
 
-def wishing(made: Object, **annotations: str) -> Object:
+def wishing(manifest: Object, **annotations: str) -> Object:
     """With our annotations: `min_member="2"` is gpu.topology/min-member."""
-    said = {f"gpu.topology/{key.replace('_', '-')}": text for key, text in annotations.items()}
-    made["metadata"].setdefault("annotations", {}).update(said)
-    return made
+    keys = {f"gpu.topology/{key.replace('_', '-')}": text for key, text in annotations.items()}
+    manifest["metadata"].setdefault("annotations", {}).update(keys)
+    return manifest
 
 
 def test_templates_carry_annotations_and_the_jobs_index_is_the_rank(tmp_path: Path) -> None:
     """Of elastic gangs the last ranks are left out; by name j-10 would come before j-2."""
-    made = wishing(template(), group="g", min_member="2")
-    job = controller("Job", "batch/v1", "j", parallelism=12, completionMode="Indexed", template=made)
-    (said,) = decisions(write(tmp_path, node("a", 8), node("b", 3), job))["gangs"]
-    assert (said["dialect"], said["name"], said["needed"], said["present"]) == ("annotations", "g", 2, 12)
-    assert sorted(int(name.split("-")[1]) for name in spots(said)) == list(range(11))
+    manifest = wishing(template(), group="g", min_member="2")
+    job = controller("Job", "batch/v1", "j", parallelism=12, completionMode="Indexed", template=manifest)
+    (gang_shown,) = decisions(write(tmp_path, node("a", 8), node("b", 3), job))["gangs"]
+    assert (gang_shown["dialect"], gang_shown["name"], gang_shown["needed"], gang_shown["present"]) == (
+        "annotations",
+        "g",
+        2,
+        12,
+    )
+    assert sorted(int(name.split("-")[1]) for name in spots(gang_shown)) == list(range(11))
 
 
 TWO_ELASTIC: dict[str, tuple[dict[str, int], dict[str, int]]] = {
@@ -198,20 +203,20 @@ TWO_ELASTIC: dict[str, tuple[dict[str, int], dict[str, int]]] = {
 @pytest.mark.parametrize("name", TWO_ELASTIC)
 def test_of_two_elastic_gangs_the_first_leaves_what_the_other_needs(name: str, tmp_path: Path) -> None:
     """On four GPUs; each needs two members."""
-    pods, placed = TWO_ELASTIC[name]
-    made = [
+    pods, placed_counts = TWO_ELASTIC[name]
+    manifests = [
         wishing(pod(f"{gang}-{i}"), group=gang, min_member="2")
         for gang, count in pods.items()
         for i in range(count)
     ]
-    said = decisions(write(tmp_path, node("a"), *made))["gangs"]
-    assert {gang["name"]: len(spots(gang)) for gang in said} == placed
+    gangs = decisions(write(tmp_path, node("a"), *manifests))["gangs"]
+    assert {gang["name"]: len(spots(gang)) for gang in gangs} == placed_counts
 
 
 def test_what_a_gang_can_do_without_comes_after_what_the_others_need(tmp_path: Path) -> None:
-    made = [wishing(pod(f"{gang}-{i}"), group=gang, min_member="1") for gang in "gh" for i in range(3)]
-    said = decisions(write(tmp_path, node("a"), *made))["gangs"]
-    assert {gang["name"]: len(spots(gang)) for gang in said} == {"g": 3, "h": 1}
+    manifests = [wishing(pod(f"{gang}-{i}"), group=gang, min_member="1") for gang in "gh" for i in range(3)]
+    gangs = decisions(write(tmp_path, node("a"), *manifests))["gangs"]
+    assert {gang["name"]: len(spots(gang)) for gang in gangs} == {"g": 3, "h": 1}
 
 
 OURS = {"group": "g", "min_member": "2"}
@@ -237,8 +242,8 @@ def test_a_replacement_goes_where_the_others_run(name: str, tmp_path: Path) -> N
     """b's GPUs are as good, and its two would leave nothing broken behind."""
     ran, new = BESIDE[name]
     ran = wishing(ran, allocation='{"version":1,"gpus":[0,1]}')
-    (said,) = decisions(write(tmp_path, node("a", 8), node("b", 2), ran, new))["gangs"]
-    assert spots(said)["g-1"].startswith("a:")
+    (gang_shown,) = decisions(write(tmp_path, node("a", 8), node("b", 2), ran, new))["gangs"]
+    assert spots(gang_shown)["g-1"].startswith("a:")
 
 
 BAD: dict[str, tuple[list[Object], str]] = {
@@ -265,7 +270,7 @@ BAD: dict[str, tuple[list[Object], str]] = {
 def test_what_is_ill_formed_says_why(name: str, tmp_path: Path) -> None:
     objects, says = BAD[name]
     file = write(tmp_path, node("a"), *objects)
-    (said,) = decisions(file)["gangs"]
-    assert said["status"] == "invalid"
-    assert says in said["message"]
+    (gang_shown,) = decisions(file)["gangs"]
+    assert gang_shown["status"] == "invalid"
+    assert says in gang_shown["message"]
     assert place(file).exit_code == 3

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from muster.adapters.files import cluster, sources
-from muster.adapters.files.capture import capture, pod_item, written
+from muster.adapters.files.capture import capture, pod_item, text_of
 from muster.adapters.files.decide import decide
 from muster.adapters.kube.client import KubeClient
 from muster.dialects.objects import PodObject
@@ -31,9 +31,9 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 NAMES = [f"n{i}" for i in range(4)]
 
 
-def labelled(made: Object, **labels: str) -> Object:
-    made["metadata"].setdefault("labels", {}).update(labels)
-    return made
+def labelled(manifest: Object, **labels: str) -> Object:
+    manifest["metadata"].setdefault("labels", {}).update(labels)
+    return manifest
 
 
 def term(key: str = HOST, **more: Any) -> Object:
@@ -47,16 +47,24 @@ def anti(*terms: Object) -> Object:
 def asked(folder: Path, *objects: Object) -> dict[str, tuple[Constraint, ...]]:
     """The constraints that the planner is told, by gang."""
     file = folder / "cluster.json"
-    file.write_text("\n".join(json.dumps(each) for each in objects))
-    seen = cluster.cluster_of(sources.read([str(file)], io.BytesIO()), DEFAULTS)
-    found: dict[str, tuple[Constraint, ...]] = {}
+    file.write_text("\n".join(json.dumps(item) for item in objects))
+    read_cluster = cluster.cluster_of(sources.read([str(file)], io.BytesIO()), DEFAULTS)
+    constraints: dict[str, tuple[Constraint, ...]] = {}
 
     def refuse(_: Snapshot, request: Request, __: Timings) -> Decision:
-        found[request.gang.name] = request.constraints
+        constraints[request.gang.name] = request.constraints
         return Unplaceable(request.gang, (MemberTooLarge("", "gpus", 1, "n0", 0),))
 
-    decide(seen.nodes, seen.pods, refuse, lambda: 0.0, seen.pod_groups, seen.policies, seen.namespaces)
-    return found
+    decide(
+        read_cluster.nodes,
+        read_cluster.pods,
+        refuse,
+        lambda: 0.0,
+        read_cluster.pod_groups,
+        read_cluster.policies,
+        read_cluster.namespaces,
+    )
+    return constraints
 
 
 def test_a_pending_pod_keeps_away_from_one_that_runs(tmp_path: Path) -> None:
@@ -65,8 +73,8 @@ def test_a_pending_pod_keeps_away_from_one_that_runs(tmp_path: Path) -> None:
         labelled(pod("db", nodeName="n1"), tier="db"),
         pod("p", gpus=1, affinity=anti(term())),
     ]
-    (found,) = asked(tmp_path, *objects)["p"]
-    assert found == AntiAffinity(
+    (constraint,) = asked(tmp_path, *objects)["p"]
+    assert constraint == AntiAffinity(
         f"podAntiAffinity tier=db by {HOST}", HOST, frozenset({""}), existing=frozenset({"n1"})
     )
 
@@ -75,25 +83,27 @@ def test_label_keys_are_merged_as_the_api_server_does(tmp_path: Path) -> None:
     rev: dict[str, Any] = {"matchLabelKeys": ["rev"]}
     old = labelled(pod("old", nodeName="n0"), tier="db", rev="1")
     new = labelled(pod("new", nodeName="n1"), tier="db", rev="2")
-    mine = labelled(pod("p", gpus=1, affinity=anti(term(**rev))), tier="db", rev="2")
-    (found,) = asked(tmp_path, *(node(name, 8, "r0") for name in NAMES), old, new, mine)["p"]
-    assert isinstance(found, AntiAffinity)
-    assert found.others == {""}
-    assert found.existing == {"n1"}
+    pending = labelled(pod("p", gpus=1, affinity=anti(term(**rev))), tier="db", rev="2")
+    (constraint,) = asked(tmp_path, *(node(name, 8, "r0") for name in NAMES), old, new, pending)["p"]
+    assert isinstance(constraint, AntiAffinity)
+    assert constraint.others == {""}
+    assert constraint.existing == {"n1"}
 
 
 def test_namespaces_have_their_labels_and_their_names(tmp_path: Path) -> None:
     nodes = [node(name, 8, "r0") for name in NAMES]
     team = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "m", "labels": {"team": "t"}}}
-    there = [labelled(pod(f"db-{name}", nodeName=on), tier="db") for name, on in (("m", "n0"), ("k", "n1"))]
-    for each in there:
-        each["metadata"]["namespace"] = each["metadata"]["name"].removeprefix("db-")
+    databases = [
+        labelled(pod(f"db-{name}", nodeName=on), tier="db") for name, on in (("m", "n0"), ("k", "n1"))
+    ]
+    for manifest in databases:
+        manifest["metadata"]["namespace"] = manifest["metadata"]["name"].removeprefix("db-")
     by_team = pod("p", gpus=1, affinity=anti(term(namespaceSelector={"matchLabels": {"team": "t"}})))
     name = {"matchLabels": {"kubernetes.io/metadata.name": "k"}}
     by_name = pod("q", gpus=1, affinity=anti(term(namespaceSelector=name)))
-    found = asked(tmp_path, *nodes, team, *there, by_team, by_name)
-    assert [set(each.existing) for each in found["p"]] == [{"n0"}]
-    assert [set(each.existing) for each in found["q"]] == [{"n1"}]
+    constraints = asked(tmp_path, *nodes, team, *databases, by_team, by_name)
+    assert [set(constraint.existing) for constraint in constraints["p"]] == [{"n0"}]
+    assert [set(constraint.existing) for constraint in constraints["q"]] == [{"n1"}]
 
 
 def test_host_ports_spread_and_affinity_of_a_template(tmp_path: Path) -> None:
@@ -121,32 +131,32 @@ def test_host_ports_spread_and_affinity_of_a_template(tmp_path: Path) -> None:
         "metadata": {"name": "train"},
         "spec": {"parallelism": 2, "template": {"metadata": {"labels": labels}, "spec": spec}},
     }
-    found = asked(tmp_path, *(node(name, 8, "r0") for name in NAMES), job)["train"]
-    one = frozenset({""})
-    assert found == (
-        Affinity(f"podAffinity tier=db by {ZONE}", ZONE, one, one),
+    constraints = asked(tmp_path, *(node(name, 8, "r0") for name in NAMES), job)["train"]
+    one_role = frozenset({""})
+    assert constraints == (
+        Affinity(f"podAffinity tier=db by {ZONE}", ZONE, one_role, one_role),
         Spread(
             f"topologySpreadConstraints tier=db by {HOST}, maxSkew 2",
             HOST,
             2,
-            one,
-            one,
+            one_role,
+            one_role,
             {},
             1,
             frozenset({HOST}),
         ),
-        AntiAffinity("hostPort 9000/TCP", NODE, one, one),
+        AntiAffinity("hostPort 9000/TCP", NODE, one_role, one_role),
     )
 
 
 def test_labels_by_which_pods_select_are_captured() -> None:
-    made = msgspec.convert(
+    pod_object = msgspec.convert(
         labelled(pod("p", affinity=anti(term())), tier="db", app="x", other="s"), PodObject
     )
-    assert pod_item(made)["metadata"]["labels"] == {"app": "x"}
-    kept = pod_item(made, keys=frozenset({"tier"}))
-    assert kept["metadata"]["labels"] == {"app": "x", "tier": "db"}
-    assert msgspec.convert(kept, PodObject).spec == made.spec
+    assert pod_item(pod_object)["metadata"]["labels"] == {"app": "x"}
+    item = pod_item(pod_object, keys=frozenset({"tier"}))
+    assert item["metadata"]["labels"] == {"app": "x", "tier": "db"}
+    assert msgspec.convert(item, PodObject).spec == pod_object.spec
 
 
 @pytest.mark.parametrize("selects", [True, False])
@@ -160,14 +170,18 @@ async def test_a_captured_cluster_asks_for_the_same(tmp_path: Path, selects: boo
     ]
     by_team: dict[str, Any] = {"namespaceSelector": {"matchLabels": {"team": "t"}}} if selects else {}
     running = labelled(pod("db", nodeName="n1"), tier="db", other="s3cret")
-    for each in (running, pod("p", gpus=1, affinity=anti(term(**by_team)))):
-        name = each["metadata"]["name"]
-        each["metadata"] |= {"namespace": "default", "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"}
-        api.pods[name] = each
+    for manifest in (running, pod("p", gpus=1, affinity=anti(term(**by_team)))):
+        name = manifest["metadata"]["name"]
+        manifest["metadata"] |= {
+            "namespace": "default",
+            "uid": name,
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        }
+        api.pods[name] = manifest
     async with api.running() as port, KubeClient(kubeconfig(tmp_path, port)) as client:
         captured = await capture(client)
-    text = written(captured.items, as_yaml=False)
+    text = text_of(captured.items, as_yaml=False)
     assert "s3cret" not in text
     assert ('"Namespace"' in text) is selects
-    (found,) = asked(tmp_path, json.loads(text))["p"]
-    assert set(found.existing) == {"n1"}
+    (constraint,) = asked(tmp_path, json.loads(text))["p"]
+    assert set(constraint.existing) == {"n1"}

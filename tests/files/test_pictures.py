@@ -69,8 +69,8 @@ def test_the_order_of_nodes_and_members_changes_nothing(tmp_path: Path) -> None:
         *gang("g", 12),
         *gang("h", 3, 2),
     ]
-    for made in objects:
-        made["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    for manifest in objects:
+        manifest["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     first = decisions(write(tmp_path, *objects))
     for seed in range(3):
         random.Random(seed).shuffle(objects)
@@ -79,11 +79,11 @@ def test_the_order_of_nodes_and_members_changes_nothing(tmp_path: Path) -> None:
 
 def test_no_infinities_and_units(tmp_path: Path) -> None:
     text = place(write(tmp_path, node("a"), pod("x")), "-o", "json").stdout
-    said = json.loads(text, parse_constant=pytest.fail)
-    assert said["version"] == 1
-    (one,) = said["gangs"]
-    assert one["bandwidth_gb_per_s"] is one["gap"] is None
-    assert one["timings_ms"]["place"] > 0
+    answer = json.loads(text, parse_constant=pytest.fail)
+    assert answer["version"] == 1
+    (gang_shown,) = answer["gangs"]
+    assert gang_shown["bandwidth_gb_per_s"] is gang_shown["gap"] is None
+    assert gang_shown["timings_ms"]["place"] > 0
 
 
 CLUSTERS: dict[str, list[Object]] = {
@@ -122,9 +122,9 @@ def test_svg_stays_in_its_frame(name: str, tmp_path: Path) -> None:
         assert 0 <= float(box["x"]) <= float(box["x"]) + float(box["width"]) <= width
         assert 0 <= float(box["y"]) <= float(box["y"]) + float(box["height"]) <= height
     nodes = [b for b in boxes if b.get("class") == "node"]
-    for one in nodes:
-        for other in nodes:
-            assert one is other or apart(one, other)
+    for box in nodes:
+        for second_box in nodes:
+            assert box is second_box or apart(box, second_box)
 
 
 def texts(svg: str) -> list[str]:

@@ -44,15 +44,15 @@ class Case:
     code: int = 3
 
 
-def created(made: Object, when: str) -> Object:
-    made["metadata"]["creationTimestamp"] = when
-    return made
+def created(manifest: Object, when: str) -> Object:
+    manifest["metadata"]["creationTimestamp"] = when
+    return manifest
 
 
-def allocated(made: Object, *gpus: int) -> Object:
+def allocated(manifest: Object, *gpus: int) -> Object:
     text = f'{{"version":1,"gpus":{list(gpus)}}}'
-    made["metadata"]["annotations"] = {"gpu.topology/allocation": text}
-    return made
+    manifest["metadata"]["annotations"] = {"gpu.topology/allocation": text}
+    return manifest
 
 
 CASES = {
@@ -172,12 +172,12 @@ CASES = {
 def test_manifests_are_decided(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     file = write(tmp_path, *case.objects)
-    said = decisions(file)
-    assert [f"{g['namespace']}/{g['name']}: {g['status']}" for g in said["gangs"]] == case.gangs
-    everywhere = {pod: at for g in said["gangs"] for pod, at in spots(g).items()}
+    answer = decisions(file)
+    assert [f"{g['namespace']}/{g['name']}: {g['status']}" for g in answer["gangs"]] == case.gangs
+    everywhere = {pod: at for g in answer["gangs"] for pod, at in spots(g).items()}
     if case.at:
         assert everywhere == case.at
-    assert case.says in " ".join(g["message"] for g in said["gangs"])
+    assert case.says in " ".join(g["message"] for g in answer["gangs"])
     assert place(file).exit_code == place(file, "-o", "svg").exit_code == case.code
 
 
@@ -193,15 +193,18 @@ EXPECTED = {
 
 @pytest.mark.parametrize("example", EXPECTED)
 def test_the_examples_on_the_demos_cluster(example: str) -> None:
-    said = decisions(str(DEMO), str(EXAMPLES / f"{example}.yaml"))
-    found = {}
-    for gang_ in said["gangs"]:
-        used: dict[str, list[int]] = {}
+    answer = decisions(str(DEMO), str(EXAMPLES / f"{example}.yaml"))
+    placed_gangs = {}
+    for gang_ in answer["gangs"]:
+        gpus_by_node: dict[str, list[int]] = {}
         for member in gang_["members"]:
-            used.setdefault(member["node"], []).extend(member["gpus"])
-        found[gang_["name"]] = ({n: sorted(g) for n, g in used.items()}, gang_["bandwidth_gb_per_s"])
+            gpus_by_node.setdefault(member["node"], []).extend(member["gpus"])
+        placed_gangs[gang_["name"]] = (
+            {n: sorted(g) for n, g in gpus_by_node.items()},
+            gang_["bandwidth_gb_per_s"],
+        )
         assert gang_["optimal"] is True
-    assert found == EXPECTED[example]
+    assert placed_gangs == EXPECTED[example]
 
 
 def test_the_example_of_typical_requests(tmp_path: Path) -> None:
@@ -210,24 +213,24 @@ def test_the_example_of_typical_requests(tmp_path: Path) -> None:
     _, alone = yaml.safe_load_all(example.read_text())
     racks = []
     for file in (str(example), write(tmp_path, alone)):
-        (said,) = decisions(str(EXAMPLES / "clusters/two-racks.yaml"), file)["gangs"]
-        racks += [member["node"][:2] for member in said["members"]]
+        (gang_shown,) = decisions(str(EXAMPLES / "clusters/two-racks.yaml"), file)["gangs"]
+        racks += [member["node"][:2] for member in gang_shown["members"]]
     assert racks == ["r2", "r1"]
 
 
 def test_the_example_that_does_not_fit_a_busy_cluster(tmp_path: Path) -> None:
     busy = [allocated(pod(f"busy-{i}", nodeName=f"v100-{i}"), *range(6)) for i in (1, 2, 3)]
-    for made in busy:
-        made["spec"]["containers"][0]["resources"]["limits"] = {"aliyun.com/gpu": 6}
-    said = decisions(
+    for manifest in busy:
+        manifest["spec"]["containers"][0]["resources"]["limits"] = {"aliyun.com/gpu": 6}
+    answer = decisions(
         str(DEMO), write(tmp_path, *busy[:1]), str(EXAMPLES / "demo/gang-that-does-not-fit.yaml")
     )
-    assert [g["status"] for g in said["gangs"]] == ["placed"]
-    said = decisions(
+    assert [g["status"] for g in answer["gangs"]] == ["placed"]
+    answer = decisions(
         "-f", str(DEMO), "-f", write(tmp_path, *busy, name="b.yaml"),
         "-f", str(EXAMPLES / "demo/filler.yaml"), str(EXAMPLES / "demo/gang-that-does-not-fit.yaml"),
     )  # fmt: skip
-    assert {g["name"]: g["status"] for g in said["gangs"]}["too-large"] == "unplaceable"
+    assert {g["name"]: g["status"] for g in answer["gangs"]}["too-large"] == "unplaceable"
 
 
 def test_scheduler_name(tmp_path: Path) -> None:
@@ -237,8 +240,8 @@ def test_scheduler_name(tmp_path: Path) -> None:
         "2 pending pods of other schedulers not placed (ours: muster; theirs: default-scheduler, kai)"
         in place(file).stderr
     )
-    both = decisions(file, "--scheduler-name", "kai", "--scheduler-name", "default-scheduler")
-    assert [g["name"] for g in both["gangs"]] == ["x", "z"]
+    answer = decisions(file, "--scheduler-name", "kai", "--scheduler-name", "default-scheduler")
+    assert [g["name"] for g in answer["gangs"]] == ["x", "z"]
 
 
 TWINS = [node(name, 1, labels={"topology.kubernetes.io/zone": name}) for name in "ab"]
@@ -246,14 +249,14 @@ TWINS = [node(name, 1, labels={"topology.kubernetes.io/zone": name}) for name in
 
 def test_racks_of_one_name_are_two_and_reported(tmp_path: Path) -> None:
     pods = gang("g", 2)
-    for made in pods:
-        made["metadata"]["annotations"] = {"gpu.topology/scope": "rack"}
+    for manifest in pods:
+        manifest["metadata"]["annotations"] = {"gpu.topology/scope": "rack"}
     file = write(tmp_path, *TWINS, *pods)
-    (told,) = decisions(file)["notes"]
-    assert told.startswith("rack: several domains have one name; the wider ones tell them apart: ")
-    assert "r1 of zone a, r1 of zone b. If each name is one rack, say uniqueNames: [rack]" in told
-    (found,) = decisions(file)["gangs"]
-    assert "even if nothing else ran: the best, r1 of zone a, holds 1" in found["message"]
+    (note,) = decisions(file)["notes"]
+    assert note.startswith("rack: several domains have one name; the wider ones tell them apart: ")
+    assert "r1 of zone a, r1 of zone b. If each name is one rack, say uniqueNames: [rack]" in note
+    (gang_shown,) = decisions(file)["gangs"]
+    assert "even if nothing else ran: the best, r1 of zone a, holds 1" in gang_shown["message"]
     unique = decisions(file, "--unique-names", "rack")
     assert unique["notes"] == []
     assert unique["gangs"][0]["message"].startswith("2 of 2 members on 2 nodes in rack r1: ")
@@ -323,25 +326,25 @@ def test_a_time_limit_is_said_where_it_cut_short(tmp_path: Path) -> None:
 
 def test_how_each_level_was_decided_is_told_when_asked(tmp_path: Path) -> None:
     file = write(tmp_path, node("a"), *gang("g", 2), *gang("late", 16))
-    plain, told = decisions(file)["gangs"], decisions(file, "--explain")["gangs"]
-    assert all("decided" not in each for each in plain)
-    found = {each["name"]: each["decided"] for each in told}
-    assert found["late"] is None
-    assert found["g"][0] == {"level": "members", "method": "all-members", "declined": []}
-    assert {step["method"] for step in found["g"][1:]} == {"single-node"}
+    plain, explained = decisions(file)["gangs"], decisions(file, "--explain")["gangs"]
+    assert all("decided" not in gang_shown for gang_shown in plain)
+    decided_by_gang = {gang_shown["name"]: gang_shown["decided"] for gang_shown in explained}
+    assert decided_by_gang["late"] is None
+    assert decided_by_gang["g"][0] == {"level": "members", "method": "all-members", "declined": []}
+    assert {step["method"] for step in decided_by_gang["g"][1:]} == {"single-node"}
 
 
 def test_where_else_a_gang_could_go_is_told_when_asked(tmp_path: Path) -> None:
     file = write(tmp_path, node("a"), node("b"), *gang("g", 2), *gang("late", 32))
-    plain, told = decisions(file)["gangs"], decisions(file, "--explain")["gangs"]
-    assert all("alternatives" not in each for each in plain)
-    found = {each["name"]: each["alternatives"] for each in told}
-    assert found["late"] is None
-    assert found["g"]["note"] == "Computed against the cluster as the gang found it."
-    assert [(each["domain"], each["says"]) for each in found["g"]["tried"]] == [
+    plain, explained = decisions(file)["gangs"], decisions(file, "--explain")["gangs"]
+    assert all("alternatives" not in gang_shown for gang_shown in plain)
+    views_by_gang = {gang_shown["name"]: gang_shown["alternatives"] for gang_shown in explained}
+    assert views_by_gang["late"] is None
+    assert views_by_gang["g"]["note"] == "Computed against the cluster as the gang found it."
+    assert [(alternative["domain"], alternative["says"]) for alternative in views_by_gang["g"]["tried"]] == [
         ("node b", "as good at each level")
     ]
-    assert decisions(file, "--explain")["gangs"][0]["alternatives"] == told[0]["alternatives"]
+    assert decisions(file, "--explain")["gangs"][0]["alternatives"] == explained[0]["alternatives"]
 
 
 @pytest.mark.parametrize(
@@ -354,17 +357,17 @@ def test_where_else_a_gang_could_go_is_told_when_asked(tmp_path: Path) -> None:
 def test_a_defect_of_the_planner_is_a_cause_of_its_gang_alone(
     defect: Exception, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def judge(snapshot: Snapshot, request: Request, placed: Placed) -> tuple[str, ...]:
+    def judge(snapshot: Snapshot, request: Request, plan: Placed) -> tuple[str, ...]:
         if request.gang.name == "broken":
             raise defect
-        return verify(snapshot, request, placed)
+        return verify(snapshot, request, plan)
 
     monkeypatch.setattr(planner, "verify", judge)
     file = write(tmp_path, node("a"), *gang("broken", 2), *gang("g", 2))
     result = place(file, "-o", "json")
     assert result.exit_code == 5, result.output
-    broken, other = json.loads(result.stdout)["gangs"]
+    broken, sound = json.loads(result.stdout)["gangs"]
     assert broken["status"] == "unplaceable"
     assert broken["causes"] == [{"type": "planner-defect", "error": error}]
     assert "please report it" in broken["message"]
-    assert spots(other) == {"g-0": "a:0", "g-1": "a:1"}
+    assert spots(sound) == {"g-0": "a:0", "g-1": "a:1"}

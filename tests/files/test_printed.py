@@ -48,35 +48,35 @@ def test_a_file_named_like_the_node_says_its_links(tmp_path: Path) -> None:
 )
 def test_how_a_file_names_its_nodes(tmp_path: Path, name: str, line: str) -> None:
     cluster = write(tmp_path, bare("10.0.0.1"), bare("other"), *gang("g", 8))
-    found = decisions(cluster, file(tmp_path, name, line + PRINTED))
-    assert found["notes"] == []
-    assert found["gangs"][0]["bandwidth_gb_per_s"] == 50.0
-    assert {member["node"] for member in found["gangs"][0]["members"]} <= {"10.0.0.1", "other"}
+    answer = decisions(cluster, file(tmp_path, name, line + PRINTED))
+    assert answer["notes"] == []
+    assert answer["gangs"][0]["bandwidth_gb_per_s"] == 50.0
+    assert {member["node"] for member in answer["gangs"][0]["members"]} <= {"10.0.0.1", "other"}
 
 
 def test_one_file_may_hold_for_many_nodes(tmp_path: Path) -> None:
     cluster = write(tmp_path, *(bare(f"dgx-{i}") for i in range(3)), *gang("g", 24))
-    (found,) = decisions(cluster, file(tmp_path, "dgx.txt", "# nodes: dgx-*\n" + PRINTED))["gangs"]
-    assert found["objective"]["ring_gb_per_s"] == 3 * 400.0
+    (gang_shown,) = decisions(cluster, file(tmp_path, "dgx.txt", "# nodes: dgx-*\n" + PRINTED))["gangs"]
+    assert gang_shown["objective"]["ring_gb_per_s"] == 3 * 400.0
 
 
 def test_a_file_comes_before_what_the_node_says_and_that_is_noted(tmp_path: Path) -> None:
-    said = bare("gpu-1")
-    said["metadata"] = {"name": "gpu-1", "annotations": {"GPU_TOPOLOGY": PRINTED}}
+    manifest = bare("gpu-1")
+    manifest["metadata"] = {"name": "gpu-1", "annotations": {"GPU_TOPOLOGY": PRINTED}}
     text = file(tmp_path, "gpu-1.txt", PAIRS)
-    found = decisions(write(tmp_path, said, *gang("g", 2)), text)
-    assert found["gangs"][0]["bandwidth_gb_per_s"] == 300.0
-    assert f"Node gpu-1: its links are those of {text}, not its GPU_TOPOLOGY" in found["notes"]
+    answer = decisions(write(tmp_path, manifest, *gang("g", 2)), text)
+    assert answer["gangs"][0]["bandwidth_gb_per_s"] == 300.0
+    assert f"Node gpu-1: its links are those of {text}, not its GPU_TOPOLOGY" in answer["notes"]
 
 
 def test_a_torn_file_is_used_as_far_as_it_goes(tmp_path: Path) -> None:
     cluster = write(tmp_path, bare("gpu-1"), *gang("g", 2))
-    kept = "\n".join(PAIRS.splitlines()[:6]).replace("SYS     NV12", "SYS     NV??", 1)
-    torn = file(tmp_path, "gpu-1.txt", kept)
-    found = decisions(cluster, torn)
-    assert found["gangs"][0]["bandwidth_gb_per_s"] == 300.0
-    assert sorted(gpu for member in found["gangs"][0]["members"] for gpu in member["gpus"]) == [1, 3]
-    assert len([said for said in found["notes"] if said.startswith("Node gpu-1: GPU_TOPOLOGY: ")]) == 2
+    torn_text = "\n".join(PAIRS.splitlines()[:6]).replace("SYS     NV12", "SYS     NV??", 1)
+    torn = file(tmp_path, "gpu-1.txt", torn_text)
+    answer = decisions(cluster, torn)
+    assert answer["gangs"][0]["bandwidth_gb_per_s"] == 300.0
+    assert sorted(gpu for member in answer["gangs"][0]["members"] for gpu in member["gpus"]) == [1, 3]
+    assert len([note for note in answer["notes"] if note.startswith("Node gpu-1: GPU_TOPOLOGY: ")]) == 2
 
 
 @pytest.mark.parametrize("output", ["table", "svg"])
@@ -115,11 +115,11 @@ def test_a_file_that_is_of_no_use_is_bad_input(tmp_path: Path, files: dict[str, 
 
 
 def test_a_manifest_that_carries_a_matrix_is_a_manifest(tmp_path: Path) -> None:
-    said = bare("gpu-1")
-    said["metadata"] = {"name": "gpu-1", "annotations": {"GPU_TOPOLOGY": PAIRS}}
-    text = Path(write(tmp_path, said, *gang("g", 2))).read_text()
-    found = decisions(file(tmp_path, "cluster.txt", text))
-    assert found["gangs"][0]["bandwidth_gb_per_s"] == 300.0
+    manifest = bare("gpu-1")
+    manifest["metadata"] = {"name": "gpu-1", "annotations": {"GPU_TOPOLOGY": PAIRS}}
+    text = Path(write(tmp_path, manifest, *gang("g", 2))).read_text()
+    answer = decisions(file(tmp_path, "cluster.txt", text))
+    assert answer["gangs"][0]["bandwidth_gb_per_s"] == 300.0
 
 
 MATRICES = Path(__file__).parents[1] / "dialects" / "matrices"
@@ -133,14 +133,14 @@ def test_a_table_of_amd_smi_says_the_links(tmp_path: Path) -> None:
     member = pod("two")
     member["spec"]["containers"][0]["resources"] = {"limits": {"amd.com/gpu": 2}}
     text = (MATRICES / "amd-smi-4x.txt").read_text()
-    found = decisions(write(tmp_path, amd, member), file(tmp_path, "mi.txt", text))
-    assert (found["gangs"][0]["bandwidth_gb_per_s"], found["notes"]) == (64.0, [])
+    answer = decisions(write(tmp_path, amd, member), file(tmp_path, "mi.txt", text))
+    assert (answer["gangs"][0]["bandwidth_gb_per_s"], answer["notes"]) == (64.0, [])
 
 
 def test_a_table_without_nvlink_against_the_name_of_the_gpus_is_noted(tmp_path: Path) -> None:
     """As nvidia-smi topo -mp prints it (DeepEP#60)."""
     labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "8"}
-    made = {**bare("hx"), "metadata": {"name": "hx", "labels": labels}}
+    manifest = {**bare("hx"), "metadata": {"name": "hx", "labels": labels}}
     text = (MATRICES / "nvidia-8x-h100-topo-mp.txt").read_text()
-    (note,) = decisions(write(tmp_path, made, pod("x", gpus=4)), file(tmp_path, "hx.txt", text))["notes"]
+    (note,) = decisions(write(tmp_path, manifest, pod("x", gpus=4)), file(tmp_path, "hx.txt", text))["notes"]
     assert "nvidia-smi topo -mp leaves NVLink out" in note

@@ -93,19 +93,19 @@ CASES = {
 
 def large(name: str) -> Object:
     """Return a node that has what a worker of vLLM asks for."""
-    made = node(name, 8)
-    made["status"]["allocatable"] |= {"cpu": "192", "memory": "2Ti", "ephemeral-storage": "4Ti"}
-    return made
+    manifest = node(name, 8)
+    manifest["status"]["allocatable"] |= {"cpu": "192", "memory": "2Ti", "ephemeral-storage": "4Ti"}
+    return manifest
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_published_example_is_one_gang(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     nodes = write(tmp_path, *(large(f"n{i}") for i in range(4)), *case.more)
-    said = decisions(
+    answer = decisions(
         nodes, "-f", str(folder(case.module) / case.path),
         "--infer-gangs", "on", "--scheduler-name", case.scheduler,
     )  # fmt: skip
-    roles = {gang["name"]: Counter(member["role"] for member in gang["members"]) for gang in said["gangs"]}
+    roles = {gang["name"]: Counter(member["role"] for member in gang["members"]) for gang in answer["gangs"]}
     assert roles == {gang: Counter(case.roles) for gang in case.gangs}
-    assert {gang["status"] for gang in said["gangs"]} == {"placed"}
+    assert {gang["status"] for gang in answer["gangs"]} == {"placed"}

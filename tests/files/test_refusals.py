@@ -50,15 +50,15 @@ def test_each_node_that_is_out_is_counted_and_none_is_to_be_used_in_a_bad_state(
     ],
 )
 def test_to_tolerate_the_state_of_a_node_is_no_advice(tmp_path: Path, taint: str) -> None:
-    made = node("a", spec={"taints": [{"key": taint, "effect": "NoSchedule"}]})
-    (alone,) = decisions("-f", write(tmp_path, made, *gang("g", 1)))["gangs"]
+    manifest = node("a", spec={"taints": [{"key": taint, "effect": "NoSchedule"}]})
+    (alone,) = decisions("-f", write(tmp_path, manifest, *gang("g", 1)))["gangs"]
     assert alone["relaxations"] == []
     assert f"taint {taint}:NoSchedule" in alone["message"]
 
 
 def test_a_taint_of_a_pool_may_be_tolerated(tmp_path: Path) -> None:
-    made = node("a", spec={"taints": [{"key": "pool", "value": "a100", "effect": "NoSchedule"}]})
-    (alone,) = decisions("-f", write(tmp_path, made, *gang("g", 1)))["gangs"]
+    manifest = node("a", spec={"taints": [{"key": "pool", "value": "a100", "effect": "NoSchedule"}]})
+    (alone,) = decisions("-f", write(tmp_path, manifest, *gang("g", 1)))["gangs"]
     assert alone["relaxations"] == ["a toleration of taint pool=a100:NoSchedule (1 more node)"]
 
 
@@ -70,11 +70,11 @@ def test_a_scope_that_a_cloud_has_labels_for_names_the_preset() -> None:
 
 
 def test_a_resource_that_no_node_offers_is_named_with_the_one_that_was_meant() -> None:
-    said = decisions("-f", str(DATA / "resource-typo.yaml"))
-    (typo,) = said["gangs"]
+    answer = decisions("-f", str(DATA / "resource-typo.yaml"))
+    (typo,) = answer["gangs"]
     none = "No node offers nvidia.com/gpus, which the gang needs; did you mean nvidia.com/gpu?"
     assert typo["message"] == none
-    assert any(note.endswith("; did you mean nvidia.com/gpu?") for note in said["notes"])
+    assert any(note.endswith("; did you mean nvidia.com/gpu?") for note in answer["notes"])
 
 
 def test_no_advice_leads_onto_mig_devices() -> None:
@@ -98,57 +98,57 @@ def test_no_advice_for_members_with_several_gpus_leads_onto_parts_of_gpus(
 
 def test_a_preference_that_a_cloud_has_labels_for_names_the_preset(tmp_path: Path) -> None:
     labels = {"topology.kubernetes.io/rack": "", "topology.k8s.aws/network-node-layer-3": "nn-1"}
-    made = node("a", labels=labels)
+    manifest = node("a", labels=labels)
     pods = gang("g", 1)
     pods[0]["metadata"]["annotations"] = {"gpu.topology/preferred-scopes": "rack"}
-    (note,) = [each for each in decisions("-f", write(tmp_path, made, *pods))["notes"] if "rack" in each]
+    (note,) = [note for note in decisions("-f", write(tmp_path, manifest, *pods))["notes"] if "rack" in note]
     assert note.endswith("set `preset: eks` in the policies (docs/policies.md)")
 
 
 @pytest.mark.parametrize(
-    ("asked", "meant"),
+    ("resource", "meant"),
     [
         ("nvidia.com/mig-1g.5gb", "nvidia.com/mig-1g.10gb"),
         ("rdma/hca-shared", "rdma/hca_shared"),
         ("example.com/unlike", ""),
     ],
 )
-def test_any_resource_that_no_node_offers_is_named(tmp_path: Path, asked: str, meant: str) -> None:
-    made = node("a")
-    made["status"]["allocatable"] |= {"nvidia.com/mig-1g.10gb": "7", "rdma/hca_shared": "8"}
+def test_any_resource_that_no_node_offers_is_named(tmp_path: Path, resource: str, meant: str) -> None:
+    node_manifest = node("a")
+    node_manifest["status"]["allocatable"] |= {"nvidia.com/mig-1g.10gb": "7", "rdma/hca_shared": "8"}
     pods = gang("g", 2)
-    for each in pods:
-        each["spec"]["containers"][0]["resources"]["limits"][asked] = 1
-    (refused,) = decisions("-f", write(tmp_path, made, *pods))["gangs"]
+    for manifest in pods:
+        manifest["spec"]["containers"][0]["resources"]["limits"][resource] = 1
+    (refused,) = decisions("-f", write(tmp_path, node_manifest, *pods))["gangs"]
     hint = f"; did you mean {meant}?" if meant else ""
-    assert refused["message"] == f"No node offers {asked}, which the gang needs{hint}"
+    assert refused["message"] == f"No node offers {resource}, which the gang needs{hint}"
 
 
 def test_gpus_of_another_resource_are_named(tmp_path: Path) -> None:
     pods = gang("g", 2)
-    for each in pods:
-        each["spec"]["containers"][0]["resources"]["limits"] = {"amd.com/gpu": 1}
+    for manifest in pods:
+        manifest["spec"]["containers"][0]["resources"]["limits"] = {"amd.com/gpu": 1}
     (refused,) = decisions("-f", write(tmp_path, node("a"), *pods))["gangs"]
     assert "No node offers amd.com/gpu" in refused["message"]
     assert refused["message"].endswith("did you mean nvidia.com/gpu?")
 
 
 def test_a_node_that_lost_gpus_is_named_by_its_capacity_alone(tmp_path: Path) -> None:
-    lost = node("lost", 0)
-    lost["status"]["capacity"] = {**lost["status"]["allocatable"], GPU: "8"}
-    said = decisions("-f", write(tmp_path, lost, node("small", 4), *gang("g", 1, 8)))
-    assert "1 node offers 0 of its 8 nvidia.com/gpu: lost" in said["gangs"][0]["message"]
-    assert "Node lost: its capacity is 8 GPUs, but allocatable has 0" in said["notes"]
+    broken = node("lost", 0)
+    broken["status"]["capacity"] = {**broken["status"]["allocatable"], GPU: "8"}
+    answer = decisions("-f", write(tmp_path, broken, node("small", 4), *gang("g", 1, 8)))
+    assert "1 node offers 0 of its 8 nvidia.com/gpu: lost" in answer["gangs"][0]["message"]
+    assert "Node lost: its capacity is 8 GPUs, but allocatable has 0" in answer["notes"]
 
 
 def test_gpus_that_other_pods_may_have_are_told_in_sentence_and_data() -> None:
     gangs = decided("taken-by-number", "-f", str(DATA / "pc.txt"))
-    assert [each["status"] for each in gangs] == ["placed", "placed"]
-    for each in gangs:
-        assert each["unknown_indices"] == ["pc"]
-        assert "proven optimal as far as taken GPUs are known" in each["message"]
+    assert [gang_shown["status"] for gang_shown in gangs] == ["placed", "placed"]
+    for gang_shown in gangs:
+        assert gang_shown["unknown_indices"] == ["pc"]
+        assert "proven optimal as far as taken GPUs are known" in gang_shown["message"]
         doubt = "on node pc it is not known which GPUs other pods have: the chosen ones may be among them"
-        assert doubt in each["message"]
+        assert doubt in gang_shown["message"]
 
 
 def test_a_plan_on_other_nodes_has_no_such_doubt(tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ def test_only_as_many_nodes_are_to_be_uncordoned_as_are_needed(tmp_path: Path) -
 def test_a_pod_that_lacks_cpu_hears_where_it_is_free(tmp_path: Path) -> None:
     with_gpus, without = node("gpu", 8), [node(name, 0) for name in ("cpu-1", "cpu-2")]
     with_gpus["status"]["allocatable"]["cpu"] = "36"
-    for each in without:
-        each["status"]["allocatable"]["cpu"] = "96"
+    for manifest in without:
+        manifest["status"]["allocatable"]["cpu"] = "96"
     busy = pod("busy", gpus=0, nodeName="gpu")
     busy["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "32"}}
     asks = pod("asks", gpus=8)
@@ -185,28 +185,28 @@ def test_who_has_the_room_is_told_by_priority(tmp_path: Path) -> None:
     low = [pod(f"low-{i}", "low", 2, gpus=4, nodeName="a", priority=1) for i in range(2)]
     even = [pod("even-0", "even", 1, gpus=4, nodeName="b", priority=10)]
     high = [pod(f"high-{i}", "high", 2, gpus=8, priority=10) for i in range(2)]
-    other = pod("other", gpus=2, nodeName="b", schedulerName="default-scheduler")
-    said = decisions("-f", write(tmp_path, node("a", 8), node("b", 8), *low, *even, *high, other))
-    refused = next(each for each in said["gangs"] if each["name"] == "high")
+    foreign_pod = pod("other", gpus=2, nodeName="b", schedulerName="default-scheduler")
+    answer = decisions("-f", write(tmp_path, node("a", 8), node("b", 8), *low, *even, *high, foreign_pod))
+    refused = next(gang_shown for gang_shown in answer["gangs"] if gang_shown["name"] == "high")
     has = "1 gang of lower priority has 8, 1 other gang has 4 and pods in no gang have 2"
     assert f"of the GPUs on nodes that admit it, {has}" in refused["message"]
-    cause = next(each for each in refused["causes"] if each["type"] == "room-taken")
+    cause = next(gang_cause for gang_cause in refused["causes"] if gang_cause["type"] == "room-taken")
     assert (cause["lower_gangs"], cause["lower_gpus"]) == (1, 8)
 
 
 def test_no_advice_frees_what_members_that_run_have(tmp_path: Path) -> None:
     def member(name: str, role: str, **more: Any) -> Object:
-        made = pod(name, gpus=4, **more)
+        manifest = pod(name, gpus=4, **more)
         keys = {"group": "g", "min-member": "3", "role": role}
-        made["metadata"]["annotations"] = {f"gpu.topology/{key}": value for key, value in keys.items()}
-        return made
+        manifest["metadata"]["annotations"] = {f"gpu.topology/{key}": value for key, value in keys.items()}
+        return manifest
 
     nodes = [node("a", 4), node("b", 4), node("c", 4)]
     gang = [member("m", "master", nodeName="a"), member("w0", "worker"), member("w1", "worker")]
-    (said,) = decisions(write(tmp_path, *nodes, *gang, pod("x", gpus=4, nodeName="b")))["gangs"]
-    assert said["relaxations"] == ["4 more free GPUs on b"]
-    (said,) = decisions(write(tmp_path, *nodes[:2], *gang))["gangs"]
-    assert said["message"] == (
+    (gang_shown,) = decisions(write(tmp_path, *nodes, *gang, pod("x", gpus=4, nodeName="b")))["gangs"]
+    assert gang_shown["relaxations"] == ["4 more free GPUs on b"]
+    (gang_shown,) = decisions(write(tmp_path, *nodes[:2], *gang))["gangs"]
+    assert gang_shown["message"] == (
         "Roles master, worker need 12 nvidia.com/gpu for 3 members, and the nodes that admit them have "
         "8 nvidia.com/gpu in all: 2 of 3 fit, even if nothing else ran"
     )
@@ -226,38 +226,38 @@ def test_no_advice_frees_what_members_that_run_have(tmp_path: Path) -> None:
     ],
 )
 def test_a_scope_without_a_label_has_a_way_out(tmp_path: Path, labels: dict[str, str], hint: str) -> None:
-    made = node("a", rack="", labels=labels)
+    manifest = node("a", rack="", labels=labels)
     alone = pod("p")
     alone["metadata"]["annotations"] = {"gpu.topology/scope": "rack"}
-    (refused,) = decisions("-f", write(tmp_path, made, alone))["gangs"]
+    (refused,) = decisions("-f", write(tmp_path, manifest, alone))["gangs"]
     assert refused["message"].removesuffix(" (docs/policies.md)").endswith(hint)
 
 
 def test_a_node_whose_device_plugin_never_ran_is_named(tmp_path: Path) -> None:
-    made = node("a", labels={"nvidia.com/gpu.count": "8"})
-    del made["status"]["allocatable"][GPU]
-    (alone,) = decisions("-f", write(tmp_path, made, pod("p")))["gangs"]
+    manifest = node("a", labels={"nvidia.com/gpu.count": "8"})
+    del manifest["status"]["allocatable"][GPU]
+    (alone,) = decisions("-f", write(tmp_path, manifest, pod("p")))["gangs"]
     assert "1 node offers 0 of its 8 nvidia.com/gpu: a" in alone["message"]
 
 
 def test_who_has_gpus_of_a_node_that_does_not_admit_the_pod_is_not_told(tmp_path: Path) -> None:
-    made = node("a", 1, spec={"unschedulable": True})
+    manifest = node("a", 1, spec={"unschedulable": True})
     running, alone = pod("x", nodeName="a"), pod("p")
-    (refused,) = decisions("-f", write(tmp_path, made, running, alone))["gangs"]
+    (refused,) = decisions("-f", write(tmp_path, manifest, running, alone))["gangs"]
     assert "on nodes that admit it" not in refused["message"]
 
 
 def test_a_taint_that_is_only_preferred_is_noted(tmp_path: Path) -> None:
-    made = node("a", spec={"taints": [{"key": "spot", "value": "yes", "effect": "PreferNoSchedule"}]})
-    (note,) = decisions("-f", write(tmp_path, made, pod("p")))["notes"]
+    manifest = node("a", spec={"taints": [{"key": "spot", "value": "yes", "effect": "PreferNoSchedule"}]})
+    (note,) = decisions("-f", write(tmp_path, manifest, pod("p")))["notes"]
     assert note == "Node a: taint spot=yes:PreferNoSchedule is not followed: it keeps no pod away here"
 
 
-@pytest.mark.parametrize("asked", ["huawei.com/npu", "intel.com/gpu", "enflame.com/gcu", "baidu.com/xpu"])
-def test_no_resource_of_another_vendor_is_meant(tmp_path: Path, asked: str) -> None:
-    made = pod("p", containers=[{"name": "c", "resources": {"limits": {asked: 1}}}])
-    notes = decisions("-f", write(tmp_path, node("a"), made))["notes"]
-    assert any(asked in note for note in notes)
+@pytest.mark.parametrize("resource", ["huawei.com/npu", "intel.com/gpu", "enflame.com/gcu", "baidu.com/xpu"])
+def test_no_resource_of_another_vendor_is_meant(tmp_path: Path, resource: str) -> None:
+    manifest = pod("p", containers=[{"name": "c", "resources": {"limits": {resource: 1}}}])
+    notes = decisions("-f", write(tmp_path, node("a"), manifest))["notes"]
+    assert any(resource in note for note in notes)
     assert not any("did you mean" in note for note in notes)
 
 

@@ -21,19 +21,19 @@ def decided(name: str) -> Object:
 
 
 @pytest.mark.parametrize(
-    ("name", "placed", "waiting", "sentence"),
+    ("name", "placed_count", "waiting", "sentence"),
     [
         ("elastic-roles-rack", 5, 2, "5 of 7 members on 5 nodes in rack rb: "),
         ("pytorch-elastic-roles", 5, 2, "5 of 7 members on 5 nodes: "),
         ("ray-multihost-grow", 2, 2, "5 of 7 members: 3 run already, 2 more on 2 nodes: "),
     ],
 )
-def test_as_many_members_start_as_fit(name: str, placed: int, waiting: int, sentence: str) -> None:
+def test_as_many_members_start_as_fit(name: str, placed_count: int, waiting: int, sentence: str) -> None:
     gang = decided(name)
     assert gang["message"].startswith(sentence)
     assert gang["message"].endswith(f"; {waiting} wait")
     nodes = [member["node"] for member in gang["members"]]
-    assert (len([node for node in nodes if node]), nodes.count(None)) == (placed, waiting)
+    assert (len([node for node in nodes if node]), nodes.count(None)) == (placed_count, waiting)
 
 
 def test_one_whole_replica_more_starts() -> None:

@@ -17,21 +17,23 @@ GROUP: Object = {
 
 
 def member(name: str, role: str) -> Object:
-    made = pod(name)
-    made["metadata"].setdefault("annotations", {})["pod-group-name"] = "g"
-    made["metadata"].setdefault("labels", {})["kai.scheduler/subgroup-name"] = role
-    return made
+    manifest = pod(name)
+    manifest["metadata"].setdefault("annotations", {})["pod-group-name"] = "g"
+    manifest["metadata"].setdefault("labels", {})["kai.scheduler/subgroup-name"] = role
+    return manifest
 
 
 @pytest.mark.parametrize(
-    ("gpus", "placed"),
+    ("gpus", "placed_pods"),
     [(5, ["d-0", "p-0", "p-1", "p-2", "p-3"]), (4, ["d-0", "p-0", "p-1", "p-2"]), (2, [])],
     ids=["all fit", "all but one fit", "less fits"],
 )
-def test_as_many_as_fit_start_and_the_least_of_each(gpus: int, placed: list[str], tmp_path: Path) -> None:
+def test_as_many_as_fit_start_and_the_least_of_each(
+    gpus: int, placed_pods: list[str], tmp_path: Path
+) -> None:
     pods = [*(member(f"p-{i}", "prefill") for i in range(4)), member("d-0", "decode")]
-    (said,) = decisions(write(tmp_path, node("a", gpus), GROUP, *pods))["gangs"]
-    assert sorted(spots(said)) == placed
+    (gang_shown,) = decisions(write(tmp_path, node("a", gpus), GROUP, *pods))["gangs"]
+    assert sorted(spots(gang_shown)) == placed_pods
 
 
 def test_where_no_rack_holds_a_subgroup_it_prefers_one_spine(tmp_path: Path) -> None:
@@ -44,15 +46,15 @@ def test_where_no_rack_holds_a_subgroup_it_prefers_one_spine(tmp_path: Path) -> 
         "metadata": {"name": "t"},
         "spec": levels,
     }
-    wanted = {"topologyConstraint": {"topology": "t", "preferredTopologyLevel": rack}}
+    constraint = {"topologyConstraint": {"topology": "t", "preferredTopologyLevel": rack}}
     leaves: list[Object] = [
         {"name": f"{up}{i}", "parent": up, "minMember": 1} for up in "ab" for i in range(2)
     ]
-    group = {**GROUP, "spec": {"subGroups": [*({"name": up, **wanted} for up in "ab"), *leaves]}}
+    group = {**GROUP, "spec": {"subGroups": [*({"name": up, **constraint} for up in "ab"), *leaves]}}
     nodes = [node(f"n{s}{i}", 1, labels={spine: s, rack: f"{s}{i}"}) for s in "xy" for i in range(3)]
     pods = [member(leaf["name"], leaf["name"]) for leaf in leaves]
-    (said,) = decisions(write(tmp_path, topology, group, *nodes, *pods))["gangs"]
-    at = {name: where[1] for name, where in spots(said).items()}
+    (gang_shown,) = decisions(write(tmp_path, topology, group, *nodes, *pods))["gangs"]
+    at = {name: spot[1] for name, spot in spots(gang_shown).items()}
     assert at["a0"] == at["a1"] != at["b0"] == at["b1"]
-    assert {each["reached"] for each in said["objective"]["role_preferences"]} == {spine}
-    assert said["optimal"]
+    assert {preference["reached"] for preference in gang_shown["objective"]["role_preferences"]} == {spine}
+    assert gang_shown["optimal"]

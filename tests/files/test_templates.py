@@ -17,7 +17,7 @@ T = template("g", 2)
 class Case:
     """One object → its pods' names, as placed."""
 
-    made: Object
+    manifest: Object
     pods: list[str]
     note: str = ""
 
@@ -26,8 +26,8 @@ def job(**fields: object) -> Object:
     return controller("Job", "batch/v1", "j", **{"template": T, **fields})
 
 
-def with_status(made: Object, **status: object) -> Object:
-    return {**made, "status": status}
+def with_status(manifest: Object, **status: object) -> Object:
+    return {**manifest, "status": status}
 
 
 RS = controller("ReplicaSet", "apps/v1", "r", replicas=2, template=T)
@@ -71,70 +71,72 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_controllers_stand_for_their_pods(name: str, tmp_path: Path) -> None:
     case = CASES[name]
-    file = write(tmp_path, node("a"), case.made)
-    said = decisions(file)
-    assert sorted(m["pod"] for g in said["gangs"] for m in g["members"] if m["node"]) == case.pods
-    assert case.note in " ".join(said["notes"])
-    assert bool(said["notes"]) == bool(case.note)
+    file = write(tmp_path, node("a"), case.manifest)
+    answer = decisions(file)
+    assert sorted(m["pod"] for g in answer["gangs"] for m in g["members"] if m["node"]) == case.pods
+    assert case.note in " ".join(answer["notes"])
+    assert bool(answer["notes"]) == bool(case.note)
     assert place(file).exit_code == (0 if case.pods else 4)
 
 
 def test_a_deployments_pods_are_named_by_its_template(tmp_path: Path) -> None:
     def names(gpus: int) -> list[str]:
-        made = controller("Deployment", "apps/v1", "d", replicas=2, template=template("g", 2, gpus))
-        said = decisions(write(tmp_path, node("a"), made))
-        return [m["pod"] for m in said["gangs"][0]["members"]]
+        manifest = controller("Deployment", "apps/v1", "d", replicas=2, template=template("g", 2, gpus))
+        answer = decisions(write(tmp_path, node("a"), manifest))
+        return [m["pod"] for m in answer["gangs"][0]["members"]]
 
-    one, two = names(1), names(2)
-    assert one == names(1)
-    assert [name[:2] + name[-6:] for name in one] == ["d--bbbbb", "d--bbbbc"]
-    assert one[0] != two[0]
+    names_of_one, names_of_two = names(1), names(2)
+    assert names_of_one == names(1)
+    assert [name[:2] + name[-6:] for name in names_of_one] == ["d--bbbbb", "d--bbbbc"]
+    assert names_of_one[0] != names_of_two[0]
 
 
 def test_who_has_pods_already_makes_none(tmp_path: Path) -> None:
     owned = []
     for i in range(2):
-        made = pod(f"j-real{i}", "g", 2)
-        made["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "j", "uid": "u", "controller": True}]
-        owned.append(made)
-    said = decisions(write(tmp_path, node("a"), job(parallelism=2), *owned))
-    assert [m["pod"] for g in said["gangs"] for m in g["members"]] == ["j-real0", "j-real1"]
+        manifest = pod(f"j-real{i}", "g", 2)
+        manifest["metadata"]["ownerReferences"] = [
+            {"kind": "Job", "name": "j", "uid": "u", "controller": True}
+        ]
+        owned.append(manifest)
+    answer = decisions(write(tmp_path, node("a"), job(parallelism=2), *owned))
+    assert [m["pod"] for g in answer["gangs"] for m in g["members"]] == ["j-real0", "j-real1"]
 
 
 def test_a_deployments_replica_set_speaks_for_it(tmp_path: Path) -> None:
-    made = controller("Deployment", "apps/v1", "d", replicas=2, template=T)
+    manifest = controller("Deployment", "apps/v1", "d", replicas=2, template=T)
     rs = {**RS, "metadata": {"name": "d-5f", "ownerReferences": [{"kind": "Deployment", "name": "d"}]}}
     rs["metadata"]["ownerReferences"][0]["controller"] = True
-    said = decisions(write(tmp_path, node("a"), made, rs))
-    assert [m["pod"] for g in said["gangs"] for m in g["members"]] == ["d-5f-bbbbb", "d-5f-bbbbc"]
+    answer = decisions(write(tmp_path, node("a"), manifest, rs))
+    assert [m["pod"] for g in answer["gangs"] for m in g["members"]] == ["d-5f-bbbbb", "d-5f-bbbbc"]
 
 
 def test_a_deployments_pods_speak_for_it(tmp_path: Path) -> None:
-    made = controller("Deployment", "apps/v1", "d", replicas=2, template=T)
+    manifest = controller("Deployment", "apps/v1", "d", replicas=2, template=T)
     rs = {"kind": "ReplicaSet", "name": "d-5f", "uid": "u", "controller": True}
     live = [pod(name, "g", 2) for name in ("d-5f-x", "d-5f-y")]
-    for one in live:
-        one["metadata"]["labels"]["pod-template-hash"] = "5f"
-        one["metadata"]["ownerReferences"] = [rs]
-    said = decisions(write(tmp_path, node("a"), made, *live))
-    assert [m["pod"] for g in said["gangs"] for m in g["members"]] == ["d-5f-x", "d-5f-y"]
+    for pod_manifest in live:
+        pod_manifest["metadata"]["labels"]["pod-template-hash"] = "5f"
+        pod_manifest["metadata"]["ownerReferences"] = [rs]
+    answer = decisions(write(tmp_path, node("a"), manifest, *live))
+    assert [m["pod"] for g in answer["gangs"] for m in g["members"]] == ["d-5f-x", "d-5f-y"]
 
 
 def test_two_runs_under_one_name_are_two_gangs(tmp_path: Path) -> None:
     """As in the service: the owners tell them apart."""
     jobs = [{**job(parallelism=2), "metadata": {"name": name}} for name in ("first", "second")]
-    said = decisions(write(tmp_path, node("a"), *jobs))
-    assert [[m["pod"] for m in g["members"]] for g in said["gangs"]] == [
+    answer = decisions(write(tmp_path, node("a"), *jobs))
+    assert [[m["pod"] for m in g["members"]] for g in answer["gangs"]] == [
         ["first-bbbbb", "first-bbbbc"],
         ["second-bbbbb", "second-bbbbc"],
     ]
 
 
 def test_generated_names(tmp_path: Path) -> None:
-    made = pod("")
-    made["metadata"] = {"generateName": "x-"}
-    said = decisions(write(tmp_path, node("a"), made, made))
-    assert len({g["name"] for g in said["gangs"]}) == 2
+    manifest = pod("")
+    manifest["metadata"] = {"generateName": "x-"}
+    answer = decisions(write(tmp_path, node("a"), manifest, manifest))
+    assert len({g["name"] for g in answer["gangs"]}) == 2
 
 
 def test_letters_count_up() -> None:

@@ -25,13 +25,13 @@ def asking(limits: Object) -> Object:
     return {"name": "main", "resources": {"limits": limits}}
 
 
-def with_meta(made: Object, field: str, **keys: str) -> Object:
-    made["metadata"].setdefault(field, {}).update({key.replace("__", "/"): v for key, v in keys.items()})
-    return made
+def with_meta(manifest: Object, field: str, **keys: str) -> Object:
+    manifest["metadata"].setdefault(field, {}).update({key.replace("__", "/"): v for key, v in keys.items()})
+    return manifest
 
 
 @pytest.mark.parametrize(
-    ("made", "named"),
+    ("manifest", "field_name"),
     [
         (pod("p", volumes=CLAIM), "spec.volumes with claims"),
         (pod("p", affinity=PREFERRED), "preferred affinity"),
@@ -77,9 +77,9 @@ def with_meta(made: Object, field: str, **keys: str) -> Object:
         ),
     ],
 )
-def test_a_field_that_is_not_followed_is_named(tmp_path: Path, made: Object, named: str) -> None:
-    notes = decisions(write(tmp_path, node("a"), pod("other"), made))["notes"]
-    assert [f"{named} is not followed" in note for note in notes] == [True]
+def test_a_field_that_is_not_followed_is_named(tmp_path: Path, manifest: Object, field_name: str) -> None:
+    notes = decisions(write(tmp_path, node("a"), pod("other"), manifest))["notes"]
+    assert [f"{field_name} is not followed" in note for note in notes] == [True]
 
 
 def test_usual_values_are_not_named(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_usual_values_are_not_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "says"),
+    ("manifest", "says"),
     [
         # Project-HAMi/HAMi, examples/nvidia
         (
@@ -130,11 +130,11 @@ def test_usual_values_are_not_named(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_words_of_other_systems_for_gpus_are_noted(tmp_path: Path, made: Object, says: str) -> None:
-    assert says in decisions(write(tmp_path, node("a"), made))["notes"]
+def test_words_of_other_systems_for_gpus_are_noted(tmp_path: Path, manifest: Object, says: str) -> None:
+    assert says in decisions(write(tmp_path, node("a"), manifest))["notes"]
 
 
 def test_no_resource_is_meant_that_the_pod_asks_for_already(tmp_path: Path) -> None:
-    made = pod("p", containers=[asking({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3})])
-    (gang,) = decisions(write(tmp_path, node("a"), made))["gangs"]
+    manifest = pod("p", containers=[asking({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3})])
+    (gang,) = decisions(write(tmp_path, node("a"), manifest))["gangs"]
     assert gang["message"] == "No node offers nvidia.com/gpumem, which the gang needs"

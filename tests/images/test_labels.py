@@ -39,18 +39,18 @@ class Stage:
 
 def stages(text: str) -> dict[str, Stage]:
     """Return the stages of a Dockerfile by name."""
-    found: dict[str, Stage] = {}
+    stage_by_name: dict[str, Stage] = {}
     current = Stage("")
     for line in re.sub(r"\\\n\s*", " ", text).splitlines():
-        word, _, rest = line.partition(" ")
+        word, _, words = line.partition(" ")
         if word == "FROM":
-            base, _, name = re.sub(r"--\S+ ", "", rest).partition(" AS ")
-            current = found[name] = Stage(base)
+            base, _, name = re.sub(r"--\S+ ", "", words).partition(" AS ")
+            current = stage_by_name[name] = Stage(base)
         elif word == "ARG":
-            current.arguments.add(rest.partition("=")[0])
+            current.arguments.add(words.partition("=")[0])
         elif word == "LABEL":
-            current.labels |= {key: quoted or bare for key, quoted, bare in _PAIR.findall(rest)}
-    return found
+            current.labels |= {key: quoted or bare for key, quoted, bare in _PAIR.findall(words)}
+    return stage_by_name
 
 
 _PAIR = re.compile(r'(\S+?)=(?:"([^"]*)"|(\S+))')
@@ -59,11 +59,11 @@ _PAIR = re.compile(r'(\S+?)=(?:"([^"]*)"|(\S+))')
 def chain(image: str) -> list[Stage]:
     """Return the stages that an image is made of, the last one first."""
     file, name = IMAGES[image]
-    of_file, found = stages(file.read_text()), []
+    of_file, stages_of_chain = stages(file.read_text()), []
     while name in of_file:
-        found.append(of_file[name])
+        stages_of_chain.append(of_file[name])
         name = of_file[name].base
-    return found
+    return stages_of_chain
 
 
 @pytest.mark.parametrize("image", IMAGES)
@@ -78,9 +78,9 @@ def test_an_image_has_all_labels(image: str) -> None:
 def test_what_labels_refer_to_is_an_argument_of_their_stage_and_in_the_docs(image: str) -> None:
     documented = (REPOSITORY / "docs/images.md").read_text()
     for stage in chain(image):
-        used = {name for value in stage.labels.values() for name in re.findall(r"\$\{(\w+)", value)}
-        assert used <= stage.arguments
-        assert all(f"`{name}`" in documented for name in used)
+        names = {name for value in stage.labels.values() for name in re.findall(r"\$\{(\w+)", value)}
+        assert names <= stage.arguments
+        assert all(f"`{name}`" in documented for name in names)
 
 
 def test_base_images_are_named_with_their_registry() -> None:

@@ -24,12 +24,12 @@ def test_the_modules_of_the_shim_have_checksums_and_licences(tmp_path: Path) -> 
     go = find_go()
     info = [str(go), "version", "-m", str(binary("shim"))]
     lines = subprocess.run(info, capture_output=True, text=True, check=True).stdout.splitlines()
-    named = {fields[1] for fields in map(str.split, lines) if fields[:1] == ["dep"]}
+    modules = {fields[1] for fields in map(str.split, lines) if fields[:1] == ["dep"]}
     components = json.loads(of_shim(tmp_path).read_text())["components"]
-    assert {component["name"] for component in components} == named
-    assert "k8s.io/kubernetes" in named
+    assert {component["name"] for component in components} == modules
+    assert "k8s.io/kubernetes" in modules
     for component in components:
-        assert [each["alg"] for each in component["hashes"]] == ["SHA-256"], component["name"]
+        assert [checksum["alg"] for checksum in component["hashes"]] == ["SHA-256"], component["name"]
         assert component["evidence"]["licenses"], component["name"]
 
 
@@ -44,19 +44,19 @@ def test_what_the_images_leave_out_is_read_from_the_dockerfile() -> None:
 @cache
 def _packages() -> list[dict[str, Any]]:
     """Return the packages of uv.lock. One name may stand there twice, for two versions of Python."""
-    found: list[dict[str, Any]] = tomllib.loads((REPOSITORY / "uv.lock").read_text())["package"]
-    return found
+    packages: list[dict[str, Any]] = tomllib.loads((REPOSITORY / "uv.lock").read_text())["package"]
+    return packages
 
 
 def _of_the_service() -> list[str]:
     """Return the names of the packages that the image of the service holds."""
-    wanted, seen = ["muster"], {"pandas"}
-    while wanted:
-        if (name := wanted.pop()) not in seen:
-            seen.add(name)
+    names, visited = ["muster"], {"pandas"}
+    while names:
+        if (name := names.pop()) not in visited:
+            visited.add(name)
             needs = [package.get("dependencies", ()) for package in _packages() if package["name"] == name]
-            wanted += [needed["name"] for listed in needs for needed in listed]
-    return sorted(seen - {"pandas", "muster"})
+            names += [package["name"] for listed in needs for package in listed]
+    return sorted(visited - {"pandas", "muster"})
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])

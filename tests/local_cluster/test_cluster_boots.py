@@ -41,9 +41,9 @@ def demo(cluster: LocalCluster) -> LocalCluster:
 
 
 def test_nodes_are_ready_with_what_the_shape_gave_them(demo: LocalCluster) -> None:
-    wanted = {node["metadata"]["name"]: node for node in nodes_of(DEMO)}
-    assert set(wanted) <= ready_nodes(demo.api)
-    for name, node in wanted.items():
+    node_by_name = {node["metadata"]["name"]: node for node in nodes_of(DEMO)}
+    assert set(node_by_name) <= ready_nodes(demo.api)
+    for name, node in node_by_name.items():
         live = demo.api.get(f"/api/v1/nodes/{name}")
         assert live["status"]["allocatable"] == node["status"]["allocatable"]
         assert live["metadata"]["labels"].items() >= node["metadata"]["labels"].items()
@@ -54,7 +54,9 @@ def test_a_bound_pod_runs_until_it_is_deleted(demo: LocalCluster) -> None:
     bind(demo, "stays", "v100-0")
     eventually(lambda: phase(demo, "stays") == "Running", "the pod runs")
     conditions = demo.api.get(f"{PODS}/stays")["status"]["conditions"]
-    assert {"Ready", "PodScheduled"} <= {each["type"] for each in conditions if each["status"] == "True"}
+    assert {"Ready", "PodScheduled"} <= {
+        condition["type"] for condition in conditions if condition["status"] == "True"
+    }
     demo.api.delete(f"{PODS}/stays")
     eventually(lambda: phase(demo, "stays") is None, "the pod is gone")
 

@@ -33,12 +33,12 @@ def recipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Recipe:
     go = tmp_path / "go"
     go.write_text(FAKE_GO)
     go.chmod(0o755)
-    made = Recipe("tool", "v1", module, ".", "", "no time")
-    monkeypatch.setitem(RECIPES, "tool", made)
+    new_recipe = Recipe("tool", "v1", module, ".", "", "no time")
+    monkeypatch.setitem(RECIPES, "tool", new_recipe)
     monkeypatch.setattr(build, "find_go", lambda: go)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("COUNT", str(tmp_path / "count"))
-    return made
+    return new_recipe
 
 
 def calls(tmp_path: Path) -> int:
@@ -81,10 +81,10 @@ def test_a_failure_shows_the_compiler_s_words_and_leaves_nothing(
 
 def test_progress_says_what_it_does(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "REPORT_EVERY_S", 0.0)
-    said = io.StringIO()
-    binary("tool", progress=said)
-    assert "tool v1: building with" in said.getvalue()
-    assert "tool v1: built in" in said.getvalue()
+    output = io.StringIO()
+    binary("tool", progress=output)
+    assert "tool v1: building with" in output.getvalue()
+    assert "tool v1: built in" in output.getvalue()
 
 
 def test_unknown_names_are_refused() -> None:

@@ -111,22 +111,22 @@ def test_another_s_directory_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_the_command_line(tmp_path: Path) -> None:
-    where = ["--dir", str(tmp_path / "c")]
-    up = invoke(main, "up", *where, "--shape", str(SMALL))
+    options = ["--dir", str(tmp_path / "c")]
+    up = invoke(main, "up", *options, "--shape", str(SMALL))
     assert up.exit_code == 0, up.output
     assert f"export KUBECONFIG={tmp_path}/c/kubeconfig" in up.output
     assert "3 nodes are Ready, 3 of them from the shape" in up.output
 
-    status = json.loads(invoke(main, "status", *where, "--json").output)
+    status = json.loads(invoke(main, "status", *options, "--json").output)
     assert status["ready_nodes"] == 3
     kwok = status["components"]["kwok"]["pid"]
     os.kill(kwok, signal.SIGKILL)
     eventually(lambda: "kwok" not in LocalCluster(tmp_path / "c").running(), "kwok is gone")
-    assert invoke(main, "status", *where).exit_code == 1
+    assert invoke(main, "status", *options).exit_code == 1
 
-    assert invoke(main, "down", *where).exit_code == 0
+    assert invoke(main, "down", *options).exit_code == 0
     assert not (tmp_path / "c").exists()
-    assert "there was no cluster" in invoke(main, "down", *where).output
+    assert "there was no cluster" in invoke(main, "down", *options).output
 
 
 def test_a_bad_shape_starts_nothing(tmp_path: Path) -> None:

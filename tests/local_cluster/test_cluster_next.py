@@ -21,8 +21,8 @@ def test_up_names_what_the_cluster_lacks(
     monkeypatch.setattr(cli, "ready_nodes", ready)
     monkeypatch.setattr(LocalCluster, "api", None)
     cli._print_next(LocalCluster(tmp_path))
-    first, *rest = capsys.readouterr().out.splitlines()
+    first, *comments = capsys.readouterr().out.splitlines()
     assert first.startswith("export KUBECONFIG=")
-    assert all(line.startswith("# ") for line in rest), "a shell can read all of it"
-    assert ("--shape" in "".join(rest)) == (nodes == 0)
-    assert "make up" in rest[-1]
+    assert all(line.startswith("# ") for line in comments), "a shell can read all of it"
+    assert ("--shape" in "".join(comments)) == (nodes == 0)
+    assert "make up" in comments[-1]

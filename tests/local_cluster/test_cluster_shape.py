@@ -149,7 +149,10 @@ def test_shared_gpus_are_offered_as_memory() -> None:
 def test_the_large_shape_has_500_nodes_in_20_racks_of_4_zones() -> None:
     labels = [node["metadata"]["labels"] for node in by_name("large").values()]
     assert len(labels) == 500
-    racks = {(each["topology.kubernetes.io/zone"], each["topology.kubernetes.io/rack"]) for each in labels}
+    racks = {
+        (node_labels["topology.kubernetes.io/zone"], node_labels["topology.kubernetes.io/rack"])
+        for node_labels in labels
+    }
     assert len(racks) == 20
     assert len({zone for zone, _ in racks}) == 4
     assert ("h1", "h05") in racks  # racks are numbered on over the zones

@@ -83,9 +83,9 @@ def test_labels_without_nvlink_claim_none() -> None:
 
 
 def test_a_header_of_one_gpu() -> None:
-    one = parse_topology("one", "        GPU0    CPU Affinity\nGPU0     X      0-7\n")
-    assert one.links == (("X",),)
-    assert one.annotation() == "{}"
+    topology = parse_topology("one", "        GPU0    CPU Affinity\nGPU0     X      0-7\n")
+    assert topology.links == (("X",),)
+    assert topology.annotation() == "{}"
 
 
 @pytest.mark.parametrize(("text", "message"), BAD.values(), ids=BAD.keys())

@@ -18,12 +18,12 @@ from local_cluster.ports import STARTS, start_on_free_ports
     ],
 )
 def test_it_starts_again_while_its_port_is_taken(failures: list[str], starts: int, raised: str) -> None:
-    left, calls = list(failures), list[str]()
+    failures_left, calls = list(failures), list[str]()
 
     def start() -> None:
         calls.append("start")
-        if left:
-            raise RuntimeError(left.pop(0))
+        if failures_left:
+            raise RuntimeError(failures_left.pop(0))
 
     def run() -> None:
         start_on_free_ports(start, lambda: calls.append("stop"))

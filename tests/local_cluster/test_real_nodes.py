@@ -101,14 +101,14 @@ def test_a_machine_without_root_has_no_real_nodes(monkeypatch: pytest.MonkeyPatc
     reason = support.why_not.__wrapped__()
     assert reason == "they need root (namespaces, mounts, cgroups)"
     monkeypatch.setattr(sandbox, "why_not", lambda: reason)
-    said = io.StringIO()
-    console = Console(file=said, width=200)
-    made = sandbox.Sandbox(tmp_path, console, Show(console), interrupts=None, real=2)  # type: ignore[arg-type]
-    assert made.real == 0
+    output = io.StringIO()
+    console = Console(file=output, width=200)
+    box = sandbox.Sandbox(tmp_path, console, Show(console), interrupts=None, real=2)  # type: ignore[arg-type]
+    assert box.real == 0
     monkeypatch.setattr(sandbox, "missing", _stop)
     with pytest.raises(ProcessError):
-        made.boot("nodes", lambda: None)
-    assert f"There are fake nodes alone. Real ones can't be had here: {reason}." in said.getvalue()
+        box.boot("nodes", lambda: None)
+    assert f"There are fake nodes alone. Real ones can't be had here: {reason}." in output.getvalue()
 
 
 def _stop(_: object) -> None:
@@ -136,20 +136,20 @@ def test_the_images_are_an_oci_layout(tmp_path: Path) -> None:
         if name.startswith("blobs/"):
             assert name == f"blobs/sha256/{hashlib.sha256(content).hexdigest()}"
     index = json.loads(files["index.json"])
-    names = [each["annotations"]["io.containerd.image.name"] for each in index["manifests"]]
+    names = [entry["annotations"]["io.containerd.image.name"] for entry in index["manifests"]]
     assert names == [images.IMAGE, images.PAUSE]
-    for each in index["manifests"]:
-        manifest = json.loads(files[f"blobs/sha256/{each['digest'].removeprefix('sha256:')}"])
+    for entry in index["manifests"]:
+        manifest = json.loads(files[f"blobs/sha256/{entry['digest'].removeprefix('sha256:')}"])
         (layer,) = manifest["layers"]
         config = json.loads(files[f"blobs/sha256/{manifest['config']['digest'].removeprefix('sha256:')}"])
         assert config["rootfs"]["diff_ids"] == [layer["digest"]]
 
 
 def test_addresses_of_two_nodes_do_not_meet() -> None:
-    one, two = Address(1), Address(2)
-    assert (one.subnet, one.node) == ("198.19.1.0/24", "198.19.1.254")
-    assert configuration.MACHINE not in {one.node, two.node}
-    assert json.loads(configuration.cni(two))["plugins"][0]["ipam"]["ranges"] == [
+    first, second = Address(1), Address(2)
+    assert (first.subnet, first.node) == ("198.19.1.0/24", "198.19.1.254")
+    assert configuration.MACHINE not in {first.node, second.node}
+    assert json.loads(configuration.cni(second))["plugins"][0]["ipam"]["ranges"] == [
         [{"subnet": "198.19.2.0/24", "rangeEnd": "198.19.2.250"}]
     ]
 
@@ -164,21 +164,21 @@ def test_the_kubelet_leaves_the_machine_alone() -> None:
 
 
 def test_settings_come_back_as_they_were_written(tmp_path: Path) -> None:
-    here = Path("/somewhere")
+    path = Path("/somewhere")
     settings = Settings(
         "real-0",
         "c",
         "l",
-        here,
-        here,
-        here,
+        path,
+        path,
+        path,
         1234,
         ["fake-gpus", "nvidia.com/gpu", "8"],
-        {"kubelet": here},
-        here,
-        here,
-        {"k": here},
-        [here],
+        {"kubelet": path},
+        path,
+        path,
+        {"k": path},
+        [path],
     )
     file = tmp_path / "settings.json"
     settings.write(file)
@@ -196,5 +196,7 @@ def test_settings_come_back_as_they_were_written(tmp_path: Path) -> None:
     ],
 )
 def test_the_claim_about_containers(printed: list[tuple[str, int, str]], holds: bool, evidence: str) -> None:
-    claim = check([Printed(pod, "n", asked, tuple(gpus.split(","))) for pod, asked, gpus in printed])
+    claim = check(
+        [Printed(pod, "n", gpus_asked, tuple(gpus.split(","))) for pod, gpus_asked, gpus in printed]
+    )
     assert (claim.holds, claim.evidence) == (holds, evidence)

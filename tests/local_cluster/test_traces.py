@@ -39,7 +39,7 @@ def whole() -> Spans:
         span("txn", 62, 79, "etcd", "POST"),
         span("seen bound", 55, 100),
     ]
-    return {each.id: each for each in spans}
+    return {span.id: span for span in spans}
 
 
 def test_a_whole_trace_has_no_fault() -> None:
@@ -78,21 +78,21 @@ FAULTS: dict[str, tuple[Callable[[Spans], object], list[str]]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_seen(fault: str) -> None:
-    spans, (break_it, said) = whole(), FAULTS[fault]
+    spans, (break_it, faults) = whole(), FAULTS[fault]
     break_it(spans)
-    assert Trace(tuple(spans.values())).wrong(2) == said
+    assert Trace(tuple(spans.values())).wrong(2) == faults
 
 
 def test_the_tree_shows_all_spans_below_their_parents() -> None:
     (trace,) = traces_of(whole().values())
-    drawn = [(depth, each.name) for depth, each in trace.tree()]
+    drawn = [(depth, span.name) for depth, span in trace.tree()]
     assert len(drawn) == len(trace.spans)
     assert drawn[:3] == [(0, "gang"), (1, "collecting"), (1, "queued")]
     assert drawn[drawn.index((3, "POST")) + 1] == (4, "txn")
 
 
 def test_spans_are_read_from_otlp() -> None:
-    said = {
+    fields = {
         "traceId": "t",
         "spanId": "s",
         "name": "gang",
@@ -102,7 +102,7 @@ def test_spans_are_read_from_otlp() -> None:
         "links": [{"traceId": "before", "spanId": "x"}],
     }
     resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "muster"}}]}
-    batch = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": [said]}]}]}
+    batch = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": [fields]}]}]}
     (read,) = spans_of(batch)
     assert read == Span(
         "t", "s", "", "muster", "gang", 10**6, 3 * 10**6, {"muster.gang": "ns/g"}, ("before",)

@@ -22,12 +22,12 @@ CHECKSUM = "checksum/configuration"
 
 def comparable(objects: list[Manifest]) -> dict[str, Manifest]:
     """Return the objects by kind, namespace and name, without what only one of the two tools adds."""
-    found = {}
+    by_name = {}
     for item in json.loads(json.dumps(objects)):
         metadata = item["metadata"]
-        kept = {key: value for key, value in metadata.pop("labels", {}).items() if key not in LABELS}
-        if kept:
-            metadata["labels"] = kept
+        labels = {key: value for key, value in metadata.pop("labels", {}).items() if key not in LABELS}
+        if labels:
+            metadata["labels"] = labels
         if item["kind"] == "ConfigMap":
             metadata["name"] = "-".join(metadata["name"].split("-")[:2])
             item["data"] = {key: yaml.safe_load(text) for key, text in item["data"].items()}
@@ -38,8 +38,8 @@ def comparable(objects: list[Manifest]) -> dict[str, Manifest]:
             for volume in pod["spec"]["volumes"]:
                 if "configMap" in volume:
                     volume["configMap"]["name"] = "muster-scheduler"
-        found[f"{item['kind']} {metadata.get('namespace', '')}/{metadata['name']}"] = item
-    return found
+        by_name[f"{item['kind']} {metadata.get('namespace', '')}/{metadata['name']}"] = item
+    return by_name
 
 
 def overlay(folder: Path, *components: str, patches: list[Any] | None = None) -> dict[str, Manifest]:

@@ -30,8 +30,8 @@ def components() -> list[str]:
     """Return the folders of scheduler-config/ that are components which the base does not include."""
     base = yaml.safe_load((SCHEDULER_CONFIG / "kustomization.yaml").read_text())
     files = sorted(SCHEDULER_CONFIG.glob("*/kustomization.yaml"))
-    found = [file.parent.name for file in files if yaml.safe_load(file.read_text())["kind"] == "Component"]
-    return [name for name in found if name not in base["components"]]
+    folders = [file.parent.name for file in files if yaml.safe_load(file.read_text())["kind"] == "Component"]
+    return [name for name in folders if name not in base["components"]]
 
 
 def everything(folder: Path) -> list[Manifest]:

@@ -40,9 +40,9 @@ def bound(guarded: Any, muster: Any) -> Manifest:
     """A pod that Muster has bound, with its GPUs."""
     pod = create(guarded, {})
     bind(muster, pod, GIVEN)
-    seen: Manifest = pods(guarded).get(name=pod["metadata"]["name"], namespace="default").to_dict()
-    assert GIVEN.items() <= seen["metadata"]["annotations"].items()
-    return seen
+    bound_pod: Manifest = pods(guarded).get(name=pod["metadata"]["name"], namespace="default").to_dict()
+    assert GIVEN.items() <= bound_pod["metadata"]["annotations"].items()
+    return bound_pod
 
 
 @pytest.mark.parametrize("key", RESERVED_KEYS)

@@ -80,13 +80,13 @@ def test_a_pod_gets_none_later(guarded: Any) -> None:
 def test_muster_binds_a_pod_with_them_and_writes_them_in_no_other_way(guarded: Any, muster: Any) -> None:
     pod = create(guarded, {})
     bind(muster, pod, {MAIN: "nvidia.com/gpu=GPU-1"})
-    seen = pods(guarded).get(name=pod["metadata"]["name"], namespace="default").to_dict()
-    assert seen["metadata"]["annotations"] == {MAIN: "nvidia.com/gpu=GPU-1"}
+    bound_pod = pods(guarded).get(name=pod["metadata"]["name"], namespace="default").to_dict()
+    assert bound_pod["metadata"]["annotations"] == {MAIN: "nvidia.com/gpu=GPU-1"}
     for path in ("", "status"):
         with pytest.raises(ApiException, match=REFUSAL):
-            annotate(guarded, seen, {MAIN: "nvidia.com/gpu=GPU-2"}, path)
+            annotate(guarded, bound_pod, {MAIN: "nvidia.com/gpu=GPU-2"}, path)
     with pytest.raises(ApiException, match=REFUSAL):
-        annotate(muster, seen, {MAIN: "nvidia.com/gpu=GPU-2"}, "status")
+        annotate(muster, bound_pod, {MAIN: "nvidia.com/gpu=GPU-2"}, "status")
 
 
 def test_a_pod_of_before_the_policy_can_be_changed(guarded: Any) -> None:

@@ -138,7 +138,9 @@ def test_tokens_of_the_page_are_the_component_of_scheduler_config(tmp_path: Path
         one(objects, "Deployment", "muster")["spec"]["template"]["spec"]
         for objects in (of_kustomize, template({"page.tokens": True}))
     ]
-    services = [next(each for each in pod["containers"] if each["name"] == "service") for pod in pods]
+    services = [
+        next(container for container in pod["containers"] if container["name"] == "service") for pod in pods
+    ]
     env = [{item["name"]: item["value"] for item in service["env"]} for service in services]
     assert env[0] == env[1]
     assert (env[0]["MUSTER__PAGE__HOST"], env[0]["MUSTER__PAGE__TOKENS"]) == ("0.0.0.0", "true")
@@ -201,16 +203,16 @@ def test_monitor_and_dashboards_are_the_components_of_scheduler_config(tmp_path:
     of_kustomize = made(tmp_path, "monitor", "dashboards")
     values = {"metrics.serviceMonitor.enabled": True, "metrics.dashboards.enabled": True}
     expected, chart = of_kustomize, template(values)
-    monitors = [one(each, "ServiceMonitor", "muster") for each in (expected, chart)]
+    monitors = [one(rendering, "ServiceMonitor", "muster") for rendering in (expected, chart)]
     assert monitors[0]["spec"] == monitors[1]["spec"]
     ports = {port["name"] for port in one(expected, "Service", "muster-metrics")["spec"]["ports"]}
     assert {endpoint["port"] for endpoint in monitors[0]["spec"]["endpoints"]} == ports
-    maps = [one(each, "ConfigMap", "muster-dashboards") for each in (expected, chart)]
-    for each in maps:
-        metadata = each["metadata"]
+    maps = [one(rendering, "ConfigMap", "muster-dashboards") for rendering in (expected, chart)]
+    for config_map in maps:
+        metadata = config_map["metadata"]
         assert metadata["labels"]["grafana_dashboard"] == "1"
         assert metadata["annotations"] == {"grafana_folder": "Muster"}
-    contents = [{name: json.loads(text) for name, text in each["data"].items()} for each in maps]
+    contents = [{name: json.loads(text) for name, text in config_map["data"].items()} for config_map in maps]
     assert contents[0] == contents[1]
     assert len(contents[0]) == len(list((SCHEDULER_CONFIG / "dashboards").glob("*.json")))
 
@@ -246,7 +248,7 @@ def test_a_wrong_value_is_refused_by_its_name(value: str, wrong: object) -> None
 
 
 @pytest.mark.parametrize(
-    ("settings", "named"),
+    ("settings", "setting"),
     [
         ({"plannner": {}}, "plannner"),
         ({"planner": {"time_limit": 20}}, "time_limit"),
@@ -257,12 +259,12 @@ def test_a_wrong_value_is_refused_by_its_name(value: str, wrong: object) -> None
     ],
 )
 def test_a_wrong_setting_of_the_service_is_refused_by_its_name(
-    settings: dict[str, Any], named: str, tmp_path: Path
+    settings: dict[str, Any], setting: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(HelmError, match=rf"- at '/[^\n]*{named}"):
+    with pytest.raises(HelmError, match=rf"- at '/[^\n]*{setting}"):
         template({"service.settings": settings})
     (tmp_path / "muster.yaml").write_text(yaml.safe_dump(settings))
-    with pytest.raises(Exception, match=named):
+    with pytest.raises(Exception, match=setting):
         load(tmp_path / "muster.yaml", environment={})
 
 

@@ -69,7 +69,7 @@ def test_what_muster_allocated_is_reserved_reported_and_freed_by_anybody(guarded
     device = {"driver": DRIVER, "pool": "n1", "device": "gpu-1", "data": {"a": 1}}
     claim["status"]["devices"] = [device]
     claim = _write(guarded, claim, claim["status"]["allocation"])
-    assert [each["data"] for each in claim["status"]["devices"]] == [{"a": 1}]
+    assert [device["data"] for device in claim["status"]["devices"]] == [{"a": 1}]
     claim["status"] = {}
     claim = _write(guarded, claim, None)
     assert not claim.get("status")

@@ -50,8 +50,8 @@ def test_the_guard_of_dra_devices_takes_other_drivers(tmp_path: Path) -> None:
     expected = guards(overlay(tmp_path, "dra-guard", patches=DRA[0]), "muster-dra-guard")
     objects = comparable(template({"draGuard.drivers": ["gpu.amd.com", "gpu.nvidia.com"]}))
     assert guards(objects, "muster-dra-guard") == expected
-    said = expected["ValidatingAdmissionPolicy /muster-dra-guard"]["spec"]["variables"][0]["expression"]
-    assert said == "['gpu.amd.com', 'gpu.nvidia.com']"
+    expression = expected["ValidatingAdmissionPolicy /muster-dra-guard"]["spec"]["variables"][0]["expression"]
+    assert expression == "['gpu.amd.com', 'gpu.nvidia.com']"
 
 
 def test_the_guard_of_dra_devices_names_the_account_of_the_release() -> None:

@@ -41,19 +41,19 @@ class Cluster:
         if verb == "api-resources":
             served = {(plural(item["kind"]), item["apiVersion"], item["kind"]) for item in self.objects}
             return "".join(f"{name}   short {version}   true   {kind}\n" for name, version, kind in served)
-        asked = arguments[0].split(",")
+        resources = arguments[0].split(",")
         labelled = f"--selector={left_behind.LABEL}" in arguments
         return "".join(
             f"{resource(item)}/{item['metadata']['name']}\n"
             for item in self.objects
-            if plural(item["kind"]) in {name.partition(".")[0] for name in asked}
+            if plural(item["kind"]) in {name.partition(".")[0] for name in resources}
             and (not labelled or "app.kubernetes.io/part-of" in item["metadata"].get("labels", {}))
         )
 
 
 def test_every_object_that_the_manifests_can_make_is_found(tmp_path: Path) -> None:
-    made = everything(tmp_path)
-    names = {f"{resource(item)}/{item['metadata']['name']}" for item in made}
+    objects = everything(tmp_path)
+    names = {f"{resource(item)}/{item['metadata']['name']}" for item in objects}
     assert {name.partition("/")[0].partition(".")[0] for name in names} >= {
         "poddisruptionbudget",
         "daemonset",
@@ -63,7 +63,7 @@ def test_every_object_that_the_manifests_can_make_is_found(tmp_path: Path) -> No
         "priorityclass",
         "validatingadmissionpolicybinding",
     }
-    assert left_behind.left(Cluster(made)) == sorted(names)
+    assert left_behind.left(Cluster(objects)) == sorted(names)
 
 
 def test_what_comes_at_run_time_is_found() -> None:
@@ -81,14 +81,14 @@ def test_what_comes_at_run_time_is_found() -> None:
 
 def switches(values: dict[str, Any], path: str = "") -> set[str]:
     """Return the paths of values that are off by default."""
-    found = set()
+    names = set()
     for key, value in values.items():
         inside = f"{path}{key}"
         if isinstance(value, dict):
-            found |= switches(value, f"{inside}.")
+            names |= switches(value, f"{inside}.")
         elif value is False:
-            found.add(inside)
-    return found
+            names.add(inside)
+    return names
 
 
 def test_every_switch_of_the_chart_is_on_there() -> None:
@@ -102,5 +102,5 @@ def test_a_real_kubectl_finds_what_was_installed(cluster: LocalCluster, installe
         argv = ["kubectl", f"--kubeconfig={cluster.kubeconfig}", *arguments]
         return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=HANG_S).stdout
 
-    there = {f"{resource(item)}/{item['metadata']['name']}" for item in installed}
-    assert there <= {*left_behind.left(kubectl)}
+    names = {f"{resource(item)}/{item['metadata']['name']}" for item in installed}
+    assert names <= {*left_behind.left(kubectl)}

@@ -157,10 +157,10 @@ def test_a_token_of_no_node_changes_nothing(cluster: LocalCluster, agents: Any) 
 def _refusal(client: Any, kind: str, name: str, change: Mapping[str, Any], namespace: str = "default") -> str:
     """What the API server says against a change of metadata; "" when it takes it."""
     resource = client.resources.get(api_version="v1", kind=kind)
-    where = {"namespace": namespace} if kind == "Pod" else {}
+    place = {"namespace": namespace} if kind == "Pod" else {}
     body = {"metadata": dict(change) or {"annotations": {"probe": "1"}}}
     try:
-        resource.patch(name=name, body=body, content_type="application/merge-patch+json", **where)
+        resource.patch(name=name, body=body, content_type="application/merge-patch+json", **place)
     except ApiException as problem:
         return str(problem.body)
     return ""

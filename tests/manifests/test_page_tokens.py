@@ -39,7 +39,7 @@ def token(kubeconfig: Path) -> str:
 async def answers(kubeconfig: Path, *tokens: str) -> list[Answer]:
     async with KubeClient(str(kubeconfig)) as client:
         access = Access(client)
-        return [await access.check(f"Bearer {each}") for each in tokens]
+        return [await access.check(f"Bearer {token}") for token in tokens]
 
 
 async def test_readers_may_see_the_page_and_no_others(cluster: LocalCluster, client: Any) -> None:

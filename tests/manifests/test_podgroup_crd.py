@@ -47,8 +47,8 @@ def test_an_overlay_adds_it_as_a_component(tmp_path: Path) -> None:
 
 def test_it_names_every_phase() -> None:
     schema = yaml.safe_load(CRD.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    said = schema["properties"]["status"]["properties"]["phase"]["description"]
-    assert set(said.removesuffix(".").replace(" or ", ", ").split(", ")) == set(map(shown, Phase))
+    description = schema["properties"]["status"]["properties"]["phase"]["description"]
+    assert set(description.removesuffix(".").replace(" or ", ", ").split(", ")) == set(map(shown, Phase))
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +96,8 @@ GOOD: dict[str, Any] = {
 @pytest.mark.cluster
 @pytest.mark.parametrize("name", GOOD)
 def test_what_is_taken(served: LocalCluster, name: str) -> None:
-    made = served.api.post(f"{V2}?fieldValidation=Strict", group(name, GOOD[name]))
-    assert made["spec"] == GOOD[name]
+    created = served.api.post(f"{V2}?fieldValidation=Strict", group(name, GOOD[name]))
+    assert created["spec"] == GOOD[name]
 
 
 BAD: dict[str, tuple[Any, str]] = {
@@ -147,7 +147,7 @@ def test_neither_version_prunes_the_other(served: LocalCluster) -> None:
 
 @pytest.mark.cluster
 async def test_the_status_is_written_and_printed(served: LocalCluster) -> None:
-    made = served.api.post(V2, group("shown", {"minMember": 2}))
+    created = served.api.post(V2, group("shown", {"minMember": 2}))
     status = PodGroupStatus("Permitted", needed=2, present=2, placed=2, running=1, domain="rack r1")
     metrics = Metrics()
     async with KubeClient(str(served.kubeconfig)) as client:
@@ -155,7 +155,7 @@ async def test_the_status_is_written_and_printed(served: LocalCluster) -> None:
         task = asyncio.create_task(writer.run())
         try:
             writer.write(WriteStatus("default", "gone", "none", status))
-            writer.write(WriteStatus("default", "shown", made["metadata"]["uid"], status))
+            writer.write(WriteStatus("default", "shown", created["metadata"]["uid"], status))
             async with asyncio.timeout(HANG_S):
                 for result in ("failed", "written"):
                     while not metrics.value("muster_podgroup_statuses_total", result=result):  # noqa: ASYNC110
@@ -169,4 +169,7 @@ async def test_the_status_is_written_and_printed(served: LocalCluster) -> None:
     (row,) = table["rows"]
     assert row["cells"][:7] == ["shown", "Permitted", 2, 2, 2, 1, "rack r1"]
     conditions = served.api.get(f"{V2}/shown")["status"]["conditions"]
-    assert {each["type"]: each["status"] for each in conditions} == {"Complete": "True", "Placed": "True"}
+    assert {condition["type"]: condition["status"] for condition in conditions} == {
+        "Complete": "True",
+        "Placed": "True",
+    }

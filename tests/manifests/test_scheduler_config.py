@@ -74,10 +74,10 @@ def test_the_account_may_do_what_it_needs_and_no_more(
     client: Any, installed: list[Manifest], case: tuple[bool, str, str, str, str]
 ) -> None:
     expected, verb, path, namespace, name = case
-    first, _, rest = path.partition("/")
+    first, _, after_slash = path.partition("/")
     # a group has a dot in its name; the core group has none and is left out
-    group, what = (first, rest) if "." in first else ("", path)
-    resource, _, subresource = what.partition("/")
+    group, resource_path = (first, after_slash) if "." in first else ("", path)
+    resource, _, subresource = resource_path.partition("/")
     attributes = {
         "verb": verb,
         "group": group,

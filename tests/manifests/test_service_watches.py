@@ -113,8 +113,8 @@ async def test_what_is_installed_later_is_seen_and_what_is_removed_is_gone(
         }
         await asyncio.to_thread(api.post, "/api/v1/namespaces/muster-system/configmaps", policies)
         await heard.hears(lambda event: isinstance(event, PoliciesSeen))
-        for path, made in CLAIM_OF_A_DISK:
-            await asyncio.to_thread(api.post, path, made)
+        for path, item in CLAIM_OF_A_DISK:
+            await asyncio.to_thread(api.post, path, item)
         await heard.hears(lambda event: isinstance(event, VolumeClaimSeen) and event.attaches_once)
         crd = yaml.safe_load((SCHEDULER_CONFIG / "podgroups" / "crd-podgroup.yaml").read_text())
         await asyncio.to_thread(api.post, CRDS, crd)

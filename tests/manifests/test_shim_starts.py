@@ -46,10 +46,10 @@ def write_config(
     document: Manifest, tmp_path: Path, more: list[str]
 ) -> tuple[subprocess.CompletedProcess[str], Path]:
     """`shim --write-config-to`: decode, default, validate, make the plugins, write, and exit."""
-    given, written = tmp_path / "given.yaml", tmp_path / "written.yaml"
-    given.write_text(yaml.safe_dump(document))
+    source, written = tmp_path / "given.yaml", tmp_path / "written.yaml"
+    source.write_text(yaml.safe_dump(document))
     answer = subprocess.run(
-        [binary("shim"), f"--config={given}", f"--write-config-to={written}", *more],
+        [binary("shim"), f"--config={source}", f"--write-config-to={written}", *more],
         capture_output=True,
         text=True,
         timeout=HANG_S,
@@ -65,13 +65,13 @@ def test_the_plugin_is_added_and_nothing_is_lost(
     answer, written = write_config(configuration(rendered, shim_kubeconfig), tmp_path, flags(rendered))
     assert answer.returncode == 0, answer.stderr
     plugins = yaml.safe_load(written.read_text())["profiles"][0]["plugins"]
-    named = {point: [p["name"] for p in of.get("enabled", [])] for point, of in plugins.items()}
+    plugins_at = {point: [p["name"] for p in of.get("enabled", [])] for point, of in plugins.items()}
     for point in ("queueSort", "preFilter", "filter", "bind"):
-        assert named[point] == ["Muster"]
-    assert named["postFilter"] == ["Muster", "PlannedResources"]
+        assert plugins_at[point] == ["Muster"]
+    assert plugins_at["postFilter"] == ["Muster", "PlannedResources"]
     expected = {"DefaultBinder", "DefaultPreemption", "NodeResourcesFit", "PlannedResources", "Muster"}
-    assert expected <= set(named["multiPoint"])
-    assert "DynamicResources" not in named["multiPoint"]
+    assert expected <= set(plugins_at["multiPoint"])
+    assert "DynamicResources" not in plugins_at["multiPoint"]
     off = {point: [p["name"] for p in of["disabled"]] for point, of in plugins.items() if of.get("disabled")}
     assert off.pop("multiPoint", ["DynamicResources"]) == ["DynamicResources"]
     assert off == {"queueSort": ["PrioritySort"]}  # there can be one
@@ -80,12 +80,12 @@ def test_the_plugin_is_added_and_nothing_is_lost(
 
 
 @pytest.mark.parametrize(
-    ("where", "key"),
+    ("place", "key"),
     [((), "delayCacheUntilActiv"), (("leaderElection",), "leaseDuratoin"), (("args",), "bindTimeuot")],
     ids=["top level", "leader election", "the plugin's args"],
 )
 def test_a_misspelt_key_is_an_error(
-    rendered: list[Manifest], shim_kubeconfig: Path, tmp_path: Path, where: tuple[str, ...], key: str
+    rendered: list[Manifest], shim_kubeconfig: Path, tmp_path: Path, place: tuple[str, ...], key: str
 ) -> None:
     document = configuration(rendered, shim_kubeconfig)
     places = {
@@ -93,7 +93,7 @@ def test_a_misspelt_key_is_an_error(
         ("leaderElection",): document["leaderElection"],
         ("args",): document["profiles"][0]["pluginConfig"][0]["args"],
     }
-    places[where][key] = "1s"
+    places[place][key] = "1s"
     answer, _ = write_config(document, tmp_path, flags(rendered))
     assert answer.returncode != 0
     assert key in answer.stderr
@@ -166,6 +166,6 @@ def test_the_lease_keeps_its_name(rendered: list[Manifest]) -> None:
     """Role and configuration name the same lease. Otherwise no replica could lead."""
     data = yaml.safe_load(one(rendered, "ConfigMap", "muster-scheduler")["data"]["scheduler.yaml"])
     role = one(rendered, "Role", "muster-election")
-    named = [rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule]
-    assert named == [[data["leaderElection"]["resourceName"]]]
+    resource_names = [rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule]
+    assert resource_names == [[data["leaderElection"]["resourceName"]]]
     assert role["metadata"]["namespace"] == data["leaderElection"]["resourceNamespace"]

@@ -36,10 +36,10 @@ def user(cluster: LocalCluster, client: Any, installed: list[Manifest]) -> Any:
         meta | of_role | {"kind": "ClusterRoleBinding", "subjects": [{"kind": "User", "name": "mallory"}]},
     )
     eventually(lambda: refused(client, MAIN), "the policy is heeded")
-    found = connect(cluster.kubeconfig_for_user("mallory", ("system:authenticated",)))
-    eventually(lambda: not _refusal(found, "allowed", {}), "the user has the right")
-    eventually(lambda: _refusal(found, "heeded", {LABELS[0]: "allowed"}), "the policy is heeded")
-    return found
+    user_client = connect(cluster.kubeconfig_for_user("mallory", ("system:authenticated",)))
+    eventually(lambda: not _refusal(user_client, "allowed", {}), "the user has the right")
+    eventually(lambda: _refusal(user_client, "heeded", {LABELS[0]: "allowed"}), "the policy is heeded")
+    return user_client
 
 
 def _refusal(client: Any, name: str, labels: dict[str, str]) -> str:

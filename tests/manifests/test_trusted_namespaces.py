@@ -28,19 +28,21 @@ BY_NAME = "kubernetes.io/metadata.name"
 def trusted(objects: list[Manifest]) -> Iterator[tuple[str, str]]:
     """Yield what trusts a namespace, and the name of that namespace."""
     for item in objects:
-        where = f"{item['kind']} {item['metadata']['name']}"
+        subject_name = f"{item['kind']} {item['metadata']['name']}"
         text = json.dumps(item)
-        assert BY_NAME not in text, f"{where} selects namespaces by name"
-        yield from ((where, name) for name in ACCOUNT.findall(text))
-        yield from ((where, subject["namespace"]) for subject in item.get("subjects", ()))
+        assert BY_NAME not in text, f"{subject_name} selects namespaces by name"
+        yield from ((subject_name, name) for name in ACCOUNT.findall(text))
+        yield from ((subject_name, subject["namespace"]) for subject in item.get("subjects", ()))
         if item["kind"] in {"Role", "RoleBinding"}:
-            yield where, item["metadata"]["namespace"]
+            yield subject_name, item["metadata"]["namespace"]
         if item["kind"] == "Deployment":
             (service,) = (
-                each for each in item["spec"]["template"]["spec"]["containers"] if each["name"] == "service"
+                entry
+                for entry in item["spec"]["template"]["spec"]["containers"]
+                if entry["name"] == "service"
             )
-            names = {each["name"]: each["value"] for each in service["env"]}
-            yield from ((where, names[key]) for key in names if key.endswith("NAMESPACE"))
+            names = {entry["name"]: entry["value"] for entry in service["env"]}
+            yield from ((subject_name, names[key]) for key in names if key.endswith("NAMESPACE"))
 
 
 def namespaces(objects: list[Manifest]) -> set[str]:
@@ -50,17 +52,17 @@ def namespaces(objects: list[Manifest]) -> set[str]:
 @pytest.mark.parametrize("component", [None, *components()])
 def test_each_component_trusts_the_namespaces_that_it_makes(component: str | None, tmp_path: Path) -> None:
     objects = made(tmp_path, *filter(None, [component]))
-    found = dict(trusted(objects))
-    assert len(found) > 3
-    assert set(found.values()) <= namespaces(objects) | OF_KUBERNETES
+    namespace_of = dict(trusted(objects))
+    assert len(namespace_of) > 3
+    assert set(namespace_of.values()) <= namespaces(objects) | OF_KUBERNETES
 
 
 @pytest.mark.parametrize("values", [{}, EVERY_OPTION], ids=["defaults", "every option"])
 def test_the_chart_trusts_the_namespaces_that_it_makes(values: dict[str, Any]) -> None:
     objects = template(values, namespace="gangs")
-    found = dict(trusted(objects))
-    assert len(found) > 3
-    assert set(found.values()) <= namespaces(objects) | {"gangs"} | OF_KUBERNETES
+    namespace_of = dict(trusted(objects))
+    assert len(namespace_of) > 3
+    assert set(namespace_of.values()) <= namespaces(objects) | {"gangs"} | OF_KUBERNETES
 
 
 def test_the_defaults_of_the_service_trust_no_other_namespace() -> None:

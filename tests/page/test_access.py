@@ -23,17 +23,17 @@ class Api:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def post(self, what: str, path: str, body: Any) -> bytes:
+    async def post(self, subject: str, path: str, body: Any) -> bytes:
         self.asked.append((path, body["spec"]))
         await self.gate.wait()
         if self.problem is not None:
             raise self.problem
         if self.said is not None:
             return self.said
-        if what == "TokenReview":
+        if subject == "TokenReview":
             user = {"good": "ann", "stranger": "bob"}.get(body["spec"]["token"])
-            known = {"authenticated": True, "user": {"username": user, "groups": ["team"]}}
-            return json.dumps({"status": known if user else {"authenticated": False}}).encode()
+            user_status = {"authenticated": True, "user": {"username": user, "groups": ["team"]}}
+            return json.dumps({"status": user_status if user else {"authenticated": False}}).encode()
         return json.dumps({"status": {"allowed": body["spec"]["user"] == "ann"}}).encode()
 
 
@@ -98,9 +98,9 @@ async def test_without_the_api_server_the_page_is_closed(api: Api, problem: Kube
     assert await asking.check("Bearer good") is Answer.ALLOWED
 
 
-@pytest.mark.parametrize("said", [b"", b"{}", b"[]", b'{"status": {"authenticated": "yes"}}', b"\xff"])
-async def test_an_answer_that_makes_no_sense_is_closed(api: Api, said: bytes) -> None:
-    api.said = said
+@pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"status": {"authenticated": "yes"}}', b"\xff"])
+async def test_an_answer_that_makes_no_sense_is_closed(api: Api, body: bytes) -> None:
+    api.said = body
     assert await Access(api).check("Bearer good") is Answer.UNAVAILABLE
 
 

@@ -41,11 +41,11 @@ async def state_of(board: Board) -> Any:
 
 async def cut_off_in_a_look(board: Board, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask for the state, and go away while nodes are looked at."""
-    began, taken = asyncio.Event(), scene.gangs.taken
+    began, real_taken = asyncio.Event(), scene.gangs.taken
 
     def noted(nodes: Sequence[str]) -> list[tuple[Taken, ...]]:
         began.set()
-        return taken(nodes)
+        return real_taken(nodes)
 
     monkeypatch.setattr(scene.gangs, "taken", noted)
     asking = asyncio.create_task(board.state())
@@ -85,7 +85,7 @@ async def test_a_defect_in_a_look_leaves_the_map_whole(
     for name in ("EVERY_S", "PAUSE_SHARE", "AFTER_DEFECT_S"):
         monkeypatch.setattr(boards, name, 0)
     await state_of(board)
-    taken, failed = scene.gangs.taken, asyncio.Event()
+    real_taken, failed = scene.gangs.taken, asyncio.Event()
 
     def fails(_: Sequence[str]) -> list[tuple[Taken, ...]]:
         failed.set()
@@ -96,7 +96,7 @@ async def test_a_defect_in_a_look_leaves_the_map_whole(
     with capture_logs():
         async with board.watching(), asyncio.timeout(HANG_S):
             await failed.wait()
-        monkeypatch.setattr(scene.gangs, "taken", taken)
+        monkeypatch.setattr(scene.gangs, "taken", real_taken)
     while len((await state_of(board))["cells"]) != 52:
         pass
 

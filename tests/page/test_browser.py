@@ -62,7 +62,10 @@ async def opened(browser: Browser, url: str, own_clock: bool = False, **options:
         await tab.clock.install()
     problems: list[str] = []
     tab.on("pageerror", lambda problem: problems.append(str(problem)))
-    tab.on("console", lambda said: problems.append(said.text) if "Security Policy" in said.text else None)
+    tab.on(
+        "console",
+        lambda message: problems.append(message.text) if "Security Policy" in message.text else None,
+    )
     await tab.goto(url)
     try:
         yield tab
@@ -104,9 +107,9 @@ async def test_a_gang_that_runs_has_its_links(browser: Browser) -> None:
 
 async def test_a_gang_with_a_place_says_why_it_is_not_elsewhere(browser: Browser) -> None:
     scene = six()
-    asked: list[str] = []
+    urls: list[str] = []
     async with serving(scene) as (page, _), opened(browser, page.url) as tab:
-        tab.on("request", lambda request: asked.append(request.url) if "/api/alter" in request.url else None)
+        tab.on("request", lambda request: urls.append(request.url) if "/api/alter" in request.url else None)
         await live(tab)
         await tab.get_by_role("button", name="speech/ring-of-four").click()
         table = tab.get_by_role("table", name="Alternatives")
@@ -115,7 +118,7 @@ async def test_a_gang_with_a_place_says_why_it_is_not_elsewhere(browser: Browser
         await expect(row.get_by_role("cell")).to_have_text("weakest link 25 GB/s instead of 300 GB/s")
         gang = tab.get_by_role("article", name="Gang")
         await expect(gang).to_contain_text("the cluster as it is now, without the gang itself")
-        assert len(asked) == 1, "it is not asked again with the rest of the gang"
+        assert len(urls) == 1, "it is not asked again with the rest of the gang"
         scene.delete(*[uid for uid in scene.pods if uid.startswith("speech/")][:1])
         async with tab.expect_response(re.compile("/api/alternatives")):
             await tab.get_by_role("button", name="Compute alternatives again").click()
@@ -124,7 +127,7 @@ async def test_a_gang_with_a_place_says_why_it_is_not_elsewhere(browser: Browser
         await tab.get_by_role("button", name="llm/rlhf").click()
         await expect(tab.get_by_role("heading", name="Timeline")).to_be_visible()
         await expect(table).to_have_count(0)
-        assert len(asked) == 2, "a gang without a place has no alternatives"
+        assert len(urls) == 2, "a gang without a place has no alternatives"
 
 
 async def test_a_busy_service_says_that_alternatives_are_not_known(
@@ -365,7 +368,9 @@ async def test_a_lost_connection_goes_on_where_it_was(browser: Browser) -> None:
     async with serving(scene) as (page, board), opened(browser, page.url) as tab:
         await live(tab)
         states: list[str] = []
-        tab.on("request", lambda asked: states.append(asked.url) if asked.url.endswith("/state") else None)
+        tab.on(
+            "request", lambda request: states.append(request.url) if request.url.endswith("/state") else None
+        )
         await page.stop()
         await expect(tab.get_by_role("status")).to_have_text("Disconnected")
         await expect(tab.get_by_role("alert").first).to_contain_text(
@@ -408,10 +413,13 @@ async def test_a_token_is_asked_for_and_a_bad_one_learns_nothing(browser: Browse
     ):
         dialog = tab.get_by_role("dialog", name="This page needs a token")
         await expect(dialog).to_be_visible()
-        for token, said in (("bad", "A bearer token that the API server knows"), ("stranger", "may not get")):
+        for token, alert in (
+            ("bad", "A bearer token that the API server knows"),
+            ("stranger", "may not get"),
+        ):
             await dialog.get_by_label("Bearer token").fill(token)
             await dialog.get_by_role("button", name="Open").click()
-            await expect(dialog.get_by_role("alert")).to_contain_text(said)
+            await expect(dialog.get_by_role("alert")).to_contain_text(alert)
             assert "hgx" not in await tab.content()
         await dialog.get_by_label("Bearer token").fill("good")
         await tab.keyboard.press("Enter")

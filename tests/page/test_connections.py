@@ -19,8 +19,8 @@ Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @pytest.fixture
 async def served() -> AsyncIterator[Served]:
-    async with serving(six(), limits=Limits(connections=3)) as both:
-        yield both
+    async with serving(six(), limits=Limits(connections=3)) as board_and_page:
+        yield board_and_page
 
 
 async def connect(page: PageServer, sent: bytes = b"") -> Client:
@@ -42,16 +42,16 @@ async def test_half_open_clients_do_not_keep_others_out(served: Served) -> None:
         oldest, _ = silent[0]
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await oldest.readexactly(1)
-    for _, each in [*silent, (reader, writer)]:
-        each.close()
+    for _, client_writer in [*silent, (reader, writer)]:
+        client_writer.close()
 
 
 async def test_streams_keep_their_connections(served: Served) -> None:
     page, board = served
     await board.state()
-    asked = request("/api/events", f"Last-Event-ID: {board.log.id}\r\n")
+    question = request("/api/events", f"Last-Event-ID: {board.log.id}\r\n")
     async with asyncio.timeout(HANG_S):
-        streams = [await connect(page, asked) for _ in range(3)]
+        streams = [await connect(page, question) for _ in range(3)]
         for reader, _ in streams:
             await reader.readuntil(b": connected\n\n")
         reader, writer = await connect(page, request("/"))
@@ -60,15 +60,15 @@ async def test_streams_keep_their_connections(served: Served) -> None:
         board._tell(b'{"left": []}')
         for stream, _ in streams:
             await stream.readuntil(b'data: {"left": []}')
-    for _, each in [*streams, (reader, writer)]:
-        each.close()
+    for _, client_writer in [*streams, (reader, writer)]:
+        client_writer.close()
 
 
-@pytest.mark.parametrize("rest", ["\x01", "x" * 9000])
+@pytest.mark.parametrize("ending", ["\x01", "x" * 9000])
 async def test_no_token_of_a_malformed_request_is_logged(
-    served: Served, rest: str, caplog: pytest.LogCaptureFixture
+    served: Served, ending: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sent = request("/api/state", f"Authorization: Bearer a-secret{rest}\r\n")
+    sent = request("/api/state", f"Authorization: Bearer a-secret{ending}\r\n")
     async with asyncio.timeout(HANG_S):
         reader, writer = await connect(served[0], sent)
         assert b" 400 " in await reader.readline()

@@ -41,8 +41,8 @@ def test_ci_demands_one(tmp_path: Path) -> None:
     (tmp_path / "make").write_text(f'#!/bin/sh\necho "${VARIABLE}"\n')
     (tmp_path / "make").chmod(0o755)
     root = Path(__file__).parents[2]
-    for given, demands in (({}, "required"), ({VARIABLE: ""}, "")):
-        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **given}
+    for variables, demands in (({}, "required"), ({VARIABLE: ""}, "")):
+        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", **variables}
         printed = subprocess.run(
             [root / ".ci/run"], env=environment, capture_output=True, text=True, check=True, timeout=HANG_S
         )

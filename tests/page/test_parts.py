@@ -81,10 +81,10 @@ def test_names_from_labels_are_printable() -> None:
 
 
 @given(st.text(alphabet="ab-", max_size=4), st.lists(st.integers(0, 2000)), st.text(alphabet="ab019-"))
-def test_numbers_in_names_count_as_numbers(prefix: str, numbers: list[int], other: str) -> None:
+def test_numbers_in_names_count_as_numbers(prefix: str, numbers: list[int], unnumbered: str) -> None:
     names = [f"{prefix}{number}" for number in numbers]
-    assert [name for name in sorted([*names, other], key=natural) if name != other] == [
-        f"{prefix}{number}" for number in sorted(numbers) if f"{prefix}{number}" != other
+    assert [name for name in sorted([*names, unnumbered], key=natural) if name != unnumbered] == [
+        f"{prefix}{number}" for number in sorted(numbers) if f"{prefix}{number}" != unnumbered
     ]
 
 
@@ -92,8 +92,8 @@ def taken(gang: str, gpus: int, unindexed: int = 0, units: int = 0, reserved: bo
     return Taken(gang, "p", "a", gpus, unindexed, units, reserved)
 
 
-def usage(each: Taken) -> Usage:
-    return Usage(each.gang, "a", Resources(), each.gpus, each.unindexed, each.units)
+def usage(taken_gpus: Taken) -> Usage:
+    return Usage(taken_gpus.gang, "a", Resources(), taken_gpus.gpus, taken_gpus.unindexed, taken_gpus.units)
 
 
 G = FIRST_GANG
@@ -159,8 +159,8 @@ def test_a_node_that_takes_no_pods_is_marked(facts: Node, expected: Closed) -> N
 
 
 def seen(name: str, phase: Phase = Phase.PLANNING, **more: object) -> GangView:
-    made = GangView(f"ns/x/{name}", "ns", name, "x", phase, 1, 2, 0, 2, 0, 100.0, "", None)
-    return replace(made, **more)  # type: ignore[arg-type]
+    gang_view = GangView(f"ns/x/{name}", "ns", name, "x", phase, 1, 2, 0, 2, 0, 100.0, "", None)
+    return replace(gang_view, **more)  # type: ignore[arg-type]
 
 
 def test_gangs_in_line_have_positions_and_others_none() -> None:
@@ -171,8 +171,8 @@ def test_gangs_in_line_have_positions_and_others_none() -> None:
         seen("important", Phase.UNPLACEABLE, created=300.0, priority=5),
         seen("partial", Phase.WITHDRAWN, created=400.0, bound=1),
     ]
-    found = {view.name: view.position for view in with_positions(views, 0.0)}
-    assert found == {"important": 1, "partial": 2, "old": 3, "runs": None, "misses-a-pod": None}
+    positions = {view.name: view.position for view in with_positions(views, 0.0)}
+    assert positions == {"important": 1, "partial": 2, "old": 3, "runs": None, "misses-a-pod": None}
 
 
 def test_gangs_stand_in_the_order_of_the_planner() -> None:
@@ -186,10 +186,10 @@ def test_gangs_stand_in_the_order_of_the_planner() -> None:
         seen("partial", Phase.WITHDRAWN, created=400.0, bound=1),
         seen("starts", Phase.PERMITTED),
     ]
-    found, phases = rows(views, extras_s=300.0)
+    gang_rows, phases = rows(views, extras_s=300.0)
     waiting = ["important", "partial", "old", "young", "only-extras"]
-    assert [row.name for row in found] == [*waiting, "misses-a-pod", "starts", "runs"]
-    assert [row.order[0] for row in found] == [0] * 5 + [1, 2, 3]
+    assert [row.name for row in gang_rows] == [*waiting, "misses-a-pod", "starts", "runs"]
+    assert [row.order[0] for row in gang_rows] == [0] * 5 + [1, 2, 3]
     assert phases["planning"] == 3
 
 
@@ -200,28 +200,28 @@ def test_a_long_reason_is_cut_in_the_list() -> None:
 
 def test_the_list_is_bounded_and_keeps_those_that_wait() -> None:
     many = [seen(f"r{at}", Phase.RUNNING) for at in range(MOST_ROWS + 5)]
-    found, phases = rows([*many, seen("waits")], 0.0)
-    assert (len(found), found[0].name, phases["running"]) == (MOST_ROWS, "waits", MOST_ROWS + 5)
+    gang_rows, phases = rows([*many, seen("waits")], 0.0)
+    assert (len(gang_rows), gang_rows[0].name, phases["running"]) == (MOST_ROWS, "waits", MOST_ROWS + 5)
 
 
 @given(st.lists(st.one_of(st.binary(max_size=9), st.none()), max_size=40), st.integers(0, 40))
 def test_a_browser_gets_all_later_changes_or_begins_anew(changes: list[bytes | None], at: int) -> None:
     log = Log(most_bytes=30, most_changes=5)
-    ids, told = [log.id], [b"begin"]
+    ids, bodies = [log.id], [b"begin"]
     for change in changes:
         if change is None:
             log.clear()
         else:
             log.add(change)
         ids.append(log.id)
-        told.append(change or b"")
+        bodies.append(change or b"")
     at = min(at, len(ids) - 1)
     position = log.position(ids[at])
     missed = changes[at:]
     if position is not None:
         assert position == at
         assert None not in missed
-        assert [log.after(position + each) for each in range(len(missed))] == missed
+        assert [log.after(position + generation) for generation in range(len(missed))] == missed
         assert log.after(log.generation) is None
     fits = len(missed) <= 5 and None not in missed and sum(map(len, filter(None, missed))) <= 30
     assert (position is not None) == fits

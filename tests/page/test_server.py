@@ -56,22 +56,22 @@ async def until(holds: Callable[[], bool]) -> None:
 
 async def next_event(stream: aiohttp.ClientResponse) -> tuple[str, str, Any]:
     """Return the type, id and data of the next event."""
-    found = {"event": "message", "id": "", "data": ""}
+    fields = {"event": "message", "id": "", "data": ""}
     while True:
         line = (await stream.content.readline()).decode()
         assert line, "the stream ended"
         name, _, value = line.rstrip("\n").partition(": ")
-        if line == "\n" and found["data"]:
-            return found["event"], found["id"], json.loads(found["data"])
-        found |= {name: value} if name in found else {}
+        if line == "\n" and fields["data"]:
+            return fields["event"], fields["id"], json.loads(fields["data"])
+        fields |= {name: value} if name in fields else {}
 
 
 async def until_cells(stream: aiohttp.ClientResponse) -> list[tuple[str, str, Any]]:
     """Return the events up to the first one with cells. A look may see a gang in the list first."""
-    found = [await next_event(stream)]
-    while "cells" not in found[-1][2]:
-        found.append(await next_event(stream))
-    return found
+    events = [await next_event(stream)]
+    while "cells" not in events[-1][2]:
+        events.append(await next_event(stream))
+    return events
 
 
 async def test_every_answer_forbids_inline_code(scene: Scene, http: aiohttp.ClientSession) -> None:
@@ -123,23 +123,23 @@ async def test_a_gang_has_its_place_links_and_timeline(scene: Scene, http: aioht
     async with serving(scene) as (page, _):
         key = scene.key("ring-of-four")
         async with http.get(page.url + "api/gang", params={"key": key}) as answer:
-            said = await answer.json()
+            shown = await answer.json()
         async with http.get(page.url + "api/gang", params={"key": "no/such/gang"}) as answer:
             assert answer.status == 404
-    (node,) = said["nodes"]
+    (node,) = shown["nodes"]
     assert (len(node["links"]), node["links"][0][0], node["ring"]["weakest"] > 0) == (4, "X", True)
-    assert [step["phase"] for step in said["timeline"]][-1] == "running"
-    assert [pod["reserved"] for pod in said["pods"]] == [False] * 4
+    assert [step["phase"] for step in shown["timeline"]][-1] == "running"
+    assert [pod["reserved"] for pod in shown["pods"]] == [False] * 4
 
 
 async def test_a_refused_gang_says_why_and_what_helps(scene: Scene, http: aiohttp.ClientSession) -> None:
     async with serving(scene) as (page, _):
         key = scene.key("rlhf")
         async with http.get(page.url + "api/gang", params={"key": key}) as answer:
-            said = await answer.json()
-    assert said["gang"]["phase"] == "unplaceable"
-    assert all(cause["says"] and cause["helps"] for cause in said["gang"]["causes"])
-    assert (said["nodes"], said["plan"], said["without_place"]) == ([], None, 3)
+            shown = await answer.json()
+    assert shown["gang"]["phase"] == "unplaceable"
+    assert all(cause["says"] and cause["helps"] for cause in shown["gang"]["causes"])
+    assert (shown["nodes"], shown["plan"], shown["without_place"]) == ([], None, 3)
 
 
 async def test_changes_come_as_cells_and_a_reader_goes_on_where_it_was_cut_off(
@@ -155,11 +155,11 @@ async def test_changes_come_as_cells_and_a_reader_goes_on_where_it_was_cut_off(
         assert (owner, state["cells"][index]) == (number + 1, 0)
         scene.bind("first")
         # Another reader is connected, so that the change is in the log before the first one comes back.
-        async with http.get(page.url + "api/events", headers={"Last-Event-ID": first_id}) as other:
-            told = await until_cells(other)
+        async with http.get(page.url + "api/events", headers={"Last-Event-ID": first_id}) as second_stream:
+            events = await until_cells(second_stream)
         async with http.get(page.url + "api/events", headers={"Last-Event-ID": first_id}) as stream:
-            assert [await next_event(stream) for _ in told] == told
-        assert told[-1][2]["cells"] == [[index, number]]
+            assert [await next_event(stream) for _ in events] == events
+        assert events[-1][2]["cells"] == [[index, number]]
 
 
 async def test_a_gang_that_goes_leaves_the_list_and_its_number(
@@ -169,15 +169,15 @@ async def test_a_gang_that_goes_leaves_the_list_and_its_number(
         state = await state_of(http, page)
         async with http.get(page.url + "api/events", headers={"Last-Event-ID": state["id"]}) as stream:
             scene.delete(*(uid for uid in list(scene.pods) if uid.startswith("llm/pretrain")))
-            gone: list[int] = []
-            left: list[str] = []
-            while not (gone and left):
+            free_numbers: list[int] = []
+            gangs_left: list[str] = []
+            while not (free_numbers and gangs_left):
                 _, _, change = await next_event(stream)
-                gone += change.get("gone", [])
-                left += change.get("left", [])
-        assert state["owners"][str(gone[0])].startswith("llm/")
-        assert gone[0] >= FIRST_GANG
-        assert left[0].startswith("llm/annotations/pretrain")
+                free_numbers += change.get("gone", [])
+                gangs_left += change.get("left", [])
+        assert state["owners"][str(free_numbers[0])].startswith("llm/")
+        assert free_numbers[0] >= FIRST_GANG
+        assert gangs_left[0].startswith("llm/annotations/pretrain")
 
 
 @pytest.mark.parametrize("id_", ["", "another-7"])
@@ -318,7 +318,7 @@ async def test_a_defect_of_the_page_does_not_end_the_service(
 async def _goes_on_after_a_defect(scene: Scene, http: aiohttp.ClientSession) -> None:
     async with serving(scene) as (page, _):
         state = await state_of(http, page)
-        taken = scene.gangs.taken
+        real_taken = scene.gangs.taken
         looked = 0
 
         def fails(nodes: Any) -> Any:
@@ -329,7 +329,7 @@ async def _goes_on_after_a_defect(scene: Scene, http: aiohttp.ClientSession) -> 
         scene.gangs.taken = fails  # type: ignore[method-assign]
         async with http.get(page.url + "api/events", headers={"Last-Event-ID": state["id"]}) as stream:
             await until(lambda: looked >= 3)
-            scene.gangs.taken = taken  # type: ignore[method-assign]
+            scene.gangs.taken = real_taken  # type: ignore[method-assign]
             scene.submit(Ask("new", "first", 1, 1))
             assert (await until_cells(stream))[-1][2]["owners"]
 

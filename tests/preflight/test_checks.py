@@ -181,33 +181,33 @@ CASES: dict[str, tuple[dict[str, Any], str, Level, tuple[str, ...]]] = {
 
 
 def test_a_good_cluster_has_nothing_but_ok() -> None:
-    found = judge(GOOD)
-    assert {finding.level for finding in found} == {Level.OK}
-    assert len({finding.check for finding in found}) == len(found)
-    assert answer(found)["ready"]
+    findings = judge(GOOD)
+    assert {finding.level for finding in findings} == {Level.OK}
+    assert len({finding.check for finding in findings}) == len(findings)
+    assert answer(findings)["ready"]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_one_thing_is_wrong(name: str) -> None:
     changed, check, level, words = CASES[name]
-    found = {finding.check: finding for finding in judge(replace(GOOD, **changed))}
-    finding = found[check]
+    by_check = {finding.check: finding for finding in judge(replace(GOOD, **changed))}
+    finding = by_check[check]
     assert finding.level is level
     assert all(word in f"{finding.message} {finding.remedy}" for word in words), finding
     assert bool(finding.remedy) or level in {Level.OK, Level.NOTE} or check == "version"
-    assert answer([*found.values()])["ready"] is not (level is Level.ERROR or found_error(found))
+    assert answer([*by_check.values()])["ready"] is not (level is Level.ERROR or found_error(by_check))
 
 
-def found_error(found: dict[str, Finding]) -> bool:
-    return any(finding.level is Level.ERROR for finding in found.values())
+def found_error(by_check: dict[str, Finding]) -> bool:
+    return any(finding.level is Level.ERROR for finding in by_check.values())
 
 
 def test_answers_are_as_published() -> None:
     for changed, *_ in CASES.values():
-        said = answer(judge(replace(GOOD, **changed)))
+        preflight = answer(judge(replace(GOOD, **changed)))
         plain = {
-            **said,
-            "findings": [{f: str(getattr(x, f)) for f in x.__struct_fields__} for x in said["findings"]],
+            **preflight,
+            "findings": [{f: str(getattr(x, f)) for f in x.__struct_fields__} for x in preflight["findings"]],
         }
         validator("preflight-v1.json").validate(plain)
 

@@ -37,10 +37,10 @@ def run(kubeconfig: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def levels(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
-    said = json.loads(done.stdout)
-    assert_as_published(said, "preflight-v1.json")
-    assert said["ready"] is (done.returncode == 0)
-    return {finding["check"]: finding["level"] for finding in said["findings"]}
+    preflight = json.loads(done.stdout)
+    assert_as_published(preflight, "preflight-v1.json")
+    assert preflight["ready"] is (done.returncode == 0)
+    return {finding["check"]: finding["level"] for finding in preflight["findings"]}
 
 
 def gpu_node(name: str) -> dict[str, Any]:
@@ -56,9 +56,9 @@ def gpu_node(name: str) -> dict[str, Any]:
 def test_from_an_empty_cluster_to_an_installed_one(cluster: LocalCluster) -> None:
     empty = run(cluster.kubeconfig, "-o", "json")
     assert empty.returncode == 3
-    found = levels(empty)
-    assert found["gpus"] == "error"
-    assert {found[check] for check in ("version", "api", "rights", "schedulers", "read")} == {"ok"}
+    level_of = levels(empty)
+    assert level_of["gpus"] == "error"
+    assert {level_of[check] for check in ("version", "api", "rights", "schedulers", "read")} == {"ok"}
 
     client: Any = connect(cluster.kubeconfig)
     manifests = render(SCHEDULER_CONFIG)
@@ -112,9 +112,9 @@ def test_gpus_of_a_dra_driver_want_their_guard(cluster: LocalCluster) -> None:
 
 def test_a_user_without_rights_hears_what_was_not_read(cluster: LocalCluster) -> None:
     done = run(cluster.kubeconfig_for_user("nobody-special", ["developers"]), "-o", "json")
-    found = levels(done)
-    assert found["read"] == "warning"
-    assert found["rights"] in {"warning", "error"}
+    level_of = levels(done)
+    assert level_of["read"] == "warning"
+    assert level_of["rights"] in {"warning", "error"}
 
 
 def test_no_cluster(tmp_path: Path) -> None:

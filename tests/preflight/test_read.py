@@ -26,24 +26,26 @@ class Server:
 
     def __init__(self, *classes: Any, more: dict[str, Any] | None = None) -> None:
         slices = [msgspec.to_builtins(piece([gpu(0), gpu(1)]))]
-        named = [{"name": name} for name in ("deviceclasses", "resourceclaims", "resourceslices")]
+        resources = [{"name": name} for name in ("deviceclasses", "resourceclaims", "resourceslices")]
         self.objects: dict[str, Any] = {
             "/version": {"gitVersion": "v1.37.1"},
             "/apis": {"groups": [{"versions": [{"groupVersion": "resource.k8s.io/v1"}]}]},
             "/api/v1": {"resources": []},
-            DRA: {"resources": named},
+            DRA: {"resources": resources},
             "/api/v1/nodes": {"items": [{"metadata": {"name": "n"}, "spec": {}, "status": {}}]},
             f"{DRA}/resourceslices": {"items": slices},
-            f"{DRA}/deviceclasses": {"items": [msgspec.to_builtins(each) for each in classes]},
+            f"{DRA}/deviceclasses": {
+                "items": [msgspec.to_builtins(device_class) for device_class in classes]
+            },
         } | (more or {})
 
-    async def get(self, what: str, path: str, query: dict[str, str] | None = None) -> bytes:
+    async def get(self, subject: str, path: str, query: dict[str, str] | None = None) -> bytes:
         if path not in self.objects:
-            raise ApiError(what, 404, "not there")
+            raise ApiError(subject, 404, "not there")
         return json.dumps({"metadata": {"resourceVersion": "1"}} | self.objects[path]).encode()
 
-    async def post(self, what: str, path: str, body: Any) -> bytes:
-        raise ApiError(what, 403, "not allowed")
+    async def post(self, subject: str, path: str, body: Any) -> bytes:
+        raise ApiError(subject, 403, "not allowed")
 
 
 @pytest.mark.parametrize(("classes", "level"), [((device_class(),), Level.OK), ((), Level.ERROR)])
@@ -52,9 +54,9 @@ async def test_gpus_by_dra_count_if_a_class_has_them_as_an_extended_resource(
 ) -> None:
     facts = await Reader(cast("KubeClient", Server(*classes))).facts()
     assert [dict(node.gpus) for node in facts.nodes] == [{"nvidia.com/gpu": 2} if classes else {}]
-    (found,) = (finding for finding in judge(facts) if finding.check == "gpus")
-    assert found.level is level
-    assert ("2 nvidia.com/gpu" if classes else "gpu.nvidia.com") in found.message
+    (finding,) = (finding for finding in judge(facts) if finding.check == "gpus")
+    assert finding.level is level
+    assert ("2 nvidia.com/gpu" if classes else "gpu.nvidia.com") in finding.message
 
 
 POLICY = f"{ADMISSION}/validatingadmissionpolicies/{DRA_GUARD}"
@@ -124,17 +126,17 @@ async def test_what_hands_out_gpus_is_read_of_nodes_and_agents(
     del server.objects[f"{DRA}/resourceslices"]
     facts = await Reader(cast("KubeClient", server)).facts()
     assert not facts.gpu_pods, "an agent has no GPUs"
-    (found,) = (finding for finding in judge(facts) if finding.check == "devices")
-    assert found.level is level
-    assert word in found.message
+    (finding,) = (finding for finding in judge(facts) if finding.check == "devices")
+    assert finding.level is level
+    assert word in finding.message
 
 
 async def test_agents_are_believed_with_their_component_alone() -> None:
     status = {"allocatable": OFFERED | {"nvidia.com/gpu": "8"}}
     node = {"metadata": {"name": "n", "labels": SECOND}, "spec": {}, "status": status}
     more = {"/api/v1/nodes": {"items": [node]}, "/api/v1/pods": {"items": [agent("True")]}}
-    (found,) = (await Reader(cast("KubeClient", Server(more=more))).facts()).nodes
-    assert found.not_exact is HandsOut.AGENT_AWAY
+    (facts_of_node,) = (await Reader(cast("KubeClient", Server(more=more))).facts()).nodes
+    assert facts_of_node.not_exact is HandsOut.AGENT_AWAY
 
 
 async def test_who_has_rights_in_musters_namespaces_is_read() -> None:

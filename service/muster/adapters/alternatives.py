@@ -106,8 +106,8 @@ class AlternativesAnswerer:
     async def of(self, key: str, asker: Asker) -> AlternativesView:
         """Return the alternatives of a gang, or why they are not known."""
         share = self._shares[asker]
-        if (kept := self._again(key)) is not None:
-            return kept
+        if (view_before := self._again(key)) is not None:
+            return view_before
         if share.is_used_up:
             return not_known(BUSY)
         share.waiting += 1
@@ -126,41 +126,41 @@ class AlternativesAnswerer:
             process.close()
 
     def _again(self, key: str) -> AlternativesView | None:
-        at, found = self._kept.get(key, (0.0, None))
-        return found if found is not None and self._clock() < at + KEPT_S else None
+        at, view = self._kept.get(key, (0.0, None))
+        return view if view is not None and self._clock() < at + KEPT_S else None
 
     async def _answer(self, key: str, share: _Share) -> AlternativesView:
         began = self._clock()
-        asked = self._ask(key)
+        question = self._ask(key)
         share.spend(self._clock() - began)
-        if isinstance(asked, str):
-            return not_known(asked)
+        if isinstance(question, str):
+            return not_known(question)
         if self._idle is not None:
             self._idle.cancel()
         self._process = self._process or self._start()
         began = self._clock()
         answering = asyncio.get_running_loop().run_in_executor(
-            self._thread, self._found, self._process, asked
+            self._thread, self._wait_for_answer, self._process, question
         )
         try:
-            found = await asyncio.shield(answering)
+            view = await asyncio.shield(answering)
         finally:
             # Its time counts although the one who asked may have gone. The lock is kept until then.
             await asyncio.wait([answering])
             share.spend(self._clock() - began)
             self._idle = asyncio.get_running_loop().call_later(IDLE_S, self.close)
-        self._kept[key] = (self._clock(), found)
+        self._kept[key] = (self._clock(), view)
         self._kept.move_to_end(key)
         if len(self._kept) > KEPT:
             self._kept.popitem(last=False)
-        return found
+        return view
 
-    def _found(self, process: Answers, asked: AskAlternatives) -> AlternativesView:
+    def _wait_for_answer(self, process: Answers, question: AskAlternatives) -> AlternativesView:
         """Wait for the process, in a thread."""
         until = time.monotonic() + LIMIT_S
         try:
-            answer = process.answer(asked, lambda: until - time.monotonic())
+            answer = process.answer(question, lambda: until - time.monotonic())
         except (CantStart, Defect, Closed) as problem:
-            log.warning("no alternatives", gang=asked.gang, why=str(problem))
+            log.warning("no alternatives", gang=question.gang, why=str(problem))
             return not_known(NOT_FOUND)
         return view(answer) if isinstance(answer, Alternatives) else not_known(TOO_LONG)

@@ -29,15 +29,18 @@ class Connections:
 
     def __call__(self) -> asyncio.BaseProtocol:
         """Return the protocol of a new connection."""
-        there = [
-            (each, each.transport)
-            for each in self._server.connections
-            if each.transport is not None and not each.transport.is_closing()
+        open_connections = [
+            (connection, connection.transport)
+            for connection in self._server.connections
+            if connection.transport is not None and not connection.transport.is_closing()
         ]
-        if len(there) >= self._most:
-            idle = next((transport for each, transport in there if each not in self._busy), None)
+        if len(open_connections) >= self._most:
+            idle = next(
+                (transport for connection, transport in open_connections if connection not in self._busy),
+                None,
+            )
             if idle is None and self._makes_way:
-                idle = there[0][1]
+                idle = open_connections[0][1]
             if idle is None:
                 return _Refused()
             idle.abort()
@@ -45,7 +48,7 @@ class Connections:
 
     async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Answer a request to its last byte, and keep its connection meanwhile."""
-        with self._used(request.protocol):
+        with self._mark_busy(request.protocol):
             try:
                 response = await handler(request)
             except web.HTTPException as refusal:
@@ -69,7 +72,7 @@ class Connections:
             self.drop(request)
 
     @contextmanager
-    def _used(self, connection: asyncio.BaseProtocol) -> Iterator[None]:
+    def _mark_busy(self, connection: asyncio.BaseProtocol) -> Iterator[None]:
         self._busy.add(connection)
         try:
             yield

@@ -89,9 +89,9 @@ class ControlLoop:
 
     # --- inputs --------------------------------------------------------------------------------------
 
-    async def put(self, given: Input) -> None:
+    async def put(self, message: Input) -> None:
         """Queue an input; waits while the inbox is full."""
-        await self._inbox.put(given)
+        await self._inbox.put(message)
 
     async def run(self) -> None:
         """Handle inputs one at a time until cancelled: nothing else changes the gangs."""
@@ -104,9 +104,9 @@ class ControlLoop:
             self._arm_timer()
             await asyncio.sleep(0)
 
-    async def sync(self, given: Input) -> None:
+    async def sync(self, message: Input) -> None:
         """Queue `Synced`; from when it is handled and all gangs are known, sessions may begin."""
-        await self._in_order(lambda: self._carry_out(self.gangs.handle(given)))
+        await self._in_order(lambda: self._carry_out(self.gangs.handle(message)))
         while self.gangs.catches_up:
             await self._in_order(lambda: self._carry_out(self.gangs.handle(Tick(time.monotonic()))))
         self._synced.set()
@@ -139,12 +139,12 @@ class ControlLoop:
 
     async def owners(self, nodes: Sequence[str]) -> dict[str, tuple[Owner, ...]]:
         """Return which gangs have the GPUs of these nodes, some at a time as in `summary`."""
-        found: dict[str, tuple[Owner, ...]] = {}
+        owners: dict[str, tuple[Owner, ...]] = {}
         for at in range(0, len(nodes), AT_ONCE):
-            some = nodes[at : at + AT_ONCE]
-            found.update(zip(some, self.gangs.owners(some), strict=True))
+            chunk = nodes[at : at + AT_ONCE]
+            owners.update(zip(chunk, self.gangs.owners(chunk), strict=True))
             await asyncio.sleep(0)
-        return found
+        return owners
 
     @property
     def leads(self) -> bool:

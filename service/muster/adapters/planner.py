@@ -112,7 +112,7 @@ class Planner:
         while True:
             await self._arrived.wait()
             while self._waiting:
-                solve, asked = self._waiting.popleft()
+                solve, queued_at = self._waiting.popleft()
                 self._deciding, began = (solve.gang, solve.generation), time.monotonic()
                 trace_id = self._attempts.trace_id(solve.gang)
                 answer = await loop.run_in_executor(self._thread, self._decide, solve, trace_id)
@@ -122,7 +122,7 @@ class Planner:
                 stretches = self._place.stretches
                 if decision is not None and not solve.reserves:
                     self._count(solve, decision, time.monotonic() - began)
-                self._metrics.snapshot_age.observe(time.monotonic() - asked)
+                self._metrics.snapshot_age.observe(time.monotonic() - queued_at)
                 for phase in stretches.keys() & {*PHASES}:
                     self._metrics.planner_phase(phase, stretches[phase].seconds)
                 if not solve.reserves:
@@ -160,8 +160,8 @@ class Planner:
             return SolveFailed(time.monotonic(), solve.gang, solve.generation, error)
         took = time.monotonic() - began
         outcome = _outcome(solve, decision)
-        said = "decided on a reservation" if solve.reserves else "decided"
-        log.info(said, **about, outcome=outcome, lane=solve.lane.value, took_ms=round(took * 1000, 1))
+        event = "decided on a reservation" if solve.reserves else "decided"
+        log.info(event, **about, outcome=outcome, lane=solve.lane.value, took_ms=round(took * 1000, 1))
         now, waited_s, processor_s = time.monotonic(), self._place.waited_s, self._place.processor_s
         return Decided(now, solve.gang, solve.generation, decision, trace_id, waited_s, processor_s)
 

@@ -57,27 +57,27 @@ def _preflight() -> Schema:
 def _schema(of: type, title: str) -> Schema:
     (reference,), parts = msgspec.json.schema_components((of,))
     name = reference["$ref"].rpartition("/")[2]
-    own = parts.pop(name)
-    plain: Schema = _plain({"$schema": DRAFT, **own, "title": title, "$defs": parts})
+    root = parts.pop(name)
+    plain: Schema = _plain({"$schema": DRAFT, **root, "title": title, "$defs": parts})
     return plain
 
 
 def _causes() -> dict[str, Schema]:
     """Return a schema for each type of cause: its fields, and what `cause_json` adds."""
-    types = {each.__name__: each for each in _concrete(Cause)}
+    types = {cause_class.__name__: cause_class for cause_class in _concrete(Cause)}
     _, parts = msgspec.json.schema_components(types.values())
-    found = {}
-    for name, each in types.items():
+    schemas = {}
+    for name, cause_class in types.items():
         schema: Schema = _plain(parts[name])
         fields, required = schema["properties"], [*schema["properties"]]
-        for added, of, unit in (("unit", "resource", _UNIT), ("units", "resources", _UNITS)):
-            if of in fields:
-                fields[added], required = unit, [*required, added]
+        for word, amount_field, unit in (("unit", "resource", _UNIT), ("units", "resources", _UNITS)):
+            if amount_field in fields:
+                fields[word], required = unit, [*required, word]
         for field in fields.values():
             field.pop("default", None)  # all are always there
-        schema["properties"] = {"type": {"const": cause_type(each)}, **fields}
-        found[name] = schema | {"title": cause_type(each), "required": ["type", *required]}
-    return found
+        schema["properties"] = {"type": {"const": cause_type(cause_class)}, **fields}
+        schemas[name] = schema | {"title": cause_type(cause_class), "required": ["type", *required]}
+    return schemas
 
 
 _UNIT: Schema = {"enum": ["cpu_milli", "bytes", "count"]}
@@ -102,4 +102,4 @@ def _plain(schema: Any) -> Any:
             key: _SPACE.sub(" ", value) if key == "description" and isinstance(value, str) else _plain(value)
             for key, value in schema.items()
         }
-    return [_plain(each) for each in schema] if isinstance(schema, list) else schema
+    return [_plain(item) for item in schema] if isinstance(schema, list) else schema

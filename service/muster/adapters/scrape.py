@@ -57,7 +57,7 @@ def show(metrics: Metrics, loop: ControlLoop, room: Room) -> None:
     metrics.before_scrape = read.before_scrape
     metrics.read_at_scrape(
         _with_few_names(read.tally),
-        ReadAtScrape("muster_gangs", "Gangs by phase.", ("phase",), lambda it: it.phases.items()),
+        ReadAtScrape("muster_gangs", "Gangs by phase.", ("phase",), lambda tally: tally.phases.items()),
         ReadAtScrape(
             "muster_oldest_gang_seconds", "Age of the oldest gang that waits in a phase.", ("phase",), _oldest
         ),
@@ -65,19 +65,19 @@ def show(metrics: Metrics, loop: ControlLoop, room: Room) -> None:
             "muster_partially_bound_gangs",
             "Gangs with some members bound, and fewer than they need.",
             (),
-            lambda it: [((), it.partially_bound)],
+            lambda tally: [((), tally.partially_bound)],
         ),
         ReadAtScrape(
             "muster_reserved_members",
             "Members that are not bound and have a place.",
             ("kind",),
-            lambda it: it.reserved.items(),
+            lambda tally: tally.reserved.items(),
         ),
         ReadAtScrape(
             "muster_queue_gangs",
             "Gangs by the queue of their PodGroup.",
             ("queue",),
-            lambda it: it.queues.items(),
+            lambda tally: tally.queues.items(),
         ),
         *_of_namespaces(),
     )
@@ -87,7 +87,7 @@ def show(metrics: Metrics, loop: ControlLoop, room: Room) -> None:
             "muster_longest_in_phase_seconds",
             "Time since the gang that is in a phase for longest entered it.",
             ("phase",),
-            lambda it: it,
+            lambda seconds_by_phase: seconds_by_phase,
         ),
     )
     metrics.read_at_scrape(
@@ -96,28 +96,31 @@ def show(metrics: Metrics, loop: ControlLoop, room: Room) -> None:
             "muster_pods_with_other_gpus",
             "Pods whose containers have other GPUs than the planned ones.",
             (),
-            lambda it: [((), len(it))],
+            lambda differences: [((), len(differences))],
         ),
     )
     metrics.read_at_scrape(
         loop.gangs.waiting,
         ReadAtScrape(
-            "muster_planner_queue_gangs", "Gangs waiting for a planner.", ("lane",), lambda it: it.items()
+            "muster_planner_queue_gangs",
+            "Gangs waiting for a planner.",
+            ("lane",),
+            lambda gangs_by_lane: gangs_by_lane.items(),
         ),
     )
     _show_exactness(metrics, loop)
     _show_room(metrics, read)
 
 
-def _with_few_names(tally: Callable[[], Tally]) -> Callable[[], Tally]:
+def _with_few_names(count_gangs: Callable[[], Tally]) -> Callable[[], Tally]:
     """Return what counts gangs, with bounds on the names of queues and namespaces."""
     queues, namespaces = LabelValues(MOST_QUEUES), LabelValues(MOST_NAMESPACES)
 
     def bounded() -> Tally:
-        found = tally()
-        gangs = {name: of.phases.total() for name, of in found.namespaces.items()}
-        largest = found.only_namespaces(namespaces.kept(gangs), OTHERS)
-        return replace(found, queues=queues.cut(found.queues), namespaces=largest)
+        all_names = count_gangs()
+        gangs = {name: of.phases.total() for name, of in all_names.namespaces.items()}
+        largest = all_names.only_namespaces(namespaces.choose(gangs), OTHERS)
+        return replace(all_names, queues=queues.cut(all_names.queues), namespaces=largest)
 
     return bounded
 
@@ -132,19 +135,19 @@ def _of_namespaces() -> tuple[ReadAtScrape[Tally], ...]:
             "muster_namespace_gangs",
             "Gangs of a namespace by phase.",
             ("gang_namespace", "phase"),
-            lambda it: _by_namespace(it, lambda of: of.phases),
+            lambda tally: _by_namespace(tally, lambda of: of.phases),
         ),
         ReadAtScrape(
             "muster_namespace_causes",
             "Gangs of a namespace that wait now, by the kind of cause that blocks them.",
             ("gang_namespace", "cause"),
-            lambda it: _by_namespace(it, lambda of: of.causes),
+            lambda tally: _by_namespace(tally, lambda of: of.causes),
         ),
         ReadAtScrape(
             "muster_namespace_gpus",
             "GPUs that members of gangs in a namespace have (bound) or ask for (waiting).",
             ("gang_namespace", "state"),
-            lambda it: _by_namespace(it, lambda of: of.gpus),
+            lambda tally: _by_namespace(tally, lambda of: of.gpus),
         ),
         ReadAtScrape(
             "muster_namespace_oldest_gang_seconds",
@@ -162,7 +165,7 @@ def _show_exactness(metrics: Metrics, loop: ControlLoop) -> None:
             "muster_nodes_not_exact",
             "Nodes where containers may get other GPUs than planned.",
             ("why",),
-            lambda it: [(why, len(names)) for why, names in it.items()],
+            lambda nodes_by_why: [(why, len(names)) for why, names in nodes_by_why.items()],
         ),
     )
 
@@ -174,19 +177,19 @@ def _show_room(metrics: Metrics, read: _Read) -> None:
             "muster_largest_fit_gpus",
             "Most free GPUs of a model in one domain of a scope.",
             ("scope", "model"),
-            lambda it: it.largest,
+            lambda figures: figures.largest,
         ),
         ReadAtScrape(
             "muster_free_gpus",
             "Free GPUs in domains of a scope, by how many are free in the domain.",
             ("scope", "size"),
-            lambda it: it.free,
+            lambda figures: figures.free,
         ),
         ReadAtScrape(
             "muster_fragmentation_ratio",
             "Share of the free GPUs of a model that typical requests of one node can't use.",
             ("model",),
-            lambda it: it.fragmented,
+            lambda figures: figures.fragmented,
         ),
     )
 
@@ -211,19 +214,19 @@ def show_cluster(
             "muster_nodes_with_problems",
             "Nodes that are used without something in them that can't be read.",
             ("resource",),
-            lambda it: [("nodes", it.nodes_with_problems)],
+            lambda watched: [("nodes", watched.nodes_with_problems)],
         ),
         ReadAtScrape(
             "muster_scopes_with_repeated_names",
             "Scopes in which several domains have one name: wider labels tell them apart.",
             ("resource",),
-            lambda it: [("nodes", len(it.repeated_names))],
+            lambda watched: [("nodes", len(watched.repeated_names))],
         ),
         ReadAtScrape(
             "muster_policies_refused",
             "1 while the ConfigMap of policies can't be read and older ones hold.",
             ("resource",),
-            lambda it: [("policies", it.policies_refused)],
+            lambda watched: [("policies", watched.policies_refused)],
         ),
     )
     metrics.read_at_scrape(
@@ -232,24 +235,24 @@ def show_cluster(
             "muster_objects_left_out",
             "API objects that are left out now, because they can't be read or handled.",
             ("resource",),
-            lambda it: it.items(),
+            lambda left_out_by_resource: left_out_by_resource.items(),
         ),
     )
 
 
-def _oldest(found: Tally) -> Iterable[tuple[str, float]]:
+def _oldest(tally: Tally) -> Iterable[tuple[str, float]]:
     now = time.time()
-    since = found.oldest.items()
+    since = tally.oldest.items()
     return [(phase, max(0.0, now - created)) for phase, created in since if phase not in LASTING]
 
 
 def _by_namespace(
-    found: Tally, counts: Callable[[NamespaceTally], Mapping[str, int]]
+    tally: Tally, counts: Callable[[NamespaceTally], Mapping[str, int]]
 ) -> Iterable[tuple[tuple[str, str], float]]:
-    namespaces = found.namespaces.items()
+    namespaces = tally.namespaces.items()
     return [((name, value), count) for name, of in namespaces for value, count in counts(of).items()]
 
 
-def _oldest_of_namespaces(found: Tally) -> Iterable[tuple[str, float]]:
+def _oldest_of_namespaces(tally: Tally) -> Iterable[tuple[str, float]]:
     now = time.time()
-    return [(name, now - min(now, of.oldest)) for name, of in found.namespaces.items()]
+    return [(name, now - min(now, of.oldest)) for name, of in tally.namespaces.items()]

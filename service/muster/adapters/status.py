@@ -99,9 +99,9 @@ def nodes_of(
                 state.free_gpu_count,
                 state.node.ready and not state.node.unschedulable,
                 {
-                    scope: printable(domain)
-                    for scope, named in domains.items()
-                    if (domain := named[state.node.name])
+                    scope: printable(domain_name)
+                    for scope, domain_of in domains.items()
+                    if (domain_name := domain_of[state.node.name])
                 },
                 exactness.why_not(state.node) is None,
                 exactness.why_not(state.node) or "",

@@ -89,7 +89,9 @@ class Web:
         self._nodes = nodes
         self._kept_nodes = Kept(self._made_nodes)
         formats = (OPEN_METRICS, f"{OPEN_METRICS}; version=1.0.0"), ("", "")
-        self._kept_metrics = {of: Kept(functools.partial(self._made_metrics, it)) for of, it in formats}
+        self._kept_metrics = {
+            of: Kept(functools.partial(self._made_metrics, media_type)) for of, media_type in formats
+        }
         self._unready = unready
         self._address_file = address_file(socket)
         self._runner: web.AppRunner | None = None
@@ -157,14 +159,14 @@ class Web:
 
     async def _on_gangs(self, request: web.Request) -> web.Response:
         async with self._gang_answers:
-            return _json(await self._gangs(*_named(request)))
+            return _json(await self._gangs(*_names_in(request)))
 
     async def _on_explain(self, request: web.Request) -> web.Response:
         async with self._gang_answers:
-            found = await self._explained(*_named(request))
+            explanation = await self._explained(*_names_in(request))
         if request.query.get("alternatives"):
-            found = await self._with_alternatives(found)
-        return _json(found)
+            explanation = await self._with_alternatives(explanation)
+        return _json(explanation)
 
     async def _on_nodes(self, _: web.Request) -> web.Response:
         return await self._kept_nodes.response()
@@ -173,7 +175,7 @@ class Web:
         return msgspec.json.encode(await self._nodes()), "application/json"
 
 
-def _named(request: web.Request) -> tuple[str, str]:
+def _names_in(request: web.Request) -> tuple[str, str]:
     """Return the namespace and the name that are asked for, "" for all names."""
     return request.query.get("namespace", "default"), request.query.get("name", "")
 

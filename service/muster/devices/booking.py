@@ -90,14 +90,14 @@ def in_order(pod: Pod, annotations: Mapping[str, str], asks: Iterable[Ask]) -> t
     The plan has no part for an init container that ends. It gets the first GPUs of the pod, since the kubelet
     gives these devices again to the containers after it.
     """
-    dealt = {booking.container: booking for booking in bookings_of(pod, annotations)}
-    gpus, found = allocation.read_gpus(annotations, pod), []
+    by_container = {booking.container: booking for booking in bookings_of(pod, annotations)}
+    gpus, bookings = allocation.read_gpus(annotations, pod), []
     for ask in asks:
-        booking = _lent(ask, pod, gpus) if ask.lends else dealt.get(ask.container)
+        booking = _lent(ask, pod, gpus) if ask.lends else by_container.get(ask.container)
         if booking is None or booking.size != ask.count:
             return ()
-        found.append(booking)
-    return tuple(found)
+        bookings.append(booking)
+    return tuple(bookings)
 
 
 def _lent(ask: Ask, pod: Pod, gpus: tuple[int, ...] | None) -> Booking | None:
@@ -110,43 +110,48 @@ def _lent(ask: Ask, pod: Pod, gpus: tuple[int, ...] | None) -> Booking | None:
     return Booking(name, ask.container, gpus, units, pod.slice.units, lends=True)
 
 
-def asking(
-    waiters: Collection[Waiter], held: Mapping[str, Collection[str]], served: Mapping[str, Collection[str]]
+def container_in_admission(
+    waiters: Collection[Waiter],
+    devices_by_pod: Mapping[str, Collection[str]],
+    served: Mapping[str, Collection[str]],
 ) -> tuple[Waiter, Booking] | Refusal:
     """Return the container that the kubelet admits now, with its pod.
 
-    `held` has the containers with devices, of each pod that the kubelet knows. It admits pods one by one, and
-    adds a pod to those it knows just before: so one known pod lacks devices. It says nothing of init
-    containers that end. `served` has, by the pod's uid, the containers that got devices from this agent.
+    `devices_by_pod` has, for each pod that the kubelet knows, the containers with devices. The kubelet admits
+    pods one by one, and lists a pod just before its admission: so one listed pod lacks devices. It does not
+    list init containers that end. `served` has, by the pod's uid, the containers that got devices from this
+    agent.
     """
     lacking = [
-        (waiter, left)
+        (waiter, unserved)
         for waiter in waiters
-        if waiter.name in held
+        if waiter.name in devices_by_pod
         and not waiter.admitted
-        and (left := _left(waiter, held[waiter.name], served.get(waiter.uid, ())))
+        and (unserved := _unserved(waiter, devices_by_pod[waiter.name], served.get(waiter.uid, ())))
     ]
     if len(lacking) != 1:
         names = ", ".join(sorted(waiter.name for waiter, _ in lacking)) or "none"
-        said = f"not one pod of the node waits for devices, but {len(lacking)}: {names}"
-        return Refusal(said) if any(waiter.has_plan for waiter, _ in lacking) else Planless(said)
-    ((waiter, left),) = lacking
-    booking = next((each for each in waiter.bookings if each.container == left[0]), None)
+        sentence = f"not one pod of the node waits for devices, but {len(lacking)}: {names}"
+        return Refusal(sentence) if any(waiter.has_plan for waiter, _ in lacking) else Planless(sentence)
+    ((waiter, unserved),) = lacking
+    booking = next((planned for planned in waiter.bookings if planned.container == unserved[0]), None)
     if booking is not None:
         return waiter, booking
     if waiter.has_plan:
-        return Refusal(f"the plan of pod {waiter.name} does not name the GPUs of its container {left[0]}")
-    said = f"pod {waiter.name} has no plan for its GPUs"
-    return Planless(f"{said}: let Muster schedule it (spec.schedulerName: muster)", waiter, left[0])
+        return Refusal(f"the plan of pod {waiter.name} does not name the GPUs of its container {unserved[0]}")
+    sentence = f"pod {waiter.name} has no plan for its GPUs"
+    return Planless(f"{sentence}: let Muster schedule it (spec.schedulerName: muster)", waiter, unserved[0])
 
 
-def _left(waiter: Waiter, held: Collection[str], served: Collection[str]) -> list[str]:
+def _unserved(waiter: Waiter, with_devices: Collection[str], served: Collection[str]) -> list[str]:
     """Return the containers that have no devices yet. Once a container after it has some, an init container
     had its turn."""
     names = [ask.container for ask in waiter.asks]
-    done = max((place for place, name in enumerate(names) if name in held), default=-1)
+    done = max((place for place, name in enumerate(names) if name in with_devices), default=-1)
     return [
         ask.container
         for place, ask in enumerate(waiter.asks)
-        if ask.container not in held and ask.container not in served and not (ask.lends and place < done)
+        if ask.container not in with_devices
+        and ask.container not in served
+        and not (ask.lends and place < done)
     ]

@@ -159,14 +159,14 @@ def _interconnect(links: tuple[tuple[str, ...], ...], islands: int) -> str | Non
 
 def _islands(links: tuple[tuple[str, ...], ...]) -> list[tuple[int, ...]]:
     """GPUs that NVLink joins, directly or through others, by their smallest index."""
-    left, islands = set(range(len(links))), []
-    while left:
-        island, frontier = set[int](), {min(left)}
+    unvisited, islands = set(range(len(links))), []
+    while unvisited:
+        island, frontier = set[int](), {min(unvisited)}
         while frontier:
             island |= frontier
-            frontier = {j for i in frontier for j in left if links[i][j].startswith("NV")} - island
+            frontier = {j for i in frontier for j in unvisited if links[i][j].startswith("NV")} - island
         islands.append(tuple(sorted(island)))
-        left -= island
+        unvisited -= island
     return islands
 
 
@@ -183,20 +183,20 @@ def changes(
     A label that somebody else has set stays. What was published and is true no more is taken away.
     """
     ours = set(node_annotations.get(PUBLISHED, "").split(","))
-    said = labels_of(hardware, shared=shared)
+    labels = labels_of(hardware, shared=shared)
     new_labels = {
         key: value
-        for key, value in said.items()
+        for key, value in labels.items()
         if value != node_labels.get(key) and (key in ours or key not in node_labels)
     }
-    wanted = annotations_of(hardware, node_labels.get(INSTANCE_TYPE, ""), shared=shared)
-    written = {key for key, value in said.items() if value and (key in ours or key not in node_labels)}
-    written |= {key for key, value in wanted.items() if value}
-    wanted[PUBLISHED] = ",".join(sorted(written))
+    annotations = annotations_of(hardware, node_labels.get(INSTANCE_TYPE, ""), shared=shared)
+    written = {key for key, value in labels.items() if value and (key in ours or key not in node_labels)}
+    written |= {key for key, value in annotations.items() if value}
+    annotations[PUBLISHED] = ",".join(sorted(written))
     new_annotations = {
         key: value
-        for key, value in wanted.items()
+        for key, value in annotations.items()
         if value != node_annotations.get(key) and (value is not None or key in ours)
     }
-    found = {"labels": new_labels, "annotations": new_annotations}
-    return {part: values for part, values in found.items() if values}
+    metadata = {"labels": new_labels, "annotations": new_annotations}
+    return {part: values for part, values in metadata.items() if values}

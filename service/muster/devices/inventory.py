@@ -45,16 +45,16 @@ class Inventory:
     gpus: tuple[Gpu, ...]
 
     def __post_init__(self) -> None:
-        for what, values in (("index", [g.index for g in self.gpus]), ("uuid", [g.uuid for g in self.gpus])):
+        for key, values in (("index", [g.index for g in self.gpus]), ("uuid", [g.uuid for g in self.gpus])):
             repeated = [value for value, count in Counter(values).items() if count > 1]
             if repeated:
                 raise InventoryError(
-                    f"two GPUs have the {what} {repeated[0]}: read the GPUs of the node again"
+                    f"two GPUs have the {key} {repeated[0]}: read the GPUs of the node again"
                 )
         for gpu in self.gpus:
             if not 0 < gpu.memory_gib <= MOST_GIB:
-                found = f"GPU {gpu.index} ({gpu.uuid}) has {gpu.memory_gib} GiB"
-                raise InventoryError(f"{found}, which is not from 1 to {MOST_GIB}")
+                fact = f"GPU {gpu.index} ({gpu.uuid}) has {gpu.memory_gib} GiB"
+                raise InventoryError(f"{fact}, which is not from 1 to {MOST_GIB}")
 
     def find(self, index: int) -> Gpu | None:
         """Return the GPU of that index, or None."""
@@ -83,7 +83,7 @@ def uuid_of(device: str) -> str:
 
 def by_gpu(devices: Iterable[str]) -> dict[str, list[str]]:
     """Return devices by the uuid of their GPU, in their order."""
-    found: dict[str, list[str]] = {}
+    by_uuid: dict[str, list[str]] = {}
     for device in devices:
-        found.setdefault(uuid_of(device), []).append(device)
-    return found
+        by_uuid.setdefault(uuid_of(device), []).append(device)
+    return by_uuid

@@ -107,7 +107,7 @@ def write(
         return values
     values[ALLOCATION] = _allocation(pod, place, generation, exact, devices)
     if place.units and not devices:
-        return values | _shared(pod, place, gpu_memory)
+        return values | _share_keys(pod, place, gpu_memory)
     if pod.gpu_resource == FOLLOWED_RESOURCE:
         values[GROUP] = _listed(place.gpus)
         values[ASSIGNED] = "false"
@@ -133,7 +133,7 @@ def write_decision(plan: Placed, batch: Batch, trace_id: str = "", not_exact: tu
             **asdict(batch),
             **({"trace_id": trace_id} if trace_id else {}),
             **(inexact if not_exact else {}),
-            **{what: nodes[:MAX_NAMED] for what, nodes in unknown.items() if nodes},
+            **{doubt: nodes[:MAX_NAMED] for doubt, nodes in unknown.items() if nodes},
         }
     )
 
@@ -147,10 +147,10 @@ def timed(values: Mapping[str, str], wall_ns: int) -> dict[str, str]:
 def read_batch(annotations: Mapping[str, str]) -> Batch | None:
     """Return the batch that a bound pod was admitted with; None if its annotations don't tell."""
     value = _object(annotations.get(DECISION))
-    needed, left_out, newest = (value.get(key) for key in ("needed", "left_out", "newest"))
-    if not (_is_count(needed) and _is_count(left_out) and isinstance(newest, int | float)):
+    members_needed, left_out, newest = (value.get(key) for key in ("needed", "left_out", "newest"))
+    if not (_is_count(members_needed) and _is_count(left_out) and isinstance(newest, int | float)):
         return None
-    return Batch(needed, left_out, float(newest)) if 0 <= newest < MAX_SECONDS else None
+    return Batch(members_needed, left_out, float(newest)) if 0 <= newest < MAX_SECONDS else None
 
 
 def _is_count(value: object) -> TypeGuard[int]:
@@ -200,11 +200,11 @@ def planned_gpus(annotations: Mapping[str, str], pod: Pod) -> tuple[int, ...] | 
 def planned_devices(annotations: Mapping[str, str]) -> tuple[Device, ...]:
     """Return the devices of a DRA driver that the Binding names; () if it names none, or no devices."""
     value = _object(annotations.get(ALLOCATION))
-    named = value.get("devices")
-    if value.get("version") != VERSION or not isinstance(named, list) or len(named) > MAX_GPUS:
+    items = value.get("devices")
+    if value.get("version") != VERSION or not isinstance(items, list) or len(items) > MAX_GPUS:
         return ()
-    found = [_device(each) for each in named]
-    return tuple(each for each in found if each is not None) if None not in found else ()
+    devices = [_device(item) for item in items]
+    return tuple(device for device in devices if device is not None) if None not in devices else ()
 
 
 def _device(text: object) -> Device | None:
@@ -222,10 +222,10 @@ def container_gpus(pod: Pod, gpus: tuple[int, ...]) -> dict[str, list[int]]:
     """
     if pod.slice is not None:
         return {name: list(gpus) for name, units in pod.container_gpus if units}
-    left, parts = list(gpus), {}
+    undealt, parts = list(gpus), {}
     for name, count in pod.container_gpus:
         if count:
-            parts[name], left = left[:count], left[count:]
+            parts[name], undealt = undealt[:count], undealt[count:]
     return parts
 
 
@@ -251,7 +251,7 @@ def _allocation(
     return _json({**value, "containers": {}})
 
 
-def _shared(pod: Pod, place: MemberPlacement, gpu_memory: tuple[int, ...]) -> dict[str, str]:
+def _share_keys(pod: Pod, place: MemberPlacement, gpu_memory: tuple[int, ...]) -> dict[str, str]:
     """Return what the gpushare device plugin and its tools read. The GPUs of one pod may differ in size. The
     smallest size is written, so that a part never counts as more of a GPU than it is."""
     sizes = [gpu_memory[gpu] for gpu in place.gpus if gpu < len(gpu_memory)]
@@ -300,14 +300,18 @@ def _shares(annotations: Mapping[str, str], pod: Pod) -> list[int] | None:
             return None
         for gpu, amount in by_gpu.items():
             units[gpu] = units.get(gpu, 0) + amount
-    asked = pod.slice.units if pod.slice is not None else 0
-    return _indices(",".join(units)) if set(units.values()) == {asked} else None
+    units_of_pod = pod.slice.units if pod.slice is not None else 0
+    return _indices(",".join(units)) if set(units.values()) == {units_of_pod} else None
 
 
 def _index(annotations: Mapping[str, str], pod: Pod) -> list[int] | None:
     """Shared GPUs, as older gpushare schedulers write them."""
-    asked = str(pod.slice.units * pod.slice.gpus) if pod.slice is not None else ""
-    return _indices(annotations.get(MEM_GPUS)) if annotations.get(MEM_OF_POD, asked) == asked else None
+    memory_of_pod = str(pod.slice.units * pod.slice.gpus) if pod.slice is not None else ""
+    return (
+        _indices(annotations.get(MEM_GPUS))
+        if annotations.get(MEM_OF_POD, memory_of_pod) == memory_of_pod
+        else None
+    )
 
 
 def _indices(text: str | None) -> list[int] | None:

@@ -61,15 +61,15 @@ class Alternative:
     most_on_a_node: int
 
     def __str__(self) -> str:
-        found = "" if self.proven else "as far as was searched: "
+        proviso = "" if self.proven else "as far as was searched: "
         match self.than:
             case Than.EQUAL:
-                return f"{found}as good at each level"
+                return f"{proviso}as good at each level"
             case Than.FEWER:
                 fit = f"only {self.members}" if self.members else "none"
-                return f"{found}{fit} of {self.of} members fit; {self._free()}"
+                return f"{proviso}{fit} of {self.of} members fit; {self._free()}"
         better = "better now: " if self.than is Than.BETTER else ""
-        return f"{found}{better}{_compared(self.level, self.value, self.chosen)}"
+        return f"{proviso}{better}{_compare(self.level, self.value, self.chosen)}"
 
     def _free(self) -> str:
         free = f"{counted('GPU', self.free_gpus)} {'is' if self.free_gpus == 1 else 'are'} free there"
@@ -128,35 +128,35 @@ class AlternativesView(TypedDict):
     why_not: str
 
 
-def view(found: Alternatives, note: str = NOTE) -> AlternativesView:
+def view(alternatives: Alternatives, note: str = NOTE) -> AlternativesView:
     """Return the alternatives as data. Names from the cluster are made printable.
 
     `note` says against which cluster they were computed.
     """
     tried = [
         AlternativeView(
-            domain=printable(each.domain),
-            members=each.members,
-            of=each.of,
-            than=each.than.value,
-            level=each.level,
-            value=each.value,
-            chosen=each.chosen,
-            proven=each.proven,
-            free_gpus=each.free_gpus,
-            most_on_a_node=each.most_on_a_node,
-            says=printable(str(each)),
+            domain=printable(alternative.domain),
+            members=alternative.members,
+            of=alternative.of,
+            than=alternative.than.value,
+            level=alternative.level,
+            value=alternative.value,
+            chosen=alternative.chosen,
+            proven=alternative.proven,
+            free_gpus=alternative.free_gpus,
+            most_on_a_node=alternative.most_on_a_node,
+            says=printable(str(alternative)),
         )
-        for each in found.tried
+        for alternative in alternatives.tried
     ]
     return AlternativesView(
-        domain=printable(found.domain),
-        scope=printable(found.scope),
+        domain=printable(alternatives.domain),
+        scope=printable(alternatives.scope),
         tried=tried,
-        left_out=found.left_out,
-        shut=found.shut,
-        late=found.late,
-        others=_others(found),
+        left_out=alternatives.left_out,
+        shut=alternatives.shut,
+        late=alternatives.late,
+        others=_rest_in_words(alternatives),
         note=note,
         why_not="",
     )
@@ -177,17 +177,17 @@ def not_known(why: str) -> AlternativesView:
     )
 
 
-def _others(found: Alternatives) -> str:
+def _rest_in_words(alternatives: Alternatives) -> str:
     """Return how many other domains there are that are not listed; "" if none."""
-    left_out, shut = found.left_out, found.shut
-    scope = printable(_WORDS.get(found.scope, found.scope))
+    left_out, shut = alternatives.left_out, alternatives.shut
+    scope = printable(_WORDS.get(alternatives.scope, alternatives.scope))
     parts = []
     if left_out:
-        because = " because the time was over" if found.late else ""
+        because = " because the time was over" if alternatives.late else ""
         parts.append(f"{left_out} more {plural(scope, left_out)} {_was(left_out)} not tried{because}")
     if shut:
         have, do = ("has", "does") if shut == 1 else ("have", "do")
-        whose = f"{do} not admit" if found.scope == Scope.NODE else f"{have} no node that admits"
+        whose = f"{do} not admit" if alternatives.scope == Scope.NODE else f"{have} no node that admits"
         parts.append(f"{shut} {plural(scope, shut)} {whose} the gang")
     return "; ".join(parts)
 
@@ -200,15 +200,15 @@ _WORDS = {Scope.NVLINK_DOMAIN.value: "NVLink domain"}
 _UNITS = {"weakest_link": " GB/s", "ring": " GB/s"}
 
 
-def _compared(level: str, value: Value, chosen: Value) -> str:
+def _compare(level: str, value: Value, value_of_plan: Value) -> str:
     """Return "2 racks instead of 1", "best fit 12 instead of 4"."""
     kind, _, name = level.partition(" ")
     if kind == "crossings" and isinstance(value, int):
-        return f"{counted(_WORDS.get(name, name), value)} instead of {chosen}"
+        return f"{counted(_WORDS.get(name, name), value)} instead of {value_of_plan}"
     if level == "unusable_gpus" and isinstance(value, int):
-        return f"{counted('unusable GPU', value)} instead of {chosen}"
+        return f"{counted('unusable GPU', value)} instead of {value_of_plan}"
     unit = _UNITS.get(level, "")
-    return f"{level.replace('_', ' ')} {_shown(value)}{unit} instead of {_shown(chosen)}{unit}"
+    return f"{level.replace('_', ' ')} {_shown(value)}{unit} instead of {_shown(value_of_plan)}{unit}"
 
 
 def _shown(value: Value) -> str:

@@ -23,8 +23,8 @@ def cause_type(kind: type) -> str:
     return _HUMP.sub("-", kind.__name__).lower()
 
 
-def _listed(value: object) -> object:
-    return [_listed(each) for each in value] if isinstance(value, tuple) else value
+def _as_list(value: object) -> object:
+    return [_as_list(item) for item in value] if isinstance(value, tuple) else value
 
 
 def cause_json(cause: Cause) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def cause_json(cause: Cause) -> dict[str, Any]:
     body: dict[str, Any] = {"type": cause_type(type(cause))}
     for field in fields(cause):
         value = getattr(cause, field.name)
-        body[field.name] = _listed(value)
+        body[field.name] = _as_list(value)
     if "resource" in body:
         body["unit"] = _unit(body["resource"])
     if "resources" in body:

@@ -22,34 +22,34 @@ class PoolCounters:
     available: tuple[int, ...]
     needs: tuple[tuple[str, Need], ...]
 
-    def without_room(self, wanted: Sequence[str], allocated: Collection[str]) -> set[str]:
+    def without_room(self, names: Sequence[str], allocated: Collection[str]) -> set[str]:
         """Return which of the wanted devices can't be allocated next to the allocated ones.
 
-        The others can be allocated all together. The first ones of `wanted` come first.
+        The others can be allocated all together. The first ones of `names` come first.
         """
         needs = dict(self.needs)
-        left = list(self.available)
+        amounts_left = list(self.available)
         for name in set(allocated) & needs.keys():
-            _consume(left, needs[name])
-        exceeded = any(amount < 0 for amount in left)
+            _consume(amounts_left, needs[name])
+        exceeded = any(amount < 0 for amount in amounts_left)
         without = set[str]()
-        for name in wanted:
+        for name in names:
             need = needs.get(name, ())
-            if need and (exceeded or any(left[counter] < amount for counter, amount in need)):
+            if need and (exceeded or any(amounts_left[counter] < amount for counter, amount in need)):
                 without.add(name)
             else:
-                _consume(left, need)
+                _consume(amounts_left, need)
         return without
 
     def exceeded_by(self, names: Iterable[str]) -> set[int]:
         """Return the counters that these devices together would exceed."""
         needs = dict(self.needs)
-        left = list(self.available)
+        amounts_left = list(self.available)
         for name in names:
-            _consume(left, needs.get(name, ()))
-        return {counter for counter, amount in enumerate(left) if amount < 0}
+            _consume(amounts_left, needs.get(name, ()))
+        return {counter for counter, amount in enumerate(amounts_left) if amount < 0}
 
 
-def _consume(left: list[int], need: Need) -> None:
+def _consume(amounts_left: list[int], need: Need) -> None:
     for counter, amount in need:
-        left[counter] -= amount
+        amounts_left[counter] -= amount

@@ -57,7 +57,7 @@ class Objective:
 
     def by_name(self) -> dict[str, Any]:
         """Return the value of each level by name, without those that the gang does not have."""
-        values = ((each.name, getattr(self, each.name)) for each in fields(self))
+        values = ((level.name, getattr(self, level.name)) for level in fields(self))
         optional = ("unusable_gpus", "preference_penalty")
         shown = {name: value for name, value in values if value is not None or name not in optional}
         return {name: value for name, value in shown.items() if value != ()}

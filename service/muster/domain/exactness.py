@@ -55,11 +55,11 @@ def why_not(node: Node) -> HandsOut | None:
 
 def nodes_by_why(nodes: Iterable[Node]) -> dict[HandsOut, list[str]]:
     """Return the names of the nodes whose GPUs are not exact, by what makes them so."""
-    found: dict[HandsOut, list[str]] = {why: [] for why in WHYS}
+    names_by_why: dict[HandsOut, list[str]] = {why: [] for why in WHYS}
     for node in nodes:
         if (why := why_not(node)) is not None:
-            found[why].append(node.name)
-    return found
+            names_by_why[why].append(node.name)
+    return names_by_why
 
 
 def notes(nodes: Iterable[Node]) -> list[str]:

@@ -132,14 +132,14 @@ def part_of(node: Node, scope: str, levels: tuple[Level, ...]) -> str:
 def preset_with(scope: str, keys: Collection[str]) -> tuple[str, str]:
     """Return the preset that has this scope, and its label for the scope, if that is one of these `keys` of
     nodes; ("", "") if there is none."""
-    found = (
+    presets = (
         (name, label)
         for name, levels in PRESETS.items()
         for level in levels
         for label in level.labels
         if level.scope == scope and label in keys
     )
-    return next(found, ("", ""))
+    return next(presets, ("", ""))
 
 
 def scope_meant(scope: str, scopes: Collection[str], keys: Collection[str]) -> str:
@@ -147,9 +147,11 @@ def scope_meant(scope: str, scopes: Collection[str], keys: Collection[str]) -> s
 
     `keys` are label keys of nodes: one that ends in the scope's word, as example.com/rack, may be the scope.
     """
-    named = [key for key in sorted(keys) if "/" in key and _PARTS.split(key.rpartition("/")[2])[-1] == scope]
-    if named or "/" not in scope:
-        return named[0] if named else nearest(scope, scopes)
+    similar_keys = [
+        key for key in sorted(keys) if "/" in key and _PARTS.split(key.rpartition("/")[2])[-1] == scope
+    ]
+    if similar_keys or "/" not in scope:
+        return similar_keys[0] if similar_keys else nearest(scope, scopes)
     return nearest(scope, keys, _NEAR_KEY)
 
 
@@ -164,13 +166,13 @@ class Hierarchy:
     def of(cls, scope: str, levels: tuple[Level, ...], naming: Naming = DEFAULT_NAMING) -> Hierarchy:
         """Return the hierarchy above a scope: the wider levels of the cluster, and of all trees."""
         order = (*levels, NVLINK)
-        own = _of_label(scope, order)
-        own = next((level for level in order if level.scope == scope), own)
-        narrower = order[_depth(own, order, len(order)) :]
-        path = [own]
+        own_level = _of_label(scope, order)
+        own_level = next((level for level in order if level.scope == scope), own_level)
+        narrower = order[_depth(own_level, order, len(order)) :]
+        path = [own_level]
         for level in path:  # it grows meanwhile
             around = dict.fromkeys(_around(level, order, naming.trees))
-            path += [each for each in around if each not in path and each not in narrower]
+            path += [wider for wider in around if wider not in path and wider not in narrower]
         return cls(tuple(path), naming.unique)
 
     def path(self, node: Node) -> Path:
@@ -198,25 +200,25 @@ class Hierarchy:
         alike: dict[str, set[Path]] = {}
         for path in paths:
             alike.setdefault(path[0], set()).add(path)
-        found = dict.fromkeys(alike.pop("", ()), "")
+        name_of = dict.fromkeys(alike.pop("", ()), "")
         for name, several in alike.items():
             if any(len({path[i] for path in several} - {""}) > 1 for i in range(1, len(self.levels))):
                 home = _homes(several)
-                said = self._told_apart(set(home.values()))
-                found.update((path, name + said[home[path]]) for path in several)
+                suffix_of = self._suffixes(set(home.values()))
+                name_of.update((path, name + suffix_of[home[path]]) for path in several)
             else:
-                found.update(dict.fromkeys(several, name))
-        return found
+                name_of.update(dict.fromkeys(several, name))
+        return name_of
 
-    def _told_apart(self, domains: Collection[Path]) -> Mapping[Path, str]:
+    def _suffixes(self, domains: Collection[Path]) -> Mapping[Path, str]:
         """Return a description of each domain; no two are alike.
 
         It has the names of wider domains in which they differ: the nearest first, as many as are needed.
         """
         differ = [i for i in range(1, len(self.levels)) if len({path[i] for path in domains}) > 1]
         for count in range(1, len(differ) + 1):
-            told = {path: tuple(path[i] for i in differ[:count]) for path in domains}
-            if len(set(told.values())) == len(domains):
+            wider_names = {path: tuple(path[i] for i in differ[:count]) for path in domains}
+            if len(set(wider_names.values())) == len(domains):
                 break
         words = [self.levels[i].scope for i in differ]
         return {
@@ -224,7 +226,7 @@ class Hierarchy:
                 f" of {word} {name}" if name else f" of no {word}"
                 for word, name in zip(words, names, strict=False)
             )
-            for path, names in told.items()
+            for path, names in wider_names.items()
         }
 
 
@@ -250,7 +252,9 @@ def _of_label(label: str, order: Iterable[Level]) -> Level:
 
 def _depth(level: Level, order: Sequence[Level], default: int) -> int:
     """Where the level's first label stands among the levels of the cluster."""
-    return next((i for i, each in enumerate(order) if level.labels[0] in each.labels), default)
+    return next(
+        (i for i, level_in_order in enumerate(order) if level.labels[0] in level_in_order.labels), default
+    )
 
 
 def _around(level: Level, order: Sequence[Level], trees: Iterable[tuple[str, ...]]) -> Iterable[Level]:
@@ -267,12 +271,14 @@ def _homes(paths: Collection[Path]) -> Mapping[Path, Path]:
     homes: dict[Path, Path] = {}
     fitting: dict[tuple[bool, ...], dict[Path, set[Path]]] = {}
     for path in sorted(paths, key=lambda path: (path.count(""), path)):  # what says more comes first
-        given = tuple(map(bool, path))
-        if given not in fitting:
-            fitting[given] = {}
-            for other, home in homes.items():
-                cut = tuple(name if there else "" for name, there in zip(other, given, strict=True))
-                fitting[given].setdefault(cut, set()).add(home)
-        fits = fitting[given].get(path, set())
+        has_name = tuple(map(bool, path))
+        if has_name not in fitting:
+            fitting[has_name] = {}
+            for earlier, home in homes.items():
+                cut = tuple(
+                    name if is_there else "" for name, is_there in zip(earlier, has_name, strict=True)
+                )
+                fitting[has_name].setdefault(cut, set()).add(home)
+        fits = fitting[has_name].get(path, set())
         homes[path] = next(iter(fits)) if len(fits) == 1 else path
     return homes

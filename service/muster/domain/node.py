@@ -88,7 +88,7 @@ class Resources:
             self.cpu_milli + other.cpu_milli,
             self.memory_bytes + other.memory_bytes,
             self.pods + other.pods,
-            _summed(self.others, other.others, 1),
+            _sum(self.others, other.others, 1),
         )
 
     def __sub__(self, other: Resources) -> Resources:
@@ -96,20 +96,20 @@ class Resources:
             self.cpu_milli - other.cpu_milli,
             self.memory_bytes - other.memory_bytes,
             self.pods - other.pods,
-            _summed(self.others, other.others, -1),
+            _sum(self.others, other.others, -1),
         )
 
     def times(self, count: int) -> Resources:
         """Return what `count` such pods ask for together."""
-        others = tuple((name, amount * count) for name, amount in self.others if count)
-        return Resources(self.cpu_milli * count, self.memory_bytes * count, self.pods * count, others)
+        multiplied = tuple((name, amount * count) for name, amount in self.others if count)
+        return Resources(self.cpu_milli * count, self.memory_bytes * count, self.pods * count, multiplied)
 
     def other(self, name: str) -> int:
         """Return the amount of one of `others`; 0 if it is not among them."""
-        return next((amount for known, amount in self.others if known == name), 0)
+        return next((amount for resource, amount in self.others if resource == name), 0)
 
 
-def _summed(
+def _sum(
     first: tuple[tuple[str, int], ...], second: tuple[tuple[str, int], ...], sign: int
 ) -> tuple[tuple[str, int], ...]:
     if not second:
@@ -120,17 +120,17 @@ def _summed(
     return tuple(sorted((name, amount) for name, amount in total.items() if amount))
 
 
-def total(asked: Iterable[Resources]) -> Resources:
+def total(summands: Iterable[Resources]) -> Resources:
     """Return the sum of these resources, in time that grows as their names do."""
-    cpu_milli, memory_bytes, pods, others = 0, 0, 0, dict[str, int]()
-    for each in asked:
-        cpu_milli += each.cpu_milli
-        memory_bytes += each.memory_bytes
-        pods += each.pods
-        for name, amount in each.others:
-            others[name] = others.get(name, 0) + amount
-    named = tuple(sorted((name, amount) for name, amount in others.items() if amount))
-    return Resources(cpu_milli, memory_bytes, pods, named)
+    cpu_milli, memory_bytes, pods, amounts = 0, 0, 0, dict[str, int]()
+    for resources in summands:
+        cpu_milli += resources.cpu_milli
+        memory_bytes += resources.memory_bytes
+        pods += resources.pods
+        for name, amount in resources.others:
+            amounts[name] = amounts.get(name, 0) + amount
+    sorted_amounts = tuple(sorted((name, amount) for name, amount in amounts.items() if amount))
+    return Resources(cpu_milli, memory_bytes, pods, sorted_amounts)
 
 
 GPU_MEM = "aliyun.com/gpu-mem"

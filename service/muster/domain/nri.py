@@ -30,10 +30,10 @@ def values(node: Node, pod: Pod, place: MemberPlacement) -> dict[str, str]:
     if not node.cdi_devices or place.units or not place.gpus or pod.gpu_resource != FOLLOWED_RESOURCE:
         return {}
     parts = container_gpus(pod, place.gpus)
-    found = {
+    lists_by_key = {
         f"{OF_CONTAINER}{name}": ",".join(node.cdi_devices[gpu] for gpu in gpus)
         for name, gpus in parts.items()
     }
     complete = sum(map(len, parts.values())) == len(place.gpus)
-    short = all(len(key.partition("/")[2]) <= MAX_NAME for key in found)
-    return found if complete and short and sum(map(len, found.values())) <= MAX_BYTES else {}
+    short = all(len(key.partition("/")[2]) <= MAX_NAME for key in lists_by_key)
+    return lists_by_key if complete and short and sum(map(len, lists_by_key.values())) <= MAX_BYTES else {}

@@ -45,10 +45,10 @@ class PodGroupStatus:
     @property
     def conditions(self) -> tuple[Condition, ...]:
         """Whether enough members are there, and whether they have their places."""
-        complete, placed = self.present >= self.needed > 0, self.placed >= self.needed > 0
+        complete, all_placed = self.present >= self.needed > 0, self.placed >= self.needed > 0
         return (
             Condition("Complete", complete, "MembersPresent" if complete else "MembersMissing"),
-            Condition("Placed", placed, self.phase, self.reason),
+            Condition("Placed", all_placed, self.phase, self.reason),
         )
 
 

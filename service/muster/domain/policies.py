@@ -50,13 +50,13 @@ class Policies:
     def terms(self, names: tuple[str, ...]) -> tuple[Term, ...]:
         """Return the terms of the policies of these names, the heaviest first, each once; of names that are
         not there none."""
-        named = [policy for policy in self.policies if self.enabled and policy.name in names]
-        return tuple(dict.fromkeys(p.term for p in sorted(named, key=lambda p: (-p.weight, p.name))))
+        policies = [policy for policy in self.policies if self.enabled and policy.name in names]
+        return tuple(dict.fromkeys(p.term for p in sorted(policies, key=lambda p: (-p.weight, p.name))))
 
     def unknown(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Those of the names that no policy has."""
-        known = {policy.name for policy in self.policies}
-        return tuple(name for name in names if name not in known)
+        policy_names = {policy.name for policy in self.policies}
+        return tuple(name for name in names if name not in policy_names)
 
 
 DEFAULT_POLICIES = Policies()

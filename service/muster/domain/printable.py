@@ -22,13 +22,13 @@ def printable(text: str, at_most: int | None = None) -> str:
     if at_most is not None and len(text) > at_most:
         text = text[:at_most] + "…"  # one more than may stay: it is cut below
     if not text.isprintable():
-        text = "".join(_escaped(character) for character in text)
+        text = "".join(_escape(character) for character in text)
     if at_most is not None and len(text) > at_most:
         return text[: at_most - 1] + "…"
     return text
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     if character.isprintable() or unicodedata.category(character) not in _ESCAPED:
         return character  # spaces other than " " are not printable to Python, and harmless
     return character.encode("unicode_escape").decode()

@@ -60,9 +60,9 @@ class Leaf:
         whole = members - self.in_part(members)
         return whole if whole >= max(1, self.least) else 0
 
-    def less(self, there: Counts) -> Leaf:
+    def less(self, present: Counts) -> Leaf:
         """Return what still must come when these members are there."""
-        members = self.of(there)
+        members = self.of(present)
         return replace(
             self,
             least=max(0, self.least - members),
@@ -90,9 +90,9 @@ class Quorum:
         parts = (change(part) if isinstance(part, Leaf) else part.map_leaves(change) for part in self.parts)
         return Quorum(self.least, tuple(parts), self.only)
 
-    def less(self, there: Counts) -> Quorum:
+    def less(self, present: Counts) -> Quorum:
         """Return what still must come when these members are there."""
-        return self.map_leaves(lambda leaf: leaf.less(there))
+        return self.map_leaves(lambda leaf: leaf.less(present))
 
     def no_more(self) -> Quorum:
         """Return the tree in which nothing starts beyond what must."""
@@ -123,17 +123,17 @@ Part = Quorum | Leaf
 def _starts(part: Part, counts: Counts) -> bool:
     if isinstance(part, Leaf):
         return part.starts(part.of(counts))
-    return sum(_starts(each, counts) for each in part.parts) >= part.least
+    return sum(_starts(child, counts) for child in part.parts) >= part.least
 
 
 def _is_whole(part: Part, counts: Counts) -> bool:
     """Return whether nothing below the part gets members without a start of all that it lies in."""
     if isinstance(part, Leaf):
         return True
-    begun = [each for each in part.parts if not _is_empty(each, counts)]
+    begun = [child for child in part.parts if not _is_empty(child, counts)]
     if part.only and len(begun) > part.least:
         return False
-    return all(_starts(each, counts) and _is_whole(each, counts) for each in begun)
+    return all(_starts(child, counts) and _is_whole(child, counts) for child in begun)
 
 
 def _is_empty(part: Part, counts: Counts) -> bool:
@@ -141,39 +141,43 @@ def _is_empty(part: Part, counts: Counts) -> bool:
     return not any(leaf.of(counts) for leaf in leaves)
 
 
-def _fewest(part: Part, waiting: Counts | None, some: bool) -> Chosen | None:
+def _fewest(part: Part, waiting: Counts | None, at_least_one: bool) -> Chosen | None:
     if isinstance(part, Leaf):
-        count = part.fewest(int(some))
+        count = part.fewest(int(at_least_one))
         return ((part, count),) if waiting is None or count <= part.limit(part.of(waiting)) else None
-    options = [(i, chosen) for i, one in enumerate(part.parts) if (chosen := _fewest(one, waiting, False))]
+    options = [
+        (i, leaves) for i, child in enumerate(part.parts) if (leaves := _fewest(child, waiting, False))
+    ]
     options.sort(key=lambda option: members_of(option[1]))
     if len(options) < part.least:
         return None
-    first = _joined(options[: part.least])
-    if not some or members_of(first):
+    first = _join(options[: part.least])
+    if not at_least_one or members_of(first):
         return first
     # The others that start need no member, whichever part it is that gets one.
-    with_one = [(i, chosen) for i, one in enumerate(part.parts) if (chosen := _fewest(one, waiting, True))]
+    with_one = [
+        (i, leaves) for i, child in enumerate(part.parts) if (leaves := _fewest(child, waiting, True))
+    ]
     if not with_one:
         return None
     fewest = min(with_one, key=lambda option: members_of(option[1]))
-    others = [other for other in options if other[0] != fewest[0]]
-    return _joined([*others[: part.least - 1], fewest])
+    later = [option for option in options if option[0] != fewest[0]]
+    return _join([*later[: part.least - 1], fewest])
 
 
-def _joined(options: list[tuple[int, Chosen]]) -> Chosen:
-    return tuple(leaf for _, chosen in sorted(options, key=lambda option: option[0]) for leaf in chosen)
+def _join(options: list[tuple[int, Chosen]]) -> Chosen:
+    return tuple(leaf for _, leaves in sorted(options, key=lambda option: option[0]) for leaf in leaves)
 
 
-def of_roles(chosen: Iterable[tuple[Leaf, int]], waiting: Counts) -> dict[str, int]:
+def of_roles(leaves: Iterable[tuple[Leaf, int]], waiting: Counts) -> dict[str, int]:
     """Return the members of these leaves by role: those of a leaf are of the roles that come first."""
     counts = dict.fromkeys(waiting, 0)
-    for leaf, count in chosen:
+    for leaf, count in leaves:
         for role in (role for role in waiting if role in leaf.roles):
             counts[role] = min(waiting[role], count - leaf.of(counts))
     return counts
 
 
-def members_of(chosen: Chosen) -> int:
+def members_of(leaves: Chosen) -> int:
     """Return how many members these leaves start with."""
-    return sum(count for _, count in chosen)
+    return sum(count for _, count in leaves)

@@ -15,8 +15,8 @@ _NAMES, _DOMAINS = 3, 3
 def repeated_names(nodes: Iterable[Node], levels: tuple[Level, ...], naming: Naming) -> Iterator[str]:
     """Yield a sentence for each scope in which a name occurs under several wider domains."""
     nodes = tuple(nodes)
-    known = {label for level in levels for label in level.labels}
-    labels = (label for tree in naming.trees for label in tree if label not in known)
+    labels_of_levels = {label for level in levels for label in level.labels}
+    labels = (label for tree in naming.trees for label in tree if label not in labels_of_levels)
     for scope in dict.fromkeys((*(level.scope for level in levels), NVLINK.scope, *labels)):
         several = _several(nodes, Hierarchy.of(scope, levels, naming))
         if several:

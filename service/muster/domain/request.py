@@ -277,16 +277,16 @@ class Request:
         """
         waiting = self.waiting
         quorum = self.quorum or Quorum(1, (Leaf(frozenset(waiting), 0),))
-        chosen = quorum.fewest(waiting, some=True)
-        if chosen is None:
+        first_leaves = quorum.fewest(waiting, some=True)
+        if first_leaves is None:
             return None
-        leaves = [*quorum.leaves()] if quorum.leaves_no_choice else [leaf for leaf, _ in chosen]
-        members = dict.fromkeys(leaves, 0) | dict(chosen)
+        leaves = [*quorum.leaves()] if quorum.leaves_no_choice else [leaf for leaf, _ in first_leaves]
+        members = dict.fromkeys(leaves, 0) | dict(first_leaves)
         for leaf in leaves:
             lacking = self.min_member - sum(members.values())
             if lacking > 0:
-                more, there = leaf.fewest(members[leaf] + lacking), leaf.limit(leaf.of(waiting))
-                members[leaf] = more if more <= there else max(members[leaf], leaf.best(there))
+                more, limit = leaf.fewest(members[leaf] + lacking), leaf.limit(leaf.of(waiting))
+                members[leaf] = more if more <= limit else max(members[leaf], leaf.best(limit))
         if quorum.leaves_no_choice and sum(members.values()) < self.min_member:
             return None
         return of_roles(members.items(), waiting)

@@ -46,13 +46,13 @@ _LISTED_NODES = 3
 _FASTEST_NVLINKS = 18
 
 
-def sentence(said: Placed | Unplaceable | Invalid | Iterable[Cause]) -> str:
+def sentence(decision: Placed | Unplaceable | Invalid | Iterable[Cause]) -> str:
     """Return what was decided, or what the causes say."""
-    if isinstance(said, Placed):
-        return placed_sentence(said)
-    causes = said.causes if isinstance(said, (Unplaceable, Invalid)) else tuple(said)
+    if isinstance(decision, Placed):
+        return placed_sentence(decision)
+    causes = decision.causes if isinstance(decision, (Unplaceable, Invalid)) else tuple(decision)
     text = "; ".join(clauses(causes)) or "no cause is known"
-    relaxations = said.relaxations if isinstance(said, Unplaceable) else ()
+    relaxations = decision.relaxations if isinstance(decision, Unplaceable) else ()
     if relaxations:
         text += f". It would help: {'; or '.join(map(relaxation_sentence, relaxations))}"
     return _cut(text if causes and isinstance(causes[0], BadValue) else text[0].upper() + text[1:])
@@ -69,10 +69,12 @@ def relaxation_sentence(relaxation: Relaxation) -> str:  # noqa: PLR0911 — one
             return f"a toleration of taint {taint}{for_role(role)} ({_more_nodes(nodes)})"
         case DropSelector(role, selector, nodes):
             return f"no {selector}{for_role(role)} ({_more_nodes(nodes)})"
-        case WiderScope(scope, wider, part, needed, role):
+        case WiderScope(scope, wider, part, members_needed, role):
             new = f"scope {wider}" if wider else "no required scope"
-            where = f" in {part}" if part else ""
-            return f"{new} instead of {scope}{for_role(role)} ({needed} of {needed} fit{where})"
+            place = f" in {part}" if part else ""
+            return (
+                f"{new} instead of {scope}{for_role(role)} ({members_needed} of {members_needed} fit{place})"
+            )
         case SmallerSegments(role, sizes):
             if not sizes:
                 return f"no segments{for_role(role)}"
@@ -92,68 +94,68 @@ def _named(nodes: Sequence[str]) -> str:
 
 
 def _more_free(resource: str, amount: int, nodes: tuple[tuple[str, int], ...]) -> str:
-    what = plural("GPU", amount) if "/" in resource else resource
+    unit = plural("GPU", amount) if "/" in resource else resource
     if len(nodes) > _LISTED_NODES:
         least, most = (pick(freed for _, freed in nodes) for pick in (min, max))
         share = number(resource, least) + (f" to {number(resource, most)}" if most > least else "")
-        return f"{number(resource, amount)} more free {what} in all, {share} on each of {len(nodes)} nodes"
-    first, *rest = nodes
-    what = plural("GPU", first[1]) if "/" in resource else resource
-    listed = [f"{number(resource, first[1])} more free {what} on {first[0]}"]
-    return " and ".join([*listed, *(f"{number(resource, n)} on {node}" for node, n in rest)])
+        return f"{number(resource, amount)} more free {unit} in all, {share} on each of {len(nodes)} nodes"
+    first, *more_nodes = nodes
+    unit = plural("GPU", first[1]) if "/" in resource else resource
+    listed = [f"{number(resource, first[1])} more free {unit} on {first[0]}"]
+    return " and ".join([*listed, *(f"{number(resource, n)} on {node}" for node, n in more_nodes)])
 
 
-def placed_sentence(placed: Placed, request: Request | None = None, not_exact: Sequence[str] = ()) -> str:
+def placed_sentence(plan: Placed, request: Request | None = None, not_exact: Sequence[str] = ()) -> str:
     """Where it goes: "2 of 2 members on node a: GPUs 0,3 (NV2, 50 GB/s modelled), proven optimal".
 
     Members that run already count: "3 of 4 members: 2 run already, 1 more on node a: …".
     `not_exact`: nodes where containers may get other GPUs than these.
     """
-    there, new = len(request.running) if request else 0, len(placed.members)
-    of = f"{there + new} of {there + (request.size if request else new)} members"
-    if there:
-        of += f": {there} {plural_verb('run', there)} already, {new} more"
+    running, new = len(request.running) if request else 0, len(plan.members)
+    of = f"{running + new} of {running + (request.size if request else new)} members"
+    if running:
+        of += f": {running} {plural_verb('run', running)} already, {new} more"
     gpus: dict[str, Counter[int]] = {}
-    for member in placed.members:
+    for member in plan.members:
         gpus.setdefault(member.node, Counter()).update(dict.fromkeys(member.gpus, member.units))
-    members = Counter(member.node for member in placed.members)
+    members = Counter(member.node for member in plan.members)
     if len(gpus) == 1:
         ((node, indices),) = gpus.items()
-        where = f"on node {node}{': ' + _gpus(indices) if indices else ''}"
+        place = f"on node {node}{': ' + _gpus(indices) if indices else ''}"
     else:
-        inside = f" in {placed.domain}" if placed.domain else ""
+        inside = f" in {plan.domain}" if plan.domain else ""
         shares = [
             f"{node} ×{members[node]}{' ' + _gpus(indices) if indices else ''}"
             for node, indices in gpus.items()
         ]
-        where = f"on {len(gpus)} nodes{inside}: {'; '.join(shares[:LISTED])}{and_more(len(shares))}"
-    waiting = request.size - len(placed.members) if request else 0
+        place = f"on {len(gpus)} nodes{inside}: {'; '.join(shares[:LISTED])}{and_more(len(shares))}"
+    waiting = request.size - len(plan.members) if request else 0
     wait = f"; {waiting} {plural_verb('wait', waiting)}" if waiting else ""
-    more = placed.coming
+    more = plan.coming
     come, fit = plural_verb("come", more), plural_verb("fit", more)
     later = f"; {more} {plural('member', more)} that {come} later {fit} too" if more else ""
-    missed = request.preferred_scopes if request and not placed.objective.preferred_reached else ()
-    missed_scopes = _missed(placed, "preferred_scope", f"them ({', '.join(missed)})") if missed else ""
-    missed_roles = [name for name, reached in placed.objective.role_preferences if reached is None]
-    miss = missed_scopes + (_missed(placed, "role_preferences", listed(missed_roles)) if missed_roles else "")
-    other = f"; containers on {listed(not_exact)} may get other GPUs" if not_exact else ""
-    unknown = "".join(f"; {doubt}" for doubt in doubts(placed))
-    return _cut(f"{of} {where}{_link(placed)}, {_proof(placed)}{unknown}{other}{wait}{later}{miss}")
+    missed = request.preferred_scopes if request and not plan.objective.preferred_reached else ()
+    missed_scopes = _missed(plan, "preferred_scope", f"them ({', '.join(missed)})") if missed else ""
+    missed_roles = [name for name, reached in plan.objective.role_preferences if reached is None]
+    miss = missed_scopes + (_missed(plan, "role_preferences", listed(missed_roles)) if missed_roles else "")
+    inexactness = f"; containers on {listed(not_exact)} may get other GPUs" if not_exact else ""
+    unknown = "".join(f"; {doubt}" for doubt in doubts(plan))
+    return _cut(f"{of} {place}{_link(plan)}, {_proof(plan)}{unknown}{inexactness}{wait}{later}{miss}")
 
 
-def as_far_as(placed: Placed) -> str:
+def as_far_as(plan: Placed) -> str:
     """Return what the proof of a plan depends on and is not known everywhere; "" if all is known."""
-    nodes_of = {"links": placed.unknown_links, "taken GPUs": placed.unknown_indices}
-    facts = [what for what, nodes in nodes_of.items() if nodes]
+    nodes_of = {"links": plan.unknown_links, "taken GPUs": plan.unknown_indices}
+    facts = [fact for fact, nodes in nodes_of.items() if nodes]
     return f" as far as {' and '.join(facts)} are known" if facts else ""
 
 
-def doubts(placed: Placed) -> tuple[str, ...]:
+def doubts(plan: Placed) -> tuple[str, ...]:
     """Return what is not known about the nodes of a plan, one clause for each kind of doubt."""
     clauses = (
-        (placed.unknown_links, f"no links are known, so the choice of GPUs there is arbitrary: {WHO_TELLS}"),
+        (plan.unknown_links, f"no links are known, so the choice of GPUs there is arbitrary: {WHO_TELLS}"),
         (
-            placed.unknown_indices,
+            plan.unknown_indices,
             "it is not known which GPUs other pods have: the chosen ones may be among them",
         ),
     )
@@ -166,24 +168,26 @@ def doubts(placed: Placed) -> tuple[str, ...]:
 
 def unhealthy_sentence(gpus: int, pods: Sequence[str]) -> str:
     """Pods, as namespace/name, that run on unhealthy GPUs of a node; `gpus` is the bit mask of these."""
-    which = f"{plural('GPU', gpus.bit_count())} {','.join(map(str, bits(gpus)))}"
-    are, there = ("is", "it") if gpus.bit_count() == 1 else ("are", "them")
+    gpu_list = f"{plural('GPU', gpus.bit_count())} {','.join(map(str, bits(gpus)))}"
+    are, pronoun = ("is", "it") if gpus.bit_count() == 1 else ("are", "them")
     run = plural_verb("run", len(pods))
-    return _cut(f"{which} {are} unhealthy, and on {there} {run} {listed(pods)}")
+    return _cut(f"{gpu_list} {are} unhealthy, and on {pronoun} {run} {listed(pods)}")
 
 
-def differing_devices_sentence(missing: Iterable[Device], held: Iterable[Device]) -> str:
+def differing_devices_sentence(missing: Iterable[Device], held_devices: Iterable[Device]) -> str:
     """Say that the claims of a pod hold devices that are not planned; `missing` are planned and not held."""
-    others, planned = (listed(sorted(map(str, devices))) for devices in (held, missing))
-    what = f"{others} in place of {planned}" if planned else f"{others} besides the planned devices"
-    return _cut(f"its claims hold {what}: Muster counts what they hold")
+    held_names, planned = (listed(sorted(map(str, devices))) for devices in (held_devices, missing))
+    difference = (
+        f"{held_names} in place of {planned}" if planned else f"{held_names} besides the planned devices"
+    )
+    return _cut(f"its claims hold {difference}: Muster counts what they hold")
 
 
-def differing_sentence(planned: int, found: int) -> str:
+def differing_sentence(planned: int, actual: int) -> str:
     """Say that containers of a pod have other GPUs than the planned ones; both are bit masks."""
-    which = f"the containers have {plural('GPU', found.bit_count())} {','.join(map(str, bits(found)))}"
+    subject = f"the containers have {plural('GPU', actual.bit_count())} {','.join(map(str, bits(actual)))}"
     instead = f"{','.join(map(str, bits(planned)))} planned" if planned else "no plan"
-    return _cut(f"{which} of their node, with {instead}: Muster counts what they have")
+    return _cut(f"{subject} of their node, with {instead}: Muster counts what they have")
 
 
 def _more_nodes(count: int) -> str:
@@ -192,40 +196,40 @@ def _more_nodes(count: int) -> str:
 
 def _gpus(units: Mapping[int, int]) -> str:
     """Return indices, with the units of those that are shared."""
-    listed = (f"{gpu} ({taken} GiB)" if taken else str(gpu) for gpu, taken in sorted(units.items()))
+    listed = (f"{gpu} ({gib} GiB)" if gib else str(gpu) for gpu, gib in sorted(units.items()))
     return f"{plural('GPU', len(units))} {','.join(listed)}"
 
 
-def _link(placed: Placed) -> str:
-    gb_per_s = placed.objective.weakest_link_gb_per_s
-    if gb_per_s is None or not any(member.gpus for member in placed.members):
+def _link(plan: Placed) -> str:
+    gb_per_s = plan.objective.weakest_link_gb_per_s
+    if gb_per_s is None or not any(member.gpus for member in plan.members):
         return ""
-    one = placed.scope_reached in (Scope.GPU, Scope.NVLINK_DOMAIN, Scope.NODE)
+    in_one_domain = plan.scope_reached in (Scope.GPU, Scope.NVLINK_DOMAIN, Scope.NODE)
     nvlinks = gb_per_s / NVLINK_GB_PER_S
     kinds = {value: kind for kind, value in LINK_GB_PER_S.items()}
     if nvlinks.is_integer() and 1 <= nvlinks <= _FASTEST_NVLINKS:
         kind = f"NV{int(nvlinks)}, "
     else:
         kind = f"{kinds[gb_per_s]}, " if gb_per_s in kinds else ""
-    return f" ({kind}{gb_per_s:g} GB/s modelled{'' if one else ' inside the nodes'})"
+    return f" ({kind}{gb_per_s:g} GB/s modelled{'' if in_one_domain else ' inside the nodes'})"
 
 
-def _missed(placed: Placed, level: str, whom: str) -> str:
+def _missed(plan: Placed, level: str, whom: str) -> str:
     """Return that no preferred scope holds them, or that this was not decided."""
-    if placed.unproven == level:
+    if plan.unproven == level:
         return f"; it was not decided whether a preferred scope holds {whom}"
     return f"; no preferred scope holds {whom}"
 
 
-def _proof(placed: Placed) -> str:
-    if placed.optimal:
-        return f"proven optimal{as_far_as(placed)}"
-    if placed.truncated:
+def _proof(plan: Placed) -> str:
+    if plan.optimal:
+        return f"proven optimal{as_far_as(plan)}"
+    if plan.truncated:
         return "not proven optimal: the time limit cut the search short"
-    level = f" in {placed.unproven.replace('_', ' ')}" if placed.unproven else ""
-    if placed.gap is None or placed.gap >= 1:
+    level = f" in {plan.unproven.replace('_', ' ')}" if plan.unproven else ""
+    if plan.gap is None or plan.gap >= 1:
         return f"not proven optimal{level}"
-    return f"not proven optimal{level}: gap {100 * placed.gap:.3g} %"
+    return f"not proven optimal{level}: gap {100 * plan.gap:.3g} %"
 
 
 def _cut(text: str) -> str:

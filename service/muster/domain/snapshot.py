@@ -41,7 +41,7 @@ class NodeState:
             mask &= ~usage.gpus
             tainted &= ~usage.gpus
             unindexed += usage.unindexed_gpus
-            memory = _left(memory, usage)
+            memory = _memory_after(memory, usage)
         return cls(node, free, mask, unindexed, memory, tainted)
 
     @property
@@ -77,11 +77,11 @@ class NodeState:
             free_gpus=self.free_gpus & ~usage.gpus,
             tainted=self.tainted & ~usage.gpus,
             unindexed_gpus=self.unindexed_gpus + usage.unindexed_gpus,
-            memory=_left(self.memory, usage),
+            memory=_memory_after(self.memory, usage),
         )
 
 
-def _left(memory: tuple[int, ...], usage: Usage) -> tuple[int, ...]:
+def _memory_after(memory: tuple[int, ...], usage: Usage) -> tuple[int, ...]:
     """Return what the usage leaves of each GPU's memory. A slice on an unknown GPU counts on each."""
     if not memory or not (usage.gpus or usage.units):
         return memory

@@ -112,9 +112,9 @@ class GpuTopology:
         """NVLink domains inside the node as bit masks, by lowest GPU: connected components of the fabric
         links. A GPU without any is an island of its own."""
         masks: list[int] = []
-        left = (1 << self.gpu_count) - 1
-        while left:
-            island, grown = 0, left & -left
+        unvisited = (1 << self.gpu_count) - 1
+        while unvisited:
+            island, grown = 0, unvisited & -unvisited
             while grown != island:
                 island = grown
                 for gpu in bits(island):
@@ -122,7 +122,7 @@ class GpuTopology:
                         if link is not None and link.is_fabric:
                             grown |= 1 << peer
             masks.append(island)
-            left &= ~island
+            unvisited &= ~island
         return tuple(masks)
 
     @property

@@ -53,10 +53,12 @@ def plural_verb(verb: str, count: int) -> str:
     return f"{verb}s" if count == 1 else verb
 
 
-def so_many_fit(fit: int | None, needed: int, even_empty: bool = False) -> str:
+def so_many_fit(fit: int | None, members_needed: int, even_empty: bool = False) -> str:
     """Return a clause that follows what they need: how many members fit, if that is known."""
-    known = "" if fit is None else f": {fit or 'none'} of {needed} {'fit' if fit > 1 else 'fits'}"
-    return f"{known}{if_empty(even_empty)}"
+    number_clause = (
+        "" if fit is None else f": {fit or 'none'} of {members_needed} {'fit' if fit > 1 else 'fits'}"
+    )
+    return f"{number_clause}{if_empty(even_empty)}"
 
 
 def if_empty(even_empty: bool) -> str:

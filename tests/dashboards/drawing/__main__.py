@@ -68,17 +68,18 @@ def _gangs_come_and_go(api: Api) -> None:
         number += 1
         team, name = chance.choice(TEAMS), f"train-{number}"
         members, gpus = chance.choice([(1, 1), (2, 4), (2, 8), (4, 8), (8, 2), (8, 8), (16, 1), (40, 8)])
-        there = members - (chance.random() < 0.1)  # some gangs wait for a member
+        present = members - (chance.random() < 0.1)  # some gangs wait for a member
         pods = [
-            objects.pod(f"{name}-{rank}", gpus=gpus, gang=objects.ack(name, members)) for rank in range(there)
+            objects.pod(f"{name}-{rank}", gpus=gpus, gang=objects.ack(name, members))
+            for rank in range(present)
         ]
         for pod in pods:
             _patient(lambda team=team, pod=pod: api.post(f"/api/v1/namespaces/{team}/pods", pod))
         alive.append((team, [pod["metadata"]["name"] for pod in pods]))
         if len(alive) > MOST_GANGS:
             team, names = alive.pop(0)
-            for each in names:
-                api.send("DELETE", f"/api/v1/namespaces/{team}/pods/{each}?gracePeriodSeconds=0")
+            for pod_name in names:
+                api.send("DELETE", f"/api/v1/namespaces/{team}/pods/{pod_name}?gracePeriodSeconds=0")
         time.sleep(GANG_EVERY_S)
 
 
@@ -97,7 +98,7 @@ def _patient(create: Any) -> None:
 def _drawn(built: Path, picture: Path, name: str, prometheus: str) -> Path:
     """Write the picture of one dashboard."""
     dashboard = dashboards()[f"{name}.json"]
-    height = CELL * max(each["gridPos"]["y"] + each["gridPos"]["h"] for each in panels(dashboard)) + 8
+    height = CELL * max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels(dashboard)) + 8
     with _Page(built, prometheus) as page, tempfile.TemporaryDirectory() as profile:
         command = [_browser(), "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
         command += [f"--user-data-dir={profile}", f"--window-size={WIDTH},{height}"]
@@ -107,10 +108,10 @@ def _drawn(built: Path, picture: Path, name: str, prometheus: str) -> Path:
 
 
 def _browser() -> str:
-    found = shutil.which("chromium") or shutil.which("google-chrome")
-    if found is None:
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
         raise SystemExit("error: no chromium and no google-chrome on PATH: install one of them")
-    return found
+    return program
 
 
 class _Page:

@@ -68,17 +68,17 @@ class Allocator:
         """
         async with self._lock:
             try:
-                held = await devices_of_pods(self._sockets, self.resource)
+                devices_by_pod = await devices_of_pods(self._sockets, self.resource)
                 pods = await self._waiters()
             except (KubeletError, ApiError, msgspec.DecodeError) as problem:
-                raise self.refused(None, f"the plan of its GPUs can't be read: {problem}") from problem
+                raise self.refuse(None, f"the plan of its GPUs can't be read: {problem}") from problem
             inventory = self.facts.inventory
-            waiter, chosen = self._turns.prefer(pods, held, inventory, (available, must, size))
-            if not isinstance(chosen, Refusal):
-                return chosen
-            if isinstance(chosen, Planless):
-                raise NoPlan(chosen.text, _planned(pods, inventory))
-            raise self.refused(waiter, chosen.text)
+            waiter, devices = self._turns.prefer(pods, devices_by_pod, inventory, (available, must, size))
+            if not isinstance(devices, Refusal):
+                return devices
+            if isinstance(devices, Planless):
+                raise NoPlan(devices.text, _planned_uuids(pods, inventory))
+            raise self.refuse(waiter, devices.text)
 
     async def allocate(self, devices: list[str]) -> Given:
         """Return the container that gets these devices, with what it gets.
@@ -87,12 +87,12 @@ class Allocator:
             Refused: they are not what was answered.
         """
         async with self._lock:
-            given = self._turns.allocate(self.facts.inventory, devices, self.facts.isolation)
-            if isinstance(given, Refusal):
-                raise self.refused(None, given.text)
-            gpus = given.grant.env[VISIBLE]
-            log.info("%s: container %s gets %s", given.waiter.name, given.booking.container, gpus)
-            return given
+            allocation = self._turns.allocate(self.facts.inventory, devices, self.facts.isolation)
+            if isinstance(allocation, Refusal):
+                raise self.refuse(None, allocation.text)
+            gpus = allocation.grant.env[VISIBLE]
+            log.info("%s: container %s gets %s", allocation.waiter.name, allocation.booking.container, gpus)
+            return allocation
 
     def chose(self, devices: Collection[str]) -> None:
         """Remember what another plugin chose for a pod without a plan; nothing if it did not answer."""
@@ -107,18 +107,16 @@ class Allocator:
             Refused: the API server does not tell.
         """
         async with self._lock:
-            if (taken := self._turns.take_passed_on(devices)) is not None:
-                self._tell(*taken)
+            if (passed_on := self._turns.take_passed_on(devices)) is not None:
+                self._tell(*passed_on)
                 return True
             try:
                 pods = await self._waiters()
             except (ApiError, msgspec.DecodeError) as problem:
-                raise self.refused(
-                    None, f"whether its GPUs are planned can't be read: {problem}"
-                ) from problem
+                raise self.refuse(None, f"whether its GPUs are planned can't be read: {problem}") from problem
             return not any(waiter.has_plan and not waiter.admitted for waiter in pods)
 
-    def refused(self, waiter: Waiter | None, text: str) -> Refused:
+    def refuse(self, waiter: Waiter | None, text: str) -> Refused:
         """Return the refusal, and tell of it on the pod, or on the node if the pod is not known."""
         self._outbox.event(target(waiter) if waiter else Target(self._node, ""), REFUSED, text)
         return Refused(text)
@@ -127,8 +125,8 @@ class Allocator:
         """Report the GPUs of a pod without a plan at once: others must be planned around them."""
         indices = {self.facts.inventory.place(uuid_of(device)) for device in devices}
         if waiter is not None:
-            found = {index for index in indices if index is not None}
-            self._outbox.annotate(target(waiter), {DEVICES: write_devices(found)})
+            gpus = {index for index in indices if index is not None}
+            self._outbox.annotate(target(waiter), {DEVICES: write_devices(gpus)})
 
     async def _waiters(self) -> list[Waiter]:
         return await waiters(self._api, self._node, self.resource)
@@ -145,26 +143,28 @@ class Allocator:
         async with self._lock:
             if self._turns.pending:
                 return False  # a List now could free the devices of the container in admission
-            held = {
+            gpus_by_pod = {
                 pod: frozenset(uuid_of(device) for devices in containers.values() for device in devices)
                 for pod, containers in (await devices_of_pods(self._sockets, self.resource)).items()
                 if containers
             }
-            new = {pod for pod, gpus in held.items() if self._compared.get(pod) != gpus}
+            new = {pod for pod, gpus in gpus_by_pod.items() if self._compared.get(pod) != gpus}
             pods = await self._waiters() if new else []
             compared = [waiter for waiter in pods if waiter.name in new and waiter.admitted]
-            differ = [self._report(waiter, held[waiter.name]) and waiter.has_plan for waiter in compared]
+            differ = [
+                self._report(waiter, gpus_by_pod[waiter.name]) and waiter.has_plan for waiter in compared
+            ]
             # in admission, the later containers of a pod have no devices yet
             coming = {waiter.name for waiter in pods if not waiter.admitted}
-            self._compared = {pod: gpus for pod, gpus in held.items() if pod not in coming}
+            self._compared = {pod: gpus for pod, gpus in gpus_by_pod.items() if pod not in coming}
             return any(differ)
 
     def _report(self, waiter: Waiter, gpus: frozenset[str]) -> bool:
         """Report other GPUs than the planned ones: they count from then on. Return whether there are any."""
         inventory = self.facts.inventory
         planned = {gpu for booking in waiter.bookings if not booking.lends for gpu in booking.gpus}
-        found = {inventory.place(uuid) for uuid in gpus}
-        indices = {index for index in found if index is not None}
+        places = {inventory.place(uuid) for uuid in gpus}
+        indices = {index for index in places if index is not None}
         if len(indices) < len(gpus):
             text = f"its containers hold {len(gpus)} GPUs, of which the node has {len(indices)} now"
             self._outbox.event(target(waiter), DIFFER, text)
@@ -180,6 +180,6 @@ def target(waiter: Waiter) -> Target:
     return Target(name, waiter.uid, namespace)
 
 
-def _planned(pods: list[Waiter], inventory: Inventory) -> frozenset[str]:
+def _planned_uuids(pods: list[Waiter], inventory: Inventory) -> frozenset[str]:
     indices = {gpu for waiter in pods for booking in waiter.bookings for gpu in booking.gpus}
     return frozenset(gpu.uuid for gpu in inventory.gpus if gpu.index in indices)

@@ -29,8 +29,8 @@ MERGE_PATCH = "application/merge-patch+json"
 class ApiError(Exception):
     """A request failed; the text names it. `status` is the HTTP status, 0 if there was no answer."""
 
-    def __init__(self, what: str, status: int, message: str) -> None:
-        super().__init__(f"{what}: {f'{status}, ' if status else ''}{message}")
+    def __init__(self, request: str, status: int, message: str) -> None:
+        super().__init__(f"{request}: {f'{status}, ' if status else ''}{message}")
         self.status = status
 
     @property
@@ -69,48 +69,48 @@ class ApiServer:
         self._connection: http.client.HTTPSConnection | None = None
         self._thread = ThreadPoolExecutor(1, "api")
 
-    async def get(self, what: str, path: str, query: dict[str, str] | None = None) -> bytes:
-        """Return the body of a GET. `what` names the object for errors.
+    async def get(self, subject: str, path: str, query: dict[str, str] | None = None) -> bytes:
+        """Return the body of a GET. `subject` names the object for errors.
 
         Raises:
             ApiError: refused, or no answer in time.
         """
-        return await self._send(what, "GET", f"{path}?{urlencode(query)}" if query else path, None)
+        return await self._send(subject, "GET", f"{path}?{urlencode(query)}" if query else path, None)
 
-    async def post(self, what: str, path: str, body: object) -> None:
+    async def post(self, subject: str, path: str, body: object) -> None:
         """Create an object; raises like `get`."""
-        await self._send(what, "POST", path, body)
+        await self._send(subject, "POST", path, body)
 
-    async def merge_patch(self, what: str, path: str, body: object) -> None:
+    async def merge_patch(self, subject: str, path: str, body: object) -> None:
         """Change an object; null takes a field away. Raises like `get`."""
-        await self._send(what, "PATCH", path, body)
+        await self._send(subject, "PATCH", path, body)
 
     def close(self) -> None:
         """End the connection; a request in flight is not awaited."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def _send(self, what: str, verb: str, path: str, body: object) -> bytes:
+    async def _send(self, subject: str, verb: str, path: str, body: object) -> bytes:
         return await asyncio.get_running_loop().run_in_executor(
-            self._thread, self._request, f"{verb} {what}", verb, path, body
+            self._thread, self._request, f"{verb} {subject}", verb, path, body
         )
 
-    def _request(self, what: str, verb: str, path: str, body: object) -> bytes:
-        kept = self._connection is not None
+    def _request(self, request: str, verb: str, path: str, body: object) -> bytes:
+        is_reused = self._connection is not None
         try:
             try:
-                return self._answer(what, verb, path, body)
+                return self._answer(request, verb, path, body)
             except (http.client.HTTPException, ConnectionError, ssl.SSLError):
-                if not kept:
+                if not is_reused:
                     raise
                 # the server has closed a connection that was not used for a while
                 self._disconnect()
-                return self._answer(what, verb, path, body)
+                return self._answer(request, verb, path, body)
         except (http.client.HTTPException, OSError, ValueError) as problem:
             self._disconnect()
             why = "no answer in time" if isinstance(problem, TimeoutError) else str(problem)
-            raise ApiError(what, 0, why or type(problem).__name__) from problem
+            raise ApiError(request, 0, why or type(problem).__name__) from problem
 
-    def _answer(self, what: str, verb: str, path: str, body: object) -> bytes:
+    def _answer(self, request: str, verb: str, path: str, body: object) -> bytes:
         if self._connection is None:
             context = ssl.create_default_context(cafile=str(self._access.ca))
             self._connection = http.client.HTTPSConnection(
@@ -126,7 +126,7 @@ class ApiServer:
         response = self._connection.getresponse()
         text = response.read(MOST_BYTES)
         if response.status >= 400:
-            raise ApiError(what, response.status, _message(text) or response.reason)
+            raise ApiError(request, response.status, _message(text) or response.reason)
         return text
 
     def _disconnect(self) -> None:

@@ -52,7 +52,7 @@ class MatrixFile:
         """Return the GPUs of the file."""
         try:
             text = self._path.read_bytes()[:MOST_BYTES].decode()
-            said = dict(_SETTING.findall(text))
+            settings = dict(_SETTING.findall(text))
             matrix = matrices.read(text)
         except (OSError, UnicodeDecodeError, matrices.Unreadable) as problem:
             raise InventoryError(f"{self._path}: {problem}") from problem
@@ -62,34 +62,34 @@ class MatrixFile:
         topology, problems = matrix.of_node(count)
         if problems:
             raise InventoryError(f"{self._path}: {problems[0]}")
-        memory = self._numbers(said, "memory-gib", count, MEMORY_GIB)
-        unhealthy = {int(each) for each in _listed(said.get("unhealthy", "")) if each.isdigit()}
-        uuids = _listed(said.get("uuids", "")) or [f"GPU-{index}" for index in range(count)]
+        memory = self._numbers(settings, "memory-gib", count, MEMORY_GIB)
+        unhealthy = {int(index) for index in _split(settings.get("unhealthy", "")) if index.isdigit()}
+        uuids = _split(settings.get("uuids", "")) or [f"GPU-{index}" for index in range(count)]
         if len(uuids) != count:
             raise InventoryError(f"{self._path}: {len(uuids)} uuids for {count} GPUs")
         gpus = tuple(
             Gpu(index, uuids[index], memory[index], index not in unhealthy) for index in range(count)
         )
         kinds = tuple(tuple(link.kind if link else "X" for link in row) for row in topology.links)
-        numa = tuple(self._numbers(said, "numa", count, -1))
-        return Hardware(Inventory(gpus), kinds, numa, said.get("product", ""), said.get("clique", ""))
+        numa = tuple(self._numbers(settings, "numa", count, -1))
+        return Hardware(Inventory(gpus), kinds, numa, settings.get("product", ""), settings.get("clique", ""))
 
     def close(self) -> None:
         """Do nothing: no file is open."""
 
-    def _numbers(self, said: dict[str, str], key: str, count: int, default: int) -> list[int]:
-        listed = _listed(said.get(key, str(default)))
+    def _numbers(self, settings: dict[str, str], key: str, count: int, default: int) -> list[int]:
+        parts = _split(settings.get(key, str(default)))
         try:
-            numbers = [int(each) for each in listed]
+            numbers = [int(number) for number in parts]
         except ValueError:
-            raise InventoryError(f"{self._path}: {key} is {said[key]!r}, expected numbers") from None
+            raise InventoryError(f"{self._path}: {key} is {settings[key]!r}, expected numbers") from None
         numbers = numbers * count if len(numbers) == 1 else numbers
         if len(numbers) != count:
             raise InventoryError(f"{self._path}: {key} has {len(numbers)} numbers for {count} GPUs")
         return numbers
 
 
-def _listed(text: str) -> list[str]:
+def _split(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
@@ -99,9 +99,9 @@ def source_of(name: str) -> Source:
     Raises:
         InventoryError: there is none, or it can't be used.
     """
-    kind, _, rest = name.partition(":")
-    if kind == "matrix" and rest:
-        return MatrixFile(Path(rest))
+    kind, _, path = name.partition(":")
+    if kind == "matrix" and path:
+        return MatrixFile(Path(path))
     if name == "nvml":
         from muster.adapters.agent.nvml import Nvml  # noqa: PLC0415 - the library is not always there
 

@@ -38,7 +38,7 @@ class Sockets:
         return self.plugins / "kubelet.sock"
 
 
-def made(socket: Path) -> int:
+def creation_time(socket: Path) -> int:
     """Return when a socket was made, in ns; 0 if there is none.
 
     Inode numbers are used again, times are not.
@@ -69,7 +69,9 @@ async def devices_of_pods(sockets: Sockets, resource: str) -> dict[str, dict[str
     """
     request, socket = v1.ListPodResourcesRequest(), sockets.pod_resources / "kubelet.sock"
     answer = await call(socket, LIST, request, v1.ListPodResourcesResponse)
-    return {f"{pod.namespace}/{pod.name}": _held(pod, resource) for pod in answer.pod_resources}
+    return {
+        f"{pod.namespace}/{pod.name}": _devices_by_container(pod, resource) for pod in answer.pod_resources
+    }
 
 
 async def devices_of_node(sockets: Sockets, resource: str) -> list[str]:
@@ -80,16 +82,18 @@ async def devices_of_node(sockets: Sockets, resource: str) -> list[str]:
     """
     request, socket = v1.AllocatableResourcesRequest(), sockets.pod_resources / "kubelet.sock"
     answer = await call(socket, ALLOCATABLE, request, v1.AllocatableResourcesResponse)
-    return [device for each in answer.devices if each.resource_name == resource for device in each.device_ids]
+    return [
+        device for group in answer.devices if group.resource_name == resource for device in group.device_ids
+    ]
 
 
-def _held(pod: v1.PodResources, resource: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+def _devices_by_container(pod: v1.PodResources, resource: str) -> dict[str, list[str]]:
+    devices_by_container: dict[str, list[str]] = {}
     for container in pod.containers:
-        for devices in container.devices:
-            if devices.resource_name == resource and devices.device_ids:
-                found.setdefault(container.name, []).extend(devices.device_ids)
-    return found
+        for group in container.devices:
+            if group.resource_name == resource and group.device_ids:
+                devices_by_container.setdefault(container.name, []).extend(group.device_ids)
+    return devices_by_container
 
 
 async def call(socket: Path, method: str, request: Any, answer: Any) -> Any:

@@ -53,12 +53,12 @@ class Nvml:
     def read(self) -> Hardware:
         """Return the GPUs. Links, memory and names are asked for only when other GPUs are there."""
         try:
-            found = self._by_address()
-            uuids = tuple(pynvml.nvmlDeviceGetUUID(handle) for handle in found)
-            self._watch(dict(zip(uuids, found, strict=True)))
+            handles = self._by_address()
+            uuids = tuple(pynvml.nvmlDeviceGetUUID(handle) for handle in handles)
+            self._watch(dict(zip(uuids, handles, strict=True)))
             self._note_errors()
             if self._fixed is None or self._fixed[0] != uuids:
-                self._fixed = (uuids, self._hardware(found, uuids))
+                self._fixed = (uuids, self._hardware(handles, uuids))
         except pynvml.NVMLError as problem:
             raise InventoryError(f"NVML: {problem}") from None
         fixed = self._fixed[1]
@@ -128,7 +128,7 @@ def _nvlinks(handles: list[Any]) -> dict[tuple[int, int], int]:
     """Return the number of NVLinks between two GPUs, the smaller index first. Those to a switch reach all
     GPUs that have such links."""
     by_address = {_address(handle): index for index, handle in enumerate(handles)}
-    found: dict[tuple[int, int], int] = {}
+    link_counts: dict[tuple[int, int], int] = {}
     to_switch = [0] * len(handles)
     for index, handle in enumerate(handles):
         for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
@@ -142,14 +142,14 @@ def _nvlinks(handles: list[Any]) -> dict[tuple[int, int], int]:
                 remote = pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link)
             except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_InvalidArgument):
                 break  # it has no more links
-            other = by_address.get((remote.domain, remote.bus, remote.device))
-            if other is not None and index < other:
-                found[index, other] = found.get((index, other), 0) + 1
+            peer = by_address.get((remote.domain, remote.bus, remote.device))
+            if peer is not None and index < peer:
+                link_counts[index, peer] = link_counts.get((index, peer), 0) + 1
     for i in range(len(handles)):
         for j in range(i + 1, len(handles)):
             if count := min(to_switch[i], to_switch[j]):
-                found[i, j] = count
-    return found
+                link_counts[i, j] = count
+    return link_counts
 
 
 def _numa(handle: Any) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster.adapters.agent.kubelet import Sockets, made, register
+from muster.adapters.agent.kubelet import Sockets, creation_time, register
 from muster.adapters.agent.plugin import Backend, Plugin
 
 SETTLED_AFTER_S = 10.0
@@ -75,7 +75,7 @@ class Offering:
         self._plugin = Plugin(sockets.plugins / offer.endpoint, offer.backend)
         self._registered = False
 
-    async def run(self, wanted: Callable[[], bool]) -> None:
+    async def run(self, is_wanted: Callable[[], bool]) -> None:
         """Serve it.
 
         Raises:
@@ -84,11 +84,11 @@ class Offering:
             Refused: the first plugin does not answer.
         """
         peers = self._peers()
-        there = bool(peers.kubelet and peers.first)
+        has_peers = bool(peers.kubelet and peers.first)
         look_at, compare_at = 0.0, time.monotonic() + self._times.compare_every_s
         try:
-            while self._peers() == peers and wanted():
-                if there and time.monotonic() >= look_at:
+            while self._peers() == peers and is_wanted():
+                if has_peers and time.monotonic() >= look_at:
                     look_at = time.monotonic() + self._times.look_every_s
                     await self._look(peers)
                 if self._registered and not self._plugin.socket.exists():
@@ -113,9 +113,9 @@ class Offering:
             self._inexact(why)
 
     def _peers(self) -> _Peers:
-        kubelet, first = made(self._sockets.registration), self._offer.first
+        kubelet, first = creation_time(self._sockets.registration), self._offer.first
         if first is None:
             return _Peers(kubelet, 1, True)
-        since = made(first)
+        since = creation_time(first)
         age_s = time.time() - since / 1e9  # below 0 where the clock was set back
         return _Peers(kubelet, since, not 0 <= age_s < self._times.settled_after_s)

@@ -50,7 +50,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    what: str
+    subject: str
     path: str
     body: dict[str, object]
     create: bool
@@ -113,18 +113,18 @@ class Outbox:
         try:
             self._queue.put_nowait(write)
         except asyncio.QueueFull:
-            log.warning("%s is lost: %d writes wait already", write.what, ROOM)
+            log.warning("%s is lost: %d writes wait already", write.subject, ROOM)
 
     async def _send(self, write: _Write) -> None:
         backoff = Backoff(limit=LONGEST_DELAY_S)
-        for left in reversed(range(TRIES)):
+        for tries_left in reversed(range(TRIES)):
             try:
                 if write.create:
-                    await self._api.post(write.what, write.path, write.body)
+                    await self._api.post(write.subject, write.path, write.body)
                 else:
-                    await self._api.merge_patch(write.what, write.path, write.body)
+                    await self._api.merge_patch(write.subject, write.path, write.body)
             except ApiError as problem:
-                if not left or not problem.passing:
+                if not tries_left or not problem.passing:
                     log.warning("lost: %s", printable(str(problem)))
                     return
                 await asyncio.sleep(backoff.delay())

@@ -45,8 +45,8 @@ class OwnDevices:
         """Return what is offered, and again whenever it changes."""
         while True:
             changed = self._changed
-            found = [api.Device(id=each.id, health=HEALTH[each.healthy]) for each in self._devices]
-            yield api.ListAndWatchResponse(devices=found)
+            devices = [api.Device(id=device.id, health=HEALTH[device.healthy]) for device in self._devices]
+            yield api.ListAndWatchResponse(devices=devices)
             await changed.wait()
 
     async def prefer(self, available: list[str], must: list[str], size: int) -> tuple[str, ...]:
@@ -59,7 +59,7 @@ class OwnDevices:
             return await self._allocator.prefer(available, must, size)
         except NoPlan as without:
             self._allocator.chose(())
-            raise self._allocator.refused(None, str(without)) from without
+            raise self._allocator.refuse(None, str(without)) from without
 
     async def allocate(self, devices: list[str]) -> api.ContainerAllocateResponse:
         """Return what the container of these devices gets, and mark its pod.
@@ -67,11 +67,11 @@ class OwnDevices:
         Raises:
             Refused: they are not what was answered.
         """
-        given = await self._allocator.allocate(devices)
-        grant, pod = given.grant, target(given.waiter)
+        allocation = await self._allocator.allocate(devices)
+        grant, pod = allocation.grant, target(allocation.waiter)
         for note in grant.notes:
             self._outbox.event(pod, NOT_ISOLATED, note)
-        if not given.booking.lends:
+        if not allocation.booking.lends:
             assigned = MEM_ASSIGNED if self._allocator.resource == MEMORY else ASSIGNED
             self._outbox.annotate(pod, {assigned: "true"})
         return api.ContainerAllocateResponse(

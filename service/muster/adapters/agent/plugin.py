@@ -102,8 +102,8 @@ class Plugin:
             {
                 "GetDevicePluginOptions": unary(self._options, api.Empty),
                 "ListAndWatch": watch,
-                "GetPreferredAllocation": unary(self._preferred, api.PreferredAllocationRequest),
-                "Allocate": unary(self._allocated, api.AllocateRequest),
+                "GetPreferredAllocation": unary(self._prefer, api.PreferredAllocationRequest),
+                "Allocate": unary(self._allocate, api.AllocateRequest),
                 "PreStartContainer": unary(self._before_start, api.PreStartContainerRequest),
             },
         )
@@ -134,20 +134,24 @@ class Plugin:
                 if task is not None:
                     task.cancel()
 
-    async def _preferred(
+    async def _prefer(
         self, request: api.PreferredAllocationRequest, context: Any
     ) -> api.PreferredAllocationResponse:
         answers = []
-        for each in request.container_requests:
-            asked = (each.available_deviceIDs, each.must_include_deviceIDs, each.allocation_size)
-            chosen = await self._or_abort(self._backend.prefer(*asked), context)
-            answers.append(api.ContainerPreferredAllocationResponse(device_i_ds=list(chosen)))
+        for container in request.container_requests:
+            choice = (
+                container.available_deviceIDs,
+                container.must_include_deviceIDs,
+                container.allocation_size,
+            )
+            devices = await self._or_abort(self._backend.prefer(*choice), context)
+            answers.append(api.ContainerPreferredAllocationResponse(device_i_ds=list(devices)))
         return api.PreferredAllocationResponse(container_responses=answers)
 
-    async def _allocated(self, request: api.AllocateRequest, context: Any) -> api.AllocateResponse:
+    async def _allocate(self, request: api.AllocateRequest, context: Any) -> api.AllocateResponse:
         answers = [
-            await self._or_abort(self._backend.allocate(each.devices_ids), context)
-            for each in request.container_requests
+            await self._or_abort(self._backend.allocate(container.devices_ids), context)
+            for container in request.container_requests
         ]
         return api.AllocateResponse(container_responses=answers)
 

@@ -33,8 +33,8 @@ async def waiters(api: ApiServer, node: str, resource: str) -> list[Waiter]:
     """
     query = {"fieldSelector": f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"}
     body = await api.get(f"pods of node {node}", "/api/v1/pods", query)
-    found = (_waiter(text, resource) for text in _list.decode(body).items or ())
-    return [waiter for waiter in found if waiter is not None]
+    gpu_pods = (_waiter(text, resource) for text in _list.decode(body).items or ())
+    return [waiter for waiter in gpu_pods if waiter is not None]
 
 
 def _waiter(text: msgspec.Raw, resource: str) -> Waiter | None:
@@ -66,10 +66,10 @@ def _is_of(pod: Pod, resource: str) -> bool:
 
 
 def _asks(obj: PodObject, resource: str) -> Iterator[Ask]:
-    for each in obj.spec.init_containers or ():
-        yield from _ask(each, resource, lends=each.restart_policy != "Always")
-    for each in obj.spec.containers or ():
-        yield from _ask(each, resource, lends=False)
+    for container in obj.spec.init_containers or ():
+        yield from _ask(container, resource, lends=container.restart_policy != "Always")
+    for container in obj.spec.containers or ():
+        yield from _ask(container, resource, lends=False)
 
 
 def _ask(container: Container, resource: str, *, lends: bool) -> Iterator[Ask]:

@@ -126,24 +126,24 @@ class Agent:
         await self._read.wait()  # the node's object tells which GPUs it had
         while True:
             try:
-                found = await asyncio.to_thread(self._source.read)
+                hardware = await asyncio.to_thread(self._source.read)
             except InventoryError as problem:
-                self._said_broken(str(problem))
+                self._report_broken(str(problem))
             else:
-                self._note(hardware=self._complete(found))
+                self._note(hardware=self._complete(hardware))
             await asyncio.sleep(self._settings.look_every_s)
 
-    def _complete(self, found: Hardware) -> Hardware:
+    def _complete(self, hardware: Hardware) -> Hardware:
         """Return what was found, with the GPUs that the node had before and has no more."""
         before = self._uuids
         if self._hardware is not None:
             before = tuple(gpu.uuid for gpu in self._hardware.inventory.gpus)
-        complete = with_lost(before, found)
-        if lost := [gpu for gpu in complete.inventory.gpus if found.inventory.place(gpu.uuid) is None]:
+        complete = with_lost(before, hardware)
+        if vanished := [gpu for gpu in complete.inventory.gpus if hardware.inventory.place(gpu.uuid) is None]:
             text = (
-                f"GPU {lost[0].index} ({lost[0].uuid}) of node {self._settings.node} has vanished: it counts "
-                f"as unhealthy. If it was taken out, remove the node's annotation {UUIDS} and restart the "
-                f"agent"
+                f"GPU {vanished[0].index} ({vanished[0].uuid}) of node {self._settings.node} has vanished: "
+                f"it counts as unhealthy. If it was taken out, remove the node's annotation {UUIDS} and "
+                f"restart the agent"
             )
             self._outbox.event(Target(self._settings.node, ""), LOST, text)
         if how := renumbered(before, complete):
@@ -160,12 +160,12 @@ class Agent:
         self._missing = gpus
         self._note()
 
-    def _said_broken(self, problem: str) -> None:
+    def _report_broken(self, problem: str) -> None:
         """Tell of it. What was known before stays: a file that is half written takes no GPU away."""
-        kept = "what was known before is used" if self._hardware else "nothing is offered"
+        effect = "what was known before is used" if self._hardware else "nothing is offered"
         target = Target(self._settings.node, "")
-        said = f"the GPUs of node {self._settings.node} can't be read: {problem}; {kept}"
-        self._outbox.event(target, BROKEN, said)
+        text = f"the GPUs of node {self._settings.node} can't be read: {problem}; {effect}"
+        self._outbox.event(target, BROKEN, text)
 
     def _note(self, hardware: Hardware | None = None, mode: str | None = None) -> None:
         before = (self._hardware, self._mode)
@@ -187,8 +187,8 @@ class Agent:
             self._facts = Facts(self._hardware.inventory, isolation, self._settings.cdi)
         self._facts.inventory, self._facts.isolation = self._hardware.inventory, isolation
         if self._own is not None:
-            own, resource = self._own
-            own.offer(self._hardware.inventory.devices(resource))
+            own_devices, resource = self._own
+            own_devices.offer(self._hardware.inventory.devices(resource))
 
     # --- the node's object ------------------------------------------------------------------------
 
@@ -218,11 +218,11 @@ class Agent:
         if self._hardware is None:
             return
         shared = RESOURCE_OF_MODE.get(self._mode or "") == MEMORY
-        wanted = changes(self._hardware, labels, annotations, shared=shared)
-        if wanted:
-            body = {"metadata": wanted}
+        metadata = changes(self._hardware, labels, annotations, shared=shared)
+        if metadata:
+            body = {"metadata": metadata}
             await self._writes.merge_patch(f"node {name}", f"/api/v1/nodes/{name}", body)
-            log.info("published: %s", ", ".join(sorted(key for part in wanted.values() for key in part)))
+            log.info("published: %s", ", ".join(sorted(key for part in metadata.values() for key in part)))
 
     # --- the kubelet ------------------------------------------------------------------------------
 
@@ -263,8 +263,8 @@ class Agent:
         settings, resource = self._settings, RESOURCE_OF_MODE[mode]
         sockets = settings.sockets
         if resource not in self._allocators:
-            found = Allocator(self._answers, sockets, self._outbox, settings.node, resource, facts)
-            self._allocators[resource] = found
+            new = Allocator(self._answers, sockets, self._outbox, settings.node, resource, facts)
+            self._allocators[resource] = new
         allocator = self._allocators[resource]
         short = resource.rpartition("/")[2]
         if mode == SECOND_ENDPOINT:
@@ -276,14 +276,14 @@ class Agent:
             self._own = None
         else:
             self._note_missing(frozenset())
-            own = OwnDevices(allocator, self._outbox)
-            own.offer(facts.inventory.devices(resource))
-            offer = Offer(resource, own, ENDPOINT.format(short))
-            self._own = own, resource
+            own_devices = OwnDevices(allocator, self._outbox)
+            own_devices.offer(facts.inventory.devices(resource))
+            offer = Offer(resource, own_devices, ENDPOINT.format(short))
+            self._own = own_devices, resource
 
-        def ready(found: bool) -> None:
-            self._probe.ready = found
-            if found:
+        def ready(is_ready: bool) -> None:
+            self._probe.ready = is_ready
+            if is_ready:
                 backoff.reset()
 
         def inexact(why: str) -> None:
@@ -303,8 +303,8 @@ class Agent:
 
 def _minor(version: str) -> int:
     """Return the 37 of v1.37.1; 0 if it can't be told."""
-    found = re.match(r"v1\.(\d+)", version)
-    return int(found[1]) if found else 0
+    match = re.match(r"v1\.(\d+)", version)
+    return int(match[1]) if match else 0
 
 
 def serve(settings: Settings, source: Source, for_answers: ApiServer, for_writes: ApiServer) -> None:

@@ -82,13 +82,13 @@ class SecondEndpoint:
                 return list(await self._allocator.prefer(available, must, size))
             except NoPlan as without:
                 planned = without.planned
-        others = [each for each in available if each not in planned or each in must]
-        chosen = list[str]()
+        unplanned = [device for device in available if device not in planned or device in must]
+        devices = list[str]()
         try:
-            chosen = await self._choose(others if len(others) >= size else available, must, size)
+            devices = await self._choose(unplanned if len(unplanned) >= size else available, must, size)
         finally:
-            self._allocator.chose(chosen)
-        return chosen
+            self._allocator.chose(devices)
+        return devices
 
     async def allocate(self, devices: list[str]) -> api.ContainerAllocateResponse:
         """Return what the first plugin gives the container of these devices.
@@ -115,18 +115,18 @@ class SecondEndpoint:
         """Return the choice of the first plugin. Without one any devices are as good."""
         options = await self._options_of_first()
         if not options.get_preferred_allocation_available:
-            return [*must, *(each for each in available if each not in must)][:size]
-        asked = api.ContainerPreferredAllocationRequest(
+            return [*must, *(device for device in available if device not in must)][:size]
+        container = api.ContainerPreferredAllocationRequest(
             available_deviceIDs=available, must_include_deviceIDs=must, allocation_size=size
         )
-        request = api.PreferredAllocationRequest(container_requests=[asked])
+        request = api.PreferredAllocationRequest(container_requests=[container])
         answer = await self._ask("GetPreferredAllocation", request, api.PreferredAllocationResponse)
         return list(_only(answer.container_responses).device_i_ds)
 
     async def _options_of_first(self) -> api.DevicePluginOptions:
-        found: api.DevicePluginOptions
-        found = await self._ask("GetDevicePluginOptions", api.Empty(), api.DevicePluginOptions)
-        return found
+        options: api.DevicePluginOptions
+        options = await self._ask("GetDevicePluginOptions", api.Empty(), api.DevicePluginOptions)
+        return options
 
     async def _ask(self, method: str, request: Any, answer: Any) -> Any:
         try:

@@ -17,7 +17,7 @@ import msgspec
 
 from muster.adapters.asking.service import NoAnswer
 from muster.adapters.files import sources
-from muster.adapters.files.capture import capture, written
+from muster.adapters.files.capture import capture, text_of
 from muster.adapters.files.cluster import cluster_of
 from muster.adapters.files.decide import Decided, Outcome, Status, decide
 from muster.adapters.files.problems import BadInput
@@ -40,7 +40,7 @@ TIME_LIMIT_S = 10.0
 _PHASES = {Status.WAITING: "collecting", Status.PLACED: "placeable"}
 
 
-def decided(kubeconfig: Path | None, context: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
+def decide_cluster(kubeconfig: Path | None, context: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what a service would say at /gangs and at /nodes.
 
     Raises:
@@ -48,13 +48,13 @@ def decided(kubeconfig: Path | None, context: str | None) -> tuple[dict[str, Any
     """
     settings = Settings()
     try:
-        captured = asyncio.run(_captured(kubeconfig, context))
+        captured = asyncio.run(_capture_text(kubeconfig, context))
         cluster = cluster_of(sources.read(["-"], io.BytesIO(captured.encode())), settings)
     except (KubeError, Undecodable) as problem:
         raise NoAnswer(str(problem)) from None
     except BadInput as problem:
         raise NoAnswer("\n".join(problem.lines)) from None
-    found = decide(
+    outcome = decide(
         cluster.nodes,
         cluster.pods,
         planner(TIME_LIMIT_S),
@@ -64,33 +64,34 @@ def decided(kubeconfig: Path | None, context: str | None) -> tuple[dict[str, Any
         cluster.namespaces,
         cluster.claims,
     )
-    before = found.before
-    named = [state.node for state in before.nodes.values()]
-    domains = domains_by_scope(named, before.levels, before.naming)
-    nodes = nodes_of(before, settings.gpu_product, domains, owners(cluster.pods))
-    return gangs_of(found), msgspec.to_builtins(nodes)
+    before = outcome.before
+    nodes_with_gpus = [state.node for state in before.nodes.values()]
+    domains = domains_by_scope(nodes_with_gpus, before.levels, before.naming)
+    view = nodes_of(before, settings.gpu_product, domains, owners(cluster.pods))
+    return gangs_of(outcome), msgspec.to_builtins(view)
 
 
-async def _captured(kubeconfig: Path | None, context: str | None) -> str:
+async def _capture_text(kubeconfig: Path | None, context: str | None) -> str:
     async with KubeClient(str(kubeconfig) if kubeconfig else None, context) as client:
-        return written((await capture(client)).items, as_yaml=False)
+        return text_of((await capture(client)).items, as_yaml=False)
 
 
 def owners(pods: Iterable[Pod]) -> dict[str, tuple[Owner, ...]]:
     """Return node → which gangs have GPUs there, by what the bound pods say."""
-    found: dict[str, Counter[tuple[str, str]]] = {}
+    gpus_by_node: dict[str, Counter[tuple[str, str]]] = {}
     for pod in pods:
         if pod.node and pod.gpus and not pod.finished:
             gang = (pod.namespace, pod.claim.name) if pod.claim is not None else ("", "")
-            found.setdefault(pod.node, Counter())[gang] += pod.gpus
+            gpus_by_node.setdefault(pod.node, Counter())[gang] += pod.gpus
     return {
-        node: tuple(Owner(*gang, gpus) for gang, gpus in sorted(of.items())) for node, of in found.items()
+        node: tuple(Owner(*gang, gpus) for gang, gpus in sorted(gpus_by_gang.items()))
+        for node, gpus_by_gang in gpus_by_node.items()
     }
 
 
-def gangs_of(found: Decided) -> dict[str, Any]:
+def gangs_of(decided_gangs: Decided) -> dict[str, Any]:
     """Return pending gangs as a service shows them."""
-    return {"ready": True, "notes": [], "gangs": [_gang(outcome) for outcome in found.outcomes]}
+    return {"ready": True, "notes": [], "gangs": [_gang(outcome) for outcome in decided_gangs.outcomes]}
 
 
 def _gang(outcome: Outcome) -> dict[str, Any]:

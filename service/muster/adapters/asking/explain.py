@@ -20,11 +20,13 @@ ENDS = ("running", "unplaceable", "invalid", "withdrawn", "given up")
 
 def explain(gangs: Sequence[Row], out: TextIO) -> None:
     """Print what blocks each gang, or by which method and against which alternatives it was placed."""
-    show.paragraphs((chain(show.blocking(found["gang"]), _decision(found)) for found in gangs), out)
+    show.paragraphs(
+        (chain(show.blocking(explanations["gang"]), _decision(explanations)) for explanations in gangs), out
+    )
 
 
-def _decision(found: Row) -> Iterator[str]:
-    plan = found["plan"]
+def _decision(explanation: Row) -> Iterator[str]:
+    plan = explanation["plan"]
     if plan is not None:
         proof = (
             f"proven best{plan.get('as_far_as', '')}" if plan["optimal"] else f"not proven best: {_gap(plan)}"
@@ -40,30 +42,31 @@ def _decision(found: Row) -> Iterator[str]:
         for step in plan["steps"]:
             declined = "; ".join(f"{method} did not apply: {why}" for method, why in step["declined"])
             yield f"    {step['level']}: {step['method']}" + (f" ({declined})" if declined else "")
-    elif found["gang"]["bound"]:
+    elif explanation["gang"]["bound"]:
         yield "  How it was placed is not known: this service has not planned it."
-    for each in found["refused"]:
-        yield f"  Refused after it was planned: node {each['node']}, by {each['plugin']}: {each['message']}"
-    if found["refused_left_out"]:
-        yield f"  … and {found['refused_left_out']} more nodes"
-    if found["gang"]["bound"] or plan is not None:
-        yield from _alternatives(found.get("alternatives"))
+    for refusal in explanation["refused"]:
+        place = f"node {refusal['node']}, by {refusal['plugin']}"
+        yield f"  Refused after it was planned: {place}: {refusal['message']}"
+    if explanation["refused_left_out"]:
+        yield f"  … and {explanation['refused_left_out']} more nodes"
+    if explanation["gang"]["bound"] or plan is not None:
+        yield from _alternatives(explanation.get("alternatives"))
 
 
-def _alternatives(found: AlternativesView | None) -> Iterator[str]:
+def _alternatives(view: AlternativesView | None) -> Iterator[str]:
     """Yield where else the gang could go. An older service does not say."""
-    if found is None:
+    if view is None:
         return
-    if found["why_not"]:
-        yield f"  Alternatives are not known: {found['why_not']}"
+    if view["why_not"]:
+        yield f"  Alternatives are not known: {view['why_not']}"
         return
-    yield f"  Alternatives to {found['domain']}, the best first. {found['note']}"
-    for each in found["tried"]:
-        yield f"    {each['domain']}: {each['says']}"
-    if not found["tried"]:
+    yield f"  Alternatives to {view['domain']}, the best first. {view['note']}"
+    for alternative in view["tried"]:
+        yield f"    {alternative['domain']}: {alternative['says']}"
+    if not view["tried"]:
         yield "    none was found"
-    if found["others"]:
-        yield f"    … {found['others']}"
+    if view["others"]:
+        yield f"    … {view['others']}"
 
 
 def _gap(plan: Row) -> str:
@@ -77,16 +80,16 @@ def trace(gangs: Sequence[Row], out: TextIO) -> None:
     show.paragraphs(map(_timeline, gangs), out)
 
 
-def _timeline(found: Row) -> Iterator[str]:
-    gang, steps = found["gang"], found["timeline"]
+def _timeline(explanation: Row) -> Iterator[str]:
+    gang, steps = explanation["gang"], explanation["timeline"]
     yield f"{gang['namespace']}/{gang['name']} is {gang['phase']}"
-    for each in _traces(found):
-        when = f"  {_clock(each['began'])}  {each['outcome'] or 'under way'}" if "began" in each else ""
-        yield f"  trace {each['id']}{when}" + (f"  {each['link']}" if each["link"] else "")
-    if found["timeline_cut"]:
+    for trace in _traces(explanation):
+        when = f"  {_clock(trace['began'])}  {trace['outcome'] or 'under way'}" if "began" in trace else ""
+        yield f"  trace {trace['id']}{when}" + (f"  {trace['link']}" if trace["link"] else "")
+    if explanation["timeline_cut"]:
         yield "  … earlier steps are forgotten"
-    elif gang["created"] and gang["created"] < found["known_since"]:
-        yield f"  … this service began {_ago(found['known_since'])} ago, and the gang is older"
+    elif gang["created"] and gang["created"] < explanation["known_since"]:
+        yield f"  … this service began {_ago(explanation['known_since'])} ago, and the gang is older"
     for number, attempt in enumerate(attempts(steps), 1):
         last = attempt[-1][0]
         outcome = last["phase"] if last["phase"] in ENDS else "under way"
@@ -96,22 +99,22 @@ def _timeline(found: Row) -> Iterator[str]:
             yield f"    {step['phase']:<12} {_seconds(seconds):>12}  {step['why']}"
 
 
-def _traces(found: Row) -> Sequence[Row]:
+def _traces(explanation: Row) -> Sequence[Row]:
     """Return the traces of its attempts, the newest first. An older service says the last one alone."""
-    last = found["trace"]
-    return found.get("traces") or ([last] if last["id"] else [])
+    last = explanation["trace"]
+    return explanation.get("traces") or ([last] if last["id"] else [])
 
 
 def attempts(steps: Sequence[Row], now: float | None = None) -> list[list[tuple[Row, float]]]:
     """Return the steps of each attempt, with how long each lasted in seconds."""
     now = time.time() if now is None else now
     ends = [after["at"] for _, after in pairwise(steps)] + [max(now, steps[-1]["at"])] if steps else []
-    found: list[list[tuple[Row, float]]] = []
+    attempts_so_far: list[list[tuple[Row, float]]] = []
     for step, end in zip(steps, ends, strict=True):
-        if not found or found[-1][-1][0]["phase"] in ENDS:
-            found.append([])
-        found[-1].append((step, end - step["at"]))
-    return found
+        if not attempts_so_far or attempts_so_far[-1][-1][0]["phase"] in ENDS:
+            attempts_so_far.append([])
+        attempts_so_far[-1].append((step, end - step["at"]))
+    return attempts_so_far
 
 
 def _seconds(seconds: float) -> str:

@@ -18,12 +18,12 @@ _MISSHAPEN = (TypeError, AttributeError, LookupError, ValueError)
 class CurrentNamespace:
     """The namespace of the context. kubectl looks it up while the first request is under way."""
 
-    def __init__(self, where: Where, by_kubectl: bool) -> None:
-        self._where = where
+    def __init__(self, service: Where, by_kubectl: bool) -> None:
+        self._where = service
         self._found = ""
         self._process: subprocess.Popen[str] | None = None
         arguments = ("config", "view", "--minify", "-o", "jsonpath={..namespace}")
-        if by_kubectl and (command := kubectl(where, *arguments)):
+        if by_kubectl and (command := kubectl(service, *arguments)):
             quiet = subprocess.DEVNULL
             self._process = subprocess.Popen(
                 command, stdin=quiet, stdout=subprocess.PIPE, stderr=quiet, text=True
@@ -32,22 +32,24 @@ class CurrentNamespace:
     def __call__(self) -> str:
         """Return the namespace. Where kubectl is missing or finds no context, the kubeconfig is read."""
         if not self._found:
-            self._found = self._said() or of_kubeconfig(self._where.kubeconfig, self._where.context)
+            self._found = self._output_of_kubectl() or of_kubeconfig(
+                self._where.kubeconfig, self._where.context
+            )
         return self._found
 
-    def _said(self) -> str:
+    def _output_of_kubectl(self) -> str:
         """Return what kubectl says, "" if it says nothing in time."""
         if self._process is None:
             return ""
         try:
-            said, _ = self._process.communicate(timeout=DEADLINE_S)
+            output, _ = self._process.communicate(timeout=DEADLINE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
             return ""
         if self._process.returncode != 0:
             return ""
-        return said.strip() or DEFAULT
+        return output.strip() or DEFAULT
 
 
 def of_kubeconfig(kubeconfig: Path | None, context: str | None) -> str:
@@ -59,9 +61,9 @@ def of_kubeconfig(kubeconfig: Path | None, context: str | None) -> str:
     current, namespaces = context or "", dict[str, str]()
     for content in filter(None, map(_content, paths.split(os.pathsep))):
         current = current or str(content.get("current-context") or "")
-        for each in content.get("contexts") or ():
+        for entry in content.get("contexts") or ():
             try:
-                namespaces.setdefault(str(each["name"]), str(each["context"].get("namespace") or ""))
+                namespaces.setdefault(str(entry["name"]), str(entry["context"].get("namespace") or ""))
             except _MISSHAPEN:
                 continue
     if namespaces:

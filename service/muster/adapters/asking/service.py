@@ -57,17 +57,17 @@ def address_of(socket: Path) -> str:
         ) from None
 
 
-def ask(where: Where, path: str, query: Query = dict) -> Answer:
+def ask(service: Where, path: str, query: Query = dict) -> Answer:
     """Return what the service says at this path.
 
     Raises:
         NoAnswer: There is no service, or it may not be asked.
     """
-    if where.url:
-        text = _by_address(where.url, _with(path, query))
+    if service.url:
+        text = _by_address(service.url, _with(path, query))
     else:
-        pod = _leader(where)
-        text = _kubectl(where, f"{pod}/proxy{_with(path, query)}")
+        pod = _leader(service)
+        text = _kubectl(service, f"{pod}/proxy{_with(path, query)}")
     try:
         answer: Answer = json.loads(text)
     except ValueError:
@@ -76,8 +76,8 @@ def ask(where: Where, path: str, query: Query = dict) -> Answer:
 
 
 def _with(path: str, query: Query) -> str:
-    asked = query()
-    return f"{path}?{urllib.parse.urlencode(asked)}" if asked else path
+    parameters = query()
+    return f"{path}?{urllib.parse.urlencode(parameters)}" if parameters else path
 
 
 def _by_address(url: str, path: str) -> str:
@@ -91,33 +91,33 @@ def _by_address(url: str, path: str) -> str:
         raise NoAnswer(f"the service at {url} does not answer: {why}") from None
 
 
-def _leader(where: Where) -> str:
+def _leader(service: Where) -> str:
     """Return the path of the leader's pod and its port in the API server."""
-    lease = f"/apis/coordination.k8s.io/v1/namespaces/{where.namespace}/leases/{LEASE}"
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{service.namespace}/leases/{LEASE}"
     try:
-        holder = str(json.loads(_kubectl(where, lease))["spec"]["holderIdentity"] or "")
+        holder = str(json.loads(_kubectl(service, lease))["spec"]["holderIdentity"] or "")
     except (ValueError, LookupError):
         holder = ""
     pod = holder.partition("_")[0]
     if not pod:
-        raise NoAnswer(f"no scheduler leads: lease {where.namespace}/{LEASE} has no holder")
-    pods = f"/api/v1/namespaces/{where.namespace}/pods"
+        raise NoAnswer(f"no scheduler leads: lease {service.namespace}/{LEASE} has no holder")
+    pods = f"/api/v1/namespaces/{service.namespace}/pods"
     return f"{pods}/{urllib.parse.quote(pod)}:{PORT}"
 
 
-def kubectl(where: Where, *arguments: str) -> list[str]:
+def kubectl(service: Where, *arguments: str) -> list[str]:
     """Return the command with which kubectl does this, [] if it is not on PATH."""
     program = shutil.which("kubectl")
     if program is None:
         return []
     command = [program, *arguments]
-    command += [f"--kubeconfig={where.kubeconfig}"] if where.kubeconfig else []
-    command += [f"--context={where.context}"] if where.context else []
+    command += [f"--kubeconfig={service.kubeconfig}"] if service.kubeconfig else []
+    command += [f"--context={service.context}"] if service.context else []
     return command
 
 
-def _kubectl(where: Where, path: str) -> str:
-    command = kubectl(where, "get", "--raw", path, f"--request-timeout={DEADLINE_S:g}s")
+def _kubectl(service: Where, path: str) -> str:
+    command = kubectl(service, "get", "--raw", path, f"--request-timeout={DEADLINE_S:g}s")
     if not command:
         raise NoAnswer("kubectl is not on PATH: install it, or name the service by --url")
     try:
@@ -125,6 +125,6 @@ def _kubectl(where: Where, path: str) -> str:
     except subprocess.TimeoutExpired:
         raise NoAnswer(f"kubectl did not answer within {2 * DEADLINE_S:g} s") from None
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines()
-        raise NoAnswer(f"kubectl get --raw {path}: {said[-1] if said else 'failed'}")
+        lines = done.stderr.strip().splitlines()
+        raise NoAnswer(f"kubectl get --raw {path}: {lines[-1] if lines else 'failed'}")
     return done.stdout

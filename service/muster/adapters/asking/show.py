@@ -59,9 +59,9 @@ def why(gangs: Sequence[Row], out: TextIO) -> None:
     paragraphs(map(blocking, gangs), out)
 
 
-def paragraphs(found: Iterable[Iterable[str]], out: TextIO) -> None:
+def paragraphs(texts: Iterable[Iterable[str]], out: TextIO) -> None:
     """Print lines, with an empty line between two paragraphs."""
-    for at, lines in enumerate(found):
+    for at, lines in enumerate(texts):
         if at:
             out.write("\n")
         for line in lines:
@@ -83,14 +83,14 @@ def blocking(gang: Row) -> Iterator[str]:
         yield f"  It would help: {text}"
 
 
-def gangs(found: Sequence[Row], out: TextIO) -> None:
+def gangs(rows: Sequence[Row], out: TextIO) -> None:
     """Print a row for each gang: those in line first, in their order, then others that wait."""
-    ordered = sorted(found, key=_in_line)
+    ordered = sorted(rows, key=_in_line)
     head = (
         *("NAMESPACE", "GANG", "PHASE", "POSITION", "AGE", "SEEN", "BOUND"),
         *("GPUS", "NODES", "PRIORITY", "WHY"),
     )
-    rows = (
+    cells = (
         (
             gang["namespace"],
             gang["name"],
@@ -106,7 +106,7 @@ def gangs(found: Sequence[Row], out: TextIO) -> None:
         )
         for gang in ordered
     )
-    columns(head, rows, out)
+    columns(head, cells, out)
 
 
 def _in_line(gang: Row) -> tuple[bool, float, float]:
@@ -135,7 +135,7 @@ def free_by_domain(nodes: Iterable[Row], scope: str, gpus: int) -> list[dict[str
     With `gpus`, only domains with that many free GPUs. `fit` is how many such gangs of one-GPU members fit
     there, if cpu and memory suffice.
     """
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    by_domain: dict[tuple[str, str], dict[str, Any]] = {}
     for node in nodes:
         for domain, count, free in _parts(node, scope) if node["takes_pods"] else ():
             new = {
@@ -146,14 +146,14 @@ def free_by_domain(nodes: Iterable[Row], scope: str, gpus: int) -> list[dict[str
                 "free": 0,
                 "most_on_a_node": 0,
             }
-            row = found.setdefault((domain, node["model"]), new)
+            row = by_domain.setdefault((domain, node["model"]), new)
             row["nodes"] += 1
             row["gpus"] += count
             row["free"] += free
             row["most_on_a_node"] = max(row["most_on_a_node"], free)
-    fitting = (row for row in found.values() if row["free"] >= gpus)
-    rows = [row | ({"fit": row["free"] // gpus} if gpus else {}) for row in fitting]
-    return sorted(rows, key=lambda row: (-row["free"], row["domain"], row["model"]))
+    fitting = (entry for entry in by_domain.values() if entry["free"] >= gpus)
+    with_fit = [entry | ({"fit": entry["free"] // gpus} if gpus else {}) for entry in fitting]
+    return sorted(with_fit, key=lambda row: (-row["free"], row["domain"], row["model"]))
 
 
 def _parts(node: Row, scope: str) -> Iterator[tuple[str, int, int]]:
@@ -166,18 +166,18 @@ def _parts(node: Row, scope: str) -> Iterator[tuple[str, int, int]]:
             yield island["name"], island["gpus"], island["free"]
 
 
-def unknown_scope(scope: str, known: Sequence[str]) -> str:
+def unknown_scope(scope: str, scopes: Sequence[str]) -> str:
     """Return an error for a scope that is not one of those known."""
-    meant = nearest(scope, known)
+    meant = nearest(scope, scopes)
     hint = f"Did you mean {meant}? " if meant else ""
-    return f"no scope is named {scope}. {hint}Known are: {', '.join(known)}"
+    return f"no scope is named {scope}. {hint}Known are: {', '.join(scopes)}"
 
 
 def free(rows: Sequence[Row], scope: str, gpus: int, out: TextIO) -> None:
     """Print the domains with free GPUs."""
     if not rows:
-        asked = f"{gpus} free GPUs" if gpus else "GPUs"
-        out.write(f"no {scope} has {asked}\n")
+        request = f"{gpus} free GPUs" if gpus else "GPUs"
+        out.write(f"no {scope} has {request}\n")
         return
     head = [
         scope.upper(),
@@ -192,10 +192,10 @@ def free(rows: Sequence[Row], scope: str, gpus: int, out: TextIO) -> None:
     columns(head, ([row[name] for name in names] for row in rows), out)
 
 
-def nodes(found: Sequence[Row], out: TextIO) -> None:
+def nodes(rows: Sequence[Row], out: TextIO) -> None:
     """Print a row for each node with GPUs."""
-    scopes = list(dict.fromkeys(scope for node in found for scope in node["domains"]))
-    rows = (
+    scopes = list(dict.fromkeys(scope for node in rows for scope in node["domains"]))
+    cells = (
         [
             node["name"],
             node["model"],
@@ -203,12 +203,12 @@ def nodes(found: Sequence[Row], out: TextIO) -> None:
             node["gpus"],
             "yes" if node["takes_pods"] else "no",
             *(node["domains"].get(scope, "") for scope in scopes),
-            listed([_owner(each) for each in node.get("owners", ())]),
+            listed([_owner(owner) for owner in node.get("owners", ())]),
         ]
-        for node in found
+        for node in rows
     )
     heads = ["NODE", "MODEL", "FREE", "GPUS", "TAKES PODS", *(scope.upper() for scope in scopes), "OWNERS"]
-    columns(heads, rows, out)
+    columns(heads, cells, out)
 
 
 def _owner(owner: Row) -> str:

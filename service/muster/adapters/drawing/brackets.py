@@ -55,16 +55,16 @@ def _put_brackets(
     middle: dict[int, int],
     row: int,
 ) -> None:
-    told = False
+    has_marked = False
     for link, groups in levels:
         for group in groups:
             ends = [middle[gpu] for gpu in group]
-            chosen = sum(picture.chosen(gpu) for gpu in group) > 1 and not told
-            told = told or chosen
-            left, line, right = "╘═╛" if link.is_fabric else "└─┘"
+            is_marked = sum(picture.is_chosen(gpu) for gpu in group) > 1 and not has_marked
+            has_marked = has_marked or is_marked
+            start, stroke, end = "╘═╛" if link.is_fabric else "└─┘"
             label = _label(link, max(ends) - min(ends) - 1)
-            text = left + label.center(max(ends) - min(ends) - 1, line) + right
-            canvas.put(row, min(ends), text, CHOSEN_STYLE if chosen else "")
+            text = start + label.center(max(ends) - min(ends) - 1, stroke) + end
+            canvas.put(row, min(ends), text, CHOSEN_STYLE if is_marked else "")
         row += 1
 
 
@@ -81,26 +81,26 @@ def _levels(topology: GpuTopology) -> list[tuple[Link, list[Group]]]:
     """
     kinds = {link.kind: link for row in topology.links for link in row if link}
     levels: list[tuple[Link, list[Group]]] = []
-    known: list[Group] = []
+    wider_groups: list[Group] = []
     for link in sorted(kinds.values(), key=lambda link: -link.gb_per_s):
-        groups = [group for group in _joined(topology, link.gb_per_s) if len(group) > 1]
-        new = [group for group in groups if group not in known]
+        groups = [group for group in _join(topology, link.gb_per_s) if len(group) > 1]
+        new = [group for group in groups if group not in wider_groups]
         if new:
             levels.append((link, new))
-        known = groups
+        wider_groups = groups
     return levels
 
 
-def _joined(topology: GpuTopology, at_least: float) -> list[Group]:
+def _join(topology: GpuTopology, at_least: float) -> list[Group]:
     """Return the groups of GPUs that links of at least this bandwidth join, by their lowest GPU."""
-    left, groups = set(range(topology.gpu_count)), []
-    while left:
-        group, frontier = set[int](), {min(left)}
+    unjoined, groups = set(range(topology.gpu_count)), []
+    while unjoined:
+        group, frontier = set[int](), {min(unjoined)}
         while frontier:
             group |= frontier
-            frontier = {b for a in frontier for b in left - group if _width(topology, a, b) >= at_least}
+            frontier = {b for a in frontier for b in unjoined - group if _width(topology, a, b) >= at_least}
         groups.append(tuple(sorted(group)))
-        left -= group
+        unjoined -= group
     return groups
 
 

@@ -44,7 +44,7 @@ def put_box(canvas: Canvas, at: tuple[int, int], width: int, picture: NodePictur
     """
     row, column = at
     style = picture.style(gpu)
-    left_top, line, right_top, side, left_bottom, right_bottom = _HEAVY if picture.chosen(gpu) else _LIGHT
+    left_top, line, right_top, side, left_bottom, right_bottom = _HEAVY if picture.is_chosen(gpu) else _LIGHT
     letter = picture.marks[gpu].letter if gpu in picture.marks else " "
     inside = width - 2
     text = f"{gpu:<2}{letter}" if inside == 3 else f" {gpu:<2}{letter} "

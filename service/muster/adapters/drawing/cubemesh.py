@@ -36,14 +36,14 @@ def find_cube_mesh(topology: GpuTopology) -> CubeMesh | None:
     """Return the two quads of a cube mesh, None if the matrix is not one."""
     if topology.gpu_count != GPUS:
         return None
-    for rest in combinations(range(1, GPUS), 3):
-        upper = (0, *rest)
+    for others_of_row in combinations(range(1, GPUS), 3):
+        upper = (0, *others_of_row)
         lower = tuple(gpu for gpu in range(GPUS) if gpu not in upper)
         partners = {a: [b for b in lower if _fabric(topology, a, b) is not None] for a in upper}
-        matched = sorted(found[0] for found in partners.values() if len(found) == 1) == list(lower)
+        matched = sorted(peers[0] for peers in partners.values() if len(peers) == 1) == list(lower)
         whole = all(_fabric(topology, a, b) for quad in (upper, lower) for a, b in combinations(quad, 2))
         if matched and whole:
-            return _widest_rows(topology, upper, {a: found[0] for a, found in partners.items()})
+            return _widest_rows(topology, upper, {a: peers[0] for a, peers in partners.items()})
     return None
 
 
@@ -82,7 +82,7 @@ def draw_cube_mesh(picture: NodePicture, mesh: CubeMesh) -> Text:
     for place, pair in enumerate(zip(mesh.upper, mesh.lower, strict=True)):
         link = picture.topology.link(*pair)
         assert link is not None
-        label = f" {link.kind}" if _chosen(picture, *pair) else ""
+        label = f" {link.kind}" if _is_chosen(picture, *pair) else ""
         bar = "║" if link.gb_per_s == widest else "│"
         canvas.put(BOX_HEIGHT, place * (BOX + GAP) + BOX // 2, bar + label, _style(picture, *pair))
     drawn = canvas.text()
@@ -97,17 +97,17 @@ def _put_row_link(
     link = picture.topology.link(*pair)
     assert link is not None
     line = "═" if link.gb_per_s == widest else "─"
-    text = f" {link.kind} ".center(GAP, line) if _chosen(picture, *pair) else line * GAP
+    text = f" {link.kind} ".center(GAP, line) if _is_chosen(picture, *pair) else line * GAP
     level, place = at
     canvas.put(level * ROW + 1, place * (BOX + GAP) + BOX, text, _style(picture, *pair))
 
 
-def _chosen(picture: NodePicture, a: int, b: int) -> bool:
-    return picture.chosen(a) and picture.chosen(b)
+def _is_chosen(picture: NodePicture, a: int, b: int) -> bool:
+    return picture.is_chosen(a) and picture.is_chosen(b)
 
 
 def _style(picture: NodePicture, a: int, b: int) -> str:
-    return CHOSEN_STYLE if _chosen(picture, a, b) else ""
+    return CHOSEN_STYLE if _is_chosen(picture, a, b) else ""
 
 
 def _legend(topology: GpuTopology, mesh: CubeMesh) -> str:
@@ -121,8 +121,8 @@ def _legend(topology: GpuTopology, mesh: CubeMesh) -> str:
         f"{'══ ║' if rank == 0 else '── │'} {name} {gb:g} GB/s" for rank, (name, gb) in enumerate(kinds)
     )
     hidden = [
-        f"{_names(topology, [pair for pair in pairs if frozenset(pair) not in drawn])} {where}"
-        for where, pairs in (("within a row", in_rows), ("between rows", across))
+        f"{_names(topology, [pair for pair in pairs if frozenset(pair) not in drawn])} {position}"
+        for position, pairs in (("within a row", in_rows), ("between rows", across))
     ]
     return f"{strokes}   not drawn: {', '.join(hidden)}"
 

@@ -16,7 +16,7 @@ class Mark:
     """
 
     letter: str
-    chosen: bool = False
+    is_chosen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,15 @@ class NodePicture:
         """The number of GPUs that no pod has."""
         return max(0, self.topology.gpu_count - len(self.marks) - self.unindexed_gpus)
 
-    def chosen(self, gpu: int) -> bool:
+    def is_chosen(self, gpu: int) -> bool:
         """Return whether the picture is about this GPU."""
-        return gpu in self.marks and self.marks[gpu].chosen
+        return gpu in self.marks and self.marks[gpu].is_chosen
 
     def style(self, gpu: int) -> str:
         """Return the rich style of a GPU's box."""
         if gpu not in self.marks:
             return ""
-        return CHOSEN_STYLE if self.marks[gpu].chosen else TAKEN_STYLE
+        return CHOSEN_STYLE if self.marks[gpu].is_chosen else TAKEN_STYLE
 
 
 CHOSEN_STYLE = "bold green"

@@ -17,18 +17,18 @@ def draw_strips(pictures: Iterable[NodePicture]) -> Text:
 
     The letter of a chosen GPU is in brackets.
     """
-    known = list(pictures)
-    names = max([NAME_WIDTH, *(len(picture.name) + 2 for picture in known)])
-    widest = max((picture.topology.gpu_count for picture in known), default=0)
+    nodes = list(pictures)
+    names = max([NAME_WIDTH, *(len(picture.name) + 2 for picture in nodes)])
+    widest = max((picture.topology.gpu_count for picture in nodes), default=0)
     drawn = Text(no_wrap=True, overflow="ignore")
     drawn.append(" " * names + "".join(f"{gpu:^3}" for gpu in range(widest)).rstrip(), TAKEN_STYLE)
-    for picture in known:
+    for picture in nodes:
         drawn.append("\n" + picture.name.ljust(names), "bold")
         for gpu in range(picture.topology.gpu_count):
             mark = picture.marks.get(gpu)
             if mark is None:
                 drawn.append(f" {FREE} ")
-            elif mark.chosen:
+            elif mark.is_chosen:
                 drawn.append(f"[{mark.letter}]", CHOSEN_STYLE)
             else:
                 drawn.append(f" {mark.letter} ", TAKEN_STYLE)

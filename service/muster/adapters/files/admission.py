@@ -24,8 +24,8 @@ from muster.domain.words import listed, plural
 SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 """Priority classes that every cluster has."""
 _UNREADY = tuple(
-    PodToleration(f"node.kubernetes.io/{what}", "Exists", effect="NoExecute")
-    for what in ("not-ready", "unreachable")
+    PodToleration(f"node.kubernetes.io/{condition}", "Exists", effect="NoExecute")
+    for condition in ("not-ready", "unreachable")
 )
 """What every pod tolerates for 300 s."""
 
@@ -70,7 +70,7 @@ class Admission:
                 return False
         return True
 
-    def admitted(self, document: Document, pod: PodManifest) -> PodManifest:
+    def admit(self, document: Document, pod: PodManifest) -> PodManifest:
         """Return the pod as the API server stores it. A pod that has been stored only gets its priority.
 
         One that has a node, and no creation time, was written by hand: it gets the default tolerations too.
@@ -93,8 +93,8 @@ class Admission:
         spec = replace(spec, resources=amounts.with_whole_pod(spec)) if spec.resources is not None else spec
         spec = self._with_limits(document, pod.metadata.namespace, spec)
         pod = exclusive.with_affinity(replace(pod, spec=_with_default_tolerations(spec)))
-        for asked in exclusive.asked(pod):
-            self.exclusive[asked][document.name] = None
+        for phrase in exclusive.phrases(pod):
+            self.exclusive[phrase][document.name] = None
         return pod
 
     def notes(self) -> Iterator[str]:
@@ -106,14 +106,14 @@ class Admission:
         for (kind, name), count in sorted(self.unknown.items()):
             pods = f"{count} {plural('pod', count)} of it {'is' if count == 1 else 'are'} planned"
             yield f"{kind} {name} is not in the input: {pods} {effects[kind]}"
-        for asked, names in self.exclusive.items():
-            yield f"{listed(list(names))}: {asked}, by the pod affinity that its controller's webhook adds"
+        for phrase, names in self.exclusive.items():
+            yield f"{listed(list(names))}: {phrase}, by the pod affinity that its controller's webhook adds"
         for namespace, limit_ranges in sorted(self.limit_ranges.items()):
-            for each in limit_ranges:
-                if any(limit.bounds and limit.type in _BOUNDED for limit in each.spec.limits or ()):
+            for limit_range in limit_ranges:
+                if any(limit.bounds and limit.type in _BOUNDED for limit in limit_range.spec.limits or ()):
                     yield (
-                        f"LimitRange {namespace}/{each.metadata.name}: its min, max and maxLimitRequestRatio "
-                        "are not checked here: the API server refuses pods outside them"
+                        f"LimitRange {namespace}/{limit_range.metadata.name}: its min, max and "
+                        "maxLimitRequestRatio are not checked here: the API server refuses pods outside them"
                     )
 
     def _priority(self, spec: Spec) -> int:
@@ -157,15 +157,15 @@ class Admission:
         Raises:
             Malformed: A request is above a limit by default.
         """
-        for each in self.limit_ranges.get(namespace, ()):
-            limits, requests = each.defaults()
+        for limit_range in self.limit_ranges.get(namespace, ()):
+            limits, requests = limit_range.defaults()
             if limits or requests:
                 spec = replace(
                     spec,
-                    containers=_defaulted(spec.containers, limits, requests),
-                    init_containers=_defaulted(spec.init_containers, limits, requests),
+                    containers=_with_defaults(spec.containers, limits, requests),
+                    init_containers=_with_defaults(spec.init_containers, limits, requests),
                 )
-                by_default = f". The limit is that of LimitRange {namespace}/{each.metadata.name}"
+                by_default = f". The limit is that of LimitRange {namespace}/{limit_range.metadata.name}"
                 amounts.check(document, replace(spec, resources=None), "spec", by_default)
         return spec
 
@@ -173,13 +173,14 @@ class Admission:
 _BOUNDED = ("Pod", "Container")
 
 
-def _are_equal(some: Quantities, others: Quantities) -> bool:
-    return some.keys() == others.keys() and all(
-        quantities.parse(amount) == quantities.parse(others[resource]) for resource, amount in some.items()
+def _are_equal(amounts: Quantities, other_amounts: Quantities) -> bool:
+    return amounts.keys() == other_amounts.keys() and all(
+        quantities.parse(amount) == quantities.parse(other_amounts[resource])
+        for resource, amount in amounts.items()
     )
 
 
-def _defaulted(
+def _with_defaults(
     containers: list[Container] | None, limits: Quantities, requests: Quantities
 ) -> list[Container] | None:
     """Return containers with these limits and requests, where they give none themselves.
@@ -190,21 +191,21 @@ def _defaulted(
         replace(
             container,
             resources=ResourceRequirements(
-                limits={**limits, **(own.limits or {})},
-                requests={**requests, **(own.limits or {}), **(own.requests or {})},
+                limits={**limits, **(of_container.limits or {})},
+                requests={**requests, **(of_container.limits or {}), **(of_container.requests or {})},
             ),
         )
         for container in containers or ()
-        for own in [container.resources or ResourceRequirements()]
+        for of_container in [container.resources or ResourceRequirements()]
     ] or containers
 
 
 def _with_default_tolerations(spec: Spec) -> Spec:
     """Return the spec with DefaultTolerationSeconds: a toleration of each taint that no toleration names."""
-    said = spec.tolerations or []
+    tolerations = spec.tolerations or []
     more = [
-        each
-        for each in _UNREADY
-        if not any(t.key in ("", each.key) and t.effect in ("", each.effect) for t in said)
+        toleration
+        for toleration in _UNREADY
+        if not any(t.key in ("", toleration.key) and t.effect in ("", toleration.effect) for t in tolerations)
     ]
-    return replace(spec, tolerations=[*said, *more]) if more else spec
+    return replace(spec, tolerations=[*tolerations, *more]) if more else spec

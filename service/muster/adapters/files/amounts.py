@@ -40,14 +40,14 @@ def check(document: Document, spec: PodSpec, under: str, after: str = "") -> Non
 
 def with_whole_pod(spec: PodSpec) -> ResourceRequirements | None:
     """Return what a new pod asks for as a whole: its containers' requests, or else the limit of the pod."""
-    said = spec.resources
-    if said is None:
+    of_manifest = spec.resources
+    if of_manifest is None:
         return None
-    of_pod, of_containers = dict(said.requests or {}), _of_containers(spec)
-    for resource, limit in (said.limits or {}).items():
+    of_pod, of_containers = dict(of_manifest.requests or {}), _of_containers(spec)
+    for resource, limit in (of_manifest.limits or {}).items():
         if resource not in of_pod and (resource.startswith(_HUGE_PAGES) or not of_containers.get(resource)):
             of_pod[resource] = limit
-    return replace(said, requests=of_pod, limits=None)
+    return replace(of_manifest, requests=of_pod, limits=None)
 
 
 def _check_container(document: Document, container: Container, under: str, after: str) -> None:
@@ -55,24 +55,27 @@ def _check_container(document: Document, container: Container, under: str, after
 
     GPUs and all other extended resources, and huge pages, can't be overcommitted, and are whole numbers.
     """
-    said = container.resources or ResourceRequirements()
-    limits = said.limits or {}
-    for field, amounts in (("limits", limits), ("requests", said.requests or {})):
+    resources = container.resources or ResourceRequirements()
+    limits = resources.limits or {}
+    for field, amounts in (("limits", limits), ("requests", resources.requests or {})):
         for resource, amount in amounts.items():
             if problem := _wrong(resource, amount):
                 raise document.malformed(f"{under}.{field}[{resource}]: {problem}")
-    for resource, request in (said.requests or {}).items():
+    for resource, request in (resources.requests or {}).items():
         problem, limit = "", limits.get(resource)
         exact = not _is_native(resource) or resource.startswith(_HUGE_PAGES)
-        asked, most = quantities.parse(request), quantities.parse(limit) if limit is not None else None
+        request_value, limit_value = (
+            quantities.parse(request),
+            quantities.parse(limit) if limit is not None else None,
+        )
         if limit is None and exact:
             field = f"{under}.limits[{resource}]"
             raise document.malformed(f"{field}: expected {shown(request)} as in requests, but not given")
-        if asked is None or most is None or asked == most:
+        if request_value is None or limit_value is None or request_value == limit_value:
             continue
         if exact:
             problem = f"expected {shown(limit)} as in limits"
-        elif asked > most:
+        elif request_value > limit_value:
             problem = f"expected at most its limit, {shown(limit)}"
         if problem:
             raise document.malformed(f"{under}.requests[{resource}]: {problem}, got {shown(request)}{after}")
@@ -95,30 +98,33 @@ def _wrong(resource: str, amount: Quantity) -> str:
     return ""
 
 
-def _check_whole_pod(document: Document, spec: PodSpec, said: ResourceRequirements, under: str) -> None:
+def _check_whole_pod(document: Document, spec: PodSpec, resources: ResourceRequirements, under: str) -> None:
     """Raise Malformed if a pod as a whole asks for what it can't, or for less than its containers."""
-    for field, amounts in (("limits", said.limits), ("requests", said.requests)):
+    for field, amounts in (("limits", resources.limits), ("requests", resources.requests)):
         for resource in amounts or ():
             if resource not in _OF_PODS and not resource.startswith(_HUGE_PAGES):
                 raise document.malformed(
                     f"{under}.{field}[{resource}]: expected cpu, memory or huge pages alone"
                 )
     of_containers = _of_containers(spec)
-    for resource, request in (said.requests or {}).items():
-        asked, least = quantities.billionths(request), of_containers.get(resource)
-        most = quantities.billionths((said.limits or {}).get(resource, request))
-        if asked is not None and least is not None and asked < least:
+    for resource, request in (resources.requests or {}).items():
+        request_value, least = quantities.billionths(request), of_containers.get(resource)
+        most = quantities.billionths((resources.limits or {}).get(resource, request))
+        if request_value is not None and least is not None and request_value < least:
             of_all = "expected at least what the containers ask for"
             raise document.malformed(f"{under}.requests[{resource}]: {of_all}, got {shown(request)}")
-        if asked is not None and most is not None and asked > most:
+        if request_value is not None and most is not None and request_value > most:
             raise document.malformed(
                 f"{under}.requests[{resource}]: expected at most its limit, got {shown(request)}"
             )
     for container in (*(spec.containers or ()), *(spec.init_containers or ())):
         of_container = (container.resources or ResourceRequirements()).limits or {}
-        for resource, limit in (said.limits or {}).items():
-            most, its = quantities.billionths(limit), quantities.billionths(of_container.get(resource, 0))
-            if most is not None and its is not None and its > most:
+        for resource, limit in (resources.limits or {}).items():
+            most, limit_of_container = (
+                quantities.billionths(limit),
+                quantities.billionths(of_container.get(resource, 0)),
+            )
+            if most is not None and limit_of_container is not None and limit_of_container > most:
                 raise document.malformed(
                     f"{under}.limits[{resource}]: expected at least the limit of container {container.name}, "
                     f"got {shown(limit)}"
@@ -128,14 +134,17 @@ def _check_whole_pod(document: Document, spec: PodSpec, said: ResourceRequiremen
 def _of_containers(spec: PodSpec) -> dict[str, int]:
     """Return what the containers ask for together, as kube-scheduler sums it."""
     return requests.sum_of(
-        [_asked(each) for each in spec.containers or ()],
-        [(_asked(each), each.restart_policy == "Always") for each in spec.init_containers or ()],
+        [_requests_of(container) for container in spec.containers or ()],
+        [
+            (_requests_of(container), container.restart_policy == "Always")
+            for container in spec.init_containers or ()
+        ],
     )
 
 
-def _asked(container: Container) -> dict[str, int]:
-    said = container.resources or ResourceRequirements()
-    amounts = {**(said.limits or {}), **(said.requests or {})}
+def _requests_of(container: Container) -> dict[str, int]:
+    resources = container.resources or ResourceRequirements()
+    amounts = {**(resources.limits or {}), **(resources.requests or {})}
     values = ((resource, quantities.billionths(amount)) for resource, amount in amounts.items())
     return {resource: value for resource, value in values if value is not None}
 

@@ -127,11 +127,11 @@ async def capture(client: KubeClient, settings: Settings = DEFAULTS) -> Captured
         Undecodable: Its answer is no list.
     """
     problems: list[str] = []
-    nodes = await _listed(client, decode.nodes(), problems)
-    pods = await _listed(client, decode.pods(), problems)
-    keys, namespace_keys = _selected(pods)
+    nodes = await _list(client, decode.nodes(), problems)
+    pods = await _list(client, decode.pods(), problems)
+    keys, namespace_keys = _selector_keys(pods)
     items = [
-        *[item async for item in _beside(client, settings, problems)],
+        *[item async for item in _around(client, settings, problems)],
         *[item async for item in _namespaces(client, namespace_keys, problems)],
         *[item async for item in _jobs(client, pods, problems)],
         *[item async for item in _devices(client, problems)],
@@ -141,10 +141,12 @@ async def capture(client: KubeClient, settings: Settings = DEFAULTS) -> Captured
     return Captured(tuple(items), len(nodes), len(pods), tuple(problems))
 
 
-def _selected(pods: Iterable[PodObject]) -> tuple[frozenset[str], frozenset[str]]:
+def _selector_keys(pods: Iterable[PodObject]) -> tuple[frozenset[str], frozenset[str]]:
     """Return the label keys of pods, and of namespaces, by which any of these pods selects others."""
-    found = [peers.selector_keys(pod.spec) for pod in pods]
-    return frozenset().union(*(keys for keys, _ in found)), frozenset().union(*(keys for _, keys in found))
+    selector_keys = [peers.selector_keys(pod.spec) for pod in pods]
+    return frozenset().union(*(keys for keys, _ in selector_keys)), frozenset().union(
+        *(keys for _, keys in selector_keys)
+    )
 
 
 async def _namespaces(
@@ -156,7 +158,7 @@ async def _namespaces(
         yield _item("Namespace", NamespaceObject(Metadata(name=namespace.metadata.name, labels=labels)))
 
 
-async def _beside(
+async def _around(
     client: KubeClient, settings: Settings, problems: list[str]
 ) -> AsyncIterator[dict[str, Any]]:
     places = {settings.policies_namespace: settings.policies_name, settings.system_namespace: ""}
@@ -170,8 +172,8 @@ async def _beside(
     for api, of_admission in FOR_NEW_PODS:
         for item in await _listed_if_there(client, of_admission, problems):
             meta = Metadata(item.metadata.name, namespace=item.metadata.namespace)
-            kept = msgspec.to_builtins(msgspec.structs.replace(item, metadata=meta))
-            yield {"apiVersion": api, "kind": of_admission.kind, **kept}
+            fields = msgspec.to_builtins(msgspec.structs.replace(item, metadata=meta))
+            yield {"apiVersion": api, "kind": of_admission.kind, **fields}
 
 
 async def _jobs(
@@ -184,21 +186,21 @@ async def _jobs(
     jobs, makers = set[Key](), set[Key]()
     for pod in pods:
         waits = not pod.spec.node_name and pod.status.phase not in ("Succeeded", "Failed")
-        if waits and (found := member(pod.metadata)) is not None:
-            jobs.add((found.kind, pod.metadata.namespace, found.owner))
+        if waits and (place := member(pod.metadata)) is not None:
+            jobs.add((place.kind, pod.metadata.namespace, place.owner))
     for kind, of_kind in KINDS.items():
-        for job in await _named(client, decode.jobs(kind), jobs, problems):
-            kept = pruned(of_kind, job)
+        for job in await _list_named(client, decode.jobs(kind), jobs, problems):
+            pruned_job = pruned(of_kind, job)
             owners = [owner for owner in job.metadata.owner_references or () if owner.controller]
             makers |= {
                 (owner.kind, job.metadata.namespace, owner.name)
                 for owner in owners
                 if owner.kind in of_kind.made_by
             }
-            meta = msgspec.structs.replace(kept.metadata, owner_references=owners or None)
-            yield _custom(kind, msgspec.structs.replace(kept, metadata=meta))
+            meta = msgspec.structs.replace(pruned_job.metadata, owner_references=owners or None)
+            yield _custom(kind, msgspec.structs.replace(pruned_job, metadata=meta))
     for kind in sorted({kind for kind, _, _ in makers}):
-        for maker in await _named(client, decode.makers(kind), makers, problems):
+        for maker in await _list_named(client, decode.makers(kind), makers, problems):
             meta = Metadata(
                 maker.metadata.name,
                 namespace=maker.metadata.namespace,
@@ -224,7 +226,7 @@ async def _devices(client: KubeClient, problems: list[str]) -> AsyncIterator[dic
         yield device_item("ResourceClaimTemplate", msgspec.structs.replace(template, spec=spec))
 
 
-async def _named(
+async def _list_named(
     client: KubeClient, resource: Resource[CustomObject], names: set[Key], problems: list[str]
 ) -> list[CustomObject]:
     """Return the objects of this kind that are named; if none is named, nothing is listed."""
@@ -245,7 +247,7 @@ async def _listed_if_there(
 ) -> list[T]:
     for path in resource.paths:
         try:
-            return await _listed(client, resource, problems, path, keep)
+            return await _list(client, resource, problems, path, keep)
         except ApiError as refusal:
             if refusal.status == HTTP_FORBIDDEN:
                 problem = f"{refusal}: left out"
@@ -255,7 +257,7 @@ async def _listed_if_there(
     return []
 
 
-async def _listed(
+async def _list(
     client: KubeClient,
     resource: Resource[T],
     problems: list[str],
@@ -266,8 +268,8 @@ async def _listed(
     for attempt in range(1, ATTEMPTS + 1):
         unreadable: list[str] = []
         try:
-            found = _items(client, resource, path or resource.paths[0], unreadable)
-            items = [item async for item in found if keep(item)]
+            pages = _items(client, resource, path or resource.paths[0], unreadable)
+            items = [item async for item in pages if keep(item)]
         except ApiError as refusal:
             if refusal.status != HTTP_GONE or attempt == ATTEMPTS:
                 raise
@@ -310,7 +312,7 @@ def pod_item(
         for key, value in (pod.metadata.labels or {}).items()
         if key in keys or key in APP_KEYS or key.startswith(APP_PREFIX)
     }
-    labels = (selected | (_kept(pod.metadata.labels, settings) or {})) or None
+    labels = (selected | (_keep_read(pod.metadata.labels, settings) or {})) or None
     owners = [owner for owner in pod.metadata.owner_references or () if owner.controller]
     meta = _metadata(pod.metadata, labels, settings)
     meta = msgspec.structs.replace(meta, owner_references=owners or None)
@@ -319,11 +321,13 @@ def pod_item(
 
 def config_map_item(config_map: ConfigMapObject, settings: Settings = DEFAULTS) -> dict[str, Any]:
     """Return the part of a ConfigMap that is read, as an API object."""
-    named = {settings.ack_node_mode, settings.ack_node_name}
-    labels = {key: value for key, value in (config_map.metadata.labels or {}).items() if key in named}
-    known = {configmaps.DEVICES, configmaps.LINKS, configmaps.BANDWIDTH, configmaps.UNHEALTHY}
+    label_keys = {settings.ack_node_mode, settings.ack_node_name}
+    labels = {key: value for key, value in (config_map.metadata.labels or {}).items() if key in label_keys}
+    data_keys = {configmaps.DEVICES, configmaps.LINKS, configmaps.BANDWIDTH, configmaps.UNHEALTHY}
     data = {
-        key: value for key, value in (config_map.data or {}).items() if key in known | {settings.policies_key}
+        key: value
+        for key, value in (config_map.data or {}).items()
+        if key in data_keys | {settings.policies_key}
     }
     meta = _metadata(config_map.metadata, labels or None, settings)
     return _item("ConfigMap", msgspec.structs.replace(config_map, metadata=meta, data=data))
@@ -332,9 +336,15 @@ def config_map_item(config_map: ConfigMapObject, settings: Settings = DEFAULTS) 
 def device_item(kind: str, item: DeviceObject) -> dict[str, Any]:
     """Return an object of resource.k8s.io as an API object."""
     owners = [owner for owner in item.metadata.owner_references or () if owner.controller] or None
-    said = {key: value for key, value in (item.metadata.annotations or {}).items() if key == devices.EXTENDED}
+    annotations = {
+        key: value for key, value in (item.metadata.annotations or {}).items() if key == devices.EXTENDED
+    }
     meta = msgspec.structs.replace(
-        item.metadata, resource_version="", labels=None, annotations=said or None, owner_references=owners
+        item.metadata,
+        resource_version="",
+        labels=None,
+        annotations=annotations or None,
+        owner_references=owners,
     )
     return {
         "apiVersion": "resource.k8s.io/v1",
@@ -355,8 +365,8 @@ def custom_item(kind: str, item: CustomObject) -> dict[str, Any]:
     spec = item.spec
     if isinstance(spec, dict):
         spec = {field: value for field, value in spec.items() if field in KEPT_SPEC}
-    said = item.metadata.annotations or {}
-    more = {key: said[key] for key in other_systems.MORE_OF_GROUPS if key in said}
+    annotations = item.metadata.annotations or {}
+    more = {key: annotations[key] for key in other_systems.MORE_OF_GROUPS if key in annotations}
     meta = msgspec.structs.replace(
         item.metadata, resource_version="", labels=None, annotations=more or None, owner_references=None
     )
@@ -365,18 +375,18 @@ def custom_item(kind: str, item: CustomObject) -> dict[str, Any]:
 
 def _metadata(meta: Metadata, labels: dict[str, str] | None, settings: Settings) -> Metadata:
     return msgspec.structs.replace(
-        meta, resource_version="", labels=labels, annotations=_kept(meta.annotations, settings)
+        meta, resource_version="", labels=labels, annotations=_keep_read(meta.annotations, settings)
     )
 
 
-def _kept(values: Mapping[str, str] | None, settings: Settings) -> dict[str, str] | None:
-    named = {settings.matrix, settings.ack_name, settings.ack_replicas, settings.ack_node_mode}
-    kept = {
+def _keep_read(values: Mapping[str, str] | None, settings: Settings) -> dict[str, str] | None:
+    keys_read = {settings.matrix, settings.ack_name, settings.ack_replicas, settings.ack_node_mode}
+    values_read = {
         key: value
         for key, value in (values or {}).items()
-        if key in named or key.startswith(KEPT_PREFIXES) or misspelt.meant(key, settings)
+        if key in keys_read or key.startswith(KEPT_PREFIXES) or misspelt.meant(key, settings)
     }
-    return kept or None
+    return values_read or None
 
 
 def _custom(kind: str, item: CustomObject) -> dict[str, Any]:
@@ -387,7 +397,7 @@ def _item(kind: str, value: NodeObject | PodObject | ConfigMapObject | Namespace
     return {"apiVersion": "v1", "kind": kind, **msgspec.to_builtins(value)}
 
 
-def written(items: Iterable[dict[str, Any]], as_yaml: bool) -> str:
+def text_of(items: Iterable[dict[str, Any]], as_yaml: bool) -> str:
     """Return one `kind: List`: an object in each line of JSON, or ordinary YAML."""
     if as_yaml:
         whole = {"apiVersion": "v1", "kind": "List", "items": list(items)}

@@ -38,12 +38,12 @@ def with_children(documents: Sequence[Document]) -> Iterator[Document]:
     Raises:
         Malformed: what would be made of it has not the shape of an object.
     """
-    made = {
+    parents = {
         (owner.get("kind"), namespace_of(document), owner.get("name"))
         for document in documents
         for owner in _references(document.value)
     }
-    given = {(document.kind, namespace_of(document), name_of(document)) for document in documents}
+    objects = {(document.kind, namespace_of(document), name_of(document)) for document in documents}
     runtimes = {
         (
             document.kind,
@@ -55,13 +55,13 @@ def with_children(documents: Sequence[Document]) -> Iterator[Document]:
     }
     for document in documents:
         yield document
-        if (document.kind, namespace_of(document), name_of(document)) in made:
+        if (document.kind, namespace_of(document), name_of(document)) in parents:
             continue
         if is_ray_job(document):
             yield from _of_ray_job(document)
         elif is_train_job(document):
             for child in _of_train_job(document, _runtime(document, runtimes)):
-                if (child.kind, namespace_of(child), name_of(child)) not in given:
+                if (child.kind, namespace_of(child), name_of(child)) not in objects:
                     yield child
 
 
@@ -121,10 +121,10 @@ def _runtime(document: Document, runtimes: Mapping[tuple[str, str, str], Documen
 def _of_train_job(document: Document, runtime: Document) -> Iterator[Document]:
     """Yield the JobSet of a TrainJob, and the PodGroup if its runtime asks for one."""
     spec, of_runtime = _part(document.value, "spec"), _part(runtime.value, "spec")
-    for at, said in ((document, _part(spec, "trainer")), (runtime, _part(of_runtime, "mlPolicy"))):
-        if not isinstance(nodes := said.get("numNodes"), int | None):
+    for at, part in ((document, _part(spec, "trainer")), (runtime, _part(of_runtime, "mlPolicy"))):
+        if not isinstance(nodes := part.get("numNodes"), int | None):
             raise at.malformed(f"numNodes: expected a whole number, got {type_name(nodes)} {shown(nodes)}")
-    template = _patched(document, spec, _part(of_runtime, "template"))
+    template = _patch(document, spec, _part(of_runtime, "template"))
     job_set = _job_set(spec, _part(template, "spec"), _part(of_runtime, "mlPolicy"))
     name, policy = name_of(document), _part(of_runtime, "podGroupPolicy")
     api, group = "", dict[str, object]()
@@ -136,16 +136,16 @@ def _of_train_job(document: Document, runtime: Document) -> Iterator[Document]:
         job_set = _on_pods(job_set, {"metadata": keys})
         if topology := _part(_part(policy, "volcano"), "networkTopology"):
             group["networkTopology"] = topology
-    said = _part(template, "metadata")
+    metadata = _part(template, "metadata")
     # Before runtimePatches, a TrainJob had labels and annotations of its JobSet.
-    meta = {field: {**_part(said, field), **_part(spec, field)} for field in ("labels", "annotations")}
+    meta = {field: {**_part(metadata, field), **_part(spec, field)} for field in ("labels", "annotations")}
     yield _child(document, "jobset.x-k8s.io/v1alpha2", "JobSet", name, job_set, meta)
     if api:
         size = sum(_pods_of(job) for job in _items(job_set, "replicatedJobs"))
         yield _child(document, api, "PodGroup", name, {"minMember": size, **group})
 
 
-def _patched(document: Document, spec: Object, template: Object) -> Object:
+def _patch(document: Document, spec: Object, template: Object) -> Object:
     """Return the runtime's template with the TrainJob's patches, in the forms of all versions of the API.
 
     Raises:
@@ -170,30 +170,30 @@ def _patched(document: Document, spec: Object, template: Object) -> Object:
             if (name := str(job.get("name"))) not in of_runtime:
                 expected = f"expected replicated Jobs of its runtime ({', '.join(of_runtime)})"
                 raise document.malformed(f"spec.{at}: {expected}, got {shown(name)}")
-        template = _merged(template, patch)
+        template = _merge(template, patch)
     return template
 
 
-def _merged(value: Object, patch: Object) -> Object:
+def _merge(value: Object, patch: Object) -> Object:
     """Return the object with a strategic merge patch. A null removes its field."""
-    made = {**value}
+    result = {**value}
     for field, new in patch.items():
-        old = made.get(field)
+        old = result.get(field)
         if new is None:
-            made.pop(field, None)
+            result.pop(field, None)
         elif isinstance(new, dict):
-            made[field] = _merged(_part(made, field), new)
+            result[field] = _merge(_part(result, field), new)
         elif field in _NAMED_ITEMS and isinstance(new, list) and isinstance(old, list):
-            made[field] = _merged_items(old, new)
+            result[field] = _merge_items(old, new)
         else:
-            made[field] = new
-    return made
+            result[field] = new
+    return result
 
 
-def _merged_items(old: list[Any], new: list[Any]) -> list[Any]:
+def _merge_items(old: list[Any], new: list[Any]) -> list[Any]:
     patches = {patch.get("name"): patch for patch in new if isinstance(patch, dict)}
     merged = [
-        _merged(item, patches.pop(item.get("name"), {})) if isinstance(item, dict) else item for item in old
+        _merge(item, patches.pop(item.get("name"), {})) if isinstance(item, dict) else item for item in old
     ]
     return [*merged, *patches.values()]
 
@@ -201,44 +201,44 @@ def _merged_items(old: list[Any], new: list[Any]) -> list[Any]:
 def _job_set(spec: Object, template: Object, policy: Object) -> Object:
     """Return the spec of a TrainJob's JobSet: its runtime's, with the number of nodes and their resources."""
     trainer, mpi = _part(spec, "trainer"), _part(policy, "mpi")
-    nodes, each = trainer.get("numNodes"), policy.get("numNodes") or 1
+    nodes, nodes_by_default = trainer.get("numNodes"), policy.get("numNodes") or 1
     if nodes and mpi.get("runLauncherAsNode") is True:
         nodes = max(1, nodes - 1)
-    made = {**template}
+    job_set = {**template}
     if spec.get("suspend"):
-        made["suspend"] = True
+        job_set["suspend"] = True
     jobs = []
-    for job in _items(made, "replicatedJobs"):
+    for job in _items(job_set, "replicatedJobs"):
         labels = _part(_part(_part(job, "template"), "metadata"), "labels")
         is_trainer, is_node = labels.get(_ANCESTOR) == _TRAINER, job.get("name") == _NODE
-        count = each if is_trainer else None
+        count = nodes_by_default if is_trainer else None
         if nodes and (is_node if mpi else count):
             count = nodes
         is_sized = is_trainer or (is_node and mpi.get("runLauncherAsNode") is True)
         child = _with_resources(job, _part(trainer, "resourcesPerNode")) if is_sized else job
-        jobs.append(_sized(child, count) if count else child)
-    return {**made, "replicatedJobs": jobs}
+        jobs.append(_with_size(child, count) if count else child)
+    return {**job_set, "replicatedJobs": jobs}
 
 
-def _sized(job: Object, count: object) -> Object:
+def _with_size(job: Object, count: object) -> Object:
     """Return a replicated Job with this number of pods."""
-    return _merged(job, {"replicas": 1, "template": {"spec": {"parallelism": count, "completions": count}}})
+    return _merge(job, {"replicas": 1, "template": {"spec": {"parallelism": count, "completions": count}}})
 
 
 def _with_resources(job: Object, resources: Object) -> Object:
     """Return a replicated Job whose container "node" asks for these resources too."""
     pod = _part(_part(_part(_part(job, "template"), "spec"), "template"), "spec")
     containers = [
-        _merged(each, {"resources": resources}) if each.get("name") == _NODE else each
-        for each in _items(pod, "containers")
+        _merge(container, {"resources": resources}) if container.get("name") == _NODE else container
+        for container in _items(pod, "containers")
     ]
-    return _merged(job, {"template": {"spec": {"template": {"spec": {"containers": containers}}}}})
+    return _merge(job, {"template": {"spec": {"template": {"spec": {"containers": containers}}}}})
 
 
 def _on_pods(job_set: Object, patch: Object) -> Object:
     """Return the spec of a JobSet with a patch on each of its pod templates."""
     jobs = [
-        _merged(job, {"template": {"spec": {"template": patch}}}) for job in _items(job_set, "replicatedJobs")
+        _merge(job, {"template": {"spec": {"template": patch}}}) for job in _items(job_set, "replicatedJobs")
     ]
     return {**job_set, "replicatedJobs": jobs}
 
@@ -252,11 +252,11 @@ def _pods_of(job: Object) -> int:
 
 
 def _child(
-    parent: Document, api_version: str, kind: str, name: str, spec: Object, said: Object | None = None
+    parent: Document, api_version: str, kind: str, name: str, spec: Object, metadata: Object | None = None
 ) -> Document:
     by = {"apiVersion": parent.value["apiVersion"], "kind": parent.kind, "name": name_of(parent)}
     owner = {"name": name, "namespace": namespace_of(parent), "ownerReferences": [{**by, "controller": True}]}
-    meta = {**(said or {}), **owner}
+    meta = {**(metadata or {}), **owner}
     value = {"apiVersion": api_version, "kind": kind, "metadata": meta, "spec": spec}
     return Document(parent.source, parent.place, value)
 
@@ -268,7 +268,7 @@ def _references(value: Object) -> Iterator[Object]:
 def _items(value: Any, name: str) -> list[Object]:
     """Return the objects in a list. What has another shape is none: the API server refuses it."""
     items = value.get(name) if isinstance(value, dict) else None
-    return [each for each in items if isinstance(each, dict)] if isinstance(items, list) else []
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
 def _part(value: Any, name: str) -> Object:

@@ -21,7 +21,7 @@ from muster.adapters.files.devices import DeviceObjects, Devices
 from muster.adapters.files.fields import Misspelt
 from muster.adapters.files.other_objects import OtherObjects
 from muster.adapters.files.owners import Owners
-from muster.adapters.files.printed import Printed, annotated
+from muster.adapters.files.printed import Printed, annotate
 from muster.adapters.files.problems import BadInput, Malformed, shown
 from muster.adapters.files.shapes import PodManifest
 from muster.adapters.files.sources import Document
@@ -67,7 +67,7 @@ class _OnlyMetadata(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class _Found:
+class _Inputs:
     """The objects of the documents, before they are one cluster. Pods come with the document that they are
     from.
     """
@@ -75,7 +75,7 @@ class _Found:
     nodes: list[tuple[Document, NodeObject]] = field(default_factory=list)
     pods: list[tuple[Document, PodManifest]] = field(default_factory=list)
     makers: list[tuple[Document, Metadata, templates.Made]] = field(default_factory=list)
-    other: OtherObjects = field(default_factory=OtherObjects)
+    other_objects: OtherObjects = field(default_factory=OtherObjects)
     devices: DeviceObjects = field(default_factory=DeviceObjects)
     owners: Owners = field(default_factory=Owners)
     members: dict[str, tuple[str, Member]] = field(default_factory=dict)
@@ -105,78 +105,80 @@ def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> C
         BadInput: A document does not have the shape of its kind. Or a name is given twice, or there is no
             node, or an entry of `settings.unique_names` is no scope that node labels name.
     """
-    found = _found(documents)
-    facts, policies = found.other.said(settings, found.notes)
+    inputs = _read_inputs(documents)
+    facts, policies = inputs.other_objects.facts_and_policies(settings, inputs.notes)
     policies = _with_unique(policies, settings.unique_names)
-    with_links, replaced = annotated([node for _, node in found.nodes], found.printed, settings.matrix)
-    found.notes.extend(replaced)
-    devices = found.devices.read(settings)
-    seen_nodes = tuple(
+    with_links, replaced = annotate([node for _, node in inputs.nodes], inputs.printed, settings.matrix)
+    inputs.notes.extend(replaced)
+    devices = inputs.devices.read(settings)
+    all_nodes = tuple(
         nodes.read(node, settings, facts.get(name := node.metadata.name, ()), devices.offer(name))
         for node in with_links
     )
-    found.notes.extend(found.owners.read(settings, policies.levels, found.other.topologies_by_name()))
-    seen_pods = _pods(found, settings, devices, any(node.devices for node in seen_nodes))
-    seen_nodes = devices.offered(seen_nodes)
-    inferred = found.owners.groups(found.members.values())
-    groups = found.other.groups(policies.levels)
-    found.notes.extend(notes.about_nodes(seen_nodes, seen_pods))
-    found.notes.extend(notes.about_pods(seen_pods, found.manifests, settings))
-    waiting = [pod.uid for pod in seen_pods if pod.claim is not None and not pod.node]
-    found.notes.extend(devices.notes(waiting))
-    found.notes.extend(_ordered(found, seen_pods))
-    found.notes.extend(notes.about_groups(groups, seen_pods))
-    found.notes.extend(notes.about_scopes(groups, seen_pods, seen_nodes, policies.levels))
-    manifests = [(found.manifests[pod.uid].metadata, pod) for pod in seen_pods]
-    found.notes.extend(found.owners.warnings(manifests, settings))
-    found.notes.extend(found.owners.differences(manifests, groups))
-    found.notes.extend(found.owners.ignored(manifests))
-    ours = [found.manifests[pod.uid] for pod in seen_pods if pod.claim is not None and not pod.node]
-    found.notes.extend(found.unfollowed.notes(ours))
-    found.notes.extend(found.misspelt.notes())
-    found.notes.extend(repeated_names(seen_nodes, policies.levels, policies.naming))
-    skipped = dict(sorted(found.skipped.items()))
-    namespaces = found.other.labels_of_namespaces({pod.namespace for pod in seen_pods})
+    inputs.notes.extend(
+        inputs.owners.read(settings, policies.levels, inputs.other_objects.topologies_by_name())
+    )
+    all_pods = _pods(inputs, settings, devices, any(node.devices for node in all_nodes))
+    all_nodes = devices.with_offers(all_nodes)
+    inferred = inputs.owners.groups(inputs.members.values())
+    groups = inputs.other_objects.groups(policies.levels)
+    inputs.notes.extend(notes.about_nodes(all_nodes, all_pods))
+    inputs.notes.extend(notes.about_pods(all_pods, inputs.manifests, settings))
+    waiting = [pod.uid for pod in all_pods if pod.claim is not None and not pod.node]
+    inputs.notes.extend(devices.notes(waiting))
+    inputs.notes.extend(_notes_of_order(inputs, all_pods))
+    inputs.notes.extend(notes.about_groups(groups, all_pods))
+    inputs.notes.extend(notes.about_scopes(groups, all_pods, all_nodes, policies.levels))
+    manifests = [(inputs.manifests[pod.uid].metadata, pod) for pod in all_pods]
+    inputs.notes.extend(inputs.owners.warnings(manifests, settings))
+    inputs.notes.extend(inputs.owners.differences(manifests, groups))
+    inputs.notes.extend(inputs.owners.ignored(manifests))
+    ours = [inputs.manifests[pod.uid] for pod in all_pods if pod.claim is not None and not pod.node]
+    inputs.notes.extend(inputs.unfollowed.notes(ours))
+    inputs.notes.extend(inputs.misspelt.notes())
+    inputs.notes.extend(repeated_names(all_nodes, policies.levels, policies.naming))
+    skipped = dict(sorted(inputs.skipped.items()))
+    namespaces = inputs.other_objects.labels_of_namespaces({pod.namespace for pod in all_pods})
     return Cluster(
-        seen_nodes,
-        seen_pods,
+        all_nodes,
+        all_pods,
         (*groups, *inferred),
         policies,
         namespaces,
-        tuple(found.notes),
+        tuple(inputs.notes),
         skipped,
-        tuple(found.made_up),
-        devices.facts(waiting, seen_nodes),
+        tuple(inputs.made_up),
+        devices.facts(waiting, all_nodes),
     )
 
 
-def _found(documents: Iterable[Document | Printed]) -> _Found:
+def _read_inputs(documents: Iterable[Document | Printed]) -> _Inputs:
     """Return the objects of the documents.
 
     Raises:
         BadInput: as `cluster_of`.
     """
-    found = _Found()
+    inputs = _Inputs()
     problems: list[Malformed] = []
-    for document in _completed(documents, found, problems):
-        found.order[document.source, document.place] = len(found.order) + 1
-        found.kinds[document.kind] += 1
+    for document in _complete(documents, inputs, problems):
+        inputs.order[document.source, document.place] = len(inputs.order) + 1
+        inputs.kinds[document.kind] += 1
         try:
-            _take(document, found)
+            _take(document, inputs)
         except Malformed as problem:
             problems.append(problem)
     if not problems:
-        problems = [*_twice(found.nodes), *_expand(found), *_twice(found.pods)]
-        problems += [*found.other.twice(), *found.devices.twice()]
+        problems = [*_twice(inputs.nodes), *_expand(inputs), *_twice(inputs.pods)]
+        problems += [*inputs.other_objects.twice(), *inputs.devices.twice()]
     if problems:
         raise BadInput(problems)
-    if not found.nodes:
-        raise BadInput([Malformed("", "", f"{_read(found)}: {_NO_NODES}")])
-    return found
+    if not inputs.nodes:
+        raise BadInput([Malformed("", "", f"{_read(inputs)}: {_NO_NODES}")])
+    return inputs
 
 
-def _completed(
-    documents: Iterable[Document | Printed], found: _Found, problems: list[Malformed]
+def _complete(
+    documents: Iterable[Document | Printed], inputs: _Inputs, problems: list[Malformed]
 ) -> list[Document]:
     """Return the objects, all with names, and the jobs that other jobs make.
 
@@ -185,10 +187,10 @@ def _completed(
     objects = list[Document]()
     for document in documents:
         if isinstance(document, Printed):
-            found.printed.append(document)
+            inputs.printed.append(document)
         else:
             objects.append(document)
-    objects = list(names.completed(objects, found.made_up))
+    objects = list(names.complete(objects, inputs.made_up))
     try:
         return list(with_children(objects))
     except Malformed as problem:
@@ -210,40 +212,40 @@ _NO_NODES = (
 )
 
 
-def _read(found: _Found) -> str:
+def _read(inputs: _Inputs) -> str:
     """Return how many objects the input has of each kind. Only used if it has no node."""
-    if not found.kinds:
+    if not inputs.kinds:
         return "the input has no object"
-    counts = ", ".join(f"{kind} {count}" for kind, count in sorted(found.kinds.items()))
+    counts = ", ".join(f"{kind} {count}" for kind, count in sorted(inputs.kinds.items()))
     return f"no Node in the input (it has {counts})"
 
 
-def _take(document: Document, found: _Found) -> None:
-    found.unfollowed.look(document)
-    found.misspelt.look(document)
+def _take(document: Document, inputs: _Inputs) -> None:
+    inputs.unfollowed.look(document)
+    inputs.misspelt.look(document)
     match document.group, document.kind:
         case "", "Node":
-            found.nodes.append((document, shapes.node(document)))
+            inputs.nodes.append((document, shapes.node(document)))
         case "", "Pod":
-            found.pods.append((document, shapes.pod(document)))
+            inputs.pods.append((document, shapes.pod(document)))
         case _:
-            takers = (found.admission, found.other, found.devices, found.owners)
+            takers = (inputs.admission, inputs.other_objects, inputs.devices, inputs.owners)
             if any(taker.take(document) for taker in takers):
                 return
-            made = templates.expand(document)
-            if made is None:
-                found.skipped[".".join(filter(None, (document.kind, document.group)))] += 1
+            new_pods = templates.expand(document)
+            if new_pods is None:
+                inputs.skipped[".".join(filter(None, (document.kind, document.group)))] += 1
             else:
-                found.makers.append((document, shapes.convert(document, _OnlyMetadata).metadata, made))
+                inputs.makers.append((document, shapes.convert(document, _OnlyMetadata).metadata, new_pods))
 
 
 # --- names -----------------------------------------------------------------------------------------
 
 
-def _twice(found: Sequence[tuple[Document, NodeObject | PodManifest]]) -> list[Malformed]:
+def _twice(items: Sequence[tuple[Document, NodeObject | PodManifest]]) -> list[Malformed]:
     """Objects of one name, and pods of one UID."""
     problems, names, uids = [], dict[str, Document](), dict[str, Document]()
-    for document, item in found:
+    for document, item in items:
         meta = item.metadata
         if isinstance(item, PodManifest):
             key = f"Pod {meta.namespace or 'default'}/{meta.name}"
@@ -271,80 +273,82 @@ def _at(document: Document) -> str:
     return f"{document.source}: {document.place}"
 
 
-def _expand(found: _Found) -> list[Malformed]:
+def _expand(inputs: _Inputs) -> list[Malformed]:
     """Add the pods of controllers that have none yet. A controller that some pod names as
     its owner has some.
     """
     owners = {
         (item.metadata.namespace or "default", owner.kind, owner.name)
-        for item in [pod for _, pod in found.pods] + [_OnlyMetadata(meta) for _, meta, _ in found.makers]
+        for item in [pod for _, pod in inputs.pods] + [_OnlyMetadata(meta) for _, meta, _ in inputs.makers]
         for owner in item.metadata.owner_references or ()
         if owner.controller
     }
     owners |= {
         (pod.metadata.namespace or "default", "Deployment", pods.deployment_of(pod.metadata))
-        for _, pod in found.pods
+        for _, pod in inputs.pods
     }
     owners |= {
         (pod.metadata.namespace or "default", of_kind.kind, of_kind.owner)
-        for _, pod in found.pods
+        for _, pod in inputs.pods
         if (of_kind := member(pod.metadata)) is not None
     }
-    there = Counter((document.kind, meta.namespace, meta.name) for document, meta, _ in found.makers)
+    times = Counter((document.kind, meta.namespace, meta.name) for document, meta, _ in inputs.makers)
     problems, count = [], 0
-    for document, meta, made in found.makers:
-        if there[document.kind, meta.namespace, meta.name] > 1:
+    for document, meta, new_pods in inputs.makers:
+        if times[document.kind, meta.namespace, meta.name] > 1:
             problems.append(document.malformed("is given twice"))
             continue
         if (meta.namespace or "default", document.kind, meta.name) in owners:
             continue
-        if made.why_none:
-            found.notes.append(f"{document.name} makes no pods: {made.why_none}")
-        count += len(made.pods)
+        if new_pods.why_none:
+            inputs.notes.append(f"{document.name} makes no pods: {new_pods.why_none}")
+        count += len(new_pods.pods)
         if count > MAX_PODS:
             problems.append(document.malformed(f"more than {MAX_PODS:,} pods of controllers"))
             break
-        found.pods.extend((document, pod) for pod in made.pods)
+        inputs.pods.extend((document, pod) for pod in new_pods.pods)
     return problems
 
 
 # --- facts -----------------------------------------------------------------------------------------
 
 
-def _pods(found: _Found, settings: Settings, devices: Devices, only_devices: bool) -> tuple[Pod, ...]:
+def _pods(inputs: _Inputs, settings: Settings, devices: Devices, only_devices: bool) -> tuple[Pod, ...]:
     """Return the pods as the API server would store them. `only_devices`: as in `DeviceCounts.asking`."""
-    read: list[tuple[int, Pod]] = []
+    pods_in_order: list[tuple[int, Pod]] = []
     problems = list[Malformed]()
-    for document, manifest in sorted(found.pods, key=lambda pod: found.number(pod[0])):
+    for document, manifest in sorted(inputs.pods, key=lambda pod: inputs.number(pod[0])):
         meta = manifest.metadata
         namespace = meta.namespace or "default"
         uid = meta.uid or templates.uid_of("Pod", namespace, meta.name)
         meta = msgspec.structs.replace(meta, namespace=namespace, uid=uid)
         try:
-            filled = _stored(found.admission, document, msgspec.structs.replace(manifest, metadata=meta))
+            filled = _store(inputs.admission, document, msgspec.structs.replace(manifest, metadata=meta))
         except Malformed as problem:
             problems.append(problem)
             continue
-        place = 0 if meta.creation_timestamp else found.number(document)
-        filled = devices.completed(filled)
-        found.manifests[filled.metadata.uid] = filled
-        in_gang = found.owners.place_of(filled.metadata, settings)
+        place = 0 if meta.creation_timestamp else inputs.number(document)
+        filled = devices.with_claims(filled)
+        inputs.manifests[filled.metadata.uid] = filled
+        in_gang = inputs.owners.place_of(filled.metadata, settings)
         if in_gang is not None:
-            found.members[filled.metadata.uid] = (namespace, in_gang)
+            inputs.members[filled.metadata.uid] = (namespace, in_gang)
         pod = pods.read(filled, settings, in_gang, devices.claims)
-        if claims := devices.asked.get(pod.uid):
+        if claims := devices.specs_of_pod.get(pod.uid):
             pod = devices.counts.asking(pod, claims, only_devices)
-        read.append((place, pod))
+        pods_in_order.append((place, pod))
     if problems:
         raise BadInput(problems)
-    found.notes.extend(found.admission.notes())
-    last = max((pod.created for _, pod in read), default=0.0)
-    return tuple(replace(pod, created=last + 1.0 + place * _ORDER_S) if place else pod for place, pod in read)
+    inputs.notes.extend(inputs.admission.notes())
+    last = max((pod.created for _, pod in pods_in_order), default=0.0)
+    return tuple(
+        replace(pod, created=last + 1.0 + place * _ORDER_S) if place else pod for place, pod in pods_in_order
+    )
 
 
-def _stored(admission: Admission, document: Document, pod: PodManifest) -> PodManifest:
+def _store(admission: Admission, document: Document, pod: PodManifest) -> PodManifest:
     """Return a pod as the API server stores it."""
-    pod = admission.admitted(document, pod)
+    pod = admission.admit(document, pod)
     spec = pod.spec
     if spec.affinity is not None or not spec.scheduler_name:
         affinity = peers.as_stored(spec.affinity, pod.metadata.labels or {})
@@ -353,14 +357,15 @@ def _stored(admission: Admission, document: Document, pod: PodManifest) -> PodMa
     return msgspec.structs.replace(pod, spec=spec)
 
 
-def _ordered(found: _Found, seen: Iterable[Pod]) -> list[str]:
+def _notes_of_order(inputs: _Inputs, read_pods: Iterable[Pod]) -> list[str]:
     """Return a note for each controller that creates a gang's pods one by one, so that the gang never
     completes.
     """
-    in_gangs = {(p.namespace, p.name) for p in seen if p.claim is not None and not p.claim.lone}
+    in_gangs = {(p.namespace, p.name) for p in read_pods if p.claim is not None and not p.claim.lone}
     return [
         f"{document.name}: its pods come one after another, so a gang of them would wait for ever "
         "in a cluster: set spec.podManagementPolicy to Parallel"
-        for document, meta, made in found.makers
-        if made.ordered and any((meta.namespace or "default", p.metadata.name) in in_gangs for p in made.pods)
+        for document, meta, new_pods in inputs.makers
+        if new_pods.ordered
+        and any((meta.namespace or "default", p.metadata.name) in in_gangs for p in new_pods.pods)
     ]

@@ -129,10 +129,10 @@ def decide(
     outcomes, again = dict[str, Outcome](), list[Outcome]()
     for number, group in enumerate(pending):
         request = _request(group, ledger, policies, claims.answers)
-        needed = requests.least_of(request)
-        others = chain((least.group for least in again), islice(pending, number + 1, None))
-        if requests.asks_for_less(needed, request) and _must_share(group, request, others):
-            least = _outcome(group, needed, ledger, place, clock)
+        least_request = requests.least_of(request)
+        waiting = chain((least.group for least in again), islice(pending, number + 1, None))
+        if requests.asks_for_less(least_request, request) and _must_share(group, request, waiting):
+            least = _outcome(group, least_request, ledger, place, clock)
             if least.placed is not None:
                 again.append(replace(least, request=request))
                 _hold(least, ledger)
@@ -153,11 +153,11 @@ def _request(
 ) -> Request:
     """Return the request for a gang, with the GPUs that its claims match."""
     request = requests.request(group, ledger, policies)
-    known = {pod.uid: answers[pod.uid] for pod in group.unbound if pod.uid in answers}
-    if not known:
+    matches = {pod.uid: answers[pod.uid] for pod in group.unbound if pod.uid in answers}
+    if not matches:
         return request
     in_tree = InTree()
-    in_tree.know(request.gang.key, known)
+    in_tree.know(request.gang.key, matches)
     return in_tree.refine(request.gang.key, request, ledger.nodes)
 
 
@@ -173,16 +173,16 @@ def _telling_holders(place: Place, ledger: Ledger, roster: Roster) -> Place:
     return told
 
 
-def _must_share(group: Group, request: Request, others: Iterable[Group]) -> bool:
+def _must_share(group: Group, request: Request, competitors: Iterable[Group]) -> bool:
     """Return whether the gang first gets only what it needs, and is placed again after the others.
 
     That is so if it can do with fewer members, and others of its priority need some. Otherwise the first of
     two gangs would take what both need.
     """
     return not group.enough_bound and any(
-        requests.priority(other) >= request.priority
-        for other in others
-        if not (other.causes or other.enough_bound) and other.waits_for is None
+        requests.priority(competitor) >= request.priority
+        for competitor in competitors
+        if not (competitor.causes or competitor.enough_bound) and competitor.waits_for is None
     )
 
 

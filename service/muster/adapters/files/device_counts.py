@@ -32,57 +32,60 @@ class DeviceCounts:
         classes: Mapping[str, DeviceClassObject],
         slices: Sequence[ResourceSlice],
         resource_of: Callable[[str], str],
-        taken: frozenset[Device],
+        allocated_devices: frozenset[Device],
     ) -> None:
         self._resource_of = resource_of
         self._names = {
-            name: each.spec.extended_resource_name or OF_CLASS + name for name, each in classes.items()
+            name: device_class.spec.extended_resource_name or OF_CLASS + name
+            for name, device_class in classes.items()
         }
         self._devices: dict[str, list[tuple[str, Device]]] = {}
         """DeviceClass → its devices that can be counted, each with its node. Unreadable ones are left out."""
-        found = list(_on_nodes(slices))
-        for name, each in classes.items():
-            if not resource_of(name) and (terms := _terms(each)) is not None:
+        node_devices = list(_on_nodes(slices))
+        for name, device_class in classes.items():
+            if not resource_of(name) and (terms := _terms(device_class)) is not None:
                 self._devices[name] = [
-                    (node, device) for node, device, of in found if _is_of(terms, device.driver, of)
+                    (node, device)
+                    for node, device, slice_device in node_devices
+                    if _is_of(terms, device.driver, slice_device)
                 ]
         self._free = {
-            name: Counter(node for node, device in devices if device not in taken)
+            name: Counter(node for node, device in devices if device not in allocated_devices)
             for name, devices in self._devices.items()
         }
-        self.assumes_channels = not any(each.spec.driver == DRIVER for each in slices)
+        self.assumes_channels = not any(device_class.spec.driver == DRIVER for device_class in slices)
         """Whether each node with GPUs counts as having a channel, since the input has no slice of them."""
 
-    def offered(self, node: Node, named: Collection[str]) -> Node:
+    def with_offers(self, node: Node, classes: Collection[str]) -> Node:
         """Return the node with its free devices as resources: of the classes that claims name, and of those
         with an extended resource. What a device plugin offers under its name counts in place of them.
         """
-        found = {
+        counts = {
             self._names[name]: free[node.name]
             for name, free in self._free.items()
-            if free[node.name] and (name in named or not self._names[name].startswith(OF_CLASS))
+            if free[node.name] and (name in classes or not self._names[name].startswith(OF_CLASS))
         }
-        if self.assumes_channels and node.topology.gpu_count and CHANNEL_CLASS in named:
-            found[self._names[CHANNEL_CLASS]] = 1
+        if self.assumes_channels and node.topology.gpu_count and CHANNEL_CLASS in classes:
+            counts[self._names[CHANNEL_CLASS]] = 1
         if node.devices:
-            of_gpus = (name for name in named if self._resource_of(name) in node.gpu_resources)
-            found |= dict.fromkeys((OF_CLASS + name for name in of_gpus), len(node.devices))
-        if not found:
+            of_gpus = (name for name in classes if self._resource_of(name) in node.gpu_resources)
+            counts |= dict.fromkeys((OF_CLASS + name for name in of_gpus), len(node.devices))
+        if not counts:
             return node
-        return replace(node, allocatable=_with(node.allocatable, found | dict(node.allocatable.others)))
+        return replace(node, allocatable=_with(node.allocatable, counts | dict(node.allocatable.others)))
 
     def asking(self, pod: Pod, specs: Iterable[ClaimSpec], only_devices: bool) -> Pod:
         """Return the pod with the devices of its claims as resources. With `only_devices` its GPUs must be
         devices too: a node whose GPUs a device plugin serves is not for its claims.
         """
-        asked = Counter(dict(pod.resources.others))
+        amounts = Counter(dict(pod.resources.others))
         for request in _requests(specs):
             exact = request.exactly
             if exact is not None and self._is_counted(request):
-                asked[self._names[exact.device_class_name]] += exact.count
+                amounts[self._names[exact.device_class_name]] += exact.count
             elif exact is not None and only_devices and self._resource_of(exact.device_class_name):
-                asked[OF_CLASS + exact.device_class_name] += exact.count
-        return replace(pod, resources=_with(pod.resources, asked))
+                amounts[OF_CLASS + exact.device_class_name] += exact.count
+        return replace(pod, resources=_with(pod.resources, amounts))
 
     def notes(self, specs: Iterable[ClaimSpec]) -> Iterator[str]:
         """Yield what is not followed in these claims."""
@@ -98,8 +101,8 @@ class DeviceCounts:
     def _note(self, request: Request) -> str:
         """Return why a request for devices that are no GPUs is not followed, or not wholly; "" if it is."""
         exact = request.exactly
-        some = [exact] if exact is not None else request.first_available or ()
-        names = sorted({each.device_class_name for each in some})
+        choices = [exact] if exact is not None else request.first_available or ()
+        names = sorted({exact_request.device_class_name for exact_request in choices})
         if not names or any(map(self._resource_of, names)) or (exact is not None and exact.admin_access):
             return ""
         why = f"DeviceClass {names[0]}: claims for its devices are not followed, since "
@@ -122,13 +125,13 @@ def _requests(specs: Iterable[ClaimSpec]) -> Iterator[Request]:
     return (request for spec in specs for request in spec.devices.requests or ())
 
 
-def _with(resources: Resources, others: Mapping[str, int]) -> Resources:
-    return replace(resources, others=tuple(sorted(others.items())))
+def _with(resources: Resources, amounts: Mapping[str, int]) -> Resources:
+    return replace(resources, others=tuple(sorted(amounts.items())))
 
 
-def _terms(each: DeviceClassObject) -> tuple[Term, ...] | None:
+def _terms(device_class: DeviceClassObject) -> tuple[Term, ...] | None:
     try:
-        return read_selectors(each.spec.selectors)
+        return read_selectors(device_class.spec.selectors)
     except UnreadableSelectorError:
         return None
 
@@ -142,13 +145,17 @@ def _on_nodes(slices: Sequence[ResourceSlice]) -> Iterator[tuple[str, Device, Sl
     be counted.
     """
     newest: dict[tuple[str, str], int] = {}
-    for each in slices:
-        pool = (each.spec.driver, each.spec.pool.name)
-        newest[pool] = max(newest.get(pool, 0), each.spec.pool.generation)
-    for each in slices:
-        driver, pool_name, node = each.spec.driver, each.spec.pool.name, each.spec.node_name
-        if not node or each.spec.pool.generation < newest[driver, pool_name]:
+    for resource_slice in slices:
+        pool = (resource_slice.spec.driver, resource_slice.spec.pool.name)
+        newest[pool] = max(newest.get(pool, 0), resource_slice.spec.pool.generation)
+    for resource_slice in slices:
+        driver, pool_name, node = (
+            resource_slice.spec.driver,
+            resource_slice.spec.pool.name,
+            resource_slice.spec.node_name,
+        )
+        if not node or resource_slice.spec.pool.generation < newest[driver, pool_name]:
             continue
-        for device in each.spec.devices or ():
+        for device in resource_slice.spec.devices or ():
             if not (any(map(dra_attributes.keeps_away, device.taints or ())) or device.consumes_counters):
                 yield node, Device(driver, pool_name, device.name), device

@@ -95,17 +95,17 @@ class DeviceObjects:
             return False
         match document.group, document.kind:
             case str(group), "ResourceSlice" if group == GROUP:
-                self.slices.append((document, _named(document, ResourceSlice)))
+                self.slices.append((document, _with_name(document, ResourceSlice)))
             case str(group), "DeviceClass" if group == GROUP:
-                self.classes.append((document, _named(document, DeviceClassObject)))
+                self.classes.append((document, _with_name(document, DeviceClassObject)))
             case str(group), "DeviceTaintRule" if group == GROUP:
-                self.rules.append((document, _named(document, DeviceTaintRule)))
+                self.rules.append((document, _with_name(document, DeviceTaintRule)))
             case str(group), "ResourceClaim" if group == GROUP:
-                claim = _named(document, ResourceClaim)
+                claim = _with_name(document, ResourceClaim)
                 _check(document, claim.spec, "spec")
                 self.claims.append((document, claim))
             case str(group), "ResourceClaimTemplate" if group == GROUP:
-                template = _named(document, ResourceClaimTemplate)
+                template = _with_name(document, ResourceClaimTemplate)
                 if "devices" in (document.value.get("spec") or ()):
                     raise document.malformed(
                         "spec.devices: expected in spec.spec, which a claim has as its spec"
@@ -137,22 +137,22 @@ class DeviceObjects:
     def read(self, settings: Settings) -> Devices:
         """Return what all documents say together."""
         slices = Slices(settings)
-        given = {item.metadata.name: item for _, item in self.classes}
-        classes = {**OF_NVIDIA, **given}
+        classes_by_name = {item.metadata.name: item for _, item in self.classes}
+        classes = {**OF_NVIDIA, **classes_by_name}
         for name, item in classes.items():
             slices.see_class(name, item)
-        for _, each in self.slices:
-            slices.see_slice(each.metadata.name, each)
+        for _, resource_slice in self.slices:
+            slices.see_slice(resource_slice.metadata.name, resource_slice)
         for _, rule in self.rules:
             slices.see_rule(rule.metadata.name, rule)
         claims = Claims(slices.resource_of, lambda: slices.roundings)
-        held, specs = list[DeviceClaim](), dict[Key, ClaimSpec]()
+        holdings, specs = list[DeviceClaim](), dict[Key, ClaimSpec]()
         allocated = set[Key]()
         for _, claim in self.claims:
             meta, key = claim.metadata, _key(claim.metadata)
             devices = held_by(claim)
             uid = meta.uid or templates.uid_of("ResourceClaim", *key)
-            held += [DeviceClaim(uid, *devices)] if devices[0] else []
+            holdings += [DeviceClaim(uid, *devices)] if devices[0] else []
             allocated |= {key} if claim.status.allocation is not None else set()
             if (meta.annotations or {}).get(EXTENDED) != "true":
                 of_a_pod = any(owner.controller for owner in meta.owner_references or ())
@@ -160,12 +160,20 @@ class DeviceObjects:
                 specs[key] = claim.spec
                 claims.see("/".join(key), claim.spec, unallocated=unallocated)
         of_templates = {_key(item.metadata): item.spec.spec for _, item in [*self.channels, *self.templates]}
-        taken = frozenset(device for claim in held for device in claim.devices)
-        published = [each for _, each in self.slices]
-        counts = DeviceCounts(classes, published, slices.resource_of, taken)
+        allocated_devices = frozenset(device for claim in holdings for device in claim.devices)
+        published = [resource_slice for _, resource_slice in self.slices]
+        counts = DeviceCounts(classes, published, slices.resource_of, allocated_devices)
         matching = MatchingDevices(classes, published, slices.resource_of)
         return Devices(
-            slices, claims, counts, matching, tuple(held), specs, of_templates, frozenset(given), allocated
+            slices,
+            claims,
+            counts,
+            matching,
+            tuple(holdings),
+            specs,
+            of_templates,
+            frozenset(classes_by_name),
+            allocated,
         )
 
 
@@ -188,42 +196,44 @@ class Devices:
     allocated: set[Key]
     missing: Counter[str] = field(default_factory=Counter)
     """Claims and templates that are not in the input, with the pods that wait and name them."""
-    asked: dict[str, tuple[ClaimSpec, ...]] = field(default_factory=dict)
+    specs_of_pod: dict[str, tuple[ClaimSpec, ...]] = field(default_factory=dict)
     """By UID of a pod: the claims that are not allocated."""
 
     def offer(self, node: str) -> Offer:
         """Return what the node's slices offer as GPUs."""
         return self.slices.offer(node)
 
-    def completed(self, pod: PodManifest) -> PodManifest:
+    def with_claims(self, pod: PodManifest) -> PodManifest:
         """Return the pod with the claims that Kubernetes makes for it, and without those that are unknown."""
         if not pod.spec.resource_claims:
             return pod
-        kept, statuses, asked = list[PodResourceClaim](), list[PodResourceClaimStatus](), list[ClaimSpec]()
-        made = {each.name: each for each in pod.status.resource_claim_statuses or ()}
-        for each in pod.spec.resource_claims:
-            status = made.get(each.name)
-            name = each.resource_claim_name or (status.resource_claim_name or "" if status else "")
+        entries, statuses, specs = list[PodResourceClaim](), list[PodResourceClaimStatus](), list[ClaimSpec]()
+        status_by_name = {
+            made_status.name: made_status for made_status in pod.status.resource_claim_statuses or ()
+        }
+        for entry in pod.spec.resource_claims:
+            status = status_by_name.get(entry.name)
+            name = entry.resource_claim_name or (status.resource_claim_name or "" if status else "")
             if status is not None and not name:
-                kept.append(each)  # it needs none
+                entries.append(entry)  # it needs none
                 statuses.append(status)
-            elif name := self._claim(pod, each, name):
-                kept.append(each)
-                statuses.append(PodResourceClaimStatus(each.name, name))
+            elif name := self._claim(pod, entry, name):
+                entries.append(entry)
+                statuses.append(PodResourceClaimStatus(entry.name, name))
                 key = (pod.metadata.namespace, name)
-                freed = not (pod.spec.node_name or each.resource_claim_name)  # before its gang is planned
-                asked += [self.specs[key]] if freed or key not in self.allocated else []
-        self.asked[pod.metadata.uid] = tuple(asked)
+                freed = not (pod.spec.node_name or entry.resource_claim_name)  # before its gang is planned
+                specs += [self.specs[key]] if freed or key not in self.allocated else []
+        self.specs_of_pod[pod.metadata.uid] = tuple(specs)
         return msgspec.structs.replace(
             pod,
-            spec=msgspec.structs.replace(pod.spec, resource_claims=kept),
+            spec=msgspec.structs.replace(pod.spec, resource_claims=entries),
             status=msgspec.structs.replace(pod.status, resource_claim_statuses=statuses),
         )
 
-    def _claim(self, pod: PodManifest, each: PodResourceClaim, name: str) -> str:
+    def _claim(self, pod: PodManifest, entry: PodResourceClaim, name: str) -> str:
         """Return the name of the claim for an entry of the pod; "" if it is unknown. Make it of its template,
         if it is not there."""
-        namespace, template = pod.metadata.namespace, each.resource_claim_template_name
+        namespace, template = pod.metadata.namespace, entry.resource_claim_template_name
         if (namespace, name) in self.specs:
             return name
         spec = self.templates.get((namespace, template)) if template else None
@@ -231,24 +241,26 @@ class Devices:
             kind = f"ResourceClaimTemplate {namespace}/{template}" if template else ""
             self.missing[kind or f"ResourceClaim {namespace}/{name}"] += not pod.spec.node_name
             return ""
-        name = name or f"{pod.metadata.name}-{each.name}"
+        name = name or f"{pod.metadata.name}-{entry.name}"
         self.specs[namespace, name] = spec
         self.claims.see(f"{namespace}/{name}", spec)
         return name
 
-    def offered(self, nodes: Iterable[Node]) -> tuple[Node, ...]:
+    def with_offers(self, nodes: Iterable[Node]) -> tuple[Node, ...]:
         """Return the nodes with the free devices that pods may ask for by claims."""
-        named = {name for specs in self.asked.values() for spec in specs for name in _classes(spec)}
-        return tuple(self.counts.offered(node, named) for node in nodes)
+        class_names = {
+            name for specs in self.specs_of_pod.values() for spec in specs for name in _classes(spec)
+        }
+        return tuple(self.counts.with_offers(node, class_names) for node in nodes)
 
     def facts(self, waiting: Sequence[str], nodes: Sequence[Node]) -> ClaimFacts:
         """Return what claims hold, and which GPUs those of these pods match, by UID.
 
         What is allocated to pods that wait is left out: it is freed before their gang is planned.
         """
-        held = tuple(claim for claim in self.held if not claim.is_for(waiting))
-        found = ((uid, self.matching.answer(self.asked.get(uid, ()), nodes)) for uid in waiting)
-        return ClaimFacts(held, {uid: answer for uid, answer in found if answer is not None})
+        holdings = tuple(claim for claim in self.held if not claim.is_for(waiting))
+        answers = ((uid, self.matching.answer(self.specs_of_pod.get(uid, ()), nodes)) for uid in waiting)
+        return ClaimFacts(holdings, {uid: answer for uid, answer in answers if answer is not None})
 
     def notes(self, waiting: Iterable[str]) -> Iterator[str]:
         """Yield what is not known of the claims of these pods, by UID, and what is not followed in them."""
@@ -256,11 +268,11 @@ class Devices:
             if count:
                 pods = f"{count} {plural('pod', count)} {'is' if count == 1 else 'are'}"
                 yield f"{name} is not in the input: {pods} planned without it. In a cluster pods wait for it"
-        specs = [spec for uid in waiting for spec in self.asked.get(uid, ())]
-        named = {name for spec in specs for name in _classes(spec)}
-        if GPU_CLASS in named - self.given_classes:
+        specs = [spec for uid in waiting for spec in self.specs_of_pod.get(uid, ())]
+        class_names = {name for spec in specs for name in _classes(spec)}
+        if GPU_CLASS in class_names - self.given_classes:
             yield f"DeviceClass {GPU_CLASS} is not in the input: it counts as NVIDIA's chart makes it"
-        if CHANNEL_CLASS in named and self.counts.assumes_channels:
+        if CHANNEL_CLASS in class_names and self.counts.assumes_channels:
             yield (
                 f"no ResourceSlice of {compute_domains.DRIVER} is in the input: each node with GPUs counts "
                 "as having one channel of a ComputeDomain"
@@ -272,7 +284,7 @@ class Devices:
                 "no ResourceSlice with GPUs is in the input: claims for GPUs are planned on the GPUs that "
                 "status.allocatable of nodes counts, and with allocationMode All on none"
             )
-        yield from sorted({f"{each} (not followed)" for each in self.matching.unread(specs)})
+        yield from sorted({f"{sentence} (not followed)" for sentence in self.matching.unread(specs)})
 
 
 def _channel(document: Document) -> ResourceClaimTemplate:
@@ -288,7 +300,7 @@ def _channel(document: Document) -> ResourceClaimTemplate:
     return msgspec.structs.replace(template, spec=spec)
 
 
-def _named(document: Document, shape: type[T]) -> T:
+def _with_name(document: Document, shape: type[T]) -> T:
     read = shapes.convert(document, shape, as_v1(document.value))
     shapes.check_named(document, read.metadata)  # type: ignore[attr-defined]
     return read
@@ -321,10 +333,10 @@ def as_v1(value: Object) -> Object:
 def _spec_as_v1(spec: Object) -> Object:
     devices = spec.get("devices")
     if isinstance(devices, list):
-        return {**spec, "devices": [_flat(each, "basic") for each in devices]}
+        return {**spec, "devices": [_flat(device, "basic") for device in devices]}
     if not isinstance(devices, dict) or not isinstance(requests := devices.get("requests"), list):
         return spec
-    return {**spec, "devices": {**devices, "requests": [_exactly(each) for each in requests]}}
+    return {**spec, "devices": {**devices, "requests": [_exactly(request) for request in requests]}}
 
 
 def _flat(value: object, field: str) -> object:
@@ -347,5 +359,5 @@ def _key(meta: Metadata) -> Key:
 
 def _classes(spec: ClaimSpec) -> Iterator[str]:
     for request in spec.devices.requests or ():
-        some = [request.exactly] if request.exactly is not None else request.first_available or ()
-        yield from (each.device_class_name for each in some)
+        choices = [request.exactly] if request.exactly is not None else request.first_available or ()
+        yield from (choice.device_class_name for choice in choices)

@@ -49,19 +49,19 @@ def with_affinity(pod: PodManifest) -> PodManifest:
     if jobset.JOBSET_NAME in annotations and jobset.BY_NODE_SELECTOR not in annotations:
         labels = {**labels, jobset.PRIORITY: str(pod.spec.priority)}
         pod = replace(pod, metadata=replace(pod.metadata, labels=labels))
-    for rule, domain, group in _asked(pod):
+    for rule, domain, group in _rules_of(pod):
         affinity = _with_terms(pod.spec.affinity or Affinity(), rule, domain, group, labels)
         pod = replace(pod, spec=replace(pod.spec, affinity=affinity))
     return pod
 
 
-def asked(pod: PodManifest) -> Iterator[str]:
+def phrases(pod: PodManifest) -> Iterator[str]:
     """Yield what the pod asks for, as "annotation x: one rack for each group"."""
-    for rule, domain, _ in _asked(pod):
+    for rule, domain, _ in _rules_of(pod):
         yield f"annotation {rule.annotation}: one {domain} for each group alone"
 
 
-def _asked(pod: PodManifest) -> Iterator[tuple[_Rule, str, str]]:
+def _rules_of(pod: PodManifest) -> Iterator[tuple[_Rule, str, str]]:
     """Yield the rules that hold for a pod, each with the domain's label key and the group."""
     labels, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
     for rule in _RULES:
@@ -75,27 +75,27 @@ def _with_terms(affinity: Affinity, rule: _Rule, domain: str, group: str, labels
     away = affinity.pod_anti_affinity or PodAffinity()
     if _has(near, domain) and _has(away, domain):
         return affinity
-    same = [NodeSelectorRequirement(rule.group, "In", [group])]
-    others = [
+    own_group = [NodeSelectorRequirement(rule.group, "In", [group])]
+    other_groups = [
         NodeSelectorRequirement(rule.group, "Exists"),
         NodeSelectorRequirement(rule.group, "NotIn", [group]),
     ]
     if rule.priority:
-        others.append(NodeSelectorRequirement(rule.priority, "In", [labels[rule.priority]]))
+        other_groups.append(NodeSelectorRequirement(rule.priority, "In", [labels[rule.priority]]))
     return replace(
         affinity,
-        pod_affinity=_with_term(near, rule, domain, same),
-        pod_anti_affinity=_with_term(away, rule, domain, others),
+        pod_affinity=_with_term(near, rule, domain, own_group),
+        pod_anti_affinity=_with_term(away, rule, domain, other_groups),
     )
 
 
 def _with_term(
-    said: PodAffinity, rule: _Rule, domain: str, expressions: list[NodeSelectorRequirement]
+    affinity: PodAffinity, rule: _Rule, domain: str, expressions: list[NodeSelectorRequirement]
 ) -> PodAffinity:
     selector = LabelSelector(match_expressions=expressions)
     term = PodAffinityTerm(domain, selector, namespace_selector=rule.namespaces)
-    return replace(said, required=[*(said.required or ()), term])
+    return replace(affinity, required=[*(affinity.required or ()), term])
 
 
-def _has(said: PodAffinity, domain: str) -> bool:
-    return any(term.topology_key == domain for term in said.required or ())
+def _has(affinity: PodAffinity, domain: str) -> bool:
+    return any(term.topology_key == domain for term in affinity.required or ())

@@ -104,16 +104,16 @@ def _walk(
     under: str,
     shape: type | None,
     in_pod: bool,
-    seen: set[object],
+    visited: set[object],
 ) -> Iterator[str]:
     """Yield a note for each misspelt field of an object and of the objects in it.
 
     `at`: the object's path. `under`: the field that holds it. `shape`: the type that it is read as, None if
-    it is not read. `seen`: the objects that were walked through: an alias in YAML can name one very often.
+    it is not read. `visited`: the objects that were walked through: an alias in YAML can name one very often.
     """
-    if (place := (id(value), under, shape, in_pod)) in seen:
+    if (place := (id(value), under, shape, in_pod)) in visited:
         return
-    seen.add(place)
+    visited.add(place)
     if "containers" in value:
         shape, in_pod = Spec, True
         _check_claims(document, value, at)
@@ -121,17 +121,17 @@ def _walk(
     # Elsewhere in jobs are fields that are like those that are read, as replicatedJob of a coordinator.
     compared = in_pod or shape is not None or under == "spec" or "template" in value
     for name, inner in value.items():
-        here = f"{at}.{name}"
+        path = f"{at}.{name}"
         if compared and (meant := _meant(str(name), shape, in_pod)):
-            yield f"{here} has no effect: did you mean {meant}?"
+            yield f"{path} has no effect: did you mean {meant}?"
         elif name not in _NOT_KUBERNETES:
             of_inner = _fields(shape).get(name)
             if name == "nodeSelectorTerms" and inner == []:
-                raise document.malformed(f"{here}: expected at least one term")
+                raise document.malformed(f"{path}: expected at least one term")
             if isinstance(inner, dict):
-                yield from _walk(document, inner, here, name, of_inner, in_pod, seen)
-            for number, each in enumerate(_objects(inner)):
-                yield from _walk(document, each, f"{here}[{number}]", name, of_inner, in_pod, seen)
+                yield from _walk(document, inner, path, name, of_inner, in_pod, visited)
+            for number, item in enumerate(_objects(inner)):
+                yield from _walk(document, item, f"{path}[{number}]", name, of_inner, in_pod, visited)
 
 
 @lru_cache(maxsize=4096)
@@ -149,7 +149,7 @@ def _fields(shape: type | None) -> Mapping[str, type | None]:
     """Return each field of such objects → the type of the objects in it; None if it has none."""
     info = inspect.type_info(shape) if shape is not None else None
     fields = info.fields if isinstance(info, inspect.StructType) else ()
-    return {each.encode_name: _objects_in(each.type) for each in fields}
+    return {struct_field.encode_name: _objects_in(struct_field.type) for struct_field in fields}
 
 
 def _objects_in(field_type: inspect.Type) -> type | None:
@@ -191,17 +191,17 @@ def _check(document: Document, value: Object, at: str, under: str) -> None:
 
 def _check_claims(document: Document, spec: Object, at: str) -> None:
     """Raise Malformed if a container names a claim that the pod does not have."""
-    names = [each.get("name") for each in _objects(spec.get("resourceClaims"))]
-    for which in ("containers", "initContainers"):
-        for number, container in enumerate(_objects(spec.get(which))):
+    names = [claim_entry.get("name") for claim_entry in _objects(spec.get("resourceClaims"))]
+    for list_name in ("containers", "initContainers"):
+        for number, container in enumerate(_objects(spec.get(list_name))):
             resources = container.get("resources")
             for claim in _objects(resources.get("claims") if isinstance(resources, dict) else None):
                 if (name := claim.get("name")) not in names:
-                    path = f"{at}.{which}[{number}].resources.claims"
+                    path = f"{at}.{list_name}[{number}].resources.claims"
                     raise document.malformed(
                         f"{path}: expected a name of {at}.resourceClaims, got {shown(name)}"
                     )
 
 
 def _objects(value: object) -> list[Object]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

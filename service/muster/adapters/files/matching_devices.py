@@ -41,24 +41,26 @@ class MatchingDevices:
         self._classes = classes
         self._resource_of = resource_of
         self._attributes: dict[Device, Attributes] = {}
-        for each in slices:
-            driver, pool = each.spec.driver, each.spec.pool.name
-            for device in each.spec.devices or ():
+        for resource_slice in slices:
+            driver, pool = resource_slice.spec.driver, resource_slice.spec.pool.name
+            for device in resource_slice.spec.devices or ():
                 attributes = dra_attributes.attributes(driver, device)
                 self._attributes[Device(driver, pool, device.name)] = attributes
         self._answers: dict[bytes, InTreeAnswer] = {}
 
     def answer(self, specs: Sequence[ClaimSpec], nodes: Iterable[Node]) -> InTreeAnswer | None:
         """Return which GPUs of the nodes the claims of a pod match; None if they ask for no GPUs."""
-        asked = list(self._of_gpus(specs))
-        if not asked:
+        requests = list(self._of_gpus(specs))
+        if not requests:
             return None
-        key = _encoder.encode(asked)
+        key = _encoder.encode(requests)
         if key not in self._answers:
-            there = [node for node in nodes if node.devices]
-            ranks = range(max(map(len, asked)))
-            ways = ([some[: rank + 1][-1] for some in asked] for rank in ranks)
-            self._answers[key] = InTreeAnswer(devices=tuple(self._matching(each, there) for each in ways))
+            nodes_with_devices = [node for node in nodes if node.devices]
+            ranks = range(max(map(len, requests)))
+            ways = ([ways_of_request[: rank + 1][-1] for ways_of_request in requests] for rank in ranks)
+            self._answers[key] = InTreeAnswer(
+                devices=tuple(self._matching(exact_ways, nodes_with_devices) for exact_ways in ways)
+            )
         return self._answers[key]
 
     def asks(self, specs: Iterable[ClaimSpec]) -> bool:
@@ -67,8 +69,8 @@ class MatchingDevices:
 
     def unread(self, specs: Iterable[ClaimSpec]) -> Iterator[str]:
         """Yield what is not followed in requests for GPUs: tolerations, and selectors that can't be read."""
-        for some in self._of_gpus(specs):
-            for way in some:
+        for ways in self._of_gpus(specs):
+            for way in ways:
                 if way.tolerations:
                     yield f"DeviceClass {way.device_class_name}: tolerations in claims for its devices"
                 try:
@@ -78,11 +80,17 @@ class MatchingDevices:
 
     def _of_gpus(self, specs: Iterable[ClaimSpec]) -> Iterator[list[_Way]]:
         """Yield the ways of each request for GPUs."""
-        for request in (each for spec in specs for each in spec.devices.requests or ()):
-            some: list[_Way] = [request.exactly] if request.exactly else [*(request.first_available or ())]
-            watches = request.exactly is not None and request.exactly.admin_access
-            if some and not watches and any(self._resource_of(way.device_class_name) for way in some):
-                yield some
+        for device_request in (
+            device_request for spec in specs for device_request in spec.devices.requests or ()
+        ):
+            ways: list[_Way] = (
+                [device_request.exactly]
+                if device_request.exactly
+                else [*(device_request.first_available or ())]
+            )
+            watches = device_request.exactly is not None and device_request.exactly.admin_access
+            if ways and not watches and any(self._resource_of(way.device_class_name) for way in ways):
+                yield ways
 
     def _matching(self, ways: Iterable[_Way], nodes: Iterable[Node]) -> dict[str, frozenset[str]]:
         """Return node → the names of its GPUs that all of these match."""
@@ -91,13 +99,13 @@ class MatchingDevices:
 
     def _terms(self, way: _Way) -> tuple[Term, ...]:
         of_class = self._classes.get(way.device_class_name)
-        found = tuple[Term, ...]()
-        for some in (of_class.spec.selectors if of_class is not None else None, way.selectors):
+        terms = tuple[Term, ...]()
+        for device_selectors in (of_class.spec.selectors if of_class is not None else None, way.selectors):
             try:
-                found += read_selectors(some)
+                terms += read_selectors(device_selectors)
             except UnreadableSelectorError:
                 continue
-        return found
+        return terms
 
     def _names(self, node: Node, terms: Sequence[Term]) -> Iterator[str]:
         for gpu, device in enumerate(node.devices):
@@ -107,10 +115,12 @@ class MatchingDevices:
                 yield str(device)
 
 
-def read_selectors(some: Iterable[DeviceSelector] | None) -> tuple[Term, ...]:
+def read_selectors(device_selectors: Iterable[DeviceSelector] | None) -> tuple[Term, ...]:
     """Return the terms of these selectors.
 
     Raises:
         UnreadableSelectorError: One is of another form.
     """
-    return selectors.read(each.cel.expression for each in some or () if each.cel is not None)
+    return selectors.read(
+        selector.cel.expression for selector in device_selectors or () if selector.cel is not None
+    )

@@ -13,25 +13,25 @@ _MOST = 58
 """The characters of generateName that the API server uses."""
 
 
-def completed(documents: Iterable[Document], made_up: list[str]) -> Iterator[Document]:
+def complete(documents: Iterable[Document], made_up: list[str]) -> Iterator[Document]:
     """Yield the documents, each with a name. Append the names that are made up to `made_up`.
 
     The end is made of letters that count up. So the same file gives the same names.
     """
-    given = list(documents)
-    taken = {_key(document, _meta(document).get("name")) for document in given}
-    for document in given:
+    objects = list(documents)
+    keys = {_key(document, _meta(document).get("name")) for document in objects}
+    for document in objects:
         meta = _meta(document)
         prefix = meta.get("generateName")
         if meta.get("name") or not isinstance(prefix, str) or not prefix:
             yield document
             continue
         names = (prefix[:_MOST] + letters(number) for number in count())
-        name = next(name for name in names if _key(document, name) not in taken)
-        taken.add(_key(document, name))
-        named = replace(document, value={**document.value, "metadata": {**meta, "name": name}})
-        made_up.append(named.name)
-        yield named
+        name = next(name for name in names if _key(document, name) not in keys)
+        keys.add(_key(document, name))
+        with_name = replace(document, value={**document.value, "metadata": {**meta, "name": name}})
+        made_up.append(with_name.name)
+        yield with_name
 
 
 def _key(document: Document, name: object) -> tuple[str, str, str, str]:

@@ -44,45 +44,47 @@ def about_nodes(nodes: Iterable[Node], pods: Sequence[Pod]) -> Iterator[str]:
             if taint.effect == TaintEffect.PREFER_NO_SCHEDULE:
                 preferred[f"{taint.key}{f'={taint.value}' if taint.value else ''}"].append(node.name)
         yield from (f"Node {node.name}: {problem}" for problem in node.problems)
-        if node.unhealthy and (there := sorted(_on_broken(pods, node))):
-            yield f"Node {node.name}: {unhealthy_sentence(node.unhealthy, there)}"
+        if node.unhealthy and (pods_on_broken := sorted(_on_broken(pods, node))):
+            yield f"Node {node.name}: {unhealthy_sentence(node.unhealthy, pods_on_broken)}"
         if node.allocatable.pods <= 0:
             yield f"Node {node.name}: status.allocatable has no pods, so none can go there"
     for taint_name, tainted in preferred.items():
-        where = f"{plural('Node', len(tainted))} {listed(tainted, _NAMED)}"
-        yield f"{where}: taint {taint_name}:PreferNoSchedule is not followed: it keeps no pod away here"
-    gone = [pod for pod in pods if pod.usage is not None and pod.node not in names]
-    if gone:
-        lost = listed(sorted({pod.node for pod in gone}), _NAMED)
-        yield f"{len(gone)} {plural('pod', len(gone))} on nodes that are not in the input: {lost}"
+        nodes_text = f"{plural('Node', len(tainted))} {listed(tainted, _NAMED)}"
+        yield f"{nodes_text}: taint {taint_name}:PreferNoSchedule is not followed: it keeps no pod away here"
+    stranded = [pod for pod in pods if pod.usage is not None and pod.node not in names]
+    if stranded:
+        missing = listed(sorted({pod.node for pod in stranded}), _NAMED)
+        yield f"{len(stranded)} {plural('pod', len(stranded))} on nodes that are not in the input: {missing}"
 
 
 def about_pods(pods: Iterable[Pod], manifests: Mapping[str, PodObject], settings: Settings) -> Iterator[str]:
     """Yield how many pending pods are not placed, and why. `manifests` are by UID."""
     pending = [pod for pod in pods if not (pod.node or pod.finished or pod.terminating)]
     ours = [pod for pod in pending if pod.scheduler_name in settings.scheduler_names]
-    if others := len(pending) - len(ours):
+    if foreign_count := len(pending) - len(ours):
         names = ", ".join(sorted(settings.scheduler_names))
         theirs = listed(sorted({pod.scheduler_name for pod in pending} - settings.scheduler_names), _NAMED)
-        what = f"{others} pending {plural('pod', others)} of other schedulers"
-        yield f"{what} not placed (ours: {names}; theirs: {theirs})"
+        subject = f"{foreign_count} pending {plural('pod', foreign_count)} of other schedulers"
+        yield f"{subject} not placed (ours: {names}; theirs: {theirs})"
     if gated := sum(pod.gated for pod in ours):
         yield f"{gated} pending {plural('pod', gated)} with spec.schedulingGates not placed"
     plain = [pod for pod in ours if pod.claim is None and not pod.gated]
     if plain:
-        one = len(plain) == 1
-        asks = "pod asks for no GPU and names" if one else "pods ask for no GPU and name"
-        left = [manifests[pod.uid] for pod in plain]
-        yield f"{len(plain)} pending {asks} no gang: not placed here{_unread(left, settings)}"
-        if claiming := sum(bool(each.spec.resource_claims) for each in left):
-            what = f"{claiming} of them {'has' if claiming == 1 else 'have'} ResourceClaims"
+        is_single = len(plain) == 1
+        asks = "pod asks for no GPU and names" if is_single else "pods ask for no GPU and name"
+        manifests_left = [manifests[pod.uid] for pod in plain]
+        yield f"{len(plain)} pending {asks} no gang: not placed here{_unread(manifests_left, settings)}"
+        if claiming := sum(bool(manifest.spec.resource_claims) for manifest in manifests_left):
+            subject = f"{claiming} of them {'has' if claiming == 1 else 'have'} ResourceClaims"
             yield (
-                f"{what}, which kube-scheduler's own plugin serves. If the pods name a gang "
+                f"{subject}, which kube-scheduler's own plugin serves. If the pods name a gang "
                 "(gpu.topology/group), their claims are planned"
             )
-        for key, meant in sorted({pair for pod in left for pair in misspelt.pairs(pod.metadata, settings)}):
+        for key, meant in sorted(
+            {pair for pod in manifests_left for pair in misspelt.pairs(pod.metadata, settings)}
+        ):
             yield f"the key {key} has no effect; did you mean {meant}?"
-        yield from sorted({said for pod in left for said in slips.fractions(pod.metadata)})
+        yield from sorted({sentence for pod in manifests_left for sentence in slips.fractions(pod.metadata)})
 
 
 def about_groups(groups: Sequence[PodGroup], pods: Iterable[Pod]) -> Iterator[str]:
@@ -90,11 +92,11 @@ def about_groups(groups: Sequence[PodGroup], pods: Iterable[Pod]) -> Iterator[st
     for group in groups:
         yield from (f"PodGroup {group.namespace}/{group.name}: {problem}" for problem in group.problems)
     claims = {(pod.namespace, pod.claim) for pod in pods if pod.claim is not None}
-    named = {(namespace, claim.dialect, claim.name) for namespace, claim in claims}
-    known = {group.name for group in groups}
-    missing = [claim.name for _, claim in claims if claim.by_object and claim.name not in known]
+    named_by_pods = {(namespace, claim.dialect, claim.name) for namespace, claim in claims}
+    group_names = {group.name for group in groups}
+    missing = [claim.name for _, claim in claims if claim.by_object and claim.name not in group_names]
     for group in groups:
-        if group.key not in named:
+        if group.key not in named_by_pods:
             meant = did_you_mean(group.name, missing)
             yield f"PodGroup {group.namespace}/{group.name}: no pod of ours names it{meant}"
 
@@ -107,39 +109,39 @@ def about_scopes(
     The decision itself names a required scope. A preference without a node is ignored, and a limit counts
     each node as a part.
     """
-    asked = {
+    effects = {
         (f"{pod.namespace}/{pod.claim.name}", scope): effect
         for pod in pods
         if pod.claim is not None and pod.present and not pod.node
         for scope, effect in _asked(pod.claim.wishes).items()
     }
-    asked |= {
+    effects |= {
         (f"PodGroup {group.namespace}/{group.name}", scope): effect
         for group in groups
         for wishes in (group.wishes, *group.role_wishes.values())
         for scope, effect in _asked(wishes).items()
     }
-    unknown = {scope for _, scope in asked} - {Scope.GPU, Scope.NVLINK_DOMAIN, Scope.NODE}
+    unknown = {scope for _, scope in effects} - {Scope.GPU, Scope.NVLINK_DOMAIN, Scope.NODE}
     nowhere = {scope for scope in unknown if not any(part_of(node, scope, levels) for node in nodes)}
     words = (*Scope, *(level.scope for level in levels))
     keys = {key for node in nodes for key, name in node.labels.items() if name} if nowhere else set()
-    for (who, scope), effect in asked.items():
+    for (subject, scope), effect in effects.items():
         if scope in nowhere:
             meant = scope_meant(scope, words, keys)
             hint = told_by_preset(*preset_with(scope, keys)) or (f"; did you mean {meant}?" if meant else "")
-            yield f"{who}: no node lies in any {scope}: {effect}{hint}"
+            yield f"{subject}: no node lies in any {scope}: {effect}{hint}"
 
 
 def _asked(wishes: Wishes) -> Mapping[str, str]:
     """Return the scopes that the gang can do without → the effect if no node lies in one."""
-    limits = {each.scope: each.nowhere for each in wishes.per_scope}
+    limits = {per_scope.scope: per_scope.nowhere for per_scope in wishes.per_scope}
     preferred = (*wishes.preferred_scopes, *wishes.role_preferred)
     return limits | dict.fromkeys(preferred, "that preference is passed over")
 
 
 def _unread(pods: Iterable[PodObject], settings: Settings) -> str:
     """Return a phrase about accelerators that are no GPUs here: MIG devices, misspelt names, others."""
-    asked = accelerators(
+    names_read = accelerators(
         {
             name
             for pod in pods
@@ -149,20 +151,24 @@ def _unread(pods: Iterable[PodObject], settings: Settings) -> str:
             for name in amounts or ()
         }
     )
-    if not asked:
+    if not names_read:
         return ""
-    mig = "; pods that ask for MIG devices are planned in a gang" if any("mig-" in a for a in asked) else ""
+    mig = (
+        "; pods that ask for MIG devices are planned in a gang"
+        if any("mig-" in a for a in names_read)
+        else ""
+    )
     offered = (*settings.gpu_resources, settings.gpu_memory)
     read = ", ".join(offered)
-    slips = (did_you_mean(name, _of_vendor(name, offered)) for name in asked)
+    slips = (did_you_mean(name, _of_vendor(name, offered)) for name in names_read)
     meant = "" if mig else next(filter(None, slips), "")
-    return f". They ask for {listed(asked, _NAMED)}; what counts as a GPU is {read}{mig}{meant}"
+    return f". They ask for {listed(names_read, _NAMED)}; what counts as a GPU is {read}{mig}{meant}"
 
 
-def _of_vendor(resource: str, known: Iterable[str]) -> Iterator[str]:
+def _of_vendor(resource: str, resources: Iterable[str]) -> Iterator[str]:
     """Yield the known resources of the same vendor: another vendor's is never meant."""
     vendor = resource.rpartition("/")[0]
-    for name in known:
+    for name in resources:
         prefix = name.rpartition("/")[0]
         if vendor in prefix or prefix in vendor or nearest(vendor, (prefix,), _SAME_VENDOR):
             yield name
@@ -170,5 +176,5 @@ def _of_vendor(resource: str, known: Iterable[str]) -> Iterator[str]:
 
 def _on_broken(pods: Iterable[Pod], node: Node) -> list[str]:
     """Return the pods on unhealthy GPUs of the node, as namespace/name."""
-    here = (pod for pod in pods if pod.node == node.name and pod.usage is not None)
-    return [f"{p.namespace}/{p.name}" for p in here if (p.allocation or 0) & node.unhealthy]
+    pods_of_node = (pod for pod in pods if pod.node == node.name and pod.usage is not None)
+    return [f"{p.namespace}/{p.name}" for p in pods_of_node if (p.allocation or 0) & node.unhealthy]

@@ -64,44 +64,49 @@ class OtherObjects:
         and ours are one kind.
         """
         seen: set[tuple[str, str, str, str]] = set()
-        found: Sequence[tuple[Document, CustomObject | ConfigMapObject | NamespaceObject]] = [
+        objects: Sequence[tuple[Document, CustomObject | ConfigMapObject | NamespaceObject]] = [
             *self.pod_groups,
             *self.topologies,
             *self.config_maps,
             *self.namespaces,
         ]
-        for document, item in found:
+        for document, item in objects:
             key = (document.group, document.kind, item.metadata.namespace, item.metadata.name)
             if key in seen:
                 yield document.malformed("is given twice")
             seen.add(key)
 
-    def said(self, settings: Settings, notes: list[str]) -> tuple[Mapping[str, list[NodeFact]], Policies]:
+    def facts_and_policies(
+        self, settings: Settings, notes: list[str]
+    ) -> tuple[Mapping[str, list[NodeFact]], Policies]:
         """Return what ConfigMaps say: facts about nodes, by the node's name, and the policies in force."""
         facts: dict[str, list[NodeFact]] = {}
-        held = DEFAULT_POLICIES
+        policies_in_force = DEFAULT_POLICIES
         for document, item in self.config_maps:
             match configmaps.read(item, settings):
                 case PolicyText(text):
                     read, problems = policies.read(text)
                     end = "" if read is not None else ": it is refused, and the defaults hold"
                     notes.extend(f"{document.name}: {problem}{end}" for problem in problems)
-                    held = read if read is not None else held
+                    policies_in_force = read if read is not None else policies_in_force
                 case NodeTopology() | UnhealthyGpus() as fact:
                     facts.setdefault(fact.node, []).append(fact)
                 case None if item.metadata.name == settings.policies_name:
                     place = f"{settings.policies_namespace}/{settings.policies_name}"
                     notes.append(f"{document.name} is not read: the policies are in the ConfigMap {place}")
-        naming = Naming(held.naming.unique, podgroups.trees(self._topologies()))
-        return facts, replace(held, naming=naming)
+        naming = Naming(policies_in_force.naming.unique, podgroups.trees(self._topologies()))
+        return facts, replace(policies_in_force, naming=naming)
 
-    def labels_of_namespaces(self, named: Iterable[str]) -> dict[str, Labels]:
-        """Return the labels of the given namespaces, and of those in `named`.
+    def labels_of_namespaces(self, names: Iterable[str]) -> dict[str, Labels]:
+        """Return the labels of the given namespaces, and of those in `names`.
 
         As in the API server, each namespace has its name as a label.
         """
-        given = {item.metadata.name: item.metadata.labels or {} for _, item in self.namespaces}
-        return {name: peers.labels_of({NAME_LABEL: name, **given.get(name, {})}) for name in {*given, *named}}
+        labels_by_name = {item.metadata.name: item.metadata.labels or {} for _, item in self.namespaces}
+        return {
+            name: peers.labels_of({NAME_LABEL: name, **labels_by_name.get(name, {})})
+            for name in {*labels_by_name, *names}
+        }
 
     def groups(self, levels: tuple[Level, ...]) -> tuple[PodGroup, ...]:
         """Return the PodGroups as facts. `levels` say which node label is which scope."""

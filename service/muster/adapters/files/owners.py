@@ -82,33 +82,33 @@ class Owners:
 
     def place_of(self, meta: Metadata, settings: Settings) -> Member | None:
         """Return the place of a pod whose owner's pods are a gang. Return None for any other pod."""
-        found = member(meta)
-        if found is None:
+        place = member(meta)
+        if place is None:
             return None
-        of_owner = self.families.get((found.kind, meta.namespace or "default", found.owner))
-        return found if of_owner is not None and of_owner.is_gang(settings) else None
+        of_owner = self.families.get((place.kind, meta.namespace or "default", place.owner))
+        return place if of_owner is not None and of_owner.is_gang(settings) else None
 
     def groups(self, members: Iterable[tuple[str, Member]]) -> tuple[PodGroup, ...]:
         """Return the gangs of these members, each with its namespace.
 
         Without a controller, the members that come later are there at once.
         """
-        there = Counter((found.kind, namespace, found.owner, found.gang) for namespace, found in members)
+        present = Counter((place.kind, namespace, place.owner, place.gang) for namespace, place in members)
         return tuple(
             family.gang_of_all(gang) if count > (family.group.size or 0) else family.gang(gang)
-            for (kind, namespace, owner, gang), count in sorted(there.items())
+            for (kind, namespace, owner, gang), count in sorted(present.items())
             for family in [self.families[kind, namespace, owner]]
         )
 
     def warnings(self, pods: Sequence[tuple[Metadata, Pod]], settings: Settings) -> Iterator[str]:
         """Yield what would make pods of one job a gang, if they wait and name none."""
         lone = Counter(
-            (found.kind, pod.namespace, found.owner)
+            (place.kind, pod.namespace, place.owner)
             for meta, pod in pods
             if (pod.claim.lone if pod.claim is not None else accelerators.asked_by(pod, settings))
             and pod.present
             and not pod.node
-            and (found := member(meta)) is not None
+            and (place := member(meta)) is not None
         )
         for key, count in sorted(lone.items()):
             of_owner = self.families.get(key)
@@ -122,11 +122,11 @@ class Owners:
 
     def ignored(self, pods: Sequence[tuple[Metadata, Pod]]) -> Iterator[str]:
         """Yield which keys on waiting pods have no effect: of KAI, or of an unknown system for gangs."""
-        said = defaultdict[str, list[str]](list)
+        pods_by_sentence = defaultdict[str, list[str]](list)
         for meta, pod in pods:
             for sentence in slips.on_pod(meta, pod):
-                said[sentence].append(f"{pod.namespace}/{pod.name}")
-        for sentence, names in said.items():
+                pods_by_sentence[sentence].append(f"{pod.namespace}/{pod.name}")
+        for sentence, names in pods_by_sentence.items():
             yield f"{plural('Pod', len(names))} {listed(names)}: {sentence}"
 
     def differences(self, pods: Sequence[tuple[Metadata, Pod]], groups: Iterable[PodGroup]) -> Iterator[str]:
@@ -138,18 +138,18 @@ class Owners:
         gangs = defaultdict[tuple[str, GangClaim], set[Key | None]](set)
         for meta, pod in pods:
             if pod.claim is not None and not pod.claim.lone and pod.present and not pod.node:
-                found = member(meta)
-                key = (found.kind, pod.namespace, found.owner) if found is not None else None
+                place = member(meta)
+                key = (place.kind, pod.namespace, place.owner) if place is not None else None
                 group = key_of(pod)
                 least = pod.claim.min_member or (stated.get(group) if group is not None else None)
                 gangs[pod.namespace, replace(pod.claim, min_member=least, wishes=Wishes())].add(key)
-        said = {
+        sentences = {
             f"{_title(key)}: {difference}"
-            for (_, claim), (key, *others) in gangs.items()
-            if key is not None and not others and (of_owner := self.families.get(key)) is not None
+            for (_, claim), (key, *more_keys) in gangs.items()
+            if key is not None and not more_keys and (of_owner := self.families.get(key)) is not None
             if (difference := of_owner.difference(claim))
         }
-        yield from sorted(said)
+        yield from sorted(sentences)
 
 
 def _owners(meta: Metadata) -> Iterator[tuple[str, str]]:

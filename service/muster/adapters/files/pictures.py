@@ -26,25 +26,25 @@ _LETTERS = string.ascii_uppercase + string.ascii_lowercase.replace(TAKEN, "")
 class Holdings:
     """Which gang holds which GPU.
 
-    `letters` maps the key of each placed gang to its letter. `held` is node → GPU → (gang key, pod) as placed
-    now; of several that share the GPU, the last. `shared` has (node, GPU) if these are of several gangs.
-    `members` is node → gang key → how many of its members are there, with or without GPUs.
+    `letters` maps the key of each placed gang to its letter. `holders` is node → GPU → (gang key, pod) as
+    placed now; of several pods that share the GPU, the last. `shared` has (node, GPU) if several gangs have
+    the GPU. `members` is node → gang key → how many members of the gang are there, with or without GPUs.
     """
 
     letters: Mapping[str, str]
-    held: Mapping[str, Mapping[int, tuple[str, str]]]
+    holders: Mapping[str, Mapping[int, tuple[str, str]]]
     members: Mapping[str, Mapping[str, int]]
     shared: Set[tuple[str, int]] = frozenset()
 
     def letter(self, node: str, gpu: int) -> str:
         """Return the mark of a GPU that is held."""
-        return SHARED if (node, gpu) in self.shared else self.letters[self.held[node][gpu][0]]
+        return SHARED if (node, gpu) in self.shared else self.letters[self.holders[node][gpu][0]]
 
 
 def holdings(decided: Decided) -> Holdings:
     """Return who holds which GPU, with a letter for each placed gang."""
     letters: dict[str, str] = {}
-    held: dict[str, dict[int, tuple[str, str]]] = {}
+    holders: dict[str, dict[int, tuple[str, str]]] = {}
     members: dict[str, dict[str, int]] = {}
     shared: set[tuple[str, int]] = set()
     for outcome in decided.outcomes:
@@ -53,12 +53,12 @@ def holdings(decided: Decided) -> Holdings:
         key = key_of(outcome)
         letters[key] = _LETTERS[len(letters)] if len(letters) < len(_LETTERS) else MANY
         for member in outcome.placed.members:
-            on_node = held.setdefault(member.node, {})
+            on_node = holders.setdefault(member.node, {})
             shared.update((member.node, gpu) for gpu in member.gpus if on_node.get(gpu, (key,))[0] != key)
             on_node.update(dict.fromkeys(member.gpus, (key, member.name)))
             counts = members.setdefault(member.node, {})
             counts[key] = counts.get(key, 0) + 1
-    return Holdings(letters, held, members, shared)
+    return Holdings(letters, holders, members, shared)
 
 
 def key_of(outcome: Outcome) -> str:
@@ -66,16 +66,16 @@ def key_of(outcome: Outcome) -> str:
     return outcome.group.gang.key
 
 
-def picture(state: NodeState, known: Holdings) -> NodePicture:
+def picture(state: NodeState, holders: Holdings) -> NodePicture:
     """Return the picture of one node for `adapters.drawing`. `state` is the one after all decisions."""
     topology, name = state.node.topology, state.node.name
     marks = {
-        gpu: Mark(taken(state, gpu)) for gpu in range(topology.gpu_count) if not state.free_gpus >> gpu & 1
+        gpu: Mark(mark_of(state, gpu)) for gpu in range(topology.gpu_count) if not state.free_gpus >> gpu & 1
     }
-    marks |= {gpu: Mark(known.letter(name, gpu), True) for gpu in known.held.get(name, {})}
+    marks |= {gpu: Mark(holders.letter(name, gpu), True) for gpu in holders.holders.get(name, {})}
     return NodePicture(name, topology, marks, state.unindexed_gpus, state.node.machine)
 
 
-def taken(state: NodeState, gpu: int) -> str:
+def mark_of(state: NodeState, gpu: int) -> str:
     """Return the mark of a GPU that was taken before, wholly or partly."""
     return PARTLY if gpu < len(state.memory) and state.memory[gpu] else TAKEN

@@ -32,7 +32,7 @@ class Printed:
     text: str
 
 
-def printed(source: str, text: str) -> Printed | None:
+def parse_printed(source: str, text: str) -> Printed | None:
     """Return the file's matrix and the nodes that it names; None if the text is something else."""
     if _OBJECT in text or not (source.endswith(".txt") or matrices.is_table(text)):
         return None
@@ -41,7 +41,7 @@ def printed(source: str, text: str) -> Printed | None:
     return Printed(source, tuple(name for name in names if name), text)
 
 
-def annotated(
+def annotate(
     nodes: Sequence[NodeObject], files: Iterable[Printed], key: str
 ) -> tuple[list[NodeObject], list[str]]:
     """Return the nodes with each file's text as their annotation `key`, and notes about what that replaces.
@@ -76,18 +76,20 @@ def annotated(
 def _named(file: Printed, nodes: Sequence[str]) -> list[str]:
     whole = Path(file.source).name
     patterns = file.nodes or ((whole,) if whole in nodes else (whole.removesuffix(".txt"),))
-    found: list[str] = []
+    names: list[str] = []
     for pattern in patterns:
-        here = [name for name in nodes if fnmatchcase(name, pattern)]
-        if not here:
+        matches = [name for name in nodes if fnmatchcase(name, pattern)]
+        if not matches:
             how = "name the file like its node, or its nodes in a line like `# nodes: gpu-1, dgx-*`"
             raise Malformed(file.source, "", f"no node of the input is named {shown(pattern)}; {how}")
-        found += here
-    return list(dict.fromkeys(found))
+        names += matches
+    return list(dict.fromkeys(names))
 
 
 def _with(node: NodeObject, key: str, file: Printed | None) -> NodeObject:
     if file is None:
         return node
-    said = (node.metadata.annotations or {}) | {key: file.text}
-    return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, annotations=said))
+    annotations = (node.metadata.annotations or {}) | {key: file.text}
+    return msgspec.structs.replace(
+        node, metadata=msgspec.structs.replace(node.metadata, annotations=annotations)
+    )

@@ -61,7 +61,7 @@ def report(
 
 
 def _gang(outcome: Outcome) -> Gang:
-    group, request, placed = outcome.group, outcome.request, outcome.placed
+    group, request, plan = outcome.group, outcome.request, outcome.placed
     decision = outcome.decision
     return {
         "namespace": group.gang.namespace,
@@ -72,20 +72,20 @@ def _gang(outcome: Outcome) -> Gang:
         "needed": group.needed,
         "present": group.present,
         "bound": len(group.bound),
-        "optimal": placed.optimal if placed else None,
-        "gap": placed.gap if placed else None,
-        "unproven": placed.unproven if placed else None,
-        "truncated": placed.truncated if placed else None,
+        "optimal": plan.optimal if plan else None,
+        "gap": plan.gap if plan else None,
+        "unproven": plan.unproven if plan else None,
+        "truncated": plan.truncated if plan else None,
         "scope": {
             "required": request.required_scope,
             "preferred": list(request.preferred_scopes),
-            "reached": placed.scope_reached if placed else None,
-            "domain": (placed.domain or None) if placed else None,
+            "reached": plan.scope_reached if plan else None,
+            "domain": (plan.domain or None) if plan else None,
         },
-        "objective": _objective(placed) if placed else None,
-        "bandwidth_gb_per_s": placed.objective.weakest_link_gb_per_s if placed else None,
-        "unknown_links": list(placed.unknown_links) if placed else [],
-        "unknown_indices": list(placed.unknown_indices) if placed else [],
+        "objective": _objective(plan) if plan else None,
+        "bandwidth_gb_per_s": plan.objective.weakest_link_gb_per_s if plan else None,
+        "unknown_links": list(plan.unknown_links) if plan else [],
+        "unknown_indices": list(plan.unknown_indices) if plan else [],
         "members": _members(outcome),
         "causes": [cause_json(cause) for cause in outcome.causes],
         "relaxations": _relaxations(decision),
@@ -94,9 +94,9 @@ def _gang(outcome: Outcome) -> Gang:
     }
 
 
-def _explained(placed: Placed | None) -> list[DecidedLevel] | None:
+def _explained(plan: Placed | None) -> list[DecidedLevel] | None:
     """Return which method decided each level, and why others declined; null if nothing was placed."""
-    if placed is None:
+    if plan is None:
         return None
     return [
         {
@@ -104,7 +104,7 @@ def _explained(placed: Placed | None) -> list[DecidedLevel] | None:
             "method": step.method,
             "declined": [{"method": method, "reason": reason} for method, reason in step.declined],
         }
-        for step in placed.steps
+        for step in plan.steps
     ]
 
 
@@ -113,10 +113,10 @@ def _relaxations(decision: Decision | None) -> list[str]:
     return [printable(relaxation_sentence(relaxation)) for relaxation in relaxations]
 
 
-def _objective(placed: Placed) -> Objective:
-    value = placed.objective
+def _objective(plan: Placed) -> Objective:
+    value = plan.objective
     shown: Objective = {
-        "members": len(placed.members),
+        "members": len(plan.members),
         "preferred_reached": value.preferred_reached,
         "crossings": [{"scope": scope, "parts": parts} for scope, parts in value.crossings],
         "weakest_link_gb_per_s": value.weakest_link_gb_per_s,

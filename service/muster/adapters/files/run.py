@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from muster.adapters.files import report, sources, templates
-from muster.adapters.files.capture import Captured, capture, written
+from muster.adapters.files.capture import Captured, capture, text_of
 from muster.adapters.files.cluster import Cluster, cluster_of
 from muster.adapters.files.decide import Decided, Place, decide
 from muster.adapters.files.notes import nothing_pending
@@ -63,12 +63,12 @@ def place_files(
     except BadInput as problem:
         stderr.writelines(f"{line}\n" for line in problem.lines)
         return BAD_INPUT
-    asked: dict[str, Asked] = {}
+    questions: dict[str, Asked] = {}
     plan = planner(time_limit_s)
     decided = decide(
         cluster.nodes,
         cluster.pods,
-        _keeping(plan, asked) if explain else plan,
+        _keeping(plan, questions) if explain else plan,
         time.perf_counter,
         cluster.pod_groups,
         cluster.policies,
@@ -84,7 +84,7 @@ def place_files(
         notes += (f"{listed(cluster.made_up)}: the name is made up, since it has metadata.generateName",)
     if not decided.outcomes:
         notes = (nothing_pending(settings), *notes)
-    alternatives = _alternatives(asked) if explain else None
+    alternatives = _alternatives(questions) if explain else None
     _print(decided, output, stdout, cluster, notes, alternatives)
     for note in notes[:NOTES_SHOWN]:
         stderr.write(f"note: {printable(note)}\n")
@@ -118,27 +118,27 @@ def planner(time_limit_s: float | None, deterministic_time: float = Limits().det
     return plan
 
 
-def _keeping(plan: Place, asked: dict[str, Asked]) -> Place:
+def _keeping(plan: Place, questions: dict[str, Asked]) -> Place:
     """Return the planner. It keeps the questions about the first gangs that it places, by their keys."""
 
     def planned(snapshot: Snapshot, request: Request, timings: Timings) -> Decision:
         decision = plan(snapshot, request, timings)
         key = request.gang.key
-        if isinstance(decision, Placed) and (key in asked or len(asked) < MOST_WITH_ALTERNATIVES):
-            asked[key] = (snapshot, Question(request, decision.members))
+        if isinstance(decision, Placed) and (key in questions or len(questions) < MOST_WITH_ALTERNATIVES):
+            questions[key] = (snapshot, Question(request, decision.members))
         return decision
 
     return planned
 
 
-def _alternatives(asked: Mapping[str, Asked]) -> dict[str, AlternativesView]:
+def _alternatives(questions: Mapping[str, Asked]) -> dict[str, AlternativesView]:
     """Return where else these gangs could go. Results repeat exactly: no wall clock bounds them."""
     from muster.placement.alternatives import alternatives
 
     limits = Limits(ALTERNATIVES_TIME)
     return {
         key: view(alternatives(snapshot, question, limits), AS_DECIDED)
-        for key, (snapshot, question) in asked.items()
+        for key, (snapshot, question) in questions.items()
     }
 
 
@@ -180,7 +180,7 @@ def capture_cluster(
     """
     captured = asyncio.run(_captured(kubeconfig, context))
     as_yaml = output is not None and output.suffix in (".yaml", ".yml")
-    text = written(captured.items, as_yaml)
+    text = text_of(captured.items, as_yaml)
     if output is None or str(output) == "-":
         stdout.write(text)
     else:
@@ -211,5 +211,5 @@ def _write(path: Path, text: str) -> None:
 def _right_group(skipped: str) -> str:
     """Return the API group in which a skipped kind is read, if its apiVersion names no group of its own."""
     kind, _, group = skipped.partition(".")
-    known = [right for right, read in templates.MAKERS if read == kind and right]
-    return f" (read with apiVersion {known[0]}/…)" if known and group in ("", "extensions") else ""
+    groups = [right for right, read in templates.MAKERS if read == kind and right]
+    return f" (read with apiVersion {groups[0]}/…)" if groups and group in ("", "extensions") else ""

@@ -161,35 +161,35 @@ def convert(document: Document, shape: type[T], value: object = None, under: str
         try:
             return msgspec.convert(value, shape)
         except msgspec.ValidationError as problem:
-            found = _SAID.fullmatch(str(problem))
-            assert found is not None
-            path = _path(value, found["path"] or "", found["said"])
-            if not ("got `null`" in found["said"] and not found["key"] and _without(value, path)):
-                field = ".".join(part for part in (under, _written(path)) if part)
-                raise document.malformed(_sentence(field, found["said"], bool(found["key"]))) from None
+            error = _SAID.fullmatch(str(problem))
+            assert error is not None
+            path = _path(value, error["path"] or "", error["said"])
+            if not ("got `null`" in error["said"] and not error["key"] and _without(value, path)):
+                field = ".".join(part for part in (under, _text_of(path)) if part)
+                raise document.malformed(_sentence(field, error["said"], bool(error["key"]))) from None
         except RecursionError:
             raise document.malformed("nested too deeply") from None
     raise document.malformed("more nulls than can be left out")
 
 
-def _path(value: object, text: str, said: str) -> Path:
+def _path(value: object, text: str, message: str) -> Path:
     """Return the path that msgspec names. It writes the keys of maps as `[...]`, so these are searched."""
-    missing, got = _MISSING.match(said), _GOT.match(said)
+    missing, got = _MISSING.match(message), _GOT.match(message)
 
-    def is_it(found: object) -> bool:
+    def is_it(inner: object) -> bool:
         if missing:
-            return isinstance(found, dict) and missing[1] not in found
-        return got is None or got["got"] is None or type_name(found) == _WORDS.get(got["got"], got["got"])
+            return isinstance(inner, dict) and missing[1] not in inner
+        return got is None or got["got"] is None or type_name(inner) == _WORDS.get(got["got"], got["got"])
 
     steps = [step["field"] or step["index"] or None for step in _STEP.finditer(text)]
-    return _followed(value, steps, is_it) or tuple(step or "…" for step in steps)
+    return _follow(value, steps, is_it) or tuple(step or "…" for step in steps)
 
 
-def _followed(value: object, steps: list[str | None], is_it: Callable[[object], bool]) -> Path | None:
+def _follow(value: object, steps: list[str | None], is_it: Callable[[object], bool]) -> Path | None:
     """Return the first path along these steps (None: any key) to a value for which `is_it` holds."""
     if not steps:
         return () if is_it(value) else None
-    step, *rest = steps
+    step, *later_steps = steps
     if isinstance(value, list):
         keys: list[str | int] = [int(step)] if step and step.isdecimal() else []
     else:
@@ -199,9 +199,9 @@ def _followed(value: object, steps: list[str | None], is_it: Callable[[object], 
             inner = value[key]  # type: ignore[index]
         except (KeyError, IndexError, TypeError):
             continue
-        found = _followed(inner, rest, is_it)
-        if found is not None:
-            return (key, *found)
+        path = _follow(inner, later_steps, is_it)
+        if path is not None:
+            return (key, *path)
     return None
 
 
@@ -215,7 +215,7 @@ def _without(value: object, path: Path) -> bool:
     return False
 
 
-def _written(path: Path) -> str:
+def _text_of(path: Path) -> str:
     text = ""
     for step in path:
         plain = isinstance(step, str) and re.fullmatch(r"\w+", step)
@@ -223,13 +223,13 @@ def _written(path: Path) -> str:
     return text
 
 
-def _sentence(field: str, said: str, key: bool) -> str:
-    missing = _MISSING.match(said)
+def _sentence(field: str, message: str, key: bool) -> str:
+    missing = _MISSING.match(message)
     if missing:
         return f"{field + '.' if field else ''}{missing[1]}: expected, but not given"
-    got = _GOT.fullmatch(said)
+    got = _GOT.fullmatch(message)
     if got is None:
-        return f"{field}: {said}" if field else said
+        return f"{field}: {message}" if field else message
     kinds = [_WORDS.get(kind, kind) for kind in got["expected"].split(" | ") if kind != "null"]
     expected = " or ".join(kinds) + got["range"]
     if key:

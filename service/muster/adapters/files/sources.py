@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import yaml
 
-from muster.adapters.files.printed import Printed, printed
+from muster.adapters.files.printed import Printed, parse_printed
 from muster.adapters.files.problems import BadInput, Malformed, shown, type_name
 
 MAX_BYTES = 256 * 1024 * 1024
@@ -63,9 +63,9 @@ class Document:
     def name(self) -> str:
         """Kind and name as users write them: "Pod default/x", "Node a"."""
         meta = self.value.get("metadata")
-        said = meta if isinstance(meta, dict) else {}
+        metadata = meta if isinstance(meta, dict) else {}
         name, generated, namespace = (
-            text[:253] if isinstance(text := said.get(field), str) else ""
+            text[:253] if isinstance(text := metadata.get(field), str) else ""
             for field in ("name", "generateName", "namespace")
         )
         name = name or generated or "(no name)"
@@ -104,11 +104,11 @@ def read(paths: Iterable[str], stdin: BinaryIO) -> list[Document | Printed]:
 
 
 def _files(paths: Iterable[str]) -> Iterator[str]:
-    seen: set[str] = set()
+    paths_before: set[str] = set()
     for path in paths:
-        if path in seen:
+        if path in paths_before:
             raise Malformed(path, "", "given twice")
-        seen.add(path)
+        paths_before.add(path)
         if path != STDIN and Path(path).is_dir():
             try:
                 inside = sorted(
@@ -126,10 +126,10 @@ def _files(paths: Iterable[str]) -> Iterator[str]:
 def _below(folder: Path) -> str:
     """Return a hint if manifests lie one folder further down, because those are not read."""
     try:
-        found = sorted({str(file.parent) for file in folder.glob("*/*") if file.suffix in SUFFIXES})
+        folders = sorted({str(file.parent) for file in folder.glob("*/*") if file.suffix in SUFFIXES})
     except OSError:
         return ""
-    return f"; folders inside it are not read: name them, as in -f {found[0]}" if found else ""
+    return f"; folders inside it are not read: name them, as in -f {folders[0]}" if folders else ""
 
 
 def _text(name: str, stdin: BinaryIO) -> str:
@@ -152,11 +152,11 @@ def _text(name: str, stdin: BinaryIO) -> str:
 
 
 def _documents(source: str, text: str) -> Iterator[Document | Printed]:
-    if (matrix := printed(source, text)) is not None:
+    if (matrix := parse_printed(source, text)) is not None:
         yield matrix
         return
     count = 0
-    for number, value in enumerate(_parsed(source, text), start=1):
+    for number, value in enumerate(_parse(source, text), start=1):
         if value is None:
             continue
         for document in _objects(source, f"document {number}", value, "", "", 0):
@@ -166,7 +166,7 @@ def _documents(source: str, text: str) -> Iterator[Document | Printed]:
             yield document
 
 
-def _parsed(source: str, text: str) -> Iterator[Any]:
+def _parse(source: str, text: str) -> Iterator[Any]:
     """Yield the values of a text: of JSON if it is JSON, which is much faster, else of
     YAML. `{` begins both.
     """
@@ -188,10 +188,10 @@ def _parsed(source: str, text: str) -> Iterator[Any]:
         yield from yaml.load_all(text, Loader=_Loader)
     except yaml.MarkedYAMLError as problem:
         mark = problem.problem_mark or problem.context_mark
-        where = f"line {mark.line + 1}" if mark is not None else ""
+        line = f"line {mark.line + 1}" if mark is not None else ""
         hint = "; it is a template: render it first (Helm: helm template …)" if "{{" in text else ""
         why = problem.problem or problem.context
-        raise Malformed(source, where, f"no valid YAML: {why}{hint}") from None
+        raise Malformed(source, line, f"no valid YAML: {why}{hint}") from None
     except yaml.YAMLError as problem:
         raise Malformed(source, "", f"no valid YAML: {str(problem).splitlines()[0]}") from None
     except RecursionError:
@@ -214,9 +214,9 @@ def _objects(source: str, place: str, value: Any, kind: str, version: str, depth
         missing = " and ".join(sorted({"apiVersion", "kind"} - value.keys()))
         raise Malformed(source, place, f"no Kubernetes object: {missing} missing{_other_tool(source)}")
     for field in ("apiVersion", "kind"):
-        said = value.get(field)
-        if not isinstance(said, str) or not said:
-            got = "nothing" if said is None else shown(said)
+        text = value.get(field)
+        if not isinstance(text, str) or not text:
+            got = "nothing" if text is None else shown(text)
             raise Malformed(source, place, f"{field}: expected text like {_LIKE[field]}, got {got}")
     document = Document(source, place, value)
     if not (document.kind.endswith("List") and "items" in value):
@@ -237,8 +237,8 @@ _LIKE = {"apiVersion": '"v1"', "kind": '"Pod"'}
 
 def _other_tool(source: str) -> str:
     """Return how to get objects from a file that is another tool's input."""
-    made = _MADE_BY.get(Path(source).name)
-    return f". Pass what `{made}` prints" if made else ""
+    command = _MADE_BY.get(Path(source).name)
+    return f". Pass what `{command}` prints" if command else ""
 
 
 _MADE_BY = {
@@ -254,7 +254,7 @@ _MADE_BY = {
 
 def _json(text: str) -> Iterator[Any]:
     """Yield one JSON value after another."""
-    decoder = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_number)
+    decoder = json.JSONDecoder(object_pairs_hook=_without_repeats, parse_constant=_no_number)
     at, end = 0, len(text)
     while at < end:
         at = _NOT_SPACE.match(text, at).end()  # type: ignore[union-attr]
@@ -271,12 +271,12 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _NOT_SPACE = re.compile(r"\s*")
 
 
-def _once(pairs: list[tuple[str, Any]]) -> Object:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+def _without_repeats(pairs: list[tuple[str, Any]]) -> Object:
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
         raise ValueError(f"{shown(key)} is given twice")
-    return made
+    return mapping
 
 
 def _no_number(text: str) -> Any:
@@ -297,8 +297,8 @@ def _check_depth(source: str, text: str) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             level += 1
             if level > MAX_LEVELS:
-                where = f"line {event.start_mark.line + 1}" if event.start_mark is not None else ""
-                raise Malformed(source, where, "nested too deeply")
+                line = f"line {event.start_mark.line + 1}" if event.start_mark is not None else ""
+                raise Malformed(source, line, "nested too deeply")
         elif isinstance(event, yaml.CollectionEndEvent):
             level -= 1
 
@@ -311,24 +311,24 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     """Load safe YAML, in C if PyYAML has that. Dates stay text, as in the API."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Object:
-        seen: set[object] = set()
+        keys: set[object] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if key.value in seen:
+                if key.value in keys:
                     raise yaml.MarkedYAMLError(
                         problem=f"{shown(key.value)} is given twice", problem_mark=key.start_mark
                     )
-                seen.add(key.value)
-        made: Object = super().construct_mapping(node, deep=deep)
-        return made
+                keys.add(key.value)
+        mapping: Object = super().construct_mapping(node, deep=deep)
+        return mapping
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        made: int = super().construct_yaml_int(node)
-        if made.bit_length() > MAX_BITS:
+        number: int = super().construct_yaml_int(node)
+        if number.bit_length() > MAX_BITS:
             raise yaml.MarkedYAMLError(
                 problem=f"a number of more than {MAX_BITS} bits", problem_mark=node.start_mark
             )
-        return made
+        return number
 
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)

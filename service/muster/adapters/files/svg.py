@@ -67,19 +67,19 @@ class _Panel:
 
 def draw(decided: Decided) -> str:
     """Return the whole picture, at most 1,180 px wide."""
-    known, sheet = pictures.holdings(decided), Sheet()
-    colours = {key: COLOURS[i % len(COLOURS)] for i, key in enumerate(known.letters)}
+    holdings, sheet = pictures.holdings(decided), Sheet()
+    colours = {key: COLOURS[i % len(COLOURS)] for i, key in enumerate(holdings.letters)}
     _heading(sheet, decided)
     for outcome in decided.outcomes:
-        _gang_lines(sheet, outcome, known, colours)
+        _gang_lines(sheet, outcome, holdings, colours)
     slices = any(state.memory for state in decided.after.nodes.values())
     _key(sheet, sheet.bottom + 14, slices)
     view = columns(decided.after)
     everything = {name: view.place(row) for row, name in enumerate(view.names)}
     rack_of = _rack_of(view)
-    racks = _drawn(_racks(everything.values(), rack_of, known), known)
+    racks = _select(_racks(everything.values(), rack_of, holdings), holdings)
     drawn = [place for cells in racks.values() for cell in cells for place in cell.places]
-    boxes = Boxes(sheet, known, colours)
+    boxes = Boxes(sheet, holdings, colours)
     y = sheet.bottom + 20
     for row in _rows(_panels(racks, Counter(rack_of.values()), boxes)):
         x = float(MARGIN)
@@ -87,12 +87,12 @@ def draw(decided: Decided) -> str:
             _draw_panel(panel, x, y, boxes)
             x += panel.width + BETWEEN
         y += max(panel.height for panel in row) + BETWEEN
-    left = len(everything) - len(drawn)
-    if left:
+    undrawn = len(everything) - len(drawn)
+    if undrawn:
         free = sum(place.state.free_gpu_count for place in everything.values()) - sum(
             place.state.free_gpu_count for place in drawn
         )
-        sheet.text(MARGIN, y + 6, f"Not drawn: {left:,} nodes more, with {free:,} free GPUs.", "s")
+        sheet.text(MARGIN, y + 6, f"Not drawn: {undrawn:,} nodes more, with {free:,} free GPUs.", "s")
     height = math.ceil(sheet.bottom + MARGIN)
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
@@ -105,7 +105,7 @@ def draw(decided: Decided) -> str:
 
 
 def _racks(
-    everything: Iterable[Place], rack_of: Mapping[str, Rack], known: Holdings
+    everything: Iterable[Place], rack_of: Mapping[str, Rack], holdings: Holdings
 ) -> dict[Rack, list[Cell]]:
     """Return the boxes of each rack, in order."""
 
@@ -113,19 +113,19 @@ def _racks(
         return rack_of[place.name]
 
     in_order = sorted(everything, key=lambda place: (*map(natural, rack(place)), natural(place.name)))
-    return {key: fold(places, known) for key, places in groupby(in_order, key=rack)}
+    return {key: fold(places, holdings) for key, places in groupby(in_order, key=rack)}
 
 
-def _drawn(racks: dict[Rack, list[Cell]], known: Holdings) -> dict[Rack, list[Cell]]:
+def _select(racks: dict[Rack, list[Cell]], holdings: Holdings) -> dict[Rack, list[Cell]]:
     """Return all boxes if they are few, else the touched ones."""
     if sum(map(len, racks.values())) <= BOXES_DRAWN:
         return racks
     drawn: dict[Rack, list[Cell]] = {}
-    left = BOXES_DRAWN
+    boxes_left = BOXES_DRAWN
     for rack, cells in racks.items():
-        if touched := [cell for cell in cells if cell.first.name in known.members][:left]:
+        if touched := [cell for cell in cells if cell.first.name in holdings.members][:boxes_left]:
             drawn[rack] = touched
-            left -= len(touched)
+            boxes_left -= len(touched)
     return drawn
 
 
@@ -137,16 +137,18 @@ def _heading(sheet: Sheet, decided: Decided) -> None:
     for outcome in decided.outcomes:
         counts[outcome.status.value] = counts.get(outcome.status.value, 0) + 1
     total = len(decided.outcomes)
-    said = ", ".join(f"{count} {status}" for status, count in counts.items()) or "nothing is pending"
-    sheet.text(MARGIN, MARGIN + 14, f"{total} {'gang' if total == 1 else 'gangs'}: {said}", "h")
+    counts_by_status = (
+        ", ".join(f"{count} {status}" for status, count in counts.items()) or "nothing is pending"
+    )
+    sheet.text(MARGIN, MARGIN + 14, f"{total} {'gang' if total == 1 else 'gangs'}: {counts_by_status}", "h")
     sheet.bottom += 6
 
 
-def _gang_lines(sheet: Sheet, outcome: Outcome, known: Holdings, colours: dict[str, str]) -> None:
+def _gang_lines(sheet: Sheet, outcome: Outcome, holdings: Holdings, colours: dict[str, str]) -> None:
     key, y = key_of(outcome), sheet.bottom + LINE + 4
     if key in colours:
         fill = f'rx="3" fill="{colours[key]}"'
-        sheet.square((MARGIN, y - 14, 18), fill, known.letters[key], "l")
+        sheet.square((MARGIN, y - 14, 18), fill, holdings.letters[key], "l")
     title = f"{outcome.group.gang} · {outcome.status.value}"
     sheet.text(MARGIN + 28, y, title, "b")
     room = int((WIDTH - 2 * MARGIN - 28) / CHARACTER)
@@ -181,7 +183,11 @@ def _rack_of(view: Columns) -> dict[str, Rack]:
     part, zones = view.topology.part, dict[str, set[str]]()
     for row in range(len(view.names)):
         zones.setdefault(part(row, "rack"), set()).add(part(row, "zone"))
-    zone_of = {rack: min(found - {""}, default="") for rack, found in zones.items() if len(found - {""}) < 2}
+    zone_of = {
+        rack: min(zone_names - {""}, default="")
+        for rack, zone_names in zones.items()
+        if len(zone_names - {""}) < 2
+    }
     return {
         name: (zone_of.get(rack, "") if rack else part(row, "zone"), rack)
         for row, name in enumerate(view.names)
@@ -219,8 +225,8 @@ def _draw_panel(panel: _Panel, x: float, y: float, boxes: Boxes) -> None:
         row = panel.cells[begin : begin + panel.columns]
         height = max(map(boxes.height, row))
         for column, cell in enumerate(row):
-            left = x + PANEL_PAD + column * (width + BETWEEN)
-            boxes.draw(cell, left, top, width, height, tell_domain)
+            box_x = x + PANEL_PAD + column * (width + BETWEEN)
+            boxes.draw(cell, box_x, top, width, height, tell_domain)
         top += height + BETWEEN
 
 
@@ -233,11 +239,11 @@ def _shared_domain(nodes: Sequence[Place]) -> str:
 def _rows(panels: Iterable[_Panel]) -> list[list[_Panel]]:
     """Return the panels in rows, each with as many panels as fit."""
     rows: list[list[_Panel]] = []
-    left = 0.0
+    room = 0.0
     for panel in panels:
-        if not rows or panel.width > left:
+        if not rows or panel.width > room:
             rows.append([])
-            left = WIDTH - 2 * MARGIN
+            room = WIDTH - 2 * MARGIN
         rows[-1].append(panel)
-        left -= panel.width + BETWEEN
+        room -= panel.width + BETWEEN
     return rows

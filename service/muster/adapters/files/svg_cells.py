@@ -40,14 +40,14 @@ class Cell:
         return f"{len(self.places)} nodes" + (f" × {count} GPUs" if count else "")
 
 
-def fold(places: Iterable[Place], known: Holdings) -> list[Cell]:
+def fold(places: Iterable[Place], holdings: Holdings) -> list[Cell]:
     """Return the boxes for the nodes of one rack, in the order of their first nodes.
 
     A partly used node always has its own box, because it matters which of its GPUs are free.
     """
     boxes: dict[object, list[Place]] = {}
     for place in places:
-        boxes.setdefault(_whole(place, known) or place.name, []).append(place)
+        boxes.setdefault(_whole(place, holdings) or place.name, []).append(place)
     cells: list[Cell] = []
     for alike in boxes.values():
         together = len(alike) >= FOLD_FROM
@@ -55,14 +55,14 @@ def fold(places: Iterable[Place], known: Holdings) -> list[Cell]:
     return cells
 
 
-def _whole(place: Place, known: Holdings) -> object:
+def _whole(place: Place, holdings: Holdings) -> object:
     """Return the use, shape and members of a node that is used as a whole; None if it is partly used."""
     state, count = place.state, place.state.node.topology.gpu_count
-    held = known.held.get(place.name, {})
-    members = known.members.get(place.name, {})
+    holders = holdings.holders.get(place.name, {})
+    members = holdings.members.get(place.name, {})
     if state.memory or state.unindexed_gpus:
         return None
-    if len(held) == count > 0 and len(members) == 1:
+    if len(holders) == count > 0 and len(members) == 1:
         use = next(iter(members))
     elif not members and state.free_gpu_count in (0, count):
         use = "free" if state.free_gpu_count else "taken"

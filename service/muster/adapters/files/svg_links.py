@@ -38,15 +38,15 @@ class Links:
 
 def links_of(topology: GpuTopology, gpus: Sequence[int]) -> Links:
     """Return the NVLink or xGMI links among these GPUs."""
-    found = [(a, b, topology.link(a, b)) for a, b in combinations(gpus, 2)]
-    fabric = tuple((a, b, link) for a, b, link in found if link is not None and link.is_fabric)
+    pairs = [(a, b, topology.link(a, b)) for a, b in combinations(gpus, 2)]
+    fabric = tuple((a, b, link) for a, b, link in pairs if link is not None and link.is_fabric)
     kinds = tuple(sorted({link for _, _, link in fabric}, key=lambda link: -link.gb_per_s))
-    if len(kinds) == 1 and len(fabric) == len(found):
+    if len(kinds) == 1 and len(fabric) == len(pairs):
         return Links(kinds, ())
     return Links(kinds, fabric)
 
 
-def drawn(links: Links, gpus: Sequence[int], at: tuple[float, float], pitch: float, size: float) -> list[str]:
+def draw(links: Links, gpus: Sequence[int], at: tuple[float, float], pitch: float, size: float) -> list[str]:
     """Return the elements below the GPUs, whose boxes begin at `at` (x, y of their lower edge).
 
     `pitch` is the distance from one box to the next, and `size` the width of a box, in pixels.
@@ -56,10 +56,10 @@ def drawn(links: Links, gpus: Sequence[int], at: tuple[float, float], pitch: flo
     if not links.kinds:
         return []
     if not links.pairs:
-        left, right = middle[gpus[0]], middle[gpus[-1]]
+        x_first, x_last = middle[gpus[0]], middle[gpus[-1]]
         return [
-            f'<path d="M{left:g} {y:g}v5H{right:g}v-5" class="link wide"/>',
-            f'<text x="{(left + right) / 2:g}" y="{y + 16:g}" class="k">{links.legend}</text>',
+            f'<path d="M{x_first:g} {y:g}v5H{x_last:g}v-5" class="link wide"/>',
+            f'<text x="{(x_first + x_last) / 2:g}" y="{y + 16:g}" class="k">{links.legend}</text>',
         ]
     widest = links.kinds[0]
     elements = []

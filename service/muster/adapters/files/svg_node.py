@@ -33,7 +33,7 @@ class Boxes:
     """Draws boxes on a sheet. `colours` are by gang key."""
 
     sheet: Sheet
-    known: Holdings
+    holdings: Holdings
     colours: Mapping[str, str]
 
     def width(self, cell: Cell) -> float:
@@ -63,10 +63,10 @@ class Boxes:
         self.sheet.text(x + PAD, y + 32, cut(self._subtitle(cell, tell_domain), room / SMALL), "s")
         top = y + TITLE + 4
         for row, below in self._rows(cell):
-            left = x + PAD + 4
+            island_x = x + PAD + 4
             for island in row:
-                self._island(cell.first, island, left, top)
-                left += len(island) * (GPU + GAP) + ISLAND_GAP
+                self._island(cell.first, island, island_x, top)
+                island_x += len(island) * (GPU + GAP) + ISLAND_GAP
             top += GPU + ISLAND_GAP + below
         for number, line in enumerate(self._pods(cell), start=1):
             self.sheet.text(x + PAD, top + number * POD_LINE - 4, cut(line, room / SMALL), "s")
@@ -80,27 +80,29 @@ class Boxes:
         return links_of(place.state.node.topology, gpus)
 
     def _border(self, cell: Cell) -> str:
-        members = self.known.members.get(cell.first.name, {})
+        members = self.holdings.members.get(cell.first.name, {})
         if len(members) != 1:
             return 'class="node"'
         return f'class="node" style="stroke:{self.colours[next(iter(members))]};stroke-width:2"'
 
     def _subtitle(self, cell: Cell, tell_domain: bool) -> str:
-        state, members = cell.first.state, self.known.members.get(cell.first.name, {})
+        state, members = cell.first.state, self.holdings.members.get(cell.first.name, {})
         count, times = state.node.topology.gpu_count, len(cell.places)
-        said = [f"{state.free_gpu_count * times} of {count * times} free" if count else "no GPUs"]
-        said += [f"{self.known.letters[key]} × {number * times}" for key, number in members.items()]
+        phrases = [f"{state.free_gpu_count * times} of {count * times} free" if count else "no GPUs"]
+        phrases += [f"{self.holdings.letters[key]} × {number * times}" for key, number in members.items()]
         if tell_domain and cell.first.wide:
-            said.insert(0, f"domain {cell.first.wide}")
+            phrases.insert(0, f"domain {cell.first.wide}")
         if cell.folded:
-            said.append(f"{cell.first.name} … {cell.places[-1].name}")
-        return " · ".join(said)
+            phrases.append(f"{cell.first.name} … {cell.places[-1].name}")
+        return " · ".join(phrases)
 
     def _names(self, cell: Cell) -> str:
         """Return the nodes of a folded box, each with its pods; "" for a box of one node."""
         if not cell.folded:
             return ""
-        pods = ({pod for _, pod in self.known.held.get(place.name, {}).values()} for place in cell.places)
+        pods = (
+            {pod for _, pod in self.holdings.holders.get(place.name, {}).values()} for place in cell.places
+        )
         return "\n".join(
             f"{place.name}: {', '.join(sorted(names, key=natural)) or 'no pods of the gangs'}"
             for place, names in zip(cell.places, pods, strict=True)
@@ -109,11 +111,11 @@ class Boxes:
     def _pods(self, cell: Cell) -> list[str]:
         """Return which pod has which GPUs, one line for each pod."""
         of_pod: dict[str, list[int]] = {}
-        for gpu, (_, pod) in sorted(self.known.held.get(cell.first.name, {}).items()):
+        for gpu, (_, pod) in sorted(self.holdings.holders.get(cell.first.name, {}).items()):
             of_pod.setdefault(pod, []).append(gpu)
         if cell.folded:
-            each = "1 pod" if len(of_pod) == 1 else f"{len(of_pod)} pods"
-            return [f"{each} on each node"] if of_pod else []
+            pod_count = "1 pod" if len(of_pod) == 1 else f"{len(of_pod)} pods"
+            return [f"{pod_count} on each node"] if of_pod else []
         lines = [f"GPU{'s' * (len(gpus) > 1)} {_ranges(gpus)}: {pod}" for pod, gpus in of_pod.items()]
         more = [f"and {len(lines) - PODS_LISTED} pods more"] if len(lines) > PODS_LISTED else []
         return lines[:PODS_LISTED] + more
@@ -123,33 +125,33 @@ class Boxes:
         if len(gpus) > 1 and place.state.node.topology.has_fabric:
             width = len(gpus) * (GPU + GAP) - GAP
             self.sheet.rect(x - 4, y - 4, width + 8, GPU + 8, 'rx="6" class="island"')
-        held = self.known.held.get(place.name, {})
+        holders = self.holdings.holders.get(place.name, {})
         for position, gpu in enumerate(gpus):
             self._gpu(place, gpu, x + position * (GPU + GAP), y)
         at = 0
-        for key, run in groupby(gpus, key=lambda gpu: held[gpu][0] if gpu in held else ""):
+        for key, run in groupby(gpus, key=lambda gpu: holders[gpu][0] if gpu in holders else ""):
             length = len(list(run))
             if key:
-                left, width = x + at * (GPU + GAP), length * (GPU + GAP) - GAP
+                outline_x, width = x + at * (GPU + GAP), length * (GPU + GAP) - GAP
                 outline = f'rx="5" fill="none" stroke="{self.colours[key]}" stroke-width="2.5"'
-                self.sheet.rect(left - 2, y - 2, width + 4, GPU + 4, outline)
+                self.sheet.rect(outline_x - 2, y - 2, width + 4, GPU + 4, outline)
             at += length
-        self.sheet.parts += svg_links.drawn(links, gpus, (x, y + GPU + 5), GPU + GAP, GPU)
+        self.sheet.parts += svg_links.draw(links, gpus, (x, y + GPU + 5), GPU + GAP, GPU)
 
     def _gpu(self, place: Place, gpu: int, x: float, y: float) -> None:
-        held = self.known.held.get(place.name, {}).get(gpu)
-        if held is not None:
-            key, pod = held
-            said = f"{place.name} GPU {gpu}: {pod}"
-            fill = f'rx="3" fill="{self.colours[key]}" aria-label={quoteattr(printable(said))}'
-            label = f"{self.known.letter(place.name, gpu)}{gpu}"
+        holder = self.holdings.holders.get(place.name, {}).get(gpu)
+        if holder is not None:
+            key, pod = holder
+            title = f"{place.name} GPU {gpu}: {pod}"
+            fill = f'rx="3" fill="{self.colours[key]}" aria-label={quoteattr(printable(title))}'
+            label = f"{self.holdings.letter(place.name, gpu)}{gpu}"
             style = "l" if len(label) < 3 else "l n"
-            self.sheet.square((x, y, GPU), fill, label, style, said)
+            self.sheet.square((x, y, GPU), fill, label, style, title)
         elif place.state.free_gpus >> gpu & 1:
             unknown = " unknown" if place.state.unindexed_gpus else ""
             self.sheet.square((x, y, GPU), f'rx="3" class="free{unknown}"', str(gpu), "i")
         else:
-            self.sheet.square((x, y, GPU), 'rx="3" class="taken"', pictures.taken(place.state, gpu), "i")
+            self.sheet.square((x, y, GPU), 'rx="3" class="taken"', pictures.mark_of(place.state, gpu), "i")
 
 
 def _ranges(gpus: list[int]) -> str:

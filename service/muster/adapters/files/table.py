@@ -35,17 +35,17 @@ def show(console: Console, decided: Decided, made_up: Sequence[str] = ()) -> Non
     if not decided.outcomes:
         console.print("No gang is pending: there is nothing to place.")
         return
-    known = pictures.holdings(decided)
-    console.print(_gangs(decided, known))
+    holdings = pictures.holdings(decided)
+    console.print(_gangs(decided, holdings))
     if made_up:
         console.print(Text(printable(f"made-up names, for generateName: {listed(made_up)}"), "dim"))
-    nodes = sorted((name for name, gpus in known.held.items() if gpus), key=natural)
+    nodes = sorted((name for name, gpus in holdings.holders.items() if gpus), key=natural)
     if nodes:
         console.print()
-        console.print(_nodes(decided, known, nodes), no_wrap=True, overflow="ignore", crop=False)
+        console.print(_nodes(decided, holdings, nodes), no_wrap=True, overflow="ignore", crop=False)
 
 
-def _gangs(decided: Decided, known: pictures.Holdings) -> Table:
+def _gangs(decided: Decided, holdings: pictures.Holdings) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("", no_wrap=True)
     table.add_column("GANG", overflow="fold")
@@ -54,7 +54,7 @@ def _gangs(decided: Decided, known: pictures.Holdings) -> Table:
     table.add_column("DECISION", overflow="fold")
     for outcome in decided.outcomes:
         table.add_row(
-            Text(known.letters.get(pictures.key_of(outcome), "")),
+            Text(holdings.letters.get(pictures.key_of(outcome), "")),
             Text(printable(str(outcome.group.gang))),
             Text(outcome.status.value, _STYLES[outcome.status]),
             _pods(outcome),
@@ -65,20 +65,20 @@ def _gangs(decided: Decided, known: pictures.Holdings) -> Table:
 
 def _pods(outcome: Outcome) -> str:
     """Return how many pods are placed or bound, of those needed; of all pods if more are present."""
-    placed = len(outcome.placed.members) if outcome.placed else 0
+    placed_count = len(outcome.placed.members) if outcome.placed else 0
     bound = len(outcome.group.bound)
-    return f"{placed + bound}/{max(outcome.group.needed, outcome.group.present)}"
+    return f"{placed_count + bound}/{max(outcome.group.needed, outcome.group.present)}"
 
 
 def _more_marks(shown: list[NodePicture]) -> str:
     """Return what other marks mean. They occur only if memory is shared."""
     letters = {mark.letter for picture in shown for mark in picture.marks.values()}
-    said = {pictures.PARTLY: "its memory in part", pictures.SHARED: "several of the gangs"}
-    return "".join(f"   {letter}: {text}" for letter, text in said.items() if letter in letters)
+    meanings = {pictures.PARTLY: "its memory in part", pictures.SHARED: "several of the gangs"}
+    return "".join(f"   {letter}: {text}" for letter, text in meanings.items() if letter in letters)
 
 
-def _nodes(decided: Decided, known: pictures.Holdings, nodes: list[str]) -> RenderableType:
-    shown = [pictures.picture(decided.after.nodes[name], known) for name in nodes[:STRIPS]]
+def _nodes(decided: Decided, holdings: pictures.Holdings, nodes: list[str]) -> RenderableType:
+    shown = [pictures.picture(decided.after.nodes[name], holdings) for name in nodes[:STRIPS]]
     legend = Text(f"letters: the gangs above   {pictures.TAKEN}: taken before{_more_marks(shown)}", "dim")
     if len(nodes) <= DRAWN:
         parts: list[RenderableType] = [part for p in shown for part in (draw_node(p), Text())]

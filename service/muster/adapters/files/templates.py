@@ -74,7 +74,7 @@ def _of_kind(document: Document) -> Made:
         return Made(why_none=described.idle)
     of_owner = _Owner(document.kind, owner.name, obj.metadata.namespace, obj.metadata.uid, owner.api_version)
     pods = (
-        _made(role.pod(copy, number), template, of_owner)
+        _make_pod(role.pod(copy, number), template, of_owner)
         for copy in range(described.copies)
         for role, template in zip(described.roles, templates, strict=True)
         for number in range(role.count)
@@ -90,7 +90,7 @@ def _template(document: Document, role: Role) -> Template:
     return template
 
 
-def _made(new: NewPod, template: Template, owner: _Owner) -> PodManifest:
+def _make_pod(new: NewPod, template: Template, owner: _Owner) -> PodManifest:
     if new.controller is not None:
         kind, name = new.controller
         uid = uid_of(kind, owner.namespace, name)
@@ -188,10 +188,10 @@ def _workload(document: Document) -> tuple[Workload, int]:
     shapes.check_named(document, workload.metadata)
     check_template(document, workload.spec.template, "spec.template")
     replicas = 1 if workload.spec.replicas is None else workload.spec.replicas
-    return workload, _bounded(document, "spec.replicas", replicas)
+    return workload, _check_count(document, "spec.replicas", replicas)
 
 
-def _bounded(document: Document, field: str, count: int) -> int:
+def _check_count(document: Document, field: str, count: int) -> int:
     if count > MAX_PODS:
         raise document.malformed(f"{field}: expected at most {MAX_PODS:,}, got {count}")
     return count

@@ -102,8 +102,10 @@ _OF_OBJECTS = (
 
 
 def _topology_of_kueue(pod: PodManifest) -> str:
-    said = pod.metadata.annotations or {}
-    return next((f"annotation {key}" for key in sorted(said) if key.startswith(f"{_KUEUE}podset-")), "")
+    annotations = pod.metadata.annotations or {}
+    return next(
+        (f"annotation {key}" for key in sorted(annotations) if key.startswith(f"{_KUEUE}podset-")), ""
+    )
 
 
 def _claims(pod: PodManifest) -> str:
@@ -112,14 +114,14 @@ def _claims(pod: PodManifest) -> str:
 
 
 def _sidecar(pod: PodManifest) -> str:
-    said = {"label": pod.metadata.labels or {}, "annotation": pod.metadata.annotations or {}}
-    found = (
+    metadata = {"label": pod.metadata.labels or {}, "annotation": pod.metadata.annotations or {}}
+    phrases = (
         f"{place} {key}"
-        for place, values in said.items()
+        for place, values in metadata.items()
         for key in _SIDECARS
         if values.get(key, "").lower() in ("true", "enabled")
     )
-    return next(found, "")
+    return next(phrases, "")
 
 
 def _preferences(pod: PodManifest) -> str:
@@ -132,7 +134,11 @@ def _preferences(pod: PodManifest) -> str:
     if any(part is not None and part.preferred for part in parts):
         return "preferred affinity"
     spread = pod.spec.topology_spread_constraints or ()
-    return "ScheduleAnyway" if any(each.when_unsatisfiable == "ScheduleAnyway" for each in spread) else ""
+    return (
+        "ScheduleAnyway"
+        if any(constraint.when_unsatisfiable == "ScheduleAnyway" for constraint in spread)
+        else ""
+    )
 
 
 _OF_PODS: tuple[tuple[Callable[[PodManifest], str], str], ...] = (
@@ -154,29 +160,33 @@ class Unfollowed:
         """Look at a document. In one that a cluster has stored, they have had their effect."""
         meta = document.value.get("metadata")
         if isinstance(meta, dict) and not meta.get("creationTimestamp"):
-            for each in _OF_OBJECTS:
-                value = _value(document.value, each.path)
-                if value and value not in each.usual and (not each.kinds or document.kind in each.kinds):
-                    self.names[_written(each.path), each.effect].append(document.name)
+            for ignored in _OF_OBJECTS:
+                value = _value(document.value, ignored.path)
+                if (
+                    value
+                    and value not in ignored.usual
+                    and (not ignored.kinds or document.kind in ignored.kinds)
+                ):
+                    self.names[_name_of(ignored.path), ignored.effect].append(document.name)
 
     def notes(self, pods: Iterable[PodManifest]) -> Iterator[str]:
         """Yield a note for each field. `pods` are those that are placed here."""
         for pod in pods:
             for find, effect in _OF_PODS:
-                if what := find(pod):
-                    self.names[what, effect].append(f"Pod {pod.metadata.namespace}/{pod.metadata.name}")
-        for (what, effect), names in self.names.items():
-            yield f"{listed(names, _NAMED)}: {what} is not followed: {effect}"
+                if subject := find(pod):
+                    self.names[subject, effect].append(f"Pod {pod.metadata.namespace}/{pod.metadata.name}")
+        for (subject, effect), names in self.names.items():
+            yield f"{listed(names, _NAMED)}: {subject} is not followed: {effect}"
 
 
 def _value(value: Object, path: Iterable[str]) -> Any:
-    found: Any = value
+    inner: Any = value
     for step in path:
-        found = found.get(step) if isinstance(found, dict) else None
-    return found if isinstance(found, str | list | dict) else None
+        inner = inner.get(step) if isinstance(inner, dict) else None
+    return inner if isinstance(inner, str | list | dict) else None
 
 
-def _written(path: tuple[str, ...]) -> str:
+def _name_of(path: tuple[str, ...]) -> str:
     """Return the field as users write it: "label x", "annotation x", "spec.x"."""
     if path[0] == "metadata":
         return f"{path[1].removesuffix('s')} {path[2]}"

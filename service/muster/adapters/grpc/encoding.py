@@ -35,5 +35,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Message):
         return _fields(value)
     if isinstance(value, list) and value and isinstance(value[0], Message):
-        return [_fields(each) for each in value]
+        return [_fields(message) for message in value]
     return value

@@ -98,10 +98,10 @@ class Endpoint:
     def _make_folder(folder: Path) -> None:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = folder.stat()
+            status = folder.stat()
         except OSError as problem:
             raise SocketError(f"can't make the socket's folder {folder}: {problem.strerror}") from problem
-        if found.st_uid not in (0, os.geteuid()) or stat.S_IMODE(found.st_mode) & 0o022:
+        if status.st_uid not in (0, os.geteuid()) or stat.S_IMODE(status.st_mode) & 0o022:
             raise SocketError(
                 f"others may write to {folder}, and so replace the socket: use a folder of its own "
                 f"(it is created with mode 0700), for example {folder / 'muster' / 'muster.sock'}"

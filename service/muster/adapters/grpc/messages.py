@@ -113,14 +113,14 @@ def in_tree_question(ask: instructions.AskInTree) -> InTreeQuestion:
 
 def parts(response: WatchResponse) -> Iterator[WatchResponse]:
     """Yield the response in parts of `MEMBERS_OF_A_PART`; most have one."""
-    said = response.verdict if response.verdict is not None else response.in_tree_question
-    members = 0 if said is None else len(said.names)
-    if said is None or members <= MEMBERS_OF_A_PART:
+    message = response.verdict if response.verdict is not None else response.in_tree_question
+    members = 0 if message is None else len(message.names)
+    if message is None or members <= MEMBERS_OF_A_PART:
         yield response
         return
     for at in range(0, members, MEMBERS_OF_A_PART):
         end = at + MEMBERS_OF_A_PART
-        part = replace(said, names=said.names[at:end], uids=said.uids[at:end])
+        part = replace(message, names=message.names[at:end], uids=message.uids[at:end])
         if isinstance(part, Verdict):
             yield WatchResponse(verdict=part, more=end < members)
         else:
@@ -136,7 +136,7 @@ def _in_tree_report(report: Any) -> calls.InTreeReport:
     """
     about = _plan(PlanRef(epoch=report.epoch, gang=report.gang))
     nodes = tuple(report.nodes)
-    told = ("", *map(_told, report.refusals))
+    reasons = ("", *map(_reason_of, report.refusals))
 
     @cache
     def column(values: bytes) -> dict[str, int]:
@@ -148,9 +148,9 @@ def _in_tree_report(report: Any) -> calls.InTreeReport:
     def refused(values: bytes) -> dict[str, str]:
         if not values:
             return {}
-        return {node: told[by] for node, by in zip(nodes, values, strict=True) if by}
+        return {node: reasons[by] for node, by in zip(nodes, values, strict=True) if by}
 
-    sets = (frozenset[str](), *(frozenset(each.names) for each in report.device_sets))
+    sets = (frozenset[str](), *(frozenset(device_set.names) for device_set in report.device_sets))
 
     @cache
     def devices(values: bytes) -> dict[str, frozenset[str]]:
@@ -158,7 +158,7 @@ def _in_tree_report(report: Any) -> calls.InTreeReport:
             return {}
         return {node: sets[at] for node, at in zip(nodes, values, strict=True) if at}
 
-    grouped = ((), *(tuple(_groups(each)) for each in report.device_sets))
+    grouped = ((), *(tuple(_groups(device_set)) for device_set in report.device_sets))
 
     @cache
     def groups(values: bytes) -> dict[str, tuple[calls.AgreeingGroup, ...]]:
@@ -166,16 +166,20 @@ def _in_tree_report(report: Any) -> calls.InTreeReport:
             return {}
         return {node: grouped[at] for node, at in zip(nodes, values, strict=True) if grouped[at]}
 
-    def answer(each: Any) -> tuple[tuple[int, ...], calls.InTreeAnswer]:
-        return tuple(each.pods), calls.InTreeAnswer(
-            refused=refused(each.refused),
-            room=column(each.room),
-            everywhere=_told(each.everywhere) if each.HasField("everywhere") else "",
-            missing_claims=tuple(each.missing_claims),
-            more_missing_claims=each.more_missing_claims,
-            scores=column(each.scores),
-            devices=tuple(map(devices, (each.devices, *each.more_devices))) if each.devices else (),
-            groups=tuple(map(groups, (each.devices, *each.more_devices))) if any(grouped) else (),
+    def answer(pods_answer: Any) -> tuple[tuple[int, ...], calls.InTreeAnswer]:
+        return tuple(pods_answer.pods), calls.InTreeAnswer(
+            refused=refused(pods_answer.refused),
+            room=column(pods_answer.room),
+            everywhere=_reason_of(pods_answer.everywhere) if pods_answer.HasField("everywhere") else "",
+            missing_claims=tuple(pods_answer.missing_claims),
+            more_missing_claims=pods_answer.more_missing_claims,
+            scores=column(pods_answer.scores),
+            devices=tuple(map(devices, (pods_answer.devices, *pods_answer.more_devices)))
+            if pods_answer.devices
+            else (),
+            groups=tuple(map(groups, (pods_answer.devices, *pods_answer.more_devices)))
+            if any(grouped)
+            else (),
         )
 
     answers = tuple(map(answer, report.answers))
@@ -189,7 +193,7 @@ def _groups(of: Any) -> Iterator[calls.AgreeingGroup]:
         yield calls.AgreeingGroup(frozenset(of.names[at] for at in group.devices), group.most)
 
 
-def _told(refusal: Any) -> str:
+def _reason_of(refusal: Any) -> str:
     return f"{refusal.plugin}: {refusal.reason}" if refusal.plugin else refusal.reason
 
 
@@ -202,14 +206,14 @@ def _filter_response(answer: calls.FilterAnswer) -> FilterResponse:
         offsets.append(len(candidates))
     if not answer.candidates:
         offsets = []
-    devices = [device for each in answer.devices for device in each]
+    devices = [device for member_devices in answer.devices for device in member_devices]
     return FilterResponse(
         nodes=list(index),
         offsets=offsets,
         candidates=candidates,
         reason=answer.reason,
         devices=devices,
-        device_counts=[len(each) for each in answer.devices] if devices else [],
+        device_counts=[len(member_devices) for member_devices in answer.devices] if devices else [],
         subrequests=list(answer.subrequests) if devices and any(answer.subrequests) else [],
         device_memory=list(answer.memory),
     )

@@ -36,7 +36,7 @@ def pool() -> descriptor_pool.DescriptorPool:
         copy = descriptor_pb2.FileDescriptorProto()
         module.DESCRIPTOR.CopyToProto(copy)
         files.append(copy)
-    made = descriptor_pool.DescriptorPool()
+    new_pool = descriptor_pool.DescriptorPool()
     for file in files:
-        made.Add(file)
-    return made
+        new_pool.Add(file)
+    return new_pool

@@ -32,7 +32,7 @@ _FIRST[list(b"89abAB")] = True
 _LAST[list(b"cdefCDEF")] = True
 
 
-def bounded(text: bytes, max_depth: int = MAX_DEPTH) -> bytes:
+def bound_depth(text: bytes, max_depth: int = MAX_DEPTH) -> bytes:
     """Return `text` with 0 in the place of each object and list that lies deeper than `max_depth`.
 
     `text` is one JSON value. Broken escapes and bytes that are no UTF-8 are replaced. The result has no other
@@ -48,9 +48,9 @@ def bounded(text: bytes, max_depth: int = MAX_DEPTH) -> bytes:
     plain = np.frombuffer(text.replace(rb"\\", b"__").replace(rb"\"", b"__"), np.uint8)
     pieces, inside, level = [], np.uint8(0), np.int32(0)
     for begin in range(0, len(plain), SLICE):
-        piece, here = codes[begin : begin + SLICE], plain[begin : begin + SLICE]
-        in_string = np.bitwise_xor.accumulate((here == _QUOTE).view(np.uint8)) ^ inside
-        steps = _STEPS[here]
+        piece, codes_of_structure = codes[begin : begin + SLICE], plain[begin : begin + SLICE]
+        in_string = np.bitwise_xor.accumulate((codes_of_structure == _QUOTE).view(np.uint8)) ^ inside
+        steps = _STEPS[codes_of_structure]
         steps[in_string.view(bool)] = 0
         depth = np.cumsum(steps, dtype=np.int32) + level
         inside, level = in_string[-1], depth[-1]
@@ -61,13 +61,13 @@ def bounded(text: bytes, max_depth: int = MAX_DEPTH) -> bytes:
 def _shallow(codes: Codes, steps: NDArray[np.int8], depth: NDArray[np.int32], max_depth: int) -> bytes:
     """Return the bytes that stay. `steps` and `depth` are what each byte adds to the depth, and the sum."""
     ends = (steps < 0) & (depth == max_depth)
-    gone = (depth > max_depth) | ends
-    if not gone.any():
+    is_dropped = (depth > max_depth) | ends
+    if not is_dropped.any():
         return codes.tobytes()
     begins = (steps > 0) & (depth == max_depth + 1)
     codes[begins] = _ZERO
-    kept: Codes = codes[begins | ~gone]
-    return kept.tobytes()
+    shallow: Codes = codes[begins | ~is_dropped]
+    return shallow.tobytes()
 
 
 def _replace_half_pairs(codes: Codes, text: bytes) -> None:

@@ -63,8 +63,8 @@ class TooLarge(KubeError):
 class ApiError(KubeError):
     """The API server refused. `status` is the HTTP status, `retry_after` the seconds that it asks for."""
 
-    def __init__(self, what: str, status: int, message: str, retry_after: float | None = None) -> None:
-        super().__init__(f"{what}: {status}, {message}")
+    def __init__(self, request: str, status: int, message: str, retry_after: float | None = None) -> None:
+        super().__init__(f"{request}: {status}, {message}")
         self.status = status
         self.retry_after = retry_after
 
@@ -137,49 +137,49 @@ class KubeClient:
         return bool(ending)
 
     async def get(
-        self, what: str, path: str, query: dict[str, str] | None = None, limit: int | None = None
+        self, subject: str, path: str, query: dict[str, str] | None = None, limit: int | None = None
     ) -> bytes:
-        """Return the body of a GET. `what` names the object for errors ("pods", "node a").
+        """Return the body of a GET. `subject` names the object for errors ("pods", "node a").
 
         Raises:
             ApiError: refused.
             Unreachable: no complete answer in time.
             TooLarge: the body has more than `limit` bytes.
         """
-        async with self._request("GET", what, path, query=query) as response:
+        async with self._request("GET", subject, path, query=query) as response:
             if limit is None:
                 return await response.read()
             body = bytearray()
             async for chunk in response.content.iter_any():
                 body += chunk
                 if len(body) > limit:
-                    raise TooLarge(f"GET {what}: more than {limit:,} bytes")
+                    raise TooLarge(f"GET {subject}: more than {limit:,} bytes")
             return bytes(body)
 
-    async def post(self, what: str, path: str, body: object) -> bytes:
+    async def post(self, subject: str, path: str, body: object) -> bytes:
         """Return the body of the answer to a POST of `body`. Raises like `get`."""
-        async with self._request("POST", what, path, body=body) as response:
+        async with self._request("POST", subject, path, body=body) as response:
             return await response.read()
 
-    async def merge_patch(self, what: str, path: str, body: object) -> bytes:
+    async def merge_patch(self, subject: str, path: str, body: object) -> bytes:
         """Return the body of the answer to a PATCH by `body`; null in it takes a field away.
 
         Raises like `get`.
         """
-        async with self._request("PATCH", what, path, body=body) as response:
+        async with self._request("PATCH", subject, path, body=body) as response:
             return await response.read()
 
-    async def strategic_patch(self, what: str, path: str, body: object) -> bytes:
+    async def strategic_patch(self, subject: str, path: str, body: object) -> bytes:
         """Return the body of the answer to a PATCH that leaves entries of other keys in lists alone.
 
         Raises like `get`.
         """
-        async with self._request("PATCH", what, path, body=body, patch="strategic-merge") as response:
+        async with self._request("PATCH", subject, path, body=body, patch="strategic-merge") as response:
             return await response.read()
 
     @contextlib.asynccontextmanager
     async def watch(
-        self, what: str, path: str, query: dict[str, str], read_deadline_s: float
+        self, subject: str, path: str, query: dict[str, str], read_deadline_s: float
     ) -> AsyncIterator[AsyncIterator[list[bytes]]]:
         """Yield batches of lines, until the server ends the stream.
 
@@ -188,10 +188,12 @@ class KubeClient:
             Silent: it stood, and said nothing for `read_deadline_s`.
             Unreachable: it did not stand in time, or broke off.
         """
-        async with self._request("GET", what, path, query=query, read_deadline_s=read_deadline_s) as response:
+        async with self._request(
+            "GET", subject, path, query=query, read_deadline_s=read_deadline_s
+        ) as response:
             self._watches.add(response)
             try:
-                yield self._lines(what, response)
+                yield self._lines(subject, response)
             finally:
                 self._watches.discard(response)
 
@@ -199,7 +201,7 @@ class KubeClient:
     async def _request(
         self,
         verb: str,
-        what: str,
+        subject: str,
         path: str,
         *,
         query: dict[str, str] | None = None,
@@ -210,7 +212,7 @@ class KubeClient:
         import aiohttp
 
         if self._rest is None:
-            raise Unreachable(f"{verb} {what}: the client is closed")
+            raise Unreachable(f"{verb} {subject}: the client is closed")
         total_s = REQUEST_TIMEOUT_S if verb == "GET" else WRITE_TIMEOUT_S
         timeout = aiohttp.ClientTimeout(
             total=total_s if read_deadline_s is None else None,
@@ -218,7 +220,7 @@ class KubeClient:
             sock_read=read_deadline_s,
         )
         url = self._configuration.host + path + (f"?{urlencode(query)}" if query else "")
-        name = f"{'WATCH' if read_deadline_s is not None else verb} {what}"
+        name = f"{'WATCH' if read_deadline_s is not None else verb} {subject}"
         stands = False
         try:
             headers = await self._headers()
@@ -252,15 +254,15 @@ class KubeClient:
             error = Silent if stands and isinstance(problem, aiohttp.SocketTimeoutError) else Unreachable
             raise error(f"{name} at {self.host}: {why}") from problem.with_traceback(None)
 
-    async def _lines(self, what: str, response: aiohttp.ClientResponse) -> AsyncIterator[list[bytes]]:
+    async def _lines(self, subject: str, response: aiohttp.ClientResponse) -> AsyncIterator[list[bytes]]:
         """Complete lines, as many as have come. A piece without its newline at the end was cut off: dropped,
         since the next watch starts before it."""
-        rest = b""
+        tail = b""
         while chunk := await response.content.readany():
             self._heard_at = time.monotonic()
-            *lines, rest = (rest + chunk).split(b"\n")
-            if len(rest) > LINE_LIMIT:
-                raise Unreachable(f"WATCH {what}: an event of more than {LINE_LIMIT} bytes")
+            *lines, tail = (tail + chunk).split(b"\n")
+            if len(tail) > LINE_LIMIT:
+                raise Unreachable(f"WATCH {subject}: an event of more than {LINE_LIMIT} bytes")
             if lines:
                 yield lines
 
@@ -327,8 +329,8 @@ class KubeClient:
                 raise ConfigError(
                     "no cluster: there is no kubeconfig, and this is no pod. Set KUBECONFIG or --kubeconfig"
                 ) from problem
-            where = path or "the pod's service account (no kubeconfig was found)"
-            raise ConfigError(f"can't use the credentials of {where}: {problem}") from problem
+            source = path or "the pod's service account (no kubeconfig was found)"
+            raise ConfigError(f"can't use the credentials of {source}: {problem}") from problem
 
     def _kubeconfig_path(self) -> str | None:
         """Return the kubeconfig; None for the pod's account.
@@ -359,14 +361,14 @@ def _connection(base: Any, configuration: Any) -> Any:
 
 def _lively_socket(address: Any) -> socket.socket:
     family, kind, protocol, _, _ = address
-    made = socket.socket(family, kind, protocol)
-    made.setblocking(False)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    new_socket = socket.socket(family, kind, protocol)
+    new_socket.setblocking(False)
+    new_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_S * 1000)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, DEAD_PEER_S // 2)
-        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, DEAD_PEER_S // 6)
-    return made
+        new_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_S * 1000)
+        new_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, DEAD_PEER_S // 2)
+        new_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, DEAD_PEER_S // 6)
+    return new_socket
 
 
 def _import_kubernetes() -> None:

@@ -80,15 +80,15 @@ class ConditionWriter(RatedOutbox[_Pod]):
     def show(self, instruction: ShowWaiting) -> None:
         """Take in what pods are to show. Never waits."""
         self._catch_up()
-        said = (
+        text = (
             (instruction.reason, printable(instruction.message, TEXT_LIMIT)) if instruction.reason else None
         )
         for name, uid in instruction.pods:
             _, before = self._desired.get(uid, (None, None))
-            if said is None and before is None and uid not in self._shown:
+            if text is None and before is None and uid not in self._shown:
                 continue
-            if said is None or before is None or instruction.renew:
-                self._desired[uid] = (_Pod(instruction.namespace, name, uid), said)
+            if text is None or before is None or instruction.renew:
+                self._desired[uid] = (_Pod(instruction.namespace, name, uid), text)
                 self._review(uid)
 
     def see(self, change: Seen[PodObject] | Gone) -> None:
@@ -100,8 +100,14 @@ class ConditionWriter(RatedOutbox[_Pod]):
             return
         metadata, status = change.object.metadata, change.object.status
         uid = metadata.uid
-        ours = (each for each in status.conditions or () if (each.type, each.status) == (CONDITION, "True"))
-        self._now_shows(uid, next(((each.reason, each.message) for each in ours), None))
+        our_conditions = (
+            condition
+            for condition in status.conditions or ()
+            if (condition.type, condition.status) == (CONDITION, "True")
+        )
+        self._now_shows(
+            uid, next(((condition.reason, condition.message) for condition in our_conditions), None)
+        )
         if change.object.spec.node_name and (uid in self._shown or uid in self._desired):
             self._desired[uid] = (_Pod(metadata.namespace, metadata.name, uid), None)
         self._catch_up()
@@ -117,9 +123,9 @@ class ConditionWriter(RatedOutbox[_Pod]):
         """Queue the pod if it is to show something else than it shows."""
         if uid in self._queued or uid not in self._desired:
             return
-        pod, said = self._desired[uid]
-        if said == self._shown.get(uid):
-            if said is None:
+        pod, desired = self._desired[uid]
+        if desired == self._shown.get(uid):
+            if desired is None:
                 del self._desired[uid]
         elif not self._leads():
             self._unreviewed.add(uid)
@@ -137,28 +143,28 @@ class ConditionWriter(RatedOutbox[_Pod]):
     def _key(self, item: _Pod) -> tuple[str, str]:
         return item.uid, item.uid
 
-    def _wanted(self, item: _Pod) -> bool:
-        said = self._desired[item.uid][1] if item.uid in self._desired else None
-        if said != self._shown.get(item.uid) and self._leads():
-            self._sent[item.uid] = said
+    def _is_due(self, item: _Pod) -> bool:
+        desired = self._desired[item.uid][1] if item.uid in self._desired else None
+        if desired != self._shown.get(item.uid) and self._leads():
+            self._sent[item.uid] = desired
             return True
         self._queued.discard(item.uid)
         self._sent.pop(item.uid, None)
-        self._left(item)
+        self._finish(item)
         self._review(item.uid)
         return False
 
     async def _send(self, item: _Pod) -> None:
         path = f"/api/v1/namespaces/{item.namespace}/pods/{item.name}/status"
-        what = f"condition of pod {item.namespace}/{item.name}"
-        await self._client.strategic_patch(what, path, self._body(item.uid))
+        subject = f"condition of pod {item.namespace}/{item.name}"
+        await self._client.strategic_patch(subject, path, self._body(item.uid))
 
     def _done(self, item: _Pod, refusal: KubeError | None) -> None:
         self._queued.discard(item.uid)
-        said = self._sent.pop(item.uid)
+        text = self._sent.pop(item.uid)
         if refusal is None:
             self._metrics.condition("written")
-            self._now_shows(item.uid, said)
+            self._now_shows(item.uid, text)
             self._review(item.uid)
         elif isinstance(refusal, ApiError) and refusal.status in NOT_THERE:
             self._metrics.condition("gone")
@@ -170,16 +176,16 @@ class ConditionWriter(RatedOutbox[_Pod]):
                 log.warning("conditions are not written", error=str(refusal))
         self._fails = refusal is not None
 
-    def _now_shows(self, uid: str, said: Said | None) -> None:
-        if said is None:
+    def _now_shows(self, uid: str, text: Said | None) -> None:
+        if text is None:
             self._shown.pop(uid, None)
         else:
-            self._shown[uid] = said
+            self._shown[uid] = text
 
     def _body(self, uid: str) -> dict[str, object]:
-        said = self._sent[uid]
-        reason, message = said or COMPLETE
-        condition = {"type": CONDITION, "status": str(said is not None), "reason": reason, "message": message}
-        if (uid in self._shown) is not (said is not None):
+        text = self._sent[uid]
+        reason, message = text or COMPLETE
+        condition = {"type": CONDITION, "status": str(text is not None), "reason": reason, "message": message}
+        if (uid in self._shown) is not (text is not None):
             condition["lastTransitionTime"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         return {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}

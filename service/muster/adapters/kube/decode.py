@@ -18,7 +18,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 import structlog
 
-from muster.adapters.kube.bounded import bounded
+from muster.adapters.kube.bounded import bound_depth
 from muster.adapters.kube.kept import kept_of
 from muster.adapters.kube.salvage import salvage
 from muster.dialects.identity import Identity
@@ -115,7 +115,7 @@ def _read(decoder: msgspec.json.Decoder[S], text: bytes | msgspec.Raw) -> S:
     except msgspec.ValidationError:
         raise
     except Unreadable:
-        return decoder.decode(bounded(bytes(text)))
+        return decoder.decode(bound_depth(bytes(text)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,18 +265,20 @@ class Resource(Generic[T]):
         except Unreadable as problem:
             if not in_part or self._shape is not PodObject:
                 raise
-            pod, lost = salvage(PodObject, bounded(bytes(text)))
+            pod, lost_paths = salvage(PodObject, bound_depth(bytes(text)))
             if not (pod.metadata.uid and pod.spec.node_name):
                 raise
-            log.warning("bound pod read in part", pod=named(pod.metadata), lost=lost[:4], error=str(problem))
+            log.warning(
+                "bound pod read in part", pod=named(pod.metadata), lost=lost_paths[:4], error=str(problem)
+            )
             return pod  # type: ignore[return-value] # T is PodObject
 
     def _free(self, text: bytes | msgspec.Raw) -> T:
         """Return an object in which anything may be, but neither deep nor large."""
-        item = self._decoder.decode(bounded(bytes(text)))
+        item = self._decoder.decode(bound_depth(bytes(text)))
         if len(text) > self._most_bytes:
-            kept = _encoder.encode((item.spec, item.status))  # type: ignore[attr-defined]
-            if len(kept) > self._most_bytes:  # how many is not said: it is no news when that changes
+            payload = _encoder.encode((item.spec, item.status))  # type: ignore[attr-defined]
+            if len(payload) > self._most_bytes:  # how many is not said: it is no news when that changes
                 raise ValueError(f"spec and status have more than {self._most_bytes:,} bytes")
         return item
 
@@ -284,7 +286,7 @@ class Resource(Generic[T]):
         try:
             metadata = _read(_only_metadata, text).metadata
         except Unreadable:
-            metadata = salvage(_OnlyMetadata, bounded(bytes(text)))[0].metadata
+            metadata = salvage(_OnlyMetadata, bound_depth(bytes(text)))[0].metadata
         return Undecodable(self.kind, problem, metadata, self.key(metadata))
 
 

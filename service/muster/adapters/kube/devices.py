@@ -113,23 +113,23 @@ class DeviceIntake:
     async def on_claim(self, change: Seen[ResourceClaim] | Gone) -> None:
         """Take in a claim's change, and pass it on if it holds other devices, or for other pods."""
         if isinstance(change, Gone):
-            uid, held = change.key, NOTHING
+            uid, holding = change.key, NOTHING
             await self._asks(uid, self._names.pop(uid, ""), None)
         else:
             meta = change.object.metadata
-            uid, held = meta.uid, held_by(change.object)
+            uid, holding = meta.uid, held_by(change.object)
             if (meta.annotations or {}).get(EXTENDED) != "true":
                 of_a_pod = any(owner.controller for owner in meta.owner_references or ())
                 unallocated = None if of_a_pod else change.object.status.allocation is None
                 name = f"{meta.namespace}/{meta.name}"
                 await self._asks(uid, name, change.object.spec, unallocated=unallocated)
-        if self._held.get(uid, NOTHING) == held:
+        if self._held.get(uid, NOTHING) == holding:
             return
-        if held == NOTHING:
+        if holding == NOTHING:
             del self._held[uid]
         else:
-            self._held[uid] = held
-        await self._put(DeviceClaimSeen(time.monotonic(), uid, *held))
+            self._held[uid] = holding
+        await self._put(DeviceClaimSeen(time.monotonic(), uid, *holding))
 
 
 def held_by(claim: ResourceClaim) -> Held:
@@ -141,14 +141,18 @@ def held_by(claim: ResourceClaim) -> Held:
     allocation = claim.status.allocation
     if allocation is None:
         return NOTHING
-    results = [each for each in allocation.devices.results or () if not each.admin_access]
-    devices = tuple(Device(each.driver, each.pool, each.device) for each in results)
+    results = [result for result in allocation.devices.results or () if not result.admin_access]
+    devices = tuple(Device(result.driver, result.pool, result.device) for result in results)
     reserved = claim.status.reserved_for
     owners = claim.metadata.owner_references or () if not reserved else ()
-    consumers = {each.uid for each in reserved or () if each.resource == "pods"}
-    consumers |= {each.uid for each in owners if each.controller and each.kind == "Pod"}
-    parts = tuple(map(shares.taken, results))
-    return (devices, tuple(sorted(consumers)), parts if any(parts) else ()) if devices else NOTHING
+    consumers = {consumer.uid for consumer in reserved or () if consumer.resource == "pods"}
+    consumers |= {owner.uid for owner in owners if owner.controller and owner.kind == "Pod"}
+    shares_of_devices = tuple(map(shares.taken, results))
+    return (
+        (devices, tuple(sorted(consumers)), shares_of_devices if any(shares_of_devices) else ())
+        if devices
+        else NOTHING
+    )
 
 
 def resource_slices() -> Resource[ResourceSlice]:

@@ -83,7 +83,7 @@ class EventPoster(RatedOutbox[_Post]):
     def emit(self, instruction: EmitEvent) -> None:
         """Queue one event for each object. Never waits."""
         now = datetime.now(UTC)
-        message = _shortened(printable(instruction.message, MESSAGE_LIMIT))
+        message = _shorten(printable(instruction.message, MESSAGE_LIMIT))
         for name, uid in instruction.objects:
             post = _Post(
                 instruction.api_version,
@@ -96,13 +96,13 @@ class EventPoster(RatedOutbox[_Post]):
                 now,
                 uuid4().hex[:16],
             )
-            if self._repeated(uid, instruction.reason, message):
+            if self._is_repeated(uid, instruction.reason, message):
                 self._metrics.event("repeated")
             elif (dropped := self._offer(post)) is not None:
                 self._last.pop(dropped.uid, None)  # it was not said
                 self._metrics.event("dropped")
 
-    def _repeated(self, uid: str, reason: EventReason, message: str) -> bool:
+    def _is_repeated(self, uid: str, reason: EventReason, message: str) -> bool:
         """Whether the object's last event said the same not long ago: a retry, and no change of state."""
         now, last = time.monotonic(), self._last.pop(uid, None)
         same = last is not None and last[:2] == (reason, message)
@@ -115,8 +115,8 @@ class EventPoster(RatedOutbox[_Post]):
         return False
 
     async def _send(self, item: _Post) -> None:
-        what = f"event on {item.kind.lower()} {item.namespace}/{item.name}"
-        await self._client.post(what, f"/api/v1/namespaces/{item.namespace}/events", self._body(item))
+        subject = f"event on {item.kind.lower()} {item.namespace}/{item.name}"
+        await self._client.post(subject, f"/api/v1/namespaces/{item.namespace}/events", self._body(item))
 
     def _budget(self, item: _Post) -> str:
         return item.budget
@@ -158,11 +158,11 @@ class EventPoster(RatedOutbox[_Post]):
 
 def _event_name(post: _Post) -> str:
     """Return the event's own name. A controller may be called what no object can be called."""
-    named = _OBJECT_NAME.fullmatch(post.name[:200])
-    return f"{post.name[:200] if named else COMPONENT}.{post.id}"
+    is_object_name = _OBJECT_NAME.fullmatch(post.name[:200])
+    return f"{post.name[:200] if is_object_name else COMPONENT}.{post.id}"
 
 
-def _shortened(message: str) -> str:
+def _shorten(message: str) -> str:
     """At most MESSAGE_LIMIT bytes of UTF-8."""
     encoded = message.encode()
     if len(encoded) <= MESSAGE_LIMIT:

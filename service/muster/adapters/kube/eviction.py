@@ -57,11 +57,11 @@ class Evictor(Outbox[_Pod]):
             if self._put(instruction.namespace, uid, pod) is not None:
                 self._metrics.eviction("dropped")
 
-    def _wanted(self, item: _Pod) -> bool:
-        wanted = self._evicts(item.uid)
-        if not wanted:
+    def _is_due(self, item: _Pod) -> bool:
+        is_due = self._evicts(item.uid)
+        if not is_due:
             self._metrics.eviction("withdrawn")
-        return wanted
+        return is_due
 
     async def _send(self, item: _Pod) -> None:
         path = f"/api/v1/namespaces/{item.namespace}/pods/{item.name}/eviction"
@@ -70,7 +70,7 @@ class Evictor(Outbox[_Pod]):
     def _heard_at(self) -> float:
         return time.monotonic() - self._client.silent_s
 
-    def _ended(self, item: _Pod, refusal: KubeError | None) -> None:
+    def _after_send(self, item: _Pod, refusal: KubeError | None) -> None:
         if refusal is None:
             log.info("evicted", pod=f"{item.namespace}/{item.name}", why=item.why)
             self._metrics.eviction("evicted")

@@ -76,7 +76,7 @@ class FairQueue(Generic[T]):
             # above the average there is no need to look for the longest line: a flood costs nothing more
             if (len(line.waiting) + 1) * len(self._lines) > self._size:
                 return item
-            longest = max(self._lines.values(), key=lambda each: len(each.waiting))
+            longest = max(self._lines.values(), key=lambda queue: len(queue.waiting))
             if len(longest.waiting) <= len(line.waiting) + 1:
                 return item
             dropped = longest.waiting.pop()

@@ -23,16 +23,16 @@ class IgnoredKeys:
 
     def see(self, obj: PodObject, pod: Pod) -> None:
         """Take in a pod, and post an event on it if it is the first of its gang."""
-        said = "; ".join(slips.on_pod(obj.metadata, pod))
-        if not said:
+        slip_text = "; ".join(slips.on_pod(obj.metadata, pod))
+        if not slip_text:
             self.forget(pod.uid)
         elif pod.uid not in self._by_uid:
             gang = _gang(pod)
             self._by_uid[pod.uid] = gang
             self._pods[gang] += 1
             if self._pods[gang] == 1:
-                where = ((pod.name, pod.uid),)
-                event = EmitEvent(pod.namespace, where, EventReason.KEY_IGNORED, said)
+                pods_of_event = ((pod.name, pod.uid),)
+                event = EmitEvent(pod.namespace, pods_of_event, EventReason.KEY_IGNORED, slip_text)
                 self._standing.say(gang, event)
 
     def forget(self, uid: str) -> None:

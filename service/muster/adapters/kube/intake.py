@@ -98,7 +98,7 @@ class Intake:
         self._topologies: dict[str, Topology] = {}
         self._policies: Policies = DEFAULT_POLICIES
         """Those of the ConfigMap."""
-        self._held: Policies = DEFAULT_POLICIES
+        self._policies_with_trees: Policies = DEFAULT_POLICIES
         """The same with the trees of the Topologies."""
         self._repeated: tuple[str, ...] | None = None
         """None if it has to be found again."""
@@ -114,7 +114,7 @@ class Intake:
 
     async def started(self) -> None:
         """Return when all nodes are read whose turn it is. From then on pods are read again with pauses."""
-        await self.nodes.settled()
+        await self.nodes.until_read()
         self._read_again.starts = False
 
     # --- pods and nodes ------------------------------------------------------------------------------
@@ -122,25 +122,25 @@ class Intake:
     async def on_pod(self, change: Seen[PodObject] | Gone) -> None:
         """Take in a pod's change, and pass it on if it changes what is read of the pod."""
         async with self._reading_pod:
-            await self._pod_changed(change)
+            await self._on_pod(change)
 
-    async def _pod_changed(self, change: Seen[PodObject] | Gone) -> None:
+    async def _on_pod(self, change: Seen[PodObject] | Gone) -> None:
         if isinstance(change, Gone):
             self._pod_digests.pop(change.key, None)
             self._claiming.see(change.key, None)
             await self.nodes.agents.see(change.key, None)
-            await self.jobs.pod_gone(change.key)
+            await self.jobs.forget_pod(change.key)
             if self._pods.pop(change.key, None) is not None:
                 await self._put(PodGone(time.monotonic(), change.key))
             return
-        uid, found = change.object.metadata.uid, digest(change.object)
+        uid, pod_digest = change.object.metadata.uid, digest(change.object)
         await self.nodes.agents.see(uid, change.object)
-        if self._pod_digests.get(uid) == found:
+        if self._pod_digests.get(uid) == pod_digest:
             return
         ours = change.object.spec.scheduler_name in self._settings.scheduler_names
         self._claiming.see(uid, change.object if ours else None)
         await self._take_pod(change.object)
-        self._pod_digests[uid] = found
+        self._pod_digests[uid] = pod_digest
 
     async def _read_claiming_pods(self, claim: str | None) -> None:
         """Read the pods again that name this claim (namespace and name), or all that name one."""
@@ -153,21 +153,21 @@ class Intake:
                     await self._take_pod(obj)
 
     async def _take_pod(self, obj: PodObject) -> None:
-        found = self.jobs.member_of(obj)
-        pod = self._read_pod(obj, found)
-        await self.jobs.pod_seen(obj, pod, found)
+        place_in_job = self.jobs.member_of(obj)
+        pod = self._read_pod(obj, place_in_job)
+        await self.jobs.see_pod(obj, pod, place_in_job)
         if self._pods.get(pod.uid) != pod:
             self._pods[pod.uid] = pod
             await self._put(PodSeen(time.monotonic(), pod))
 
-    def _read_pod(self, obj: PodObject, found: Member | None) -> Pod:
+    def _read_pod(self, obj: PodObject, place_in_job: Member | None) -> Pod:
         """Return the pod's facts.
 
         If no dialect can read a bound pod, return its usage alone: its GPUs are taken all the same.
         """
         try:
-            in_gang = found is not None and self.jobs.is_gang(found, obj.metadata.namespace)
-            return pods.read(obj, self._settings, found if in_gang else None, self.devices.claims)
+            in_gang = place_in_job is not None and self.jobs.is_gang(place_in_job, obj.metadata.namespace)
+            return pods.read(obj, self._settings, place_in_job if in_gang else None, self.devices.claims)
         except Exception:
             if not obj.spec.node_name:
                 raise
@@ -200,8 +200,10 @@ class Intake:
     def repeated_names(self) -> tuple[str, ...]:
         """Return a sentence for each scope in which several domains have one name; logged when it is new."""
         if self._repeated is None:
-            found = repeated_names(self.nodes.nodes.values(), self._held.levels, self._held.naming)
-            self._repeated = tuple(found)
+            sentences = repeated_names(
+                self.nodes.nodes.values(), self._policies_with_trees.levels, self._policies_with_trees.naming
+            )
+            self._repeated = tuple(sentences)
             for sentence in self._repeated:
                 if sentence not in self._reported:
                     log.warning("several domains have one name", domains=sentence)
@@ -241,24 +243,26 @@ class Intake:
 
     async def _read_policies(self, meta: Metadata, text: str) -> None:
         """Policies that can't be read are refused, and the last good ones stay."""
-        read, problems = policy_dialect.read(text)
+        policies, problems = policy_dialect.read(text)
         self._standing.drop(EventReason.INVALID)
-        self.policies_refused = read is None
+        self.policies_refused = policies is None
         if problems:
             name = f"{meta.namespace}/{meta.name}"
-            log.warning("policies can't be read", config_map=name, used=read is not None, problems=problems)
-            if read is not None:
-                kept = "used without what can't be read"
+            log.warning(
+                "policies can't be read", config_map=name, used=policies is not None, problems=problems
+            )
+            if policies is not None:
+                effect = "used without what can't be read"
             elif self._policies is DEFAULT_POLICIES:
-                kept = "refused, and the defaults hold: no good ones have been read since the service began"
+                effect = "refused, and the defaults hold: no good ones have been read since the service began"
             else:
-                kept = "refused, the last good ones stay"
-            message = f"topology policies are {kept}: {'; '.join(problems)}"
-            where = ((meta.name, meta.uid),)
-            event = EmitEvent(meta.namespace, where, EventReason.INVALID, message, "ConfigMap")
+                effect = "refused, the last good ones stay"
+            message = f"topology policies are {effect}: {'; '.join(problems)}"
+            config_maps = ((meta.name, meta.uid),)
+            event = EmitEvent(meta.namespace, config_maps, EventReason.INVALID, message, "ConfigMap")
             self._standing.say(EventReason.INVALID, event)
-        if read is not None:
-            await self._policies_are(read)
+        if policies is not None:
+            await self._policies_are(policies)
 
     async def _policies_are(self, policies: Policies) -> None:
         if policies != self._policies:
@@ -271,10 +275,10 @@ class Intake:
 
     async def _pass_on_policies(self) -> None:
         naming = replace(self._policies.naming, trees=podgroups.trees(self._topologies))
-        held = replace(self._policies, naming=naming)
-        if held != self._held:
-            self._held, self._repeated = held, None
-            await self._put(PoliciesSeen(time.monotonic(), held))
+        policies = replace(self._policies, naming=naming)
+        if policies != self._policies_with_trees:
+            self._policies_with_trees, self._repeated = policies, None
+            await self._put(PoliciesSeen(time.monotonic(), policies))
 
     # --- PodGroups -----------------------------------------------------------------------------------
 
@@ -320,4 +324,4 @@ class Intake:
         if before != group or before.status != group.status:
             self._groups[uid] = group
             await self._put(PodGroupSeen(time.monotonic(), group))
-            self.jobs.group_seen(group)
+            self.jobs.see_group(group)

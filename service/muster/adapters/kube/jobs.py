@@ -62,7 +62,7 @@ class _Waiting:
 
     obj: PodObject
     pod: Pod
-    found: Member
+    place: Member
     gang: str
 
 
@@ -71,21 +71,21 @@ class _Job:
     """One job. `text` is its object as JSON, or None if it was not seen. `family` is None until it is needed.
 
     `pods` maps the UID of each pod of our schedulers to its gang. The gang is "" for a pod that is alone or
-    names its gang itself. `gangs` counts the pods of each gang. `there` are the UIDs of those that neither
-    ended nor are being deleted, by gang. `waiting` has the pods that are not bound, and all pods until the
-    job is known. They are read again when the job becomes a gang, or is one no more. `posted` are the reasons
-    of the events that were posted on the job, `held` of those that were not, as this replica does not lead.
+    names its gang itself. `gangs` counts the pods of each gang. `present` has, by gang, the UIDs of pods that
+    neither ended nor are being deleted. `waiting` has the pods that are not bound, and all pods until the
+    job is known. They are read again when the job becomes a gang, or stops being a gang. `posted` are the
+    reasons of the events on the job. `unposted` are the reasons of events that wait until this replica leads.
     """
 
     text: bytes | None = None
-    gone: bool = False
+    is_deleted: bool = False
     family: Family | None = None
     pods: dict[str, str] = field(default_factory=dict)
     gangs: Counter[str] = field(default_factory=Counter)
-    there: dict[str, set[str]] = field(default_factory=dict)
+    present: dict[str, set[str]] = field(default_factory=dict)
     waiting: dict[str, _Waiting] = field(default_factory=dict)
     posted: set[EventReason] = field(default_factory=set)
-    held: set[EventReason] = field(default_factory=set)
+    unposted: set[EventReason] = field(default_factory=set)
 
 
 class Jobs:
@@ -127,22 +127,22 @@ class Jobs:
         if isinstance(change, Gone):
             key = _key(kind, change.key)
             if kind == batch.JOB.kind:
-                self._succeeded.job_gone(change.key)
+                self._succeeded.forget_job(change.key)
             if (job := self._jobs.get(key)) is not None:
-                job.gone = True
+                job.is_deleted = True
                 self._forget_if_unused(key)
                 if job.waiting:
                     asyncio.get_running_loop().call_later(GONE_S, self._report_gone, key)
             return
         if kind == batch.JOB.kind:
-            await self._succeeded.job_seen(change.object)
+            await self._succeeded.see_job(change.object)
         meta = change.object.metadata
         text = _encoder.encode(pruned(KINDS[kind], change.object))
         job = self._jobs.setdefault((kind, meta.namespace, meta.name), _Job())
-        if job.gone:
-            job.gone = False
+        if job.is_deleted:
+            job.is_deleted = False
             job.posted.discard(EventReason.JOB_GONE)
-            job.held.discard(EventReason.JOB_GONE)
+            job.unposted.discard(EventReason.JOB_GONE)
         if job.text != text:
             job.text = text
             await self._read_jobs([(kind, meta.namespace, meta.name)])
@@ -154,11 +154,11 @@ class Jobs:
             return  # the jobs that it made are deleted too
         meta = change.object.metadata
         key = (kind, meta.namespace, meta.name)
-        kept = Metadata(meta.name, labels=words(meta.labels), annotations=words(meta.annotations))
-        if self._makers.get(key) != kept:
-            self._makers[key] = kept
-            beside = [job for job in self._jobs if job[1] == meta.namespace]
-            await self._read_jobs(job for job in beside if kind in KINDS[job[0]].made_by)
+        maker = Metadata(meta.name, labels=words(meta.labels), annotations=words(meta.annotations))
+        if self._makers.get(key) != maker:
+            self._makers[key] = maker
+            neighbours = [job for job in self._jobs if job[1] == meta.namespace]
+            await self._read_jobs(job for job in neighbours if kind in KINDS[job[0]].made_by)
 
     async def on_absence(self, kind: str, absent: bool) -> None:
         """Note whether the kind is served to this account. If it is not, its pods are no gangs."""
@@ -182,34 +182,34 @@ class Jobs:
         """
         if obj.spec.scheduler_name not in self._settings.scheduler_names:
             return None
-        found = member(obj.metadata)
-        if found is None and not any(controller_of(obj.metadata)):
+        place = member(obj.metadata)
+        if place is None and not any(controller_of(obj.metadata)):
             return self._places.get(obj.metadata.uid)
-        return found
+        return place
 
-    def is_gang(self, found: Member, namespace: str) -> bool:
+    def is_gang(self, place: Member, namespace: str) -> bool:
         """Return whether the pods of a job are a gang.
 
         They may be if the job was not seen yet: its pods wait for it.
         """
-        if found.kind in self._absent:
+        if place.kind in self._absent:
             return False
-        of_job = self._family((found.kind, namespace, found.owner))
+        of_job = self._family((place.kind, namespace, place.owner))
         return of_job is None or of_job.is_gang(self._settings)
 
-    async def pod_seen(self, obj: PodObject, pod: Pod, found: Member | None) -> None:
+    async def see_pod(self, obj: PodObject, pod: Pod, place: Member | None) -> None:
         """Take in a pod, what was read of it, and its place in its job, before the gangs get it."""
         self._ignored.see(obj, pod)
-        if found is None or (pod.claim is None and not accelerators.asked_by(pod, self._settings)):
+        if place is None or (pod.claim is None and not accelerators.asked_by(pod, self._settings)):
             await self._forget(pod.uid)
             return
-        await self._succeeded.pod_seen(pod)
-        key = (found.kind, pod.namespace, found.owner)
+        await self._succeeded.see_pod(pod)
+        key = (place.kind, pod.namespace, place.owner)
         if self._by_uid.get(pod.uid, key) != key:
             await self._forget(pod.uid)
         job = self._jobs.setdefault(key, _Job())
-        self._by_uid[pod.uid], self._places[pod.uid] = key, found
-        gang = found.gang if pod.claim is not None and pod.claim.dialect == found.kind else ""
+        self._by_uid[pod.uid], self._places[pod.uid] = key, place
+        gang = place.gang if pod.claim is not None and pod.claim.dialect == place.kind else ""
         if job.pods.get(pod.uid) != gang:
             of_job = self._family(key)
             if gang and not job.gangs[gang] and of_job is not None:
@@ -218,25 +218,25 @@ class Jobs:
             job.pods[pod.uid] = gang
             job.gangs[gang] += bool(gang)
         if gang and pod.present:
-            job.there.setdefault(gang, set()).add(pod.uid)
-        elif gang in job.there:
-            job.there[gang].discard(pod.uid)
+            job.present.setdefault(gang, set()).add(pod.uid)
+        elif gang in job.present:
+            job.present[gang].discard(pod.uid)
         self._named.names(pod.uid, key, None if pod.node else key_of(pod))
-        known = job.text is not None or found.kind in self._absent
-        if known and (pod.node or pod.finished):
+        is_known = job.text is not None or place.kind in self._absent
+        if is_known and (pod.node or pod.finished):
             job.waiting.pop(pod.uid, None)
             return
-        job.waiting[pod.uid] = waiting = _Waiting(obj, pod, found, gang)
+        job.waiting[pod.uid] = waiting = _Waiting(obj, pod, place, gang)
         self._speak(key, job, waiting)
 
-    async def pod_gone(self, uid: str) -> None:
+    async def forget_pod(self, uid: str) -> None:
         """Forget a pod that is gone."""
         self._ignored.forget(uid)
         await self._forget(uid)
 
     async def _forget(self, uid: str) -> None:
         """Forget a pod as one of its job."""
-        await self._succeeded.pod_gone(uid)
+        await self._succeeded.forget_pod(uid)
         key = self._by_uid.pop(uid, None)
         self._places.pop(uid, None)
         if key is not None:
@@ -250,17 +250,17 @@ class Jobs:
         """Take a pod out of the gang that it was in."""
         gang = job.pods.pop(uid, "")
         job.gangs[gang] -= bool(gang)
-        if gang in job.there:
-            job.there[gang].discard(uid)
+        if gang in job.present:
+            job.present[gang].discard(uid)
         if gang and not job.gangs[gang]:
             del job.gangs[gang]
-            job.there.pop(gang, None)
+            job.present.pop(gang, None)
             await self._put(PodGroupGone(time.monotonic(), (key[1], key[0], gang)))
 
-    def group_seen(self, group: PodGroup) -> None:
+    def see_group(self, group: PodGroup) -> None:
         """Take in a PodGroup object. Its number may not be that of the jobs whose pods name it."""
         claim = GangClaim(group.dialect, group.name, by_object=True)
-        for key in self._named.seen(group):
+        for key in self._named.see(group):
             self._warn(key, self._jobs[key], claim)
 
     def group_gone(self, key: PodGroupKey) -> None:
@@ -310,23 +310,23 @@ class Jobs:
 
     def _forget_if_unused(self, key: Key) -> None:
         job = self._jobs.get(key)
-        if job is not None and not job.pods and (job.gone or job.text is None):
+        if job is not None and not job.pods and (job.is_deleted or job.text is None):
             del self._jobs[key]
 
     def post_held(self) -> None:
         """Post what stands about jobs, when this replica begins to lead. It is found anew: jobs change."""
         self._ignored.post_held()
         for key, job in self._jobs.items():
-            held, job.held = job.held, set()
-            if EventReason.JOB_GONE in held:
+            reasons, job.unposted = job.unposted, set()
+            if EventReason.JOB_GONE in reasons:
                 self._report_gone(key)
-            for waiting in job.waiting.values() if held else ():
+            for waiting in job.waiting.values() if reasons else ():
                 self._speak(key, job, waiting)
 
     def _speak(self, key: Key, job: _Job, waiting: _Waiting) -> None:
         """Post once what is to be said about the job of a pod that waits."""
-        if waiting.found.kind in self._absent:
-            self._warn_of_absence(waiting.found, job, waiting.pod)
+        if waiting.place.kind in self._absent:
+            self._warn_of_absence(waiting.place, job, waiting.pod)
         elif not waiting.pod.node:
             self._warn(key, job, waiting.pod.claim)
             self._warn_of_more(key, job, waiting.gang)
@@ -340,59 +340,59 @@ class Jobs:
         if of_job is None:
             return
         if claim is None or claim.lone:
-            reason, said = EventReason.NO_GANG, of_job.advice if of_job.is_warned_of(self._settings) else ""
+            reason, text = EventReason.NO_GANG, of_job.advice if of_job.is_warned_of(self._settings) else ""
         else:
-            stated = self._named.completed(key[1], claim)
-            reason, said = EventReason.COUNTS_DIFFER, of_job.difference(stated)
+            stated = self._named.complete(key[1], claim)
+            reason, text = EventReason.COUNTS_DIFFER, of_job.difference(stated)
         by = of_job.group.owner
-        self._post(key[1], job, by, reason, said)
+        self._post(key[1], job, by, reason, text)
         self._post(key[1], job, by, EventReason.KEY_IGNORED, "; ".join(of_job.group.problems))
 
     def _warn_of_more(self, key: Key, job: _Job, gang: str) -> None:
         """Post once, on the job, that a gang has more pods than the job makes."""
-        of_job, there = self._family(key), len(job.there.get(gang, ()))
-        if of_job is not None and there > of_job.most > 0 and not of_job.group.causes:
+        of_job, count = self._family(key), len(job.present.get(gang, ()))
+        if of_job is not None and count > of_job.most > 0 and not of_job.group.causes:
             makes = f"it makes {of_job.most} pods of gang {gang}"
-            said = f"{makes}, and {there} are there: all are placed if they fit"
-            self._post(key[1], job, of_job.group.owner, EventReason.COUNTS_DIFFER, said)
+            text = f"{makes}, and {count} are there: all are placed if they fit"
+            self._post(key[1], job, of_job.group.owner, EventReason.COUNTS_DIFFER, text)
 
     def _report_gone(self, key: Key) -> None:
         """Post once, on the first pod that waits, that its job was deleted. Nothing else says it."""
         job, of_job = self._jobs.get(key), self._family(key)
-        if job is None or not job.gone or of_job is None:
+        if job is None or not job.is_deleted or of_job is None:
             return
-        members = [each.obj.metadata for uid, each in job.waiting.items() if job.pods.get(uid)]
+        members = [waiter.obj.metadata for uid, waiter in job.waiting.items() if job.pods.get(uid)]
         waiting = [meta for meta in members if meta.deletion_timestamp is None]
         if waiting:
             first = min(waiting, key=lambda meta: meta.name)
             on = Controller("v1", "Pod", first.name, first.uid)
-            said = f"{key[0]} {key[1]}/{key[2]} was deleted; its last count, {of_job.group.size}, holds"
-            self._post(key[1], job, on, EventReason.JOB_GONE, said)
+            text = f"{key[0]} {key[1]}/{key[2]} was deleted; its last count, {of_job.group.size}, holds"
+            self._post(key[1], job, on, EventReason.JOB_GONE, text)
 
-    def _post(self, namespace: str, job: _Job, on: Controller | None, reason: EventReason, said: str) -> None:
+    def _post(self, namespace: str, job: _Job, on: Controller | None, reason: EventReason, text: str) -> None:
         """Post an event on an object, once for each job. A replica that does not lead notes that it would."""
-        if not said or on is None or reason in job.posted:
+        if not text or on is None or reason in job.posted:
             return
         if not self._leads():
-            job.held.add(reason)
+            job.unposted.add(reason)
         else:
             job.posted.add(reason)
-            where = ((on.name, on.uid),)
-            self._emit(EmitEvent(namespace, where, reason, said, on.kind, on.api_version))
+            objects = ((on.name, on.uid),)
+            self._emit(EmitEvent(namespace, objects, reason, text, on.kind, on.api_version))
 
-    def _warn_of_absence(self, found: Member, job: _Job, pod: Pod) -> None:
+    def _warn_of_absence(self, place: Member, job: _Job, pod: Pod) -> None:
         """Post once, on the controller of several pods with GPUs that wait, that their job is not read."""
-        kind, one_gang = found.kind, found.gang == found.owner
+        kind, one_gang = place.kind, place.gang == place.owner
         alone = pod.claim is not None and pod.claim.lone and pod.gpus > 0 and not pod.node
         if not alone or len(job.waiting) < 2 or self._settings.infers(kind) == "off":
             return
-        said = (
+        text = (
             f"each of its pods is placed alone, because the service can't read {jobs(kind).plural}: "
             "the API server does not serve them, or the right is missing (scheduler-config/jobs)"
         )
         if one_gang:
-            said += f". If the pods are one gang, annotate each pod template: {own.GROUP}, {own.MIN_MEMBER}"
-        self._post(pod.namespace, job, pod.controller, EventReason.NO_GANG, said)
+            text += f". If the pods are one gang, annotate each pod template: {own.GROUP}, {own.MIN_MEMBER}"
+        self._post(pod.namespace, job, pod.controller, EventReason.NO_GANG, text)
 
 
 def _key(kind: str, key: str) -> Key:

@@ -42,9 +42,11 @@ def digest(pod: PodObject) -> bytes:
 
 def usage_alone(obj: PodObject) -> PodObject:
     """Return the pod as one of no scheduler, with the annotations that name its GPUs."""
-    said = obj.metadata.annotations or {}
-    kept = {key: said[key] for key in allocation.RESERVED_KEYS if key in said}
-    metadata = Metadata(obj.metadata.name, "", obj.metadata.namespace, obj.metadata.uid, annotations=kept)
+    annotations = obj.metadata.annotations or {}
+    device_annotations = {key: annotations[key] for key in allocation.RESERVED_KEYS if key in annotations}
+    metadata = Metadata(
+        obj.metadata.name, "", obj.metadata.namespace, obj.metadata.uid, annotations=device_annotations
+    )
     spec = msgspec.structs.replace(
         obj.spec, scheduler_name="", affinity=None, tolerations=None, topology_spread_constraints=None
     )

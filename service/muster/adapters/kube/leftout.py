@@ -84,8 +84,8 @@ class LeftOut:
 
     def keep(self, resource: str, keys: Collection[str]) -> None:
         """Note that a list had objects of these keys and no others."""
-        for each in [each for each in self._problems if each[0] == resource and each[1] not in keys]:
-            self.clear(*each)
+        for entry in [entry for entry in self._problems if entry[0] == resource and entry[1] not in keys]:
+            self.clear(*entry)
 
     @contextmanager
     def guard(self, resource: str, key: str, name: str, on: On | None = None) -> Iterator[None]:

@@ -35,8 +35,8 @@ class Liveness:
     async def run(self) -> None:
         """Ask the API server for a sign of life whenever it is silent, until cancelled."""
         while True:
-            if (left := self._quiet_s - self._client.silent_s) > 0:
-                await asyncio.sleep(left)
+            if (seconds_left := self._quiet_s - self._client.silent_s) > 0:
+                await asyncio.sleep(seconds_left)
             elif not await self._answers():
                 if self._client.end_watches():
                     log.warning("the API server does not answer", silent_s=round(self._client.silent_s, 1))

@@ -41,7 +41,7 @@ class NamedGroups:
         if not jobs:
             del self._jobs[group]
 
-    def seen(self, group: PodGroup) -> list[JobKey]:
+    def see(self, group: PodGroup) -> list[JobKey]:
         """Take in a PodGroup, and return the jobs whose waiting pods name it."""
         self._groups[group.key] = group
         return list(self._jobs.get(group.key, ()))
@@ -50,7 +50,7 @@ class NamedGroups:
         """Forget a PodGroup."""
         self._groups.pop(key, None)
 
-    def completed(self, namespace: str, claim: GangClaim) -> GangClaim:
+    def complete(self, namespace: str, claim: GangClaim) -> GangClaim:
         """Return a pod's claim with the minMember of the PodGroup that it names."""
         group = self._groups.get((namespace, claim.dialect, claim.name)) if claim.by_object else None
         if group is None:

@@ -52,5 +52,7 @@ def is_ready(obj: PodObject, settings: Settings) -> bool:
         return False
     if (meta.labels or {}).get("app.kubernetes.io/name") != NAME:
         return False
-    ready = any(each.type == "Ready" and each.status == "True" for each in obj.status.conditions or ())
+    ready = any(
+        condition.type == "Ready" and condition.status == "True" for condition in obj.status.conditions or ()
+    )
     return ready and meta.deletion_timestamp is None

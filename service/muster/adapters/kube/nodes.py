@@ -50,8 +50,8 @@ class _ConfigMap:
     @cached_property
     def fact(self) -> NodeFact | None:
         """Return what it says of the node."""
-        found = configmaps.read(self.obj, self.settings)
-        return None if isinstance(found, PolicyText) else found
+        content = configmaps.read(self.obj, self.settings)
+        return None if isinstance(content, PolicyText) else content
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,15 @@ class _Facts:
     def size(self) -> int:
         """Return how much there is to read."""
         return self.published.to_decode + node_bounds.size(
-            self.obj, (each.obj for each in self.maps if "fact" not in each.__dict__), self.settings
+            self.obj,
+            (config_map.obj for config_map in self.maps if "fact" not in config_map.__dict__),
+            self.settings,
         )
 
     def read(self) -> tuple[Node, float]:
         """Return the node, and how many seconds of a core that took."""
         began = time.thread_time()
-        more = [each.fact for each in self.maps]
+        more = [config_map.fact for config_map in self.maps]
         facts = [fact for fact in more if fact is not None]
         node = nodes.read(self.obj, self.settings, facts, self.published.offer, agent=self.agent)
         return node, time.thread_time() - began
@@ -137,15 +139,15 @@ class NodeIntake:
     async def on_config_map(self, key: str, obj: ConfigMapObject | None) -> None:
         """Take in what the ConfigMap of this key says of a node from now on: None if it says nothing."""
         node = configmaps.node_of(obj, self._settings) if obj is not None else ""
-        found = _ConfigMap(configmaps.kept(obj), self._settings) if obj is not None and node else None
+        new = _ConfigMap(configmaps.kept(obj), self._settings) if obj is not None and node else None
         before = self._node_of.pop(key, "")
-        said = self._maps[before].pop(key) if before else None
+        old = self._maps[before].pop(key) if before else None
         if before and not self._maps[before]:
             del self._maps[before]
-        if found is not None:
+        if new is not None:
             self._node_of[key] = node
-            self._maps.setdefault(node, {})[key] = said if said == found and said is not None else found
-        if (before, said) != (node, found):
+            self._maps.setdefault(node, {})[key] = old if old == new and old is not None else new
+        if (before, old) != (node, new):
             for name in sorted({before, node} - {""}):
                 await self.read_again(name)
 
@@ -155,7 +157,7 @@ class NodeIntake:
             with self._left_out.guard("nodes", name, name):
                 await self._read_in_turn(name)
 
-    async def settled(self) -> None:
+    async def until_read(self) -> None:
         """Return when all nodes are read whose turn it is now."""
         if self._due or self._being_read:
             turn = asyncio.get_running_loop().create_future()
@@ -166,15 +168,15 @@ class NodeIntake:
         """Read the node now, on the thread, or later."""
         if name in self._waiting:
             return
-        rest = self._rate.rest_s(name)
-        if not rest and name != self._being_read:
+        wait_s = self._rate.rest_s(name)
+        if not wait_s and name != self._being_read:
             facts = self._facts(name)
             if facts.size <= LARGE:
                 await self._take(name, *facts.read())
                 return
         self._waiting.add(name)
-        if rest:
-            asyncio.get_running_loop().call_later(rest, self._is_due, name)
+        if wait_s:
+            asyncio.get_running_loop().call_later(wait_s, self._is_due, name)
         else:
             self._is_due(name)
 
@@ -201,7 +203,7 @@ class NodeIntake:
 
     def _facts(self, name: str) -> _Facts:
         maps = sorted(self._maps.get(name, {}).items())[: node_bounds.MAX_CONFIG_MAPS]
-        about = tuple(each for _, each in maps)
+        about = tuple(config_map for _, config_map in maps)
         published, agent = self._published(name), self.agents.ready(name)
         return _Facts(self._objects[name], about, published, agent, self._settings)
 

@@ -87,21 +87,21 @@ class Outbox(ABC, Generic[T]):
         """Make the request; raises what the client raises."""
 
     @abstractmethod
-    def _ended(self, item: T, refusal: KubeError | None) -> None:
+    def _after_send(self, item: T, refusal: KubeError | None) -> None:
         """Log and count that the item was sent, or is given up for this reason."""
 
     def _heard_at(self) -> float:
         """Return when the server last answered anything at all, in monotonic seconds."""
         return self._answered_at
 
-    def _wanted(self, item: T) -> bool:
+    def _is_due(self, item: T) -> bool:
         """Whether it is still to be sent, now that its turn has come: else it is left out."""
         return True
 
     def _put(self, namespace: str, key: Hashable, item: T, of: Hashable = None) -> T | None:
         """Queue an item, in the place of one of this key that waits. `of`: the object that it concerns, where
         the key is not that. Return the item that is dropped for lack of room, this one or another."""
-        if (waiting := self._found(namespace, key)) is not None:
+        if (waiting := self._find(namespace, key)) is not None:
             waiting.item = item
             return None
         last = None
@@ -122,7 +122,7 @@ class Outbox(ABC, Generic[T]):
             for _ in range(self._lanes):
                 group.create_task(self._work())
 
-    async def drained(self) -> None:
+    async def until_empty(self) -> None:
         """Return when nothing waits any more: for a clean shutdown (give it a deadline) and tests."""
         await self._idle.wait()
 
@@ -146,7 +146,7 @@ class Outbox(ABC, Generic[T]):
     async def _next(self, waiting: _Waiting[T]) -> bool:
         """Send an item. Return False if no answer came."""
         self._take_out(waiting)
-        if not self._wanted(waiting.item):
+        if not self._is_due(waiting.item):
             return True
         began = time.monotonic()
         try:
@@ -155,33 +155,33 @@ class Outbox(ABC, Generic[T]):
             self._answered_at = time.monotonic()
             waiting.tries += 1
             if refusal.status not in PASSING or waiting.tries >= self._retry.tries:
-                self._ended(waiting.item, refusal)
+                self._after_send(waiting.item, refusal)
             else:
                 self._again(waiting, self._delay(waiting, refusal))
         except KubeError as silence:  # the watches log that
             answers_others = self._heard_at() > began
             waiting.tries += answers_others
             if waiting.tries >= self._retry.tries:
-                self._ended(waiting.item, silence)
+                self._after_send(waiting.item, silence)
             else:
                 self._again(waiting, waiting.backoff.delay())
             return answers_others
         else:
             self._answered_at = time.monotonic()
-            self._ended(waiting.item, None)
+            self._after_send(waiting.item, None)
         return True
 
     def _delay(self, waiting: _Waiting[T], refusal: ApiError) -> float:
         return max(waiting.backoff.delay(), min(refusal.retry_after or 0.0, self._retry.limit_s))
 
     def _again(self, waiting: _Waiting[T], delay: float) -> None:
-        if self._found(waiting.namespace, waiting.key) is None:  # else a newer item has come meanwhile
+        if self._find(waiting.namespace, waiting.key) is None:  # else a newer item has come meanwhile
             self._keep(waiting)
             asyncio.get_running_loop().call_later(delay, self._due, waiting)
 
-    def _found(self, namespace: str, key: Hashable) -> _Waiting[T] | None:
-        mine = self._waiting.get(namespace)
-        return mine.get(key) if mine else None
+    def _find(self, namespace: str, key: Hashable) -> _Waiting[T] | None:
+        of_namespace = self._waiting.get(namespace)
+        return of_namespace.get(key) if of_namespace else None
 
     def _keep(self, waiting: _Waiting[T]) -> None:
         self._waiting.setdefault(waiting.namespace, OrderedDict())[waiting.key] = waiting
@@ -189,9 +189,9 @@ class Outbox(ABC, Generic[T]):
         self._idle.clear()
 
     def _take_out(self, waiting: _Waiting[T]) -> None:
-        mine = self._waiting[waiting.namespace]
-        del mine[waiting.key]
-        if not mine:
+        of_namespace = self._waiting[waiting.namespace]
+        del of_namespace[waiting.key]
+        if not of_namespace:
             del self._waiting[waiting.namespace]
         self._size -= 1
         if line := self._lines.get(waiting.line):
@@ -199,7 +199,7 @@ class Outbox(ABC, Generic[T]):
 
     def _due(self, waiting: _Waiting[T]) -> None:
         """Let it stand in its line, unless it was dropped while it waited for its next try."""
-        if self._found(waiting.namespace, waiting.key) is not waiting:
+        if self._find(waiting.namespace, waiting.key) is not waiting:
             return
         if waiting.line not in self._lines:
             self._lines[waiting.line] = OrderedDict()

@@ -48,8 +48,8 @@ _change = msgspec.json.Decoder(_Change)
 class PacedWatcher(Watcher[T]):
     """A `Watcher` that puts off large changes of namespaces that are above their rate."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._waiting: dict[str, tuple[str, bytes]] = {}
         """Key → namespace and last line of a change that waits, the first to come first."""
         self._waiting_bytes = 0
@@ -74,8 +74,8 @@ class PacedWatcher(Watcher[T]):
             await super()._on_line(line)
             return
         metadata, key = change.metadata, self._resource.key(change.metadata)
-        known = key in self._known and self._nodes.get(key) == change.spec.node_name
-        if known and self._rest_s(metadata.namespace) and self._waiting_bytes < MAX_WAITING_BYTES:
+        is_known = key in self._known and self._nodes.get(key) == change.spec.node_name
+        if is_known and self._rest_s(metadata.namespace) and self._waiting_bytes < MAX_WAITING_BYTES:
             self._forget(key)
             self._waiting[key] = (metadata.namespace, line)
             self._waiting_bytes += len(line)

@@ -79,10 +79,10 @@ class RatedOutbox(Outbox[T], Generic[T]):
             group.create_task(super().run())
             group.create_task(self._feed())
 
-    async def drained(self) -> None:
+    async def until_empty(self) -> None:
         """Return when nothing waits any more."""
         await self._all_sent.wait()
-        await super().drained()
+        await super().until_empty()
 
     async def _feed(self) -> None:
         """Pass on what its namespace's budget and the common rate allow, one namespace after another."""
@@ -120,11 +120,11 @@ class RatedOutbox(Outbox[T], Generic[T]):
     def _heard_at(self) -> float:
         return time.monotonic() - self._client.silent_s
 
-    def _ended(self, item: T, refusal: KubeError | None) -> None:
-        self._left(item)
+    def _after_send(self, item: T, refusal: KubeError | None) -> None:
+        self._finish(item)
         self._done(item, refusal)
 
-    def _left(self, item: T) -> None:
+    def _finish(self, item: T) -> None:
         """Note that an item is done with, so that its namespace may send another."""
         self._unsent.done(self._budget(item), time.monotonic())
         self._changed.set()

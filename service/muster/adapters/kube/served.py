@@ -38,25 +38,25 @@ class ServedResources:
         self._pods: dict[str, Pod] = {}
         """Waiting pods of gangs that ask for other resources than GPUs, cpu and memory, by UID."""
 
-    async def put(self, given: Input) -> None:
+    async def put(self, message: Input) -> None:
         """Pass an input on."""
-        match given:
+        match message:
             case NodeSeen(now, node):
                 self._nodes[node.name] = node
-                given = NodeSeen(now, self._offering(node))
+                message = NodeSeen(now, self._offering(node))
             case NodeGone(_, name):
                 self._nodes.pop(name, None)
             case PodSeen(now, pod):
                 self._pods.pop(pod.uid, None)
                 if pod.claim is not None and pod.resources.others and not pod.node:
                     self._pods[pod.uid] = pod
-                    given = PodSeen(now, self._asking(pod))
+                    message = PodSeen(now, self._asking(pod))
                     if new := (_others(pod) & self._resources) - self._asked:
                         self._asked |= new
                         await self._read_nodes()
             case PodGone(_, uid):
                 self._pods.pop(uid, None)
-        await self._pass_on(given)
+        await self._pass_on(message)
 
     async def see_class(self, name: str, obj: DeviceClassObject | None) -> None:
         """Take in a DeviceClass, or None if it is gone."""
@@ -67,21 +67,21 @@ class ServedResources:
         changed = before ^ self._resources
         if not changed:
             return
-        asked = {uid: pod for uid, pod in self._pods.items() if _others(pod) & changed}
-        for uid, pod in asked.items():
+        asking_pods = {uid: pod for uid, pod in self._pods.items() if _others(pod) & changed}
+        for uid, pod in asking_pods.items():
             if self._pods.get(uid) is pod:
                 await self._pass_on(PodSeen(time.monotonic(), self._asking(pod)))
-        known, self._asked = self._asked, self._asked & self._resources
-        for pod in asked.values():
+        before_asked, self._asked = self._asked, self._asked & self._resources
+        for pod in asking_pods.values():
             self._asked |= _others(pod) & self._resources
-        if self._asked != known:
+        if self._asked != before_asked:
             await self._read_nodes()
 
     def _resources_of(self, name: str, obj: DeviceClassObject | None) -> frozenset[str]:
-        named = obj.spec.extended_resource_name or "" if obj is not None else ""
-        if obj is None or (named and not self._settings.is_other(named)):
+        extended = obj.spec.extended_resource_name or "" if obj is not None else ""
+        if obj is None or (extended and not self._settings.is_other(extended)):
             return frozenset()
-        return frozenset(filter(None, (named, OF_CLASS + name)))
+        return frozenset(filter(None, (extended, OF_CLASS + name)))
 
     @property
     def _resources(self) -> frozenset[str]:
@@ -95,12 +95,12 @@ class ServedResources:
 
     def _offering(self, node: Node) -> Node:
         """Return the node with plenty of what its device plugins do not offer."""
-        own = dict(node.allocatable.others)
-        more = dict.fromkeys(self._asked - {name for name, count in own.items() if count}, MOST)
+        of_plugins = dict(node.allocatable.others)
+        more = dict.fromkeys(self._asked - {name for name, count in of_plugins.items() if count}, MOST)
         if not more:
             return node
         return replace(
-            node, allocatable=replace(node.allocatable, others=tuple(sorted({**own, **more}.items())))
+            node, allocatable=replace(node.allocatable, others=tuple(sorted({**of_plugins, **more}.items())))
         )
 
     def _asking(self, pod: Pod) -> Pod:

@@ -40,6 +40,6 @@ class Standing:
 
     def post_held(self) -> None:
         """Post what was kept, when this replica begins to lead."""
-        held, self._held = self._held, {}
-        for event in held.values():
+        events, self._held = self._held, {}
+        for event in events.values():
             self._emit(event)

@@ -56,7 +56,7 @@ class StatusWriter(Outbox[WriteStatus]):
     def _heard_at(self) -> float:
         return time.monotonic() - self._client.silent_s
 
-    def _ended(self, item: WriteStatus, refusal: KubeError | None) -> None:
+    def _after_send(self, item: WriteStatus, refusal: KubeError | None) -> None:
         if refusal is not None:  # gone, or of a CRD that is not ours
             log.warning("status not written", podgroup=f"{item.namespace}/{item.name}", error=str(refusal))
         self._metrics.status("written" if refusal is None else "failed")
@@ -73,20 +73,22 @@ class StatusWriter(Outbox[WriteStatus]):
                 "running": status.running,
                 "domain": printable(status.domain, TEXT_LIMIT) or None,
                 "reason": printable(status.reason, TEXT_LIMIT) or None,
-                "conditions": [self._condition(instruction.uid, each) for each in status.conditions],
+                "conditions": [
+                    self._condition(instruction.uid, condition) for condition in status.conditions
+                ],
             },
         }
 
     def _condition(self, uid: str, condition: Condition) -> dict[str, object]:
         """With the time since when it is so, as far as this process knows."""
-        known = self._since.setdefault(uid, {})
+        states = self._since.setdefault(uid, {})
         self._since.move_to_end(uid)
         if len(self._since) > WAITING_LIMIT:
             self._since.popitem(last=False)
-        was, since = known.get(condition.type, (None, ""))
+        was, since = states.get(condition.type, (None, ""))
         if was is not condition.status:
             since = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            known[condition.type] = (condition.status, since)
+            states[condition.type] = (condition.status, since)
         return {
             "type": condition.type,
             "status": str(condition.status),

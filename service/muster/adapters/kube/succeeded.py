@@ -35,12 +35,12 @@ class Succeeded:
         self._gone: set[str] = set()
         """Deleted Jobs in `_said` and `_pods`."""
 
-    async def job_seen(self, obj: CustomObject) -> None:
+    async def see_job(self, obj: CustomObject) -> None:
         """Take in a Job's change."""
         meta, number = obj.metadata, batch.succeeded(obj)
         name = f"{meta.namespace}/{meta.name}"
         if self._uids.get(name) != meta.uid:
-            self.job_gone(name)  # the watch may skip a deletion
+            self.forget_job(name)  # the watch may skip a deletion
         if number == self._said.get(meta.uid, 0):
             return
         self._uids[name], self._said[meta.uid] = meta.uid, number
@@ -49,7 +49,7 @@ class Succeeded:
         if not number:
             del self._uids[name], self._said[meta.uid]
 
-    def job_gone(self, name: str) -> None:
+    def forget_job(self, name: str) -> None:
         """Forget a Job without pods of ours, by its namespace and name."""
         uid = self._uids.pop(name, "")
         if uid in self._pods:
@@ -57,7 +57,7 @@ class Succeeded:
         else:
             self._said.pop(uid, None)
 
-    async def pod_seen(self, pod: Pod) -> None:
+    async def see_pod(self, pod: Pod) -> None:
         """Take in a pod of ours."""
         by = pod.controller
         if by is None or by.kind != batch.JOB.kind or pod.uid in self._owners:
@@ -68,7 +68,7 @@ class Succeeded:
         if first and by.uid in self._said:
             await self._put(JobSeen(time.monotonic(), by.uid, self._said[by.uid]))
 
-    async def pod_gone(self, uid: str) -> None:
+    async def forget_pod(self, uid: str) -> None:
         """Forget a pod."""
         if (job := self._owners.pop(uid, None)) is None:
             return

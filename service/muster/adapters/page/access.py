@@ -48,7 +48,7 @@ class Answer(Enum):
 class Client(Protocol):
     """`kube.client.KubeClient`, as far as it is used here."""
 
-    async def post(self, what: str, path: str, body: object) -> bytes:
+    async def post(self, subject: str, path: str, body: object) -> bytes:
         """Return the body of the answer to a POST."""
 
 
@@ -95,7 +95,7 @@ class Access:
         if scheme.lower() != "bearer" or not token:
             return Answer.UNKNOWN
         digest = hashlib.blake2b(token.encode("utf-8", "surrogateescape"), key=self._key).digest()
-        if (answer := self._remembered(digest)) is not None:
+        if (answer := self._recall(digest)) is not None:
             return answer
         bound = self._renewed if digest in self._known[Answer.ALLOWED] else self._new
         if not bound.take():
@@ -108,36 +108,36 @@ class Access:
         self._remember(digest, answer)
         return answer
 
-    def _remembered(self, digest: bytes) -> Answer | None:
-        for answer, known in self._known.items():
-            until = known.get(digest)
+    def _recall(self, digest: bytes) -> Answer | None:
+        for answer, expiries in self._known.items():
+            until = expiries.get(digest)
             if until is not None and until > self._clock():
                 return answer
         return None
 
     def _remember(self, digest: bytes, answer: Answer) -> None:
-        for known in self._known.values():
-            known.pop(digest, None)
-        kept = self._known[answer]
-        kept[digest] = self._clock() + (ALLOWED_S if answer is Answer.ALLOWED else REFUSED_S)
-        while len(kept) > MOST_KNOWN:
-            kept.popitem(last=False)
+        for expiries in self._known.values():
+            expiries.pop(digest, None)
+        of_answer = self._known[answer]
+        of_answer[digest] = self._clock() + (ALLOWED_S if answer is Answer.ALLOWED else REFUSED_S)
+        while len(of_answer) > MOST_KNOWN:
+            of_answer.popitem(last=False)
 
     async def _ask(self, token: str) -> Answer:
-        said = await self._review("authentication.k8s.io", "TokenReview", {"token": token})
-        status = msgspec.json.decode(said, type=_TokenReview).status
+        review = await self._review("authentication.k8s.io", "TokenReview", {"token": token})
+        status = msgspec.json.decode(review, type=_TokenReview).status
         if not status.authenticated:
             return Answer.UNKNOWN
         user = status.user
-        asked = {
+        review_spec = {
             "user": user.username,
             "uid": user.uid,
             "groups": user.groups,
             "extra": user.extra,
             "nonResourceAttributes": {"path": PATH, "verb": "get"},
         }
-        said = await self._review("authorization.k8s.io", "SubjectAccessReview", asked)
-        allowed = msgspec.json.decode(said, type=_AccessReview).status.allowed
+        access_review = await self._review("authorization.k8s.io", "SubjectAccessReview", review_spec)
+        allowed = msgspec.json.decode(access_review, type=_AccessReview).status.allowed
         return Answer.ALLOWED if allowed else Answer.FORBIDDEN
 
     async def _review(self, group: str, kind: str, spec: dict[str, Any]) -> bytes:

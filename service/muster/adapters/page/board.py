@@ -149,7 +149,7 @@ class Board:
             if not self._watching:
                 self._watched.clear()
 
-    async def told(self, after: int, within_s: float) -> bool:
+    async def wait_for(self, after: int, within_s: float) -> bool:
         """Return whether there is a newer generation than `after`, at the latest after `within_s`."""
         if self.log.generation > after:
             return True
@@ -169,7 +169,7 @@ class Board:
         async with self.watching(), asyncio.timeout(WAIT_S):
             await self._fresh.wait()
         if self._body is None or self._body[0] != self.log.id:
-            packing = asyncio.ensure_future(asyncio.to_thread(_packed, self._state()))
+            packing = asyncio.ensure_future(asyncio.to_thread(_pack, self._state()))
             self._body = (self.log.id, packing)
         return await asyncio.shield(self._body[1])  # others wait for it too
 
@@ -180,8 +180,8 @@ class Board:
             return None
         snapshot = self._source.gangs.snapshot()
         steps, since = self._history.of(key), self._history.since
-        said = await asyncio.to_thread(detail.shown, details, snapshot, steps, since)
-        return msgspec.json.encode(said)
+        shown_detail = await asyncio.to_thread(detail.describe, details, snapshot, steps, since)
+        return msgspec.json.encode(shown_detail)
 
     # --- looking ------------------------------------------------------------------------------------
 
@@ -196,13 +196,15 @@ class Board:
         began = time.perf_counter()
         views = await self._source.summary()
         turns.spent += time.perf_counter() - began  # at most: other tasks ran meanwhile
-        found, phases = await asyncio.to_thread(rows, views, self._extras_s)
+        gang_rows, phases = await asyncio.to_thread(rows, views, self._extras_s)
         with turns.one():
-            totals = self._totals(cells, _usable(cells, shut, map_.layout), phases, len(views) - len(found))
+            totals = self._totals(
+                cells, _usable(cells, shut, map_.layout), phases, len(views) - len(gang_rows)
+            )
         await asyncio.sleep(0)
         with turns.one():
             owners = self._owners(cells)
-            self._seen = _Seen(map_, cells, shut, {row.key: row for row in found}, owners, totals)
+            self._seen = _Seen(map_, cells, shut, {row.key: row for row in gang_rows}, owners, totals)
             if map_.layout is not before.map.layout or len(changed) > MOST_CHANGED_CELLS:
                 self._tell(None)
             elif change := _change(before, self._seen, changed):
@@ -222,7 +224,7 @@ class Board:
             with turns.one():
                 part = names[start : start + NODES_AT_ONCE]
                 nodes = self._source.gangs.snapshot().nodes
-                for number, (name, taken) in enumerate(
+                for number, (name, takers) in enumerate(
                     zip(part, self._source.gangs.taken(part), strict=True), start
                 ):
                     state, count = nodes.get(name), firsts[number + 1] - firsts[number]
@@ -232,7 +234,7 @@ class Board:
                     if state is None or state.node.topology.gpu_count != count:
                         cells += [int(Cell.OTHERS)] * count  # the layout is old: the next look mends it
                     else:
-                        cells += cells_of(state, taken, self._numbers)
+                        cells += cells_of(state, takers, self._numbers)
                 first = firsts[start]
                 pairs = enumerate(zip(before[first : len(cells)], cells[first:], strict=False), first)
                 changed += [(at, new) for at, (old, new) in pairs if old != new]
@@ -241,9 +243,13 @@ class Board:
 
     def _owners(self, cells: list[int]) -> dict[str, int]:
         """Forget the numbers of gangs that have no GPU any more. Return the others."""
-        used = set(cells)
+        numbers_shown = set(cells)
         self._numbers.keep(
-            [gang for gang, number in self._numbers.items() if number in used or number + 1 in used]
+            [
+                gang
+                for gang, number in self._numbers.items()
+                if number in numbers_shown or number + 1 in numbers_shown
+            ]
         )
         return dict(self._numbers.items())
 
@@ -266,19 +272,19 @@ class Board:
             self.log.clear()
         else:
             self.log.add(change)
-        told, self._told = self._told, asyncio.Event()
-        told.set()
+        event, self._told = self._told, asyncio.Event()
+        event.set()
 
     def _state(self) -> dict[str, Any]:
-        seen = self._seen
+        last_look = self._seen
         return {
             "id": self.log.id,
-            "layout": seen.map.static,
-            "cells": seen.cells,
-            "closed": {str(node): value for node, value in seen.closed.items()},
-            "owners": {str(number): gang for gang, number in seen.owners.items()},
-            "gangs": list(seen.rows.values()),
-            "totals": seen.totals,
+            "layout": last_look.map.static,
+            "cells": last_look.cells,
+            "closed": {str(node): value for node, value in last_look.closed.items()},
+            "owners": {str(number): gang for gang, number in last_look.owners.items()},
+            "gangs": list(last_look.rows.values()),
+            "totals": last_look.totals,
         }
 
 
@@ -309,7 +315,7 @@ def _shown(layout: Layout) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(layout.shown()))
 
 
-def _packed(state: dict[str, Any]) -> bytes:
+def _pack(state: dict[str, Any]) -> bytes:
     return gzip.compress(msgspec.json.encode(state), 4)
 
 

@@ -62,36 +62,36 @@ class Numbers:
 
     def keep(self, gangs: Iterable[str]) -> None:
         """Forget all other gangs: their numbers rest, and the one that has rested longest is given next."""
-        kept = {gang: self._of[gang] for gang in gangs if gang in self._of}
-        self._resting += [number for gang, number in self._of.items() if gang not in kept]
-        self._of = kept
+        numbers = {gang: self._of[gang] for gang in gangs if gang in self._of}
+        self._resting += [number for gang, number in self._of.items() if gang not in numbers]
+        self._of = numbers
 
     def items(self) -> Iterator[tuple[str, int]]:
         """Yield each gang with its number."""
         yield from self._of.items()
 
 
-def cells_of(state: NodeState, taken: Iterable[Taken], numbers: Numbers) -> list[int]:
+def cells_of(state: NodeState, takers: Iterable[Taken], numbers: Numbers) -> list[int]:
     """Return the number of each GPU of a node."""
     count, unhealthy = state.node.topology.gpu_count, state.node.unhealthy
     cells = [
         Cell.UNHEALTHY if unhealthy >> gpu & 1 else Cell.FREE if state.free_gpus >> gpu & 1 else Cell.OTHERS
         for gpu in range(count)
     ]
-    found: list[int] = [int(cell) for cell in cells]
+    numbers_of_gpus: list[int] = [int(cell) for cell in cells]
     owned = 0
-    for each in taken:
-        number = (numbers.of(each.gang) + each.reserved) if each.gang else int(Cell.OTHERS)
-        for gpu in bits(each.gpus & ((1 << count) - 1)):
-            before = found[gpu] if owned >> gpu & 1 else number
-            found[gpu] = number if before == number else int(Cell.SHARED)
+    for taker in takers:
+        number = (numbers.of(taker.gang) + taker.reserved) if taker.gang else int(Cell.OTHERS)
+        for gpu in bits(taker.gpus & ((1 << count) - 1)):
+            before = numbers_of_gpus[gpu] if owned >> gpu & 1 else number
+            numbers_of_gpus[gpu] = number if before == number else int(Cell.SHARED)
             owned |= 1 << gpu
     unknown = state.unindexed_gpus
     for gpu in reversed(range(count)):
-        if unknown and found[gpu] == Cell.FREE:
-            found[gpu] = int(Cell.UNKNOWN)
+        if unknown and numbers_of_gpus[gpu] == Cell.FREE:
+            numbers_of_gpus[gpu] = int(Cell.UNKNOWN)
             unknown -= 1
-    return found
+    return numbers_of_gpus
 
 
 def closed(state: NodeState | None) -> Closed:

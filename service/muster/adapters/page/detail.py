@@ -23,31 +23,31 @@ MOST_PODS = 256
 MOST_REFUSED = 64
 
 
-def shown(
-    found: GangDetails, snapshot: Snapshot, steps: Sequence[Step], known_since: float
+def describe(
+    details: GangDetails, snapshot: Snapshot, steps: Sequence[Step], known_since: float
 ) -> dict[str, Any]:
     """Return what the browser shows of a gang.
 
     It may take long, where the rings of a kind of node are computed for the first time.
     """
-    by_node = _by_node(found.places)
+    by_node = _by_node(details.places)
     nodes = [_node(name, places, snapshot) for name, places in list(by_node.items())[:MOST_NODES]]
-    plan = found.view.plan
-    view = msgspec.to_builtins(found.view)
+    plan = details.view.plan
+    view = msgspec.to_builtins(details.view)
     del view["plan"]
     return {
-        "gang": view | {"name": printable(found.view.name), "reason": printable(found.view.reason)},
+        "gang": view | {"name": printable(details.view.name), "reason": printable(details.view.reason)},
         "nodes": nodes,
         "nodes_left_out": max(0, len(by_node) - MOST_NODES),
-        "pods": [_pod(place) for place in found.places[:MOST_PODS]],
-        "pods_left_out": max(0, len(found.places) - MOST_PODS),
-        "without_place": found.without_place,
+        "pods": [_pod(place) for place in details.places[:MOST_PODS]],
+        "pods_left_out": max(0, len(details.places) - MOST_PODS),
+        "without_place": details.without_place,
         "plan": _plan(plan) if plan is not None else None,
         "refused": [
-            {"node": each.node, "plugin": printable(each.plugin), "message": printable(each.message)}
-            for each in found.refused[:MOST_REFUSED]
+            {"node": refusal.node, "plugin": printable(refusal.plugin), "message": printable(refusal.message)}
+            for refusal in details.refused[:MOST_REFUSED]
         ],
-        "refused_left_out": max(0, len(found.refused) - MOST_REFUSED),
+        "refused_left_out": max(0, len(details.refused) - MOST_REFUSED),
         "timeline": msgspec.to_builtins(steps),
         "timeline_cut": len(steps) == MOST_STEPS,
         "known_since": known_since,
@@ -55,10 +55,10 @@ def shown(
 
 
 def _by_node(places: Sequence[Taken]) -> Mapping[str, list[Taken]]:
-    found: dict[str, list[Taken]] = {}
+    places_by_node: dict[str, list[Taken]] = {}
     for place in places:
-        found.setdefault(place.node, []).append(place)
-    return found
+        places_by_node.setdefault(place.node, []).append(place)
+    return places_by_node
 
 
 def _node(name: str, places: Sequence[Taken], snapshot: Snapshot) -> dict[str, Any]:
@@ -115,26 +115,30 @@ def _pod(place: Taken) -> dict[str, Any]:
     }
 
 
-def _plan(placed: Placed) -> dict[str, Any]:
+def _plan(plan: Placed) -> dict[str, Any]:
     """Return how the planner decided."""
-    objective = placed.objective
+    objective = plan.objective
     return {
-        "domain": printable(placed.domain),
-        "scope_reached": placed.scope_reached,
-        "optimal": placed.optimal,
-        "as_far_as": as_far_as(placed),
-        "doubts": list(doubts(placed)),
-        "gap": placed.gap,
-        "unproven": placed.unproven,
-        "truncated": placed.truncated,
+        "domain": printable(plan.domain),
+        "scope_reached": plan.scope_reached,
+        "optimal": plan.optimal,
+        "as_far_as": as_far_as(plan),
+        "doubts": list(doubts(plan)),
+        "gap": plan.gap,
+        "unproven": plan.unproven,
+        "truncated": plan.truncated,
         "weakest_link_gb_per_s": objective.weakest_link_gb_per_s,
         "ring_gb_per_s": objective.ring_gb_per_s,
         "preferred_reached": objective.preferred_reached,
-        "crossings": [list(each) for each in objective.crossings],
+        "crossings": [list(crossing) for crossing in objective.crossings],
         "levels": [[name, printable(str(value))] for name, value in _levels(objective.by_name())],
         "steps": [
-            {"level": step.level, "method": step.method, "declined": [list(each) for each in step.declined]}
-            for step in placed.steps
+            {
+                "level": step.level,
+                "method": step.method,
+                "declined": [list(reason) for reason in step.declined],
+            }
+            for step in plan.steps
         ],
     }
 
@@ -143,6 +147,6 @@ def _levels(by_name: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield each level and its value as text; of a level that the gang does not have, a dash."""
     for name, value in by_name.items():
         if isinstance(value, tuple):
-            yield name, ", ".join(f"{each}: {number}" for each, number in value) or "–"
+            yield name, ", ".join(f"{part}: {number}" for part, number in value) or "–"
         else:
             yield name, "–" if value is None else str(value)

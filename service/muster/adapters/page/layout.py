@@ -67,8 +67,8 @@ class Layout:
         islands: dict[str, int] = {}
         domains: dict[str, int] = {"": 0}
 
-        def number(known: dict[str, int], text: str) -> int:
-            return known.setdefault(text, len(known))
+        def number(numbers: dict[str, int], text: str) -> int:
+            return numbers.setdefault(text, len(numbers))
 
         groups = [
             [
@@ -95,14 +95,14 @@ def arrange(snapshot: Snapshot, model_label: str) -> Layout:
     nodes = [state.node for state in snapshot.nodes.values() if state.node.topology.gpu_count]
     domains = domains_by_scope(nodes, snapshot.levels, snapshot.naming)
     wide = domains.pop(NVLINK.scope, {})
-    used = [scope for scope in domains if any(domains[scope].values())]
+    scopes = [scope for scope in domains if any(domains[scope].values())]
     groups: dict[tuple[str, ...], list[Box]] = {}
     for node in nodes:
-        path = tuple(_text(domains[scope][node.name]) for scope in used)
+        path = tuple(_text(domains[scope][node.name]) for scope in scopes)
         groups.setdefault(path, []).append(_box(node, wide, model_label))
     ordered = sorted(groups.items(), key=lambda item: [(not name, natural(name)) for name in item[0]])
     return Layout(
-        tuple(used),
+        tuple(scopes),
         tuple(Group(path, tuple(sorted(boxes, key=_of_domain))) for path, boxes in ordered),
     )
 

@@ -51,22 +51,22 @@ def rows(views: Iterable[GangView], extras_s: float) -> tuple[list[Row], Counter
     that of `gangs/pending/active_queue.py`, without its fair turns.
     """
     phases: Counter[str] = Counter()
-    found = []
+    ordered = []
     for view in views:
         phases[view.phase.value] += 1
-        found.append(((_stage(view), *_turn(view, extras_s)), view.key, view))
-    found.sort(key=lambda item: item[:2])
-    return [_row(view, order) for order, _, view in found[:MOST_ROWS]], phases
+        ordered.append(((_stage(view), *_turn(view, extras_s)), view.key, view))
+    ordered.sort(key=lambda item: item[:2])
+    return [_row(view, order) for order, _, view in ordered[:MOST_ROWS]], phases
 
 
 def with_positions(views: Iterable[GangView], extras_s: float) -> list[GangView]:
     """Return the views, those of gangs in line with their positions; `extras_s` as for `rows`."""
-    found = list(views)
+    gang_views = list(views)
     line = sorted(
-        (view for view in found if not _stage(view)), key=lambda view: (*_turn(view, extras_s), view.key)
+        (view for view in gang_views if not _stage(view)), key=lambda view: (*_turn(view, extras_s), view.key)
     )
     position = {view.key: at for at, view in enumerate(line, 1)}
-    return [replace(view, position=position.get(view.key)) for view in found]
+    return [replace(view, position=position.get(view.key)) for view in gang_views]
 
 
 def _stage(view: GangView) -> int:

@@ -230,7 +230,7 @@ class PageServer:
                 if (change := self._board.log.after(at)) is not None:
                     at += 1
                     await self._send(response, _event(self._board.log.id_of(at), change))
-                elif not await self._board.told(at, self._limits.heartbeat_s):
+                elif not await self._board.wait_for(at, self._limits.heartbeat_s):
                     await self._send(response, b": alive\n\n")
                 if time.monotonic() - checked > ALLOWED_S:
                     await self._check(request)

@@ -55,10 +55,10 @@ def judge(facts: Facts) -> list[Finding]:
 
 def server_version(facts: Facts) -> Finding:
     """Compare the API server's version with those that the shim can work with."""
-    found = re.match(r"v1\.(\d+)", facts.version)
-    if found is None:
+    match = re.match(r"v1\.(\d+)", facts.version)
+    if match is None:
         return Finding("version", Level.WARNING, f"the API server's version {facts.version!r} is not known")
-    minor = int(found[1])
+    minor = int(match[1])
     if minor < OLDEST:
         return Finding(
             "version",
@@ -201,7 +201,7 @@ def gpus(facts: Facts) -> Finding:
     for node in offering:
         for resource, count in node.gpus.items():
             total[resource] = total.get(resource, 0) + count
-    said = ("1 node offers " if len(offering) == 1 else f"{len(offering)} nodes offer ") + ", ".join(
+    offers = ("1 node offers " if len(offering) == 1 else f"{len(offering)} nodes offer ") + ", ".join(
         f"{count} {name}" for name, count in sorted(total.items())
     )
     empty = [
@@ -213,39 +213,41 @@ def gpus(facts: Facts) -> Finding:
         return Finding(
             "gpus",
             Level.WARNING,
-            f"{said}; {listed(empty)} have GPUs by their labels and offer none",
+            f"{offers}; {listed(empty)} have GPUs by their labels and offer none",
             "look at the device plugin's pods on these nodes",
         )
-    return Finding("gpus", Level.OK, said)
+    return Finding("gpus", Level.OK, offers)
 
 
 def devices(facts: Facts) -> Finding:
     """Name nodes where containers may get other GPUs than the planned ones. It is worse where a label asks
     for a node agent in vain."""
-    own, reading, away = ([node for node in facts.nodes if node.not_exact is why] for why in exactness.WHYS)
-    if not (own or reading or away):
+    by_other_plugin, reading, away = (
+        [node for node in facts.nodes if node.not_exact is why] for why in exactness.WHYS
+    )
+    if not (by_other_plugin or reading or away):
         return Finding("devices", Level.OK, "containers get the planned GPUs on all nodes")
-    said, helps = [], []
-    second = [node for node in own if SECOND_RESOURCE in node.gpus]
-    if own:
-        resources = sorted({resource for node in own for resource in node.gpus})
+    clauses, helps = [], []
+    second = [node for node in by_other_plugin if SECOND_RESOURCE in node.gpus]
+    if by_other_plugin:
+        resources = sorted({resource for node in by_other_plugin for resource in node.gpus})
         plugins = f"the device plugin of {' or '.join(resources)} chooses which GPUs a container gets"
-        said.append(f"on {_names(own)} {plugins}")
+        clauses.append(f"on {_names(by_other_plugin)} {plugins}")
     if second:
         label = f"{LABELS.node_agent}={SECOND_ENDPOINT}"
-        which = f"those with {SECOND_RESOURCE} and a kubelet of 1.{SEVERAL_ENDPOINTS_SINCE} or newer"
-        helps.append(f"install the node agent, and label {which} {label}")
-    if len(own) > len(second):
+        nodes_to_label = f"those with {SECOND_RESOURCE} and a kubelet of 1.{SEVERAL_ENDPOINTS_SINCE} or newer"
+        helps.append(f"install the node agent, and label {nodes_to_label} {label}")
+    if len(by_other_plugin) > len(second):
         helps.append("ask for all GPUs of a node where its device plugin has no node agent")
     if reading:
-        said.append(f"on {_names(reading)} the device plugin may swap the GPUs of equal pods")
+        clauses.append(f"on {_names(reading)} the device plugin may swap the GPUs of equal pods")
         helps.append(f"put the node agent in place of the device plugin of {_names(reading)}")
     if away:
-        said.append(f"on {_names(away)} no node agent is seen to be ready")
+        clauses.append(f"on {_names(away)} no node agent is seen to be ready")
         helps.append(f"look at the node agents of {_names(away)}")
     level = Level.WARNING if away else Level.NOTE
     remedy = f"for the planned ones {'; '.join(helps)} (docs/devices.md)"
-    return Finding("devices", level, "; ".join(said), remedy)
+    return Finding("devices", level, "; ".join(clauses), remedy)
 
 
 def _names(nodes: list[NodeFacts]) -> str:
@@ -265,34 +267,34 @@ def topology(facts: Facts) -> Finding:
     lacks["unknown links"] = [
         node.name for node in offering if not node.links_known and _has_whole_gpus(node)
     ]
-    said = [
-        f"{len(names)} of {len(offering)} nodes have {what} ({listed(names)})"
-        for what, names in lacks.items()
+    gaps = [
+        f"{len(names)} of {len(offering)} nodes have {lack} ({listed(names)})"
+        for lack, names in lacks.items()
         if names
     ]
-    if said:
+    if gaps:
         return Finding(
             "topology",
             Level.WARNING,
-            "; ".join(said),
+            "; ".join(gaps),
             "label the nodes, or name your labels in the policies (docs/policies.md); links: docs/links.md",
         )
-    known = f"{', '.join(level.scope for level in levels)} and links"
-    return Finding("topology", Level.OK, f"{known} of all {len(offering)} nodes with GPUs are known")
+    levels_known = f"{', '.join(level.scope for level in levels)} and links"
+    return Finding("topology", Level.OK, f"{levels_known} of all {len(offering)} nodes with GPUs are known")
 
 
 def other_schedulers(facts: Facts) -> Finding:
     """Name other schedulers whose pods have GPUs: two schedulers can give one node's GPUs away at once."""
-    others = {name: count for name, count in facts.gpu_pods.items() if name != MUSTER}
+    pods_by_scheduler = {name: count for name, count in facts.gpu_pods.items() if name != MUSTER}
     installed = [name for group, name in OTHERS.items() if group in facts.served]
-    if not others and not installed:
+    if not pods_by_scheduler and not installed:
         return Finding("schedulers", Level.OK, "no other scheduler's pods have GPUs")
-    said = [f"{count} pods with GPUs are of {name}" for name, count in sorted(others.items())]
-    said += [f"{name} is installed" for name in installed]
+    sentences = [f"{count} pods with GPUs are of {name}" for name, count in sorted(pods_by_scheduler.items())]
+    sentences += [f"{name} is installed" for name in installed]
     return Finding(
         "schedulers",
-        Level.WARNING if others else Level.NOTE,
-        "; ".join(said),
+        Level.WARNING if pods_by_scheduler else Level.NOTE,
+        "; ".join(sentences),
         "let one scheduler have each GPU node: with taints, or schedulerName muster for all pods with GPUs",
     )
 

@@ -53,13 +53,13 @@ create validatingadmissionpolicybindings.admissionregistration.k8s.io
 
 def rights(table: str) -> frozenset[Right]:
     """Return the rights of a table: in each line the verbs, then resources as `resource.group`."""
-    found = set()
+    allowed = set()
     for line in table.strip().splitlines():
         verbs, *resources = line.split()
-        for named in resources:
-            resource, _, group = named.partition(".")
-            found |= {(group, resource, verb) for verb in verbs.split(",")}
-    return frozenset(found)
+        for name in resources:
+            resource, _, group = name.partition(".")
+            allowed |= {(group, resource, verb) for verb in verbs.split(",")}
+    return frozenset(allowed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,17 @@ BINDINGS = {"muster-system": {"muster-election", "muster-policies"}, "muster-nod
 
 def namespaces(facts: Facts) -> Finding:
     """Name what would let others act as Muster: rights in its namespaces, or a label that all may set."""
-    others = [f"{name}/{each}" for name, of in sorted(facts.namespaces.items()) for each in of.role_bindings]
-    if others:
+    foreign = [
+        f"{name}/{binding}"
+        for name, namespace in sorted(facts.namespaces.items())
+        for binding in namespace.role_bindings
+    ]
+    if foreign:
         return Finding(
             CHECK,
             Level.WARNING,
-            f"RoleBindings {listed(others)} are not Muster's: those whom they name may use Muster's accounts",
+            f"RoleBindings {listed(foreign)} are not Muster's: those whom they name "
+            "may use Muster's accounts",
             "delete them; if another user made the namespace, delete it and install Muster again",
         )
     if not facts.installed:

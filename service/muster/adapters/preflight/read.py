@@ -64,7 +64,7 @@ class Reader:
             KubeError: the API server does not answer, or not even its version may be asked.
         """
         version = json.loads(await self._client.get("version", "/version"))["gitVersion"]
-        served = await self._served()
+        served = await self._read_groups()
         installed = await self._exists("serviceaccounts", f"{NAMESPACE}/serviceaccounts/muster")
         clock = await self._clock()
         published = await self._devices(served)
@@ -89,22 +89,24 @@ class Reader:
             gpu_pods=_by_scheduler(filter(_has_gpus, pods)),
             clock=clock,
             leases_ahead=await self._leases_ahead(clock),
-            namespaces={name: found async for name, found in self._namespaces()},
+            namespaces={name: namespace async for name, namespace in self._namespaces()},
             exempt=await self._exempt(),
             labels_guarded=await self._exists("validatingadmissionpolicybindings", f"{BINDINGS}/{LABELS}"),
             unread=tuple(dict.fromkeys(self._unread)),
         )
 
-    async def _served(self) -> dict[str, frozenset[str]]:
+    async def _read_groups(self) -> dict[str, frozenset[str]]:
         listed = json.loads(await self._client.get("the API groups", "/apis"))["groups"]
-        there = {"v1"} | {each["groupVersion"] for group in listed for each in group["versions"]}
-        wanted = {*PART_OF_EVERY, *POD_GROUPS, *OTHERS, *(group for group, _ in GATED)}
-        found = {}
-        for group in sorted(wanted & there):
+        served_groups = {"v1"} | {
+            version["groupVersion"] for group in listed for version in group["versions"]
+        }
+        relevant_groups = {*PART_OF_EVERY, *POD_GROUPS, *OTHERS, *(group for group, _ in GATED)}
+        resources_by_group = {}
+        for group in sorted(relevant_groups & served_groups):
             path = "/api/v1" if group == "v1" else f"/apis/{group}"
             resources = json.loads(await self._client.get(group, path))["resources"]
-            found[group] = frozenset(resource["name"] for resource in resources)
-        return found
+            resources_by_group[group] = frozenset(resource["name"] for resource in resources)
+        return resources_by_group
 
     async def _guarded_drivers(self) -> frozenset[str]:
         """Return the drivers that the policy dra-guard names; none if it has no binding."""
@@ -112,40 +114,44 @@ class Reader:
         bound = await self._exists("validatingadmissionpolicybindings", f"{BINDINGS}/{DRA_GUARD}")
         if policy is None or not bound:
             return frozenset()
-        variables = {each["name"]: each["expression"] for each in policy["spec"].get("variables") or ()}
+        variables = {
+            variable["name"]: variable["expression"] for variable in policy["spec"].get("variables") or ()
+        }
         quoted = QUOTED.findall(variables.get("drivers", ""))
         return frozenset(single or double for single, double in quoted)
 
     async def _namespaces(self) -> AsyncIterator[tuple[str, NamespaceFacts]]:
         """Yield the namespaces of Muster that exist."""
-        for name, own in namespaces.BINDINGS.items():
-            if (found := await self._read("namespaces", f"/api/v1/namespaces/{name}")) is None:
+        for name, muster_bindings in namespaces.BINDINGS.items():
+            if (namespace := await self._read("namespaces", f"/api/v1/namespaces/{name}")) is None:
                 continue
             path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{name}/rolebindings"
             bindings = await self._read("rolebindings", path) or {"items": []}
-            others = {binding["metadata"]["name"] for binding in bindings["items"]} - own
-            level = (found["metadata"].get("labels") or {}).get("pod-security.kubernetes.io/enforce")
-            yield name, NamespaceFacts(level == "restricted", tuple(sorted(others)))
+            foreign_bindings = {
+                binding["metadata"]["name"] for binding in bindings["items"]
+            } - muster_bindings
+            level = (namespace["metadata"].get("labels") or {}).get("pod-security.kubernetes.io/enforce")
+            yield name, NamespaceFacts(level == "restricted", tuple(sorted(foreign_bindings)))
 
     async def _exempt(self) -> tuple[str, ...]:
         """Return the namespaces whose pods may name GPUs."""
         labelled = await self._read("namespaces", "/api/v1/namespaces", {"labelSelector": namespaces.LABEL})
         return tuple(item["metadata"]["name"] for item in (labelled or {"items": []})["items"])
 
-    async def _exists(self, what: str, path: str) -> bool:
-        return await self._read(what, path) is not None
+    async def _exists(self, resource: str, path: str) -> bool:
+        return await self._read(resource, path) is not None
 
-    async def _read(self, what: str, path: str, query: dict[str, str] | None = None) -> Any:
+    async def _read(self, resource: str, path: str, query: dict[str, str] | None = None) -> Any:
         """Return an object; None if it does not exist or may not be read."""
         try:
-            return json.loads(await self._client.get(what, path, query))
+            return json.loads(await self._client.get(resource, path, query))
         except ApiError as refusal:
             if refusal.status != 404:
-                self._unread.append(what)
+                self._unread.append(resource)
             return None
 
     async def _pages(self, resource: Resource[T], keep: Callable[[T], bool] = lambda _: True) -> list[T]:
-        found: list[T] = []
+        items: list[T] = []
         token = ""
         while True:
             query = {"limit": str(PAGE_SIZE)} | ({"continue": token} if token else {})
@@ -153,26 +159,26 @@ class Reader:
                 page = resource.page(await self._client.get(resource.plural, resource.paths[0], query))
             except ApiError:
                 self._unread.append(resource.plural)
-                return found
-            found += filter(keep, page.items)
+                return items
+            items += filter(keep, page.items)
             if not (token := page.token):
-                return found
+                return items
 
     async def _missing(self, installed: bool) -> frozenset[Right] | None:
-        wanted = rights(SERVICE) | rights(SCHEDULER) if installed else rights(INSTALLER)
+        needed_rights = rights(SERVICE) | rights(SCHEDULER) if installed else rights(INSTALLER)
         gate = asyncio.Semaphore(REVIEWS_AT_ONCE)
 
         async def allowed(right: Right) -> bool:
             async with gate:
-                return await self._allowed(right, installed)
+                return await self._is_allowed(right, installed)
 
         try:
-            answers = await _all(allowed(right) for right in sorted(wanted))
+            answers = await _all(allowed(right) for right in sorted(needed_rights))
         except ApiError:
             return None
-        return frozenset(right for right, yes in zip(sorted(wanted), answers, strict=True) if not yes)
+        return frozenset(right for right, yes in zip(sorted(needed_rights), answers, strict=True) if not yes)
 
-    async def _allowed(self, right: Right, installed: bool) -> bool:
+    async def _is_allowed(self, right: Right, installed: bool) -> bool:
         group, resource, verb = right
         plain, _, subresource = resource.partition("/")
         spec: dict[str, Any] = {
@@ -193,13 +199,13 @@ class Reader:
 
     async def _devices(self, served: dict[str, frozenset[str]]) -> Slices:
         """Return what DRA drivers publish."""
-        found = Slices(DEFAULTS)
+        slices = Slices(DEFAULTS)
         if "resourceslices" in served.get("resource.k8s.io/v1", frozenset()):
-            for each in await self._pages(devices.resource_slices()):
-                found.see_slice(each.metadata.name, each)
-            for named in await self._pages(devices.device_classes()):
-                found.see_class(named.metadata.name, named)
-        return found
+            for resource_slice in await self._pages(devices.resource_slices()):
+                slices.see_slice(resource_slice.metadata.name, resource_slice)
+            for device_class in await self._pages(devices.device_classes()):
+                slices.see_class(device_class.metadata.name, device_class)
+        return slices
 
     async def _clock(self) -> Clock | None:
         """Ask the API server to create something that it does not store: it writes its time."""
@@ -213,10 +219,10 @@ class Reader:
             )
         except ApiError:
             return None
-        after, said = datetime.now(UTC), answer["metadata"].get("creationTimestamp")
-        if not said:
+        after, timestamp = datetime.now(UTC), answer["metadata"].get("creationTimestamp")
+        if not timestamp:
             return None
-        theirs = _time(said)  # whole seconds, rounded down
+        theirs = _time(timestamp)  # whole seconds, rounded down
         return Clock((theirs - after).total_seconds(), (theirs - before).total_seconds() + 1)
 
     async def _leases_ahead(self, clock: Clock | None) -> dict[str, float]:
@@ -237,8 +243,8 @@ class Reader:
         return {name: seconds for name, seconds in ahead.items() if seconds > 0}
 
 
-async def _all(each: Iterable[Awaitable[bool]]) -> list[bool]:
-    return list(await asyncio.gather(*each))
+async def _all(answers: Iterable[Awaitable[bool]]) -> list[bool]:
+    return list(await asyncio.gather(*answers))
 
 
 def _time(text: str) -> datetime:
@@ -267,8 +273,10 @@ def _node(obj: NodeObject, offer: Offer, agent: bool) -> NodeFacts:
 
 def _has_gpus(pod: PodObject) -> bool:
     containers = [*(pod.spec.containers or ()), *(pod.spec.init_containers or ())]
-    asked = {name for each in containers if each.resources for name in (each.resources.limits or {})}
-    return bool(asked & GPU_RESOURCES) and pod.status.phase not in ENDED
+    resources = {
+        name for container in containers if container.resources for name in (container.resources.limits or {})
+    }
+    return bool(resources & GPU_RESOURCES) and pod.status.phase not in ENDED
 
 
 def _by_scheduler(pods: Iterable[PodObject]) -> Counter[str]:

@@ -53,21 +53,21 @@ def answer(findings: list[Finding]) -> Preflight:
     return {"version": VERSION, "kind": "preflight", "ready": ready, "findings": findings}
 
 
-def as_json(said: Preflight) -> str:
+def as_json(answer: Preflight) -> str:
     """Return the answer as JSON, indented."""
-    return msgspec.json.format(msgspec.json.encode(said), indent=2).decode()
+    return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
 
 
-def show(said: Preflight) -> None:
+def show(answer: Preflight) -> None:
     """Print a row for each check, with what to do below what was found."""
     table = Table(box=None, pad_edge=False)
     table.add_column("CHECK")
     table.add_column("RESULT")
     table.add_column("FOUND", overflow="fold")
-    for finding in said["findings"]:
-        found = escape(printable(finding.message))
+    for finding in answer["findings"]:
+        text = escape(printable(finding.message))
         if finding.remedy:
-            found += f"\n→ {escape(printable(finding.remedy))}"
+            text += f"\n→ {escape(printable(finding.remedy))}"
         colour = COLOURS[finding.level]
-        table.add_row(finding.check, f"[{colour}]{finding.level.value}[/{colour}]", found)
+        table.add_row(finding.check, f"[{colour}]{finding.level.value}[/{colour}]", text)
     Console().print(table)

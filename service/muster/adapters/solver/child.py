@@ -68,7 +68,7 @@ def main(fd: int, parent: int, place: str) -> None:
 def serve(channel: socket.socket, place: Place) -> None:
     """Answer each `Ask` on the socket; return when the service has closed it."""
     replica, settled = Replica(), 0
-    wire.send(channel, wire.encoded(Ready()))
+    wire.send(channel, wire.encode(Ready()))
     while True:
         try:
             body = wire.receive(channel)
@@ -77,7 +77,7 @@ def serve(channel: socket.socket, place: Place) -> None:
         baseline = data_bytes()
         settled = settled or baseline
         try:
-            ask = wire.decoded(body)
+            ask = wire.decode(body)
             assert isinstance(ask, Ask)
             _limit(baseline, ask)
             answer = _answer(replica.apply(ask.difference), ask, place)
@@ -86,7 +86,7 @@ def serve(channel: socket.socket, place: Place) -> None:
             if data_bytes() - baseline > _TRIM_MIB << 20:
                 _trim()
             ends = data_bytes() - settled > _MOST_GROWTH_MIB << 20 and renewed <= _MANY
-            reply = wire.encoded(replace(answer, ends=ends) if isinstance(answer, Answer) else answer)
+            reply = wire.encode(replace(answer, ends=ends) if isinstance(answer, Answer) else answer)
         except MemoryError:
             reply, ends, renewed = _OUT_OF_MEMORY, True, 0
         _unlimit()
@@ -102,15 +102,15 @@ def serve(channel: socket.socket, place: Place) -> None:
             settled = data_bytes()
 
 
-_OUT_OF_MEMORY = wire.encoded(OutOfMemory())
+_OUT_OF_MEMORY = wire.encode(OutOfMemory())
 """Made beforehand: there may be no memory to make it."""
 
 
 def _answer(snapshot: Snapshot, ask: Ask, place: Place) -> Answer | Failed:
     began = time.process_time()
-    left = _seconds_left(ask.until, began + ask.slice_s)
+    seconds_left = _seconds_left(ask.until, began + ask.slice_s)
     timings = Timings(time.monotonic)
-    limits = Limits(ask.deterministic_time, left, ask.excluded, timings, ask.most_roles)
+    limits = Limits(ask.deterministic_time, seconds_left, ask.excluded, timings, ask.most_roles)
     try:
         decision = place(snapshot, ask.request, limits)
         return Answer(decision, time.process_time() - began, timings.stretches)

@@ -98,8 +98,8 @@ class _Child:
                 pass_fds=(theirs.fileno(),),
             )
             if niceness:
-                own = os.getpriority(os.PRIO_PROCESS, 0)
-                os.setpriority(os.PRIO_PROCESS, self._process.pid, own + niceness)
+                niceness_of_service = os.getpriority(os.PRIO_PROCESS, 0)
+                os.setpriority(os.PRIO_PROCESS, self._process.pid, niceness_of_service + niceness)
         except BaseException:
             ours.close()
             raise
@@ -134,9 +134,9 @@ class _Child:
         """End it, if it has not ended by itself after `grace_s`, and wait until it is gone: its exit status,
         negative for a signal."""
         until = time.monotonic() + grace_s
-        gone = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
         with contextlib.suppress(ChildProcessError):
-            while time.monotonic() < until and os.waitid(os.P_PID, self.pid, gone) is None:
+            while time.monotonic() < until and os.waitid(os.P_PID, self.pid, options) is None:
                 time.sleep(POLL_S)
         self.kill()
         self.channel.close()
@@ -210,22 +210,22 @@ class PlannerProcess:
             Closed: `close` was called.
         """
         try:
-            return self._decided(solve, seconds_left())
+            return self._decide(solve, seconds_left())
         except (OSError, ValueError) as end:  # the socket was closed under it
             if self._closed:
                 raise Closed from end
             raise
 
-    def _decided(self, solve: Solve | AskAlternatives, limit_s: float) -> Decision | Alternatives:
+    def _decide(self, solve: Solve | AskAlternatives, limit_s: float) -> Decision | Alternatives:
         self._interrupted, self.processor_s, self.stretches = False, None, {}
-        asked = time.monotonic()
+        called_at = time.monotonic()
         child = self._ready()
         if child.is_over():
             self._replace("died between two decisions", solve, EXIT_S)
             child = self._ready()
         self._prepare_spare()
         began = time.monotonic()
-        self.waited_s = began - asked
+        self.waited_s = began - called_at
         until = began + limit_s
         try:
             ask = Ask(
@@ -238,7 +238,7 @@ class PlannerProcess:
                 self._bounds.most_roles,
                 self._bounds.slice_s,
             )
-            wire.send(child.channel, wire.encoded(ask), until + MARGIN_S)
+            wire.send(child.channel, wire.encode(ask), until + MARGIN_S)
             while not child.answers(WATCH_S) and time.monotonic() < until + MARGIN_S:
                 if time.monotonic() > began + LONG_S:
                     self._wants_spare = True
@@ -246,13 +246,13 @@ class PlannerProcess:
                 if self._interrupted and time.monotonic() > began + SHORT_S:
                     self._replace("others wait", solve)
                     return Unplaceable(solve.request.gang, (TookTooLong(time.monotonic() - began, True),))
-            reply = wire.decoded(wire.receive(child.channel, until + MARGIN_S))
+            reply = wire.decode(wire.receive(child.channel, until + MARGIN_S))
             child.resident_before = child.resident()
         except TimeoutError:
             self._replace("took too long", solve)
             return Unplaceable(solve.request.gang, (TookTooLong(limit_s),))
         except (EOFError, OSError) as end:
-            return self._died(solve, limit_s, end)
+            return self._explain_death(solve, limit_s, end)
         match reply:
             case Answer(decision, processor_s, stretches, ends):
                 self.processor_s, self.stretches = processor_s, stretches
@@ -289,7 +289,7 @@ class PlannerProcess:
         if child.is_ready:
             return child
         try:
-            hello = wire.decoded(wire.receive(child.channel, child.must_be_ready_by))
+            hello = wire.decode(wire.receive(child.channel, child.must_be_ready_by))
         except TimeoutError as late:
             self._end()
             raise CantStart(f"the planner's process was not ready within {START_S:g} s") from late
@@ -336,15 +336,15 @@ class PlannerProcess:
         """Start one more process, if a decision has taken long: it may have to be ended, and others after it.
         Not while the first one starts, which gangs wait for."""
         with self._lock, contextlib.suppress(CantStart):
-            wanted = self._wants_spare and self._bounds.spare and self._spare is None
-            if wanted and not self._closed:
+            is_due = self._wants_spare and self._bounds.spare and self._spare is None
+            if is_due and not self._closed:
                 self._spare = self._new()
 
     def _out_of_memory(self, solve: Solve | AskAlternatives) -> Decision:
         self._replace("took too much memory", solve)
         return Unplaceable(solve.request.gang, (TookTooMuchMemory(self._bounds.memory_mib),))
 
-    def _died(self, solve: Solve | AskAlternatives, limit_s: float, end: Exception) -> Decision:
+    def _explain_death(self, solve: Solve | AskAlternatives, limit_s: float, end: Exception) -> Decision:
         """Return why there is no answer: too little memory, an end by the kernel, or a defect."""
         if self._closed:
             raise Closed from end

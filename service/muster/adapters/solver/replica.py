@@ -86,16 +86,16 @@ class Sent:
         if new_names is None:
             pairs = [(self._states[at], states[at]) for at in _differ(self._states, states)]
         else:
-            known = dict(zip(self._names, self._states, strict=True))
-            olds = [known.get(name) for name in names]
+            states_before = dict(zip(self._names, self._states, strict=True))
+            olds = [states_before.get(name) for name in names]
             pairs = [(olds[at], states[at]) for at in compress(count(), map(is_not, olds, states))]
         first = len(self._topologies)
-        changed = tuple(self._changed(old, new) for old, new in pairs)
+        changed = tuple(self._change(old, new) for old, new in pairs)
         topologies = tuple(self._topologies)[first:] if len(self._topologies) > first else ()
         self._names, self._states, self._facts = names, states, facts
         return Difference(changed, topologies, new_names, new_facts)
 
-    def _changed(self, old: NodeState | None, new: NodeState) -> Changed:
+    def _change(self, old: NodeState | None, new: NodeState) -> Changed:
         node, number = None, -1
         if old is None or old.node is not new.node:
             node, number = new.node, self._number(new.node.topology)
@@ -150,10 +150,10 @@ def _facts(snapshot: Snapshot) -> Facts:
 
 def _differ(before: Sequence[NodeState], now: Sequence[NodeState]) -> list[int]:
     """Return positions of unequal states. Lists compare by identity first: only unequal chunks cost time."""
-    found: list[int] = []
+    positions: list[int] = []
     for start in range(0, len(now), CHUNK):
         old, new = before[start : start + CHUNK], now[start : start + CHUNK]
         if old != new:
             differ = compress(count(start), map(is_not, old, new))
-            found.extend(at for at in differ if before[at] != now[at])
-    return found
+            positions.extend(at for at in differ if before[at] != now[at])
+    return positions

@@ -49,7 +49,7 @@ _CHUNK = 1 << 20
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
-def encoded(message: object) -> bytes:
+def encode(message: object) -> bytes:
     """Return the message as bytes."""
     buffer = io.BytesIO()
     pickler = pickle.Pickler(buffer, protocol=5)
@@ -58,8 +58,8 @@ def encoded(message: object) -> bytes:
     return buffer.getvalue()
 
 
-def decoded(body: bytes | bytearray) -> Any:
-    """Return the message that `encoded` was given."""
+def decode(body: bytes | bytearray) -> Any:
+    """Return the message that `encode` was given."""
     return pickle.loads(body)
 
 
@@ -70,11 +70,11 @@ def send(channel: socket.socket, body: bytes, until: float | None = None) -> Non
         TimeoutError: the other end did not take it by then.
         OSError: the other end is gone.
     """
-    channel.settimeout(_left(until))
+    channel.settimeout(_timeout(until))
     channel.sendall(_LENGTH.pack(len(body)))
     view = memoryview(body)
     for start in range(0, len(view), _CHUNK):
-        channel.settimeout(_left(until))
+        channel.settimeout(_timeout(until))
         channel.sendall(view[start : start + _CHUNK])
 
 
@@ -92,7 +92,7 @@ def _exactly(channel: socket.socket, size: int, until: float | None) -> bytearra
     body = bytearray(size)
     view, at = memoryview(body), 0
     while at < size:
-        channel.settimeout(_left(until))
+        channel.settimeout(_timeout(until))
         count = channel.recv_into(view[at:])
         if not count:
             raise EOFError("the other end closed the socket")
@@ -100,7 +100,7 @@ def _exactly(channel: socket.socket, size: int, until: float | None) -> bytearra
     return body
 
 
-def _left(until: float | None) -> float | None:
+def _timeout(until: float | None) -> float | None:
     """Seconds until then; a timeout of 0 would mean something else to a socket."""
     return None if until is None else max(0.001, until - time.monotonic())
 
@@ -108,25 +108,31 @@ def _left(until: float | None) -> float | None:
 def _reducers() -> dict[type, Callable[[Any], Any]]:
     """How each dataclass of the domain is taken apart."""
     table: dict[type, Callable[[Any], Any]] = dict(copyreg.dispatch_table)
-    found: list[Any] = [made for module in _MODULES for made in vars(module).values()]
-    for made in (*found, *get_args(Cause)):
-        if isinstance(made, type) and dataclasses.is_dataclass(made) and made.__module__.startswith(_DOMAIN):
-            table[made] = _reducer(made)
+    values: list[Any] = [value for module in _MODULES for value in vars(module).values()]
+    for value in (*values, *get_args(Cause)):
+        if (
+            isinstance(value, type)
+            and dataclasses.is_dataclass(value)
+            and value.__module__.startswith(_DOMAIN)
+        ):
+            table[value] = _reducer(value)
     return table
 
 
-def _reducer(made: type) -> Callable[[Any], Reduced]:
-    given = [field for field in dataclasses.fields(made) if field.init]
-    names = [field.name for field in given]
-    if any(field.kw_only for field in given):
-        raise TypeError(f"{made.__name__} has fields that its constructor does not take by position")
+def _reducer(dataclass_type: type) -> Callable[[Any], Reduced]:
+    arguments = [field for field in dataclasses.fields(dataclass_type) if field.init]
+    names = [field.name for field in arguments]
+    if any(field.kw_only for field in arguments):
+        raise TypeError(
+            f"{dataclass_type.__name__} has fields that its constructor does not take by position"
+        )
     if len(names) == 1:
-        one = attrgetter(names[0])
-        return lambda value: (made, (one(value),))
+        only_field = attrgetter(names[0])
+        return lambda value: (dataclass_type, (only_field(value),))
     if not names:
-        return lambda _: (made, ())
+        return lambda _: (dataclass_type, ())
     fields = attrgetter(*names)
-    return lambda value: (made, fields(value))
+    return lambda value: (dataclass_type, fields(value))
 
 
 _REDUCERS = _reducers()

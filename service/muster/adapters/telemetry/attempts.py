@@ -211,7 +211,7 @@ class Attempts:
         attempt, now = self._open.get(solve.gang), time.monotonic()
         if attempt is None or attempt.root is None:
             return
-        attempt.root.set_attributes(_asked(solve))
+        attempt.root.set_attributes(_attributes_of(solve))
         if attempt.part is not None and attempt.part.name == _VERDICT:
             attempt.parts.pop()  # that decision was not the last: the gang went on waiting
             attempt.part = attempt.parts.pop()
@@ -221,7 +221,7 @@ class Attempts:
             attempt.part.note("passed on to the background planner", now)
             return
         attempt.leave(began)
-        attributes = {"muster.lane": solve.lane.value, **described(decision)}
+        attributes = {"muster.lane": solve.lane.value, **describe(decision)}
         attempt.parts.append(_Part("solve", began, now, attributes, _stages(decision, stretches)))
         attempt.enter(_VERDICT, now)
 
@@ -247,9 +247,9 @@ class Attempts:
         else:
             attempt.trace_id = self._tracing.new_id()
         self._open[move.gang] = attempt
-        known = self._known.setdefault(move.gang, deque(maxlen=MOST_TRACES))
+        traces = self._known.setdefault(move.gang, deque(maxlen=MOST_TRACES))
         exported = attempt.root is not None
-        known.append(KnownTrace(attempt.trace_id, attempt.ns(move.at) / 1e9, exported))
+        traces.append(KnownTrace(attempt.trace_id, attempt.ns(move.at) / 1e9, exported))
         return attempt
 
     def _end(self, move: Moved, outcome: str) -> None:
@@ -258,8 +258,8 @@ class Attempts:
         if outcome == "gone":
             self._known.pop(move.gang, None)
         elif attempt is not None:
-            known = self._known[move.gang]
-            known[-1] = replace(known[-1], outcome=outcome)
+            traces = self._known[move.gang]
+            traces[-1] = replace(traces[-1], outcome=outcome)
         if attempt is None or attempt.root is None:
             return
         attempt.leave(move.at)
@@ -281,7 +281,7 @@ class Attempts:
             self._export(attempt, inside, context)
 
 
-def _asked(solve: Solve) -> Attributes:
+def _attributes_of(solve: Solve) -> Attributes:
     """Return what the planner was asked."""
     request = solve.request
     return {
@@ -299,20 +299,20 @@ def _stages(decision: Decision | None, stretches: Mapping[str, Stretch]) -> list
     Of several exact methods that decided levels, the one that took longest has a span. The attributes name
     all of them.
     """
-    kept = {_STAGES[name]: stretch for name, stretch in stretches.items() if name in _STAGES}
+    stages = {_STAGES[name]: stretch for name, stretch in stretches.items() if name in _STAGES}
     methods = {name: stretch for name, stretch in stretches.items() if name not in PHASES}
     if methods:
         longest = max(methods, key=lambda name: methods[name].seconds)
-        kept[longest] = methods[longest]
-    if len(kept) > _MOST_STAGES:
-        del kept[min(kept, key=lambda name: kept[name].seconds)]
+        stages[longest] = methods[longest]
+    if len(stages) > _MOST_STAGES:
+        del stages[min(stages, key=lambda name: stages[name].seconds)]
     return [
         _Part(name, stretch.began, stretch.ended, {"muster.spent_ms": round(stretch.seconds * 1000, 3)})
-        for name, stretch in kept.items()
+        for name, stretch in stages.items()
     ]
 
 
-def described(decision: Decision | None) -> Attributes:
+def describe(decision: Decision | None) -> Attributes:
     """Return what a decision says, as attributes."""
     if decision is None:
         return {"muster.outcome": "failed"}

@@ -29,13 +29,13 @@ class LabelValues:
         self._credit = float(most)
         self._at = clock()
 
-    def kept(self, counts: Mapping[str, int]) -> Set[str]:
+    def choose(self, counts: Mapping[str, int]) -> Set[str]:
         """Return the values that have series of their own, given how much there is of each."""
         now = self._clock()
         self._credit = min(self._most, self._credit + (now - self._at) / RENEWAL_S)
         self._at = now
-        named = (each for each in counts.items() if each[0] != OTHERS)
-        for value, count in nsmallest(self._most, named, key=lambda each: (-each[1], each[0])):
+        countable = (pair for pair in counts.items() if pair[0] != OTHERS)
+        for value, count in nsmallest(self._most, countable, key=lambda pair: (-pair[1], pair[0])):
             if value in self._values:
                 continue
             if self._credit < 1 or not self._has_place(count, counts):
@@ -49,10 +49,10 @@ class LabelValues:
         short = Counter[str]()
         for value, count in counts.items():
             short[printable(value, MOST_CHARACTERS)] += count
-        kept, found = self.kept(short), Counter[str]()
+        with_series, cut_counts = self.choose(short), Counter[str]()
         for value, count in short.items():
-            found[value if value in kept else OTHERS] += count
-        return found
+            cut_counts[value if value in with_series else OTHERS] += count
+        return cut_counts
 
     def _has_place(self, count: int, counts: Mapping[str, int]) -> bool:
         """Return whether a value with this count gets a place; the least of the others makes way."""

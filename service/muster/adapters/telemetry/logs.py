@@ -20,16 +20,16 @@ MAX_ITEMS = 32
 def escape(_: object, __: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Escape what users wrote into the texts of a log line, and cut what is long; a structlog processor."""
     for key, value in line.items():
-        line[key] = _escaped(value)
+        line[key] = _escape(value)
     return line
 
 
-def _escaped(value: Any) -> Any:
+def _escape(value: Any) -> Any:
     match value:
         case str():
             return printable(value, MAX_CHARACTERS)
-        case list() | tuple() if all(isinstance(each, str) for each in value):
-            return [_escaped(each) for each in value[:MAX_ITEMS]]
+        case list() | tuple() if all(isinstance(item, str) for item in value):
+            return [_escape(item) for item in value[:MAX_ITEMS]]
         case _:
             return value
 

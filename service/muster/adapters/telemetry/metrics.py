@@ -218,11 +218,11 @@ class _AtScrape(Generic[R]):
         self._read, self._gauges = read, gauges
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        found = self._read()
+        figures = self._read()
         for gauge, family in zip(self._gauges, self.describe(), strict=True):
-            for labels, value in gauge.values(found):
+            for labels, value in gauge.values(figures):
                 family.add_metric([labels] if isinstance(labels, str) else labels, value)
             yield family
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        return [GaugeMetricFamily(each.name, each.text, labels=each.labels) for each in self._gauges]
+        return [GaugeMetricFamily(gauge.name, gauge.text, labels=gauge.labels) for gauge in self._gauges]

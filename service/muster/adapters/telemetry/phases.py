@@ -29,7 +29,7 @@ class Phases:
 
     def oldest(self, now: float) -> list[tuple[str, float]]:
         """Return phase → seconds since the gang that is in it for longest entered it."""
-        found: dict[str, float] = {}
+        longest: dict[str, float] = {}
         for phase, since in self._since.values():
-            found[phase] = max(found.get(phase, 0.0), now - since)
-        return list(found.items())
+            longest[phase] = max(longest.get(phase, 0.0), now - since)
+        return list(longest.items())

@@ -57,7 +57,7 @@ class Room:
         """Return the figures of this snapshot."""
         if snapshot is not self._of:
             self._learn(snapshot)
-            self._of, self._figures = snapshot, self._counted(snapshot)
+            self._of, self._figures = snapshot, self._count(snapshot)
         return self._figures
 
     def domains(self, snapshot: Snapshot) -> Mapping[str, Mapping[str, str]]:
@@ -74,22 +74,22 @@ class Room:
         self._nodes, self._levels = nodes, levels
         self._domains = domains_by_scope(nodes.values(), snapshot.levels, snapshot.naming)
         models = {name: self._model(node) for name, node in nodes.items()}
-        kept = self._label_values.kept(Counter(models.values()))
-        self._models = {name: model if model in kept else OTHERS for name, model in models.items()}
+        with_series = self._label_values.choose(Counter(models.values()))
+        self._models = {name: model if model in with_series else OTHERS for name, model in models.items()}
 
     def _model(self, node: Node) -> str:
         model = node.labels.get(self._model_label) or node.machine or UNKNOWN
         return printable(model, MOST_CHARACTERS)
 
-    def _counted(self, snapshot: Snapshot) -> Figures:
+    def _count(self, snapshot: Snapshot) -> Figures:
         by_domain: Counter[tuple[str, str, str]] = Counter()
-        free, lost = Counter[str](), Counter[str]()
+        free, unusable_gpus = Counter[str](), Counter[str]()
         for name, state in snapshot.nodes.items():
             if not state.node.topology.gpu_count or not state.node.ready or state.node.unschedulable:
                 continue
             model, count = self._models[name], state.free_gpu_count
             free[model] += count
-            lost[model] += unusable(count)
+            unusable_gpus[model] += unusable(count)
             for scope, domain, gpus in self._parts(name, state, count):
                 by_domain[scope, model, domain] += gpus
         largest: dict[tuple[str, ...], float] = {}
@@ -98,7 +98,9 @@ class Room:
             largest[scope, model] = max(largest.get((scope, model), 0), gpus)
             if gpus:
                 sizes[scope, _size(gpus)] += gpus
-        fragmented = {(model,): lost[model] / (GPU * count) for model, count in free.items() if count}
+        fragmented = {
+            (model,): unusable_gpus[model] / (GPU * count) for model, count in free.items() if count
+        }
         return Figures(list(largest.items()), list(sizes.items()), list(fragmented.items()))
 
     def _parts(self, name: str, state: NodeState, count: int) -> Iterator[tuple[str, str, int]]:

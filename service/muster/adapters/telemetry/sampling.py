@@ -57,7 +57,7 @@ class AtMost(Sampler):
             return SamplingResult(Decision.DROP)
         self._left -= 1
         if len(self._latest) > BURST + RATE:
-            self._latest = {each: at for each, at in self._latest.items() if now - at < PAUSE_S}
+            self._latest = {key: at for key, at in self._latest.items() if now - at < PAUSE_S}
         self._latest[namespace] = now
         return SamplingResult(Decision.RECORD_AND_SAMPLE, attributes)
 

@@ -155,8 +155,8 @@ _PROPAGATOR = TraceContextTextMapPropagator()
 
 def span_context(traceparent: str) -> trace.SpanContext:
     """Return the context that a traceparent names; an invalid one for a malformed text."""
-    found = _PROPAGATOR.extract({"traceparent": traceparent})
-    return trace.get_current_span(found).get_span_context()
+    context = _PROPAGATOR.extract({"traceparent": traceparent})
+    return trace.get_current_span(context).get_span_context()
 
 
 def traceparent_of(context: trace.SpanContext) -> str:
@@ -167,6 +167,6 @@ def traceparent_of(context: trace.SpanContext) -> str:
 
 def ids_of_call(metadata: Iterable[tuple[str, Any]] | None) -> dict[str, str]:
     """Return the trace of a call from its metadata, for log lines; {} if it has none."""
-    said = next((str(value) for key, value in metadata or () if key == "traceparent"), "")
-    context = span_context(said) if said else trace.INVALID_SPAN_CONTEXT
+    traceparent = next((str(value) for key, value in metadata or () if key == "traceparent"), "")
+    context = span_context(traceparent) if traceparent else trace.INVALID_SPAN_CONTEXT
     return {"trace_id": trace.format_trace_id(context.trace_id)} if context.is_valid else {}

@@ -23,8 +23,8 @@ class BadValue(BaseCause):
     stays = True
 
     def __str__(self) -> str:
-        where = such_pods(self.where, self.pods)
-        return f"{where}: {self.field} is {quoted(self.value)}, expected {self.expected}"
+        subject = such_pods(self.where, self.pods)
+        return f"{subject}: {self.field} is {quoted(self.value)}, expected {self.expected}"
 
     @property
     def advice(self) -> str:
@@ -41,8 +41,8 @@ class MembersDisagree(BaseCause):
     stays = True
 
     def __str__(self) -> str:
-        said = ", ".join(f"{quoted(value)} (pod {pod})" for value, pod in self.values[:LISTED])
-        return f"pods of one gang disagree on {self.field}: {said}{and_more(len(self.values))}"
+        values = ", ".join(f"{quoted(value)} (pod {pod})" for value, pod in self.values[:LISTED])
+        return f"pods of one gang disagree on {self.field}: {values}{and_more(len(self.values))}"
 
     @property
     def advice(self) -> str:
@@ -75,8 +75,8 @@ class ForgedAllocation(BaseCause):
     stays = True
 
     def __str__(self) -> str:
-        who = such_pods(f"pod {self.pod}", self.pods)
-        return f"{who} came with the annotation {self.key}, which only the scheduler may write"
+        subject = such_pods(f"pod {self.pod}", self.pods)
+        return f"{subject} came with the annotation {self.key}, which only the scheduler may write"
 
     @property
     def advice(self) -> str:
@@ -94,8 +94,8 @@ class DialectsDisagree(BaseCause):
     stays = True
 
     def __str__(self) -> str:
-        who, names = such_pods(f"pod {self.pod}", self.pods), "names" if self.pods == 1 else "name"
-        return f"{who} {names} two different gangs or counts: {self.first} and {self.second}"
+        subject, names = such_pods(f"pod {self.pod}", self.pods), "names" if self.pods == 1 else "name"
+        return f"{subject} {names} two different gangs or counts: {self.first} and {self.second}"
 
     @property
     def advice(self) -> str:
@@ -112,8 +112,8 @@ def counted_once(causes: Iterable[C]) -> list[C]:
     pods: dict[C, list[str]] = {}
     for cause in dict.fromkeys(causes):
         match cause:
-            case BadValue(where):
-                pods.setdefault(replace(cause, where=""), []).append(where)
+            case BadValue(place):
+                pods.setdefault(replace(cause, where=""), []).append(place)
             case ForgedAllocation(pod) | DialectsDisagree(pod):
                 pods.setdefault(replace(cause, pod=""), []).append(pod)
             case _:

@@ -92,12 +92,12 @@ class NoSuchDomain(BaseCause):
         if not self.labels:
             must = f"{the_role(self.role)} must lie in one {self.scope}"
             return f"{must}, and no node that admits it lies in any"
-        which = f"{plural('label', len(self.labels))} {' or '.join(self.labels)}"
+        labels = f"{plural('label', len(self.labels))} {' or '.join(self.labels)}"
         hint = f"; did you mean {self.meant}?" if self.meant else ""
         if not self.meant and self.labels != (self.scope,):
             hint = "; the policies can name another label (docs/policies.md)"
         hint = told_by_preset(self.preset, self.preset_label) or hint
-        return f"no node carries the {which}, which scope {self.scope}{of_role(self.role)} needs{hint}"
+        return f"no node carries the {labels}, which scope {self.scope}{of_role(self.role)} needs{hint}"
 
     @property
     def advice(self) -> str:
@@ -123,10 +123,10 @@ class IndicesUnknown(BaseCause):
     role: str = ""
 
     def __str__(self) -> str:
-        where, whom = counted("node", self.nodes), f" to {the_role(self.role)}" if self.role else ""
+        nodes, whom = counted("node", self.nodes), f" to {the_role(self.role)}" if self.role else ""
         if not self.scope:
-            return f"no GPU of {where} can be shared: pods there have GPUs and do not say which"
-        return f"no one {self.scope} can be promised{whom}: on {where}, pods have GPUs and do not say which"
+            return f"no GPU of {nodes} can be shared: pods there have GPUs and do not say which"
+        return f"no one {self.scope} can be promised{whom}: on {nodes}, pods have GPUs and do not say which"
 
     @property
     def advice(self) -> str:
@@ -171,12 +171,12 @@ class RunningElsewhere(BaseCause):
 
     def __str__(self) -> str:
         runs = f"{counted('member', self.running)} {plural_verb('run', self.running)} already"
-        it, one = ("it", "any") if self.running == 1 else ("them", "one")
+        pronoun, article = ("it", "any") if self.running == 1 else ("them", "one")
         if self.part:
-            return f"{runs} {within(self.scope, self.part)}, and the others must join {it}"
+            return f"{runs} {within(self.scope, self.part)}, and the others must join {pronoun}"
         if self.scope in (Scope.GPU, Scope.NVLINK_DOMAIN):
-            return f"{runs}, nobody knows in which one {self.scope}, and the others must join {it}"
-        return f"{runs}, and not in {one} {self.scope}, where the others must join {it}"
+            return f"{runs}, nobody knows in which one {self.scope}, and the others must join {pronoun}"
+        return f"{runs}, and not in {article} {self.scope}, where the others must join {pronoun}"
 
     @property
     def advice(self) -> str:
@@ -210,19 +210,19 @@ class NodesExcluded(BaseCause):
     @property
     def advice(self) -> str:
         nodes, role, by = counted("node", self.nodes), the_role(self.role), self.by
-        kind, _, what = by.partition(" ")
+        kind, _, detail = by.partition(" ")
         match kind:
             case "cordoned":
                 return f"Uncordon {nodes}." if self.nodes == 1 else f"Uncordon some of {nodes}."
-            case "not" if what == "ready":
+            case "not" if detail == "ready":
                 unready = "it is" if self.nodes == 1 else "they are"
                 return f"Make {nodes} ready: `kubectl describe node` says why {unready} not."
             case "taint":
-                return _without_taint(what, nodes, role)
+                return _without_taint(detail, nodes, role)
             case "selector" | "affinity":
                 return f"Remove the {by} from the pods of {role}, or label {nodes} so that it admits them."
             case "partition":
-                return _asking_otherwise(what, nodes)
+                return _asking_otherwise(detail, nodes)
         return f"Change what the plugin refuses, on {nodes} or in the pods of {role}: {by}."
 
 
@@ -233,11 +233,11 @@ def _without_taint(taint: str, nodes: str, role: str) -> str:
     return f"Give the pods of {role} a toleration of {taint}, or remove this taint from {nodes}."
 
 
-def _asking_otherwise(what: str, nodes: str) -> str:
-    _, named, attribute = what.partition("matchAttribute ")
-    if named:
+def _asking_otherwise(detail: str, nodes: str) -> str:
+    _, has_attribute, attribute = detail.partition("matchAttribute ")
+    if has_attribute:
         return f"Ask for these GPUs by a claim with matchAttribute {attribute}."
-    if what.endswith(IN_SEVERAL_CLAIMS):
+    if detail.endswith(IN_SEVERAL_CLAIMS):
         return "Ask for these GPUs by one claim."
     return f"Ask for as many GPUs in a pod as a partition of {nodes} has."
 
@@ -258,12 +258,12 @@ class GpusNotMatching(BaseCause):
 
     def __str__(self) -> str:
         if self.each:
-            each = f"{counted('GPU', self.each)} on {counted('node', self.nodes)}"
-            return f"by allocationMode All each member takes all GPUs that match: {each}"
-        where = f"on {counted('node', self.nodes)} resourceClaims match {self.matching} of {self.gpus} GPUs"
+            share = f"{counted('GPU', self.each)} on {counted('node', self.nodes)}"
+            return f"by allocationMode All each member takes all GPUs that match: {share}"
+        matches = f"on {counted('node', self.nodes)} resourceClaims match {self.matching} of {self.gpus} GPUs"
         if not self.differing:
-            return where
-        return f"{where}; on {self.differing} of them roles match different GPUs, which is not planned yet"
+            return matches
+        return f"{matches}; on {self.differing} of them roles match different GPUs, which is not planned yet"
 
     @property
     def advice(self) -> str:
@@ -298,9 +298,9 @@ def within(scope: str, part: str) -> str:
 
 
 def _none_holds(cause: DomainTooSmall | RoleScope) -> str:
-    who, fit = f"{_all(cause.members_needed)}{of_role(cause.role)}", cause.members_fit
-    best = "" if fit is None or not cause.best else f": the best, {cause.best}, holds {fit}"
-    return f"no one {cause.scope} holds {who}{if_empty(cause.even_empty)}{best}"
+    members, fit = f"{_all(cause.members_needed)}{of_role(cause.role)}", cause.members_fit
+    best_domain = "" if fit is None or not cause.best else f": the best, {cause.best}, holds {fit}"
+    return f"no one {cause.scope} holds {members}{if_empty(cause.even_empty)}{best_domain}"
 
 
 def _another_scope(cause: DomainTooSmall | RoleScope) -> str:

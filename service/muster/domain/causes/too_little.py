@@ -39,10 +39,10 @@ class MemberTooLarge(BaseCause):
     stays = True
 
     def __str__(self) -> str:
-        which = f"the largest node{'' if self.anywhere else ' that admits it'}, {self.largest_node},"
+        largest = f"the largest node{'' if self.anywhere else ' that admits it'}, {self.largest_node},"
         asks = f"a member{of_role(self.role)} asks for {amount(self.resource, self.needed)}"
         asks += " on one GPU" if self.resource == GPU_MEMORY else ""
-        return f"{asks}, and {which} has {amount(self.resource, self.largest)}"
+        return f"{asks}, and {largest} has {amount(self.resource, self.largest)}"
 
     @property
     def advice(self) -> str:
@@ -85,9 +85,9 @@ class GpusNotOffered(BaseCause):
     names: tuple[str, ...]
 
     def __str__(self) -> str:
-        which = f"{counted('node', self.nodes)} {plural_verb('offer', self.nodes)}"
+        subject = f"{counted('node', self.nodes)} {plural_verb('offer', self.nodes)}"
         of = f"{self.offered} of {'its' if self.nodes == 1 else 'their'} {self.there} {self.resource}"
-        return f"{which} {of}: {', '.join(self.names)}{and_more(self.nodes)}"
+        return f"{subject} {of}: {', '.join(self.names)}{and_more(self.nodes)}"
 
     @property
     def advice(self) -> str:
@@ -114,10 +114,10 @@ class RoomTaken(BaseCause):
             (self.other_gpus, counted(self._other, self.other_gangs), self.other_gangs),
             (self.pods_gpus, "pods in no gang", 2),
         )
-        *told, last = [
-            f"{who} {'has' if count == 1 else 'have'} {gpus}" for gpus, who, count in listed if gpus
+        *clauses, last = [
+            f"{holder} {'has' if count == 1 else 'have'} {gpus}" for gpus, holder, count in listed if gpus
         ]
-        return f"of the GPUs {self.where}, {', '.join(told)}{' and ' if told else ''}{last}"
+        return f"of the GPUs {self.where}, {', '.join(clauses)}{' and ' if clauses else ''}{last}"
 
     @property
     def _other(self) -> str:
@@ -152,15 +152,15 @@ class ClusterTooSmall(BaseCause):
     stays = True
 
     def __str__(self) -> str:
-        asked, fit = _asked(self), _fit(self)
+        need, fit = _need(self), _fit(self)
         nodes = "all nodes" if self.anywhere else f"the nodes that admit {_them(self)}"
         have = f"{nodes} have {amount(self.resource, self.total)} in all"
         if not self.largest_node:
-            return f"{asked}, and there are no nodes"
+            return f"{need}, and there are no nodes"
         fit += if_empty(bool(fit))
         if self.total < self.needed:
-            return f"{asked}, and {have}{fit}"
-        return f"{asked}; {have}, but {_pieces(self)}{fit}"
+            return f"{need}, and {have}{fit}"
+        return f"{need}; {have}, but {_pieces(self)}{fit}"
 
     @property
     def advice(self) -> str:
@@ -181,7 +181,7 @@ class NotEnoughFree(BaseCause):
     """How much is free on other nodes, which do not admit the role."""
 
     def __str__(self) -> str:
-        return f"{_asked(self)}, and {_are_free(self)}{_fit(self)}"
+        return f"{_need(self)}, and {_are_free(self)}{_fit(self)}"
 
     @property
     def advice(self) -> str:
@@ -206,7 +206,7 @@ class FreeInPieces(BaseCause):
 
     def __str__(self) -> str:
         fit = _fit(self)
-        return f"{_asked(self)}; {_are_free(self)}, but {_pieces(self)}{fit}"
+        return f"{_need(self)}; {_are_free(self)}, but {_pieces(self)}{fit}"
 
     @property
     def advice(self) -> str:
@@ -226,13 +226,13 @@ class FreeApart(BaseCause):
     even_empty: bool = False
 
     def __str__(self) -> str:
-        amounts = " and ".join(amount(*each) for each in self.resources)
-        there = "there" if self.even_empty else "free"
+        amounts = " and ".join(amount(*pair) for pair in self.resources)
+        state = "there" if self.even_empty else "free"
         names = {resource for resource, _ in self.resources}
         same = "at once" if GPU_MEMORY in names and len(names) > 1 else "on the same nodes"
         fit = _fit(self)
         needs = f"{_needs(self)} room for {counted('member', self.members_needed)}"
-        return f"{needs}; {amounts} are {there}, but not {same}{fit}{if_empty(self.even_empty and bool(fit))}"
+        return f"{needs}; {amounts} are {state}, but not {same}{fit}{if_empty(self.even_empty and bool(fit))}"
 
     @property
     def advice(self) -> str:
@@ -313,7 +313,7 @@ def _fit(cause: ShortOf) -> str:
     return so_many_fit(cause.members_fit, cause.members_needed) if cause.members_needed > 1 else ""
 
 
-def _asked(cause: ClusterTooSmall | NotEnoughFree | FreeInPieces) -> str:
+def _need(cause: ClusterTooSmall | NotEnoughFree | FreeInPieces) -> str:
     members = f" for {counted('member', cause.members_needed)}" if cause.members_needed > 1 else ""
     return f"{_needs(cause)} {amount(cause.resource, cause.needed)}{members}"
 

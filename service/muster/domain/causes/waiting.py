@@ -21,11 +21,11 @@ class MembersMissing(BaseCause):
     def __str__(self) -> str:
         missing = max(0, self.needed - self.present)
         members = f"{plural('member', missing)}{of_role(self.role)}"
-        said = f"waiting for {missing} more {members}: {self.present} of {self.needed} are here"
+        sentence = f"waiting for {missing} more {members}: {self.present} of {self.needed} are here"
         if not self.stateful_set:
-            return said
+            return sentence
         maker = f"StatefulSet {self.stateful_set} makes its pods one by one"
-        return f"{said}; {maker}, unless it has podManagementPolicy: Parallel"
+        return f"{sentence}; {maker}, unless it has podManagementPolicy: Parallel"
 
     @property
     def advice(self) -> str:
