@@ -127,22 +127,22 @@ class Cluster:
         for index in range(len(self._nodes)):
             mean = GPUS * (1 - load)
             free = round(self._rng.gauss(mean, FREE_DEVIATION)) if load else GPUS
-            left, taken = (1 << GPUS) - 1, GPUS - max(0, min(GPUS, free))
-            while taken:
-                size = self._rng.choice([size for size in POD_GPUS if size <= taken])
-                left = self._start(index, left, size)
-                taken -= size
+            free_mask, gpus_taken = (1 << GPUS) - 1, GPUS - max(0, min(GPUS, free))
+            while gpus_taken:
+                size = self._rng.choice([size for size in POD_GPUS if size <= gpus_taken])
+                free_mask = self._start(index, free_mask, size)
+                gpus_taken -= size
 
     def _fill(self, load: float) -> None:
         free = [(1 << GPUS) - 1] * len(self._nodes)
-        wanted = round(load * GPUS * len(self._nodes))
+        gpus_left = round(load * GPUS * len(self._nodes))
         sizes = list(POD_GPUS)
-        while wanted > 0 and sizes:
+        while gpus_left > 0 and sizes:
             size = self._rng.choice(sizes)
             for index in self._some_nodes():
                 if free[index].bit_count() >= size:
                     free[index] = self._start(index, free[index], size)
-                    wanted -= size
+                    gpus_left -= size
                     break
             else:
                 sizes.remove(size)

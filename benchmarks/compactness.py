@@ -45,14 +45,14 @@ def holds(snapshot: Snapshot, request: Request, assignment: Assignment) -> bool:
 
 
 def _capacities_hold(snapshot: Snapshot, request: Request, assignment: Assignment) -> bool:
-    taken: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    totals: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for role in request.roles:
-        asked = asks(role).tolist()
+        request_values = asks(role).tolist()
         for member in role.members:
-            total = taken[assignment[member.uid]]
-            for column, amount in enumerate(asked):
+            total = totals[assignment[member.uid]]
+            for column, amount in enumerate(request_values):
                 total[column] += amount
-    for name, (gpus, cpu, memory, pods) in taken.items():
+    for name, (gpus, cpu, memory, pods) in totals.items():
         state = snapshot.nodes[name]
         free = state.free
         if gpus > state.free_gpu_count or cpu > free.cpu_milli or memory > free.memory_bytes:

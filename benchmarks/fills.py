@@ -44,16 +44,16 @@ def run(trials: int, seed: int) -> dict[str, Any]:
     neither side goes by: ours by the weakest link first, theirs by all pairs. So the mean over pods of two
     GPUs and more of the weakest link (on the ring where it is fastest) is reported as well.
     """
-    found: dict[str, Any] = {"trials": trials, "seed": seed, "topologies": {}}
+    results: dict[str, Any] = {"trials": trials, "seed": seed, "topologies": {}}
     for path in sorted(TOPOLOGIES.glob("*.txt")):
         topology = topology_of(path.stem)
         peer = None if path.stem in WITHOUT_PEER else BestEffort(scores_of(topology)).allocate
-        found["topologies"][path.stem] = _compared(
+        results["topologies"][path.stem] = _compared(
             topology, peer, trials, random.Random(f"{path.stem} {seed}")
         )
         if path.stem in WITHOUT_PEER:
-            found["topologies"][path.stem]["without_peer"] = WITHOUT_PEER[path.stem]
-    return found
+            results["topologies"][path.stem]["without_peer"] = WITHOUT_PEER[path.stem]
+    return results
 
 
 def slowest_choice_ms(trials: int, seed: int) -> dict[str, float]:
@@ -96,18 +96,18 @@ def shape_of(topology: GpuTopology) -> Shape:
 def pods(gpus: int, draw: random.Random) -> list[int]:
     """Return sizes of pods that fill `gpus` GPUs, in order of arrival."""
     sizes: list[int] = []
-    while left := gpus - sum(sizes):
-        sizes.append(min(draw.choice(POD_GPUS), left))
+    while free := gpus - sum(sizes):
+        sizes.append(min(draw.choice(POD_GPUS), free))
     return sizes
 
 
 def fill(gpus: int, sizes: list[int], choose: Choose) -> list[int]:
     """The GPUs that each pod gets, one after another."""
-    free, taken = (1 << gpus) - 1, []
+    free, masks = (1 << gpus) - 1, []
     for size in sizes:
-        taken.append(choose(free, size))
-        free &= ~taken[-1]
-    return taken
+        masks.append(choose(free, size))
+        free &= ~masks[-1]
+    return masks
 
 
 def _compared(
@@ -131,11 +131,11 @@ def _compared(
 
 def _worth(topology: GpuTopology, sizes: list[int], choose: Choose) -> tuple[int, list[int]]:
     """The sum of the pods' rings, and the weakest link of each pod of two GPUs and more; MB/s."""
-    taken = fill(topology.gpu_count, sizes, choose)
+    masks = fill(topology.gpu_count, sizes, choose)
     total, weakest = rings(topology, weakest_first=False).total, rings(topology).weakest
     return (
-        sum(int(total[gpus]) for gpus in taken),
-        [int(weakest[gpus]) for gpus in taken if gpus.bit_count() > 1],
+        sum(int(total[gpus]) for gpus in masks),
+        [int(weakest[gpus]) for gpus in masks if gpus.bit_count() > 1],
     )
 
 

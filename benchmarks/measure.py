@@ -110,11 +110,11 @@ def _answer_within(seconds: float) -> Iterator[None]:
         raise NoAnswer(f"no answer within {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, give_up)
-    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    timer_left_s, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, left)
+        signal.setitimer(signal.ITIMER_REAL, timer_left_s)
         signal.signal(signal.SIGALRM, before)
 
 

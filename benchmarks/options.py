@@ -10,24 +10,24 @@ from pathlib import Path
 from muster.command_line import USAGE, Failed
 
 
-def chosen(text: str, known: Collection[str], option: str) -> list[str]:
+def chosen(text: str, all_names: Collection[str], option: str) -> list[str]:
     """Return the comma-separated names of an option; all known names if it is empty.
 
     Raises:
         Failed: a name is not known.
     """
-    names = [word.strip() for word in text.split(",") if word.strip()] or list(known)
-    if unknown := [name for name in names if name not in known]:
-        raise Failed(f"{option}: {', '.join(unknown)}: not one of {', '.join(known)}", USAGE)
+    names = [word.strip() for word in text.split(",") if word.strip()] or list(all_names)
+    if unknown := [name for name in names if name not in all_names]:
+        raise Failed(f"{option}: {', '.join(unknown)}: not one of {', '.join(all_names)}", USAGE)
     return names
 
 
 @contextlib.contextmanager
-def folder(given: Path | None, prefix: str) -> Iterator[Path]:
+def folder(path: Path | None, prefix: str) -> Iterator[Path]:
     """Yield the given folder, which is made if needed; without one, a folder that is deleted afterwards."""
-    if given is not None:
-        given.mkdir(parents=True, exist_ok=True)
-        yield given
+    if path is not None:
+        path.mkdir(parents=True, exist_ok=True)
+        yield path
         return
-    with tempfile.TemporaryDirectory(prefix=prefix) as made:
-        yield Path(made)
+    with tempfile.TemporaryDirectory(prefix=prefix) as temporary:
+        yield Path(temporary)

@@ -66,22 +66,22 @@ class Row:
 
 def warm_instances(lines: Iterable[str]) -> dict[Key, Decided]:
     """Return the warm instances among the JSON lines of `benchmarks.run --samples`."""
-    found: dict[Key, Decided] = {}
+    fastest: dict[Key, Decided] = {}
     numbers: Counter[tuple[str, str, int]] = Counter()
     for record in map(json.loads, lines):
         if record["kind"] != "instance" or not record["warm"]:
             continue
         cell = (record["site"], record["case"], record["seed"])
-        found[*cell, numbers[cell]] = _decided(record)
+        fastest[*cell, numbers[cell]] = _decided(record)
         numbers[cell] += 1
-    return found
+    return fastest
 
 
 def least(rounds: Iterable[Mapping[Key, Decided]]) -> dict[Key, Decided]:
     """Return each instance with its least time of all rounds."""
     every: dict[Key, Decided] = {}
-    for one in rounds:
-        for key, decided in one.items():
+    for round_decided in rounds:
+        for key, decided in round_decided.items():
             if key not in every or decided.ms < every[key].ms:
                 every[key] = decided
     return every
@@ -99,10 +99,12 @@ def _row(site: str, case: str, pairs: list[tuple[Decided, Decided]]) -> Row:
     before, after = (Spread.of([pair[side].ms for pair in pairs]) for side in (0, 1))
     assert before is not None, "a cell has pairs"
     assert after is not None, "a cell has pairs"
-    both = [(old.plan, new.plan) for old, new in pairs if old.plan and new.plan]
-    lost = sum((old.plan is not None and new.plan is None) or old.proven > new.proven for old, new in pairs)
-    better, worse = sum(new < old for old, new in both), sum(new > old for old, new in both)
-    return Row(site, case, len(pairs), before, after, better, worse, lost)
+    plan_pairs = [(old.plan, new.plan) for old, new in pairs if old.plan and new.plan]
+    lost_count = sum(
+        (old.plan is not None and new.plan is None) or old.proven > new.proven for old, new in pairs
+    )
+    better, worse = sum(new < old for old, new in plan_pairs), sum(new > old for old, new in plan_pairs)
+    return Row(site, case, len(pairs), before, after, better, worse, lost_count)
 
 
 def _decided(record: Mapping[str, Any]) -> Decided:
@@ -120,9 +122,9 @@ def worktree(revision: str) -> Iterator[Path]:
     """
     with tempfile.TemporaryDirectory(prefix="muster-pairs-") as folder:
         checkout = Path(folder) / "checkout"
-        made = _git("worktree", "add", "--detach", str(checkout), revision)
-        if made.returncode:
-            raise Failed(f"REVISION: {made.stderr.strip()}", USAGE)
+        result = _git("worktree", "add", "--detach", str(checkout), revision)
+        if result.returncode:
+            raise Failed(f"REVISION: {result.stderr.strip()}", USAGE)
         try:
             yield checkout
         finally:
@@ -184,19 +186,19 @@ def main(
                 for side in (0, 1) if (number + place) % 2 == 0 else (1, 0):
                     words = ["--nodes", size, "--loads", load, *common]
                     runs[side].append(measured((checkout, ROOT)[side], words))
-    found = rows(least(runs[0]), least(runs[1]))
-    show(Console() if sys.stdout.isatty() else Console(width=160), found)
-    return 1 if any(row.worse or row.lost for row in found) else 0
+    pair_rows = rows(least(runs[0]), least(runs[1]))
+    show(Console() if sys.stdout.isatty() else Console(width=160), pair_rows)
+    return 1 if any(row.worse or row.lost for row in pair_rows) else 0
 
 
-def show(console: Console, found: Iterable[Row]) -> None:
+def show(console: Console, pair_rows: Iterable[Row]) -> None:
     """Print a table of the cells, and the mean ratios."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     names = ("n", "p50 before", "after", "ratio", "p99 before", "after", "ratio", "better", "worse", "lost")
     for i, name in enumerate(("cluster", "gang", *names)):
         table.add_column(name, justify="left" if i < 2 else "right", no_wrap=True)
     halves, tails = [], []
-    for row in found:
+    for row in pair_rows:
         halves.append(row.after.p50 / row.before.p50)
         tails.append(row.after.p99 / row.before.p99)
         times = [row.before.p50, row.after.p50, halves[-1], row.before.p99, row.after.p99, tails[-1]]
@@ -204,7 +206,7 @@ def show(console: Console, found: Iterable[Row]) -> None:
         table.add_row(row.site, row.case, str(row.count), *(f"{ms:.2f}" for ms in times), *map(str, counts))
     console.print(table)
     if halves:
-        worst = max(zip(tails, found, strict=True), key=lambda pair: pair[0])
+        worst = max(zip(tails, pair_rows, strict=True), key=lambda pair: pair[0])
         console.print(
             f"{len(halves)} cells; median ratio p50 {_median(halves):.2f}, p99 {_median(tails):.2f}; "
         )

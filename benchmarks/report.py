@@ -92,9 +92,9 @@ def _compactness(rows: Sequence[Summary]) -> Table:
     table = _table(
         *("cluster", "gang"),
         *(
-            f"{name} {what}"
+            f"{name} {column}"
             for name in PEERS
-            for what in ("b/e/w", "racks", "nodes", "only us", "only it", "ms")
+            for column in ("b/e/w", "racks", "nodes", "only us", "only it", "ms")
         ),
     )
     site = ""
@@ -130,9 +130,9 @@ def _fills(fills: Mapping[str, Any]) -> Table:
     table = _table(
         *("links", "", "ours", "theirs", "wins", "ties", "losses"),
     )
-    for name, found in fills.get("topologies", {}).items():
-        ours, theirs = (_number(found.get(f"{side}_mean_ring_gb_per_s")) for side in ("ours", "theirs"))
-        counts = (str(found.get(key, NOTHING)) for key in ("wins", "ties", "losses"))
+    for name, results in fills.get("topologies", {}).items():
+        ours, theirs = (_number(results.get(f"{side}_mean_ring_gb_per_s")) for side in ("ours", "theirs"))
+        counts = (str(results.get(key, NOTHING)) for key in ("wins", "ties", "losses"))
         table.add_row(name, "", ours, theirs, *counts)
     return table
 

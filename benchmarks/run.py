@@ -64,7 +64,7 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
     started = time.monotonic()
     console = Console() if sys.stdout.isatty() else Console(width=220)
     status = Console(stderr=True)
-    chosen = [CASES[name] for name in options.chosen(cells, CASES, "--cells")]
+    cases = [CASES[name] for name in options.chosen(cells, CASES, "--cells")]
     sites = _sites(instances, nodes, loads, boards, racks_per_zone)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # one core: what targets are set for
@@ -77,7 +77,7 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
             report.write(lines, "watch_event", asdict(cost))
         filled = fills.run(FILLS, seed)
         report.write(lines, "fills", filled)
-        run = Run.of(sites, chosen, seed, 60 * minutes - (time.monotonic() - started), guard)
+        run = Run.of(sites, cases, seed, 60 * minutes - (time.monotonic() - started), guard)
         with status.status("…") as live:
             run.go(lambda run, site: _tell(status, live, run, site, started))
         rows = [summary(cell) for cell in run.cells]
@@ -118,11 +118,11 @@ def _sites(
         sizes, shares = [int(word) for word in _words(nodes)], [float(word) / 100 for word in _words(loads)]
     except ValueError as error:
         raise Failed(f"{error}: numbers, separated by commas", USAGE) from None
-    known = {site.nodes for site in sites}
+    sizes_before = {site.nodes for site in sites}
     sites += [
         Site(size, load, instances, boards or Boards.NVSWITCH, racks_per_zone or 0)
         for size in sizes
-        if size not in known
+        if size not in sizes_before
         for load in (0.0, 0.5, 0.8, 0.95)
     ]
     if sizes or shares:

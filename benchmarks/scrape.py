@@ -45,7 +45,7 @@ async def measure(scene: Scene, rounds: int) -> dict[str, Any]:
     """Scrape over HTTP: the first time, with no change in between, after a pod, and after a node."""
     metrics = Metrics()
     scrape.show(metrics, _loop(scene, metrics), Room(MODEL))
-    kept, web.AT_ONCE = web.AT_ONCE, 10**6  # each scrape is answered anew
+    at_once_before, web.AT_ONCE = web.AT_ONCE, 10**6  # each scrape is answered anew
     try:
         with tempfile.TemporaryDirectory() as folder:
             served = web.Web(metrics, _none, _none, _none, _nothing, str, Path(folder) / "socket")
@@ -55,7 +55,7 @@ async def measure(scene: Scene, rounds: int) -> dict[str, Any]:
             finally:
                 await served.stop()
     finally:
-        web.AT_ONCE = kept
+        web.AT_ONCE = at_once_before
 
 
 async def _measured(scene: Scene, url: str, rounds: int) -> dict[str, Any]:
@@ -68,20 +68,20 @@ async def _measured(scene: Scene, url: str, rounds: int) -> dict[str, Any]:
     }
     async with aiohttp.ClientSession() as http:
         first, size = await _scraped(http, url)
-        found: dict[str, Any] = {}
+        figures: dict[str, Any] = {}
         for name, change in cases.items():
             took = []
             for at in range(rounds):
                 change(at)
                 took.append((await _scraped(http, url))[0])
-            found[name] = {"median": round(statistics.median(took), 1), "most": round(max(took), 1)}
-    most = max(first, *(case["most"] for case in found.values()))
+            figures[name] = {"median": round(statistics.median(took), 1), "most": round(max(took), 1)}
+    most = max(first, *(case["most"] for case in figures.values()))
     return {
         "nodes": len(scene.snapshot().nodes),
         "gangs": len(scene.gangs.keys()),
         "bytes": size,
         "first": round(first, 1),
-        **found,
+        **figures,
         "goal_ms": GOAL_MS,
         "within_goal": most <= GOAL_MS,
     }

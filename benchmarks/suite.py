@@ -158,9 +158,9 @@ class Run:
 
 def _stands_a_chance(cell: Cell, cluster: Cluster) -> bool:
     """Return whether enough GPUs are free at all; if not, count the instance as drawn."""
-    asked = sum(role.gpus * len(role.members) for role in cell.case.request(cluster.snapshot).roles)
+    gpus_asked = sum(role.gpus * len(role.members) for role in cell.case.request(cluster.snapshot).roles)
     free = GPUS * cell.site.nodes * (1 - cluster.load)
-    if cell.case.placeable and asked > free:
+    if cell.case.placeable and gpus_asked > free:
         cell.skipped += 1
         return False
     return True

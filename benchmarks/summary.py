@@ -81,23 +81,25 @@ class Summary:
     @property
     def failures(self) -> tuple[str, ...]:
         """What must never be: broken rules, worse than a greedy, refused where a greedy places."""
-        where = f"{self.case} on {self.site}"
-        found = []
+        subject = f"{self.case} on {self.site}"
+        sentences = []
         if self.defects:
-            found.append(f"{where}: {len(self.defects)} defects, the first: {shorten(self.defects[0], 200)}")
+            sentences.append(
+                f"{subject}: {len(self.defects)} defects, the first: {shorten(self.defects[0], 200)}"
+            )
         for name, peer in self.peers.items():
             if peer.worse:
-                found.append(f"{where}: {peer.worse} plans less compact than {name}'s")
+                sentences.append(f"{subject}: {peer.worse} plans less compact than {name}'s")
             if peer.refused_by_us:
-                found.append(f"{where}: {peer.refused_by_us} gangs refused that {name} places")
-        return tuple(found)
+                sentences.append(f"{subject}: {peer.refused_by_us} gangs refused that {name} places")
+        return tuple(sentences)
 
 
 def summary(cell: Cell) -> Summary:
     """The row of a cell."""
     samples, answered = cell.samples, cell.answered
     plans = [sample for sample in samples if sample.plan is not None]
-    told = [sample.proven_compact for sample in plans]
+    proofs = [sample.proven_compact for sample in plans]
     factor = LARGE_FACTOR if cell.site.nodes >= LARGE else 1
     aimed = cell.site.load and cell.site.nodes >= TARGETED and not cell.site.racks_per_zone
     target = cell.case.target_ms if aimed else None
@@ -114,7 +116,7 @@ def summary(cell: Cell) -> Summary:
         cold_ms=Spread.of([sample.ms for sample in answered if not sample.warm]),
         target_ms=target and target * factor,
         optimal=fmean(sample.optimal for sample in plans) if plans else None,
-        compact=fmean(told) if len(told) == len(plans) and plans else None,
+        compact=fmean(proofs) if len(proofs) == len(plans) and plans else None,
         gap=Spread.of([sample.gap for sample in plans if sample.gap is not None]),
         undecided=sum(sample.undecided for sample in samples),
         phases_ms={name: spread for name in PHASES if (spread := _phase(answered, name)) is not None},
@@ -132,17 +134,17 @@ def _phase(samples: Sequence[Sample], name: str) -> Spread | None:
 
 def _against(samples: Sequence[Sample], name: str) -> Against:
     pairs = [(sample.plan, sample.peers[name].plan) for sample in samples]
-    both = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
+    plan_pairs = [(ours, theirs) for ours, theirs in pairs if ours and theirs]
     return Against(
         ms=Spread.of([sample.peers[name].ms for sample in samples]),
-        better=sum(ours < theirs for ours, theirs in both),
-        equal=sum(ours == theirs for ours, theirs in both),
-        worse=sum(ours > theirs for ours, theirs in both),
+        better=sum(ours < theirs for ours, theirs in plan_pairs),
+        equal=sum(ours == theirs for ours, theirs in plan_pairs),
+        worse=sum(ours > theirs for ours, theirs in plan_pairs),
         refused_by_us=sum(theirs is not None and ours is None for ours, theirs in pairs),
         refused_by_peer=sum(ours is not None and theirs is None for ours, theirs in pairs),
         broken=sum(sample.peers[name].broken for sample in samples),
-        racks_saved=_saved([(ours.racks, theirs.racks) for ours, theirs in both]),
-        nodes_saved=_saved([(ours.nodes, theirs.nodes) for ours, theirs in both]),
+        racks_saved=_saved([(ours.racks, theirs.racks) for ours, theirs in plan_pairs]),
+        nodes_saved=_saved([(ours.nodes, theirs.nodes) for ours, theirs in plan_pairs]),
     )
 
 

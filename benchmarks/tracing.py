@@ -95,8 +95,8 @@ class Service:
         tasks = [asyncio.create_task(work) for work in works]
         await self._planner.warm()
         for at in range(nodes):
-            made = node(f"gpu-{at:04}", f"rack-{at // 16:03}", board, "H100", f"zone-{at // 320}")
-            await self._put(inputs.NodeSeen(time.monotonic(), made))
+            new_node = node(f"gpu-{at:04}", f"rack-{at // 16:03}", board, "H100", f"zone-{at // 320}")
+            await self._put(inputs.NodeSeen(time.monotonic(), new_node))
         await self.loop.sync(inputs.Synced(time.monotonic()))
         await self.loop.opened(self._session, ())
         try:
@@ -132,8 +132,8 @@ class Service:
         await self._all_gone.wait()  # else the next round would pay for it
         return gangs / took, spent / gangs
 
-    async def _put(self, given: inputs.Input) -> None:
-        await self.loop.put(given)
+    async def _put(self, message: inputs.Input) -> None:
+        await self.loop.put(message)
 
     def _moved(self, move: Moved) -> None:
         self._gone += move.phase == "finished"
@@ -141,12 +141,14 @@ class Service:
             self._all_gone.set()
 
     async def _shim(self) -> None:
-        while (said := await self._session.next()) is not None:
-            verdict = said.verdict
+        while (response := await self._session.next()) is not None:
+            verdict = response.verdict
             if verdict is None or verdict.outcome is not Outcome.PLANNED:
                 continue
             ref = PlanRef(EPOCH, verdict.gang, verdict.generation)
-            homes = [each[0] for each in self.loop.answer(Filter(time.monotonic(), ref)).candidates]
+            homes = [
+                candidates[0] for candidates in self.loop.answer(Filter(time.monotonic(), ref)).candidates
+            ]
             self.loop.answer(Score(time.monotonic(), ref))
             self.loop.answer(Reserve(time.monotonic(), ref, 0, homes[0]))
             answer = self.loop.answer(Permit(time.monotonic(), ref, time.time_ns()))
@@ -182,17 +184,17 @@ async def measure(sizes: Sizes, exporter: SpanExporter) -> dict[str, Any]:
                 if number:  # the first pair warms up
                     rates[side].append(rate)
                     spent[side].append(seconds)
-    found = ratios(rates["traced"], rates["untraced"])
+    interval = ratios(rates["traced"], rates["untraced"])
     return {
         "nodes": sizes.nodes,
         "gangs_a_round": sizes.gangs,
         "members": MEMBERS,
         "decisions_per_second": {side: round(_median(values), 1) for side, values in rates.items()},
         "ratio_of_pairs": {
-            "median": round(found.median, 3),
-            "interval": [round(found.low, 3), round(found.high, 3)],
-            "coverage": round(found.coverage, 3),
-            "pairs": found.n,
+            "median": round(interval.median, 3),
+            "interval": [round(interval.low, 3), round(interval.high, 3)],
+            "coverage": round(interval.coverage, 3),
+            "pairs": interval.n,
         },
         "processor_ms_a_gang": {side: round(1000 * _median(values), 3) for side, values in spent.items()},
     }
@@ -211,8 +213,8 @@ def main(
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as sink, short_collections():
         assert sink.stdout is not None
         port = int(sink.stdout.readline())
-        found = asyncio.run(measure(Sizes(nodes, gangs, pairs), _exporter(port)))
-    print(json.dumps(found, indent=2))
+        figures = asyncio.run(measure(Sizes(nodes, gangs, pairs), _exporter(port)))
+    print(json.dumps(figures, indent=2))
 
 
 def _exporter(port: int) -> SpanExporter:
@@ -233,10 +235,10 @@ class Nowhere(SpanExporter):
 
 def _sink() -> None:
     """Take spans over gRPC and throw them away, until standard input ends. Print the port."""
-    taken = grpc.unary_unary_rpc_method_handler(lambda _, __: b"")
+    handler = grpc.unary_unary_rpc_method_handler(lambda _, __: b"")
     _, service, method = EXPORT.split("/")
     server = grpc.server(ThreadPoolExecutor(2))
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: taken}),))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     print(port, flush=True)

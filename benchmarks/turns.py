@@ -48,21 +48,21 @@ class World:
         self._refusal: Decision | None = None
         board = topology(Boards.NVSWITCH)
         self.nodes = [node(f"n{at:05}", f"r{at // 16:04}", board, "H100") for at in range(nodes)]
-        self.running = [other(f"u{at:05}", each.name, BUSY) for at, each in enumerate(self.nodes)]
-        for each in self.nodes:
-            self.send(inputs.NodeSeen(self.now, each))
+        self.running = [other(f"u{at:05}", world_node.name, BUSY) for at, world_node in enumerate(self.nodes)]
+        for world_node in self.nodes:
+            self.send(inputs.NodeSeen(self.now, world_node))
         for pod in self.running:
             self.send(inputs.PodSeen(self.now, pod))
         for at in range(gangs):
             (pod,) = Ask(f"team-{at % 20}", f"g{at:05}", 1, 8).members(self.now)
             self.send(inputs.PodSeen(self.now, replace(pod, resources=Resources(1000 + at, 1 << 30, 1))))
 
-    def send(self, given: inputs.Input) -> None:
+    def send(self, message: inputs.Input) -> None:
         """Have the coordinator take in one input, and note how long that took."""
         began = time.thread_time()
-        out = self.coordinator.handle(given)
+        out = self.coordinator.handle(message)
         self.turns.append(1000 * (time.thread_time() - began))
-        self._asked += [each for each in out if isinstance(each, Solve)]
+        self._asked += [instruction for instruction in out if isinstance(instruction, Solve)]
 
     def rest(self) -> None:
         """Answer the planner's questions, and let time pass until nothing is due."""
@@ -75,11 +75,11 @@ class World:
             else:
                 return
 
-    def _answer(self, asked: Solve) -> None:
+    def _answer(self, solve: Solve) -> None:
         if self._refusal is None:
-            self._refusal = place(asked.snapshot, asked.request, Limits())
-        found = replace(self._refusal, gang=asked.request.gang)
-        self.send(inputs.Decided(self.now, asked.gang, asked.generation, found, ""))
+            self._refusal = place(solve.snapshot, solve.request, Limits())
+        refusal = replace(self._refusal, gang=solve.request.gang)
+        self.send(inputs.Decided(self.now, solve.gang, solve.generation, refusal, ""))
 
 
 def _synced(world: World) -> None:

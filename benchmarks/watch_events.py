@@ -38,7 +38,7 @@ def event_cost(nodes: int, events: int, seed: int) -> EventCost:
     columns(ledger.snapshot())
     rng = random.Random(seed)
     booked: list[float] = []
-    made: list[float] = []
+    snapshot_s: list[float] = []
     read: list[float] = []
     for i in range(events):
         usage = Usage(f"new-{i}", rng.choice(cluster.nodes).name, Resources(1000, 1 << 30), gpus=0)
@@ -49,6 +49,6 @@ def event_cost(nodes: int, events: int, seed: int) -> EventCost:
         snapped = time.perf_counter()
         columns(snapshot)
         end = time.perf_counter()
-        for times, span in ((booked, bound - start), (made, snapped - bound), (read, end - snapped)):
+        for times, span in ((booked, bound - start), (snapshot_s, snapped - bound), (read, end - snapped)):
             times.append(span * 1e6)
-    return EventCost(nodes, Spread.of(booked), Spread.of(made), Spread.of(read))
+    return EventCost(nodes, Spread.of(booked), Spread.of(snapshot_s), Spread.of(read))

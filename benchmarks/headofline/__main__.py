@@ -75,7 +75,7 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
     Each trial with a case has one without, before or after it in turn; ratios are of such pairs.
     """
     began = time.monotonic()
-    chosen = options.chosen(only, CASES, "--cases")
+    case_names = options.chosen(only, CASES, "--cases")
     sizes = Sizes(max(1, round(never * scale)), max(1, round(unlike * scale)), flood)
     console = Console() if sys.stdout.isatty() else Console(width=120)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -88,8 +88,14 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
         out.open("w") as lines,
     ):
         sizes_told = {"never": sizes.never, "unlike": sizes.unlike, "flood_per_s": sizes.flood_per_s}
-        told = {"pairs": pairs, "gangs": gangs, "nodes": node_count, "cores": os.cpu_count(), **sizes_told}
-        write(lines, "run", told | {"load": os.getloadavg()[0]})
+        settings = {
+            "pairs": pairs,
+            "gangs": gangs,
+            "nodes": node_count,
+            "cores": os.cpu_count(),
+            **sizes_told,
+        }
+        write(lines, "run", settings | {"load": os.getloadavg()[0]})
         site = Site(cluster, place)
         cluster.create_namespace(BESIDE)
         client = Client.of(cluster.kubeconfig, _private(place / "more-credentials"))
@@ -97,20 +103,20 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
         site.grow(node_count)
         _fill(site, measured, node_count)
         ordinary(site, stack, measured, "warm", max(2, gangs // 4))
-        known, order = cases(stack, beside, sizes), stats.order(chosen, pairs)
-        for seen in _trials(site, stack, measured, known, order, gangs):
-            if isinstance(seen, str):
-                failures.append(seen)
-                console.print(f"not measured: {seen}", highlight=False)
+        case_by_name, order = cases(stack, beside, sizes), stats.order(case_names, pairs)
+        for trial in _trials(site, stack, measured, case_by_name, order, gangs):
+            if isinstance(trial, str):
+                failures.append(trial)
+                console.print(f"not measured: {trial}", highlight=False)
                 continue
-            trials.append(seen)
-            write(lines, "trial", report.trial_record(seen) | {"load": os.getloadavg()[0]})
-            console.print(report.line(seen), highlight=False)
-        found = stats.rows(trials)
-        for row in found:
+            trials.append(trial)
+            write(lines, "trial", report.trial_record(trial) | {"load": os.getloadavg()[0]})
+            console.print(report.line(trial), highlight=False)
+        stat_rows = stats.rows(trials)
+        for row in stat_rows:
             write(lines, "row", report.row_record(row))
     console.print(f"\n{gangs} gangs of four on {node_count} nodes, from creation to bound, ms")
-    console.print(report.table(found))
+    console.print(report.table(stat_rows))
     console.print(f"\n{time.monotonic() - began:.0f} s; JSON lines in {out}.")
     for failure in failures:
         console.print(f"[red]not measured[/] {failure}", highlight=False)
@@ -121,22 +127,31 @@ def _trials(
     site: Site,
     stack: Stack,
     measured: Neighbour,
-    known: Mapping[str, Case],
+    case_by_name: Mapping[str, Case],
     order: Iterable[tuple[str, int, str]],
     gangs: int,
 ) -> Iterator[stats.Trial | str]:
     """Yield the result of each trial, or say why it could not be measured."""
     for number, (case, pair, kind) in enumerate(order):
-        doing = nullcontext() if kind == stats.ALONE else known[kind]()
+        doing = nullcontext() if kind == stats.ALONE else case_by_name[kind]()
         try:
             with doing as changes:
-                seen = ordinary(site, stack, measured, f"o{number:03}", gangs)
+                measured_trial = ordinary(site, stack, measured, f"o{number:03}", gangs)
         except (NotBoundInTime, NeverRefused, NothingAcceptedError) as problem:
             yield f"{case}, pair {pair}, {kind}: {problem}"
             continue
         yield stats.Trial(
-            *(case, kind, pair, seen.seconds, seen.unbound, seen.processors, seen.decisions, seen.ready),
-            inputs=seen.inputs,
+            *(
+                case,
+                kind,
+                pair,
+                measured_trial.seconds,
+                measured_trial.unbound,
+                measured_trial.processors,
+                measured_trial.decisions,
+                measured_trial.ready,
+            ),
+            inputs=measured_trial.inputs,
             changes=changes,
         )
 

@@ -89,14 +89,14 @@ def slices(cluster: LocalCluster, admin: Api) -> Iterator[Changes]:
 
     expression = {"cel": {"expression": f"device.driver == '{DRIVER}'"}}
     gpus = {"metadata": {"name": CLASS}, "spec": {"extendedResourceName": GPU, "selectors": [expression]}}
-    with contextlib.ExitStack() as made:
-        kubelet = made.enter_context(_node(cluster, admin, _body(0)))
+    with contextlib.ExitStack() as stack:
+        kubelet = stack.enter_context(_node(cluster, admin, _body(0)))
         admin.post(CLASSES, gpus)
-        made.callback(admin.delete, f"{CLASSES}/{CLASS}")
-        made.callback(admin.delete, f"{OF_SLICES}?fieldSelector=spec.nodeName={NODE}")
+        stack.callback(admin.delete, f"{CLASSES}/{CLASS}")
+        stack.callback(admin.delete, f"{OF_SLICES}?fieldSelector=spec.nodeName={NODE}")
         for part in range(SLICES):
             kubelet.post(OF_SLICES, _slice(part))
-        yield made.enter_context(changing(kubelet, change, FACTS_PER_S))
+        yield stack.enter_context(changing(kubelet, change, FACTS_PER_S))
 
 
 @contextlib.contextmanager

@@ -47,10 +47,10 @@ class Neighbour:
         """
         until = time.monotonic() + CLEAR_DEADLINE_S
         for kind in ("pods", "persistentvolumeclaims"):
-            while left := self.client.get(f"{self.path}/{kind}?limit={PAGE}")["items"]:
+            while items := self.client.get(f"{self.path}/{kind}?limit={PAGE}")["items"]:
                 if time.monotonic() > until:
                     raise TimeoutError(f"{kind} are left {CLEAR_DEADLINE_S:g} s after they were deleted")
-                self.delete([each["metadata"]["name"] for each in left], kind)
+                self.delete([item["metadata"]["name"] for item in items], kind)
                 time.sleep(POLL_EVERY_S)
 
     def _delete(self, path: str) -> None:

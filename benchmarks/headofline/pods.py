@@ -48,8 +48,8 @@ def unlike(name: str, index: int) -> list[Object]:
 
 def slow(name: str) -> list[Object]:
     """A gang of many roles: each of its members, of one GPU, asks for another share of CPU."""
-    made = [pod(f"{name}-{member:02}", gang=ack(name, ROLES)) for member in range(ROLES)]
-    return [with_cpu(body, 1000 + 37 * member) for member, body in enumerate(made)]
+    bodies = [pod(f"{name}-{member:02}", gang=ack(name, ROLES)) for member in range(ROLES)]
+    return [with_cpu(body, 1000 + 37 * member) for member, body in enumerate(bodies)]
 
 
 def of(scheduler: str, body: Object) -> Object:
@@ -60,10 +60,10 @@ def of(scheduler: str, body: Object) -> Object:
 
 def hanging(name: str) -> list[Object]:
     """Return a gang of four pods; one uses the claim `name`."""
-    made = ordinary(name)
+    bodies = ordinary(name)
     claim = {"persistentVolumeClaim": {"claimName": name}}
-    made[0]["spec"]["volumes"] = [{"name": "data", **claim}]
-    return made
+    bodies[0]["spec"]["volumes"] = [{"name": "data", **claim}]
+    return bodies
 
 
 def claim(name: str, storage_class: str) -> Object:

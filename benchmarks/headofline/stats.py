@@ -122,15 +122,15 @@ def order(cases: Sequence[str], pairs: int) -> list[tuple[str, int, str]]:
 
 def rows(trials: Iterable[Trial]) -> list[Row]:
     """One row for each case that has a whole pair, in the order of the trials."""
-    found = []
+    stat_rows = []
     for case, of_case in groupby(trials, key=lambda trial: trial.case):
         by_pair: dict[int, dict[str, Trial]] = {}
         for trial in of_case:
             by_pair.setdefault(trial.pair, {})[trial.kind] = trial
         whole = [(kinds[ALONE], kinds[case]) for kinds in by_pair.values() if {ALONE, case} <= kinds.keys()]
         if whole:
-            found.append(_row(case, whole))
-    return found
+            stat_rows.append(_row(case, whole))
+    return stat_rows
 
 
 def _row(case: str, pairs: Sequence[tuple[Trial, Trial]]) -> Row:

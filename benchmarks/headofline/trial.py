@@ -80,7 +80,7 @@ def ordinary(site: Site, stack: Stack, namespace: Neighbour, name: str, count: i
     return Seen(
         seconds,
         unbound,
-        {process: (after[process] - used) / (until - began) for process, used in before.items()},
+        {process: (after[process] - used_s) / (until - began) for process, used_s in before.items()},
         {outcome: number - had.get(outcome, 0.0) for outcome, number in has.items()},
         ready,
         _inputs(text, text_after),
@@ -89,8 +89,8 @@ def ordinary(site: Site, stack: Stack, namespace: Neighbour, name: str, count: i
 
 def _inputs(before: str, after: str) -> Inputs:
     lag, phases = _changes(before, after, LAG, ""), _changes(before, after, PHASES, "phase")
-    taken, waited = lag.get("", (0.0, 0.0))
-    return Inputs(taken, waited, {phase: mean for phase, (_, mean) in phases.items()})
+    taken_s, waited = lag.get("", (0.0, 0.0))
+    return Inputs(taken_s, waited, {phase: mean for phase, (_, mean) in phases.items()})
 
 
 def _changes(before: str, after: str, histogram: str, label: str) -> dict[str, tuple[float, float]]:

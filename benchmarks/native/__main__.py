@@ -61,7 +61,7 @@ def main(
         muster.stack.start()
         stack.callback(native.process.stop)
         native.start(lambda port: _healthy(cluster, port))
-        both = {
+        compared = {
             "muster": Side(tuple(muster.processes().values()), sides.muster_gang),
             "native": Side(
                 (native.process,),
@@ -69,12 +69,12 @@ def main(
                 lambda name, size: cluster.api.post(sides.POD_GROUPS, sides.pod_group(name, size)),
             ),
         }
-        _trial(site, both, "muster", "warm-up", members)
-        _trial(site, both, "native", "warm-up", members)
+        _trial(site, compared, "muster", "warm-up", members)
+        _trial(site, compared, "native", "warm-up", members)
         took: dict[str, list[float]] = {"muster": [], "native": []}
         for number, order in enumerate(alternating(rounds, ("muster", "native"))):
             for side in order:
-                took[side].append(_trial(site, both, side, f"{side}-{number}", members))
+                took[side].append(_trial(site, compared, side, f"{side}-{number}", members))
     for side, values in took.items():
         print(
             f"{side:>7}: median {estimate(values).median:.3f} s, from {min(values):.3f} to {max(values):.3f}"
@@ -85,11 +85,14 @@ def main(
     print(f"muster / native: {ratio.median:.2f}, {interval}, {pairs}")
 
 
-def _trial(site: Site, both: dict[str, Side], name: str, gang: str, members: int) -> float:
+def _trial(site: Site, sides: dict[str, Side], name: str, gang: str, members: int) -> float:
     """Return the seconds from the first pod of a gang to its last Binding."""
-    side, others = both[name], [process for key in both if key != name for process in both[key].processes]
+    side, processes = (
+        sides[name],
+        [process for key in sides if key != name for process in sides[key].processes],
+    )
     gang = f"{name}-{gang}"
-    for process in others:
+    for process in processes:
         process.pause()
     try:
         side.before(gang, members)
@@ -103,7 +106,7 @@ def _trial(site: Site, both: dict[str, Side], name: str, gang: str, members: int
             raise RuntimeError(f"{gang} is in the racks {', '.join(sorted(racks))}, and not in one")
         site.clear()
     finally:
-        for process in others:
+        for process in processes:
             process.resume()
     time.sleep(REST_S)
     return took
@@ -118,8 +121,8 @@ def _healthy(cluster: LocalCluster, port: int) -> bool:
         api.close()
 
 
-def _folder(given: Path | None) -> AbstractContextManager[Path]:
-    return options.folder(given, "muster-native-")
+def _folder(path: Path | None) -> AbstractContextManager[Path]:
+    return options.folder(path, "muster-native-")
 
 
 if __name__ == "__main__":

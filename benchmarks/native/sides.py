@@ -74,11 +74,11 @@ def native_gang(name: str, size: int) -> list[Object]:
 
 def muster_gang(name: str, size: int) -> list[Object]:
     """Return the pods of a gang of Muster, in one rack, whose full size is known."""
-    said = {
+    annotations = {
         "gpu.topology/group": name,
         "gpu.topology/min-member": str(size),
         "gpu.topology/size": str(size),
         "gpu.topology/scope": "rack",
     }
-    words = Words(annotations=said)
+    words = Words(annotations=annotations)
     return [pod(f"{name}-{index}", gang=words, scheduler=Muster.name) for index in range(size)]

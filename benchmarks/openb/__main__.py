@@ -69,11 +69,11 @@ def main(
 
 
 def _lists(text: str) -> list[str]:
-    chosen = text.split(",")
-    for name in chosen:
+    names = text.split(",")
+    for name in names:
         if name not in LISTS:
             raise Failed(f"--lists {name}: not one of {', '.join(LISTS)}", USAGE)
-    return chosen
+    return names
 
 
 def _policies(text: str) -> list[Name]:

@@ -41,10 +41,10 @@ def replay(nodes: Nodes, order: Sequence[Request], mix: Mapping[Request, float])
             failed.add(request)
             continue
         (member,) = decision.members
-        taken = Usage(
+        usage = Usage(
             member.uid, member.node, gang.roles[0].resources, mask_of(member.gpus), units=member.units
         )
-        snapshot = snapshot.taking([taken])
+        snapshot = snapshot.taking([usage])
         allocated[i] = request.milli
     arrived = np.cumsum([request.milli for request in order])
     return Replay(nodes.gpu_milli, arrived, np.cumsum(allocated))

@@ -85,8 +85,8 @@ class BestFit:
     def costs(self, options: Options) -> Costs:
         """Percent left over, -100 … 0."""
         after = options.after
-        left = after.cpu / LARGEST_NODE["cpu"] + after.gpu_milli / LARGEST_NODE["gpu_milli"]
-        return -np.floor(100 * (1 - left / 2))
+        share_left = after.cpu / LARGEST_NODE["cpu"] + after.gpu_milli / LARGEST_NODE["gpu_milli"]
+        return -np.floor(100 * (1 - share_left / 2))
 
 
 class Fgd:

@@ -43,16 +43,16 @@ def replay(nodes: Nodes, order: Sequence[Request], policy: Policy) -> Replay:
     """Place each where its cost is least; between equals on the first node, on its fullest GPU."""
     cluster = Cluster(nodes)
     changed: Whole = np.zeros(len(nodes.cpu), dtype=np.int64)
-    seen: dict[Request, _Seen] = {}
+    cached_by_request: dict[Request, _Seen] = {}
     allocated = np.zeros(len(order), dtype=np.int64)
     placements = 0
     for i, request in enumerate(order):
-        best = seen.setdefault(request, _Seen(len(changed)))
-        _refresh(best, request, cluster, policy, np.flatnonzero((best.at < changed) | (not policy.lasts)))
-        best.at[:] = placements
-        node = int(np.argmin(best.cost))
-        if np.isfinite(best.cost[node]):
-            cluster.place(request, node, int(best.column[node]))
+        cached = cached_by_request.setdefault(request, _Seen(len(changed)))
+        _refresh(cached, request, cluster, policy, np.flatnonzero((cached.at < changed) | (not policy.lasts)))
+        cached.at[:] = placements
+        node = int(np.argmin(cached.cost))
+        if np.isfinite(cached.cost[node]):
+            cluster.place(request, node, int(cached.column[node]))
             placements += 1
             changed[node] = placements
             allocated[i] = request.milli
@@ -60,10 +60,10 @@ def replay(nodes: Nodes, order: Sequence[Request], policy: Policy) -> Replay:
     return Replay(nodes.gpu_milli, arrived, np.cumsum(allocated))
 
 
-def _refresh(best: _Seen, request: Request, cluster: Cluster, policy: Policy, nodes: Whole) -> None:
+def _refresh(cached: _Seen, request: Request, cluster: Cluster, policy: Policy, nodes: Whole) -> None:
     options = cluster.options(request, nodes)
     costs = np.full((len(options.nodes), SLOTS), np.inf)
     costs[options.row, options.column] = policy.costs(options)
-    best.cost[nodes] = np.inf
-    best.cost[options.nodes] = costs.min(axis=1)
-    best.column[options.nodes] = costs.argmin(axis=1)
+    cached.cost[nodes] = np.inf
+    cached.cost[options.nodes] = costs.min(axis=1)
+    cached.column[options.nodes] = costs.argmin(axis=1)

@@ -63,5 +63,5 @@ class Mix:
         gpus, size = self.shapes.T
         enough = (states.free[:, :, None] >= size).astype(np.float64)
         milli = np.matmul(states.free[:, None, :].astype(np.float64), enough)[:, 0]
-        found: Values = milli * (enough.sum(axis=1) >= gpus)
-        return found
+        milli_by_node: Values = milli * (enough.sum(axis=1) >= gpus)
+        return milli_by_node

@@ -42,17 +42,25 @@ def by_load(outcomes: Sequence[Outcome]) -> Table:
     return table
 
 
-def gains(outcomes: Sequence[Outcome], load: int, mine: Name, other: Name) -> Table:
-    """On equal seeds: how much less `mine` leaves unallocated than `other`, and on how many seeds."""
-    table = _table("list", "seeds", f"{other} - {mine}", f"{mine} less", "in deviations of " + other)
+def gains(outcomes: Sequence[Outcome], load: int, policy: Name, compared_policy: Name) -> Table:
+    """On equal seeds: how much less `policy` leaves unallocated than the other one, and how often."""
+    table = _table(
+        "list",
+        "seeds",
+        f"{compared_policy} - {policy}",
+        f"{policy} less",
+        "in deviations of " + compared_policy,
+    )
     _, workloads = _order(outcomes)
     for workload in workloads:
-        left, right = (_by_seed(outcomes, workload, name, load) for name in (mine, other))
-        seeds = sorted(left.keys() & right.keys())
+        mine_by_seed, other_by_seed = (
+            _by_seed(outcomes, workload, name, load) for name in (policy, compared_policy)
+        )
+        seeds = sorted(mine_by_seed.keys() & other_by_seed.keys())
         if not seeds:
             continue
-        differences = [right[seed] - left[seed] for seed in seeds]
-        gain, deviation = Spread.of(differences), Spread.of(list(right.values())).deviation
+        differences = [other_by_seed[seed] - mine_by_seed[seed] for seed in seeds]
+        gain, deviation = Spread.of(differences), Spread.of(list(other_by_seed.values())).deviation
         less = sum(difference > 0 for difference in differences)
         deviations = f"{gain.mean / deviation:.1f}" if deviation else NOTHING
         table.add_row(workload, str(len(seeds)), str(gain), f"{less} of {len(seeds)}", deviations)

@@ -125,12 +125,13 @@ def mix(workload: Sequence[Request], covered: float = 1) -> dict[Request, float]
     them. The shares add up to 1.
     """
     counts = Counter(replace(request, memory=0) for request in workload)
-    found: dict[Request, int] = {}
+    covered_counts: dict[Request, int] = {}
     for request, count in sorted(counts.items(), key=lambda item: (item[1], item[0]), reverse=True):
-        if sum(found.values()) >= covered * len(workload):
+        if sum(covered_counts.values()) >= covered * len(workload):
             break
-        found[request] = count
-    return {request: count / sum(found.values()) for request, count in found.items()}
+        covered_counts[request] = count
+    total = sum(covered_counts.values())
+    return {request: count / total for request, count in covered_counts.items()}
 
 
 def _request(row: dict[str, str]) -> Request:

@@ -75,9 +75,9 @@ async def _first_paint(browser: Browser, url: str) -> float:
     painted = await tab.wait_for_function(
         "performance.getEntriesByName('muster:painted')[0]?.startTime", timeout=60_000
     )
-    found = float(await painted.json_value())
+    painted_ms = float(await painted.json_value())
     await tab.close()
-    return found
+    return painted_ms
 
 
 async def _updates(browser: Browser, url: str, board: Board) -> dict[str, Any]:
@@ -89,21 +89,21 @@ async def _updates(browser: Browser, url: str, board: Board) -> dict[str, Any]:
     await tab.evaluate(
         "globalThis.drawn = []; document.addEventListener('muster:drawn', each => drawn.push(each.detail))"
     )
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for count in (CELLS, 4096):
         for _ in range(ROUNDS):
-            seen = board._seen.cells
-            cells = [[at, rng.choice(seen)] for at in rng.sample(range(len(seen)), count)]
+            cells_before = board._seen.cells
+            cells = [[at, rng.choice(cells_before)] for at in rng.sample(range(len(cells_before)), count)]
             before = await tab.evaluate("drawn.length")
             board._tell(json.dumps({"cells": cells}).encode())
             await tab.wait_for_function(f"drawn.length > {before}", timeout=60_000)
-        drawn = [each for each in await tab.evaluate("drawn") if each["cells"] == count]
-        found[f"update_of_{count}_cells_ms"] = {
-            "script": _summary([each["script"] for each in drawn]),
-            "until_the_frame": _summary([each["frame"] for each in drawn]),
+        drawn = [frame_drawn for frame_drawn in await tab.evaluate("drawn") if frame_drawn["cells"] == count]
+        figures[f"update_of_{count}_cells_ms"] = {
+            "script": _summary([frame_drawn["script"] for frame_drawn in drawn]),
+            "until_the_frame": _summary([frame_drawn["frame"] for frame_drawn in drawn]),
         }
     await tab.close()
-    return found
+    return figures
 
 
 def _summary(values: list[float]) -> dict[str, float]:

@@ -48,7 +48,7 @@ class Ask:
         claim = GangClaim(
             "annotations", self.name, self.pods, wishes=Wishes(required_scope=self.scope), size=self.pods
         )
-        there = self.pods if self.present is None else self.present
+        count = self.pods if self.present is None else self.present
         return [
             Pod(
                 uid=f"{self.namespace}/{self.name}-{at}",
@@ -63,7 +63,7 @@ class Ask:
                 priority=self.priority,
                 created=created - self.age_s,
             )
-            for at in range(there)
+            for at in range(count)
         ]
 
 
@@ -114,16 +114,16 @@ class Scene:
 
     def planned(self) -> list[str]:
         """Return the names of the gangs that have a plan and are not bound."""
-        found = self._verdicts.items()
-        return [name for name, verdict in found if verdict.outcome is Outcome.PLANNED]
+        verdicts = self._verdicts.items()
+        return [name for name, verdict in verdicts if verdict.outcome is Outcome.PLANNED]
 
     async def alternatives(self, key: str) -> AlternativesView:
         """Return where else the gang could have gone, as the service does in a process of its own."""
-        asked = self.gangs.alternatives(key)
-        if isinstance(asked, str):
-            return not_known(asked)
-        found = alternatives(asked.snapshot, asked.request, Limits(0.1, excluded=asked.excluded))
-        return view(found)
+        question = self.gangs.alternatives(key)
+        if isinstance(question, str):
+            return not_known(question)
+        answer = alternatives(question.snapshot, question.request, Limits(0.1, excluded=question.excluded))
+        return view(answer)
 
     def key(self, name: str) -> str:
         """Return the key of the gang of this name."""
@@ -134,14 +134,16 @@ class Scene:
         for name in names:
             verdict = self._verdicts.pop(name)
             ref = PlanRef(1, verdict.gang, verdict.generation)
-            nodes = [each[0] for each in self.gangs.answer(Filter(time.monotonic(), ref))[0].candidates]
+            nodes = [
+                candidates[0] for candidates in self.gangs.answer(Filter(time.monotonic(), ref))[0].candidates
+            ]
             for member, node in enumerate(nodes):
                 self._take(self.gangs.answer(Reserve(time.monotonic(), ref, member, node))[1])
             answer, then = self.gangs.answer(Permit(time.monotonic(), ref, time.time_ns()))
             if not answer.allowed:
                 raise RuntimeError(f"{name}: {answer.reason}")
             self._take(then)
-            places = {taken.pod: taken.gpus for taken in self._details(verdict.gang).places}
+            places = {taken_gpus.pod: taken_gpus.gpus for taken_gpus in self._details(verdict.gang).places}
             for (pod, uid), node in zip(verdict.members, nodes, strict=True):
                 bound = replace(self.pods[uid], node=node, running=True, allocation=places[pod])
                 self.see(bound)
@@ -154,27 +156,27 @@ class Scene:
 
     async def summary(self, namespace: str = "", name: str = "") -> list[Any]:
         """Return all gangs."""
-        found: list[GangView] = []
+        views: list[GangView] = []
         for start, key in enumerate(self.gangs.keys(), 1):
-            found += self.gangs.summary((key,))
+            views += self.gangs.summary((key,))
             if start % 100 == 0:
                 await asyncio.sleep(0)
-        return found
+        return views
 
     # --- inside ---------------------------------------------------------------------------------------
 
     def _details(self, key: str) -> GangDetails:
-        found = self.gangs.details(key)
-        if found is None:
+        details = self.gangs.details(key)
+        if details is None:
             raise KeyError(key)
-        return found
+        return details
 
     def _tick(self) -> None:
         while (due := self.gangs.next_deadline()) is not None and due <= time.monotonic():
             self._send(inputs.Tick(time.monotonic()))
 
-    def _send(self, given: inputs.Input) -> None:
-        self._take(self.gangs.handle(given))
+    def _send(self, message: inputs.Input) -> None:
+        self._take(self.gangs.handle(message))
 
     def _take(self, instructions: Iterable[Instruction]) -> None:
         for instruction in instructions:

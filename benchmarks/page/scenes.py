@@ -21,8 +21,8 @@ JOBS = ("pretrain", "sft", "eval", "distill", "rlhf", "embed", "ablation", "swee
 
 def node(name: str, rack: str, board: GpuTopology, model: str, zone: str = "", **labels: str) -> Node:
     """Return a node with these GPUs."""
-    named = {"kubernetes.io/hostname": name, RACK: rack, MODEL: model, **labels}
-    return Node(name, ALLOCATABLE, board, frozenset({GPU}), named | ({ZONE: zone} if zone else {}))
+    node_labels = {"kubernetes.io/hostname": name, RACK: rack, MODEL: model, **labels}
+    return Node(name, ALLOCATABLE, board, frozenset({GPU}), node_labels | ({ZONE: zone} if zone else {}))
 
 
 def other(uid: str, on: str, gpus: int = 0, unindexed: int = 0) -> Pod:
@@ -114,8 +114,10 @@ def five_thousand() -> Scene:
         rack = at // 16
         board = kinds[rack % 3]
         model = "NVIDIA-A100-SXM4-40GB" if board is Boards.ISLANDS else "NVIDIA-H100-80GB-HBM3"
-        made = node(f"gpu-{at:04}", f"rack-{rack + 1:03}", topology(board), model, f"zone-{rack // 80 + 1}")
-        broken = replace(made, unhealthy=1 << at % 8) if at % 211 == 7 else made
+        new_node = node(
+            f"gpu-{at:04}", f"rack-{rack + 1:03}", topology(board), model, f"zone-{rack // 80 + 1}"
+        )
+        broken = replace(new_node, unhealthy=1 << at % 8) if at % 211 == 7 else new_node
         nodes.append(replace(broken, unschedulable=True) if at % 307 == 11 else broken)
     scene = Scene()
     scene.start(nodes, _running(rng, nodes))
@@ -129,7 +131,7 @@ def five_thousand() -> Scene:
 
 def _running(rng: random.Random, nodes: list[Node]) -> Iterator[Pod]:
     """Yield the bound pods of 960 gangs and of other schedulers, side by side from the first node on."""
-    at, used = 0, 0
+    at, gpus_used = 0, 0
     for number in range(960):
         gpus = rng.choice((8, 8, 8, 4, 2, 1))
         pods = rng.choice((2, 4, 8, 16)) if gpus == 8 else rng.choice((1, 2, 4, 8))
@@ -137,15 +139,15 @@ def _running(rng: random.Random, nodes: list[Node]) -> Iterator[Pod]:
             TEAMS[number % 8], f"{rng.choice(JOBS)}-{number}", pods, gpus, age_s=rng.randrange(600, 400_000)
         )
         for pod in ask.members(time.time()):
-            if used + gpus > 8 or (used and rng.random() < 0.04):
-                at, used = at + 1, 0
+            if gpus_used + gpus > 8 or (gpus_used and rng.random() < 0.04):
+                at, gpus_used = at + 1, 0
             if at >= len(nodes) - 1:
                 return
-            mask = ((1 << gpus) - 1) << used & ~nodes[at].unhealthy
+            mask = ((1 << gpus) - 1) << gpus_used & ~nodes[at].unhealthy
             if mask.bit_count() == gpus:
                 yield replace(pod, node=nodes[at].name, running=True, allocation=mask)
-            used += gpus
+            gpus_used += gpus
         if rng.random() < 0.1:
-            at, used = at + 1, 0
+            at, gpus_used = at + 1, 0
             yield other(f"notebook-{number}", nodes[min(at, 4_998)].name, gpus=0b1)
-            used = 1
+            gpus_used = 1

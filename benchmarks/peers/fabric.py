@@ -71,8 +71,8 @@ class Fabric:
     def parents(self) -> tuple[Ints, ...]:
         """For each level but the widest: the part one level up in which each part lies."""
         return tuple(
-            np.searchsorted(above, own[:-1], side="right") - 1
-            for above, own in zip(self.starts, self.starts[1:], strict=False)
+            np.searchsorted(above, starts[:-1], side="right") - 1
+            for above, starts in zip(self.starts, self.starts[1:], strict=False)
         )
 
     def level(self, scope: str) -> int | None:
@@ -108,9 +108,9 @@ class Fabric:
     def room(self, free: Ints, role: Role, nodes: range | None = None) -> Ints:
         """How many members of the role each node can take, or each of `nodes`, by count alone."""
         span = slice(nodes.start, nodes.stop) if nodes is not None else slice(None)
-        asked = asks(role)
-        kinds = np.flatnonzero(asked)
-        room = np.maximum((free[span][:, kinds] // asked[kinds]).min(axis=1), 0)
+        amounts = asks(role)
+        kinds = np.flatnonzero(amounts)
+        room = np.maximum((free[span][:, kinds] // amounts[kinds]).min(axis=1), 0)
         return np.where(self.admitting(role)[span], room, 0)
 
     def admitting(self, role: Role) -> npt.NDArray[np.bool_]:

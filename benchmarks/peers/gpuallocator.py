@@ -73,58 +73,59 @@ class BestEffort:
         if size == 1:
             return required or available & -available
         padding = -available.bit_count() % size
-        best = self._best(available, size, padding, required, {})
-        if best is None:
+        partition = self._best(available, size, padding, required, {})
+        if partition is None:
             return 0
         sets = [
             gpus
-            for gpus in best[1]
+            for gpus in partition[1]
             if required & ~gpus == 0 and (not self._complete_only or gpus.bit_count() == size)
         ]
         return max(sets, key=self._set_score, default=0)  # the first of equals
 
     def _best(
         self,
-        rest: int,
+        gpus_left: int,
         size: int,
         padding: int,
         required: int,
         memo: dict[tuple[int, int], _Partition | None],
     ) -> _Partition | None:
-        """The first of the best partitions of `rest`, with one set of `size - padding` if padding is left.
+        """The first of the best partitions of `gpus_left`. If padding is left, one set has `size - padding`.
 
         `required` GPUs lie together in a full set. They are 0 once a set has them, or where there are none.
         """
-        if not rest:
+        if not gpus_left:
             return None if required else (0, ())
-        key = (rest, required)  # how much padding is left follows from the rest
+        key = (gpus_left, required)  # how much padding is left follows from the rest
         if key in memo:
             return memo[key]
-        best: _Partition | None = None
-        for gpus in _first_sets(rest, size, padding):
+        best_partition: _Partition | None = None
+        for gpus in _first_sets(gpus_left, size, padding):
             full = gpus.bit_count() == size
-            wanted = 0 if full and required & ~gpus == 0 else required
-            found = self._best(rest & ~gpus, size, padding if full else 0, wanted, memo)
-            if found is not None:
-                total = found[0] + self._set_score(gpus)
-                if best is None or total > best[0]:
-                    best = (total, (gpus, *found[1]))
-        memo[key] = best
-        return best
+            still_required = 0 if full and required & ~gpus == 0 else required
+            partition = self._best(gpus_left & ~gpus, size, padding if full else 0, still_required, memo)
+            if partition is not None:
+                total = partition[0] + self._set_score(gpus)
+                if best_partition is None or total > best_partition[0]:
+                    best_partition = (total, (gpus, *partition[1]))
+        memo[key] = best_partition
+        return best_partition
 
     def _set_score(self, gpus: int) -> int:
         return sum(self._scores[a][b] for a, b in combinations(bits(gpus), 2))
 
 
-def _first_sets(rest: int, size: int, padding: int) -> Iterator[int]:
+def _first_sets(gpus_left: int, size: int, padding: int) -> Iterator[int]:
     """Every set that the lowest GPU can lie in, full or with all the padding, which sorts after every GPU."""
-    lowest, *others = bits(rest)
-    choices = list(combinations(others, size - 1))
+    lowest, *higher_gpus = bits(gpus_left)
+    choices = list(combinations(higher_gpus, size - 1))
     if padding:
-        after = max(bits(rest)) + 1
+        after = max(bits(gpus_left)) + 1
         choices += [
-            (*chosen, *range(after, after + padding)) for chosen in combinations(others, size - 1 - padding)
+            (*subset, *range(after, after + padding))
+            for subset in combinations(higher_gpus, size - 1 - padding)
         ]
         choices.sort()
-    for chosen in choices:
-        yield mask_of((lowest, *chosen)) & rest
+    for subset in choices:
+        yield mask_of((lowest, *subset)) & gpus_left

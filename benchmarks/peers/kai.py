@@ -62,8 +62,8 @@ class Group:
     def needed(self) -> Ints:
         """What all its pods ask for together."""
         counts = Counter(role.name for role, _ in self.tasks)
-        needed: Ints = np.sum([counts[role.name] * asks(role) for role in self.roles], axis=0)
-        return needed
+        amounts: Ints = np.sum([counts[role.name] * asks(role) for role in self.roles], axis=0)
+        return amounts
 
     @cached_property
     def largest(self) -> Ints | None:
@@ -131,7 +131,7 @@ def _segment_scopes(role: Role) -> list[str]:
 
 
 def _root(fabric: Fabric, request: Request, preferred: str | None) -> Group:
-    asked = next(iter(request.preferred_scopes), None if request.required_scope else preferred)
+    scope = next(iter(request.preferred_scopes), None if request.required_scope else preferred)
     children = tuple(
         _subgroup(fabric, role, role.members, role.required_scope, role.segments) for role in request.roles
     )
@@ -139,7 +139,7 @@ def _root(fabric: Fabric, request: Request, preferred: str | None) -> Group:
         tuple(task for child in children for task in child.tasks),
         children,
         fabric.level(request.required_scope) if request.required_scope else None,
-        fabric.level(asked) if asked else None,
+        fabric.level(scope) if scope else None,
     )
 
 
@@ -163,8 +163,8 @@ def _subgroup(
 
 def _place(state: State, group: Group, within: Domain, scores: Ints | None) -> bool:
     before = len(state.placed)
-    domains, own = _domains(state, group, within)
-    scores = own if own is not None else scores
+    domains, own_scores = _domains(state, group, within)
+    scores = own_scores if own_scores is not None else scores
     for domain in domains:
         if group.kind in state.failed.get(domain, ()):
             continue
@@ -207,13 +207,13 @@ def _domains(state: State, group: Group, within: Domain) -> tuple[list[Domain], 
     widest = group.required if group.required is not None else -1
     assert narrowest is not None
     ranked = _ranked(state, group, within, narrowest)
-    found: list[Domain] = []
+    domains: list[Domain] = []
     for level in range(narrowest, max(widest, within.level) - 1, -1):
         fitting = _fitting(state, group, within, level)
-        found += (Domain(level, int(part)) for part in ranked[level] if part in fitting)
-    if group.preferred is None or not found:
-        return found, None
-    return found, steps(fabric, group.preferred, ranked[group.preferred])
+        domains += (Domain(level, int(part)) for part in ranked[level] if part in fitting)
+    if group.preferred is None or not domains:
+        return domains, None
+    return domains, steps(fabric, group.preferred, ranked[group.preferred])
 
 
 def _fitting(state: State, group: Group, within: Domain, level: int) -> set[int]:
@@ -234,9 +234,9 @@ def _fitting(state: State, group: Group, within: Domain, level: int) -> set[int]
     return set((np.flatnonzero(fits) + first).tolist())
 
 
-def _ratios(free: Ints, needed: Ints) -> npt.NDArray[np.float64]:
+def _ratios(free: Ints, amounts: Ints) -> npt.NDArray[np.float64]:
     """For each row of `free` how much of its scarcest resource would be taken; pods are not counted."""
-    shares = np.where(free > 0, needed / np.maximum(free, 1), np.where(needed > 0, NOTHING_FREE, 0.0))
+    shares = np.where(free > 0, amounts / np.maximum(free, 1), np.where(amounts > 0, NOTHING_FREE, 0.0))
     shares[:, PODS] = 0
     ratios: npt.NDArray[np.float64] = shares.max(axis=1)
     return ratios
@@ -261,8 +261,8 @@ def _ranked(state: State, group: Group, within: Domain, narrowest: int) -> dict[
 
 def steps(fabric: Fabric, level: int, ranked: Ints) -> Ints:
     """The nodes' scores by the rank of their domain, the last (emptiest) one the highest."""
-    found = np.zeros(len(fabric.names), dtype=np.int64)
+    step_of_node = np.zeros(len(fabric.names), dtype=np.int64)
     for i, part in enumerate(ranked):
         nodes = fabric.nodes(level, int(part))
-        found[nodes.start : nodes.stop] = STEPS * (i + 1) // len(ranked)
-    return found
+        step_of_node[nodes.start : nodes.stop] = STEPS * (i + 1) // len(ranked)
+    return step_of_node

@@ -56,17 +56,17 @@ def kueue(
     """Where Kueue puts the pods. `preferred` is what a user would write for roles that nothing is required
     of, None for no constraint; `unconstrained` is the profile's order for those."""
     free = fabric.free.copy()
-    placed: dict[str, str] = {}
+    node_of_pod: dict[str, str] = {}
     for role in request.roles:
         ask = _ask(fabric, request, role, preferred, unconstrained)
-        taken = _assigned(fabric, free, role, ask) if ask else None
-        if taken is None:
+        pods_by_node = _assigned(fabric, free, role, ask) if ask else None
+        if pods_by_node is None:
             return None
-        nodes = [node for node, count in sorted(taken.items()) for _ in range(count)]
-        placed |= {m.uid: fabric.names[node] for m, node in zip(role.members, nodes, strict=True)}
-        for node, count in taken.items():
+        nodes = [node for node, count in sorted(pods_by_node.items()) for _ in range(count)]
+        node_of_pod |= {m.uid: fabric.names[node] for m, node in zip(role.members, nodes, strict=True)}
+        for node, count in pods_by_node.items():
             free[node] -= count * asks(role)
-    return placed
+    return node_of_pod
 
 
 def _ask(
@@ -92,11 +92,11 @@ def _assigned(fabric: Fabric, free: Ints, role: Role, ask: Ask) -> dict[int, int
     slice_level = min(ask.slices, default=nodes)
     size = ask.slices.get(slice_level, 1)
     pods, units = _counts(fabric, free, role, ask, slice_level)
-    found = _fitting(fabric, pods, units, ask, ask.count // size)
-    if found is None:
+    fitting = _fitting(fabric, pods, units, ask, ask.count // size)
+    if fitting is None:
         return None
-    level, chosen = found
-    filled = _filled(chosen, units[level], ask.count // size, ask.order)
+    level, parts = fitting
+    filled = _filled(parts, units[level], ask.count // size, ask.order)
     while filled is not None and level < slice_level:
         lower = [child for part in filled for child in _children(fabric, level, part)]
         level += 1
@@ -104,20 +104,20 @@ def _assigned(fabric: Fabric, free: Ints, role: Role, ask: Ask) -> dict[int, int
         filled = _filled(lower, units[level], ask.count // size, ask.order)
     if filled is None:
         return None
-    taken = {part: count * size for part, count in filled.items()}
+    pods_by_part = {part: count * size for part, count in filled.items()}
     while level < nodes:
         level += 1
         below = _size_at(ask.slices, level)
-        own = [count // below for count in pods[level]] if below > 1 else units[level]
+        units_below = [count // below for count in pods[level]] if below > 1 else units[level]
         spread: dict[int, int] = {}
-        for part, count in taken.items():
-            children = _sorted(_children(fabric, level - 1, part), own, pods[level], ask.order)
-            filled = _filled(children, own if below > 1 else pods[level], count // below, ask.order)
+        for part, count in pods_by_part.items():
+            children = _sorted(_children(fabric, level - 1, part), units_below, pods[level], ask.order)
+            filled = _filled(children, units_below if below > 1 else pods[level], count // below, ask.order)
             if filled is None:
                 return None
             spread |= {child: share * below for child, share in filled.items()}
-        taken = spread
-    return {node: count for node, count in taken.items() if count}
+        pods_by_part = spread
+    return {node: count for node, count in pods_by_part.items() if count}
 
 
 def _counts(
@@ -135,10 +135,10 @@ def _counts(
         inner = _size_at(ask.slices, level + 1) if level >= slice_level else 1
         count = len(fabric.starts[level]) - 1
         of = fabric.parents[level]
-        held = np.bincount(of, pods[0] // inner * inner, count).astype(np.int64)
+        whole_units = np.bincount(of, pods[0] // inner * inner, count).astype(np.int64)
         sliced = np.bincount(of, units[0], count).astype(np.int64)
-        pods.insert(0, held)
-        units.insert(0, held // size if level == slice_level else sliced)
+        pods.insert(0, whole_units)
+        units.insert(0, whole_units // size if level == slice_level else sliced)
     return [counts.tolist() for counts in pods], [counts.tolist() for counts in units]
 
 
@@ -150,20 +150,20 @@ def _size_at(slices: Mapping[int, int], level: int) -> int:
 
 
 def _fitting(
-    fabric: Fabric, pods: list[list[int]], units: list[list[int]], ask: Ask, needed: int
+    fabric: Fabric, pods: list[list[int]], units: list[list[int]], ask: Ask, unit_count: int
 ) -> tuple[int, list[int]] | None:
     """The level at which the domains are chosen, and those domains in the order they are filled."""
     level = ask.level
     while True:
         parts = _sorted(range(len(units[level])), units[level], pods[level], ask.order)
-        fitting = [part for part in parts if units[level][part] >= needed]
+        fitting = [part for part in parts if units[level][part] >= unit_count]
         if fitting:
             tightest = min(fitting, key=lambda part: units[level][part])
             return level, [tightest if ask.order is Order.BEST_FIT else fitting[0]]
         if ask.required:
             return None
         if level == 0 or not ask.climbs:
-            filled = _filled(parts, units[level], needed, ask.order)
+            filled = _filled(parts, units[level], unit_count, ask.order)
             return None if filled is None else (level, list(filled))
         level -= 1
 
@@ -174,18 +174,21 @@ def _sorted(parts: Sequence[int], units: Sequence[int], pods: Sequence[int], ord
     return sorted(parts, key=lambda part: (sign * units[part], pods[part], part))
 
 
-def _filled(parts: Sequence[int], units: Sequence[int], needed: int, order: Order) -> dict[int, int] | None:
+def _filled(
+    parts: Sequence[int], units: Sequence[int], unit_count: int, order: Order
+) -> dict[int, int] | None:
     """What each domain takes, one after another; with best fit the last one is the tightest that is left."""
     filled: dict[int, int] = {}
     for i, first in enumerate(parts):
         part = first
-        if order is Order.BEST_FIT and units[part] >= needed:
+        if order is Order.BEST_FIT and units[part] >= unit_count:
             part = min(
-                (other for other in parts[i:] if units[other] >= needed), key=lambda other: units[other]
+                (later_part for later_part in parts[i:] if units[later_part] >= unit_count),
+                key=lambda later_part: units[later_part],
             )
-        filled[part] = min(needed, units[part])
-        needed -= filled[part]
-        if not needed:
+        filled[part] = min(unit_count, units[part])
+        unit_count -= filled[part]
+        if not unit_count:
             return filled
     return None
 

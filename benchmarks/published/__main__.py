@@ -42,27 +42,32 @@ def main(
 
 
 def _rows(folder: Path) -> Iterator[Row]:
-    known = rules()
-    with tempfile.TemporaryDirectory() as made, (HERE / "sources.csv").open(encoding="utf-8") as sources:
-        cluster = Path(made, "cluster.json")
+    all_rules = rules()
+    with (
+        tempfile.TemporaryDirectory() as work_folder,
+        (HERE / "sources.csv").open(encoding="utf-8") as sources,
+    ):
+        cluster = Path(work_folder, "cluster.json")
         cluster.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes()}))
         for source in csv.DictReader(sources):
             project, top = source["project"], folder / source["project"]
             more = [
-                renamed(file, Path(made, project, "with"))
+                renamed(file, Path(work_folder, project, "with"))
                 for path in source["with"].split()
-                for _, file in _manifests(top / path, Path(made))
+                for _, file in _manifests(top / path, Path(work_folder))
             ]
             for path in source["folders"].split():
-                for place, file in _manifests(top / path, Path(made, project, "blocks")):
+                for place, file in _manifests(top / path, Path(work_folder, project, "blocks")):
                     if not (of_file := kinds(file)):
                         continue
-                    changed = renamed(file, Path(made, project))
-                    others = [other for other in more if "TrainJob" in of_file and other.name != file.name]
+                    changed = renamed(file, Path(work_folder, project))
+                    siblings = [
+                        sibling for sibling in more if "TrainJob" in of_file and sibling.name != file.name
+                    ]
                     as_is, inferred = (
-                        outcome([cluster, *others, changed], mode) for mode in (AS_IS, INFERRED)
+                        outcome([cluster, *siblings, changed], mode) for mode in (AS_IS, INFERRED)
                     )
-                    yield Row.of(project, f"{path}/{place}", of_file, as_is, inferred, known)
+                    yield Row.of(project, f"{path}/{place}", of_file, as_is, inferred, all_rules)
 
 
 def _manifests(path: Path, into: Path) -> Iterator[tuple[str, Path]]:

@@ -34,8 +34,8 @@ class Pool:
 
 
 def _gpus(product: str, count: int, accelerator: str, **labels: str) -> tuple[dict[str, int], dict[str, str]]:
-    said = {"nvidia.com/gpu.product": product, "cloud.google.com/gke-accelerator": accelerator}
-    return {GPU: count}, said | {f"nvidia.com/{key}": value for key, value in labels.items()}
+    product_labels = {"nvidia.com/gpu.product": product, "cloud.google.com/gke-accelerator": accelerator}
+    return {GPU: count}, product_labels | {f"nvidia.com/{key}": value for key, value in labels.items()}
 
 
 def _tpus(accelerator: str, topology: str, chips: int) -> tuple[dict[str, int], dict[str, str]]:

@@ -30,8 +30,8 @@ class Rule:
 
     def explains(self, sentence: str, path: str) -> bool:
         """Return whether a refusal or a note of this file has this cause."""
-        here = not self.files or self.names(path)
-        return bool(self.says) and here and re.search(self.says, sentence) is not None
+        is_of_file = not self.files or self.names(path)
+        return bool(self.says) and is_of_file and re.search(self.says, sentence) is not None
 
     def names(self, path: str) -> bool:
         """Return whether the file is one of those named."""
@@ -40,8 +40,11 @@ class Rule:
 
 def rules() -> list[Rule]:
     """Read the judged causes."""
-    found = tomllib.loads(CAUSES.read_text(encoding="utf-8"))
-    return [Rule(name, **{**said, "files": tuple(said.get("files", ()))}) for name, said in found.items()]
+    rules_by_name = tomllib.loads(CAUSES.read_text(encoding="utf-8"))
+    return [
+        Rule(name, **{**fields, "files": tuple(fields.get("files", ()))})
+        for name, fields in rules_by_name.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -64,30 +67,48 @@ class Row:
         kinds: tuple[str, ...],
         as_is: Outcome,
         inferred: Outcome,
-        known: Sequence[Rule],
+        all_rules: Sequence[Rule],
     ) -> Row:
         """Make the row, with the causes that explain it."""
-        said = list(dict.fromkeys((*as_is.said, *inferred.said)))
+        sentences = list(dict.fromkeys((*as_is.said, *inferred.said)))
         path = f"{project}/{file}"
-        first = [next((rule for rule in known if rule.explains(each, path)), None) for each in said]
-        causes = [rule for rule in known if rule in first or (not rule.says and rule.names(path))]
-        unjudged = [each for each, rule in zip(said, first, strict=True) if rule is None]
+        first = [
+            next((rule for rule in all_rules if rule.explains(sentence, path)), None)
+            for sentence in sentences
+        ]
+        causes = [rule for rule in all_rules if rule in first or (not rule.says and rule.names(path))]
+        unjudged = [sentence for sentence, rule in zip(sentences, first, strict=True) if rule is None]
         return cls(project, file, kinds, as_is, inferred, tuple(causes), tuple(unjudged))
 
     def cells(self) -> tuple[str, ...]:
         """Return the row's cells. The sentence is the first refusal, else a note, else a placement."""
-        one, other = self.as_is, self.inferred
-        sentences = (*one.refusals, *other.refusals, *one.notes, *other.notes, *one.placements)
-        changed = other.status if other.status != one.status else ""
+        plain, by_inference = self.as_is, self.inferred
+        sentences = (
+            *plain.refusals,
+            *by_inference.refusals,
+            *plain.notes,
+            *by_inference.notes,
+            *plain.placements,
+        )
+        changed = by_inference.status if by_inference.status != plain.status else ""
         causes = "; ".join(rule.name for rule in self.causes)
-        kinds, said = " ".join(self.kinds), next(iter(sentences), "")[:SAID]
-        return (self.project, self.file, kinds, str(one.pods), one.status, changed, causes, said)
+        kinds, first_sentence = " ".join(self.kinds), next(iter(sentences), "")[:SAID]
+        return (
+            self.project,
+            self.file,
+            kinds,
+            str(plain.pods),
+            plain.status,
+            changed,
+            causes,
+            first_sentence,
+        )
 
     @property
     def outcome(self) -> str:
         """One word: the worst status of the file's gangs, as it is or inferred."""
-        both = f"{self.as_is.status} {self.inferred.status}"
-        return next(word for word in _WORDS if word in both)
+        statuses = f"{self.as_is.status} {self.inferred.status}"
+        return next(word for word in _WORDS if word in statuses)
 
 
 _WORDS = ("bad input", "invalid", "unplaceable", "waiting", "placed", "nothing to place")

@@ -48,8 +48,8 @@ def kinds(path: Path) -> tuple[str, ...]:
         documents = _documents(path)
     except BadInput:
         return ("unreadable",) if "containers:" in path.read_text() else ()
-    known = [document for document in documents if document.kind != "CustomResourceDefinition"]
-    if not any(_has_pods(document.value) for document in known):
+    manifests = [document for document in documents if document.kind != "CustomResourceDefinition"]
+    if not any(_has_pods(document.value) for document in manifests):
         return ()
     return tuple(dict.fromkeys(document.kind for document in documents))
 

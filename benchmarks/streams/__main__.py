@@ -56,28 +56,28 @@ def main(
     out: Annotated[Path, Option(help="Where the JSON lines go.")] = Path("out/streams.jsonl"),
 ) -> None:
     """Let gangs come and go, and count those that find no place."""
-    wanted = chosen(mixes, MIXES, "--mixes")
+    mix_names = chosen(mixes, MIXES, "--mixes")
     todo = {
         Task(mix, float(load), TREES[tree], gangs, seed, apart): tree
         for mix, tree in STREAMS
-        if mix in wanted
+        if mix in mix_names
         for load in loads.split(",")
         for seed in range(seeds)
     }
-    found: dict[tuple[str, str, float], list[Outcome]] = defaultdict(list)
+    outcomes_by_case: dict[tuple[str, str, float], list[Outcome]] = defaultdict(list)
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("w", encoding="utf-8") as lines, ProcessPoolExecutor(processes) as pool:
         futures = {pool.submit(run, task): task for task in todo}
         for future in as_completed(futures):
             task, outcome = futures[future], future.result()
-            found[task.mix, todo[task], task.load].append(outcome)
+            outcomes_by_case[task.mix, todo[task], task.load].append(outcome)
             lines.write(json.dumps(asdict(task) | asdict(outcome)) + "\n")
             lines.flush()
     console = Console() if sys.stdout.isatty() else Console(width=140)
-    console.print(_table(found))
+    console.print(_table(outcomes_by_case))
 
 
-def _table(found: dict[tuple[str, str, float], list[Outcome]]) -> Table:
+def _table(outcomes_by_case: dict[tuple[str, str, float], list[Outcome]]) -> Table:
     table = Table(
         "mix",
         "cluster",
@@ -89,17 +89,17 @@ def _table(found: dict[tuple[str, str, float], list[Outcome]]) -> Table:
         "nodes",
         "unproven",
     )
-    for (mix, tree, load), outcomes in sorted(found.items()):
+    for (mix, tree, load), outcomes in sorted(outcomes_by_case.items()):
         table.add_row(
             mix,
             tree,
             f"{load:g}",
-            str(sum(each.turned_away for each in outcomes)),
-            str(sum(each.large for each in outcomes)),
-            str(sum(each.without_gpus for each in outcomes)),
-            f"{100 * sum(each.work for each in outcomes) / len(outcomes):.2f}",
-            str(sum(each.nodes for each in outcomes)),
-            str(sum(each.unproven for each in outcomes)),
+            str(sum(run_outcome.turned_away for run_outcome in outcomes)),
+            str(sum(run_outcome.large for run_outcome in outcomes)),
+            str(sum(run_outcome.without_gpus for run_outcome in outcomes)),
+            f"{100 * sum(run_outcome.work for run_outcome in outcomes) / len(outcomes):.2f}",
+            str(sum(run_outcome.nodes for run_outcome in outcomes)),
+            str(sum(run_outcome.unproven for run_outcome in outcomes)),
         )
     return table
 

@@ -142,8 +142,8 @@ def arrivals(mix: str, load: float, capacity: int, gangs: int, seed: int) -> lis
     rng = random.Random(f"{mix} {load} {capacity} {seed}")
     drawn = [MIXES[mix](rng) for _ in range(gangs)]
     work = sum(gang.size * gang.stay for gang in drawn) / gangs
-    found, now = [], 0.0
+    all_arrivals, now = [], 0.0
     for gang in drawn:
         now += rng.expovariate(load * capacity / work)
-        found.append(Arrival(now, gang))
-    return found
+        all_arrivals.append(Arrival(now, gang))
+    return all_arrivals

@@ -45,28 +45,28 @@ class Tree:
 
     def snapshot(self) -> Snapshot:
         """Return it with nothing running."""
-        made = [
+        nodes = [
             self._node(zone, rack, node)
             for zone in range(self.zones)
             for rack in range(self.racks)
             for node in range(self.nodes)
         ]
-        made += [self._without_gpus(node) for node in range(self.without_gpus)]
-        return Snapshot.of(made, ())
+        nodes += [self._without_gpus(node) for node in range(self.without_gpus)]
+        return Snapshot.of(nodes, ())
 
     def _without_gpus(self, node: int) -> Node:
         labels = {"topology.kubernetes.io/rack": f"cpu-{node // self.nodes}", OWN: "true"}
         return Node(f"cpu-{node}", ALLOCATABLE, GpuTopology.unknown(0), frozenset(), labels)
 
     def _node(self, zone: int, rack: int, node: int) -> Node:
-        where = f"{zone}-{rack}"
-        labels = {"topology.kubernetes.io/rack": where}
+        rack_name = f"{zone}-{rack}"
+        labels = {"topology.kubernetes.io/rack": rack_name}
         if self.zones > 1:
             labels["topology.kubernetes.io/zone"] = str(zone)
         if self.domain:
-            labels["gpu.topology/nvlink-domain"] = where
+            labels["gpu.topology/nvlink-domain"] = rack_name
         gpus = _four() if self.domain else topology(self.boards)
-        return Node(f"n-{where}-{node}", ALLOCATABLE, gpus, frozenset({GPU}), labels)
+        return Node(f"n-{rack_name}-{node}", ALLOCATABLE, gpus, frozenset({GPU}), labels)
 
 
 @cache
@@ -105,23 +105,23 @@ def run(task: Task) -> Outcome:
     coming = arrivals(task.mix, task.load, task.tree.capacity, task.gangs, task.seed)
     cluster = _Cluster(task.tree.snapshot(), task.apart)
     turned_away = large = without_gpus = nodes = unproven = 0
-    done = asked = 0.0
+    done = work_asked = 0.0
     for i, arrival in enumerate(coming):
-        placed = cluster.place(i, arrival)
+        plan = cluster.place(i, arrival)
         if i < task.gangs // 10:
             continue
         gang = arrival.gang
         work = gang.size * gang.stay
-        asked += work
-        if placed is None:
+        work_asked += work
+        if plan is None:
             turned_away += 1
             large += gang.size > task.tree.gpus
             without_gpus += not gang.size
         else:
             done += work
-            nodes += len({member.node for member in placed.members if member.gpus})
-            unproven += not placed.optimal
-    return Outcome(turned_away, large, without_gpus, done / asked, nodes, unproven)
+            nodes += len({member.node for member in plan.members if member.gpus})
+            unproven += not plan.optimal
+    return Outcome(turned_away, large, without_gpus, done / work_asked, nodes, unproven)
 
 
 class _Cluster:
@@ -137,16 +137,16 @@ class _Cluster:
         self._until(arrival.at)
         gang = arrival.gang
         request = _request(number, gang, apart=self._apart)
-        placed = place(self._snapshot, request)
-        if not isinstance(placed, Placed):
+        plan = place(self._snapshot, request)
+        if not isinstance(plan, Placed):
             return None
-        asked = {role.name: role.resources for role in request.roles}
-        usages = [Usage(m.uid, m.node, asked[m.role], mask_of(m.gpus)) for m in placed.members]
+        resources = {role.name: role.resources for role in request.roles}
+        usages = [Usage(m.uid, m.node, resources[m.role], mask_of(m.gpus)) for m in plan.members]
         for usage in usages:
             self._running[usage.node].append(usage)
         self._refresh({usage.node for usage in usages})
         heapq.heappush(self._leaving, (arrival.at + gang.stay, number, usages))
-        return placed
+        return plan
 
     def _until(self, now: float) -> None:
         changed = set()
@@ -166,11 +166,11 @@ class _Cluster:
 
 def _request(number: int, gang: Gang, *, apart: bool) -> Request:
     rules = APART if apart else NodeRules()
-    both = (
+    possible_roles = (
         _role("worker", number, gang.members, gang.gpus, gang.cpu_milli, NodeRules()),
         _role("feeder", number, gang.idle, 0, gang.idle_cpu, rules),
     )
-    roles = tuple(role for role in both if role.members)
+    roles = tuple(role for role in possible_roles if role.members)
     size = gang.members + gang.idle
     return Request(GangId("streams", "", str(number)), roles, size, gang.scope)
 

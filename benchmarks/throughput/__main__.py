@@ -61,10 +61,10 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
     A first impression: --parts gangs --rounds 1 --nodes 60 --gangs 40
     """
     began = time.monotonic()
-    chosen = options.chosen(parts, PARTS, "--parts")
-    for option, needed in (("--gangs", gangs), ("--members", -(-members // (GPUS // 2)))):
-        if needed > nodes:
-            raise Failed(f"{option}: that takes {needed} nodes, --nodes says {nodes}", USAGE)
+    part_names = options.chosen(parts, PARTS, "--parts")
+    for option, nodes_needed in (("--gangs", gangs), ("--members", -(-members // (GPUS // 2)))):
+        if nodes_needed > nodes:
+            raise Failed(f"{option}: that takes {nodes_needed} nodes, --nodes says {nodes}", USAGE)
     console = Console() if sys.stdout.isatty() else Console(width=200)
     answers: list[Answer] = []
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -77,22 +77,22 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
         site = Site(cluster, place)
         muster, stock = Muster(cluster, place / "muster"), Stock(cluster, place / "stock")
         traced = Traced(cluster, place / "traced")
-        asked: dict[str, tuple[int, Callable[[], Question]]] = {
+        questions_by_part: dict[str, tuple[int, Callable[[], Question]]] = {
             "large": (nodes // 2, lambda: questions.large(site, muster, stock, members)),
             "gangs": (nodes, lambda: questions.gangs(site, muster, stock, gangs)),
             "bystanders": (nodes, lambda: questions.bystanders(site, muster, stock, others, gangs // 4 or 1)),
             "traces": (nodes, lambda: questions.traces(site, muster, traced, gangs)),
         }
-        for name, (size, question) in asked.items():
-            if name in chosen:
+        for name, (size, question) in questions_by_part.items():
+            if name in part_names:
                 site.grow(size)
                 write(lines, "idle", {"nodes": size, "processors": site.resting({})})
                 answers.append(_ask(question(), rounds, console, lines))
-        if "flood" in chosen:
+        if "flood" in part_names:
             site.grow(nodes)
-            found = flood.flood(site, muster, pods, nodes * GPUS)
-            write(lines, "flood", report.flood_record(found))
-            report.show_flood(console, found)
+            flooded = flood.flood(site, muster, pods, nodes * GPUS)
+            write(lines, "flood", report.flood_record(flooded))
+            report.show_flood(console, flooded)
     console.print(f"\n{time.monotonic() - began:.0f} s; JSON lines in {out}.")
     failures = questions.failures(answers)
     for failure in failures:

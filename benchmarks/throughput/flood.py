@@ -75,7 +75,7 @@ def flood(site: Site, muster: Muster, count: int, gpus: int) -> Flood:
             _until_at_rest(muster, gangs)
             settled = time.monotonic()
             at = binds.at
-        rest = site.resting(muster.processes())
+        resting_cpu = site.resting(muster.processes())
         after, peak = _memory_mib(muster), _memory_mib(muster, "VmHWM")
         verdicts = prometheus.by_label(muster.metrics()["service"], "muster_verdicts_total", "outcome")
         site.clear()
@@ -99,7 +99,7 @@ def flood(site: Site, muster: Muster, count: int, gpus: int) -> Flood:
         cleared_mib=cleared,
         readyz_ms=samples.readyz_ms,
         missed=samples.missed,
-        rest_cpu=rest,
+        rest_cpu=resting_cpu,
     )
 
 

@@ -31,8 +31,8 @@ def others(name: str, count: int, scheduler: str) -> list[Object]:
     return [pod(f"{name}-{index:04}", gpus=0, scheduler=scheduler) for index in range(count)]
 
 
-def mixed(some: Sequence[Object], more: Sequence[Object]) -> list[Object]:
+def mixed(first: Sequence[Object], second: Sequence[Object]) -> list[Object]:
     """Both, spread evenly among each other, each in its order."""
-    places = [((at + 0.5) / len(some), body) for at, body in enumerate(some)]
-    places += [((at + 0.5) / len(more), body) for at, body in enumerate(more)]
+    places = [((at + 0.5) / len(first), body) for at, body in enumerate(first)]
+    places += [((at + 0.5) / len(second), body) for at, body in enumerate(second)]
     return [body for _, body in sorted(places, key=lambda place: place[0])]

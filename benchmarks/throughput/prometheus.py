@@ -15,16 +15,16 @@ Sample = tuple[str, Mapping[str, str], float]
 def samples(text: str) -> list[Sample]:
     """All samples of a Prometheus text, label values with a bracket or a quote in them left out."""
     return [
-        (found["name"], dict(_LABEL.findall(found["labels"] or "")), float(found["value"]))
-        for found in _SAMPLE.finditer(text)
+        (sample["name"], dict(_LABEL.findall(sample["labels"] or "")), float(sample["value"]))
+        for sample in _SAMPLE.finditer(text)
     ]
 
 
 def by_label(text: str, name: str, label: str) -> dict[str, float]:
     """Label value → the sum of the samples of that name."""
     sums: dict[str, float] = {}
-    for found, labels, value in samples(text):
-        if found == name and label in labels:
+    for sample_name, labels, value in samples(text):
+        if sample_name == name and label in labels:
             sums[labels[label]] = sums.get(labels[label], 0.0) + value
     return sums
 

@@ -61,7 +61,7 @@ class Answer:
         return estimate([a / b for a, b in zip(ours, theirs, strict=True)]) if ours else None
 
 
-def ask(question: Question, rounds: int, told: Callable[[str, Trial, bool], None]) -> Answer:
+def ask(question: Question, rounds: int, report: Callable[[str, Trial, bool], None]) -> Answer:
     """Run all rounds, after one that is not counted: first trials find cold caches. A round in which a trial
     fails is left out whole, for pairs must stay pairs."""
     answer = Answer(question)
@@ -73,7 +73,7 @@ def ask(question: Question, rounds: int, told: Callable[[str, Trial, bool], None
             except (NotBoundInTime, StackError, ProcessError) as problem:
                 answer.failures.append(f"round {number}, {kind}: {problem}")
                 break
-            told(kind, trials[kind], number > 0)
+            report(kind, trials[kind], number > 0)
         else:
             if number:
                 answer.rounds.append(trials)
@@ -130,15 +130,15 @@ def bystanders(site: Site, muster: Side, stock: Side, count: int, gangs_beside: 
 
     def alone(side: Side) -> Kind:
         def run(name: str) -> Trial:
-            others = pods.others(f"{OTHERS}-{name}", count, side.name)
-            return backlog(site, side, others, first(name, side))
+            other_pods = pods.others(f"{OTHERS}-{name}", count, side.name)
+            return backlog(site, side, other_pods, first(name, side))
 
         return run
 
     def beside(side: Side, gpu: Callable[[str, int, int, str], list[Object]]) -> Kind:
         def run(name: str) -> Trial:
-            others = pods.others(f"{OTHERS}-{name}", count, side.name)
-            mixed = pods.mixed(others, gpu(name, gangs_beside, GANG, side.name))
+            other_pods = pods.others(f"{OTHERS}-{name}", count, side.name)
+            mixed = pods.mixed(other_pods, gpu(name, gangs_beside, GANG, side.name))
             return backlog(site, side, mixed, first(name, side), is_other)
 
         return run

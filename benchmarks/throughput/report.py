@@ -34,7 +34,7 @@ def ratio_records(answer: Answer) -> list[dict[str, Any]]:
             "over": list(ratio.over),
             "quantity": ratio.name,
             "goal": ratio.goal,
-            "estimate": asdict(found) if (found := answer.ratio(ratio)) else None,
+            "estimate": asdict(ratio_estimate) if (ratio_estimate := answer.ratio(ratio)) else None,
         }
         for ratio in answer.question.ratios
     ]
@@ -85,7 +85,7 @@ def show_flood(console: Console, flood: Flood) -> None:
     console.print(
         f"\nflood: {flood.pods} pods at once, {flood.fit} of them fit", style="bold", highlight=False
     )
-    rest = ", ".join(f"{name} {share:.3f}" for name, share in flood.rest_cpu.items() if name != "rest")
+    shares = ", ".join(f"{name} {share:.3f}" for name, share in flood.rest_cpu.items() if name != "rest")
     for line in (
         f"created in {flood.created_s:.0f} s; {flood.bound} bound after {flood.bound_s:.0f} s; "
         f"nothing due any more after {flood.settled_s:.0f} s",
@@ -94,7 +94,7 @@ def show_flood(console: Console, flood: Flood) -> None:
         f"{flood.after_mib:.0f} with all of them there ({flood.kib_a_pod:.1f} KiB a pod), "
         f"{flood.cleared_mib:.0f} once they are deleted",
         f"/readyz: {_readyz(ready)}, not answered {flood.missed} times",
-        f"at rest, processors in use: {rest}",
+        f"at rest, processors in use: {shares}",
     ):
         console.print(line, highlight=False)
 
@@ -129,15 +129,15 @@ def _common_writes(answer: Answer) -> list[str]:
     return sorted(names)
 
 
-def _estimate(found: Estimate | None) -> str:
-    if found is None:
+def _estimate(ratio: Estimate | None) -> str:
+    if ratio is None:
         return "not measured"
-    return f"{found.median:.2f} [{found.low:.2f}, {found.high:.2f}] ({found.coverage:.0%} of {found.n} pairs)"
+    return f"{ratio.median:.2f} [{ratio.low:.2f}, {ratio.high:.2f}] ({ratio.coverage:.0%} of {ratio.n} pairs)"
 
 
-def _readyz(found: Mapping[str, float] | None) -> str:
+def _readyz(quantiles: Mapping[str, float] | None) -> str:
     return (
         "never answered"
-        if found is None
-        else "p50 {p50:.0f} ms, p99 {p99:.0f}, max {max:.0f}".format(**found)
+        if quantiles is None
+        else "p50 {p50:.0f} ms, p99 {p99:.0f}, max {max:.0f}".format(**quantiles)
     )

@@ -97,9 +97,9 @@ class Site:
                 pass
         self._created.clear()
         until = time.monotonic() + CLEAR_DEADLINE_S
-        while left := self.left():
+        while pods_left := self.left():
             if time.monotonic() > until:
-                raise TimeoutError(f"{left} pods left {CLEAR_DEADLINE_S:g} s after they were deleted")
+                raise TimeoutError(f"{pods_left} pods left {CLEAR_DEADLINE_S:g} s after they were deleted")
             time.sleep(POLL_EVERY_S)
 
     def left(self) -> int:
@@ -109,9 +109,9 @@ class Site:
 
     def racks(self) -> set[str]:
         """Return the racks of the nodes that have pods."""
-        used = {pod["spec"].get("nodeName") for pod in self._client.get(PODS)["items"]}
+        node_names = {pod["spec"].get("nodeName") for pod in self._client.get(PODS)["items"]}
         labels = [node["metadata"] for node in self._client.get(NODES)["items"]]
-        return {meta["labels"][RACK_LABEL] for meta in labels if meta["name"] in used}
+        return {meta["labels"][RACK_LABEL] for meta in labels if meta["name"] in node_names}
 
     def cpu_s(self, side: Mapping[str, Process]) -> dict[str, float]:
         """Process → processor time that it has had so far, s; this benchmark itself is `client`, what else
@@ -133,11 +133,11 @@ class Site:
 
 def _children_s(pid: int) -> float:
     """Processor time of a process's children that run now, s."""
-    used = 0.0
+    cpu_s = 0.0
     with contextlib.suppress(OSError):  # one may end meanwhile
         for path in Path(f"/proc/{pid}/task").glob("*/children"):
-            used += sum(_cpu_s(int(child)) for child in path.read_text().split())
-    return used
+            cpu_s += sum(_cpu_s(int(child)) for child in path.read_text().split())
+    return cpu_s
 
 
 def _busy_s() -> float:

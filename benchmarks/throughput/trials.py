@@ -64,7 +64,7 @@ def backlog(
     """All pods exist before the scheduler starts: it is never short of work, and creating them takes no
     processor time from it. What runs with it has been warmed with the `first` pods. Measured from the first
     binding to the last one of the pods that are `counted` (by name)."""
-    wanted = sum(counted(str(pod["metadata"]["name"])) for pod in pods)
+    counted_pods = sum(counted(str(pod["metadata"]["name"])) for pod in pods)
     try:
         side.prepare(lambda: _bind(site, first))
         site.create(pods)
@@ -80,7 +80,7 @@ def backlog(
         side.stop()
         site.clear()
     times = sorted(when for name, when in at.items() if counted(name))
-    return _trial(side, wanted, times[-1] - min(at.values()), before, after, means)
+    return _trial(side, counted_pods, times[-1] - min(at.values()), before, after, means)
 
 
 def arrival(site: Site, side: Side, pods: Sequence[Object], first: Sequence[Object]) -> Trial:
