@@ -53,56 +53,66 @@ def judge(pods: Iterable[PodFacts], nodes: Iterable[NodeFacts]) -> list[Violatio
     """All that is wrong with the cluster at one moment."""
     pods = list(pods)
     by_name = {node.name: node for node in nodes}
-    found = [violation for pod in pods if pod.holds for violation in judge_pod(pod, by_name.get(pod.node))]
+    violations = [
+        violation for pod in pods if pod.holds for violation in judge_pod(pod, by_name.get(pod.node))
+    ]
     by_node: dict[str, list[PodFacts]] = defaultdict(list)
     for pod in pods:
         if pod.holds:
             by_node[pod.node].append(pod)
-    for name, held in sorted(by_node.items()):
-        found += _judge_node(name, by_name.get(name), held)
-    return found + judge_gangs(pods)
+    for name, pods_of_node in sorted(by_node.items()):
+        violations += _judge_node(name, by_name.get(name), pods_of_node)
+    return violations + judge_gangs(pods)
 
 
 def judge_pod(pod: PodFacts, node: NodeFacts | None) -> list[Violation]:
     """One bound pod against its node; `node` is None when that is gone."""
-    found = [Violation("annotation-unreadable", f"{pod.name}: {problem}") for problem in pod.unreadable]
-    if pod.slice is not None and pod.scheduler in OURS and not found:
-        found = [Violation(*each) for each in judge_slice(pod.name, pod.slice, node.memory if node else None)]
-    if not pod.gpus or pod.scheduler not in OURS or found:
-        return found
+    violations = [Violation("annotation-unreadable", f"{pod.name}: {problem}") for problem in pod.unreadable]
+    if pod.slice is not None and pod.scheduler in OURS and not violations:
+        violations = [
+            Violation(*wrong) for wrong in judge_slice(pod.name, pod.slice, node.memory if node else None)
+        ]
+    if not pod.gpus or pod.scheduler not in OURS or violations:
+        return violations
     if pod.allocation is None:
         return [Violation("annotation-missing", f"{pod.name} is bound to {pod.node} without an allocation")]
     if pod.resource == GROUP_RESOURCE and pod.group is None:
-        found.append(Violation("annotation-missing", f"{pod.name} has no ALIYUN_COM_GPU_GROUP"))
+        violations.append(Violation("annotation-missing", f"{pod.name} has no ALIYUN_COM_GPU_GROUP"))
     if pod.group is not None and sorted(pod.group) != sorted(pod.allocation):
         text = f"{pod.name}: the allocation says {pod.allocation}, ALIYUN_COM_GPU_GROUP {pod.group}"
-        found.append(Violation("annotations-disagree", text))
+        violations.append(Violation("annotations-disagree", text))
     if len(pod.allocation) != pod.gpus:
-        found.append(Violation("gpu-count", f"{pod.name} asked for {pod.gpus} GPUs and got {pod.allocation}"))
+        violations.append(
+            Violation("gpu-count", f"{pod.name} asked for {pod.gpus} GPUs and got {pod.allocation}")
+        )
     distinct = set(pod.allocation)
     if len(distinct) != len(pod.allocation) or min(distinct, default=0) < 0:
-        found.append(Violation("gpu-out-of-range", f"{pod.name} got {pod.allocation}"))
+        violations.append(Violation("gpu-out-of-range", f"{pod.name} got {pod.allocation}"))
     elif node is not None and max(distinct, default=0) >= node.count:
         text = f"{pod.name} got {pod.allocation} on {node.name}, which has {node.count} GPUs"
-        found.append(Violation("gpu-out-of-range", text))
-    return found
+        violations.append(Violation("gpu-out-of-range", text))
+    return violations
 
 
 def _judge_node(name: str, node: NodeFacts | None, pods: Sequence[PodFacts]) -> list[Violation]:
     """The pods that hold GPUs of one node against each other."""
-    found = []
+    violations = []
     owner: dict[int, str] = {}
     for pod in pods:
         for gpu in (pod.allocation or ()) if pod.gpus else ():
             if owner.setdefault(gpu, pod.name) != pod.name:
                 text = f"GPU {gpu} of {name} belongs to {owner[gpu]} and to {pod.name}"
-                found.append(Violation("gpu-twice", text))
+                violations.append(Violation("gpu-twice", text))
     slices = {pod.name: pod.slice for pod in pods if pod.slice is not None}
-    found += [Violation(*each) for each in judge_memory(name, node.memory if node else (), slices, owner)]
-    asked = sum(pod.gpus for pod in pods)
-    if node is not None and asked > node.count:
-        found.append(Violation("overcommitted", f"{asked} GPUs of {name} are asked for, it has {node.count}"))
-    return found
+    violations += [
+        Violation(*wrong) for wrong in judge_memory(name, node.memory if node else (), slices, owner)
+    ]
+    gpus_asked = sum(pod.gpus for pod in pods)
+    if node is not None and gpus_asked > node.count:
+        violations.append(
+            Violation("overcommitted", f"{gpus_asked} GPUs of {name} are asked for, it has {node.count}")
+        )
+    return violations
 
 
 def judge_gangs(pods: Iterable[PodFacts]) -> list[Violation]:
@@ -114,14 +124,16 @@ def judge_gangs(pods: Iterable[PodFacts]) -> list[Violation]:
     for pod in pods:
         if pod.gang is not None:
             members[pod.gang.key].append(pod)
-    found = []
+    violations = []
     for key, gang in sorted(members.items()):
-        needed = max(pod.gang.needed for pod in gang if pod.gang)
+        members_needed = max(pod.gang.needed for pod in gang if pod.gang)
         bound = sorted(pod.name for pod in gang if pod.node)
         over = all(pod.finished for pod in gang)
-        if 0 < len(bound) < needed and not over:
-            found.append(Violation("gang-partial", f"{key} needs {needed}, bound are {', '.join(bound)}"))
-    return found
+        if 0 < len(bound) < members_needed and not over:
+            violations.append(
+                Violation("gang-partial", f"{key} needs {members_needed}, bound are {', '.join(bound)}")
+            )
+    return violations
 
 
 @dataclass
@@ -230,8 +242,8 @@ class Auditor:
         for violation in judge_pod(pod, self._nodes.get(pod.node)):
             late = violation.rule == "annotation-missing"
             self.violations.append(replace(violation, rule="binding-in-two-steps") if late else violation)
-        held = [other for other in self._pods.values() if other.holds and other.node == pod.node]
-        self.violations += _judge_node(pod.node, self._nodes.get(pod.node), held)
+        pods_of_node = [holder for holder in self._pods.values() if holder.holds and holder.node == pod.node]
+        self.violations += _judge_node(pod.node, self._nodes.get(pod.node), pods_of_node)
 
     def _see_member(self, at: float, pod: PodFacts, key: str, *, judged: bool) -> None:
         life = self._gangs[key]
@@ -239,13 +251,19 @@ class Auditor:
             life = self._gangs[key] = _Life()  # another run of this name
         life.pods[pod.uid] = pod
         life.seen.add(pod.uid)
-        needed = max(member.gang.needed for member in life.pods.values() if member.gang) - len(life.done)
+        members_needed = max(member.gang.needed for member in life.pods.values() if member.gang) - len(
+            life.done
+        )
         existed = len(life.pods) + sum(at - went < self._race_s for went in life.went)
-        if judged and existed < needed:
-            text = f"{pod.name} was bound when {len(life.pods)} of the {needed} members of {key} existed"
-            if len(life.seen) < needed or not life.bound:  # a replacement of a running gang may come alone
+        if judged and existed < members_needed:
+            text = (
+                f"{pod.name} was bound when {len(life.pods)} of the {members_needed} members of {key} existed"
+            )
+            if (
+                len(life.seen) < members_needed or not life.bound
+            ):  # a replacement of a running gang may come alone
                 self.violations.append(Violation("bound-too-early", text))
         if pod.node:
             life.bound.add(pod.uid)
-        half = 0 < len(life.bound) < needed
+        half = 0 < len(life.bound) < members_needed
         life.half_since = (at if life.half_since is None else life.half_since) if half else None

@@ -86,10 +86,10 @@ class Watch:
 
     def __iter__(self) -> Iterator[Object]:
         """Events as {"type": …, "object": …}, until the server or `close` ends the stream."""
-        rest = b""
+        tail = b""
         try:
             for chunk in self._answer.stream(amt=None):
-                *lines, rest = (rest + chunk).split(b"\n")
+                *lines, tail = (tail + chunk).split(b"\n")
                 for line in lines:
                     if self._closed.is_set():  # what had come by then can still be read
                         return

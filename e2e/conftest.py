@@ -74,8 +74,8 @@ def scene(request: pytest.FixtureRequest, arena: Arena) -> Iterator[Scene]:
     marker = request.node.get_closest_marker("grace")
     grace_s = float(marker.args[0]) if marker else GRACE_S
     _bring_back(arena)
-    with Scene(arena.client, fenced=arena.fenced, grace_s=grace_s) as made:
-        yield made
+    with Scene(arena.client, fenced=arena.fenced, grace_s=grace_s) as new_scene:
+        yield new_scene
 
 
 @pytest.fixture
@@ -110,8 +110,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     funcargs = getattr(item, "funcargs", {})
     scene, arena = funcargs.get("scene"), funcargs.get("arena")
     if report.failed and isinstance(arena, Arena):
-        told = tell(arena, scene if isinstance(scene, Scene) else None)
-        report.sections.extend(told)
+        sections = tell(arena, scene if isinstance(scene, Scene) else None)
+        report.sections.extend(sections)
     return report
 
 

@@ -41,9 +41,9 @@ class ClaimFacts:
     def of(cls, body: Object) -> ClaimFacts:
         meta, status = body["metadata"], body.get("status") or {}
         results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
-        reserved = {str(each["uid"]) for each in status.get("reservedFor") or ()}
-        owners = {str(each["uid"]) for each in meta.get("ownerReferences") or ()}
-        devices = (f"{each['driver']}/{each['pool']}/{each['device']}" for each in results)
+        reserved = {str(consumer["uid"]) for consumer in status.get("reservedFor") or ()}
+        owners = {str(owner["uid"]) for owner in meta.get("ownerReferences") or ()}
+        devices = (f"{result['driver']}/{result['pool']}/{result['device']}" for result in results)
         return cls(
             str(meta["uid"]),
             f"{meta['namespace']}/{meta['name']}",
@@ -72,8 +72,8 @@ class DevicePod:
 def _planned(meta: Object) -> frozenset[str]:
     """The devices of the plan; none if the annotation can't be read, which another rule says."""
     try:
-        said = json.loads((meta.get("annotations") or {}).get(ALLOCATION, "{}"))
-        return frozenset(map(str, said.get("devices") or ()))
+        plan = json.loads((meta.get("annotations") or {}).get(ALLOCATION, "{}"))
+        return frozenset(map(str, plan.get("devices") or ()))
     except (ValueError, AttributeError, TypeError):
         return frozenset()
 
@@ -81,7 +81,7 @@ def _planned(meta: Object) -> frozenset[str]:
 def twice(claims: Iterable[ClaimFacts]) -> Iterator[Found]:
     """Devices that two claims have at one moment."""
     owner: dict[str, str] = {}
-    for claim in sorted(claims, key=lambda each: each.name):
+    for claim in sorted(claims, key=lambda claim_facts: claim_facts.name):
         for device in sorted(claim.devices):
             if device in owner:
                 yield "device-twice", f"{device} belongs to {owner[device]} and to {claim.name}"
@@ -90,22 +90,22 @@ def twice(claims: Iterable[ClaimFacts]) -> Iterator[Found]:
 
 def unplanned(pods: Iterable[DevicePod], claims: Iterable[ClaimFacts]) -> Iterator[Found]:
     """Bound pods whose claims hold other devices than planned."""
-    held: dict[str, set[str]] = {}
+    devices_by_pod: dict[str, set[str]] = {}
     for claim in claims:
         for uid in claim.pods:
-            held.setdefault(uid, set()).update(claim.devices)
+            devices_by_pod.setdefault(uid, set()).update(claim.devices)
     for pod in pods:
-        found = held.get(pod.uid, set())
-        if pod.holds and found != pod.planned:
-            text = f"{pod.name}: its plan names {sorted(pod.planned)}, its claims hold {sorted(found)}"
+        devices = devices_by_pod.get(pod.uid, set())
+        if pod.holds and devices != pod.planned:
+            text = f"{pod.name}: its plan names {sorted(pod.planned)}, its claims hold {sorted(devices)}"
             yield "device-not-planned", text
 
 
 def left(pods: Mapping[str, DevicePod], claims: Iterable[ClaimFacts]) -> Iterator[Found]:
     """Claims with devices and without a bound pod."""
     for claim in claims:
-        used = any(uid in pods and pods[uid].holds for uid in claim.pods)
-        if claim.devices and not used:
+        has_user = any(uid in pods and pods[uid].holds for uid in claim.pods)
+        if claim.devices and not has_user:
             yield "device-left", f"{claim.name} holds {sorted(claim.devices)} without a bound pod"
 
 
@@ -148,9 +148,9 @@ class DeviceHistory:
         """Time passed: what has lasted too long is found."""
         claims = self._claims.values()
         open_ = {*unplanned(self._pods.values(), claims), *left(self._pods, claims)}
-        self._since = {each: self._since.get(each, now) for each in open_}
-        for each, since in self._since.items():
-            if each[0] == "device-left":
+        self._since = {wrong: self._since.get(wrong, now) for wrong in open_}
+        for wrong, since in self._since.items():
+            if wrong[0] == "device-left":
                 self.longest_left_s = max(self.longest_left_s, now - since)
-            if now - since > self._grace[each[0]]:
-                self.found[each] = None
+            if now - since > self._grace[wrong[0]]:
+                self.found[wrong] = None

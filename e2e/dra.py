@@ -72,14 +72,16 @@ def node(
     big: Sequence[int] = (),
     nics: int = 0,
     worn: Sequence[int] = (),
-    **each: Any,
+    **device_fields: Any,
 ) -> str:
     """A node with `gpus` GPUs in a ResourceSlice, and none in its allocatable. `uuids`: the numbers of its
     devices, in the order in which the node's annotation names them. `big`: those of another model. `nics`:
     how many cards another driver has there, each at the PCIe root of its number. `worn`: devices with a taint
-    of this name. `each`: what each device has in addition."""
-    said = {"gpu.topology/gpu-uuids": ",".join(f"GPU-{number}" for number in uuids)} if uuids else {}
-    body = objects.node(name, gpus=0, topology=topology, annotations=said | {DRA_GPUS: f"{GPU}={gpus}"})
+    of this name. `device_fields`: what each device has in addition."""
+    annotations = {"gpu.topology/gpu-uuids": ",".join(f"GPU-{number}" for number in uuids)} if uuids else {}
+    body = objects.node(
+        name, gpus=0, topology=topology, annotations=annotations | {DRA_GPUS: f"{GPU}={gpus}"}
+    )
     full = scene.node(body)
     uid = scene.client.get(f"/api/v1/nodes/{full}")["metadata"]["uid"]
     owner = {"apiVersion": "v1", "kind": "Node", "name": full, "uid": uid}
@@ -93,7 +95,7 @@ def node(
                 PCIE_ROOT: {"string": f"pci0000:{root_of(number):02x}"},
             },
             "taints": [{"key": "worn", "effect": "NoSchedule"}] if number in worn else [],
-            **each,
+            **device_fields,
         }
         for number in range(gpus)
     ]
@@ -101,15 +103,15 @@ def node(
         {"name": f"nic-{number}", "attributes": {PCIE_ROOT: {"string": f"pci0000:{number:02x}"}}}
         for number in range(nics)
     ]
-    for driver, found in ((DRIVER, devices), (NIC_DRIVER, cards)):
+    for driver, published in ((DRIVER, devices), (NIC_DRIVER, cards)):
         spec = {
             "driver": driver,
             "nodeName": full,
             "pool": {"name": full, "generation": 1, "resourceSliceCount": 1},
-            "devices": found,
+            "devices": published,
         }
         meta = {"name": f"{full}-{driver}", "ownerReferences": [owner]}
-        if found:
+        if published:
             scene.client.post(f"{GROUP}/resourceslices", {"metadata": meta, "spec": spec})
     return full
 
@@ -177,8 +179,15 @@ def first_available(
     """A request with a subrequest for each expression, the first one preferred: for `count` devices each, or
     for those of `counts`."""
     pairs = zip(expressions, counts or [count] * len(expressions), strict=True)
-    some = [request(f"s{at}", device_class, number, each) for at, (each, number) in enumerate(pairs)]
-    return {"name": name, "firstAvailable": [{"name": each["name"], **each["exactly"]} for each in some]}
+    subrequests = [
+        request(f"s{at}", device_class, number, expression) for at, (expression, number) in enumerate(pairs)
+    ]
+    return {
+        "name": name,
+        "firstAvailable": [
+            {"name": subrequest["name"], **subrequest["exactly"]} for subrequest in subrequests
+        ],
+    }
 
 
 def claiming(name: str, size: int, *templates: str) -> list[Object]:
@@ -193,10 +202,10 @@ def naming(pods: list[Object], *templates: str) -> list[Object]:
         container = pod["spec"]["containers"][0]
         container["resources"] = {
             "requests": {"cpu": "100m"},
-            "claims": [{"name": each} for each in templates],
+            "claims": [{"name": template_name} for template_name in templates],
         }
         pod["spec"]["resourceClaims"] = [
-            {"name": each, "resourceClaimTemplateName": each} for each in templates
+            {"name": template_name, "resourceClaimTemplateName": template_name} for template_name in templates
         ]
     return pods
 
@@ -208,53 +217,57 @@ def claims(scene: Scene) -> str:
 
 def roots(scene: Scene) -> dict[str, list[int]]:
     """The PCIe roots of what each pod's claims have: those of its cards, then those of its GPUs."""
-    found: dict[str, list[tuple[bool, int]]] = {}
+    roots_by_pod: dict[str, list[tuple[bool, int]]] = {}
     for claim in scene.client.get(claims(scene))["items"]:
         results = ((claim.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results", ())
-        for each in results:
-            number, is_gpu = int(each["device"].rpartition("-")[2]), each["driver"] != NIC_DRIVER
+        for result in results:
+            number, is_gpu = int(result["device"].rpartition("-")[2]), result["driver"] != NIC_DRIVER
             root = root_of(number) if is_gpu else number
-            found.setdefault(claim["metadata"]["ownerReferences"][0]["name"], []).append((is_gpu, root))
-    return {name: [root for _, root in sorted(of)] for name, of in found.items()}
+            roots_by_pod.setdefault(claim["metadata"]["ownerReferences"][0]["name"], []).append(
+                (is_gpu, root)
+            )
+    return {name: [root for _, root in sorted(of)] for name, of in roots_by_pod.items()}
 
 
 def allocated(live: Sequence[Object]) -> dict[str, list[str]]:
     """The GPUs of each pod that has a claim, as driver/pool/device in the order of its claims' names
     and of each claim."""
-    found: dict[str, list[str]] = {}
-    for claim in sorted(live, key=lambda each: str(each["metadata"]["name"])):
+    devices_by_pod: dict[str, list[str]] = {}
+    for claim in sorted(live, key=lambda claim_body: str(claim_body["metadata"]["name"])):
         allocation = (claim.get("status") or {}).get("allocation") or {}
         for owner in claim["metadata"].get("ownerReferences") or ():
             results = (allocation.get("devices") or {}).get("results") or ()
             devices = [
-                f"{each['driver']}/{each['pool']}/{each['device']}"
-                for each in results
-                if each["driver"] != NIC_DRIVER
+                f"{result['driver']}/{result['pool']}/{result['device']}"
+                for result in results
+                if result["driver"] != NIC_DRIVER
             ]
             if devices:
-                found.setdefault(owner["name"], []).extend(devices)
-    return found
+                devices_by_pod.setdefault(owner["name"], []).extend(devices)
+    return devices_by_pod
 
 
 def shares(scene: Scene) -> dict[str, Counter[str]]:
     """What claims take of each device, as driver/pool/device: how many take how much memory of it."""
-    found: dict[str, Counter[str]] = {}
+    shares_by_device: dict[str, Counter[str]] = {}
     for claim in scene.client.get(claims(scene))["items"]:
         allocation = (claim.get("status") or {}).get("allocation") or {}
-        for each in (allocation.get("devices") or {}).get("results") or ():
-            device = f"{each['driver']}/{each['pool']}/{each['device']}"
-            taken = (each.get("consumedCapacity") or {}).get("memory", "")
-            found.setdefault(device, Counter())[taken] += 1
-    return found
+        for result in (allocation.get("devices") or {}).get("results") or ():
+            device = f"{result['driver']}/{result['pool']}/{result['device']}"
+            memory = (result.get("consumedCapacity") or {}).get("memory", "")
+            shares_by_device.setdefault(device, Counter())[memory] += 1
+    return shares_by_device
 
 
 def planned(scene: Scene) -> dict[str, list[str]]:
     """The devices that the annotation of each bound pod names."""
     pods = scene.client.get(f"/api/v1/namespaces/{scene.name}/pods")["items"]
     bound = [pod for pod in pods if pod["spec"].get("nodeName")]
-    said = {pod["metadata"]["name"]: pod["metadata"].get("annotations") or {} for pod in bound}
+    annotations_of = {pod["metadata"]["name"]: pod["metadata"].get("annotations") or {} for pod in bound}
     return {
-        name: list(json.loads(of[ALLOCATION])["devices"]) for name, of in said.items() if ALLOCATION in of
+        name: list(json.loads(of[ALLOCATION])["devices"])
+        for name, of in annotations_of.items()
+        if ALLOCATION in of
     }
 
 
@@ -270,8 +283,8 @@ def judge(scene: Scene, shared: bool = False) -> int:
             return allocated(record.live(claims(scene))).keys() == planned(scene).keys()
 
         record.until(is_settled, "only bound pods have devices")
-        found = allocated(record.live(claims(scene)))
-    assert found == planned(scene)
-    times = Counter(device for devices in found.values() for device in devices)
+        devices_by_pod = allocated(record.live(claims(scene)))
+    assert devices_by_pod == planned(scene)
+    times = Counter(device for devices in devices_by_pod.values() for device in devices)
     assert shared or [device for device, number in times.items() if number > 1] == []
-    return len(found)
+    return len(devices_by_pod)

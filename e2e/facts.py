@@ -118,9 +118,9 @@ def _gpus(spec: Object) -> tuple[str, int]:
     totals = dict.fromkeys(GPU_RESOURCES, 0)
     for container in spec.get("containers") or ():
         resources = container.get("resources") or {}
-        asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+        amounts = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
         for resource in GPU_RESOURCES:
-            totals[resource] += int(asked.get(resource, 0))
+            totals[resource] += int(amounts.get(resource, 0))
     resource = max(totals, key=lambda name: totals[name])
     return (resource, totals[resource]) if totals[resource] else ("", 0)
 
@@ -132,8 +132,10 @@ def _gang(meta: Object) -> Gang | None:
         (annotations, "gpu.topology/group", "gpu.topology/min-member"),
     ):
         if name in words:
-            said = str(words.get(count, ""))
-            return Gang(f"{meta['namespace']}/{name}/{words[name]}", int(said) if said.isdigit() else 0)
+            count_text = str(words.get(count, ""))
+            return Gang(
+                f"{meta['namespace']}/{name}/{words[name]}", int(count_text) if count_text.isdigit() else 0
+            )
     return None
 
 

@@ -17,17 +17,17 @@ NAMESPACE = "n"
 
 def node(name: str, *, gpus: int = 8, labels: dict[str, str] | None = None, **spec: Any) -> Object:
     """A node that takes pods."""
-    made = objects.node(name, gpus=gpus, labels=labels)
-    made["metadata"]["uid"] = name
-    made["spec"] |= spec
-    made["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
-    return made
+    body = objects.node(name, gpus=gpus, labels=labels)
+    body["metadata"]["uid"] = name
+    body["spec"] |= spec
+    body["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    return body
 
 
 def pod(
     name: str,
     on: str = "",
-    given: tuple[int, ...] = (),
+    gpu_indices: tuple[int, ...] = (),
     *,
     gpus: int = 1,
     gang: Words | None = None,
@@ -35,46 +35,48 @@ def pod(
     **meta: Any,
 ) -> Object:
     """A pod as the API server shows it, on a node with these GPUs."""
-    made = objects.pod(name, gpus=gpus, gang=gang)
-    made["metadata"] |= {"namespace": NAMESPACE, "uid": name, **meta}
-    made["status"] = {"phase": phase or ("Running" if on else "Pending")}
+    body = objects.pod(name, gpus=gpus, gang=gang)
+    body["metadata"] |= {"namespace": NAMESPACE, "uid": name, **meta}
+    body["status"] = {"phase": phase or ("Running" if on else "Pending")}
     if on:
-        made["spec"]["nodeName"] = on
-        made["metadata"]["annotations"] |= {
-            ALLOCATION: json.dumps({"gpus": list(given)}),
-            "ALIYUN_COM_GPU_GROUP": ",".join(map(str, given)),
+        body["spec"]["nodeName"] = on
+        body["metadata"]["annotations"] |= {
+            ALLOCATION: json.dumps({"gpus": list(gpu_indices)}),
+            "ALIYUN_COM_GPU_GROUP": ",".join(map(str, gpu_indices)),
         }
-    return made
+    return body
 
 
-def own(gang: str, needed: int, scope: str = "") -> Words:
-    said = {"gpu.topology/group": gang, "gpu.topology/min-member": str(needed)}
-    return Words({}, said | ({"gpu.topology/scope": scope} if scope else {}))
+def own(gang: str, min_member: int, scope: str = "") -> Words:
+    annotations = {"gpu.topology/group": gang, "gpu.topology/min-member": str(min_member)}
+    return Words({}, annotations | ({"gpu.topology/scope": scope} if scope else {}))
 
 
 def bound_by_others(name: str, on: str, gpus: int) -> Object:
     """A pod of another scheduler, with unknown GPUs."""
-    made = objects.pod(name, gpus=gpus, scheduler="default-scheduler", spec={"nodeName": on})
-    made["metadata"] |= {"namespace": NAMESPACE, "uid": name}
-    return made | {"status": {"phase": "Running"}}
+    body = objects.pod(name, gpus=gpus, scheduler="default-scheduler", spec={"nodeName": on})
+    body["metadata"] |= {"namespace": NAMESPACE, "uid": name}
+    return body | {"status": {"phase": "Running"}}
 
 
 def sharing(name: str) -> Object:
     """A node of two GPUs of 16 GiB that are shared."""
-    made = node(name, gpus=0, labels={SCHEDULE: "share"})
-    made["status"]["allocatable"] |= {RESOURCE: "32", COUNT: "2"}
-    return made
+    body = node(name, gpus=0, labels={SCHEDULE: "share"})
+    body["status"]["allocatable"] |= {RESOURCE: "32", COUNT: "2"}
+    return body
 
 
-def slice_pod(name: str, memory: int, given: Mapping[int, int] | None = None, *, gpus: int = 1) -> Object:
+def slice_pod(
+    name: str, memory: int, units_by_gpu: Mapping[int, int] | None = None, *, gpus: int = 1
+) -> Object:
     """A pod of `memory` GiB over `gpus` GPUs, on node s with these GiB by GPU."""
-    made = pod(name, "s" if given else "", gpus=0)
-    made["spec"]["containers"][0]["resources"]["limits"] = {RESOURCE: str(memory)}
-    made["metadata"]["labels"][COUNT] = str(gpus)
-    if given:
-        units = {str(gpu): amount for gpu, amount in given.items()}
-        made["metadata"]["annotations"] = {
-            ALLOCATION: json.dumps({"gpus": list(given), "gpu_mem": units}),
+    body = pod(name, "s" if units_by_gpu else "", gpus=0)
+    body["spec"]["containers"][0]["resources"]["limits"] = {RESOURCE: str(memory)}
+    body["metadata"]["labels"][COUNT] = str(gpus)
+    if units_by_gpu:
+        units = {str(gpu): amount for gpu, amount in units_by_gpu.items()}
+        body["metadata"]["annotations"] = {
+            ALLOCATION: json.dumps({"gpus": list(units_by_gpu), "gpu_mem": units}),
             INDEX: ",".join(units),
             OF_POD: str(memory),
             OF_GPU: "16",
@@ -82,7 +84,7 @@ def slice_pod(name: str, memory: int, given: Mapping[int, int] | None = None, *,
             SINCE: "1",
             SHARES: json.dumps({"0": units}),
         }
-    return made
+    return body
 
 
 def gated(body: Object) -> Object:
@@ -91,7 +93,7 @@ def gated(body: Object) -> Object:
 
 def greedy() -> Object:
     """A pod that takes all of a node's cpu."""
-    made = pod("greedy", gpus=0)
-    made["spec"]["nodeName"] = "a"
-    made["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "64"
-    return made
+    body = pod("greedy", gpus=0)
+    body["spec"]["nodeName"] = "a"
+    body["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "64"
+    return body

@@ -41,7 +41,7 @@ def why_not() -> str:
     if shutil.which("docker") is None:
         return "needs Docker, and there is none on PATH"
     try:
-        asked = subprocess.run(
+        result = subprocess.run(
             ["docker", "inspect", "--format={{.State.Running}}", CONTROL_PLANE],
             capture_output=True,
             text=True,
@@ -50,7 +50,7 @@ def why_not() -> str:
         )
     except subprocess.TimeoutExpired:
         return f"Docker does not answer within {DOCKER_WITHIN_S:.0f} s"
-    if asked.stdout.strip() != "true":
+    if result.stdout.strip() != "true":
         return f"no container {CONTROL_PLANE} runs: `make kind-up` makes it"
     return "" if KUBECONFIG.is_file() else f"{KUBECONFIG} is not there: `make kind-up` writes it"
 
@@ -72,15 +72,15 @@ def kubectl(*arguments: str) -> str:
 
 def install() -> None:
     """Install the manifests of `make kind-up` again, and wait until Muster is ready."""
-    for what in (OVERLAY, CRD):
-        kubectl("apply", "--server-side", "--force-conflicts", what)
+    for path in (OVERLAY, CRD):
+        kubectl("apply", "--server-side", "--force-conflicts", path)
     wait_ready()
 
 
 def uninstall() -> None:
     """Take the manifests of `make kind-up` away."""
-    for what in (OVERLAY, CRD):
-        kubectl("delete", "--ignore-not-found", what)
+    for path in (OVERLAY, CRD):
+        kubectl("delete", "--ignore-not-found", path)
 
 
 def wait_ready() -> None:

@@ -19,26 +19,26 @@ Kubectl = Callable[..., str]
 def kinds() -> set[tuple[str, str]]:
     """Return group and kind of all that Muster's manifests can make, and of what comes at run time."""
     with tempfile.TemporaryDirectory() as folder:
-        made = everything(Path(folder))
-    return {(_group(item["apiVersion"]), item["kind"]) for item in made} | {*AT_RUN_TIME}
+        manifests = everything(Path(folder))
+    return {(_group(item["apiVersion"]), item["kind"]) for item in manifests} | {*AT_RUN_TIME}
 
 
 def _group(version: str) -> str:
     return version.rpartition("/")[0]
 
 
-def resources(kubectl: Kubectl, wanted: set[tuple[str, str]]) -> list[str]:
+def resources(kubectl: Kubectl, kinds_listed: set[tuple[str, str]]) -> list[str]:
     """Return the names by which kubectl knows these kinds, as far as the API server serves them."""
-    found = set()
+    names = set()
     for line in kubectl("api-resources", "--verbs=list", "--no-headers").splitlines():
         plural, *_, version, _, kind = line.split()
-        if (group := _group(version), kind) in wanted:
-            found.add(f"{plural}.{group}" if group else plural)
-    return sorted(found)
+        if (group := _group(version), kind) in kinds_listed:
+            names.add(f"{plural}.{group}" if group else plural)
+    return sorted(names)
 
 
 def left(kubectl: Kubectl) -> list[str]:
     """Return the objects of these kinds that have Muster's name in their own, or its label."""
-    asked = ("get", ",".join(resources(kubectl, kinds())), "--all-namespaces", "--output=name")
-    named = {line for line in kubectl(*asked).splitlines() if "muster" in line}
-    return sorted(named | {*kubectl(*asked, f"--selector={LABEL}").splitlines()})
+    arguments = ("get", ",".join(resources(kubectl, kinds())), "--all-namespaces", "--output=name")
+    names = {line for line in kubectl(*arguments).splitlines() if "muster" in line}
+    return sorted(names | {*kubectl(*arguments, f"--selector={LABEL}").splitlines()})

@@ -54,11 +54,11 @@ def node(
 
 
 def container(name: str, gpus: int) -> Object:
-    asked = {GPU: str(gpus)} if gpus else {}
+    gpu_amount = {GPU: str(gpus)} if gpus else {}
     return {
         "name": name,
         "image": "example.invalid/nothing:1",
-        "resources": {"requests": {"cpu": "100m", **asked}, "limits": asked},
+        "resources": {"requests": {"cpu": "100m", **gpu_amount}, "limits": gpu_amount},
     }
 
 
@@ -104,11 +104,11 @@ def job(name: str, template_pod: Object, *, completions: int = 1) -> Object:
 
 def document_replica(name: str, gang: str, replicas: int) -> Object:
     """A pod of ACK's PyTorchJob ("Example 2"), as the operator would create it, with our scheduler's name."""
-    made = pod(name, gang=ack(gang, replicas))
-    made["metadata"]["annotations"]["sidecar.istio.io/inject"] = "false"
+    body = pod(name, gang=ack(gang, replicas))
+    body["metadata"]["annotations"]["sidecar.istio.io/inject"] = "false"
     host = {"hostIPC": True, "hostNetwork": True, "hostPID": True, "dnsPolicy": "ClusterFirstWithHostNet"}
-    made["spec"] |= {**host, "restartPolicy": "OnFailure"}
-    made["spec"]["containers"] = [
+    body["spec"] |= {**host, "restartPolicy": "OnFailure"}
+    body["spec"]["containers"] = [
         {
             "name": "pytorch",
             "image": "registry.cn-hangzhou.aliyuncs.com/kubernetes-image-hub/pytorch_dist_mnist:1.3-gpu-py3",
@@ -117,14 +117,14 @@ def document_replica(name: str, gang: str, replicas: int) -> Object:
             "resources": {"limits": {GPU: "1"}},
         }
     ]
-    return made
+    return body
 
 
 def document_job(name: str, gpus: int) -> Object:
     """The gputopology document's Job, with our scheduler's name."""
-    made = pod(f"{name}-template", gpus=gpus)
-    main = made["spec"]["containers"][0]
+    body = pod(f"{name}-template", gpus=gpus)
+    main = body["spec"]["containers"][0]
     main["name"] = name
     main["resources"] = {"limits": {GPU: str(gpus)}}
     main["command"] = ["sh", "./launch-example.sh", "1", str(gpus)]
-    return job(name, made)
+    return job(name, body)

@@ -115,7 +115,7 @@ class Record:
         with self._changed:
             return len(self._changes)
 
-    def until(self, question: Callable[[], Answer | None], what: str, quiet_s: float = HANG_S) -> Answer:
+    def until(self, question: Callable[[], Answer | None], event: str, quiet_s: float = HANG_S) -> Answer:
         """Ask again after every change, and every second, until the answer is neither None nor False.
 
         Raises:
@@ -130,7 +130,7 @@ class Record:
                 if answer is not None and answer is not False:
                     return answer
                 if guard.over:
-                    raise TooLateError(f"not within {guard.whole_s:.0f} s: {what}")
+                    raise TooLateError(f"not within {guard.whole_s:.0f} s: {event}")
                 self._changed.wait(min(guard.left_s, ASKS_EVERY_S))
 
     # --- writing --------------------------------------------------------------------------------
@@ -144,8 +144,8 @@ class Record:
             for uid in [uid for uid in self._live[kind] if uid not in fresh]:
                 self._add(Change(now, kind, "DELETED", self._live[kind][uid], watched=False))
             for uid, item in fresh.items():
-                known = self._live[kind].get(uid)
-                if known is None or _version(known) != _version(item):
+                item_before = self._live[kind].get(uid)
+                if item_before is None or _version(item_before) != _version(item):
                     self._add(Change(now, kind, "LISTED", item))
         self._since[kind] = _version(listed)
 

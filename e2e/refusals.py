@@ -55,10 +55,10 @@ def _refuses(scene: Scene, pod: str) -> bool:
     return False
 
 
-def await_policy(question: Callable[[], bool], what: str) -> None:
+def await_policy(question: Callable[[], bool], effect: str) -> None:
     """A policy acts a little after it was written, and no watch tells when."""
     never, guard = threading.Event(), Guard()
     while not question():
         if guard.over:
-            raise AssertionError(f"not within {guard.whole_s:.0f} s: the policy {what}")
+            raise AssertionError(f"not within {guard.whole_s:.0f} s: the policy {effect}")
         never.wait(LOOKS_EVERY_S)

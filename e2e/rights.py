@@ -48,9 +48,9 @@ class Grant:
     names: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        where = f" in {self.namespace}" if self.namespace else ""
-        which = f" named {', '.join(self.names)}" if self.names else ""
-        return f"{self.part}: {self.verb} {self.resource}{where}{which}"
+        place = f" in {self.namespace}" if self.namespace else ""
+        names_text = f" named {', '.join(self.names)}" if self.names else ""
+        return f"{self.part}: {self.verb} {self.resource}{place}{names_text}"
 
     def covers(self, request: Request) -> bool:
         return (
@@ -78,20 +78,20 @@ class Request:
 
 def grants(manifests: Iterable[Object]) -> set[Grant]:
     """What Roles and ClusterRoles give, each verb on each resource for itself."""
-    found = set()
+    all_grants = set()
     for role in manifests:
         if role["kind"] not in ("Role", "ClusterRole"):
             continue
         meta = role["metadata"]
         for rule in role["rules"]:
             names = tuple(rule.get("resourceNames") or ())
-            found |= {
+            all_grants |= {
                 Grant(ROLES[meta["name"]], verb, named(resource, group), meta.get("namespace", ""), names)
                 for group in rule["apiGroups"]
                 for resource in rule["resources"]
                 for verb in rule["verbs"]
             }
-    return found
+    return all_grants
 
 
 def named(resource: str, group: str) -> str:
@@ -117,36 +117,56 @@ def requests(lines: Iterable[str]) -> Iterator[Request]:
         )
 
 
-def unused(given: Iterable[Grant], made: Iterable[Request], excepted: Mapping[str, str]) -> list[str]:
+def unused(all_grants: Iterable[Grant], sent: Iterable[Request], excepted: Mapping[str, str]) -> list[str]:
     """Grants that no request needed and that are not `excepted`: "VERB RESOURCE" → reason.
 
     To list goes with to watch: informers begin with a stream (WatchList), or with a list where an API server
     has none.
     """
-    made = {request for request in made if request.allowed}
+    sent = {request for request in sent if request.allowed}
 
     def needed(grant: Grant) -> bool:
         ways = [grant, replace(grant, verb="watch")] if grant.verb == "list" else [grant]
-        return any(way.covers(request) for way in ways for request in made)
+        return any(way.covers(request) for way in ways for request in sent)
 
     return sorted(
         str(grant)
-        for grant in given
+        for grant in all_grants
         if f"{grant.verb} {grant.resource}" not in excepted and not needed(grant)
     )
 
 
-def refused(given: Iterable[Grant], made: Iterable[Request]) -> list[str]:
+def refused(all_grants: Iterable[Grant], sent: Iterable[Request]) -> list[str]:
     """Requests that were refused and that no role allows. Others may be refused all the same: for
     a moment after its start an API server knows no roles, not even its own, which allow some paths."""
-    given, made = [*given], [*made]
-    allowed = {request.resource for request in made if request.allowed and request.resource.startswith("/")}
-    missing = (each for each in made if not each.allowed and each.resource not in allowed)
-    return sorted({str(each) for each in missing if not any(grant.covers(each) for grant in given)})
+    all_grants, sent = [*all_grants], [*sent]
+    allowed = {request.resource for request in sent if request.allowed and request.resource.startswith("/")}
+    missing = (
+        sent_request
+        for sent_request in sent
+        if not sent_request.allowed and sent_request.resource not in allowed
+    )
+    return sorted(
+        {
+            str(sent_request)
+            for sent_request in missing
+            if not any(grant.covers(sent_request) for grant in all_grants)
+        }
+    )
 
 
-def borrowed(given: Iterable[Grant], made: Iterable[Request]) -> list[str]:
+def borrowed(all_grants: Iterable[Grant], sent: Iterable[Request]) -> list[str]:
     """Requests for resources that only the other part's roles allow."""
-    given = [*given]
-    asked = (each for each in made if each.allowed and not each.resource.startswith("/"))
-    return sorted({str(each) for each in asked if not any(grant.covers(each) for grant in given)})
+    all_grants = [*all_grants]
+    allowed_requests = (
+        sent_request
+        for sent_request in sent
+        if sent_request.allowed and not sent_request.resource.startswith("/")
+    )
+    return sorted(
+        {
+            str(sent_request)
+            for sent_request in allowed_requests
+            if not any(grant.covers(sent_request) for grant in all_grants)
+        }
+    )

@@ -139,9 +139,9 @@ class Scene:
 
     # --- looking --------------------------------------------------------------------------------
 
-    def until(self, question: Callable[[], object], what: str, quiet_s: float = HANG_S) -> None:
+    def until(self, question: Callable[[], object], event: str, quiet_s: float = HANG_S) -> None:
         """Wait until the answer is true; it is asked again after every change."""
-        self.record.until(lambda: question() or None, what, quiet_s)
+        self.record.until(lambda: question() or None, event, quiet_s)
 
     def pods(self) -> dict[str, PodFacts]:
         """The pods of the namespace by name."""
@@ -194,21 +194,21 @@ class Scene:
         """The pod's conditions by type; none if there is no such pod."""
         for body in self._own(PODS):
             if body["metadata"]["name"] == pod:
-                found = (body.get("status") or {}).get("conditions") or ()
-                return {condition["type"]: condition for condition in found}
+                conditions = (body.get("status") or {}).get("conditions") or ()
+                return {condition["type"]: condition for condition in conditions}
         return {}
 
     # --- awaiting -------------------------------------------------------------------------------
 
     def runs(self, names: Iterable[str]) -> None:
         """Wait until these pods run."""
-        wanted = set(names)
+        awaited = set(names)
 
         def all_run() -> bool:
             pods = self.pods()
-            return all(name in pods and pods[name].phase == "Running" for name in wanted)
+            return all(name in pods and pods[name].phase == "Running" for name in awaited)
 
-        self.until(all_run, f"{', '.join(sorted(wanted))} run")
+        self.until(all_run, f"{', '.join(sorted(awaited))} run")
 
     def event(self, reason: str, pod: str = "") -> SeenEvent:
         """Wait for an event of this reason."""
@@ -229,10 +229,10 @@ class Scene:
         """Judge all that happened so far and what is there now; a half-bound gang has its grace to finish."""
         self._catch_up()
         if self._auditor.half_bound():
-            what = f"half-bound gangs become whole: {', '.join(self._auditor.half_bound())}"
-            self.until(lambda: self._catch_up() and self._auditor.in_order, what)
-        found = self.findings()
-        assert not found, "the auditor found:\n" + "\n".join(f"  {violation}" for violation in found)
+            aim = f"half-bound gangs become whole: {', '.join(self._auditor.half_bound())}"
+            self.until(lambda: self._catch_up() and self._auditor.in_order, aim)
+        findings = self.findings()
+        assert not findings, "the auditor found:\n" + "\n".join(f"  {violation}" for violation in findings)
 
     def findings(self) -> list[Violation]:
         """What the auditor has found so far, and finds now; each once."""

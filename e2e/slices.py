@@ -47,8 +47,10 @@ def slice_of(meta: Object, spec: Object) -> Slice | None:
     Raises:
         ValueError, KeyError, TypeError: its allocation can't be read.
     """
-    limits = [(each.get("resources") or {}).get("limits") or {} for each in spec.get("containers") or ()]
-    memory = sum(int(each.get(RESOURCE, 0)) for each in limits)
+    limits = [
+        (container.get("resources") or {}).get("limits") or {} for container in spec.get("containers") or ()
+    ]
+    memory = sum(int(container.get(RESOURCE, 0)) for container in limits)
     if not memory:
         return None
     annotations: Mapping[str, str] = meta.get("annotations") or {}
@@ -65,50 +67,59 @@ def memory_of(body: Object) -> tuple[int, ...]:
     """GiB of each GPU that a node shares; () where it shares none."""
     offered = (body.get("status") or {}).get("allocatable") or {}
     count, memory = int(offered.get(COUNT, 0)), int(offered.get(RESOURCE, 0))
-    said = (body["metadata"].get("annotations") or {}).get(OF_NODE)
-    if said is not None:
-        return tuple(int(units) for units in said.split(","))
+    annotation = (body["metadata"].get("annotations") or {}).get(OF_NODE)
+    if annotation is not None:
+        return tuple(int(units) for units in annotation.split(","))
     return (memory // count,) * count if count else ()
 
 
-def judge_slice(name: str, own: Slice, memory: Sequence[int] | None) -> list[Found]:
+def judge_slice(name: str, pod_slice: Slice, memory: Sequence[int] | None) -> list[Found]:
     """A bound pod of ours against its node's memory by GPU, None when the node is gone."""
-    missing = [key for key in WRITTEN if key not in own.written]
+    missing = [key for key in WRITTEN if key not in pod_slice.written]
     if missing:
         return [("annotation-missing", f"{name} is bound without {', '.join(missing)}")]
-    found: list[Found] = []
-    wanted = {INDEX: ",".join(map(str, sorted(own.given))), OF_POD: str(own.memory), ASSIGNED: "false"}
-    if memory is not None and all(gpu < len(memory) for gpu in own.given):
-        wanted[OF_GPU] = str(min((memory[gpu] for gpu in own.given), default=0))
-    for key, value in wanted.items():
-        if own.written[key] != value:
-            found.append(("annotations-disagree", f"{name}: {key} is {own.written[key]!r}, not {value!r}"))
+    wrongs: list[Found] = []
+    expected = {
+        INDEX: ",".join(map(str, sorted(pod_slice.given))),
+        OF_POD: str(pod_slice.memory),
+        ASSIGNED: "false",
+    }
+    if memory is not None and all(gpu < len(memory) for gpu in pod_slice.given):
+        expected[OF_GPU] = str(min((memory[gpu] for gpu in pod_slice.given), default=0))
+    for key, value in expected.items():
+        if pod_slice.written[key] != value:
+            wrongs.append(
+                ("annotations-disagree", f"{name}: {key} is {pod_slice.written[key]!r}, not {value!r}")
+            )
     sums = Counter[int]()
-    for parts in json.loads(own.written[SHARES]).values():
+    for parts in json.loads(pod_slice.written[SHARES]).values():
         sums.update({int(gpu): int(units) for gpu, units in parts.items()})
-    if dict(sums) != dict(own.given):
-        found.append(("annotations-disagree", f"{name}: {SHARES} adds up to {dict(sums)}, not {own.given}"))
-    if sorted(own.given.values()) != [own.memory // own.gpus] * own.gpus:
-        text = f"{name} asked for {own.memory} GiB over {own.gpus} GPUs and got {dict(own.given)}"
-        found.append(("slice-size", text))
-    if memory is not None and any(not 0 <= gpu < len(memory) for gpu in own.given):
-        found.append(("gpu-out-of-range", f"{name} got {dict(own.given)} of {len(memory)} GPUs"))
-    return found
+    if dict(sums) != dict(pod_slice.given):
+        wrongs.append(
+            ("annotations-disagree", f"{name}: {SHARES} adds up to {dict(sums)}, not {pod_slice.given}")
+        )
+    if sorted(pod_slice.given.values()) != [pod_slice.memory // pod_slice.gpus] * pod_slice.gpus:
+        asks = f"{name} asked for {pod_slice.memory} GiB over {pod_slice.gpus} GPUs"
+        text = f"{asks} and got {dict(pod_slice.given)}"
+        wrongs.append(("slice-size", text))
+    if memory is not None and any(not 0 <= gpu < len(memory) for gpu in pod_slice.given):
+        wrongs.append(("gpu-out-of-range", f"{name} got {dict(pod_slice.given)} of {len(memory)} GPUs"))
+    return wrongs
 
 
 def judge_memory(
     node: str, memory: Sequence[int], slices: Mapping[str, Slice], whole: Mapping[int, str]
 ) -> list[Found]:
     """The slices of one node by pod, against its memory by GPU and the GPUs that are given whole."""
-    found: list[Found] = []
-    used = Counter[int]()
-    for pod, each in slices.items():
-        used.update(each.given)
-        for gpu in each.given:
+    wrongs: list[Found] = []
+    units_used = Counter[int]()
+    for pod, pod_slice in slices.items():
+        units_used.update(pod_slice.given)
+        for gpu in pod_slice.given:
             if gpu in whole:
-                found.append(("gpu-twice", f"GPU {gpu} of {node}: whole to {whole[gpu]}, a slice to {pod}"))
-    for gpu, units in sorted(used.items()):
+                wrongs.append(("gpu-twice", f"GPU {gpu} of {node}: whole to {whole[gpu]}, a slice to {pod}"))
+    for gpu, units in sorted(units_used.items()):
         if gpu < len(memory) and units > memory[gpu]:
             text = f"{units} GiB of GPU {gpu} of {node} are given, it has {memory[gpu]}"
-            found.append(("memory-overcommitted", text))
-    return found
+            wrongs.append(("memory-overcommitted", text))
+    return wrongs

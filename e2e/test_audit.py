@@ -17,13 +17,13 @@ NODE = NodeFacts("a", {"aliyun.com/gpu": 8})
 
 
 def pod(
-    name: str, gpus: int = 1, node: str = "", given: tuple[int, ...] | None = None, **words: Any
+    name: str, gpus: int = 1, node: str = "", gpu_indices: tuple[int, ...] | None = None, **words: Any
 ) -> PodFacts:
     """A pod as the API server would show it: `given` are its GPUs in both annotations."""
     annotations = dict(words.get("annotations", {}))
-    if given is not None:
-        annotations.setdefault("gpu.topology/allocation", json.dumps({"gpus": list(given)}))
-        annotations.setdefault("ALIYUN_COM_GPU_GROUP", ",".join(map(str, given)))
+    if gpu_indices is not None:
+        annotations.setdefault("gpu.topology/allocation", json.dumps({"gpus": list(gpu_indices)}))
+        annotations.setdefault("ALIYUN_COM_GPU_GROUP", ",".join(map(str, gpu_indices)))
     gang, size = words.get("gang", ("", 0))
     labels = {"gpu-topology": gang, "gpu-topology-replica": str(size)} if gang else {}
     return PodFacts.of(
@@ -46,18 +46,18 @@ def pod(
     )
 
 
-def without(key: str, given: tuple[int, ...]) -> PodFacts:
+def without(key: str, gpu_indices: tuple[int, ...]) -> PodFacts:
     """A bound pod that lacks one of the two annotations."""
     full = {
-        "gpu.topology/allocation": json.dumps({"gpus": list(given)}),
-        "ALIYUN_COM_GPU_GROUP": ",".join(map(str, given)),
+        "gpu.topology/allocation": json.dumps({"gpus": list(gpu_indices)}),
+        "ALIYUN_COM_GPU_GROUP": ",".join(map(str, gpu_indices)),
     }
     full.pop(key)
-    return pod("p", len(given), "a", annotations=full)
+    return pod("p", len(gpu_indices), "a", annotations=full)
 
 
-def rules(found: list[Violation]) -> set[str]:
-    return {violation.rule for violation in found}
+def rules(violations: list[Violation]) -> set[str]:
+    return {violation.rule for violation in violations}
 
 
 MOMENTS: dict[str, tuple[list[PodFacts], set[str]]] = {

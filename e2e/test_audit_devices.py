@@ -33,8 +33,8 @@ def claim(name: str, *numbers: int, of: str = "", reserved: str = "", in_order: 
 
 def bound(name: str, *numbers: int, phase: str = "") -> Step:
     body = pod(name, "a", (0,), gpus=0, phase=phase)
-    said = {"gpus": [0], "devices": [DEVICES[n] for n in numbers]}
-    body["metadata"]["annotations"] = {"gpu.topology/allocation": json.dumps(said)}
+    allocation = {"gpus": [0], "devices": [DEVICES[n] for n in numbers]}
+    body["metadata"]["annotations"] = {"gpu.topology/allocation": json.dumps(allocation)}
     return lambda history, at: history.pod(at, DevicePod.of(body))
 
 

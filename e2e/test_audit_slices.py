@@ -21,7 +21,7 @@ NODE = NodeFacts.of(
 
 
 def pod(
-    name: str, asked: Mapping[str, int], annotations: Mapping[str, str], gpus: int = 0, node: str = "a"
+    name: str, amounts: Mapping[str, int], annotations: Mapping[str, str], gpus: int = 0, node: str = "a"
 ) -> PodFacts:
     """A bound pod; `gpus` is the value of its label aliyun.com/gpu-count."""
     return PodFacts.of(
@@ -36,34 +36,34 @@ def pod(
             "spec": {
                 "schedulerName": "muster",
                 "nodeName": node,
-                "containers": [{"resources": {"limits": {key: str(n) for key, n in asked.items()}}}],
+                "containers": [{"resources": {"limits": {key: str(n) for key, n in amounts.items()}}}],
             },
             "status": {"phase": "Running"},
         }
     )
 
 
-def written(given: Mapping[int, int], of_gpu: int = 16, **other: str) -> dict[str, str]:
+def written(units_by_gpu: Mapping[int, int], of_gpu: int = 16, **changed: str) -> dict[str, str]:
     """All annotations of a slice, `other` in place of some: MEM_POD="4" is ALIYUN_COM_GPU_MEM_POD."""
-    units = {str(gpu): amount for gpu, amount in given.items()}
+    units = {str(gpu): amount for gpu, amount in units_by_gpu.items()}
     full = {
         "MEM_IDX": ",".join(units),
         "MEM_DEV": str(of_gpu),
-        "MEM_POD": str(sum(given.values())),
+        "MEM_POD": str(sum(units_by_gpu.values())),
         "MEM_ASSIGNED": "false",
         "MEM_ASSUME_TIME": "1",
-    } | other
+    } | changed
     return {
         **{f"ALIYUN_COM_GPU_{key}": text for key, text in full.items() if text},
-        "gpu.topology/allocation": json.dumps({"gpus": list(given), "gpu_mem": units}),
+        "gpu.topology/allocation": json.dumps({"gpus": list(units_by_gpu), "gpu_mem": units}),
         "scheduler.framework.gpushare.allocation": json.dumps({"0": units}),
     }
 
 
-def share(name: str, given: Mapping[int, int], of_gpu: int = 16, **other: str) -> PodFacts:
+def share(name: str, units_by_gpu: Mapping[int, int], of_gpu: int = 16, **changed: str) -> PodFacts:
     """A pod that has just what it asked for."""
-    asked = {"aliyun.com/gpu-mem": sum(given.values())}
-    return pod(name, asked, written(given, of_gpu, **other), len(given))
+    amounts = {"aliyun.com/gpu-mem": sum(units_by_gpu.values())}
+    return pod(name, amounts, written(units_by_gpu, of_gpu, **changed), len(units_by_gpu))
 
 
 WHOLE = {"gpu.topology/allocation": '{"gpus":[0]}', "ALIYUN_COM_GPU_GROUP": "0"}
@@ -98,5 +98,5 @@ MOMENTS: dict[str, tuple[list[PodFacts], set[str]]] = {
 @pytest.mark.parametrize("name", MOMENTS)
 def test_a_moment_is_judged(name: str) -> None:
     pods, expected = MOMENTS[name]
-    found = judge(pods, [NODE])
-    assert {violation.rule for violation in found} == expected, list(map(str, found))
+    violations = judge(pods, [NODE])
+    assert {violation.rule for violation in violations} == expected, list(map(str, violations))

@@ -23,13 +23,13 @@ def gang() -> list[Object]:
 @pytest.mark.grace(EVICTED_S)
 def test_the_others_stay_and_the_member_is_planned_again(scene: Scene, stack: Stack) -> None:
     scene.node(objects.node("a"))
-    first, *rest = gang()
+    first, *later_members = gang()
     scene.create(first)
     with refused(scene, REFUSED):
-        names = scene.create(*rest)
+        names = scene.create(*later_members)
         scene.until(lambda: scene.bound() == {*names}, "all but one are bound")
-        other = scene.create(*(objects.pod(f"o-{rank}", gang=objects.ack("o", 2)) for rank in range(2)))
-        scene.event("TopologyUnplaceable", other[0])  # the place of the refused one is kept for it
+        second_gang = scene.create(*(objects.pod(f"o-{rank}", gang=objects.ack("o", 2)) for rank in range(2)))
+        scene.event("TopologyUnplaceable", second_gang[0])  # the place of the refused one is kept for it
     scene.runs([*names, REFUSED])
 
 
@@ -37,14 +37,14 @@ def test_the_others_stay_and_the_member_is_planned_again(scene: Scene, stack: St
 def test_a_gang_that_stays_half_is_given_up(scene: Scene, stack: Stack) -> None:
     """Those that were bound are evicted, nothing is held, and the gang can begin anew."""
     scene.node(objects.node("a"))
-    first, *rest = gang()
+    first, *later_members = gang()
     scene.create(first)
     with refused(scene, REFUSED):
-        names = scene.create(*rest)
+        names = scene.create(*later_members)
         scene.until(lambda: {*names} <= scene.bound(), "all but one are bound")
-        gone = "those that were bound are evicted"
-        scene.until(lambda: {*scene.pods()} == {REFUSED}, gone)
+        event = "those that were bound are evicted"
+        scene.until(lambda: {*scene.pods()} == {REFUSED}, event)
         scene.runs(scene.create(objects.pod("all-of-it", gpus=8)))
         scene.delete("all-of-it")
-    scene.create(*rest)
+    scene.create(*later_members)
     scene.runs([*names, REFUSED])

@@ -22,9 +22,9 @@ def test_a_gang_that_does_not_fit_holds_nothing_and_starts_when_a_job_ends(scene
     large = scene.create(*(objects.pod(f"l-{rank}", gpus=2, gang=objects.ack("large", 2)) for rank in (0, 1)))
     scene.event("TopologyUnplaceable", large[0])
     for name in large:
-        said = scene.says(name, objects.GPU)
-        assert "3" in said
-        assert "4" in said
+        message = scene.says(name, objects.GPU)
+        assert "3" in message
+        assert "4" in message
     # three GPUs are free, the large gang waits for four: another gang takes them
     small = scene.create(*(objects.pod(f"s-{rank}", gang=objects.ack("small", 3)) for rank in range(3)))
     scene.runs(small)

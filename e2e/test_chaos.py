@@ -61,18 +61,18 @@ def test_a_seed_fixes_what_is_submitted_and_broken() -> None:
 
 
 def test_every_fault_comes_once_before_any_comes_again() -> None:
-    wanted = [(fault.name, moment) for fault in (*FAULTS, DELETE_PODGROUP) for moment in fault.moments]
-    drawn = itertools.islice(deck(random.Random(1), podgroups=True), len(wanted))
-    assert sorted((fault.name, moment) for fault, moment in drawn) == sorted(wanted)
+    all_faults = [(fault.name, moment) for fault in (*FAULTS, DELETE_PODGROUP) for moment in fault.moments]
+    drawn = itertools.islice(deck(random.Random(1), podgroups=True), len(all_faults))
+    assert sorted((fault.name, moment) for fault, moment in drawn) == sorted(all_faults)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_submitted_fits_the_empty_cluster(seed: int) -> None:
     chance = random.Random(seed)
-    made = ordinary(chance, 0, (ACK, OWN, PODGROUP), None)
-    assert 1 <= made.needed <= made.members
-    assert made.total <= {"": 96, "rack": 32, "node": 8, "nvlink-domain": 4}[made.scope]
-    assert len(made.pods()) == made.members
+    submission = ordinary(chance, 0, (ACK, OWN, PODGROUP), None)
+    assert 1 <= submission.needed <= submission.members
+    assert submission.total <= {"": 96, "rack": 32, "node": 8, "nvlink-domain": 4}[submission.scope]
+    assert len(submission.pods()) == submission.members
 
 
 HIT = Hit(0, 1.0, "cordon", "planned", "g", "planned", 1, 0, 2, True, 0.1, None)

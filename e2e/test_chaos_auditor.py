@@ -186,16 +186,16 @@ def test_pods_of_a_node_that_was_taken_away_may_go_until_it_is_back() -> None:
     assert auditor.losses.lost == [f"{NAMESPACE}/m"]
 
 
-@pytest.mark.parametrize(("last_seen", "lost"), [(L, []), (L_BOUND, [f"{NAMESPACE}/l"])])
+@pytest.mark.parametrize(("last_seen", "names"), [(L, []), (L_BOUND, [f"{NAMESPACE}/l"])])
 def test_a_binding_that_nobody_saw_may_have_been_to_a_node_that_is_away(
-    last_seen: Object, lost: list[str]
+    last_seen: Object, names: list[str]
 ) -> None:
     """The API server was away between the Binding and the end of the pod."""
     auditor = auditor_of(Case([(0, L), (1, last_seen)], []))
     auditor.losses.node_goes("b", 2)
     auditor.see(Change(3, PODS, "DELETED", last_seen, watched=False))
     auditor.see(Change(3, PODS, "DELETED", M))
-    assert auditor.losses.lost == [*lost, f"{NAMESPACE}/m"]
+    assert auditor.losses.lost == [*names, f"{NAMESPACE}/m"]
 
 
 def test_the_load_is_weighted_with_time() -> None:

@@ -27,18 +27,18 @@ class Waiting:
     fit: set[str] = field(default_factory=set)
 
 
-def gang(size: int, gpus: int, scope: str = "", needed: int = 0) -> list[Object]:
-    words = own("w", needed or size, scope)
+def gang(size: int, gpus: int, scope: str = "", min_member: int = 0) -> list[Object]:
+    words = own("w", min_member or size, scope)
     return [pod(f"w-{rank}", gpus=gpus, gang=words) for rank in range(size)]
 
 
 def mesh(name: str) -> Object:
     """A node with the cube mesh of the gputopology document: one domain of eight."""
-    made = node(name)
-    made["metadata"]["annotations"] |= objects.node(name, topology=objects.DOCUMENT_MESH)["metadata"][
+    body = node(name)
+    body["metadata"]["annotations"] |= objects.node(name, topology=objects.DOCUMENT_MESH)["metadata"][
         "annotations"
     ]
-    return made
+    return body
 
 
 def islands(name: str) -> Object:
@@ -47,9 +47,9 @@ def islands(name: str) -> Object:
 
 def served(name: str) -> Object:
     """A node of eight GPUs that a DRA driver serves."""
-    made = node(name, gpus=0)
-    made["metadata"].setdefault("annotations", {})[DRA_GPUS] = f"{DRA_RESOURCE}=8"
-    return made
+    body = node(name, gpus=0)
+    body["metadata"].setdefault("annotations", {})[DRA_GPUS] = f"{DRA_RESOURCE}=8"
+    return body
 
 
 def claiming(member: Object, gpus: int) -> Object:
@@ -88,7 +88,7 @@ WAITING = {
     "anti-affinity, a node each": Waiting(apart(*gang(2, 1)), [node("a"), node("b")], {W}),
     "anti-affinity, one node for two": Waiting(apart(*gang(2, 1)), [node("a")]),
     "anti-affinity beside one that runs": Waiting(
-        apart(*gang(1, 1, needed=2), pod("w-1", "a", (0,), gang=own("w", 2))), [node("a")]
+        apart(*gang(1, 1, min_member=2), pod("w-1", "a", (0,), gang=own("w", 2))), [node("a")]
     ),
     "a volume of the node's rack": Waiting(
         [mounting("data-r1", *gang(1, 1))], [node("a", labels={RACK: "r1"})], {W}
@@ -103,16 +103,16 @@ WAITING = {
     "what terminates is taken": Waiting(
         [*gang(1, 4), pod("t", "a", (0, 1, 2, 3, 4), gpus=5, deletionTimestamp="now")], [node("a")]
     ),
-    "a member is missing": Waiting(gang(2, 1, needed=3), [node("a")]),
-    "an elastic gang needs fewer": Waiting(gang(3, 4, needed=2), [node("a")], {W}),
+    "a member is missing": Waiting(gang(2, 1, min_member=3), [node("a")]),
+    "an elastic gang needs fewer": Waiting(gang(3, 4, min_member=2), [node("a")], {W}),
     "an elastic gang that runs could grow": Waiting(
-        [pod("w-9", "a", (0,), gang=own("w", 1)), *gang(1, 4, needed=1)], [node("a")], {W}
+        [pod("w-9", "a", (0,), gang=own("w", 1)), *gang(1, 4, min_member=1)], [node("a")], {W}
     ),
     "a member that goes is none": Waiting(
-        [*gang(1, 1, needed=2), pod("w-1", gang=own("w", 2), deletionTimestamp="now")], [node("a")]
+        [*gang(1, 1, min_member=2), pod("w-1", gang=own("w", 2), deletionTimestamp="now")], [node("a")]
     ),
     "a member behind a gate is none": Waiting(
-        [*gang(1, 1, needed=2), gated(pod("w-1", gang=own("w", 2)))], [node("a")]
+        [*gang(1, 1, min_member=2), gated(pod("w-1", gang=own("w", 2)))], [node("a")]
     ),
     "a cordoned node": Waiting(gang(1, 1), [node("a", unschedulable=True)]),
     "a tainted node": Waiting(gang(1, 1), [node("a", taints=[{"key": "k", "effect": "NoSchedule"}])]),
@@ -130,9 +130,11 @@ WAITING = {
     "a slice of two GPUs": Waiting([slice_pod("x", 12, gpus=2), BESIDE], [sharing("s")], {"n/x"}),
     "a slice of two GPUs, one too full": Waiting([slice_pod("x", 14, gpus=2), BESIDE], [sharing("s")]),
     "a slice of three of two GPUs": Waiting([slice_pod("x", 3, gpus=3)], [sharing("s")]),
-    "devices by claims": Waiting([claiming(each, 4) for each in gang(2, 0)], [served("a")], {W}),
-    "devices by a resource": Waiting([asking(each, 4) for each in gang(2, 0)], [served("a")], {W}),
-    "devices on nodes with a device plugin": Waiting([claiming(each, 1) for each in gang(2, 0)], [node("a")]),
+    "devices by claims": Waiting([claiming(member, 4) for member in gang(2, 0)], [served("a")], {W}),
+    "devices by a resource": Waiting([asking(member, 4) for member in gang(2, 0)], [served("a")], {W}),
+    "devices on nodes with a device plugin": Waiting(
+        [claiming(member, 1) for member in gang(2, 0)], [node("a")]
+    ),
     "devices that claims hold": Waiting(
         [
             claiming(pod("w-0", gpus=0, gang=own("w", 1)), 4),
@@ -187,8 +189,8 @@ def test_a_waiting_gang_that_fits_is_reported_with_its_placement() -> None:
     for body in pods:
         auditor.see(Change(0, PODS, "ADDED", body))
     auditor.waits_though_fits("in the end", auditor.fits(pods, nodes))
-    (said,) = auditor.verdict(pods, nodes)[WAITS]
-    assert "n/w-0 on a, n/w-1 on a" in said
+    (sentence,) = auditor.verdict(pods, nodes)[WAITS]
+    assert "n/w-0 on a, n/w-1 on a" in sentence
 
 
 def test_a_podgroup_says_how_many_and_where() -> None:

@@ -80,12 +80,12 @@ OUTAGES = [(10.0, 14.0), (9.0, 12.0)]
 
 @pytest.mark.parametrize("name", WAITS)
 def test_how_long_gangs_wait(name: str) -> None:
-    steps, wanted = WAITS[name]
+    steps, expected = WAITS[name]
     waits = Waits()
     for at, body in steps:
         waits.pod(at, PodFacts.of(body))
     report = waits.report(OUTAGES, lambda at: at / 2)
-    assert (report.bound, report.waiting, report.longest_s, report.paced_p90_s) == wanted
+    assert (report.bound, report.waiting, report.longest_s, report.paced_p90_s) == expected
 
 
 def test_a_member_that_went_before_it_was_bound_is_waited_for_again() -> None:

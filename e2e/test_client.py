@@ -47,11 +47,11 @@ def client(tmp_path: Path) -> Iterator[Client]:
 
 
 def _read(watch: Watch, reads: threading.Event) -> list[Object]:
-    seen = []
+    events = []
     for event in watch:
-        seen.append(event)
+        events.append(event)
         reads.set()
-    return seen
+    return events
 
 
 def test_a_watch_that_is_closed_while_it_is_read_ends_with_whole_events(client: Client) -> None:

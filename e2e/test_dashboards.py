@@ -61,21 +61,25 @@ def _gangs_come_and_go(scene: Scene, name: str) -> None:
 
 def _gangs(scene: Scene, name: str) -> list[str]:
     """Create a gang that is placed and one that waits; return the pods of both."""
-    placed = scene.create(*(objects.pod(f"{name}-{rank}", gang=objects.ack(name, 2)) for rank in range(2)))
-    scene.runs(placed)
+    placed_pods = scene.create(
+        *(objects.pod(f"{name}-{rank}", gang=objects.ack(name, 2)) for rank in range(2))
+    )
+    scene.runs(placed_pods)
     large = scene.create(objects.pod(f"{name}-large", gpus=9, gang=objects.ack(f"{name}-large", 1)))
     scene.event("TopologyUnplaceable", large[0])
-    return [*placed, *large]
+    return [*placed_pods, *large]
 
 
 def _empty(prometheus: Prometheus) -> list[str]:
     """Return the queries without a value. NaN is none: a quantile of nothing."""
-    found = [target.name for target in targets() if target.is_promql and not _has_value(prometheus, target)]
+    empty_panels = [
+        target.name for target in targets() if target.is_promql and not _has_value(prometheus, target)
+    ]
     for name, query in queries_of_variables().items():
         metric, label = re.findall(r"\w+", query)[1:]
         if not prometheus.get(f"label/{label}/values", **{"match[]": metric}):
-            found.append(name)
-    return found
+            empty_panels.append(name)
+    return empty_panels
 
 
 def _has_value(prometheus: Prometheus, target: Target) -> bool:

@@ -29,8 +29,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600 if MEMBERS else 1800
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentFleet]:
     if reason := why_not():
         pytest.skip(f"no real nodes on this machine: {reason}")
-    with AgentFleet(tmp_path_factory.mktemp("devices")) as found:
-        yield found
+    with AgentFleet(tmp_path_factory.mktemp("devices")) as new_fleet:
+        yield new_fleet
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def test_gangs_of_four_in_random_order(fleet: AgentFleet) -> None:
         rounds += 1
         shapes = chance.choice([[1, 1, 1, 1], [2, 2], [1, 1, 2], [4], [3]])
         gangs = [gang(f"r{rounds}-{chr(97 + at)}", gpus) for at, gpus in enumerate(shapes)]
-        members = [member for each in gangs for member in each]
+        members = [member for gang_members in gangs for member in gang_members]
         chance.shuffle(members)
         fleet.create(*members)
         fleet.check(members)
@@ -69,8 +69,10 @@ def test_equal_pods_that_race(fleet: AgentFleet) -> None:
     members = [Member(f"equal-{number}") for number in range(16)]
     fleet.create(*members)
     fleet.check(members)
-    seen = [(fleet.pods()[each.name]["spec"]["nodeName"], _sees(fleet, each.name)) for each in members]
-    assert len(set(seen)) == 16
+    places = [
+        (fleet.pods()[member.name]["spec"]["nodeName"], _sees(fleet, member.name)) for member in members
+    ]
+    assert len(set(places)) == 16
 
 
 SEVERAL = {
@@ -108,8 +110,8 @@ def test_a_restart_of_the_kubelet_withdraws_nothing(fleet: AgentFleet) -> None:
     fleet.until(lambda: fleet.offers(node, WHOLE, 8), "the node offers its GPUs again")
     fleet.check(before)
     fleet.check(after, away=True)
-    found = fleet.pods()
-    assert {name: found[name]["metadata"]["uid"] for name in uids} == uids
+    pods_after = fleet.pods()
+    assert {name: pods_after[name]["metadata"]["uid"] for name in uids} == uids
     assert not fleet.events("TopologyEvicted")
 
 
@@ -131,7 +133,7 @@ def test_a_dead_agent_gives_out_nothing(fleet: AgentFleet) -> None:
     fleet.create(*before)
     fleet.check(before)
     node = fleet.pods()["stays"]["spec"]["nodeName"]
-    (other,) = set(WHOLE_NODES) - {node}
+    (second_node,) = set(WHOLE_NODES) - {node}
     with fleet.other_agents(OFFERS.keys() - {node}):
         fleet.label(node, {"agent": "gone"})
         fleet.keep_agents_off({"agent": "gone"})
@@ -143,7 +145,7 @@ def test_a_dead_agent_gives_out_nothing(fleet: AgentFleet) -> None:
     late = [Member(f"late-{i}", (Part("main", 2),)) for i in range(4)]
     fleet.create(*late)
     fleet.check(late)
-    assert {fleet.pods()[each.name]["spec"]["nodeName"] for each in late} == {other}
+    assert {fleet.pods()[member.name]["spec"]["nodeName"] for member in late} == {second_node}
     with fleet.other_agents(OFFERS):
         fleet.deploy()
     fleet.until(lambda: fleet.offers(node, WHOLE, 8), "the node offers its GPUs again")
@@ -162,7 +164,7 @@ def test_an_unhealthy_gpu_is_not_given_out(fleet: AgentFleet) -> None:
     members = [Member(f"well-{number}", (Part("main", 3),)) for number in range(4)]
     fleet.create(*members)
     fleet.check(members)
-    assert not {"GPU-0", "GPU-5"} & {gpu for each in members for gpu in _sees(fleet, each.name)}
+    assert not {"GPU-0", "GPU-5"} & {gpu for member in members for gpu in _sees(fleet, member.name)}
 
 
 def test_freed_by_force_and_used_again(fleet: AgentFleet) -> None:

@@ -37,8 +37,8 @@ def link(gpus: list[int]) -> str:
 
 def annotated(scene: Scene, pod: str) -> dict[str, str]:
     body = scene.client.get(f"/api/v1/namespaces/{scene.name}/pods/{pod}")
-    found: dict[str, str] = body["metadata"].get("annotations") or {}
-    return found
+    annotations: dict[str, str] = body["metadata"].get("annotations") or {}
+    return annotations
 
 
 def run_all(scene: Scene, count: int) -> list[str]:
@@ -66,19 +66,21 @@ def shows(scene: Scene, *words: str) -> None:
     )
 
 
-def status(scene: Scene, name: str, **wanted: object) -> Object:
+def status(scene: Scene, name: str, **fields: object) -> Object:
     """Wait until the PodGroup's status has these values; all of it."""
     path = PODGROUPS.format(scene.name)
     with Record(scene.client, (path,)) as record:
 
         def found() -> Object | None:
             for body in record.live(path):
-                said: Object = body.get("status") or {}
-                if body["metadata"]["name"] == name and all(said.get(k) == v for k, v in wanted.items()):
-                    return said
+                status_shown: Object = body.get("status") or {}
+                if body["metadata"]["name"] == name and all(
+                    status_shown.get(k) == v for k, v in fields.items()
+                ):
+                    return status_shown
             return None
 
-        return record.until(found, f"the status of PodGroup {name} says {wanted}")
+        return record.until(found, f"the status of PodGroup {name} says {fields}")
 
 
 @pytest.fixture
@@ -134,8 +136,8 @@ def test_changing_a_nodes_label_moves_nobody(scene: Scene) -> None:
 def of_nvidia(pod: Object) -> Object:
     """The same pod, asking for nvidia.com/gpu."""
     (container,) = pod["spec"]["containers"]
-    asked = container["resources"]["limits"].pop("aliyun.com/gpu")
-    container["resources"] = {"limits": {"nvidia.com/gpu": asked}}
+    gpu_count = container["resources"]["limits"].pop("aliyun.com/gpu")
+    container["resources"] = {"limits": {"nvidia.com/gpu": gpu_count}}
     return pod
 
 
@@ -164,9 +166,9 @@ def test_the_job_of_four_is_in_one_nvlink_domain(scene: Scene, policies: None) -
     (node,) = {*places(scene).values()}
     assert node in NVSWITCH
     assert gpus(scene, *names) == list(range(8))
-    said = status(scene, "ddp-training-tas", running=4)
-    assert (said["present"], said["placed"]) == (4, 4)
-    assert node in said["domain"]
+    status_shown = status(scene, "ddp-training-tas", running=4)
+    assert (status_shown["present"], status_shown["placed"]) == (4, 4)
+    assert node in status_shown["domain"]
     shows(scene, "TopologyPlaced", "NV18")
 
 
@@ -174,10 +176,10 @@ def test_the_gang_of_two_nodes_is_in_one_rack_with_nvswitch(scene: Scene) -> Non
     nodes = create_nodes(scene)
     scene.apply(*manifests("kai-recipe/multi-node-tas"))
     run_all(scene, 2)
-    used = {*places(scene).values()}
-    assert len(used) == 2
-    assert used <= NVSWITCH
-    assert len({nodes[node]["metadata"]["labels"][RACK] for node in used}) == 1
+    nodes_used = {*places(scene).values()}
+    assert len(nodes_used) == 2
+    assert nodes_used <= NVSWITCH
+    assert len({nodes[node]["metadata"]["labels"][RACK] for node in nodes_used}) == 1
     status(scene, "multi-node-training", running=2)
     shows(scene, "TopologyPlaced", "rack")
 
@@ -199,18 +201,18 @@ AS_GIVEN = {
 
 @pytest.mark.parametrize("name", AS_GIVEN)
 def test_as_the_document_gives_it_a_member_is_missing_and_all_wait(scene: Scene, name: str) -> None:
-    present, needed, group = AS_GIVEN[name]
+    present, members_needed, group = AS_GIVEN[name]
     create_nodes(scene)
     scene.apply(*manifests(f"kai-recipe/{name}-as-given"))
     scene.until(lambda: len(scene.pods()) == present, f"{present} pods")
     waiting = scene.event("TopologyWaiting", min(scene.pods())).message
     assert str(present) in waiting
-    assert str(needed) in waiting
+    assert str(members_needed) in waiting
     status(scene, group, present=present, placed=0, running=0)
     assert not scene.bound()
     (last,) = manifests(f"kai-recipe/{name}")[-1:]
     scene.apply(last)  # the one that was missing
-    run_all(scene, needed)
+    run_all(scene, members_needed)
 
 
 def test_the_benchmark_gets_four_gpus_of_one_nvlink_domain(scene: Scene, policies: None) -> None:

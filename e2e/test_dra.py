@@ -47,9 +47,9 @@ def test_gpus_have_the_numbers_of_the_nodes_matrix(scene: Scene) -> None:
     full = dra.node(scene, "a", topology=objects.DOCUMENT_MESH, uuids=(7, 6, 5, 4, 3, 2, 1, 0))
     (name,) = scene.create(*dra.gang("g", 1, gpus=8))
     scene.runs([name])
-    found = dra.planned(scene)[name]
+    devices = dra.planned(scene)[name]
     numbers = {f"{dra.DRIVER}/{full}/gpu-{7 - index}": index for index in range(8)}
-    assert [numbers[device] for device in found] == list(scene.allocation_in_order(name))
+    assert [numbers[device] for device in devices] == list(scene.allocation_in_order(name))
     dra.judge(scene)
 
 
@@ -57,11 +57,11 @@ def test_a_device_that_another_claim_has_is_taken(scene: Scene) -> None:
     full = dra.node(scene, "a")
     request = {"name": "r", "exactly": {"deviceClassName": scene.name}}
     claim = {"metadata": {"name": "held"}, "spec": {"devices": {"requests": [request]}}}
-    made = scene.client.post(dra.claims(scene), claim)
+    created = scene.client.post(dra.claims(scene), claim)
     result = {"request": "r", "driver": dra.DRIVER, "pool": full, "device": "gpu-2"}
-    made["status"] = {"allocation": {"devices": {"results": [result]}}}
+    created["status"] = {"allocation": {"devices": {"results": [result]}}}
     path = f"{dra.claims(scene)}/held"
-    scene.client.call("PUT", f"{path}/status", made)
+    scene.client.call("PUT", f"{path}/status", created)
     whole = scene.create(*dra.gang("whole", 1, gpus=8))
     scene.says(whole[0], "nvidia.com/gpu")
     seven = scene.create(*dra.gang("seven", 1, gpus=7))
@@ -84,9 +84,9 @@ def test_a_claim_that_is_allocated_anew_by_hand_is_told_on_its_pod(scene: Scene)
     (result,) = status["allocation"]["devices"]["results"]
     result["device"] = "gpu-7" if planned.endswith("gpu-0") else "gpu-0"
     scene.client.call("PUT", path, freed | {"status": status})
-    said = scene.event("TopologyDevicesDiffer", name).message
-    other = f"{dra.DRIVER}/{full}/{result['device']}"
-    assert said == f"its claims hold {other} in place of {planned}: Muster counts what they hold"
+    message = scene.event("TopologyDevicesDiffer", name).message
+    held_device = f"{dra.DRIVER}/{full}/{result['device']}"
+    assert message == f"its claims hold {held_device} in place of {planned}: Muster counts what they hold"
 
 
 def test_a_withdrawn_gang_holds_no_devices(scene: Scene) -> None:
@@ -120,15 +120,15 @@ def test_devices_stay_taken_over_a_restart_of_the_service(scene: Scene, stack: S
 @pytest.mark.grace(LEASE_S)
 @pytest.mark.timeout(1800 + 40 * KILLS)
 def test_the_scheduler_is_killed_between_claims_and_bindings(scene: Scene, stack: Stack) -> None:
-    """The gang's claims are written in parallel. The shim is killed when `seen` of them were seen."""
+    """The gang's claims are written in parallel. The shim is killed once `claims_written` are seen."""
     dra.node(scene, "a")
     dra.node(scene, "b")
     between, size = 0, 4
-    for turn, seen in zip(range(KILLS), itertools.cycle(range(1, size + 1)), strict=False):
+    for turn, claims_written in zip(range(KILLS), itertools.cycle(range(1, size + 1)), strict=False):
         with Record(scene.client, (dra.claims(scene),)) as record:
             names = scene.create(*dra.gang(f"g{turn}", size, gpus=2))
             path = dra.claims(scene)
-            record.until(lambda: len(record.live(path)) >= seen, "claims are written")  # noqa: B023
+            record.until(lambda: len(record.live(path)) >= claims_written, "claims are written")  # noqa: B023
             stack.scheduler.kill()
         between += not dra.planned(scene)
         stack.start_scheduler()

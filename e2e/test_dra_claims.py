@@ -64,8 +64,8 @@ def test_selectors_choose_nodes_and_gpus(scene: Scene) -> None:
     names = scene.create(*dra.claiming("g", 7, "big"))
     scene.runs(names)
     assert nodes_of(scene, names) == {big: 4, mixed: 3}
-    given = {device for devices in dra.planned(scene).values() for device in devices}
-    assert {f"{dra.DRIVER}/{mixed}/gpu-{number}" for number in (1, 4, 6)} <= given
+    devices_given = {device for devices in dra.planned(scene).values() for device in devices}
+    assert {f"{dra.DRIVER}/{mixed}/gpu-{number}" for number in (1, 4, 6)} <= devices_given
     (more,) = scene.create(*dra.claiming("more", 1, "big"))
     scene.says(more, "on 1 node resourceClaims match 3 of 8 GPUs")
     scene.runs(scene.create(*dra.gang("plain", 5)))
@@ -76,16 +76,16 @@ def test_the_first_subrequest_that_fits_the_gang_is_planned(scene: Scene) -> Non
     """Big GPUs while there are some, else small ones, and no member with both."""
     mixed = dra.node(scene, "mixed", gpus=4, big=(1, 2))
     small = dra.node(scene, "small", gpus=4)
-    some = dra.first_available("r", scene.name, BIG, f"!({BIG})", count=2)
-    dra.template(scene, "some", some)
+    request = dra.first_available("r", scene.name, BIG, f"!({BIG})", count=2)
+    dra.template(scene, "some", request)
     first = scene.create(*dra.claiming("g", 1, "some"))
     scene.runs(first)
     assert {*dra.planned(scene)[first[0]]} == {f"{dra.DRIVER}/{mixed}/gpu-{number}" for number in (1, 2)}
-    others = scene.create(*dra.claiming("h", 3, "some"))
-    scene.runs(others)
-    assert nodes_of(scene, others) == {mixed: 1, small: 2}
+    second_gang = scene.create(*dra.claiming("h", 3, "some"))
+    scene.runs(second_gang)
+    assert nodes_of(scene, second_gang) == {mixed: 1, small: 2}
     assert dra.judge(scene) == 4
-    scene.delete(*others, *first)
+    scene.delete(*second_gang, *first)
     again = scene.create(*dra.claiming("i", 1, "some"))
     scene.runs(again)
     assert nodes_of(scene, again) == {mixed: 1}
@@ -109,8 +109,8 @@ def test_subrequests_for_different_numbers_of_gpus(scene: Scene) -> None:
     assert [len(dra.planned(scene)[name]) for name in names] == [2, 2]
     assert dra.judge(scene) == 2
     claims = scene.client.get(dra.claims(scene))["items"]
-    given = [each for claim in claims for each in claim["status"]["allocation"]["devices"]["results"]]
-    assert {each["request"] for each in given} == {"r/s1"}
+    results = [result for claim in claims for result in claim["status"]["allocation"]["devices"]["results"]]
+    assert {result["request"] for result in results} == {"r/s1"}
     (more,) = scene.create(*dra.claiming("more", 1, "some"))
     scene.says(more, "2 nvidia.com/gpu")
     scene.delete(*names)
@@ -121,12 +121,12 @@ def test_subrequests_for_different_numbers_of_gpus(scene: Scene) -> None:
 def test_all_gpus_of_a_node_that_match(scene: Scene) -> None:
     """The most first. A node with a tainted one is none, and neither is one where a pod has one of them."""
     dra.node(scene, "worn", gpus=6, worn=(3,))
-    taken = dra.node(scene, "taken", gpus=5)
+    taken_node = dra.node(scene, "taken", gpus=5)
     large, small = dra.node(scene, "large", gpus=4), dra.node(scene, "small", gpus=2)
     dra.template(scene, "all", dra.request("r", scene.name, allocationMode="All", count=0))
     dra.template(scene, "one", dra.request("r", scene.name))
     pods = dra.claiming("one", 1, "one")
-    pods[0]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": taken}
+    pods[0]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": taken_node}
     scene.runs(scene.create(*pods))
     for gang, home, gpus in (("g", large, 4), ("h", small, 2)):
         names = scene.create(*dra.claiming(gang, 1, "all"))
@@ -161,8 +161,8 @@ def test_members_share_gpus_by_memory(scene: Scene) -> None:
     scene.delete(huge, *fits, *names)
     scene.runs([fifth, whole])
     assert dra.judge(scene, shared=True) == 2
-    found = dra.shares(scene)
-    assert sorted(str(dict(found[gpu])) for gpu in gpus) == ["{'30Gi': 1}", "{'80Gi': 1}"]
+    shares = dra.shares(scene)
+    assert sorted(str(dict(shares[gpu])) for gpu in gpus) == ["{'30Gi': 1}", "{'80Gi': 1}"]
 
 
 def test_gangs_with_shares_and_with_whole_gpus_in_random_order(scene: Scene) -> None:
@@ -180,8 +180,10 @@ def test_gangs_with_shares_and_with_whole_gpus_in_random_order(scene: Scene) -> 
         names = scene.create(*pods)
         scene.runs(names)
         assert dra.judge(scene, shared=True) == 11
-        for taken in dra.shares(scene).values():
-            assert sum(int(memory.removesuffix("Gi")) * number for memory, number in taken.items()) <= 80
+        for shares_of_gpu in dra.shares(scene).values():
+            assert (
+                sum(int(memory.removesuffix("Gi")) * number for memory, number in shares_of_gpu.items()) <= 80
+            )
         scene.delete(*names)
     dra.judge(scene, shared=True)
 
@@ -268,9 +270,9 @@ def test_a_card_of_each_member_agrees_with_its_gpus(scene: Scene) -> None:
             names = scene.create(*pods)
             scene.runs(names)
             assert dra.judge(scene) == 7
-            found = dra.roots(scene)
+            roots = dra.roots(scene)
             members = [name for name in names if name.startswith("c")]
-            assert [len(set(found[name])) for name in members] == [1] * 4
+            assert [len(set(roots[name])) for name in members] == [1] * 4
             assert max(nodes_of(scene, members).values()) <= 2
             scene.delete(*names)
         names = scene.create(*dra.claiming("all", 5, "both"), *dra.claiming("last", 1, "both"))
@@ -357,14 +359,14 @@ def test_the_scheduler_is_killed_between_claims_and_bindings(scene: Scene, stack
     dra.node(scene, "b")
     dra.template(scene, "two", dra.request("r", scene.name, 2))
     path = dra.claims(scene)
-    for seen in (1, 4):
+    for claims_written in (1, 4):
         with Record(scene.client, (path,)) as record:
-            names = scene.create(*dra.claiming(f"g{seen}", 4, "two"))
+            names = scene.create(*dra.claiming(f"g{claims_written}", 4, "two"))
 
             def written() -> int:
                 return len(dra.allocated(record.live(path)))
 
-            record.until(lambda: written() >= seen, "claims are written")  # noqa: B023
+            record.until(lambda: written() >= claims_written, "claims are written")  # noqa: B023
             stack.scheduler.kill()
         stack.start_scheduler()
         scene.runs(names)

@@ -37,8 +37,8 @@ def test_kube_scheduler_is_refused_and_muster_is_not(arena: Arena, scene: Scene,
             scene.runs(members)
         assert scene.bound() == {*members}
         assert dra.judge(scene) == 2
-        said = f"{SAID} gpu-2 of pool {full}: give the pod schedulerName muster"
-        assert said in _refusal(scene, full, "gpu-2")
+        sentence = f"{SAID} gpu-2 of pool {full}: give the pod schedulerName muster"
+        assert sentence in _refusal(scene, full, "gpu-2")
 
 
 @contextmanager

@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600 if MEMBERS else 1800
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DraFleet]:
     if reason := why_not():
         pytest.skip(f"no real nodes on this machine: {reason}")
-    with DraFleet(tmp_path_factory.mktemp("dra")) as found:
-        yield found
+    with DraFleet(tmp_path_factory.mktemp("dra")) as new_fleet:
+        yield new_fleet
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def test_gangs_of_four_in_random_order(fleet: DraFleet) -> None:
         rounds += 1
         shapes = chance.choice([[1, 1, 1, 1], [2, 2], [1, 1, 2], [4], [3]])
         gangs = [gang(f"r{rounds}-{chr(97 + at)}", one(gpus)) for at, gpus in enumerate(shapes)]
-        members = [member for each in gangs for member in each]
+        members = [member for gang_members in gangs for member in gang_members]
         chance.shuffle(members)
         fleet.create(*members)
         fleet.check(members)
@@ -64,11 +64,11 @@ def test_equal_pods_that_race(fleet: DraFleet) -> None:
     fleet.create(*members)
     fleet.check(members)
     pods = fleet.pods()
-    seen = [
-        (pods[each.name]["spec"]["nodeName"], gpus_seen(fleet.variables(each.name, "main")))
-        for each in members
+    places = [
+        (pods[member.name]["spec"]["nodeName"], gpus_seen(fleet.variables(member.name, "main")))
+        for member in members
     ]
-    assert len(set(seen)) == 16
+    assert len(set(places)) == 16
 
 
 def test_several_containers(fleet: DraFleet) -> None:
@@ -93,8 +93,8 @@ def test_a_restart_withdraws_nothing(fleet: DraFleet, program: str) -> None:
     after = gang("after", one(2))
     fleet.create(*after)
     fleet.check([*before, *after])
-    found = fleet.pods()
-    assert {name: found[name]["metadata"]["uid"] for name in uids} == uids
+    pods_after = fleet.pods()
+    assert {name: pods_after[name]["metadata"]["uid"] for name in uids} == uids
     assert not fleet.events("TopologyEvicted")
 
 

@@ -24,8 +24,8 @@ def mig(scene: Scene) -> Iterator[str]:
 
 def given(scene: Scene) -> dict[str, set[str]]:
     """The devices of each pod's claims, without driver and pool."""
-    found = dra.allocated(scene.client.get(dra.claims(scene))["items"])
-    return {pod: {device.rpartition("/")[2] for device in devices} for pod, devices in found.items()}
+    devices_by_pod = dra.allocated(scene.client.get(dra.claims(scene))["items"])
+    return {pod: {device.rpartition("/")[2] for device in devices} for pod, devices in devices_by_pod.items()}
 
 
 def test_a_gpu_is_given_when_its_partition_is_free_again(scene: Scene, mig: str) -> None:
@@ -36,9 +36,9 @@ def test_a_gpu_is_given_when_its_partition_is_free_again(scene: Scene, mig: str)
     scene.runs([half])
     names = scene.create(*dra.gang("g", 3))
     scene.runs(names)
-    found = given(scene)
-    assert found[half] < {"mig-1-0", "mig-1-1"}
-    assert set().union(*(found[name] for name in names)) == {"gpu-0", "gpu-2", "gpu-3"}
+    devices_by_pod = given(scene)
+    assert devices_by_pod[half] < {"mig-1-0", "mig-1-1"}
+    assert set().union(*(devices_by_pod[name] for name in names)) == {"gpu-0", "gpu-2", "gpu-3"}
     (late,) = scene.create(*dra.gang("late", 1))
     scene.says(late, "nvidia.com/gpu")
     scene.delete(half)
@@ -53,10 +53,10 @@ def test_members_with_a_gpu_and_a_partition_share_no_gpu(scene: Scene, mig: str)
     dra.template(scene, "both", dra.request("whole", scene.name), dra.request("part", mig))
     names = scene.create(*dra.claiming("g", 2, "both"))
     scene.runs(names)
-    found = [device for name in names for device in sorted(given(scene)[name])]
-    whole = {device[-1] for device in found if device.startswith("gpu-")}
-    parts = {device.split("-")[1] for device in found if device.startswith("mig-")}
-    assert (len(whole), len(found), whole & parts) == (2, 4, set())
+    devices = [device for name in names for device in sorted(given(scene)[name])]
+    whole = {device[-1] for device in devices if device.startswith("gpu-")}
+    parts = {device.split("-")[1] for device in devices if device.startswith("mig-")}
+    assert (len(whole), len(devices), whole & parts) == (2, 4, set())
     dra.template(scene, "parts", dra.request("r", mig, count=2))
     more = scene.create(*dra.claiming("p", 1, "parts"))
     scene.runs(more)

@@ -87,9 +87,9 @@ def test_the_scheduler_is_killed_while_a_gang_is_being_bound(scene: Scene, stack
     names = scene.create(*gang("g", 12))
     scene.until(scene.bound, "a first member is bound")
     stack.scheduler.kill()
-    other = scene.create(*gang("other", 4))
+    second_gang = scene.create(*gang("other", 4))
     stack.start_scheduler()
-    scene.runs(names + other)
+    scene.runs(names + second_gang)
 
 
 @pytest.mark.grace(LEASE_S)
@@ -100,8 +100,8 @@ def test_the_service_is_killed_while_a_gang_is_being_bound(scene: Scene, stack: 
     scene.until(scene.bound, "a first member is bound")
     stack.service.kill()
     stack.start_service()
-    other = scene.create(*gang("other", 4))
-    scene.runs(names + other)
+    second_gang = scene.create(*gang("other", 4))
+    scene.runs(names + second_gang)
 
 
 @pytest.mark.grace(LEASE_S)
@@ -111,11 +111,11 @@ def test_both_are_killed_at_once(scene: Scene, stack: Stack) -> None:
     scene.until(scene.bound, "a first member is bound")
     stack.scheduler.kill()
     stack.service.kill()
-    other = scene.create(*gang("other", 3))
+    second_gang = scene.create(*gang("other", 3))
     stack.restore()
     scene.runs(names)
-    scene.event("TopologyUnplaceable", other[0])  # six of eight GPUs are taken
-    assert not {*other} & scene.bound()
+    scene.event("TopologyUnplaceable", second_gang[0])  # six of eight GPUs are taken
+    assert not {*second_gang} & scene.bound()
 
 
 @pytest.mark.grace(LEASE_S)

@@ -33,11 +33,11 @@ def frozen(cluster: LocalCluster) -> Iterator[None]:
 
 def restarts(stack: Stack) -> float:
     """How often the service's watches of pods and nodes broke, but for being ended by the server."""
-    found = re.findall(
+    counts = re.findall(
         r'muster_watch_restarts_total\{reason="unreachable",resource="(?:pods|nodes)"\} (\S+)',
         stack.service_get("/metrics"),
     )
-    return sum(map(float, found))
+    return sum(map(float, counts))
 
 
 @pytest.mark.grace(LEASE_S)
@@ -56,5 +56,5 @@ def test_it_is_noticed_and_bindings_that_land_when_it_wakes_take_no_gpu_twice(
         scene.until(lambda: restarts(stack) >= before + 2, "both watches are given up", NOTICED_S)
         scene.until(lambda: not stack.scheduler.alive, "the scheduler could not renew its lease")
     stack.restore()
-    other = scene.create(objects.pod("other", gpus=4))
-    scene.runs(names + other)
+    second_gang = scene.create(objects.pod("other", gpus=4))
+    scene.runs(names + second_gang)

@@ -75,9 +75,9 @@ class Storage:
 
 @pytest.fixture
 def storage(scene: Scene) -> Iterator[Storage]:
-    made = Storage(scene)
-    yield made
-    made.remove()
+    new_storage = Storage(scene)
+    yield new_storage
+    new_storage.remove()
 
 
 def using(pod: Object, *claims: str) -> Object:
@@ -103,10 +103,10 @@ def test_a_pod_whose_volume_is_on_one_of_forty_nodes_starts_at_once(scene: Scene
 
 def test_a_missing_claim_is_told_as_that_and_waited_for(scene: Scene, storage: Storage) -> None:
     (name,) = scene.create(using(objects.pod("train", gpus=1), "data"))
-    told = "PersistentVolumeClaim data does not exist"
-    scene.until(lambda: told in scene.condition(name), "the condition names the claim")
+    sentence = "PersistentVolumeClaim data does not exist"
+    scene.until(lambda: sentence in scene.condition(name), "the condition names the claim")
     scene.until(lambda: scene.events("TopologyUnplaceable", name), "an event says so")
-    assert [event.message for event in scene.events("TopologyUnplaceable", name)] == [told]
+    assert [event.message for event in scene.events("TopologyUnplaceable", name)] == [sentence]
     storage.claim("data", "by-hand", storage.volume("data", "by-hand", storage.nodes[7], "data"))
     scene.until(scene.bound, f"{name} has a node")
     assert scene.pods()[name].node == storage.nodes[7]
@@ -124,8 +124,8 @@ def test_members_share_out_the_few_volumes_of_a_class_without_provisioner(
         storage.claim(f"data-{i}", local)
     pods = [using(objects.document_replica(f"w-{i}", "ring", 3), f"data-{i}") for i in range(3)]
     names = scene.create(*pods)
-    found = nodes_at_once(scene, names)
-    assert sorted(found[name] for name in names) == sorted(homes)
+    node_of_pod = nodes_at_once(scene, names)
+    assert sorted(node_of_pod[name] for name in names) == sorted(homes)
 
 
 def test_a_volume_that_is_still_to_be_made_is_made_where_its_class_allows_it(

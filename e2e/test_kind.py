@@ -51,9 +51,9 @@ def idle(body: Object, image: str) -> Object:
 def on_kubelets(scene: Scene, image: str, bodies: list[Object]) -> None:
     """Apply objects in the scene's namespace, for kind's own nodes and no others."""
     for body in bodies:
-        made = idle(body, image)
-        made["metadata"]["namespace"] = scene.name
-        scene.client.post(collection(made), made)
+        idle_body = idle(body, image)
+        idle_body["metadata"]["namespace"] = scene.name
+        scene.client.post(collection(idle_body), idle_body)
 
 
 def run_all(scene: Scene, count: int) -> list[str]:
@@ -75,12 +75,12 @@ DOCUMENTS = {
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_a_gang_of_each_document_runs_on_kubelets(scene: Scene, pause: str, name: str) -> None:
-    count, may_run, used = DOCUMENTS[name]
+    count, may_run, node_count = DOCUMENTS[name]
     on_kubelets(scene, pause, manifests(name))
     pods = run_all(scene, count)
     nodes = {scene.pods()[pod].node for pod in pods}
     assert nodes <= may_run
-    assert len(nodes) == used
+    assert len(nodes) == node_count
 
 
 @pytest.mark.grace(EVICTED_S)

@@ -132,8 +132,10 @@ def test_the_chart_runs_with_its_options_and_leaves_what_the_docs_say(
     deployment = scene.client.get(f"/apis/apps/v1/namespaces/{kind.NAMESPACE}/deployments/muster")
     assert deployment["status"]["readyReplicas"] == 2
     listed = ("servicemonitors,configmaps", f"--namespace={kind.NAMESPACE}", "--output=name")
-    there = kind.kubectl("get", *listed)
-    assert {"servicemonitor.monitoring.coreos.com/muster", "configmap/muster-dashboards"} <= {*there.split()}
+    installed = kind.kubectl("get", *listed)
+    assert {"servicemonitor.monitoring.coreos.com/muster", "configmap/muster-dashboards"} <= {
+        *installed.split()
+    }
 
     pod = leader(scene.client).partition("_")[0]
     stranger = token(scene, "default")

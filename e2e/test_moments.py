@@ -31,8 +31,10 @@ def test_a_process_is_killed(arena: Arena, scene: Scene, stack: Stack, phase: st
     with caught(arena, scene, phase, SIZE) as gang:
         (stack.service if process == "service" else stack.scheduler).kill()
     stack.restore()
-    other = scene.create(*(objects.pod(f"other-{rank}", gang=objects.ack("other", 9)) for rank in range(9)))
-    scene.runs(gang.pods + other)
+    second_gang = scene.create(
+        *(objects.pod(f"other-{rank}", gang=objects.ack("other", 9)) for rank in range(9))
+    )
+    scene.runs(gang.pods + second_gang)
 
 
 def test_a_scheduler_that_is_told_to_stop_binds_the_whole_gang(

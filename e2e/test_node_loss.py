@@ -41,7 +41,7 @@ def test_a_third_of_the_nodes_vanishes_under_a_stream(scene: Scene) -> None:
     scene.until(lambda: len(scene.bound()) == MEMBERS, "a gang runs for long")
     before = {name: pod.node for name, pod in scene.pods().items()}
     at = sorted(set(before.values()))
-    lost = {at[0], next(node for node in nodes if node not in at)}
+    lost_nodes = {at[0], next(node for node in nodes if node not in at)}
 
     jobs, pods = (f"/{group}/namespaces/{scene.name}/{plural}" for group, plural in WATCHED)
     with Record(scene.client, (jobs, pods)) as record:
@@ -52,14 +52,14 @@ def test_a_third_of_the_nodes_vanishes_under_a_stream(scene: Scene) -> None:
         for number in range(GANGS):
             scene.create_job(gang(f"g{number}", 2, "500ms"))
         record.until(lambda: over() > 1, "gangs come and go")
-        for node in lost:
+        for node in lost_nodes:
             scene.client.delete(f"/api/v1/nodes/{node}")
         while over() < GANGS:
-            scene.delete(*on(record, pods, lost))
-            record.until(lambda: over() == GANGS or on(record, pods, lost), "all gangs end")
-        scene.delete(*on(record, pods, lost))
+            scene.delete(*on(record, pods, lost_nodes))
+            record.until(lambda: over() == GANGS or on(record, pods, lost_nodes), "all gangs end")
+        scene.delete(*on(record, pods, lost_nodes))
     scene.until(lambda: len(scene.pods_of_job(stays)) == MEMBERS, "the lost member is made again")
     scene.runs(scene.pods_of_job(stays))
     after = {name: scene.pods()[name].node for name in scene.pods_of_job(stays)}
-    assert {name: node for name, node in before.items() if node not in lost}.items() < after.items()
-    assert not lost & {*after.values()}
+    assert {name: node for name, node in before.items() if node not in lost_nodes}.items() < after.items()
+    assert not lost_nodes & {*after.values()}

@@ -25,19 +25,19 @@ def asked(stack: Stack, path: str) -> Any:
 
 def owners(state: Any, node: str) -> list[str]:
     """Return the name of the gang of each GPU of a node; "" for none."""
-    named = {int(number): key.split("/")[2] for number, key in state["owners"].items()}
+    gang_of_number = {int(number): key.split("/")[2] for number, key in state["owners"].items()}
     first = 0
     for name, gpus, *_ in (box for _, boxes in state["layout"]["groups"] for box in boxes):
         if name == node:
-            return [named.get(number & ~1, "") for number in state["cells"][first : first + gpus]]
+            return [gang_of_number.get(number & ~1, "") for number in state["cells"][first : first + gpus]]
         first += gpus
     return []
 
 
 def key(state: Any, scene: Scene, name: str) -> str:
     """Return the key of a gang of the scene."""
-    found = (gang for gang in state["gangs"] if (gang["namespace"], gang["name"]) == (scene.name, name))
-    return str(next(found)["key"])
+    keys = (gang for gang in state["gangs"] if (gang["namespace"], gang["name"]) == (scene.name, name))
+    return str(next(keys)["key"])
 
 
 def test_the_page_shows_gpus_with_their_gang_and_why_another_waits(scene: Scene, stack: Stack) -> None:

@@ -108,8 +108,8 @@ def test_a_gang_of_eight_costs_at_most_four_unary_calls(scene: Scene, stack: Sta
         *(objects.pod(f"w-{rank}", gang=objects.ack("g", GANG_OF_EIGHT)) for rank in range(GANG_OF_EIGHT))
     )
     scene.runs(gang)
-    made = {method: count - before.get(method, 0) for method, count in unary_calls(stack).items()}
-    assert 0 < sum(made.values()) <= CALLS_A_GANG, made
+    calls_by_method = {method: count - before.get(method, 0) for method, count in unary_calls(stack).items()}
+    assert 0 < sum(calls_by_method.values()) <= CALLS_A_GANG, calls_by_method
 
 
 def test_node_and_gpus_come_in_one_update(scene: Scene) -> None:
@@ -146,8 +146,8 @@ def test_gpus_are_listed_container_by_container(scene: Scene) -> None:
 
 def test_pods_of_another_scheduler_count_as_used(scene: Scene) -> None:
     node = scene.node(mesh_node())
-    placed = {"nodeName": node}
-    scene.runs(scene.create(objects.pod("theirs", gpus=3, scheduler="default-scheduler", spec=placed)))
+    bound_spec = {"nodeName": node}
+    scene.runs(scene.create(objects.pod("theirs", gpus=3, scheduler="default-scheduler", spec=bound_spec)))
     (large,) = scene.create(objects.pod("large", gpus=6))
     scene.event("TopologyUnplaceable", large)
     scene.runs(scene.create(objects.pod("small", gpus=5)))
@@ -162,6 +162,6 @@ def test_a_placed_job_has_one_event_on_its_first_pod_and_one_on_the_job(scene: S
     pods = scene.pods_of_job("train")
     scene.runs(pods)
     scene.event("TopologyPlaced", "train")
-    placed = scene.event("TopologyPlaced", pods[0])
+    event = scene.event("TopologyPlaced", pods[0])
     assert {event.pod for event in scene.events("TopologyPlaced")} == {"train", pods[0]}
-    assert "4 of 4 members" in placed.message
+    assert "4 of 4 members" in event.message

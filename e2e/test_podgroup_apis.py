@@ -80,8 +80,11 @@ def test_each_subgroup_of_kais_podgroup_is_in_one_rack(scene: Scene) -> None:
     scene.until(lambda: len(scene.pods()) == 4, "four pods")
     scene.runs(scene.pods())
     for role in ("kai-prefill", "kai-decode"):
-        used = [short(scene, pod.node) for name, pod in scene.pods().items() if name.startswith(role)]
-        assert len({nodes[node]["metadata"]["labels"]["topology.kubernetes.io/rack"] for node in used}) == 1
+        nodes_used = [short(scene, pod.node) for name, pod in scene.pods().items() if name.startswith(role)]
+        assert (
+            len({nodes[node]["metadata"]["labels"]["topology.kubernetes.io/rack"] for node in nodes_used})
+            == 1
+        )
 
 
 def test_as_many_of_kais_subgroups_start_as_are_enough_and_another_once_it_fits(scene: Scene) -> None:
@@ -95,8 +98,11 @@ def test_as_many_of_kais_subgroups_start_as_are_enough_and_another_once_it_fits(
     started = [names for names in replicas if scene.bound().issuperset(names)]
     assert len(started) == 2
     for names in started:
-        used = [short(scene, scene.pods()[name].node) for name in names]
-        assert len({nodes[node]["metadata"]["labels"]["topology.kubernetes.io/rack"] for node in used}) == 1
+        nodes_used = [short(scene, scene.pods()[name].node) for name in names]
+        assert (
+            len({nodes[node]["metadata"]["labels"]["topology.kubernetes.io/rack"] for node in nodes_used})
+            == 1
+        )
     large = objects.node("large", gpus=0, labels={"topology.kubernetes.io/rack": "r3"})
     large["status"]["capacity"]["nvidia.com/gpu"] = large["status"]["allocatable"]["nvidia.com/gpu"] = "12"
     scene.node(large)

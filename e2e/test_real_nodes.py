@@ -38,19 +38,19 @@ def possible() -> None:
 
 def of_node(cluster: LocalCluster) -> list[Identity]:
     keeper = cluster.real_nodes.running()[NODE]
-    found = {
+    process_of = {
         identity: command_of(pid) for pid in processes_below(keeper.pid) if (identity := Identity.of(pid))
     }
-    assert set(found.values()) >= PROGRAMS
-    return list(found)
+    assert set(process_of.values()) >= PROGRAMS
+    return list(process_of)
 
 
 def left(cluster: LocalCluster) -> list[str]:
     """Links, cgroups and mounts of the cluster's nodes."""
     prefix = cluster.real_nodes.prefix
     mounts = Path("/proc/self/mounts").read_text().splitlines()
-    own = [line for line in mounts if str(cluster.directory) in line or "/opt/node" in line]
-    return [*network.links(prefix), *sorted(cgroups.named(prefix)), *own]
+    mounts_left = [line for line in mounts if str(cluster.directory) in line or "/opt/node" in line]
+    return [*network.links(prefix), *sorted(cgroups.named(prefix)), *mounts_left]
 
 
 def show_gpus(number: int) -> Object:
@@ -81,7 +81,7 @@ def test_containers_print_their_gpus_and_nothing_is_left(tmp_path: Path) -> None
         assert set(devices) <= {f"GPU-{index}" for index in range(8)}
         processes = of_node(cluster)
         assert left(cluster)
-    assert [each for each in processes if each.alive] == []
+    assert [process for process in processes if process.alive] == []
     assert left(cluster) == []
 
 

@@ -46,11 +46,11 @@ Create = Callable[[str, Object], str]
 # --- the comparison ---------------------------------------------------------------------------------
 
 
-def event(verb: str, resource: str, agent: str = "shim/v1", **other: str) -> str:
+def event(verb: str, resource: str, agent: str = "shim/v1", **fields: str) -> str:
     """A line of an audit log."""
-    group, _, what = resource.rpartition("!")
-    first, _, sub = what.partition("/")
-    about = {"resource": first, "subresource": sub, "apiGroup": group, **other}
+    group, _, resource_path = resource.rpartition("!")
+    first, _, sub = resource_path.partition("/")
+    about = {"resource": first, "subresource": sub, "apiGroup": group, **fields}
     return json.dumps({"verb": verb, "userAgent": agent, "objectRef": about, "annotations": {}})
 
 
@@ -88,33 +88,33 @@ LOGS = {
 
 @pytest.mark.parametrize("name", LOGS)
 def test_a_right_that_nobody_uses_is_found(name: str) -> None:
-    lines, found = LOGS[name]
-    assert unused(grants([ROLE]), requests(lines), {}) == found
+    lines, unused_rights = LOGS[name]
+    assert unused(grants([ROLE]), requests(lines), {}) == unused_rights
     assert not unused(grants([ROLE]), requests(lines), {"update leases.c.io": "a reason"})
 
 
 def test_who_watches_may_list() -> None:
     rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}
-    given = grants([ROLE | {"rules": [rule]}])
-    assert not unused(given, requests([event("watch", "pods", namespace="home")]), {})
-    assert unused(given, requests([event("list", "pods", namespace="home")]), {})
+    all_grants = grants([ROLE | {"rules": [rule]}])
+    assert not unused(all_grants, requests([event("watch", "pods", namespace="home")]), {})
+    assert unused(all_grants, requests([event("list", "pods", namespace="home")]), {})
 
 
 def test_a_request_without_a_right_is_found() -> None:
-    given = grants([ROLE])
-    assert refused(given, requests([*USED, forbidden(event("list", "secrets"))])) == [
+    all_grants = grants([ROLE])
+    assert refused(all_grants, requests([*USED, forbidden(event("list", "secrets"))])) == [
         "scheduler: list secrets /"
     ]
-    assert not refused(given, requests(USED))
+    assert not refused(all_grants, requests(USED))
 
 
 def test_what_is_refused_by_a_server_that_just_started_is_no_missing_right() -> None:
-    given = grants([ROLE])
+    all_grants = grants([ROLE])
     early = [forbidden(line) for line in USED]
-    assert not refused(given, requests([*early, *USED]))
-    assert len(unused(given, requests(early), {})) == len(given)  # but nothing shows that it works
-    assert refused(given, requests([forbidden(LIVEZ)]))
-    assert not refused(given, requests([forbidden(LIVEZ), LIVEZ]))
+    assert not refused(all_grants, requests([*early, *USED]))
+    assert len(unused(all_grants, requests(early), {})) == len(all_grants)  # but nothing shows that it works
+    assert refused(all_grants, requests([forbidden(LIVEZ)]))
+    assert not refused(all_grants, requests([forbidden(LIVEZ), LIVEZ]))
 
 
 def test_a_request_under_the_other_parts_role_is_found() -> None:
@@ -132,12 +132,12 @@ def create(scene: Scene) -> Iterator[Create]:
     """Creates an object in a collection, and deletes it after the test; its name."""
     with ExitStack() as undo:
 
-        def made(collection: str, body: Object) -> str:
+        def create_object(collection: str, body: Object) -> str:
             name = str(scene.client.post(collection, body)["metadata"]["name"])
             undo.callback(scene.client.delete, f"{collection}/{name}")
             return name
 
-        yield made
+        yield create_object
         scene.clear()
 
 
@@ -153,11 +153,11 @@ def test_preemption_and_an_event_that_repeats(scene: Scene, stack: Stack, create
             "/apis/scheduling.k8s.io/v1/priorityclasses",
             {"metadata": {"name": f"{scene.name}-{name}"}, "value": value},
         )
-    chosen = {"e2e.muster.dev/chosen": "yes"}
-    scene.node(objects.node("a", labels=chosen))
+    labels_of_node = {"e2e.muster.dev/chosen": "yes"}
+    scene.node(objects.node("a", labels=labels_of_node))
     scene.runs(scene.create(cpu_pod("victim", "60", priorityClassName=f"{scene.name}-low")))
     scene.runs(scene.create(cpu_pod("preemptor", "60", priorityClassName=f"{scene.name}-high")))
-    scene.create(cpu_pod("waits", "60", nodeSelector=chosen))
+    scene.create(cpu_pod("waits", "60", nodeSelector=labels_of_node))
     scene.says("waits", "0/1 nodes")
     scene.node(objects.node("b"))  # with room, so that it is tried again, and without the label
     scene.says("waits", "0/2 nodes")
@@ -182,9 +182,11 @@ def test_volumes(scene: Scene, stack: Stack, create: Create) -> None:
         scene.create(cpu_pod(name, "1", volumes=[claim]))
     scene.runs(["there"])
     with Record(scene.client, (claims,)) as record:
-        asked = "volume.kubernetes.io/selected-node"
+        annotation = "volume.kubernetes.io/selected-node"
         record.until(
-            lambda: any(asked in (each["metadata"].get("annotations") or {}) for each in record.live(claims)),
+            lambda: any(
+                annotation in (claim["metadata"].get("annotations") or {}) for claim in record.live(claims)
+            ),
             "a provisioner is asked",
             30.0,
         )
@@ -205,17 +207,17 @@ def test_devices(scene: Scene, stack: Stack, create: Create) -> None:
         "devices": [{"name": "d0"}, {"name": "d1"}],
     }
     create(f"{group}/resourceslices", {"metadata": {"name": scene.name}, "spec": slices})
-    asked = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": devices}}]}}
-    claim = {"metadata": {"name": "claim"}, "spec": asked}
+    claim_spec = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": devices}}]}}
+    claim = {"metadata": {"name": "claim"}, "spec": claim_spec}
     scene.client.post(f"{group}/namespaces/{scene.name}/resourceclaims", claim)
     gate = {"schedulingGates": [{"name": "e2e.muster.dev/later"}]}
-    own = cpu_pod("own", "1", resourceClaims=[{"name": "c", "resourceClaimName": "claim"}], **gate)
-    own["spec"]["containers"][0]["resources"]["claims"] = [{"name": "c"}]
+    with_claim = cpu_pod("own", "1", resourceClaims=[{"name": "c", "resourceClaimName": "claim"}], **gate)
+    with_claim["spec"]["containers"][0]["resources"]["claims"] = [{"name": "c"}]
     extended = cpu_pod("extended", "1", **gate)
     asked_for = extended["spec"]["containers"][0]["resources"]
     asked_for["requests"][resource] = "1"
     asked_for["limits"] = {resource: "1"}
-    for name in scene.create(own, extended):
+    for name in scene.create(with_claim, extended):
         with refusing(scene, name):
             ungated = {"spec": {"schedulingGates": None}}
             scene.client.patch(f"/api/v1/namespaces/{scene.name}/pods/{name}", ungated)
@@ -282,27 +284,27 @@ def test_a_podgroup_that_is_given_up(scene: Scene, stack: Stack) -> None:
 
 
 @pytest.fixture(scope="module")
-def given() -> set[Grant]:
+def all_grants() -> set[Grant]:
     files = sorted((*MANIFESTS.glob("rbac-*.yaml"), MANIFESTS / "jobs" / "rbac.yaml"))
     return grants(role for file in files for role in yaml.safe_load_all(file.read_text()))
 
 
 @pytest.fixture
-def made(arena: Arena) -> set[Request]:
+def sent(arena: Arena) -> set[Request]:
     if arena.cluster is None:
         pytest.skip("the audit log of this cluster is somebody else's")
     return {*requests(arena.cluster.audit_log.read_text().splitlines())}
 
 
-def test_no_right_is_granted_that_is_not_used(given: set[Grant], made: set[Request]) -> None:
-    assert not unused(given, made, EXCEPTIONS)
+def test_no_right_is_granted_that_is_not_used(all_grants: set[Grant], sent: set[Request]) -> None:
+    assert not unused(all_grants, sent, EXCEPTIONS)
 
 
-def test_no_right_is_missing(given: set[Grant], made: set[Request]) -> None:
-    assert made
-    assert not refused(given, made)
-    assert not borrowed(given, made)
+def test_no_right_is_missing(all_grants: set[Grant], sent: set[Request]) -> None:
+    assert sent
+    assert not refused(all_grants, sent)
+    assert not borrowed(all_grants, sent)
 
 
-def test_every_exception_is_granted(given: set[Grant]) -> None:
-    assert not EXCEPTIONS.keys() - {f"{grant.verb} {grant.resource}" for grant in given}
+def test_every_exception_is_granted(all_grants: set[Grant]) -> None:
+    assert not EXCEPTIONS.keys() - {f"{grant.verb} {grant.resource}" for grant in all_grants}

@@ -69,7 +69,7 @@ class Mounted:
         self.kubeconfig.write_text(json.dumps(document))
 
     def trust(self, *authorities: Authority) -> None:
-        bundle = b"".join(each.pair.certificate.read_bytes() for each in authorities)
+        bundle = b"".join(authority.pair.certificate.read_bytes() for authority in authorities)
         replace(self.folder / "ca.crt", bundle)
 
     def serve(self, authority: Authority) -> None:
@@ -86,9 +86,9 @@ def replace(path: Path, content: bytes) -> None:
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Mounted:
-    made = Mounted(tmp_path / "mounted")
-    made.folder.mkdir()
-    return made
+    new_mount = Mounted(tmp_path / "mounted")
+    new_mount.folder.mkdir()
+    return new_mount
 
 
 def authority(folder: Path) -> Authority:
@@ -101,19 +101,19 @@ def cluster(mounted: Mounted, tmp_path: Path) -> Iterator[LocalCluster]:
     first = authority(tmp_path / "first")
     mounted.trust(first)
     mounted.serve(first)
-    own = f"--tls-sni-cert-key={mounted.served.certificate},{mounted.served.key}:{NAME}"
-    with LocalCluster(tmp_path / "cluster", api_flags=[own]) as started:
+    served_flag = f"--tls-sni-cert-key={mounted.served.certificate},{mounted.served.key}:{NAME}"
+    with LocalCluster(tmp_path / "cluster", api_flags=[served_flag]) as started:
         yield started
 
 
 def bound_token(api: Api, name: str) -> str:
     """Return a token of Muster's account that is good as long as a Secret of this name is there."""
     namespace, _, account = ACCOUNT.partition("/")
-    where = f"/api/v1/namespaces/{namespace}"
-    secret = api.post(f"{where}/secrets", {"metadata": {"name": name}})["metadata"]
+    path = f"/api/v1/namespaces/{namespace}"
+    secret = api.post(f"{path}/secrets", {"metadata": {"name": name}})["metadata"]
     to = {"kind": "Secret", "apiVersion": "v1", "name": name, "uid": secret["uid"]}
     spec: Object = {"expirationSeconds": 3600, "boundObjectRef": to}
-    return str(api.post(f"{where}/serviceaccounts/{account}/token", {"spec": spec})["status"]["token"])
+    return str(api.post(f"{path}/serviceaccounts/{account}/token", {"spec": spec})["status"]["token"])
 
 
 class Rotation:
@@ -152,7 +152,7 @@ class Rotation:
         names = self.scene.create(*pods)
 
         def all_ran() -> bool:
-            return {*names} <= {each for each, pod in self.scene.pods().items() if pod.finished}
+            return {*names} <= {pod_name for pod_name, pod in self.scene.pods().items() if pod.finished}
 
         self.scene.until(all_ran, f"{name} has run")
         self.scene.delete(*names)

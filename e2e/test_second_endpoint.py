@@ -29,8 +29,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3600 if MEMBERS else 1800
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecondFleet]:
     if reason := why_not():
         pytest.skip(f"no real nodes on this machine: {reason}")
-    with SecondFleet(tmp_path_factory.mktemp("second")) as found:
-        yield found
+    with SecondFleet(tmp_path_factory.mktemp("second")) as new_fleet:
+        yield new_fleet
 
 
 @pytest.fixture(autouse=True)
@@ -59,11 +59,13 @@ def test_gangs_of_four_in_random_order(fleet: SecondFleet) -> None:
     while rounds < 3 or fleet.checked < MEMBERS:
         rounds += 1
         shapes = chance.choice([[1, 1, 1, 1], [2, 2], [1, 1, 2], [4], [3]])
-        members = [one for at, gpus in enumerate(shapes) for one in gang(f"r{rounds}-{chr(97 + at)}", gpus)]
+        members = [
+            member for at, gpus in enumerate(shapes) for member in gang(f"r{rounds}-{chr(97 + at)}", gpus)
+        ]
         chance.shuffle(members)
         fleet.create(*members)
         fleet.check(members)
-        fleet.delete((one.name for one in members), force=chance.random() < 0.3)
+        fleet.delete((member.name for member in members), force=chance.random() < 0.3)
 
 
 def test_equal_pods_that_race(fleet: SecondFleet) -> None:
@@ -71,8 +73,8 @@ def test_equal_pods_that_race(fleet: SecondFleet) -> None:
     fleet.create(*members)
     fleet.check(members)
     pods = fleet.pods()
-    seen = {(pods[each.name]["spec"]["nodeName"], _sees(fleet, each.name)) for each in members}
-    assert len(seen) == 16
+    places = {(pods[member.name]["spec"]["nodeName"], _sees(fleet, member.name)) for member in members}
+    assert len(places) == 16
 
 
 def test_several_containers(fleet: SecondFleet) -> None:
@@ -115,7 +117,7 @@ def test_an_agent_that_starts_anew_goes_on(fleet: SecondFleet) -> None:
 
 def test_without_an_agent_pods_run_and_the_node_says_that_gpus_are_not_exact(fleet: SecondFleet) -> None:
     """What containers got is told and counted when there is an agent again."""
-    first, other = fleet.nodes
+    first, second_node = fleet.nodes
     fleet.create(member("holds", Part("main", 1)))
     fleet.check([member("holds", Part("main", 1))])
     with fleet.other_agents(()):
@@ -128,13 +130,13 @@ def test_without_an_agent_pods_run_and_the_node_says_that_gpus_are_not_exact(fle
         "an event on the node says so",
     )
     assert fleet.offers(first, GPU, 8)
-    assert fleet.offers(other, GPU, 8)
+    assert fleet.offers(second_node, GPU, 8)
     late = [member("late", Part("main", 2))]
     fleet.create(*late)
     fleet.until(lambda: fleet.pods()["late"]["status"]["phase"] == "Running", "it runs")
     assert indices(fleet, "late") == "advisory"
-    placed = [event["message"] for event in fleet.events("TopologyPlaced")]
-    assert [said for said in placed if said.endswith("may get other GPUs")]
+    messages = [event["message"] for event in fleet.events("TopologyPlaced")]
+    assert [message for message in messages if message.endswith("may get other GPUs")]
     whole = [member("whole", Part("main", 8))]
     fleet.create(*whole)
     fleet.check(whole)  # NVIDIA's plugin has no choice, and the Binding says planned
@@ -153,14 +155,14 @@ def test_a_pod_without_a_plan_is_reported_and_gangs_are_planned_around_it(fleet:
     planless["spec"] |= {"nodeName": node, "schedulerName": "by-hand"}
     fleet.api.post("/api/v1/namespaces/default/pods", planless)
     fleet.until(lambda: fleet.pods()["planless"]["status"]["phase"] == "Running", "it runs")
-    taken = _sees(fleet, "planless")
-    assert len(taken) == 1
+    gpus_taken = _sees(fleet, "planless")
+    assert len(gpus_taken) == 1
     fleet.until(lambda: DEVICES in fleet.pods()["planless"]["metadata"].get("annotations", {}), "a report")
     members = gang("around", 3)
     fleet.create(*members)
     fleet.check(members)
-    around = [each.name for each in members if fleet.pods()[each.name]["spec"]["nodeName"] == node]
-    assert not set(taken) & {gpu for name in around for gpu in _sees(fleet, name)}
+    around = [member.name for member in members if fleet.pods()[member.name]["spec"]["nodeName"] == node]
+    assert not set(gpus_taken) & {gpu for name in around for gpu in _sees(fleet, name)}
 
 
 def _sees(fleet: SecondFleet, pod: str) -> tuple[str, ...]:

@@ -50,8 +50,8 @@ class Driver:
                     return (body["metadata"].get("annotations") or {}).get(SELECTED)
             return None
 
-        found = self.record.until(node, f"claim {claim} names a node for its volume")
-        return NODES[found.removeprefix(f"{self.scene.name}-")]
+        node_name = self.record.until(node, f"claim {claim} names a node for its volume")
+        return NODES[node_name.removeprefix(f"{self.scene.name}-")]
 
     def volume(self, name: str, claim: str = "", zone: str = "") -> None:
         """Create a volume, for a claim or for any, that one zone can reach or all nodes."""
@@ -87,10 +87,10 @@ def driver(scene: Scene) -> Iterator[Driver]:
     for name, zone in NODES.items():
         scene.node(objects.node(name, gpus=2, labels={ZONE: zone}))
     with Record(scene.client, (f"/api/v1/namespaces/{scene.name}/persistentvolumeclaims",)) as record:
-        made = Driver(scene, record)
-        yield made
+        new_driver = Driver(scene, record)
+        yield new_driver
         scene.client.delete(f"/api/v1/namespaces/{scene.name}/pods", grace_s=0)
-        made.remove()
+        new_driver.remove()
 
 
 def sharing(scene: Scene, members: int, *claims: str) -> list[str]:
@@ -118,12 +118,12 @@ def test_a_gang_whose_volume_is_still_made_says_so_and_holds_nothing(scene: Scen
     names = sharing(scene, 8, "data")
     driver.chosen("data")
     scene.says(names[0], "PersistentVolumeClaim data", "is being made for node")
-    others = scene.create(*(objects.pod(f"other-{i}", gpus=2) for i in range(4)))
-    scene.runs(others)
+    second_gang = scene.create(*(objects.pod(f"other-{i}", gpus=2) for i in range(4)))
+    scene.runs(second_gang)
     driver.volume("made", "data")
     scene.says(names[0], objects.GPU)
     assert not {*names} & scene.bound()
-    scene.delete(*others)
+    scene.delete(*second_gang)
     scene.runs(names)
 
 

@@ -44,8 +44,8 @@ def started(temporary: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     ) as process:
         try:
             assert process.stdout
-            said = (match for line in process.stdout if (match := LINE.match(line)))
-            yield process, Path(shlex.split(next(said)[1])[0])
+            matches = (match for line in process.stdout if (match := LINE.match(line)))
+            yield process, Path(shlex.split(next(matches)[1])[0])
         except BaseException:
             process.kill()
             raise
@@ -54,12 +54,12 @@ def started(temporary: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
 def left_behind(temporary: Path) -> dict[int, str]:
     """PID → command of each process that the command started, by the folder in its environment."""
     mark = f"TMPDIR={temporary}\0".encode()
-    found = {}
+    commands = {}
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):  # it has ended, or is another user's
             if folder.name.isdigit() and mark in (folder / "environ").read_bytes() + b"\0":
-                found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
-    return found
+                commands[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
+    return commands
 
 
 def seats(record: Record) -> list[str] | None:
@@ -93,7 +93,7 @@ def test_it_ends_when_a_process_of_it_does(temporary: Path) -> None:
         os.kill(kwok, signal.SIGKILL)  # the API server would wait 10 s for an etcd that is gone
         assert up.wait(HANG_S) == 1
         assert up.stderr
-        said = up.stderr.read()
-    assert "error: kwok ended by itself" in said
-    assert f"logs: {temporary}" in said
+        errors = up.stderr.read()
+    assert "error: kwok ended by itself" in errors
+    assert f"logs: {temporary}" in errors
     assert left_behind(temporary) == {}

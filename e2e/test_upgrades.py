@@ -114,10 +114,10 @@ def test_a_rolling_upgrade_a_drain_and_a_killed_leader(
                 seats.take(name, node)
             seats.may_go(1)
             first = leading(replicas)
-            (other,) = {"new-1", "new-2"} - {first}
+            (standby,) = {"new-1", "new-2"} - {first}
             assert seats.evict(first)
             replicas[first].stop()
-            assert not seats.evict(other)
+            assert not seats.evict(standby)
             replicas["new-3"].start()
             seats.take("new-3", nodes[2])
             seats.may_go(1)

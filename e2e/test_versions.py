@@ -28,7 +28,11 @@ def remedy(kubeconfig: Path) -> str:
     """Return what preflight says about resources that are not served."""
     argv = [str(MUSTER), "preflight", "--kubeconfig", str(kubeconfig), "-o", "json"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=HANG_S, check=False)
-    (finding,) = [found for found in json.loads(done.stdout)["findings"] if found["check"] == "api"]
+    (finding,) = [
+        finding_shown
+        for finding_shown in json.loads(done.stdout)["findings"]
+        if finding_shown["check"] == "api"
+    ]
     assert finding["level"] == "error"
     return str(finding["remedy"])
 

@@ -124,11 +124,11 @@ def test_a_gated_member_is_not_there_yet(scene: Scene) -> None:
     (gated,) = scene.create(
         objects.pod("w-0", gang=gang, spec={"schedulingGates": [{"name": "e2e.muster.dev/later"}]})
     )
-    (other,) = scene.create(objects.pod("w-1", gang=gang))
-    scene.event("TopologyWaiting", other)
+    (ungated,) = scene.create(objects.pod("w-1", gang=gang))
+    scene.event("TopologyWaiting", ungated)
     assert not scene.bound()
     scene.client.patch(f"/api/v1/namespaces/{scene.name}/pods/{gated}", {"spec": {"schedulingGates": None}})
-    scene.runs([gated, other])
+    scene.runs([gated, ungated])
 
 
 def test_a_gangs_name_is_used_again(scene: Scene) -> None:

@@ -133,8 +133,8 @@ def host_port(port: int) -> Ask:
 def requests(**amounts: str) -> Ask:
     def ask(pod: Object, _: Scene) -> None:
         resources = pod["spec"]["containers"][0]["resources"]
-        named = {name.replace("_", "-"): amount for name, amount in amounts.items()}
-        resources["requests"] |= named
+        amounts_by_name = {name.replace("_", "-"): amount for name, amount in amounts.items()}
+        resources["requests"] |= amounts_by_name
 
     return ask
 

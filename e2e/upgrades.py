@@ -108,12 +108,12 @@ def _over(scene: Scene) -> int:
 def _measured(scene: Scene, gangs: int, deeds: list[tuple[str, float, float]]) -> Measured:
     binds = scene.bound_at
     lease_s = int(scene.client.get(lease_path())["spec"]["leaseDurationSeconds"])
-    found = Measured(gangs=gangs, pods=len(binds), lease_s=lease_s)
-    found.bound_since = {name: sum(at > ended for at in binds) for name, _, ended in deeds}
+    figures = Measured(gangs=gangs, pods=len(binds), lease_s=lease_s)
+    figures.bound_since = {name: sum(at > ended for at in binds) for name, _, ended in deeds}
     for before, after in itertools.pairwise(binds):
         names = [name for name, began, ended in deeds if before <= ended and after >= began]
         for name in names:
-            found.after_s[name] = round(max(found.after_s.get(name, 0.0), after - before), 2)
+            figures.after_s[name] = round(max(figures.after_s.get(name, 0.0), after - before), 2)
         if not names:
-            found.undisturbed_s = round(max(found.undisturbed_s, after - before), 2)
-    return found
+            figures.undisturbed_s = round(max(figures.undisturbed_s, after - before), 2)
+    return figures

@@ -88,10 +88,10 @@ def _options(arguments: list[str] | None) -> tuple[Options, Path | None, Path | 
     parser.add_argument("--hostile", action="store_true", help="with a hostile user and a hostile node")
     parser.add_argument("--report", type=Path, help="write the JSON report to this file as well")
     parser.add_argument("--dir", type=Path, help="keep the logs in this folder; it must not exist yet")
-    given = parser.parse_args(arguments)
-    if given.dir is not None and given.dir.exists():
-        parser.error(f"--dir {given.dir}: it exists already; name a new folder")
-    return Options(given.seed, given.faults, given.minutes, given.hostile), given.dir, given.report
+    parsed = parser.parse_args(arguments)
+    if parsed.dir is not None and parsed.dir.exists():
+        parser.error(f"--dir {parsed.dir}: it exists already; name a new folder")
+    return Options(parsed.seed, parsed.faults, parsed.minutes, parsed.hostile), parsed.dir, parsed.report
 
 
 def _positive(text: str) -> int:

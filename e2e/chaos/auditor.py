@@ -179,22 +179,22 @@ class ChaosAuditor:
     ) -> Mapping[str, Sequence[str]]:
         """Rule → what broke it, each once: from the history, and from these fresh lists."""
         ours = self._ours(pods)
-        held = [ClaimFacts.of(claim) for claim in self._ours(claims)]
-        devices = [*self.devices.found, *twice(held), *unplanned(map(DevicePod.of, ours), held)]
+        claim_facts = [ClaimFacts.of(claim) for claim in self._ours(claims)]
+        devices = [*self.devices.found, *twice(claim_facts), *unplanned(map(DevicePod.of, ours), claim_facts)]
         now = judge(map(self.facts, ours), map(NodeFacts.of, nodes))
         missing = self.losses.missing(str(pod["metadata"]["uid"]) for pod in ours)
-        found = [
+        violations = [
             *self._history.violations,
             # a waiting replacement does not make the gang partial; only the history can tell
             *(violation for violation in now if RULE_OF.get(violation.rule) != PARTIAL),
             *(Violation(LOST, f"{name} vanished") for name in (*self.losses.lost, *missing)),
             *self._found,
-            *(Violation(*each) for each in devices),
+            *(Violation(*wrong) for wrong in devices),
         ]
         verdict: dict[str, list[str]] = {rule: [] for rule in RULES}
-        for violation in dict.fromkeys(found):
-            known = violation.rule if violation.rule in RULES else ALLOCATION
-            verdict[RULE_OF.get(violation.rule, known)].append(str(violation))
+        for violation in dict.fromkeys(violations):
+            rule = violation.rule if violation.rule in RULES else ALLOCATION
+            verdict[RULE_OF.get(violation.rule, rule)].append(str(violation))
         return verdict
 
     def _ours(self, pods: Iterable[Object]) -> list[Object]:

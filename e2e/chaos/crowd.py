@@ -200,10 +200,10 @@ class Crowd:
 
     def _lacking(self) -> set[bool]:
         """Return for which GPUs less is asked than the ceiling."""
-        asked = dict.fromkeys(self._gpus, 0)
+        gpus_asked = dict.fromkeys(self._gpus, 0)
         for submission in self.open():
-            asked[bool(submission.devices)] += submission.total
-        return {kind for kind, gpus in self._gpus.items() if asked[kind] < self._ceiling * gpus}
+            gpus_asked[bool(submission.devices)] += submission.total
+        return {kind for kind, gpus in self._gpus.items() if gpus_asked[kind] < self._ceiling * gpus}
 
     def _for(self, lacking: Collection[bool]) -> Submission:
         while True:
@@ -249,8 +249,8 @@ class Crowd:
         pod = opened.submission.pod(rank)
         if rank in opened.names:
             pod["metadata"]["name"] += f"-{self.counts.replaced_pods}"
-        made = self._patient.create(f"/api/v1/namespaces/{self._namespace}/pods", pod)
-        uid, name = str(made["metadata"]["uid"]), str(made["metadata"]["name"])
+        created = self._patient.create(f"/api/v1/namespaces/{self._namespace}/pods", pod)
+        uid, name = str(created["metadata"]["uid"]), str(created["metadata"]["name"])
         opened.uids[rank], opened.names[rank] = uid, name
         self._losses.submitted(uid, f"{self._namespace}/{name}", opened.submission.key(self._namespace))
 
@@ -268,11 +268,11 @@ class Crowd:
 
     def _by_submission(self) -> dict[str, list[Object]]:
         """Submission → its pods."""
-        found: dict[str, list[Object]] = {}
+        pods_of: dict[str, list[Object]] = {}
         for pod in self._record.live(PODS):
             if pod["metadata"]["namespace"] == self._namespace:
-                found.setdefault(_submission(pod), []).append(pod)
-        return found
+                pods_of.setdefault(_submission(pod), []).append(pod)
+        return pods_of
 
     def _path(self, pod: Object) -> str:
         return f"/api/v1/namespaces/{self._namespace}/pods/{pod['metadata']['name']}"

@@ -155,8 +155,8 @@ def _flip(label: str, values: Sequence[str]) -> Deed:
         before = world.nodes[name]["metadata"]["labels"].get(label)
         if before is None:
             raise NothingToBreakError(f"{name} has no label {label}")
-        other = world.chance.choice([value for value in values if value != before])
-        broken, mended = ({"metadata": {"labels": {label: value}}} for value in (other, before))
+        restored = world.chance.choice([value for value in values if value != before])
+        broken, mended = ({"metadata": {"labels": {label: value}}} for value in (restored, before))
         return _patch(world, name, broken, mended)
 
     return deed

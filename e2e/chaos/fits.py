@@ -48,8 +48,8 @@ class Fit:
     placement: Mapping[str, str]
 
     def __str__(self) -> str:
-        where = ", ".join(f"{pod} on {node}" for pod, node in sorted(self.placement.items()))
-        return f"{self.gang} waits, though there is room: {where}"
+        places = ", ".join(f"{pod} on {node}" for pod, node in sorted(self.placement.items()))
+        return f"{self.gang} waits, though there is room: {places}"
 
 
 @dataclass
@@ -88,37 +88,39 @@ def waiting_that_fit(
         if pod["spec"].get("schedulerName") == "muster":
             gang = gangs.get(str(pod["metadata"]["uid"]))
             members[gang.key if gang else _name(pod)].append(pod)
-    found = []
+    fits = []
     for key, all_pods in sorted(members.items()):
         gang = gangs.get(str(all_pods[0]["metadata"]["uid"]))
         fit = _fit(key, gang.needed if gang else 1, all_pods, rooms, scopes.get(key, ""))
         if fit is not None:
-            found.append(fit)
-    return found
+            fits.append(fit)
+    return fits
 
 
-def _fit(key: str, needed: int, pods: Sequence[Object], rooms: Sequence[Room], scope: str) -> Fit | None:
+def _fit(
+    key: str, members_needed: int, pods: Sequence[Object], rooms: Sequence[Room], scope: str
+) -> Fit | None:
     waiting = [pod for pod in pods if _waits(pod)]
     bound = [pod for pod in pods if pod["spec"].get("nodeName") and not _finished(pod) and not _going(pod)]
-    taken = {str(pod["spec"].get("nodeName")) for pod in pods if not _finished(pod)}
+    nodes_taken = {str(pod["spec"].get("nodeName")) for pod in pods if not _finished(pod)}
     owners = {_owner(pod) for pod in waiting} - {""}
     done = sum(1 for pod in pods if _succeeded(pod) and _owner(pod) in owners)
-    if not waiting or not needed or len(waiting) + len(bound) + done < needed:
+    if not waiting or not members_needed or len(waiting) + len(bound) + done < members_needed:
         return None
-    said = {_annotation(pod, SCOPE) for pod in waiting}
+    scopes = {_annotation(pod, SCOPE) for pod in waiting}
     wishes = {key for pod in waiting for key in (pod["metadata"].get("annotations") or {})}
     unread = {key for key in wishes if key.startswith("gpu.topology/")} - {f"gpu.topology/{w}" for w in READ}
-    if len(said) != 1 or unread:
+    if len(scopes) != 1 or unread:
         return None
-    scope = said.pop() or scope
+    scope = scopes.pop() or scope
     if scope not in WORDS or any(pod["spec"].get("topologySpreadConstraints") for pod in waiting):
         return None
     # of an elastic gang that runs, one more is enough to say that it could grow
-    wanted = max(needed - len(bound) - done, 1)
-    chosen = sorted(waiting, key=lambda pod: (-_gpus(pod), -_requests(pod).get(RESOURCE, 0), _name(pod)))
-    chosen = chosen if wanted >= len(chosen) else chosen[-wanted:]
+    count = max(members_needed - len(bound) - done, 1)
+    to_place = sorted(waiting, key=lambda pod: (-_gpus(pod), -_requests(pod).get(RESOURCE, 0), _name(pod)))
+    to_place = to_place if count >= len(to_place) else to_place[-count:]
     for part in _parts(scope, rooms, bound):
-        placement = _pack(chosen, part, taken)
+        placement = _pack(to_place, part, nodes_taken)
         if placement is not None:
             return Fit(key, placement)
     return None
@@ -144,27 +146,29 @@ def _parts(scope: str, rooms: Sequence[Room], bound: Sequence[Object]) -> list[P
     return [Part([(room, len(island))]) for room in alone for island in room.islands or () if len(island) > 1]
 
 
-def _pack(pods: Sequence[Object], part: Part, taken: set[str]) -> dict[str, str] | None:
-    """A node for each pod, each on the first that has room; None when one has none. `taken`: nodes of members
-    that run or terminate, which repel those with anti-affinity."""
+def _pack(pods: Sequence[Object], part: Part, nodes_taken: set[str]) -> dict[str, str] | None:
+    """A node for each pod, the first node that has room for it; None if a pod has no room.
+
+    `nodes_taken`: nodes of members that run or terminate, which repel pods with anti-affinity.
+    """
     free = {room.name: dict(room.free) for room, _ in part.rooms}
     gpus = {room.name: most for room, most in part.rooms}
     memory = {room.name: list(room.memory) for room, _ in part.rooms}
     placement: dict[str, str] = {}
     for pod in pods:
-        asked, count = _requests(pod), _gpus(pod)
-        wanted = ((pod["spec"].get("nodeSelector") or {}) | _reachable(pod)).items()
+        pod_requests, count = _requests(pod), _gpus(pod)
+        selector = ((pod["spec"].get("nodeSelector") or {}) | _reachable(pod)).items()
         apart = "podAntiAffinity" in (pod["spec"].get("affinity") or {})
         for room, _ in part.rooms:
-            here = free[room.name]
-            enough = all(here.get(resource, 0) >= amount for resource, amount in asked.items())
+            room_left = free[room.name]
+            enough = all(room_left.get(resource, 0) >= amount for resource, amount in pod_requests.items())
             slices = _slices(pod, memory[room.name])
             enough = enough and slices is not None and gpus[room.name] >= count
-            repelled = apart and room.name in taken | set(placement.values())
-            if enough and not repelled and wanted <= room.labels.items():
+            repelled = apart and room.name in nodes_taken | set(placement.values())
+            if enough and not repelled and selector <= room.labels.items():
                 memory[room.name] = slices or []
-                for resource, amount in asked.items():
-                    here[resource] -= amount
+                for resource, amount in pod_requests.items():
+                    room_left[resource] -= amount
                 gpus[room.name] -= count
                 placement[_name(pod)] = room.name
                 break
@@ -183,15 +187,15 @@ def _reachable(pod: Object) -> dict[str, str]:
 
 def _slices(pod: Object, free: list[int]) -> list[int] | None:
     """Return what the pod's slice leaves of each GPU, taking the fullest that fits; None without room."""
-    asked = PodFacts.of(pod).slice
-    if asked is None:
+    slice_asked = PodFacts.of(pod).slice
+    if slice_asked is None:
         return free
-    share = asked.memory // asked.gpus
-    enough = sorted((units, gpu) for gpu, units in enumerate(free) if units >= share)[: asked.gpus]
-    taken = {gpu for _, gpu in enough}
-    if len(taken) < asked.gpus:
+    share = slice_asked.memory // slice_asked.gpus
+    enough = sorted((units, gpu) for gpu, units in enumerate(free) if units >= share)[: slice_asked.gpus]
+    gpus_taken = {gpu for _, gpu in enough}
+    if len(gpus_taken) < slice_asked.gpus:
         return None
-    return [units - share if gpu in taken else units for gpu, units in enumerate(free)]
+    return [units - share if gpu in gpus_taken else units for gpu, units in enumerate(free)]
 
 
 def _room(node: Object, alive: Sequence[Object]) -> Room | None:
@@ -208,23 +212,23 @@ def _room(node: Object, alive: Sequence[Object]) -> Room | None:
     offered = (status.get("allocatable") or {}) | ({by_slices: served} if served else {})
     gpus = by_slices or GROUP_RESOURCE
     free = {resource: _quantity(amount) for resource, amount in offered.items()}
-    here = [pod for pod in alive if pod["spec"].get("nodeName") == meta["name"]]
-    taken: set[int] = set()
-    named = True
+    pods_of_node = [pod for pod in alive if pod["spec"].get("nodeName") == meta["name"]]
+    gpus_taken: set[int] = set()
+    all_indexed = True
     memory = list(memory_of(node)) if shares else []
-    for pod in here:
+    for pod in pods_of_node:
         for resource, amount in _requests(pod).items():
             free[resource] = free.get(resource, Fraction(0)) - amount
         facts = PodFacts.of(pod)
-        named = named and (facts.allocation is not None or not facts.gpus)
-        taken |= set(facts.allocation or ())
+        all_indexed = all_indexed and (facts.allocation is not None or not facts.gpus)
+        gpus_taken |= set(facts.allocation or ())
         for gpu, units in (facts.slice.given if facts.slice and memory else {}).items():
             memory[gpu] -= units
     count = 0 if shares else int(_quantity(offered.get(gpus, "0")))
-    islands = [island - taken for island in _islands(node, count)] if named else None
+    islands = [island - gpus_taken for island in _islands(node, count)] if all_indexed else None
     gpus_free = 0 if shares else max(0, int(free.get(gpus, 0)))
-    if named:
-        gpus_free = min(gpus_free, len(set(range(count)) - taken))
+    if all_indexed:
+        gpus_free = min(gpus_free, len(set(range(count)) - gpus_taken))
     return Room(str(meta["name"]), labels, free, islands, gpus_free, memory)
 
 
@@ -237,11 +241,11 @@ def _islands(node: Object, count: int) -> list[set[int]]:
         for key in json.loads(matrix):
             _, link, first, second = key.split("_")
             if link.startswith("NV"):
-                one = next(island for island in joined if int(first) in island)
-                other = next(island for island in joined if int(second) in island)
-                if one is not other:
-                    joined.remove(other)
-                    one |= other
+                first_island = next(island for island in joined if int(first) in island)
+                second_island = next(island for island in joined if int(second) in island)
+                if first_island is not second_island:
+                    joined.remove(second_island)
+                    first_island |= second_island
         return joined
     size = int((meta.get("labels") or {}).get(DOMAIN_SIZE, "1"))
     return [set(range(start, min(start + size, count))) for start in range(0, count, size)]
@@ -252,8 +256,8 @@ def _requests(pod: Object) -> dict[str, Fraction]:
     total: dict[str, Fraction] = defaultdict(Fraction, pods=Fraction(1))
     for container in pod["spec"].get("containers") or ():
         resources = container.get("resources") or {}
-        asked = (resources.get("limits") or {}) | (resources.get("requests") or {})
-        for resource, amount in asked.items():
+        amounts = (resources.get("limits") or {}) | (resources.get("requests") or {})
+        for resource, amount in amounts.items():
             total[resource] += _quantity(amount)
     if by_claim := (pod["metadata"].get("labels") or {}).get(GPUS_BY_CLAIM):
         total[DRA_RESOURCE] += _quantity(by_claim)

@@ -65,8 +65,8 @@ def nodes(prefix: str) -> dict[str, Object]:
         rack="r4",
         annotations={DRA_GPUS: f"{DRA_RESOURCE}={GPUS}"},
     )
-    made = shape_nodes(Shape((meshes, islands, shared, served)), "the chaos")
-    return {str(node["metadata"]["name"]): node for node in made}
+    shaped = shape_nodes(Shape((meshes, islands, shared, served)), "the chaos")
+    return {str(node["metadata"]["name"]): node for node in shaped}
 
 
 def devices(prefix: str, namespace: str) -> list[tuple[str, Object]]:
@@ -74,20 +74,20 @@ def devices(prefix: str, namespace: str) -> list[tuple[str, Object]]:
     node, and templates of claims. Slices stay when a node goes: no driver is there to make them again."""
     selector = {"cel": {"expression": f"device.driver == '{DRIVER}'"}}
     of_class = {"extendedResourceName": DRA_RESOURCE, "selectors": [selector]}
-    made = [(f"{GROUP}/deviceclasses", {"metadata": {"name": prefix}, "spec": of_class})]
+    bodies = [(f"{GROUP}/deviceclasses", {"metadata": {"name": prefix}, "spec": of_class})]
     gpus = [{"name": f"gpu-{number}"} for number in range(GPUS)]
     for node in (f"{prefix}{DEVICES_OF}{index:02}" for index in range(SERVED)):
         pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
         spec = {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": gpus}
-        made.append((f"{GROUP}/resourceslices", {"metadata": {"name": node}, "spec": spec}))
+        bodies.append((f"{GROUP}/resourceslices", {"metadata": {"name": node}, "spec": spec}))
     for count in (1, 2, 4):
-        asked = {"deviceClassName": prefix, "count": count}
-        claim = {"spec": {"devices": {"requests": [{"name": "gpus", "exactly": asked}]}}}
+        exact_request = {"deviceClassName": prefix, "count": count}
+        claim = {"spec": {"devices": {"requests": [{"name": "gpus", "exactly": exact_request}]}}}
         meta = {"name": f"{TEMPLATE_OF}{count}"}
-        made.append(
+        bodies.append(
             (f"{GROUP}/namespaces/{namespace}/resourceclaimtemplates", {"metadata": meta, "spec": claim})
         )
-    return made
+    return bodies
 
 
 def volumes(prefix: str, namespace: str) -> list[tuple[Object, Object]]:
@@ -113,11 +113,11 @@ def _volume(name: str, namespace: str, rack: str) -> tuple[Object, Object]:
             "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
         },
     }
-    wanted = {"requests": {"storage": "1Gi"}}
+    size = {"requests": {"storage": "1Gi"}}
     body = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": {"name": claim},
-        "spec": {**shared, "volumeName": name, "resources": wanted},
+        "spec": {**shared, "volumeName": name, "resources": size},
     }
     return volume, body

@@ -115,8 +115,8 @@ def _name_of_others(dice: random.Random, number: int) -> Attack:
     if dice.random() < 0.2:
         meta = {"apiVersion": "scheduling.run.ai/v2", "kind": "PodGroup", "metadata": {"name": name}}
         return _created("name of others", GROUPS, meta | {"spec": {"minMember": needs}})
-    named = objects.Words({}, {POD_GROUP: name})
-    words = dice.choice((objects.ack(name, needs), _own_words(name, needs), named))
+    foreign_words = objects.Words({}, {POD_GROUP: name})
+    words = dice.choice((objects.ack(name, needs), _own_words(name, needs), foreign_words))
     return _nowhere(_created("name of others", PODS, objects.pod(f"{name}-{number}", gang=words)))
 
 
@@ -272,10 +272,10 @@ class Hostile:
                     counts[attack.name] += 1
                     if status == 201:
                         huge = attack.name == "huge gang"
-                        kept = created.setdefault("huge" if huge else "", deque())
-                        kept.append(f"{attack.path}/{json.loads(attack.body)['metadata']['name']}")
-                        if len(kept) > (HUGE if huge else KEPT):
-                            client.send("DELETE", f"{kept.popleft()}?gracePeriodSeconds=0")
+                        created_paths = created.setdefault("huge" if huge else "", deque())
+                        created_paths.append(f"{attack.path}/{json.loads(attack.body)['metadata']['name']}")
+                        if len(created_paths) > (HUGE if huge else KEPT):
+                            client.send("DELETE", f"{created_paths.popleft()}?gracePeriodSeconds=0")
                 except ApiUnreachable:  # it is killed now and then
                     self._over.wait(1)
         except BaseException as problem:  # noqa: BLE001  told to the main thread by `check`

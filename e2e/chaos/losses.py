@@ -7,6 +7,7 @@ bound for too long: that is its policy, counted apart and never silent.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -75,7 +76,7 @@ class Losses:
         of = submitted.gang if submitted else gang  # a single pod's replacement is a gang of another name
         self.gone += 1
         node = str(pod["spec"].get("nodeName", ""))
-        unseen = [] if watched or node else [each for found in self._absences.values() for each in found]
+        unseen = [] if watched or node else list(itertools.chain(*self._absences.values()))
         absences = [*self._absences.get(node, ()), *unseen]
         if {uid, of} & self._excused or any(absence.explains(at) for absence in absences):
             return
@@ -83,8 +84,8 @@ class Losses:
 
     def missing(self, uids: Iterable[str]) -> list[str]:
         """Pods that were submitted and are not among those that exist, though none was seen going."""
-        there = {*uids} | self._excused
-        return sorted(pod.name for uid, pod in self._submitted.items() if not {uid, pod.gang} & there)
+        present = {*uids} | self._excused
+        return sorted(pod.name for uid, pod in self._submitted.items() if not {uid, pod.gang} & present)
 
 
 def _name(pod: Object) -> str:

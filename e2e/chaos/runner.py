@@ -232,10 +232,10 @@ class _Run:
             hit = self._one(number, fault, moment, began)
             self._hits.append(hit)
             self._watching.catch_up()
-            seen = f"{hit.running} of {hit.needed} ran" if hit.gang else ""
+            sight_text = f"{hit.running} of {hit.needed} ran" if hit.gang else ""
             self._say(
                 f"{hit.at_s:6.1f} s  {'hit ' if hit.hit else 'miss'} {hit.fault} at {hit.moment}: {hit.gang} "
-                f"{hit.phase} {seen}, back after {hit.back_after_s:.1f} s {hit.note}".rstrip()
+                f"{hit.phase} {sight_text}, back after {hit.back_after_s:.1f} s {hit.note}".rstrip()
             )
 
     def _check(self) -> None:
@@ -253,7 +253,7 @@ class _Run:
         world, note, ran = self._world, "", 0
         started = at = self._restore(time.monotonic())
         dialects = [PODGROUP] if fault is DELETE_PODGROUP else self._crowd.dialects
-        seen: Sight | None = None
+        sight: Sight | None = None
         hurt: Submission | None = None
         try:
             with aim(world, moment, number, dialects) as aimed:
@@ -261,7 +261,7 @@ class _Run:
                     world.wake_api()
                 at = time.monotonic()
                 revision = fault.inject(world, aimed)
-                seen, hurt = aimed.sight, aimed.submission
+                sight, hurt = aimed.sight, aimed.submission
                 ran = (
                     world.ran_by(aimed.submission, revision) if revision else world.running(aimed.submission)
                 )
@@ -274,12 +274,12 @@ class _Run:
             at_s=round(at - began, 2),
             fault=fault.name,
             moment=moment,
-            gang=seen.gang if seen else "",
-            phase=seen.phase if seen else "",
-            generation=seen.generation if seen else 0,
+            gang=sight.gang if sight else "",
+            phase=sight.phase if sight else "",
+            generation=sight.generation if sight else 0,
             running=ran,
-            needed=seen.needed if seen else 0,
-            hit=seen is not None and seen.phase in BETWEEN and ran < seen.needed,
+            needed=sight.needed if sight else 0,
+            hit=sight is not None and sight.phase in BETWEEN and ran < sight.needed,
             back_after_s=round(back - at, 2),
             whole_after_s=self._whole_again(hurt, at),
             note=note,
@@ -301,10 +301,10 @@ class _Run:
             return None
         return round(time.monotonic() - since, 2)
 
-    def _wait(self, question: Callable[[], bool], what: str, quiet_s: float = HANG_S) -> bool:
+    def _wait(self, question: Callable[[], bool], event: str, quiet_s: float = HANG_S) -> bool:
         """Wait with a deadline, and start meanwhile what has ended by itself, as a kubelet does: a leader
         that could not renew its lease ends, a little after all was well."""
-        return Deadline(quiet_s, self._look_after).until(self._record, question, what)
+        return Deadline(quiet_s, self._look_after).until(self._record, question, event)
 
     def _look_after(self) -> None:
         self._check()

@@ -42,17 +42,22 @@ def look(stack: Stack, namespace: str, gang: str) -> Sight | None:
         shown = json.loads(stack.service_get(f"/gangs?namespace={namespace}&name={gang}"))["gangs"]
     except OSError:
         return None
-    for one in shown:
-        if (one["namespace"], one["name"]) == (namespace, gang):
-            members = (one.get("plan") or {}).get("members") or ()
+    for gang_shown in shown:
+        if (gang_shown["namespace"], gang_shown["name"]) == (namespace, gang):
+            members = (gang_shown.get("plan") or {}).get("members") or ()
             nodes = {str(member["uid"]): str(member["node"]) for member in members}
             return Sight(
-                gang, str(one["phase"]), int(one["generation"]), int(one["needed"]), str(one["reason"]), nodes
+                gang,
+                str(gang_shown["phase"]),
+                int(gang_shown["generation"]),
+                int(gang_shown["needed"]),
+                str(gang_shown["reason"]),
+                nodes,
             )
     return None
 
 
-def await_phase(stack: Stack, namespace: str, gang: str, wanted: Set[str], within_s: float) -> Sight | None:
+def await_phase(stack: Stack, namespace: str, gang: str, phases: Set[str], within_s: float) -> Sight | None:
     """The gang as soon as its phase is a wanted one; None when that does not come in time.
 
     The service does not announce a change of phase, and these last for milliseconds: it is asked again and
@@ -62,7 +67,7 @@ def await_phase(stack: Stack, namespace: str, gang: str, wanted: Set[str], withi
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         sight = look(stack, namespace, gang)
-        if sight is not None and sight.phase in wanted:
+        if sight is not None and sight.phase in phases:
             return sight
         never.wait(LOOKS_EVERY_S)
     return None

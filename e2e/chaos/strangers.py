@@ -110,8 +110,8 @@ class Strangers:
             self._create()
 
     def _create(self) -> None:
-        made = self._patient.create(self._path, self._pod())
-        self._made[str(made["metadata"]["uid"])] = str(made["metadata"]["name"])
+        created = self._patient.create(self._path, self._pod())
+        self._made[str(created["metadata"]["uid"])] = str(created["metadata"]["name"])
 
     def _pod(self) -> Object:
         number = self._chance.getrandbits(32)

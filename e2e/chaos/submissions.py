@@ -90,10 +90,10 @@ class Submission:
         """One member; of a Job, its template."""
         plain = 0 if self.memory or self.devices else self.gpus
         pod = objects.pod(f"{self.name}-{rank}", gpus=plain, gang=self._words())
-        asked = pod["spec"]["containers"][0]["resources"]
-        asked["requests"]["cpu"] = str(CPU_A_GPU * self.gpus)
+        container_resources = pod["spec"]["containers"][0]["resources"]
+        container_resources["requests"]["cpu"] = str(CPU_A_GPU * self.gpus)
         if self.memory:
-            asked["limits"] = {RESOURCE: str(self.memory)}
+            container_resources["limits"] = {RESOURCE: str(self.memory)}
             pod["metadata"]["labels"][COUNT] = str(self.gpus)
         if self.devices:
             self._ask_for_devices(pod)
@@ -124,13 +124,13 @@ class Submission:
         }
 
     def _ask_for_devices(self, pod: Object) -> None:
-        asked = pod["spec"]["containers"][0]["resources"]
+        container_resources = pod["spec"]["containers"][0]["resources"]
         if self.devices == BY_RESOURCE:
-            asked["limits"] = {DRA_RESOURCE: str(self.gpus)}
-            asked["requests"][DRA_RESOURCE] = str(self.gpus)
+            container_resources["limits"] = {DRA_RESOURCE: str(self.gpus)}
+            container_resources["requests"][DRA_RESOURCE] = str(self.gpus)
             return
         pod["metadata"]["labels"][GPUS_BY_CLAIM] = str(self.gpus)
-        asked["claims"] = [{"name": "gpus"}]
+        container_resources["claims"] = [{"name": "gpus"}]
         template = f"{TEMPLATE_OF}{self.gpus}"
         pod["spec"]["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": template}]
 
@@ -154,8 +154,8 @@ class Submission:
         if self.dialect == ACK:
             return Words(objects.ack(self.name, self.members).labels, scope)
         if self.dialect == OWN:
-            named = {"gpu.topology/group": self.name, "gpu.topology/min-member": str(self.needed)}
-            return Words({}, named | scope)
+            group_keys = {"gpu.topology/group": self.name, "gpu.topology/min-member": str(self.needed)}
+            return Words({}, group_keys | scope)
         if self.dialect == PODGROUP:
             return Words({}, {POD_GROUP: self.name})
         return Words({}, scope)
@@ -176,18 +176,18 @@ def ordinary(chance: random.Random, number: int, dialects: Sequence[str], lasts_
         scopes.append("node")
     if gpus > 1 and members * gpus <= 4:
         scopes.append("nvlink-domain")
-    made = _gang(chance, f"gang-{number}", dialects, members, gpus, chance.choice(scopes), lasts_s)
-    return _asking(chance, made) if chance.random() < ASKS else made
+    submission = _gang(chance, f"gang-{number}", dialects, members, gpus, chance.choice(scopes), lasts_s)
+    return _asking(chance, submission) if chance.random() < ASKS else submission
 
 
-def _asking(chance: random.Random, made: Submission) -> Submission:
+def _asking(chance: random.Random, submission: Submission) -> Submission:
     """Return the gang with something to ask for besides GPUs, of a kind that its scope leaves possible."""
     asks = chance.choice((APART, SPREAD, VOLUME))
     if asks == VOLUME:
-        return replace(made, asks=VOLUME, rack=chance.choice(RACKS_WITH_VOLUMES))
-    if made.scope == "rack" and asks == APART and made.members <= NODES_OF_A_RACK:
-        return replace(made, asks=APART)
-    return replace(made, asks=asks, scope="")
+        return replace(submission, asks=VOLUME, rack=chance.choice(RACKS_WITH_VOLUMES))
+    if submission.scope == "rack" and asks == APART and submission.members <= NODES_OF_A_RACK:
+        return replace(submission, asks=APART)
+    return replace(submission, asks=asks, scope="")
 
 
 def target(
@@ -195,21 +195,21 @@ def target(
 ) -> Submission:
     """What a fault is aimed at: a gang that nearly always fits, and needs all its members."""
     scope = chance.choice(("", "", "rack"))
-    made = _gang(chance, f"target-{number}", dialects, members, 1, scope, lasts_s)
+    submission = _gang(chance, f"target-{number}", dialects, members, 1, scope, lasts_s)
     devices = chance.choice((BY_RESOURCE, BY_CLAIM)) if chance.random() < DEVICES_OF_TARGETS else ""
-    return replace(made, needed=members, devices=devices)
+    return replace(submission, needed=members, devices=devices)
 
 
 def _devices(chance: random.Random, number: int, dialects: Sequence[str], lasts_s: int | None) -> Submission:
     """GPUs of a DRA driver. A single pod has none by claims: it would be left to kube-scheduler."""
     gpus = chance.choice((1, 1, 2, 4))
     if chance.random() < 0.3:
-        made = Submission(f"device-{number}", SINGLE, False, 1, 1, gpus, "", lasts_s, 0)
-        return replace(made, devices=BY_RESOURCE)
+        submission = Submission(f"device-{number}", SINGLE, False, 1, 1, gpus, "", lasts_s, 0)
+        return replace(submission, devices=BY_RESOURCE)
     members = chance.randint(2, 4)
     scopes = ("", "rack", "node") if members * gpus <= GPUS_OF_A_NODE else ("", "rack")
-    made = _gang(chance, f"devices-{number}", dialects, members, gpus, chance.choice(scopes), lasts_s)
-    return replace(made, devices=chance.choice((BY_RESOURCE, BY_CLAIM)))
+    submission = _gang(chance, f"devices-{number}", dialects, members, gpus, chance.choice(scopes), lasts_s)
+    return replace(submission, devices=chance.choice((BY_RESOURCE, BY_CLAIM)))
 
 
 def _slices(chance: random.Random, number: int, dialects: Sequence[str], lasts_s: int | None) -> Submission:
@@ -218,8 +218,8 @@ def _slices(chance: random.Random, number: int, dialects: Sequence[str], lasts_s
     memory = gpus * chance.randint(1, 6)
     if chance.random() < 0.5:
         return Submission(f"slice-{number}", SINGLE, False, 1, 1, gpus, "", lasts_s, 0, memory)
-    made = _gang(chance, f"slices-{number}", dialects, chance.randint(2, 4), gpus, "", lasts_s)
-    return replace(made, memory=memory)
+    submission = _gang(chance, f"slices-{number}", dialects, chance.randint(2, 4), gpus, "", lasts_s)
+    return replace(submission, memory=memory)
 
 
 def _gang(
@@ -234,6 +234,6 @@ def _gang(
     dialect = chance.choice(dialects)
     job = dialect != PODGROUP and chance.random() < 0.4
     elastic = dialect == OWN and members > 2 and chance.random() < 0.4
-    needed = members - chance.randint(1, members - 2) if elastic else members
+    members_needed = members - chance.randint(1, members - 2) if elastic else members
     slow_s = chance.choice((0, 0, 0, 1, 2))
-    return Submission(name, dialect, job, members, needed, gpus, scope, lasts_s, slow_s)
+    return Submission(name, dialect, job, members, members_needed, gpus, scope, lasts_s, slow_s)

@@ -57,11 +57,11 @@ class Waits:
 
     def pod(self, at: float, pod: PodFacts) -> None:
         """A pod is there, as it is now."""
-        key, needed = (pod.gang.key, pod.gang.needed) if pod.gang else (pod.name, 1)
+        key, members_needed = (pod.gang.key, pod.gang.needed) if pod.gang else (pod.name, 1)
         if self._over or pod.scheduler != MUSTER or "/target-" in key:
             return
         gang = self._gangs.setdefault(key, _Gang())
-        gang.needed = needed
+        gang.needed = members_needed
         gang.there.setdefault(pod.uid, at)
         if pod.node:
             gang.bound.setdefault(pod.uid, at)

@@ -26,12 +26,12 @@ class Deadline:
     quiet_s: float
     meanwhile: Callable[[], None]
 
-    def until(self, record: Record, question: Callable[[], bool], what: str) -> bool:
+    def until(self, record: Record, question: Callable[[], bool], event: str) -> bool:
         """Whether the answer became true in time; it is asked again after every change."""
         guard = Guard(self.quiet_s)
         while not guard.over:
             with contextlib.suppress(TooLateError):
-                return record.until(question, what, min(guard.left_s, LOOKS_EVERY_S))
+                return record.until(question, event, min(guard.left_s, LOOKS_EVERY_S))
             self.meanwhile()
         return False
 

@@ -112,18 +112,18 @@ class World:
         Raises:
             TooLateError: none was seen going.
         """
-        wanted = {*uids}
+        uids_awaited = {*uids}
 
         def going() -> int | None:
             ends = [
                 _revision(change.body)
                 for change in self.record.changes()
-                if change.uid in wanted
+                if change.uid in uids_awaited
                 and (change.deed == "DELETED" or change.body["metadata"].get("deletionTimestamp"))
             ]
             return min(ends, default=None)
 
-        return self.record.until(going, f"one of {sorted(wanted)} in {kind} goes")
+        return self.record.until(going, f"one of {sorted(uids_awaited)} in {kind} goes")
 
     def ran_by(self, submission: Submission, revision: int) -> int:
         """How many members ran at that revision. Revisions order what two watches saw."""
@@ -136,8 +136,8 @@ class World:
                     ran.setdefault(change.uid, _revision(change.body))
             return ran if listed <= {*ran} else None
 
-        known = self.record.until(firsts, f"all that run of {submission.name} are seen")
-        return sum(first <= revision for first in known.values())
+        first_revisions = self.record.until(firsts, f"all that run of {submission.name} are seen")
+        return sum(first <= revision for first in first_revisions.values())
 
     # --- repairs --------------------------------------------------------------------------------
 

@@ -40,10 +40,10 @@ class WithAgents(Fleet):
         self.stack = Stack(self.cluster, directory / "stack", programs=programs)
         self.matrices = directory / "gpus"
 
-    def describe(self, node: str, **said: str) -> None:
+    def describe(self, node: str, **fields: str) -> None:
         """Write what the node's fake NVML tells: the matrix, and settings (`memory_gib`)."""
         text = (TOPOLOGIES / self.matrix).read_text()
-        more = "".join(f"# {key.replace('_', '-')}: {value}\n" for key, value in said.items())
+        more = "".join(f"# {key.replace('_', '-')}: {value}\n" for key, value in fields.items())
         file = self.matrices / f"{node}.txt"
         partial = file.with_suffix(".partial")
         partial.write_text(more + text)
@@ -60,8 +60,8 @@ class WithAgents(Fleet):
 
     def annotation(self, node: str, key: str) -> str:
         """Return an annotation of the node, "" for none."""
-        found = self.api.get(f"/api/v1/nodes/{node}")["metadata"].get("annotations") or {}
-        return str(found.get(key, ""))
+        annotations = self.api.get(f"/api/v1/nodes/{node}")["metadata"].get("annotations") or {}
+        return str(annotations.get(key, ""))
 
     def keep_agents_off(self, labels: dict[str, str]) -> None:
         """Let agents run only on nodes without these labels; `deploy` takes it back."""
@@ -82,13 +82,13 @@ class WithAgents(Fleet):
         self.until(lambda: self._ready_anew(old, nodes), "other agents are ready")
 
     def _ready_anew(self, old: set[str], nodes: Iterable[str]) -> bool:
-        found = {pod["metadata"]["name"] for pod in agents.pods(self.api).values()}
-        return self.agents_ready(nodes) and not old & found
+        names = {pod["metadata"]["name"] for pod in agents.pods(self.api).values()}
+        return self.agents_ready(nodes) and not old & names
 
     def agents_ready(self, nodes: Iterable[str]) -> bool:
         """Return whether the agents of these nodes are ready."""
-        found = agents.pods(self.api)
-        return all(node in found and agents.ready(found[node]) for node in nodes)
+        pod_of_node = agents.pods(self.api)
+        return all(node in pod_of_node and agents.ready(pod_of_node[node]) for node in nodes)
 
     def told(self) -> str:
         """Return also the ends of the agents' logs."""

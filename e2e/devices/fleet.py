@@ -97,12 +97,12 @@ class Fleet(ABC):
 
     # --- waiting ----------------------------------------------------------------------------------
 
-    def until(self, question: Callable[[], object], what: str) -> None:
+    def until(self, question: Callable[[], object], event: str) -> None:
         """Wait until the answer is true."""
         guard = Guard()
         while not question():
             if guard.over:
-                raise AssertionError(f"not within {guard.whole_s:.0f} s: {what}\n{self.told()}")
+                raise AssertionError(f"not within {guard.whole_s:.0f} s: {event}\n{self.told()}")
             time.sleep(POLL_EVERY_S)
 
     def pods(self) -> dict[str, Object]:
@@ -141,16 +141,16 @@ class Fleet(ABC):
 
     def variables(self, pod: str, container: str) -> dict[str, str]:
         """Return what a container printed."""
-        found: list[dict[str, str]] = []
+        variables_read: list[dict[str, str]] = []
 
         def has_printed() -> bool:
             answer = self.api.send("GET", f"{PODS}/{pod}/log?container={container}")
-            said = printed(answer.body.decode(errors="replace")) if answer.ok else None
-            found[:] = [said] if said is not None else []
-            return said is not None
+            printed_variables = printed(answer.body.decode(errors="replace")) if answer.ok else None
+            variables_read[:] = [printed_variables] if printed_variables is not None else []
+            return printed_variables is not None
 
         self.until(has_printed, f"container {container} of {pod} prints")
-        return found[0]
+        return variables_read[0]
 
     def delete(self, names: Iterable[str], *, force: bool = False) -> None:
         """Delete pods and wait until they are gone; `force`: the API server does not wait for the node."""
@@ -176,14 +176,14 @@ class Fleet(ABC):
         allocation = json.loads(pod["metadata"]["annotations"][ALLOCATION])
         assert allocation["indices"] == "planned" or away
         for part in member.parts:
-            seen = gpus_seen(self.variables(member.name, part.name))
+            visible = gpus_seen(self.variables(member.name, part.name))
             if part.ends:
                 everything = set(self._named(allocation["gpus"]))
-                assert len(seen) == part.count, f"{part.name} sees {seen}"
-                assert set(seen) <= everything, f"{part.name} sees {seen}, planned {everything}"
+                assert len(visible) == part.count, f"{part.name} sees {visible}"
+                assert set(visible) <= everything, f"{part.name} sees {visible}, planned {everything}"
                 continue
             planned = self._named(allocation["containers"].get(part.name, ()))
-            assert seen == planned, f"{part.name} sees {seen}, planned {planned}"
+            assert visible == planned, f"{part.name} sees {visible}, planned {planned}"
 
     def _named(self, gpus: Iterable[int]) -> tuple[str, ...]:
         """Return the GPUs of these numbers, as a container sees them."""

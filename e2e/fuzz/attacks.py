@@ -74,17 +74,17 @@ def sure() -> list[Attack]:
     type in each field of a PodGroup, and changes of a pod with thousands of sidecars."""
     half = r'{"f:\ud800":{},"f:\udfff\ud800":{}}'
     paths = (f"{PODS}/{POD}", f"{NODES}/{NODE}", f"{GROUPS}/{GROUP}", f"{MAPS}/{MAP}")
-    found = [owned_fields(path, text) for path in paths for text in (half, texts.nested(texts.DEPTHS[-1]))]
+    attacks = [owned_fields(path, text) for path in paths for text in (half, texts.nested(texts.DEPTHS[-1]))]
     keys = json.dumps([texts.MANY_KEYS])
     for text in (keys, "[" * texts.DEEPEST + "]" * texts.DEEPEST, json.dumps("x" * texts.LARGE), r'"\ud800"'):
-        found.append(_patch("PodGroup patch", f"{GROUPS}/{GROUP}", f'{{"spec":{{"any":{text}}}}}'))
-    found.append(_patch("PodGroup patch", f"{GROUPS}/{GROUP}", '{"spec":{"any":null}}'))
-    for number, (each, value) in enumerate(product(_SPEC[1:], texts.EACH_TYPE)):
+        attacks.append(_patch("PodGroup patch", f"{GROUPS}/{GROUP}", f'{{"spec":{{"any":{text}}}}}'))
+    attacks.append(_patch("PodGroup patch", f"{GROUPS}/{GROUP}", '{"spec":{"any":null}}'))
+    for number, (field_name, value) in enumerate(product(_SPEC[1:], texts.EACH_TYPE)):
         path, version = ((GROUPS, "v2"), (KAI_GROUPS, "v2alpha2"))[number % 2]
-        found.append(_group(path, version, f"t{number}", f'"{each}":{value}'))
-    found.append(Attack("ConfigMap", "POST", MAPS, _map("large", {"devices": "x" * 1_000_000})))
-    found += [_tick(number) for number in range(3)]
-    return found
+        attacks.append(_group(path, version, f"t{number}", f'"{field_name}":{value}'))
+    attacks.append(Attack("ConfigMap", "POST", MAPS, _map("large", {"devices": "x" * 1_000_000})))
+    attacks += [_tick(number) for number in range(3)]
+    return attacks
 
 
 def _group(path: str, version: str, name: str, fields: str) -> Attack:
@@ -160,8 +160,8 @@ def _status_of_a_group(dice: random.Random, _: int) -> Attack:
 
 
 def _pod(dice: random.Random, number: int) -> Attack:
-    made = objects.pod(f"p{number}", gpus=dice.choice((0, 1, 9, 2**31 - 1)))
-    spec, meta = made["spec"], made["metadata"]
+    body = objects.pod(f"p{number}", gpus=dice.choice((0, 1, 9, 2**31 - 1)))
+    spec, meta = body["spec"], body["metadata"]
     for key in dice.sample(_ANNOTATIONS, 3):
         meta["annotations"][key] = json.loads(texts.text(dice))[:50_000]
     if dice.random() < 0.3:
@@ -177,7 +177,7 @@ def _pod(dice: random.Random, number: int) -> Attack:
     if dice.random() < 0.3:
         spec["nodeSelector"] = {f"k{n}": "v" for n in range(count)}
     spec["containers"][0]["resources"]["requests"]["cpu"] = dice.choice(("1e18", "1n", "8Ei", "0"))
-    return Attack("Pod", "POST", PODS, json.dumps(made))
+    return Attack("Pod", "POST", PODS, json.dumps(body))
 
 
 def _large_pod(dice: random.Random, number: int) -> Attack:
@@ -186,8 +186,8 @@ def _large_pod(dice: random.Random, number: int) -> Attack:
     spec = {"nodeName": NODE} if dice.random() < 0.5 else {}
     scheduler = dice.choice(("muster", "nobody"))
     size = dice.choice((largest.OF_ETCD, largest.OF_ETCD // 2, largest.OF_ETCD // 8))
-    made = largest.pod(field, size, f"large-{number}", schedulerName=scheduler, **spec)
-    return Attack("large Pod", "POST", PODS, json.dumps(made))
+    body = largest.pod(field, size, f"large-{number}", schedulerName=scheduler, **spec)
+    return Attack("large Pod", "POST", PODS, json.dumps(body))
 
 
 def _change_of_a_large_pod(_: random.Random, number: int) -> Attack:
@@ -202,8 +202,8 @@ def _tick(number: int) -> Attack:
 
 def _large_group(dice: random.Random, number: int) -> Attack:
     field = dice.choice([*largest.OF_GROUPS])
-    made = largest.group(field, dice.choice((largest.OF_ETCD, largest.OF_A_GROUP)), f"large-{number}")
-    return Attack("large PodGroup", "POST", GROUPS, json.dumps(made))
+    body = largest.group(field, dice.choice((largest.OF_ETCD, largest.OF_A_GROUP)), f"large-{number}")
+    return Attack("large PodGroup", "POST", GROUPS, json.dumps(body))
 
 
 def _config_map(dice: random.Random, number: int) -> Attack:

@@ -210,7 +210,7 @@ for a second on a change of 40,000 short ones, and a node that changes slowly ha
 
 def pod(field: str, number_of_bytes: int = OF_A_REQUEST, name: str = "large", **spec: Any) -> Object:
     """Return a pod that waits for a GPU, and is so large in this field of `OF_PODS`."""
-    made = {
+    body = {
         "metadata": {"name": name, "labels": {}, "annotations": {}},
         "spec": {
             "schedulerName": "muster",
@@ -219,18 +219,18 @@ def pod(field: str, number_of_bytes: int = OF_A_REQUEST, name: str = "large", **
         },
     }
     size = min(number_of_bytes, OF_ANNOTATIONS) if "annotation" in field else number_of_bytes
-    return filled(made, *OF_PODS[field], size)
+    return filled(body, *OF_PODS[field], size)
 
 
 def group(field: str, number_of_bytes: int = OF_A_GROUP, name: str = "large") -> Object:
     """Return a PodGroup that is so large in this field of `OF_GROUPS`."""
-    made = {
+    body = {
         "apiVersion": "scheduling.run.ai/v2",
         "kind": "PodGroup",
         "metadata": {"name": name},
         "spec": {"minMember": 2},
     }
-    return filled(made, *OF_GROUPS[field], number_of_bytes)
+    return filled(body, *OF_GROUPS[field], number_of_bytes)
 
 
 def job(field: str, number_of_bytes: int = OF_ETCD, name: str = "large") -> Object:
@@ -239,15 +239,15 @@ def job(field: str, number_of_bytes: int = OF_ETCD, name: str = "large") -> Obje
         "spec": {"schedulerName": "muster", "containers": [_asking(0, {"nvidia.com/gpu": "1"}, name="main")]}
     }
     spec = {"parallelism": 2, "completions": 2, "completionMode": "Indexed", "template": template}
-    made = {"apiVersion": "batch/v1", "metadata": {"name": name}, "spec": spec}
-    return filled(made, *OF_JOBS[field], number_of_bytes)
+    body = {"apiVersion": "batch/v1", "metadata": {"name": name}, "spec": spec}
+    return filled(body, *OF_JOBS[field], number_of_bytes)
 
 
-def node(made: Object, number_of_bytes: int = OF_A_NODE) -> Object:
+def node(body: Object, number_of_bytes: int = OF_A_NODE) -> Object:
     """Return this Node, made so large in all fields of `OF_NODES` together."""
     for path, make in OF_NODES.values():
-        filled(made, path, make, number_of_bytes // len(OF_NODES))
-    return made
+        filled(body, path, make, number_of_bytes // len(OF_NODES))
+    return body
 
 
 def matrix(gpus: int, link: str) -> str:
@@ -257,10 +257,10 @@ def matrix(gpus: int, link: str) -> str:
     return "\n".join([head, *(f"GPU{gpu}\t" + "\t".join(row) for gpu, row in enumerate(rows))])
 
 
-def filled(made: Object, path: str, make: Make, number_of_bytes: int) -> Object:
+def filled(body: Object, path: str, make: Make, number_of_bytes: int) -> Object:
     """Return an object with `number_of_bytes` of JSON in the field at `path`, after what is there."""
     *parents, last = path.split(".")
-    at: Any = made
+    at: Any = body
     for key, after in zip(parents, [*parents, last][1:], strict=True):
         if key == "0":
             at.extend([] if at else [{}])
@@ -275,4 +275,4 @@ def filled(made: Object, path: str, make: Make, number_of_bytes: int) -> Object:
         at[last] = dict(sorted([*at.get(last, {}).items(), *entries]))
     else:
         at[last] = [*at.get(last, []), *entries]
-    return made
+    return body

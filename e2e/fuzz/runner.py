@@ -55,7 +55,9 @@ class Report:
     left_out: dict[str, float] = field(default_factory=dict)
 
     def json(self) -> str:
-        return json.dumps({each.name: getattr(self, each.name) for each in fields(self)}, indent=2)
+        return json.dumps(
+            {report_field.name: getattr(self, report_field.name) for report_field in fields(self)}, indent=2
+        )
 
 
 class Fuzz:
@@ -125,9 +127,11 @@ class Fuzz:
         """Place a gang that takes all GPUs that are not held."""
         name, began = f"g{self.report.gangs}", time.monotonic()
         pods = self._place(name, NODES * GPUS - len(self._held), 1)
-        taken = [gpu for pod in pods for gpu in _gpus(pod)]
-        if self._held & set(taken) or len(set(taken)) < len(taken):
-            raise Failed(f"GPUs are given twice: {sorted(taken)} beside {sorted(self._held)}; {self._last}")
+        gpus_taken = [gpu for pod in pods for gpu in _gpus(pod)]
+        if self._held & set(gpus_taken) or len(set(gpus_taken)) < len(gpus_taken):
+            raise Failed(
+                f"GPUs are given twice: {sorted(gpus_taken)} beside {sorted(self._held)}; {self._last}"
+            )
         self.report.gangs += 1
         self.report.slowest_gang_s = max(self.report.slowest_gang_s, time.monotonic() - began)
         for pod in pods:
@@ -158,7 +162,7 @@ class Fuzz:
         path = f"/api/v1/namespaces/{attacks.NAMESPACE}/events?fieldSelector=involvedObject.name=too-large"
 
         def said() -> list[Object] | None:
-            return [each for each in self._api.get(path)["items"] if "left out" in each["message"]] or None
+            return [event for event in self._api.get(path)["items"] if "left out" in event["message"]] or None
 
         try:
             _until(said, "an event on the PodGroup that is left out")
@@ -251,10 +255,10 @@ def _gpus(pod: Object) -> frozenset[tuple[str, int]]:
     return frozenset((pod["spec"]["nodeName"], gpu) for gpu in indices)
 
 
-def _until(question: Callable[[], list[Object] | Object | None], what: str) -> list[Object]:
+def _until(question: Callable[[], list[Object] | Object | None], event: str) -> list[Object]:
     guard = Guard()
     while not guard.over:
         if (answer := question()) is not None:
             return answer if isinstance(answer, list) else [answer]
         time.sleep(0.05)
-    raise TimeoutError(f"not within {guard.whole_s:.0f} s: {what}")
+    raise TimeoutError(f"not within {guard.whole_s:.0f} s: {event}")

@@ -61,16 +61,16 @@ def one_node(scene: Scene) -> None:
 def jobs(arena: Arena, scene: Scene) -> Iterator[Jobs]:
     """The jobs of one test. They go before the scene is cleared, or controllers would make pods again."""
     assert arena.stack is not None
-    made = Jobs(scene, arena.stack)
-    yield made
-    made.clear()
+    new_jobs = Jobs(scene, arena.stack)
+    yield new_jobs
+    new_jobs.clear()
 
 
 def definitions() -> list[dict[str, Any]]:
     """The CRDs of `CRDS`, as their projects publish them."""
     files: list[Path] = []
     for module, (path, parts) in CRDS.items():
-        found = sorted((folder(module) / path).glob("*_*.yaml"))
-        files += [file for file in found if file.stem.rpartition("_")[2].startswith(parts)]
+        crd_files = sorted((folder(module) / path).glob("*_*.yaml"))
+        files += [file for file in crd_files if file.stem.rpartition("_")[2].startswith(parts)]
     # with the parser in C: the CRDs have 5 MB
     return [yaml.load(file.read_text(), yaml.CSafeLoader) for file in files]

@@ -46,7 +46,7 @@ class Controller:
         keys = ClusterKeys.create(self._cluster.layout.pki)
         objects = render(folder(self._name) / "config" / "default")
         install(self._cluster.api, objects)
-        (account,) = (each["metadata"] for each in objects if each["kind"] == "ServiceAccount")
+        (account,) = (manifest["metadata"] for manifest in objects if manifest["kind"] == "ServiceAccount")
         kubeconfig = self._cluster.kubeconfig_for(f"{account['namespace']}/{account['name']}")
         argv = [str(binary(self._name)), f"--config={self._configuration(keys)}"]
         log, env = self._directory / "log", {"KUBECONFIG": str(kubeconfig)}
@@ -90,26 +90,26 @@ class Controller:
     def _webhooks(self, objects: list[Object], keys: ClusterKeys) -> None:
         """Install the webhooks, with the address and the authority of the process."""
         authority = base64.b64encode(keys.ca.pair.certificate.read_bytes()).decode()
-        for each in objects:
-            if each["kind"] not in WEBHOOKS:
+        for manifest in objects:
+            if manifest["kind"] not in WEBHOOKS:
                 continue
-            for hook in each["webhooks"]:
+            for hook in manifest["webhooks"]:
                 path = hook["clientConfig"]["service"]["path"]
                 url = f"https://{HOST}:{self._port}{path}"
                 hook["clientConfig"] = {"url": url, "caBundle": authority}
-            apply(self._cluster.api, WEBHOOK_PATHS[each["kind"]], each)
+            apply(self._cluster.api, WEBHOOK_PATHS[manifest["kind"]], manifest)
 
 
 def install(api: Api, objects: list[Object]) -> None:
     """Create the rights and CRDs among the objects, and wait until the CRDs are served."""
     for kind, path in stack_config.RIGHTS.items():
-        for each in objects:
-            if each["kind"] == kind:
-                apply(api, path.format(namespace=each["metadata"].get("namespace", "")), each)
+        for manifest in objects:
+            if manifest["kind"] == kind:
+                apply(api, path.format(namespace=manifest["metadata"].get("namespace", "")), manifest)
     stack_config.apply_definitions(api, objects)
 
 
 def apply(api: Api, path: str, body: Object) -> None:
     """Create or change one object."""
-    where = f"{path}/{body['metadata']['name']}{stack_config.APPLY}"
-    api.call("PATCH", where, body, "application/apply-patch+yaml")
+    path_of_object = f"{path}/{body['metadata']['name']}{stack_config.APPLY}"
+    api.call("PATCH", path_of_object, body, "application/apply-patch+yaml")

@@ -41,11 +41,11 @@ class Jobs:
 
     def remove(self, body: Object) -> None:
         """Delete an object, and wait until its pods are gone."""
-        where = (
+        path = (
             f"{collection(body | {'metadata': {'namespace': self._scene.name}})}/{body['metadata']['name']}"
         )
-        self._scene.client.delete(f"{where}?propagationPolicy=Background")
-        self._scene.until(lambda: not any(map(_is_owned, self._own())), f"the pods of {where} are gone")
+        self._scene.client.delete(f"{path}?propagationPolicy=Background")
+        self._scene.until(lambda: not any(map(_is_owned, self._own())), f"the pods of {path} are gone")
 
     def clear(self) -> None:
         """Delete all that was submitted, newest first, and wait until its pods are gone."""
@@ -60,28 +60,28 @@ class Jobs:
             path = collection(body | {"metadata": {"namespace": self._scene.name}})
             if self._scene.client.find(f"{path}/{body['metadata']['name']}") is not None:
                 continue
-            made = self.submit(body)
-            if made["kind"] == "RayCluster":
-                self.operate(made)
+            child = self.submit(body)
+            if child["kind"] == "RayCluster":
+                self.operate(child)
 
     def change(self, owner: Object, spec: Object) -> Object:
         """Change fields of an object's spec, and return the object."""
         meta = owner["metadata"]
-        where = f"{collection(owner)}/{meta['name']}"
-        changed: Object = self._scene.client.patch(where, {"spec": spec})
+        path = f"{collection(owner)}/{meta['name']}"
+        changed: Object = self._scene.client.patch(path, {"spec": spec})
         return {**changed, "apiVersion": owner["apiVersion"], "kind": owner["kind"]}
 
     def read(self) -> dict[str, list[str]]:
         """Return gang → "role name" of each of its pods in the order of their ranks, as Muster reads them."""
-        found: dict[str, list[tuple[int, str]]] = {}
+        pods_by_gang: dict[str, list[tuple[int, str]]] = {}
         for body in self.pods():
             meta = msgspec.convert(body["metadata"], Metadata, strict=False)
             place = member(meta)
             gang, role = (place.gang, place.role) if place is not None else ("", "")
             rank = ranks.read(meta)
             order = 10**12 if rank is None else rank
-            found.setdefault(gang, []).append((order, f"{role} {self._short(meta)}".strip()))
-        return {gang: [name for _, name in sorted(pods)] for gang, pods in found.items()}
+            pods_by_gang.setdefault(gang, []).append((order, f"{role} {self._short(meta)}".strip()))
+        return {gang: [name for _, name in sorted(pods)] for gang, pods in pods_by_gang.items()}
 
     def pods(self) -> list[Object]:
         """Return the live pods of the scene that have not ended."""
@@ -114,20 +114,20 @@ class Jobs:
 
     def run(self, expected: Mapping[str, list[str]]) -> None:
         """Wait until these gangs are there, by the pods' labels, and all of their pods run."""
-        wanted = {gang: sorted(pods) for gang, pods in expected.items()}
+        expected_pods = {gang: sorted(pods) for gang, pods in expected.items()}
 
         def all_there() -> bool:
             pods = self.pods()
             read = {gang: sorted(names) for gang, names in self.read().items()}
-            return read == wanted and all(body["status"].get("phase") == "Running" for body in pods)
+            return read == expected_pods and all(body["status"].get("phase") == "Running" for body in pods)
 
-        self._scene.until(all_there, f"the gangs {wanted} run; now {self.read()}")
+        self._scene.until(all_there, f"the gangs {expected_pods} run; now {self.read()}")
         assert self.read() == dict(expected), "the order of the ranks"
 
     def _short(self, meta: Metadata) -> str:
         """Return the pod's name without the five random characters that the API server added."""
-        added = meta.name.removeprefix(meta.generate_name)
-        return meta.generate_name.rstrip("-") if len(added) == RANDOM else meta.name
+        suffix = meta.name.removeprefix(meta.generate_name)
+        return meta.generate_name.rstrip("-") if len(suffix) == RANDOM else meta.name
 
 
 def _is_owned(body: Object) -> bool:

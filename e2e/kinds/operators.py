@@ -47,7 +47,7 @@ def _kubeflow(job: Object) -> list[Object]:
     (types,) = (
         job["spec"][f"{key}ReplicaSpecs"] for key in REPLICA_SPECS if f"{key}ReplicaSpecs" in job["spec"]
     )
-    name, made = job["metadata"]["name"], []
+    name, pods = job["metadata"]["name"], []
     for kind, replicas in types.items():
         for index in range(replicas.get("replicas", 1)):
             labels = {
@@ -59,8 +59,8 @@ def _kubeflow(job: Object) -> list[Object]:
             if (job["kind"], kind) != ("MPIJob", "Launcher"):
                 labels[f"{TRAINING}/replica-index"] = str(index)
                 pod += f"-{index}"
-            made.append(_pod(job, pod, replicas["template"], labels))
-    return made
+            pods.append(_pod(job, pod, replicas["template"], labels))
+    return pods
 
 
 def _mpi(job: Object) -> list[Object]:
@@ -94,7 +94,7 @@ def _cluster_of(ray_job: Object) -> Object:
 def _ray(cluster: Object) -> list[Object]:
     """Return the head and the workers of a RayCluster."""
     name, spec = cluster["metadata"]["name"], cluster["spec"]
-    made = [_ray_pod(cluster, f"{name}-head", "headgroup", "head", spec["headGroupSpec"]["template"])]
+    pods = [_ray_pod(cluster, f"{name}-head", "headgroup", "head", spec["headGroupSpec"]["template"])]
     for group in spec.get("workerGroupSpecs", ()):
         least, most = group.get("minReplicas", 0), group.get("maxReplicas", 2**31 - 1)
         count = min(max(group.get("replicas", 0), least), most) * max(1, group.get("numOfHosts", 1))
@@ -102,8 +102,8 @@ def _ray(cluster: Object) -> list[Object]:
             prefix = f"{name}-{group['groupName']}-worker-"
             pod = _ray_pod(cluster, prefix + _random(index), group["groupName"], "worker", group["template"])
             pod["metadata"]["generateName"] = prefix
-            made.append(pod)
-    return made
+            pods.append(pod)
+    return pods
 
 
 def _ray_pod(cluster: Object, name: str, group: str, kind: str, template: Object) -> Object:
@@ -117,10 +117,10 @@ def _random(index: int) -> str:
 
 
 def _pod(owner: Object, name: str, template: Object, labels: Object) -> Object:
-    given = template.get("metadata") or {}
+    template_meta = template.get("metadata") or {}
     meta = _owned(owner, name)
-    meta["labels"] = {**(given.get("labels") or {}), **labels}
-    meta["annotations"] = dict(given.get("annotations") or {})
+    meta["labels"] = {**(template_meta.get("labels") or {}), **labels}
+    meta["annotations"] = dict(template_meta.get("annotations") or {})
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": deepcopy(template["spec"])}
 
 

@@ -90,16 +90,16 @@ def case(request: pytest.FixtureRequest) -> Case:
 @pytest.fixture
 def topology(scene: Scene) -> Iterator[None]:
     """KAI's Topology of the cluster, which the job with a topology names."""
-    where = "/apis/kai.scheduler/v1alpha1/topologies"
+    path = "/apis/kai.scheduler/v1alpha1/topologies"
     levels = [{"nodeLabel": label} for label in (ZONE, RACK, "kubernetes.io/hostname")]
-    named = {
+    body = {
         "apiVersion": "kai.scheduler/v1alpha1",
         "kind": "Topology",
         "metadata": {"name": "cluster-topology"},
     }
-    scene.client.post(where, named | {"spec": {"levels": levels}})
+    scene.client.post(path, body | {"spec": {"levels": levels}})
     yield
-    scene.client.delete(f"{where}/cluster-topology")
+    scene.client.delete(f"{path}/cluster-topology")
 
 
 class User:
@@ -165,13 +165,13 @@ def test_a_job_moves_as_the_page_says(
     user = User(tmp_path, scene, jobs, arena.cluster.kubeconfig)
     user.apply("job.yaml")  # as it was with KAI
 
-    said = [user.types(line) for line in commands()]
+    outputs = [user.types(line) for line in commands()]
 
     changed = set((tmp_path / "moved.yaml").read_text().splitlines()) ^ set(case.text.splitlines())
     assert {line.strip() for line in changed} == {
         f"schedulerName: {name}" for name in ("kai-scheduler", "muster")
     }
-    assert any(case.gang in text and "placed" in text for text in said), said
+    assert any(case.gang in text and "placed" in text for text in outputs), outputs
     jobs.run({case.gang: case.members})
     count = len(case.members)
     assert jobs.gangs() == {case.gang: (case.dialect, count, case.needed, count)}

@@ -26,7 +26,7 @@ MEMBERS = ["worker x-worker-0", "worker x-worker-1", "launcher x-launcher"]
 
 
 def names_of(record: Record) -> set[str]:
-    return {each["metadata"]["name"] for each in record.live(stack_config.CRDS)}
+    return {definition["metadata"]["name"] for definition in record.live(stack_config.CRDS)}
 
 
 def serve(scene: Scene, definition: dict[str, Any]) -> None:
@@ -39,7 +39,7 @@ def serve(scene: Scene, definition: dict[str, Any]) -> None:
 
 @pytest.fixture
 def v1(scene: Scene, jobs: Jobs) -> Iterator[None]:
-    ours = next(each for each in definitions() if each["metadata"]["name"] == MPI_JOBS)
+    ours = next(definition for definition in definitions() if definition["metadata"]["name"] == MPI_JOBS)
     serve(scene, yaml.load((folder("training-operator") / V1).read_text(), yaml.CSafeLoader))
     try:
         yield

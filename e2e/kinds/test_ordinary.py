@@ -17,8 +17,8 @@ def job(parallelism: int, completions: int | None = None, gpus: int = 2, **spec:
     pod = template(gpus)
     pod["spec"]["restartPolicy"] = "Never"
     counts = {"parallelism": parallelism, "completions": completions or parallelism}
-    made = {"completionMode": "Indexed", "backoffLimit": 3, **counts, "template": pod, **spec}
-    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, "spec": made}
+    fields = {"completionMode": "Indexed", "backoffLimit": 3, **counts, "template": pod, **spec}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, "spec": fields}
 
 
 def stateful_set(replicas: int, policy: str) -> Object:
@@ -51,47 +51,47 @@ def test_pods_that_finish_one_by_one_do_not_hold_the_next_ones(scene: Scene, job
 
 
 def test_a_job_that_is_resumed_starts_as_one_gang(scene: Scene, jobs: Jobs) -> None:
-    made = jobs.submit(job(4))
+    submitted = jobs.submit(job(4))
     for _ in range(3):
         jobs.run(names(4))
-        made = jobs.change(made, {"suspend": True})
+        submitted = jobs.change(submitted, {"suspend": True})
         scene.until(lambda: not jobs.pods(), "the suspended Job has no pods")
-        made = jobs.change(made, {"suspend": False})
+        submitted = jobs.change(submitted, {"suspend": False})
     jobs.run(names(4))
     assert jobs.gangs() == {"x": ("Job", 4, 4, 4)}
 
 
 def test_a_gang_starts_again_without_the_members_that_have_finished(scene: Scene, jobs: Jobs) -> None:
     """Two of four have succeeded when the Job is suspended and resumed. The other two are all that come."""
-    made = jobs.submit(job(4))
+    submitted = jobs.submit(job(4))
     jobs.run(names(4))
     scene.end(*(name for name in scene.pods() if name.startswith(("x-0", "x-1"))))
-    made = jobs.change(made, {"suspend": True})
+    submitted = jobs.change(submitted, {"suspend": True})
     scene.until(lambda: not jobs.pods(), "the suspended Job has no pods")
-    jobs.change(made, {"suspend": False})
+    jobs.change(submitted, {"suspend": False})
     jobs.run({"x": ["x-2", "x-3"]})
 
 
 @pytest.mark.parametrize("policy", ["Parallel", "OrderedReady"])
 def test_a_stateful_set_grows_and_shrinks(policy: str, scene: Scene, jobs: Jobs) -> None:
-    made = jobs.submit(stateful_set(2, policy))
+    submitted = jobs.submit(stateful_set(2, policy))
     jobs.run(names(2))
-    made = jobs.change(made, {"replicas": 4})
+    submitted = jobs.change(submitted, {"replicas": 4})
     jobs.run(names(4))
-    jobs.change(made, {"replicas": 1})
+    jobs.change(submitted, {"replicas": 1})
     scene.until(lambda: len(scene.pods()) == 1, "one pod is left")
     jobs.run(names(1))
 
 
 def test_a_gang_that_grows_beyond_the_capacity_runs_on(scene: Scene, jobs: Jobs) -> None:
     """The new number is the gang's: its new pods start when all of them fit, and nothing is evicted."""
-    made = jobs.submit(stateful_set(3, "Parallel"))
+    submitted = jobs.submit(stateful_set(3, "Parallel"))
     jobs.run(names(3))
-    made = jobs.change(made, {"replicas": 6})
+    submitted = jobs.change(submitted, {"replicas": 6})
     scene.until(lambda: len(scene.pods()) == 6, "three more pods are there")
     scene.until(lambda: scene.events("TopologyUnplaceable", "x"), "the set says that they do not fit")
     assert len(scene.bound()) == 3
-    jobs.change(made, {"replicas": 4})
+    jobs.change(submitted, {"replicas": 4})
     jobs.run(names(4))
 
 
@@ -104,10 +104,10 @@ def test_jobs_of_two_kinds_may_have_one_name(scene: Scene, jobs: Jobs) -> None:
 
 def test_a_job_whose_elastic_number_grows_while_it_runs(scene: Scene, jobs: Jobs) -> None:
     """An Indexed Job may change completions and parallelism together."""
-    made = jobs.submit(job(2))
+    submitted = jobs.submit(job(2))
     jobs.run(names(2))
-    made = jobs.change(made, {"parallelism": 4, "completions": 4})
+    submitted = jobs.change(submitted, {"parallelism": 4, "completions": 4})
     jobs.run(names(4))
-    jobs.change(made, {"parallelism": 1, "completions": 1})
+    jobs.change(submitted, {"parallelism": 1, "completions": 1})
     scene.until(lambda: len(jobs.pods()) == 1, "one pod is left")
     jobs.run(names(1))

@@ -77,12 +77,12 @@ def test_a_job_set_that_does_not_fit_as_a_whole_does_not_start(scene: Scene, job
 
 
 def test_a_job_set_that_is_suspended_starts_again_as_one_gang(scene: Scene, jobs: Jobs) -> None:
-    made = jobs.submit(job_set(suspend=True))
-    made = jobs.change(made, {"suspend": False})
+    submitted = jobs.submit(job_set(suspend=True))
+    submitted = jobs.change(submitted, {"suspend": False})
     jobs.run({"train": DRIVER_AND_WORKERS})
-    made = jobs.change(made, {"suspend": True})
+    submitted = jobs.change(submitted, {"suspend": True})
     scene.until(lambda: not scene.pods(), "the suspended JobSet has no pods")
-    jobs.change(made, {"suspend": False})
+    jobs.change(submitted, {"suspend": False})
     jobs.run({"train": DRIVER_AND_WORKERS})
     assert jobs.gangs() == {"train": ("JobSet", 5, 5, 5)}
 
@@ -149,12 +149,12 @@ def test_workers_that_follow_a_ready_leader_start_as_a_whole(scene: Scene, jobs:
 
 
 def test_each_group_of_a_leader_worker_set_is_a_gang(scene: Scene, jobs: Jobs) -> None:
-    made = jobs.submit(worker_set(2))
+    submitted = jobs.submit(worker_set(2))
     jobs.run({**group(0), **group(1)})
     assert jobs.gangs() == {f"serve-{index}": ("LeaderWorkerSet", 3, 3, 3) for index in range(2)}
 
     scene.node(objects.node("c"))
-    jobs.change(made, {"replicas": 3})
+    jobs.change(submitted, {"replicas": 3})
     jobs.run({**group(0), **group(1), **group(2)})
 
 

@@ -33,7 +33,7 @@ def left_out(folder: Path) -> set[tuple[str, str]]:
     base = {"resources": [os.path.relpath(SCHEDULER_CONFIG, folder)]}
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(base) + patches())
     every, ours = (
-        {(each["kind"], each["metadata"]["name"]) for each in render(path)}
+        {(manifest["kind"], manifest["metadata"]["name"]) for manifest in render(path)}
         for path in (SCHEDULER_CONFIG, folder)
     )
     assert ours < every

@@ -39,8 +39,11 @@ def main(arguments: list[str] | None = None) -> int:
         with StockScheduler(cluster, folder):
             for seed in range(options.seed, options.seed + options.clusters):
                 trial.run(seed, options.pods)
-                found = len(trial.tally.disagreements)
-                print(f"cluster {seed}: {trial.tally.pods} pods, {found} disagreements", file=sys.stderr)
+                disagreement_count = len(trial.tally.disagreements)
+                print(
+                    f"cluster {seed}: {trial.tally.pods} pods, {disagreement_count} disagreements",
+                    file=sys.stderr,
+                )
     print(trial.tally.text())
     return 1 if trial.tally.disagreements else 0
 

@@ -127,8 +127,8 @@ class _Draft:
         return spec
 
     def affinity(self, kind: str) -> Object:
-        found: Object = self.spec.setdefault("affinity", {}).setdefault(kind, {})
-        return found
+        terms: Object = self.spec.setdefault("affinity", {}).setdefault(kind, {})
+        return terms
 
     def some_app(self) -> Object:
         """Return a selector: of the pod's own app, of another one, or of several."""

@@ -76,8 +76,8 @@ class Tally:
             f"disagreements: {len(self.disagreements)}. Muster's time to bound: median "
             f"{times[len(times) // 2]:.2f} s, longest {times[-1]:.2f} s, over 3 s: {late}."
         )
-        asked = ", ".join(f"{ask} {count}" for ask, count in sorted(self.asked.items()))
-        return "\n".join([head, f"Placed pods asked for: {asked}.", *map(str, self.disagreements)])
+        asks = ", ".join(f"{ask} {count}" for ask, count in sorted(self.asked.items()))
+        return "\n".join([head, f"Placed pods asked for: {asks}.", *map(str, self.disagreements)])
 
 
 class Trial:
@@ -137,16 +137,20 @@ class Trial:
         except TooLateError:
             if scheduler == STOCK:
                 raise
-        found = self._find(PODS, name) or body
-        return Answer(str(found["spec"].get("nodeName", "")), _condition(found), time.monotonic() - began)
+        live_object = self._find(PODS, name) or body
+        return Answer(
+            str(live_object["spec"].get("nodeName", "")), _condition(live_object), time.monotonic() - began
+        )
 
     def _bound(self, name: str) -> bool:
-        found = self._find(PODS, name)
-        return found is not None and bool(found["spec"].get("nodeName"))
+        live_object = self._find(PODS, name)
+        return live_object is not None and bool(live_object["spec"].get("nodeName"))
 
     def _bound_or_refused(self, name: str) -> bool:
-        found = self._find(PODS, name)
-        return found is not None and bool(found["spec"].get("nodeName") or _condition(found))
+        live_object = self._find(PODS, name)
+        return live_object is not None and bool(
+            live_object["spec"].get("nodeName") or _condition(live_object)
+        )
 
     def _take_back(self, drawn: Drawn, suffix: str, drawn_world: World) -> None:
         """Delete the pod with its claims, and make the volumes that they were bound to free again."""
@@ -163,8 +167,8 @@ class Trial:
     def _free_volumes(self, drawn_world: World, claims: list[str]) -> None:
         """Make the volumes that were bound to these claims anew: that is all that frees one at once."""
         for volume in drawn_world.volumes:
-            found = self._find(VOLUMES, volume.name)
-            claim = ((found or {}).get("spec") or {}).get("claimRef") or {}
+            live_object = self._find(VOLUMES, volume.name)
+            claim = ((live_object or {}).get("spec") or {}).get("claimRef") or {}
             if claim.get("name") in claims:
                 self._patient.delete(f"{VOLUMES}/{volume.name}")
                 self._gone(VOLUMES, [volume.name])
