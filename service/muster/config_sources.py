@@ -140,7 +140,8 @@ _OF_KEY, _OF_OURS = "[key]", "Value error, "
 def _line(
     location: tuple[int | str, ...], kind: str, message: str, sources: Mapping[tuple[str, ...], str]
 ) -> str:
-    """Return the line of one error. Its source is that of the longest known beginning of its path."""
+    """Return the line of one error. The source is named by the longest known beginning of the error's
+    path."""
     path = tuple(str(part) for part in location if part != _OF_KEY)
     source = next(
         (sources[path[:end]] for end in range(len(path), 0, -1) if path[:end] in sources), "settings"

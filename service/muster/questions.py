@@ -70,7 +70,8 @@ class Asking:
         self._current: CurrentNamespace | None = None
 
     def query_for(self, name: str, namespace: str) -> Query:
-        """Return what finds a gang or a pod: without a namespace, in that of the kubeconfig's context."""
+        """Return the query that finds a gang or a pod. Without a namespace, the namespace of the kubeconfig's
+        context counts."""
         from muster.adapters.asking.namespace import CurrentNamespace
 
         space, _, last = name.rpartition("/")
@@ -188,7 +189,7 @@ class Asking:
 
 
 def command(asks: Callable[..., None]) -> None:
-    """Register a command. Its options are its own and those of `Asking`, which all commands share."""
+    """Register a command. It has its own options, and the options of `Asking`, which all commands share."""
     options_of_command, shared = parameters(asks)[1:], parameters(Asking)
 
     @functools.wraps(asks)

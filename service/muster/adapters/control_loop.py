@@ -117,8 +117,8 @@ class ControlLoop:
         return self._synced.is_set()
 
     async def summary(self, namespace: str = "", name: str = "") -> list[Any]:
-        """All gangs, some at a time: the loop does other work between them. With a `name`, those alone that
-        have it, or a pod with it."""
+        """Return all gangs, some at a time: the loop does other work between them. With a `name`, return only
+        gangs with this name, or with a pod of this name."""
         views: list[Any] = []
         keys = self.gangs.keys_of(namespace, name) if name else self.gangs.keys()
         until = time.monotonic() + SLICE_S

@@ -97,7 +97,7 @@ class Planner:
         self._arrived.set()
 
     def end(self, instruction: EndSolve) -> None:
-        """End this decision, if it is the one in progress."""
+        """End this decision, if it is in progress."""
         if self._deciding == (instruction.gang, instruction.generation):
             self._place.interrupt()
 

@@ -44,7 +44,7 @@ def _status() -> Schema:
 
 
 def _with_causes(schema: Schema) -> Schema:
-    """Add a schema for each type of cause. Return that of any of them."""
+    """Add a schema for each type of cause. Return the schema of "any cause"."""
     causes = _causes()
     schema["$defs"] |= causes | {"Cause": {"oneOf": [{"$ref": f"#/$defs/{name}"} for name in sorted(causes)]}}
     return {"$ref": "#/$defs/Cause"}
@@ -85,7 +85,7 @@ _UNITS: Schema = {"type": "array", "items": _UNIT}
 
 
 def _concrete(kind: Any) -> Iterator[type]:
-    """Yield the classes of a union; those of constraints instead of their base."""
+    """Yield the classes of a union; for constraints, the concrete classes instead of their base."""
     if members := get_args(kind):
         for member in members:
             yield from _concrete(member)

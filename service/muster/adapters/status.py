@@ -15,7 +15,8 @@ from muster.gangs.record.gang import GangView
 from muster.gangs.reporting.places import Owner
 
 VERSION: Literal[1] = 1
-"""It is raised when a field is removed or changes its meaning. Fields may be added without that."""
+"""The version is raised when a field is removed or changes its meaning. Fields may be added without a new
+version."""
 
 
 class Status(TypedDict):

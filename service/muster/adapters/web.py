@@ -40,10 +40,11 @@ def address_file(socket: Path) -> Path:
 
 
 class Kept:
-    """An answer that many may ask for. It is made `AT_ONCE` times, and then once a second.
+    """An answer that many clients may ask for.
 
-    Between these, all clients get the last one. So a flood of requests costs the loop little, and one that
-    scrapes now and then never gets an old answer.
+    The answer is computed `AT_ONCE` times, and then once a second. In between, all clients get the last
+    answer. So a flood of requests costs the loop little, and a client that scrapes now and then never gets an
+    old answer.
     """
 
     def __init__(self, make: Callable[[], Awaitable[tuple[bytes, str]]]) -> None:

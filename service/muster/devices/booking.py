@@ -62,8 +62,8 @@ class Waiter:
 
 @dataclass(frozen=True, slots=True)
 class Planless(Refusal):
-    """The kubelet admits a pod without a plan. `waiter` and `container` are None and "" if it can't be told
-    which: that of a static pod comes to the API server later."""
+    """The kubelet admits a pod without a plan. `waiter` and `container` are None and "" if the pod is not
+    known: a static pod comes to the API server later."""
 
     waiter: Waiter | None = None
     container: str = ""
@@ -85,10 +85,10 @@ def bookings_of(pod: Pod, annotations: Mapping[str, str]) -> tuple[Booking, ...]
 
 
 def in_order(pod: Pod, annotations: Mapping[str, str], asks: Iterable[Ask]) -> tuple[Booking, ...]:
-    """Return a booking for each container that asks, in the kubelet's order; none if one can't be told.
+    """Return a booking for each container that asks, in the kubelet's order; () if a booking can't be told.
 
-    The plan has no part for an init container that ends. It gets the first GPUs of the pod, since the kubelet
-    gives these devices again to the containers after it.
+    The plan has no part for an init container that ends. Such a container gets the first GPUs of the pod,
+    since the kubelet gives these devices again to the containers after it.
     """
     by_container = {booking.container: booking for booking in bookings_of(pod, annotations)}
     gpus, bookings = allocation.read_gpus(annotations, pod), []

@@ -62,10 +62,10 @@ class Hardware:
 
 
 def with_lost(before: tuple[str, ...], hardware: Hardware) -> Hardware:
-    """Return the hardware with the GPUs that it had before, unhealthy, where it has lost some of them.
+    """Return the hardware with the GPUs that the node had before. Lost GPUs are unhealthy.
 
-    Plans name GPUs by their place: without a lost one, all after it would be taken for their neighbours.
-    `before` has the uuids by index. Where a GPU is new, the node was rebuilt, and its GPUs are counted anew.
+    Plans name GPUs by their place: without a lost GPU, all GPUs after it would be taken for their neighbours.
+    `before` has the uuids by index. If a GPU is new, the node was rebuilt, and its GPUs are counted anew.
     """
     now = {gpu.uuid: gpu for gpu in hardware.inventory.gpus}
     if not now or len(now) >= len(before) or [uuid for uuid in before if uuid in now] != list(now):

@@ -1,7 +1,5 @@
-"""Causes as they are shown to those who own the pods or the cluster.
-
-The planner's relaxations say more of what would help, where it has tried some: they come first.
-"""
+"""Causes as they are shown to the owners of the pods or of the cluster. If the planner has tried relaxations,
+these say more, so they come first."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ RESERVED_KEYS = (
 """Only the scheduler may write these: an unbound pod that has one is refused."""
 
 FOLLOWED_RESOURCE = "aliyun.com/gpu"
-"""Its device plugin reads the annotation; those of other resources choose themselves."""
+"""The device plugin of this resource reads the annotation. Plugins of other resources choose themselves."""
 SECOND_RESOURCE = "nvidia.com/gpu"
 """A node agent may be a second endpoint for it, and then gives the planned GPUs."""
 SEVERAL_ENDPOINTS_SINCE = 37

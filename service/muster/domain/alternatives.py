@@ -29,7 +29,7 @@ class Than(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A gang's request with all its members, and the place that each of them has."""
+    """A gang's request with all its members, and the place of each member."""
 
     request: Request
     members: tuple[MemberPlacement, ...]

@@ -28,10 +28,8 @@ def _as_list(value: object) -> object:
 
 
 def cause_json(cause: Cause) -> dict[str, Any]:
-    """Return a cause with its type and its fields.
-
-    `unit` is the unit of its numbers of a resource, and `units` the units of those of several resources.
-    """
+    """Return a cause with its type and its fields. `unit` is the unit of its numbers of a resource. `units`
+    are the units of its numbers of several resources."""
     body: dict[str, Any] = {"type": cause_type(type(cause))}
     for field in fields(cause):
         value = getattr(cause, field.name)

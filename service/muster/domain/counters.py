@@ -1,8 +1,8 @@
 """What the devices of a pool consume of its counters: a GPU and its partitions can't be allocated together.
 
-The arithmetic is that of the in-tree allocator (k8s.io/dynamic-resource-allocation, checkAvailableCounters).
-All allocated devices of a pool consume its counters, each once. A device can be allocated if nothing of what
-it consumes would be exceeded. If a counter of the pool is exceeded already, none can that consumes counters.
+The arithmetic follows the in-tree allocator (k8s.io/dynamic-resource-allocation, checkAvailableCounters). All
+allocated devices of a pool consume its counters, each once. A device can be allocated if it exceeds no
+counter. If a counter of the pool is exceeded already, no device that consumes counters can be allocated.
 """
 
 from __future__ import annotations

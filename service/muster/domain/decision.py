@@ -56,7 +56,7 @@ class Objective:
     """Σ over members of 100 − the score of their node; None if no role has scores."""
 
     def by_name(self) -> dict[str, Any]:
-        """Return the value of each level by name, without those that the gang does not have."""
+        """Return the value of each level by name, without levels that the gang does not have."""
         values = ((level.name, getattr(self, level.name)) for level in fields(self))
         optional = ("unusable_gpus", "preference_penalty")
         shown = {name: value for name, value in values if value is not None or name not in optional}

@@ -117,7 +117,8 @@ UNIQUE_LABELS = frozenset(
 """Labels whose values their writers make unique in the cluster: a clique begins with the cluster's UUID."""
 
 Path = tuple[str, ...]
-"""The names of a domain and of those around it, narrowest first, "" where the node's labels give none."""
+"""The names of a domain and of the domains around it, narrowest first, "" where the node's labels give
+none."""
 
 
 def part_of(node: Node, scope: str, levels: tuple[Level, ...]) -> str:
@@ -157,7 +158,7 @@ def scope_meant(scope: str, scopes: Collection[str], keys: Collection[str]) -> s
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """A scope and those around it, narrowest first. `unique`: as in `Naming`."""
+    """A scope and the levels around it, narrowest first. `unique`: as in `Naming`."""
 
     levels: tuple[Level, ...]
     unique: tuple[str, ...] = ()
@@ -213,7 +214,8 @@ class Hierarchy:
     def _suffixes(self, domains: Collection[Path]) -> Mapping[Path, str]:
         """Return a description of each domain; no two are alike.
 
-        It has the names of wider domains in which they differ: the nearest first, as many as are needed.
+        It has the names of wider domains in which the domains differ: the nearest first, as many as are
+        needed.
         """
         differ = [i for i in range(1, len(self.levels)) if len({path[i] for path in domains}) > 1]
         for count in range(1, len(differ) + 1):
@@ -258,7 +260,7 @@ def _depth(level: Level, order: Sequence[Level], default: int) -> int:
 
 
 def _around(level: Level, order: Sequence[Level], trees: Iterable[tuple[str, ...]]) -> Iterable[Level]:
-    """Yield the levels just around this one: that of the cluster, and that of each tree."""
+    """Yield the levels just around this level: the next one of the cluster, and the next one of each tree."""
     yield from order[: _depth(level, order, 0)][-1:]
     for tree in trees:
         at = next((i for i, label in enumerate(tree) if label in level.labels), 0)
@@ -266,8 +268,8 @@ def _around(level: Level, order: Sequence[Level], trees: Iterable[tuple[str, ...
 
 
 def _homes(paths: Collection[Path]) -> Mapping[Path, Path]:
-    """Each path of one name → that of its domain: of those that say more and agree, the only one, else
-    itself."""
+    """Map each path of one name to the path of its domain. If exactly one path says more and agrees, that
+    path is the domain; else the path itself is."""
     homes: dict[Path, Path] = {}
     fitting: dict[tuple[bool, ...], dict[Path, set[Path]]] = {}
     for path in sorted(paths, key=lambda path: (path.count(""), path)):  # what says more comes first

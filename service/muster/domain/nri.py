@@ -14,7 +14,7 @@ from muster.domain.node import Node
 from muster.domain.pod import Pod
 
 PREFIX = "nvidia.cdi.k8s.io"
-"""The plugin reads this key and those below it: `is_key`."""
+"""The plugin reads this key and the keys below it: `is_key`."""
 OF_CONTAINER = f"{PREFIX}/container."
 MAX_NAME = 63
 """Characters of a key behind its "/". Kubernetes takes no update of a pod that has a longer one."""

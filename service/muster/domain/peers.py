@@ -159,4 +159,4 @@ class PeerRules:
 
 
 NO_PEER_RULES = PeerRules()
-"""What most pods ask for: all of them share this object."""
+"""An empty value: all pods that ask for nothing share this object."""

@@ -120,14 +120,14 @@ class Pod:
     running: bool = False
     finished: bool = False
     succeeded: bool = False
-    """It is finished, and well: its gang needs no place for it again."""
+    """The pod has succeeded: its gang needs no place for it again."""
     terminating: bool = False
     gated: bool = False
     """It has schedulingGates of its own, or a ResourceClaim that is not made: not a present member yet."""
     allocation: int | None = None
     planned: int | None = None
     devices: tuple[Device, ...] = ()
-    """Those of a DRA driver that its plan names."""
+    """The devices of a DRA driver that its plan names."""
     batch: Batch | None = None
     """The batch that it was bound with; None if its annotations don't tell."""
     labels: Labels = ()

@@ -29,7 +29,7 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A preference that pods name. The one of larger weight is decided first."""
+    """A preference that pods name. A policy with a larger weight is decided first."""
 
     name: str
     weight: int
@@ -54,7 +54,7 @@ class Policies:
         return tuple(dict.fromkeys(p.term for p in sorted(policies, key=lambda p: (-p.weight, p.name))))
 
     def unknown(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of the names that no policy has."""
+        """Return the names that no policy has."""
         policy_names = {policy.name for policy in self.policies}
         return tuple(name for name in names if name not in policy_names)
 

@@ -74,7 +74,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """At least `least` of the parts start. With `only`, no more of them get members."""
+    """At least `least` of the parts start. With `only`, exactly `least` parts get members."""
 
     least: int
     parts: tuple[Quorum | Leaf, ...]
@@ -170,7 +170,7 @@ def _join(options: list[tuple[int, Chosen]]) -> Chosen:
 
 
 def of_roles(leaves: Iterable[tuple[Leaf, int]], waiting: Counts) -> dict[str, int]:
-    """Return the members of these leaves by role: those of a leaf are of the roles that come first."""
+    """Return the members of these leaves by role. The members of a leaf go to the roles that come first."""
     counts = dict.fromkeys(waiting, 0)
     for leaf, count in leaves:
         for role in (role for role in waiting if role in leaf.roles):

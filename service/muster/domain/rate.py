@@ -1,7 +1,7 @@
-"""How often objects of one owner are read: what changes again and again costs its owner alone.
+"""How often objects of one owner are read: frequent changes cost their owner alone.
 
-An owner, which is a node or a namespace, pays seconds for each reading. It may owe some of them. Who owes
-more waits until no more than that is owed.
+An owner, which is a node or a namespace, pays seconds for each reading, and may owe some seconds. An owner
+that owes more waits until the debt is small enough.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class MoreFree:
 
 @dataclass(frozen=True, slots=True)
 class Uncordon:
-    """These cordoned nodes admit pods again. None of them can be left out."""
+    """These cordoned nodes admit pods again. All of them are needed."""
 
     nodes: tuple[str, ...]
 

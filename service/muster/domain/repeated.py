@@ -29,7 +29,7 @@ def repeated_names(nodes: Iterable[Node], levels: tuple[Level, ...], naming: Nam
 
 
 def _several(nodes: Iterable[Node], hierarchy: Hierarchy) -> list[str]:
-    """Return the domains of each name that has more than one."""
+    """Return the names that several domains have, each with its domains."""
     alike: dict[str, list[str]] = {}
     for domain in sorted({*domains_of(nodes, hierarchy).values()} - {""}):
         alike.setdefault(domain.partition(" ")[0], []).append(domain)

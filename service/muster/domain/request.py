@@ -205,7 +205,7 @@ class Role:
     match_attributes: tuple[str, ...] = ()
     """The devices of each member agree on these attributes."""
     several_claims: bool = False
-    """The GPUs of each member are in several claims, and which of them has which is not planned."""
+    """The GPUs of each member are in several claims, and the plan does not say which claim gets which GPU."""
     matching: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Node → bit mask of the GPUs that a member may have, where its claims match some or tolerate taints.
 
@@ -214,10 +214,10 @@ class Role:
     gpu_counts: tuple[int, ...] = ()
     """GPUs by each subrequest of the claims, 0 for all that match on a node; () if `gpus` says it."""
     subrequests: tuple[Subrequest, ...] = ()
-    """The first of them with which the gang fits is taken; () if there is no choice. Until then `gpus` are
-    the fewest."""
+    """The subrequests; () if there is no choice. The first one with which the gang fits is planned. Until
+    then `gpus` are the fewest of all subrequests."""
     chosen: Subrequest | None = None
-    """The one of them that was taken."""
+    """The subrequest that was planned."""
 
     def __post_init__(self) -> None:
         scopes = [segment.scope for segment in self.segments]

@@ -195,7 +195,7 @@ def _more_nodes(count: int) -> str:
 
 
 def _gpus(units: Mapping[int, int]) -> str:
-    """Return indices, with the units of those that are shared."""
+    """Return indices, with the units of shared GPUs."""
     listed = (f"{gpu} ({gib} GiB)" if gib else str(gpu) for gpu, gib in sorted(units.items()))
     return f"{plural('GPU', len(units))} {','.join(listed)}"
 

@@ -116,7 +116,7 @@ def such_pods(first: str, pods: int) -> str:
 
 
 def nearest(word: str, words: Iterable[str], similarity: float = 0.6) -> str:
-    """Return the word that this one is nearly, "" if it is like none, or one of them itself."""
+    """Return the known word that this word is nearly, "" if none is close or the word is known."""
     listed = sorted(set(words))  # of equal ones the same in each process
     near = [] if word in listed else get_close_matches(word, listed, 1, similarity)
     return near[0] if near else ""

@@ -101,10 +101,10 @@ class Allocator:
     async def may_pass_on(self, devices: list[str]) -> bool:
         """Return whether another plugin may give these devices to the container in admission.
 
-        It may if it chose them for a pod without a plan, and if no pod with a plan waits.
+        It may if it chose these devices for a pod without a plan, or if no pod with a plan waits.
 
         Raises:
-            Refused: the API server does not tell.
+            Refused: the API server does not answer.
         """
         async with self._lock:
             if (passed_on := self._turns.take_passed_on(devices)) is not None:
@@ -132,7 +132,8 @@ class Allocator:
         return await waiters(self._api, self._node, self.resource)
 
     async def compare(self) -> bool:
-        """Compare the devices that containers hold with the plans, where they are not those of last time.
+        """Compare the devices that containers hold with the plans, for pods whose devices changed since the
+        last call.
 
         Return whether a pod with a plan has other GPUs.
 

@@ -125,8 +125,8 @@ def _address(handle: Any) -> tuple[int, int, int]:
 
 
 def _nvlinks(handles: list[Any]) -> dict[tuple[int, int], int]:
-    """Return the number of NVLinks between two GPUs, the smaller index first. Those to a switch reach all
-    GPUs that have such links."""
+    """Return the number of NVLinks between two GPUs, the smaller index first. Links to a switch count for all
+    GPUs that are on the switch."""
     by_address = {_address(handle): index for index, handle in enumerate(handles)}
     link_counts: dict[tuple[int, int], int] = {}
     to_switch = [0] * len(handles)

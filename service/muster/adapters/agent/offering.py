@@ -30,8 +30,8 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A resource, who answers for it, and where. `first` is the socket of the plugin to which this one is a
-    second endpoint, None if it is the only one."""
+    """A resource, the backend that answers for it, and the name of its socket. `first` is the socket of the
+    plugin to which this plugin is a second endpoint, None if there is no other plugin."""
 
     resource: str
     backend: Backend
@@ -41,8 +41,8 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class _Peers:
-    """When the kubelet and the first plugin made their sockets, 0 for not. Until it is `settled`, the first
-    plugin may still register, and would then be the one that the kubelet asks."""
+    """When the kubelet and the first plugin made their sockets, 0 for a socket that is missing. Until it is
+    `settled`, the first plugin may still register, and the kubelet would then ask that plugin."""
 
     kubelet: int
     first: int

@@ -60,7 +60,7 @@ class SecondEndpoint:
         return ""
 
     async def options(self) -> api.DevicePluginOptions:
-        """Return those of the first plugin. The kubelet may always ask which devices to take."""
+        """Return the options of the first plugin. The kubelet may always ask which devices to take."""
         options = await self._options_of_first()
         options.get_preferred_allocation_available = True
         return options
@@ -142,7 +142,7 @@ class SecondEndpoint:
 
 
 def _only(answers: list[T]) -> T:
-    """Return the answer for the one container that was asked about."""
+    """Return the only answer: the kubelet asks about one container at a time."""
     if len(answers) != 1:
         raise Refused(f"the first device plugin has {len(answers)} answers for one container")
     return answers[0]

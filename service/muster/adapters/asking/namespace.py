@@ -1,4 +1,5 @@
-"""Find the namespace of the kubeconfig's context: kubectl's default for `-n`, and so that of its plugin."""
+"""Find the namespace of the kubeconfig's context: kubectl uses this namespace where `-n` is not given, and so
+does the plugin."""
 
 from __future__ import annotations
 
@@ -53,9 +54,9 @@ class CurrentNamespace:
 
 
 def of_kubeconfig(kubeconfig: Path | None, context: str | None) -> str:
-    """Return the namespace of a context. Of several files the first one that says something counts.
+    """Return the namespace of a context. Of several files the first one that names a namespace counts.
 
-    Without a kubeconfig it is that of the pod's account, as kubectl has it.
+    Without a kubeconfig, return the namespace of the pod's service account, as kubectl does.
     """
     paths = str(kubeconfig or os.environ.get("KUBECONFIG") or Path.home() / ".kube/config")
     current, namespaces = context or "", dict[str, str]()

@@ -24,7 +24,8 @@ LEASE = "muster"
 
 Answer = dict[str, Any]
 Query = Callable[[], Mapping[str, str]]
-"""Gives what is asked for. It is called late: the namespace is found while the leader is."""
+"""Returns the query parameters. It is called as late as possible, because kubectl finds the namespace while
+the leader is looked up."""
 
 
 class NoAnswer(Exception):

@@ -84,7 +84,7 @@ def blocking(gang: Row) -> Iterator[str]:
 
 
 def gangs(rows: Sequence[Row], out: TextIO) -> None:
-    """Print a row for each gang: those in line first, in their order, then others that wait."""
+    """Print a row for each gang: gangs in line first, in their order, then other gangs that wait."""
     ordered = sorted(rows, key=_in_line)
     head = (
         *("NAMESPACE", "GANG", "PHASE", "POSITION", "AGE", "SEEN", "BOUND"),
@@ -110,12 +110,13 @@ def gangs(rows: Sequence[Row], out: TextIO) -> None:
 
 
 def _in_line(gang: Row) -> tuple[bool, float, float]:
-    """Return where a gang stands in the list: those in line first, then others that wait, then the rest."""
+    """Return the sort key of a gang in the list: gangs in line first, then other gangs that wait, then the
+    rest."""
     return gang["phase"] == "running", gang.get("position") or math.inf, gang["created"]
 
 
 def _gpus(gang: Row) -> str:
-    """Return how many GPUs a gang has of those that it asks for; "" if an older service does not say."""
+    """Return how many GPUs a gang has and how many it asks for; "" if an older service does not say."""
     if "gpus_bound" not in gang:
         return ""
     return f"{gang['gpus_bound']}/{gang['gpus_bound'] + gang['gpus_waiting']}"
@@ -167,7 +168,7 @@ def _parts(node: Row, scope: str) -> Iterator[tuple[str, int, int]]:
 
 
 def unknown_scope(scope: str, scopes: Sequence[str]) -> str:
-    """Return an error for a scope that is not one of those known."""
+    """Return an error for an unknown scope."""
     meant = nearest(scope, scopes)
     hint = f"Did you mean {meant}? " if meant else ""
     return f"no scope is named {scope}. {hint}Known are: {', '.join(scopes)}"

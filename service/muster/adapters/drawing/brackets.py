@@ -110,7 +110,7 @@ def _width(topology: GpuTopology, a: int, b: int) -> float:
 
 
 def _order(gpu_count: int, levels: list[tuple[Link, list[Group]]]) -> list[int]:
-    """Return GPUs by index, but with those of one group next to each other."""
+    """Return GPUs by index, but with the GPUs of one group next to each other."""
     order = list(range(gpu_count))
     for _, groups in levels:  # inner groups first: sorting is stable, so outer groups keep them together
         first = {gpu: group[0] for group in groups for gpu in group}

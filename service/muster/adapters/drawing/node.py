@@ -12,7 +12,7 @@ from muster.adapters.drawing.picture import NodePicture
 from muster.domain.topology import GpuTopology
 
 SWITCHED_FROM = 4
-"""With this many GPUs, equal NVLinks between all of them can only come from a switch."""
+"""With this many GPUs, equal NVLinks between all GPUs can only come from a switch."""
 
 
 def draw_node(picture: NodePicture) -> Text:

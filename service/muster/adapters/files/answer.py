@@ -10,7 +10,8 @@ from typing import Any, Literal, NotRequired, TypedDict
 from muster.domain.alternatives import AlternativesView
 
 VERSION: Literal[1] = 1
-"""It is raised when a field is removed or changes its meaning. Fields may be added without that."""
+"""The version is raised when a field is removed or changes its meaning. Fields may be added without a new
+version."""
 
 
 class Scopes(TypedDict):

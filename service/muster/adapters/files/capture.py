@@ -74,7 +74,8 @@ Others may hold anything: kubectl's last-applied-configuration holds the whole m
 """
 
 APP_KEYS, APP_PREFIX = frozenset({"app", "k8s-app"}), "app.kubernetes.io/"
-"""Labels of pods that most selectors use, also those of manifests that are given next to the capture."""
+"""Labels of pods that most selectors use, also the selectors of manifests that are given next to the
+capture."""
 
 KEPT_SPEC = frozenset(
     {

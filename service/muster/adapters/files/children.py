@@ -20,7 +20,7 @@ _ANCESTOR = f"{TRAINER}/trainjob-ancestor-step"
 _NAMED_ITEMS = frozenset({
     "replicatedJobs", "containers", "initContainers", "volumes", "schedulingGates",
 })  # fmt: skip
-"""Lists in which a strategic merge patch finds items by their names. It replaces other lists."""
+"""Lists in which a strategic merge patch finds items by their names. The patch replaces other lists."""
 _TRAINER, _NODE = "trainer", "node"
 """The step of the trainer, and the name of its container and of MPI's replicated Job."""
 _COSCHEDULING_GROUP = "scheduling.x-k8s.io/pod-group"

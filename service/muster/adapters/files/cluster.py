@@ -40,7 +40,7 @@ from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.domain.repeated import repeated_names
 
 _ORDER_S = 1e-3
-"""Seconds between the pods of one document and those of the next, if no time is given."""
+"""Seconds between the pods of one document and the pods of the next, if no time is given."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,8 +57,10 @@ class DeviceCounts:
         """Whether each node with GPUs counts as having a channel, since the input has no slice of them."""
 
     def with_offers(self, node: Node, classes: Collection[str]) -> Node:
-        """Return the node with its free devices as resources: of the classes that claims name, and of those
-        with an extended resource. What a device plugin offers under its name counts in place of them.
+        """Return the node with its free devices as resources: devices of classes that claims name, and of
+        classes with an extended resource.
+
+        If a device plugin offers a resource of the same name, the plugin's count stays.
         """
         counts = {
             self._names[name]: free[node.name]
@@ -141,9 +143,8 @@ def _is_of(terms: Iterable[Term], driver: str, device: SliceDevice) -> bool:
 
 
 def _on_nodes(slices: Sequence[ResourceSlice]) -> Iterator[tuple[str, Device, SliceDevice]]:
-    """Yield the devices of nodes that claims can have, each with its node. Those that share counters can't
-    be counted.
-    """
+    """Yield the devices of nodes that claims can have, each with its node. Devices that share counters can't
+    be counted."""
     newest: dict[tuple[str, str], int] = {}
     for resource_slice in slices:
         pool = (resource_slice.spec.driver, resource_slice.spec.pool.name)

@@ -70,7 +70,7 @@ OF_NVIDIA: Mapping[str, DeviceClassObject] = {
 
 _FLAT = (f"{GROUP}/v1beta1", f"{GROUP}/v1alpha3")
 _VERSIONS = (f"{GROUP}/v1", f"{GROUP}/v1beta2", *_FLAT)
-"""Versions that are read. Those of `_FLAT` have other fields, and older ones have other kinds."""
+"""Versions that are read. The versions of `_FLAT` have other fields, and older versions have other kinds."""
 
 
 @dataclass(slots=True)
@@ -190,7 +190,7 @@ class Devices:
     matching: MatchingDevices
     held: tuple[DeviceClaim, ...]
     specs: dict[Key, ClaimSpec]
-    """What claims ask for, also those that are made here."""
+    """What claims ask for, including the claims that are made here from templates."""
     templates: Mapping[Key, ClaimSpec]
     given_classes: frozenset[str]
     allocated: set[Key]
@@ -204,7 +204,7 @@ class Devices:
         return self.slices.offer(node)
 
     def with_claims(self, pod: PodManifest) -> PodManifest:
-        """Return the pod with the claims that Kubernetes makes for it, and without those that are unknown."""
+        """Return the pod with the claims that Kubernetes makes for it, and without unknown claims."""
         if not pod.spec.resource_claims:
             return pod
         entries, statuses, specs = list[PodResourceClaim](), list[PodResourceClaimStatus](), list[ClaimSpec]()
@@ -254,9 +254,9 @@ class Devices:
         return tuple(self.counts.with_offers(node, class_names) for node in nodes)
 
     def facts(self, waiting: Sequence[str], nodes: Sequence[Node]) -> ClaimFacts:
-        """Return what claims hold, and which GPUs those of these pods match, by UID.
+        """Return what claims hold, and which GPUs the claims of these pods match, by the UID of the pod.
 
-        What is allocated to pods that wait is left out: it is freed before their gang is planned.
+        Devices that are allocated to waiting pods are left out: they are freed before the gang is planned.
         """
         holdings = tuple(claim for claim in self.held if not claim.is_for(waiting))
         answers = ((uid, self.matching.answer(self.specs_of_pod.get(uid, ()), nodes)) for uid in waiting)
@@ -307,7 +307,8 @@ def _with_name(document: Document, shape: type[T]) -> T:
 
 
 def _check(document: Document, spec: ClaimSpec, under: str) -> None:
-    """Raise Malformed if a request asks for nothing: its fields are those of another version of the API."""
+    """Raise Malformed if a request asks for nothing, because its fields are from another version of the
+    API."""
     for number, request in enumerate(spec.devices.requests or ()):
         if (request.exactly is None) == (not request.first_available):
             fields = "deviceClassName" if document.value["apiVersion"] in _FLAT else "exactly"

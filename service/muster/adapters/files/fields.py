@@ -25,7 +25,7 @@ _NAMED = 3
 _NEAR, _NEAR_IN_JOB, _BEGINNING = 0.85, 0.9, 8
 """Least similarity of a field that was meant, in pods and around them; fewest letters that begin it."""
 _OTHERS = frozenset({"restartPolicyRules"})
-"""Fields that an API server knows, and that are like those that are read."""
+"""Fields of Kubernetes that look like fields that are read here."""
 _NOT_KUBERNETES = frozenset({"labels", "annotations", "nodeSelector", "matchLabels", "limits", "requests"})
 """Maps whose keys are the user's own."""
 _EXCLUSIVE = {
@@ -86,7 +86,8 @@ class Misspelt:
 
 
 def _of_keys(meta: Object, annotations: tuple[str, ...]) -> Iterator[str]:
-    """Yield a note for each key that is nearly one of these annotations, or is one of them but a label."""
+    """Yield a note for each key that is nearly one of these annotations, and for each annotation that is set
+    as a label."""
     for field_name in ("annotations", "labels"):
         place = field_name.removesuffix("s")
         keys = meta.get(field_name)

@@ -88,7 +88,7 @@ def about_pods(pods: Iterable[Pod], manifests: Mapping[str, PodObject], settings
 
 
 def about_groups(groups: Sequence[PodGroup], pods: Iterable[Pod]) -> Iterator[str]:
-    """Yield problems of PodGroups, and those that no pod names."""
+    """Yield problems of PodGroups, and PodGroups that no pod names."""
     for group in groups:
         yield from (f"PodGroup {group.namespace}/{group.name}: {problem}" for problem in group.problems)
     claims = {(pod.namespace, pod.claim) for pod in pods if pod.claim is not None}

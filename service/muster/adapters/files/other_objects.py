@@ -98,7 +98,7 @@ class OtherObjects:
         return facts, replace(policies_in_force, naming=naming)
 
     def labels_of_namespaces(self, names: Iterable[str]) -> dict[str, Labels]:
-        """Return the labels of the given namespaces, and of those in `names`.
+        """Return the labels of the namespaces in the input, and of the namespaces in `names`.
 
         As in the API server, each namespace has its name as a label.
         """

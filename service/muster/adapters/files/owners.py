@@ -132,7 +132,7 @@ class Owners:
     def differences(self, pods: Sequence[tuple[Metadata, Pod]], groups: Iterable[PodGroup]) -> Iterator[str]:
         """Yield where the number that pods or their PodGroup state is not the number of their job's pods.
 
-        Gangs of several jobs are left out: their number is that of all these jobs together.
+        Gangs of several jobs are left out: they count the pods of all these jobs together.
         """
         stated = {group.key: group.min_member for group in groups}
         gangs = defaultdict[tuple[str, GangClaim], set[Key | None]](set)

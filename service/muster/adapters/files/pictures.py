@@ -67,7 +67,8 @@ def key_of(outcome: Outcome) -> str:
 
 
 def picture(state: NodeState, holders: Holdings) -> NodePicture:
-    """Return the picture of one node for `adapters.drawing`. `state` is the one after all decisions."""
+    """Return the picture of one node for `adapters.drawing`. `state` is the node's state after all
+    decisions."""
     topology, name = state.node.topology, state.node.name
     marks = {
         gpu: Mark(mark_of(state, gpu)) for gpu in range(topology.gpu_count) if not state.free_gpus >> gpu & 1

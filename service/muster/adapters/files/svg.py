@@ -43,7 +43,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b5478f", "#a06a00", "#2a86c7", "#7
 """From Okabe and Ito: distinct for colour-blind people, and dark enough for white letters."""
 
 Rack = tuple[str, str]
-"""Zone and rack, "" for none. The zone of a rack is that of its nodes, if they name just one."""
+"""Zone and rack, "" for none. A rack has a zone if all its nodes name the same zone."""
 
 _STYLE = """text{font:12px ui-sans-serif,system-ui,"DejaVu Sans",sans-serif;fill:#1f2933}
 .h{font-size:16px;font-weight:600}.b{font-weight:600}.s{font-size:11px;fill:#52606d}

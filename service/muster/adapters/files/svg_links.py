@@ -16,7 +16,7 @@ _RISE = 3.4
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The fabric links among some GPUs of a node. `pairs` is empty if all of them are equal."""
+    """The fabric links among some GPUs of a node. `pairs` is empty if all links are equal."""
 
     kinds: tuple[Link, ...]
     """The kinds of links, widest first."""

@@ -64,7 +64,8 @@ def _gangs(decided: Decided, holdings: pictures.Holdings) -> Table:
 
 
 def _pods(outcome: Outcome) -> str:
-    """Return how many pods are placed or bound, of those needed; of all pods if more are present."""
+    """Return how many pods are placed or bound, and how many are needed; or how many are present, if that is
+    more."""
     placed_count = len(outcome.placed.members) if outcome.placed else 0
     bound = len(outcome.group.bound)
     return f"{placed_count + bound}/{max(outcome.group.needed, outcome.group.present)}"

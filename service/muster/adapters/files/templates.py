@@ -157,7 +157,8 @@ MAKERS: Mapping[tuple[str, str], Maker] = MappingProxyType(
         **{(kind.group, kind.kind): _of_kind for kind in KINDS.values()},
     }
 )
-"""(API group, kind) → what it would create. Other kinds are skipped: Volcano's Job is not that of batch."""
+"""(API group, kind) → what its controller would create. Other kinds are skipped: Volcano's Job, for example,
+is not the Job of batch."""
 
 
 # --- what they share -------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ class KubeClient:
         self._loaded = 0.0
         self._reloading = asyncio.Lock()
         self._answers: set[aiohttp.ClientResponse] = set()
-        """Those that are being read. `_watches` are some of them."""
+        """Answers that are being read. The streams of `_watches` are among them."""
         self._watches: set[aiohttp.ClientResponse] = set()
         self._heard_at = time.monotonic()
 

@@ -55,7 +55,8 @@ S = TypeVar("S")
 MAX_FREE_BYTES = 256 * 1024
 """Of JSON, in the `spec` and `status` of a custom object. They are kept, and ten times as large in memory."""
 MAX_JOB_BYTES = 2 * 1024 * 1024
-"""The same of a job, which is kept as JSON: more than the API server stores. Its pods would wait for it."""
+"""The limit of a job, which is kept as JSON: more than the API server stores. The pods of a job wait until
+the job is read."""
 
 Unreadable = (msgspec.DecodeError, RecursionError, MemoryError, ValueError, OverflowError)
 """What reading JSON may raise. UnicodeDecodeError is a ValueError."""
@@ -296,7 +297,7 @@ def named(metadata: Identity) -> str:
 
 
 class _Pods(Resource[PodObject]):
-    """Pods. No more of them is kept than is read."""
+    """Return the resource of pods. Only the fields that are read are kept."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__("Pod", "pods", ("/api/v1/pods",), PodObject, _uid)
@@ -350,7 +351,7 @@ def csi_drivers() -> Resource[CsiDriver]:
 
 
 def config_maps(namespace: str, name: str = "") -> Resource[ConfigMapObject]:
-    """Return the ConfigMaps of a namespace, or the one of this name, whether or not it is there."""
+    """Return the ConfigMaps of a namespace, or only the ConfigMap of this name, even if it does not exist."""
     select = {"fieldSelector": f"metadata.name={name}"} if name else {}
     plural = f"configmaps {namespace}/{name}".rstrip("/")
     path = f"/api/v1/namespaces/{namespace}/configmaps"

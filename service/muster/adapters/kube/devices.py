@@ -133,7 +133,7 @@ class DeviceIntake:
 
 
 def held_by(claim: ResourceClaim) -> Held:
-    """Return what the claim holds. Who only watches devices (adminAccess) holds none of them.
+    """Return the devices that the claim holds. A claim that only watches devices (adminAccess) holds none.
 
     Users can write the owner of a claim, and only schedulers write `reservedFor`. So the owner counts only
     while nothing is in `reservedFor`.

@@ -21,8 +21,8 @@ SWEEP_FROM = 1024
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """`limit`: items that may wait in all. `line_limit`: those of one key. `per_s` and `burst`: how fast one
-    key's items are taken. `window`: how many of a key may be taken and not done."""
+    """`limit`: items that may wait in all. `line_limit`: items of one key that may wait. `per_s` and `burst`:
+    how fast items of one key are taken. `window`: how many items of one key may be taken and not done."""
 
     limit: int
     line_limit: int
@@ -59,12 +59,15 @@ class FairQueue(Generic[T]):
 
     @property
     def keys(self) -> int:
-        """Keys that are kept: those with items or without a full bucket, and some idle ones."""
+        """Keys that are kept: keys with items or without a full bucket, and some idle keys."""
         return len(self._lines)
 
     def put(self, key: Hashable, item: T, now: float) -> T | None:
-        """Queue an item. Return the one that found no room, None if all have: this one, or where the queue is
-        full and this key has less than others, the last of the key that has most."""
+        """Queue an item. Return the item that is dropped for lack of room, None if nothing is dropped.
+
+        A full queue drops the new item, unless its key has fewer items than another key. Then the last item
+        of the key with the most items is dropped.
+        """
         line = self._lines.get(key)
         if line is None:
             self._sweep(now)

@@ -97,14 +97,14 @@ class Intake:
         self._groups: dict[str, PodGroup] = {}
         self._topologies: dict[str, Topology] = {}
         self._policies: Policies = DEFAULT_POLICIES
-        """Those of the ConfigMap."""
+        """The policies of the ConfigMap."""
         self._policies_with_trees: Policies = DEFAULT_POLICIES
         """The same with the trees of the Topologies."""
         self._repeated: tuple[str, ...] | None = None
         """None if it has to be found again."""
         self._reported: tuple[str, ...] = ()
         self.policies_refused = False
-        """Whether the policies that hold are not those of the ConfigMap, which can't be read."""
+        """Whether older policies hold, because the ConfigMap can't be read."""
 
     def post_held(self) -> None:
         """Post what stands about objects, when this replica begins to lead."""

@@ -92,7 +92,7 @@ class Jobs:
     """The jobs of the cluster and the pods of ours that they made.
 
     `put` takes inputs in order. `emit` posts a Kubernetes event on a job, if this replica `leads`.
-    `read_again` is that of `ReadAgain`: it reads pods as `waiting` returns them.
+    `read_again` reads the pods that `waiting` returns.
     """
 
     def __init__(
@@ -235,7 +235,7 @@ class Jobs:
         await self._forget(uid)
 
     async def _forget(self, uid: str) -> None:
-        """Forget a pod as one of its job."""
+        """Forget a pod of a job."""
         await self._succeeded.forget_pod(uid)
         key = self._by_uid.pop(uid, None)
         self._places.pop(uid, None)
@@ -258,7 +258,7 @@ class Jobs:
             await self._put(PodGroupGone(time.monotonic(), (key[1], key[0], gang)))
 
     def see_group(self, group: PodGroup) -> None:
-        """Take in a PodGroup object. Its number may not be that of the jobs whose pods name it."""
+        """Take in a PodGroup object. Its number may differ from the number of the jobs whose pods name it."""
         claim = GangClaim(group.dialect, group.name, by_object=True)
         for key in self._named.see(group):
             self._warn(key, self._jobs[key], claim)
@@ -314,7 +314,8 @@ class Jobs:
             del self._jobs[key]
 
     def post_held(self) -> None:
-        """Post what stands about jobs, when this replica begins to lead. It is found anew: jobs change."""
+        """Post the events that stand about jobs, when this replica begins to lead. The events are made anew,
+        because jobs change."""
         self._ignored.post_held()
         for key, job in self._jobs.items():
             reasons, job.unposted = job.unposted, set()

@@ -41,7 +41,7 @@ def digest(pod: PodObject) -> bytes:
 
 
 def usage_alone(obj: PodObject) -> PodObject:
-    """Return the pod as one of no scheduler, with the annotations that name its GPUs."""
+    """Return the pod without a scheduler, and with only the annotations that name its GPUs."""
     annotations = obj.metadata.annotations or {}
     device_annotations = {key: annotations[key] for key in allocation.RESERVED_KEYS if key in annotations}
     metadata = Metadata(

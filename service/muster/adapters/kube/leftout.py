@@ -37,7 +37,7 @@ class On:
 
     @classmethod
     def read(cls, kind: str, path: str, metadata: Identity) -> On:
-        """Return the object with this metadata. `path` is that of its kind in the API."""
+        """Return the object with this metadata. `path` is the path of its kind in the API."""
         _, root, *version = path.split("/")
         api_version = version[0] if root == "api" else "/".join(version[:2])
         return cls(kind, api_version, metadata.namespace, metadata.name, metadata.uid)

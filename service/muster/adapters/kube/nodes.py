@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class _ConfigMap:
-    """A ConfigMap about a node. It is read when its node is, so on the same thread."""
+    """A ConfigMap about a node. It is read together with the node, on the same thread."""
 
     obj: ConfigMapObject
     settings: Settings
@@ -111,7 +111,7 @@ class NodeIntake:
         self._waiting: set[str] = set()
         """Nodes that are to be read on the thread, or later."""
         self._due: deque[str | asyncio.Future[None]] = deque()
-        """Those of them whose turn it is, and who waits until those before are read."""
+        """Waiting nodes whose turn it is, and futures that end when the nodes before them are read."""
         self._being_read = ""
         self._gone_meanwhile = False
         self._reader: asyncio.Task[None] | None = None

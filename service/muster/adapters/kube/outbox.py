@@ -28,7 +28,8 @@ from muster.adapters.kube.backoff import Backoff
 from muster.adapters.kube.client import ApiError, KubeError
 
 LANES = 8
-"""Requests under way at a time, of each queue. Half of them may be of one namespace, which may be slow."""
+"""Requests of one queue that run at the same time. One namespace may have half of them, because its requests
+may be slow."""
 PASSING = frozenset({401, 403, 429, 500, 502, 503, 504})
 """Refusals that may be none the next time. 401: the client reads its credentials again. 403: an API server
 that has just started does not know all rights yet. 429: a disruption budget, or a busy server."""
@@ -99,8 +100,11 @@ class Outbox(ABC, Generic[T]):
         return True
 
     def _put(self, namespace: str, key: Hashable, item: T, of: Hashable = None) -> T | None:
-        """Queue an item, in the place of one of this key that waits. `of`: the object that it concerns, where
-        the key is not that. Return the item that is dropped for lack of room, this one or another."""
+        """Queue an item. It replaces a waiting item with the same key.
+
+        `of`: the object that the item is about, if the key does not name the object. Return the item that is
+        dropped for lack of room, this one or another.
+        """
         if (waiting := self._find(namespace, key)) is not None:
             waiting.item = item
             return None

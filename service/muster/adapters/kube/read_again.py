@@ -28,7 +28,7 @@ class ReadAgain:
         self._later: dict[str, dict[str, None]] = {}
         """Namespace → UIDs of pods to be read. The namespace whose turn is next comes first."""
         self.reader: asyncio.Task[None] | None = None
-        """It reads these pods. Pods are read later in the pause that follows a reading, too."""
+        """Reads pods again. In the pause after a reading, pods wait for the next reading."""
 
     async def pods(self, pods: Iterable[tuple[str, str]], at_once: bool = False) -> None:
         """Read these pods again, each given by its namespace and UID: the first ones now, the others later.

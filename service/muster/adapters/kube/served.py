@@ -33,7 +33,8 @@ class ServedResources:
         self._served: dict[str, frozenset[str]] = {}
         """DeviceClass → its extended resources."""
         self._asked: set[str] = set()
-        """Those that a waiting pod has asked for. Nodes get no others: most classes are for claims alone."""
+        """Resources that a waiting pod has asked for. Nodes get no others: most classes are for claims
+        alone."""
         self._nodes: dict[str, Node] = {}
         self._pods: dict[str, Pod] = {}
         """Waiting pods of gangs that ask for other resources than GPUs, cpu and memory, by UID."""

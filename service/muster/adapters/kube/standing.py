@@ -16,9 +16,10 @@ def always() -> bool:
 
 
 class Standing:
-    """What is to be said, by what it is about. `emit` posts an event; `leads`: whether this replica does.
+    """Events to post, by the object that they are about. `emit` posts an event; `leads`: whether this replica
+    posts.
 
-    It keeps one event for each key. So callers bound it: a key goes when its object goes.
+    It keeps one event for each key. Callers bound the number of keys: a key goes when its object goes.
     """
 
     def __init__(self, emit: Callable[[EmitEvent], None], leads: Callable[[], bool] = always) -> None:

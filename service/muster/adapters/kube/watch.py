@@ -133,7 +133,7 @@ class Watcher(Generic[T]):
         self._place = 0
         """Which of the resource's paths is watched."""
         self._listed = 0
-        """Which of them the last list was of."""
+        """Which of the resource's paths was listed last."""
         self._absent = False
         self._left_out = left_out or LeftOut(metrics)
         self._page_size = self._settings.page_size

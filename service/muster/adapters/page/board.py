@@ -80,7 +80,7 @@ class _Map:
         return all(snapshot.nodes[name].node is node for name, node in self.nodes.items())
 
     def after(self, snapshot: Snapshot, model_label: str) -> _Map:
-        """Return the map of these nodes, with the same layout object if it is equal. It runs in a thread."""
+        """Return the map of these nodes. An equal layout stays the same object. This runs in a thread."""
         nodes = {name: state.node for name, state in snapshot.nodes.items()}
         levels = (snapshot.levels, snapshot.naming)
         layout = arrange(snapshot, model_label)

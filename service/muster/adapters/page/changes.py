@@ -15,7 +15,8 @@ MOST_BYTES = 4 << 20
 
 
 class Log:
-    """Changes as bytes. An id is that of the log and a generation: another process has another log."""
+    """Changes as bytes. An id has the id of the log and a generation, because another process has another
+    log."""
 
     def __init__(self, most_bytes: int = MOST_BYTES, most_changes: int = MOST_CHANGES) -> None:
         self._most_bytes, self._most_changes = most_bytes, most_changes

@@ -1,4 +1,4 @@
-"""The list of gangs: those that wait first, in the order of the planner, then those that run."""
+"""The list of gangs: waiting gangs first, in the order of the planner, then running gangs."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ UNDER_WAY = frozenset({Phase.PLANNED, Phase.RESERVING, Phase.PERMITTED})
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A gang in the list.
+    """A gang in the list. `order` sorts the list: its stage, then its place in the order of the planner.
 
-    `order` sorts the list: its stage, then its place in the order of the planner. Stage 0 is that of gangs in
-    line: the browser counts their positions, so that a gang that leaves does not change the rows of others.
+    Gangs in line have stage 0. The browser counts their positions, so that a gang that leaves does not change
+    the rows of other gangs.
     """
 
     key: str
@@ -60,7 +60,7 @@ def rows(views: Iterable[GangView], extras_s: float) -> tuple[list[Row], Counter
 
 
 def with_positions(views: Iterable[GangView], extras_s: float) -> list[GangView]:
-    """Return the views, those of gangs in line with their positions; `extras_s` as for `rows`."""
+    """Return the views. Gangs in line get their positions. `extras_s` as for `rows`."""
     gang_views = list(views)
     line = sorted(
         (view for view in gang_views if not _stage(view)), key=lambda view: (*_turn(view, extras_s), view.key)

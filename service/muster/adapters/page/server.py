@@ -200,13 +200,15 @@ class PageServer:
         return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
 
     async def _on_alternatives(self, request: web.Request) -> web.Response:
-        """Answer where else a gang could have gone. It takes no turn of the others: it may take seconds."""
+        """Answer where else a gang could have gone. Such a question may take seconds, so it does not use a
+        turn of the other questions."""
         await self._check(request)
         body = msgspec.json.encode(await self._alternatives(request.query.get("key", "")[:MOST_KEY]))
         return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
 
     async def _on_events(self, request: web.Request) -> web.StreamResponse:
-        """Send changes, from the one that the browser saw last. `reset`: it must read the state anew."""
+        """Send all changes after the change that the browser saw last. `reset` tells the browser to read the
+        state anew."""
         await self._check(request)
         if self.clients >= self._limits.clients:
             raise _busy(f"{self.clients} browsers are connected already, the most that may be.\n")
@@ -283,7 +285,7 @@ class PageServer:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """Wait for one of AT_ONCE turns."""
+        """Wait for one of the AT_ONCE turns."""
         try:
             await asyncio.wait_for(self._answering.acquire(), WAIT_S)
         except TimeoutError:

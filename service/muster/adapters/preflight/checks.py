@@ -54,7 +54,7 @@ def judge(facts: Facts) -> list[Finding]:
 
 
 def server_version(facts: Facts) -> Finding:
-    """Compare the API server's version with those that the shim can work with."""
+    """Compare the API server's version with the versions that the shim can work with."""
     match = re.match(r"v1\.(\d+)", facts.version)
     if match is None:
         return Finding("version", Level.WARNING, f"the API server's version {facts.version!r} is not known")
@@ -220,8 +220,8 @@ def gpus(facts: Facts) -> Finding:
 
 
 def devices(facts: Facts) -> Finding:
-    """Name nodes where containers may get other GPUs than the planned ones. It is worse where a label asks
-    for a node agent in vain."""
+    """Name nodes where containers may get other GPUs than the planned ones. The finding is a warning where a
+    label asks for a node agent and no agent is ready."""
     by_other_plugin, reading, away = (
         [node for node in facts.nodes if node.not_exact is why] for why in exactness.WHYS
     )
@@ -300,7 +300,7 @@ def other_schedulers(facts: Facts) -> Finding:
 
 
 def clocks(facts: Facts) -> Finding:
-    """Compare this machine's clock and those of the nodes with the API server's."""
+    """Compare this machine's clock and the clocks of the nodes with the API server's."""
     ahead = sorted(name for name, seconds in facts.leases_ahead.items() if seconds > SKEW_S)
     if ahead:
         most = max(facts.leases_ahead.values())

@@ -78,10 +78,8 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceFacts:
-    """A namespace of Muster's that exists.
-
-    `restricted`: it enforces that Pod Security level. `role_bindings`: those in it that are not Muster's.
-    """
+    """A namespace of Muster that exists. `restricted`: it enforces this Pod Security level. `role_bindings`:
+    RoleBindings in it that are not Muster's."""
 
     restricted: bool = False
     role_bindings: tuple[str, ...] = ()

@@ -18,7 +18,8 @@ from muster.adapters.preflight.read import Reader
 from muster.domain.printable import printable
 
 VERSION: Literal[1] = 1
-"""It is raised when a field is removed or changes its meaning. Fields may be added without that."""
+"""The version is raised when a field is removed or changes its meaning. Fields may be added without a new
+version."""
 FAILED = 3
 """Exit status if a check found an error."""
 COLOURS = {Level.OK: "green", Level.NOTE: "blue", Level.WARNING: "yellow", Level.ERROR: "red"}

@@ -47,7 +47,7 @@ WATCH_S = 0.1
 """So often the memory of the process is looked at while it decides."""
 
 SHORT_S = 1.0
-"""A decision for which others wait has so long at least. It may have waited itself for a process."""
+"""The least time for a decision while other gangs wait. The decision may itself have waited for a process."""
 
 LONG_S = 0.5
 """After so long a decision may have to be ended: the next process begins to load meanwhile."""

@@ -61,7 +61,7 @@ class Difference:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the snapshot is the one from before."""
+        """Whether the snapshot is the previous one."""
         return not self.changed and self.names is None and self.facts is None
 
 
@@ -77,7 +77,7 @@ class Sent:
         """Of these topologies."""
 
     def difference(self, snapshot: Snapshot) -> Difference:
-        """Return what the process has to be sent for this snapshot. It counts as sent from now on."""
+        """Return what the process must get for this snapshot. From now on the snapshot counts as sent."""
         names, states = list(snapshot.nodes), list(snapshot.nodes.values())
         facts = _facts(snapshot)
         new_facts = None if facts == self._facts else facts

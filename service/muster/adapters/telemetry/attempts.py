@@ -48,7 +48,7 @@ _COLLECTING = "collecting"
 _JOINED_MS = {"queued": "muster.queued_ms", "paused": "muster.paused_ms"}
 """Attributes of a `collecting` that goes on: for how long the gang was in other parts meanwhile."""
 _MOST_STAGES = 4
-"""Of one decision: those that took longest."""
+"""Most stages of one decision that get a span. The ones that took longest are kept."""
 _STAGES = {"scan": "presolve", "bound": "relax", "explain": "explain", "verify": "verify"}
 """Phase of the planner → its span."""
 

@@ -45,7 +45,8 @@ class LabelValues:
         return self._values
 
     def cut(self, counts: Mapping[str, int]) -> Counter[str]:
-        """Return the counts of short and printable values, those without series of their own added up."""
+        """Return the counts of short and printable values. Values without series of their own are added up as
+        `OTHERS`."""
         short = Counter[str]()
         for value, count in counts.items():
             short[printable(value, MOST_CHARACTERS)] += count

@@ -154,7 +154,7 @@ class Metrics:
         self._unreadable.labels(resource).inc()
 
     def event(self, result: str, count: int = 1) -> None:
-        """Count Kubernetes events by what became of them."""
+        """Count Kubernetes events by outcome."""
         self._events.labels(result).inc(count)
 
     def status(self, result: str) -> None:

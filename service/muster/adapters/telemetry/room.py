@@ -41,7 +41,7 @@ class Figures:
 
 
 class Room:
-    """Counts free GPUs. It keeps the domains of the nodes, which seldom change, and the last figures."""
+    """Counts free GPUs. Keeps the domains of the nodes, which seldom change, and the last figures."""
 
     def __init__(self, model_label: str) -> None:
         self._model_label = model_label

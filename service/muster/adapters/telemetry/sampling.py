@@ -14,8 +14,8 @@ from opentelemetry.trace import Link, SpanKind, TraceState
 RATE, BURST = 20.0, 200.0
 """Traces a second, and traces at once. One costs 0.3 ms of processor time, so 20 cost 0.6 % of a core."""
 RESERVE, PAUSE_S = 50.0, 1.0
-"""Of the traces at once, those that a namespace gets only if it had none for so long. So a flood of gangs in
-one namespace leaves traces to the others."""
+"""The last traces of `BURST`: a namespace gets one only if it had no trace for `PAUSE_S`. So a flood of gangs
+in one namespace leaves traces to the others."""
 NAMESPACE = "k8s.namespace.name"
 """The attribute of a root by which namespaces are told apart."""
 

@@ -108,7 +108,7 @@ C = TypeVar("C", bound=BaseCause)
 
 
 def counted_once(causes: Iterable[C]) -> list[C]:
-    """Return each cause of several pods once: that of the first pod by name, with the number of pods."""
+    """Return each cause of several pods once: with the name of the first pod, and the number of pods."""
     pods: dict[C, list[str]] = {}
     for cause in dict.fromkeys(causes):
         match cause:

@@ -80,7 +80,8 @@ class NoSuchDomain(BaseCause):
     scope: str
     role: str = ""
     labels: tuple[str, ...] = ()
-    """The node labels that name its parts, if no node of the cluster carries any of them; else ()."""
+    """The node labels that name the parts of the scope, if no node of the cluster carries any of them; else
+    ()."""
     meant: str = ""
     """The scope that was probably meant then, "" if there is none."""
     preset: str = ""
