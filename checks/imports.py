@@ -30,11 +30,11 @@ Edges = frozenset[tuple[str, str]]
 
 def main() -> int:
     """Write the graphs into the page, and return the exit status."""
-    PAGE.write_text(drawn(PAGE.read_text()))
+    PAGE.write_text(with_graphs(PAGE.read_text()))
     return 0
 
 
-def drawn(page: str) -> str:
+def with_graphs(page: str) -> str:
     """Return the page with the graphs of the code."""
     graph = grimp.build_graph("muster", cache_dir=None)
     return GRAPH.sub(lambda match: picture(graph, match[1]), page)
@@ -42,7 +42,7 @@ def drawn(page: str) -> str:
 
 def picture(graph: grimp.ImportGraph, package: str) -> str:
     """Return the marker and the mermaid graph of a package's folders."""
-    arrows = sorted(reduced(edges(graph, package)))
+    arrows = sorted(reduce_edges(edges(graph, package)))
     lines = (f"    {importer} --> {imported}" for importer, imported in arrows)
     return "\n".join((f"<!-- imports of {package} -->", "", "```mermaid", "graph TD", *lines, "```", ""))
 
@@ -65,7 +65,7 @@ def edges(graph: grimp.ImportGraph, package: str) -> Edges:
     return frozenset(pairs())
 
 
-def reduced(edges: Edges) -> Edges:
+def reduce_edges(edges: Edges) -> Edges:
     """Return the edges that do not follow from others. The graph must have no cycle.
 
     Raises:

@@ -11,9 +11,7 @@ from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.amber import AmberSnapshotExtension
 
 from local_cluster.places import TOPOLOGIES
-from muster.adapters.drawing import Mark, NodePicture, draw_node, draw_strips
-from muster.adapters.drawing.brackets import nests
-from muster.adapters.drawing.cubemesh import find_cube_mesh
+from muster.adapters.drawing import Mark, NodePicture, draw_node, draw_strips, find_cube_mesh, nests
 from muster.domain.topology import GpuTopology, Link
 from tests.demo.samples import DOCUMENT, topology
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from muster.adapters.page.cells import FIRST_GANG, MOST_RESTING, Cell, Closed, Numbers, cells_of, closed
 from muster.adapters.page.changes import Log
 from muster.adapters.page.history import MOST_STEPS, History
-from muster.adapters.page.layout import Group, arrange, islands_of, natural
+from muster.adapters.page.layout import Group, arrange, islands_of
 from muster.adapters.page.rows import MOST_REASON, MOST_ROWS, rows, with_positions
 from muster.domain.node import Node, Resources, Usage
 from muster.domain.snapshot import NodeState, Snapshot
@@ -21,6 +21,7 @@ from muster.gangs.messages.instructions import Moved
 from muster.gangs.record.gang import GangView
 from muster.gangs.record.phases import Phase
 from muster.gangs.reporting.places import Taken
+from muster.placement.cluster.fabric import natural
 from tests.gangs.world import node
 from tests.placement.drawings import cluster, islands
 

@@ -7,13 +7,16 @@ rack r1 of zone a and rack r1 of zone b are two racks.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from muster.domain.node import Node
 from muster.domain.request import Scope
-from muster.domain.words import nearest
+from muster.domain.words import listed, nearest
+
+_MOST_NAMES, _MOST_DOMAINS = 3, 3
+"""Names in a sentence about repeated names, and domains of one name, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +248,30 @@ def domains_by_scope(
     """Return scope → node → its domain, for the levels of the cluster and for NVLink domains."""
     scopes = dict.fromkeys((*(level.scope for level in levels), NVLINK.scope))
     return {scope: domains_of(nodes, Hierarchy.of(scope, levels, naming)) for scope in scopes}
+
+
+def repeated_names(nodes: Iterable[Node], levels: tuple[Level, ...], naming: Naming) -> Iterator[str]:
+    """Yield a sentence for each scope in which a name occurs under several wider domains."""
+    nodes = tuple(nodes)
+    labels_of_levels = {label for level in levels for label in level.labels}
+    labels = (label for tree in naming.trees for label in tree if label not in labels_of_levels)
+    for scope in dict.fromkeys((*(level.scope for level in levels), NVLINK.scope, *labels)):
+        several = _repeated(nodes, Hierarchy.of(scope, levels, naming))
+        if several:
+            more = f"; and {len(several) - _MOST_NAMES} names more" if len(several) > _MOST_NAMES else ""
+            names = "; ".join(several[:_MOST_NAMES])
+            yield (
+                f"{scope}: several domains have one name; the wider ones tell them apart: {names}{more}. "
+                f"If each name is one {scope}, say uniqueNames: [{scope}] in the policies"
+            )
+
+
+def _repeated(nodes: Iterable[Node], hierarchy: Hierarchy) -> list[str]:
+    """Return the names that several domains have, each with its domains."""
+    alike: dict[str, list[str]] = {}
+    for domain in sorted({*domains_of(nodes, hierarchy).values()} - {""}):
+        alike.setdefault(domain.partition(" ")[0], []).append(domain)
+    return [listed(domains, _MOST_DOMAINS) for domains in alike.values() if len(domains) > 1]
 
 
 def _of_label(label: str, order: Iterable[Level]) -> Level:

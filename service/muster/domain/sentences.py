@@ -6,10 +6,19 @@ Each sentence is one line without control characters (`printable`), whatever use
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from muster.domain.cause_sentences import clauses
 from muster.domain.causes.ill_formed import BadValue
+from muster.domain.causes.out_of_place import (
+    DomainTooSmall,
+    NoSuchDomain,
+    RoleScope,
+    RunningElsewhere,
+    SegmentsTooLarge,
+    within,
+)
+from muster.domain.constraints import PerScopeCause
 from muster.domain.decision import Invalid, Placed, Unplaceable
 from muster.domain.node import Device
 from muster.domain.printable import printable
@@ -35,8 +44,10 @@ from muster.domain.words import (
     for_role,
     listed,
     number,
+    of_role,
     plural,
     plural_verb,
+    so_many_fit,
 )
 
 MAX_CHARACTERS = 900
@@ -51,11 +62,44 @@ def sentence(decision: Placed | Unplaceable | Invalid | Iterable[Cause]) -> str:
     if isinstance(decision, Placed):
         return placed_sentence(decision)
     causes = decision.causes if isinstance(decision, (Unplaceable, Invalid)) else tuple(decision)
-    text = "; ".join(clauses(causes)) or "no cause is known"
+    text = "; ".join(_clauses(causes)) or "no cause is known"
     relaxations = decision.relaxations if isinstance(decision, Unplaceable) else ()
     if relaxations:
         text += f". It would help: {'; or '.join(map(relaxation_sentence, relaxations))}"
     return _cut(text if causes and isinstance(causes[0], BadValue) else text[0].upper() + text[1:])
+
+
+def _clauses(causes: tuple[Cause, ...]) -> Iterator[str]:
+    """Yield a clause for each cause; one for two causes if the second says what the first is about."""
+    later = list(causes)
+    while later:
+        cause, *later = later
+        joined_clause = _join(cause, later[0]) if later else None
+        if joined_clause is not None:
+            later = later[1:]
+        yield joined_clause or str(cause)
+
+
+def _join(cause: Cause, then: Cause) -> str | None:
+    match cause, then:
+        case (
+            DomainTooSmall(scope, domain, fit, members_needed, even_empty=even_empty, role=role)
+            | RoleScope(role, scope, domain, fit, members_needed, even_empty),
+            RunningElsewhere(_, part, running),
+        ) if then.scope == scope and part == domain and (fit is None or fit < members_needed):
+            if not part:
+                return f"{replace(cause, even_empty=False)}; {then}"
+            runs = f"{counted('member', running)} {plural_verb('run', running)}"
+            room = so_many_fit(fit, members_needed) if fit and not even_empty else ""
+            return f"{scope} {part}, where {runs}, has no room for {members_needed} more{of_role(role)}{room}"
+        case SegmentsTooLarge(), RunningElsewhere(scope, part, running) if part:
+            run = plural_verb("run", running)
+            runs = f"{counted('member', running)} of one segment {run} {within(scope, part)}"
+            pronoun = "it" if running == 1 else "them"
+            return f"{cause}; {runs}, and the rest must join {pronoun}"
+        case PerScopeCause(scope), NoSuchDomain(missing) if scope == missing:
+            return f"{cause}; no node lies in any {scope}, so each counts as one"
+    return None
 
 
 def relaxation_sentence(relaxation: Relaxation) -> str:  # noqa: PLR0911 — one relaxation, one sentence

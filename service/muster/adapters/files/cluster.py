@@ -32,12 +32,12 @@ from muster.dialects.kinds.table import member
 from muster.dialects.objects import Metadata, NodeObject
 from muster.dialects.policies import not_a_scope_of_labels
 from muster.dialects.settings import Settings
+from muster.domain.levels import repeated_names
 from muster.domain.node import Node
 from muster.domain.peers import Labels
 from muster.domain.pod import Pod
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies
-from muster.domain.repeated import repeated_names
 
 _ORDER_S = 1e-3
 """Seconds between the pods of one document and the pods of the next, if no time is given."""

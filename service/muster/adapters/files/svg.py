@@ -10,39 +10,48 @@ import math
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, field
+from itertools import combinations, groupby
+from xml.sax.saxutils import escape, quoteattr
 
 from muster.adapters.files import pictures
 from muster.adapters.files.decide import Decided, Outcome
 from muster.adapters.files.pictures import Holdings, key_of
-from muster.adapters.files.svg_cells import Cell, fold
-from muster.adapters.files.svg_node import Boxes
-from muster.adapters.files.svg_sheet import (
-    BETWEEN,
-    BOLD,
-    CHARACTER,
-    LINE,
-    MARGIN,
-    PANEL_PAD,
-    PANEL_TITLE,
-    SMALL,
-    WIDTH,
-    Sheet,
-    cut,
-)
 from muster.domain.printable import printable
+from muster.domain.topology import GpuTopology, Link, bits
 from muster.placement.cluster.columns import Columns, columns
 from muster.placement.cluster.fabric import natural
 from muster.placement.cluster.topology import Place
 
+WIDTH, MARGIN = 1180, 24
+PANEL_PAD, PANEL_TITLE, BETWEEN = 12, 28, 14
+CHARACTER, BOLD, SMALL, LINE = 7.6, 8.5, 6.4, 18
+"""Widths of a character, of 12 px plain and bold ("n" in DejaVu Sans) and of 11 px, and a line's height."""
+BAR, ARCS = 20.0, 44.0
+"""Pixels below a row of GPUs: for a bar with its label, for arcs with their legend."""
+_RISE = 3.4
+"""Pixels that an arc reaches further down for each GPU that it passes."""
+FOLD_FROM = 3
+"""From this number of equal whole nodes in a rack, one box stands for all of them."""
+IN_ROW = 8
+"""The most GPUs in one row of a box."""
+GPU, GAP, ISLAND_GAP = 26, 3, 9
+PAD, TITLE = 10, 40
+POD_LINE = 14
+STACK = 6
+"""By how many pixels the boxes behind a folded one are shifted."""
+PODS_LISTED = 8
+"""The most pods of a node that are named with their GPUs. The others are counted."""
+
+_Row = tuple[list[tuple[int, ...]], float]
+"""Islands of GPUs in one row, and the height of the links below them."""
 BOXES_DRAWN = 48
 """The limit of boxes. If there are more, only touched ones are drawn, up to this number."""
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#b5478f", "#a06a00", "#2a86c7", "#7b4a2d", "#6a3d9a")
 """From Okabe and Ito: distinct for colour-blind people, and dark enough for white letters."""
 
-Rack = tuple[str, str]
+_Rack = tuple[str, str]
 """Zone and rack, "" for none. A rack has a zone if all its nodes name the same zone."""
 
 _STYLE = """text{font:12px ui-sans-serif,system-ui,"DejaVu Sans",sans-serif;fill:#1f2933}
@@ -105,22 +114,22 @@ def draw(decided: Decided) -> str:
 
 
 def _racks(
-    everything: Iterable[Place], rack_of: Mapping[str, Rack], holdings: Holdings
-) -> dict[Rack, list[Cell]]:
+    everything: Iterable[Place], rack_of: Mapping[str, _Rack], holdings: Holdings
+) -> dict[_Rack, list[Cell]]:
     """Return the boxes of each rack, in order."""
 
-    def rack(place: Place) -> Rack:
+    def rack(place: Place) -> _Rack:
         return rack_of[place.name]
 
     in_order = sorted(everything, key=lambda place: (*map(natural, rack(place)), natural(place.name)))
-    return {key: fold(places, holdings) for key, places in groupby(in_order, key=rack)}
+    return {key: _fold(places, holdings) for key, places in groupby(in_order, key=rack)}
 
 
-def _select(racks: dict[Rack, list[Cell]], holdings: Holdings) -> dict[Rack, list[Cell]]:
+def _select(racks: dict[_Rack, list[Cell]], holdings: Holdings) -> dict[_Rack, list[Cell]]:
     """Return all boxes if they are few, else the touched ones."""
     if sum(map(len, racks.values())) <= BOXES_DRAWN:
         return racks
-    drawn: dict[Rack, list[Cell]] = {}
+    drawn: dict[_Rack, list[Cell]] = {}
     boxes_left = BOXES_DRAWN
     for rack, cells in racks.items():
         if touched := [cell for cell in cells if cell.first.name in holdings.members][:boxes_left]:
@@ -178,7 +187,7 @@ def _key(sheet: Sheet, y: float, slices: bool) -> None:
 # --- racks -----------------------------------------------------------------------------------------
 
 
-def _rack_of(view: Columns) -> dict[str, Rack]:
+def _rack_of(view: Columns) -> dict[str, _Rack]:
     """Return node → its rack."""
     part, zones = view.topology.part, dict[str, set[str]]()
     for row in range(len(view.names)):
@@ -195,7 +204,7 @@ def _rack_of(view: Columns) -> dict[str, Rack]:
     }
 
 
-def _panels(racks: dict[Rack, list[Cell]], whole: Mapping[Rack, int], boxes: Boxes) -> Iterator[_Panel]:
+def _panels(racks: dict[_Rack, list[Cell]], whole: Mapping[_Rack, int], boxes: Boxes) -> Iterator[_Panel]:
     width = max((boxes.width(cell) for cells in racks.values() for cell in cells), default=0)
     most = max(1, int((WIDTH - 2 * MARGIN - 2 * PANEL_PAD + BETWEEN) // (width + BETWEEN)))
     for (zone, name), cells in racks.items():
@@ -247,3 +256,323 @@ def _rows(panels: Iterable[_Panel]) -> list[list[_Panel]]:
         rows[-1].append(panel)
         room -= panel.width + BETWEEN
     return rows
+
+
+# --- boxes ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Boxes:
+    """Draws boxes on a sheet. `colours` are by gang key."""
+
+    sheet: Sheet
+    holdings: Holdings
+    colours: Mapping[str, str]
+
+    def width(self, cell: Cell) -> float:
+        """Return the width that the box needs, in pixels."""
+        rows = [sum(len(part) * (GPU + GAP) + ISLAND_GAP for part in row) for row, _ in self._rows(cell)]
+        stack = STACK if cell.folded else 0
+        return max(180.0, 2 * PAD + max(rows, default=0) - ISLAND_GAP - GAP + 8 + stack)
+
+    def height(self, cell: Cell) -> float:
+        """Return the height that the box needs, in pixels."""
+        rows = self._rows(cell)
+        pods = len(self._pods(cell)) * POD_LINE + (STACK if cell.folded else 0)
+        if not rows:
+            return TITLE + 6 + pods
+        return TITLE + sum(GPU + ISLAND_GAP + below for _, below in rows) + PAD + pods
+
+    def draw(self, cell: Cell, x: float, y: float, width: float, height: float, tell_domain: bool) -> None:
+        """Draw the box at (x, y). Several nodes are a stack, with the GPUs of the first node."""
+        attributes = f'rx="6" {self._border(cell)}'
+        if cell.folded:
+            width, height = width - STACK, height - STACK
+            for shift in (STACK, STACK / 2):
+                self.sheet.rect(x + shift, y + shift, width, height, 'rx="6" class="stack"')
+        self.sheet.rect(x, y, width, height, attributes, self._names(cell))
+        room = width - 2 * PAD
+        self.sheet.text(x + PAD, y + 17, cut(cell.title, room / BOLD), "b")
+        self.sheet.text(x + PAD, y + 32, cut(self._subtitle(cell, tell_domain), room / SMALL), "s")
+        top = y + TITLE + 4
+        for row, below in self._rows(cell):
+            island_x = x + PAD + 4
+            for island in row:
+                self._island(cell.first, island, island_x, top)
+                island_x += len(island) * (GPU + GAP) + ISLAND_GAP
+            top += GPU + ISLAND_GAP + below
+        for number, line in enumerate(self._pods(cell), start=1):
+            self.sheet.text(x + PAD, top + number * POD_LINE - 4, cut(line, room / SMALL), "s")
+
+    def _rows(self, cell: Cell) -> list[_Row]:
+        return [
+            (row, max(self._links(cell.first, island).height for island in row)) for row in _grid(cell.first)
+        ]
+
+    def _links(self, place: Place, gpus: tuple[int, ...]) -> _Links:
+        return _links_of(place.state.node.topology, gpus)
+
+    def _border(self, cell: Cell) -> str:
+        members = self.holdings.members.get(cell.first.name, {})
+        if len(members) != 1:
+            return 'class="node"'
+        return f'class="node" style="stroke:{self.colours[next(iter(members))]};stroke-width:2"'
+
+    def _subtitle(self, cell: Cell, tell_domain: bool) -> str:
+        state, members = cell.first.state, self.holdings.members.get(cell.first.name, {})
+        count, times = state.node.topology.gpu_count, len(cell.places)
+        phrases = [f"{state.free_gpu_count * times} of {count * times} free" if count else "no GPUs"]
+        phrases += [f"{self.holdings.letters[key]} × {number * times}" for key, number in members.items()]
+        if tell_domain and cell.first.wide:
+            phrases.insert(0, f"domain {cell.first.wide}")
+        if cell.folded:
+            phrases.append(f"{cell.first.name} … {cell.places[-1].name}")
+        return " · ".join(phrases)
+
+    def _names(self, cell: Cell) -> str:
+        """Return the nodes of a folded box, each with its pods; "" for a box of one node."""
+        if not cell.folded:
+            return ""
+        pods = (
+            {pod for _, pod in self.holdings.holders.get(place.name, {}).values()} for place in cell.places
+        )
+        return "\n".join(
+            f"{place.name}: {', '.join(sorted(names, key=natural)) or 'no pods of the gangs'}"
+            for place, names in zip(cell.places, pods, strict=True)
+        )
+
+    def _pods(self, cell: Cell) -> list[str]:
+        """Return which pod has which GPUs, one line for each pod."""
+        of_pod: dict[str, list[int]] = {}
+        for gpu, (_, pod) in sorted(self.holdings.holders.get(cell.first.name, {}).items()):
+            of_pod.setdefault(pod, []).append(gpu)
+        if cell.folded:
+            pod_count = "1 pod" if len(of_pod) == 1 else f"{len(of_pod)} pods"
+            return [f"{pod_count} on each node"] if of_pod else []
+        lines = [f"GPU{'s' * (len(gpus) > 1)} {_ranges(gpus)}: {pod}" for pod, gpus in of_pod.items()]
+        more = [f"and {len(lines) - PODS_LISTED} pods more"] if len(lines) > PODS_LISTED else []
+        return lines[:PODS_LISTED] + more
+
+    def _island(self, place: Place, gpus: tuple[int, ...], x: float, y: float) -> None:
+        links = self._links(place, gpus)
+        if len(gpus) > 1 and place.state.node.topology.has_fabric:
+            width = len(gpus) * (GPU + GAP) - GAP
+            self.sheet.rect(x - 4, y - 4, width + 8, GPU + 8, 'rx="6" class="island"')
+        holders = self.holdings.holders.get(place.name, {})
+        for position, gpu in enumerate(gpus):
+            self._gpu(place, gpu, x + position * (GPU + GAP), y)
+        at = 0
+        for key, run in groupby(gpus, key=lambda gpu: holders[gpu][0] if gpu in holders else ""):
+            length = len(list(run))
+            if key:
+                outline_x, width = x + at * (GPU + GAP), length * (GPU + GAP) - GAP
+                outline = f'rx="5" fill="none" stroke="{self.colours[key]}" stroke-width="2.5"'
+                self.sheet.rect(outline_x - 2, y - 2, width + 4, GPU + 4, outline)
+            at += length
+        self.sheet.parts += _draw_links(links, gpus, (x, y + GPU + 5), GPU + GAP, GPU)
+
+    def _gpu(self, place: Place, gpu: int, x: float, y: float) -> None:
+        holder = self.holdings.holders.get(place.name, {}).get(gpu)
+        if holder is not None:
+            key, pod = holder
+            title = f"{place.name} GPU {gpu}: {pod}"
+            fill = f'rx="3" fill="{self.colours[key]}" aria-label={quoteattr(printable(title))}'
+            label = f"{self.holdings.letter(place.name, gpu)}{gpu}"
+            style = "l" if len(label) < 3 else "l n"
+            self.sheet.square((x, y, GPU), fill, label, style, title)
+        elif place.state.free_gpus >> gpu & 1:
+            unknown = " unknown" if place.state.unindexed_gpus else ""
+            self.sheet.square((x, y, GPU), f'rx="3" class="free{unknown}"', str(gpu), "i")
+        else:
+            self.sheet.square((x, y, GPU), 'rx="3" class="taken"', pictures.mark_of(place.state, gpu), "i")
+
+
+def _ranges(gpus: list[int]) -> str:
+    """Return GPUs as "1", "0-3" or "1,2,4"."""
+    if len(gpus) > 2 and gpus[-1] - gpus[0] == len(gpus) - 1:
+        return f"{gpus[0]}-{gpus[-1]}"
+    return ",".join(map(str, gpus))
+
+
+# --- which nodes share a box, and how its GPUs stand ----------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One box: a node, or several nodes of a rack that the picture would show alike."""
+
+    places: tuple[Place, ...]
+
+    @property
+    def first(self) -> Place:
+        """The node whose GPUs are drawn."""
+        return self.places[0]
+
+    @property
+    def folded(self) -> bool:
+        """Whether the box stands for several nodes."""
+        return len(self.places) > 1
+
+    @property
+    def title(self) -> str:
+        """The node's name, or how many nodes with how many GPUs."""
+        if not self.folded:
+            return self.first.name
+        count = self.first.state.node.topology.gpu_count
+        return f"{len(self.places)} nodes" + (f" × {count} GPUs" if count else "")
+
+
+def _fold(places: Iterable[Place], holdings: Holdings) -> list[Cell]:
+    """Return the boxes for the nodes of one rack, in the order of their first nodes.
+
+    A partly used node always has its own box, because it matters which of its GPUs are free.
+    """
+    boxes: dict[object, list[Place]] = {}
+    for place in places:
+        boxes.setdefault(_whole(place, holdings) or place.name, []).append(place)
+    cells: list[Cell] = []
+    for alike in boxes.values():
+        together = len(alike) >= FOLD_FROM
+        cells += [Cell(tuple(alike))] if together else [Cell((place,)) for place in alike]
+    return cells
+
+
+def _whole(place: Place, holdings: Holdings) -> object:
+    """Return the use, shape and members of a node that is used as a whole; None if it is partly used."""
+    state, count = place.state, place.state.node.topology.gpu_count
+    holders = holdings.holders.get(place.name, {})
+    members = holdings.members.get(place.name, {})
+    if state.memory or state.unindexed_gpus:
+        return None
+    if len(holders) == count > 0 and len(members) == 1:
+        use = next(iter(members))
+    elif not members and state.free_gpu_count in (0, count):
+        use = "free" if state.free_gpu_count else "taken"
+    else:
+        return None
+    return use, state.node.topology, tuple(members.items()), place.wide
+
+
+def _grid(place: Place) -> list[list[tuple[int, ...]]]:
+    """Return rows of islands of GPUs. An island that does not fit begins a row, and may take several rows."""
+    rows: list[list[tuple[int, ...]]] = []
+    room = 0
+    for mask in place.state.node.topology.islands:
+        gpus = tuple(bits(mask))
+        if len(gpus) > room:
+            rows.append([])
+            room = IN_ROW
+        for begin in range(0, len(gpus), IN_ROW):
+            part = gpus[begin : begin + IN_ROW]
+            if begin:
+                rows.append([])
+                room = IN_ROW
+            rows[-1].append(part)
+            room -= len(part)
+    return rows
+
+
+# --- links between GPUs ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """The fabric links among some GPUs of a node. `pairs` is empty if all links are equal."""
+
+    kinds: tuple[Link, ...]
+    """The kinds of links, widest first."""
+    pairs: tuple[tuple[int, int, Link], ...]
+
+    @property
+    def height(self) -> float:
+        """How many pixels the drawing needs below the GPUs."""
+        if not self.kinds:
+            return 0.0
+        return ARCS if self.pairs else BAR
+
+    @property
+    def legend(self) -> str:
+        """The kinds with their bandwidths, as "NV2 50 GB/s thick, NV1 25 GB/s thin"."""
+        names = [f"{link.kind} {link.gb_per_s:g} GB/s" for link in self.kinds]
+        return " thick, ".join(names) + " thin" if len(names) == 2 else ", ".join(names)
+
+
+def _links_of(topology: GpuTopology, gpus: Sequence[int]) -> _Links:
+    """Return the NVLink or xGMI links among these GPUs."""
+    pairs = [(a, b, topology.link(a, b)) for a, b in combinations(gpus, 2)]
+    fabric = tuple((a, b, link) for a, b, link in pairs if link is not None and link.is_fabric)
+    kinds = tuple(sorted({link for _, _, link in fabric}, key=lambda link: -link.gb_per_s))
+    if len(kinds) == 1 and len(fabric) == len(pairs):
+        return _Links(kinds, ())
+    return _Links(kinds, fabric)
+
+
+def _draw_links(
+    links: _Links, gpus: Sequence[int], at: tuple[float, float], pitch: float, size: float
+) -> list[str]:
+    """Return the elements below the GPUs, whose boxes begin at `at` (x, y of their lower edge).
+
+    `pitch` is the distance from one box to the next, and `size` the width of a box, in pixels.
+    """
+    x, y = at
+    middle = {gpu: x + i * pitch + size / 2 for i, gpu in enumerate(gpus)}
+    if not links.kinds:
+        return []
+    if not links.pairs:
+        x_first, x_last = middle[gpus[0]], middle[gpus[-1]]
+        return [
+            f'<path d="M{x_first:g} {y:g}v5H{x_last:g}v-5" class="link wide"/>',
+            f'<text x="{(x_first + x_last) / 2:g}" y="{y + 16:g}" class="k">{links.legend}</text>',
+        ]
+    widest = links.kinds[0]
+    elements = []
+    for a, b, link in sorted(links.pairs, key=lambda pair: pair[2].gb_per_s):
+        depth = 2 * (4 + _RISE * (abs(middle[a] - middle[b]) / pitch - 1))
+        across = (middle[a] + middle[b]) / 2
+        kind = "link wide" if link == widest else "link"
+        elements.append(
+            f'<path d="M{middle[a]:g} {y:g}Q{across:g} {y + depth:g} {middle[b]:g} {y:g}" class="{kind}">'
+            f"<title>GPU {a} and {b}: {link.kind}, {link.gb_per_s:g} GB/s</title></path>"
+        )
+    centre = (middle[gpus[0]] + middle[gpus[-1]]) / 2
+    return [*elements, f'<text x="{centre:g}" y="{y + ARCS - 6:g}" class="k">{links.legend}</text>']
+
+
+# --- the sheet ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Sheet:
+    """SVG elements, and the lowest y that they reach."""
+
+    parts: list[str] = field(default_factory=list)
+    bottom: float = 0
+
+    def rect(self, x: float, y: float, width: float, height: float, attributes: str, title: str = "") -> None:
+        """Add a rectangle. A browser shows `title` when the pointer is on it."""
+        lines = "\n".join(map(printable, title.split("\n")))
+        end = f"><title>{escape(lines)}</title></rect>" if title else "/>"
+        self.parts.append(
+            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" {attributes}{end}'
+        )
+        self.bottom = max(self.bottom, y + height)
+
+    def text(self, x: float, y: float, text: str, style: str = "") -> None:
+        """Add a line of text; control characters are shown as escapes."""
+        kind = f' class="{style}"' if style else ""
+        self.parts.append(f'<text x="{x:g}" y="{y:g}"{kind}>{escape(printable(text))}</text>')
+        self.bottom = max(self.bottom, y)
+
+    def square(
+        self, at: tuple[float, float, float], attributes: str, text: str, style: str, title: str = ""
+    ) -> None:
+        """Add a square at (x, y, size) with a text in its middle."""
+        x, y, size = at
+        self.rect(x, y, size, size, attributes, title)
+        if text:
+            self.text(x + size / 2, y + size / 2 + 4, text, style)
+
+
+def cut(text: str, room: float) -> str:
+    """Return the text, cut to `room` characters."""
+    return text if len(text) <= room else text[: int(room) - 1] + "…"

@@ -42,12 +42,12 @@ from muster.dialects.objects import (
 from muster.dialects.settings import Settings
 from muster.dialects.subgroups import Topology
 from muster.domain import allocation
+from muster.domain.levels import repeated_names
 from muster.domain.node import Usage
 from muster.domain.peers import Labels
 from muster.domain.pod import Pod
 from muster.domain.podgroup import PodGroup
 from muster.domain.policies import DEFAULT_POLICIES, Policies
-from muster.domain.repeated import repeated_names
 from muster.gangs.messages.inputs import (
     Input,
     NamespaceGone,

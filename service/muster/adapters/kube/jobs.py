@@ -14,14 +14,13 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import structlog
 
 from muster.adapters.kube.decode import jobs
 from muster.adapters.kube.ignored_keys import IgnoredKeys
-from muster.adapters.kube.named_groups import NamedGroups
 from muster.adapters.kube.standing import always
 from muster.adapters.kube.succeeded import Succeeded
 from muster.adapters.kube.watch import Gone, Seen
@@ -113,7 +112,7 @@ class Jobs:
         self._by_uid: dict[str, Key] = {}
         self._places: dict[str, Member] = {}
         """By UID, of the same pods. A pod keeps its place if its owner references are removed."""
-        self._named = NamedGroups()
+        self._named = _NamedGroups()
         self._ignored = IgnoredKeys(emit, leads)
         self._succeeded = Succeeded(put)
         self._absent: set[str] = set()
@@ -399,3 +398,49 @@ class Jobs:
 def _key(kind: str, key: str) -> Key:
     namespace, _, name = key.partition("/")
     return (kind, namespace, name)
+
+
+class _NamedGroups:
+    """PodGroup objects, and the jobs whose waiting pods name them, so that their numbers can be compared."""
+
+    def __init__(self) -> None:
+        self._groups: dict[PodGroupKey, PodGroup] = {}
+        self._by_uid: dict[str, tuple[PodGroupKey, Key]] = {}
+        self._jobs: dict[PodGroupKey, Counter[Key]] = {}
+
+    def names(self, uid: str, job: Key, group: PodGroupKey | None) -> None:
+        """Note the PodGroup that a waiting pod of a job names. None: it names none, or is bound."""
+        if self._by_uid.get(uid) == (group, job):
+            return
+        self.forget(uid)
+        if group is not None:
+            self._by_uid[uid] = (group, job)
+            self._jobs.setdefault(group, Counter())[job] += 1
+
+    def forget(self, uid: str) -> None:
+        """Forget a pod."""
+        group, job = self._by_uid.pop(uid, (None, None))
+        if group is None or job is None:
+            return
+        jobs = self._jobs[group]
+        jobs[job] -= 1
+        if not jobs[job]:
+            del jobs[job]
+        if not jobs:
+            del self._jobs[group]
+
+    def see(self, group: PodGroup) -> list[Key]:
+        """Take in a PodGroup, and return the jobs whose waiting pods name it."""
+        self._groups[group.key] = group
+        return list(self._jobs.get(group.key, ()))
+
+    def gone(self, key: PodGroupKey) -> None:
+        """Forget a PodGroup."""
+        self._groups.pop(key, None)
+
+    def complete(self, namespace: str, claim: GangClaim) -> GangClaim:
+        """Return a pod's claim with the minMember of the PodGroup that it names."""
+        group = self._groups.get((namespace, claim.dialect, claim.name)) if claim.by_object else None
+        if group is None:
+            return claim
+        return replace(claim, min_member=claim.min_member or group.min_member)

@@ -12,6 +12,7 @@ from muster.domain.node import Node
 from muster.domain.printable import printable
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology, bits
+from muster.placement.cluster.fabric import natural
 
 MOST_CHARACTERS = 63
 """Of a name that a label gives, as of any label value in Kubernetes."""
@@ -105,26 +106,6 @@ def arrange(snapshot: Snapshot, model_label: str) -> Layout:
         tuple(scopes),
         tuple(Group(path, tuple(sorted(boxes, key=_of_domain))) for path, boxes in ordered),
     )
-
-
-def natural(name: str) -> tuple[tuple[int, str], ...]:
-    """Return a key that sorts node-2 before node-10."""
-    parts: list[tuple[int, str]] = []
-    digits, text = "", ""
-    for character in name:
-        if character.isascii() and character.isdigit():
-            if text:
-                parts.append((-1, text))
-                text = ""
-            digits += character
-        else:
-            if digits:
-                parts.append((int(digits), ""))
-                digits = ""
-            text += character
-    parts += [(int(digits), "")] if digits else []
-    parts += [(-1, text)] if text else []
-    return tuple(parts)
 
 
 def _box(node: Node, wide: Mapping[str, str], model_label: str) -> Box:
