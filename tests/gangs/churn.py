@@ -53,8 +53,8 @@ class Churn:
         self._history: list[list[str]] = []
         self.pods = 0
 
-    async def _put(self, given: Input) -> None:
-        self.world.send(replace(given, now=self.world.now))
+    async def _put(self, message: Input) -> None:
+        self.world.send(replace(message, now=self.world.now))
 
     async def prepare(self) -> None:
         """Two nodes, and a shim."""
@@ -72,8 +72,8 @@ class Churn:
             await self._pod_group()
             await self._node_with_facts()
             self.world.wait(30)
-            for told in (self.world.verdicts, self.world.events, self.world.evictions, self.world.shown):
-                told.clear()
+            for log_lists in (self.world.verdicts, self.world.events, self.world.evictions, self.world.shown):
+                log_lists.clear()
             self.world.pods.clear()
 
     # --- what comes and goes ----------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class Churn:
     ) -> None:
         labels = {"gpu-topology": gang, "gpu-topology-replica": str(of)} if gang else {}
         number = int(uid.split("-")[1]) if uid.split("-")[1].isdigit() else 0
-        made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(1_700_000_000 + 60 * number))
+        created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(1_700_000_000 + 60 * number))
         began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(1_700_000_030 + 60 * number))
         owners = [{"uid": owner, "kind": "Job", "name": owner, "controller": True}] if owner else []
         body: dict[str, Any] = {
@@ -184,7 +184,7 @@ class Churn:
                 "labels": labels,
                 "annotations": dict(annotations or {}),
                 "ownerReferences": owners,
-                "creationTimestamp": made,
+                "creationTimestamp": created,
             },
             "spec": {
                 "schedulerName": "default-scheduler" if gang is None else "muster",

@@ -52,8 +52,8 @@ class Draw:
     def _labels(self) -> dict[str, str]:
         drawn = {"app": ("web", "db", 0.8), "tier": ("a", "b", 0.5), "rev": ("1", "2", 0.3)}
         return {
-            key: self._random.choice([one, two])
-            for key, (one, two, chance) in drawn.items()
+            key: self._random.choice([first, second])
+            for key, (first, second, chance) in drawn.items()
             if self._is(chance)
         }
 
@@ -151,11 +151,11 @@ class Draw:
                 labels[key] = self._random.choice(labels[key])
             if not self._is(chance):
                 del labels[key]
-        made: Object = {"metadata": {"name": name, "labels": labels}}
+        body: Object = {"metadata": {"name": name, "labels": labels}}
         if self._is(0.3):
             effect = self._random.choice(["NoSchedule", "PreferNoSchedule", "NoExecute"])
-            made["spec"] = {"taints": [{"key": self._random.choice(["t", "u"]), "effect": effect}]}
-        return made
+            body["spec"] = {"taints": [{"key": self._random.choice(["t", "u"]), "effect": effect}]}
+        return body
 
     def _namespace(self, name: str) -> Object:
         return {"metadata": {"name": name, **({"labels": {"team": "t"}} if self._is(0.5) else {})}}
@@ -163,15 +163,15 @@ class Draw:
 
 def chosen(seed: int) -> Iterator[Object]:
     """Yield short cases until enough of them have each plugin refuse some nodes and not all."""
-    draw, found = Draw(seed), Counter[str]()
-    while any(found[plugin] < count for plugin, count in WANTED.items()):
+    draw, counts = Draw(seed), Counter[str]()
+    while any(counts[plugin] < count for plugin, count in WANTED.items()):
         case = draw.case()
         if len(json.dumps(case)) > MAX_LENGTH:
             continue
         open_nodes = allowed(case)
-        some = [plugin for plugin, names in open_nodes.items() if 0 < len(names) < len(case["Nodes"])]
-        if any(found[plugin] < WANTED[plugin] for plugin in some):
-            found.update(some)
+        plugins = [plugin for plugin, names in open_nodes.items() if 0 < len(names) < len(case["Nodes"])]
+        if any(counts[plugin] < WANTED[plugin] for plugin in plugins):
+            counts.update(plugins)
             yield case
 
 

@@ -76,8 +76,8 @@ class Cluster(Users):
             self.world.send(inputs.PodGroupSeen(self.world.now, self.pod_group))
         self.world.send(inputs.PoliciesSeen(self.world.now, self.policies))
         self.jobs_say()
-        for each in self.world.pods.values():
-            self.world.send(inputs.PodSeen(self.world.now, each))
+        for member_pod in self.world.pods.values():
+            self.world.send(inputs.PodSeen(self.world.now, member_pod))
         self.world.start(*self.nodes.values(), in_flight=tuple(self._in_flight()))
 
     # --- the planner, time, the API server ----------------------------------------------------------
@@ -95,8 +95,8 @@ class Cluster(Users):
 
     def planner_fails(self, choose: Chooser) -> None:
         if self.world.solves:
-            asked = self.world.solves.pop(choose.of(range(len(self.world.solves))))
-            self.world.send(inputs.SolveFailed(self.world.now, asked.gang, asked.generation, "defect"))
+            solve = self.world.solves.pop(choose.of(range(len(self.world.solves))))
+            self.world.send(inputs.SolveFailed(self.world.now, solve.gang, solve.generation, "defect"))
 
     def wait(self, choose: Chooser) -> None:
         self._wait(choose.of((0.1, 0.5, 3.0, 10.0, 31.0, 65.0, 400.0)), landed=choose.of((True, False)))
@@ -219,9 +219,9 @@ class Cluster(Users):
 
     def _send(self, verdict: PushVerdict, answer: PermitAnswer) -> None:
         self.sent.add(self._ref(verdict))
-        held = self.world.coordinator.state.ledger.held
+        places = self.world.coordinator.state.ledger.held
         for member, (_, uid) in enumerate(verdict.members):
-            self.flying.append(Flying(verdict, member, held[uid].node, answer.annotations[member]))
+            self.flying.append(Flying(verdict, member, places[uid].node, answer.annotations[member]))
 
     def land(self, choose: Chooser) -> None:
         if self.flying:
@@ -237,19 +237,21 @@ class Cluster(Users):
             self.landed[gang, generation] += 1
             if self.landed[gang, generation] == len(flying.verdict.members):
                 self.perhaps_complete |= {uid for _, uid in flying.verdict.members}
-                self.perhaps_complete |= {each.uid for each in self._members().get(_run(pending), [])}
+                self.perhaps_complete |= {
+                    member_pod.uid for member_pod in self._members().get(_run(pending), [])
+                }
 
     def in_tree_plugins_answer(self, choose: Chooser) -> None:
         """For any gang that was asked about, also once more: nodes refused, room, a claim that is missing."""
         if self.world.questions:
-            asked = choose.of(self.world.questions)
-            self._answer(asked, choose.of(IN_TREE), choose.of(IN_TREE))
+            question = choose.of(self.world.questions)
+            self._answer(question, choose.of(IN_TREE), choose.of(IN_TREE))
 
-    def _answer(self, asked: AskInTree, first: InTreeAnswer, others: InTreeAnswer) -> None:
-        answers = (((0,), first), (tuple(range(1, len(asked.pods))), others))
+    def _answer(self, question: AskInTree, first: InTreeAnswer, later_answer: InTreeAnswer) -> None:
+        answers = (((0,), first), (tuple(range(1, len(question.pods))), later_answer))
         with suppress(StaleError):
             self.world.ask(
-                InTreeReport(self.world.now, self.world.epoch, asked.gang, asked.question, answers)
+                InTreeReport(self.world.now, self.world.epoch, question.gang, question.question, answers)
             )
 
     def binding_fails(self, choose: Chooser) -> None:
@@ -306,9 +308,9 @@ class Cluster(Users):
         """The API server evicts what it was asked to; a controller may make new pods."""
         for eviction in self.world.evictions[self.evicted :]:
             for _, uid in eviction.pods:
-                there = self.world.pods.get(uid)
-                if there is not None and not there.terminating:
-                    self.world.see(replace(there, terminating=True))
+                evicted = self.world.pods.get(uid)
+                if evicted is not None and not evicted.terminating:
+                    self.world.see(replace(evicted, terminating=True))
         self.evicted = len(self.world.evictions)
 
     # --- what must hold -----------------------------------------------------------------------------
@@ -319,24 +321,26 @@ class Cluster(Users):
         self._no_dead_plan_is_told()
         self._nobody_whole_is_evicted()
         self._what_fits_is_asked()
-        for (name, _), there in self._members().items():
-            if len(there) >= self._needed(name, there):
-                self.was_complete |= {each.uid for each in there}
+        for (name, _), members in self._members().items():
+            if len(members) >= self._needed(name, members):
+                self.was_complete |= {member_pod.uid for member_pod in members}
         for name in GANGS:
             anyhow = [p for run, pods in self._members().items() if run[0] == name for p in pods]
             if len(anyhow) >= self._needed(name, anyhow):
-                self.perhaps_complete |= {each.uid for each in anyhow}
+                self.perhaps_complete |= {member_pod.uid for member_pod in anyhow}
 
     def _what_fits_is_asked(self) -> None:
         """The service can't know what it has not received yet."""
         if self.world.missed is None and (sleeping := list(asleep(self.world, self.nodes.values()))):
             raise Broken("; ".join(sleeping))
 
-    def _needed(self, name: str, there: list[Pod]) -> int:
+    def _needed(self, name: str, members: list[Pod]) -> int:
         """Return how many must be bound: for a PodGroup's gang, as it states, or stated at Permit."""
         if name != POD_GROUP or self.pod_group is None or self.pod_group.min_member is None:
             return GANGS[name][0]
-        then = (each.batch.needed for each in there if each.batch and each.batch.needed)
+        then = (
+            member_pod.batch.needed for member_pod in members if member_pod.batch and member_pod.batch.needed
+        )
         return min((self.pod_group.min_member, *then))
 
     def _nobody_whole_is_evicted(self) -> None:
@@ -351,20 +355,20 @@ class Cluster(Users):
     def _nobody_waits_for_who_succeeded(self) -> None:
         """At rest, a gang of one run does not wait for members that have succeeded and are deleted."""
         for view in self.world.coordinator.summary():
-            run, *others = self.world.coordinator.state.gangs[view.key].group.owners
-            if run not in self.deleted or others or view.phase is not Phase.COLLECTING:
+            run, *more_runs = self.world.coordinator.state.gangs[view.key].group.owners
+            if run not in self.deleted or more_runs or view.phase is not Phase.COLLECTING:
                 continue
             without = view.name == POD_GROUP and self.pod_group is None
             if not without and view.present + self.succeeded(run) >= self._needed(view.name, []):
                 raise Broken(f"{view.key} waits for members that have succeeded")
 
     def _no_gpu_is_bound_twice(self) -> None:
-        taken: dict[str, int] = {}
-        for each in self.world.pods.values():
-            if each.node and each.allocation and not each.finished:
-                if taken.get(each.node, 0) & each.allocation:
-                    raise Broken(f"{each.uid} has GPUs of others on {each.node}")
-                taken[each.node] = taken.get(each.node, 0) | each.allocation
+        masks: dict[str, int] = {}
+        for bound_pod in self.world.pods.values():
+            if bound_pod.node and bound_pod.allocation and not bound_pod.finished:
+                if masks.get(bound_pod.node, 0) & bound_pod.allocation:
+                    raise Broken(f"{bound_pod.uid} has GPUs of others on {bound_pod.node}")
+                masks[bound_pod.node] = masks.get(bound_pod.node, 0) | bound_pod.allocation
 
     def _no_dead_plan_is_told(self) -> None:
         """A verdict is newer than the one before, which is stale from then on; and it plans only pods that
@@ -387,11 +391,11 @@ class Cluster(Users):
 
     def _members(self) -> dict[tuple[str, str], list[Pod]]:
         """Live bound members by the gang's name and run, of named gangs."""
-        found: dict[tuple[str, str], list[Pod]] = {}
-        for each in self.world.pods.values():
-            if each.claim and each.claim.name in GANGS and each.node and each.present:
-                found.setdefault(_run(each), []).append(each)
-        return found
+        members_of: dict[tuple[str, str], list[Pod]] = {}
+        for member_pod in self.world.pods.values():
+            if member_pod.claim and member_pod.claim.name in GANGS and member_pod.node and member_pod.present:
+                members_of.setdefault(_run(member_pod), []).append(member_pod)
+        return members_of
 
     def come_to_rest(self) -> None:
         """Let all go well. In the end nothing is reserved, no gang is on its way or partially bound, and
@@ -399,8 +403,8 @@ class Cluster(Users):
         self.goes_on(First())
         if self.world.coordinator.state.epoch is None:
             self.restart_shim(First())
-        for asked in tuple(self.world.questions):
-            self._answer(asked, InTreeAnswer(), InTreeAnswer())
+        for question in tuple(self.world.questions):
+            self._answer(question, InTreeAnswer(), InTreeAnswer())
         self.jobs_say()
         end = self.world.now + 2000
         for _ in range(2000):
@@ -429,13 +433,13 @@ class Cluster(Users):
                 raise Broken(f"{view.key} waits for nobody")
             group = self.world.coordinator.state.gangs[view.key].group
             partially_bound = 0 < view.bound < view.needed and not any(
-                each.uid in self.was_complete | self.perhaps_complete for each in group.bound
+                bound_pod.uid in self.was_complete | self.perhaps_complete for bound_pod in group.bound
             )
             if partially_bound and not (self.restarts or self.renamed):
                 raise Broken(f"{view.key} is partially bound for ever: {view.bound} of {view.needed}")
 
 
-def _run(each: Pod) -> tuple[str, str]:
+def _run(member_pod: Pod) -> tuple[str, str]:
     """The gang's name, and the owner where the run has but one."""
-    assert each.claim is not None
-    return each.claim.name, each.owner if each.owner.startswith("run-") else ""
+    assert member_pod.claim is not None
+    return member_pod.claim.name, member_pod.owner if member_pod.owner.startswith("run-") else ""

@@ -16,18 +16,18 @@ def sizes(root: object) -> Counter[str]:
     A path names attributes; `[]` stands for any key or position in a container. So the path of a leak names
     the attribute that leaks.
     """
-    found: Counter[str] = Counter()
-    seen = {id(root)}
+    size_of: Counter[str] = Counter()
+    visited = {id(root)}
     waiting: list[tuple[str, Any]] = [(type(root).__name__, root)]
     while waiting:
         path, value = waiting.pop()
         if isinstance(value, (dict, list, set, frozenset, tuple, deque)):
-            found[path] += len(value)
+            size_of[path] += len(value)
         for name, part in _parts(value):
-            if not isinstance(part, _LEAVES) and id(part) not in seen:
-                seen.add(id(part))
+            if not isinstance(part, _LEAVES) and id(part) not in visited:
+                visited.add(id(part))
                 waiting.append((f"{path}{name}", part))
-    return found
+    return size_of
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:

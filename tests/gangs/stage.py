@@ -54,16 +54,16 @@ class Flying:
 def peer_rules(choose: Chooser, gang: str) -> PeerRules:
     """What the members of a gang may require about other pods, and about each other; most require nothing."""
     key, app = choose.of((HOST, ZONE)), choose.of(APPS)
-    others: Selector = (SelectorTerm("app", "In", (app,)),)
+    selector: Selector = (SelectorTerm("app", "In", (app,)),)
     members: Selector = (SelectorTerm("app", "In", (gang,)),)
     shapes = (
-        PeerRules(affinity=(PeerTerm(key, others, ("ns",)),)),
+        PeerRules(affinity=(PeerTerm(key, selector, ("ns",)),)),
         PeerRules(affinity=(PeerTerm(key, members, ("ns",)),)),
-        PeerRules(anti_affinity=(PeerTerm(key, others, ("ns",)),)),
+        PeerRules(anti_affinity=(PeerTerm(key, selector, ("ns",)),)),
         PeerRules(anti_affinity=(PeerTerm(key, members, ("ns",)),)),
         PeerRules(anti_affinity=(PeerTerm(HOST, (SelectorTerm("app", "NotIn", (gang,)),), (), ()),)),
         PeerRules(spread=(SpreadTerm(key, members),)),
-        PeerRules(spread=(SpreadTerm(key, others),)),
+        PeerRules(spread=(SpreadTerm(key, selector),)),
     )
     return choose.of((PeerRules(),) * PLAIN + shapes)
 
@@ -77,12 +77,14 @@ class Cut(World):
 
     missed: list[inputs.Input] | None = None
 
-    def send(self, given: inputs.Input) -> None:
-        told_by_watch = isinstance(given, inputs.PodSeen | inputs.PodGone | inputs.NodeSeen | inputs.NodeGone)
+    def send(self, message: inputs.Input) -> None:
+        told_by_watch = isinstance(
+            message, inputs.PodSeen | inputs.PodGone | inputs.NodeSeen | inputs.NodeGone
+        )
         if self.missed is not None and told_by_watch:
-            self.missed.append(given)
+            self.missed.append(message)
         else:
-            super().send(given)
+            super().send(message)
 
     def goes_on(self) -> None:
         missed, self.missed = self.missed or [], None

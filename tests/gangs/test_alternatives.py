@@ -18,7 +18,7 @@ def test_a_planned_gang_is_asked_about_without_itself() -> None:
     world.see(foreign("f", "b"), *(pod(f"p{rank}", gpus=2) for rank in range(2)))
     question = asked(world)
     assert isinstance(question, AskAlternatives)
-    assert [(each.node, len(each.gpus)) for each in question.request.members] == [("a", 2), ("a", 2)]
+    assert [(member.node, len(member.gpus)) for member in question.request.members] == [("a", 2), ("a", 2)]
     assert question.snapshot.nodes["a"].free_gpu_count == 4
     assert question.snapshot.nodes["b"].free_gpu_count == 3
     assert question.request.request.size == 2
@@ -35,8 +35,8 @@ def test_a_bound_gang_is_asked_about_as_if_it_waited() -> None:
     assert isinstance(question, AskAlternatives)
     assert question.request.members == before.request.members
     assert question.snapshot.nodes["a"].free_gpu_count == 4
-    (other,) = alternatives(question.snapshot, question.request).tried
-    assert (other.domain, str(other)) == ("node b", "as good at each level")
+    (alternative,) = alternatives(question.snapshot, question.request).tried
+    assert (alternative.domain, str(alternative)) == ("node b", "as good at each level")
 
 
 def test_nothing_is_changed_and_no_instruction_follows() -> None:

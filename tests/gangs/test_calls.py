@@ -33,11 +33,11 @@ PAIR = (pod("p0"), pod("p1"))
 def test_a_member_that_landed_elsewhere_is_moved_in_place() -> None:
     world = World().start(node("a"), node("b"))
     world.see(*PAIR)
-    other = next(name for name in world.filter().candidates[1] if name != world.home(1))
-    assert world.reserve(1, on=other).claimed
+    second_node = next(name for name in world.filter().candidates[1] if name != world.home(1))
+    assert world.reserve(1, on=second_node).claimed
     answer = world.permit()
     assert json.loads(answer.annotations[1][ALLOCATION])["gpus"] == [0]
-    assert world.coordinator.state.ledger.held["p1"].node == other
+    assert world.coordinator.state.ledger.held["p1"].node == second_node
     assert not world.reserve(1, on="nowhere").claimed
 
 
@@ -139,9 +139,9 @@ def test_a_decision_names_a_few_nodes_and_counts_all() -> None:
     plan = next(iter(stand("reserving").coordinator.state.gangs.values())).plan
     assert plan is not None
     names = tuple(f"n{number:02}" for number in range(20))
-    said = json.loads(write_decision(plan.placed, plan.batch, "", names))
-    assert (said["exact"], said["not_exact_nodes"]) == (False, 20)
-    assert said["not_exact"] == list(names[:16])
+    decision = json.loads(write_decision(plan.placed, plan.batch, "", names))
+    assert (decision["exact"], decision["not_exact_nodes"]) == (False, 20)
+    assert decision["not_exact"] == list(names[:16])
 
 
 def test_an_agent_that_goes_before_permit_is_not_counted_on() -> None:
@@ -156,8 +156,8 @@ def test_those_that_are_not_placed_are_not_told_that_they_are() -> None:
     world = World().start(node("a", 2))
     world.see(*(wishing(f"p{i}", of=2) for i in range(8)))
     world.run()
-    placed = [event for event in world.events if event.reason is EventReason.PLACED]
-    assert [event.objects for event in placed] == [(("p0", "p0"),)]
+    placed_events = [event for event in world.events if event.reason is EventReason.PLACED]
+    assert [event.objects for event in placed_events] == [(("p0", "p0"),)]
     assert world.reasons() == ["Placed", "Unplaceable"]
     assert world.events[-1].objects == (("p2", "p2"),), "the first of those that wait"
 

@@ -28,5 +28,5 @@ async def test_a_leak_is_found_and_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_all_containers_are_counted_once() -> None:
     shared = [1, 2, 3]
-    found = sizes({"a": shared, "b": {"c": (shared, {4})}})
-    assert found == {"dict": 2, "dict[]": 3 + 1, "dict[][]": 2, "dict[][][]": 1}
+    size_of = sizes({"a": shared, "b": {"c": (shared, {4})}})
+    assert size_of == {"dict": 2, "dict[]": 3 + 1, "dict[][]": 2, "dict[][][]": 1}

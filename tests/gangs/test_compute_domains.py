@@ -58,6 +58,6 @@ OF_DOMAINS: dict[str, tuple[list[Pod], list[RolePreference]]] = {
 def test_members_of_a_compute_domain_prefer_one_clique(
     pods: list[Pod], expected: list[RolePreference]
 ) -> None:
-    asked = request(group_of(*pods), ledger_of(*pods))
-    assert list(asked.role_preferences) == expected
-    assert sum(len(role.members) for role in asked.roles) == sum(not pod.node for pod in pods)
+    gang_request = request(group_of(*pods), ledger_of(*pods))
+    assert list(gang_request.role_preferences) == expected
+    assert sum(len(role.members) for role in gang_request.roles) == sum(not pod.node for pod in pods)

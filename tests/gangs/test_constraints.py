@@ -36,25 +36,25 @@ def term(name: str, key: str = HOST, *namespaces: str, by: Selector = None) -> P
 
 
 def member(uid: str, labels: dict[str, str] | None = None, role: str = "", **rules: Any) -> Pod:
-    made = wishing(uid, Wishes(role))
-    return replace(made, labels=tuple(sorted((labels or {}).items())), peers=PeerRules(**rules))
+    new_pod = wishing(uid, Wishes(role))
+    return replace(new_pod, labels=tuple(sorted((labels or {}).items())), peers=PeerRules(**rules))
 
 
 def other(
     uid: str, on: str, labels: dict[str, str] | None = None, namespace: str = "ns", **rules: Any
 ) -> Pod:
     """A running pod of another scheduler."""
-    made = foreign(uid, on, gpus=0)
+    new_pod = foreign(uid, on, gpus=0)
     pairs = tuple(sorted((labels or {}).items()))
-    return replace(made, labels=pairs, namespace=namespace, peers=PeerRules(**rules))
+    return replace(new_pod, labels=pairs, namespace=namespace, peers=PeerRules(**rules))
 
 
 def ledger_of(
     *pods: Pod, nodes: Iterable[Node] = NODES, namespaces: dict[str, dict[str, str]] | None = None
 ) -> Ledger:
     ledger = Ledger()
-    for each in nodes:
-        ledger.set_node(each)
+    for new_node in nodes:
+        ledger.set_node(new_node)
     for name, labels in (namespaces or {}).items():
         ledger.existing_pods.see_namespace(name, tuple(sorted(labels.items())))
     for each_pod in pods:
@@ -62,12 +62,12 @@ def ledger_of(
     return ledger
 
 
-def asked(members: list[Pod], *others: Pod, **cluster: Any) -> Request:
-    return request(group_of(*members), ledger_of(*members, *others, **cluster))
+def asked(members: list[Pod], *other_pods: Pod, **cluster: Any) -> Request:
+    return request(group_of(*members), ledger_of(*members, *other_pods, **cluster))
 
 
-def constraints(members: list[Pod], *others: Pod, **cluster: Any) -> tuple[Constraint, ...]:
-    return asked(members, *others, **cluster).constraints
+def constraints(members: list[Pod], *other_pods: Pod, **cluster: Any) -> tuple[Constraint, ...]:
+    return asked(members, *other_pods, **cluster).constraints
 
 
 WEB, DB = {"app": "web"}, {"app": "db"}
@@ -276,18 +276,21 @@ CASES: dict[str, tuple[list[Pod], list[Pod], dict[str, Any], tuple[Constraint, .
 }
 
 
-@pytest.mark.parametrize(("members", "others", "cluster", "expected"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(("members", "other_pods", "cluster", "expected"), CASES.values(), ids=CASES)
 def test_constraints(
-    members: list[Pod], others: list[Pod], cluster: dict[str, Any], expected: tuple[Constraint, ...]
+    members: list[Pod], other_pods: list[Pod], cluster: dict[str, Any], expected: tuple[Constraint, ...]
 ) -> None:
-    found = constraints(members, *others, **cluster)
-    assert found == expected
-    hash(found)
+    built = constraints(members, *other_pods, **cluster)
+    assert built == expected
+    hash(built)
 
 
-def roles(members: list[Pod], *others: Pod) -> list[str]:
-    made = asked(members, *others)
-    return [f"{role.name}: {' '.join(each.name for each in role.members)}" for role in made.roles]
+def roles(members: list[Pod], *other_pods: Pod) -> list[str]:
+    gang_request = asked(members, *other_pods)
+    return [
+        f"{role.name}: {' '.join(role_member.name for role_member in role.members)}"
+        for role in gang_request.roles
+    ]
 
 
 APART_FROM_WEB: dict[str, Any] = {"anti_affinity": (term("web"),)}
@@ -330,12 +333,12 @@ ROLES: dict[str, tuple[list[Pod], list[Pod], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("members", "others", "expected"), ROLES.values(), ids=ROLES)
+@pytest.mark.parametrize(("members", "other_pods", "expected"), ROLES.values(), ids=ROLES)
 def test_members_with_other_constraints_are_other_roles(
-    members: list[Pod], others: list[Pod], expected: list[str]
+    members: list[Pod], other_pods: list[Pod], expected: list[str]
 ) -> None:
-    assert roles(members, *others) == expected
-    assert roles(members[::-1], *others[::-1]) == expected
+    assert roles(members, *other_pods) == expected
+    assert roles(members[::-1], *other_pods[::-1]) == expected
 
 
 def test_roles_with_the_same_affinity_are_one_constraint() -> None:
@@ -345,17 +348,17 @@ def test_roles_with_the_same_affinity_are_one_constraint() -> None:
         member("p", {**DB, "i": "0"}, affinity=near),
         member("q", {"app": "db"}, affinity=near, host_ports=(HostPort(1),)),
     ]
-    found = [each for each in constraints(members) if isinstance(each, Affinity)]
-    assert [each.roles for each in found] == [frozenset({"role-1", "role-2"})]
+    affinities = [constraint for constraint in constraints(members) if isinstance(constraint, Affinity)]
+    assert [constraint.roles for constraint in affinities] == [frozenset({"role-1", "role-2"})]
 
 
 def test_roles_with_other_rules_about_nodes_are_spread_apart() -> None:
     spread = (SpreadTerm(ZONE, app("web")),)
     disk = NodeRules((SelectorTerm("disk", "In", ("ssd",)),))
     members = [member("p", WEB, spread=spread), replace(member("q", WEB, spread=spread), rules=disk)]
-    found = constraints(members)
-    assert [each.roles for each in found] == [frozenset({"role-1"}), frozenset({"role-2"})]
-    assert all(isinstance(each, Spread) and len(each.counted) == 2 for each in found)
+    spreads = constraints(members)
+    assert [constraint.roles for constraint in spreads] == [frozenset({"role-1"}), frozenset({"role-2"})]
+    assert all(isinstance(constraint, Spread) and len(constraint.counted) == 2 for constraint in spreads)
 
 
 def test_a_volume_that_attaches_to_one_node_keeps_its_users_together() -> None:
@@ -377,9 +380,9 @@ def test_a_request_leaves_the_index_as_it_was() -> None:
     """A member's own held place does not repel it."""
     members = [member(uid, WEB, anti_affinity=(term("web"),)) for uid in ("p", "q")]
     ledger = ledger_of(*members)
-    held = replace(members[0], node="a").usage
-    assert held is not None
-    ledger.hold((held,))
+    usage = replace(members[0], node="a").usage
+    assert usage is not None
+    ledger.hold((usage,))
     ledger.existing_pods.take_changes()
     for _ in range(2):
         assert request(group_of(*members), ledger).constraints == (AntiAffinity(APART, HOST, ONE, ONE),)
@@ -407,9 +410,9 @@ def test_which_changes_of_other_pods_bear_on_a_gang(change: Pod, expected: bool)
         member("p", {"app": "p"}, anti_affinity=(term("web"),), spread=(SpreadTerm(ZONE, app("spread")),))
     ]
     ledger = ledger_of(*members, other("repels", "b", {"app": "r"}, anti_affinity=(term("p"),)))
-    found = peer_interest(group_of(*members), ledger)
+    interest = peer_interest(group_of(*members), ledger)
     watchers = Watchers()
-    watchers.add(QueueingHint(frozenset(), (), found))
+    watchers.add(QueueingHint(frozenset(), (), interest))
     for move in (lambda: ledger.see(change), lambda: ledger.forget(change.uid)):
         ledger.existing_pods.take_changes()
         move()
@@ -427,10 +430,12 @@ def test_too_many_changes_are_a_change_of_everything() -> None:
 
 def test_more_different_rules_than_are_planned_are_left_to_the_plugins() -> None:
     members = [member(f"p{i}", WEB, host_ports=(HostPort(i + 1),)) for i in range(MAX_RULES + 1)]
-    assert roles(members) == [": " + " ".join(sorted((each.name for each in members), key=_number))]
+    assert roles(members) == [
+        ": " + " ".join(sorted((role_member.name for role_member in members), key=_number))
+    ]
     assert constraints(members) == ()
-    found = constraints(members[:-2])
-    assert len(found) == MAX_RULES - 1
+    planned_constraints = constraints(members[:-2])
+    assert len(planned_constraints) == MAX_RULES - 1
 
 
 def test_a_port_is_held_against_ports_of_its_number_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -438,18 +443,18 @@ def test_a_port_is_held_against_ports_of_its_number_alone(monkeypatch: pytest.Mo
     compared: list[HostPort] = []
     equal = HostPort.__eq__
 
-    def noted(port: HostPort, other: object) -> bool:
+    def noted(port: HostPort, second: object) -> bool:
         compared.append(port)
-        return equal(port, other)
+        return equal(port, second)
 
     monkeypatch.setattr(HostPort, "conflicts", noted)
     monkeypatch.setattr(HostPort, "__eq__", noted)
     members = [
         member(f"p{i}", WEB, host_ports=tuple(HostPort(1 + i * 8 + k) for k in range(8))) for i in range(8)
     ]
-    others = [other(f"o{i}", "a", host_ports=(HostPort(9, address=f"10.0.0.{i}"),)) for i in range(64)]
+    other_pods = [other(f"o{i}", "a", host_ports=(HostPort(9, address=f"10.0.0.{i}"),)) for i in range(64)]
     compared.clear()
-    assert len(constraints(members, *others)) == 64
+    assert len(constraints(members, *other_pods)) == 64
     assert len(compared) < 64 * 64
 
 
@@ -460,11 +465,11 @@ def _number(name: str) -> int:
 def test_what_one_request_looks_at_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rules that were looked at before hold; those beyond the bound are left to the plugins."""
     everywhere = PeerTerm(HOST, (SelectorTerm("x", "DoesNotExist"),), (), ())
-    others = [other(f"o{i}", "a", {"i": str(i)}) for i in range(20)]
+    other_pods = [other(f"o{i}", "a", {"i": str(i)}) for i in range(20)]
     members = [member("p", WEB, anti_affinity=(term("web"), everywhere, term("db")))]
-    assert [each.topology_key for each in constraints(members, *others)] == [HOST] * 2
+    assert [constraint.topology_key for constraint in constraints(members, *other_pods)] == [HOST] * 2
     monkeypatch.setattr("muster.gangs.peers.constraints.MAX_LOOKED_AT", 30)
-    assert [each.name for each in constraints(members, *others)] == [APART]
+    assert [constraint.name for constraint in constraints(members, *other_pods)] == [APART]
 
 
 def test_what_is_held_against_the_labels_of_members_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -485,9 +490,9 @@ def test_many_rules_of_others_take_none_of_its_own_from_a_gang(monkeypatch: pyte
     monkeypatch.setattr("muster.gangs.peers.constraints.MAX_MATCHED", 40)
     members = [member(f"p{i}", {**WEB, "i": str(i)}, anti_affinity=(term("web"),)) for i in range(4)]
     everywhere = [PeerTerm(ZONE, (SelectorTerm("i", "NotIn", (str(i),)),), (), ()) for i in range(16)]
-    others = [other(f"o{i}", "a", anti_affinity=(each,)) for i, each in enumerate(everywhere)]
-    assert [each.name for each in constraints(members, *others)] == [APART]
-    assert len(constraints(members[:1], *others[:4])) == 2
+    other_pods = [other(f"o{i}", "a", anti_affinity=(term,)) for i, term in enumerate(everywhere)]
+    assert [constraint.name for constraint in constraints(members, *other_pods)] == [APART]
+    assert len(constraints(members[:1], *other_pods[:4])) == 2
 
 
 def test_an_index_makes_the_next_request_cheaper(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -495,5 +500,5 @@ def test_an_index_makes_the_next_request_cheaper(monkeypatch: pytest.MonkeyPatch
     members = [member("p", WEB, anti_affinity=(term("o7", ZONE), term("web"), term("o8", ZONE)))]
     ledger = ledger_of(*members, *(other(f"o{i}", "a", {"app": f"o{i}"}) for i in range(20)))
     for _ in range(2):
-        found = request(group_of(*members), ledger).constraints
-        assert [each.existing for each in found] == [{"a"}, frozenset(), {"a"}]
+        from_index = request(group_of(*members), ledger).constraints
+        assert [constraint.existing for constraint in from_index] == [{"a"}, frozenset(), {"a"}]

@@ -67,31 +67,31 @@ CASES: dict[str, tuple[list[Usage], list[Usage], list[tuple[tuple[int, ...], tup
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_free(case: str) -> None:
-    bound, held, claims, mask, number = CASES[case]
-    named = [(devices(*numbers), consumers) for numbers, consumers in claims]
-    assert free_beside(served(), bound, held, named) == (mask, number)
+    bound, plan_usages, claims, mask, number = CASES[case]
+    claimed_devices = [(devices(*numbers), consumers) for numbers, consumers in claims]
+    assert free_beside(served(), bound, plan_usages, claimed_devices) == (mask, number)
 
 
 def free_beside(
-    where: Node,
+    free_node: Node,
     bound: Sequence[Usage],
-    held: Sequence[Usage],
+    plan_usages: Sequence[Usage],
     claims: Sequence[tuple[tuple[Device, ...], tuple[str, ...]]],
 ) -> tuple[int, int]:
     """Return the free GPUs of a node of four, as a bit mask and a number. In the end all are free again."""
     ledger = Ledger()
-    ledger.set_node(where)
-    for each in bound:
-        ledger.bind(each.pod_uid, each)
-    ledger.hold(held)
-    for at, (found, consumers) in enumerate(claims):
-        ledger.see_claim(f"c{at}", found, consumers)
+    ledger.set_node(free_node)
+    for usage in bound:
+        ledger.bind(usage.pod_uid, usage)
+    ledger.hold(plan_usages)
+    for at, (claimed_devices, consumers) in enumerate(claims):
+        ledger.see_claim(f"c{at}", claimed_devices, consumers)
     state = ledger.snapshot().nodes["n"]
     for at in range(len(claims)):
         ledger.see_claim(f"c{at}", (), ())
-    for each in (*bound, *held):
-        ledger.bind(each.pod_uid, None)
-        ledger.release([each.pod_uid])
+    for usage in (*bound, *plan_usages):
+        ledger.bind(usage.pod_uid, None)
+        ledger.release([usage.pod_uid])
     assert ledger.snapshot().nodes["n"].free_gpus == 0b1111
     return state.free_gpus, state.free_gpu_count
 
@@ -128,10 +128,12 @@ def test_the_shim_is_told_the_devices_of_the_planned_gpus() -> None:
     world.see(*(pod(f"p{rank}", gpus=2) for rank in range(2)))
     answer = world.filter()
     assert [len(nodes) for nodes in answer.candidates] == [1, 1]
-    named = [name for each in answer.devices for name in each]
-    assert sorted(named) == [str(device(number)) for number in range(4)]
+    names_told = [name for member_devices in answer.devices for name in member_devices]
+    assert sorted(names_told) == [str(device(number)) for number in range(4)]
     carried = world.run().annotations
-    assert [tuple(json.loads(each[ALLOCATION])["devices"]) for each in carried] == list(answer.devices)
+    assert [
+        tuple(json.loads(carried_annotations[ALLOCATION])["devices"]) for carried_annotations in carried
+    ] == list(answer.devices)
 
 
 def test_a_member_with_devices_has_no_second_candidate_and_others_none_with_devices() -> None:
@@ -140,8 +142,8 @@ def test_a_member_with_devices_has_no_second_candidate_and_others_none_with_devi
     world.see(pod("p0", of=1), pod("q0", gang="h", of=1, gpus=4), pod("r0", gang="i", of=1))
     for gang in "ghi":
         answer = world.filter(gang)
-        (nodes,), (named,) = answer.candidates, answer.devices
-        assert nodes == ("n",) if named else "n" not in nodes
+        (nodes,), (device_names,) = answer.candidates, answer.devices
+        assert nodes == ("n",) if device_names else "n" not in nodes
 
 
 def test_a_gang_waits_while_a_claim_holds_what_it_needs_and_not_longer() -> None:
@@ -211,10 +213,10 @@ def test_members_that_wait_for_one_claim() -> None:
     world.see(*waiting, pod("q0", gang="h", of=1, unallocated_claims=("nic",)))
     assert not world.planned()
     assert world.planned("h")
-    claims = {each.claim for each in waiting if each.claim is not None}
+    claims = {waiting_pod.claim for waiting_pod in waiting if waiting_pod.claim is not None}
     (cause,) = ill_formed("gang/default/g", 2, tuple(waiting), claims, DEFAULT_POLICIES)
     assert cause == BadValue("gang/default/g", "resourceClaimName", "nic", expected)
-    world.see(*(replace(each, unallocated_claims=()) for each in waiting))
+    world.see(*(replace(waiting_pod, unallocated_claims=()) for waiting_pod in waiting))
     world.wait(1)
     assert world.planned()
 
@@ -236,19 +238,19 @@ def test_members_with_other_attributes_are_another_role() -> None:
     ledger = Ledger()
     ledger.set_node(served())
     roster = Roster()
-    for each in (pod("p0", match_attributes=("root",)), pod("p1")):
-        roster.see(each)
+    for new_pod in (pod("p0", match_attributes=("root",)), pod("p1")):
+        roster.see(new_pod)
     (group,) = roster.groups(next(iter(roster.names)))
-    asked = {role.members[0].uid: role.match_attributes for role in request(group, ledger).roles}
-    assert asked == {"p0": ("root",), "p1": ()}
+    attributes_of = {role.members[0].uid: role.match_attributes for role in request(group, ledger).roles}
+    assert attributes_of == {"p0": ("root",), "p1": ()}
 
 
 def matching(
     answers: Iterable[InTreeAnswer], nodes: Mapping[str, Node], *counts: int
 ) -> list[Mapping[str, int]]:
     """Node → mask of the GPUs that members may have, for each subrequest. `counts` are their GPUs."""
-    found = subrequests(Role("w", (), Resources(), 1, "g", gpu_counts=counts), answers, nodes, {})
-    return [each.matching for each in found]
+    built = subrequests(Role("w", (), Resources(), 1, "g", gpu_counts=counts), answers, nodes, {})
+    return [subrequest.matching for subrequest in built]
 
 
 def may_have(*numbers: int, on: str = "n") -> InTreeAnswer:
@@ -256,7 +258,7 @@ def may_have(*numbers: int, on: str = "n") -> InTreeAnswer:
 
 
 def planned_devices(world: World) -> list[tuple[str, ...]]:
-    return sorted(tuple(each.rpartition("/")[2] for each in of) for of in world.filter().devices)
+    return sorted(tuple(name.rpartition("/")[2] for name in of) for of in world.filter().devices)
 
 
 def test_members_get_the_gpus_that_their_claims_match() -> None:
@@ -298,12 +300,22 @@ def test_a_plan_with_a_gpu_that_matches_no_longer_is_made_again() -> None:
 
 def test_names_of_devices() -> None:
     """A pool stands there if the driver has several on the node. A GPU without a device matches nothing."""
-    there = (device(0), Device(DRIVER, "pool", "gpu-0"), None, Device("other", "p/q", "gpu-0"), device(4))
-    nodes = {"n": node("n", 5, devices=there)}
-    both = frozenset({f"{DRIVER}/n/gpu-0", f"{DRIVER}/pool/gpu-0", f"{DRIVER}/gpu-4", "other/p/q/gpu-0"})
-    assert matching((InTreeAnswer(devices=({"n": both, "gone": both},)),), nodes) == [{"n": 0b01011}]
-    one = InTreeAnswer(devices=({"n": frozenset({"other/gpu-0", f"{DRIVER}/n/gpu-0"})},))
-    assert matching((one, InTreeAnswer(), InTreeAnswer(devices=({"n": both},))), nodes) == [{"n": 0b01001}]
+    node_devices = (
+        device(0),
+        Device(DRIVER, "pool", "gpu-0"),
+        None,
+        Device("other", "p/q", "gpu-0"),
+        device(4),
+    )
+    nodes = {"n": node("n", 5, devices=node_devices)}
+    all_names = frozenset({f"{DRIVER}/n/gpu-0", f"{DRIVER}/pool/gpu-0", f"{DRIVER}/gpu-4", "other/p/q/gpu-0"})
+    assert matching((InTreeAnswer(devices=({"n": all_names, "gone": all_names},)),), nodes) == [
+        {"n": 0b01011}
+    ]
+    first = InTreeAnswer(devices=({"n": frozenset({"other/gpu-0", f"{DRIVER}/n/gpu-0"})},))
+    assert matching((first, InTreeAnswer(), InTreeAnswer(devices=({"n": all_names},))), nodes) == [
+        {"n": 0b01001}
+    ]
     assert matching((InTreeAnswer(),), nodes) == [{}]
 
 
@@ -386,9 +398,9 @@ def few(groups: dict[tuple[int, ...], int], *more: int, on: str = "n") -> InTree
     def names(numbers: Iterable[int]) -> frozenset[str]:
         return frozenset(f"{DRIVER}/gpu-{number}" for number in numbers)
 
-    found = tuple(AgreeingGroup(names(group), most) for group, most in groups.items())
+    agreeing = tuple(AgreeingGroup(names(group), most) for group, most in groups.items())
     whole = names((*more, *(number for group in groups for number in group)))
-    return InTreeAnswer(devices=({on: whole},), groups=({on: found},))
+    return InTreeAnswer(devices=({on: whole},), groups=({on: agreeing},))
 
 
 @dataclass(frozen=True)
@@ -432,21 +444,21 @@ AGREEING = {
 @pytest.mark.parametrize("case", AGREEING)
 def test_members_whose_gpus_must_agree_with_other_devices(case: str) -> None:
     """Members of roles with other numbers of devices have the same GPUs to choose from."""
-    asked = AGREEING[case]
+    agreeing = AGREEING[case]
     world = World(answers_in_tree=True).start(served(gpus=8))
-    world.send(DeviceClaimSeen(world.now, "c", devices(*asked.held), ()))
-    size, uids = sum(members for members, *_ in asked.roles), itertools.count()
-    ranks = [[next(uids) for _ in range(members)] for members, *_ in asked.roles]
+    world.send(DeviceClaimSeen(world.now, "c", devices(*agreeing.held), ()))
+    size, uids = sum(members for members, *_ in agreeing.roles), itertools.count()
+    ranks = [[next(uids) for _ in range(members)] for members, *_ in agreeing.roles]
     world.see(
         *(
             pod(f"p{rank}", of=size, gpus=gpus, device_claims=True, resources=Resources(100 + at, 1 << 30, 1))
-            for at, (_, gpus, _) in enumerate(asked.roles)
+            for at, (_, gpus, _) in enumerate(agreeing.roles)
             for rank in ranks[at]
         )
     )
-    world.report(*(answer for *_, answer in asked.roles), of=tuple(map(tuple, ranks)))
-    assert bool(world.planned()) == bool(asked.planned)
-    assert not asked.planned or planned_devices(world) == list(asked.planned)
+    world.report(*(answer for *_, answer in agreeing.roles), of=tuple(map(tuple, ranks)))
+    assert bool(world.planned()) == bool(agreeing.planned)
+    assert not agreeing.planned or planned_devices(world) == list(agreeing.planned)
 
 
 def test_a_gang_waits_for_devices_that_agree() -> None:
@@ -477,8 +489,8 @@ def test_subrequests_have_groups_of_their_own() -> None:
     world = World(answers_in_tree=True).start(served())
     world.see(*(pod(f"p{rank}", of=2, device_claims=True) for rank in range(2)))
     first, second = few({(0, 1): 1}), few({(1, 2, 3): 2})
-    both = InTreeAnswer(devices=first.devices + second.devices, groups=first.groups + second.groups)
-    world.report(both)
+    answer = InTreeAnswer(devices=first.devices + second.devices, groups=first.groups + second.groups)
+    world.report(answer)
     assert planned_devices(world) == [("gpu-1",), ("gpu-2",)]
 
 
@@ -486,15 +498,15 @@ def test_a_node_that_the_cycle_refuses_is_planned_without_its_group() -> None:
     """Another gang got the card meanwhile. The gang is asked about again, and is refused if none is left."""
     world = World(answers_in_tree=True).start(served(), served("o"))
     world.see(pod("p0", of=1, device_claims=True))
-    both = few({(0, 1): 1}), few({(0, 1): 1}, on="o")
-    world.report(InTreeAnswer(devices=({**both[0].devices[0], **both[1].devices[0]},)))
+    answers = few({(0, 1): 1}), few({(0, 1): 1}, on="o")
+    world.report(InTreeAnswer(devices=({**answers[0].devices[0], **answers[1].devices[0]},)))
     homes = list[str]()
-    for left in ((), ("n", "o")):
+    for nodes_without in ((), ("n", "o")):
         homes.append(world.home(0))
-        other = {"n": "o", "o": "n"}[homes[0]]
+        second_node = {"n": "o", "o": "n"}[homes[0]]
         world.unreserve(0, BindingFate.NEVER_SENT, "PlannedResources", "cannot allocate all claims")
-        refused = dict.fromkeys(left or (homes[0],), "PlannedResources: no card")
-        world.report(replace(few({(0, 1): 1}, on=other), refused=refused))
+        refused = dict.fromkeys(nodes_without or (homes[0],), "PlannedResources: no card")
+        world.report(replace(few({(0, 1): 1}, on=second_node), refused=refused))
         world.wait(1)
     assert set(homes) == {"n", "o"}
     assert not world.planned()
@@ -505,8 +517,8 @@ def test_a_node_that_names_the_pool_of_another_hides_no_claims_of_it() -> None:
     """Any kubelet may publish slices in any pool."""
     ledger = Ledger()
     ledger.set_node(served())
-    other = replace(served("m"), devices=(Device(DRIVER, "n", "x"), *served("m").devices[1:]))
-    ledger.set_node(other)
+    second_node = replace(served("m"), devices=(Device(DRIVER, "n", "x"), *served("m").devices[1:]))
+    ledger.set_node(second_node)
     assert set(ledger.see_claim("c", devices(1), ())) == {"n", "m"}
     assert ledger.snapshot().nodes["n"].free_gpus == 0b1101
     ledger.drop_node("m")

@@ -65,9 +65,9 @@ STEP = st.one_of(
 
 def _made(state: Any) -> Pod:
     uid, namespace, node, labels, rules, phase, ours = state
-    made = pod(uid, gpus=0) if ours else foreign(uid, "", gpus=0)
+    new_pod = pod(uid, gpus=0) if ours else foreign(uid, "", gpus=0)
     return replace(
-        made,
+        new_pod,
         namespace=namespace,
         node=node,
         labels=labels,
@@ -87,15 +87,15 @@ def test_the_index_answers_as_a_look_at_each_pod(
     port: HostPort,
     apart: set[str],
 ) -> None:
-    ledger, seen = Ledger(), dict[str, Pod]()
+    ledger, pods_by_uid = Ledger(), dict[str, Pod]()
     namespaces: dict[str, dict[str, str]] = {}
     for step in steps:
         match step:
             case ("gone", uid):
                 ledger.forget(uid)
-                seen.pop(uid, None)
-            case ("hold", uid, node) if uid in seen and not seen[uid].finished:
-                ledger.hold((Usage(uid, node, seen[uid].resources),))
+                pods_by_uid.pop(uid, None)
+            case ("hold", uid, node) if uid in pods_by_uid and not pods_by_uid[uid].finished:
+                ledger.hold((Usage(uid, node, pods_by_uid[uid].resources),))
             case ("release", uid):
                 ledger.release((uid,))
             case ("namespace", name, labels):
@@ -107,23 +107,27 @@ def test_the_index_answers_as_a_look_at_each_pod(
                     ledger.existing_pods.see_namespace(name, labels)
                     namespaces[name] = dict(labels)
             case (uid, _, _, _, _, _, _):
-                seen[uid] = _made(step)
-                ledger.see(seen[uid])
-    there = []
-    for uid, each in seen.items():
+                pods_by_uid[uid] = _made(step)
+                ledger.see(pods_by_uid[uid])
+    on_nodes = []
+    for uid, existing_pod in pods_by_uid.items():
         usage = ledger.usage(uid)
-        if usage is not None and not each.finished and (each.node or each.claim is not None):
-            there.append((each, usage.node))
+        if (
+            usage is not None
+            and not existing_pod.finished
+            and (existing_pod.node or existing_pod.claim is not None)
+        ):
+            on_nodes.append((existing_pod, usage.node))
     index = ledger.existing_pods
-    _compare(ledger, there, namespaces, terms, port)
+    _compare(ledger, on_nodes, namespaces, terms, port)
     with index.without(apart):
-        _compare(ledger, [pair for pair in there if pair[0].uid not in apart], namespaces, terms, port)
-    _compare(ledger, there, namespaces, terms, port)
+        _compare(ledger, [pair for pair in on_nodes if pair[0].uid not in apart], namespaces, terms, port)
+    _compare(ledger, on_nodes, namespaces, terms, port)
 
 
 def _compare(
     ledger: Ledger,
-    there: list[tuple[Pod, str]],
+    on_nodes: list[tuple[Pod, str]],
     namespaces: dict[str, dict[str, str]],
     terms: list[PeerTerm],
     port: HostPort,
@@ -136,33 +140,45 @@ def _compare(
 
     assert index.matching(terms) == {
         node
-        for each, node in there
-        if all(covers(term, each.namespace) and matches(term.selector, dict(each.labels)) for term in terms)
+        for existing_pod, node in on_nodes
+        if all(
+            covers(term, existing_pod.namespace) and matches(term.selector, dict(existing_pod.labels))
+            for term in terms
+        )
     }
     for selector in SELECTORS:
         assert index.counted("m", selector) == Counter(
             node
-            for each, node in there
-            if each.namespace == "m" and not each.terminating and matches(selector, dict(each.labels))
+            for existing_pod, node in on_nodes
+            if existing_pod.namespace == "m"
+            and not existing_pod.terminating
+            and matches(selector, dict(existing_pod.labels))
         )
     pairs = {("app", "web"), ("tier", "db")}
     repelling: dict[PeerTerm, set[str]] = {}
-    for each, node in there:
-        for term in each.peers.anti_affinity:
-            ins = [one for one in term.selector or () if one.operator == "In"]
-            may_match = all(any((one.key, value) in pairs for value in one.values) for one in ins)
+    for existing_pod, node in on_nodes:
+        for term in existing_pod.peers.anti_affinity:
+            ins = [selector_term for selector_term in term.selector or () if selector_term.operator == "In"]
+            may_match = all(
+                any((selector_term.key, value) in pairs for value in selector_term.values)
+                for selector_term in ins
+            )
             if covers(term, "m") and may_match:
                 repelling.setdefault(term, set()).add(node)
-    found: dict[PeerTerm, set[str]] = {}
+    repelling_nodes: dict[PeerTerm, set[str]] = {}
     for term, nodes in index.repelling.against("m", namespaces.get("m", {}), pairs):
-        found.setdefault(term, set()).update(nodes)
-    assert found == repelling
+        repelling_nodes.setdefault(term, set()).update(nodes)
+    assert repelling_nodes == repelling
     assert bool(index.repelling) >= bool(repelling)
     assert index.with_port(port) == {
-        node for each, node in there if any(port.conflicts(other) for other in each.peers.host_ports)
+        node
+        for existing_pod, node in on_nodes
+        if any(port.conflicts(host_port) for host_port in existing_pod.peers.host_ports)
     }
     assert index.with_claim("m", "data") == {
-        node for each, node in there if each.namespace == "m" and each.peers.volume_claims
+        node
+        for existing_pod, node in on_nodes
+        if existing_pod.namespace == "m" and existing_pod.peers.volume_claims
     }
 
 
@@ -171,17 +187,17 @@ def test_what_has_gone_leaves_nothing_behind() -> None:
     term = PeerTerm("zone", (), ("m", "n"), (SelectorTerm("team", "Exists"),))
     rules = PeerRules(anti_affinity=(term,), host_ports=(HostPort(1),), volume_claims=("data",))
     for number in range(200):
-        made = replace(
+        existing_pod = replace(
             foreign(f"u{number}", "a", gpus=0),
             labels=(("i", str(number)),),
             peers=rules,
             terminating=number % 2 == 0,
         )
-        ledger.see(made)
-        ledger.forget(made.uid)
+        ledger.see(existing_pod)
+        ledger.forget(existing_pod.uid)
         ledger.existing_pods.take_changes()
     index = ledger.existing_pods
-    left = (
+    tables = (
         index._in_namespace,
         index._known,
         index._node,
@@ -191,7 +207,7 @@ def test_what_has_gone_leaves_nothing_behind() -> None:
         index._ports,
         index._claims,
     )
-    assert not any(left)
+    assert not any(tables)
 
 
 @pytest.mark.parametrize(("owners", "most"), [(1, MAX_TERMS), (12, MAX_OF_ALL - 1)])
@@ -207,11 +223,11 @@ def test_the_terms_of_others_that_are_looked_at_are_bounded(owners: int, most: i
                 peers=PeerRules(anti_affinity=(term,)),
             )
         )
-    mine = PeerTerm("zone", (SelectorTerm("app", "In", ("web",)),), (), ())
-    ledger.see(replace(foreign("v", "b", gpus=0), peers=PeerRules(anti_affinity=(mine,))))
-    found = dict(ledger.existing_pods.repelling.against("m", {}, [("app", "web")]))
-    assert len(found) == most + 1
-    assert found[mine] == {"b"}
+    own_term = PeerTerm("zone", (SelectorTerm("app", "In", ("web",)),), (), ())
+    ledger.see(replace(foreign("v", "b", gpus=0), peers=PeerRules(anti_affinity=(own_term,))))
+    terms_of_nodes = dict(ledger.existing_pods.repelling.against("m", {}, [("app", "web")]))
+    assert len(terms_of_nodes) == most + 1
+    assert terms_of_nodes[own_term] == {"b"}
 
 
 def test_a_term_of_many_namespaces_and_values_stands_in_few_places() -> None:
@@ -224,8 +240,8 @@ def test_a_term_of_many_namespaces_and_values_stands_in_few_places() -> None:
     for term in (wide, of_values, of_namespaces):
         index.add("m", term, "a", 1)
     assert sum(len(terms) for by in index._terms.values() for terms in by.values()) <= 3 * MAX_PLACES
-    found = dict(index.against("n007", {}, [("app", "v007")]))
-    assert found == dict.fromkeys((wide, of_values, of_namespaces), frozenset({"a"}))
+    terms_of_nodes = dict(index.against("n007", {}, [("app", "v007")]))
+    assert terms_of_nodes == dict.fromkeys((wide, of_values, of_namespaces), frozenset({"a"}))
     assert not dict(index.against("elsewhere", {}, [("app", "v007")]))
     for term in (wide, of_values, of_namespaces):
         index.add("m", term, "a", -1)

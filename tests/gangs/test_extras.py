@@ -16,7 +16,7 @@ def members(
     gang: str, count: int, least: int, priority: int = 0, created: float = 0.0, roles: Mapping[str, int] = {}
 ) -> list[Pod]:
     """Members of an elastic gang; `roles`: role → GPUs of each member, one after another."""
-    asked = [*(roles or {"": 1}).items()] * count
+    gpus_by_role = [*(roles or {"": 1}).items()] * count
     return [
         pod(
             f"{gang}{i}",
@@ -25,7 +25,7 @@ def members(
             priority=priority,
             created=created,
         )
-        for i, (role, gpus) in enumerate(asked[:count])
+        for i, (role, gpus) in enumerate(gpus_by_role[:count])
     ]
 
 

@@ -29,8 +29,11 @@ def asking(uid: str, *counts: int, **more: Any) -> Pod:
 def on_nodes(*by_node: dict[str, tuple[int, ...]]) -> InTreeAnswer:
     """An answer with a list of matching GPUs by node, for each subrequest."""
     lists = [
-        {node: frozenset(f"{DRIVER}/gpu-{number}" for number in numbers) for node, numbers in each.items()}
-        for each in by_node
+        {
+            node: frozenset(f"{DRIVER}/gpu-{number}" for number in numbers)
+            for node, numbers in numbers_by_node.items()
+        }
+        for numbers_by_node in by_node
     ]
     return InTreeAnswer(devices=tuple(lists))
 
@@ -38,7 +41,7 @@ def on_nodes(*by_node: dict[str, tuple[int, ...]]) -> InTreeAnswer:
 def given(world: World, gang: str = "g") -> tuple[list[tuple[str, ...]], tuple[int, ...]]:
     """The devices that the shim is told for each member, and their subrequests."""
     answer = world.filter(gang)
-    return [tuple(each.rpartition("/")[2] for each in of) for of in answer.devices], answer.subrequests
+    return [tuple(name.rpartition("/")[2] for name in of) for of in answer.devices], answer.subrequests
 
 
 def free_of(world: World, node: str = "n") -> int:
@@ -46,7 +49,7 @@ def free_of(world: World, node: str = "n") -> int:
 
 
 @pytest.mark.parametrize(
-    ("big", "taken", "expected", "number"),
+    ("big", "claimed_numbers", "expected", "number"),
     [
         ((3,), (), ("gpu-3",), 1),
         ((3,), (3,), ("gpu-0", "gpu-1"), 2),
@@ -54,11 +57,11 @@ def free_of(world: World, node: str = "n") -> int:
     ],
 )
 def test_a_member_gets_as_many_gpus_as_its_subrequest_asks_for(
-    big: tuple[int, ...], taken: tuple[int, ...], expected: tuple[str, ...], number: int
+    big: tuple[int, ...], claimed_numbers: tuple[int, ...], expected: tuple[str, ...], number: int
 ) -> None:
     """One big GPU, else two small ones. From the plan to the Binding each counts with what it has."""
     world = World(answers_in_tree=True).start(served())
-    world.send(DeviceClaimSeen(world.now, "c", devices(*taken), ()))
+    world.send(DeviceClaimSeen(world.now, "c", devices(*claimed_numbers), ()))
     world.see(asking("p0", 1, 2, of=1))
     world.report(choices_of(big, (0, 1, 2)))
     assert given(world) == ([expected], (number,))
@@ -66,7 +69,7 @@ def test_a_member_gets_as_many_gpus_as_its_subrequest_asks_for(
     mask = mask_of([int(name[-1]) for name in expected])
     assert json.loads(answer.annotations[0][ALLOCATION])["gpus"] == [int(name[-1]) for name in expected]
     assert world.pods["p0"].gpus == len(expected)
-    assert free_of(world) == 0b1111 & ~mask & ~mask_of(taken)
+    assert free_of(world) == 0b1111 & ~mask & ~mask_of(claimed_numbers)
     (view,) = world.coordinator.summary()
     assert (view.gpus_bound, view.gpus_waiting) == (len(expected), 0)
 
@@ -158,8 +161,8 @@ def test_where_nothing_is_known_of_the_gpus_that_match_none_are_taken() -> None:
     assert matching((on_nodes({"n": (0, 1, 9)}),), nodes, 0) == [{"n": 0, "o": 0}]
     assert matching((on_nodes({"n": (0, 1)}), on_nodes({"n": (1, 0)})), nodes, 0) == [{"n": 0b0011, "o": 0}]
     assert matching((on_nodes({"n": (0, 1)}), on_nodes({"n": (0,)})), nodes, 0) == [{"n": 0, "o": 0}]
-    some = on_nodes({"n": (0, 1)}, {"n": (0,), "o": (1, 2)})
-    assert matching((some,), nodes, 1, 0) == [{"n": 0b0011}, {"n": 0, "o": 0b0110}, {"n": 0b0001, "o": 0}]
+    answer = on_nodes({"n": (0, 1)}, {"n": (0,), "o": (1, 2)})
+    assert matching((answer,), nodes, 1, 0) == [{"n": 0b0011}, {"n": 0, "o": 0b0110}, {"n": 0b0001, "o": 0}]
 
 
 @pytest.mark.parametrize("more", [0, 1])
@@ -198,11 +201,11 @@ def test_a_retained_place_is_for_a_member_that_may_take_as_many_gpus(
     counts: tuple[int, ...], first: bool
 ) -> None:
     world = World().start(served())
-    held = Usage("p0", "n", pod("p0").resources, gpus=0b0011)
+    retained = Usage("p0", "n", pod("p0").resources, gpus=0b0011)
     world.see(asking("p0", *counts, of=1))
     state = world.coordinator.state
     (gang,) = state.gangs.values()
-    state.ledger.hold([held])
+    state.ledger.hold([retained])
     state.retained.keep(gang, ["p0"])
     assert state.retained.covers(gang) is first
 
@@ -219,8 +222,8 @@ def test_other_places_are_asked_about_for_as_many_gpus_as_members_have() -> None
         assert isinstance(question, AskAlternatives)
         (role,) = question.request.request.roles
         assert (role.gpus, role.subrequests, role.matching) == (2, (), {"n": 0b0011, "o": 0b1100})
-        (other,) = alternatives(question.snapshot, question.request).tried
-        assert (other.domain, str(other)) == ("node o", "as good at each level")
+        (alternative,) = alternatives(question.snapshot, question.request).tried
+        assert (alternative.domain, str(alternative)) == ("node o", "as good at each level")
         if world.phase() != "running":
             world.run()
 

@@ -59,12 +59,15 @@ def cluster(seed: int, size: int) -> Ledger:
     ledger = Ledger()
     for number in range(size):
         labels, taints = random_.choice([{}, {"pool": "x"}]), random_.choice([(), (TAINT,)])
-        made: Node = node(f"n{number}", random_.choice([1, 2, 4, 8]), labels, taints=taints)
+        new_node: Node = node(f"n{number}", random_.choice([1, 2, 4, 8]), labels, taints=taints)
         room = Resources(random_.choice([1, 2, 4]), random_.choice([1, 4]), random_.choice([1, 2, 3]))
-        ledger.set_node(replace(made, allocatable=room))
-        for used in range(random_.randrange(3)):
-            taken = Resources(random_.choice([0, 1, 3]), random_.choice([0, 1]), 1)
-            ledger.bind(f"u{number}-{used}", Usage(f"u{number}-{used}", made.name, taken, gpus=1 << used))
+        ledger.set_node(replace(new_node, allocatable=room))
+        for usage_number in range(random_.randrange(3)):
+            resources = Resources(random_.choice([0, 1, 3]), random_.choice([0, 1]), 1)
+            ledger.bind(
+                f"u{number}-{usage_number}",
+                Usage(f"u{number}-{usage_number}", new_node.name, resources, gpus=1 << usage_number),
+            )
     return ledger
 
 
@@ -74,27 +77,29 @@ def test_it_finds_those_that_one_look_at_each_finds(
 ) -> None:
     ledger = cluster(seed, 4)
     columns = HintTable()
-    for each in all_needs:
-        columns.add(each)
-    gone = data.draw(st.sets(st.sampled_from(all_needs))) if all_needs else set()
-    for each in gone:
-        columns.discard(each)
+    for needs in all_needs:
+        columns.add(needs)
+    discarded = data.draw(st.sets(st.sampled_from(all_needs))) if all_needs else set()
+    for needs in discarded:
+        columns.discard(needs)
     gained = data.draw(st.sets(st.sampled_from([f"n{number}" for number in range(5)])))
-    left = set(all_needs) - gone
-    expected = {each for each in left if may_fit_now(each, ledger, gained)}
-    found = columns.may_fit(ledger, gained)
-    assert expected <= found, "what may fit is never passed over"
-    assert {each for each in found if not _huge(each)} == {each for each in expected if not _huge(each)}
-    assert len(columns) == len(left)
-    assert all((each in columns) is (each in left) for each in all_needs)
+    remaining = set(all_needs) - discarded
+    expected = {needs for needs in remaining if may_fit_now(needs, ledger, gained)}
+    matching = columns.may_fit(ledger, gained)
+    assert expected <= matching, "what may fit is never passed over"
+    assert {needs for needs in matching if not _huge(needs)} == {
+        needs for needs in expected if not _huge(needs)
+    }
+    assert len(columns) == len(remaining)
+    assert all((needs in columns) is (needs in remaining) for needs in all_needs)
 
 
 def _huge(hint: QueueingHint) -> bool:
     """Whether a number of it is beyond those of columns: there a superset is all that is promised."""
     numbers = [
         number
-        for _, gpus, asked, _ in hint.asks
-        for number in (gpus, asked.cpu_milli, asked.memory_bytes, asked.pods)
+        for _, gpus, resources, _ in hint.asks
+        for number in (gpus, resources.cpu_milli, resources.memory_bytes, resources.pods)
     ]
     numbers += [number for _, gpus, members in hint.quotas for number in (gpus, members)]
     return HUGE in numbers
@@ -150,7 +155,7 @@ def test_many_that_come_and_go_leave_nothing() -> None:
     columns.add(small := _one(1, 1))
     assert len(columns) == FIRST_ROWS + 1
     assert len(columns._hints) <= 3 * FIRST_ROWS + 2
-    expected = {each for each in [*live, small] if may_fit_now(each, ledger, gained)}
+    expected = {needs for needs in [*live, small] if may_fit_now(needs, ledger, gained)}
     assert columns.may_fit(ledger, gained) == expected
 
 
@@ -159,8 +164,8 @@ def test_of_many_different_nodes_none_that_helps_is_passed_over(monkeypatch: pyt
     ledger = cluster(2, 40)
     gained = {f"n{number}" for number in range(40)}
     columns, all_needs = HintTable(), {_one(gpus, cpu) for gpus in range(1, 9) for cpu in range(6)}
-    for each in all_needs:
-        columns.add(each)
-    expected = {each for each in all_needs if may_fit_now(each, ledger, gained)}
+    for needs in all_needs:
+        columns.add(needs)
+    expected = {needs for needs in all_needs if may_fit_now(needs, ledger, gained)}
     assert expected
     assert expected <= columns.may_fit(ledger, gained)

@@ -52,8 +52,8 @@ STEPS = st.lists(
 def test_any_objects_are_planned_or_refused(steps: list[PodObject | NodeObject | str]) -> None:
     world = World()
 
-    async def put(given: Input) -> None:
-        world.send(replace(given, now=world.now))
+    async def put(message: Input) -> None:
+        world.send(replace(message, now=world.now))
 
     intake = Intake(Settings(), put, world.events.append)
 

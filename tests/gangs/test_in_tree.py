@@ -105,9 +105,9 @@ def test_a_new_answer_wakes_what_was_refused() -> None:
     world.report(but("n05"))
     assert world.planned("x")
     assert world.home(0, "x") == "n05"
-    asked = world.asked
+    asked_before = world.asked
     world.report(but("n05"))
-    assert world.asked == asked
+    assert world.asked == asked_before
 
 
 def test_a_new_answer_while_the_planner_is_asked_is_not_lost() -> None:
@@ -166,18 +166,18 @@ def test_a_missing_claim_is_a_cause_of_its_own_and_no_node_is_blamed() -> None:
 def test_of_many_missing_claims_all_are_counted_and_a_few_are_named() -> None:
     world = cluster()
     world.see(claiming("x", "c0", gang=""))
-    named = tuple(f"c{number:02}" for number in range(64))
-    world.report(InTreeAnswer(missing_claims=named, more_missing_claims=36))
-    told = "PersistentVolumeClaims c00, c01, c02, c03 and 96 more do not exist"
-    assert world.verdict("x").reason == told
+    claim_names = tuple(f"c{number:02}" for number in range(64))
+    world.report(InTreeAnswer(missing_claims=claim_names, more_missing_claims=36))
+    reason = "PersistentVolumeClaims c00, c01, c02, c03 and 96 more do not exist"
+    assert world.verdict("x").reason == reason
 
 
 def test_what_is_refused_whatever_the_node_is_told_as_that() -> None:
     world = cluster()
     world.see(claiming("x", gang=""))
     world.report(InTreeAnswer(everywhere="VolumeBinding: pod has unbound immediate PersistentVolumeClaims"))
-    told = "No node admits the gang: VolumeBinding: pod has unbound immediate PersistentVolumeClaims"
-    assert world.verdict("x").reason == told
+    reason = "No node admits the gang: VolumeBinding: pod has unbound immediate PersistentVolumeClaims"
+    assert world.verdict("x").reason == reason
     assert not world.asked
 
 
@@ -284,20 +284,20 @@ def test_parts_of_a_role_have_names_of_their_own_and_constraints_follow_them() -
     pods = [wishing(uid, wishes, of=3, peers=PeerRules(volume_claims=(uid,))) for uid in ("a", "b", "c")]
     world.see(*pods)
     world.report(but("n01"), but("n02"), of=((0, 2), (1,)))
-    asked = world.solves[0]
-    assert {role.name: [m.name for m in role.members] for role in asked.request.roles} == {
+    solve = world.solves[0]
+    assert {role.name: [m.name for m in role.members] for role in solve.request.roles} == {
         "worker-1": ["a", "c"],
         "worker-2": ["b"],
     }
-    assert {role for role, _ in asked.excluded} == {"worker-1", "worker-2"}
+    assert {role for role, _ in solve.excluded} == {"worker-1", "worker-2"}
     whole = replace(
-        asked.request,
-        roles=(replace(asked.request.roles[0], name="worker", members=_members(asked.request)),),
+        solve.request,
+        roles=(replace(solve.request.roles[0], name="worker", members=_members(solve.request)),),
         constraints=(AntiAffinity("x", "rack", frozenset({"worker"}), frozenset({"worker"})),),
     )
-    parts = world.coordinator.state.in_tree.refine(asked.gang, whole, {})
-    both = frozenset({"worker-1", "worker-2"})
-    assert parts.constraints == (AntiAffinity("x", "rack", both, both),)
+    parts = world.coordinator.state.in_tree.refine(solve.gang, whole, {})
+    two_parts = frozenset({"worker-1", "worker-2"})
+    assert parts.constraints == (AntiAffinity("x", "rack", two_parts, two_parts),)
 
 
 def _members(request: Request) -> tuple[Member, ...]:
@@ -312,10 +312,10 @@ def test_nothing_is_remembered_of_gangs_that_are_gone() -> None:
         if world.planned(f"x{i}"):
             world.run(f"x{i}")
         world.gone(f"x{i}")
-    kept: InTree = world.coordinator.state.in_tree
-    assert not (kept._records)
-    assert not (kept._used)
-    assert not (kept._suspects)
+    in_tree: InTree = world.coordinator.state.in_tree
+    assert not (in_tree._records)
+    assert not (in_tree._used)
+    assert not (in_tree._suspects)
 
 
 # --- late refusals -----------------------------------------------------------------------------------
@@ -360,8 +360,8 @@ def test_each_node_is_tried_before_any_is_tried_again(nodes: int) -> None:
     assert len(set(tried)) == nodes
     assert world.now - 1000 < 60 * nodes
     world.wait(31)
-    told = f"{nodes} nodes ({PLUGIN}: {WHY})"
-    assert any(told in verdict.reason for verdict in world.verdicts)
+    clause = f"{nodes} nodes ({PLUGIN}: {WHY})"
+    assert any(clause in verdict.reason for verdict in world.verdicts)
 
 
 def test_a_pod_that_every_node_refuses_is_not_planned_without_end() -> None:

@@ -40,7 +40,7 @@ def test_unlike_roles_that_no_node_admits_share_one_map_of_the_nodes(answer: InT
     """A user may create thousands of roles, and a cluster has thousands of nodes."""
     world = cluster()
     unlike = (Resources(1_000 + i, 1 << 30, 1) for i in range(9))
-    world.see(*(wishing(f"m{i}", peers=CLAIMS, resources=each) for i, each in enumerate(unlike)))
+    world.see(*(wishing(f"m{i}", peers=CLAIMS, resources=resources) for i, resources in enumerate(unlike)))
     world.wait(1)
     world.report(InTreeAnswer(), answer, of=((0,), tuple(range(1, 9))))
     excluded = world.solves[-1].excluded
@@ -79,7 +79,9 @@ def test_a_gang_with_too_many_lists_of_matching_gpus_is_refused_and_they_are_not
 def unlike_roles(world: World, roles: int) -> None:
     """Make a gang whose pods differ in their processors alone."""
     unlike = [Resources(1_000 + i, 1 << 30, 1) for i in range(roles)]
-    world.see(*(wishing(f"m{i}", peers=CLAIMS, gpus=1, resources=each) for i, each in enumerate(unlike)))
+    world.see(
+        *(wishing(f"m{i}", peers=CLAIMS, gpus=1, resources=resources) for i, resources in enumerate(unlike))
+    )
     world.wait(1)
 
 
@@ -103,15 +105,15 @@ def test_roles_with_one_answer_share_what_is_made_of_its_lists() -> None:
 
 
 def test_roles_that_take_all_matching_gpus_share_them_too() -> None:
-    answers, nodes, known = (with_cards(),), {name: node(name, 8) for name in NAMES}, Known()
+    answers, nodes, cache = (with_cards(),), {name: node(name, 8) for name in NAMES}, Known()
     role = Role("w", (), Resources(), 1, "g", gpu_counts=(0,))
-    first, second = (subrequests(role, answers, nodes, known) for _ in range(2))
+    first, second = (subrequests(role, answers, nodes, cache) for _ in range(2))
     assert first[0].matching is second[0].matching
 
 
 def test_a_gang_that_is_refused_costs_no_look_at_the_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = []
-    monkeypatch.setattr(InTree, "refine", lambda *asked: looks.append(asked))
+    monkeypatch.setattr(InTree, "refine", lambda *arguments: looks.append(arguments))
     world = cluster()
     unlike_roles(world, 3)
     world.report(replace(with_cards(), everywhere=BY))
@@ -126,11 +128,11 @@ def test_a_gang_whose_lists_have_too_many_nodes_is_refused(monkeypatch: pytest.M
     unlike_roles(world, 3)
     world.report(with_cards())
     assert len(world.solves) == 1
-    other = cluster()
-    unlike_roles(other, 3)
-    other.report(with_cards(), with_cards(), of=((0, 1), (2,)))
-    (view,) = other.coordinator.summary()
-    assert other.solves == []
+    second_world = cluster()
+    unlike_roles(second_world, 3)
+    second_world.report(with_cards(), with_cards(), of=((0, 1), (2,)))
+    (view,) = second_world.coordinator.summary()
+    assert second_world.solves == []
     assert "lists of matching GPUs on 160 nodes" in view.reason
 
 
@@ -138,10 +140,10 @@ def test_the_question_of_a_gang_that_is_gone_is_taken_back() -> None:
     world = cluster()
     world.see(pod("x", gang="", peers=CLAIMS), pod("y", gang=""))
     world.wait(1)
-    asked = world.questions[-1]
+    question = world.questions[-1]
     world.gone("y", "x")
     world.wait(1)
-    assert world.questions[1:] == [AskInTree(asked.gang, asked.question + 1, asked.namespace, ())]
+    assert world.questions[1:] == [AskInTree(question.gang, question.question + 1, question.namespace, ())]
 
 
 class Compared(dict[str, str]):
@@ -161,7 +163,12 @@ def test_large_answers_are_not_compared_for_each_role(roles: int) -> None:
     world = cluster()
     segments = Wishes(segments=(Segment(1, "rack"),))
     unlike = [Resources(1_000 + role, 1 << 30, 1) for role in range(roles) for _ in range(8)]
-    world.see(*(wishing(f"m{i:03}", segments, peers=CLAIMS, resources=it) for i, it in enumerate(unlike)))
+    world.see(
+        *(
+            wishing(f"m{i:03}", segments, peers=CLAIMS, resources=resources)
+            for i, resources in enumerate(unlike)
+        )
+    )
     world.wait(1)
     answers = [InTreeAnswer(Compared(dict.fromkeys(NAMES[1:], f"{BY} {number % 4}"))) for number in range(8)]
     Compared.times = 0

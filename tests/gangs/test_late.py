@@ -51,4 +51,4 @@ def test_a_gang_is_partially_bound_if_one_member_was_never_bound(case: Case) -> 
                 world.wait(21)
     world.see(foreign("f", "a"))
     world.wait(40)
-    assert {uid for asked in world.evictions for _, uid in asked.pods} == set(case.evicted)
+    assert {uid for eviction in world.evictions for _, uid in eviction.pods} == set(case.evicted)

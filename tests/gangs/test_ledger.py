@@ -28,11 +28,11 @@ usages = st.builds(
 )
 
 
-def known(*used: Usage) -> Ledger:
+def known(*usages: Usage) -> Ledger:
     ledger = Ledger()
-    for each in NODES:
-        ledger.set_node(each)
-    for usage in used:
+    for ledger_node in NODES:
+        ledger.set_node(ledger_node)
+    for usage in usages:
         ledger.bind(usage.pod_uid, usage)
     return ledger
 

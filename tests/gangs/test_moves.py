@@ -20,9 +20,9 @@ def test_every_phase_is_told_with_its_time_and_link() -> None:
     assert moves(first) == [("collecting", "")]
     world.now += 5.0
     second = coordinator.handle(inputs.PodSeen(world.now, pod("p1", of=2, traceparent=PARENT)))
-    told = [move for move in second if isinstance(move, Moved)]
-    assert [(move.phase, move.link, move.at) for move in told][-1] == ("planning", PARENT, world.now)
-    assert (told[-1].name, told[-1].namespace) == ("g", "ns")
+    later = [move for move in second if isinstance(move, Moved)]
+    assert [(move.phase, move.link, move.at) for move in later][-1] == ("planning", PARENT, world.now)
+    assert (later[-1].name, later[-1].namespace) == ("g", "ns")
 
 
 def test_a_gang_that_ends_says_so() -> None:

@@ -17,38 +17,42 @@ from tests.gangs.test_constraints import WEB, member, other, term
 from tests.gangs.world import World, foreign, node, pod, wishing
 
 HARMLESS: dict[str, Callable[[Node, int], Node]] = {
-    "a label that no pod names": lambda it, tick: labelled(it, "feature.example.com/tick", str(tick)),
-    "more of a resource": lambda it, tick: others(it, ("example.com/x", tick + 1)),
-    "a little less memory": lambda it, tick: memory(it, it.allocatable.memory_bytes - tick),
-    "a preference to keep away": lambda it, tick: tainted(it, Taint("t", str(tick), "PreferNoSchedule")),
-    "a taint that the pods tolerate": lambda it, tick: tainted(it, Taint("ours", str(tick), "NoSchedule")),
-    "another machine": lambda it, tick: replace(it, machine=str(tick)),
-    "other problems": lambda it, tick: replace(it, problems=(str(tick),)),
+    "a label that no pod names": lambda before, tick: labelled(before, "feature.example.com/tick", str(tick)),
+    "more of a resource": lambda before, tick: others(before, ("example.com/x", tick + 1)),
+    "a little less memory": lambda before, tick: memory(before, before.allocatable.memory_bytes - tick),
+    "a preference to keep away": lambda before, tick: tainted(
+        before, Taint("t", str(tick), "PreferNoSchedule")
+    ),
+    "a taint that the pods tolerate": lambda before, tick: tainted(
+        before, Taint("ours", str(tick), "NoSchedule")
+    ),
+    "another machine": lambda before, tick: replace(before, machine=str(tick)),
+    "other problems": lambda before, tick: replace(before, problems=(str(tick),)),
 }
 HARMFUL: dict[str, Callable[[Node, int], Node]] = {
-    "a label that pods select by": lambda it, tick: labelled(it, "pool", "x" * (1 + tick % 2)),
-    "its rack": lambda it, tick: labelled(it, "topology.kubernetes.io/rack", str(tick)),
-    "a taint": lambda it, tick: tainted(it, *[Taint("theirs", "", "NoSchedule")] * (1 - tick % 2)),
-    "its readiness": lambda it, tick: replace(it, ready=bool(tick % 2)),
-    "a GPU's health": lambda it, tick: replace(it, unhealthy=0b11 * (1 - tick % 2)),
-    "too little memory": lambda it, tick: memory(it, (1 << 36) * (tick % 2)),
+    "a label that pods select by": lambda before, tick: labelled(before, "pool", "x" * (1 + tick % 2)),
+    "its rack": lambda before, tick: labelled(before, "topology.kubernetes.io/rack", str(tick)),
+    "a taint": lambda before, tick: tainted(before, *[Taint("theirs", "", "NoSchedule")] * (1 - tick % 2)),
+    "its readiness": lambda before, tick: replace(before, ready=bool(tick % 2)),
+    "a GPU's health": lambda before, tick: replace(before, unhealthy=0b11 * (1 - tick % 2)),
+    "too little memory": lambda before, tick: memory(before, (1 << 36) * (tick % 2)),
 }
 
 
-def labelled(it: Node, key: str, value: str) -> Node:
-    return replace(it, labels={**it.labels, key: value})
+def labelled(before: Node, key: str, value: str) -> Node:
+    return replace(before, labels={**before.labels, key: value})
 
 
-def tainted(it: Node, *taints: Taint) -> Node:
-    return replace(it, taints=taints)
+def tainted(before: Node, *taints: Taint) -> Node:
+    return replace(before, taints=taints)
 
 
-def others(it: Node, *amounts: tuple[str, int]) -> Node:
-    return replace(it, allocatable=replace(it.allocatable, others=amounts))
+def others(before: Node, *amounts: tuple[str, int]) -> Node:
+    return replace(before, allocatable=replace(before.allocatable, others=amounts))
 
 
-def memory(it: Node, bytes_: int) -> Node:
-    return replace(it, allocatable=replace(it.allocatable, memory_bytes=bytes_))
+def memory(before: Node, bytes_: int) -> Node:
+    return replace(before, allocatable=replace(before.allocatable, memory_bytes=bytes_))
 
 
 RULES = NodeRules(
@@ -136,18 +140,18 @@ def test_a_full_node_that_changes_its_labels_has_other_gangs_planned_once(key: s
     world = World().start(node("a"), node("b"))
     world.see(foreign("f", "a", 4), foreign("g", "b", 4), pod("p0"), pod("p1"))
     assert world.phase() == "unplaceable"
-    asked = world.asked
+    asked_before = world.asked
     for tick in range(10):
-        change(world, lambda it, tick: labelled(it, key, str(tick)), tick)
+        change(world, lambda before, tick: labelled(before, key, str(tick)), tick)
         world.wait(1)
-    assert world.asked - asked == (key == "topology.kubernetes.io/rack")
+    assert world.asked - asked_before == (key == "topology.kubernetes.io/rack")
 
 
 ADMITS_NONE: dict[str, Callable[[Node], Node]] = {
-    "a taint": lambda it: tainted(it, Taint("theirs", "", "NoSchedule")),
-    "no label that the pods select by": lambda it: labelled(it, "pool", "other"),
-    "not ready": lambda it: replace(it, ready=False),
-    "cordoned": lambda it: replace(it, unschedulable=True),
+    "a taint": lambda before: tainted(before, Taint("theirs", "", "NoSchedule")),
+    "no label that the pods select by": lambda before: labelled(before, "pool", "other"),
+    "not ready": lambda before: replace(before, ready=False),
+    "cordoned": lambda before: replace(before, unschedulable=True),
 }
 
 
@@ -157,7 +161,7 @@ def test_a_node_that_admits_no_member_has_no_gang_planned_again(why: str, case: 
     world = World().start(node("a", 8, labels={"pool": "other"}), ADMITS_NONE[why](node("b", 8)))
     world.see(*(pod(f"p{number}", gpus=4, rules=RULES) for number in range(2)))
     assert world.phase() == "unplaceable"
-    asked = world.asked
+    asked_before = world.asked
     for tick in range(10):
         if case in HARMLESS:
             before = world.coordinator.state.ledger.nodes["b"]
@@ -167,7 +171,7 @@ def test_a_node_that_admits_no_member_has_no_gang_planned_again(why: str, case: 
             world.see(foreign("f", "b", 1))
             world.gone("f")
         world.wait(1)
-    assert world.asked == asked
+    assert world.asked == asked_before
     world.send(inputs.NodeSeen(world.now, node("b", 8)))
     assert world.phase() == "planned"
 
@@ -178,12 +182,12 @@ def test_a_node_that_changes_all_the_time_has_gangs_planned_again_at_its_rate() 
     world = World().start(*(node(name, 8, labels={rack: name}) for name in "abc"))
     world.see(*(wishing(f"p{number}", Wishes(required_scope=rack), of=2, gpus=8) for number in range(2)))
     assert world.phase() == "unplaceable"
-    asked = world.asked
+    asked_before = world.asked
     for tick in range(1200):
-        change(world, lambda it, tick: memory(it, (1 << 36) + tick), tick)
+        change(world, lambda before, tick: memory(before, (1 << 36) + tick), tick)
         world.wait(0.5)
-    assert WAKES < world.asked - asked <= 11 * (WAKES + 2)
-    change(world, lambda it, tick: labelled(it, rack, "b"), 0)
+    assert WAKES < world.asked - asked_before <= 11 * (WAKES + 2)
+    change(world, lambda before, tick: labelled(before, rack, "b"), 0)
     for _ in range(60):  # what helps comes late, and is not lost
         if world.phase() != "planned":
             world.wait(1)
@@ -196,11 +200,11 @@ def test_labels_that_change_all_the_time_have_gangs_with_constraints_planned_aga
     world = World().start(node("a"), node("b", 0))
     world.see(other("x", "a", WEB), member("p", WEB, anti_affinity=(term("web"),)))
     assert world.phase() == "unplaceable"
-    asked = world.asked
+    asked_before = world.asked
     for tick in range(1200):
         change(world, HARMLESS["a label that no pod names"], tick)
         world.wait(0.5)
-    assert world.asked - asked <= 11 * (WAKES + 2)
+    assert world.asked - asked_before <= 11 * (WAKES + 2)
 
 
 def test_a_full_node_that_moves_has_the_gang_of_its_members_planned_again() -> None:
@@ -214,7 +218,7 @@ def test_a_full_node_that_moves_has_the_gang_of_its_members_planned_again() -> N
     assert {world.coordinator.state.ledger.bound[f"p{n}"].node for n in range(2)} == {"a"}
     world.see(wishing("p2", wish, of=2))
     assert world.phase() == "unplaceable"
-    change(world, lambda it, tick: labelled(it, row, "2"), 0)
+    change(world, lambda before, tick: labelled(before, row, "2"), 0)
     assert world.phase() == "planned"
 
 
@@ -231,5 +235,5 @@ def test_the_label_of_a_scope_matters(case: str) -> None:
     (gang,) = world.coordinator.state.gangs.values()
     first = gang.plan
     assert first is not None
-    change(world, lambda it, tick: labelled(it, "example.com/row", "2"), 0)
+    change(world, lambda before, tick: labelled(before, "example.com/row", "2"), 0)
     assert gang.plan is not first

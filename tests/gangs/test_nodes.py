@@ -35,19 +35,19 @@ class Case:
 
 TURNS: dict[str, Turns] = {
     "gone": lambda _: None,
-    "cordoned": lambda it: replace(it, unschedulable=True),
-    "not ready": lambda it: replace(it, ready=False),
-    "three of four GPUs unhealthy": lambda it: replace(it, unhealthy=UNHEALTHY),
-    "without GPUs, its device plugin restarts": lambda it: node(it.name, gpus=0),
+    "cordoned": lambda before: replace(before, unschedulable=True),
+    "not ready": lambda before: replace(before, ready=False),
+    "three of four GPUs unhealthy": lambda before: replace(before, unhealthy=UNHEALTHY),
+    "without GPUs, its device plugin restarts": lambda before: node(before.name, gpus=0),
 }
 CASES = {
-    f"{at}, {what}": Case(at, turns, "planned")
+    f"{at}, {case}": Case(at, turns, "planned")
     for at in ("planned", "reserving")
-    for what, turns in TURNS.items()
+    for case, turns in TURNS.items()
 } | {
-    f"{at}, {what}": Case(at, turns, at, elsewhere=False)
+    f"{at}, {case}": Case(at, turns, at, elsewhere=False)
     for at in ("permitted", "running")
-    for what, turns in TURNS.items()
+    for case, turns in TURNS.items()
 }
 
 
@@ -92,20 +92,20 @@ def test_unhealthy_gpus_of_its_node_are_not_bound_though_others_of_it_are() -> N
     world = World().start(node("a"))
     world.see(pod("p0"), pod("p1"))
     assert world.reserve().claimed
-    turn(world, "a", lambda it: replace(it, unhealthy=0b0011))
+    turn(world, "a", lambda before: replace(before, unhealthy=0b0011))
     answer = world.run()
-    taken = [json.loads(carried[ALLOCATION])["gpus"] for carried in answer.annotations]
-    assert sorted(taken) == [[2], [3]]
+    gpu_lists = [json.loads(carried[ALLOCATION])["gpus"] for carried in answer.annotations]
+    assert sorted(gpu_lists) == [[2], [3]]
 
 
 def test_gpus_that_turn_unhealthy_after_permit_are_bound_and_said_on_the_node() -> None:
     world = stand("permitted")
     answer, home = world.permit(), where(world, "p0")
-    turn(world, home, lambda it: replace(it, unhealthy=UNHEALTHY))
+    turn(world, home, lambda before: replace(before, unhealthy=UNHEALTHY))
     world.bind(answer)
     assert world.phase() == "running"
-    said = [event for event in world.events if event.kind == "Node"]
-    assert [(event.objects, event.message) for event in said] == [
+    node_events = [event for event in world.events if event.kind == "Node"]
+    assert [(event.objects, event.message) for event in node_events] == [
         (((home, home),), "GPUs 0,1,2 are unhealthy, and on them run ns/p0, ns/p1")
     ]
 
@@ -153,7 +153,7 @@ def test_a_running_gang_whose_node_is_drained_is_replaced_pod_by_pod() -> None:
     world.see(pod("p0"), pod("p1"))
     world.run()
     world.send(inputs.NodeSeen(world.now, node("b")))
-    turn(world, "a", lambda it: replace(it, unschedulable=True))
+    turn(world, "a", lambda before: replace(before, unschedulable=True))
     for old, new in (("p0", "p2"), ("p1", "p3")):
         world.see(replace(world.pods[old], terminating=True), pod(new))
         assert where(world, new) == "b"

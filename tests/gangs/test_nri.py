@@ -16,20 +16,20 @@ DEVICES = tuple(f"nvidia.com/gpu=GPU-{number}" for number in range(4))
 NAMED = node("a", 4, cdi_devices=DEVICES, hands_out=HandsOut.NRI)
 
 
-def carried(**asked: Any) -> dict[str, str]:
+def carried(**fields: Any) -> dict[str, str]:
     """What the Binding of a single pod carries there."""
     world = World().start(NAMED)
-    world.see(pod("p", of=1, **{"gpu_resource": "aliyun.com/gpu", **asked}))
-    (found,) = world.run().annotations
-    return found
+    world.see(pod("p", of=1, **{"gpu_resource": "aliyun.com/gpu", **fields}))
+    (annotations,) = world.run().annotations
+    return annotations
 
 
 def test_each_container_has_its_gpus_in_the_order_of_the_plan() -> None:
-    found = carried(gpus=3, container_gpus=(("main", 2), ("log", 0), ("side", 1)))
-    allocation = json.loads(found[ALLOCATION])
+    annotations = carried(gpus=3, container_gpus=(("main", 2), ("log", 0), ("side", 1)))
+    allocation = json.loads(annotations[ALLOCATION])
     assert allocation["indices"] == "planned"
-    said = {key: text for key, text in found.items() if key.startswith("nvidia.cdi.k8s.io")}
-    assert said == {
+    devices_of = {key: text for key, text in annotations.items() if key.startswith("nvidia.cdi.k8s.io")}
+    assert devices_of == {
         f"nvidia.cdi.k8s.io/container.{name}": ",".join(DEVICES[gpu] for gpu in gpus)
         for name, gpus in allocation["containers"].items()
     }
@@ -41,7 +41,7 @@ LONG = "c" * 54
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "fields",
     [
         {"gpu_resource": "nvidia.com/gpu"},
         {"container_gpus": ((LONG, 1),)},
@@ -51,17 +51,20 @@ LONG = "c" * 54
     ],
     ids=["another resource", "a long name", "a long name, all GPUs", "containers unknown", "no GPUs"],
 )
-def test_nothing_is_written_that_the_plugin_can_not_do(asked: dict[str, Any]) -> None:
-    found = carried(**asked)
-    assert not any(key.startswith("nvidia.cdi.k8s.io") for key in found)
-    if ALLOCATION in found:
-        assert json.loads(found[ALLOCATION])["indices"] == "advisory"
+def test_nothing_is_written_that_the_plugin_can_not_do(fields: dict[str, Any]) -> None:
+    annotations = carried(**fields)
+    assert not any(key.startswith("nvidia.cdi.k8s.io") for key in annotations)
+    if ALLOCATION in annotations:
+        assert json.loads(annotations[ALLOCATION])["indices"] == "advisory"
 
 
 def test_nothing_is_written_for_slices_and_on_other_nodes() -> None:
     shares = node("a", 4, cdi_devices=DEVICES, hands_out=HandsOut.NRI, gpu_memory=(16,) * 4)
-    for given, asked in ((shares, pod("p", of=1, gpus=0, slice=Slice(8))), (node("a", 4), pod("p", of=1))):
-        world = World().start(given)
-        world.see(asked)
-        (found,) = world.run().annotations
-        assert not any(key.startswith("nvidia.cdi.k8s.io") for key in found)
+    for gpu_node, lone_pod in (
+        (shares, pod("p", of=1, gpus=0, slice=Slice(8))),
+        (node("a", 4), pod("p", of=1)),
+    ):
+        world = World().start(gpu_node)
+        world.see(lone_pod)
+        (annotations,) = world.run().annotations
+        assert not any(key.startswith("nvidia.cdi.k8s.io") for key in annotations)

@@ -46,11 +46,11 @@ def test_a_partially_bound_gang_is_planned_before_all_others() -> None:
     world.auto = False
     world.see(*(pod(f"q{i}", gang="", priority=9) for i in range(3)))
     world.wait(1)
-    asked = []
+    planned_names = []
     while world.solves:
-        asked.append(world.solves[0].request.gang.name)
+        planned_names.append(world.solves[0].request.gang.name)
         world.solve()
-    assert asked == ["q0", "g", "q1", "q2"]  # q0 was out already
+    assert planned_names == ["q0", "g", "q1", "q2"]  # q0 was out already
 
 
 @pytest.mark.parametrize(
@@ -78,11 +78,11 @@ def test_a_member_deleted_on_its_way_gives_no_precedence_over_higher_priorities(
     world.see(pod("low", gang="", created=1.0), pod("urgent", gang="", priority=5, created=2.0))
     world.see(pod("p9", gpus=gpus, priority=priority, created=99.0))
     assert world.solves[0].request.gang.name == "busy"
-    asked = []
+    planned_names = []
     while world.solves:
-        asked.append(world.solves[0].request.gang.name)
+        planned_names.append(world.solves[0].request.gang.name)
         world.solve()
-    assert asked[1:] == order
+    assert planned_names[1:] == order
 
 
 def test_it_may_be_completed_elsewhere_and_the_retained_place_is_free_then() -> None:
@@ -259,10 +259,10 @@ def test_a_gang_that_changes_owners_takes_its_bindings_under_way_along() -> None
     world.see(pod("p4", owner="n"))
     later = {view.key: str(view.phase) for view in world.coordinator.summary()}
     assert first not in later
-    (mine,) = [key for key in later if "w" in key.split("/")]
-    assert later[mine] == "permitted"
+    (key,) = [key for key in later if "w" in key.split("/")]
+    assert later[key] == "permitted"
     assert ("p1", "p1") not in [
-        member for said in world.verdicts if said.gang == mine for member in said.members
+        member for verdict in world.verdicts if verdict.gang == key for member in verdict.members
     ]
     world.see(bound(pod("p1", owner="w"), homes[1], answer.annotations[1]))
     assert world.coordinator.orphans == frozenset()
@@ -414,10 +414,10 @@ def test_what_another_leader_has_completed_is_not_evicted_by_the_one_that_gave_i
     assert not world.coordinator.evicts("p0")
     world.gone("f")
     world.see(replace(PAIR[1], node="a", allocation=0b1100))
-    asked = len(world.evictions)
+    evictions_before = len(world.evictions)
     world.connect()
     world.wait(100)
-    assert (world.phase(), len(world.evictions)) == ("running", asked)
+    assert (world.phase(), len(world.evictions)) == ("running", evictions_before)
     assert not world.coordinator.evicts("p0")
 
 

@@ -93,8 +93,8 @@ CASES: dict[str, tuple[Node, list[Usage], list[Usage], Claimed, int, int]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_free(case: str) -> None:
-    where, bound, held, claims, mask, number = CASES[case]
-    assert free_beside(where, bound, held, claims) == (mask, number)
+    free_node, bound, plan_usages, claims, mask, number = CASES[case]
+    assert free_beside(free_node, bound, plan_usages, claims) == (mask, number)
 
 
 def test_what_is_free_stays_free_when_some_of_it_is_reserved() -> None:

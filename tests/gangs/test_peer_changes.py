@@ -23,26 +23,30 @@ FULL = 4
 """GPUs of a node: those of `a` are taken, so it can take no member whatever ends there."""
 
 
-def no(asked: Solve) -> Unplaceable:
+def no(solve: Solve) -> Unplaceable:
     """The planner's answer that nothing fits."""
-    return Unplaceable(asked.request.gang, (MemberTooLarge("", "gpus", 1, "b", 0),))
+    return Unplaceable(solve.request.gang, (MemberTooLarge("", "gpus", 1, "b", 0),))
 
 
-def refused(rules: PeerRules, *others: Pod) -> World:
+def refused(rules: PeerRules, *other_pods: Pod) -> World:
     """A gang of one, labelled app=web, that the planner refuses; node a is full."""
     world = World(auto=False).start(node("a", FULL, {ZONE: "z"}), node("b", FULL, {ZONE: "z"}))
-    for each in (other("filler", "a", {"app": "filler"}), *others):
-        world.see(replace(each, gpus=FULL, gpu_resource="nvidia.com/gpu") if each.uid == "filler" else each)
+    for existing_pod in (other("filler", "a", {"app": "filler"}), *other_pods):
+        world.see(
+            replace(existing_pod, gpus=FULL, gpu_resource="nvidia.com/gpu")
+            if existing_pod.uid == "filler"
+            else existing_pod
+        )
     world.see(replace(pod("p", gang="", gpus=1), labels=(("app", "web"),), peers=rules))
-    asked = world.solves[0]
-    world.solve(no(asked))
+    solve = world.solves[0]
+    world.solve(no(solve))
     assert world.phase("p") == "unplaceable"
     assert not world.solves
     return world
 
 
-def seen(made: Pod) -> Callable[[World], None]:
-    return lambda world: world.see(made)
+def seen(changed_pod: Pod) -> Callable[[World], None]:
+    return lambda world: world.see(changed_pod)
 
 
 def gone(uid: str) -> Callable[[World], None]:
@@ -96,11 +100,11 @@ AGAIN: dict[str, tuple[PeerRules, list[Pod], Callable[[World], None], bool]] = {
 }
 
 
-@pytest.mark.parametrize(("rules", "others", "change", "again"), AGAIN.values(), ids=AGAIN)
+@pytest.mark.parametrize(("rules", "other_pods", "change", "again"), AGAIN.values(), ids=AGAIN)
 def test_who_is_asked_about_again(
-    rules: PeerRules, others: list[Pod], change: Callable[[World], None], again: bool
+    rules: PeerRules, other_pods: list[Pod], change: Callable[[World], None], again: bool
 ) -> None:
-    world = refused(rules, *others)
+    world = refused(rules, *other_pods)
     change(world)
     assert bool(world.solves) is again
 
@@ -111,23 +115,23 @@ def test_a_claim_that_can_be_used_on_many_nodes_after_all() -> None:
     world.send(inputs.VolumeClaimSeen(world.now, "ns", "data", True))
     world.see(other("x", "a", DB, volume_claims=("data",)))
     world.see(replace(pod("p", gang="", gpus=1), peers=shared))
-    (asked,) = world.solves
-    assert [set(each.existing) for each in asked.request.constraints] == [{"a"}]
-    world.solve(no(asked))
+    (solve,) = world.solves
+    assert [set(constraint.existing) for constraint in solve.request.constraints] == [{"a"}]
+    world.solve(no(solve))
     assert not world.solves
     world.send(inputs.VolumeClaimSeen(world.now, "ns", "data", False))
-    (asked,) = world.solves
-    assert asked.request.constraints == ()
+    (solve,) = world.solves
+    assert solve.request.constraints == ()
 
 
 def test_a_change_while_the_planner_thinks_makes_its_no_old() -> None:
     world = refused(APART, DATABASE, other("y", "a", DB))
     world.gone("y")
-    asked = world.solves[0]
+    solve = world.solves[0]
     world.gone("x")
-    world.solve(no(asked))
-    (asked,) = world.solves
-    assert asked.request.constraints == ()
+    world.solve(no(solve))
+    (solve,) = world.solves
+    assert solve.request.constraints == ()
 
 
 def test_a_planned_pod_repels_until_its_plan_is_withdrawn() -> None:
@@ -137,12 +141,12 @@ def test_a_planned_pod_repels_until_its_plan_is_withdrawn() -> None:
     assert world.planned("p")
     world.auto = False
     world.see(replace(pod("q", gang="", gpus=1), peers=APART))
-    (asked,) = world.solves
-    assert [set(each.existing) for each in asked.request.constraints] == [{"a"}]
-    world.solve(no(asked))
+    (solve,) = world.solves
+    assert [set(constraint.existing) for constraint in solve.request.constraints] == [{"a"}]
+    world.solve(no(solve))
     world.gone("p")
-    (asked,) = world.solves
-    assert asked.request.constraints == ()
+    (solve,) = world.solves
+    assert solve.request.constraints == ()
 
 
 def test_a_label_of_a_waiting_member_voids_its_plan() -> None:

@@ -43,7 +43,7 @@ def test_every_phase_is_reached_and_every_trigger_is_used() -> None:
 
 
 def test_each_phase_has_a_type() -> None:
-    types = {each.__name__: each.phase for each in InPhase.__subclasses__()}
+    types = {phase_type.__name__: phase_type.phase for phase_type in InPhase.__subclasses__()}
     assert sorted(types.values()) == sorted(Phase)
 
 

@@ -55,41 +55,43 @@ class Planner:
             deadline = world.coordinator.next_deadline()
             if deadline is not None and deadline <= world.now:
                 self._send(inputs.Tick(world.now))
-            while others := [each for each in world.solves if each.request.gang.namespace != "hogs"]:
-                world.solves.remove(others[0])
-                self._place(others[0])
-            for asked in list(world.solves):
-                limit_s = SLICE_S if asked.lane is Lane.FOREGROUND else LIMIT_S
-                if world.now >= self._began[asked.lane] + limit_s:
-                    self._end(asked, told=False)
+            while of_others := [queued for queued in world.solves if queued.request.gang.namespace != "hogs"]:
+                world.solves.remove(of_others[0])
+                self._place(of_others[0])
+            for solve in list(world.solves):
+                limit_s = SLICE_S if solve.lane is Lane.FOREGROUND else LIMIT_S
+                if world.now >= self._began[solve.lane] + limit_s:
+                    self._end(solve, interrupted=False)
             world.now += STEP_S
 
-    def _send(self, given: inputs.Input) -> None:
-        out = self.world.coordinator.handle(given)
-        self._began |= {each.lane: self.world.now for each in out if isinstance(each, Solve)}
+    def _send(self, message: inputs.Input) -> None:
+        out = self.world.coordinator.handle(message)
+        self._began |= {
+            instruction.lane: self.world.now for instruction in out if isinstance(instruction, Solve)
+        }
         self.world.take(out)
         for end in out:
             if isinstance(end, EndSolve):
-                (asked,) = (each for each in self.world.solves if each.gang == end.gang)
-                self._end(asked, told=True)
+                (solve,) = (instruction for instruction in self.world.solves if instruction.gang == end.gang)
+                self._end(solve, interrupted=True)
 
-    def _end(self, asked: Solve, told: bool) -> None:
-        self.world.solves.remove(asked)
-        began = self._began[asked.lane]
+    def _end(self, solve: Solve, interrupted: bool) -> None:
+        self.world.solves.remove(solve)
+        began = self._began[solve.lane]
         took = self.world.now - began
-        if asked.lane is Lane.BACKGROUND:
-            self.took.append((asked.request.gang.name, began, took))
+        if solve.lane is Lane.BACKGROUND:
+            self.took.append((solve.request.gang.name, began, took))
         else:
             self.slices += 1
-        decision = Unplaceable(asked.request.gang, (TookTooLong(took, told),))
-        self._send(inputs.Decided(self.world.now, asked.gang, asked.generation, decision))
+        decision = Unplaceable(solve.request.gang, (TookTooLong(took, interrupted),))
+        self._send(inputs.Decided(self.world.now, solve.gang, solve.generation, decision))
 
-    def _place(self, asked: Solve) -> None:
-        role = asked.request.roles[0]
-        self.waited[role.members[0].name] = self.world.now - asked.request.created
-        decision = place(asked.snapshot, asked.request, Limits())
+    def _place(self, solve: Solve) -> None:
+        role = solve.request.roles[0]
+        self.waited[role.members[0].name] = self.world.now - solve.request.created
+        decision = place(solve.snapshot, solve.request, Limits())
         self.world.now += self._cost_s
-        self._send(inputs.Decided(self.world.now, asked.gang, asked.generation, decision))
+        self._send(inputs.Decided(self.world.now, solve.gang, solve.generation, decision))
         self._send(inputs.PodGone(self.world.now, role.members[0].uid))
 
 
@@ -161,7 +163,7 @@ def test_a_slow_gang_is_placed_by_the_background_planner_while_others_go_on() ->
     world.see(pod("slow", gang="", gpus=8))
     world.solve(replace(_placed(world, 0), truncated=True))
     world.see(pod("quick", gang="", gpus=4))
-    assert [asked.lane for asked in world.solves] == [Lane.BACKGROUND, Lane.FOREGROUND]
+    assert [solve.lane for solve in world.solves] == [Lane.BACKGROUND, Lane.FOREGROUND]
     world.solve(at=1)
     assert world.phase("quick") == "planned"
     world.solve()
@@ -178,7 +180,7 @@ def test_a_background_plan_whose_gpus_were_taken_is_made_again_and_its_equals_wa
     world.solve()
     assert world.phase("slow") == "planning", "both had chosen the same GPUs"
     world.see(pod("equal", gang="", gpus=2), pod("urgent", gang="", gpus=2, priority=1))
-    assert [asked.request.gang.name for asked in world.solves] == ["slow", "urgent"]
+    assert [solve.request.gang.name for solve in world.solves] == ["slow", "urgent"]
     world.solve()
     assert world.phase("slow") == "planned"
     while world.solves:
@@ -248,13 +250,15 @@ def test_a_gang_whose_decision_was_ended_has_longer_each_time_but_its_namespace_
 
 
 def _placed(world: World, at: int) -> Placed:
-    asked = world.solves[at]
-    decision = place(asked.snapshot, asked.request, Limits())
+    solve = world.solves[at]
+    decision = place(solve.snapshot, solve.request, Limits())
     assert isinstance(decision, Placed)
     return decision
 
 
 def _plan(world: World, gang: str) -> tuple[MemberPlacement, ...]:
-    (found,) = (each for each in world.coordinator.state.gangs.values() if f"/{gang}/" in each.key)
-    assert found.plan is not None
-    return found.plan.placed.members
+    (planned_gang,) = (
+        candidate for candidate in world.coordinator.state.gangs.values() if f"/{gang}/" in candidate.key
+    )
+    assert planned_gang.plan is not None
+    return planned_gang.plan.placed.members

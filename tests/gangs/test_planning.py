@@ -31,12 +31,12 @@ def test_the_planner_is_asked_once_at_a_time_and_highest_priority_first() -> Non
     world = World(auto=False).start(node("a"))
     world.see(pod("low", gang=""), pod("old", gang="", created=1.0, priority=5))
     world.see(pod("new", gang="", created=2.0, priority=5))
-    asked = []
+    planned_names = []
     while world.solves:
         assert len(world.solves) == 1
-        asked.append(world.solves[0].request.gang.name)
+        planned_names.append(world.solves[0].request.gang.name)
         world.solve()
-    assert asked == ["low", "old", "new"]  # low was out when the others came
+    assert planned_names == ["low", "old", "new"]  # low was out when the others came
 
 
 def test_a_plan_on_an_outdated_snapshot_is_made_again() -> None:
@@ -78,8 +78,8 @@ def test_a_refusal_that_something_freed_overtook_is_asked_again() -> None:
 def test_a_planner_that_fails_is_shown_and_the_next_change_tries_again() -> None:
     world = World(auto=False).start(node("a"))
     world.see(*PAIR)
-    asked = world.solves.pop()
-    world.send(inputs.SolveFailed(world.now, asked.gang, asked.generation, "KeyError: 3"))
+    solve = world.solves.pop()
+    world.send(inputs.SolveFailed(world.now, solve.gang, solve.generation, "KeyError: 3"))
     assert world.verdict().reason == "the planner failed, which is a defect: KeyError: 3"
     world.send(inputs.NodeSeen(world.now, node("b")))
     world.solve()
@@ -89,11 +89,11 @@ def test_a_planner_that_fails_is_shown_and_the_next_change_tries_again() -> None
 def test_a_planner_that_places_other_pods_is_asked_again_after_a_pause() -> None:
     world = World(auto=False).start(node("a"))
     world.see(*PAIR)
-    asked = world.solves[0]
-    made = place(asked.snapshot, asked.request, Limits())
-    assert isinstance(made, Placed)
-    members = tuple(replace(member, uid=f"{member.uid}-other") for member in made.members)
-    world.solve(replace(made, members=members))
+    solve = world.solves[0]
+    plan = place(solve.snapshot, solve.request, Limits())
+    assert isinstance(plan, Placed)
+    members = tuple(replace(member, uid=f"{member.uid}-other") for member in plan.members)
+    world.solve(replace(plan, members=members))
     assert world.phase() == "unplaceable"
     assert "which is a defect" in world.verdict().reason
     world.auto = True
@@ -133,9 +133,9 @@ def test_a_node_stays_left_out_when_the_role_gets_another_name() -> None:
     world.auto = False
     world.see(wishing("p1", gpus=2))
     world.see(wishing("p0", priority=1))
-    asked = world.solves[-1]
-    assert [role.name for role in asked.request.roles] == ["role-1", "role-2"]
-    assert asked.excluded == {("role-2", refused): "VolumeBinding"}
+    solve = world.solves[-1]
+    assert [role.name for role in solve.request.roles] == ["role-1", "role-2"]
+    assert solve.excluded == {("role-2", refused): "VolumeBinding"}
     world.solve()
     small = world.verdict().members.index(("p0", "p0"))
     assert not world.reserve(small, on=refused).claimed
@@ -155,8 +155,8 @@ def test_a_defect_of_any_length_is_cut_and_said_once() -> None:
     world = World(auto=False).start(node("a"))
     world.see(*PAIR)
     for _ in range(2):
-        asked = world.solves.pop()
-        world.send(inputs.SolveFailed(world.now, asked.gang, asked.generation, "boom " * 400))
+        solve = world.solves.pop()
+        world.send(inputs.SolveFailed(world.now, solve.gang, solve.generation, "boom " * 400))
         world.wait(1)
     assert world.outcomes() == ["refused"]
     assert len(world.verdict().reason) == MAX_CHARACTERS
@@ -260,13 +260,13 @@ def test_what_a_node_says_that_cannot_be_read_is_said_on_it_once() -> None:
 
 
 def test_what_runs_on_unhealthy_gpus_is_said_on_the_node_once() -> None:
-    here = [
+    pods_on_node = [
         replace(pod("p0", gang=""), node="a", allocation=0b1),
         replace(foreign("f", on="a"), allocation=0b10),
         replace(pod("p1", gang=""), node="a", allocation=0b1000),
     ]
     world = World().start(node("a"))
-    world.see(*here)
+    world.see(*pods_on_node)
     world.events.clear()
     for broken in (0b100, 0b111, 0b111):
         world.send(NodeSeen(world.now, replace(node("a"), unhealthy=broken)))
@@ -292,8 +292,8 @@ def test_a_planner_that_fails_is_asked_again_with_longer_pauses() -> None:
     world.see(*PAIR)
     pauses = []
     for _ in range(4):
-        asked = world.solves.pop()
-        world.send(inputs.SolveFailed(world.now, asked.gang, asked.generation, "boom"))
+        solve = world.solves.pop()
+        world.send(inputs.SolveFailed(world.now, solve.gang, solve.generation, "boom"))
         assert world.phase() == "unplaceable"
         due = world.coordinator.next_deadline()
         assert due is not None
@@ -327,10 +327,10 @@ def test_what_a_moved_member_leaves_is_looked_at() -> None:
     world = World().start(node("a"), node("b"))
     world.see(pod("p", gang="", gpus=3))
     home = world.home(0, "p")
-    other = {"a": "b", "b": "a"}[home]
-    world.see(foreign("f", other), pod("q", gang="", gpus=4))
+    second_node = {"a": "b", "b": "a"}[home]
+    world.see(foreign("f", second_node), pod("q", gang="", gpus=4))
     assert world.phase("q") == "unplaceable"
-    assert world.reserve(0, on=other, gang="p").claimed
+    assert world.reserve(0, on=second_node, gang="p").claimed
     assert world.home(0, "q") == home
 
 
@@ -419,25 +419,25 @@ def test_verdict_answers_and_bindings_follow_one_order_of_the_members(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     real = order.scheduling_order
-    monkeypatch.setattr(planning, "scheduling_order", lambda *asked: real(*asked)[::-1])
+    monkeypatch.setattr(planning, "scheduling_order", lambda *arguments: real(*arguments)[::-1])
     world = World().start(node("a", 1), node("b", 2))
     world.see(pod("p0", gpus=1), pod("p1", gpus=2))
     assert world.verdict().members == (("p0", "p0"), ("p1", "p1"))  # the large role is first in the request
     assert (world.home(0), world.home(1)) == ("a", "b")
     answer = world.run()
-    given = [
+    masks = [
         allocation.read(values, world.pods[uid])
         for values, uid in zip(answer.annotations, ("p0", "p1"), strict=True)
     ]
-    assert given == [0b1, 0b11]
+    assert masks == [0b1, 0b11]
 
 
 def test_a_pod_that_came_while_the_planner_was_asked_is_counted_after_a_defect() -> None:
     """With p3, the pods without an owner are enough for a gang of their own."""
     world = World(auto=False).start(node("a"))
     world.see(*(wishing(f"p{i}", of=3, owner=owner) for i, owner in enumerate(("", "", "run", ""))))
-    [asked] = world.solves
-    world.send(inputs.SolveFailed(world.now, asked.gang, asked.generation, "boom"))
+    [solve] = world.solves
+    world.send(inputs.SolveFailed(world.now, solve.gang, solve.generation, "boom"))
     world.wait(0)
     phases = {key: gang.phase for key, gang in world.coordinator.state.gangs.items()}
     assert phases == {"ns/annotations/g": "planning", "ns/annotations/g/run": "collecting"}

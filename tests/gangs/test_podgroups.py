@@ -161,8 +161,8 @@ def test_a_level_that_several_subgroups_share_names_all_roles_that_their_pods_ar
     seen(world, replace(SUBGROUPS, subgroups=(shared,)))
     world.see(named("p0", role="prefill"), named("d0", role="decode"))
     world.see(replace(named("p1", role="prefill"), gpus=2))
-    (asked,) = world.solves
-    (subgroup,) = asked.request.subgroups
+    (solve,) = world.solves
+    (subgroup,) = solve.request.subgroups
     assert subgroup == replace(shared, roles=frozenset({"prefill-1", "prefill-2", "decode"}))
     world.solve()
     assert gang(world).phase is Phase.PLANNED
@@ -177,9 +177,9 @@ def test_preferences_of_subgroups_name_all_roles_that_their_pods_are() -> None:
     seen(world, replace(SUBGROUPS, role_wishes=wishes, role_preferences=(up,)))
     world.see(named("p0", role="prefill"), named("d0", role="decode"))
     world.see(replace(named("p1", role="prefill"), gpus=2))
-    (asked,) = world.solves
+    (solve,) = world.solves
     prefill = frozenset({"prefill-1", "prefill-2"})
-    assert asked.request.role_preferences == (
+    assert solve.request.role_preferences == (
         replace(up, roles=prefill | {"decode"}),
         RolePreference("role prefill", ("rack",), prefill),
     )
@@ -253,14 +253,16 @@ def test_the_first_member_goes_nowhere_else_while_others_come_later() -> None:
     assert not isinstance(world.coordinator.alternatives(gang(world).key), str)
 
 
-@pytest.mark.parametrize(("gpus", "wanted"), [(3, {}), (4, {"b": 4})])
-def test_a_backfill_reservation_has_room_for_those_that_come_later(gpus: int, wanted: dict[str, int]) -> None:
+@pytest.mark.parametrize(("gpus", "expected"), [(3, {}), (4, {"b": 4})])
+def test_a_backfill_reservation_has_room_for_those_that_come_later(
+    gpus: int, expected: dict[str, int]
+) -> None:
     crowded = waits_for(decode=3, gpus=3)
     crowded.see(foreign("f", "b", 1))
     crowded.send(inputs.NodeSeen(crowded.now, node("b", gpus=gpus, labels={RACK: "big"})))
     crowded.wait(600)
     reservation = crowded.coordinator.state.backfill_reservation
-    assert (reservation.wants if reservation is not None else {}) == wanted
+    assert (reservation.wants if reservation is not None else {}) == expected
 
 
 def test_a_plan_of_roles_with_minimums_is_permitted_as_a_whole_while_others_come_later() -> None:
@@ -464,11 +466,13 @@ def test_a_gang_waits_for_the_pods_of_as_many_subgroups_as_are_enough() -> None:
 
 
 def test_a_subgroup_that_is_not_needed_waits_for_what_another_gang_needs() -> None:
-    other = GangClaim("kai", "other", wishes=Wishes(), by_object=True)
+    second_claim = GangClaim("kai", "other", wishes=Wishes(), by_object=True)
     world = World(Settings(settle_s=0), auto=False).start(node("a", gpus=6))
     seen(world, REPLICAS)
     seen(world, replace(GROUP, name="other", uid="o", wishes=Wishes()))
-    world.see(*replica("a"), *replica("b"), *replica("c"), *(pod(f"q{i}", claim=other) for i in range(2)))
+    world.see(
+        *replica("a"), *replica("b"), *replica("c"), *(pod(f"q{i}", claim=second_claim) for i in range(2))
+    )
     while world.solves:
         world.solve()
     assert len(members(world)) == 4

@@ -30,8 +30,8 @@ FOURS = Wishes(segments=(Segment(4, "node"),))
 
 def group_of(*pods: Pod) -> Group:
     roster = Roster()
-    for each in pods:
-        roster.see(each)
+    for member_pod in pods:
+        roster.see(member_pod)
     (group,) = roster.groups(("ns", "annotations", "g", ""))
     return group
 
@@ -40,13 +40,13 @@ def ledger_of(*pods: Pod) -> Ledger:
     ledger = Ledger()
     for name in ("a", "b"):
         ledger.set_node(node(name))
-    for each in pods:
-        ledger.bind(each.uid, each.usage)
+    for bound_pod in pods:
+        ledger.bind(bound_pod.uid, bound_pod.usage)
     return ledger
 
 
-def on(name: str, gpus: int | None, made: Pod) -> Pod:
-    return replace(made, node=name, allocation=gpus)
+def on(name: str, gpus: int | None, member_pod: Pod) -> Pod:
+    return replace(member_pod, node=name, allocation=gpus)
 
 
 ROLES: dict[str, tuple[list[Pod], list[str]]] = {
@@ -79,17 +79,17 @@ ROLES: dict[str, tuple[list[Pod], list[str]]] = {
 @pytest.mark.parametrize(("pods", "roles"), ROLES.values(), ids=ROLES.keys())
 def test_roles(pods: list[Pod], roles: list[str]) -> None:
     for order in (pods, pods[::-1]):
-        made = request(group_of(*order), ledger_of(*order))
-        assert [f"{r.name}: {' '.join(m.name for m in r.members)}" for r in made.roles] == roles
+        gang_request = request(group_of(*order), ledger_of(*order))
+        assert [f"{r.name}: {' '.join(m.name for m in r.members)}" for r in gang_request.roles] == roles
 
 
 def test_what_is_wished_is_asked() -> None:
     wishes = Wishes("w", "zone", ("node", "rack"), "rack", (Segment(4, "node"),), (MaxPer("node", 4),))
-    made = request(group_of(wishing("p0", wishes)), ledger_of())
-    assert (made.required_scope, made.preferred_scopes, made.per_scope) == (
+    gang_request = request(group_of(wishing("p0", wishes)), ledger_of())
+    assert (gang_request.required_scope, gang_request.preferred_scopes, gang_request.per_scope) == (
         "zone", ("node", "rack"), (MaxPer("node", 4),),
     )  # fmt: skip
-    (role,) = made.roles
+    (role,) = gang_request.roles
     assert (role.name, role.required_scope, role.segments) == ("w", "rack", (Segment(4, "node"),))
 
 
@@ -104,9 +104,9 @@ def test_bound_members_run_on_the_gpus_that_the_ledger_believes() -> None:
         replace(on("a", 0b1000, wishing("r6")), terminating=True),
         wishing("p", rank=6),
     ]
-    made = request(group_of(*pods), ledger_of(*pods))
-    assert [(role.name, len(role.members)) for role in made.roles] == [("role-2", 1)]
-    assert made.running == (
+    gang_request = request(group_of(*pods), ledger_of(*pods))
+    assert [(role.name, len(role.members)) for role in gang_request.roles] == [("role-2", 1)]
+    assert gang_request.running == (
         Running(Member("r0", "r0", 0), "role-1", "a", 0b0110),
         Running(Member("r1", "r1", 1), "role-2", "a", 0),
         Running(Member("r2", "r2", 2), "role-2", "b", 0),
@@ -195,10 +195,10 @@ DISAGREE: dict[str, tuple[list[Pod], str]] = {
 }
 
 
-@pytest.mark.parametrize(("pods", "said"), DISAGREE.values(), ids=DISAGREE.keys())
-def test_pods_that_disagree(pods: list[Pod], said: str) -> None:
+@pytest.mark.parametrize(("pods", "ending"), DISAGREE.values(), ids=DISAGREE.keys())
+def test_pods_that_disagree(pods: list[Pod], ending: str) -> None:
     group = group_of(*pods)
-    assert sentence(group.causes) == f"Pods of one gang disagree on {said}"
+    assert sentence(group.causes) == f"Pods of one gang disagree on {ending}"
     assert group_of(*pods[::-1]).causes == group.causes
     request(group, ledger_of())
 
@@ -242,15 +242,17 @@ def running_pair(**more: Any) -> World:
 
 def test_a_replacement_is_asked_for_beside_those_that_run() -> None:
     world = running_pair()
-    left = world.pods["p0"]
+    running_pod = world.pods["p0"]
     world.gone("p1")
     world.see(pod("p9"))
-    made = asked(world)
-    assert [member.uid for role in made.roles for member in role.members] == ["p9"]
-    assert made.running == (Running(Member("p0", "p0"), "", left.node, left.allocation or 0),)
-    assert made.min_member == 1
-    free = world.solves[-1].snapshot.nodes[left.node].free_gpus
-    assert not free & (left.allocation or 0)
+    gang_request = asked(world)
+    assert [member.uid for role in gang_request.roles for member in role.members] == ["p9"]
+    assert gang_request.running == (
+        Running(Member("p0", "p0"), "", running_pod.node, running_pod.allocation or 0),
+    )
+    assert gang_request.min_member == 1
+    free = world.solves[-1].snapshot.nodes[running_pod.node].free_gpus
+    assert not free & (running_pod.allocation or 0)
 
 
 def test_what_runs_has_no_say_in_what_replaces_it() -> None:
@@ -267,10 +269,16 @@ def test_what_runs_has_no_say_in_what_replaces_it() -> None:
     world.auto = False
     world.gone("p2")
     world.see(wishing("p9", new, of=2))
-    made = asked(world)
-    assert (made.required_scope, made.preferred_scopes, made.per_scope) == ("node", (), new.per_scope)
-    assert (made.min_member, made.size, len(made.running)) == (1, 1, 2)
-    assert [running.role for running in made.running] == [role.name for role in made.roles] * 2
+    gang_request = asked(world)
+    assert (gang_request.required_scope, gang_request.preferred_scopes, gang_request.per_scope) == (
+        "node",
+        (),
+        new.per_scope,
+    )
+    assert (gang_request.min_member, gang_request.size, len(gang_request.running)) == (1, 1, 2)
+    assert [running.role for running in gang_request.running] == [
+        role.name for role in gang_request.roles
+    ] * 2
 
 
 def test_a_gang_that_runs_grows_by_what_the_new_pods_say() -> None:
@@ -305,8 +313,8 @@ def test_an_elastic_member_is_asked_for_beside_those_that_run() -> None:
     world.solve()  # for p2 alone, before p3 came
     world.reserve()
     world.bind(world.permit())
-    made = asked(world)
-    assert (made.min_member, made.size, len(made.running)) == (1, 1, 3)
+    gang_request = asked(world)
+    assert (gang_request.min_member, gang_request.size, len(gang_request.running)) == (1, 1, 3)
 
 
 def test_members_on_their_way_are_neither_running_nor_asked_for() -> None:
@@ -320,9 +328,9 @@ def test_members_on_their_way_are_neither_running_nor_asked_for() -> None:
     assert world.phase() == "permitted"
     assert not world.solves
     world.wait(22)
-    made = asked(world)
-    assert [running.member.uid for running in made.running] == ["p0"]
-    assert [member.uid for role in made.roles for member in role.members] == ["p1"]
+    gang_request = asked(world)
+    assert [running.member.uid for running in gang_request.running] == ["p0"]
+    assert [member.uid for role in gang_request.roles for member in role.members] == ["p1"]
 
 
 def test_a_terminating_member_is_no_neighbour() -> None:

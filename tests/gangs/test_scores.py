@@ -56,11 +56,11 @@ def test_other_scores_neither_move_a_planned_gang_nor_wake_a_refused_one() -> No
     assert world.planned("x")
     assert world.home(0, "x") == "n1"
     assert world.phase("y") == "unplaceable"
-    asked, verdicts = world.asked, len(world.verdicts)
+    asked_before, verdicts = world.asked, len(world.verdicts)
     for question in list(world.questions):
         world.report(favours(n2=100), question=question)
     world.wait(1)
-    assert (world.asked, len(world.verdicts)) == (asked, verdicts)
+    assert (world.asked, len(world.verdicts)) == (asked_before, verdicts)
     assert world.home(0, "x") == "n1"
 
 
@@ -68,19 +68,19 @@ def test_late_scores_wake_nobody() -> None:
     world = cluster(["n1"])
     world.see(preferring("x", gang="", gpus=16))
     world.wait(world.settings.answers_s)
-    asked = world.asked
+    asked_before = world.asked
     assert world.phase("x") == "unplaceable"
     world.report(favours(n1=100))
     world.wait(0.1)
-    assert world.asked == asked
+    assert world.asked == asked_before
 
 
 def test_new_scores_count_at_the_next_plan() -> None:
     world = cluster(["n1", "n2", "n3"])
     world.see(pod("old", gang="", gpus=8))
-    taken = world.home(0, "old")
+    home = world.home(0, "old")
     world.run("old")
-    free = [name for name in ("n1", "n2", "n3") if name != taken]
+    free = [name for name in ("n1", "n2", "n3") if name != home]
     world.auto = False
     world.see(preferring("x", gang="", gpus=8))
     world.report(favours(**{free[0]: 100}))
@@ -114,12 +114,12 @@ def test_scores_do_not_tear_apart_a_role_that_must_lie_together(role: Role) -> N
     world.auto = False
     world.see(preferring("a"), preferring("b"))
     world.report(but("n30", scores={"n30": 7}), but("n30", scores={"n31": 8}), of=((0,), (1,)))
-    asked = world.solves[0]
-    members = sorted((m for each in asked.request.roles for m in each.members), key=lambda m: m.name)
+    solve = world.solves[0]
+    members = sorted((m for role in solve.request.roles for m in role.members), key=lambda m: m.name)
     whole = replace(role, members=tuple(members))
     in_tree = world.coordinator.state.in_tree
-    refined = in_tree.refine(asked.gang, replace(asked.request, roles=(whole, replace(whole, name="v"))), {})
+    refined = in_tree.refine(solve.gang, replace(solve.request, roles=(whole, replace(whole, name="v"))), {})
     assert [dict(part.scores) for part in refined.roles] == [{"n30": 7}] * 2
     assert [part.members for part in refined.roles] == [whole.members] * 2
-    excluded = in_tree.excluded(asked.gang, refined.roles, NAMES)
+    excluded = in_tree.excluded(solve.gang, refined.roles, NAMES)
     assert set(NAMES) - excluded["w"].keys() == {"n30"}

@@ -23,10 +23,10 @@ MEMORY = f"memory of {GPU}"
 
 def shared(name: str = "n", memory: tuple[int, ...] = (80, 80), whole: bool = True) -> Node:
     """A node whose GPUs claims share."""
-    found = tuple(device(number, name) for number in range(len(memory)))
+    node_devices = tuple(device(number, name) for number in range(len(memory)))
     served = frozenset({GPU}) if whole else frozenset[str]()
-    made = node(name, len(memory), devices=found, gpu_memory=memory, gpu_resources=served)
-    return replace(made, memory_resources=frozenset({MEMORY}), hands_out=HandsOut.DRA)
+    new_node = node(name, len(memory), devices=node_devices, gpu_memory=memory, gpu_resources=served)
+    return replace(new_node, memory_resources=frozenset({MEMORY}), hands_out=HandsOut.DRA)
 
 
 def sharing(uid: str, units: int, of: int = 1, gang: str = "g", gpus: int = 1) -> Pod:
@@ -148,21 +148,21 @@ CASES: dict[str, tuple[list[Usage], list[Usage], list[Claim], int, tuple[int, in
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_left(case: str) -> None:
-    bound, held, claims, mask, memory = CASES[case]
+    bound, plan_usages, claims, mask, memory = CASES[case]
     ledger = Ledger()
     ledger.set_node(shared())
-    for each in bound:
-        ledger.bind(each.pod_uid, each)
-    ledger.hold(held)
-    for at, (numbers, taken, consumers) in enumerate(claims):
-        ledger.see_claim(f"c{at}", devices(*numbers), consumers, taken)
+    for usage in bound:
+        ledger.bind(usage.pod_uid, usage)
+    ledger.hold(plan_usages)
+    for at, (numbers, amounts, consumers) in enumerate(claims):
+        ledger.see_claim(f"c{at}", devices(*numbers), consumers, amounts)
     state = ledger.snapshot().nodes["n"]
     assert (state.free_gpus, state.unindexed_gpus, state.free_memory) == (mask, 0, memory)
     for at in range(len(claims)):
         ledger.see_claim(f"c{at}", (), ())
-    for each in (*bound, *held):
-        ledger.bind(each.pod_uid, None)
-        ledger.release([each.pod_uid])
+    for usage in (*bound, *plan_usages):
+        ledger.bind(usage.pod_uid, None)
+        ledger.release([usage.pod_uid])
     assert ledger.snapshot().nodes["n"].free_memory == (80, 80)
 
 
@@ -192,8 +192,8 @@ def test_four_members_share_two_gpus_and_a_fifth_does_not_fit() -> None:
     world = started(shared())
     world.see(*(sharing(f"p{rank}", 30, 4) for rank in range(4)))
     answer = world.filter()
-    given = sorted(name for each in answer.devices for name in each)
-    assert given == sorted(2 * [str(device(0)), str(device(1))])
+    names_given = sorted(name for member_devices in answer.devices for name in member_devices)
+    assert names_given == sorted(2 * [str(device(0)), str(device(1))])
     assert answer.memory == (30,) * 4
     world.run()
     world.see(sharing("q", 30, gang="h"))
@@ -217,10 +217,10 @@ def test_what_a_binding_says() -> None:
     world = started(shared())
     world.see(sharing("p0", 30))
     (carried,) = world.run().annotations
-    said = json.loads(carried[ALLOCATION])
-    assert (said["gpu_mem"], said["indices"]) == ({str(said["gpus"][0]): 30}, "planned")
+    binding = json.loads(carried[ALLOCATION])
+    assert (binding["gpu_mem"], binding["indices"]) == ({str(binding["gpus"][0]): 30}, "planned")
     assert MEM_GPUS not in carried
-    assert world.pods["p0"].allocation == 1 << said["gpus"][0]
+    assert world.pods["p0"].allocation == 1 << binding["gpus"][0]
 
 
 def test_a_whole_gpu_and_shares_are_apart() -> None:
@@ -285,8 +285,8 @@ def test_a_member_that_shares_keeps_its_place_after_a_restart() -> None:
     ledger = Ledger()
     ledger.set_node(shared())
     ledger.see(member)
-    taken = ledger.snapshot().nodes["n"].free_memory
-    assert sorted(taken) == [50, 80]
-    gpu = taken.index(50)
+    free_memory = ledger.snapshot().nodes["n"].free_memory
+    assert sorted(free_memory) == [50, 80]
+    gpu = free_memory.index(50)
     ledger.see_claim("c", devices(gpu), ("p",), (30 * GI,))
-    assert ledger.snapshot().nodes["n"].free_memory == taken
+    assert ledger.snapshot().nodes["n"].free_memory == free_memory

@@ -70,8 +70,8 @@ def test_what_was_split_is_proven_by_what_was_written_on_its_pods(case: Case, pa
     assert bool(world.evictions) == (case.split and partial is Partial.EVICT)
 
 
-def member(uid: str, needed: int, **more: object) -> Pod:
-    return replace(wishing(uid, of=needed, created=NEWEST), **more)  # type: ignore[arg-type]
+def member(uid: str, min_member: int, **more: object) -> Pod:
+    return replace(wishing(uid, of=min_member, created=NEWEST), **more)  # type: ignore[arg-type]
 
 
 @POLICIES
@@ -118,8 +118,8 @@ def again(world: World, members: int, in_flight: tuple[Usage, ...] = ()) -> None
     """The service restarts, and a shim connects."""
     world.restart()
     needs(world, members)
-    for each in world.pods.values():
-        world.send(inputs.PodSeen(world.now, each))
+    for known_pod in world.pods.values():
+        world.send(inputs.PodSeen(world.now, known_pod))
     world.start(node("a", gpus=2), in_flight=in_flight)
 
 
@@ -150,7 +150,7 @@ def test_a_binding_carries_with_whom_it_was_let_go() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", ["", "no JSON", "[]", "{}", '{"needed":"2","left_out":0,"newest":1}', '{"needed":2,"left_out":0}']
+    "text", ["", "no JSON", "[]", "{}", '{"needed":"2","left_out":0,"newest":1}', '{"needed":2,"left_out":0}']
 )
-def test_what_cannot_be_read_proves_nothing(said: str) -> None:
-    assert allocation.read_batch({allocation.DECISION: said} if said else {}) is None
+def test_what_cannot_be_read_proves_nothing(text: str) -> None:
+    assert allocation.read_batch({allocation.DECISION: text} if text else {}) is None

@@ -27,7 +27,9 @@ class Written(World):
         self.written: list[tuple[float, WriteStatus]] = []
 
     def take(self, instructions: list[Instruction]) -> None:  # type: ignore[override]  # a narrower container
-        self.written += [(self.now, each) for each in instructions if isinstance(each, WriteStatus)]
+        self.written += [
+            (self.now, instruction) for instruction in instructions if isinstance(instruction, WriteStatus)
+        ]
         super().take(instructions)
 
     def shows(self) -> PodGroupStatus:
@@ -82,9 +84,9 @@ def test_a_gang_that_does_not_fit_says_why_and_has_an_event_on_its_pod_group() -
     assert (shown.phase, shown.placed) == ("Unplaceable", 0)
     assert shown.reason == world.verdict("train").reason
     assert [condition.status for condition in shown.conditions] == [True, False]
-    (said,) = [event for event in world.events if event.kind == "PodGroup"]
-    assert (said.reason, said.objects) == (EventReason.UNPLACEABLE, (("train", "g"),))
-    assert said.api_version == "scheduling.run.ai/v2"
+    (event,) = [event for event in world.events if event.kind == "PodGroup"]
+    assert (event.reason, event.objects) == (EventReason.UNPLACEABLE, (("train", "g"),))
+    assert event.api_version == "scheduling.run.ai/v2"
 
 
 def test_an_ill_formed_pod_group_says_so_before_it_has_pods() -> None:
@@ -187,14 +189,14 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
-def test_not_written(other: Other) -> None:
+@pytest.mark.parametrize("case", OTHERS.values(), ids=OTHERS)
+def test_not_written(case: Other) -> None:
     world = Written(QUIET)
     world.send(inputs.NodeSeen(world.now, node("a")))
     world.send(inputs.Synced(world.now))
-    if other.connected:
+    if case.connected:
         world.connect()
-    world.send(inputs.PodGroupSeen(world.now, other.group))
+    world.send(inputs.PodGroupSeen(world.now, case.group))
     world.wait(10)
     assert world.written == []
 

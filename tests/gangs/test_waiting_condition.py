@@ -22,9 +22,9 @@ def gang(*names: str, of: int) -> list[Pod]:
 
 def told(world: World) -> list[tuple[str, str, list[str], bool]]:
     """Reason, message, pods and `renew` of each instruction since the last look."""
-    found = [(s.reason, s.message, [name for name, _ in s.pods], s.renew) for s in world.shown]
+    conditions = [(s.reason, s.message, [name for name, _ in s.pods], s.renew) for s in world.shown]
     world.shown.clear()
-    return found
+    return conditions
 
 
 def test_pods_of_an_incomplete_gang_say_what_it_waits_for_until_it_is_refused() -> None:
@@ -41,7 +41,7 @@ def test_pods_of_an_incomplete_gang_say_what_it_waits_for_until_it_is_refused() 
 
 def made_by(kind: str, name: str, *pods: str) -> list[Pod]:
     controller = Controller("apps/v1", kind, name, f"uid-of-{name}")
-    return [replace(pod(each, of=4), owner=controller.uid, controller=controller) for each in pods]
+    return [replace(pod(uid, of=4), owner=controller.uid, controller=controller) for uid in pods]
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,11 @@ def test_pods_say_that_a_stateful_set_may_make_them_one_by_one(pods: list[Pod], 
     world = World().start(node("a", 2))
     world.see(*pods)
     world.wait(2 * LONG_ENOUGH_S)
-    said = f"StatefulSet {expected} makes its pods one by one, unless it has podManagementPolicy: Parallel"
+    sentence = (
+        f"StatefulSet {expected} makes its pods one by one, unless it has podManagementPolicy: Parallel"
+    )
     *_, last = told(world)
-    assert (said in last[1]) == bool(expected)
+    assert (sentence in last[1]) == bool(expected)
 
 
 def test_pods_that_come_are_told_at_once_and_the_others_after_a_minute() -> None:

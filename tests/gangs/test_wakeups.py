@@ -39,8 +39,8 @@ def test_what_frees_while_the_planner_is_asked_about_a_partially_bound_gang_is_n
     partially_bound(world)
     world.auto = False
     world.wait(2)
-    (asked,) = world.solves
-    assert asked.request.gang.name == "g"
+    (solve,) = world.solves
+    assert solve.request.gang.name == "g"
     world.gone("f")
     world.solve()
     assert len(world.solves) == 1

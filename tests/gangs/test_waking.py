@@ -42,15 +42,15 @@ def planned(world: World) -> set[str]:
 
 def test_the_planner_is_asked_once_all_are_queued(crowd: World) -> None:
     crowd.auto = False
-    asked = len(crowd.solves)
+    solves_before = len(crowd.solves)
     crowd.pods.pop("f")
     crowd.send(inputs.PodGone(crowd.now, "f"))
     for _ in range(3):
-        assert len(crowd.solves) == asked
+        assert len(crowd.solves) == solves_before
         assert crowd.coordinator.next_deadline() == crowd.now
         crowd.send(inputs.Tick(crowd.now))
     assert phases(crowd) == {"planning": 12}
-    assert len(crowd.solves) == asked + 1
+    assert len(crowd.solves) == solves_before + 1
 
 
 def test_the_same_gangs_get_the_room_as_where_all_are_queued_at_once(

@@ -85,18 +85,18 @@ def test_it_finds_those_that_a_look_at_each_finds(
     interests: list[PeerInterest], data: st.DataObject, changes: PeerChanges
 ) -> None:
     index = Watchers()
-    there = {watching(number, interest) for number, interest in enumerate(interests)}
-    for each in there:
-        index.add(each)
-    gone = data.draw(st.sets(st.sampled_from(sorted(there, key=repr)))) if there else set()
-    for each in gone:
-        index.discard(each)
-    there -= gone
+    hints = {watching(number, interest) for number, interest in enumerate(interests)}
+    for hint in hints:
+        index.add(hint)
+    discarded = data.draw(st.sets(st.sampled_from(sorted(hints, key=repr)))) if hints else set()
+    for hint in discarded:
+        index.discard(hint)
+    hints -= discarded
     assert index.touched(changes, labels_of) == {
-        each for each in there if each.interest is not None and bears_on(changes, each.interest)
+        hint for hint in hints if hint.interest is not None and bears_on(changes, hint.interest)
     }
-    for each in there:
-        index.discard(each)
+    for hint in hints:
+        index.discard(hint)
     assert not any(vars(index).values())
 
 
@@ -134,21 +134,21 @@ COSTS: dict[str, tuple[Callable[[int], PeerTerm], int, int]] = {
 """What many needs watch; the terms that one pod is held against; the needs that count as touched."""
 
 
-@pytest.mark.parametrize(("term", "looks", "found"), COSTS.values(), ids=COSTS)
+@pytest.mark.parametrize(("term", "looks", "touched_count"), COSTS.values(), ids=COSTS)
 def test_one_pod_is_held_against_few_terms(
-    term: Callable[[int], PeerTerm], looks: int, found: int, monkeypatch: pytest.MonkeyPatch
+    term: Callable[[int], PeerTerm], looks: int, touched_count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index, asked = Watchers(), list[Selector]()
+    index, selectors = Watchers(), list[Selector]()
     for number in range(CROWD):
         index.add(hint(number, term(number)))
 
     def noted(selector: Selector, labels: Mapping[str, str]) -> bool:
-        asked.append(selector)
+        selectors.append(selector)
         return matches(selector, labels)
 
     monkeypatch.setattr(watchers, "matches", noted)
-    assert len(index.touched(PeerChanges({("ns", X)}), labels_of)) == found
-    assert len(asked) == looks
+    assert len(index.touched(PeerChanges({("ns", X)}), labels_of)) == touched_count
+    assert len(selectors) == looks
 
 
 def test_a_crowd_takes_nothing_from_the_precision_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,16 +156,18 @@ def test_a_crowd_takes_nothing_from_the_precision_of_others(monkeypatch: pytest.
     index = Watchers()
     for number in range(50):
         index.add(hint(number, one((is_in("app", "x"), SelectorTerm("r", "NotIn", (str(number),))))))
-    index.add(mine := hint(50, one((is_in("job", "j7"), SelectorTerm("app", "NotIn", ("x",))), "ns")))
-    found = index.touched(PeerChanges({("ns", X)}), labels_of)
-    assert (len(found), mine in found) == (50, False)
+    index.add(own_hint := hint(50, one((is_in("job", "j7"), SelectorTerm("app", "NotIn", ("x",))), "ns")))
+    touched = index.touched(PeerChanges({("ns", X)}), labels_of)
+    assert (len(touched), own_hint in touched) == (50, False)
 
 
 def test_needs_that_watch_very_much_are_touched_by_every_change() -> None:
     index, wide = Watchers(), tuple(one((is_in("job", f"j{i}"),)) for i in range(MAX_INTERESTS + 1))
     index.add(hint(1, *wide))
     index.add(hint(2, *wide[1:]))
-    assert {each.quotas[0][2] for each in index.touched(PeerChanges({("ns", ())}), labels_of)} == {1}
+    assert {
+        touched_hint.quotas[0][2] for touched_hint in index.touched(PeerChanges({("ns", ())}), labels_of)
+    } == {1}
 
 
 def test_changes_that_gather_are_bounded() -> None:
@@ -210,8 +212,8 @@ def test_gangs_that_hold_places_are_looked_at_a_few_times(monkeypatch: pytest.Mo
     monkeypatch.setattr(queue, "may_fit_now", never)
     for number in range(2000):
         group: Any = None  # it is not looked at
-        held = Gang(f"ns/ack/g{number}", ("ns", "ack", "g", ""), group, retained={"u"})
-        waiting.refused(held, hint(0))
+        retaining = Gang(f"ns/ack/g{number}", ("ns", "ack", "g", ""), group, retained={"u"})
+        waiting.refused(retaining, hint(0))
     woken = waiting.freed({"a"}, PeerChanges(), anywhere=False, update_at=0.0)
     assert len(looks) <= 1024
     assert len(woken) == 2000 - len(looks)

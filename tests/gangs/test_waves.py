@@ -15,15 +15,15 @@ from tests.gangs.world import World, foreign, node, pod, wishing
 
 def first(uid: str, done: bool | None = True, elastic: bool = False) -> Pod:
     """A pod of the first wave of four: it has succeeded, failed (None) or runs still."""
-    made = wishing(uid, of=4, owner="w") if elastic else pod(uid, of=4, owner="w")
-    made = replace(made, created=1.0, started=50.0, node="a")
-    return made if done is False else replace(made, finished=True, succeeded=bool(done))
+    member_pod = wishing(uid, of=4, owner="w") if elastic else pod(uid, of=4, owner="w")
+    member_pod = replace(member_pod, created=1.0, started=50.0, node="a")
+    return member_pod if done is False else replace(member_pod, finished=True, succeeded=bool(done))
 
 
 def later(uid: str, elastic: bool = False) -> Pod:
     """A pod that was created when the first wave had begun."""
-    made = wishing(uid, of=4, owner="w") if elastic else pod(uid, of=4, owner="w")
-    return replace(made, created=100.0 + int(uid[1:]))
+    member_pod = wishing(uid, of=4, owner="w") if elastic else pod(uid, of=4, owner="w")
+    return replace(member_pod, created=100.0 + int(uid[1:]))
 
 
 def named(letter: str, count: int = 4) -> list[str]:
@@ -88,8 +88,10 @@ def test_the_pods_of_one_owner_are_dealt_to_its_waves(case: Case, backwards: boo
     world = World(Settings(), auto=False).start(node("a", 16))
     world.see(*(reversed(case.pods) if backwards else case.pods))
     world.wait(5)
-    found = {view.key.rpartition("/")[2]: (view.present, view.needed) for view in world.coordinator.summary()}
-    assert found == case.gangs
+    counts_by_gang = {
+        view.key.rpartition("/")[2]: (view.present, view.needed) for view in world.coordinator.summary()
+    }
+    assert counts_by_gang == case.gangs
 
 
 @pytest.mark.parametrize("elastic", [False, True])

@@ -35,7 +35,7 @@ def member(name: str, **stated: Any) -> Pod:
 
 
 def test_the_table_has_each_field() -> None:
-    assert {each.name for each in fields(Wishes)} == {"role", *STATED}
+    assert {wish_field.name for wish_field in fields(Wishes)} == {"role", *STATED}
 
 
 @pytest.mark.parametrize("field", STATED)

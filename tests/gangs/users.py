@@ -86,18 +86,24 @@ class Users:
         bound = sorted(p.uid for p in self.world.pods.values() if p.node and p.owner[:4] == "run-")
         if not bound:
             return
-        one = self.world.pods[choose.of(bound)]
+        lost_pod = self.world.pods[choose.of(bound)]
         self.world.see(
-            replace(one, started=one.started or self._clock(), running=False, finished=True, succeeded=True)
+            replace(
+                lost_pod,
+                started=lost_pod.started or self._clock(),
+                running=False,
+                finished=True,
+                succeeded=True,
+            )
         )
-        siblings = [p.uid for p in self.world.pods.values() if p.owner == one.owner and not p.succeeded]
-        self.deleted[one.owner] += 1
+        siblings = [p.uid for p in self.world.pods.values() if p.owner == lost_pod.owner and not p.succeeded]
+        self.deleted[lost_pod.owner] += 1
         if choose.of((True, False)):
-            self.job_says(one.owner)
-        for uid in (one.uid, *choose.of((siblings, ()))):
+            self.job_says(lost_pod.owner)
+        for uid in (lost_pod.uid, *choose.of((siblings, ()))):
             self.world.gone(uid)
         if choose.of((True, False)):
-            self._make_again(one.owner, one.claim.name if one.claim else "")
+            self._make_again(lost_pod.owner, lost_pod.claim.name if lost_pod.claim else "")
 
     def make_again(self, choose: Chooser) -> None:
         """A Job makes the pods again that it lost, but for those that have succeeded."""
@@ -110,8 +116,8 @@ class Users:
         self.jobs_say()
 
     def _make_again(self, run: str, gang: str) -> None:
-        there = [p for p in self.world.pods.values() if p.owner == run and (p.succeeded or not p.finished)]
-        for _ in range(GANGS.get(gang, (2,))[0] - len(there) - self.deleted[run]):
+        of_run = [p for p in self.world.pods.values() if p.owner == run and (p.succeeded or not p.finished)]
+        for _ in range(GANGS.get(gang, (2,))[0] - len(of_run) - self.deleted[run]):
             self._create(gang, 0, PeerRules(), run)
 
     def jobs_say(self) -> None:
@@ -128,25 +134,27 @@ class Users:
 
     def _create(self, gang: str, priority: int, peers: PeerRules, run: str = "") -> None:
         members, gpus = GANGS[gang]
-        there = [p for p in self.world.pods.values() if p.claim and p.claim.name == gang and not p.finished]
-        if len([p for p in there if not run or p.owner == run]) > MOST.get(gang, members):
+        of_gang = [p for p in self.world.pods.values() if p.claim and p.claim.name == gang and not p.finished]
+        if len([p for p in of_gang if not run or p.owner == run]) > MOST.get(gang, members):
             return
         self.serial += 1
         uid = f"{gang or 'lone'}-{self.serial}"
-        made = pod(uid, gang, members, gpus, created=self._clock(), priority=priority, owner=run)
+        new_pod = pod(uid, gang, members, gpus, created=self._clock(), priority=priority, owner=run)
         if gang == POD_GROUP:
-            made = replace(made, claim=GangClaim("kai", gang, by_object=True))
+            new_pod = replace(new_pod, claim=GangClaim("kai", gang, by_object=True))
         elif gang in MOST:
-            made = replace(made, claim=wishing(uid, of=members, gang=gang).claim)
-        elif gang == "k" and made.claim is not None:
-            made = replace(made, claim=replace(made.claim, wishes=Wishes(policies=("near",))))
+            new_pod = replace(new_pod, claim=wishing(uid, of=members, gang=gang).claim)
+        elif gang == "k" and new_pod.claim is not None:
+            new_pod = replace(new_pod, claim=replace(new_pod.claim, wishes=Wishes(policies=("near",))))
         elif gang == "o":
-            made = replace(made, owner="workers" if any(p.owner == "master" for p in there) else "master")
+            new_pod = replace(
+                new_pod, owner="workers" if any(p.owner == "master" for p in of_gang) else "master"
+            )
         if gang in VOLUMES:
             peers = replace(peers, volume_claims=(uid,))
         labels = (("app", gang),)
-        made = replace(made, peers=peers, labels=labels, preferences=gang in PREFERENCES)
-        self.world.see(made)
+        new_pod = replace(new_pod, peers=peers, labels=labels, preferences=gang in PREFERENCES)
+        self.world.see(new_pod)
 
     def _clock(self) -> float:
         """Later with each pod."""
@@ -190,13 +198,13 @@ class Users:
         bound = sorted(p.uid for p in self.world.pods.values() if p.usage and p.claim and not p.claim.lone)
         if not bound:
             return
-        lost = self.world.pods[choose.of(bound)]
+        lost_pod = self.world.pods[choose.of(bound)]
         if choose.of((True, False)):
-            self.world.see(replace(lost, running=False, finished=True))
+            self.world.see(replace(lost_pod, running=False, finished=True))
         else:
-            self.world.gone(lost.uid)
-        if lost.claim is not None and choose.of((True, False)):
-            self._create(lost.claim.name, lost.priority, lost.peers, lost.owner)
+            self.world.gone(lost_pod.uid)
+        if lost_pod.claim is not None and choose.of((True, False)):
+            self._create(lost_pod.claim.name, lost_pod.priority, lost_pod.peers, lost_pod.owner)
 
     def rename(self, choose: Chooser) -> None:
         """A pod's gang label is edited."""
@@ -238,18 +246,18 @@ class Users:
             sure |= set(gang.awaited)
         on_node = {**state.ledger.on_node(name)}
         on_node |= {p.uid: u for p in self.world.pods.values() if (u := p.usage) and u.node == name}
-        taken = [usage for uid, usage in on_node.items() if uid in sure]
-        used = sum(usage.gpus.bit_count() + usage.unindexed_gpus for usage in taken)
-        if name in self.nodes and used + gpus <= 4:
+        usages = [usage for uid, usage in on_node.items() if uid in sure]
+        gpus_used = sum(usage.gpus.bit_count() + usage.unindexed_gpus for usage in usages)
+        if name in self.nodes and gpus_used + gpus <= 4:
             self.serial += 1
-            made = foreign(f"f-{self.serial}", name, gpus)
+            foreign_pod = foreign(f"f-{self.serial}", name, gpus)
             app = choose.of(APPS)
-            self.world.see(replace(made, labels=(("app", app),), peers=peer_rules(choose, app)))
+            self.world.see(replace(foreign_pod, labels=(("app", app),), peers=peer_rules(choose, app)))
 
     def kubelet(self, choose: Chooser) -> None:
         """Bound pods start, terminating ones end."""
-        for each in list(self.world.pods.values()):
-            if each.terminating:
-                self.world.gone(each.uid)
-            elif each.node and not (each.started or each.finished):
-                self.world.see(replace(each, started=self._clock(), running=True))
+        for pod_now in list(self.world.pods.values()):
+            if pod_now.terminating:
+                self.world.gone(pod_now.uid)
+            elif pod_now.node and not (pod_now.started or pod_now.finished):
+                self.world.see(replace(pod_now, started=self._clock(), running=True))

@@ -51,14 +51,14 @@ TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 def node(name: str, gpus: int = 4, labels: dict[str, str] | None = None, **more: object) -> Node:
     """A node whose GPUs are all joined by NV2, with room for the pods of these tests."""
     link = Link.of_kind("NV2")
-    made = Node(
+    new_node = Node(
         name,
         Resources(64_000, 1 << 36, 100),
         GpuTopology.of_islands(gpus, max(1, gpus), link, link),
         frozenset({GPU, "aliyun.com/gpu"}) if gpus else frozenset(),
         {"kubernetes.io/hostname": name, **(labels or {})},
     )
-    return replace(made, **more)  # type: ignore[arg-type]
+    return replace(new_node, **more)  # type: ignore[arg-type]
 
 
 def pod(uid: str, gang: str = "g", of: int = 2, gpus: int = 1, **more: object) -> Pod:
@@ -66,7 +66,7 @@ def pod(uid: str, gang: str = "g", of: int = 2, gpus: int = 1, **more: object) -
     claim = GangClaim("ack", gang, min_member=of, replicas=of)
     if not gang:
         claim = GangClaim("gputopology", uid, min_member=1, replicas=1, lone=True)
-    made = Pod(
+    new_pod = Pod(
         uid=uid,
         namespace="ns",
         name=uid,
@@ -77,7 +77,7 @@ def pod(uid: str, gang: str = "g", of: int = 2, gpus: int = 1, **more: object) -
         container_gpus=(("main", gpus),) if gpus else (),
         claim=claim,
     )
-    return replace(made, **more)  # type: ignore[arg-type]
+    return replace(new_pod, **more)  # type: ignore[arg-type]
 
 
 def wishing(
@@ -123,8 +123,8 @@ class World:
 
     def start(self, *nodes: Node, in_flight: tuple[Usage, ...] = ()) -> World:
         """Nodes and pods are seen, then synced, then a shim connects."""
-        for each in nodes:
-            self.send(inputs.NodeSeen(self.now, each))
+        for new_node in nodes:
+            self.send(inputs.NodeSeen(self.now, new_node))
         self.send(inputs.Synced(self.now))
         while self.coordinator.catches_up:
             self.send(inputs.Tick(self.now))
@@ -140,9 +140,9 @@ class World:
         self.send(inputs.SessionOpened(self.now, self.epoch, in_flight, self.answers_in_tree))
 
     def see(self, *pods: Pod) -> None:
-        for each in pods:
-            self.pods[each.uid] = each
-            self.send(inputs.PodSeen(self.now, each))
+        for seen_pod in pods:
+            self.pods[seen_pod.uid] = seen_pod
+            self.send(inputs.PodSeen(self.now, seen_pod))
             if not self.settings.settle_s:
                 self.wait(0)
 
@@ -166,8 +166,8 @@ class World:
             raise AssertionError("the deadlines never end")
         self.now = until
 
-    def send(self, given: inputs.Input) -> None:
-        self.take(self.coordinator.handle(given))
+    def send(self, message: inputs.Input) -> None:
+        self.take(self.coordinator.handle(message))
 
     def take(self, instructions: Iterable[Instruction]) -> None:
         for instruction in instructions:
@@ -192,10 +192,10 @@ class World:
 
     def solve(self, decision: Decision | None = None, at: int = 0) -> None:
         """Answer one of the Solves that are out."""
-        asked = self.solves.pop(at)
+        solve = self.solves.pop(at)
         if decision is None:
-            decision = place(asked.snapshot, asked.request, Limits(excluded=asked.excluded))
-        self.send(inputs.Decided(self.now, asked.gang, asked.generation, decision, TRACE_ID))
+            decision = place(solve.snapshot, solve.request, Limits(excluded=solve.excluded))
+        self.send(inputs.Decided(self.now, solve.gang, solve.generation, decision, TRACE_ID))
 
     # --- what the shim does -------------------------------------------------------------------------
 
@@ -246,16 +246,20 @@ class World:
     ) -> None:
         """Answer a question, the last one unless it is given: `of` are the indices of the pods that get each
         answer; all get one. `part` of a long report; `more` parts follow."""
-        asked = question or self.questions[-1]
-        pods = of or (tuple(range(len(asked.pods))),)
+        asked_question = question or self.questions[-1]
+        pods = of or (tuple(range(len(asked_question.pods))),)
         parts = tuple(zip(pods, answers, strict=True))
-        self.ask(InTreeReport(self.now, self.epoch, asked.gang, asked.question, parts, part, more))
+        self.ask(
+            InTreeReport(
+                self.now, self.epoch, asked_question.gang, asked_question.question, parts, part, more
+            )
+        )
 
     def bind(self, answer: PermitAnswer, members: Iterable[int] = (), gang: str = "g") -> None:
         """The Bindings land, and the watch shows them. All members, or these."""
         verdict, nodes = self.verdict(gang), [self.home(i, gang) for i in range(len(answer.annotations))]
-        chosen = list(members) or range(len(verdict.members))
-        for member in chosen:
+        ranks = list(members) or range(len(verdict.members))
+        for member in ranks:
             uid = verdict.members[member][1]
             self.see(bound(self.pods[uid], nodes[member], answer.annotations[member]))
 

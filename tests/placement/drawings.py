@@ -89,17 +89,17 @@ def cluster(drawing: str, levels: tuple[Level, ...] = DEFAULT_LEVELS) -> Snapsho
         words = head.split()
         labels = {LABELS.get(key, key): part for key, part in zip(words[::2], words[1::2], strict=True)}
         for name, inside in re.findall(r"(\S+?)\[(.*?)\]", drawn):
-            node, taken = _node(name, [part.strip() for part in inside.split(",")], labels)
+            node, node_usages = _node(name, [part.strip() for part in inside.split(",")], labels)
             nodes.append(node)
-            usages += taken
+            usages += node_usages
     return Snapshot.of(nodes, usages, levels)
 
 
 FACTS: dict[str, Callable[[str], dict[str, Any]]] = {
     "cordoned": lambda _: {"unschedulable": True},
-    "mem": lambda rest: {"gpu_memory": tuple(map(int, rest.split()))},
+    "mem": lambda argument: {"gpu_memory": tuple(map(int, argument.split()))},
     "spread": lambda _: {"spread": True},
-    "unhealthy": lambda rest: {"unhealthy": mask_of([int(gpu) for gpu in rest.split()])},
+    "unhealthy": lambda argument: {"unhealthy": mask_of([int(gpu) for gpu in argument.split()])},
     "share": lambda _: {"gpu_resources": frozenset()},
 }
 """Words that give a field of the node."""
@@ -108,43 +108,47 @@ FACTS: dict[str, Callable[[str], dict[str, Any]]] = {
 def _node(name: str, parts: list[str], labels: dict[str, str]) -> tuple[Node, list[Usage]]:
     topology = _topology(parts[0])
     labels, cores, usages = dict(labels), 1000.0, []
-    said: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     for part in parts[1:]:
-        word, _, rest = part.partition(" ")
+        word, _, argument = part.partition(" ")
         if word == "free":
-            free = rest.replace(" ", "")
-            taken = sum(1 << i for i, bit in enumerate(free) if bit == "0")
-            usages.append(Usage(f"{name}-taken", name, Resources(pods=0), gpus=taken))
+            free = argument.replace(" ", "")
+            taken_mask = sum(1 << i for i, bit in enumerate(free) if bit == "0")
+            usages.append(Usage(f"{name}-taken", name, Resources(pods=0), gpus=taken_mask))
         elif word == "unindexed":
-            usages.append(Usage(f"{name}-other", name, Resources(pods=0), unindexed_gpus=int(rest)))
+            usages.append(Usage(f"{name}-other", name, Resources(pods=0), unindexed_gpus=int(argument)))
         elif word == "cpu":
-            cores = float(rest)
+            cores = float(argument)
         elif word == "clique":
-            labels["nvidia.com/gpu.clique"] = rest
+            labels["nvidia.com/gpu.clique"] = argument
         elif word in FACTS:
-            said |= FACTS[word](rest)
+            facts |= FACTS[word](argument)
         elif word == "left":
-            for gpu, (every, left) in enumerate(zip(said["gpu_memory"], map(int, rest.split()), strict=True)):
-                if left < every:
-                    used = Usage(f"{name}-{gpu}", name, Resources(pods=0), gpus=1 << gpu, units=every - left)
-                    usages.append(used)
+            for gpu, (every, units_left) in enumerate(
+                zip(facts["gpu_memory"], map(int, argument.split()), strict=True)
+            ):
+                if units_left < every:
+                    usage = Usage(
+                        f"{name}-{gpu}", name, Resources(pods=0), gpus=1 << gpu, units=every - units_left
+                    )
+                    usages.append(usage)
         else:
             key, _, value = part.partition("=")
             labels[key] = value
     offers = frozenset({RESOURCE}) if topology.gpu_count else frozenset()
     resources = Resources(int(cores * 1000), 2**40, 110)
-    return Node(name, resources, topology, **{"gpu_resources": offers, "labels": labels, **said}), usages
+    return Node(name, resources, topology, **{"gpu_resources": offers, "labels": labels, **facts}), usages
 
 
 def _topology(text: str) -> GpuTopology:
     if re.search("[a-z0-9]-[a-z0-9]", text):
         return matrix(text)
-    count, _, rest = text.partition(" ")
-    if rest.startswith("="):
-        return islands([int(size) for size in rest[1:].split("+")])
-    if rest == "pcie":
+    count, _, shape = text.partition(" ")
+    if shape.startswith("="):
+        return islands([int(size) for size in shape[1:].split("+")])
+    if shape == "pcie":
         return islands([1] * int(count))
-    return GpuTopology.unknown(int(count)) if rest == "unknown" else islands([int(count)])
+    return GpuTopology.unknown(int(count)) if shape == "unknown" else islands([int(count)])
 
 
 def gang(drawing: str) -> Request:
@@ -167,21 +171,21 @@ def gang(drawing: str) -> Request:
         resource, rules = RESOURCE if gpus else "", NodeRules(terms)
         resources = Resources(int(cores * 1000))
         roles.append(Role(name, members, resources, gpus, resource, rules, within, segments, part))
-    said = {option.split()[0]: option.split()[1:] for option in options}
+    arguments = {option.split()[0]: option.split()[1:] for option in options}
     return Request(
         GangId("default", "test", "gang"),
         tuple(roles),
-        int(said["min"][0]) if "min" in said else sum(len(role.members) for role in roles),
-        said["scope"][0] if "scope" in said else None,
-        tuple(said.get("prefer", ())),
+        int(arguments["min"][0]) if "min" in arguments else sum(len(role.members) for role in roles),
+        arguments["scope"][0] if "scope" in arguments else None,
+        tuple(arguments.get("prefer", ())),
         tuple(
-            each.kind(scope, int(members))
-            for each in TESTED
-            for scope, members in (rule.split("=") for rule in said.get(each.word, ()))
+            tested_kind.kind(scope, int(members))
+            for tested_kind in TESTED
+            for scope, members in (rule.split("=") for rule in arguments.get(tested_kind.word, ()))
         ),
-        tuple(_running(text) for text in said.get("running", ())),
-        tuple(Term(*text.split(":")) for text in said.get("terms", ())),
-        tuple(_subgroup(*text.split("=")) for text in said.get("share", ())),
+        tuple(_running(text) for text in arguments.get("running", ())),
+        tuple(Term(*text.split(":")) for text in arguments.get("terms", ())),
+        tuple(_subgroup(*text.split("=")) for text in arguments.get("share", ())),
     )
 
 
@@ -192,8 +196,8 @@ def _subgroup(scope: str, names: str) -> Subgroup:
 
 def _running(text: str) -> Running:
     """ "w-8@a/01": member w-8 of role w on node a, with GPUs 0 and 1."""
-    name, _, where = text.partition("@")
-    node, _, gpus = where.partition("/")
+    name, _, place = text.partition("@")
+    node, _, gpus = place.partition("/")
     return Running(
         Member(name.replace("-", ""), name), name[0], node, mask_of([int(digit) for digit in gpus])
     )

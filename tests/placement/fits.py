@@ -11,8 +11,8 @@ from tests.placement.naive_parts import label
 
 def best_fit(snapshot: Snapshot, request: Request, counts: Mapping[str, tuple[int, ...]]) -> int:
     """The best fit of these numbers of members by node and role."""
-    placed = map(sum, zip(*counts.values(), strict=True))
-    shares = any(n and role.slice for n, role in zip(placed, request.roles, strict=True))
+    members_placed = map(sum, zip(*counts.values(), strict=True))
+    shares = any(n and role.slice for n, role in zip(members_placed, request.roles, strict=True))
     nodes = snapshot.nodes
     return sum(_on(snapshot, request, nodes[name], by_role, shares) for name, by_role in counts.items())
 
@@ -40,12 +40,16 @@ def _on(
 def _free_in_domain(snapshot: Snapshot, state: NodeState, scope: str) -> int:
     """How many nodes of the node's domain are wholly free, scaled as if the largest domain had 16 nodes with
     GPUs at least; the worlds are too small to have more than 64."""
-    here = label(snapshot, state, scope)
-    with_gpus = [each for each in snapshot.nodes.values() if each.node.topology.gpu_count]
-    domains = [label(snapshot, each, scope) for each in with_gpus]
-    free = [_whole(each) for each, domain in zip(with_gpus, domains, strict=True) if domain == here]
-    largest = max((domains.count(each) for each in domains if each), default=0)
-    return -(-max(16, largest) * sum(free) // largest) if here else 0
+    domain_here = label(snapshot, state, scope)
+    with_gpus = [node_state for node_state in snapshot.nodes.values() if node_state.node.topology.gpu_count]
+    domains = [label(snapshot, gpu_state, scope) for gpu_state in with_gpus]
+    free = [
+        _whole(gpu_state)
+        for gpu_state, domain in zip(with_gpus, domains, strict=True)
+        if domain == domain_here
+    ]
+    largest = max((domains.count(name) for name in domains if name), default=0)
+    return -(-max(16, largest) * sum(free) // largest) if domain_here else 0
 
 
 def _levels(snapshot: Snapshot) -> list[str]:

@@ -35,9 +35,11 @@ def _parts(snapshot: Snapshot, scope: str) -> dict[str, str]:
     for tree in snapshot.naming.trees:
         if scope in tree:
             outer = tree[: tree.index(scope)][::-1]
-            wider += [next((each for each in every if each[1] == (key,)), (key, (key,))) for key in outer]
-    own = next((each for each in every if scope == each[0] or each[1] == (scope,)), (scope, (scope,)))
-    outward = [own, *wider]
+            wider += [next((level for level in every if level[1] == (key,)), (key, (key,))) for key in outer]
+    own_level = next(
+        (level for level in every if scope == level[0] or level[1] == (scope,)), (scope, (scope,))
+    )
+    outward = [own_level, *wider]
     paths = {name: _path(snapshot, state.node, outward) for name, state in snapshot.nodes.items()}
     return {name: _named(path, [*paths.values()], outward) for name, path in paths.items()}
 
@@ -45,40 +47,44 @@ def _parts(snapshot: Snapshot, scope: str) -> dict[str, str]:
 def _path(snapshot: Snapshot, node: Node, outward: list[tuple[str, tuple[str, ...]]]) -> tuple[str, ...]:
     path, ended = [], False
     for word, keys in outward:
-        here = [key for key in keys if node.labels.get(key)]
+        keys_here = [key for key in keys if node.labels.get(key)]
         if word == NVLINK[0] and not node.topology.gpu_count:
-            here = []
-        path.append(node.labels[here[0]] if here and not ended else "")
-        ended |= bool(here) and (here[0] in UNIQUE or word in snapshot.naming.unique)
+            keys_here = []
+        path.append(node.labels[keys_here[0]] if keys_here and not ended else "")
+        ended |= bool(keys_here) and (keys_here[0] in UNIQUE or word in snapshot.naming.unique)
     return tuple(path)
 
 
 def _named(
     path: tuple[str, ...], every: list[tuple[str, ...]], outward: list[tuple[str, tuple[str, ...]]]
 ) -> str:
-    mine = {other for other in every if other[0] == path[0]}
-    twofold = [i for i in range(1, len(path)) if len({other[i] for other in mine} - {""}) > 1]
+    same_name = {path_of_name for path_of_name in every if path_of_name[0] == path[0]}
+    twofold = [
+        i for i in range(1, len(path)) if len({path_of_name[i] for path_of_name in same_name} - {""}) > 1
+    ]
     if not path[0] or not twofold:
         return path[0]
-    homes = {_home(other, mine) for other in mine}
-    home = _home(path, mine)
-    differ = [i for i in range(1, len(path)) if len({other[i] for other in homes}) > 1]
+    homes = {_home(path_of_name, same_name) for path_of_name in same_name}
+    home = _home(path, same_name)
+    differ = [i for i in range(1, len(path)) if len({path_of_name[i] for path_of_name in homes}) > 1]
     for count in range(1, len(differ) + 1):
-        if len({tuple(other[i] for i in differ[:count]) for other in homes}) == len(homes):
+        if len({tuple(path_of_name[i] for i in differ[:count]) for path_of_name in homes}) == len(homes):
             break
-    said = [f"{outward[i][0]} {home[i]}" if home[i] else f"no {outward[i][0]}" for i in differ[:count]]
-    return " of ".join([path[0], *said])
+    phrases = [f"{outward[i][0]} {home[i]}" if home[i] else f"no {outward[i][0]}" for i in differ[:count]]
+    return " of ".join([path[0], *phrases])
 
 
-def _home(path: tuple[str, ...], mine: set[tuple[str, ...]]) -> tuple[str, ...]:
+def _home(path: tuple[str, ...], same_name: set[tuple[str, ...]]) -> tuple[str, ...]:
     """The only fullest path that says more than this one and agrees with it; else this one."""
-    more = [other for other in mine if _less(path, other)]
-    most = [other for other in more if not any(_less(other, another) for another in more)]
+    more = [path_of_name for path_of_name in same_name if _less(path, path_of_name)]
+    most = [
+        path_of_name for path_of_name in more if not any(_less(path_of_name, another) for another in more)
+    ]
     return most[0] if len(most) == 1 else path
 
 
-def _less(path: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    return path != other and all(a in ("", b) for a, b in zip(path, other, strict=True))
+def _less(path: tuple[str, ...], longer: tuple[str, ...]) -> bool:
+    return path != longer and all(a in ("", b) for a, b in zip(path, longer, strict=True))
 
 
 def matched(snapshot: Snapshot, request: Request) -> Snapshot:
@@ -111,8 +117,8 @@ def matched(snapshot: Snapshot, request: Request) -> Snapshot:
         if not sets:
             nodes[name] = state
             continue
-        kept = sets[0] if sets.count(sets[0]) == len(sets) else frozenset()
-        free = sum(1 << gpu for gpu in kept if (state.free_gpus | state.tainted) >> gpu & 1)
-        memory = tuple(units if gpu in kept else 0 for gpu, units in enumerate(state.memory))
+        gpus_kept = sets[0] if sets.count(sets[0]) == len(sets) else frozenset()
+        free = sum(1 << gpu for gpu in gpus_kept if (state.free_gpus | state.tainted) >> gpu & 1)
+        memory = tuple(units if gpu in gpus_kept else 0 for gpu, units in enumerate(state.memory))
         nodes[name] = replace(state, free_gpus=free, memory=memory)
     return replace(snapshot, nodes=nodes)

@@ -26,7 +26,7 @@ def numa(state: NodeState) -> list[set[int]]:
     sockets: list[set[int]] = []
     for gpu in range(topology.gpu_count):
         for socket in sockets:
-            kinds = [link.kind for other in socket if (link := topology.links[gpu][other])]
+            kinds = [link.kind for peer in socket if (link := topology.links[gpu][peer])]
             if "SYS" not in kinds:
                 socket.add(gpu)
                 break

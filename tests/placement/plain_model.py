@@ -142,8 +142,8 @@ class PlainModel:
             cpu = sum(unit.role.resources.cpu_milli * unit.on[name] for unit in self.units)
             self.model.add(cpu <= state.free.cpu_milli)
             for i, free in enumerate(_islands(state)):
-                taken = [unit.gpus[name, i] for unit in self.units if unit.role.gpus]
-                self.model.add(sum(taken) <= free)
+                gpus_taken = [unit.gpus[name, i] for unit in self.units if unit.role.gpus]
+                self.model.add(sum(gpus_taken) <= free)
 
     def _last_ranks_stay_out(self) -> None:
         for unit, following in zip(self.units, self.units[1:], strict=False):
@@ -159,51 +159,53 @@ class PlainModel:
         for group in self.request.subgroups:
             yield group.scope, [unit for unit in self.units if unit.role.name in group.roles]
         for role in self.request.roles:
-            mine = [unit for unit in self.units if unit.role is role]
+            role_units = [unit for unit in self.units if unit.role is role]
             if role.required_scope:
-                yield role.required_scope, mine
+                yield role.required_scope, role_units
             for segment in role.segments:
                 for start in range(0, len(role.members), segment.size):
-                    yield segment.scope, [u for u in mine if start <= u.first < start + segment.size]
+                    yield segment.scope, [u for u in role_units if start <= u.first < start + segment.size]
 
     def _together(self, scope: str, units: Sequence[Unit], if_: cp_model.IntVar | None = None) -> None:
         """One part of the scope holds all of these, always or if a variable says so."""
         cells = self._cells(scope)
-        chosen = {part: self.model.new_bool_var("") for part in cells}
-        self.model.add(sum(chosen.values()) <= 1)
+        is_chosen = {part: self.model.new_bool_var("") for part in cells}
+        self.model.add(sum(is_chosen.values()) <= 1)
         free = 0 if if_ is None else 1 - if_
         for unit in units:
             for state in self.states:
                 name, islands = state.node.name, range(len(_islands(state)))
-                around = [chosen[part] for part, inside in cells.items() if any(c[0] == name for c in inside)]
+                around = [
+                    is_chosen[part] for part, inside in cells.items() if any(c[0] == name for c in inside)
+                ]
                 self.model.add(unit.on[name] <= unit.size * (sum(around) + free))
                 for i in islands if scope == NVLINK and unit.role.gpus else ():
-                    holding = [chosen[part] for part, inside in cells.items() if (name, i) in inside]
+                    holding = [is_chosen[part] for part, inside in cells.items() if (name, i) in inside]
                     most = unit.size * unit.role.gpus
                     self.model.add(unit.gpus[name, i] <= most * (sum(holding) + free))
 
     def _cells(self, scope: str) -> Mapping[str, set[tuple[str, int]]]:
         """Each part that may hold members → its nodes, and their domains inside."""
-        found: dict[str, set[tuple[str, int]]] = {}
+        cells: dict[str, set[tuple[str, int]]] = {}
         for state in self.states:
             name, count = state.node.name, max(1, len(_islands(state)))
             if scope == NVLINK and not clique(state):
                 for i in range(len(_islands(state))):
-                    found[f"{name}/{i}"] = {(name, i)}
+                    cells[f"{name}/{i}"] = {(name, i)}
                 continue
             part = name if scope == "node" else label(self.snapshot, state, scope)
             if part:
-                found.setdefault(part, set()).update((name, i) for i in range(count))
-        return found
+                cells.setdefault(part, set()).update((name, i) for i in range(count))
+        return cells
 
     def _parts(self, scope: str) -> Mapping[str, list[str]]:
         """Each part that counts as touched → its nodes; a node without the label is one."""
-        found: dict[str, list[str]] = {}
+        nodes_of_part: dict[str, list[str]] = {}
         for state in self.states:
             name = state.node.name
             part = name if scope == "node" else label(self.snapshot, state, scope) or f"alone {name}"
-            found.setdefault(part, []).append(name)
-        return found
+            nodes_of_part.setdefault(part, []).append(name)
+        return nodes_of_part
 
     def _members_on(self, units: Iterable[Unit], nodes: Sequence[str]) -> cp_model.LinearExpr | int:
         return sum(unit.on[name] for unit in units for name in nodes)
@@ -211,51 +213,54 @@ class PlainModel:
     def _preferred(self) -> cp_model.LinearExpr | int:
         """Which preferred scope holds all, by its place in the list; the last number: none does."""
         scopes = self.request.preferred_scopes
-        chosen = [self.model.new_bool_var("") for _ in range(len(scopes) + 1)]
-        self.model.add_exactly_one(chosen)
-        for scope, holds in zip(scopes, chosen, strict=False):
+        is_chosen = [self.model.new_bool_var("") for _ in range(len(scopes) + 1)]
+        self.model.add_exactly_one(is_chosen)
+        for scope, holds in zip(scopes, is_chosen, strict=False):
             self._together(scope, self.units, holds)
-        return sum(i * holds for i, holds in enumerate(chosen))
+        return sum(i * holds for i, holds in enumerate(is_chosen))
 
     def _unusable(self) -> cp_model.LinearExpr | int:
         """How many GPUs members make unusable that are all without GPUs. Each of the two numbers of a node is
         as small as what it must reach."""
-        found: list[cp_model.LinearExpr | cp_model.IntVar] = []
+        terms: list[cp_model.LinearExpr | cp_model.IntVar] = []
         for state in self.states:
             count, name = state.node.topology.gpu_count, state.node.name
             free = state.free_gpu_count
-            held, usable = self.model.new_int_var(0, count, ""), self.model.new_int_var(0, 1000 * free, "")
-            lost = self.model.new_int_var(0, free, "")
+            gpus_held, usable = (
+                self.model.new_int_var(0, count, ""),
+                self.model.new_int_var(0, 1000 * free, ""),
+            )
+            gpus_lost = self.model.new_int_var(0, free, "")
             if not count:
                 continue
             for unit in self.units:
-                self.model.add(unit.on[name] <= unit.size * held)
+                self.model.add(unit.on[name] <= unit.size * gpus_held)
             before = 1000 * free
-            for ask, left, every in (
+            for ask, amount, every in (
                 ("cpu_milli", state.free.cpu_milli, state.node.allocatable.cpu_milli),
                 ("memory_bytes", state.free.memory_bytes >> 20, state.node.allocatable.memory_bytes >> 20),
             ):
-                taken = sum(
+                amount_taken = sum(
                     (getattr(u.role.resources, ask) >> 20 * (ask != "cpu_milli")) * u.on[name]
                     for u in self.units
                 )
-                self.model.add(1000 * held * every >= 1000 * taken * count - every + 1)
-                self.model.add(usable * every <= 1000 * (left - taken) * count)
-                before = min(before, 1000 * max(0, left) * count // every)
-            self.model.add(1000 * lost >= before - usable - 125)
-            found += [held, lost]
-        return sum(found)
+                self.model.add(1000 * gpus_held * every >= 1000 * amount_taken * count - every + 1)
+                self.model.add(usable * every <= 1000 * (amount - amount_taken) * count)
+                before = min(before, 1000 * max(0, amount) * count // every)
+            self.model.add(1000 * gpus_lost >= before - usable - 125)
+            terms += [gpus_held, gpus_lost]
+        return sum(terms)
 
     def _touched(self, scope: str, units: Iterable[Unit]) -> cp_model.LinearExpr | int:
         """How many parts of the scope these units touch."""
-        found = []
+        indicators = []
         for nodes in self._parts(scope).values():
             touched = self.model.new_bool_var("")
             for unit in units:
                 for name in nodes:
                     self.model.add(unit.on[name] <= unit.size * touched)
-            found.append(touched)
-        return sum(found)
+            indicators.append(touched)
+        return sum(indicators)
 
 
 def _islands(state: NodeState) -> list[int]:

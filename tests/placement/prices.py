@@ -17,17 +17,20 @@ def is_priced(snapshot: Snapshot, request: Request) -> bool:
 def damage(snapshot: Snapshot, state: NodeState, mask: int, units: tuple[int, ...], cpu: int) -> int:
     """What members take from typical requests: these GPUs of a node, or one GPU's units, and this cpu."""
     whole, memory = whole_gpus(state), list(state.free_memory)
-    sliced = [gpu for gpu, taken in enumerate(units) if taken]
-    gone = sliced or whole[len(whole) - mask.bit_count() :]
-    for gpu in gone if memory else ():
+    sliced = [gpu for gpu, losses in enumerate(units) if losses]
+    gpus_gone = sliced or whole[len(whole) - mask.bit_count() :]
+    for gpu in gpus_gone if memory else ():
         memory[gpu] = memory[gpu] - units[gpu] if sliced else 0
-    left = [gpu for gpu in whole if gpu not in gone]
-    taken = (
+    gpus_left = [gpu for gpu in whole if gpu not in gpus_gone]
+    losses = (
         worth
-        * (usable(kind, state, *now(state)) - usable(kind, state, state.free.cpu_milli - cpu, left, memory))
+        * (
+            usable(kind, state, *now(state))
+            - usable(kind, state, state.free.cpu_milli - cpu, gpus_left, memory)
+        )
         for kind, worth in prices(snapshot)
     )
-    return 10 * round(round(sum(taken), 6) / 10)
+    return 10 * round(round(sum(losses), 6) / 10)
 
 
 def prices(snapshot: Snapshot) -> list[tuple[TypicalRequest, float]]:
@@ -35,13 +38,13 @@ def prices(snapshot: Snapshot) -> list[tuple[TypicalRequest, float]]:
     states = snapshot.nodes.values()
     sizes = [units for state in states for units in state.node.gpu_memory if units]
     free = sum(sum(thousandths(state, whole_gpus(state), list(state.free_memory))) for state in states)
-    found = []
+    kind_prices = []
     for kind in snapshot.typical:
         supply = sum(usable(kind, state, *now(state)) for state in states)
         part = min(1.0, kind.units * len(sizes) / sum(sizes)) if kind.units and sizes else 1.0
-        share = kind.share / sum(other.share for other in snapshot.typical)
-        found.append((kind, share / (kind.gpus * part) * (free / max(supply, 1000)) ** 2))
-    return found
+        share = kind.share / sum(other_kind.share for other_kind in snapshot.typical)
+        kind_prices.append((kind, share / (kind.gpus * part) * (free / max(supply, 1000)) ** 2))
+    return kind_prices
 
 
 def usable(kind: TypicalRequest, state: NodeState, cpu: int, whole: list[int], memory: list[int]) -> float:

@@ -28,9 +28,9 @@ PAIRS = {ROOT: (0b11, 0b1100, 0b110000, 0b11000000), NUMA: (0b1111, 0b11110000)}
 
 def grouped(text: str, **groups: Groups) -> Snapshot:
     snapshot = cluster(text)
-    for name, said in groups.items():
+    for name, attribute_groups in groups.items():
         state = snapshot.nodes[name]
-        state = replace(state, node=replace(state.node, attribute_groups=said))
+        state = replace(state, node=replace(state.node, attribute_groups=attribute_groups))
         snapshot = replace(snapshot, nodes={**snapshot.nodes, name: state})
     return snapshot
 
@@ -121,7 +121,9 @@ def test_a_node_in_partitions_gets_no_member_that_would_hang_there(case: str) ->
     assert advice in [cause.advice for cause in decision.causes]
     elsewhere = place(snapshot, request)  # the same node without partitions
     if isinstance(elsewhere, Placed):
-        assert any("need not be one partition" in said for said in verify(among, request, elsewhere))
+        assert any(
+            "need not be one partition" in violation for violation in verify(among, request, elsewhere)
+        )
 
 
 def test_many_attributes_make_no_more_groups_than_there_are_gpus() -> None:
@@ -140,8 +142,8 @@ def test_a_wide_nvlink_domain_is_no_group() -> None:
 
 def test_the_links_decide_between_groups() -> None:
     """Of two groups the one that NVLink joins is taken; the values are those of the node as it is."""
-    said: Groups = {ROOT: (0b0011, 0b1100)}
-    snapshot = grouped(": a[4 = 1+1+2]", a=said)
+    node_groups: Groups = {ROOT: (0b0011, 0b1100)}
+    snapshot = grouped(": a[4 = 1+1+2]", a=node_groups)
     decision = place(snapshot, asked("1 x 2 GPU", ROOT))
     assert isinstance(decision, Placed)
     assert decision.members[0].gpus == (2, 3)
@@ -175,8 +177,8 @@ def test_changes_between_gangs_are_seen() -> None:
 
 
 def test_several_attributes() -> None:
-    said = {ROOT: (0b0011, 0b1100), NUMA: (0b0111,)}
-    node = grouped(": a[4]", a=said).nodes["a"].node
+    node_groups = {ROOT: (0b0011, 0b1100), NUMA: (0b0111,)}
+    node = grouped(": a[4]", a=node_groups).nodes["a"].node
     assert groups_of(node, (ROOT, NUMA)) == (0b0011, 0b0100, 0b1000)
     assert groups_of(node, (ROOT, "other")) == ()
 
@@ -201,8 +203,8 @@ REFUSED: dict[str, tuple[str, Groups, str, AttributesDiffer, str]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refusals_name_the_attribute(name: str) -> None:
-    drawn, said, text, cause, sentence = REFUSED[name]
-    decision = place(grouped(drawn, a=said), asked(text, ROOT))
+    drawn, node_groups, text, cause, sentence = REFUSED[name]
+    decision = place(grouped(drawn, a=node_groups), asked(text, ROOT))
     assert isinstance(decision, Unplaceable)
     assert decision.causes == (cause,)
     assert sentence in str(cause)
@@ -224,11 +226,11 @@ def test_a_preference_by_nvlink_domain_beside_it_is_not_proven() -> None:
     snapshot, roles = grouped(": a[8 = 4+4] b[8 = 4+4]", a=PAIRS, b=PAIRS), frozenset("w")
     request = asked("6 x 2 GPU, prefer nvlink-domain", ROOT)
     of_role = RolePreference("theirs", ("nvlink-domain",), roles)
-    for wanted, level in (
+    for variant, level in (
         (request, "preferred_scope"),
         (replace(request, preferred_scopes=(), role_preferences=(of_role,)), "role_preferences"),
     ):
-        decision = place(snapshot, wanted)
+        decision = place(snapshot, variant)
         assert isinstance(decision, Placed)
         assert (decision.optimal, decision.unproven) == (False, level)
 
@@ -251,12 +253,12 @@ def test_members_that_share_gpus_are_not_supported() -> None:
 
 def test_the_judge_sees_gpus_that_differ() -> None:
     snapshot, plain = grouped(": a[8]", a=PAIRS), asked("4 x 2 GPU")
-    placed = place(snapshot, plain)
-    assert isinstance(placed, Placed)
+    plan = place(snapshot, plain)
+    assert isinstance(plan, Placed)
     for attribute, wrong in ((ROOT, False), (NUMA, False), ("other", True)):
         request = replace(plain, roles=tuple(replace(r, match_attributes=(attribute,)) for r in plain.roles))
-        said = [each for each in verify(snapshot, request, placed) if "agree on" in each]
-        assert len(said) == (4 if wrong else sum(not _agree(m.gpus, attribute) for m in placed.members))
+        violations = [violation for violation in verify(snapshot, request, plan) if "agree on" in violation]
+        assert len(violations) == (4 if wrong else sum(not _agree(m.gpus, attribute) for m in plan.members))
 
 
 def _agree(gpus: tuple[int, ...], attribute: str) -> bool:
@@ -269,21 +271,21 @@ def nodes(draw: st.DrawFn) -> tuple[str, int, tuple[int, ...]]:
     count = draw(st.integers(2, 6))
     numbers = draw(st.lists(st.integers(-1, 2), min_size=count, max_size=count))
     free = draw(st.integers(0, (1 << count) - 1))
-    groups = [mask_of([gpu for gpu, each in enumerate(numbers) if each == group]) for group in range(3)]
+    groups = [mask_of([gpu for gpu, number in enumerate(numbers) if number == group]) for group in range(3)]
     shown = "".join("01"[free >> gpu & 1] for gpu in range(count))
     kind = draw(st.sampled_from([f"{count}", f"{count} pcie", f"{count} = 1+{count - 1}"]))
     return f"[{kind}, free {shown}]", free, tuple(group for group in groups if group)
 
 
-def most(free: int, groups: tuple[int, ...], gpus: int, others: int) -> int:
-    """The most members of `gpus` GPUs that agree, next to `others` single GPUs, by trying everything."""
+def most(free: int, groups: tuple[int, ...], gpus: int, single_gpus: int) -> int:
+    """The most members of `gpus` GPUs that agree, next to `single_gpus` single GPUs, by trying everything."""
 
-    def fit(left: int) -> int:
-        sets = (mask_of(list(c)) for group in groups for c in combinations([*bits(left & group)], gpus))
-        return max((1 + fit(left & ~each) for each in sets), default=0)
+    def fit(free_left: int) -> int:
+        sets = (mask_of(list(c)) for group in groups for c in combinations([*bits(free_left & group)], gpus))
+        return max((1 + fit(free_left & ~gpu_set) for gpu_set in sets), default=0)
 
-    best = fit(free)
-    return min(best, max(0, free.bit_count() - others) // gpus)
+    most_members = fit(free)
+    return min(most_members, max(0, free.bit_count() - single_gpus) // gpus)
 
 
 @settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -292,9 +294,9 @@ def test_as_many_fit_as_by_trying_everything(
     drawn: list[tuple[str, int, tuple[int, ...]]], gpus: int, members: int, min_one: bool
 ) -> None:
     text = " ".join(f"{name}{node}" for name, (node, _, _) in zip("abc", drawn, strict=False))
-    said = {name: {ROOT: groups} for name, (_, _, groups) in zip("abc", drawn, strict=False)}
+    node_groups = {name: {ROOT: groups} for name, (_, _, groups) in zip("abc", drawn, strict=False)}
     least = 1 if min_one else members
-    decision = place(grouped(f": {text}", **said), asked(f"{members} x {gpus} GPU, min {least}", ROOT))
+    decision = place(grouped(f": {text}", **node_groups), asked(f"{members} x {gpus} GPU, min {least}", ROOT))
     fit = sum(most(free, groups, gpus, 0) for _, free, groups in drawn)
-    placed = len(decision.members) if isinstance(decision, Placed) else 0
-    assert placed == (min(members, fit) if fit >= least else 0)
+    placed_count = len(decision.members) if isinstance(decision, Placed) else 0
+    assert placed_count == (min(members, fit) if fit >= least else 0)

@@ -71,7 +71,7 @@ def changed(**changes: object) -> Node:
 
 
 @pytest.mark.parametrize(
-    ("node", "asked", "by"),
+    ("node", "role_asked", "by"),
     [
         (NODE, role(), None),
         (changed(gpu_resources=frozenset()), role(), "no g"),
@@ -91,8 +91,8 @@ def changed(**changes: object) -> Node:
         (NODE, role(any_of=((),)), "affinity "),
     ],
 )
-def test_refusals(node: Node, asked: Role, by: str | None) -> None:
-    assert refusal(node, asked) == by
+def test_refusals(node: Node, role_asked: Role, by: str | None) -> None:
+    assert refusal(node, role_asked) == by
 
 
 def test_who_refused_is_counted() -> None:
@@ -102,6 +102,6 @@ def test_who_refused_is_counted() -> None:
         changed(name="c"),
         changed(name="d", ready=False),
     ]
-    found = candidates(Snapshot.of(nodes, ()), role(), {("w", "c"): "VolumeBinding", ("x", "a"): "other"})
-    assert found.admitted == ("a",)
-    assert found.refused == {"VolumeBinding": ("c",), "not ready": ("b", "d")}
+    admission = candidates(Snapshot.of(nodes, ()), role(), {("w", "c"): "VolumeBinding", ("x", "a"): "other"})
+    assert admission.admitted == ("a",)
+    assert admission.refused == {"VolumeBinding": ("c",), "not ready": ("b", "d")}

@@ -368,7 +368,7 @@ CASES = {
         (MoreFree(GPU, 1, (("b", 1),)), FewerMembers(4, 5)),
     ),
 }
-CASES |= {name: Case(*row) for each in TESTED for name, row in each.refused.items()}
+CASES |= {name: Case(*row) for kind_tested in TESTED for name, row in kind_tested.refused.items()}
 
 
 def annotated(drawing: str) -> Request:
@@ -386,26 +386,26 @@ def test_drawn(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dialect", "asked"),
+    ("dialect", "gang_text"),
     [
         ("ack", "3 x 8 GPU"),
         ("annotations", "2 x 8 GPU + 1 x 8 GPU"),
         ("annotations", "3 x 8 GPU, running w-8@c/01234567"),
     ],
 )
-def test_fewer_members_are_told_only_where_the_user_says_how_many(dialect: str, asked: str) -> None:
-    request = replace(gang(asked), gang=GangId("default", dialect, "gang"))
+def test_fewer_members_are_told_only_where_the_user_says_how_many(dialect: str, gang_text: str) -> None:
+    request = replace(gang(gang_text), gang=GangId("default", dialect, "gang"))
     decision = place(cluster(": a[8] b[8] c[8, free 0000 0000]"), request)
     assert isinstance(decision, Unplaceable)
-    assert not any(isinstance(each, FewerMembers) for each in decision.relaxations)
+    assert not any(isinstance(relaxation, FewerMembers) for relaxation in decision.relaxations)
 
 
 def test_gpus_and_cpu_are_free_apart() -> None:
-    taken = [
+    usages = [
         Usage("other-a", "a", Resources(cpu_milli=4000)),
         Usage("other-b", "b", Resources(), gpus=0b1111),
     ]
-    decision = place(cluster(": a[4, cpu 4] b[4, cpu 4]").taking(taken), gang("2 x 1 GPU 1 cpu"))
+    decision = place(cluster(": a[4, cpu 4] b[4, cpu 4]").taking(usages), gang("2 x 1 GPU 1 cpu"))
     assert isinstance(decision, Unplaceable)
     assert decision.causes == (FreeApart("w", ((GPU, 4), ("cpu", 4000)), 0, 2),)
     assert cause_json(decision.causes[0])["units"] == ["count", "cpu_milli"]
@@ -427,7 +427,7 @@ def test_the_taint_of_a_cordon_is_no_reason_of_its_own() -> None:
     snapshot = cluster(": a[8, cordoned]")
     (state,) = snapshot.nodes.values()
     tainted = replace(state.node, taints=(UNSCHEDULABLE,))
-    found = place(Snapshot.of([tainted], ()), gang("1 x 1 GPU"))
-    assert isinstance(found, Unplaceable)
-    assert found.causes == (NodesExcluded("w", "cordoned", 1),)
-    assert found.relaxations == (Uncordon((state.node.name,)),)
+    decision = place(Snapshot.of([tainted], ()), gang("1 x 1 GPU"))
+    assert isinstance(decision, Unplaceable)
+    assert decision.causes == (NodesExcluded("w", "cordoned", 1),)
+    assert decision.relaxations == (Uncordon((state.node.name,)),)

@@ -44,7 +44,7 @@ LEVELS = [
 
 labels = st.dictionaries(st.sampled_from(KEYS), st.sampled_from(["", "x", "r2", "r10", "5"]))
 taints = st.lists(st.sampled_from([Taint("k", "v", "NoSchedule"), Taint("k", "", "PreferNoSchedule")])).map(
-    lambda found: tuple(found[:2])
+    lambda drawn_pair: tuple(drawn_pair[:2])
 )
 topologies = st.sampled_from([GpuTopology.unknown(4), islands([2, 2]), islands([4]), GpuTopology.unknown(0)])
 nodes = st.builds(
@@ -71,9 +71,9 @@ usages = st.builds(
 @st.composite
 def histories(draw: st.DrawFn) -> list[Snapshot]:
     """Snapshots that share the states that no change in between was about."""
-    found = [Snapshot.of(draw(st.lists(nodes, unique_by=lambda node: node.name)), ())]
+    snapshots = [Snapshot.of(draw(st.lists(nodes, unique_by=lambda node: node.name)), ())]
     for _ in range(draw(st.integers(0, 6))):
-        snapshot = found[-1]
+        snapshot = snapshots[-1]
         states = dict(snapshot.nodes)
         match draw(st.sampled_from(["usage", "node", "remove", "levels", "same", "reorder"])):
             case "usage":
@@ -92,8 +92,8 @@ def histories(draw: st.DrawFn) -> list[Snapshot]:
                 snapshot = replace(snapshot, nodes={name: replace(state) for name, state in states.items()})
             case "reorder":
                 snapshot = replace(snapshot, nodes=dict(draw(st.permutations(list(states.items())))))
-        found.append(snapshot)
-    return found
+        snapshots.append(snapshot)
+    return snapshots
 
 
 def contents(view: Columns) -> Iterator[tuple[str, object]]:
@@ -127,15 +127,17 @@ def says(view: Columns, snapshot: Snapshot) -> None:
         )
         assert (view.shapes[view.shape[row]], view.promised[row]) == (place.shape, place.promised)
         shares = (bool(node.gpu_memory), node.memory_resources)
-        told = (node.partitions, node.missing_gpus, node.offers_parts)
-        profile = (node.gpu_resources, node.ready, node.unschedulable, node.taints, *shares, *told)
+        facts_told = (node.partitions, node.missing_gpus, node.offers_parts)
+        profile = (node.gpu_resources, node.ready, node.unschedulable, node.taints, *shares, *facts_told)
         assert tuple(view.gpu_memory[: len(node.gpu_memory), row]) == state.free_memory
         assert not view.gpu_memory[len(node.gpu_memory) :, row].any()
         assert view.profiles[view.profile[row]] == profile
         assert (("", *view.wide_names)[view.wide[row] + 1]) == place.wide
         for scope in SCOPES:
-            named, values = view.named(scope), view.label(scope)
-            assert ("", *named.names)[named.codes[row] + 1] == part_of(node, scope, snapshot.levels)
+            domain_names, values = view.named(scope), view.label(scope)
+            assert ("", *domain_names.names)[domain_names.codes[row] + 1] == part_of(
+                node, scope, snapshot.levels
+            )
             assert (None, *values.names)[values.codes[row] + 1] == node.labels.get(scope)
         for scope in (*SCOPES, "nvlink-domain"):
             part = view.part(scope)
@@ -159,11 +161,11 @@ def test_a_view_is_a_function_of_the_snapshot(history: list[Snapshot], data: st.
 
 
 def cluster(size: int) -> Snapshot:
-    some = [
+    some_nodes = [
         Node(f"n-{i}", Resources(8, 8), islands([4]), frozenset({"g"}), {"pool": str(i % 3)})
         for i in range(size)
     ]
-    return Snapshot.of(some, ())
+    return Snapshot.of(some_nodes, ())
 
 
 def test_one_snapshot_has_one_view_and_what_stays_is_shared() -> None:
@@ -196,8 +198,8 @@ def test_gpus_beyond_the_mask_count_as_taken_and_amounts_are_cut_off() -> None:
 
 
 def test_threads_may_ask_at_once() -> None:
-    one = cluster(300)
-    asked = [one, one.taking([Usage("uid", "n-7", Resources(3), gpus=1)]), cluster(299)] * 20
+    first = cluster(300)
+    snapshots = [first, first.taking([Usage("uid", "n-7", Resources(3), gpus=1)]), cluster(299)] * 20
 
     def right(snapshot: Snapshot) -> bool:
         view = columns(snapshot)
@@ -208,7 +210,7 @@ def test_threads_may_ask_at_once() -> None:
         )
 
     with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(right, asked))
+        assert all(pool.map(right, snapshots))
 
 
 terms = st.builds(
@@ -240,21 +242,21 @@ excluded = st.dictionaries(
 @SETTINGS
 @given(histories(), st.lists(roles, min_size=1, max_size=3), excluded)
 def test_admits_is_refusal_of_every_node(
-    history: list[Snapshot], asked: list[Role], by_plugin: dict[tuple[str, str], str]
+    history: list[Snapshot], roles_asked: list[Role], by_plugin: dict[tuple[str, str], str]
 ) -> None:
     for snapshot in history:
         view = columns(snapshot)
-        for role in asked:
+        for role in roles_asked:
             by = {
                 name: by_plugin.get((role.name, name)) or refusal(state.node, role)
                 for name, state in snapshot.nodes.items()
             }
             admitted = admits(view, role, by_plugin)
             assert admitted.tolist() == [by[name] is None for name in view.names]
-            found = candidates(snapshot, role, by_plugin)
-            assert found.admitted == tuple(sorted(name for name in by if by[name] is None))
-            assert {name: reason for reason, names in found.refused.items() for name in names} == {
+            admission = candidates(snapshot, role, by_plugin)
+            assert admission.admitted == tuple(sorted(name for name in by if by[name] is None))
+            assert {name: reason for reason, names in admission.refused.items() for name in names} == {
                 name: reason for name, reason in by.items() if reason is not None
             }
-            assert list(found.refused) == sorted(found.refused)
-            assert all(list(names) == sorted(names) for names in found.refused.values())
+            assert list(admission.refused) == sorted(admission.refused)
+            assert all(list(names) == sorted(names) for names in admission.refused.values())

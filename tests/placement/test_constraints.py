@@ -69,17 +69,17 @@ def shared_out(total: int, most: list[int]) -> Iterator[list[int]]:
             yield []
         return
     for count in range(min(total, most[0]) + 1):
-        for rest in shared_out(total - count, most[1:]):
-            yield [count, *rest]
+        for later_counts in shared_out(total - count, most[1:]):
+            yield [count, *later_counts]
 
 
-def fewest(held: list[int], wanted: int) -> int:
+def fewest(rooms: list[int], members: int) -> int:
     """How many of the largest hold what is wanted."""
     count = 0
-    for room in sorted(held, reverse=True):
-        if wanted <= 0:
+    for room in sorted(rooms, reverse=True):
+        if members <= 0:
             break
-        count, wanted = count + 1, wanted - room
+        count, members = count + 1, members - room
     return count
 
 
@@ -94,7 +94,7 @@ def test_one_a_host_and_even_over_zones(fabric: Fabric, members: int, skew: int,
         text, AntiAffinity("apart", HOSTNAME, roles, roles), Spread("even", ZONE, skew, roles, roles)
     )
     decision = place(drawn(fabric), request)
-    best = min(
+    fewest_parts = min(
         (
             (sum(map(bool, counts)), sum(map(fewest, fabric, counts)))
             for counts in shared_out(members, [sum(racks) for racks in fabric])
@@ -102,7 +102,7 @@ def test_one_a_host_and_even_over_zones(fabric: Fabric, members: int, skew: int,
         ),
         default=None,
     )
-    if best is None:
+    if fewest_parts is None:
         assert isinstance(decision, Unplaceable)
         assert all(
             isinstance(cause, (AntiAffinityLimits, SkewTooLarge, ClusterTooSmall))
@@ -112,7 +112,7 @@ def test_one_a_host_and_even_over_zones(fabric: Fabric, members: int, skew: int,
     assert isinstance(decision, Placed)
     assert decision.optimal, decision.unproven
     crossed = dict(decision.objective.crossings)
-    assert (crossed["zone"], crossed["rack"], crossed["node"]) == (*best, members)
+    assert (crossed["zone"], crossed["rack"], crossed["node"]) == (*fewest_parts, members)
 
 
 @SETTINGS
@@ -269,7 +269,7 @@ def test_fewer_members_start_on_one_node_if_a_spread_over_nodes_forbids_more() -
         honor_affinity=False,
         honor_taints=True,
     )
-    asked = replace(gang("3 x 0 GPU 0.5 cpu pool=p, scope node, min 2"), constraints=(spread,))
-    placed = place(snapshot, asked)
-    assert isinstance(placed, Placed), placed
-    assert (len(placed.members), placed.optimal) == (2, True)
+    spread_request = replace(gang("3 x 0 GPU 0.5 cpu pool=p, scope node, min 2"), constraints=(spread,))
+    plan = place(snapshot, spread_request)
+    assert isinstance(plan, Placed), plan
+    assert (len(plan.members), plan.optimal) == (2, True)

@@ -28,7 +28,7 @@ zone z2 rack r4: e[4] f[4]
 
 
 @pytest.mark.parametrize(
-    ("drawn", "asked", "touched"),
+    ("drawn", "gang_text", "touched"),
     [
         (RACKS, "3 x 0 GPU 1 cpu + 3 x 0 GPU 1 cpu", {"w": 2, "x": 2}),  # after a random cluster
         (RACKS, "2 x 0 GPU 1 cpu + 2 x 0 GPU 1 cpu + 2 x 0 GPU 1 cpu", {"w": 1, "x": 1, "y": 1}),
@@ -38,12 +38,12 @@ zone z2 rack r4: e[4] f[4]
         ("rack r: a[2] b[4]", "3 x 1 GPU + 3 x 1 GPU", {"w": 2, "x": 1}),
     ],
 )
-def test_each_role_touches_few_nodes(drawn: str, asked: str, touched: dict[str, int]) -> None:
-    decision = place(cluster(drawn), gang(asked))
+def test_each_role_touches_few_nodes(drawn: str, gang_text: str, touched: dict[str, int]) -> None:
+    decision = place(cluster(drawn), gang(gang_text))
     assert isinstance(decision, Placed), sentence(decision)
     assert decision.optimal
     nodes = {role: {m.node for m in decision.members if m.role == role} for role in touched}
-    assert {role: len(some) for role, some in nodes.items()} == touched
+    assert {role: len(names) for role, names in nodes.items()} == touched
 
 
 def test_rules_between_members_stay_as_they_are() -> None:
@@ -60,8 +60,8 @@ def worlds(draw: st.DrawFn) -> tuple[Snapshot, Request]:
         gpus, free = draw(st.sampled_from([2, 4])), draw(st.integers(1, 15))
         shown = "".join("01"[free >> gpu & 1] for gpu in range(gpus))
         lines.append(f"zone {zone} rack {rack}: n{i}[{gpus}, cpu {draw(st.integers(1, 4))}, free {shown}]")
-    size, some = st.integers(1, 4), st.sampled_from([0, 1, 1])
-    roles = [f"{draw(size)} x {draw(some)} GPU" for _ in range(draw(st.integers(2, 3)))]
+    size, gpu_counts = st.integers(1, 4), st.sampled_from([0, 1, 1])
+    roles = [f"{draw(size)} x {draw(gpu_counts)} GPU" for _ in range(draw(st.integers(2, 3)))]
     request = gang(" + ".join(roles))
     asks = Resources(draw(st.sampled_from([0, 1000])))
     return cluster("\n".join(lines)), replace(
@@ -83,7 +83,7 @@ def test_it_changes_no_level(world: tuple[Snapshot, Request]) -> None:
         assert touched(world[0], dealt) <= touched(world[0], plain)
 
 
-def touched(snapshot: Snapshot, placed: Placed) -> tuple[int, ...]:
+def touched(snapshot: Snapshot, plan: Placed) -> tuple[int, ...]:
     """The zones of each role, summed, then the racks, then the nodes."""
-    places = {(m.role, *snapshot.nodes[m.node].node.labels.values(), m.node) for m in placed.members}
+    places = {(m.role, *snapshot.nodes[m.node].node.labels.values(), m.node) for m in plan.members}
     return tuple(len({place[:depth] for place in places}) for depth in (2, 3, 4))

@@ -29,12 +29,12 @@ def test_a_node_is_opened_in_the_tightest_rack_and_the_next_gang_fits() -> None:
     snapshot = cluster(FOUR_AND_ONE)
     first = placed(snapshot, gang("1 x 8 GPU"))
     assert [member.node for member in first.members] == ["e"]
-    taken = [Usage(m.uid, m.node, Resources(), mask_of(m.gpus)) for m in first.members]
-    assert len(placed(snapshot.taking(taken), gang("4 x 8 GPU, scope rack")).members) == 4
+    usages = [Usage(m.uid, m.node, Resources(), mask_of(m.gpus)) for m in first.members]
+    assert len(placed(snapshot.taking(usages), gang("4 x 8 GPU, scope rack")).members) == 4
 
 
 @pytest.mark.parametrize(
-    ("drawn", "asked", "nodes"),
+    ("drawn", "gang_text", "nodes"),
     [
         ("zone z1: a[8] b[8]\nzone z2: c[8] d[8, free 0000 0000]", "1 x 8 GPU", ["c"]),
         ("rack r1: a[8] b[8]\n: c[8]", "1 x 8 GPU", ["c"]),
@@ -62,8 +62,10 @@ def test_a_node_is_opened_in_the_tightest_rack_and_the_next_gang_fits() -> None:
         "a small zone",
     ],
 )
-def test_the_domain_with_the_fewest_free_nodes_is_opened(drawn: str, asked: str, nodes: list[str]) -> None:
-    assert sorted({member.node for member in placed(cluster(drawn), gang(asked)).members}) == nodes
+def test_the_domain_with_the_fewest_free_nodes_is_opened(
+    drawn: str, gang_text: str, nodes: list[str]
+) -> None:
+    assert sorted({member.node for member in placed(cluster(drawn), gang(gang_text)).members}) == nodes
 
 
 def test_the_value_counts_what_is_left_and_what_is_opened() -> None:

@@ -44,12 +44,12 @@ def placed(
         assert isinstance(decision, Placed), sentence(decision)
         assert decision.optimal
         members: dict[str, int] = {}
-        taken: dict[str, set[int]] = {}
+        gpus_by_node: dict[str, set[int]] = {}
         for member in decision.members:
             members[member.node] = members.get(member.node, 0) + 1
-            taken.setdefault(member.node, set()).update(member.gpus)
+            gpus_by_node.setdefault(member.node, set()).update(member.gpus)
         assert counts is None or members == counts
-        assert gpus is None or taken == gpus
+        assert gpus is None or gpus_by_node == gpus
         assert link is None or decision.objective.weakest_link_gb_per_s == link
         assert nodes is None or len(members) == nodes
         assert domain is None or decision.domain == domain
@@ -299,7 +299,7 @@ def test_a_rack_in_no_wide_domain_is_weighed_against_racks_that_are_one() -> Non
 
 
 @pytest.mark.parametrize(
-    ("drawn", "asked"),
+    ("drawn", "gang_text"),
     [
         (": a[64] b[64]", "132 x 1 GPU, scope node, min 1"),
         (": a[64] b[8]", "132 x 1 GPU, scope nvlink-domain, min 1"),
@@ -310,8 +310,8 @@ def test_a_rack_in_no_wide_domain_is_weighed_against_racks_that_are_one() -> Non
         (": a[16 pcie] b[16 pcie]", "4 x 0 GPU by 2 nvlink-domain + 12 x 1 GPU"),
     ],
 )
-def test_nodes_of_many_gpus_and_gangs_of_many_mixes_are_placed(drawn: str, asked: str) -> None:
-    assert isinstance(place(cluster(drawn), gang(asked)), Placed)
+def test_nodes_of_many_gpus_and_gangs_of_many_mixes_are_placed(drawn: str, gang_text: str) -> None:
+    assert isinstance(place(cluster(drawn), gang(gang_text)), Placed)
 
 
 def test_a_refusal_on_nodes_of_many_gpus_is_told() -> None:

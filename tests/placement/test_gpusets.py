@@ -72,16 +72,16 @@ def test_rings_equal_trying_every_ring(name: str) -> None:
 @given(st.integers(1, 255), st.integers(1, 4), st.sampled_from(CUBES))
 def test_best_set_equals_trying_every_set(free: int, size: int, name: str) -> None:
     topology = matrix(name)
-    found = best_sets(shape_of(topology), free, size)
-    masks = [mask_of(chosen) for chosen in combinations(bits(free), size)]
+    gpu_sets = best_sets(shape_of(topology), free, size)
+    masks = [mask_of(subset) for subset in combinations(bits(free), size)]
     if not masks:
-        assert found == ()
+        assert gpu_sets == ()
         return
-    assert found[0].mask & ~free == 0
+    assert gpu_sets[0].mask & ~free == 0
     expected = max(naive.ring(topology, mask) for mask in masks)
-    got = naive.ring(topology, found[0].mask)
+    got = naive.ring(topology, gpu_sets[0].mask)
     assert got == expected
-    assert found[0].weakest == (NO_LINK if size == 1 else got[0] * 1000)
+    assert gpu_sets[0].weakest == (NO_LINK if size == 1 else got[0] * 1000)
 
 
 SHAPES = {
@@ -146,11 +146,11 @@ def in_order(
             for m in masks
             if domains(m) == fewest
         )
-        before, found = fragmentation(shape, free), list[Choice]()
+        before, choices = fragmentation(shape, free), list[Choice]()
         for minus_ring, apart, after, _, mask in worth:
-            if not found or table.weakest[mask] > found[-1][2]:
-                found.append((mask, fewest, int(table.weakest[mask]), -minus_ring, apart, after - before))
-        yield size, found[::-1]
+            if not choices or table.weakest[mask] > choices[-1][2]:
+                choices.append((mask, fewest, int(table.weakest[mask]), -minus_ring, apart, after - before))
+        yield size, choices[::-1]
 
 
 def choices(sets: Sets, size: int) -> list[Choice]:
@@ -204,7 +204,7 @@ def test_nothing_is_one_choice_without_a_link() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "free", "per_domain", "taken"),
+    ("sizes", "free", "per_domain", "expected_mask"),
     [
         ([4, 4], 0xFF, (2, 2), 0b0011_0011),
         ([4, 4], 0b1100_1111, (1, 2), 0b1100_0001),
@@ -218,10 +218,10 @@ def test_nothing_is_one_choice_without_a_link() -> None:
     ],
 )
 def test_so_many_of_each_domain(
-    sizes: list[int], free: int, per_domain: tuple[int, ...], taken: int | None
+    sizes: list[int], free: int, per_domain: tuple[int, ...], expected_mask: int | None
 ) -> None:
-    found = best_set_of(shape_of(islands(sizes)), free, per_domain)
-    assert [s.mask for s in found] == ([] if taken is None else [taken])
+    gpu_sets = best_set_of(shape_of(islands(sizes)), free, per_domain)
+    assert [s.mask for s in gpu_sets] == ([] if expected_mask is None else [expected_mask])
 
 
 @pytest.mark.parametrize(
@@ -239,21 +239,21 @@ def test_so_many_of_each_domain_are_the_best_of_those(shape: Shape) -> None:
     for _ in range(20):
         free = draw.randrange(1 << shape.topology.gpu_count)
         per_domain = tuple(draw.randint(0, (free & domain).bit_count()) for domain in shape.domains)
-        found = best_set_of(shape, free, per_domain)
+        gpu_sets = best_set_of(shape, free, per_domain)
         expected = dict(in_order(shape, free, per_domain))[sum(per_domain)]
-        assert [astuple(s) for s in found] == expected
+        assert [astuple(s) for s in gpu_sets] == expected
 
 
 @pytest.mark.parametrize(
-    ("free", "taken"), [(0b00101001, 0b00100000), (0b10000010, 0b00000010), (0b11110001, 0b00000001)]
+    ("free", "expected_mask"), [(0b00101001, 0b00100000), (0b10000010, 0b00000010), (0b11110001, 0b00000001)]
 )
-def test_one_gpu_is_the_one_that_the_rest_misses_least(free: int, taken: int) -> None:
-    assert best_sets(shape_of(matrix(CUBES[0])), free, 1)[0].mask == taken
+def test_one_gpu_is_the_one_that_the_rest_misses_least(free: int, expected_mask: int) -> None:
+    assert best_sets(shape_of(matrix(CUBES[0])), free, 1)[0].mask == expected_mask
 
 
 def test_nothing_known_takes_the_lowest_indices() -> None:
-    found = best_sets(shape_of(GpuTopology.unknown(8)), 0b11110100, 2)[0]
-    assert (found.mask, found.weakest, found.ring) == (0b00010100, 0, 0)
+    gpu_set = best_sets(shape_of(GpuTopology.unknown(8)), 0b11110100, 2)[0]
+    assert (gpu_set.mask, gpu_set.weakest, gpu_set.ring) == (0b00010100, 0, 0)
 
 
 def test_an_island_before_two() -> None:
@@ -289,10 +289,10 @@ def splits(union: int, sizes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     if not sizes:
         yield ()
         return
-    for chosen in combinations(bits(union), sizes[0]):
-        part = mask_of(chosen)
-        for rest in splits(union & ~part, sizes[1:]):
-            yield (part, *rest)
+    for subset in combinations(bits(union), sizes[0]):
+        part = mask_of(subset)
+        for later_parts in splits(union & ~part, sizes[1:]):
+            yield (part, *later_parts)
 
 
 @pytest.mark.parametrize("sizes", [(2, 2, 2), (4, 2), (3, 3), (2, 2, 1, 1), (1, 0, 5), (2, 3, 1), (6,)])
@@ -311,7 +311,7 @@ def test_split_equals_trying_every_split(topology: GpuTopology, sizes: tuple[int
     def worth(parts: tuple[int, ...]) -> tuple[int, int]:
         return min(int(table.weakest[p]) for p in parts), sum(int(table.total[p]) for p in parts)
 
-    for union in (mask_of(chosen) for chosen in list(combinations(range(topology.gpu_count), 6))[::3]):
+    for union in (mask_of(subset) for subset in list(combinations(range(topology.gpu_count), 6))[::3]):
         parts = split(topology, union, sizes)
         assert tuple(part.bit_count() for part in parts) == sizes
         assert worth(parts) == max(map(worth, splits(union, sizes)))
@@ -321,8 +321,8 @@ def test_split_takes_the_largest_sum_where_another_member_is_slow_anyway() -> No
     """GPUs 0 and 1 have but each other, over PIX. 2 … 5: two pairs of NV1, or NV4 and PIX: no slower than 0
     and 1 are, and more in sum."""
     links: list[list[Link | None]] = [[Link.of_kind("SYS")] * 6 for _ in range(6)]
-    known = {(0, 1): "PIX", (2, 4): "NV1", (3, 5): "NV1", (2, 3): "NV4", (4, 5): "PIX"}
-    for (a, b), kind in known.items():
+    kinds = {(0, 1): "PIX", (2, 4): "NV1", (3, 5): "NV1", (2, 3): "NV4", (4, 5): "PIX"}
+    for (a, b), kind in kinds.items():
         links[a][b] = links[b][a] = Link.of_kind(kind)
     for i in range(6):
         links[i][i] = None
@@ -358,15 +358,15 @@ SOCKETS = {
 }
 
 
-@pytest.mark.parametrize(("free", "size", "taken", "distance"), SOCKETS.values(), ids=SOCKETS)
+@pytest.mark.parametrize(("free", "size", "expected_mask", "distance"), SOCKETS.values(), ids=SOCKETS)
 def test_of_equal_links_one_switch_then_one_socket_is_taken(
-    free: int, size: int, taken: int, distance: int
+    free: int, size: int, expected_mask: int, distance: int
 ) -> None:
-    (best,) = best_sets(SHAPES["measured"], free, size)
-    assert (best.mask, best.sockets) == (taken, distance)
+    (gpu_set,) = best_sets(SHAPES["measured"], free, size)
+    assert (gpu_set.mask, gpu_set.sockets) == (expected_mask, distance)
 
 
 def test_nvlink_says_nothing_of_sockets_but_other_links_do() -> None:
     """On the cube mesh GPU 0 has two NVLinks to 3, in its socket, and to 6, in the other."""
-    (best,) = best_sets(shape_of(matrix(CUBES[0])), 0b0100_1001, 2)
-    assert (best.mask, best.sockets) == (0b0000_1001, 0)
+    (gpu_set,) = best_sets(shape_of(matrix(CUBES[0])), 0b0100_1001, 2)
+    assert (gpu_set.mask, gpu_set.sockets) == (0b0000_1001, 0)

@@ -30,7 +30,7 @@ KEYS = [*LABELS.values(), BLOCK, "example.com/pod", ROW, SEAT, NVLINK, "nvidia.c
 
 
 @pytest.mark.parametrize(
-    ("drawn", "asked", "domain"),
+    ("drawn", "gang_text", "domain"),
     [
         (  # node c has no rack label: r1 alone fits its zone
             f"zone z1 rack r1 {NVLINK} d: a[1]\n zone z2 rack r2 {NVLINK} d: b[1]\n zone z1 {NVLINK} d: c[2]",
@@ -55,10 +55,12 @@ KEYS = [*LABELS.values(), BLOCK, "example.com/pod", ROW, SEAT, NVLINK, "nvidia.c
     ],
     ids=["NVLink domain without rack", "rack without block", "with rules", "no home"],
 )
-def test_a_node_that_lacks_a_label_is_in_the_domain_that_fits(drawn: str, asked: str, domain: str) -> None:
+def test_a_node_that_lacks_a_label_is_in_the_domain_that_fits(
+    drawn: str, gang_text: str, domain: str
+) -> None:
     """After random clusters: the judge looked at the nodes of the plan alone, and called it broken."""
     levels = LEVELS if BLOCK in drawn else DEFAULT_LEVELS
-    decision = place(cluster(drawn, levels), gang(asked))
+    decision = place(cluster(drawn, levels), gang(gang_text))
     assert isinstance(decision, Placed), sentence(decision)
     assert decision.domain == domain
 
@@ -81,16 +83,16 @@ def test_any_nodes_of_the_cluster_lie_in_the_domains_that_all_nodes_tell(
 ) -> None:
     """Two nodes are in one part if they are in one domain, and the domain's name fits that part alone."""
     every = [state.node for state in snapshot.nodes.values()]
-    some = data.draw(st.lists(st.sampled_from(every), min_size=1, unique_by=lambda node: node.name))
+    sample = data.draw(st.lists(st.sampled_from(every), min_size=1, unique_by=lambda node: node.name))
     for scope, names in domains_by_scope(every, snapshot.levels, snapshot.naming).items():
-        quick, parts = (Labels(snapshot).parts(scope, some, in_words=words) for words in (False, True))
-        for one in some:
-            for other in some:
-                same = names[one.name] == names[other.name]
-                assert same == (quick[one.name] == quick[other.name])
-                assert same == (parts[one.name] == parts[other.name])
-                if names[one.name]:
-                    assert describes(names[one.name], parts[other.name]) == same
+        quick, parts = (Labels(snapshot).parts(scope, sample, in_words=words) for words in (False, True))
+        for first in sample:
+            for second in sample:
+                same = names[first.name] == names[second.name]
+                assert same == (quick[first.name] == quick[second.name])
+                assert same == (parts[first.name] == parts[second.name])
+                if names[first.name]:
+                    assert describes(names[first.name], parts[second.name]) == same
 
 
 @pytest.mark.parametrize("label", PRESETS["topograph"][-1].labels)

@@ -29,10 +29,10 @@ def matching(text: str, **by_role: Mapping[str, int]) -> Request:
     return replace(request, roles=roles)
 
 
-def subrequests_of(*found: tuple[int, Mapping[str, int]], every: bool = False) -> tuple[Subrequest, ...]:
+def subrequests_of(*pairs: tuple[int, Mapping[str, int]], every: bool = False) -> tuple[Subrequest, ...]:
     """Subrequests with these numbers of GPUs and these masks by node."""
     return tuple(
-        Subrequest(matching, gpus, number, every) for number, (gpus, matching) in enumerate(found, 1)
+        Subrequest(matching, gpus, number, every) for number, (gpus, matching) in enumerate(pairs, 1)
     )
 
 
@@ -68,8 +68,8 @@ def test_gpus_that_claims_leave_out_are_not_broken(
 ) -> None:
     decision = place(cluster(f": {node}"), matching("1 x 3 GPU", w={"a": mask}))
     assert isinstance(decision, Unplaceable)
-    partly = [each for each in decision.causes if isinstance(each, GpusNotOffered)]
-    assert [(each.offered, each.there) for each in partly] == offered
+    partly = [cause for cause in decision.causes if isinstance(cause, GpusNotOffered)]
+    assert [(cause.offered, cause.there) for cause in partly] == offered
 
 
 def test_the_refusal_says_nothing_of_it_if_more_would_not_help() -> None:
@@ -90,30 +90,35 @@ def test_a_node_where_roles_match_different_gpus_is_not_planned() -> None:
 
 def test_roles_without_gpus_and_without_members_do_not_count() -> None:
     request = matching("1 x 2 GPU + 2 x 0 GPU + 1 x 1 GPU", w={"a": 0b0011})
-    *others, empty = request.roles
-    request = replace(request, roles=(*others, replace(empty, members=())), min_member=3)
+    *other_roles, empty = request.roles
+    request = replace(request, roles=(*other_roles, replace(empty, members=())), min_member=3)
     decision = place(cluster(": a[4, free 1100]"), request)
     assert gpus_of(decision) == [("a", ()), ("a", ()), ("a", (0, 1))]
 
 
 def test_the_next_gang_sees_all_gpus_and_changes_are_seen() -> None:
     snapshot = cluster(": a[4]")
-    some, other = matching("1 x 2 GPU", w={"a": 0b0110}), matching("1 x 2 GPU", w={"a": 0b1100})
+    first, second = matching("1 x 2 GPU", w={"a": 0b0110}), matching("1 x 2 GPU", w={"a": 0b1100})
     plain = columns(snapshot)
-    for request, home in ((some, (1, 2)), (other, (2, 3)), (some, (1, 2)), (gang("1 x 4 GPU"), (0, 1, 2, 3))):
+    for request, home in (
+        (first, (1, 2)),
+        (second, (2, 3)),
+        (first, (1, 2)),
+        (gang("1 x 4 GPU"), (0, 1, 2, 3)),
+    ):
         assert gpus_of(place(snapshot, request)) == [("a", home)]
     assert view_of(snapshot, matching("1 x 2 GPU", w={"a": 0b1111, "gone": 1})) is plain
-    taken = cluster(": a[4, free 0111]")
-    assert gpus_of(place(taken, some)) == [("a", (1, 2))]
-    assert isinstance(place(cluster(": a[4, free 1011]"), some), Unplaceable)
+    fuller = cluster(": a[4, free 0111]")
+    assert gpus_of(place(fuller, first)) == [("a", (1, 2))]
+    assert isinstance(place(cluster(": a[4, free 1011]"), first), Unplaceable)
 
 
 def test_a_member_is_not_moved_to_gpus_that_do_not_match() -> None:
     snapshot, request = cluster(": a[4] b[4]"), matching("2 x 1 GPU", w={"b": 0b0100})
-    placed = place(snapshot, request)
-    assert isinstance(placed, Placed)
-    assert alternates(snapshot, request, placed) == (("a", "b"), ("a", "b"))
-    moved = move(snapshot, request, placed, "w0", "b")
+    plan = place(snapshot, request)
+    assert isinstance(plan, Placed)
+    assert alternates(snapshot, request, plan) == (("a", "b"), ("a", "b"))
+    moved = move(snapshot, request, plan, "w0", "b")
     assert moved is not None
     assert moved.members[0].gpus == (2,)
     assert move(snapshot, request, moved, "w1", "b") is None
@@ -121,19 +126,19 @@ def test_a_member_is_not_moved_to_gpus_that_do_not_match() -> None:
 
 def test_the_judge_sees_gpus_that_do_not_match() -> None:
     snapshot, request = cluster(": a[4]"), gang("1 x 2 GPU")
-    placed = place(snapshot, request)
-    assert isinstance(placed, Placed)
+    plan = place(snapshot, request)
+    assert isinstance(plan, Placed)
     (role,) = request.roles
-    said = verify(snapshot, replace(request, roles=(replace(role, matching={"a": 0b0010}),)), placed)
-    assert "GPUs 0 of node a do not match what member w-0 asks for" in said
+    violations = verify(snapshot, replace(request, roles=(replace(role, matching={"a": 0b0010}),)), plan)
+    assert "GPUs 0 of node a do not match what member w-0 asks for" in violations
     either = replace(role, subrequests=subrequests_of((2, {"a": 0b0110}), (2, {"a": 0b0011})))
-    assert verify(snapshot, replace(request, roles=(either,)), placed) == ()
+    assert verify(snapshot, replace(request, roles=(either,)), plan) == ()
     neither = replace(role, subrequests=subrequests_of((2, {"a": 0b0110}), (2, {"a": 0b0001})))
-    said = verify(snapshot, replace(request, roles=(neither,)), placed)
-    assert "GPUs 1 of node a do not match what member w-0 asks for" in said
+    violations = verify(snapshot, replace(request, roles=(neither,)), plan)
+    assert "GPUs 1 of node a do not match what member w-0 asks for" in violations
     of_other_counts = replace(role, subrequests=subrequests_of((1, {}), (3, {"a": 0b0111})))
-    said = verify(snapshot, replace(request, roles=(of_other_counts,)), placed)
-    assert "member w-0 asks for 1 or 3 GPUs and gets 2" in said
+    violations = verify(snapshot, replace(request, roles=(of_other_counts,)), plan)
+    assert "member w-0 asks for 1 or 3 GPUs and gets 2" in violations
 
 
 def tainted(text: str, gpus: int) -> Snapshot:
@@ -152,8 +157,8 @@ def test_a_gpu_with_a_taint_is_for_members_that_may_have_it() -> None:
     assert gpus_of(decision) == [("a", (0, 1, 3))]
     assert isinstance(decision, Placed)
     assert decision.optimal
-    said = verify(snapshot, gang("1 x 3 GPU"), decision)
-    assert "GPU 3 of node a is not free" in said
+    violations = verify(snapshot, gang("1 x 3 GPU"), decision)
+    assert "GPU 3 of node a is not free" in violations
     decision = place(snapshot, matching("1 x 4 GPU", w={"a": 0b1111}))
     assert isinstance(decision, Unplaceable)
     assert not any(isinstance(cause, GpusNotMatching) for cause in decision.causes)
@@ -161,8 +166,8 @@ def test_a_gpu_with_a_taint_is_for_members_that_may_have_it() -> None:
 
 def test_roles_that_tolerate_different_taints_match_different_gpus() -> None:
     snapshot = tainted(": a[4] b[4]", 0b1000)
-    both = matching("1 x 1 GPU + 1 x 1 GPU", w={"a": 0b1111})
-    assert {node for node, _ in gpus_of(place(snapshot, both))} == {"b"}
+    request = matching("1 x 1 GPU + 1 x 1 GPU", w={"a": 0b1111})
+    assert {node for node, _ in gpus_of(place(snapshot, request))} == {"b"}
     alike = matching("1 x 1 GPU + 1 x 1 GPU", w={"a": 0b0111})
     assert gpus_of(place(tainted(": a[4]", 0b1000), alike)) == [("a", (0,)), ("a", (1,))]
 
@@ -171,7 +176,9 @@ def choosing(text: str, *subrequests: Mapping[str, int]) -> Request:
     """The gang of the drawing. Members of all roles have these subrequests, for as many GPUs."""
     request = gang(text)
     roles = tuple(
-        replace(role, subrequests=subrequests_of(*((role.gpus, each) for each in subrequests)))
+        replace(
+            role, subrequests=subrequests_of(*((role.gpus, gpus_by_node) for gpus_by_node in subrequests))
+        )
         for role in request.roles
     )
     return replace(request, roles=roles)
@@ -179,9 +186,9 @@ def choosing(text: str, *subrequests: Mapping[str, int]) -> Request:
 
 def counting(text: str, *subrequests: tuple[int, Mapping[str, int]], every: bool = False) -> Request:
     """The gang of the drawing. Members of all roles have these subrequests, each with its number of GPUs."""
-    request, found = gang(text), subrequests_of(*subrequests, every=every)
-    fewest = min(each.gpus for each in found)
-    roles = tuple(replace(role, gpus=fewest, subrequests=found) for role in request.roles)
+    request, built = gang(text), subrequests_of(*subrequests, every=every)
+    fewest = min(subrequest.gpus for subrequest in built)
+    roles = tuple(replace(role, gpus=fewest, subrequests=built) for role in request.roles)
     return replace(request, roles=roles)
 
 
@@ -247,9 +254,9 @@ def test_the_first_subrequest_that_fits_has_its_own_number_of_gpus(name: str) ->
         return
     assert gpus_of(decision) == expected
     assert isinstance(decision, Placed)
-    taken = chosen(snapshot, request, decision.members)
-    assert {role.gpus for role in taken.roles} == {len(gpus) for _, gpus in expected}
-    assert verify(snapshot, taken, decision) == ()
+    with_subrequest = chosen(snapshot, request, decision.members)
+    assert {role.gpus for role in with_subrequest.roles} == {len(gpus) for _, gpus in expected}
+    assert verify(snapshot, with_subrequest, decision) == ()
 
 
 ALL = ((4, {"a": 0b1111, "b": 0, "c": 0b1111}), (2, {"a": 0, "b": 0b0110, "c": 0}))
@@ -275,8 +282,8 @@ def test_the_refusal_says_that_members_take_all_that_match() -> None:
     request = counting("2 x 1 GPU", *ALL, every=True)
     decision = place(cluster(": a[4] b[4] c[4, free 1110]"), request)
     assert isinstance(decision, Unplaceable)
-    said = "by allocationMode All each member takes all GPUs that match: 2 GPUs on 1 node"
-    assert str(decision.causes[-1]) == said
+    sentence = "by allocationMode All each member takes all GPUs that match: 2 GPUs on 1 node"
+    assert str(decision.causes[-1]) == sentence
 
 
 def test_a_member_without_gpus_moves_beside_members_with_a_subrequest() -> None:
@@ -284,10 +291,10 @@ def test_a_member_without_gpus_moves_beside_members_with_a_subrequest() -> None:
     (role,) = request.roles
     plain = replace(gang("1 x 0 GPU").roles[0], name="x", members=(Member("x0", "x-0"),))
     request = replace(request, roles=(role, plain), min_member=2)
-    placed = place(snapshot, request)
-    assert isinstance(placed, Placed)
-    taken = chosen(snapshot, request, placed.members)
-    assert move(snapshot, taken, placed, "x0", "b") is not None
+    plan = place(snapshot, request)
+    assert isinstance(plan, Placed)
+    with_subrequest = chosen(snapshot, request, plan.members)
+    assert move(snapshot, with_subrequest, plan, "x0", "b") is not None
 
 
 def test_one_gpu_need_not_agree_with_others() -> None:

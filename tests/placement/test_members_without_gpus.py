@@ -94,9 +94,9 @@ NUMBERS = {
 }
 
 
-@pytest.mark.parametrize(("nodes", "asked", "number"), NUMBERS.values(), ids=NUMBERS.keys())
-def test_gpus_made_unusable_are_now_and_later_ones(nodes: str, asked: str, number: int) -> None:
-    snapshot, request = cluster(nodes), gang(asked)
+@pytest.mark.parametrize(("nodes", "gang_text", "number"), NUMBERS.values(), ids=NUMBERS.keys())
+def test_gpus_made_unusable_are_now_and_later_ones(nodes: str, gang_text: str, number: int) -> None:
+    snapshot, request = cluster(nodes), gang(gang_text)
     decision = place(snapshot, request)
     assert isinstance(decision, Placed)
     assert decision.objective.unusable_gpus == number

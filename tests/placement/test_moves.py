@@ -19,31 +19,31 @@ rack r2: d[8, free 1111 0000]
 
 
 def planned(drawing: str, request: str):  # type: ignore[no-untyped-def]
-    snapshot, asked = cluster(drawing), gang(request)
-    placed = place(snapshot, asked)
-    assert isinstance(placed, Placed)
-    return snapshot, asked, placed
+    snapshot, gang_request = cluster(drawing), gang(request)
+    plan = place(snapshot, gang_request)
+    assert isinstance(plan, Placed)
+    return snapshot, gang_request, plan
 
 
 def test_alternates_planned_node_first_then_the_nearest() -> None:
-    snapshot, request, placed = planned(RACKS, "2 x 2 GPU")
-    assert {member.node for member in placed.members} == {"a"}
-    assert alternates(snapshot, request, placed) == (("a", "b", "c", "d"),) * 2
-    assert alternates(snapshot, request, placed, limit=2) == (("a", "b"),) * 2
+    snapshot, request, plan = planned(RACKS, "2 x 2 GPU")
+    assert {member.node for member in plan.members} == {"a"}
+    assert alternates(snapshot, request, plan) == (("a", "b", "c", "d"),) * 2
+    assert alternates(snapshot, request, plan, limit=2) == (("a", "b"),) * 2
 
 
 def test_alternates_stay_in_the_required_part() -> None:
-    snapshot, request, placed = planned(RACKS, "2 x 2 GPU, scope rack")
-    assert alternates(snapshot, request, placed) == (("a", "b", "c"),) * 2
-    snapshot, request, placed = planned(RACKS, "2 x 2 GPU, scope node")
-    assert alternates(snapshot, request, placed) == (("a",),) * 2
+    snapshot, request, plan = planned(RACKS, "2 x 2 GPU, scope rack")
+    assert alternates(snapshot, request, plan) == (("a", "b", "c"),) * 2
+    snapshot, request, plan = planned(RACKS, "2 x 2 GPU, scope node")
+    assert alternates(snapshot, request, plan) == (("a",),) * 2
 
 
 def test_move_takes_the_best_gpus_beside_the_others() -> None:
     cube = ": a[v100-8x-gputopology-document, free 1001 0000] b[v100-8x-gputopology-document, free 0111 1111]"
-    snapshot, request, placed = planned(cube, "3 x 1 GPU")
-    assert {member.node for member in placed.members} == {"b"}
-    once = move(snapshot, request, placed, "w0", "a")
+    snapshot, request, plan = planned(cube, "3 x 1 GPU")
+    assert {member.node for member in plan.members} == {"b"}
+    once = move(snapshot, request, plan, "w0", "a")
     assert once is not None
     assert [member.node for member in once.members] == ["a", "b", "b"]
     twice = move(snapshot, request, once, "w1", "a")
@@ -55,15 +55,15 @@ def test_move_takes_the_best_gpus_beside_the_others() -> None:
 
 
 def test_move_refuses_what_breaks_the_scope_or_is_unknown() -> None:
-    snapshot, request, placed = planned(RACKS, "2 x 2 GPU, scope rack")
-    assert move(snapshot, request, placed, "w0", "d") is None
-    assert move(snapshot, request, placed, "w0", "nowhere") is None
-    assert move(snapshot, request, placed, "nobody", "b") is None
+    snapshot, request, plan = planned(RACKS, "2 x 2 GPU, scope rack")
+    assert move(snapshot, request, plan, "w0", "d") is None
+    assert move(snapshot, request, plan, "w0", "nowhere") is None
+    assert move(snapshot, request, plan, "nobody", "b") is None
     refused = {("w", "b"): "VolumeBinding"}
-    assert move(snapshot, request, placed, "w0", "b", excluded=refused) is None
-    assert alternates(snapshot, request, placed, excluded=refused) == (("a", "c"),) * 2
-    assert move(snapshot, request, placed, "w0", "a") == placed
-    moved = move(snapshot, request, placed, "w0", "b")
+    assert move(snapshot, request, plan, "w0", "b", excluded=refused) is None
+    assert alternates(snapshot, request, plan, excluded=refused) == (("a", "c"),) * 2
+    assert move(snapshot, request, plan, "w0", "a") == plan
+    moved = move(snapshot, request, plan, "w0", "b")
     assert moved is not None
     assert dict(moved.objective.crossings)["node"] == 2
 
@@ -73,33 +73,33 @@ def test_first_fit_takes_the_first_node_and_the_lowest_gpus() -> None:
     baseline = first_fit(snapshot, request)
     assert [member.gpus for member in baseline.members] == [(0,), (5,)]
     assert baseline.objective.weakest_link_gb_per_s == 10
-    placed = place(snapshot, request)
-    assert isinstance(placed, Placed)
-    assert placed.objective.weakest_link_gb_per_s == 50
-    assert [member.gpus for member in placed.members] == [(5,), (6,)]
+    plan = place(snapshot, request)
+    assert isinstance(plan, Placed)
+    assert plan.objective.weakest_link_gb_per_s == 50
+    assert [member.gpus for member in plan.members] == [(5,), (6,)]
     assert not first_fit(snapshot, gang("4 x 1 GPU")).complete
 
 
 def test_a_member_moves_only_where_nodes_hold_one_more() -> None:
-    snapshot, request, placed = planned(RACKS, "2 x 2 GPU")
+    snapshot, request, plan = planned(RACKS, "2 x 2 GPU")
     role = replace(request.roles[0], room={"b": 0, "c": 1})
     request = replace(request, roles=(role,))
-    assert alternates(snapshot, request, placed) == (("a", "c", "d"),) * 2
-    assert move(snapshot, request, placed, "w0", "b") is None
-    once = move(snapshot, request, placed, "w0", "c")
+    assert alternates(snapshot, request, plan) == (("a", "c", "d"),) * 2
+    assert move(snapshot, request, plan, "w0", "b") is None
+    once = move(snapshot, request, plan, "w0", "c")
     assert once is not None
     assert alternates(snapshot, request, once)[1] == ("a", "d"), "c is full"
 
 
 def test_a_member_moves_only_where_it_keeps_the_constraints() -> None:
-    snapshot, request, placed = planned(RACKS, "2 x 2 GPU")
+    snapshot, request, plan = planned(RACKS, "2 x 2 GPU")
     apart = AntiAffinity("apart", "node", frozenset("w"), frozenset("w"), frozenset({"d"}))
     request = replace(request, constraints=(apart,))
-    placed = place(snapshot, request)
-    assert isinstance(placed, Placed)
-    first, second = placed.members
-    assert alternates(snapshot, request, placed) == ((first.node,), (second.node,))
+    plan = place(snapshot, request)
+    assert isinstance(plan, Placed)
+    first, second = plan.members
+    assert alternates(snapshot, request, plan) == ((first.node,), (second.node,))
     for node in (second.node, "d"):
-        assert move(snapshot, request, placed, first.uid, node) is None
+        assert move(snapshot, request, plan, first.uid, node) is None
     (free,) = {"a", "b", "c"} - {first.node, second.node}
-    assert move(snapshot, request, placed, first.uid, free) is not None
+    assert move(snapshot, request, plan, first.uid, free) is not None

@@ -48,8 +48,8 @@ def drawn(rng: random.Random) -> tuple[Snapshot, Request]:
 
 def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Leave these exact methods out."""
-    kept = tuple(method for method in search.METHODS if method.name not in names)
-    monkeypatch.setattr(search, "METHODS", kept)
+    methods_left = tuple(method for method in search.METHODS if method.name not in names)
+    monkeypatch.setattr(search, "METHODS", methods_left)
 
 
 def methods(decision: Decision) -> set[str]:
@@ -88,16 +88,16 @@ def test_the_tables_are_as_good_as_the_solver(table: str, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("table", [node_tables, multi_domain], ids=["nodes of a rack", "racks"])
 def test_what_is_too_large_is_left_to_the_solver(table: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot, request = drawn(random.Random(1))
-    best = place(snapshot, request)
+    fast_plan = place(snapshot, request)
     monkeypatch.setattr(table, "MAX_STEPS", 0)
     solved = place(snapshot, request)
-    assert isinstance(best, Placed)
+    assert isinstance(fast_plan, Placed)
     assert isinstance(solved, Placed)
-    assert "domain-tables" in methods(best)
+    assert "domain-tables" in methods(fast_plan)
     assert methods(solved) == {"all-members", "region-count", "level-core", "link-thresholds"}
     reasons = dict(reason for step in solved.steps for reason in step.declined)
     assert reasons["domain-tables"] == reasons["counted-domain-tables"] == "the tables are too large"
-    assert best.objective == solved.objective
+    assert fast_plan.objective == solved.objective
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -115,11 +115,11 @@ def test_racks_are_chosen_as_by_trying_everything(seed: int) -> None:
         and all(m or not always for m, always in zip(members, choice.always, strict=True))
         and all(not m or cost[rack, m] < NEVER for rack, m in enumerate(members))
     }
-    best = choice.best()
-    if best is None:
+    counts = choice.best()
+    if counts is None:
         assert not worth
     else:
-        assert worth[tuple(best.tolist())] == min(worth.values())
+        assert worth[tuple(counts.tolist())] == min(worth.values())
 
 
 FASTER_ON_MORE_NODES = {

@@ -45,29 +45,31 @@ def passes(
     """As interpodaffinity/filtering.go and podtopologyspread/filtering.go have it, by definition."""
 
     def at(node: str) -> str | None:
-        known = node in snapshot.nodes
-        labels = snapshot.nodes[node].node.labels if known else {}
-        return node if rule.topology_key == "node" and known else labels.get(rule.topology_key)
+        is_known = node in snapshot.nodes
+        labels = snapshot.nodes[node].node.labels if is_known else {}
+        return node if rule.topology_key == "node" and is_known else labels.get(rule.topology_key)
 
-    here = at(pod.node)
+    domain = at(pod.node)
     if isinstance(rule, AntiAffinity):
-        own = {at(m.node) for m in before if m.role in rule.others} if pod.role in rule.roles else set()
+        member_domains = (
+            {at(m.node) for m in before if m.role in rule.others} if pod.role in rule.roles else set()
+        )
         theirs = {at(m.node) for m in before if m.role in rule.roles} if pod.role in rule.others else set()
         old = {at(node) for node in rule.existing} if pod.role in rule.roles else set()
-        return here is None or here not in own | theirs | old
+        return domain is None or domain not in member_domains | theirs | old
     if pod.role not in rule.roles:
         return True
-    if here is None:
+    if domain is None:
         return False
     if isinstance(rule, Affinity):
         matching = {at(m.node) for m in before if m.role in rule.others} - {None}
-        if here in matching | {at(node) for node in rule.existing}:
+        if domain in matching | {at(node) for node in rule.existing}:
             return True
         return not matching and not rule.existing and pod.role in rule.others
     role = next(role for role in request.roles if role.name == pod.role)
     counts = counts_of(snapshot, rule, role.name, request, before)
     least = min(counts.values()) if len(counts) >= max(1, rule.min_domains) else 0
-    return counts.get(here, 0) + (pod.role in rule.counted) - least <= rule.max_skew
+    return counts.get(domain, 0) + (pod.role in rule.counted) - least <= rule.max_skew
 
 
 def counts_of(
@@ -79,19 +81,19 @@ def counts_of(
     for node, state in snapshot.nodes.items():
         labels = state.node.labels
         domain = node if rule.topology_key == "node" else labels.get(rule.topology_key)
-        chosen = all(labels.get(term.key) in term.values for term in role.rules.required)
+        is_selected = all(labels.get(term.key) in term.values for term in role.rules.required)
         refused = rule.honor_taints and state.node.taints and not role.rules.tolerations
         if domain is None or rule.required_keys - labels.keys() or refused:
             continue
-        if chosen or not rule.honor_affinity:
+        if is_selected or not rule.honor_affinity:
             matching = sum(m.node == node and m.role in rule.counted for m in before)
             counts[domain] = counts.get(domain, 0) + rule.existing.get(node, 0) + matching
     return counts
 
 
-def in_order(request: Request, placed: Placed, snapshot: Snapshot) -> list[MemberPlacement]:
-    by_uid = {member.uid: member for member in placed.members}
-    order = scheduling_order(request, placed, snapshot)
+def in_order(request: Request, plan: Placed, snapshot: Snapshot) -> list[MemberPlacement]:
+    by_uid = {member.uid: member for member in plan.members}
+    order = scheduling_order(request, plan, snapshot)
     assert sorted(order) == sorted(by_uid)
     return [by_uid[uid] for uid in order]
 
@@ -134,9 +136,9 @@ def test_round_by_round_over_the_domains() -> None:
     request = gang("6 x 1 GPU")
     spread = Spread("even", LABELS["zone"], 1, frozenset("w"), frozenset("w"))
     request = replace(request, constraints=(spread,))
-    placed = planned(snapshot, request, "w-0@a/0 w-1@a/1 w-2@b/0 w-3@b/1 w-4@c/0 w-5@c/1")
-    assert not accepted(snapshot, request, list(placed.members))
-    assert accepted(snapshot, request, in_order(request, placed, snapshot))
+    plan = planned(snapshot, request, "w-0@a/0 w-1@a/1 w-2@b/0 w-3@b/1 w-4@c/0 w-5@c/1")
+    assert not accepted(snapshot, request, list(plan.members))
+    assert accepted(snapshot, request, in_order(request, plan, snapshot))
 
 
 def test_the_one_that_opens_a_domain_comes_before_pods_that_others_need() -> None:
@@ -145,11 +147,11 @@ def test_the_one_that_opens_a_domain_comes_before_pods_that_others_need() -> Non
     request = gang("2 x 1 GPU + 1 x 1 GPU")
     near = Affinity("near", LABELS["zone"], frozenset("w"), frozenset("wx"))
     request = replace(request, constraints=(near,))
-    placed = planned(snapshot, request, "w-0@a/0 w-1@b/1 x-0@b/0")
-    assert scheduling_order(request, placed, snapshot) == ("w0", "x0", "w1")
+    plan = planned(snapshot, request, "w-0@a/0 w-1@b/1 x-0@b/0")
+    assert scheduling_order(request, plan, snapshot) == ("w0", "x0", "w1")
 
 
 def test_without_constraints_members_keep_their_order() -> None:
     snapshot, request = cluster(": a[4]"), gang("2 x 1 GPU + 1 x 1 GPU")
-    placed = planned(snapshot, request, "w-0@a/0 w-1@a/1 x-0@a/2")
-    assert scheduling_order(request, placed, snapshot) == ("w0", "w1", "x0")
+    plan = planned(snapshot, request, "w-0@a/0 w-1@a/1 x-0@a/2")
+    assert scheduling_order(request, plan, snapshot) == ("w0", "w1", "x0")

@@ -86,7 +86,7 @@ def test_a_resource_binds_as_cpu_does(world: World) -> None:
         assert verify(*changed, by_cards) == ()
 
 
-def cards(snapshot: Snapshot, offered: dict[str, int], taken: dict[str, int]) -> Snapshot:
+def cards(snapshot: Snapshot, offered: dict[str, int], taken_cards: dict[str, int]) -> Snapshot:
     """Return the snapshot with nodes that offer cards, some of them taken."""
     nodes = [
         replace(
@@ -99,7 +99,7 @@ def cards(snapshot: Snapshot, offered: dict[str, int], taken: dict[str, int]) ->
     ]
     usages = [
         Usage(f"other-{name}", name, Resources(pods=1, others=((CARD, count),)))
-        for name, count in taken.items()
+        for name, count in taken_cards.items()
     ]
     return Snapshot.of(nodes, usages)
 
@@ -122,8 +122,8 @@ REFUSALS = {
 
 @pytest.mark.parametrize("case", REFUSALS.values(), ids=REFUSALS.keys())
 def test_a_refusal_names_the_resource(case: tuple[int, dict[str, int], dict[str, int], type]) -> None:
-    count, offered, taken, kind = case
-    snapshot = cards(cluster(": a[4] b[4]"), offered, taken)
+    count, offered, taken_cards, kind = case
+    snapshot = cards(cluster(": a[4] b[4]"), offered, taken_cards)
     decision = place(snapshot, asking(gang("2 x 1 GPU"), count))
     assert isinstance(decision, Unplaceable)
     assert isinstance(decision.causes[0], kind), decision.causes

@@ -27,35 +27,35 @@ def table(lines: int, columns: int, values: st.SearchStrategy[Any]) -> st.Search
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.data())
 def test_a_table_has_room_for_what_fits_mix_by_mix(data: st.DataObject) -> None:
-    others = data.draw(st.lists(ASKS, max_size=3))
-    asks = (Ask(1, data.draw(st.integers(1, 6))), *others)
+    more_asks = data.draw(st.lists(ASKS, max_size=3))
+    asks = (Ask(1, data.draw(st.integers(1, 6))), *more_asks)
     kinds, gpus = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 4))
     units = data.draw(table(gpus, kinds, st.sampled_from([0, 3, 5, 8, 8, 12])))
     whole = data.draw(table(gpus, kinds, st.booleans()))
     caps = data.draw(table(len(asks), kinds, st.integers(0, 4)))
-    each = data.draw(table(2, len(asks), st.integers(0, 3)))
+    amounts = data.draw(table(2, len(asks), st.integers(0, 3)))
     free = data.draw(table(2, kinds, st.integers(0, 15)))
-    found = packed(asks, caps, each, free, units, whole)
-    if found is None:  # no member asks for one slice alone
+    packings_table = packed(asks, caps, amounts, free, units, whole)
+    if packings_table is None:  # no member asks for one slice alone
         assert not any(cap.any() for ask, cap in zip(asks, caps, strict=True) if ask.units and ask.gpus == 1)
         return
-    largest = found.largest()
+    largest = packings_table.largest()
     for kind in range(kinds):
         packings = tuple(
             packing
             for packing in product(*(range(cap + 1) for cap in caps[:, kind].tolist()))
-            if (each @ np.array(packing) <= free[:, kind]).all()
+            if (amounts @ np.array(packing) <= free[:, kind]).all()
         )
         of_kind = zip(units[:, kind].tolist(), whole[:, kind].tolist(), strict=True)
         fit, _ = fitting(asks, packings, tuple(Gpu(*gpu) for gpu in of_kind))
-        assert found.every(kind).tolist() == sorted(list(packing) for packing in fit if any(packing))
+        assert packings_table.every(kind).tolist() == sorted(list(packing) for packing in fit if any(packing))
         assert sorted(largest[kind].tolist()) == sorted(
             list(packing)
             for packing in fit
-            if any(packing) and not any(_below(packing, other) for other in fit)
+            if any(packing) and not any(_below(packing, larger) for larger in fit)
         )
-        assert all(found.holds(packing)[kind] == (packing in fit) for packing in packings)
+        assert all(packings_table.holds(packing)[kind] == (packing in fit) for packing in packings)
 
 
-def _below(packing: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    return packing != other and all(a <= b for a, b in zip(packing, other, strict=True))
+def _below(packing: tuple[int, ...], larger: tuple[int, ...]) -> bool:
+    return packing != larger and all(a <= b for a, b in zip(packing, larger, strict=True))

@@ -20,7 +20,7 @@ def test_as_good_as_the_plain_model(number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("drawn", "asked", "worth"),
+    ("drawn", "gang_text", "worth"),
     [
         ("rack r1: a[4] b[4]\n rack r2: c[4]", "2 x 4 GPU", (-2, (-2,), 0, 0, (1, 2))),
         ("rack r1: a[4]\n rack r2: c[4]", "4 x 1 GPU, max rack=2", (-4, (-4,), 0, 0, (2, 2))),
@@ -34,5 +34,5 @@ def test_as_good_as_the_plain_model(number: int) -> None:
         ("rack r: a[2]\n rack s: b[2]", "1 x 1 GPU + 2 x 1 GPU, share rack=w+x", None),
     ],
 )  # fmt: skip
-def test_the_plain_model(drawn: str, asked: str, worth: object) -> None:
-    assert PlainModel(cluster(drawn), gang(asked), 1).best() == (worth, True)
+def test_the_plain_model(drawn: str, gang_text: str, worth: object) -> None:
+    assert PlainModel(cluster(drawn), gang(gang_text), 1).best() == (worth, True)

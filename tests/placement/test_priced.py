@@ -73,8 +73,8 @@ def test_the_damage_of_whole_gpus(
     drawn: str, kinds: tuple[TypicalRequest, ...], gpus: int, cores: int, damage: int
 ) -> None:
     prices = prices_of(columns(replace(cluster(drawn), typical=kinds)))
-    found = prices.of_whole(np.array([0]), np.array([gpus]), np.array([1000 * cores]))
-    assert found.tolist() == [[damage]]
+    damages = prices.of_whole(np.array([0]), np.array([gpus]), np.array([1000 * cores]))
+    assert damages.tolist() == [[damage]]
 
 
 NONE = int(LARGEST)
@@ -114,12 +114,17 @@ BETTER = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("drawn", "kinds", "asked", "told", "untold"), BETTER.values(), ids=BETTER.keys())
+@pytest.mark.parametrize(
+    ("drawn", "kinds", "gang_text", "with_prices", "without_prices"), BETTER.values(), ids=BETTER.keys()
+)
 def test_plans_that_are_better_for_it(
-    drawn: str, kinds: tuple[TypicalRequest, ...], asked: str, told: str, untold: str
+    drawn: str, kinds: tuple[TypicalRequest, ...], gang_text: str, with_prices: str, without_prices: str
 ) -> None:
-    request = gang(asked)
-    for snapshot, at in ((replace(cluster(drawn), typical=kinds), told), (cluster(drawn), untold)):
+    request = gang(gang_text)
+    for snapshot, at in (
+        (replace(cluster(drawn), typical=kinds), with_prices),
+        (cluster(drawn), without_prices),
+    ):
         decision = place(snapshot, request)
         assert isinstance(decision, Placed)
         assert decision.optimal
@@ -127,7 +132,7 @@ def test_plans_that_are_better_for_it(
 
 
 @pytest.mark.parametrize(
-    ("asked", "priced"),
+    ("gang_text", "priced"),
     [
         ("2 x 1 GPU + 3 x 0 GPU", True),
         ("1 x 4 GiB", True),
@@ -137,18 +142,18 @@ def test_plans_that_are_better_for_it(
         ("1 x 4 GiB, running w-8@a/0", False),
     ],
 )
-def test_whose_damage_is_priced(asked: str, priced: bool) -> None:
+def test_whose_damage_is_priced(gang_text: str, priced: bool) -> None:
     snapshot = cluster(": a[2]")
-    assert is_priced(gang(asked), columns(replace(snapshot, typical=(ONE,)))) is priced
-    assert not is_priced(gang(asked), columns(snapshot))
+    assert is_priced(gang(gang_text), columns(replace(snapshot, typical=(ONE,)))) is priced
+    assert not is_priced(gang(gang_text), columns(snapshot))
 
 
 @settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(clusters(roomy=True), st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=6))
-def test_prices_do_not_tell_how_they_were_come_by(snapshot: Snapshot, taken: list[tuple[int, int]]) -> None:
+def test_prices_do_not_tell_how_they_were_come_by(snapshot: Snapshot, usages: list[tuple[int, int]]) -> None:
     snapshot = replace(snapshot, typical=(ONE, PAIR, HALF))
     names = list(snapshot.nodes)
-    for i, (node, gpu) in enumerate(taken):
+    for i, (node, gpu) in enumerate(usages):
         name = names[node % len(names)]
         mask = 1 << gpu & snapshot.nodes[name].free_gpus
         snapshot = snapshot.taking([Usage(str(i), name, gang("1 x 0 GPU 1 cpu").roles[0].resources, mask)])

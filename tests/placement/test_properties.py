@@ -71,14 +71,14 @@ FOUND = {
     "part of a segment fits": ("zone z1: a[1]", "2 x 1 GPU by 2 zone, min 1"),
 }
 """What the properties found once, smaller. They stay, whatever is drawn later."""
-for each in TESTED:
-    FOUND |= each.found
+for kind_tested in TESTED:
+    FOUND |= kind_tested.found
 
 
 @pytest.mark.parametrize("name", FOUND)
 def test_as_good_as_trying_everything_where_it_once_was_not(name: str) -> None:
-    drawn, asked = FOUND[name]
-    assert_as_good_as_trying_everything(cluster(drawn), gang(asked))
+    drawn, gang_text = FOUND[name]
+    assert_as_good_as_trying_everything(cluster(drawn), gang(gang_text))
 
 
 @st.composite
@@ -137,11 +137,11 @@ def test_gpus_of_unknown_index_are_never_given_away(world: World, unindexed: lis
     """`place` verifies what it returns: what is left to check is that it does not raise, and that its answer
     for fewer free GPUs is not more members."""
     snapshot, request = world
-    others = [
+    other_usages = [
         Usage(f"other-{name}", name, Resources(pods=0), unindexed_gpus=count)
         for name, count in zip(snapshot.nodes, unindexed, strict=False)
     ]
-    fewer = place(snapshot.taking(others), request)
+    fewer = place(snapshot.taking(other_usages), request)
     if isinstance(fewer, Placed):
         more = place(snapshot, request)
         assert isinstance(more, Placed)

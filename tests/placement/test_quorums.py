@@ -38,16 +38,16 @@ def gang(quorum: Quorum, *roles: Role) -> Request:
 
 def replicas(least: int, *sizes: int, gpus: int = 2, only: bool = False) -> Request:
     """Replicas a, b, … of these sizes, each whole or not at all."""
-    named = list(zip("abcdefgh", sizes, strict=False))
-    quorum = Quorum(least, tuple(leaf(name, size) for name, size in named), only)
-    return gang(quorum, *(role(name, size, gpus) for name, size in named))
+    sizes_by_name = list(zip("abcdefgh", sizes, strict=False))
+    quorum = Quorum(least, tuple(leaf(name, size) for name, size in sizes_by_name), only)
+    return gang(quorum, *(role(name, size, gpus) for name, size in sizes_by_name))
 
 
 def started(request: Request) -> dict[str, int]:
-    placed = place(FOUR, request)
-    assert isinstance(placed, Placed)
-    assert placed.optimal
-    return dict(Counter(member.role for member in placed.members))
+    plan = place(FOUR, request)
+    assert isinstance(plan, Placed)
+    assert plan.optimal
+    return dict(Counter(member.role for member in plan.members))
 
 
 TREE = Quorum(1, (Quorum(2, (leaf("a", 1), leaf("b", 4))), Quorum(1, (leaf("c", 2), leaf("d", 3)))))
@@ -80,28 +80,28 @@ def test_the_most_members_of_enough_subgroups_start(request_: Request, expected:
     assert started(request_) == expected
 
 
-@pytest.mark.parametrize("request_", [asked for asked, _ in PLANS.values()], ids=PLANS)
+@pytest.mark.parametrize("request_", [request_of_plan for request_of_plan, _ in PLANS.values()], ids=PLANS)
 def test_without_a_budget_subgroups_start_one_after_another(request_: Request) -> None:
-    placed = place(FOUR, request_, Limits(deterministic_time=1e-9))
-    assert isinstance(placed, Placed)
+    plan = place(FOUR, request_, Limits(deterministic_time=1e-9))
+    assert isinstance(plan, Placed)
 
 
 def test_the_best_fit_goes_by_the_roles_that_start() -> None:
     """A role with slices has no room anywhere, so free GPUs count whole: x has one, and y has two."""
     drawn = "x[4, share, mem 16 16 16 16, left 16 15 15 15] y[4, share, mem 16 16 16 16, left 16 16 0 0]"
     shared = replace(role("b", 1, 0), slice=Slice(20))
-    placed = place(
+    plan = place(
         cluster(f": {drawn}"), gang(Quorum(1, (leaf("a", 1), leaf("b", 1))), role("a", 1, 0), shared)
     )
-    assert isinstance(placed, Placed)
-    assert [member.node for member in placed.members] == ["x"]
-    assert placed.objective.best_fit == 2 + 8  # one of four GPUs, all cpu
+    assert isinstance(plan, Placed)
+    assert [member.node for member in plan.members] == ["x"]
+    assert plan.objective.best_fit == 2 + 8  # one of four GPUs, all cpu
 
 
 def test_a_level_of_one_subgroup_leaves_it_out_where_it_does_not_hold() -> None:
-    asked = replicas(1, 5, 5)
-    one = Subgroup("the level of subgroup a", "rack", frozenset("a"))
-    assert started(replace(asked, subgroups=(one,))) == {"b": 5}
+    two_replicas = replicas(1, 5, 5)
+    subgroup = Subgroup("the level of subgroup a", "rack", frozenset("a"))
+    assert started(replace(two_replicas, subgroups=(subgroup,))) == {"b": 5}
 
 
 def test_many_replicas_of_which_few_fit() -> None:
@@ -109,11 +109,11 @@ def test_many_replicas_of_which_few_fit() -> None:
     wide = cluster("rack r1: " + " ".join(f"n{i}[8]" for i in range(12)))
     names = [chr(ord("A") + i) for i in range(30)]
     quorum = Quorum(10, tuple(leaf(name, 8) for name in names))
-    placed = place(wide, gang(quorum, *(role(name, 8, 1) for name in names)), Limits())
-    assert isinstance(placed, Placed)
-    assert placed.optimal
-    assert set(Counter(member.role for member in placed.members).values()) == {8}
-    assert len(placed.members) == 96
+    plan = place(wide, gang(quorum, *(role(name, 8, 1) for name in names)), Limits())
+    assert isinstance(plan, Placed)
+    assert plan.optimal
+    assert set(Counter(member.role for member in plan.members).values()) == {8}
+    assert len(plan.members) == 96
 
 
 BROKEN: dict[str, tuple[Request, str, str]] = {
@@ -137,9 +137,9 @@ BROKEN: dict[str, tuple[Request, str, str]] = {
 def test_plans_that_start_other_subgroups_are_refused(request_: Request, members: str, sentence: str) -> None:
     whole = place(FOUR, replace(request_, quorum=None, min_member=request_.size))
     assert isinstance(whole, Placed)
-    kept = tuple(one for one in whole.members if one.uid in members.split())
-    assert kept
-    assert sentence in verify(FOUR, request_, replace(whole, members=kept))
+    members_left = tuple(placement for placement in whole.members if placement.uid in members.split())
+    assert members_left
+    assert sentence in verify(FOUR, request_, replace(whole, members=members_left))
 
 
 def test_a_refusal_is_about_the_subgroups_with_the_fewest_members() -> None:
@@ -150,16 +150,16 @@ def test_a_refusal_is_about_the_subgroups_with_the_fewest_members() -> None:
 
 
 def test_subgroups_whose_members_are_not_there_are_named() -> None:
-    asked = replicas(2, 2, 1)
-    decision = place(FOUR, replace(asked, roles=(role("a", 1, 1), role("b", 1, 1))))
-    assert decision == Unplaceable(asked.gang, (MembersMissing(1, 2, "a"),))
+    two_replicas = replicas(2, 2, 1)
+    decision = place(FOUR, replace(two_replicas, roles=(role("a", 1, 1), role("b", 1, 1))))
+    assert decision == Unplaceable(two_replicas.gang, (MembersMissing(1, 2, "a"),))
 
 
 def test_a_minimum_between_whole_replicas_waits_for_the_next_one() -> None:
     pair = Quorum(1, (Leaf(frozenset("a"), 0, unit=2),))
-    asked = replace(gang(pair, role("a", 3, 1)), min_member=3)
-    assert place(FOUR, asked) == Unplaceable(asked.gang, (MembersMissing(3, 4, "a"),))
-    assert isinstance(place(FOUR, replace(asked, roles=(role("a", 4, 1),))), Placed)
+    pair_request = replace(gang(pair, role("a", 3, 1)), min_member=3)
+    assert place(FOUR, pair_request) == Unplaceable(pair_request.gang, (MembersMissing(3, 4, "a"),))
+    assert isinstance(place(FOUR, replace(pair_request, roles=(role("a", 4, 1),))), Placed)
 
 
 def test_numbers_with_which_the_gang_does_not_start_are_looked_at_no_longer_than_there_is_time(
@@ -185,7 +185,7 @@ def test_numbers_with_which_the_gang_does_not_start_are_looked_at_no_longer_than
 
 
 def test_what_still_must_come_keeps_who_comes_back_and_how_many_can_start() -> None:
-    asked = Leaf(frozenset("a"), 1, unit=2, begun=1, back=1, most=3)
-    assert asked.less({"a": 1}) == Leaf(frozenset("a"), 0, unit=2, most=2)
-    assert asked.less({}) == asked
+    leaf_before = Leaf(frozenset("a"), 1, unit=2, begun=1, back=1, most=3)
+    assert leaf_before.less({"a": 1}) == Leaf(frozenset("a"), 0, unit=2, most=2)
+    assert leaf_before.less({}) == leaf_before
     assert leaf("a", 2).less({"a": 1}) == leaf("a", 1)

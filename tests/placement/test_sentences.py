@@ -369,8 +369,8 @@ HELPS: list[tuple[Relaxation, str]] = [
     (DropConstraint("the spread of web"), "to drop the spread of web"),
     (FewerMembers(3, 4), "to start with 3 members instead of 4"),
 ]
-HELPS += [help_ for each in TESTED for help_ in each.helps]
-OF_LIMITS = [one for each in TESTED for one in each.sentences]
+HELPS += [help_ for kind_tested in TESTED for help_ in kind_tested.helps]
+OF_LIMITS = [sentence_row for kind_tested in TESTED for sentence_row in kind_tested.sentences]
 GOLDEN += [(causes[0], says) for causes, says in OF_LIMITS if len(causes) == 1]
 
 
@@ -466,9 +466,9 @@ PLACED = {
 @pytest.mark.parametrize("drawing", PLACED)
 def test_placed(drawing: tuple[str, str]) -> None:
     request = gang(drawing[1])
-    placed = place(cluster(drawing[0]), request)
-    assert isinstance(placed, Placed)
-    assert placed_sentence(placed, request) == PLACED[drawing]
+    plan = place(cluster(drawing[0]), request)
+    assert isinstance(plan, Placed)
+    assert placed_sentence(plan, request) == PLACED[drawing]
 
 
 PREFERRED: dict[tuple[str, ...], str] = {
@@ -478,29 +478,31 @@ PREFERRED: dict[tuple[str, ...], str] = {
 
 
 def test_a_role_that_no_preferred_scope_holds_is_named() -> None:
-    wanted = tuple(RolePreference(f"role {scope}", (scope,), frozenset({"w"})) for scope in ("rakc", "rack"))
-    request = replace(gang("2 x 1 GPU"), role_preferences=wanted)
-    placed = place(cluster("rack r1: a[2]"), request)
-    assert isinstance(placed, Placed)
-    assert placed.objective.role_preferences == (("role rakc", None), ("role rack", "rack"))
-    assert placed_sentence(placed, request).endswith("; no preferred scope holds role rakc")
-    doubted = replace(placed, optimal=False, unproven="role_preferences")
-    said = "; it was not decided whether a preferred scope holds role rakc"
-    assert placed_sentence(doubted, request).endswith(said)
+    preferences = tuple(
+        RolePreference(f"role {scope}", (scope,), frozenset({"w"})) for scope in ("rakc", "rack")
+    )
+    request = replace(gang("2 x 1 GPU"), role_preferences=preferences)
+    plan = place(cluster("rack r1: a[2]"), request)
+    assert isinstance(plan, Placed)
+    assert plan.objective.role_preferences == (("role rakc", None), ("role rack", "rack"))
+    assert placed_sentence(plan, request).endswith("; no preferred scope holds role rakc")
+    doubted = replace(plan, optimal=False, unproven="role_preferences")
+    ending = "; it was not decided whether a preferred scope holds role rakc"
+    assert placed_sentence(doubted, request).endswith(ending)
 
 
 def test_a_plan_without_gpus_tells_no_link() -> None:
     """A leader without GPUs, whose workers come later, is on a node where these get GPUs."""
-    placed = place(cluster(": a[4 = 4]"), gang("2 x 1 GPU + 1 x 0 GPU"))
-    assert isinstance(placed, Placed)
-    assert " GB/s" in placed_sentence(placed)
-    leader = tuple(member for member in placed.members if member.role == "x")
-    assert " GB/s" not in placed_sentence(replace(placed, members=leader))
+    plan = place(cluster(": a[4 = 4]"), gang("2 x 1 GPU + 1 x 0 GPU"))
+    assert isinstance(plan, Placed)
+    assert " GB/s" in placed_sentence(plan)
+    leader = tuple(member for member in plan.members if member.role == "x")
+    assert " GB/s" not in placed_sentence(replace(plan, members=leader))
 
 
 @pytest.mark.parametrize("scopes", PREFERRED)
 def test_preferences_that_nothing_holds_are_said(scopes: tuple[str, ...]) -> None:
     request = replace(gang("2 x 1 GPU"), preferred_scopes=scopes)
-    placed = place(cluster("rack r1: a[2]"), request)
-    assert isinstance(placed, Placed)
-    assert placed_sentence(placed, request).endswith(PREFERRED[scopes])
+    plan = place(cluster("rack r1: a[2]"), request)
+    assert isinstance(plan, Placed)
+    assert placed_sentence(plan, request).endswith(PREFERRED[scopes])

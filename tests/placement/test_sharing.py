@@ -224,40 +224,40 @@ def test_the_damage_counts_pieces_of_gpu_memory() -> None:
     decision = place(shared, gang("1 x 3 GiB"))
     assert isinstance(decision, Placed)
     assert decision.objective.damage == 1000 * 10 // 48 - 1000 * 13 // 48
-    both = place(cluster(": a[2, mem 16 16, left 13 16]"), gang("1 x 3 GiB"))
-    assert isinstance(both, Placed)
-    assert both.objective.damage == decision.objective.damage + 1000 * 10 // 16 - 1000 * 13 // 16
+    plan = place(cluster(": a[2, mem 16 16, left 13 16]"), gang("1 x 3 GiB"))
+    assert isinstance(plan, Placed)
+    assert plan.objective.damage == decision.objective.damage + 1000 * 10 // 16 - 1000 * 13 // 16
 
 
 def test_moves_and_alternates_of_slices() -> None:
     b, c = "b[2, share, mem 8 8, left 8 3]", "c[2, share, mem 8 8, left 3 3]"
     snapshot = cluster(f"rack r1: a[2, share, mem 8 8] {b} {c}")
     request = gang("2 x 4 GiB")
-    placed = place(snapshot, request)
-    assert isinstance(placed, Placed)
-    home = placed.members[0].node
-    other = "b" if home == "a" else "a"
-    assert alternates(snapshot, request, placed) == ((home, other),) * 2
-    moved = move(snapshot, request, placed, "w0", other)
+    plan = place(snapshot, request)
+    assert isinstance(plan, Placed)
+    home = plan.members[0].node
+    second_node = "b" if home == "a" else "a"
+    assert alternates(snapshot, request, plan) == ((home, second_node),) * 2
+    moved = move(snapshot, request, plan, "w0", second_node)
     assert moved is not None
     assert verify(snapshot, request, moved) == ()
-    assert (moved.members[0].node, moved.members[0].units) == (other, 4)
-    assert move(snapshot, request, placed, "w0", "c") is None
+    assert (moved.members[0].node, moved.members[0].units) == (second_node, 4)
+    assert move(snapshot, request, plan, "w0", "c") is None
 
 
 def test_first_fit_takes_the_first_gpu_with_room() -> None:
     snapshot, request = cluster(": a[2, mem 8 8, left 3 8]"), gang("2 x 4 GiB + 1 x 2 GiB")
-    found = first_fit(snapshot, request)
-    assert [(member.gpus, member.units) for member in found.members] == [((1,), 4), ((1,), 4), ((0,), 2)]
-    assert found.complete
+    plan = first_fit(snapshot, request)
+    assert [(member.gpus, member.units) for member in plan.members] == [((1,), 4), ((1,), 4), ((0,), 2)]
+    assert plan.complete
 
 
 def test_mixes_of_sizes_are_packed_not_summed() -> None:
     """Two GPUs of 8: 5 + 3 twice, but not 5 + 5 + 6, nor 3 slices of 5."""
     gpus = (Gpu(8, False), Gpu(8, True))
     packings = ((2, 2, 0), (3, 0, 0), (1, 0, 1), (1, 1, 1), (2, 0, 1))
-    kept, complete = fitting((Ask(1, 5), Ask(1, 3), Ask(1)), packings, gpus)
-    assert kept == ((2, 2, 0), (1, 0, 1), (1, 1, 1))
+    packings_kept, complete = fitting((Ask(1, 5), Ask(1, 3), Ask(1)), packings, gpus)
+    assert packings_kept == ((2, 2, 0), (1, 0, 1), (1, 1, 1))
     assert complete
 
 
@@ -274,13 +274,13 @@ def test_a_node_with_too_many_ways_is_filled_by_first_fit() -> None:
     assert len(decision.members) == 7
 
 
-@pytest.mark.parametrize("asked", ["5 x 4 GiB + 4 x 3 GiB", "9 x 4 GiB, scope rack"])
-def test_without_time_a_plan_is_given_and_not_called_best(asked: str) -> None:
+@pytest.mark.parametrize("gang_text", ["5 x 4 GiB + 4 x 3 GiB", "9 x 4 GiB, scope rack"])
+def test_without_time_a_plan_is_given_and_not_called_best(gang_text: str) -> None:
     racks = "\n".join(
         f"rack r{i}: " + " ".join(f"{name}{i}[2, share, mem 8 8, left 8 {i + 4}]" for name in "abcdef")
         for i in range(3)
     )
-    decision = place(cluster(racks), gang(asked), Limits(seconds_left=lambda: 0.0))
+    decision = place(cluster(racks), gang(gang_text), Limits(seconds_left=lambda: 0.0))
     assert isinstance(decision, Placed)
     assert decision.truncated
     assert not decision.optimal
@@ -303,38 +303,46 @@ def test_no_choice_is_better_than_its_bound(drawn: str, ask: Ask) -> None:
     shape = view.shapes[0]
     least = Least(shape, view.gpu_memory, view.free_gpus, (ask,))
     node = NodeGpus(shape, place_of_a.free_gpus, place_of_a.free_memory)
-    found = choices((ask,), tuple((n,) for n in range(1, 6)), node, On(COSTS))
-    assert len(found.packing)
-    for m in sorted(set(found.packing.tolist())):
+    table = choices((ask,), tuple((n,) for n in range(1, 6)), node, On(COSTS))
+    assert len(table.packing)
+    for m in sorted(set(table.packing.tolist())):
         bound = least.of((m + 1,), COSTS, False)[:, 0].tolist()
-        best = found.packing.tolist().index(m)
-        values = (-found.weakest[best], -found.ring[best], found.sockets[best], found.damage[best])
-        worth = [*found.costs[:, best], *values]
+        first_choice = table.packing.tolist().index(m)
+        values = (
+            -table.weakest[first_choice],
+            -table.ring[first_choice],
+            table.sockets[first_choice],
+            table.damage[first_choice],
+        )
+        worth = [*table.costs[:, first_choice], *values]
         assert bound <= worth
 
 
 def test_the_oracle_knows_slices() -> None:
     """A case counted by hand: two slices of 4 on one used GPU open nothing and lie on one GPU."""
     snapshot, request = cluster(": a[2, share, mem 16 16, left 8 16]"), gang("2 x 4 GiB")
-    found = naive.best(snapshot, request)
-    assert found is not None
-    value, best = found
-    assert [member.gpus for member in best.members] == [(0,), (0,)]
+    value_and_plan = naive.best(snapshot, request)
+    assert value_and_plan is not None
+    value, best_plan = value_and_plan
+    assert [member.gpus for member in best_plan.members] == [(0,), (0,)]
     assert (value.opened, value.shared, value.damage) == (0, 1, -(1000 * 8 // 48))
 
 
 def test_slices_go_to_nodes_that_serve_them_by_their_name() -> None:
-    drawn, asked = cluster(": a[2, share, mem 16 16] b[2, share, mem 16 16]"), gang("2 x 8 GiB")
+    drawn, by_resource = cluster(": a[2, share, mem 16 16] b[2, share, mem 16 16]"), gang("2 x 8 GiB")
     served = replace(drawn.nodes["b"].node, memory_resources=frozenset({"memory of g"}))
     snapshot = replace(drawn, nodes={**drawn.nodes, "b": replace(drawn.nodes["b"], node=served)})
-    (role,) = asked.roles
+    (role,) = by_resource.roles
     assert role.slice is not None
     by_claim = replace(role, slice=replace(role.slice, resource="memory of g"))
-    for request, home, other in ((asked, "a", "b"), (replace(asked, roles=(by_claim,)), "b", "a")):
-        placed = place(snapshot, request, Limits())
-        assert isinstance(placed, Placed)
-        assert {member.node for member in placed.members} == {home}
-        assert not verify(snapshot, request, placed)
-        moved = tuple(replace(member, node=other) for member in placed.members)
-        (wrong, *_) = verify(snapshot, request, replace(placed, members=moved))
-        assert wrong.startswith(f"node {other} does not admit role w: it does not offer")
+    for request, home, second_node in (
+        (by_resource, "a", "b"),
+        (replace(by_resource, roles=(by_claim,)), "b", "a"),
+    ):
+        plan = place(snapshot, request, Limits())
+        assert isinstance(plan, Placed)
+        assert {member.node for member in plan.members} == {home}
+        assert not verify(snapshot, request, plan)
+        moved = tuple(replace(member, node=second_node) for member in plan.members)
+        (wrong, *_) = verify(snapshot, request, replace(plan, members=moved))
+        assert wrong.startswith(f"node {second_node} does not admit role w: it does not offer")

@@ -32,10 +32,10 @@ RULES = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize(("drawn", "kept"), [(ONE, True), (WIDE, True), (SEVERAL, False)])
-def test_a_rule_by_domain(rule: str, drawn: str, kept: bool) -> None:
+@pytest.mark.parametrize(("drawn", "holds"), [(ONE, True), (WIDE, True), (SEVERAL, False)])
+def test_a_rule_by_domain(rule: str, drawn: str, holds: bool) -> None:
     decision = place(cluster(drawn), gang(RULES[rule]))
-    assert isinstance(decision, Placed if kept else Unplaceable)
+    assert isinstance(decision, Placed if holds else Unplaceable)
     if isinstance(decision, Unplaceable):
         assert [type(cause) for cause in decision.causes] == [NotSupported]
 
@@ -80,8 +80,8 @@ PREFERENCES: dict[str, tuple[str, str, tuple[str, ...], str, str | None, str | N
 @pytest.mark.parametrize("name", PREFERENCES)
 def test_a_preference_of_roles_that_share_gpus_is_kept_or_not_proven(name: str) -> None:
     """After random clusters: preferences that no rule can keep were dropped, and the plan was called best."""
-    drawn, asked, scopes, roles, reached, unproven = PREFERENCES[name]
-    request = replace(gang(asked), role_preferences=(RolePreference("theirs", scopes, frozenset(roles)),))
+    drawn, gang_text, scopes, roles, reached, unproven = PREFERENCES[name]
+    request = replace(gang(gang_text), role_preferences=(RolePreference("theirs", scopes, frozenset(roles)),))
     decision = place(cluster(drawn), request)
     assert isinstance(decision, Placed)
     assert decision.objective.role_preferences == (("theirs", reached),)

@@ -51,17 +51,17 @@ CASES: dict[str, tuple[str, str, dict[str, tuple[int, ...]], int]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("drawn", "asked", "gpus", "distance"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(("drawn", "gang_text", "gpus", "distance"), CASES.values(), ids=CASES)
 def test_one_socket_is_preferred(
-    drawn: str, asked: str, gpus: dict[str, tuple[int, ...]], distance: int
+    drawn: str, gang_text: str, gpus: dict[str, tuple[int, ...]], distance: int
 ) -> None:
-    snapshot, request = cluster(drawn), gang(asked)
-    found = place(snapshot, request)
-    assert isinstance(found, Placed)
-    taken: dict[str, tuple[int, ...]] = {}
-    for member in found.members:
-        taken[member.node] = tuple(sorted((*taken.get(member.node, ()), *member.gpus)))
-    assert taken == gpus
-    assert (found.objective.socket_distance, found.optimal) == (distance, True)
-    assert "sockets" in [step.level for step in found.steps]
-    assert verify(snapshot, request, found) == ()
+    snapshot, request = cluster(drawn), gang(gang_text)
+    plan = place(snapshot, request)
+    assert isinstance(plan, Placed)
+    gpus_by_node: dict[str, tuple[int, ...]] = {}
+    for member in plan.members:
+        gpus_by_node[member.node] = tuple(sorted((*gpus_by_node.get(member.node, ()), *member.gpus)))
+    assert gpus_by_node == gpus
+    assert (plan.objective.socket_distance, plan.optimal) == (distance, True)
+    assert "sockets" in [step.level for step in plan.steps]
+    assert verify(snapshot, request, plan) == ()

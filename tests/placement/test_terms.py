@@ -50,7 +50,7 @@ FITS = {
         ": a[0, cpu 2]", "1 x 0 GPU 1 cpu, terms numa:pack nvswitch:prefer", "w-0@a"
     ),
 }
-FITS |= {name: Fits(*row) for each in PARTED.values() for name, row in each.fits.items()}
+FITS |= {name: Fits(*row) for parted_kind in PARTED.values() for name, row in parted_kind.fits.items()}
 
 
 @pytest.mark.parametrize("name", FITS)

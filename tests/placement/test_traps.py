@@ -159,10 +159,10 @@ R0 = ["rack r0: a[1, cpu 2]", "rack r0: a[1, cpu 1] c[0, cpu 1]"]
 
 
 @pytest.mark.parametrize("r0", R0)
-@pytest.mark.parametrize(("asked", "names"), [(f"{A} + {B}", "wx"), (f"{B} + {A}", "xw")])
-def test_kueue_places_podsets_one_after_another(asked: str, names: str, r0: str) -> None:
+@pytest.mark.parametrize(("gang_text", "names"), [(f"{A} + {B}", "wx"), (f"{B} + {A}", "xw")])
+def test_kueue_places_podsets_one_after_another(gang_text: str, names: str, r0: str) -> None:
     """A = 2 × (1 cpu), B = 1 × (1 gpu, 1 cpu), each in one rack: the one way there is, in either order."""
-    snapshot, request = cluster(f"{r0}\n rack r1: b[0, cpu 3]"), gang(asked)
+    snapshot, request = cluster(f"{r0}\n rack r1: b[0, cpu 3]"), gang(gang_text)
     decision = place(snapshot, request)
     assert isinstance(decision, Placed), sentence(decision)
     assert verify(snapshot, request, decision) == ()

@@ -198,7 +198,7 @@ CASES = {
 }
 
 
-CASES |= {name: Case(*row) for each in TESTED for name, row in each.plans.items()}
+CASES |= {name: Case(*row) for kind_tested in TESTED for name, row in kind_tested.plans.items()}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -215,17 +215,17 @@ Change = Callable[[Placed], Placed]
 
 def member(**changes: Any) -> Change:
     """The first member otherwise."""
-    return lambda placed: replace(
-        placed, members=(replace(placed.members[0], **changes), *placed.members[1:])
+    return lambda before: replace(
+        before, members=(replace(before.members[0], **changes), *before.members[1:])
     )
 
 
 def claim(**changes: Any) -> Change:
-    return lambda placed: replace(placed, objective=replace(placed.objective, **changes))
+    return lambda before: replace(before, objective=replace(before.objective, **changes))
 
 
 def said(**changes: Any) -> Change:
-    return lambda placed: replace(placed, **changes)
+    return lambda before: replace(before, **changes)
 
 
 LIES: dict[str, tuple[Change, str]] = {
@@ -274,10 +274,10 @@ def test_false_claims_are_refused(name: str) -> None:
         "rack r1: a[v100-8x-gputopology-document] b[v100-8x-gputopology-document]\n rack r2: c[0]"
     )
     request = gang("2 x 2 GPU, prefer node rack pool")
-    placed = plan(snapshot, request, "w-0@a/03 w-1@b/03")
-    assert verify(snapshot, request, placed) == ()
+    true_plan = plan(snapshot, request, "w-0@a/03 w-1@b/03")
+    assert verify(snapshot, request, true_plan) == ()
     change, says = LIES[name]
-    violations = verify(snapshot, request, change(placed))
+    violations = verify(snapshot, request, change(true_plan))
     assert any(says in violation for violation in violations), violations
 
 
@@ -287,12 +287,12 @@ def test_levels_are_those_of_the_snapshot() -> None:
     zone z1 example.com/pod b2 rack r1: b[4]
     zone z1 rack r3: c[4]"""
     snapshot, request = cluster(drawn, BLOCKS), gang("2 x 1 GPU, scope zone")
-    placed = plan(snapshot, request, "w-0@a/0 w-1@b/0")
-    assert placed.objective.crossings[:3] == (("zone", 1), ("block", 2), ("rack", 2))
-    assert verify(snapshot, request, placed) == ()
-    assert verify(cluster(drawn, DEFAULT_LEVELS), request, placed)
+    true_plan = plan(snapshot, request, "w-0@a/0 w-1@b/0")
+    assert true_plan.objective.crossings[:3] == (("zone", 1), ("block", 2), ("rack", 2))
+    assert verify(snapshot, request, true_plan) == ()
+    assert verify(cluster(drawn, DEFAULT_LEVELS), request, true_plan)
     blocks = replace(request, required_scope="block")
-    assert "no one block holds all members, although it is required" in verify(snapshot, blocks, placed)
+    assert "no one block holds all members, although it is required" in verify(snapshot, blocks, true_plan)
 
 
 def test_running_members_on_nodes_that_are_gone_count_for_nothing() -> None:
@@ -333,7 +333,7 @@ WORLDS = st.one_of(
     worlds("terms", "slices"),
     worlds("typical"),
     worlds("typical", "slices", "levels"),
-    *(worlds(*features) for each in TESTED for features in each.families.values()),
+    *(worlds(*features) for kind_tested in TESTED for features in kind_tested.families.values()),
 )
 
 
@@ -342,23 +342,23 @@ WORLDS = st.one_of(
 @given(WORLDS, st.data())
 def test_the_best_plan_passes_and_a_change_only_if_it_is_as_true(world: World, data: st.DataObject) -> None:
     """Both ways: what the oracle finds valid and true must pass, and everything else must not."""
-    found = naive.best(*world)
-    assume(found is not None)
-    assert found is not None
-    assert verify(*world, found[1]) == ()
-    changed = data.draw(mutations(*world, found[1]))
+    value_and_plan = naive.best(*world)
+    assume(value_and_plan is not None)
+    assert value_and_plan is not None
+    assert verify(*world, value_and_plan[1]) == ()
+    changed = data.draw(mutations(*world, value_and_plan[1]))
     good = naive.valid(*world, changed.members) and naive.honest(*world, changed)
     assert (verify(*world, changed) == ()) is good, verify(*world, changed)
 
 
 @st.composite
-def mutations(draw: st.DrawFn, snapshot: Snapshot, request: Request, placed: Placed) -> Placed:
+def mutations(draw: st.DrawFn, snapshot: Snapshot, request: Request, true_plan: Placed) -> Placed:
     """The plan with one thing changed. Half of those with other places claim what is true of them."""
     if draw(st.integers(0, 3)) == 0:
-        return draw(_claimed_otherwise(placed))
-    members = list(placed.members)
+        return draw(_claimed_otherwise(true_plan))
+    members = list(true_plan.members)
     at = draw(st.integers(0, len(members) - 1))
-    other = draw(st.integers(0, len(members) - 1))
+    other_rank = draw(st.integers(0, len(members) - 1))
     match draw(st.sampled_from(["gpu", "node", "exchange", "swap gpus", "drop", "twice", "unlike"])):
         case "gpu":
             gpus = draw(st.sets(st.integers(0, 4), min_size=len(members[at].gpus), max_size=4))
@@ -366,50 +366,53 @@ def mutations(draw: st.DrawFn, snapshot: Snapshot, request: Request, placed: Pla
         case "node":
             members[at] = replace(members[at], node=draw(st.sampled_from([*snapshot.nodes, "nowhere"])))
         case "exchange":
-            one, two = members[at], members[other]
-            members[at] = replace(one, node=two.node, gpus=two.gpus)
-            members[other] = replace(two, node=one.node, gpus=one.gpus)
+            first, second = members[at], members[other_rank]
+            members[at] = replace(first, node=second.node, gpus=second.gpus)
+            members[other_rank] = replace(second, node=first.node, gpus=first.gpus)
         case "swap gpus":
-            one, two = members[at], members[other]
-            members[at], members[other] = replace(one, gpus=two.gpus), replace(two, gpus=one.gpus)
+            first, second = members[at], members[other_rank]
+            members[at], members[other_rank] = (
+                replace(first, gpus=second.gpus),
+                replace(second, gpus=first.gpus),
+            )
         case "drop":
             del members[at]
         case "twice":
             members.append(members[at])
         case "unlike":
             field = draw(st.sampled_from(["uid", "name", "role"]))
-            members[at] = replace(members[at], **{field: getattr(members[other], field) + "?"})
-    changed = replace(placed, members=tuple(members))
+            members[at] = replace(members[at], **{field: getattr(members[other_rank], field) + "?"})
+    changed = replace(true_plan, members=tuple(members))
     if draw(st.booleans()) and naive.valid(snapshot, request, changed.members):
         return naive.plan(snapshot, request, changed.members)
     return changed
 
 
 @st.composite
-def _claimed_otherwise(draw: st.DrawFn, placed: Placed) -> Placed:
-    value = placed.objective
+def _claimed_otherwise(draw: st.DrawFn, true_plan: Placed) -> Placed:
+    value = true_plan.objective
     bent = [(scope, count + draw(st.sampled_from([-1, 0, 0, 1]))) for scope, count in value.crossings]
     scope = draw(st.sampled_from([None, "gpu", "nvlink-domain", "node", "rack", "block", "zone"]))
     return draw(
         st.sampled_from(
             [
-                replace(placed, objective=replace(value, crossings=tuple(bent))),
-                replace(placed, objective=replace(value, crossings=value.crossings[1:])),
-                replace(placed, objective=replace(value, damage=value.damage + 250)),
-                replace(placed, objective=replace(value, socket_distance=value.socket_distance + 1)),
-                replace(placed, objective=replace(value, preference_penalty=1)),
-                replace(placed, objective=replace(value, unusable_gpus=(value.unusable_gpus or 0) + 1)),
-                replace(placed, objective=replace(value, best_fit=value.best_fit + 1)),
-                replace(placed, objective=replace(value, costs=(("sharing", 1), ("shared_gpus", 1)))),
-                replace(placed, objective=replace(value, ring_gb_per_s=value.ring_gb_per_s + 1)),
-                replace(placed, objective=replace(value, weakest_link_gb_per_s=25.0)),
-                replace(placed, objective=replace(value, preferred_reached=scope)),
-                replace(placed, scope_reached=scope),
-                replace(placed, domain=placed.domain + "x"),
-                replace(placed, unknown_links=(*placed.unknown_links, "nowhere")),
-                replace(placed, unknown_indices=(*placed.unknown_indices, "nowhere")),
-                replace(placed, gap=0.5),
-                replace(placed, optimal=False, gap=0.5),
+                replace(true_plan, objective=replace(value, crossings=tuple(bent))),
+                replace(true_plan, objective=replace(value, crossings=value.crossings[1:])),
+                replace(true_plan, objective=replace(value, damage=value.damage + 250)),
+                replace(true_plan, objective=replace(value, socket_distance=value.socket_distance + 1)),
+                replace(true_plan, objective=replace(value, preference_penalty=1)),
+                replace(true_plan, objective=replace(value, unusable_gpus=(value.unusable_gpus or 0) + 1)),
+                replace(true_plan, objective=replace(value, best_fit=value.best_fit + 1)),
+                replace(true_plan, objective=replace(value, costs=(("sharing", 1), ("shared_gpus", 1)))),
+                replace(true_plan, objective=replace(value, ring_gb_per_s=value.ring_gb_per_s + 1)),
+                replace(true_plan, objective=replace(value, weakest_link_gb_per_s=25.0)),
+                replace(true_plan, objective=replace(value, preferred_reached=scope)),
+                replace(true_plan, scope_reached=scope),
+                replace(true_plan, domain=true_plan.domain + "x"),
+                replace(true_plan, unknown_links=(*true_plan.unknown_links, "nowhere")),
+                replace(true_plan, unknown_indices=(*true_plan.unknown_indices, "nowhere")),
+                replace(true_plan, gap=0.5),
+                replace(true_plan, optimal=False, gap=0.5),
             ]
         )
     )
@@ -420,8 +423,8 @@ def test_a_slice_of_a_gpu_that_the_node_lacks_is_a_sentence() -> None:
     typical = (TypicalRequest(share=1, gpus=1, cpu_milli=1),)
     snapshot = replace(cluster(": a[4, share, mem 4 4 4 4] b[4]"), typical=typical)
     request = gang("1 x 1 GiB")
-    found = place(snapshot, request)
-    assert isinstance(found, Placed)
-    [member] = found.members
-    wrong = replace(found, members=(replace(member, gpus=(4,)),))
+    true_plan = place(snapshot, request)
+    assert isinstance(true_plan, Placed)
+    [member] = true_plan.members
+    wrong = replace(true_plan, members=(replace(member, gpus=(4,)),))
     assert any("GPU 4" in sentence for sentence in verify(snapshot, request, wrong))

@@ -18,5 +18,5 @@ _DEFINED = [
     for value in vars(import_module(f"{__name__}.{module.name}")).values()
     if isinstance(value, Tested)
 ]
-TESTED = tuple(sorted(_DEFINED, key=lambda each: PER_SCOPE.index(each.kind)))
-OF_KIND = {each.kind: each for each in TESTED}
+TESTED = tuple(sorted(_DEFINED, key=lambda kind_tested: PER_SCOPE.index(kind_tested.kind)))
+OF_KIND = {kind_tested.kind: kind_tested for kind_tested in TESTED}
