@@ -15,7 +15,7 @@ from e2e.scene import Scene
 from local_cluster.api import Object
 from local_cluster.examples.objects import collection
 from local_cluster.stack import Stack
-from muster.dialects import ranks
+from muster.dialects.gangs import ranks
 from muster.dialects.kinds.table import member
 from muster.dialects.objects import Metadata
 from tests.local_cluster.cluster_waiting import eventually

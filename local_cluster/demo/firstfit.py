@@ -12,9 +12,9 @@ import msgspec
 
 from local_cluster.api import Object
 from local_cluster.demo.facts import Seat
-from muster.dialects import nodes as node_reader
-from muster.dialects import pods as pod_reader
+from muster.dialects.nodes import nodes as node_reader
 from muster.dialects.objects import NodeObject, PodObject
+from muster.dialects.pods import pods as pod_reader
 from muster.domain.node import Node
 from muster.domain.pod import Pod
 from muster.domain.request import GangId, Member, Request, Role

@@ -12,8 +12,8 @@ import yaml
 from muster.adapters.agent.api import MOST_BYTES
 from muster.adapters.agent.gpus import source_of
 from muster.devices.inventory import InventoryError
-from muster.dialects import pods
 from muster.dialects.objects import PodObject
+from muster.dialects.pods import pods
 from muster.domain.pod import Pod
 from tests.adapters.agent_world import ALL, MATRIX, FakeApi, World, next_devices, pod, refused
 from tests.adapters.fake_kubelet import FakeKubelet

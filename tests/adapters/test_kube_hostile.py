@@ -24,7 +24,7 @@ from muster.adapters.kube.watch import Gone, Seen, Watcher, WatchSettings
 from muster.adapters.telemetry.metrics import Metrics
 from muster.app import App, planning
 from muster.config_sources import load
-from muster.dialects import pods
+from muster.dialects.pods import pods
 from muster.dialects.settings import Settings
 from muster.domain.pod import Pod
 from muster.gangs.coordinator import Coordinator
@@ -258,7 +258,7 @@ async def test_a_bound_pod_that_no_dialect_can_read_takes_its_gpus(monkeypatch: 
     def broken(*_: object) -> None:
         raise RecursionError
 
-    monkeypatch.setattr("muster.dialects.own.read", broken)
+    monkeypatch.setattr("muster.dialects.gangs.own.read", broken)
     with pytest.raises(RecursionError):  # it waits: the watch leaves it out, and what is known stays
         await events.pod(gpu_pod("a", 3))
     assert events.last() is before
@@ -273,7 +273,7 @@ async def test_a_bound_pod_that_no_dialect_can_read_takes_its_gpus(monkeypatch: 
 async def test_a_pod_that_failed_is_read_again_when_it_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     events = Events()
     with monkeypatch.context() as patched:
-        patched.setattr("muster.dialects.ranks.read", lambda _: 1 // 0)
+        patched.setattr("muster.dialects.gangs.ranks.read", lambda _: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             await events.pod(gpu_pod("a", 2))
     await events.pod(gpu_pod("a", 2))

@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from muster.adapters.kube import decode
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.watch import Gone, Seen
-from muster.dialects import pods
 from muster.dialects.objects import ConfigMapObject, CustomObject, NamespaceObject
+from muster.dialects.pods import pods
 from muster.dialects.settings import Settings
 from muster.domain.allocation import ALLOCATION
 from muster.domain.node import Node

@@ -17,8 +17,8 @@ from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.nodes import ADVANCE_S, CHANGE_S, LARGE, SHARE, NodeIntake
 from muster.adapters.kube.watch import Gone, Seen
 from muster.adapters.telemetry.metrics import Metrics
-from muster.dialects import node_bounds
-from muster.dialects.dra_published import Published
+from muster.dialects.devices.dra_published import Published
+from muster.dialects.nodes import node_bounds
 from muster.dialects.objects import ConfigMapObject, NodeObject
 from muster.dialects.settings import DEFAULTS
 from muster.domain.node import Node

@@ -20,7 +20,7 @@ from benchmarks.headofline.changing import NothingAcceptedError, changing
 from benchmarks.headofline.stats import ALONE, Changes, Gang, Inputs, Trial
 from e2e.fuzz import largest
 from local_cluster.api import Answer, Api
-from muster.dialects import node_bounds
+from muster.dialects.nodes import node_bounds
 from muster.domain.allocation import MAX_GPUS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "measurements-appendix.md"

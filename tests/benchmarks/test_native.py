@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from benchmarks.native import sides
-from muster.dialects import pods
 from muster.dialects.objects import PodObject
+from muster.dialects.pods import pods
 from muster.dialects.settings import DEFAULTS
 
 

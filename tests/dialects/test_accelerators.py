@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.dialects.accelerators import is_accelerator
+from muster.dialects.devices.accelerators import is_accelerator
 
 ACCELERATORS = (
     "google.com/tpu", "huawei.com/Ascend910", "huawei.com/Ascend310P-4c.3cpu", "habana.ai/gaudi",

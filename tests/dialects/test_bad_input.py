@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from muster.dialects import configmaps, nodes, podgroups, pods, policies
-from muster.dialects.configmaps import NodeFact, PolicyText
+from muster.dialects import policies
+from muster.dialects.gangs import podgroups
+from muster.dialects.nodes import configmaps, nodes
+from muster.dialects.nodes.configmaps import NodeFact, PolicyText
+from muster.dialects.pods import pods
 from muster.domain.causes.ill_formed import BadValue, DialectsDisagree, ForgedAllocation
 from muster.domain.reasons import Cause
 from muster.domain.sentences import MAX_CHARACTERS, sentence

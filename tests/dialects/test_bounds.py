@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from e2e.fuzz import largest
 from muster.adapters.kube import decode
 from muster.adapters.kube.decode import Added, Deleted
-from muster.dialects import bounds, noderules, peers, pods, requests
 from muster.dialects.objects import PodObject
+from muster.dialects.pods import bounds, noderules, peers, pods, requests
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.node import Resources, total
 from muster.domain.pod import Pod

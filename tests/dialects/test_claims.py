@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from muster.dialects import pods
-from muster.dialects.claims import MAX_CAUSES, MAX_CLAIMS, Claims, claims_of
-from muster.dialects.dra_objects import ClaimSpec
-from muster.dialects.shares import Rounding
+from muster.dialects.devices.claims import MAX_CAUSES, MAX_CLAIMS, Claims, claims_of
+from muster.dialects.devices.dra_objects import ClaimSpec
+from muster.dialects.devices.shares import Rounding
+from muster.dialects.pods import pods
 from muster.domain.allocation import ALLOCATION
 from muster.domain.pod import Pod
 from tests.dialects.objects import pod_object

@@ -9,9 +9,9 @@ import pytest
 
 from local_cluster.places import TOPOLOGIES
 from local_cluster.topology import load_topology
-from muster.dialects import nodes
-from muster.dialects.configmaps import NodeFact, NodeTopology, PolicyText, UnhealthyGpus, read
-from muster.dialects.matrices import Matrix
+from muster.dialects.nodes import nodes
+from muster.dialects.nodes.configmaps import NodeFact, NodeTopology, PolicyText, UnhealthyGpus, read
+from muster.dialects.nodes.matrices import Matrix
 from muster.dialects.settings import Settings
 from muster.domain.snapshot import NodeState
 from muster.domain.topology import GpuTopology, Link

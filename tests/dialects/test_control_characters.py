@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.dialects import pods
 from muster.dialects.objects import PodObject
+from muster.dialects.pods import pods
 from muster.domain import relaxations
 from muster.domain.causes.cause import ConstraintCause
 from muster.domain.causes.waiting import MembersMissing

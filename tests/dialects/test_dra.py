@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from muster.dialects import dra_offer, dra_published, nodes, selectors
-from muster.dialects.dra import Slices
-from muster.dialects.dra_objects import DeviceClassObject, DeviceTaintRule, ResourceSlice
-from muster.dialects.dra_offer import KINDS_OF_NODES
-from muster.dialects.node_bounds import MAX_DEVICES, MAX_POOLS
+from muster.dialects.devices import dra_offer, dra_published, selectors
+from muster.dialects.devices.dra import Slices
+from muster.dialects.devices.dra_objects import DeviceClassObject, DeviceTaintRule, ResourceSlice
+from muster.dialects.devices.dra_offer import KINDS_OF_NODES
+from muster.dialects.nodes import nodes
+from muster.dialects.nodes.node_bounds import MAX_DEVICES, MAX_POOLS
 from muster.dialects.settings import DEFAULTS
 from muster.domain.node import Node
 from tests.dialects.objects import node_object

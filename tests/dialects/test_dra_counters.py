@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from muster.dialects import dra_counters, nodes
-from muster.dialects.dra import Slices
-from muster.dialects.dra_objects import CounterSet, ResourceSlice, SliceDevice
+from muster.dialects.devices import dra_counters
+from muster.dialects.devices.dra import Slices
+from muster.dialects.devices.dra_objects import CounterSet, ResourceSlice, SliceDevice
+from muster.dialects.nodes import nodes
 from muster.dialects.settings import DEFAULTS
 from muster.domain.counters import PoolCounters
 from muster.domain.node import Node

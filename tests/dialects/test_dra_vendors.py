@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from muster.dialects import nodes
-from muster.dialects.dra import Slices
-from muster.dialects.dra_objects import ResourceSlice
+from muster.dialects.devices.dra import Slices
+from muster.dialects.devices.dra_objects import ResourceSlice
+from muster.dialects.nodes import nodes
 from muster.dialects.settings import DEFAULTS
 from muster.domain.node import Node
 from tests.dialects.objects import node_object

@@ -12,11 +12,13 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from muster.dialects import configmaps, nodes, pods, policies
-from muster.dialects.configmaps import PolicyText
+from muster.dialects import policies
+from muster.dialects.gangs.own import KEYS, MAX_LEVELS, MAX_LISTED
+from muster.dialects.nodes import configmaps, nodes
+from muster.dialects.nodes.configmaps import PolicyText
 from muster.dialects.objects import ConfigMapObject, NodeObject, PodObject
-from muster.dialects.own import KEYS, MAX_LEVELS, MAX_LISTED
-from muster.dialects.peers import MAX_TERMS
+from muster.dialects.pods import pods
+from muster.dialects.pods.peers import MAX_TERMS
 from muster.domain.allocation import MAX_GPUS, RESERVED_KEYS
 from muster.domain.request import Scope
 from tests.dialects.objects import config_map

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.dialects import nodes, pods
+from muster.dialects.nodes import nodes
+from muster.dialects.pods import pods
 from muster.domain import allocation
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.decision import MemberPlacement

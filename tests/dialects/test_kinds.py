@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from muster.dialects import bounds
+from muster.dialects.jobs.families import Family, family
+from muster.dialects.jobs.pruned import pruned
 from muster.dialects.kinds.description import Member
-from muster.dialects.kinds.gangs import Family, family
-from muster.dialects.kinds.pruned import pruned
 from muster.dialects.kinds.table import KINDS, member, modes_of
 from muster.dialects.objects import CustomObject, Metadata, OwnerReference
+from muster.dialects.pods import bounds
 from muster.dialects.settings import DEFAULTS, Mode, Settings
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.levels import DEFAULT_LEVELS

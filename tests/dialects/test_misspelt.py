@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from muster.dialects import kai, misspelt, other_systems
-from muster.dialects.misspelt import meant
-from muster.dialects.pods import read
+from muster.dialects.gangs import kai, misspelt, other_systems
+from muster.dialects.gangs.misspelt import meant
+from muster.dialects.pods.pods import read
 from muster.dialects.reading import ANNOTATION
 from muster.domain.pod import GangClaim
 from muster.domain.sentences import sentence

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from muster.dialects import configmaps, nodes
-from muster.dialects.node_bounds import (
+from muster.dialects.nodes import configmaps, nodes
+from muster.dialects.nodes.node_bounds import (
     MAX_CHARACTERS,
     MAX_LABELS,
     MAX_PROBLEMS,

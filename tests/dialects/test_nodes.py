@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from local_cluster.topology import load_topology
-from muster.dialects.matrices import topology
-from muster.dialects.nodes import read
+from muster.dialects.nodes.matrices import topology
+from muster.dialects.nodes.nodes import read
 from muster.domain.node import Resources
 from muster.domain.topology import GpuTopology, mask_of
 from tests.dialects.objects import as_json, full_matrix, node_object

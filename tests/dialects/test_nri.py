@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from muster.dialects import nodes, pods
+from muster.dialects.nodes import nodes
+from muster.dialects.pods import pods
 from muster.dialects.settings import Settings
 from muster.domain.causes.ill_formed import ForgedAllocation
 from muster.domain.node import HandsOut

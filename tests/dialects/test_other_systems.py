@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.dialects import misspelt, other_systems, podgroups
+from muster.dialects.gangs import misspelt, other_systems, podgroups
 from muster.dialects.kinds.description import Member
 from muster.dialects.objects import Metadata
-from muster.dialects.pods import read
+from muster.dialects.pods.pods import read
 from muster.domain.causes.ill_formed import BadValue, DialectsDisagree
 from muster.domain.pod import GangClaim, Pod
 from muster.domain.podgroup import PodGroup

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from muster.dialects.own import KEYS, PREFIX
-from muster.dialects.pods import read
+from muster.dialects.gangs.own import KEYS, PREFIX
+from muster.dialects.pods.pods import read
 from muster.dialects.settings import Settings
 from muster.domain.causes.ill_formed import BadValue, DialectsDisagree
 from muster.domain.constraints import PER_SCOPE

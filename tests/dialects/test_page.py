@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.dialects import kai, other_systems, own, ranks
+from muster.dialects.gangs import kai, other_systems, own, ranks
 from muster.dialects.objects import PodSpec
 from muster.dialects.settings import DEFAULTS
 from muster.domain.allocation import RESERVED_KEYS

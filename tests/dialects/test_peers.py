@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.dialects import peers
 from muster.dialects.objects import PodAffinityTerm
-from muster.dialects.pods import read
+from muster.dialects.pods import peers
+from muster.dialects.pods.pods import read
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.peers import (
     NO_PEER_RULES,

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from muster.dialects import podgroups, pods
+from muster.dialects.gangs import podgroups
+from muster.dialects.gangs.subgroups import Topologies, Topology
 from muster.dialects.objects import CustomObject
-from muster.dialects.subgroups import Topologies, Topology
+from muster.dialects.pods import pods
 from muster.domain.causes.ill_formed import BadValue, DialectsDisagree
 from muster.domain.constraints import Subgroup
 from muster.domain.levels import Level

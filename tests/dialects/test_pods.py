@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from muster.dialects.pods import gang_keys, read
+from muster.dialects.pods.pods import gang_keys, read
 from muster.dialects.reading import Reading, agreed
 from muster.dialects.settings import Settings
 from muster.domain.causes.ill_formed import BadValue, DialectsDisagree, ForgedAllocation

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from muster.dialects.objects import PodObject
-from muster.dialects.pods import read
+from muster.dialects.pods.pods import read
 from muster.domain.request import Member
 from muster.placement.gang.blocks import rank_key
 from tests.dialects.objects import pod_object

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster.dialects import peers, quantities, requests
+from muster.dialects import quantities
 from muster.dialects.objects import (
     Affinity,
     Container,
@@ -21,6 +21,7 @@ from muster.dialects.objects import (
     Volume,
     VolumeClaim,
 )
+from muster.dialects.pods import peers, requests
 from muster.dialects.settings import DEFAULTS
 from muster.domain.peers import NO_PEER_RULES
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster.dialects.pods import read
+from muster.dialects.pods.pods import read
 from muster.domain.node import Resources
 from tests.dialects.objects import pod_object
 from tests.gangs.world import World, node, pod

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from muster.dialects import podgroups
-from muster.dialects.subgroups import Topology
+from muster.dialects.gangs import podgroups
+from muster.dialects.gangs.subgroups import Topology
 from muster.domain.levels import DEFAULT_LEVELS, Level
 from muster.domain.podgroup import PodGroup
 from tests.dialects.objects import custom_object

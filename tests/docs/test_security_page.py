@@ -12,8 +12,11 @@ from muster.adapters.kube import bounded, decode, nodes, paced, read_again, watc
 from muster.adapters.page import access, board, changes, rows, server
 from muster.adapters.telemetry import label_values, logs, room
 from muster.config import Config
-from muster.dialects import claims, node_bounds, peers
-from muster.dialects.kinds import description, pruned
+from muster.dialects.devices import claims
+from muster.dialects.jobs import pruned
+from muster.dialects.kinds import description
+from muster.dialects.nodes import node_bounds
+from muster.dialects.pods import peers
 from muster.domain import allocation, sentences
 from muster.gangs.lifecycle import node_changes, node_effects, pod_changes
 from muster.gangs.peers import constraints

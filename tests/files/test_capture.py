@@ -19,8 +19,10 @@ from muster.adapters.files.decide import decide
 from muster.adapters.files.run import planner
 from muster.adapters.kube.client import KubeClient
 from muster.cli import main
-from muster.dialects import bounds, kai, nodes, other_systems, own, pods, ranks
+from muster.dialects.gangs import kai, other_systems, own, ranks
+from muster.dialects.nodes import nodes
 from muster.dialects.objects import Metadata, NodeObject, PodObject
+from muster.dialects.pods import bounds, pods
 from muster.dialects.settings import DEFAULTS
 from muster.domain.allocation import RESERVED_KEYS
 from muster.domain.decision import Placed

@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
-from muster.dialects import nodes, peers, pods
+from muster.dialects.nodes import nodes
 from muster.dialects.objects import NodeObject, PodObject
+from muster.dialects.pods import peers, pods
 from muster.domain.constraints import NODE, Affinity, AntiAffinity, Constraint, Spread
 from muster.domain.node import Node, Taint
 from muster.domain.pod import Pod

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster.dialects.pods import read
+from muster.dialects.pods.pods import read
 from muster.domain.allocation import ALLOCATION, DEVICES
 from muster.domain.node import Device
 from muster.domain.pod import Pod

@@ -26,7 +26,7 @@ from typing import Any
 
 import yaml
 
-from muster.dialects.ack import ALIYUN_GPU
+from muster.dialects.gangs.ack import ALIYUN_GPU
 from muster.dialects.quantities import milli, parse
 from muster.dialects.reading import A_NAME, LABEL_KEY, NAME_PATTERN, natural
 from muster.domain.levels import DEFAULT_LEVELS, PRESETS, Level, Naming

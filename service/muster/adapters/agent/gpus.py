@@ -21,7 +21,7 @@ from typing import Protocol
 
 from muster.devices.hardware import Hardware
 from muster.devices.inventory import Gpu, Inventory, InventoryError
-from muster.dialects import matrices
+from muster.dialects.nodes import matrices
 
 MEMORY_GIB = 16
 MOST_BYTES = 1 << 20

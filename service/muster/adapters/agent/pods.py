@@ -10,8 +10,9 @@ import msgspec
 from muster.adapters.agent.api import ApiServer
 from muster.devices.booking import Ask, Booking, Waiter, in_order
 from muster.devices.inventory import MEMORY
-from muster.dialects import pods, quantities
+from muster.dialects import quantities
 from muster.dialects.objects import Container, PodObject
+from muster.dialects.pods import pods
 from muster.domain.allocation import ALLOCATION
 from muster.domain.pod import Pod
 

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from muster.adapters.files.problems import shown
 from muster.adapters.files.sources import Document
-from muster.dialects import quantities, requests
+from muster.dialects import quantities
 from muster.dialects.objects import Container, PodSpec, ResourceRequirements
+from muster.dialects.pods import requests
 from muster.dialects.quantities import Quantity
 from muster.domain.words import did_you_mean
 

@@ -19,8 +19,8 @@ from muster.adapters.files import shapes
 from muster.adapters.kube import decode, devices
 from muster.adapters.kube.client import ApiError, KubeClient
 from muster.adapters.kube.decode import Resource, T
-from muster.dialects import bounds, compute_domains, configmaps, kai, misspelt, other_systems, peers, ranks
-from muster.dialects.dra_objects import (
+from muster.dialects.devices import compute_domains
+from muster.dialects.devices.dra_objects import (
     ClaimSpec,
     DeviceClassObject,
     DeviceTaintRule,
@@ -28,8 +28,10 @@ from muster.dialects.dra_objects import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
-from muster.dialects.kinds.pruned import pruned, words
+from muster.dialects.gangs import kai, misspelt, other_systems, ranks
+from muster.dialects.jobs.pruned import pruned, words
 from muster.dialects.kinds.table import KINDS, MEMBER_KEYS, member
+from muster.dialects.nodes import configmaps
 from muster.dialects.objects import (
     ConfigMapObject,
     CustomObject,
@@ -38,7 +40,8 @@ from muster.dialects.objects import (
     NodeObject,
     PodObject,
 )
-from muster.dialects.pods import TEMPLATE_HASH
+from muster.dialects.pods import bounds, peers
+from muster.dialects.pods.pods import TEMPLATE_HASH
 from muster.dialects.settings import DEFAULTS, Settings
 
 DeviceObject = ResourceSlice | DeviceClassObject | DeviceTaintRule | ResourceClaim | ResourceClaimTemplate

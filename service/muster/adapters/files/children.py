@@ -11,8 +11,8 @@ from typing import Any
 
 from muster.adapters.files.problems import shown, type_name
 from muster.adapters.files.sources import Document, Object
+from muster.dialects.gangs.podgroups import COSCHEDULING_API
 from muster.dialects.kinds.description import letters
-from muster.dialects.podgroups import COSCHEDULING_API
 
 TRAINER = "trainer.kubeflow.org"
 RUNTIMES = ("ClusterTrainingRuntime", "TrainingRuntime")

@@ -26,10 +26,11 @@ from muster.adapters.files.problems import BadInput, Malformed, shown
 from muster.adapters.files.shapes import PodManifest
 from muster.adapters.files.sources import Document
 from muster.adapters.files.unfollowed import Unfollowed
-from muster.dialects import nodes, peers, pods
 from muster.dialects.kinds.description import MAX_PODS, Member
 from muster.dialects.kinds.table import member
+from muster.dialects.nodes import nodes
 from muster.dialects.objects import Metadata, NodeObject
+from muster.dialects.pods import peers, pods
 from muster.dialects.policies import not_a_scope_of_labels
 from muster.dialects.settings import Settings
 from muster.domain.levels import repeated_names

@@ -13,10 +13,16 @@ from dataclasses import replace
 
 from muster.adapters.files.matching_devices import read_selectors
 from muster.adapters.kube.served import OF_CLASS
-from muster.dialects import dra_attributes, selectors
-from muster.dialects.compute_domains import CHANNEL_CLASS, DRIVER
-from muster.dialects.dra_objects import ClaimSpec, DeviceClassObject, Request, ResourceSlice, SliceDevice
-from muster.dialects.selectors import Term, UnreadableSelectorError
+from muster.dialects.devices import dra_attributes, selectors
+from muster.dialects.devices.compute_domains import CHANNEL_CLASS, DRIVER
+from muster.dialects.devices.dra_objects import (
+    ClaimSpec,
+    DeviceClassObject,
+    Request,
+    ResourceSlice,
+    SliceDevice,
+)
+from muster.dialects.devices.selectors import Term, UnreadableSelectorError
 from muster.domain.node import Device, Node, Resources
 from muster.domain.pod import Pod
 

@@ -21,11 +21,11 @@ from muster.adapters.files.problems import Malformed
 from muster.adapters.files.shapes import PodManifest
 from muster.adapters.files.sources import Document, Object
 from muster.adapters.kube.devices import EXTENDED, held_by
-from muster.dialects import compute_domains
-from muster.dialects.claims import Claims
-from muster.dialects.compute_domains import CHANNEL_CLASS
-from muster.dialects.dra import Slices
-from muster.dialects.dra_objects import (
+from muster.dialects.devices import compute_domains
+from muster.dialects.devices.claims import Claims
+from muster.dialects.devices.compute_domains import CHANNEL_CLASS
+from muster.dialects.devices.dra import Slices
+from muster.dialects.devices.dra_objects import (
     CelSelector,
     ClaimSpec,
     DeviceClassObject,
@@ -36,7 +36,7 @@ from muster.dialects.dra_objects import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
-from muster.dialects.dra_offer import Offer
+from muster.dialects.devices.dra_offer import Offer
 from muster.dialects.objects import Metadata, PodResourceClaim, PodResourceClaimStatus
 from muster.dialects.settings import Settings
 from muster.domain.node import Node

@@ -15,8 +15,8 @@ from msgspec import inspect
 from muster.adapters.files.problems import shown
 from muster.adapters.files.shapes import Spec
 from muster.adapters.files.sources import Document, Object
+from muster.dialects.jobs.pruned import FIELDS
 from muster.dialects.kinds import jobset, leaderworkerset
-from muster.dialects.kinds.pruned import FIELDS
 from muster.dialects.objects import NodeSpec
 from muster.domain.words import listed, nearest
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from muster.dialects import dra_attributes, selectors
-from muster.dialects.dra_objects import (
+from muster.dialects.devices import dra_attributes, selectors
+from muster.dialects.devices.dra_objects import (
     ClaimSpec,
     DeviceClassObject,
     DeviceSelector,
@@ -18,7 +18,7 @@ from muster.dialects.dra_objects import (
     ResourceSlice,
     SubRequest,
 )
-from muster.dialects.selectors import Term, UnreadableSelectorError, Value
+from muster.dialects.devices.selectors import Term, UnreadableSelectorError, Value
 from muster.domain.node import Device, Node
 from muster.gangs.messages.calls import InTreeAnswer
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from muster.dialects import misspelt
-from muster.dialects.accelerators import accelerators
-from muster.dialects.kinds import slips
+from muster.dialects.devices.accelerators import accelerators
+from muster.dialects.gangs import misspelt
+from muster.dialects.jobs import slips
 from muster.dialects.objects import PodObject
 from muster.dialects.settings import Settings
 from muster.domain.causes.out_of_place import told_by_preset

@@ -10,12 +10,15 @@ import msgspec
 from muster.adapters.files import shapes, templates
 from muster.adapters.files.problems import Malformed
 from muster.adapters.files.sources import Document
-from muster.dialects import configmaps, peers, podgroups, policies
-from muster.dialects.configmaps import NodeFact, NodeTopology, PolicyText, UnhealthyGpus
+from muster.dialects import policies
+from muster.dialects.gangs import podgroups
+from muster.dialects.gangs.podgroups import APIS, TOPOLOGY_APIS
+from muster.dialects.gangs.subgroups import Topologies, Topology
+from muster.dialects.nodes import configmaps
+from muster.dialects.nodes.configmaps import NodeFact, NodeTopology, PolicyText, UnhealthyGpus
 from muster.dialects.objects import ConfigMapObject, CustomObject, Metadata, NamespaceObject
-from muster.dialects.podgroups import APIS, TOPOLOGY_APIS
+from muster.dialects.pods import peers
 from muster.dialects.settings import Settings
-from muster.dialects.subgroups import Topologies, Topology
 from muster.domain.levels import Level, Naming
 from muster.domain.peers import Labels
 from muster.domain.podgroup import PodGroup

@@ -16,14 +16,14 @@ from muster.adapters.files.children import (
     namespace_of,
 )
 from muster.adapters.files.sources import Document
-from muster.dialects import accelerators
-from muster.dialects.kinds import slips
+from muster.dialects.devices import accelerators
+from muster.dialects.gangs.subgroups import Topologies
+from muster.dialects.jobs import slips
+from muster.dialects.jobs.families import Family, family
 from muster.dialects.kinds.description import Member
-from muster.dialects.kinds.gangs import Family, family
 from muster.dialects.kinds.table import KINDS, member
 from muster.dialects.objects import CustomObject, Metadata
 from muster.dialects.settings import Settings
-from muster.dialects.subgroups import Topologies
 from muster.domain.levels import Level
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.podgroup import PodGroup

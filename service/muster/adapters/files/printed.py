@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from muster.adapters.files.problems import BadInput, Malformed, shown
-from muster.dialects import matrices
+from muster.dialects.nodes import matrices
 from muster.dialects.objects import NodeObject
 
 _NODES = re.compile(r"^#\s*nodes?\s*:(.*)$", re.IGNORECASE | re.MULTILINE)

@@ -15,13 +15,7 @@ import msgspec
 from muster.adapters.files import amounts
 from muster.adapters.files.problems import shown, type_name
 from muster.adapters.files.sources import Document
-from muster.dialects.objects import (
-    Metadata,
-    NodeObject,
-    PodObject,
-    PodSpec,
-    PodToleration,
-)
+from muster.dialects.objects import Metadata, NodeObject, PodObject, PodSpec, PodToleration
 from muster.dialects.quantities import Quantity
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ from muster.adapters.files.sources import Document
 from muster.dialects.kinds.description import MAX_PODS, NewPod, Owner, Role, letters
 from muster.dialects.kinds.table import KINDS
 from muster.dialects.objects import CustomObject, Metadata, OwnerReference
-from muster.dialects.pods import TEMPLATE_HASH
+from muster.dialects.pods.pods import TEMPLATE_HASH
 
 _API_VERSIONS = {"Job": "batch/v1", "StatefulSet": "apps/v1"}
 """Of the objects that a controller makes first, and whose pods they are."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from muster.adapters.files.shapes import PodManifest
 from muster.adapters.files.sources import Document, Object
-from muster.dialects.other_systems import WAY_OUT
+from muster.dialects.gangs.other_systems import WAY_OUT
 from muster.domain.words import listed
 
 _NAMED = 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.dialects.claims import claims_of
+from muster.dialects.devices.claims import claims_of
 from muster.dialects.objects import PodObject
 
 

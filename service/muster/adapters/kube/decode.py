@@ -21,6 +21,7 @@ import structlog
 from muster.adapters.kube.bounded import bound_depth
 from muster.adapters.kube.kept import kept_of
 from muster.adapters.kube.salvage import salvage
+from muster.dialects.gangs.podgroups import APIS, TOPOLOGY_APIS
 from muster.dialects.identity import Identity
 from muster.dialects.kinds.table import KINDS, MAKERS
 from muster.dialects.objects import (
@@ -35,7 +36,6 @@ from muster.dialects.objects import (
     PodObject,
     StorageClass,
 )
-from muster.dialects.podgroups import APIS, TOPOLOGY_APIS
 from muster.dialects.settings import DEFAULTS, Settings
 
 log = structlog.get_logger(__name__)

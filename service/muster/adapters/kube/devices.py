@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from muster.adapters.kube.decode import Resource, T
 from muster.adapters.kube.served import ServedResources
 from muster.adapters.kube.watch import Gone, Seen
-from muster.dialects import shares
-from muster.dialects.claims import Claims
-from muster.dialects.dra import Slices
-from muster.dialects.dra_objects import (
+from muster.dialects.devices import shares
+from muster.dialects.devices.claims import Claims
+from muster.dialects.devices.dra import Slices
+from muster.dialects.devices.dra_objects import (
     ClaimSpec,
     DeviceClassObject,
     DeviceTaintRule,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 
 from muster.adapters.kube.standing import Standing, always
-from muster.dialects.kinds import slips
+from muster.dialects.jobs import slips
 from muster.dialects.objects import PodObject
 from muster.domain.pod import Pod
 from muster.gangs.messages.instructions import EmitEvent, EventReason

@@ -29,18 +29,13 @@ from muster.adapters.kube.served import ServedResources
 from muster.adapters.kube.standing import Standing, always
 from muster.adapters.kube.watch import Gone, Seen
 from muster.adapters.telemetry.metrics import Metrics
-from muster.dialects import peers, podgroups, pods
 from muster.dialects import policies as policy_dialect
+from muster.dialects.gangs import podgroups
+from muster.dialects.gangs.subgroups import Topology
 from muster.dialects.kinds.description import Member
-from muster.dialects.objects import (
-    ConfigMapObject,
-    CustomObject,
-    Metadata,
-    NamespaceObject,
-    PodObject,
-)
+from muster.dialects.objects import ConfigMapObject, CustomObject, Metadata, NamespaceObject, PodObject
+from muster.dialects.pods import peers, pods
 from muster.dialects.settings import Settings
-from muster.dialects.subgroups import Topology
 from muster.domain import allocation
 from muster.domain.levels import repeated_names
 from muster.domain.node import Usage

@@ -24,15 +24,16 @@ from muster.adapters.kube.ignored_keys import IgnoredKeys
 from muster.adapters.kube.standing import always
 from muster.adapters.kube.succeeded import Succeeded
 from muster.adapters.kube.watch import Gone, Seen
-from muster.dialects import accelerators, own
+from muster.dialects.devices import accelerators
+from muster.dialects.gangs import own
+from muster.dialects.gangs.subgroups import Topologies
+from muster.dialects.jobs.families import Family, family
+from muster.dialects.jobs.pruned import pruned, words
 from muster.dialects.kinds import batch
 from muster.dialects.kinds.description import Member, controller_of
-from muster.dialects.kinds.gangs import Family, family
-from muster.dialects.kinds.pruned import pruned, words
 from muster.dialects.kinds.table import KINDS, member
 from muster.dialects.objects import CustomObject, Metadata, PodObject
 from muster.dialects.settings import Settings
-from muster.dialects.subgroups import Topologies
 from muster.domain.levels import DEFAULT_LEVELS, Level
 from muster.domain.pod import Controller, GangClaim, Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey

@@ -6,8 +6,9 @@ import hashlib
 
 import msgspec
 
-from muster.dialects import bounds, other_systems, requests, resize
+from muster.dialects.gangs import other_systems
 from muster.dialects.objects import CustomObject, Metadata, PodObject
+from muster.dialects.pods import bounds, requests, resize
 from muster.dialects.settings import Settings
 from muster.domain import allocation
 

@@ -19,9 +19,9 @@ import structlog
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.node_agents import NodeAgents
 from muster.adapters.kube.watch import Gone, Seen
-from muster.dialects import configmaps, node_bounds, nodes
-from muster.dialects.configmaps import NodeFact, PolicyText
-from muster.dialects.dra_published import Published
+from muster.dialects.devices.dra_published import Published
+from muster.dialects.nodes import configmaps, node_bounds, nodes
+from muster.dialects.nodes.configmaps import NodeFact, PolicyText
 from muster.dialects.objects import ConfigMapObject, NodeObject
 from muster.dialects.settings import Settings
 from muster.domain.node import Node

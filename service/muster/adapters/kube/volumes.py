@@ -10,9 +10,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 
 from muster.adapters.kube.watch import Gone, Seen
-from muster.dialects import volumes
 from muster.dialects.objects import CsiDriver, PersistentVolume, PersistentVolumeClaim, StorageClass
-from muster.dialects.volumes import ClaimKey, Volumes
+from muster.dialects.pods import volumes
+from muster.dialects.pods.volumes import ClaimKey, Volumes
 from muster.gangs.messages.inputs import Input, VolumeClaimSeen
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from muster.adapters.preflight.facts import Facts, NodeFacts
 from muster.adapters.preflight.finding import Finding, Level
 from muster.adapters.preflight.namespaces import namespaces
-from muster.dialects.podgroups import APIS
+from muster.dialects.gangs.podgroups import APIS
 from muster.dialects.settings import DEFAULTS as LABELS
 from muster.dialects.settings import SECOND_ENDPOINT
 from muster.domain import exactness

@@ -27,9 +27,9 @@ from muster.adapters.preflight.facts import (
     Right,
     rights,
 )
-from muster.dialects import nodes as node_dialect
-from muster.dialects.dra import Slices
-from muster.dialects.dra_offer import Offer
+from muster.dialects.devices.dra import Slices
+from muster.dialects.devices.dra_offer import Offer
+from muster.dialects.nodes import nodes as node_dialect
 from muster.dialects.objects import NodeObject, PodObject
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain import exactness

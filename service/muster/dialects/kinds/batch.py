@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from muster.dialects.fields import Fields
+from muster.dialects.gangs.ranks import COMPLETION_INDEX, POD_INDEX
 from muster.dialects.kinds import kai_keys
 from muster.dialects.kinds.description import (
     Described,
@@ -17,7 +18,6 @@ from muster.dialects.kinds.description import (
     why_idle,
 )
 from muster.dialects.objects import CustomObject, Metadata
-from muster.dialects.ranks import COMPLETION_INDEX, POD_INDEX
 
 JOB_NAMES = ("job-name", "batch.kubernetes.io/job-name")
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from muster.dialects.fields import Fields
+from muster.dialects.gangs.ranks import COMPLETION_INDEX, JOB_GLOBAL_INDEX
 from muster.dialects.kinds import kai_keys
 from muster.dialects.kinds.batch import JOB_NAMES, at_once
 from muster.dialects.kinds.description import (
@@ -23,7 +24,6 @@ from muster.dialects.kinds.description import (
     why_idle,
 )
 from muster.dialects.objects import Metadata, PodToleration
-from muster.dialects.ranks import COMPLETION_INDEX, JOB_GLOBAL_INDEX
 
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"

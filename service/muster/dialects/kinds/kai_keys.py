@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from muster.dialects.fields import Fields
-from muster.dialects.kai import SUBGROUP
+from muster.dialects.gangs.kai import SUBGROUP
 from muster.dialects.kinds.description import Owner
 from muster.dialects.objects import Metadata
 from muster.dialects.reading import positive

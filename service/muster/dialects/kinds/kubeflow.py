@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from muster.dialects.fields import Fields
+from muster.dialects.gangs.ranks import REPLICA_INDEX, REPLICA_TYPE, REPLICA_TYPES
 from muster.dialects.kinds.description import (
     MAX_ROLES,
     Described,
@@ -26,7 +27,6 @@ from muster.dialects.kinds.description import (
     why_idle,
 )
 from muster.dialects.objects import Container, Metadata
-from muster.dialects.ranks import REPLICA_INDEX, REPLICA_TYPE, REPLICA_TYPES
 
 GROUP = "kubeflow.org"
 JOB_NAME = "training.kubeflow.org/job-name"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 
+from muster.dialects.gangs.ranks import GROUP_INDEX, WORKER_INDEX
 from muster.dialects.kinds.description import (
     MAX_PODS,
     Described,
@@ -17,7 +18,6 @@ from muster.dialects.kinds.description import (
     controller_of,
 )
 from muster.dialects.objects import Metadata
-from muster.dialects.ranks import GROUP_INDEX, WORKER_INDEX
 
 SET_NAME = "leaderworkerset.sigs.k8s.io/name"
 SIZE = "leaderworkerset.sigs.k8s.io/size"

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from muster.dialects import ranks
 from muster.dialects.fields import Fields
+from muster.dialects.gangs import ranks
 from muster.dialects.kinds import kai_keys
 from muster.dialects.kinds.description import (
     MAX_ROLES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from muster.dialects import own
+from muster.dialects.gangs import own
 from muster.dialects.kinds import kai_keys
 from muster.dialects.kinds.description import Described, Kind, Owner
 from muster.dialects.settings import BY_REQUEST

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from muster.dialects.pods.requests import Asked
 from muster.dialects.reading import natural, positive
-from muster.dialects.requests import Asked
 from muster.dialects.settings import Settings
 from muster.domain.allocation import MAX_GPUS
 from muster.domain.causes.ill_formed import BadValue

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
-from muster.dialects import own
+from muster.dialects.gangs import own
 from muster.dialects.objects import Metadata, PodSpec
 from muster.dialects.reading import (
     AN_OBJECT_NAME,

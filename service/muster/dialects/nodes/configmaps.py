@@ -19,9 +19,10 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from muster.dialects import ack, matrices
-from muster.dialects.matrices import Matrix
-from muster.dialects.node_bounds import MAX_TEXT
+from muster.dialects.gangs import ack
+from muster.dialects.nodes import matrices
+from muster.dialects.nodes.matrices import Matrix
+from muster.dialects.nodes.node_bounds import MAX_TEXT
 from muster.dialects.objects import ConfigMapObject, Metadata
 from muster.dialects.reading import natural
 from muster.dialects.settings import DEFAULTS, Settings

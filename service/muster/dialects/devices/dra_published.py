@@ -11,14 +11,14 @@ from functools import cached_property, lru_cache
 
 import msgspec
 
-from muster.dialects import dra_attributes, dra_counters, selectors, shares
-from muster.dialects.dra_attributes import KEEPS_AWAY
-from muster.dialects.dra_counters import BadCountersError
-from muster.dialects.dra_objects import CounterSet, DeviceTaint, SliceDevice, TaintedDevices
-from muster.dialects.dra_offer import KINDS_OF_NODES, PARTITION, Column, Offer, Offered
-from muster.dialects.dra_pools import Gathered
-from muster.dialects.node_bounds import MAX_DEVICES, MAX_POOLS
-from muster.dialects.selectors import Term
+from muster.dialects.devices import dra_attributes, dra_counters, selectors, shares
+from muster.dialects.devices.dra_attributes import KEEPS_AWAY
+from muster.dialects.devices.dra_counters import BadCountersError
+from muster.dialects.devices.dra_objects import CounterSet, DeviceTaint, SliceDevice, TaintedDevices
+from muster.dialects.devices.dra_offer import KINDS_OF_NODES, PARTITION, Column, Offer, Offered
+from muster.dialects.devices.dra_pools import Gathered
+from muster.dialects.devices.selectors import Term
+from muster.dialects.nodes.node_bounds import MAX_DEVICES, MAX_POOLS
 from muster.domain.counters import PoolCounters
 from muster.domain.node import Device, PoolKey
 

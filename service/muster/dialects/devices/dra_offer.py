@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from muster.dialects.shares import SharedMemory
+from muster.dialects.devices.shares import SharedMemory
 from muster.domain.allocation import MAX_BYTES, MAX_GPUS
 from muster.domain.counters import PoolCounters
 from muster.domain.node import Device, PoolKey

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from muster.dialects import misspelt, noderules, peers
-from muster.dialects.claims import MAX_CLAIMS
+from muster.dialects.devices.claims import MAX_CLAIMS
+from muster.dialects.gangs import misspelt
 from muster.dialects.objects import (
     Container,
     NodeAffinity,
@@ -27,8 +27,9 @@ from muster.dialects.objects import (
     PodObject,
     PodSpec,
 )
-from muster.dialects.requests import MAX_CONTAINERS, MAX_RESOURCES
-from muster.dialects.resize import PENDING
+from muster.dialects.pods import noderules, peers
+from muster.dialects.pods.requests import MAX_CONTAINERS, MAX_RESOURCES
+from muster.dialects.pods.resize import PENDING
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain.causes.ill_formed import BadValue
 

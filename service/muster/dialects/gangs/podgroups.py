@@ -18,11 +18,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from muster.dialects import kai, other_systems, own, subgroups
 from muster.dialects.fields import Fields
+from muster.dialects.gangs import kai, other_systems, own, subgroups
+from muster.dialects.gangs.subgroups import Topologies, Topology
 from muster.dialects.objects import CustomObject
 from muster.dialects.reading import A_NAME, A_SCOPE, LABEL_KEY, NAME_PATTERN
-from muster.dialects.subgroups import Topologies, Topology
 from muster.domain.levels import DEFAULT_LEVELS, Level
 from muster.domain.pod import Wishes
 from muster.domain.podgroup import OURS, PodGroup, PodGroupStatus

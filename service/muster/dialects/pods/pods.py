@@ -7,27 +7,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from muster.dialects import (
-    ack,
-    bounds,
-    gpushare,
-    gputopology,
-    kai,
-    misspelt,
-    noderules,
-    other_systems,
-    own,
-    peers,
-    ranks,
-    requests,
-)
-from muster.dialects.claims import Claims, DevicesAsked
-from muster.dialects.gpushare import Shared
+from muster.dialects.devices.claims import Claims, DevicesAsked
+from muster.dialects.gangs import ack, kai, misspelt, other_systems, own, ranks
 from muster.dialects.kinds import table as kinds
 from muster.dialects.kinds.description import Member
+from muster.dialects.nodes import gputopology
 from muster.dialects.objects import Metadata, PodObject, PodSpec
+from muster.dialects.pods import bounds, gpushare, noderules, peers, requests
+from muster.dialects.pods.gpushare import Shared
+from muster.dialects.pods.requests import MAX_OF_A_POD, Asked
 from muster.dialects.reading import Reading, agreed
-from muster.dialects.requests import MAX_OF_A_POD, Asked
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain import allocation, nri
 from muster.domain.causes.ill_formed import BadValue, DialectsDisagree, ForgedAllocation

@@ -9,21 +9,14 @@ from typing import TypeVar
 
 import msgspec
 
-from muster.dialects import (
-    ack,
-    compute_domains,
-    dra_offer,
-    gpushare,
-    islands,
-    matrices,
-    node_bounds,
-    nri,
-    quantities,
-    shares,
-)
-from muster.dialects.configmaps import NodeFact, NodeTopology
-from muster.dialects.dra_offer import Offer
+from muster.dialects import quantities
+from muster.dialects.devices import compute_domains, dra_offer, shares
+from muster.dialects.devices.dra_offer import Offer
+from muster.dialects.gangs import ack
+from muster.dialects.nodes import islands, matrices, node_bounds, nri
+from muster.dialects.nodes.configmaps import NodeFact, NodeTopology
 from muster.dialects.objects import NodeObject
+from muster.dialects.pods import gpushare
 from muster.dialects.reading import NAME_PATTERN, natural, positive
 from muster.dialects.settings import DEFAULTS, SECOND_ENDPOINT, Settings
 from muster.domain.allocation import FOLLOWED_RESOURCE, MAX_BYTES, MAX_GPUS, SECOND_RESOURCE

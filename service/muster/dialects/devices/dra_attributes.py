@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from muster.dialects.dra_objects import Attribute, DeviceTaint, SliceDevice
-from muster.dialects.selectors import Value
+from muster.dialects.devices.dra_objects import Attribute, DeviceTaint, SliceDevice
+from muster.dialects.devices.selectors import Value
 
 KEEPS_AWAY = ("NoSchedule", "NoExecute")
 OWNED = "muster.dev/owned"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from muster.dialects.objects import NodeSelectorRequirement, NodeSelectorTerm, PodSpec
-from muster.dialects.sharing import Shared
+from muster.dialects.pods.sharing import Shared
 from muster.domain.request import NodeRules, SelectorTerm, Toleration
 
 FIELD = "names and values in nodeSelector, nodeAffinity and tolerations"

@@ -18,9 +18,10 @@ from functools import lru_cache
 
 import msgspec
 
-from muster.dialects import quantities, resize
+from muster.dialects import quantities
 from muster.dialects.fields import MAX_CAUSES
 from muster.dialects.objects import Container, PodSpec, PodStatus
+from muster.dialects.pods import resize
 from muster.dialects.quantities import BILLION, Quantity
 from muster.dialects.settings import Settings
 from muster.domain.causes.ill_formed import BadValue

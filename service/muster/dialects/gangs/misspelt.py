@@ -17,7 +17,7 @@ from itertools import islice
 
 import msgspec
 
-from muster.dialects import kai, other_systems, own
+from muster.dialects.gangs import kai, other_systems, own
 from muster.dialects.objects import Metadata
 from muster.dialects.reading import ANNOTATION, EITHER, LABEL
 from muster.dialects.settings import DEFAULTS, Settings

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
-from muster.dialects import misspelt, other_systems, own
 from muster.dialects.fields import Fields
+from muster.dialects.gangs import misspelt, other_systems, own
 from muster.dialects.kinds import kai_keys
 from muster.dialects.kinds.table import member
 from muster.dialects.objects import Metadata

@@ -11,20 +11,20 @@ from collections.abc import Collection
 from itertools import islice
 from typing import TypeVar
 
-from muster.dialects import dra_attributes, selectors
-from muster.dialects.dra_objects import (
+from muster.dialects.devices import dra_attributes, selectors
+from muster.dialects.devices.dra_objects import (
     DeviceClassObject,
     DeviceTaintRule,
     ResourceSlice,
     TaintedDevices,
 )
-from muster.dialects.dra_offer import Offer
-from muster.dialects.dra_pools import Pool, Slice
-from muster.dialects.dra_published import Class, Published, is_of
-from muster.dialects.node_bounds import MAX_POOLS, MAX_ROUNDINGS
-from muster.dialects.selectors import UnreadableSelectorError
+from muster.dialects.devices.dra_offer import Offer
+from muster.dialects.devices.dra_pools import Pool, Slice
+from muster.dialects.devices.dra_published import Class, Published, is_of
+from muster.dialects.devices.selectors import UnreadableSelectorError
+from muster.dialects.devices.shares import Rounding
+from muster.dialects.nodes.node_bounds import MAX_POOLS, MAX_ROUNDINGS
 from muster.dialects.settings import Settings
-from muster.dialects.shares import Rounding
 from muster.domain.node import PoolKey
 
 Key = TypeVar("Key")

@@ -7,17 +7,18 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from muster.dialects.accelerators import CLAIMS, accelerators
+from muster.dialects.devices.accelerators import CLAIMS, accelerators
 from muster.dialects.fields import Fields
-from muster.dialects.kinds import advice, kai_keys, slips
-from muster.dialects.kinds.coming import coming
+from muster.dialects.gangs.own import SEGMENT_SIZE
+from muster.dialects.gangs.podgroups import MAX_QUEUE
+from muster.dialects.gangs.subgroups import Constraint, Topologies
+from muster.dialects.jobs import advice, slips
+from muster.dialects.jobs.coming import coming
+from muster.dialects.kinds import kai_keys
 from muster.dialects.kinds.description import Described, Kind, Owner, Role
 from muster.dialects.objects import CustomObject, Metadata
-from muster.dialects.own import SEGMENT_SIZE
-from muster.dialects.podgroups import MAX_QUEUE
 from muster.dialects.reading import positive
 from muster.dialects.settings import BY_REQUEST, Settings
-from muster.dialects.subgroups import Constraint, Topologies
 from muster.domain.levels import Level
 from muster.domain.pod import Controller, GangClaim, Wishes
 from muster.domain.podgroup import PodGroup

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from muster.dialects import quantities
-from muster.dialects.dra_objects import CounterSet, CounterUse, CounterValue, SliceDevice
-from muster.dialects.dra_offer import KINDS_OF_NODES, Offered
+from muster.dialects.devices.dra_objects import CounterSet, CounterUse, CounterValue, SliceDevice
+from muster.dialects.devices.dra_offer import KINDS_OF_NODES, Offered
 from muster.domain.counters import Need, PoolCounters
 from muster.domain.node import PoolKey
 

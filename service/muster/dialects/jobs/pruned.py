@@ -11,11 +11,13 @@ from typing import Any
 
 import msgspec
 
-from muster.dialects import bounds, misspelt
-from muster.dialects.kinds import jobset, kai_keys, leaderworkerset, ray, slips
+from muster.dialects.gangs import misspelt
+from muster.dialects.jobs import slips
+from muster.dialects.kinds import jobset, kai_keys, leaderworkerset, ray
 from muster.dialects.kinds.description import Kind
 from muster.dialects.kinds.kubeflow import REPLICA_SPECS
 from muster.dialects.objects import CustomObject
+from muster.dialects.pods import bounds
 
 MAX_LEVELS = 24
 """The levels of a job's spec that are kept. A JobSet needs twelve."""

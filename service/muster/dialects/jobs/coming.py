@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from muster.dialects import pods, ranks
+from muster.dialects.gangs import ranks
 from muster.dialects.kinds.description import Described, Owner, Role
 from muster.dialects.kinds.description import Member as Place
 from muster.dialects.objects import Affinity, Metadata, PodObject, PodSpec
+from muster.dialects.pods import pods
 from muster.dialects.settings import Settings
 from muster.domain.podgroup import Coming
 

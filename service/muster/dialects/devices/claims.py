@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-from muster.dialects import compute_domains, shares
-from muster.dialects.dra_objects import CapacityAsked, ClaimSpec, ExactRequest, Request, SubRequest
+from muster.dialects.devices import compute_domains, shares
+from muster.dialects.devices.dra_objects import CapacityAsked, ClaimSpec, ExactRequest, Request, SubRequest
+from muster.dialects.devices.shares import Rounding
 from muster.dialects.objects import PodObject
-from muster.dialects.shares import Rounding
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.request import Slice
 from muster.domain.topology import mask_of
