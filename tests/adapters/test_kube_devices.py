@@ -20,7 +20,7 @@ from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.read_again import READ_AT_ONCE
 from muster.adapters.kube.served import ServedResources
 from muster.adapters.kube.watch import Gone, Seen
-from muster.dialects.devices.dra_objects import ResourceClaim
+from muster.dialects.devices.objects import ResourceClaim
 from muster.dialects.objects import PodStatus
 from muster.dialects.settings import DEFAULTS
 from muster.gangs.messages.inputs import DeviceClaimSeen, Input, NodeSeen, PodSeen

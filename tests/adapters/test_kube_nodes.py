@@ -17,8 +17,8 @@ from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.nodes import ADVANCE_S, CHANGE_S, LARGE, SHARE, NodeIntake
 from muster.adapters.kube.watch import Gone, Seen
 from muster.adapters.telemetry.metrics import Metrics
-from muster.dialects.devices.dra_published import Published
-from muster.dialects.nodes import node_bounds
+from muster.dialects.devices.published import Published
+from muster.dialects.nodes import bounds
 from muster.dialects.objects import ConfigMapObject, NodeObject
 from muster.dialects.settings import DEFAULTS
 from muster.domain.node import Node
@@ -216,4 +216,4 @@ def test_a_usual_node_is_small() -> None:
     uuids = ",".join(f"GPU-{number:032}" for number in range(16))
     node_annotations = {"GPU_TOPOLOGY": matrix(16, "NV18"), "gpu.topology/gpu-uuids": uuids}
     usual = node_object({GPU: "16", "cpu": "96"}, labels=labels, annotations=node_annotations)
-    assert node_bounds.size(usual, (), DEFAULTS) < LARGE / 1.5
+    assert bounds.size(usual, (), DEFAULTS) < LARGE / 1.5

@@ -8,7 +8,7 @@ import pytest
 
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.watch import Gone, Seen
-from muster.dialects.devices.dra_objects import DeviceClassObject
+from muster.dialects.devices.objects import DeviceClassObject
 from muster.dialects.quantities import MOST
 from muster.dialects.settings import DEFAULTS
 from muster.gangs.messages.inputs import Input, NodeSeen, PodSeen

@@ -20,7 +20,7 @@ from benchmarks.headofline.changing import NothingAcceptedError, changing
 from benchmarks.headofline.stats import ALONE, Changes, Gang, Inputs, Trial
 from e2e.fuzz import largest
 from local_cluster.api import Answer, Api
-from muster.dialects.nodes import node_bounds
+from muster.dialects.nodes import bounds
 from muster.domain.allocation import MAX_GPUS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "measurements-appendix.md"
@@ -159,22 +159,22 @@ def test_a_line_says_how_many_changes_were_accepted() -> None:
 
 def test_one_matrix_is_as_large_as_is_read_and_one_as_an_annotation_may_be() -> None:
     read, next_size = (len(largest.matrix(hostile.MATRIX_GPUS + more, "NV1")) for more in (0, 1))
-    assert read <= node_bounds.MAX_TEXT < next_size
+    assert read <= bounds.MAX_TEXT < next_size
     of_all = len(largest.matrix(hostile.LARGEST_MATRIX, "NV1"))
     assert 0.9 * largest.OF_ANNOTATIONS < of_all < largest.OF_ANNOTATIONS
 
 
 def test_the_slices_that_are_read_have_as_many_devices_as_are_read() -> None:
-    assert hostile.READ_SLICES * hostile.DEVICES == node_bounds.MAX_DEVICES
+    assert hostile.READ_SLICES * hostile.DEVICES == bounds.MAX_DEVICES
     assert hostile.USED_SLICES * hostile.DEVICES == MAX_GPUS
 
 
 def test_a_large_node_is_large_in_each_field() -> None:
     node = largest.node({"metadata": {"name": "n"}})
     assert 0.9 * largest.OF_A_NODE < len(json.dumps(node)) < 1.1 * largest.OF_A_NODE
-    assert len(node["metadata"]["labels"]) > node_bounds.MAX_LABELS // 2
-    assert len(node["spec"]["taints"]) > node_bounds.MAX_TAINTS
-    assert len(node["status"]["allocatable"]) > node_bounds.MAX_RESOURCES
+    assert len(node["metadata"]["labels"]) > bounds.MAX_LABELS // 2
+    assert len(node["spec"]["taints"]) > bounds.MAX_TAINTS
+    assert len(node["status"]["allocatable"]) > bounds.MAX_RESOURCES
 
 
 def test_the_changes_of_a_large_node_are_read() -> None:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from muster.dialects.devices.claims import MAX_CAUSES, MAX_CLAIMS, Claims, claims_of
-from muster.dialects.devices.dra_objects import ClaimSpec
+from muster.dialects.devices.objects import ClaimSpec
 from muster.dialects.devices.shares import Rounding
 from muster.dialects.pods import pods
 from muster.domain.allocation import ALLOCATION

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from muster.dialects.devices import dra_offer, dra_published, selectors
-from muster.dialects.devices.dra import Slices
-from muster.dialects.devices.dra_objects import DeviceClassObject, DeviceTaintRule, ResourceSlice
-from muster.dialects.devices.dra_offer import KINDS_OF_NODES
+from muster.dialects.devices import offers, published, selectors
+from muster.dialects.devices.objects import DeviceClassObject, DeviceTaintRule, ResourceSlice
+from muster.dialects.devices.offers import KINDS_OF_NODES
+from muster.dialects.devices.slices import Slices
 from muster.dialects.nodes import nodes
-from muster.dialects.nodes.node_bounds import MAX_DEVICES, MAX_POOLS
+from muster.dialects.nodes.bounds import MAX_DEVICES, MAX_POOLS
 from muster.dialects.settings import DEFAULTS
 from muster.domain.node import Node
 from tests.dialects.objects import node_object
@@ -181,7 +181,7 @@ def test_a_node_that_publishes_something_else_all_the_time_takes_little_memory()
             device["attributes"]["even"] = {"bool": bool(number >> at & 1)}
         slices.see_slice("s", piece(devices))
         assert read(slices).attribute_groups
-    assert max(dra_published._shared.cache_info().currsize, dra_offer._groups.cache_info().currsize) <= 256
+    assert max(published._shared.cache_info().currsize, offers._groups.cache_info().currsize) <= 256
 
 
 def test_taints_make_gpus_unhealthy() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from muster.dialects.devices import dra_counters
-from muster.dialects.devices.dra import Slices
-from muster.dialects.devices.dra_objects import CounterSet, ResourceSlice, SliceDevice
+from muster.dialects.devices.counters import counters_of
+from muster.dialects.devices.objects import CounterSet, ResourceSlice, SliceDevice
+from muster.dialects.devices.slices import Slices
 from muster.dialects.nodes import nodes
 from muster.dialects.settings import DEFAULTS
 from muster.domain.counters import PoolCounters
@@ -199,7 +199,7 @@ def test_counters_and_the_in_tree_allocator_agree() -> None:
     assert len(cases) == NUMBER
     for number, case in enumerate(cases):
         sets = msgspec.convert(case["Sets"], list[CounterSet])
-        found = dra_counters.read(sets, msgspec.convert(case["Devices"], list[SliceDevice]))
+        found = counters_of(sets, msgspec.convert(case["Devices"], list[SliceDevice]))
         without = found.without_room(case["Wanted"], case["Allocated"]) if found is not None else set()
         assert sorted(without) == case["Without"], number
     assert sum(0 < len(case["Without"]) < len(case["Wanted"]) for case in cases) > NUMBER // 4

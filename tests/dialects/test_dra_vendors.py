@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from muster.dialects.devices.dra import Slices
-from muster.dialects.devices.dra_objects import ResourceSlice
+from muster.dialects.devices.objects import ResourceSlice
+from muster.dialects.devices.slices import Slices
 from muster.dialects.nodes import nodes
 from muster.dialects.settings import DEFAULTS
 from muster.domain.node import Node

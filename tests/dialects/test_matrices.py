@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from local_cluster.topology import load_topology
 from muster.dialects.nodes import nodes
+from muster.dialects.nodes.bounds import MAX_TEXT
 from muster.dialects.nodes.matrices import Matrix, Unreadable, is_table, read, topology
-from muster.dialects.nodes.node_bounds import MAX_TEXT
 from muster.domain.topology import LINK_GB_PER_S, GpuTopology, Link
 from tests.dialects.objects import as_json, full_matrix, node_object
 

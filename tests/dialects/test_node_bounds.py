@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from muster.dialects.nodes import configmaps, nodes
-from muster.dialects.nodes.node_bounds import (
+from muster.dialects.nodes.bounds import (
     MAX_CHARACTERS,
     MAX_LABELS,
     MAX_PROBLEMS,

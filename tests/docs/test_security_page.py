@@ -15,7 +15,7 @@ from muster.config import Config
 from muster.dialects.devices import claims
 from muster.dialects.jobs import pruned
 from muster.dialects.kinds import description
-from muster.dialects.nodes import node_bounds
+from muster.dialects.nodes import bounds
 from muster.dialects.pods import peers
 from muster.domain import allocation, sentences
 from muster.gangs.lifecycle import node_changes, node_effects, pod_changes
@@ -56,12 +56,12 @@ BOUNDS = (
     f"{scrape.MOST_QUEUES} queues; {RENEWAL}",
     f"{scrape.MOST_NAMESPACES} namespaces; {RENEWAL}",
     f"{room.MOST_MODELS} models; {RENEWAL}",
-    f"{allocation.MAX_GPUS} GPUs, a matrix of {node_bounds.MAX_TEXT >> 10} KiB",
-    f"{node_bounds.MAX_LABELS:,} labels, {node_bounds.MAX_TAINTS} taints, "
-    f"{node_bounds.MAX_RESOURCES} resources, {node_bounds.MAX_CONFIG_MAPS} ConfigMaps, "
-    f"{node_bounds.MAX_POOLS} pools with "
-    f"{node_bounds.MAX_DEVICES:,} devices; {node_bounds.MAX_PROBLEMS} problems, "
-    f"{node_bounds.MAX_ROUNDINGS} ways to round memory up",
+    f"{allocation.MAX_GPUS} GPUs, a matrix of {bounds.MAX_TEXT >> 10} KiB",
+    f"{bounds.MAX_LABELS:,} labels, {bounds.MAX_TAINTS} taints, "
+    f"{bounds.MAX_RESOURCES} resources, {bounds.MAX_CONFIG_MAPS} ConfigMaps, "
+    f"{bounds.MAX_POOLS} pools with "
+    f"{bounds.MAX_DEVICES:,} devices; {bounds.MAX_PROBLEMS} problems, "
+    f"{bounds.MAX_ROUNDINGS} ways to round memory up",
     f"{1 / nodes.CHANGE_S:g} changes a second, after {nodes.ADVANCE_S:g} s in advance",
     f"{node_effects.PATIENCE} plans of a gang; all refused gangs once in {CONFIG.gangs.numbers_s:g} s; "
     f"{node_changes.WAKES} times those with members that it admits",

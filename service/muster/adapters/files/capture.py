@@ -20,7 +20,7 @@ from muster.adapters.kube import decode, devices
 from muster.adapters.kube.client import ApiError, KubeClient
 from muster.adapters.kube.decode import Resource, T
 from muster.dialects.devices import compute_domains
-from muster.dialects.devices.dra_objects import (
+from muster.dialects.devices.objects import (
     ClaimSpec,
     DeviceClassObject,
     DeviceTaintRule,

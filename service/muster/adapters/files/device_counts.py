@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from muster.adapters.files.matching_devices import read_selectors
 from muster.adapters.kube.served import OF_CLASS
-from muster.dialects.devices import dra_attributes, selectors
+from muster.dialects.devices import selectors
 from muster.dialects.devices.compute_domains import CHANNEL_CLASS, DRIVER
-from muster.dialects.devices.dra_objects import (
+from muster.dialects.devices.objects import (
     ClaimSpec,
     DeviceClassObject,
     Request,
@@ -145,7 +145,7 @@ def _terms(device_class: DeviceClassObject) -> tuple[Term, ...] | None:
 
 
 def _is_of(terms: Iterable[Term], driver: str, device: SliceDevice) -> bool:
-    return selectors.satisfied(terms, driver, dra_attributes.attributes(driver, device))
+    return selectors.satisfied(terms, driver, selectors.attributes(driver, device))
 
 
 def _on_nodes(slices: Sequence[ResourceSlice]) -> Iterator[tuple[str, Device, SliceDevice]]:
@@ -164,5 +164,5 @@ def _on_nodes(slices: Sequence[ResourceSlice]) -> Iterator[tuple[str, Device, Sl
         if not node or resource_slice.spec.pool.generation < newest[driver, pool_name]:
             continue
         for device in resource_slice.spec.devices or ():
-            if not (any(map(dra_attributes.keeps_away, device.taints or ())) or device.consumes_counters):
+            if not (any(map(selectors.keeps_away, device.taints or ())) or device.consumes_counters):
                 yield node, Device(driver, pool_name, device.name), device

@@ -24,8 +24,7 @@ from muster.adapters.kube.devices import EXTENDED, held_by
 from muster.dialects.devices import compute_domains
 from muster.dialects.devices.claims import Claims
 from muster.dialects.devices.compute_domains import CHANNEL_CLASS
-from muster.dialects.devices.dra import Slices
-from muster.dialects.devices.dra_objects import (
+from muster.dialects.devices.objects import (
     CelSelector,
     ClaimSpec,
     DeviceClassObject,
@@ -36,7 +35,8 @@ from muster.dialects.devices.dra_objects import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
-from muster.dialects.devices.dra_offer import Offer
+from muster.dialects.devices.offers import Offer
+from muster.dialects.devices.slices import Slices
 from muster.dialects.objects import Metadata, PodResourceClaim, PodResourceClaimStatus
 from muster.dialects.settings import Settings
 from muster.domain.node import Node

@@ -1,6 +1,7 @@
 """Find the GPUs that claims match, in place of the shim, which asks the in-tree allocator on a cluster.
 
-Selectors are followed as far as `dialects.selectors` reads them. Others are left out, and a note says so.
+Selectors are followed as far as `dialects.devices.selectors` reads them. Others are left out, and a note says
+so.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from muster.dialects.devices import dra_attributes, selectors
-from muster.dialects.devices.dra_objects import (
+from muster.dialects.devices import selectors
+from muster.dialects.devices.objects import (
     ClaimSpec,
     DeviceClassObject,
     DeviceSelector,
@@ -44,7 +45,7 @@ class MatchingDevices:
         for resource_slice in slices:
             driver, pool = resource_slice.spec.driver, resource_slice.spec.pool.name
             for device in resource_slice.spec.devices or ():
-                attributes = dra_attributes.attributes(driver, device)
+                attributes = selectors.attributes(driver, device)
                 self._attributes[Device(driver, pool, device.name)] = attributes
         self._answers: dict[bytes, InTreeAnswer] = {}
 

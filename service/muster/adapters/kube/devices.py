@@ -15,8 +15,7 @@ from muster.adapters.kube.served import ServedResources
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.devices import shares
 from muster.dialects.devices.claims import Claims
-from muster.dialects.devices.dra import Slices
-from muster.dialects.devices.dra_objects import (
+from muster.dialects.devices.objects import (
     ClaimSpec,
     DeviceClassObject,
     DeviceTaintRule,
@@ -24,6 +23,7 @@ from muster.dialects.devices.dra_objects import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
+from muster.dialects.devices.slices import Slices
 from muster.dialects.identity import Identity
 from muster.dialects.settings import Settings
 from muster.domain.node import Device

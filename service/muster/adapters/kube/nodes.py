@@ -19,8 +19,8 @@ import structlog
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.node_agents import NodeAgents
 from muster.adapters.kube.watch import Gone, Seen
-from muster.dialects.devices.dra_published import Published
-from muster.dialects.nodes import configmaps, node_bounds, nodes
+from muster.dialects.devices.published import Published
+from muster.dialects.nodes import bounds, configmaps, nodes
 from muster.dialects.nodes.configmaps import NodeFact, PolicyText
 from muster.dialects.objects import ConfigMapObject, NodeObject
 from muster.dialects.settings import Settings
@@ -29,7 +29,7 @@ from muster.domain.rate import Rate
 from muster.gangs.messages.inputs import Input, NodeGone, NodeSeen
 
 LARGE = 16 * 1024
-"""Nodes with more to read (`node_bounds.size`) are read on a thread. A node of 8 GPUs has less than half."""
+"""Nodes with more to read (`bounds.size`) are read on a thread. A node of 8 GPUs has less than half."""
 SHARE = 20
 """What a second of reading costs a node, in seconds: it gets a twentieth of a core."""
 CHANGE_S = 0.5
@@ -67,7 +67,7 @@ class _Facts:
     @property
     def size(self) -> int:
         """Return how much there is to read."""
-        return self.published.to_decode + node_bounds.size(
+        return self.published.to_decode + bounds.size(
             self.obj,
             (config_map.obj for config_map in self.maps if "fact" not in config_map.__dict__),
             self.settings,
@@ -202,7 +202,7 @@ class NodeIntake:
                 self._being_read = ""
 
     def _facts(self, name: str) -> _Facts:
-        maps = sorted(self._maps.get(name, {}).items())[: node_bounds.MAX_CONFIG_MAPS]
+        maps = sorted(self._maps.get(name, {}).items())[: bounds.MAX_CONFIG_MAPS]
         about = tuple(config_map for _, config_map in maps)
         published, agent = self._published(name), self.agents.ready(name)
         return _Facts(self._objects[name], about, published, agent, self._settings)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from muster.dialects.devices.dra_objects import DeviceClassObject
+from muster.dialects.devices.objects import DeviceClassObject
 from muster.dialects.quantities import MOST
 from muster.dialects.settings import Settings
 from muster.domain.node import Node

@@ -27,8 +27,8 @@ from muster.adapters.preflight.facts import (
     Right,
     rights,
 )
-from muster.dialects.devices.dra import Slices
-from muster.dialects.devices.dra_offer import Offer
+from muster.dialects.devices.offers import Offer
+from muster.dialects.devices.slices import Slices
 from muster.dialects.nodes import nodes as node_dialect
 from muster.dialects.objects import NodeObject, PodObject
 from muster.dialects.settings import DEFAULTS, Settings

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from muster.dialects.devices import compute_domains, shares
-from muster.dialects.devices.dra_objects import CapacityAsked, ClaimSpec, ExactRequest, Request, SubRequest
+from muster.dialects.devices.objects import CapacityAsked, ClaimSpec, ExactRequest, Request, SubRequest
 from muster.dialects.devices.shares import Rounding
 from muster.dialects.objects import PodObject
 from muster.domain.causes.ill_formed import BadValue

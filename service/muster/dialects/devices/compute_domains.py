@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from muster.dialects.devices.dra_objects import (
+from muster.dialects.devices.objects import (
     ClaimDevices,
     ClaimSpec,
     DeviceConfig,

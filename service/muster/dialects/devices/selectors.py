@@ -4,7 +4,8 @@
 
 These are comparisons of the driver and of attributes with constants, joined by `&&`. Any other expression is
 said to be unreadable, and no device counts for its class. kube-scheduler's own allocator evaluates the whole
-of CEL in the end: a mistake here costs a plan, and gives nothing out wrongly.
+of CEL in the end: a mistake here costs a plan, and gives nothing out wrongly. The
+attributes that are compared, and what a device's taints do, are here too.
 """
 
 from __future__ import annotations
@@ -13,10 +14,15 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from muster.dialects.devices.objects import Attribute, DeviceTaint, SliceDevice
+
 Value = str | int | bool
 
 MAX_CHARACTERS = 10 * 1024
 """Of an expression; the API server allows as much."""
+KEEPS_AWAY = ("NoSchedule", "NoExecute")
+OWNED = "muster.dev/owned"
+"""The key of a taint that keeps other schedulers away: planned devices are shown without it."""
 
 _TEXT = r"""'[^'\\]*'|"[^"\\]*\""""
 _TERM = re.compile(
@@ -77,3 +83,30 @@ def _value(text: str) -> Value:
     if text[0] in "'\"":
         return text[1:-1]
     return text == "true" if text in ("true", "false") else int(text)
+
+
+def keeps_away(taint: DeviceTaint) -> bool:
+    """Return whether the taint keeps pods away from its device."""
+    return taint.effect in KEEPS_AWAY and taint.key != OWNED
+
+
+def text(value: Value | None) -> str:
+    """Return the value of an attribute that is a text; "" for any other."""
+    return value if isinstance(value, str) else ""
+
+
+def attributes(driver: str, device: SliceDevice) -> dict[tuple[str, str], Value]:
+    """Return the attributes of a device that selectors can compare with constants."""
+    values = ((name, _constant(attribute)) for name, attribute in (device.attributes or {}).items())
+    return {qualified(driver, name): value for name, value in values if value is not None}
+
+
+def _constant(attribute: Attribute) -> Value | None:
+    values = (attribute.string, attribute.int_, attribute.bool_)
+    return next((value for value in values if value is not None), None)
+
+
+def qualified(driver: str, name: str) -> tuple[str, str]:
+    """Return an attribute's domain and name; the driver is the domain of a name without one."""
+    domain, slash, rest = name.partition("/")
+    return (domain, rest) if slash else (driver, name)

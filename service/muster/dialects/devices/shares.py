@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from muster.dialects import quantities
-from muster.dialects.devices.dra_objects import (
+from muster.dialects.devices.objects import (
     AllocatedDevice,
     CapacityAsked,
     DeviceCapacity,

@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 
 from muster.dialects.gangs import ack
 from muster.dialects.nodes import matrices
+from muster.dialects.nodes.bounds import MAX_TEXT
 from muster.dialects.nodes.matrices import Matrix
-from muster.dialects.nodes.node_bounds import MAX_TEXT
 from muster.dialects.objects import ConfigMapObject, Metadata
 from muster.dialects.reading import natural
 from muster.dialects.settings import DEFAULTS, Settings

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 
+from muster.dialects.nodes.bounds import MAX_TEXT
 from muster.dialects.nodes.gputopology import link_of
-from muster.dialects.nodes.node_bounds import MAX_TEXT
 from muster.domain.allocation import MAX_GPUS
 from muster.domain.topology import GpuTopology, Link
 

@@ -10,10 +10,10 @@ from typing import TypeVar
 import msgspec
 
 from muster.dialects import quantities
-from muster.dialects.devices import compute_domains, dra_offer, shares
-from muster.dialects.devices.dra_offer import Offer
+from muster.dialects.devices import compute_domains, offers, shares
+from muster.dialects.devices.offers import Offer
 from muster.dialects.gangs import ack
-from muster.dialects.nodes import islands, matrices, node_bounds, nri
+from muster.dialects.nodes import bounds, islands, matrices, nri
 from muster.dialects.nodes.configmaps import NodeFact, NodeTopology
 from muster.dialects.objects import NodeObject
 from muster.dialects.pods import gpushare
@@ -42,7 +42,7 @@ def read(
 ) -> Node:
     """Return the facts of one node. `more` is what ConfigMaps say of it, in any order; `offer` what its
     ResourceSlices offer; `agent`: a node agent is ready there."""
-    obj, left_out = node_bounds.bounded(obj, settings)
+    obj, left_out = bounds.bounded(obj, settings)
     reader = _Reader(obj, settings, more, left_out)
     memory = reader.whole(settings.gpu_memory)
     installed = reader.installed(settings.gpu_memory) if memory else 0
@@ -59,7 +59,7 @@ def read(
         by_gpu, served = offer.memory(devices), reader.whole_ones(offer, served)
     broken = reader.unhealthy(gpu_count)
     unhealthy = broken | tainted
-    groups = dra_offer.groups(offer, devices) if devices else {}
+    groups = offers.groups(offer, devices) if devices else {}
     cdi = reader.said(nri.devices(reader.labels, reader.annotations, gpu_count, served, settings))
     reader.problems += gpushare.missing(installed - memory, by_gpu, unhealthy, settings)
     return Node(
@@ -79,14 +79,14 @@ def read(
         tainted=tainted & ~broken & mask_of([gpu for gpu, each in enumerate(devices) if each is not None]),
         devices=devices,
         attribute_groups=groups,
-        partitions=dra_offer.partitions(groups, gpu_count),
+        partitions=offers.partitions(groups, gpu_count),
         counters=offer.counters if devices else {},
         machine=reader.machine,
         cdi_devices=cdi,
         missing_gpus=0 if devices or memory else reader.missing_gpus(gpu_count, offer.published),
         offers_parts=bool(_PARTS.search(reader.labels.get(settings.gpu_product, ""))),
         hands_out=HandsOut.NRI if cdi else reader.hands_out(served, bool(devices), agent),
-        problems=node_bounds.shown(reader.problems),
+        problems=bounds.shown(reader.problems),
     )
 
 
@@ -106,7 +106,7 @@ def kept(obj: NodeObject, settings: Settings = DEFAULTS) -> NodeObject:
         settings.unhealthy,
     }
     said = obj.metadata.annotations or {}
-    texts = {key: text[: node_bounds.MAX_TEXT + 1] for key, text in said.items() if key in read_ones}
+    texts = {key: text[: bounds.MAX_TEXT + 1] for key, text in said.items() if key in read_ones}
     return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, annotations=texts))
 
 
@@ -162,7 +162,7 @@ class _Reader:
             )
             return (), 0
         key = self._settings.gpu_uuids
-        devices, tainted, problems = dra_offer.numbered(offer, self.annotations.get(key), key)
+        devices, tainted, problems = offers.numbered(offer, self.annotations.get(key), key)
         self.problems.extend(problems)
         return devices, tainted
 

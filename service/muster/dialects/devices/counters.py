@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from muster.dialects import quantities
-from muster.dialects.devices.dra_objects import CounterSet, CounterUse, CounterValue, SliceDevice
-from muster.dialects.devices.dra_offer import KINDS_OF_NODES, Offered
+from muster.dialects.devices.objects import CounterSet, CounterUse, CounterValue, SliceDevice
+from muster.dialects.devices.offers import KINDS_OF_NODES, Offered
 from muster.domain.counters import Need, PoolCounters
 from muster.domain.node import PoolKey
 
@@ -27,7 +27,7 @@ class BadCountersError(ValueError):
     """Says why the in-tree allocator would use nothing of a pool."""
 
 
-def read(sets: list[CounterSet], devices: list[SliceDevice]) -> PoolCounters | None:
+def counters_of(sets: list[CounterSet], devices: list[SliceDevice]) -> PoolCounters | None:
     """Return what devices of a pool consume; None if none of them consumes counters.
 
     Raise BadCountersError if the counters are not those that the devices name.

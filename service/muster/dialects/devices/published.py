@@ -11,14 +11,13 @@ from functools import cached_property, lru_cache
 
 import msgspec
 
-from muster.dialects.devices import dra_attributes, dra_counters, selectors, shares
-from muster.dialects.devices.dra_attributes import KEEPS_AWAY
-from muster.dialects.devices.dra_counters import BadCountersError
-from muster.dialects.devices.dra_objects import CounterSet, DeviceTaint, SliceDevice, TaintedDevices
-from muster.dialects.devices.dra_offer import KINDS_OF_NODES, PARTITION, Column, Offer, Offered
-from muster.dialects.devices.dra_pools import Gathered
+from muster.dialects.devices import selectors, shares
+from muster.dialects.devices.counters import BadCountersError, apart, counters_of
+from muster.dialects.devices.objects import CounterSet, DeviceTaint, SliceDevice, TaintedDevices
+from muster.dialects.devices.offers import KINDS_OF_NODES, PARTITION, Column, Offer, Offered
+from muster.dialects.devices.pools import Gathered
 from muster.dialects.devices.selectors import Term
-from muster.dialects.nodes.node_bounds import MAX_DEVICES, MAX_POOLS
+from muster.dialects.nodes.bounds import MAX_DEVICES, MAX_POOLS
 from muster.domain.counters import PoolCounters
 from muster.domain.node import Device, PoolKey
 
@@ -85,7 +84,7 @@ class Published:
             problems += [by.problem] if by.problem else []
             chosen, left_out = _alike(*_matching(by, devices))
             problems += [f"{left_out[0]}{_more(left_out)}: it is not planned yet"] if left_out else []
-            chosen, overlap = dra_counters.apart(chosen, counters, self.node)
+            chosen, overlap = apart(chosen, counters, self.node)
             problems += overlap
             if chosen:
                 offers[by.resource] = tuple(chosen)
@@ -112,7 +111,7 @@ class Published:
     def _tainted(self, key: PoolKey, devices: list[SliceDevice]) -> Iterator[SliceDevice]:
         """Return the devices of a pool with the taints of DeviceTaintRules."""
         named = {rule.device for rule in self.rules if is_of(rule, key)}
-        taints = [DeviceTaint(effect=KEEPS_AWAY[0])]
+        taints = [DeviceTaint(effect=selectors.KEEPS_AWAY[0])]
         for device in devices:
             is_tainted = None in named or device.name in named
             yield msgspec.structs.replace(device, taints=taints) if is_tainted else device
@@ -134,7 +133,7 @@ def _read(of: Gathered) -> _Pool:
         return _Pool(f"{said} names a device twice: nothing of it is used")
     sets = [found for each in of.slices if each.counters for found in _counters.decode(each.counters)]
     try:
-        return _Pool("", devices, dra_counters.read(sets, devices))
+        return _Pool("", devices, counters_of(sets, devices))
     except BadCountersError as error:
         return _Pool(f"{said}: {error}: nothing of it is used")
 
@@ -143,7 +142,7 @@ def _matching(by: Class, devices: list[tuple[PoolKey, SliceDevice]]) -> tuple[li
     """Return the devices of a class that can be planned, and sentences about those that can't be yet."""
     chosen, left_out = list[Offered](), list[str]()
     for (driver, pool), device in devices if not by.problem else ():
-        if selectors.satisfied(by.terms, driver, dra_attributes.attributes(driver, device)):
+        if selectors.satisfied(by.terms, driver, selectors.attributes(driver, device)):
             if why := _unsupported(device):
                 left_out.append(f"device {device.name} of {driver} {why}")
             else:
@@ -174,7 +173,7 @@ def _agreed(chosen: tuple[Offered, ...], devices: list[tuple[PoolKey, SliceDevic
         for name, said in found[device.driver, device.pool, device.name].items():
             value = (said.string, said.int_, said.bool_, said.version)
             if value != (None, None, None, None):
-                values.setdefault("/".join(dra_attributes.qualified(device.driver, name)), {})[at] = value
+                values.setdefault("/".join(selectors.qualified(device.driver, name)), {})[at] = value
     columns = []
     for name, by_device in sorted(values.items()):
         codes = {value: code for code, value in enumerate(dict.fromkeys(by_device.values()))}
@@ -204,14 +203,14 @@ def _joined(offers: dict[str, tuple[Offered, ...]], problems: list[str]) -> Offe
 
 
 def _offered(driver: str, pool: str, device: SliceDevice) -> Offered:
-    said = dra_attributes.attributes(driver, device)
+    said = selectors.attributes(driver, device)
     index = said.get((driver, "index"))
-    addresses = (dra_attributes.text(said.get(dra_attributes.qualified(driver, name))) for name in _PCI)
+    addresses = (selectors.text(said.get(selectors.qualified(driver, name))) for name in _PCI)
     return Offered(
         Device(driver, pool, device.name),
-        any(map(dra_attributes.keeps_away, device.taints or ())),
+        any(map(selectors.keeps_away, device.taints or ())),
         index if type(index) is int else -1,
-        dra_attributes.text(said.get((driver, "uuid"))),
+        selectors.text(said.get((driver, "uuid"))),
         next((address.lower() for address in addresses if address), ""),
         shares.of_device(device) if device.allow_multiple_allocations else None,
     )

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from muster.dialects.devices import shares
-from muster.dialects.devices.dra_objects import SliceDevice, SliceSpec
+from muster.dialects.devices.objects import SliceDevice, SliceSpec
 from muster.dialects.devices.shares import Rounding
-from muster.dialects.nodes.node_bounds import MAX_ROUNDINGS
+from muster.dialects.nodes.bounds import MAX_ROUNDINGS
 from muster.domain.node import PoolKey
 
 _encoder = msgspec.json.Encoder()

@@ -1,7 +1,7 @@
 """ResourceSlices and DeviceClasses → the GPUs that a DRA driver serves on each node.
 
 Devices of a DeviceClass are GPUs if its extended resource is one of the GPU resources of the settings. The
-newest class of a resource counts, as for kube-scheduler. Slices count as `dra_pools` says.
+newest class of a resource counts, as for kube-scheduler. Slices count as `pools` says.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Collection
 from itertools import islice
 from typing import TypeVar
 
-from muster.dialects.devices import dra_attributes, selectors
-from muster.dialects.devices.dra_objects import (
+from muster.dialects.devices import selectors
+from muster.dialects.devices.objects import (
     DeviceClassObject,
     DeviceTaintRule,
     ResourceSlice,
     TaintedDevices,
 )
-from muster.dialects.devices.dra_offer import Offer
-from muster.dialects.devices.dra_pools import Pool, Slice
-from muster.dialects.devices.dra_published import Class, Published, is_of
+from muster.dialects.devices.offers import Offer
+from muster.dialects.devices.pools import Pool, Slice
+from muster.dialects.devices.published import Class, Published, is_of
 from muster.dialects.devices.selectors import UnreadableSelectorError
 from muster.dialects.devices.shares import Rounding
-from muster.dialects.nodes.node_bounds import MAX_POOLS, MAX_ROUNDINGS
+from muster.dialects.nodes.bounds import MAX_POOLS, MAX_ROUNDINGS
 from muster.dialects.settings import Settings
 from muster.domain.node import PoolKey
 
@@ -210,6 +210,6 @@ def _class(obj: DeviceClassObject) -> Class:
 
 def _keeps_away_from(rule: DeviceTaintRule | None) -> TaintedDevices | None:
     """Return which devices a rule keeps pods away from. Without a selector it taints none."""
-    if rule is None or not dra_attributes.keeps_away(rule.spec.taint):
+    if rule is None or not selectors.keeps_away(rule.spec.taint):
         return None
     return rule.spec.device_selector
