@@ -48,7 +48,7 @@ def test_the_modules_that_it_names_are_there() -> None:
     root = REPOSITORY / "service/muster"
     named = re.findall(r"`([\w/]+\.py)`", text)
     assert [path for path in named if not any((root / at / path).is_file() for at in ("", "dialects"))] == []
-    assert "own.py" in named
+    assert "gangs/own.py" in named
 
 
 ASKED = (REPOSITORY / "docs" / "what-a-pod-may-ask.md").read_text()

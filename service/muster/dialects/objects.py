@@ -6,8 +6,6 @@ from typing import Any
 
 import msgspec
 
-from muster.dialects.identity import Identity
-
 
 class _Object(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True, gc=False):
     """API objects are camelCase; what is not named here is skipped while decoding. The garbage collector does
@@ -22,6 +20,16 @@ class OwnerReference(_Object, frozen=True):
     kind: str = ""
     name: str = ""
     controller: bool | None = None
+
+
+class Identity(_Object, frozen=True):
+    """The first fields of `Metadata`: they tell which object it is. The others may be large."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
 
 
 class Metadata(Identity, frozen=True):

@@ -26,9 +26,9 @@ from typing import Any
 
 import yaml
 
-from muster.dialects.gangs.ack import ALIYUN_GPU
 from muster.dialects.quantities import milli, parse
 from muster.dialects.reading import A_NAME, LABEL_KEY, NAME_PATTERN, natural
+from muster.dialects.settings import ALIYUN_GPU
 from muster.domain.levels import DEFAULT_LEVELS, PRESETS, Level, Naming
 from muster.domain.policies import Policies, Policy, Strategy, Topology
 from muster.domain.request import Scope, Term

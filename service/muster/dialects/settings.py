@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Mode = Literal["off", "warn", "on"]
+ALIYUN_GPU = "aliyun.com/gpu"
 SECOND_ENDPOINT = "second-endpoint"
 """Value of the label `node_agent`: the agent is a second endpoint for what NVIDIA's device plugin offers."""
 BY_REQUEST = ("StatefulSet",)
@@ -31,7 +32,7 @@ class Settings:
     """
 
     scheduler_names: frozenset[str] = frozenset({"muster"})
-    gpu_resources: tuple[str, ...] = ("nvidia.com/gpu", "aliyun.com/gpu", "amd.com/gpu")
+    gpu_resources: tuple[str, ...] = ("nvidia.com/gpu", ALIYUN_GPU, "amd.com/gpu")
     gpu_memory: str = "aliyun.com/gpu-mem"
     shared_gpus: str = "aliyun.com/gpu-count"
     ack_name: str = "gpu-topology"

@@ -24,7 +24,7 @@ const (
 	// same bound for unlike roles (placement/limits.py, MOST_ROLES).
 	kindsAtMost = 64
 	// volumesAtMost bounds the volumes of a pod that is inspected. The service refuses pods with more claims than
-	// that (dialects/peers.py, MAX_CLAIMS).
+	// that (dialects/pods/peers.py, MAX_CLAIMS).
 	volumesAtMost = 256
 )
 

@@ -22,12 +22,12 @@ from muster.adapters.kube.bounded import bound_depth
 from muster.adapters.kube.kept import kept_of
 from muster.adapters.kube.salvage import salvage
 from muster.dialects.gangs.podgroups import APIS, TOPOLOGY_APIS
-from muster.dialects.identity import Identity
 from muster.dialects.kinds.table import KINDS, MAKERS
 from muster.dialects.objects import (
     ConfigMapObject,
     CsiDriver,
     CustomObject,
+    Identity,
     Metadata,
     NamespaceObject,
     NodeObject,

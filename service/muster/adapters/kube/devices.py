@@ -24,7 +24,7 @@ from muster.dialects.devices.objects import (
     ResourceSlice,
 )
 from muster.dialects.devices.slices import Slices
-from muster.dialects.identity import Identity
+from muster.dialects.objects import Identity
 from muster.dialects.settings import Settings
 from muster.domain.node import Device
 from muster.gangs.messages.inputs import DeviceClaimSeen, Input

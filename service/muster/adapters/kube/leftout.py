@@ -15,7 +15,7 @@ import structlog
 
 from muster.adapters.kube.standing import Standing, always
 from muster.adapters.telemetry.metrics import Metrics
-from muster.dialects.identity import Identity
+from muster.dialects.objects import Identity
 from muster.domain.printable import printable
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 

@@ -15,7 +15,7 @@ import msgspec
 
 from muster.adapters.kube.decode import Added, T, Undecodable
 from muster.adapters.kube.watch import Watcher
-from muster.dialects.identity import Identity
+from muster.dialects.objects import Identity
 from muster.domain.rate import Rate
 
 LARGE_BYTES = 64 * 1024

@@ -6,8 +6,6 @@ ack.node.gpu.schedule: default | topology | share | cgpu | disabled
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from muster.dialects.objects import Metadata
 from muster.dialects.reading import Reading, positive
 from muster.dialects.settings import Settings
@@ -16,12 +14,6 @@ from muster.domain.pod import GangClaim
 
 NAME = "ack"
 
-ALIYUN_GPU = "aliyun.com/gpu"
-DEFAULT, TOPOLOGY, DISABLED = "default", "topology", "disabled"
-SHARING = ("share", "cgpu")
-"""Without isolation of memory, and with it: the planner makes no difference."""
-OFFERED = (TOPOLOGY, *SHARING)
-"""With these a node agent offers the GPUs itself."""
 
 _COUNT_EXPECTED = 'the number of all replicas, masters and workers together: "1", "2", …'
 
@@ -43,29 +35,3 @@ def claim(where: str, meta: Metadata, settings: Settings) -> Reading:
         return Reading(causes=tuple(causes))
     named = GangClaim(NAME, name, min_member=count, replicas=count, count_key=settings.ack_replicas)
     return Reading(named, tuple(causes))
-
-
-def served(
-    offered: frozenset[str], labels: Mapping[str, str], settings: Settings
-) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Which of the GPU resources in a node's allocatable may be planned there, and what is wrong.
-
-    A mode serves one kind alone. Without the label all of them; an unknown mode counts as no label and is a
-    problem.
-    """
-    mode = labels.get(settings.ack_node_mode)
-    if mode is None:
-        return offered, ()
-    if mode == DEFAULT:
-        return offered - {ALIYUN_GPU, settings.gpu_memory}, ()
-    if mode == TOPOLOGY:
-        return offered & {ALIYUN_GPU}, ()
-    if mode in SHARING:
-        return offered & {settings.gpu_memory}, ()
-    if mode == DISABLED:
-        return frozenset(), ()
-    problem = (
-        f"the label {settings.ack_node_mode} is {mode!r}; known are default, topology, share, cgpu and "
-        f"disabled: it is read as no label"
-    )
-    return offered, (problem,)

@@ -19,8 +19,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from muster.dialects.gangs import ack
-from muster.dialects.nodes import matrices
+from muster.dialects.nodes import gpus, matrices
 from muster.dialects.nodes.bounds import MAX_TEXT
 from muster.dialects.nodes.matrices import Matrix
 from muster.dialects.objects import ConfigMapObject, Metadata
@@ -105,7 +104,7 @@ def kept(obj: ConfigMapObject) -> ConfigMapObject:
 
 def _is_topology(obj: ConfigMapObject, settings: Settings) -> bool:
     labels = obj.metadata.labels or {}
-    return bool(labels.get(settings.ack_node_name)) and labels.get(settings.ack_node_mode) == ack.TOPOLOGY
+    return bool(labels.get(settings.ack_node_name)) and labels.get(settings.ack_node_mode) == gpus.TOPOLOGY
 
 
 def _unhealthy(node: str, name: str, data: Mapping[str, str]) -> UnhealthyGpus:

@@ -12,11 +12,10 @@ import msgspec
 from muster.dialects import quantities
 from muster.dialects.devices import compute_domains, offers, shares
 from muster.dialects.devices.offers import Offer
-from muster.dialects.gangs import ack
-from muster.dialects.nodes import bounds, islands, matrices, nri
+from muster.dialects.nodes import bounds, gpus, islands, matrices
 from muster.dialects.nodes.configmaps import NodeFact, NodeTopology
+from muster.dialects.nodes.gpus import OFFERED
 from muster.dialects.objects import NodeObject
-from muster.dialects.pods import gpushare
 from muster.dialects.reading import NAME_PATTERN, natural, positive
 from muster.dialects.settings import DEFAULTS, SECOND_ENDPOINT, Settings
 from muster.domain.allocation import FOLLOWED_RESOURCE, MAX_BYTES, MAX_GPUS, SECOND_RESOURCE
@@ -52,16 +51,16 @@ def read(
     gpu_count = reader.gpu_count(counts, memory)
     topology = reader.topology(gpu_count, amd=set(counts) == {"amd.com/gpu"})
     offered = frozenset(counts) - {settings.shared_gpus} | ({settings.gpu_memory} if memory else set())
-    served = reader.said(ack.served(offered, reader.labels, settings))
+    served = reader.said(gpus.served(offered, reader.labels, settings))
     shared = installed if settings.gpu_memory in served else 0
-    by_gpu = reader.said(gpushare.memory_by_gpu(shared, gpu_count, reader.annotations, settings))
+    by_gpu = reader.said(gpus.memory_by_gpu(shared, gpu_count, reader.annotations, settings))
     if devices and offer.memory_name:
         by_gpu, served = offer.memory(devices), reader.whole_ones(offer, served)
     broken = reader.unhealthy(gpu_count)
     unhealthy = broken | tainted
     groups = offers.groups(offer, devices) if devices else {}
-    cdi = reader.said(nri.devices(reader.labels, reader.annotations, gpu_count, served, settings))
-    reader.problems += gpushare.missing(installed - memory, by_gpu, unhealthy, settings)
+    cdi = reader.said(gpus.cdi_devices(reader.labels, reader.annotations, gpu_count, served, settings))
+    reader.problems += gpus.missing(installed - memory, by_gpu, unhealthy, settings)
     return Node(
         name=obj.metadata.name,
         allocatable=reader.allocatable(),
@@ -74,7 +73,7 @@ def read(
         ready=all(cond.status == "True" for cond in obj.status.conditions or () if cond.type == "Ready"),
         gpu_memory=by_gpu,
         memory_resources=_memory_resources(offer) if devices else frozenset({settings.gpu_memory}),
-        spread=reader.said(gpushare.spreads(reader.labels, settings)),
+        spread=reader.said(gpus.spreads(reader.labels, settings)),
         unhealthy=unhealthy,
         tainted=tainted & ~broken & mask_of([gpu for gpu, each in enumerate(devices) if each is not None]),
         devices=devices,
@@ -188,7 +187,7 @@ class _Reader:
         if not served & {FOLLOWED_RESOURCE, self._settings.gpu_memory}:
             return HandsOut.OWN_CHOICE
         listed = bool(self.annotations.get(self._settings.gpu_uuids))
-        if second or not listed or self.labels.get(self._settings.ack_node_mode) not in ack.OFFERED:
+        if second or not listed or self.labels.get(self._settings.ack_node_mode) not in OFFERED:
             return HandsOut.READS_ANNOTATIONS
         return HandsOut.AGENT if agent else HandsOut.AGENT_AWAY
 
@@ -213,7 +212,7 @@ class _Reader:
         listed = self.annotations.get(self._settings.gpu_uuids, "")[:MAX_BYTES]
         gpus = min(listed.count(",") + 1, MAX_GPUS) if listed else 0
         mode = self.labels.get(self._settings.ack_node_mode)
-        if gpus and not (counts or memory) and mode in ack.OFFERED:
+        if gpus and not (counts or memory) and mode in OFFERED:
             self.problems.append(
                 f"the node agent lists {gpus} GPUs, and the kubelet offers none of them: does the agent run?"
             )

@@ -4,14 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
+from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 from muster.dialects.objects import NodeSelectorRequirement, NodeSelectorTerm, PodSpec
-from muster.dialects.pods.sharing import Shared
 from muster.domain.request import NodeRules, SelectorTerm, Toleration
 
 FIELD = "names and values in nodeSelector, nodeAffinity and tolerations"
 MAX_NAMES = 1024
 """Names and values in the rules of one pod. One with more keeps no rules: if it waits, it is refused."""
+
+V = TypeVar("V")
+
+
+class Shared(Generic[V]):
+    """One object for equal values: the thousands of pods of a template have the same rules.
+
+    A value is forgotten with its last holder.
+    """
+
+    def __init__(self) -> None:
+        self._values: WeakKeyDictionary[V, ref[V]] = WeakKeyDictionary()
+
+    def of(self, value: V) -> V:
+        """Return the object that stands for all values equal to this one."""
+        reference = self._values.get(value)
+        shared = reference() if reference is not None else None
+        if shared is None:
+            shared = value
+            self._values[value] = ref(value)
+        return shared
+
+    def __len__(self) -> int:
+        return len(self._values)
+
 
 _live = Shared[NodeRules]()
 """The rules of pods that are there."""

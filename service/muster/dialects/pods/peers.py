@@ -25,7 +25,7 @@ from muster.dialects.objects import (
     TopologySpreadConstraint,
     Volume,
 )
-from muster.dialects.pods.sharing import Shared
+from muster.dialects.pods.noderules import Shared
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.peers import (
     ANY_ADDRESS,

@@ -11,7 +11,6 @@ from muster.dialects.devices.claims import Claims, DevicesAsked
 from muster.dialects.gangs import ack, kai, misspelt, other_systems, own, ranks
 from muster.dialects.kinds import table as kinds
 from muster.dialects.kinds.description import Member
-from muster.dialects.nodes import gputopology
 from muster.dialects.objects import Metadata, PodObject, PodSpec
 from muster.dialects.pods import bounds, gpushare, noderules, peers, requests
 from muster.dialects.pods.gpushare import Shared
@@ -24,6 +23,8 @@ from muster.domain.pod import Controller, GangClaim, Pod, Wishes
 from muster.domain.reasons import Cause
 from muster.domain.topology import mask_of
 
+LONE = "gputopology"
+"""The dialect of a pod that names no gang: it is a gang of one."""
 TEMPLATE_HASH = "pod-template-hash"
 """The label by which a Deployment tells the pods of its ReplicaSets apart."""
 TRACEPARENTS = ("tracing.k8s.io/traceparent", "traceparent")
@@ -190,7 +191,7 @@ def _claim(
     wishes, wrong = _wishes(where, meta, said)
     if member is not None and not wishes.role:
         wishes = replace(wishes, role=member.role)
-    claim = replace(claim or gputopology.lone(name), wishes=wishes)
+    claim = replace(claim or GangClaim(LONE, name, min_member=1, replicas=1, lone=True), wishes=wishes)
     if obj.spec.node_name:
         return claim, ()
     resources = (*asked.causes, *shared.causes)
