@@ -1,12 +1,12 @@
-"""What one dialect finds in one pod, and how the findings of several become one."""
+"""Read the keys of one pod, and agree on the gang that the keys of several systems name."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from muster.domain.causes.ill_formed import DialectsDisagree
+from muster.domain.causes.ill_formed import BadValue, DialectsDisagree
 from muster.domain.pod import GangClaim
 from muster.domain.reasons import Cause
 from muster.domain.request import Scope
@@ -21,6 +21,8 @@ A_SCOPE = f"one of {', '.join(scope.value for scope in Scope)}, or a label key o
 LABEL, ANNOTATION, EITHER = "label", "annotation", ""
 """Where a key of a pod stands."""
 
+SHOWN = 80
+"""Characters of a value that a sentence shows."""
 _MAX_DIGITS = 9
 
 
@@ -31,6 +33,48 @@ class Reading:
 
     claim: GangClaim | None = None
     causes: tuple[Cause, ...] = ()
+
+
+class Values:
+    """The labels or annotations of a pod. A value that can't be read counts as not given, and is a cause."""
+
+    def __init__(self, where: str, texts: Mapping[str, str]) -> None:
+        self.causes: list[BadValue] = []
+        self.texts = texts
+        self._where = where
+
+    def text(self, key: str) -> str | None:
+        """Return the value of a key, None if there is none."""
+        return self.texts.get(key)
+
+    def matching(self, key: str, pattern: re.Pattern[str], expected: str) -> str | None:
+        """Return the value if `pattern` matches all of it."""
+        text = self.text(key)
+        if text is not None and not pattern.fullmatch(text):
+            self.bad(key, text, expected)
+            return None
+        return text
+
+    def number(self, key: str, parse: Callable[[str | None], int | None], expected: str) -> int | None:
+        """Return the number that the value is, by `natural` or `positive`."""
+        text = self.text(key)
+        number = parse(text)
+        if text is not None and number is None:
+            self.bad(key, text, expected)
+        return number
+
+    def names(self, key: str, pattern: re.Pattern[str], most: int, expected: str) -> tuple[str, ...]:
+        """Return the names in a list with commas between: at most `most`, each once."""
+        text = self.text(key)
+        names = [name.strip() for name in text.split(",", most)] if text is not None else []
+        if not all(map(pattern.fullmatch, names)) or not len(set(names)) == len(names) <= most:
+            self.bad(key, text or "", expected)
+            return ()
+        return tuple(names)
+
+    def bad(self, field: str, value: str, expected: str) -> None:
+        """Note a value that can't be used."""
+        self.causes.append(BadValue(self._where, field, value[:SHOWN], expected))
 
 
 def agreed(pod: str, readings: Iterable[Reading]) -> Reading:

@@ -11,13 +11,12 @@ not read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from muster.dialects.objects import Metadata
-from muster.dialects.reading import A_NAME, AN_OBJECT_NAME, NAME_PATTERN, OBJECT_NAME, Reading, agreed
+from muster.dialects.reading import A_NAME, AN_OBJECT_NAME, NAME_PATTERN, OBJECT_NAME, Reading, Values, agreed
 from muster.dialects.settings import Settings
-from muster.domain.causes.ill_formed import BadValue, DialectsDisagree
+from muster.domain.causes.ill_formed import DialectsDisagree
 from muster.domain.pod import GangClaim
 from muster.domain.reasons import Cause
 
@@ -36,7 +35,6 @@ GANG_KEYS = (GROUP, KAI_GROUP)
 """Annotations that make a pod one of a gang."""
 
 MAX_POLICIES = 8
-_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,50 +49,26 @@ class Said:
 
 def claim(where: str, meta: Metadata, settings: Settings) -> Reading:
     """Return the PodGroup that the pod `where` (kind/namespace/name) names."""
-    annotations = meta.annotations or {}
-    return agreed(
-        meta.name, (_named(where, key, annotations[key]) for key in GANG_KEYS if key in annotations)
-    )
+    values = Values(where, meta.annotations or {})
+    expected = f"the name of a PodGroup in the pod's namespace: {AN_OBJECT_NAME}"
+    names = [values.matching(key, OBJECT_NAME, expected) for key in GANG_KEYS]
+    claims = (Reading(GangClaim(NAME, name, by_object=True)) for name in names if name is not None)
+    return agreed(meta.name, (*claims, Reading(causes=tuple(values.causes))))
 
 
 def read(where: str, meta: Metadata) -> Said:
     """Return the pod's role and policies."""
     annotations, labels = meta.annotations or {}, meta.labels or {}
-    causes: list[Cause] = []
-    roles = [
-        (key, role)
-        for key, said in ((ROLE, annotations), (SUBGROUP, labels))
-        if (role := _role(where, key, said, causes)) is not None
-    ]
+    if ROLE not in annotations and POLICY not in annotations and SUBGROUP not in labels:
+        return Said()
+    texts = {ROLE: annotations.get(ROLE), SUBGROUP: labels.get(SUBGROUP)}
+    values = Values(where, {key: text for key, text in texts.items() if text is not None})
+    roles = [(key, role) for key in texts if (role := values.matching(key, NAME_PATTERN, A_NAME)) is not None]
+    causes: list[Cause] = [*values.causes]
     if len({role for _, role in roles}) > 1:
         first, second = (f"{key}: role {role}" for key, role in roles)
         causes.append(DialectsDisagree(meta.name, first, second))
-    policies = _policies(where, annotations, causes)
-    return Said(roles[0][1] if roles else "", policies, tuple(causes))
-
-
-def _named(where: str, key: str, name: str) -> Reading:
-    if not OBJECT_NAME.fullmatch(name):
-        expected = f"the name of a PodGroup in the pod's namespace: {AN_OBJECT_NAME}"
-        return Reading(causes=(BadValue(where, key, name[:_SHOWN], expected),))
-    return Reading(GangClaim(NAME, name, by_object=True))
-
-
-def _role(where: str, key: str, said: Mapping[str, str], causes: list[Cause]) -> str | None:
-    text = said.get(key)
-    if text is None or NAME_PATTERN.fullmatch(text):
-        return text
-    causes.append(BadValue(where, key, text[:_SHOWN], A_NAME))
-    return None
-
-
-def _policies(where: str, said: Mapping[str, str], causes: list[Cause]) -> tuple[str, ...]:
-    text = said.get(POLICY)
-    if text is None:
-        return ()
-    names = [name.strip() for name in text.split(",", MAX_POLICIES)]
-    if not all(map(NAME_PATTERN.fullmatch, names)) or not len(set(names)) == len(names) <= MAX_POLICIES:
-        expected = f"names of topology policies, each once, at most {MAX_POLICIES}, with commas between"
-        causes.append(BadValue(where, POLICY, text[:_SHOWN], expected))
-        return ()
-    return tuple(sorted(names))
+    policies = Values(where, annotations)
+    expected = f"names of topology policies, each once, at most {MAX_POLICIES}, with commas between"
+    names = policies.names(POLICY, NAME_PATTERN, MAX_POLICIES, expected)
+    return Said(roles[0][1] if roles else "", tuple(sorted(names)), (*causes, *policies.causes))

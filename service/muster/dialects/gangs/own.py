@@ -12,13 +12,20 @@ Any other key is an error (`misspelt`): it would have no effect.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from muster.dialects.objects import Metadata
-from muster.dialects.reading import A_NAME, A_SCOPE, LABEL_KEY, NAME_PATTERN, Reading, natural, positive
+from muster.dialects.reading import (
+    A_NAME,
+    A_SCOPE,
+    LABEL_KEY,
+    NAME_PATTERN,
+    Reading,
+    Values,
+    natural,
+    positive,
+)
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.constraints import PER_SCOPE, PerScope
 from muster.domain.pod import GangClaim, Wishes
@@ -53,7 +60,6 @@ MAX_LISTED = 8
 MAX_LEVELS = 3
 """Of segments: rack, nvlink-domain and node are as deep as fabrics are nested."""
 
-_SHOWN = 80
 _WORDS = ", ".join(scope.value for scope in Scope)
 _SCOPES = f"scopes, each once, at most {MAX_LISTED}: {_WORDS}, or label keys of nodes"
 # Members of a segment have GPUs of their own: several never lie on one.
@@ -77,7 +83,7 @@ class Said:
 def read(where: str, meta: Metadata) -> Said:
     """Return what the pod `where` (kind/namespace/name) says."""
     said = meta.annotations or {}
-    gang, wishes = _Reader(where, said), _Reader(where, said)
+    gang, wishes = _Values(where, said), _Values(where, said)
     group = gang.matching(GROUP, NAME_PATTERN, A_NAME)
     min_member = gang.number(MIN_MEMBER, positive, 'a positive whole number: "1", "2", …')
     size = gang.number(SIZE, positive, 'a positive whole number: "1", "2", …')
@@ -105,58 +111,38 @@ def claim(where: str, said: Said, other: GangClaim | None) -> Reading:
     return Reading(causes=(BadValue(where, key, str(count), expected),))
 
 
-class _Reader:
-    """Values of one pod, gathering causes. A value that can't be read counts as not given."""
+class _Values(Values):
+    """The annotations of one pod. A value has a bounded length, and spaces around it do not count."""
 
-    def __init__(self, where: str, said: Mapping[str, str]) -> None:
-        self.causes: list[BadValue] = []
-        self._where = where
-        self._said = said
+    def text(self, key: str) -> str | None:
+        text = self.texts.get(key)
+        if text is None:
+            return None
+        if len(text) > MAX_CHARACTERS:
+            self.bad(key, text, f"at most {MAX_CHARACTERS:,} characters")
+            return None
+        return text.strip()
 
     def wishes(self) -> Wishes:
         return Wishes(
             role=self.matching(ROLE, NAME_PATTERN, A_NAME) or "",
             required_scope=self.matching(SCOPE, LABEL_KEY, A_SCOPE),
-            preferred_scopes=self._scopes(PREFERRED_SCOPES, _SCOPES),
+            preferred_scopes=self.names(PREFERRED_SCOPES, LABEL_KEY, MAX_LISTED, _SCOPES),
             role_scope=self.matching(ROLE_SCOPE, LABEL_KEY, A_SCOPE),
-            role_preferred=self._scopes(ROLE_PREFERRED_SCOPES, _SCOPES),
+            role_preferred=self.names(ROLE_PREFERRED_SCOPES, LABEL_KEY, MAX_LISTED, _SCOPES),
             segments=self._segments(),
             per_scope=tuple(each for kind in PER_SCOPE for each in self._per_scope(kind)),
         )
 
-    def matching(self, key: str, pattern: re.Pattern[str], expected: str) -> str | None:
-        text = self._text(key)
-        if text is not None and not pattern.fullmatch(text):
-            self.bad(key, text, expected)
-            return None
-        return text
-
-    def number(self, key: str, parse: Callable[[str | None], int | None], expected: str) -> int | None:
-        text = self._text(key)
-        number = parse(text)
-        if text is not None and number is None:
-            self.bad(key, text, expected)
-        return number
-
-    def _scopes(self, key: str, expected: str) -> tuple[str, ...]:
-        text = self._text(key)
-        if text is None:
-            return ()
-        scopes = _split(text)
-        if not all(map(LABEL_KEY.fullmatch, scopes)) or not len(set(scopes)) == len(scopes) <= MAX_LISTED:
-            self.bad(key, text, expected)
-            return ()
-        return tuple(scopes)
-
     def _segments(self) -> tuple[Segment, ...]:
         """Widest first: each size is a multiple of the next."""
-        if SEGMENT_SIZE not in self._said and SEGMENT_SCOPE not in self._said:
+        if SEGMENT_SIZE not in self.texts and SEGMENT_SCOPE not in self.texts:
             return ()
         sizes = self._sizes()
         expected = f"a scope for each of {SEGMENT_SIZE}, each once: {_parts(_NOT_BY)}"
-        if SEGMENT_SCOPE not in self._said:
+        if SEGMENT_SCOPE not in self.texts:
             self.bad(SEGMENT_SCOPE, "", expected)
-        scopes = self._scopes(SEGMENT_SCOPE, expected)
+        scopes = self.names(SEGMENT_SCOPE, LABEL_KEY, MAX_LISTED, expected)
         if sizes and scopes and (len(scopes) != len(sizes) or Scope.GPU in scopes):
             self.bad(SEGMENT_SCOPE, ",".join(scopes), expected)
             return ()
@@ -164,9 +150,9 @@ class _Reader:
 
     def _sizes(self) -> tuple[int, ...]:
         expected = f"at most {MAX_LEVELS} sizes, each a multiple of the next, as in 16,4"
-        if SEGMENT_SIZE not in self._said:
+        if SEGMENT_SIZE not in self.texts:
             self.bad(SEGMENT_SIZE, "", f"{expected}, for the scopes in {SEGMENT_SCOPE}")
-        text = self._text(SEGMENT_SIZE)
+        text = self.text(SEGMENT_SIZE)
         if text is None:
             return ()
         sizes = tuple(size for part in _split(text) if (size := positive(part)) is not None)
@@ -178,7 +164,7 @@ class _Reader:
 
     def _per_scope(self, kind: type[PerScope]) -> tuple[PerScope, ...]:
         key = f"{PREFIX}{kind.annotation}"
-        text = self._text(key)
+        text = self.text(key)
         if text is None:
             return ()
         found: dict[str, int] = {}
@@ -193,18 +179,6 @@ class _Reader:
             return ()
         # In a fixed order: the pods of a gang may list them differently.
         return tuple(kind(scope, found[scope]) for scope in sorted(found))
-
-    def _text(self, key: str) -> str | None:
-        text = self._said.get(key)
-        if text is None:
-            return None
-        if len(text) > MAX_CHARACTERS:
-            self.bad(key, text, f"at most {MAX_CHARACTERS:,} characters")
-            return None
-        return text.strip()
-
-    def bad(self, field: str, value: str, expected: str) -> None:
-        self.causes.append(BadValue(self._where, field, value[:_SHOWN], expected))
 
 
 def _parts(not_by: frozenset[str]) -> str:

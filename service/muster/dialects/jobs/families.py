@@ -9,25 +9,29 @@ import msgspec
 
 from muster.dialects.devices.accelerators import CLAIMS, accelerators
 from muster.dialects.fields import Fields
-from muster.dialects.gangs.own import SEGMENT_SIZE
+from muster.dialects.gangs import ranks
+from muster.dialects.gangs.own import GROUP, MIN_MEMBER, SEGMENT_SIZE
 from muster.dialects.gangs.podgroups import MAX_QUEUE
 from muster.dialects.gangs.subgroups import Constraint, Topologies
-from muster.dialects.jobs import advice, slips
-from muster.dialects.jobs.coming import coming
+from muster.dialects.jobs import slips
 from muster.dialects.kinds import kai_keys
-from muster.dialects.kinds.description import Described, Kind, Owner, Role
-from muster.dialects.objects import CustomObject, Metadata
+from muster.dialects.kinds.description import Described, Kind, Member, Owner, Role
+from muster.dialects.objects import Affinity, CustomObject, Metadata, PodObject, PodSpec
+from muster.dialects.pods import pods
 from muster.dialects.reading import positive
 from muster.dialects.settings import BY_REQUEST, Settings
 from muster.domain.levels import Level
 from muster.domain.pod import Controller, GangClaim, Wishes
-from muster.domain.podgroup import PodGroup
+from muster.domain.podgroup import Coming, PodGroup
 from muster.domain.request import Segment
 
 _PLACEMENT = (kai_keys.TOPOLOGY, kai_keys.REQUIRED, kai_keys.PREFERRED)
 _SEGMENTS = (kai_keys.TOPOLOGY, kai_keys.SEGMENT_REQUIRED, kai_keys.SEGMENT_PREFERRED)
 _PREEMPTIBILITIES = ("preemptible", "non-preemptible")
 _MAX_CONTAINERS = 64
+_MAX_COMING = 256
+"""The most members of a gang for which room is looked for before they are there."""
+_ANNOTATE = "annotate each pod template: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +116,13 @@ def family(
     meta = _with_keys_of(obj.metadata, made_by)
     owner = Owner.of(kind.kind, msgspec.structs.replace(obj, metadata=meta))
     reader = _Reader(owner, kind.describe(owner), levels, topologies)
-    group = replace(reader.group(), coming=tuple(coming(owner, reader.described, settings)))
+    group = replace(reader.group(), coming=tuple(_coming(owner, reader.described, settings)))
     on_job = {**(meta.labels or {}), **(meta.annotations or {})}
     said = [on_job, *reader.templates.values()]
     roles = [role for role in reader.described.roles if role.count]
     asked = [_asked(role) for role in roles]
     with_gpus = any(not wanted.isdisjoint((*settings.gpu_resources, settings.gpu_memory)) for wanted in asked)
-    possible = advice.ways(kind, owner, reader.described, with_gpus)
+    possible = _ways(kind, owner, reader.described, with_gpus)
     made = Family(
         group,
         pods=reader.described.size * reader.described.copies,
@@ -129,7 +133,7 @@ def family(
         with_gpus=with_gpus,
         with_accelerators=with_gpus or any(map(accelerators, asked)) or any(map(_has_claims, roles)),
         held=bool(kind.label),
-        advice=advice.sentence(reader.described, possible),
+        advice=_advice(reader.described, possible),
         partly_later={r.name: r.later for r in reader.described.roles if 0 < r.later < r.count},
     )
     if not made.is_gang(settings):
@@ -319,3 +323,114 @@ def _with_keys_of(meta: Metadata, made_by: Metadata | None) -> Metadata:
     labels = {**(made_by.labels or {}), **(meta.labels or {})}
     annotations = {**(made_by.annotations or {}), **(meta.annotations or {})}
     return msgspec.structs.replace(meta, labels=labels, annotations=annotations)
+
+
+# --- members that come later ----------------------------------------------------------------------
+
+
+class _Template(msgspec.Struct):
+    spec: PodSpec = PodSpec()
+
+
+def _coming(owner: Owner, described: Described, settings: Settings) -> Iterator[Coming]:
+    """Yield the roles whose pods come later, and run with the others."""
+    later = [role for role in described.roles if role.later and role.beside]
+    for role in later if sum(role.later for role in later) <= _MAX_COMING else ():
+        yield from _coming_of(owner, role, settings)
+
+
+def _coming_of(owner: Owner, role: Role, settings: Settings) -> Iterator[Coming]:
+    """Yield the role; nothing if its template can't be read, or leaves open what its pods ask for.
+
+    What the service keeps of a template is read: resources, and which nodes admit its pods.
+    """
+    try:
+        template = msgspec.convert(role.template, _Template).spec
+    except msgspec.ValidationError:
+        return  # its pods will say what is wrong
+    if template.resource_claims or template.scheduler_name not in settings.scheduler_names:
+        return
+    affinity = template.affinity
+    spec = PodSpec(
+        scheduler_name=template.scheduler_name,
+        containers=template.containers,
+        init_containers=template.init_containers,
+        overhead=template.overhead,
+        node_selector=template.node_selector,
+        affinity=Affinity(node_affinity=affinity.node_affinity) if affinity is not None else None,
+        tolerations=template.tolerations,
+    )
+    made = [role.pod(0, number) for number in range(role.count)]
+    of_first = made[: (role.unit or role.count) if role.unit_label else role.count]
+    shared = {
+        key for key, value in made[0].labels.items() if all(new.labels.get(key) == value for new in of_first)
+    }
+    meta = Metadata(name=made[0].name, namespace=owner.meta.namespace, labels=dict(made[0].labels))
+    place = Member(owner.kind, owner.name, owner.name, role.name)
+    pod = pods.read(PodObject(metadata=meta, spec=spec), settings, place)
+    if pod.claim is not None and not pod.causes:
+        ranks_of_all = tuple(
+            ranks.read(Metadata(name=new.name, labels=dict(new.labels), annotations=dict(new.annotations)))
+            for new in made
+        )
+        unit = role.unit or role.count
+        yield Coming(pod, ranks_of_all, frozenset(shared), role.exclusive, unit, role.unit_label)
+
+
+# --- what would make the pods a gang --------------------------------------------------------------
+
+
+def _ways(kind: Kind, owner: Owner, described: Described, with_gpus: bool) -> tuple[str, ...]:
+    """Return each way to make the pods of an object the gangs that it describes.
+
+    A way that makes another gang is left out. A pod template can't name the gang if its object has several
+    gangs, or if other objects of its maker have the same template. Nor can it if some pods come later: those
+    of another controller would be the next gang of that name. Pods that ask for no GPUs (but for TPUs) and
+    have no label of their controller are only held if they name the gang themselves.
+    """
+    made_by_another = any(each.controller for each in owner.meta.owner_references or ())
+    some_later = any(role.later for role in described.roles)
+    template_names = not (described.numbered or made_by_another or some_later)
+    possible = tuple(_possible(kind, owner.name, described, template_names))
+    if with_gpus or kind.label:
+        return possible
+    return tuple(way for way in possible if way.startswith(_ANNOTATE))
+
+
+def _possible(kind: Kind, name: str, described: Described, template_names: bool) -> Iterator[str]:
+    size, least = described.size, described.least
+    all_together = least == size
+    infer = f"set infer_gangs to on for {kind.kind}"
+    annotate = f'{_ANNOTATE}{GROUP}: {name}, {MIN_MEMBER}: "{size}"'
+    change = f", and {described.change}" if described.change else ""
+    if len(described.roles) > 1 or all_together:
+        yield infer
+        if template_names and all_together:
+            yield annotate
+        elif kind.kind not in BY_REQUEST:
+            yield f"label the job {kai_keys.QUEUE}: default"
+    elif kind.kind in BY_REQUEST:
+        yield f"{infer}{change}"
+        yield f"{annotate}{change}"
+    else:
+        if template_names:
+            yield annotate
+        if described.change:
+            yield f"{infer}{change}"
+        if not template_names:
+            yield f'annotate the job {kai_keys.MIN_MEMBER}: "{size}"'
+
+
+def _advice(described: Described, possible: tuple[str, ...]) -> str:
+    """Return what the pods of an object are now, and what would make them gangs."""
+    size, least, copies = described.size, described.least, described.copies
+    most = sum(role.count for role in described.roles)
+    gangs = "one gang" if copies == 1 else f"{copies} gangs"
+    some = ""
+    if size < most:
+        some = f", of which {size} {'comes' if size == 1 else 'come'} first"
+    elif len(described.roles) > 1 and least < size:
+        # Of pods that are all alike, each way makes a gang whose members all start together.
+        some = f", of which {least} must start together"
+    how = f". To make them {gangs} of {most}{some}, {'; or '.join(possible)}" if possible else ""
+    return f"its {most * copies} pods name no gang: each is placed alone, and the job may start in part{how}"

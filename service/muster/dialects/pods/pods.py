@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from muster.dialects.devices.claims import Claims, DevicesAsked
@@ -12,13 +12,13 @@ from muster.dialects.gangs import ack, kai, misspelt, other_systems, own, ranks
 from muster.dialects.kinds import table as kinds
 from muster.dialects.kinds.description import Member
 from muster.dialects.objects import Metadata, PodObject, PodSpec
-from muster.dialects.pods import bounds, gpushare, noderules, peers, requests
-from muster.dialects.pods.gpushare import Shared
+from muster.dialects.pods import bounds, noderules, peers, requests
 from muster.dialects.pods.requests import MAX_OF_A_POD, Asked
 from muster.dialects.reading import Reading, agreed
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain import allocation, nri
-from muster.domain.causes.ill_formed import BadValue, DialectsDisagree, ForgedAllocation
+from muster.domain.causes.ill_formed import DialectsDisagree, ForgedAllocation
+from muster.domain.peers import PeerRules
 from muster.domain.pod import Controller, GangClaim, Pod, Wishes
 from muster.domain.reasons import Cause
 from muster.domain.topology import mask_of
@@ -38,63 +38,74 @@ PodGroup come first: it is asked for by the dialect of the first. `own` comes on
 def read(
     obj: PodObject, settings: Settings = DEFAULTS, member: Member | None = None, claims: Claims | None = None
 ) -> Pod:
-    """Return the facts of one pod. `member` is its place by its owner, if its owner's pods are a gang: it
-    counts for a pod that names no gang itself. `claims` are those of the cluster, where they are known.
-    Of those of other schedulers, and of static pods, only the usage counts: no claim, no causes."""
+    """Return the facts of one pod.
+
+    `member` is its place by its owner, if its owner's pods are a gang: it counts for a pod that names no gang
+    itself. `claims` are those of the cluster, if they are known. Of pods of other schedulers, and of static
+    pods, only the usage counts: no claim, no causes.
+    """
     meta, spec = obj.metadata, obj.spec
     where = f"pod/{meta.namespace}/{meta.name}"
-    asked = requests.read(where, spec, settings, obj.status if spec.node_name else None)
-    shared = gpushare.of_pod(where, meta.labels or {}, asked, settings)
-    peer_rules, wrong = peers.read(where, meta, spec)
-    claim: GangClaim | None = None
-    causes: tuple[Cause, ...] = ()
-    said = own.Said()
-    by_claims = claims.asked(obj) if claims is not None and spec.resource_claims else DevicesAsked()
-    if spec.scheduler_name in settings.scheduler_names and not _is_of_kubelet(obj):
-        right, slips = (meta, ()) if spec.node_name else misspelt.corrected(where, meta, settings)
-        said = own.read(where, right)
-        claim, causes = _claim(where, obj, asked, shared, right, said, settings, member)
-        if claim is not None:
-            asked, shared, refused = _with_claims(where, obj, asked, shared, by_claims)
+    asked = requests.of_pod(where, obj, settings)
+    devices = claims.asked(obj) if claims is not None and spec.resource_claims else DevicesAsked()
+    peer_rules, bad_rules = peers.read(where, meta, spec)
+    gang = _gang(where, obj, asked, settings, member)
+    causes = gang.causes
+    if gang.claim is not None:
+        asked, bad_claims = requests.with_claims(where, spec, asked, devices)
+        if not spec.node_name:
             too_many = bounds.exceeded(where, obj, asked.resource_names)
-            causes = (*slips, *causes, *(() if spec.node_name else (*too_many, *refused, *wrong)))
-    pod = Pod(
+            causes = (*causes, *too_many, *bad_claims, *bad_rules)
+    pod = _of_any_scheduler(obj, settings, asked, peer_rules, complete=devices.complete)
+    if gang.claim is not None:
+        pod = replace(
+            pod,
+            claim=gang.claim,
+            causes=causes,
+            rank=pod.rank if gang.rank is None else gang.rank,
+            controller=_controller(meta),
+            traceparent=_traceparent(meta.annotations or {}),
+            preferences=_prefers(spec),
+            gpu_counts=tuple(min(count, MAX_OF_A_POD) for count in devices.gpu_counts),
+            match_attributes=devices.match_attributes,
+            several_claims=devices.several_claims,
+            unallocated_claims=devices.unallocated,
+            compute_domain=devices.compute_domain,
+        )
+    return _with_allocation(pod, meta.annotations or {}) if pod.node else pod
+
+
+def _of_any_scheduler(
+    obj: PodObject, settings: Settings, asked: Asked, peer_rules: PeerRules, complete: bool
+) -> Pod:
+    """Return what counts of a pod of any scheduler. `complete`: all its claims are made."""
+    meta, spec, status = obj.metadata, obj.spec, obj.status
+    return Pod(
         uid=meta.uid,
         namespace=meta.namespace,
         name=meta.name,
         scheduler_name=spec.scheduler_name,
         resources=asked.resources,
         gpus=asked.gpus,
-        gpu_counts=tuple(min(count, MAX_OF_A_POD) for count in by_claims.gpu_counts if claim is not None),
         gpu_resource=asked.gpu_resource,
-        slice=shared.slice,
-        container_gpus=shared.container_units if shared.slice else asked.container_gpus,
+        slice=asked.slice,
+        container_gpus=asked.container_gpus,
         rules=noderules.read(spec),
-        claim=claim,
-        rank=ranks.read(meta) if said.rank is None else said.rank,
+        rank=ranks.read(meta),
         owner=_owner(meta),
-        controller=_controller(meta) if claim is not None else None,
         priority=spec.priority or 0,
         created=_seconds(meta.creation_timestamp),
-        started=_seconds(obj.status.start_time),
+        started=_seconds(status.start_time),
         node=spec.node_name,
-        running=obj.status.phase == "Running",
-        finished=obj.status.phase in ("Succeeded", "Failed"),
-        succeeded=obj.status.phase == "Succeeded",
+        running=status.phase == "Running",
+        finished=status.phase in ("Succeeded", "Failed"),
+        succeeded=status.phase == "Succeeded",
         terminating=meta.deletion_timestamp is not None,
-        gated=bool(spec.scheduling_gates) or not (by_claims.complete or spec.node_name),
-        causes=causes,
+        gated=bool(spec.scheduling_gates) or not (complete or spec.node_name),
         labels=peers.labels_of(meta.labels),
         peers=peer_rules,
-        traceparent=_traceparent(meta.annotations or {}) if claim is not None else "",
-        preferences=claim is not None and _prefers(spec),
-        match_attributes=by_claims.match_attributes if claim is not None else (),
-        several_claims=claim is not None and by_claims.several_claims,
-        unallocated_claims=by_claims.unallocated if claim is not None else (),
         device_claims=bool(spec.resource_claims) and spec.scheduler_name in settings.scheduler_names,
-        compute_domain=by_claims.compute_domain if claim is not None else "",
     )
-    return _with_allocation(pod, meta.annotations or {}) if pod.node else pod
 
 
 def _with_allocation(pod: Pod, annotations: Mapping[str, str]) -> Pod:
@@ -156,46 +167,47 @@ def deployment_of(meta: Metadata) -> str:
     return ""
 
 
-def _claim(
-    where: str,
-    obj: PodObject,
-    asked: Asked,
-    shared: Shared,
-    meta: Metadata,
-    said: own.Said,
-    settings: Settings,
-    member: Member | None,
-) -> tuple[GangClaim | None, tuple[Cause, ...]]:
+@dataclass(frozen=True, slots=True)
+class _Gang:
+    """What a pod says of its gang. `claim` is None if Muster does not place it."""
+
+    claim: GangClaim | None = None
+    rank: int | None = None
+    causes: tuple[Cause, ...] = ()
+
+
+def _gang(where: str, obj: PodObject, asked: Asked, settings: Settings, member: Member | None) -> _Gang:
     """Return the gang of a pod that is ours, and what is ill-formed in it.
 
     A pod that the shim does not hold, with neither gang nor GPUs of ours, has no claim: the in-tree plugins
     place it. One that it holds is a gang of one at least, so that a slip in the gang's key is said. A bound
     pod is a fact, so nothing is ill-formed in it any more.
     """
-    name = meta.name
-    with_gpus = bool(asked.gpus or shared.slice or asked.shared_gpus)
-    named = agreed(name, (dialect(where, meta, settings) for dialect in GANG_DIALECTS))
-    if named.claim is not None or named.causes or said.group is not None:
+    spec = obj.spec
+    if spec.scheduler_name not in settings.scheduler_names or _is_of_kubelet(obj):
+        return _Gang()
+    meta, slips = (obj.metadata, ()) if spec.node_name else misspelt.corrected(where, obj.metadata, settings)
+    own_keys, name = own.read(where, meta), meta.name
+    with_gpus = bool(asked.gpus or asked.slice or asked.shared_gpus)
+    reading = agreed(name, (dialect(where, meta, settings) for dialect in GANG_DIALECTS))
+    if reading.claim is not None or reading.causes or own_keys.group is not None:
         member = None
     elif member is not None:
-        job = f"{member.kind} {obj.metadata.namespace}/{member.owner}"
-        named = Reading(GangClaim(member.kind, member.gang, by_object=True, job=job))
+        job = f"{member.kind} {meta.namespace}/{member.owner}"
+        reading = Reading(GangClaim(member.kind, member.gang, by_object=True, job=job))
     else:
-        named = other_systems.last(where, meta, obj.spec, with_gpus)
-    found = agreed(name, (named, own.claim(where, said, named.claim)))
-    claim = found.claim
-    wants = with_gpus or member is not None
-    if not (wants or asked.causes or _speaks(obj.metadata, settings)):
-        return None, ()
-    grouped = tuple(other_systems.of_spec(where, obj.spec))
-    wishes, wrong = _wishes(where, meta, said)
+        reading = other_systems.last(where, meta, spec, with_gpus)
+    reading = agreed(name, (reading, own.claim(where, own_keys, reading.claim)))
+    if not (with_gpus or member is not None or asked.causes or _speaks(obj.metadata, settings)):
+        return _Gang()
+    grouped = tuple(other_systems.of_spec(where, spec))
+    wishes, bad_wishes = _wishes(where, meta, own_keys)
     if member is not None and not wishes.role:
         wishes = replace(wishes, role=member.role)
-    claim = replace(claim or GangClaim(LONE, name, min_member=1, replicas=1, lone=True), wishes=wishes)
-    if obj.spec.node_name:
-        return claim, ()
-    resources = (*asked.causes, *shared.causes)
-    return claim, (*found.causes, *wrong, *resources, *grouped, *_forged(obj, settings))
+    claim = reading.claim or GangClaim(LONE, name, min_member=1, replicas=1, lone=True)
+    bad_amounts = (*asked.causes, *asked.share_causes)
+    causes = (*slips, *reading.causes, *bad_wishes, *bad_amounts, *grouped, *_forged(obj, settings))
+    return _Gang(replace(claim, wishes=wishes), own_keys.rank, () if spec.node_name else causes)
 
 
 def gang_keys(settings: Settings = DEFAULTS) -> tuple[str, ...]:
@@ -210,32 +222,16 @@ def _speaks(meta: Metadata, settings: Settings) -> bool:
     return bool(said.intersection(gang_keys(settings))) or any(key.startswith(own.PREFIX) for key in said)
 
 
-def _wishes(where: str, meta: Metadata, said: own.Said) -> tuple[Wishes, tuple[Cause, ...]]:
+def _wishes(where: str, meta: Metadata, own_keys: own.Said) -> tuple[Wishes, tuple[Cause, ...]]:
     """Return the pod's constraints from all dialects together, and what is ill-formed in them."""
     other = kai.read(where, meta)
-    causes: list[Cause] = [*said.causes, *other.causes]
-    mine = said.wishes.role
+    causes: list[Cause] = [*own_keys.causes, *other.causes]
+    mine = own_keys.wishes.role
     if mine and other.role and mine != other.role:
         first, second = f"{own.NAME}: role {mine}", f"{kai.NAME}: role {other.role}"
         causes.append(DialectsDisagree(meta.name, first, second))
     role = mine or other.role or other_systems.role(meta)
-    return replace(said.wishes, role=role, policies=other.policies), tuple(causes)
-
-
-def _with_claims(
-    where: str, obj: PodObject, asked: Asked, shared: Shared, more: DevicesAsked
-) -> tuple[Asked, Shared, tuple[BadValue, ...]]:
-    """Return what the pod asks for with the GPUs of its claims, and why these can't be planned."""
-    names = ", ".join(claim.name for claim in (obj.spec.resource_claims or ())[:4])
-    if not (more.gpus or more.slice):
-        return asked, shared, more.causes
-    if asked.gpus or shared.slice:
-        expected = "GPUs by resources or by claims, not by both"
-        return asked, shared, (*more.causes, BadValue(where, "resourceClaims", names, expected))
-    if more.slice:
-        return asked, Shared(more.slice), more.causes
-    gpus = min(more.gpus, MAX_OF_A_POD)
-    return replace(asked, gpus=gpus, gpu_resource=more.gpu_resource, container_gpus=()), shared, more.causes
+    return replace(own_keys.wishes, role=role, policies=other.policies), tuple(causes)
 
 
 def _forged(obj: PodObject, settings: Settings) -> tuple[ForgedAllocation, ...]:

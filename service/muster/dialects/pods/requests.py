@@ -5,6 +5,9 @@ restarts always (a sidecar) stays and adds up with what follows it. What the pod
 for its sum. The pod's overhead comes on top.
 (k8s.io/component-helpers/resource, PodRequests.)
 
+Memory of shared GPUs (cGPU) is the resource aliyun.com/gpu-mem, in GiB. With the label aliyun.com/gpu-count
+it comes from this number of GPUs of one node, evenly.
+
 CPU and memory of a bound pod can be resized in place. It counts with the largest of what its spec asks for,
 what the kubelet has allocated and what runs (`resize`). Other resources can't be resized.
 """
@@ -19,13 +22,17 @@ from functools import lru_cache
 import msgspec
 
 from muster.dialects import quantities
+from muster.dialects.devices.claims import DevicesAsked
 from muster.dialects.fields import MAX_CAUSES
-from muster.dialects.objects import Container, PodSpec, PodStatus
+from muster.dialects.objects import Container, PodObject, PodSpec, PodStatus
 from muster.dialects.pods import resize
 from muster.dialects.quantities import BILLION, Quantity
+from muster.dialects.reading import SHOWN, Values, positive
 from muster.dialects.settings import Settings
+from muster.domain.allocation import MAX_GPUS
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.node import Resources
+from muster.domain.request import Slice
 
 Amounts = dict[str, int]
 """In billionths."""
@@ -57,6 +64,10 @@ class Asked:
     shared_gpus: int
     resource_names: int
     causes: tuple[BadValue, ...]
+    slice: Slice | None = None
+    """The memory of shared GPUs that it asks for: then `container_gpus` are GiB on each of these GPUs."""
+    share_causes: tuple[BadValue, ...] = ()
+    """What is ill-formed in that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +80,31 @@ class _Parts:
 
     digest: bytes
     pod: list[tuple[PodSpec, PodStatus]] = field(compare=False)
+
+
+def of_pod(where: str, obj: PodObject, settings: Settings) -> Asked:
+    """Return what a pod asks for. Of a bound pod, what its containers hold counts too."""
+    asked = read(where, obj.spec, settings, obj.status if obj.spec.node_name else None)
+    labels = obj.metadata.labels or {}
+    if asked.gpu_memory or asked.shared_gpus or settings.shared_gpus in labels:
+        return _with_share(where, labels, asked, settings)
+    return asked
+
+
+def with_claims(
+    where: str, spec: PodSpec, asked: Asked, devices: DevicesAsked
+) -> tuple[Asked, tuple[BadValue, ...]]:
+    """Return what a pod asks for with the GPUs of its claims, and why these can't be planned."""
+    if not (devices.gpus or devices.slice):
+        return asked, devices.causes
+    if asked.gpus or asked.slice:
+        names = ", ".join(claim.name for claim in (spec.resource_claims or ())[:4])
+        expected = "GPUs by resources or by claims, not by both"
+        return asked, (*devices.causes, BadValue(where, "resourceClaims", names, expected))
+    if devices.slice:
+        return replace(asked, slice=devices.slice, container_gpus=()), devices.causes
+    gpus = min(devices.gpus, MAX_OF_A_POD)
+    return replace(asked, gpus=gpus, gpu_resource=devices.gpu_resource, container_gpus=()), devices.causes
 
 
 def read(where: str, spec: PodSpec, settings: Settings, status: PodStatus | None = None) -> Asked:
@@ -167,7 +203,7 @@ class _Reader:
 
     def _bad(self, field: str, value: str, expected: str) -> None:
         if len(self.causes) < MAX_CAUSES:
-            self.causes.append(BadValue("", field, value[:80], expected))
+            self.causes.append(BadValue("", field, value[:SHOWN], expected))
 
     def gpu_resource(self, total: Amounts) -> str:
         """Return the GPU resource that the pod requests, or "". Two are a cause, and the first counts."""
@@ -221,3 +257,40 @@ def add(total: Amounts, more: Mapping[str, int]) -> None:
     """Add amounts to a total, in place."""
     for resource, amount in more.items():
         total[resource] = total.get(resource, 0) + amount
+
+
+def _with_share(where: str, labels: Mapping[str, str], asked: Asked, settings: Settings) -> Asked:
+    """Return what a pod asks for with its memory of shared GPUs.
+
+    Memory that can't be shared evenly is rounded up. Such a pod is never planned, but it may be bound
+    already, and then it counts. A pod of whole GPUs has no share, whatever else it says.
+    """
+    values, memory, label = Values(where, labels), settings.gpu_memory, settings.shared_gpus
+    if asked.shared_gpus:
+        expected = f"none: it is a label of pods, beside {memory}"
+        values.bad(f"resource {label}", str(asked.shared_gpus), expected)
+    if not asked.gpu_memory:
+        if label in labels and not any(cause.field.endswith(memory) for cause in asked.causes):
+            values.bad(f"label {label}", labels[label], f"none: no container asks for {memory}")
+        return replace(asked, share_causes=tuple(values.causes))
+    if asked.gpus:
+        amounts = f"{asked.gpu_resource}: {asked.gpus}, {memory}: {asked.gpu_memory}"
+        values.bad("resources", amounts, "whole GPUs or memory of shared ones, not both in a pod")
+        return replace(asked, share_causes=tuple(values.causes))
+    gpus = positive(labels.get(label, "1")) or 0
+    if not 0 < gpus <= MAX_GPUS:
+        values.bad(f"label {label}", labels[label], f"GPUs of one node: 1 to {MAX_GPUS}")
+        gpus = 1
+    expected = f"GiB that {gpus} GPUs (label {label}) share evenly"
+    if asked.gpu_memory % gpus:
+        values.bad(memory, str(asked.gpu_memory), expected)
+    else:
+        for name, amount in asked.container_memory:
+            if amount % gpus:
+                values.bad(f"{name}: {memory}", str(amount), f"{expected}, in each container")
+    return replace(
+        asked,
+        slice=Slice(-(-asked.gpu_memory // gpus), gpus, memory),
+        container_gpus=tuple((name, -(-amount // gpus)) for name, amount in asked.container_memory),
+        share_causes=tuple(values.causes),
+    )
