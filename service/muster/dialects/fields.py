@@ -93,14 +93,14 @@ class Fields:
             parts.append(Fields(self._where, f"{self._path}{field}[{number}].", item, self.causes))
         return tuple(parts)
 
-    def text(self, field: str, needed: bool = False) -> str | None:
+    def text(self, field: str, required: bool = False) -> str | None:
         """Return the field as a string, or None with a problem noted if it is something else."""
         value = self._value.get(field)
         if isinstance(value, str):
             return value
-        if value is not None or needed:
-            said = f"the number {value}" if _is_number(value) else value
-            self.bad(field, "" if value is None else said, "a string")
+        if value is not None or required:
+            shown = f"the number {value}" if _is_number(value) else value
+            self.bad(field, "" if value is None else shown, "a string")
         return None
 
     def texts(self, field: str, at_most: int) -> tuple[str, ...] | None:
@@ -114,10 +114,10 @@ class Fields:
         return tuple(value)
 
     def matching(
-        self, field: str, pattern: re.Pattern[str], expected: str, needed: bool = False
+        self, field: str, pattern: re.Pattern[str], expected: str, required: bool = False
     ) -> str | None:
         """Return the field's text, or None with a problem noted if `pattern` does not match all of it."""
-        text = self.text(field, needed)
+        text = self.text(field, required)
         if text is not None and not pattern.fullmatch(text):
             self.bad(field, text, expected)
             return None

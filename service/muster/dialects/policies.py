@@ -85,8 +85,8 @@ class _Reader:
 
     def policies(self, text: str) -> Policies:
         top = self._top(text)
-        known = ("enabled", "policies", "levels", "preset", "uniqueNames", "typicalRequests")
-        section = self._mapping(SECTION, top.get(SECTION, ""), known)
+        known_keys = ("enabled", "policies", "levels", "preset", "uniqueNames", "typicalRequests")
+        section = self._mapping(SECTION, top.get(SECTION, ""), known_keys)
         for key in ("policies", "levels"):
             if key in top and key in section:
                 self._problem(key, f"given twice, also under {SECTION}: keep one of them")
@@ -123,17 +123,17 @@ class _Reader:
         return value
 
     def _policies(self, value: object) -> tuple[Policy, ...]:
-        found: dict[str, Policy] = {}
+        policies: dict[str, Policy] = {}
         for where, item in self._items("policies", value, MAX_POLICIES):
-            said = self._mapping(where, item, ("name", "weight", "topology", "strategy"))
-            name = self._name(where, said, found)
-            weight = natural(said["weight"]) if isinstance(said.get("weight"), str) else None
+            policy = self._mapping(where, item, ("name", "weight", "topology", "strategy"))
+            name = self._name(where, policy, policies)
+            weight = natural(policy["weight"]) if isinstance(policy.get("weight"), str) else None
             if weight is None or weight > MAX_WEIGHT:
-                self._bad(f"{where}.weight", said.get("weight"), f"a whole number from 0 to {MAX_WEIGHT}")
-            topology = self._word(f"{where}.topology", said.get("topology"), Topology)
-            strategy = self._word(f"{where}.strategy", said.get("strategy"), Strategy)
-            found[name] = Policy(name, weight or 0, Term(topology, strategy))
-        return tuple(found.values())
+                self._bad(f"{where}.weight", policy.get("weight"), f"a whole number from 0 to {MAX_WEIGHT}")
+            topology = self._word(f"{where}.topology", policy.get("topology"), Topology)
+            strategy = self._word(f"{where}.strategy", policy.get("strategy"), Strategy)
+            policies[name] = Policy(name, weight or 0, Term(topology, strategy))
+        return tuple(policies.values())
 
     def _levels(self, value: object, preset: object) -> tuple[Level, ...]:
         """Return the preset's levels (the defaults without one), replaced and extended by those listed."""
@@ -142,9 +142,9 @@ class _Reader:
             self._bad(f"{SECTION}.preset", preset, f"one of {', '.join(PRESETS)}")
         listed: dict[str, Level] = {}
         for where, item in self._items("levels", value, MAX_LEVELS):
-            said = self._mapping(where, item, ("name", "label"))
-            name = self._name(where, said, listed)
-            label = said.get("label")
+            fields = self._mapping(where, item, ("name", "label"))
+            name = self._name(where, fields, listed)
+            label = fields.get("label")
             if not isinstance(label, str) or not LABEL_KEY.fullmatch(label):
                 self._bad(f"{where}.label", label, _A_LABEL)
             elif name in BUILT_IN and label not in BUILT_IN[name]:
@@ -161,12 +161,12 @@ class _Reader:
         )
 
     def _unique(self, value: object, levels: tuple[Level, ...]) -> tuple[str, ...]:
-        found = []
+        scopes = []
         for where, scope in self._items("uniqueNames", value, MAX_LEVELS):
             if problem := not_a_scope_of_labels(scope, levels):
                 self._bad(where, scope, problem)
-            found.append(str(scope))
-        return tuple(sorted(set(found)))
+            scopes.append(str(scope))
+        return tuple(sorted(set(scopes)))
 
     def _typical(self, value: object) -> tuple[TypicalRequest, ...]:
         return tuple(
@@ -175,24 +175,24 @@ class _Reader:
         )
 
     def _typical_request(self, where: str, item: object) -> TypicalRequest:
-        said = self._mapping(where, item, ("share", "gpus", "cpu", "gpuMemory", "nodeLabels"))
+        fields = self._mapping(where, item, ("share", "gpus", "cpu", "gpuMemory", "nodeLabels"))
         share, cpu = (
-            self._quantity(said.get(key, default)) for key, default in (("share", ""), ("cpu", "0"))
+            self._quantity(fields.get(key, default)) for key, default in (("share", ""), ("cpu", "0"))
         )
         if not share:
-            self._bad(f"{where}.share", said.get("share"), "a number above 0: how many such pods come")
+            self._bad(f"{where}.share", fields.get("share"), "a number above 0: how many such pods come")
         if cpu is None:
-            self._bad(f"{where}.cpu", said.get("cpu"), "a quantity of cpu, as 8 or 500m")
+            self._bad(f"{where}.cpu", fields.get("cpu"), "a quantity of cpu, as 8 or 500m")
         counts = []
         for key, default in (("gpus", "1"), ("gpuMemory", "0")):
-            text = said.get(key, default)
+            text = fields.get(key, default)
             count = natural(text) if isinstance(text, str) else None
-            if count is None or (not count and key in said):
+            if count is None or (not count and key in fields):
                 self._bad(f"{where}.{key}", text, "a whole number above 0")
             counts.append(count or 0)
         labels = tuple(
             (str(key), self._label_values(f"{where}.nodeLabels.{str(key)[:_SHOWN]}", str(key), values))
-            for key, values in self._mapping(f"{where}.nodeLabels", said.get("nodeLabels", "")).items()
+            for key, values in self._mapping(f"{where}.nodeLabels", fields.get("nodeLabels", "")).items()
         )
         return TypicalRequest(
             float(share or 0), counts[0], milli(cpu or Fraction(0)), counts[1], tuple(sorted(labels))
@@ -209,12 +209,12 @@ class _Reader:
 
     def _quantity(self, value: object) -> Fraction | None:
         """Not below 0, and finite."""
-        found = parse(value) if isinstance(value, str) else None
-        return found if found is not None and found >= 0 else None
+        quantity = parse(value) if isinstance(value, str) else None
+        return quantity if quantity is not None and quantity >= 0 else None
 
     def _check_order(self, listed: Iterable[str]) -> None:
-        known = [name for name in listed if name in _ORDER]
-        for narrow, wide in pairwise(known):
+        built_in = [name for name in listed if name in _ORDER]
+        for narrow, wide in pairwise(built_in):
             if _ORDER.index(narrow) > _ORDER.index(wide):
                 self._problem(
                     "levels", f"{narrow} comes before {wide}: list them from the narrowest to the widest"
@@ -233,20 +233,20 @@ class _Reader:
             return []
         return [(f"{field}[{number}]", item) for number, item in enumerate(value)]
 
-    def _mapping(self, field: str, value: object, known: tuple[str, ...] | None = None) -> dict[str, Any]:
+    def _mapping(self, field: str, value: object, keys: tuple[str, ...] | None = None) -> dict[str, Any]:
         """Return the mapping; of any keys where none are `known`."""
         if value == "":
             return {}
         if not isinstance(value, dict):
-            self._bad(field, value, f"a mapping with {', '.join(known)}" if known else "a mapping")
+            self._bad(field, value, f"a mapping with {', '.join(keys)}" if keys else "a mapping")
             return {}
         for key in value:
-            if known and key not in known:
-                self._problem(f"{field}.{str(key)[:_SHOWN]}", f"unknown; known here: {', '.join(known)}")
+            if keys and key not in keys:
+                self._problem(f"{field}.{str(key)[:_SHOWN]}", f"unknown; known here: {', '.join(keys)}")
         return value
 
-    def _name(self, where: str, said: Mapping[str, Any], before: Mapping[str, object]) -> str:
-        name = said.get("name")
+    def _name(self, where: str, fields: Mapping[str, Any], before: Mapping[str, object]) -> str:
+        name = fields.get("name")
         if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
             self._bad(f"{where}.name", name, A_NAME)
             return ""
@@ -274,11 +274,11 @@ def _merged(base: tuple[Level, ...], listed: list[Level]) -> tuple[Level, ...]:
     stays just inside the one that was wider than it, and the widest stays the widest."""
     narrow_first = list(listed)
     wider: str | None = None
-    for level in base:
-        scopes = [each.scope for each in narrow_first]
-        if level.scope not in scopes:
-            narrow_first.insert(scopes.index(wider) if wider is not None else len(scopes), level)
-        wider = level.scope
+    for base_level in base:
+        scopes = [level.scope for level in narrow_first]
+        if base_level.scope not in scopes:
+            narrow_first.insert(scopes.index(wider) if wider is not None else len(scopes), base_level)
+        wider = base_level.scope
     return tuple(reversed(narrow_first))
 
 
@@ -286,13 +286,13 @@ class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[mi
     """In C where PyYAML has it; without keys given twice (the first would be lost)."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key in (key.value for key, _ in node.value if isinstance(key.value, str)):
-            if key in seen:
+            if key in keys:
                 raise yaml.YAMLError(f"the key {key[:_SHOWN]!r} is given twice")
-            seen.add(key)
-        made: dict[Any, Any] = super().construct_mapping(node, deep=deep)
-        return made
+            keys.add(key)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return mapping
 
 
 def _check_size(text: str) -> None:

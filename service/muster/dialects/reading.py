@@ -84,19 +84,19 @@ def agreed(pod: str, readings: Iterable[Reading]) -> Reading:
     causes: list[Cause] = []
     for reading in readings:
         causes.extend(reading.causes)
-        other = reading.claim
-        if claim is None or other is None:
-            claim = claim or other
-        elif _contradict(claim, other):
-            causes.append(DialectsDisagree(pod, _words(claim), _words(other)))
+        more = reading.claim
+        if claim is None or more is None:
+            claim = claim or more
+        elif _contradict(claim, more):
+            causes.append(DialectsDisagree(pod, _words(claim), _words(more)))
         else:
-            counted = claim if claim.min_member is not None else other
+            counted = claim if claim.min_member is not None else more
             claim = replace(
                 claim,
                 min_member=counted.min_member,
                 count_key=counted.count_key,
-                replicas=claim.replicas or other.replicas,
-                size=claim.size or other.size,
+                replicas=claim.replicas or more.replicas,
+                size=claim.size or more.size,
             )
     return Reading(claim, tuple(causes))
 

@@ -132,58 +132,58 @@ class Claims:
     def asked(self, obj: PodObject) -> DevicesAsked:
         """Return what a pod asks for by its claims."""
         where = f"pod/{obj.metadata.namespace}/{obj.metadata.name}"
-        named = [claim for claim in claims_of(obj) if claim.key is not None]
-        if len(named) > MAX_CLAIMS:
-            said = BadValue(where, "resourceClaims", str(len(named)), f"at most {MAX_CLAIMS} claims")
-            return DevicesAsked(causes=(said,))
-        if any(claim.key not in self._asked for claim in named):
+        pod_claims = [claim for claim in claims_of(obj) if claim.key is not None]
+        if len(pod_claims) > MAX_CLAIMS:
+            too_many = BadValue(where, "resourceClaims", str(len(pod_claims)), f"at most {MAX_CLAIMS} claims")
+            return DevicesAsked(causes=(too_many,))
+        if any(claim.key not in self._asked for claim in pod_claims):
             return DevicesAsked(complete=False)
-        shared = {claim.key or "": claim for claim in named if claim.shared}
+        shared = {claim.key or "": claim for claim in pod_claims if claim.shared}
         free = [key for key in sorted(shared) if self._unallocated.get(key)]
         unallocated = tuple(key.partition("/")[2] for key in free)
         # A claim that has its devices already asks for no more. The in-tree plugin says where they are.
         served = {key for key in shared if self._unallocated.get(key) is False}
-        domain = next(filter(None, (self._asked[claim.key or ""].compute_domain for claim in named)), "")
-        named = [claim for claim in named if not claim.shared or claim.key not in served]
+        domain = next(filter(None, (self._asked[claim.key or ""].compute_domain for claim in pod_claims)), "")
+        pod_claims = [claim for claim in pod_claims if not claim.shared or claim.key not in served]
         requests: dict[str, list[tuple[int, ...]]] = {}
-        found = list[shares.Asked]()
+        gpu_requests = list[shares.Asked]()
         causes = list[BadValue]()
-        asked = tuple(self._gpu_requests(named))
-        for claim, request, resource in asked:
+        triples = tuple(self._gpu_requests(pod_claims))
+        for claim, request, resource in triples:
             field = f"resourceClaims {claim.name}, request {request.name}"
             if claim.shared:
                 causes.append(BadValue(where, field, "resourceClaimName", _SHARED))
             elif request.unplanned is not None:
-                unplanned, value = request.unplanned
-                causes.append(BadValue(where, f"{field}, {unplanned}", value, _NOT_PLANNED))
+                field_of_request, value = request.unplanned
+                causes.append(BadValue(where, f"{field}, {field_of_request}", value, _NOT_PLANNED))
             elif len(resources := {self._resource_of(name) for name in request.classes}) > 1:
-                value = ", ".join(sorted(each or "no GPU resource" for each in resources))
+                value = ", ".join(sorted(name or "no GPU resource" for name in resources))
                 causes.append(BadValue(where, f"{field}, firstAvailable", value, _ALIKE))
-            elif 0 in request.counts and len(asked) > 1:
+            elif 0 in request.counts and len(triples) > 1:
                 causes.append(BadValue(where, f"{field}, {_MODE}", ALL, _ALONE))
             requests.setdefault(resource, []).append(request.counts)
-            found.append(shares.Asked(field, resource, request.counts[0], request.capacity))
-        part, wrong = shares.of_pod(where, found, self._roundings() if found else ())
+            gpu_requests.append(shares.Asked(field, resource, request.counts[0], request.capacity))
+        part, wrong = shares.of_pod(where, gpu_requests, self._roundings() if gpu_requests else ())
         causes += wrong
         if len(requests) > 1:
             names = ", ".join(requests)
             causes.append(BadValue(where, "resourceClaims", names, "GPUs of one resource in a pod"))
         resource = next(iter(requests), "")
-        agreed, others = self._agreed(named)
+        agreed, unplanned = self._agreed(pod_claims)
         causes += [
-            BadValue(where, f"resourceClaims {claim.name}, {other.field}", other.attribute, _NOT_OF_ALL)
-            for claim, other in others.items()
+            BadValue(where, f"resourceClaims {claim.name}, {bond.field}", bond.attribute, _NOT_OF_ALL)
+            for claim, bond in unplanned.items()
         ]
         counts = _summed(requests.get(resource, [])) if part is None else ()
         fewest = min((count or 1 for count in counts), default=0)
         differ = counts if len(set(counts)) > 1 or 0 in counts else ()
         agreed = agreed if part is not None or max(counts, default=0) > 1 or 0 in counts else ()
-        kept = tuple(causes[:MAX_CAUSES])
-        several = len({claim.name for claim, *_ in asked}) > 1
-        return DevicesAsked(True, fewest, differ, resource, kept, agreed, unallocated, part, several, domain)
+        first = tuple(causes[:MAX_CAUSES])
+        several = len({claim.name for claim, *_ in triples}) > 1
+        return DevicesAsked(True, fewest, differ, resource, first, agreed, unallocated, part, several, domain)
 
-    def _gpu_requests(self, named: list[NamedClaim]) -> Iterator[tuple[NamedClaim, DeviceRequest, str]]:
-        for claim in named:
+    def _gpu_requests(self, pod_claims: list[NamedClaim]) -> Iterator[tuple[NamedClaim, DeviceRequest, str]]:
+        for claim in pod_claims:
             for request in self._asked[claim.key or ""].requests:
                 if resource := self._resource(request):
                     yield claim, request, resource
@@ -191,36 +191,40 @@ class Claims:
     def _resource(self, request: DeviceRequest) -> str:
         return next(filter(None, map(self._resource_of, request.classes)), "")
 
-    def _agreed(self, named: list[NamedClaim]) -> tuple[tuple[str, ...], dict[NamedClaim, Constraint]]:
+    def _agreed(self, pod_claims: list[NamedClaim]) -> tuple[tuple[str, ...], dict[NamedClaim, Constraint]]:
         """Return the attributes on which all GPUs of the pod must agree.
 
         Also return the first constraint of each claim that binds GPUs in another way. One that binds all GPUs
         may bind other devices too: in-tree answers say which GPUs have such devices.
         """
-        agreed, others = set[str](), dict[NamedClaim, Constraint]()
-        asked = [(claim, self._asked[claim.key or ""]) for claim in named]
-        with_gpus = [(claim, each.constraints, gpus) for claim, each in asked if (gpus := self._gpus(each))]
+        agreed, unplanned = set[str](), dict[NamedClaim, Constraint]()
+        all_asked = [(claim, self._asked[claim.key or ""]) for claim in pod_claims]
+        with_gpus = [
+            (claim, claim_asked.constraints, gpus)
+            for claim, claim_asked in all_asked
+            if (gpus := self._gpus(claim_asked))
+        ]
         for claim, constraints, gpus in with_gpus:
-            for constraint in (each for each in constraints if each.requests & gpus):
+            for constraint in (claim_asked for claim_asked in constraints if claim_asked.requests & gpus):
                 of_all = constraint.requests & gpus == gpus and len(with_gpus) == 1
                 if constraint.field == _MATCH and of_all:
                     agreed.add(constraint.attribute)
                 else:
-                    others.setdefault(claim, constraint)
-        return tuple(sorted(agreed)), others
+                    unplanned.setdefault(claim, constraint)
+        return tuple(sorted(agreed)), unplanned
 
-    def _gpus(self, asked: ClaimAsked) -> int:
+    def _gpus(self, claim_requests: ClaimAsked) -> int:
         """Return the bit mask of the requests for GPUs."""
-        return mask_of([at for at, request in enumerate(asked.requests) if self._resource(request)])
+        return mask_of([at for at, request in enumerate(claim_requests.requests) if self._resource(request)])
 
 
 def claims_of(obj: PodObject) -> Iterator[NamedClaim]:
     """Return the claims that a pod names."""
-    made = {each.name: each.resource_claim_name for each in obj.status.resource_claim_statuses or ()}
-    for each in obj.spec.resource_claims or ():
-        name = each.resource_claim_name or made.get(each.name, "")
+    name_of = {entry.name: entry.resource_claim_name for entry in obj.status.resource_claim_statuses or ()}
+    for entry in obj.spec.resource_claims or ():
+        name = entry.resource_claim_name or name_of.get(entry.name, "")
         key = f"{obj.metadata.namespace}/{name}" if name else name
-        yield NamedClaim(each.name, key, each.resource_claim_name is not None)
+        yield NamedClaim(entry.name, key, entry.resource_claim_name is not None)
 
 
 def _summed(requests: list[tuple[int, ...]]) -> tuple[int, ...]:
@@ -234,16 +238,16 @@ def _asked(spec: ClaimSpec) -> ClaimAsked:
 
 
 def _requests(spec: ClaimSpec) -> Iterator[DeviceRequest]:
-    for each in spec.devices.requests or ():
-        exact = each.exactly
+    for request in spec.devices.requests or ():
+        exact = request.exactly
         if exact is not None and exact.admin_access:
-            yield DeviceRequest(each.name, ())
+            yield DeviceRequest(request.name, ())
             continue
-        some = [exact] if exact is not None else each.first_available or ()
-        counts = tuple(0 if one.allocation_mode == ALL else one.count for one in some)
-        unplanned = next(filter(None, map(_unplanned, some)), None)
-        classes = tuple(one.device_class_name for one in some)
-        yield DeviceRequest(each.name, classes, counts, unplanned, exact.capacity if exact else None)
+        variants = [exact] if exact is not None else request.first_available or ()
+        counts = tuple(0 if variant.allocation_mode == ALL else variant.count for variant in variants)
+        unplanned = next(filter(None, map(_unplanned, variants)), None)
+        classes = tuple(variant.device_class_name for variant in variants)
+        yield DeviceRequest(request.name, classes, counts, unplanned, exact.capacity if exact else None)
 
 
 def _unplanned(exact: ExactRequest | SubRequest) -> tuple[str, str] | None:
@@ -255,18 +259,18 @@ def _unplanned(exact: ExactRequest | SubRequest) -> tuple[str, str] | None:
 def _constraints(spec: ClaimSpec) -> Iterator[Constraint]:
     """Return the constraints that bind several devices. One may name a subrequest of a request alone."""
     requests = spec.devices.requests or ()
-    for each in spec.devices.constraints or ():
-        alone = next((name for name in each.requests or () if "/" in name), "")
-        names = {name.partition("/")[0] for name in each.requests or ()}
+    for constraint in spec.devices.constraints or ():
+        alone = next((name for name in constraint.requests or () if "/" in name), "")
+        names = {name.partition("/")[0] for name in constraint.requests or ()}
         bound = [at for at, request in enumerate(requests) if request.name in names or not names]
         if sum(map(_count, (requests[at] for at in bound))) > 1:
-            field, attribute = f"{_MATCH} of {alone}" if alone else _MATCH, each.match_attribute
+            field, attribute = f"{_MATCH} of {alone}" if alone else _MATCH, constraint.match_attribute
             if attribute is None:
-                field, attribute = "distinctAttribute", each.distinct_attribute or ""
+                field, attribute = "distinctAttribute", constraint.distinct_attribute or ""
             yield Constraint(field, attribute, mask_of(bound))
 
 
 def _count(request: Request) -> int:
     """Return how many devices the request may take: any number above one is as good for all of a node."""
-    some = [request.exactly] if request.exactly is not None else request.first_available or ()
-    return max((each.count if each.allocation_mode != ALL else 2 for each in some), default=1)
+    variants = [request.exactly] if request.exactly is not None else request.first_available or ()
+    return max((variant.count if variant.allocation_mode != ALL else 2 for variant in variants), default=1)

@@ -31,8 +31,8 @@ MAX_UID = 64
 
 def domain_of(spec: ClaimSpec) -> str:
     """Return the UID of the claim's ComputeDomain; "" if the claim is no channel of one."""
-    for each in spec.devices.config or ():
-        opaque = each.opaque
+    for config in spec.devices.config or ():
+        opaque = config.opaque
         if opaque is None or opaque.driver != DRIVER or not isinstance(opaque.parameters, dict):
             continue
         uid = opaque.parameters.get("domainID")

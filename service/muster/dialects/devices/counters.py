@@ -32,13 +32,13 @@ def counters_of(sets: list[CounterSet], devices: list[SliceDevice]) -> PoolCount
 
     Raise BadCountersError if the counters are not those that the devices name.
     """
-    names = [each.name for each in sets]
+    names = [group.name for group in sets]
     if len(names) != len(set(names)):
         raise BadCountersError("it has two counter sets of one name")
     available = {
-        (each.name, counter): _amount(value)
-        for each in sets
-        for counter, value in (each.counters or {}).items()
+        (group.name, counter): _amount(value)
+        for group in sets
+        for counter, value in (group.counters or {}).items()
     }
     if not any(device.consumes_counters for device in devices):
         return None
@@ -46,8 +46,8 @@ def counters_of(sets: list[CounterSet], devices: list[SliceDevice]) -> PoolCount
     for device in devices:
         for use in device.consumes_counters or ():
             if use.counter_set not in names:
-                said = f"device {device.name} consumes counters of set {use.counter_set}"
-                raise BadCountersError(f"{said}, which is not there")
+                problem = f"device {device.name} consumes counters of set {use.counter_set}"
+                raise BadCountersError(f"{problem}, which is not there")
     needs = tuple(
         (device.name, _need(device, device.consumes_counters, number))
         for device in devices
@@ -65,14 +65,14 @@ def apart(
     """
     problems = list[str]()
     for key, of_pool in counters.items():
-        names = [each.device.name for each in offered if each.device.pool_key == key]
+        names = [gpu.device.name for gpu in offered if gpu.device.pool_key == key]
         exceeded = of_pool.exceeded_by(names)
         if not exceeded:
             continue
         needs = dict(of_pool.needs)
         out = [name for name in names if any(at in exceeded for at, _ in needs.get(name, ()))]
         gone = {(key, name) for name in out}
-        offered = [each for each in offered if (each.device.pool_key, each.device.name) not in gone]
+        offered = [gpu for gpu in offered if (gpu.device.pool_key, gpu.device.name) not in gone]
         shown = ", ".join(out[:_SHOWN]) + (f" and {len(out) - _SHOWN} more" if len(out) > _SHOWN else "")
         problems.append(
             f"node {node}: of pool {key[1]} of {key[0]} the devices {shown} overlap, since there are too few "
@@ -82,15 +82,15 @@ def apart(
 
 
 def _need(device: SliceDevice, uses: Iterable[CounterUse], number: dict[tuple[str, str], int]) -> Need:
-    found = list[tuple[int, int]]()
+    amounts = list[tuple[int, int]]()
     for use in uses:
         for name, value in (use.counters or {}).items():
             at = number.get((use.counter_set, name))
             if at is None:
-                said = f"device {device.name} consumes counter {name} of set {use.counter_set}"
-                raise BadCountersError(f"{said}, which is not there")
-            found.append((at, _amount(value)))
-    return tuple(found)
+                problem = f"device {device.name} consumes counter {name} of set {use.counter_set}"
+                raise BadCountersError(f"{problem}, which is not there")
+            amounts.append((at, _amount(value)))
+    return tuple(amounts)
 
 
 def _amount(value: CounterValue) -> int:

@@ -58,7 +58,7 @@ class Offer:
     @property
     def whole(self) -> bool:
         """Return whether a request without capacity takes whole devices."""
-        return all(each.shared is None or each.shared.whole for each in self.devices)
+        return all(gpu.shared is None or gpu.shared.whole for gpu in self.devices)
 
     @property
     def memory_name(self) -> str:
@@ -71,8 +71,8 @@ class Offer:
 
         `devices` are as `numbered` says.
         """
-        units = {each.device: each.shared.units for each in self.devices if each.shared is not None}
-        return tuple(units.get(each, 0) if each else 0 for each in devices) if units else ()
+        units = {gpu.device: gpu.shared.units for gpu in self.devices if gpu.shared is not None}
+        return tuple(units.get(gpu, 0) if gpu else 0 for gpu in devices) if units else ()
 
 
 def numbered(offer: Offer, uuids: str | None, key: str) -> tuple[tuple[Device | None, ...], int, list[str]]:
@@ -82,18 +82,18 @@ def numbered(offer: Offer, uuids: str | None, key: str) -> tuple[tuple[Device | 
     are unhealthy.
     """
     order, problems = _uuids(uuids, key)
-    known = {device.uuid: device for device in offer.devices if device.uuid}
-    if order and len(known) == len(offer.devices) and known.keys() <= set(order):
-        found = [known.get(uuid) for uuid in order]
+    by_uuid = {device.uuid: device for device in offer.devices if device.uuid}
+    if order and len(by_uuid) == len(offer.devices) and by_uuid.keys() <= set(order):
+        by_number = [by_uuid.get(uuid) for uuid in order]
     else:
         if order:
             problems.append(f"{key} does not name all GPUs of the ResourceSlices: it is not used")
-        found = _by_attributes(offer.devices)
-    if len(found) > MAX_GPUS:
-        problems.append(f"its ResourceSlices have {len(found)} GPUs; {MAX_GPUS} of them are used")
-        found = found[:MAX_GPUS]
-    unhealthy = mask_of([number for number, each in enumerate(found) if each is None or each.tainted])
-    return tuple(each.device if each is not None else None for each in found), unhealthy, problems
+        by_number = _by_attributes(offer.devices)
+    if len(by_number) > MAX_GPUS:
+        problems.append(f"its ResourceSlices have {len(by_number)} GPUs; {MAX_GPUS} of them are used")
+        by_number = by_number[:MAX_GPUS]
+    unhealthy = mask_of([number for number, gpu in enumerate(by_number) if gpu is None or gpu.tainted])
+    return tuple(gpu.device if gpu is not None else None for gpu in by_number), unhealthy, problems
 
 
 def partitions(groups: Mapping[str, tuple[int, ...]], gpus: int) -> tuple[tuple[int, str], ...]:
@@ -102,42 +102,42 @@ def partitions(groups: Mapping[str, tuple[int, ...]], gpus: int) -> tuple[tuple[
     A claim can ask for one by `matchAttribute`. A resource can't: its pod would hang on its node. `groups`
     are those of the function `groups`, and `gpus` is how many the node has.
     """
-    found = {}
+    name_by_size = {}
     for name, masks in groups.items():
         size = PARTITION.fullmatch(name)
         if size is not None:
             every = masks == ((1 << gpus) - 1,)
-            found[int(size[1])] = "" if every and int(size[1]) == gpus else name
-    return tuple(sorted(found.items()))
+            name_by_size[int(size[1])] = "" if every and int(size[1]) == gpus else name
+    return tuple(sorted(name_by_size.items()))
 
 
 def groups(offer: Offer, devices: tuple[Device | None, ...]) -> dict[str, tuple[int, ...]]:
     """Return the node's GPUs that agree on each attribute, as bit masks. `devices` are as `numbered` says."""
     numbers = {device: number for number, device in enumerate(devices) if device is not None}
-    return _groups(offer.agreed, tuple(numbers.get(each.device, -1) for each in offer.devices))
+    return _groups(offer.agreed, tuple(numbers.get(gpu.device, -1) for gpu in offer.devices))
 
 
 @lru_cache(maxsize=KINDS_OF_NODES)
 def _groups(agreed: tuple[Column, ...], numbers: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     """Return the same. Nodes of a cluster are much alike, so most of them share one result."""
-    found = {}
+    masks_by_name = {}
     for name, column in agreed:
         masks: dict[int, int] = {}
         for value, number in zip(column, numbers, strict=True):
             if value >= 0 and number >= 0:
                 masks[value] = masks.get(value, 0) | 1 << number
-        found[name] = tuple(masks.values())
-    return found
+        masks_by_name[name] = tuple(masks.values())
+    return masks_by_name
 
 
 def _by_attributes(devices: tuple[Offered, ...]) -> list[Offered | None]:
-    indices = {each.index: each for each in devices}
+    indices = {gpu.index: gpu for gpu in devices}
     if len(indices) == len(devices) and all(0 <= index < MAX_GPUS for index in indices):
         return [indices.get(index) for index in range(max(indices, default=-1) + 1)]
-    by_address = all(each.address for each in devices)
+    by_address = all(gpu.address for gpu in devices)
     ordered = sorted(
         devices,
-        key=lambda it: (it.address if by_address else "", it.device.pool, _natural(it.device.name)),
+        key=lambda gpu: (gpu.address if by_address else "", gpu.device.pool, _natural(gpu.device.name)),
     )
     return [*ordered]
 
@@ -145,7 +145,7 @@ def _by_attributes(devices: tuple[Offered, ...]) -> list[Offered | None]:
 def _uuids(text: str | None, key: str) -> tuple[list[str], list[str]]:
     if text is None:
         return [], []
-    uuids = [each.strip() for each in text.split(",")] if len(text) <= MAX_BYTES else []
+    uuids = [uuid.strip() for uuid in text.split(",")] if len(text) <= MAX_BYTES else []
     if all(uuids) and 0 < len(uuids) == len(set(uuids)) <= MAX_GPUS:
         return uuids, []
     return [], [f"{key} is no list of different uuids, as in GPU-1,GPU-2: it is not used"]

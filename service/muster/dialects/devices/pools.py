@@ -47,12 +47,12 @@ class Slice:
             return cls(key, pool.generation, count, node, b"", counters=counters)
         if not node:
             return None
-        found = spec.devices or []
-        roundings = frozenset(filter(None, map(shares.rounding_of, found)))
+        devices = spec.devices or []
+        roundings = frozenset(filter(None, map(shares.rounding_of, devices)))
         if len(roundings) > MAX_ROUNDINGS:
             roundings = frozenset()
-        devices = _encoder.encode([*map(_kept, found)])
-        return cls(key, pool.generation, count, node, devices, len(found), roundings)
+        encoded = _encoder.encode([*map(_kept, devices)])
+        return cls(key, pool.generation, count, node, encoded, len(devices), roundings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,9 @@ class Pool:
     slices: dict[str, dict[str, Slice]] = field(default_factory=dict)
     in_part: set[str] = field(default_factory=set)
 
-    def add(self, name: str, each: Slice) -> None:
+    def add(self, name: str, new_slice: Slice) -> None:
         """Take in a slice."""
-        self.slices.setdefault(each.node, {})[name] = each
+        self.slices.setdefault(new_slice.node, {})[name] = new_slice
 
     def remove(self, name: str, node: str) -> None:
         """Forget a slice of this node."""
@@ -84,42 +84,42 @@ class Pool:
         if not self.slices[node]:
             del self.slices[node]
 
-    def depending_on(self, each: Slice) -> set[str]:
+    def depending_on(self, changed: Slice) -> set[str]:
         """Return the nodes on which the pool may change with this slice."""
-        return {each.node} | self.in_part if each.node else set(self.slices) - {""}
+        return {changed.node} | self.in_part if changed.node else set(self.slices) - {""}
 
     def gathered(self, key: PoolKey, node: str) -> Gathered:
         """Return what counts of the pool on a node that a slice of it names."""
-        found = self._gathered(key, node)
-        (self.in_part.discard if found.alone else self.in_part.add)(node)
-        return found
+        gathered = self._gathered(key, node)
+        (self.in_part.discard if gathered.alone else self.in_part.add)(node)
+        return gathered
 
     def _gathered(self, key: PoolKey, node: str) -> Gathered:
-        own = [*self._of(node), *self._of("")]
-        newest = max(each.generation for _, each in own)
-        current = {name: each for name, each in own if each.generation == newest}
+        of_node = [*self._of(node), *self._of("")]
+        newest = max(pool_slice.generation for _, pool_slice in of_node)
+        current = {name: pool_slice for name, pool_slice in of_node if pool_slice.generation == newest}
         count = current[min(current)].count
         if len(current) == count:
             return Gathered(key, _sorted(current))
-        everywhere = [it for slices in self.slices.values() for it in slices.items()]
-        last = max(each.generation for _, each in everywhere)
-        whole = {name: each for name, each in everywhere if each.generation == newest}
+        everywhere = [entry for slices in self.slices.values() for entry in slices.items()]
+        last = max(pool_slice.generation for _, pool_slice in everywhere)
+        whole = {name: pool_slice for name, pool_slice in everywhere if pool_slice.generation == newest}
         if last > newest or len(whole) != count:
             there = f"{len(whole)} of {count} slices of generation {newest} are there"
             newer = f", and generation {last} of other nodes" if last > newest else ""
-            said = f"is published in part ({there}{newer}): nothing of it is used"
-        elif any(each.node != node and not each.counters for each in whole.values()):
-            said = "has slices of several nodes, which is not planned yet"
+            problem = f"is published in part ({there}{newer}): nothing of it is used"
+        elif any(pool_slice.node != node and not pool_slice.counters for pool_slice in whole.values()):
+            problem = "has slices of several nodes, which is not planned yet"
         else:
             return Gathered(key, _sorted(whole), alone=False)
-        return Gathered(key, problem=f"pool {key[1]} of {key[0]} {said}", alone=False)
+        return Gathered(key, problem=f"pool {key[1]} of {key[0]} {problem}", alone=False)
 
     def _of(self, node: str) -> Iterator[tuple[str, Slice]]:
         yield from self.slices.get(node, {}).items()
 
 
 def _sorted(slices: dict[str, Slice]) -> tuple[Slice, ...]:
-    return tuple(each for _, each in sorted(slices.items()))
+    return tuple(pool_slice for _, pool_slice in sorted(slices.items()))
 
 
 def _kept(device: SliceDevice) -> SliceDevice:

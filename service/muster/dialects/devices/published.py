@@ -63,7 +63,7 @@ class Published:
         """Return how many bytes `offer` has still to decode."""
         if "offer" in self.__dict__:
             return 0
-        return sum(len(each.devices) + len(each.counters) for of in self.pools for each in of.slices)
+        return sum(len(part.devices) + len(part.counters) for pool in self.pools for part in pool.slices)
 
     @cached_property
     def offer(self) -> Offer:
@@ -71,49 +71,49 @@ class Published:
         problems, devices = list[str](), list[tuple[PoolKey, SliceDevice]]()
         counters = dict[PoolKey, PoolCounters]()
         if self.left_out:
-            said = f"it has slices of {len(self.pools) + self.left_out} pools"
-            problems.append(f"{said}: the first {MAX_POOLS} by driver and name are read")
-        for each in self._bounded(problems):
-            pool = _read(each)
-            problems += [pool.problem] if pool.problem else []
-            devices += [(each.key, device) for device in self._tainted(each.key, pool.devices)]
-            if pool.counters is not None:
-                counters[each.key] = pool.counters
+            pools_there = f"it has slices of {len(self.pools) + self.left_out} pools"
+            problems.append(f"{pools_there}: the first {MAX_POOLS} by driver and name are read")
+        for pool in self._bounded(problems):
+            usable = _read(pool)
+            problems += [usable.problem] if usable.problem else []
+            devices += [(pool.key, device) for device in self._tainted(pool.key, usable.devices)]
+            if usable.counters is not None:
+                counters[pool.key] = usable.counters
         offers = dict[str, tuple[Offered, ...]]()
         for by in self.classes:
             problems += [by.problem] if by.problem else []
-            chosen, left_out = _alike(*_matching(by, devices))
+            planned, left_out = _alike(*_matching(by, devices))
             problems += [f"{left_out[0]}{_more(left_out)}: it is not planned yet"] if left_out else []
-            chosen, overlap = apart(chosen, counters, self.node)
+            planned, overlap = apart(planned, counters, self.node)
             problems += overlap
-            if chosen:
-                offers[by.resource] = tuple(chosen)
+            if planned:
+                offers[by.resource] = tuple(planned)
         joined = _joined(offers, problems)
         if counters:
-            of_gpus = {each.device.pool_key for each in joined.devices}
-            counters = {key: found for key, found in counters.items() if key in of_gpus}
+            of_gpus = {pool.device.pool_key for pool in joined.devices}
+            counters = {key: pool_counters for key, pool_counters in counters.items() if key in of_gpus}
         agreed = _agreed(joined.devices, devices)
         return replace(joined, agreed=agreed, counters=counters, published=bool(self.pools))
 
     def _bounded(self, problems: list[str]) -> Iterator[Gathered]:
         """Yield the pools that are read: those with which the node has no more than MAX_DEVICES."""
         there = 0
-        for each in self.pools:
-            size = sum(of.size for of in each.slices)
+        for gathered in self.pools:
+            size = sum(of.size for of in gathered.slices)
             if there + size <= MAX_DEVICES:
                 there += size
-                yield each
+                yield gathered
             else:
-                driver, pool = each.key
-                said = f"pool {pool} of {driver} has {size} devices beside {there} of other pools"
-                problems.append(f"{said}; at most {MAX_DEVICES} are read: nothing of it is used")
+                driver, pool = gathered.key
+                problem = f"pool {pool} of {driver} has {size} devices beside {there} of other pools"
+                problems.append(f"{problem}; at most {MAX_DEVICES} are read: nothing of it is used")
 
     def _tainted(self, key: PoolKey, devices: list[SliceDevice]) -> Iterator[SliceDevice]:
         """Return the devices of a pool with the taints of DeviceTaintRules."""
-        named = {rule.device for rule in self.rules if is_of(rule, key)}
+        tainted_names = {rule.device for rule in self.rules if is_of(rule, key)}
         taints = [DeviceTaint(effect=selectors.KEEPS_AWAY[0])]
         for device in devices:
-            is_tainted = None in named or device.name in named
+            is_tainted = None in tainted_names or device.name in tainted_names
             yield msgspec.structs.replace(device, taints=taints) if is_tainted else device
 
 
@@ -122,63 +122,63 @@ def is_of(rule: TaintedDevices, pool: PoolKey) -> bool:
     return rule.driver in (None, pool[0]) and rule.pool in (None, pool[1])
 
 
-def _read(of: Gathered) -> _Pool:
+def _read(gathered: Gathered) -> _Pool:
     """Return what can be used of a pool."""
-    if of.problem:
-        return _Pool(of.problem)
-    said = f"pool {of.key[1]} of {of.key[0]}"
-    devices = [device for each in of.slices if each.devices for device in _devices.decode(each.devices)]
+    if gathered.problem:
+        return _Pool(gathered.problem)
+    pool_name = f"pool {gathered.key[1]} of {gathered.key[0]}"
+    devices = [device for part in gathered.slices if part.devices for device in _devices.decode(part.devices)]
     names = {device.name for device in devices}
     if len(names) != len(devices):
-        return _Pool(f"{said} names a device twice: nothing of it is used")
-    sets = [found for each in of.slices if each.counters for found in _counters.decode(each.counters)]
+        return _Pool(f"{pool_name} names a device twice: nothing of it is used")
+    sets = [group for part in gathered.slices if part.counters for group in _counters.decode(part.counters)]
     try:
         return _Pool("", devices, counters_of(sets, devices))
     except BadCountersError as error:
-        return _Pool(f"{said}: {error}: nothing of it is used")
+        return _Pool(f"{pool_name}: {error}: nothing of it is used")
 
 
 def _matching(by: Class, devices: list[tuple[PoolKey, SliceDevice]]) -> tuple[list[Offered], list[str]]:
     """Return the devices of a class that can be planned, and sentences about those that can't be yet."""
-    chosen, left_out = list[Offered](), list[str]()
+    planned, left_out = list[Offered](), list[str]()
     for (driver, pool), device in devices if not by.problem else ():
         if selectors.satisfied(by.terms, driver, selectors.attributes(driver, device)):
             if why := _unsupported(device):
                 left_out.append(f"device {device.name} of {driver} {why}")
             else:
-                chosen.append(_offered(driver, pool, device))
-    return chosen, left_out
+                planned.append(_offered(driver, pool, device))
+    return planned, left_out
 
 
-def _alike(chosen: list[Offered], left_out: list[str]) -> tuple[list[Offered], list[str]]:
+def _alike(planned: list[Offered], left_out: list[str]) -> tuple[list[Offered], list[str]]:
     """Leave out devices that claims share, unless claims share all in the same way. Otherwise a request would
     get a whole GPU on some of them."""
-    ways = {each.shared and (each.shared.name, each.shared.whole) for each in chosen}
+    ways = {gpu.shared and (gpu.shared.name, gpu.shared.whole) for gpu in planned}
     if len(ways) < 2:
-        return chosen, left_out
-    for each in chosen:
-        if each.shared is not None:
-            said = f"device {each.device.name} of {each.device.driver} may be allocated several times"
-            left_out.append(f"{said}, and other GPUs of the node may not, or by other rules")
-    return [each for each in chosen if each.shared is None], left_out
+        return planned, left_out
+    for gpu in planned:
+        if gpu.shared is not None:
+            problem = f"device {gpu.device.name} of {gpu.device.driver} may be allocated several times"
+            left_out.append(f"{problem}, and other GPUs of the node may not, or by other rules")
+    return [gpu for gpu in planned if gpu.shared is None], left_out
 
 
-def _agreed(chosen: tuple[Offered, ...], devices: list[tuple[PoolKey, SliceDevice]]) -> tuple[Column, ...]:
+def _agreed(planned: tuple[Offered, ...], devices: list[tuple[PoolKey, SliceDevice]]) -> tuple[Column, ...]:
     """Return the attributes on which some of the chosen devices agree, and all that tell partitions. The
     allocator compares values of one type. It knows an attribute without a domain by that of its driver."""
-    found = {(*key, device.name): device.attributes or {} for key, device in devices}
+    attributes_of = {(*key, device.name): device.attributes or {} for key, device in devices}
     values: dict[str, dict[int, Hashable]] = {}
-    for at, each in enumerate(chosen):
-        device = each.device
-        for name, said in found[device.driver, device.pool, device.name].items():
-            value = (said.string, said.int_, said.bool_, said.version)
+    for at, gpu in enumerate(planned):
+        device = gpu.device
+        for name, attribute in attributes_of[device.driver, device.pool, device.name].items():
+            value = (attribute.string, attribute.int_, attribute.bool_, attribute.version)
             if value != (None, None, None, None):
                 values.setdefault("/".join(selectors.qualified(device.driver, name)), {})[at] = value
     columns = []
     for name, by_device in sorted(values.items()):
         codes = {value: code for code, value in enumerate(dict.fromkeys(by_device.values()))}
         if len(codes) < len(by_device) or PARTITION.fullmatch(name):
-            column = tuple(codes[by_device[at]] if at in by_device else -1 for at in range(len(chosen)))
+            column = tuple(codes[by_device[at]] if at in by_device else -1 for at in range(len(planned)))
             columns.append((name, column))
     return _shared(tuple(columns))
 
@@ -194,23 +194,23 @@ def _joined(offers: dict[str, tuple[Offered, ...]], problems: list[str]) -> Offe
     if not offers:
         return Offer(problems=tuple(problems))
     first, devices = next(iter(offers.items()))
-    same = frozenset(name for name, others in offers.items() if others == devices)
-    if others := sorted(offers.keys() - same):
+    same = frozenset(name for name, other_devices in offers.items() if other_devices == devices)
+    if other_devices := sorted(offers.keys() - same):
         problems.append(
-            f"{first} and {others[0]} are different devices of the node: {first} alone is planned"
+            f"{first} and {other_devices[0]} are different devices of the node: {first} alone is planned"
         )
     return Offer(same, devices, tuple(problems))
 
 
 def _offered(driver: str, pool: str, device: SliceDevice) -> Offered:
-    said = selectors.attributes(driver, device)
-    index = said.get((driver, "index"))
-    addresses = (selectors.text(said.get(selectors.qualified(driver, name))) for name in _PCI)
+    attributes = selectors.attributes(driver, device)
+    index = attributes.get((driver, "index"))
+    addresses = (selectors.text(attributes.get(selectors.qualified(driver, name))) for name in _PCI)
     return Offered(
         Device(driver, pool, device.name),
         any(map(selectors.keeps_away, device.taints or ())),
         index if type(index) is int else -1,
-        selectors.text(said.get((driver, "uuid"))),
+        selectors.text(attributes.get((driver, "uuid"))),
         next((address.lower() for address in addresses if address), ""),
         shares.of_device(device) if device.allow_multiple_allocations else None,
     )
@@ -222,5 +222,5 @@ def _unsupported(device: SliceDevice) -> str:
     return "has binding conditions" if device.binding_conditions else ""
 
 
-def _more(found: list[str]) -> str:
-    return f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+def _more(problems: list[str]) -> str:
+    return f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""

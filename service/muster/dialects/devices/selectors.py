@@ -55,8 +55,8 @@ def read(expressions: Iterable[str]) -> tuple[Term, ...]:
 def satisfied(terms: Iterable[Term], driver: str, attributes: Mapping[tuple[str, str], Value]) -> bool:
     """Return whether a device of this driver with these attributes satisfies all terms."""
     for term in terms:
-        found = driver if term.attribute == ("", "") else attributes.get(term.attribute)
-        if type(found) is not type(term.value) or found != term.value:
+        value = driver if term.attribute == ("", "") else attributes.get(term.attribute)
+        if type(value) is not type(term.value) or value != term.value:
             return False
     return True
 
@@ -108,5 +108,5 @@ def _constant(attribute: Attribute) -> Value | None:
 
 def qualified(driver: str, name: str) -> tuple[str, str]:
     """Return an attribute's domain and name; the driver is the domain of a name without one."""
-    domain, slash, rest = name.partition("/")
-    return (domain, rest) if slash else (driver, name)
+    domain, slash, short_name = name.partition("/")
+    return (domain, short_name) if slash else (driver, name)

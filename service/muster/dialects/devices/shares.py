@@ -41,11 +41,11 @@ class Rounding:
     step: Fraction = Fraction(0)
     values: tuple[Fraction, ...] = ()
 
-    def __call__(self, asked: Fraction) -> Fraction:
+    def __call__(self, amount: Fraction) -> Fraction:
         """Return what a claim takes that asks for this. Whether it may is an in-tree answer."""
         if self.values:
-            return next((value for value in self.values if value >= asked), asked)
-        over = max(Fraction(0), asked - self.least)
+            return next((value for value in self.values if value >= amount), amount)
+        over = max(Fraction(0), amount - self.least)
         return self.least + (math.ceil(over / self.step) * self.step if self.step else over)
 
 
@@ -80,10 +80,12 @@ def rounding_of(device: SliceDevice) -> tuple[str, Rounding] | None:
     policy = (device.capacity or {})[shared.name].request_policy
     if policy is None:
         return shared.name, NOT_ROUNDED
-    said = policy.valid_range or ValidRange()
+    valid_range = policy.valid_range or ValidRange()
     values = (quantities.parse(value) for value in policy.valid_values or ())
-    known = tuple(sorted(value for value in values if value is not None))
-    return shared.name, Rounding(_not_negative(said.min), _not_negative(said.step), known)
+    valid_values = tuple(sorted(value for value in values if value is not None))
+    return shared.name, Rounding(
+        _not_negative(valid_range.min), _not_negative(valid_range.step), valid_values
+    )
 
 
 def resource(name: str, gpu_resource: str) -> str:
@@ -121,40 +123,42 @@ def of_pod(
     `roundings` are those of all devices, by name of their capacity. The largest result counts, so that no
     device has less than what is taken of it.
     """
-    first = next((each for each in requests if each.capacity and each.capacity.requests), None)
+    first = next((request for request in requests if request.capacity and request.capacity.requests), None)
     if first is None:
         return None, ()
-    said = (first.capacity and first.capacity.requests) or {}
-    if (wrong := _not_planned(where, first, said, len(requests))) is not None:
+    capacities = (first.capacity and first.capacity.requests) or {}
+    if (wrong := _not_planned(where, first, capacities, len(requests))) is not None:
         return None, (wrong,)
-    ((name, amount),) = said.items()
+    ((name, amount),) = capacities.items()
     value = quantities.parse(amount)
     if value is None or not 0 <= value <= MOST_UNITS * GIB:
         field, most = f"{first.field}, capacity.requests[{name}]", f"at most {MOST_UNITS}Gi"
         return None, (BadValue(where, field, str(amount)[:_SHOWN], f"memory of one GPU, {most}"),)
-    rounded = max((rounding(value) for known, rounding in roundings if known == name), default=value)
+    rounded = max((rounding(value) for capacity, rounding in roundings if capacity == name), default=value)
     return Slice(max(1, math.ceil(rounded / GIB)), first.count, resource(name, first.resource)), ()
 
 
-def _not_planned(where: str, asked: Asked, said: Mapping[str, Quantity], requests: int) -> BadValue | None:
+def _not_planned(
+    where: str, request: Asked, capacities: Mapping[str, Quantity], requests: int
+) -> BadValue | None:
     """Return why a request with capacity can't be planned, whatever it asks for; None if it can."""
-    if asked.count > MAX_GPUS:
+    if request.count > MAX_GPUS:
         return BadValue(
-            where, f"{asked.field}, count", str(asked.count), f"GPUs of one node: 1 to {MAX_GPUS}"
+            where, f"{request.field}, count", str(request.count), f"GPUs of one node: 1 to {MAX_GPUS}"
         )
     expected = ""
-    if not asked.count:
+    if not request.count:
         expected = "none with allocationMode All: this is not planned yet"
     elif requests > 1:
         expected = "none beside other requests for GPUs in the pod"
-    elif len(said) > 1 or not all(map(_is_memory, said)):
+    elif len(capacities) > 1 or not all(map(_is_memory, capacities)):
         expected = "memory alone: other capacities are not planned yet"
-    names = ", ".join(sorted(said))[:_SHOWN]
-    return BadValue(where, f"{asked.field}, capacity", names, expected) if expected else None
+    names = ", ".join(sorted(capacities))[:_SHOWN]
+    return BadValue(where, f"{request.field}, capacity", names, expected) if expected else None
 
 
-def _not_negative(said: Quantity | None) -> Fraction:
-    value = quantities.parse(said) if said is not None else None
+def _not_negative(quantity: Quantity | None) -> Fraction:
+    value = quantities.parse(quantity) if quantity is not None else None
     return max(Fraction(0), value or Fraction(0))
 
 

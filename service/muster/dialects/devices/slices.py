@@ -69,20 +69,20 @@ class Slices:
         touched |= self._depending_on(after)
         for node in touched:
             self._published.pop(node, None)
-        drivers = {each.key[0] for each in (before, after) if each is not None}
+        drivers = {version.key[0] for version in (before, after) if version is not None}
         return touched if any(map(self.serves_gpus, drivers)) else set()
 
     def see_class(self, name: str, obj: DeviceClassObject | None) -> set[str]:
         """Take in a DeviceClass, or None if it is gone."""
-        found = _class(obj) if obj is not None else None
-        if found is not None and found.resource not in self._settings.gpu_resources:
-            found = None
-        if self._classes.get(name) == found:
+        gpu_class = _class(obj) if obj is not None else None
+        if gpu_class is not None and gpu_class.resource not in self._settings.gpu_resources:
+            gpu_class = None
+        if self._classes.get(name) == gpu_class:
             return set()
-        if found is None:
+        if gpu_class is None:
             del self._classes[name]
         else:
-            self._classes[name] = found
+            self._classes[name] = gpu_class
         self._published.clear()
         return set(self._on)
 
@@ -107,8 +107,8 @@ class Slices:
 
     def resource_of(self, name: str) -> str:
         """Return the GPU resource of a DeviceClass, "" if it has none."""
-        found = self._classes.get(name)
-        return found.resource if found is not None else ""
+        gpu_class = self._classes.get(name)
+        return gpu_class.resource if gpu_class is not None else ""
 
     @property
     def roundings(self) -> Collection[tuple[str, Rounding]]:
@@ -116,10 +116,10 @@ class Slices:
 
         Where several nodes have one, what one node alone says does not count: all pods would ask for it.
         """
-        served = [found for driver, found in self._roundings.items() if self.serves_gpus(driver)]
-        several = {each for found in served for each, nodes in found.items() if len(nodes) > 1}
+        served = [ways for driver, ways in self._roundings.items() if self.serves_gpus(driver)]
+        several = {way for ways in served for way, nodes in ways.items() if len(nodes) > 1}
         names = {name for name, _ in several}
-        return several | {each for found in served for each in found if each[0] not in names}
+        return several | {way for ways in served for way in ways if way[0] not in names}
 
     @property
     def drivers(self) -> frozenset[str]:
@@ -148,50 +148,53 @@ class Slices:
 
     def serves_gpus(self, driver: str) -> bool:
         """Return whether some class may have devices of this driver: another one may serve network cards."""
-        terms = (each.terms for each in self._classes.values())
-        return any(all(it.value == driver for it in found if it.attribute == ("", "")) for found in terms)
+        terms_by_class = (item.terms for item in self._classes.values())
+        return any(
+            all(term.value == driver for term in terms if term.attribute == ("", ""))
+            for terms in terms_by_class
+        )
 
-    def _count(self, each: Slice, step: int) -> None:
+    def _count(self, counted: Slice, step: int) -> None:
         """Count a slice's node and roundings, or no longer (`step` −1)."""
-        self._count_roundings(each, step)
-        if each.counters:
+        self._count_roundings(counted, step)
+        if counted.counters:
             return
-        on = self._on.setdefault(each.node, Counter())
-        on[each.key] += step
-        if not on[each.key]:
-            del on[each.key]
+        on = self._on.setdefault(counted.node, Counter())
+        on[counted.key] += step
+        if not on[counted.key]:
+            del on[counted.key]
         if not on:
-            del self._on[each.node]
+            del self._on[counted.node]
 
-    def _count_roundings(self, each: Slice, step: int) -> None:
+    def _count_roundings(self, counted: Slice, step: int) -> None:
         """Count the roundings of a slice. A node with too many counts as one without."""
-        if not each.roundings:
+        if not counted.roundings:
             return
-        counts = self._rounded.setdefault(each.node, Counter())
+        counts = self._rounded.setdefault(counted.node, Counter())
         before = _few(counts)
-        counts.update({(each.key[0], rounding): step for rounding in each.roundings})
-        for key in [(each.key[0], rounding) for rounding in each.roundings]:
+        counts.update({(counted.key[0], rounding): step for rounding in counted.roundings})
+        for key in [(counted.key[0], rounding) for rounding in counted.roundings]:
             if not counts[key]:
                 del counts[key]
         after = _few(counts)
         if not counts:
-            del self._rounded[each.node]
+            del self._rounded[counted.node]
         for driver, rounding in after - before:
-            self._roundings.setdefault(driver, {}).setdefault(rounding, set()).add(each.node)
+            self._roundings.setdefault(driver, {}).setdefault(rounding, set()).add(counted.node)
         for driver, rounding in before - after:
-            self._roundings[driver][rounding].discard(each.node)
+            self._roundings[driver][rounding].discard(counted.node)
             if not self._roundings[driver][rounding]:
                 del self._roundings[driver][rounding]
 
     def _class_for(self, resource: str) -> Class | None:
         """Return the class of an extended resource: the newest, and of equally new ones the first by name."""
-        found = sorted(each.name for each in self._classes.values() if each.resource == resource)
-        return max((self._classes[name] for name in found), key=lambda each: each.created, default=None)
+        names = sorted(item.name for item in self._classes.values() if item.resource == resource)
+        return max((self._classes[name] for name in names), key=lambda item: item.created, default=None)
 
-    def _depending_on(self, each: Slice | None) -> set[str]:
+    def _depending_on(self, part: Slice | None) -> set[str]:
         """Return the nodes with devices on which the slice may change what counts of its pool."""
-        pool = self._pools.get(each.key) if each is not None else None
-        return pool.depending_on(each) & self._on.keys() if each is not None and pool is not None else set()
+        pool = self._pools.get(part.key) if part is not None else None
+        return pool.depending_on(part) & self._on.keys() if part is not None and pool is not None else set()
 
 
 def _few(counts: Collection[Key]) -> set[Key]:
@@ -201,7 +204,7 @@ def _few(counts: Collection[Key]) -> set[Key]:
 def _class(obj: DeviceClassObject) -> Class:
     name, resource = obj.metadata.name, obj.spec.extended_resource_name or ""
     created = obj.metadata.creation_timestamp or ""
-    expressions = [each.cel.expression for each in obj.spec.selectors or () if each.cel is not None]
+    expressions = [entry.cel.expression for entry in obj.spec.selectors or () if entry.cel is not None]
     try:
         return Class(name, resource, created, selectors.read(expressions))
     except UnreadableSelectorError as error:

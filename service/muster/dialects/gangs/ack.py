@@ -33,5 +33,5 @@ def claim(where: str, meta: Metadata, settings: Settings) -> Reading:
         causes.append(BadValue(where, settings.ack_replicas, replicas or "", _COUNT_EXPECTED))
     if not name:
         return Reading(causes=tuple(causes))
-    named = GangClaim(NAME, name, min_member=count, replicas=count, count_key=settings.ack_replicas)
-    return Reading(named, tuple(causes))
+    gang = GangClaim(NAME, name, min_member=count, replicas=count, count_key=settings.ack_replicas)
+    return Reading(gang, tuple(causes))

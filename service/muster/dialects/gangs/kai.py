@@ -38,7 +38,7 @@ MAX_POLICIES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class KaiKeys:
     """What a pod says besides its gang: `policies` sorted, since their weights order them. `causes` say what
     is ill-formed."""
 
@@ -56,11 +56,11 @@ def claim(where: str, meta: Metadata, settings: Settings) -> Reading:
     return agreed(meta.name, (*claims, Reading(causes=tuple(values.causes))))
 
 
-def read(where: str, meta: Metadata) -> Said:
+def read(where: str, meta: Metadata) -> KaiKeys:
     """Return the pod's role and policies."""
     annotations, labels = meta.annotations or {}, meta.labels or {}
     if ROLE not in annotations and POLICY not in annotations and SUBGROUP not in labels:
-        return Said()
+        return KaiKeys()
     texts = {ROLE: annotations.get(ROLE), SUBGROUP: labels.get(SUBGROUP)}
     values = Values(where, {key: text for key, text in texts.items() if text is not None})
     roles = [(key, role) for key in texts if (role := values.matching(key, NAME_PATTERN, A_NAME)) is not None]
@@ -71,4 +71,4 @@ def read(where: str, meta: Metadata) -> Said:
     policies = Values(where, annotations)
     expected = f"names of topology policies, each once, at most {MAX_POLICIES}, with commas between"
     names = policies.names(POLICY, NAME_PATTERN, MAX_POLICIES, expected)
-    return Said(roles[0][1] if roles else "", tuple(sorted(names)), (*causes, *policies.causes))
+    return KaiKeys(roles[0][1] if roles else "", tuple(sorted(names)), (*causes, *policies.causes))

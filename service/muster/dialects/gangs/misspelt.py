@@ -67,19 +67,21 @@ def meant(key: str, settings: Settings = DEFAULTS) -> str:
     prefix, _, name = key.rpartition("/")
     if key in keys(settings) or prefix in other_systems.PREFIXES or len(key) > own.MAX_CHARACTERS:
         return ""
-    known = [each for each in keys(settings) if each.rpartition("/")[0] not in other_systems.PREFIXES]
-    prefixes = {each.rpartition("/")[0] for each in known}
+    compared = [
+        pod_key for pod_key in keys(settings) if pod_key.rpartition("/")[0] not in other_systems.PREFIXES
+    ]
+    prefixes = {pod_key.rpartition("/")[0] for pod_key in compared}
     if prefix not in prefixes:
         prefix = nearest(prefix, prefixes, NEAR_PREFIX)
     if not prefix:
-        return nearest(key, (each for each in known if "/" not in each), NEAR_KEY)
-    names = [each.rpartition("/")[2] for each in known if each.startswith(f"{prefix}/")]
+        return nearest(key, (pod_key for pod_key in compared if "/" not in pod_key), NEAR_KEY)
+    names = [pod_key.rpartition("/")[2] for pod_key in compared if pod_key.startswith(f"{prefix}/")]
     near = name if name in names else nearest(name, names, NEAR_NAME)
     return f"{prefix}/{near}" if near else ""
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Slip:
     """A key without effect. `right`: the key that was meant, "" if unknown."""
 
     place: str
@@ -92,18 +94,21 @@ def corrected(
     where: str, meta: Metadata, settings: Settings = DEFAULTS
 ) -> tuple[Metadata, tuple[BadValue, ...]]:
     """Return the metadata as they were probably meant, and a cause for each key that has no effect."""
-    found = [
+    slips = [
         *_found(ANNOTATION, meta.annotations or {}, settings),
         *_found(LABEL, meta.labels or {}, settings),
     ]
-    if not found:
+    if not slips:
         return meta, ()
-    known, right = keys(settings), {ANNOTATION: dict(meta.annotations or {}), LABEL: dict(meta.labels or {})}
-    for each in found:
-        if each.right:
-            right[known[each.right] or each.place].setdefault(each.right, each.value)
-    unknown = tuple(_unknown(where, [each for each in found if not each.right]))
-    causes = tuple(_cause(where, each, known[each.right]) for each in found if each.right)
+    places, right = (
+        keys(settings),
+        {ANNOTATION: dict(meta.annotations or {}), LABEL: dict(meta.labels or {})},
+    )
+    for slip in slips:
+        if slip.right:
+            right[places[slip.right] or slip.place].setdefault(slip.right, slip.value)
+    unknown = tuple(_unknown(where, [slip for slip in slips if not slip.right]))
+    causes = tuple(_cause(where, slip, places[slip.right]) for slip in slips if slip.right)
     meta = msgspec.structs.replace(meta, labels=right[LABEL], annotations=right[ANNOTATION])
     return meta, (*unknown, *causes)
 
@@ -111,41 +116,41 @@ def corrected(
 def pairs(meta: Metadata, settings: Settings = DEFAULTS) -> Iterator[tuple[str, str]]:
     """Yield each misspelt key of a pod with the key that was meant."""
     for place, values in ((ANNOTATION, meta.annotations), (LABEL, meta.labels)):
-        yield from ((each.key, each.right) for each in _found(place, values or {}, settings) if each.right)
+        yield from ((slip.key, slip.right) for slip in _found(place, values or {}, settings) if slip.right)
 
 
-def _found(place: str, values: Mapping[str, str], settings: Settings) -> Iterator[_Found]:
-    known = keys(settings)
-    for key in sorted(values.keys() & known.keys()):
-        if known[key] not in (place, EITHER) and not (key in own.NODE_KEYS or key in RESERVED_KEYS):
-            yield _Found(place, key, values[key], key)
-    unknown = sorted(values.keys() - known.keys(), key=lambda key: (not key.startswith(own.PREFIX), key))
+def _found(place: str, values: Mapping[str, str], settings: Settings) -> Iterator[_Slip]:
+    place_of = keys(settings)
+    for key in sorted(values.keys() & place_of.keys()):
+        if place_of[key] not in (place, EITHER) and not (key in own.NODE_KEYS or key in RESERVED_KEYS):
+            yield _Slip(place, key, values[key], key)
+    unknown = sorted(values.keys() - place_of.keys(), key=lambda key: (not key.startswith(own.PREFIX), key))
     for key in islice(unknown, MAX_COMPARED):
         right = meant(key, settings)
         if right or key.startswith(own.PREFIX):
-            yield _Found(place, key, values[key], right)
+            yield _Slip(place, key, values[key], right)
 
 
-def _cause(where: str, found: _Found, place: str) -> BadValue:
+def _cause(where: str, slip: _Slip, place: str) -> BadValue:
     a_place = "an annotation" if place == ANNOTATION else "a label"
-    if found.key == found.right:
-        return BadValue(where, f"{found.place} {found.key}", found.value[:_SHOWN], f"none: it is {a_place}")
-    which = f"the {place} " if place not in (found.place, EITHER) else ""
-    what = ", which names a PodGroup" if found.right in _OF_OBJECTS else ""
-    expected = f"none: did you mean {which}{found.right}{what}?"
-    return BadValue(where, _field(found), found.value[:_SHOWN], expected)
+    if slip.key == slip.right:
+        return BadValue(where, f"{slip.place} {slip.key}", slip.value[:_SHOWN], f"none: it is {a_place}")
+    which = f"the {place} " if place not in (slip.place, EITHER) else ""
+    what = ", which names a PodGroup" if slip.right in _OF_OBJECTS else ""
+    expected = f"none: did you mean {which}{slip.right}{what}?"
+    return BadValue(where, _field(slip), slip.value[:_SHOWN], expected)
 
 
-def _unknown(where: str, found: list[_Found]) -> Iterator[BadValue]:
+def _unknown(where: str, slips: list[_Slip]) -> Iterator[BadValue]:
     """Yield one cause for all keys of our own prefix that are like none."""
-    if not found:
+    if not slips:
         return
-    first, *rest = found
-    known = ", ".join(key.removeprefix(own.PREFIX) for key in own.KEYS)
-    also = f"; nor is there {listed([*map(_field, rest)], _NAMED)}" if rest else ""
-    expected = f"none: the annotations {own.PREFIX}… are {known}{also}"
+    first, *more_slips = slips
+    names = ", ".join(key.removeprefix(own.PREFIX) for key in own.KEYS)
+    also = f"; nor is there {listed([*map(_field, more_slips)], _NAMED)}" if more_slips else ""
+    expected = f"none: the annotations {own.PREFIX}… are {names}{also}"
     yield BadValue(where, _field(first), first.value[:_SHOWN], expected)
 
 
-def _field(found: _Found) -> str:
-    return f"{'label ' if found.place == LABEL else ''}{found.key[:_SHOWN]}"
+def _field(slip: _Slip) -> str:
+    return f"{'label ' if slip.place == LABEL else ''}{slip.key[:_SHOWN]}"

@@ -156,11 +156,11 @@ GANG_KEYS = (*(key for words in READ for key in words.names), *REFUSED)
 
 def places() -> dict[str, str]:
     """Return each key that is read → whether it is a label or an annotation."""
-    found = {key: words.place for words in READ for key in words.names}
+    place_of = {key: words.place for words in READ for key in words.names}
     for words in READ:
         place = ANNOTATION if words.place == EITHER else words.place
-        found |= {key: place for key in (words.least, words.size, *words.more, *words.unless) if key}
-    return {**found, **dict.fromkeys((*REFUSED, TASK), EITHER)}
+        place_of |= {key: place for key in (words.least, words.size, *words.more, *words.unless) if key}
+    return {**place_of, **dict.fromkeys((*REFUSED, TASK), EITHER)}
 
 
 PREFIXES = frozenset(key.rpartition("/")[0] for key in places() if "/" in key) - {"scheduling.x-k8s.io"}
@@ -175,16 +175,16 @@ def claim(where: str, meta: Metadata, settings: Settings) -> Reading:
 def last(where: str, meta: Metadata, spec: PodSpec, with_gpus: bool) -> Reading:
     """Return the gang of a pod that nothing else names: one that is read, or one that is refused.
     `with_gpus`: the pod asks for GPUs, or shares of some."""
-    found = agreed(meta.name, (_claim(where, meta, words) for words in READ if words.last))
-    if found.claim is not None or found.causes or spec.node_name:
-        return found
+    reading = agreed(meta.name, (_claim(where, meta, words) for words in READ if words.last))
+    if reading.claim is not None or reading.causes or spec.node_name:
+        return reading
     for key, system in REFUSED.items():
         if (value := _value(meta, key)) is not None and not _names_none(meta, key, value, with_gpus):
             shown = " ".join(value[:_SHOWN].split())
             cause = BadValue(where, key, shown, f"{WAY_OUT} beside it: gangs of {system} are not read")
             is_name = OBJECT_NAME.fullmatch(value) and positive(value) is None
-            named = GangClaim(system, value) if is_name else None
-            return Reading(named, (cause,))
+            gang = GangClaim(system, value) if is_name else None
+            return Reading(gang, (cause,))
     numbers = ((words, key) for words in READ for key in (words.least, words.size))
     for words, key in numbers:
         if (value := _value(meta, key)) is not None and not _are_apart(meta, words):
@@ -198,8 +198,10 @@ def _names_none(meta: Metadata, key: str, value: str, with_gpus: bool) -> bool:
     group, and users have the word of KubeShare for groups of their own."""
     if key == _HIVED:
         return "affinityGroup" not in value or bool(_NO_GROUP.search(value))
-    others = {*(meta.labels or {}), *(meta.annotations or {})} - {key}
-    return key.startswith(_KUBESHARE) and not with_gpus and not any(k.startswith(_KUBESHARE) for k in others)
+    other_keys = {*(meta.labels or {}), *(meta.annotations or {})} - {key}
+    return (
+        key.startswith(_KUBESHARE) and not with_gpus and not any(k.startswith(_KUBESHARE) for k in other_keys)
+    )
 
 
 def of_spec(where: str, spec: PodSpec) -> Iterator[BadValue]:
@@ -214,9 +216,9 @@ def of_spec(where: str, spec: PodSpec) -> Iterator[BadValue]:
 
 def role(meta: Metadata) -> str:
     """Return the role of a pod in a gang of Volcano, "" if it has none."""
-    said = _value(meta, TASK) or ""
-    named = any(key in (meta.annotations or {}) for key in _OF_VOLCANO)
-    return said if named and NAME_PATTERN.fullmatch(said) else ""
+    task = _value(meta, TASK) or ""
+    in_group = any(key in (meta.annotations or {}) for key in _OF_VOLCANO)
+    return task if in_group and NAME_PATTERN.fullmatch(task) else ""
 
 
 _GANG_LIKE = re.compile(
@@ -225,18 +227,21 @@ _GANG_LIKE = re.compile(
 )
 
 
-def unknown(meta: Metadata, known: Mapping[str, str]) -> Iterator[str]:
+def unknown(meta: Metadata, known_keys: Mapping[str, str]) -> Iterator[str]:
     """Yield a sentence for keys that look like those of another system for gangs. `known` are not told."""
-    said = {**dict.fromkeys(meta.annotations or {}, ANNOTATION), **dict.fromkeys(meta.labels or {}, LABEL)}
-    found = (
+    place_of = {
+        **dict.fromkeys(meta.annotations or {}, ANNOTATION),
+        **dict.fromkeys(meta.labels or {}, LABEL),
+    }
+    gang_keys = (
         key
-        for key in sorted(said)
-        if key not in known
+        for key in sorted(place_of)
+        if key not in known_keys
         and key.rpartition("/")[0] != _KUEUE  # Its groups whose pods come one after another have more keys.
         and _GANG_LIKE.search(key.rpartition("/")[2])
     )
-    for key in islice(found, _MAX_UNKNOWN):
-        yield f"{said[key]} {key[:_SHOWN]} is not read: if it is about a gang, use {WAY_OUT}"
+    for key in islice(gang_keys, _MAX_UNKNOWN):
+        yield f"{place_of[key]} {key[:_SHOWN]} is not read: if it is about a gang, use {WAY_OUT}"
 
 
 def _value(meta: Metadata, key: str, place: str = EITHER) -> str | None:
@@ -251,17 +256,19 @@ def _are_apart(meta: Metadata, words: Words) -> bool:
 
 
 def _claim(where: str, meta: Metadata, words: Words) -> Reading:
-    named = ((key, _value(meta, key, words.place)) for key in words.names)
-    found = [(key, name) for key, name in named if name is not None]
-    if not found or _are_apart(meta, words):
+    values = ((key, _value(meta, key, words.place)) for key in words.names)
+    names = [(key, name) for key, name in values if name is not None]
+    if not names or _are_apart(meta, words):
         return Reading()
     more = tuple(
         BadValue(where, key, value[:_SHOWN], f"{instead}, in place of it")
         for key, instead in words.more.items()
         if (value := _value(meta, key)) is not None
     )
-    other = words.or_least and _value(meta, words.least) is None and _value(meta, words.or_least) is not None
-    count_key = words.or_least if other else words.least
+    by_other_key = (
+        words.or_least and _value(meta, words.least) is None and _value(meta, words.or_least) is not None
+    )
+    count_key = words.or_least if by_other_key else words.least
     least, wrong = _number(where, meta, count_key)
     size, wrong_size = _number(where, meta, words.size)
     causes = (*wrong, *(wrong_size if words.size != words.least else ()), *more)
@@ -271,7 +278,7 @@ def _claim(where: str, meta: Metadata, words: Words) -> Reading:
         causes += (BadValue(where, words.least, "", f"how many pods start together: {_COUNT}"),)
     by_object = least is None and not wrong and bool(words.by_object)
     counted = (count_key, least, size)
-    claims = (_named(where, words, key, name, None if by_object else counted) for key, name in found)
+    claims = (_named(where, words, key, name, None if by_object else counted) for key, name in names)
     return agreed(meta.name, (*claims, Reading(causes=causes)))
 
 

@@ -67,7 +67,7 @@ _NOT_BY = frozenset({Scope.GPU.value})
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class OwnKeys:
     """What a pod's own annotations say. `group`, `min_member` and `size` are None if they are not given or
     can't be read; `gang_causes` say what is ill-formed in these three, `causes` in the others."""
 
@@ -80,33 +80,32 @@ class Said:
     causes: tuple[BadValue, ...] = ()
 
 
-def read(where: str, meta: Metadata) -> Said:
+def read(where: str, meta: Metadata) -> OwnKeys:
     """Return what the pod `where` (kind/namespace/name) says."""
-    said = meta.annotations or {}
-    gang, wishes = _Values(where, said), _Values(where, said)
+    annotations = meta.annotations or {}
+    gang, wishes = _Values(where, annotations), _Values(where, annotations)
     group = gang.matching(GROUP, NAME_PATTERN, A_NAME)
     min_member = gang.number(MIN_MEMBER, positive, 'a positive whole number: "1", "2", …')
     size = gang.number(SIZE, positive, 'a positive whole number: "1", "2", …')
     if size is not None and size < (min_member or 1):
         gang.bad(SIZE, str(size), f"at least {MIN_MEMBER}, which is {min_member}")
-    asked = wishes.wishes()
+    constraints = wishes.wishes()
     rank = wishes.number(RANK, natural, 'a whole number that is not negative: "0", "1", …')
-    return Said(group, min_member, size, asked, rank, tuple(gang.causes), tuple(wishes.causes))
+    return OwnKeys(group, min_member, size, constraints, rank, tuple(gang.causes), tuple(wishes.causes))
 
 
-def claim(where: str, said: Said, other: GangClaim | None) -> Reading:
-    """Return the gang that the annotations name; `other` is what the pod claims in another dialect. A
+def claim(where: str, keys: OwnKeys, other_gang: GangClaim | None) -> Reading:
+    """Return the gang that the annotations name; `other_gang` is what the pod claims in another dialect. A
     min-member or a size alone belongs to that."""
-    if said.group is not None:
-        named = GangClaim(NAME, said.group, said.min_member, size=said.size, count_key=MIN_MEMBER)
-        return Reading(named, said.gang_causes)
-    counts = [(MIN_MEMBER, said.min_member), (SIZE, said.size)]
-    given = next((each for each in counts if each[1] is not None), None)
-    if given is None or said.gang_causes:
-        return Reading(causes=said.gang_causes)
-    if other is not None:
-        return Reading(GangClaim(NAME, other.name, said.min_member, size=said.size, count_key=MIN_MEMBER))
-    key, count = given
+    if keys.group is not None:
+        gang = GangClaim(NAME, keys.group, keys.min_member, size=keys.size, count_key=MIN_MEMBER)
+        return Reading(gang, keys.gang_causes)
+    key, count = (SIZE, keys.size) if keys.min_member is None else (MIN_MEMBER, keys.min_member)
+    if count is None or keys.gang_causes:
+        return Reading(causes=keys.gang_causes)
+    if other_gang is not None:
+        gang = GangClaim(NAME, other_gang.name, keys.min_member, size=keys.size, count_key=MIN_MEMBER)
+        return Reading(gang)
     expected = f"a gang beside it: add the annotation {GROUP}"
     return Reading(causes=(BadValue(where, key, str(count), expected),))
 
@@ -131,7 +130,7 @@ class _Values(Values):
             role_scope=self.matching(ROLE_SCOPE, LABEL_KEY, A_SCOPE),
             role_preferred=self.names(ROLE_PREFERRED_SCOPES, LABEL_KEY, MAX_LISTED, _SCOPES),
             segments=self._segments(),
-            per_scope=tuple(each for kind in PER_SCOPE for each in self._per_scope(kind)),
+            per_scope=tuple(limit for kind in PER_SCOPE for limit in self._per_scope(kind)),
         )
 
     def _segments(self) -> tuple[Segment, ...]:
@@ -167,18 +166,18 @@ class _Values(Values):
         text = self.text(key)
         if text is None:
             return ()
-        found: dict[str, int] = {}
+        members_by_scope: dict[str, int] = {}
         pairs = _split(text)
         for pair in pairs:
             scope, _, count = (part.strip() for part in pair.partition("="))
             members = positive(count)
             if members is not None and LABEL_KEY.fullmatch(scope) and scope not in kind.not_by:
-                found[scope] = members
-        if not len(found) == len(pairs) <= MAX_LISTED:
+                members_by_scope[scope] = members
+        if not len(members_by_scope) == len(pairs) <= MAX_LISTED:
             self.bad(key, text, f"as in rack=2,node=1, each scope once: {_parts(kind.not_by)}")
             return ()
         # In a fixed order: the pods of a gang may list them differently.
-        return tuple(kind(scope, found[scope]) for scope in sorted(found))
+        return tuple(kind(scope, members_by_scope[scope]) for scope in sorted(members_by_scope))
 
 
 def _parts(not_by: frozenset[str]) -> str:

@@ -91,7 +91,7 @@ def read_topology(obj: CustomObject) -> Topology:
 def trees(topologies: Topologies) -> tuple[tuple[str, ...], ...]:
     """Return the hierarchies above the node that Topologies give, each once, for `Naming`."""
     nodes = subgroups.HOSTNAME
-    above = {tuple(label for label in each.labels if label != nodes) for each in topologies.values()}
+    above = {tuple(label for label in topology.labels if label != nodes) for topology in topologies.values()}
     return tuple(sorted(labels for labels in above if len(labels) > 1)[:MAX_TREES])
 
 
@@ -101,9 +101,9 @@ def _kai(obj: CustomObject, levels: tuple[Level, ...], topologies: Topologies | 
     spec.misspelt("minMember", "queue", "topologyPolicy", "topologyConstraint", "subGroups", "minSubGroup")
     scope, required = _policy(spec)
     tree = subgroups.read(spec, levels, topologies)
-    asked = {wanted for wanted in (scope, tree.required) if wanted}
-    if len(asked) > 1:
-        spec.bad("topologyConstraint", ", ".join(sorted(asked)), "one required scope for the whole gang")
+    scopes = {required_scope for required_scope in (scope, tree.required) if required_scope}
+    if len(scopes) > 1:
+        spec.bad("topologyConstraint", ", ".join(sorted(scopes)), "one required scope for the whole gang")
     min_member = spec.positive("minMember")
     if tree.quorum is not None:
         if (min_member or 0) > tree.min_member:
@@ -123,7 +123,7 @@ def _kai(obj: CustomObject, levels: tuple[Level, ...], topologies: Topologies | 
         meta.name,
         uid=meta.uid,
         min_member=min_member,
-        wishes=Wishes(required_scope=next(iter(sorted(asked)), None), preferred_scopes=tree.preferred),
+        wishes=Wishes(required_scope=next(iter(sorted(scopes)), None), preferred_scopes=tree.preferred),
         role_wishes=tree.role_wishes,
         role_min=tree.role_min,
         quorum=tree.quorum,
@@ -165,10 +165,10 @@ def _volcano(obj: CustomObject) -> PodGroup:
     tasks = spec.part("minTaskMember")
     if len(tasks.names()) > MAX_TASKS:
         spec.bad("minTaskMember", f"{len(tasks.names())} tasks", f"at most {MAX_TASKS}")
-    named = [name for name in tasks.names()[:MAX_TASKS] if NAME_PATTERN.fullmatch(name)]
-    if len(named) < min(MAX_TASKS, len(tasks.names())):
+    task_names = [name for name in tasks.names()[:MAX_TASKS] if NAME_PATTERN.fullmatch(name)]
+    if len(task_names) < min(MAX_TASKS, len(tasks.names())):
         spec.bad("minTaskMember", tasks.names(), f"names of tasks: {A_NAME}")
-    least = {name: tasks.natural(name) or 0 for name in named}
+    least = {name: tasks.natural(name) or 0 for name in task_names}
     topology = spec.part("networkTopology")
     if topology.names() and topology.raw("mode") != "soft":
         spec.bad("networkTopology", topology.raw("mode") or "hard", _NOT_READ)
@@ -203,8 +203,8 @@ def _policy(spec: Fields) -> tuple[str | None, tuple[SelectorTerm, ...]]:
 
 def _term(item: Fields) -> SelectorTerm | None:
     item.known("key", "operator", "values")
-    key = item.matching("key", LABEL_KEY, "a label key of nodes", needed=True)
-    operator = item.text("operator", needed=True)
+    key = item.matching("key", LABEL_KEY, "a label key of nodes", required=True)
+    operator = item.text("operator", required=True)
     if operator is not None and operator not in _VALUES_OF:
         item.bad("operator", operator, f"one of {', '.join(_VALUES_OF)}")
         return None
@@ -243,10 +243,10 @@ def _status(value: object) -> PodGroupStatus | None:
 
 
 def _count(value: Mapping[str, Any], field: str) -> int:
-    found = value.get(field)
-    return found if isinstance(found, int) and not isinstance(found, bool) else 0
+    number = value.get(field)
+    return number if isinstance(number, int) and not isinstance(number, bool) else 0
 
 
 def _text(value: Mapping[str, Any], field: str) -> str:
-    found = value.get(field)
-    return found if isinstance(found, str) else ""
+    text = value.get(field)
+    return text if isinstance(text, str) else ""

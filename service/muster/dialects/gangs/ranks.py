@@ -39,27 +39,27 @@ def read(meta: Metadata) -> int | None:
     """
     labels, annotations = meta.labels or {}, meta.annotations or {}
     if not (_KNOWN.isdisjoint(labels) and _KNOWN.isdisjoint(annotations)):
-        said = {**annotations, **labels}
+        values = {**annotations, **labels}
         for order in ORDERS:
-            if (rank := order(said)) is not None:
+            if (rank := order(values)) is not None:
                 return rank
     return _of_name(meta)
 
 
 def _one(key: str) -> Callable[[Mapping[str, str]], int | None]:
-    return lambda said: natural(said.get(key))
+    return lambda values: natural(values.get(key))
 
 
 def _grouped(group_key: str, key: str) -> Callable[[Mapping[str, str]], int | None]:
-    def rank(said: Mapping[str, str]) -> int | None:
-        group, index = natural(said.get(group_key)), natural(said.get(key))
+    def rank(values: Mapping[str, str]) -> int | None:
+        group, index = natural(values.get(group_key)), natural(values.get(key))
         return None if group is None or index is None else group * GROUP + index
 
     return rank
 
 
-def _replica(said: Mapping[str, str]) -> int | None:
-    index, kind = natural(said.get(REPLICA_INDEX)), said.get(REPLICA_TYPE, "").lower()
+def _replica(values: Mapping[str, str]) -> int | None:
+    index, kind = natural(values.get(REPLICA_INDEX)), values.get(REPLICA_TYPE, "").lower()
     if index is None or kind not in REPLICA_TYPES:
         return index
     return REPLICA_TYPES.index(kind) * GROUP + index

@@ -82,30 +82,33 @@ class Constraint:
         preferred one."""
         of_topology, required, preferred = keys
         name = fields.matching(of_topology, OBJECT_NAME, "the name of a Topology")
-        known = None if topologies is None or name is None else topologies.get(name)
-        if topologies is not None and name is not None and known is None:
+        topology = None if topologies is None or name is None else topologies.get(name)
+        if topologies is not None and name is not None and topology is None:
             there = ", ".join(sorted(topologies)[:8]) or "none is there"
             fields.bad(of_topology, name, f"a Topology of the cluster: {there}")
 
         def scope(level: str) -> str | None:
             label = fields.matching(level, LABEL_KEY, "a node label, of a level of the Topology")
-            if label is not None and known is not None:
-                named = known.label(label)
-                if named is None:
-                    fields.bad(level, label, f"a level of Topology {name}: {known}")
-                label = named or label
+            if label is not None and topology is not None:
+                node_label = topology.label(label)
+                if node_label is None:
+                    fields.bad(level, label, f"a level of Topology {name}: {topology}")
+                label = node_label or label
             if label is not None and _is_another(label, levels):
                 fields.bad(level, label, f"another node label: {label} is a word for a scope of its own here")
             return None if label is None else _scope(label, levels)
 
-        must, wanted = scope(required), scope(preferred)
+        must, preferred_scope = scope(required), scope(preferred)
         outwards = (
             _scope(label, levels)
-            for label in reversed(known.labels if known else ())
+            for label in reversed(topology.labels if topology else ())
             if not _is_another(label, levels)
         )
-        wider = takewhile(lambda each: each != must, dropwhile(lambda each: each != wanted, outwards))
-        return cls(must, tuple(wider) or (() if wanted is None else (wanted,)))
+        wider = takewhile(
+            lambda item: item != must,
+            dropwhile(lambda item: item != preferred_scope, outwards),
+        )
+        return cls(must, tuple(wider) or (() if preferred_scope is None else (preferred_scope,)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +130,8 @@ class Tree:
     @property
     def min_member(self) -> int:
         """Of all leaves that must start together, 0 where there are none."""
-        chosen = self.quorum.fewest() if self.quorum is not None else None
-        return sum(self.role_min.values()) if chosen is None else members_of(chosen)
+        leaves = self.quorum.fewest() if self.quorum is not None else None
+        return sum(self.role_min.values()) if leaves is None else members_of(leaves)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +143,11 @@ class Nesting:
     @classmethod
     def of(cls, levels: tuple[Level, ...], topologies: Topologies | None) -> Nesting:
         """Return the levels of the cluster, and those of each of KAI's Topologies."""
-        named = (
+        scopes = (
             tuple(_scope(label, levels) for label in topology.labels if not _is_another(label, levels))
             for topology in (topologies or {}).values()
         )
-        return cls((tuple(level.scope for level in levels), *named))
+        return cls((tuple(level.scope for level in levels), *scopes))
 
     def inside(self, narrow: str, wide: str) -> bool:
         """Whether each part of one scope lies in one part of the other, or they are the same.
@@ -156,30 +159,30 @@ class Nesting:
             return True
         if Scope.NODE in (narrow, wide):
             return narrow == Scope.NODE and wide not in (Scope.GPU, Scope.NVLINK_DOMAIN)
-        both = [order for order in self.orders if narrow in order and wide in order]
-        return bool(both) and all(order.index(wide) < order.index(narrow) for order in both)
+        shared_orders = [order for order in self.orders if narrow in order and wide in order]
+        return bool(shared_orders) and all(order.index(wide) < order.index(narrow) for order in shared_orders)
 
-    def narrowest(self, said: Iterable[tuple[Fields, str | None]]) -> str | None:
+    def narrowest(self, scope_of_field: Iterable[tuple[Fields, str | None]]) -> str | None:
         """Return the scope that keeps all of these, each with the fields that say it; one that is neither
         inside nor around those before it is refused."""
-        found: str | None = None
-        for fields, scope in said:
+        narrowest: str | None = None
+        for fields, scope in scope_of_field:
             if scope is None:
                 continue
-            if found is None or self.inside(scope, found):
-                found = scope
-            elif not self.inside(found, scope):
-                fields.bad(_REQUIRED, scope, f"a level inside or around {found}, which is required too")
-        return found
+            if narrowest is None or self.inside(scope, narrowest):
+                narrowest = scope
+            elif not self.inside(narrowest, scope):
+                fields.bad(_REQUIRED, scope, f"a level inside or around {narrowest}, which is required too")
+        return narrowest
 
     def narrow_first(self, scopes: Iterable[str]) -> tuple[str, ...]:
         """Each scope once, before those that it lies in."""
-        found: list[str] = []
+        ordered: list[str] = []
         for scope in scopes:
-            if scope not in found:
-                around = (i for i, other in enumerate(found) if self.inside(scope, other))
-                found.insert(next(around, len(found)), scope)
-        return tuple(found)
+            if scope not in ordered:
+                around = (i for i, wider in enumerate(ordered) if self.inside(scope, wider))
+                ordered.insert(next(around, len(ordered)), scope)
+        return tuple(ordered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +198,7 @@ def read(spec: Fields, levels: tuple[Level, ...], topologies: Topologies | None)
     root = Constraint.read(spec, levels, topologies)
     for item in spec.listed("subGroups", MAX_SUBGROUPS):
         item.misspelt("name", "parent", "minMember", "minSubGroup", "topologyConstraint")
-        name = item.matching("name", NAME_PATTERN, A_NAME, needed=True)
+        name = item.matching("name", NAME_PATTERN, A_NAME, required=True)
         if name is not None and name in groups:
             item.bad("name", name, "each subgroup once")
         elif name is not None:
@@ -248,8 +251,8 @@ class _Reader:
         """
         alone = [group for name, group in self.groups.items() if self.leaves[name] == {leaf} != every]
         scope = self.nesting.narrowest((group.fields, group.constraint.required) for group in alone)
-        wanted = self.nesting.narrow_first(chain.from_iterable(group.constraint.preferred for group in alone))
-        preferred = tuple(each for each in wanted if not self._kept(each, (required, scope)))
+        scopes = self.nesting.narrow_first(chain.from_iterable(group.constraint.preferred for group in alone))
+        preferred = tuple(level for level in scopes if not self._kept(level, (required, scope)))
         return Wishes(leaf, role_scope=scope, role_preferred=preferred)
 
     def _shared(self, every: frozenset[str], required: str | None) -> Iterator[Subgroup]:
@@ -264,13 +267,15 @@ class _Reader:
     def _preferences(self, every: frozenset[str], required: str | None) -> Iterator[RolePreference]:
         """Yield the preferred levels for some leaves together, except where a required level keeps them."""
         for name, group in self.groups.items():
-            leaves, kept = self.leaves[name], (required, group.constraint.required)
-            scopes = tuple(each for each in group.constraint.preferred if not self._kept(each, kept))
+            leaves, required_levels = self.leaves[name], (required, group.constraint.required)
+            scopes = tuple(
+                level for level in group.constraint.preferred if not self._kept(level, required_levels)
+            )
             if scopes and 1 < len(leaves) < len(every):
                 yield RolePreference(f"subgroup {name}", scopes, leaves)
 
-    def _kept(self, wanted: str, required: Sequence[str | None]) -> bool:
-        return any(scope is not None and self.nesting.inside(scope, wanted) for scope in required)
+    def _kept(self, scope: str, required: Sequence[str | None]) -> bool:
+        return any(level is not None and self.nesting.inside(level, scope) for level in required)
 
 
 def _is_tree(groups: Mapping[str, _Subgroup]) -> bool:
@@ -296,12 +301,12 @@ def _ancestry(name: str, groups: Mapping[str, _Subgroup]) -> list[str]:
 
 def _leaves(groups: Mapping[str, _Subgroup]) -> dict[str, frozenset[str]]:
     """Return the leaves at or below each subgroup."""
-    found: dict[str, set[str]] = {name: set() for name in groups}
+    leaves_of: dict[str, set[str]] = {name: set() for name in groups}
     parents = {group.parent for group in groups.values()}
     for leaf in groups.keys() - parents:
         for name in _ancestry(leaf, groups):
-            found[name].add(leaf)
-    return {name: frozenset(leaves) for name, leaves in found.items()}
+            leaves_of[name].add(leaf)
+    return {name: frozenset(leaves) for name, leaves in leaves_of.items()}
 
 
 def _least(leaf: _Subgroup) -> int:
@@ -317,12 +322,12 @@ def _quorum(name: str | None, owner: Fields, groups: Mapping[str, _Subgroup]) ->
             continue
         below = _quorum(part, group.fields, groups)
         parts.append(below if below.parts else Leaf(frozenset((part,)), _least(group)))
-    wanted = owner.natural("minSubGroup")
-    if wanted is not None and not min(1, len(parts)) <= wanted <= len(parts):
+    least = owner.natural("minSubGroup")
+    if least is not None and not min(1, len(parts)) <= least <= len(parts):
         numbers = f"a number from 1 to {len(parts)}" if parts else "not given"
-        owner.bad("minSubGroup", wanted, f"{numbers}: {counted('subgroup', len(parts))} lie directly below")
-        wanted = None
-    return Quorum(len(parts) if wanted is None else wanted, tuple(parts))
+        owner.bad("minSubGroup", least, f"{numbers}: {counted('subgroup', len(parts))} lie directly below")
+        least = None
+    return Quorum(len(parts) if least is None else least, tuple(parts))
 
 
 def _needs_all(part: Quorum | Leaf) -> bool:

@@ -77,8 +77,8 @@ class Family:
 
     def is_gang(self, settings: Settings) -> bool:
         """Return whether its pods are a gang, though they name none."""
-        asked = self.by_key or settings.infers(self.kind) == "on"
-        return asked and not self.skipped and (self.with_gpus or self.held)
+        as_gang = self.by_key or settings.infers(self.kind) == "on"
+        return as_gang and not self.skipped and (self.with_gpus or self.held)
 
     def is_warned_of(self, settings: Settings) -> bool:
         """Return whether its pods are no gang, but could be one, and the settings ask for a warning."""
@@ -90,9 +90,9 @@ class Family:
 
         Return "" if they agree, or if the object's own numbers can't be read. A min-member may be smaller.
         """
-        said, stated = f"they say {claim.count_key}", claim.min_member
+        statement, stated = f"they say {claim.count_key}", claim.min_member
         if claim.by_object:
-            said = f"their PodGroup {claim.name} says minMember"
+            statement = f"their PodGroup {claim.name} says minMember"
         if stated is None or claim.dialect == self.kind or self.group.causes:
             return ""
         if stated > self.pods:
@@ -101,7 +101,7 @@ class Family:
             effect = f"the gang is refused when more than {stated} are there"
         else:
             return ""
-        return f"it makes {self.pods} pods at once, and {said}: {stated}. That counts: {effect}"
+        return f"it makes {self.pods} pods at once, and {statement}: {stated}. That counts: {effect}"
 
 
 def family(
@@ -118,28 +118,30 @@ def family(
     reader = _Reader(owner, kind.describe(owner), levels, topologies)
     group = replace(reader.group(), coming=tuple(_coming(owner, reader.described, settings)))
     on_job = {**(meta.labels or {}), **(meta.annotations or {})}
-    said = [on_job, *reader.templates.values()]
+    key_maps = [on_job, *reader.templates.values()]
     roles = [role for role in reader.described.roles if role.count]
-    asked = [_asked(role) for role in roles]
-    with_gpus = any(not wanted.isdisjoint((*settings.gpu_resources, settings.gpu_memory)) for wanted in asked)
+    resources = [_asked(role) for role in roles]
+    with_gpus = any(
+        not names.isdisjoint((*settings.gpu_resources, settings.gpu_memory)) for names in resources
+    )
     possible = _ways(kind, owner, reader.described, with_gpus)
-    made = Family(
+    of_object = Family(
         group,
         pods=reader.described.size * reader.described.copies,
         most=sum(role.count for role in reader.described.roles),
         by_key=kind.kind not in BY_REQUEST
-        and (any(map(kai_keys.spoken, said)) or slips.of_kai(on_job) or _asks(on_job, kind.asks)),
+        and (any(map(kai_keys.spoken, key_maps)) or slips.of_kai(on_job) or _asks(on_job, kind.asks)),
         skipped=kai_keys.skipped(meta),
         with_gpus=with_gpus,
-        with_accelerators=with_gpus or any(map(accelerators, asked)) or any(map(_has_claims, roles)),
+        with_accelerators=with_gpus or any(map(accelerators, resources)) or any(map(_has_claims, roles)),
         held=bool(kind.label),
         advice=_advice(reader.described, possible),
         partly_later={r.name: r.later for r in reader.described.roles if 0 < r.later < r.count},
     )
-    if not made.is_gang(settings):
-        return made
-    problems = (*made.group.problems, *reader.described.of_gang)
-    return replace(made, group=replace(made.group, problems=problems))
+    if not of_object.is_gang(settings):
+        return of_object
+    problems = (*of_object.group.problems, *reader.described.of_gang)
+    return replace(of_object, group=replace(of_object.group, problems=problems))
 
 
 class _Reader:
@@ -168,7 +170,7 @@ class _Reader:
         owner, described = self.owner, self.described
         self._note_misspelt()
         whole = self._constraint(self._annotations, _PLACEMENT)
-        named = {role.name: role for role in described.roles if role.name}
+        role_of = {role.name: role for role in described.roles if role.name}
         wishes = {role.name: self._wishes(role) for role in described.roles}
         return PodGroup(
             owner.meta.namespace,
@@ -183,12 +185,12 @@ class _Reader:
                 preferred_scopes=whole.preferred,
             ),
             role_wishes=wishes,
-            role_min={name: 0 if role.follows else role.least for name, role in named.items()}
-            if len(named) > 1
+            role_min={name: 0 if role.follows else role.least for name, role in role_of.items()}
+            if len(role_of) > 1
             else {},
-            role_unit={name: role.hosts for name, role in named.items() if role.hosts > 1},
+            role_unit={name: role.hosts for name, role in role_of.items() if role.hosts > 1},
             role_first={role.name: role.first for role in described.roles if role.first},
-            role_later={name: role.least for name, role in named.items() if role.follows},
+            role_later={name: role.least for name, role in role_of.items() if role.follows},
             queue=self._queue()[:MAX_QUEUE],
             problems=tuple(self._unheard()),
             causes=tuple(owner.spec.causes),
@@ -235,13 +237,13 @@ class _Reader:
             return Wishes(role.name, segments=tuple(segments))
         return Wishes(role.name, role_scope=scope, role_preferred=preferred, segments=tuple(segments))
 
-    def _constraint(self, said: Mapping[str, str], keys: tuple[str, str, str]) -> Constraint:
-        fields = self.owner.spec.beside("annotation ", said)
+    def _constraint(self, annotations: Mapping[str, str], keys: tuple[str, str, str]) -> Constraint:
+        fields = self.owner.spec.beside("annotation ", annotations)
         return Constraint.of(fields, keys, self._levels, self._topologies)
 
     def _queue(self) -> str:
-        said = [self._labels, *self.templates.values()]
-        return next((queue for keys in said if (queue := keys.get(kai_keys.QUEUE))), "")
+        key_maps = [self._labels, *self.templates.values()]
+        return next((queue for keys in key_maps if (queue := keys.get(kai_keys.QUEUE))), "")
 
     def _unheard(self) -> Iterator[str]:
         """Yield a sentence for each of KAI's keys that has no effect here, and for our keys on the job."""
@@ -252,8 +254,8 @@ class _Reader:
             )
         kind = self._labels.get(kai_keys.PREEMPTIBILITY, _PREEMPTIBILITIES[0])
         if kind not in _PREEMPTIBILITIES:
-            known = " or ".join(_PREEMPTIBILITIES)
-            yield f"label {kai_keys.PREEMPTIBILITY} is {kind[:63]}, expected {known}"
+            expected = " or ".join(_PREEMPTIBILITIES)
+            yield f"label {kai_keys.PREEMPTIBILITY} is {kind[:63]}, expected {expected}"
         yield from kai_keys.unread_fractions({key for keys in self.templates.values() for key in keys})
         in_units = [r.name[:63] for r in self.described.roles if r.unit and kai_keys.PREFERRED in r.keys]
         if in_units:
@@ -287,9 +289,9 @@ class _Reader:
             yield f"annotation {key} has no effect on the pod template: write it on the job"
 
 
-def _asks(said: Mapping[str, str], label: str) -> bool:
+def _asks(labels: Mapping[str, str], label: str) -> bool:
     """Return whether a job has the label by which its controller makes a gang with another scheduler."""
-    return said.get(label, "false") != "false"
+    return labels.get(label, "false") != "false"
 
 
 def _keys_of_template(role: Role) -> Mapping[str, str]:
@@ -360,18 +362,20 @@ def _coming_of(owner: Owner, role: Role, settings: Settings) -> Iterator[Coming]
         affinity=Affinity(node_affinity=affinity.node_affinity) if affinity is not None else None,
         tolerations=template.tolerations,
     )
-    made = [role.pod(0, number) for number in range(role.count)]
-    of_first = made[: (role.unit or role.count) if role.unit_label else role.count]
+    new_pods = [role.pod(0, number) for number in range(role.count)]
+    of_first = new_pods[: (role.unit or role.count) if role.unit_label else role.count]
     shared = {
-        key for key, value in made[0].labels.items() if all(new.labels.get(key) == value for new in of_first)
+        key
+        for key, value in new_pods[0].labels.items()
+        if all(new.labels.get(key) == value for new in of_first)
     }
-    meta = Metadata(name=made[0].name, namespace=owner.meta.namespace, labels=dict(made[0].labels))
+    meta = Metadata(name=new_pods[0].name, namespace=owner.meta.namespace, labels=dict(new_pods[0].labels))
     place = Member(owner.kind, owner.name, owner.name, role.name)
     pod = pods.read(PodObject(metadata=meta, spec=spec), settings, place)
     if pod.claim is not None and not pod.causes:
         ranks_of_all = tuple(
             ranks.read(Metadata(name=new.name, labels=dict(new.labels), annotations=dict(new.annotations)))
-            for new in made
+            for new in new_pods
         )
         unit = role.unit or role.count
         yield Coming(pod, ranks_of_all, frozenset(shared), role.exclusive, unit, role.unit_label)
@@ -388,7 +392,7 @@ def _ways(kind: Kind, owner: Owner, described: Described, with_gpus: bool) -> tu
     of another controller would be the next gang of that name. Pods that ask for no GPUs (but for TPUs) and
     have no label of their controller are only held if they name the gang themselves.
     """
-    made_by_another = any(each.controller for each in owner.meta.owner_references or ())
+    made_by_another = any(reference.controller for reference in owner.meta.owner_references or ())
     some_later = any(role.later for role in described.roles)
     template_names = not (described.numbered or made_by_another or some_later)
     possible = tuple(_possible(kind, owner.name, described, template_names))

@@ -53,18 +53,18 @@ def pruned(kind: Kind, obj: CustomObject) -> CustomObject:
     is replaced by a sentence that says so. The job's description then names it, since it expects an object.
     """
     meta = obj.metadata
-    kept = msgspec.structs.replace(
+    pruned_meta = msgspec.structs.replace(
         meta, resource_version="", labels=words(meta.labels), annotations=words(meta.annotations)
     )
     version = obj.api_version or f"{kind.group}/{kind.versions[0]}"
     spec = _Copy().of(obj.spec)
-    return msgspec.structs.replace(obj, api_version=version, metadata=kept, spec=spec, status=None)
+    return msgspec.structs.replace(obj, api_version=version, metadata=pruned_meta, spec=spec, status=None)
 
 
-def words(said: dict[str, str] | None) -> dict[str, str] | None:
+def words(texts: dict[str, str] | None) -> dict[str, str] | None:
     """Return the labels or annotations that are read. Of more than `MAX_VALUES`, none is read."""
     try:
-        return _Copy().words(said or {}) or None
+        return _Copy().words(texts or {}) or None
     except _TooManyError:
         return None
 
@@ -87,17 +87,17 @@ class _Copy:
         except _TooManyError:
             return f"an object with more than {MAX_VALUES:,} values"
 
-    def words(self, said: dict[str, Any]) -> dict[str, Any]:
+    def words(self, texts: dict[str, Any]) -> dict[str, Any]:
         """Return the labels or annotations that are read, and those that are slips."""
-        if len(said) > bounds.MAX_KEYS:
-            known = {*misspelt.keys(), *KEYS, kai_keys.PRIORITY, *kai_keys.FRACTIONS}
-            said = bounds.first_entries(said, bounds.MAX_KEYS, known)
-        others = [key for key in said if not (kai_keys.read(key) or key in KEYS)]
-        wrong = slips.meant(others, self._compared) if self._compared else {}
-        self._compared -= min(len(others), self._compared)
+        if len(texts) > bounds.MAX_KEYS:
+            known_keys = {*misspelt.keys(), *KEYS, kai_keys.PRIORITY, *kai_keys.FRACTIONS}
+            texts = bounds.first_entries(texts, bounds.MAX_KEYS, known_keys)
+        other_keys = [key for key in texts if not (kai_keys.read(key) or key in KEYS)]
+        wrong = slips.meant(other_keys, self._compared) if self._compared else {}
+        self._compared -= min(len(other_keys), self._compared)
         return {
             key: self._value(value, 0)
-            for key, value in said.items()
+            for key, value in texts.items()
             if kai_keys.read(key) or key in KEYS or key in wrong
         }
 
@@ -110,7 +110,7 @@ class _Copy:
             case str():
                 return value[:MAX_CHARACTERS]
             case list():
-                return [self._value(each, levels - 1) for each in value] if levels > 0 else None
+                return [self._value(item, levels - 1) for item in value] if levels > 0 else None
             case dict():
                 return self._members(value, FIELDS, levels) if levels > 0 else None
             case _:
@@ -118,12 +118,12 @@ class _Copy:
 
     def _members(self, value: dict[str, Any], names: frozenset[str] | None, levels: int) -> dict[str, Any]:
         """Return the members of an object with these names; without `names`, those with any name."""
-        kept = dict[str, Any]()
-        for key, each in value.items():
-            if key in WORDS and isinstance(each, dict):
-                kept[key] = self.words(each)
-            elif key in MAPS and isinstance(each, dict):
-                kept[key] = self._members(each, None, levels - 1) if levels > 1 else None
+        members = dict[str, Any]()
+        for key, member in value.items():
+            if key in WORDS and isinstance(member, dict):
+                members[key] = self.words(member)
+            elif key in MAPS and isinstance(member, dict):
+                members[key] = self._members(member, None, levels - 1) if levels > 1 else None
             elif key in names if names is not None else len(key) <= MAX_CHARACTERS:
-                kept[key] = self._value(each, levels - 1)
-        return kept
+                members[key] = self._value(member, levels - 1)
+        return members

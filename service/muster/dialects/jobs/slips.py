@@ -50,8 +50,8 @@ def meant(keys: Iterable[str], most: int = misspelt.MAX_COMPARED) -> Mapping[str
 
     At most `most` keys are compared, those of our own prefix first.
     """
-    known = misspelt.keys()
-    unknown = (key for key in keys if key.startswith(own.PREFIX) or key not in known)
+    known_keys = misspelt.keys()
+    unknown = (key for key in keys if key.startswith(own.PREFIX) or key not in known_keys)
     ordered = sorted(unknown, key=lambda key: (not key.startswith((own.PREFIX, kai_keys.PREFIX)), key))
     return {key: right for key in islice(ordered, most) if (right := _meant(key)) is not None}
 
@@ -66,13 +66,13 @@ def _meant(key: str) -> str | None:
     return "" if key.startswith(own.PREFIX) else None
 
 
-def note_misspelt(fields: Fields, place: str, said: Mapping[str, str]) -> None:
+def note_misspelt(fields: Fields, place: str, texts: Mapping[str, str]) -> None:
     """Note a problem for each misspelt key of KAI, and for each annotation of it among the labels."""
-    for key in said.keys() & _INSTEAD.keys() if place == LABEL else ():
-        fields.said(f"{place} {key}", said[key], "none: it is an annotation")
-    for key, right in meant(said).items():
+    for key in texts.keys() & _INSTEAD.keys() if place == LABEL else ():
+        fields.said(f"{place} {key}", texts[key], "none: it is an annotation")
+    for key, right in meant(texts).items():
         if right.startswith(kai_keys.PREFIX):
-            fields.said(f"{place} {key[:_SHOWN]}", said[key], f"none: did you mean {right}?")
+            fields.said(f"{place} {key[:_SHOWN]}", texts[key], f"none: did you mean {right}?")
 
 
 def of_kai(keys: Iterable[str]) -> bool:
@@ -80,9 +80,9 @@ def of_kai(keys: Iterable[str]) -> bool:
     return any(right.startswith(kai_keys.PREFIX) for right in meant(keys).values())
 
 
-def unheard(said: Iterable[str]) -> Iterator[str]:
+def unheard(keys: Iterable[str]) -> Iterator[str]:
     """Yield a sentence for each of our annotations that stands on a job."""
-    for key, right in meant(said).items():
+    for key, right in meant(keys).items():
         if key == right:
             yield f"{key} has no effect on the job: it belongs on the pod template"
         elif right in own.KEYS:

@@ -51,7 +51,8 @@ def describe(owner: Owner) -> Described:
         jobs = 1 if replicas is None else replicas
         role = _role(owner, number, item, jobs, before)
         waits_for = {
-            other.text("name"): other.text("status") for other in item.listed("dependsOn", MAX_ROLES)
+            dependency.text("name"): dependency.text("status")
+            for dependency in item.listed("dependsOn", MAX_ROLES)
         }
         if (in_order and number) or waits_for:
             after = any(status == "Complete" or name in ending for name, status in waits_for.items())
@@ -66,18 +67,18 @@ def describe(owner: Owner) -> Described:
 
 
 def _role(owner: Owner, number: int, item: Fields, jobs: int, before: int) -> Role:
-    name = item.text("name", needed=True) or ""
+    name = item.text("name", required=True) or ""
     template = item.part("template")
     spec = template.part("spec")
-    each, _ = at_once(spec)
+    pods_of_job, _ = at_once(spec)
     keys = kai_keys.annotations_of(template.part("metadata"))
-    count = bounded(item, "replicas", jobs * each)
-    first = kai_keys.number(template.part("metadata"), each) or each
+    count = bounded(item, "replicas", jobs * pods_of_job)
+    first = kai_keys.number(template.part("metadata"), pods_of_job) or pods_of_job
     least = jobs * first
     path = f"spec.replicatedJobs[{number}].template.spec.template"
     placement = _placement(owner, kai_keys.annotations_of(template.part("metadata")))
-    pod = _pod(owner, name, each, before, placement)
-    unit = each if jobs > 1 else 0
+    pod = _pod(owner, name, pods_of_job, before, placement)
+    unit = pods_of_job if jobs > 1 else 0
     exclusive = is_exclusive(placement)
     later = max(0, count - jobs) if exclusive else 0
     return Role(
@@ -90,7 +91,7 @@ def _role(owner: Owner, number: int, item: Fields, jobs: int, before: int) -> Ro
         later,
         unit=unit,
         keys=keys,
-        first=first if jobs > 1 and first < each else 0,
+        first=first if jobs > 1 and first < pods_of_job else 0,
         exclusive=exclusive,
         unit_label=JOB_INDEX if exclusive else "",
     )
@@ -102,8 +103,8 @@ def _placement(owner: Owner, of_job: Mapping[str, str]) -> Mapping[str, str]:
     They may stand on the JobSet or on the Job's template.
     """
     of_set = owner.meta.annotations or {}
-    said = {**(of_set if EXCLUSIVE in of_set else {}), **of_job}
-    return {key: said[key] for key in (EXCLUSIVE, BY_NODE_SELECTOR) if key in said}
+    annotations = {**(of_set if EXCLUSIVE in of_set else {}), **of_job}
+    return {key: annotations[key] for key in (EXCLUSIVE, BY_NODE_SELECTOR) if key in annotations}
 
 
 def is_exclusive(annotations: Mapping[str, str]) -> bool:
@@ -115,14 +116,14 @@ def is_exclusive(annotations: Mapping[str, str]) -> bool:
 
 
 def _pod(
-    owner: Owner, role: str, each: int, before: int, placement: Mapping[str, str]
+    owner: Owner, role: str, pods_of_job: int, before: int, placement: Mapping[str, str]
 ) -> Callable[[int, int], NewPod]:
-    chosen = EXCLUSIVE in placement and BY_NODE_SELECTOR in placement
+    by_node_selector = EXCLUSIVE in placement and BY_NODE_SELECTOR in placement
 
     def pod(_: int, number: int) -> NewPod:
-        job, index = divmod(number, each)
+        job, index = divmod(number, pods_of_job)
         name = f"{owner.name}-{role}-{job}"
-        said = {
+        labels = {
             JOBSET_NAME: owner.name,
             REPLICATED_JOB: role,
             JOB_INDEX: str(job),
@@ -132,11 +133,11 @@ def _pod(
         }
         return NewPod(
             f"{name}-{index}-{letters(number)}",
-            {**said, **dict.fromkeys(JOB_NAMES, name)},
-            {**said, **placement},
+            {**labels, **dict.fromkeys(JOB_NAMES, name)},
+            {**labels, **placement},
             ("Job", name),
-            node_selector={_NODE_OF_JOB: f"{owner.meta.namespace}_{name}"} if chosen else {},
-            tolerations=(_TAINT,) if chosen else (),
+            node_selector={_NODE_OF_JOB: f"{owner.meta.namespace}_{name}"} if by_node_selector else {},
+            tolerations=(_TAINT,) if by_node_selector else (),
         )
 
     return pod

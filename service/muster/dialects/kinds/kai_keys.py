@@ -58,8 +58,8 @@ def unread_fractions(keys: Iterable[str]) -> Iterator[str]:
 
 def skipped(meta: Metadata) -> bool:
     """Return whether a key asks that no gang is read from the object."""
-    said = {**(meta.annotations or {}), **(meta.labels or {})}
-    return said.get(SKIP) == "true"
+    keys = {**(meta.annotations or {}), **(meta.labels or {})}
+    return keys.get(SKIP) == "true"
 
 
 def asks_for_topology(meta: Metadata) -> bool:
@@ -77,8 +77,8 @@ def labels_of(meta: Fields) -> Mapping[str, str]:
     return _strings(meta.part("labels"))
 
 
-def _strings(said: Fields) -> Mapping[str, str]:
-    return {key: value for key in said.names() if isinstance(value := said.raw(key), str)}
+def _strings(texts: Fields) -> Mapping[str, str]:
+    return {key: value for key in texts.names() if isinstance(value := texts.raw(key), str)}
 
 
 def min_member(owner: Owner, pods: int) -> int | None:
@@ -103,8 +103,8 @@ def min_subgroups(owner: Owner, there: int) -> None:
 
 
 def _number(fields: Fields, text: str | None, pods: int) -> int | None:
-    found = positive(text)
-    if text is None or (found is not None and found <= pods):
-        return found
+    number = positive(text)
+    if text is None or (number is not None and number <= pods):
+        return number
     fields.said(f"annotation {MIN_MEMBER}", text, f"a whole number from 1 to {pods}, the pods that there are")
     return None

@@ -159,8 +159,8 @@ def member(meta: Metadata) -> Member | None:
 
 def _kind(kind: str, versions: tuple[str, ...] = ("v1",)) -> Kind:
     def of_this(meta: Metadata) -> Member | None:
-        found = member(meta)
-        return found if found is not None and found.kind == kind else None
+        place = member(meta)
+        return place if place is not None and place.kind == kind else None
 
     return Kind(GROUP, versions, kind, f"{kind.lower()}s", describe, of_this, label=JOB_NAME)
 

@@ -73,8 +73,8 @@ def describe(owner: Owner) -> Described:
 
 def _pod(owner: Owner, size: int, first: int) -> Callable[[int, int], NewPod]:
     """Return what makes a pod. One StatefulSet has all leaders, and one for each group has its workers."""
-    said = owner.meta.annotations or {}
-    exclusive = {key: said[key] for key in (EXCLUSIVE, SUBGROUP_EXCLUSIVE) if said.get(key)}
+    annotations = owner.meta.annotations or {}
+    exclusive = {key: annotations[key] for key in (EXCLUSIVE, SUBGROUP_EXCLUSIVE) if annotations.get(key)}
     subgroup_of = _subgroups(owner, size)
 
     def pod(group: int, number: int) -> NewPod:
@@ -102,14 +102,14 @@ def _subgroups(owner: Owner, size: int) -> Callable[[int], int | None]:
     (kubernetes-sigs/lws, pkg/webhooks/pod_webhook.go.)
     """
     policy = owner.spec.part("leaderWorkerTemplate").part("subGroupPolicy")
-    each = policy.positive("subGroupSize")
+    subgroup_size = policy.positive("subGroupSize")
     leader_alone = policy.text("subGroupPolicyType") == "LeaderExcluded"
-    extra = 1 if each and (size - 1) % each == 0 and size % each != 0 else 0
+    extra = 1 if subgroup_size and (size - 1) % subgroup_size == 0 and size % subgroup_size != 0 else 0
 
     def subgroup_of(index: int) -> int | None:
-        if each is None or (index == 0 and leader_alone):
+        if subgroup_size is None or (index == 0 and leader_alone):
             return None
-        return max(0, index - extra) // each
+        return max(0, index - extra) // subgroup_size
 
     return subgroup_of
 

@@ -64,10 +64,10 @@ def _workers(item: Fields) -> tuple[int, int]:
     """Return how many pods a group has, and how many must start. Without minReplicas, all must start."""
     least, most = item.natural("minReplicas"), item.natural("maxReplicas")
     hosts = _hosts(item)
-    wanted = max(item.natural("replicas") or 0, least or 0)
+    replicas = max(item.natural("replicas") or 0, least or 0)
     if most is not None:
-        wanted = min(wanted, max(most, least or 0))
-    return bounded(item, "replicas", wanted * hosts), (least or wanted) * hosts
+        replicas = min(replicas, max(most, least or 0))
+    return bounded(item, "replicas", replicas * hosts), (least or replicas) * hosts
 
 
 def _hosts(item: Fields) -> int:

@@ -49,7 +49,7 @@ def member(meta: Metadata) -> Member | None:
     """Return the place of a pod, read from its controller's labels. Return None if no kind knows the pod."""
     if not meta.owner_references:
         return None
-    return next((found for kind in KINDS.values() if (found := kind.member(meta)) is not None), None)
+    return next((place for kind in KINDS.values() if (place := kind.member(meta)) is not None), None)
 
 
 def modes_of(texts: Iterable[str]) -> tuple[tuple[str, Mode], ...]:

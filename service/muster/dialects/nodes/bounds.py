@@ -59,7 +59,7 @@ def bounded(obj: NodeObject, settings: Settings) -> tuple[NodeObject, list[str]]
 def shown(problems: Iterable[str]) -> tuple[str, ...]:
     """Return the first of these problems, each once, and how many more there are."""
     different = list(dict.fromkeys(problems))
-    first = [each[:MAX_CHARACTERS] for each in different[:MAX_PROBLEMS]]
+    first = [problem[:MAX_CHARACTERS] for problem in different[:MAX_PROBLEMS]]
     more = len(different) - len(first)
     return (*first, *([f"and {more} more problems"] if more else ()))
 
@@ -67,7 +67,7 @@ def shown(problems: Iterable[str]) -> tuple[str, ...]:
 def size(obj: NodeObject, maps: Iterable[ConfigMapObject], settings: Settings) -> int:
     """Return how much there is to read of a node: characters about its GPUs, or what takes as long."""
     annotations, status = obj.metadata.annotations or {}, obj.status
-    texts = chain(annotations.values(), *((each.data or {}).values() for each in maps))
+    texts = chain(annotations.values(), *((part.data or {}).values() for part in maps))
     counts = (status.allocatable, obj.metadata.labels, obj.spec.taints, status.conditions)
     gpus = max(
         annotations.get(settings.gpu_uuids, "").count(",") + 1,
@@ -75,11 +75,11 @@ def size(obj: NodeObject, maps: Iterable[ConfigMapObject], settings: Settings) -
         *(_number(status.allocatable or {}, name) for name in settings.gpu_resources),
     )
     return (
-        sum(map(len, texts)) + _ENTRY * sum(len(each or ()) for each in counts) + 4 * min(gpus, MAX_GPUS) ** 2
+        sum(map(len, texts)) + _ENTRY * sum(len(part or ()) for part in counts) + 4 * min(gpus, MAX_GPUS) ** 2
     )
 
 
-def _number(said: Mapping[str, Quantity], name: str) -> int:
+def _number(amounts: Mapping[str, Quantity], name: str) -> int:
     """Return the GPUs of this name; MAX_GPUS for what is no plain number."""
-    text = str(said.get(name, 0))
+    text = str(amounts.get(name, 0))
     return int(text) if text.isascii() and text.isdigit() and len(text) < 8 else MAX_GPUS

@@ -97,9 +97,9 @@ def node_of(obj: ConfigMapObject, settings: Settings = DEFAULTS) -> str:
 def kept(obj: ConfigMapObject) -> ConfigMapObject:
     """Return what is worth keeping of a ConfigMap about a node: it may have a megabyte."""
     data, meta = obj.data or {}, obj.metadata
-    said = {key: data[key][: MAX_TEXT + 1] for key in (DEVICES, LINKS, BANDWIDTH, UNHEALTHY) if key in data}
-    named = Metadata(meta.name, "", meta.namespace, meta.uid, labels=meta.labels)
-    return ConfigMapObject(named, said or dict.fromkeys(list(data)[:1], ""))
+    texts = {key: data[key][: MAX_TEXT + 1] for key in (DEVICES, LINKS, BANDWIDTH, UNHEALTHY) if key in data}
+    identity = Metadata(meta.name, "", meta.namespace, meta.uid, labels=meta.labels)
+    return ConfigMapObject(identity, texts or dict.fromkeys(list(data)[:1], ""))
 
 
 def _is_topology(obj: ConfigMapObject, settings: Settings) -> bool:
@@ -128,7 +128,7 @@ def _topology(node: str, name: str, data: Mapping[str, str]) -> NodeTopology:
     problems: list[str] = []
     unhealthy = matrix = None
     try:
-        unhealthy = _devices(data, lambda said: problems.append(f"{name}: {DEVICES}: {said}"))
+        unhealthy = _devices(data, lambda problem: problems.append(f"{name}: {DEVICES}: {problem}"))
     except _Unreadable as error:
         problems.append(f"{name}: {DEVICES}: {error}; all GPUs count as healthy")
     try:
@@ -136,10 +136,12 @@ def _topology(node: str, name: str, data: Mapping[str, str]) -> NodeTopology:
     except matrices.Unreadable as error:
         problems.append(f"{name}: {LINKS}: {error}; it is not used")
     if matrix is not None:
-        problems.extend(f"{name}: {LINKS}: {said}" for said in matrix.problems)
+        problems.extend(f"{name}: {LINKS}: {problem}" for problem in matrix.problems)
     if matrix is not None and BANDWIDTH in data:
         try:
-            matrix = _measured(matrix, data, lambda said: problems.append(f"{name}: {BANDWIDTH}: {said}"))
+            matrix = _measured(
+                matrix, data, lambda problem: problems.append(f"{name}: {BANDWIDTH}: {problem}")
+            )
         except _Unreadable as error:
             problems.append(f"{name}: {BANDWIDTH}: {error}; modelled bandwidths are used")
     return NodeTopology(node, name, LINKS in data, matrix, unhealthy or 0, tuple(problems))

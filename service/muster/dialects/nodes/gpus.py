@@ -69,7 +69,7 @@ def memory_by_gpu(
             f"label {settings.gpu_count} says of how many GPUs: nothing of it is served",
         )
     problems: list[str] = []
-    each, rest = divmod(gpu_mem, gpu_count)
+    share, remainder = divmod(gpu_mem, gpu_count)
     text = annotations.get(settings.memory_by_gpu)
     if text is not None:
         by_gpu = _listed(text)
@@ -79,23 +79,23 @@ def memory_by_gpu(
             f"{settings.memory_by_gpu} is {text[:_SHOWN]!r}, expected GiB of each of {gpu_count} GPUs, "
             f"{gpu_mem} in all, as in {_example(gpu_mem, gpu_count)!r}: an even split is used"
         )
-    if rest:
+    if remainder:
         problems.append(
-            f"{gpu_mem} GiB on {gpu_count} GPUs are not the same on each: {each} on each are used; the "
+            f"{gpu_mem} GiB on {gpu_count} GPUs are not the same on each: {share} on each are used; the "
             f"annotation {settings.memory_by_gpu} can say more"
         )
-    return ((each,) * gpu_count if each else ()), tuple(problems)
+    return ((share,) * gpu_count if share else ()), tuple(problems)
 
 
 def missing(units: int, by_gpu: tuple[int, ...], unhealthy: int, settings: Settings) -> list[str]:
     """Return what is wrong if allocatable has `units` less than capacity. Unhealthy GPUs account for their
     own. Other broken GPUs are unknown, so only kube-scheduler's sum of units keeps pods away from them."""
-    known = sum(units for gpu, units in enumerate(by_gpu) if unhealthy >> gpu & 1)
-    if not by_gpu or units <= known:
+    broken = sum(units for gpu, units in enumerate(by_gpu) if unhealthy >> gpu & 1)
+    if not by_gpu or units <= broken:
         return []
     return [
-        f"allocatable has {units} {settings.gpu_memory} less than capacity, {known} of them on GPUs that are "
-        f"known to be unhealthy: which others are broken is not said"
+        f"allocatable has {units} {settings.gpu_memory} less than capacity, {broken} of them on GPUs that "
+        "are known to be unhealthy: which others are broken is not said"
     ]
 
 
@@ -119,8 +119,8 @@ def _listed(text: str) -> tuple[int, ...]:
 
 
 def _example(gpu_mem: int, gpu_count: int) -> str:
-    each, rest = divmod(gpu_mem, gpu_count)
-    return ",".join(str(each + (gpu < rest)) for gpu in range(min(gpu_count, 8)))
+    share, remainder = divmod(gpu_mem, gpu_count)
+    return ",".join(str(share + (gpu < remainder)) for gpu in range(min(gpu_count, 8)))
 
 
 def cdi_devices(
@@ -140,7 +140,7 @@ def cdi_devices(
     asks = f"the label {settings.nri_nodes} asks for annotations of NVIDIA's NRI plugin"
     if FOLLOWED_RESOURCE not in served:
         return (), (f"{asks}, which are written for {FOLLOWED_RESOURCE} alone: the node offers none",)
-    uuids = [each.strip() for each in annotations.get(settings.gpu_uuids, "")[:MAX_BYTES].split(",")]
+    uuids = [uuid.strip() for uuid in annotations.get(settings.gpu_uuids, "")[:MAX_BYTES].split(",")]
     if len(set(uuids)) != gpu_count or len(uuids) != gpu_count or not all(map(_UUID.fullmatch, uuids)):
         expected = f"the annotation {settings.gpu_uuids} with {gpu_count} different uuids, as in GPU-1,GPU-2"
         return (), (f"{asks}, which need {expected}: none are written",)

@@ -124,44 +124,49 @@ def against(topology: GpuTopology, labels: Mapping[str, str], settings: Settings
 
 def _against_product(topology: GpuTopology, labels: Mapping[str, str], settings: Settings) -> Iterator[str]:
     """Yield what the name of the GPUs, or their NVLink generation, says against a matrix."""
-    product, version = labels.get(settings.gpu_product, ""), labels.get(settings.nvlink_version)
+    product, version_label = labels.get(settings.gpu_product, ""), labels.get(settings.nvlink_version)
     name = product.removeprefix("NVIDIA-")
     linked = name in LINKED_PRODUCTS or any(part in name for part in ALWAYS_LINKED)
     sharing = "-MIG-" in name or name.endswith("-SHARED")
     if not topology.has_fabric:
         if linked and not sharing:
             yield f"{settings.gpu_product} is {product!r}, whose GPUs have NVLink, but {_NO_NVLINK}"
-        elif version is not None:
-            yield f"{settings.nvlink_version} is {version!r}, but {_NO_NVLINK}"
+        elif version_label is not None:
+            yield f"{settings.nvlink_version} is {version_label!r}, but {_NO_NVLINK}"
         return
     if name in NEVER_LINKED:
         yield f"{settings.gpu_product} is {product!r}, which has no NVLink, but the matrix has: it is used"
-    known, _ = _version(labels, settings)
+    version, _ = _version(labels, settings)
     kinds = {link.kind for row in topology.links for link in row if link is not None}
     most = max((int(kind[2:]) for kind in kinds if kind.startswith("NV")), default=0)
-    if known is not None and most > LINKS_OF_VERSION[known]:
+    if version is not None and most > LINKS_OF_VERSION[version]:
         yield (
-            f"the GPUs have {LINKS_OF_VERSION[known]} NVLinks by their labels, but the matrix has NV{most}: "
-            "the matrix is used"
+            f"the GPUs have {LINKS_OF_VERSION[version]} NVLinks by their labels, but the matrix has "
+            f"NV{most}: the matrix is used"
         )
 
 
 def _interconnect(labels: Mapping[str, str], settings: Settings) -> tuple[str, tuple[str, ...]]:
     """Return the word for what joins the GPUs, "" if no word can be read, and problems."""
-    said = labels.get(settings.interconnect, "")
-    if not said or said.lower() in INTERCONNECTS:
-        return said.lower(), ()
-    known = ", ".join(INTERCONNECTS)
-    return "", (f"{settings.interconnect} is {said!r}, known are {known}: it is read as no label",)
+    word = labels.get(settings.interconnect, "")
+    if not word or word.lower() in INTERCONNECTS:
+        return word.lower(), ()
+    words = ", ".join(INTERCONNECTS)
+    return "", (f"{settings.interconnect} is {word!r}, known are {words}: it is read as no label",)
 
 
 def _by_product(labels: Mapping[str, str], gpu_count: int, settings: Settings) -> str:
     """Return NVSWITCH if the product implies it and no other label speaks of NVLink; else ""."""
-    others = (settings.nvlink_domain, settings.clique, settings.nvlink_domain_size, settings.nvswitch_present)
+    other_labels = (
+        settings.nvlink_domain,
+        settings.clique,
+        settings.nvlink_domain_size,
+        settings.nvswitch_present,
+    )
     product = labels.get(settings.gpu_product, "").removeprefix("NVIDIA-")
     board = positive(labels.get(settings.gpu_count)) or gpu_count
     implied = product in SWITCHED_PRODUCTS and board == SWITCHED_BOARD and gpu_count <= board
-    return NVSWITCH if implied and not any(other in labels for other in others) else ""
+    return NVSWITCH if implied and not any(label in labels for label in other_labels) else ""
 
 
 def _islands(
@@ -193,22 +198,17 @@ def _islands(
 
 def _version(labels: Mapping[str, str], settings: Settings) -> tuple[str | None, tuple[str, ...]]:
     """Return the NVLink generation: by its own label, else by the product's name."""
-    said = labels.get(settings.nvlink_version)
-    product = labels.get(settings.gpu_product, "")
-    known = next((version for part, version in VERSION_OF_PRODUCT if part in product.upper()), None)
-    if said is None:
-        return known, ()
-    version = said.split(".")[0]
+    key, product = settings.nvlink_version, labels.get(settings.gpu_product, "")
+    label = labels.get(key)
+    generation = next((version for part, version in VERSION_OF_PRODUCT if part in product.upper()), None)
+    if label is None:
+        return generation, ()
+    version = label.split(".")[0]
     if version not in LINKS_OF_VERSION:
-        problem = (
-            f"{settings.nvlink_version} is {said!r}, known are {', '.join(LINKS_OF_VERSION)}: it is not read"
-        )
-        return known, (problem,)
-    if known is not None and known != version:
-        problem = (
-            f"{settings.nvlink_version} is {said!r}, but {product} has NVLink {known}: the version is used"
-        )
-        return version, (problem,)
+        generations = ", ".join(LINKS_OF_VERSION)
+        return generation, (f"{key} is {label!r}, known are {generations}: it is not read",)
+    if generation is not None and generation != version:
+        return version, (f"{key} is {label!r}, but {product} has NVLink {generation}: the version is used",)
     return version, ()
 
 

@@ -60,7 +60,7 @@ _LONGEST = 80
 """Of a link's word, in characters. None of them is half as long."""
 
 Pair = tuple[int, int]
-Said = tuple[int, int, str, str]
+LinkEntry = tuple[int, int, str, str]
 """GPU, GPU, the word for their link, and the words next to that ("" where there are none)."""
 
 
@@ -120,8 +120,8 @@ def topology(text: str, gpu_count: int, key: str) -> tuple[GpuTopology, tuple[st
         matrix = read(text)
     except Unreadable as error:
         return GpuTopology.unknown(gpu_count), (f"{key}: {error}; the node is used without topology",)
-    found, problems = matrix.of_node(gpu_count)
-    return found, tuple(f"{key}: {problem}" for problem in matrix.problems + problems)
+    node_topology, problems = matrix.of_node(gpu_count)
+    return node_topology, tuple(f"{key}: {problem}" for problem in matrix.problems + problems)
 
 
 def read(text: str) -> Matrix:
@@ -133,8 +133,8 @@ def read(text: str) -> Matrix:
     if len(text) > MAX_TEXT:
         raise Unreadable(f"it has more than {MAX_TEXT:,} characters")
     problems = _Problems()
-    said = _of_tables(text, problems) if is_table(text) else _of_json(text, problems)
-    links = _links(said, problems)
+    entries = _of_tables(text, problems) if is_table(text) else _of_json(text, problems)
+    links = _links(entries, problems)
     return Matrix(links, problems.sentences())
 
 
@@ -143,9 +143,9 @@ def is_table(text: str) -> bool:
     return any(_is_header(cells) for _, cells in _lines(text[:MAX_TEXT]))
 
 
-def _links(said: Iterable[Said], problems: _Problems) -> dict[Pair, Link | None]:
+def _links(entries: Iterable[LinkEntry], problems: _Problems) -> dict[Pair, Link | None]:
     links: dict[Pair, Link | None] = {}
-    for i, j, word, beside in said:
+    for i, j, word, beside in entries:
         pair = (min(i, j), max(i, j))
         shown = " and ".join(map(str, pair))
         link = link_of(word) or link_of(beside)
@@ -182,7 +182,7 @@ class _Members(list[tuple[str, object]]):
     """A JSON object as the list of its members: a dict would hide a key that is given twice."""
 
 
-def _of_json(text: str, problems: _Problems) -> Iterator[Said]:
+def _of_json(text: str, problems: _Problems) -> Iterator[LinkEntry]:
     try:
         value = json.loads(text, object_pairs_hook=_Members)
     except (ValueError, RecursionError) as error:
@@ -194,7 +194,7 @@ def _of_json(text: str, problems: _Problems) -> Iterator[Said]:
     raise Unreadable(f"it is no JSON object and no JSON list of lists, and {_NO_TABLE}")
 
 
-def _of_pairs(members: _Members, problems: _Problems) -> Iterator[Said]:
+def _of_pairs(members: _Members, problems: _Problems) -> Iterator[LinkEntry]:
     for key, words in members:
         match = _KEY.fullmatch(key.strip())
         i, j = (int(match["i"]), int(match["j"])) if match else (0, 0)
@@ -204,7 +204,7 @@ def _of_pairs(members: _Members, problems: _Problems) -> Iterator[Said]:
             yield i, j, match["kind"], words if isinstance(words, str) else str(words)[:_SHOWN]
 
 
-def _of_rows(rows: list[list[object]], problems: _Problems) -> Iterator[Said]:
+def _of_rows(rows: list[list[object]], problems: _Problems) -> Iterator[LinkEntry]:
     if len(rows) > MAX_GPUS:
         problems.add(f"it is of {len(rows)} GPUs", f"the first {MAX_GPUS} are read")
     for i, row in enumerate(rows[:MAX_GPUS]):
@@ -227,7 +227,7 @@ class _Table:
     cut: bool = False
     """Whether the last row may go on in the line after it."""
 
-    def cells(self) -> Iterator[Said]:
+    def cells(self) -> Iterator[LinkEntry]:
         for i, cells in self.rows:
             for j, word in zip(self.columns, cells, strict=False):
                 if 0 <= j < MAX_GPUS and i != j and i < MAX_GPUS:
@@ -250,15 +250,15 @@ class _Table:
 
     def fits(self) -> bool:
         """Return whether no row has a link in the column of its own GPU, where an X belongs."""
-        own = ((self.columns.index(i), cells) for i, cells in self.rows if i in self.columns)
-        return not any(at < len(cells) and link_of(cells[at]) is not None for at, cells in own)
+        own_columns = ((self.columns.index(i), cells) for i, cells in self.rows if i in self.columns)
+        return not any(at < len(cells) and link_of(cells[at]) is not None for at, cells in own_columns)
 
     def known(self) -> int:
         """How many cells are links. rocm-smi prints weights and hops too, which are numbers."""
         return sum(link_of(word) is not None for _, _, word, _ in self.cells())
 
 
-def _of_tables(text: str, problems: _Problems) -> Iterator[Said]:
+def _of_tables(text: str, problems: _Problems) -> Iterator[LinkEntry]:
     tables = list[_Table]()
     for head, cells in _lines(text):
         if _is_header(cells):
@@ -270,12 +270,12 @@ def _of_tables(text: str, problems: _Problems) -> Iterator[Said]:
             tables[-1].take(head, cells)
     if not all(table.fits() for table in tables):
         raise Unreadable(_WRAPPED)
-    known = [table.known() for table in tables]
-    if not any(known) and any(len(table.columns) > 1 for table in tables):
+    link_counts = [table.known() for table in tables]
+    if not any(link_counts) and any(len(table.columns) > 1 for table in tables):
         raise Unreadable("its tables have no links that are known")
-    if sum(map(bool, known)) > 1:
+    if sum(map(bool, link_counts)) > 1:
         problems.add("it has several tables of links", "the one with most links is read")
-    return tables[known.index(max(known))].cells()
+    return tables[link_counts.index(max(link_counts))].cells()
 
 
 def _lines(text: str) -> Iterator[tuple[int, list[str]]]:

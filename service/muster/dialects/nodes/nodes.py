@@ -75,7 +75,9 @@ def read(
         memory_resources=_memory_resources(offer) if devices else frozenset({settings.gpu_memory}),
         spread=reader.said(gpus.spreads(reader.labels, settings)),
         unhealthy=unhealthy,
-        tainted=tainted & ~broken & mask_of([gpu for gpu, each in enumerate(devices) if each is not None]),
+        tainted=tainted
+        & ~broken
+        & mask_of([gpu for gpu, device in enumerate(devices) if device is not None]),
         devices=devices,
         attribute_groups=groups,
         partitions=offers.partitions(groups, gpu_count),
@@ -92,7 +94,11 @@ def read(
 def _memory_resources(offer: Offer) -> frozenset[str]:
     """Return the names by which claims ask for memory of the GPUs of these devices."""
     name = offer.memory_name
-    return frozenset(shares.resource(name, each) for each in offer.resources) if name else frozenset()
+    return (
+        frozenset(shares.resource(name, gpu_resource) for gpu_resource in offer.resources)
+        if name
+        else frozenset()
+    )
 
 
 def kept(obj: NodeObject, settings: Settings = DEFAULTS) -> NodeObject:
@@ -104,8 +110,8 @@ def kept(obj: NodeObject, settings: Settings = DEFAULTS) -> NodeObject:
         settings.gpu_uuids,
         settings.unhealthy,
     }
-    said = obj.metadata.annotations or {}
-    texts = {key: text[: bounds.MAX_TEXT + 1] for key, text in said.items() if key in read_ones}
+    annotations = obj.metadata.annotations or {}
+    texts = {key: text[: bounds.MAX_TEXT + 1] for key, text in annotations.items() if key in read_ones}
     return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, annotations=texts))
 
 
@@ -126,21 +132,23 @@ class _Reader:
     @property
     def machine(self) -> str:
         """As the device plugin names it, else as the cloud does; what is no name is none."""
-        said = self.annotations.get(self._settings.machine) or self.labels.get(self._settings.instance_type)
-        return said if said and NAME_PATTERN.fullmatch(said) else ""
+        machine_name = self.annotations.get(self._settings.machine) or self.labels.get(
+            self._settings.instance_type
+        )
+        return machine_name if machine_name and NAME_PATTERN.fullmatch(machine_name) else ""
 
-    def said(self, found: tuple[T, tuple[str, ...]]) -> T:
+    def said(self, result: tuple[T, tuple[str, ...]]) -> T:
         """Return what was found, its problems gathered."""
-        value, problems = found
+        value, problems = result
         self.problems.extend(problems)
         return value
 
     def counts(self) -> dict[str, int]:
         """GPUs by the resource that counts them. Two resources name the same GPUs."""
-        found = {name: self.whole(name) for name in self._settings.gpu_resources}
+        count_of = {name: self.whole(name) for name in self._settings.gpu_resources}
         shared = self._settings.shared_gpus
-        found[shared] = self.installed(shared) if self.whole(shared) else 0
-        return {name: count for name, count in found.items() if count > 0}
+        count_of[shared] = self.installed(shared) if self.whole(shared) else 0
+        return {name: count for name, count in count_of.items() if count > 0}
 
     def devices(
         self, offer: Offer, counts: Mapping[str, int], memory: int
@@ -169,8 +177,8 @@ class _Reader:
         """Return the resources by which pods get whole GPUs of a node whose GPUs claims share."""
         if offer.whole:
             return served
-        said = f"a request without capacity takes a part of a GPU's {offer.memory_name} there"
-        self.problems.append(f"{said} (requestPolicy.default): no whole GPUs are planned")
+        problem = f"a request without capacity takes a part of a GPU's {offer.memory_name} there"
+        self.problems.append(f"{problem} (requestPolicy.default): no whole GPUs are planned")
         return served - offer.resources
 
     def hands_out(self, served: frozenset[str], devices: bool, agent: bool) -> HandsOut:
@@ -194,15 +202,15 @@ class _Reader:
     def _asks_for_second_endpoint(self, agent: bool) -> bool:
         """Return whether a node agent is to be a second endpoint for the GPUs of NVIDIA's device plugin."""
         key = self._settings.node_agent
-        said = self.labels.get(key)
-        if said is None:
+        label = self.labels.get(key)
+        if label is None:
             return False
-        if said != SECOND_ENDPOINT:
-            self.problems.append(f"the label {key} is {said[:63]!r}, expected {SECOND_ENDPOINT}")
+        if label != SECOND_ENDPOINT:
+            self.problems.append(f"the label {key} is {label[:63]!r}, expected {SECOND_ENDPOINT}")
         elif not agent:
             asks = f"the label {key} asks for a node agent, and none is ready there"
             self.problems.append(f"{asks}: containers may get other GPUs than planned")
-        return said == SECOND_ENDPOINT
+        return label == SECOND_ENDPOINT
 
     def gpu_count(self, counts: Mapping[str, int], memory: int) -> int:
         """Return the node's GPUs; by label where its allocatable has `memory` of them alone.
@@ -218,23 +226,23 @@ class _Reader:
             )
         if gpus and counts:
             return gpus
-        said = self.labels.get(self._settings.gpu_count)
-        count = max(counts.values(), default=(positive(said) or 0) if memory else 0)
+        label = self.labels.get(self._settings.gpu_count)
+        count = max(counts.values(), default=(positive(label) or 0) if memory else 0)
         if len(set(counts.values())) > 1:
             listed = ", ".join(f"{resource} {number}" for resource, number in sorted(counts.items()))
             self.problems.append(f"allocatable counts its GPUs differently: {listed}; the largest is used")
-        if said not in (None, str(count)) and (count or self._offers_none(said)):
-            self.problems.append(f"{self._settings.gpu_count} is {said!r}, but allocatable has {count} GPUs")
+        if label not in (None, str(count)) and (count or self._offers_none(label)):
+            self.problems.append(f"{self._settings.gpu_count} is {label!r}, but allocatable has {count} GPUs")
         if count > MAX_GPUS:
             self.problems.append(f"allocatable has {count} GPUs; {MAX_GPUS} of them are used")
         return min(count, MAX_GPUS)
 
-    def _offers_none(self, said: str) -> bool:
+    def _offers_none(self, label: str) -> bool:
         """Return whether a device plugin that has served the GPUs of the label serves none now."""
-        known = any(
+        plugin_there = any(
             self.installed(name) or name in self._allocatable for name in self._settings.gpu_resources
         )
-        return known and bool(positive(said)) and not self._mig_devices
+        return plugin_there and bool(positive(label)) and not self._mig_devices
 
     @property
     def _mig_devices(self) -> bool:
@@ -251,13 +259,13 @@ class _Reader:
         if self._settings.shared_gpus in self._allocatable or self._mig_devices:
             return 0
         there = max((self.installed(name) for name in self._settings.gpu_resources), default=0)
-        said = self.labels.get(self._settings.gpu_count)
+        label = self.labels.get(self._settings.gpu_count)
         no_plugin = not (gpu_count or published or any(map(self._is_nvidias, self._allocatable)))
-        never = no_plugin and positive(said)
+        never = no_plugin and positive(label)
         if never:
-            self.problems.append(f"{self._settings.gpu_count} is {said!r}, but allocatable has no GPUs")
-        if said is not None and (gpu_count or never or self._offers_none(said)):
-            there = max(there, min(positive(said) or 0, MAX_GPUS))
+            self.problems.append(f"{self._settings.gpu_count} is {label!r}, but allocatable has no GPUs")
+        if label is not None and (gpu_count or never or self._offers_none(label)):
+            there = max(there, min(positive(label) or 0, MAX_GPUS))
         elif there > gpu_count:
             self.problems.append(f"its capacity is {there} GPUs, but allocatable has {gpu_count}")
         return max(0, min(there, MAX_GPUS) - gpu_count)
@@ -284,9 +292,9 @@ class _Reader:
         return topology
 
     def _published(self, facts: list[NodeTopology], gpu_count: int) -> GpuTopology:
-        first, *others = facts
-        if others:
-            self.problems.append(f"{others[0].name} speaks of the node too: {first.name} is used")
+        first, *more_facts = facts
+        if more_facts:
+            self.problems.append(f"{more_facts[0].name} speaks of the node too: {first.name} is used")
         if first.matrix is None:
             return GpuTopology.unknown(gpu_count)
         topology, problems = first.matrix.of_node(gpu_count)
@@ -295,13 +303,13 @@ class _Reader:
 
     def unhealthy(self, gpu_count: int) -> int:
         """Return the bit mask of GPUs on which nothing may be planned."""
-        mask, known = self._published_unhealthy(gpu_count), (1 << gpu_count) - 1
+        mask, gpus_there = self._published_unhealthy(gpu_count), (1 << gpu_count) - 1
         for fact in self._facts if gpu_count else ():
             self.problems.extend(fact.problems)
-            if fact.unhealthy & ~known:
-                gpu = next(bits(fact.unhealthy & ~known))
+            if fact.unhealthy & ~gpus_there:
+                gpu = next(bits(fact.unhealthy & ~gpus_there))
                 self.problems.append(f"{fact.name} names GPU {gpu}, and the node has {gpu_count}")
-            mask |= fact.unhealthy & known
+            mask |= fact.unhealthy & gpus_there
         return mask
 
     def _published_unhealthy(self, gpu_count: int) -> int:
@@ -315,8 +323,8 @@ class _Reader:
                 bad.append(part.strip())
         if bad:
             more = f" and {len(bad) - 1} more such" if len(bad) > 1 else ""
-            said = f"{key} has {bad[0][:40]!r}{more} in it"
-            self.problems.append(f"{said}, expected GPUs below {gpu_count} as in '0,2'")
+            problem = f"{key} has {bad[0][:40]!r}{more} in it"
+            self.problems.append(f"{problem}, expected GPUs below {gpu_count} as in '0,2'")
         return mask
 
     def whole(self, resource: str) -> int:
@@ -326,9 +334,9 @@ class _Reader:
     def allocatable(self) -> Resources:
         """Return what the node offers besides GPUs."""
         names = sorted(name for name in self._allocatable if self._settings.is_other(name))
-        others = tuple((name, amount) for name in names if (amount := self.whole(name)))
+        other_resources = tuple((name, amount) for name in names if (amount := self.whole(name)))
         cpu = quantities.milli(self.quantity("cpu"))
-        return Resources(cpu, self.whole("memory"), self.whole("pods"), others)
+        return Resources(cpu, self.whole("memory"), self.whole("pods"), other_resources)
 
     def installed(self, resource: str) -> int:
         """Return the same with broken ones: a failed GPU is taken out of allocatable, not out of capacity."""
@@ -339,8 +347,8 @@ class _Reader:
         text = self._allocatable.get(resource, 0)
         value = quantities.parse(text)
         if value is None or value < 0:
-            said = f"allocatable {resource} is {str(text)[:80]!r}"
-            self.problems.append(f"{said}, which is no quantity: it counts as 0")
+            problem = f"allocatable {resource} is {str(text)[:80]!r}"
+            self.problems.append(f"{problem}, which is no quantity: it counts as 0")
             return Fraction(0)
         return value
 

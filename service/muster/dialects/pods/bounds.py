@@ -65,7 +65,10 @@ _MOST: Mapping[str, tuple[int, Callable[[Any], bool] | None]] = {
     "values": (peers.MAX_VALUES, None),
     "match_label_keys": (peers.MAX_REQUIREMENTS, None),
     "mismatch_label_keys": (peers.MAX_REQUIREMENTS, None),
-    "topology_spread_constraints": (peers.MAX_TERMS, lambda each: each.when_unsatisfiable == "DoNotSchedule"),
+    "topology_spread_constraints": (
+        peers.MAX_TERMS,
+        lambda entry: entry.when_unsatisfiable == "DoNotSchedule",
+    ),
     "volumes": (MAX_VOLUMES, peers.has_claim),
     "scheduling_gates": (_FEW, None),
     "resource_claims": (MAX_CLAIMS, None),
@@ -89,8 +92,8 @@ def bounded(obj: PodObject, settings: Settings = DEFAULTS) -> PodObject:
     resources are those that Muster knows, and the first others. To do it twice changes nothing."""
     spec = _fewer_rules(obj.spec)
     counted = ("cpu", "memory", "ephemeral-storage", *settings.gpu_resources)
-    known = {*misspelt.keys(settings), MIRROR, *counted, settings.gpu_memory, settings.shared_gpus}
-    cut = _Cut(frozenset(known), bound=bool(spec.node_name))
+    known_keys = {*misspelt.keys(settings), MIRROR, *counted, settings.gpu_memory, settings.shared_gpus}
+    cut = _Cut(frozenset(known_keys), bound=bool(spec.node_name))
     return cut.of(obj if spec is obj.spec else replace(obj, spec=spec))
 
 
@@ -111,10 +114,10 @@ def exceeded(where: str, obj: PodObject, resource_names: int) -> Iterator[BadVal
             yield BadValue(where, f"number of {field}", f"more than {most:,}", f"at most {most:,}")
 
 
-def first_entries(entries: Mapping[str, Any], most: int, known: Set[str]) -> dict[str, Any]:
+def first_entries(entries: Mapping[str, Any], most: int, known_keys: Set[str]) -> dict[str, Any]:
     """Return the entries with known keys, and the first others, one more than `most`."""
-    others = (key for key in entries if key not in known)
-    return {key: entries[key] for key in (*(entries.keys() & known), *islice(others, most + 1))}
+    other_keys = (key for key in entries if key not in known_keys)
+    return {key: entries[key] for key in (*(entries.keys() & known_keys), *islice(other_keys, most + 1))}
 
 
 def _fewer_rules(spec: PodSpec) -> PodSpec:
@@ -128,8 +131,8 @@ def _fewer_rules(spec: PodSpec) -> PodSpec:
 class _Cut:
     """Cuts the fields of one pod. `known` are keys that stay in every map."""
 
-    def __init__(self, known: frozenset[str], bound: bool) -> None:
-        self._known = known
+    def __init__(self, known_keys: frozenset[str], bound: bool) -> None:
+        self._known = known_keys
         self._all = ("containers", "init_containers") if bound else ()
 
     def of(self, struct: S) -> S:
@@ -160,13 +163,13 @@ class _Cut:
         most, first = _MOST[name]
         some = entries
         if len(entries) > most and name not in self._all:
-            ordered = sorted(entries, key=lambda each: not first(each)) if first is not None else entries
+            ordered = sorted(entries, key=lambda entry: not first(entry)) if first is not None else entries
             some = ordered[: most + 1]
         if name == "owner_references":
-            some = [each for each in some if _is_short(each)]
-        found = [self._entry(each) for each in some]
-        same = len(found) == len(entries) and all(map(operator.is_, found, entries))
-        return entries if same else found
+            some = [entry for entry in some if _is_short(entry)]
+        cut_entries = [self._entry(entry) for entry in some]
+        same = len(cut_entries) == len(entries) and all(map(operator.is_, cut_entries, entries))
+        return entries if same else cut_entries
 
     def _entry(self, entry: Any) -> Any:
         if isinstance(entry, Container) and _is_small(entry):
@@ -176,8 +179,8 @@ class _Cut:
 
 def _is_small(container: Container) -> bool:
     """Return whether there is nothing to cut: a pod may have thousands of containers."""
-    asked = container.resources
-    few = asked is None or max(len(asked.limits or ()), len(asked.requests or ())) <= MAX_RESOURCES
+    amounts = container.resources
+    few = amounts is None or max(len(amounts.limits or ()), len(amounts.requests or ())) <= MAX_RESOURCES
     return few and len(container.ports or ()) <= peers.MAX_HOST_PORTS
 
 

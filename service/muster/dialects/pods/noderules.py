@@ -52,16 +52,16 @@ def read(spec: PodSpec) -> NodeRules:
 
 def size(spec: PodSpec) -> int:
     """Return how many names and values the rules have; of more than are read, some number above that."""
-    found = len(spec.node_selector or ()) + len(spec.tolerations or ())
+    count = len(spec.node_selector or ()) + len(spec.tolerations or ())
     for term in terms(spec):
-        found += 1
-        for each in chain(term.match_expressions or (), term.match_fields or ()):
-            found += 1 + len(each.values or ())
-            if found > MAX_NAMES:
-                return found
-        if found > MAX_NAMES:
-            return found
-    return found
+        count += 1
+        for requirement in chain(term.match_expressions or (), term.match_fields or ()):
+            count += 1 + len(requirement.values or ())
+            if count > MAX_NAMES:
+                return count
+        if count > MAX_NAMES:
+            return count
+    return count
 
 
 def terms(spec: PodSpec) -> list[NodeSelectorTerm]:
@@ -85,9 +85,9 @@ def _rules(spec: PodSpec) -> NodeRules:
 
 
 def _requirements(term: NodeSelectorTerm) -> Iterator[SelectorTerm]:
-    for each in chain(term.match_expressions or (), term.match_fields or ()):
-        yield _requirement(each)
+    for requirement in chain(term.match_expressions or (), term.match_fields or ()):
+        yield _requirement(requirement)
 
 
-def _requirement(each: NodeSelectorRequirement) -> SelectorTerm:
-    return SelectorTerm(each.key, each.operator, tuple(each.values or ()))
+def _requirement(requirement: NodeSelectorRequirement) -> SelectorTerm:
+    return SelectorTerm(requirement.key, requirement.operator, tuple(requirement.values or ()))

@@ -66,8 +66,8 @@ def labels_of(labels: Mapping[str, str] | None) -> Labels:
     """Return labels sorted by key. Equal ones that come soon after each other share one object."""
     if not labels:
         return ()
-    found = tuple((key, labels[key]) for key in sorted(labels)[:MAX_LABELS])
-    return _shared(found) if len(found) <= MAX_REMEMBERED else _shared_large(found)
+    pairs = tuple((key, labels[key]) for key in sorted(labels)[:MAX_LABELS])
+    return _shared(pairs) if len(pairs) <= MAX_REMEMBERED else _shared_large(pairs)
 
 
 @lru_cache(maxsize=4096)
@@ -128,7 +128,7 @@ def _size(rules: PeerRules) -> int:
     )
     return (
         sum(len(term.namespaces) for term in terms)
-        + sum(1 + len(each.values) for selector in selectors for each in selector or ())
+        + sum(1 + len(requirement.values) for selector in selectors for requirement in selector or ())
         + len(rules.host_ports)
         + len(rules.volume_claims)
     )
@@ -165,7 +165,7 @@ class _Reader:
 
     def spread(self, constraints: Iterable[TopologySpreadConstraint]) -> tuple[SpreadTerm, ...]:
         """Return the constraints that refuse nodes."""
-        hard = [each for each in constraints if each.when_unsatisfiable == "DoNotSchedule"]
+        hard = [constraint for constraint in constraints if constraint.when_unsatisfiable == "DoNotSchedule"]
         return self._all("topologySpreadConstraints", hard, self._spread)
 
     def too_many_claims(self) -> None:
@@ -173,20 +173,22 @@ class _Reader:
         field, most = "number of PersistentVolumeClaims in volumes", f"more than {MAX_CLAIMS}"
         self.causes.append(BadValue(self._where, field, most, f"at most {MAX_CLAIMS}"))
 
-    def _all(self, kind: str, raw: Iterable[_Raw], read_one: Callable[[_Raw], _Read]) -> tuple[_Read, ...]:
-        raw = list(raw)
-        if len(raw) > MAX_TERMS:
+    def _all(
+        self, kind: str, raw_terms: Iterable[_Raw], read_one: Callable[[_Raw], _Read]
+    ) -> tuple[_Read, ...]:
+        raw_terms = list(raw_terms)
+        if len(raw_terms) > MAX_TERMS:
             return ()
-        found = []
-        for each in raw:
+        terms = []
+        for raw_term in raw_terms:
             try:
-                found.append(read_one(each))
+                terms.append(read_one(raw_term))
             except _TooLarge:
                 continue
             except _Broken as slip:
                 field = f"{kind}: {slip.field}"
                 self.causes.append(BadValue(self._where, field, slip.value[:80], slip.expected))
-        return tuple(found)
+        return tuple(terms)
 
     def _peer(self, term: PodAffinityTerm) -> PeerTerm:
         if len(term.namespaces or ()) > MAX_VALUES:
@@ -226,8 +228,8 @@ class _Reader:
             return None
         if len(keys) > MAX_REQUIREMENTS:
             raise _TooLarge
-        own = (SelectorTerm(key, "In", (self._labels[key],)) for key in keys if key in self._labels)
-        return tuple(dict.fromkeys((*selector, *own)))
+        own_labels = (SelectorTerm(key, "In", (self._labels[key],)) for key in keys if key in self._labels)
+        return tuple(dict.fromkeys((*selector, *own_labels)))
 
 
 def as_stored(affinity: Affinity | None, labels: Mapping[str, str]) -> Affinity | None:
@@ -235,10 +237,10 @@ def as_stored(affinity: Affinity | None, labels: Mapping[str, str]) -> Affinity 
     if affinity is None:
         return None
     near, away = (
-        replace(each, required=[with_label_keys(term, labels) for term in each.required])
-        if each is not None and each.required
-        else each
-        for each in (affinity.pod_affinity, affinity.pod_anti_affinity)
+        replace(rule, required=[with_label_keys(term, labels) for term in rule.required])
+        if rule is not None and rule.required
+        else rule
+        for rule in (affinity.pod_affinity, affinity.pod_anti_affinity)
     )
     return replace(affinity, pod_affinity=near, pod_anti_affinity=away)
 
@@ -247,8 +249,8 @@ def selector_keys(spec: PodSpec) -> tuple[set[str], set[str]]:
     """Return the keys of the labels of pods, and of namespaces, that a pod's fields about others speak of."""
     of_pods, of_namespaces = set[str](), set[str]()
     affinity = spec.affinity
-    both = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else ()
-    for term in (term for each in both if each is not None for term in each.required or ()):
+    affinities = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else ()
+    for term in (term for part in affinities if part is not None for term in part.required or ()):
         of_pods |= _keys(term.label_selector)
         of_namespaces |= _keys(term.namespace_selector)
     for constraint in spec.topology_spread_constraints or ():
@@ -259,7 +261,10 @@ def selector_keys(spec: PodSpec) -> tuple[set[str], set[str]]:
 def _keys(selector: LabelSelector | None) -> set[str]:
     if selector is None:
         return set()
-    return {*(selector.match_labels or ()), *(each.key for each in selector.match_expressions or ())}
+    return {
+        *(selector.match_labels or ()),
+        *(entry.key for entry in selector.match_expressions or ()),
+    }
 
 
 def with_label_keys(term: PodAffinityTerm, labels: Mapping[str, str]) -> PodAffinityTerm:
@@ -271,13 +276,15 @@ def with_label_keys(term: PodAffinityTerm, labels: Mapping[str, str]) -> PodAffi
     selector = term.label_selector
     if selector is None or not (term.match_label_keys or term.mismatch_label_keys):
         return term
-    there = list(selector.match_expressions or ())
+    expressions = list(selector.match_expressions or ())
     for keys, operator in ((term.match_label_keys, "In"), (term.mismatch_label_keys, "NotIn")):
         for key in keys or ():
-            known = any(each.key == key and each.operator == operator for each in there)
-            if key in labels and not known:
-                there.append(NodeSelectorRequirement(key, operator, [labels[key]]))
-    return replace(term, label_selector=replace(selector, match_expressions=there))
+            is_there = any(
+                term_rule.key == key and term_rule.operator == operator for term_rule in expressions
+            )
+            if key in labels and not is_there:
+                expressions.append(NodeSelectorRequirement(key, operator, [labels[key]]))
+    return replace(term, label_selector=replace(selector, match_expressions=expressions))
 
 
 def _topology_key(key: str) -> str:
@@ -298,18 +305,18 @@ def _selector(field: str, selector: LabelSelector | None) -> Selector:
     labels, expressions = selector.match_labels or {}, selector.match_expressions or ()
     if len(labels) + len(expressions) > MAX_REQUIREMENTS:
         raise _TooLarge
-    if sum(len(each.values or ()) for each in expressions) > MAX_VALUES:
+    if sum(len(entry.values or ()) for entry in expressions) > MAX_VALUES:
         raise _TooLarge
-    found = [SelectorTerm(key, "In", (value,)) for key, value in sorted(labels.items())]
-    for each in expressions:
-        values = tuple(sorted(set(each.values or ())))
-        if each.operator not in _OPERATORS:
+    terms = [SelectorTerm(key, "In", (value,)) for key, value in sorted(labels.items())]
+    for entry in expressions:
+        values = tuple(sorted(set(entry.values or ())))
+        if entry.operator not in _OPERATORS:
             expected = f"one of {', '.join(_OPERATORS)}"
-            raise _Broken(f"{field}.matchExpressions: operator", each.operator, expected)
-        if each.operator in ("In", "NotIn") and not values:
-            raise _Broken(f"{field}.matchExpressions: values", "", f"values for {each.operator} {each.key}")
-        found.append(SelectorTerm(each.key, each.operator, values))
-    return tuple(dict.fromkeys(found))
+            raise _Broken(f"{field}.matchExpressions: operator", entry.operator, expected)
+        if entry.operator in ("In", "NotIn") and not values:
+            raise _Broken(f"{field}.matchExpressions: values", "", f"values for {entry.operator} {entry.key}")
+        terms.append(SelectorTerm(entry.key, entry.operator, values))
+    return tuple(dict.fromkeys(terms))
 
 
 def _host_ports(spec: PodSpec) -> Iterator[HostPort]:
@@ -317,16 +324,16 @@ def _host_ports(spec: PodSpec) -> Iterator[HostPort]:
 
     With hostNetwork the API server sets hostPort to containerPort; in manifests it is not set yet.
     """
-    sidecars = (each for each in spec.init_containers or () if each.restart_policy == "Always")
+    sidecars = (container for container in spec.init_containers or () if container.restart_policy == "Always")
     for container in (*sidecars, *(spec.containers or ())):
         yield from _ports(container, spec.host_network)
 
 
 def _ports(container: Container, host_network: bool) -> Iterator[HostPort]:
-    for each in container.ports or ():
-        port = each.host_port or (each.container_port if host_network else 0)
-        if port > 0:
-            yield HostPort(port, each.protocol or "TCP", each.host_ip or ANY_ADDRESS)
+    for port in container.ports or ():
+        host_port = port.host_port or (port.container_port if host_network else 0)
+        if host_port > 0:
+            yield HostPort(host_port, port.protocol or "TCP", port.host_ip or ANY_ADDRESS)
 
 
 def has_claim(volume: Volume) -> bool:

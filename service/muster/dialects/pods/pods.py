@@ -46,17 +46,17 @@ def read(
     """
     meta, spec = obj.metadata, obj.spec
     where = f"pod/{meta.namespace}/{meta.name}"
-    asked = requests.of_pod(where, obj, settings)
+    amounts = requests.of_pod(where, obj, settings)
     devices = claims.asked(obj) if claims is not None and spec.resource_claims else DevicesAsked()
     peer_rules, bad_rules = peers.read(where, meta, spec)
-    gang = _gang(where, obj, asked, settings, member)
+    gang = _gang(where, obj, amounts, settings, member)
     causes = gang.causes
     if gang.claim is not None:
-        asked, bad_claims = requests.with_claims(where, spec, asked, devices)
+        amounts, bad_claims = requests.with_claims(where, spec, amounts, devices)
         if not spec.node_name:
-            too_many = bounds.exceeded(where, obj, asked.resource_names)
+            too_many = bounds.exceeded(where, obj, amounts.resource_names)
             causes = (*causes, *too_many, *bad_claims, *bad_rules)
-    pod = _of_any_scheduler(obj, settings, asked, peer_rules, complete=devices.complete)
+    pod = _of_any_scheduler(obj, settings, amounts, peer_rules, complete=devices.complete)
     if gang.claim is not None:
         pod = replace(
             pod,
@@ -76,7 +76,7 @@ def read(
 
 
 def _of_any_scheduler(
-    obj: PodObject, settings: Settings, asked: Asked, peer_rules: PeerRules, complete: bool
+    obj: PodObject, settings: Settings, amounts: Asked, peer_rules: PeerRules, complete: bool
 ) -> Pod:
     """Return what counts of a pod of any scheduler. `complete`: all its claims are made."""
     meta, spec, status = obj.metadata, obj.spec, obj.status
@@ -85,11 +85,11 @@ def _of_any_scheduler(
         namespace=meta.namespace,
         name=meta.name,
         scheduler_name=spec.scheduler_name,
-        resources=asked.resources,
-        gpus=asked.gpus,
-        gpu_resource=asked.gpu_resource,
-        slice=asked.slice,
-        container_gpus=asked.container_gpus,
+        resources=amounts.resources,
+        gpus=amounts.gpus,
+        gpu_resource=amounts.gpu_resource,
+        slice=amounts.slice,
+        container_gpus=amounts.container_gpus,
         rules=noderules.read(spec),
         rank=ranks.read(meta),
         owner=_owner(meta),
@@ -113,20 +113,20 @@ def _with_allocation(pod: Pod, annotations: Mapping[str, str]) -> Pod:
     batch = allocation.read_batch(annotations) if pod.claim is not None else None
     if not (pod.gpus or pod.slice):
         return replace(pod, batch=batch)
-    found = allocation.read(annotations, pod)
+    gpus = allocation.read(annotations, pod)
     pod = replace(pod, devices=allocation.planned_devices(annotations))
-    if pod.gpu_counts and found is not None:
-        pod = replace(pod, gpus=found.bit_count())
+    if pod.gpu_counts and gpus is not None:
+        pod = replace(pod, gpus=gpus.bit_count())
     if allocation.reported_gpus(annotations, pod) is None:
-        return replace(pod, allocation=found, batch=batch)
+        return replace(pod, allocation=gpus, batch=batch)
     planned = mask_of(allocation.planned_gpus(annotations, pod) or ())
-    return replace(pod, allocation=found, batch=batch, planned=None if planned == found else planned)
+    return replace(pod, allocation=gpus, batch=batch, planned=None if planned == gpus else planned)
 
 
 def _traceparent(annotations: Mapping[str, str]) -> str:
     """Return the trace context of what made the pod, "" if there is none or it is malformed."""
-    found = (annotations.get(key, "") for key in TRACEPARENTS)
-    return next((value for value in found if re.fullmatch(TRACEPARENT, value)), "")
+    values = (annotations.get(key, "") for key in TRACEPARENTS)
+    return next((value for value in values if re.fullmatch(TRACEPARENT, value)), "")
 
 
 def _owner(meta: Metadata) -> str:
@@ -141,7 +141,7 @@ def _is_of_kubelet(obj: PodObject) -> bool:
     """Return whether a kubelet made the pod, for a static pod: no scheduler places it. It may be in any
     namespace and name any gang, and the API server demands its owner and its annotation."""
     owners = obj.metadata.owner_references or ()
-    of_node = any(each.controller and each.kind == "Node" for each in owners)
+    of_node = any(owner.controller and owner.kind == "Node" for owner in owners)
     return bool(obj.spec.node_name) and of_node and bounds.MIRROR in (obj.metadata.annotations or {})
 
 
@@ -176,7 +176,7 @@ class _Gang:
     causes: tuple[Cause, ...] = ()
 
 
-def _gang(where: str, obj: PodObject, asked: Asked, settings: Settings, member: Member | None) -> _Gang:
+def _gang(where: str, obj: PodObject, amounts: Asked, settings: Settings, member: Member | None) -> _Gang:
     """Return the gang of a pod that is ours, and what is ill-formed in it.
 
     A pod that the shim does not hold, with neither gang nor GPUs of ours, has no claim: the in-tree plugins
@@ -188,7 +188,7 @@ def _gang(where: str, obj: PodObject, asked: Asked, settings: Settings, member: 
         return _Gang()
     meta, slips = (obj.metadata, ()) if spec.node_name else misspelt.corrected(where, obj.metadata, settings)
     own_keys, name = own.read(where, meta), meta.name
-    with_gpus = bool(asked.gpus or asked.slice or asked.shared_gpus)
+    with_gpus = bool(amounts.gpus or amounts.slice or amounts.shared_gpus)
     reading = agreed(name, (dialect(where, meta, settings) for dialect in GANG_DIALECTS))
     if reading.claim is not None or reading.causes or own_keys.group is not None:
         member = None
@@ -198,14 +198,14 @@ def _gang(where: str, obj: PodObject, asked: Asked, settings: Settings, member: 
     else:
         reading = other_systems.last(where, meta, spec, with_gpus)
     reading = agreed(name, (reading, own.claim(where, own_keys, reading.claim)))
-    if not (with_gpus or member is not None or asked.causes or _speaks(obj.metadata, settings)):
+    if not (with_gpus or member is not None or amounts.causes or _speaks(obj.metadata, settings)):
         return _Gang()
     grouped = tuple(other_systems.of_spec(where, spec))
     wishes, bad_wishes = _wishes(where, meta, own_keys)
     if member is not None and not wishes.role:
         wishes = replace(wishes, role=member.role)
     claim = reading.claim or GangClaim(LONE, name, min_member=1, replicas=1, lone=True)
-    bad_amounts = (*asked.causes, *asked.share_causes)
+    bad_amounts = (*amounts.causes, *amounts.share_causes)
     causes = (*slips, *reading.causes, *bad_wishes, *bad_amounts, *grouped, *_forged(obj, settings))
     return _Gang(replace(claim, wishes=wishes), own_keys.rank, () if spec.node_name else causes)
 
@@ -218,20 +218,20 @@ def gang_keys(settings: Settings = DEFAULTS) -> tuple[str, ...]:
 
 
 def _speaks(meta: Metadata, settings: Settings) -> bool:
-    said = {*(meta.labels or {}), *(meta.annotations or {})}
-    return bool(said.intersection(gang_keys(settings))) or any(key.startswith(own.PREFIX) for key in said)
+    keys = {*(meta.labels or {}), *(meta.annotations or {})}
+    return bool(keys.intersection(gang_keys(settings))) or any(key.startswith(own.PREFIX) for key in keys)
 
 
-def _wishes(where: str, meta: Metadata, own_keys: own.Said) -> tuple[Wishes, tuple[Cause, ...]]:
+def _wishes(where: str, meta: Metadata, own_keys: own.OwnKeys) -> tuple[Wishes, tuple[Cause, ...]]:
     """Return the pod's constraints from all dialects together, and what is ill-formed in them."""
-    other = kai.read(where, meta)
-    causes: list[Cause] = [*own_keys.causes, *other.causes]
+    kai_keys = kai.read(where, meta)
+    causes: list[Cause] = [*own_keys.causes, *kai_keys.causes]
     mine = own_keys.wishes.role
-    if mine and other.role and mine != other.role:
-        first, second = f"{own.NAME}: role {mine}", f"{kai.NAME}: role {other.role}"
+    if mine and kai_keys.role and mine != kai_keys.role:
+        first, second = f"{own.NAME}: role {mine}", f"{kai.NAME}: role {kai_keys.role}"
         causes.append(DialectsDisagree(meta.name, first, second))
-    role = mine or other.role or other_systems.role(meta)
-    return replace(own_keys.wishes, role=role, policies=other.policies), tuple(causes)
+    role = mine or kai_keys.role or other_systems.role(meta)
+    return replace(own_keys.wishes, role=role, policies=kai_keys.policies), tuple(causes)
 
 
 def _forged(obj: PodObject, settings: Settings) -> tuple[ForgedAllocation, ...]:

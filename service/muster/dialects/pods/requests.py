@@ -84,27 +84,27 @@ class _Parts:
 
 def of_pod(where: str, obj: PodObject, settings: Settings) -> Asked:
     """Return what a pod asks for. Of a bound pod, what its containers hold counts too."""
-    asked = read(where, obj.spec, settings, obj.status if obj.spec.node_name else None)
+    amounts = read(where, obj.spec, settings, obj.status if obj.spec.node_name else None)
     labels = obj.metadata.labels or {}
-    if asked.gpu_memory or asked.shared_gpus or settings.shared_gpus in labels:
-        return _with_share(where, labels, asked, settings)
-    return asked
+    if amounts.gpu_memory or amounts.shared_gpus or settings.shared_gpus in labels:
+        return _with_share(where, labels, amounts, settings)
+    return amounts
 
 
 def with_claims(
-    where: str, spec: PodSpec, asked: Asked, devices: DevicesAsked
+    where: str, spec: PodSpec, amounts: Asked, devices: DevicesAsked
 ) -> tuple[Asked, tuple[BadValue, ...]]:
     """Return what a pod asks for with the GPUs of its claims, and why these can't be planned."""
     if not (devices.gpus or devices.slice):
-        return asked, devices.causes
-    if asked.gpus or asked.slice:
+        return amounts, devices.causes
+    if amounts.gpus or amounts.slice:
         names = ", ".join(claim.name for claim in (spec.resource_claims or ())[:4])
         expected = "GPUs by resources or by claims, not by both"
-        return asked, (*devices.causes, BadValue(where, "resourceClaims", names, expected))
+        return amounts, (*devices.causes, BadValue(where, "resourceClaims", names, expected))
     if devices.slice:
-        return replace(asked, slice=devices.slice, container_gpus=()), devices.causes
+        return replace(amounts, slice=devices.slice, container_gpus=()), devices.causes
     gpus = min(devices.gpus, MAX_OF_A_POD)
-    return replace(asked, gpus=gpus, gpu_resource=devices.gpu_resource, container_gpus=()), devices.causes
+    return replace(amounts, gpus=gpus, gpu_resource=devices.gpu_resource, container_gpus=()), devices.causes
 
 
 def read(where: str, spec: PodSpec, settings: Settings, status: PodStatus | None = None) -> Asked:
@@ -116,10 +116,10 @@ def read(where: str, spec: PodSpec, settings: Settings, status: PodStatus | None
     parts = (spec.containers, spec.init_containers, spec.overhead, spec.resources)
     encoded = _encoder.encode((*parts, resize.facts(status)))
     digest = hashlib.blake2b(encoded, digest_size=16, usedforsecurity=False).digest()
-    asked = _asked(_Parts(digest, [(spec, status)]), settings)
-    if not asked.causes:
-        return asked
-    return replace(asked, causes=tuple(replace(cause, where=where) for cause in asked.causes))
+    amounts = _asked(_Parts(digest, [(spec, status)]), settings)
+    if not amounts.causes:
+        return amounts
+    return replace(amounts, causes=tuple(replace(cause, where=where) for cause in amounts.causes))
 
 
 @lru_cache(maxsize=1024)
@@ -145,13 +145,13 @@ def _sum(spec: PodSpec, status: PodStatus, settings: Settings) -> Asked:
     memory = settings.gpu_memory
     shares = [(name, a.get(memory, 0) // BILLION) for name, a in containers]
     shares += [(name, a[memory] // BILLION) for name, a, stays in inits if stays and a.get(memory)]
-    others = _others(total, settings)
+    other_resources = _others(total, settings)
     few = max(len(containers), len(inits)) <= MAX_CONTAINERS
     return Asked(
         resources=Resources(
             _rounded(total.get("cpu", 0), BILLION // 1000),
             _rounded(total.get("memory", 0), BILLION),
-            others=others[:MAX_RESOURCES],
+            others=other_resources[:MAX_RESOURCES],
         ),
         gpus=total.get(gpu_resource, 0) // BILLION,
         gpu_resource=gpu_resource,
@@ -181,10 +181,10 @@ class _Reader:
 
     def requests(self, container: Container) -> Amounts:
         """One container's requests; a limit stands for a request not given, as in the API server."""
-        wanted = container.resources
-        if wanted is None:
+        resources = container.resources
+        if resources is None:
             return {}
-        return self.amounts(container.name, (wanted.limits or {}) | (wanted.requests or {}))
+        return self.amounts(container.name, (resources.limits or {}) | (resources.requests or {}))
 
     def amounts(self, part: str, quantity_of: Mapping[str, Quantity]) -> Amounts:
         """Return the amounts of the resources that matter here; `part` names them in causes."""
@@ -209,8 +209,8 @@ class _Reader:
         """Return the GPU resource that the pod requests, or "". Two are a cause, and the first counts."""
         names = [resource for resource in self._settings.gpu_resources if total.get(resource)]
         if len(names) > 1:
-            said = ", ".join(f"{name}: {total[name] // BILLION}" for name in names)
-            self._bad("resources", said, "GPUs of one resource in a pod")
+            amounts = ", ".join(f"{name}: {total[name] // BILLION}" for name in names)
+            self._bad("resources", amounts, "GPUs of one resource in a pod")
         return names[0] if names else ""
 
 
@@ -259,38 +259,38 @@ def add(total: Amounts, more: Mapping[str, int]) -> None:
         total[resource] = total.get(resource, 0) + amount
 
 
-def _with_share(where: str, labels: Mapping[str, str], asked: Asked, settings: Settings) -> Asked:
+def _with_share(where: str, labels: Mapping[str, str], total: Asked, settings: Settings) -> Asked:
     """Return what a pod asks for with its memory of shared GPUs.
 
     Memory that can't be shared evenly is rounded up. Such a pod is never planned, but it may be bound
     already, and then it counts. A pod of whole GPUs has no share, whatever else it says.
     """
     values, memory, label = Values(where, labels), settings.gpu_memory, settings.shared_gpus
-    if asked.shared_gpus:
+    if total.shared_gpus:
         expected = f"none: it is a label of pods, beside {memory}"
-        values.bad(f"resource {label}", str(asked.shared_gpus), expected)
-    if not asked.gpu_memory:
-        if label in labels and not any(cause.field.endswith(memory) for cause in asked.causes):
+        values.bad(f"resource {label}", str(total.shared_gpus), expected)
+    if not total.gpu_memory:
+        if label in labels and not any(cause.field.endswith(memory) for cause in total.causes):
             values.bad(f"label {label}", labels[label], f"none: no container asks for {memory}")
-        return replace(asked, share_causes=tuple(values.causes))
-    if asked.gpus:
-        amounts = f"{asked.gpu_resource}: {asked.gpus}, {memory}: {asked.gpu_memory}"
+        return replace(total, share_causes=tuple(values.causes))
+    if total.gpus:
+        amounts = f"{total.gpu_resource}: {total.gpus}, {memory}: {total.gpu_memory}"
         values.bad("resources", amounts, "whole GPUs or memory of shared ones, not both in a pod")
-        return replace(asked, share_causes=tuple(values.causes))
+        return replace(total, share_causes=tuple(values.causes))
     gpus = positive(labels.get(label, "1")) or 0
     if not 0 < gpus <= MAX_GPUS:
         values.bad(f"label {label}", labels[label], f"GPUs of one node: 1 to {MAX_GPUS}")
         gpus = 1
     expected = f"GiB that {gpus} GPUs (label {label}) share evenly"
-    if asked.gpu_memory % gpus:
-        values.bad(memory, str(asked.gpu_memory), expected)
+    if total.gpu_memory % gpus:
+        values.bad(memory, str(total.gpu_memory), expected)
     else:
-        for name, amount in asked.container_memory:
+        for name, amount in total.container_memory:
             if amount % gpus:
                 values.bad(f"{name}: {memory}", str(amount), f"{expected}, in each container")
     return replace(
-        asked,
-        slice=Slice(-(-asked.gpu_memory // gpus), gpus, memory),
-        container_gpus=tuple((name, -(-amount // gpus)) for name, amount in asked.container_memory),
+        total,
+        slice=Slice(-(-total.gpu_memory // gpus), gpus, memory),
+        container_gpus=tuple((name, -(-amount // gpus)) for name, amount in total.container_memory),
         share_causes=tuple(values.causes),
     )

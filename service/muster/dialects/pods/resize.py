@@ -48,7 +48,7 @@ def is_infeasible(status: PodStatus) -> bool:
 
 def conditions(status: PodStatus) -> list[PodCondition]:
     """Return the conditions that say something of a resize."""
-    return [each for each in status.conditions or () if each.type == PENDING]
+    return [condition for condition in status.conditions or () if condition.type == PENDING]
 
 
 class Resized:
@@ -65,28 +65,28 @@ class Resized:
         self._infeasible = is_infeasible(status)
         # As findContainerStatus: the first of a name counts, and init containers come last.
         listed = (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
-        self._status_of = {each.name: each for each in reversed(listed)}
+        self._status_of = {container_status.name: container_status for container_status in reversed(listed)}
 
-    def total(self, asked: _Amounts) -> _Amounts:
+    def total(self, by_spec: _Amounts) -> _Amounts:
         """Return what the containers count as together. `asked` is the sum by the spec."""
         status = self._status
-        sums = [] if self._infeasible else [asked]
+        sums = [] if self._infeasible else [by_spec]
         running = status.resources.requests if status.resources is not None else None
         if status.allocated_resources is not None and running is not None:
             sums += [self._amounts("pod", status.allocated_resources), self._amounts("pod", running)]
         else:
             sums += [self._sum(_allocated), self._sum(_running)]
-        return _fixed(asked) | _largest(sums)
+        return _fixed(by_spec) | _largest(sums)
 
-    def whole_pod(self, asked: _Amounts) -> _Amounts:
+    def whole_pod(self, by_spec: _Amounts) -> _Amounts:
         """Return what stands for the sum of the containers. `asked` is what the spec asks for as a whole."""
         status = self._status
-        if status.resources is None or not asked:
-            return asked
-        sums = [] if self._infeasible else [asked]
-        for each in (status.resources.requests, status.allocated_resources):
-            sums.append(self._amounts("pod", each or {}))
-        return _fixed(asked) | _largest(sums)
+        if status.resources is None or not by_spec:
+            return by_spec
+        sums = [] if self._infeasible else [by_spec]
+        for quantities in (status.resources.requests, status.allocated_resources):
+            sums.append(self._amounts("pod", quantities or {}))
+        return _fixed(by_spec) | _largest(sums)
 
     def _sum(self, of: Callable[[ContainerStatus | None], _Raw | None]) -> _Amounts:
         def amounts(container: Container) -> _Amounts:
@@ -96,8 +96,11 @@ class Resized:
             return self._amounts(container.name, raw or {})
 
         return self._sum_of(
-            [amounts(each) for each in self._spec.containers or ()],
-            [(amounts(each), each.restart_policy == "Always") for each in self._spec.init_containers or ()],
+            [amounts(container) for container in self._spec.containers or ()],
+            [
+                (amounts(container), container.restart_policy == "Always")
+                for container in self._spec.init_containers or ()
+            ],
         )
 
 
@@ -111,16 +114,16 @@ def _running(status: ContainerStatus | None) -> _Raw | None:
     return _allocated(status)
 
 
-def _fixed(asked: _Amounts) -> _Amounts:
+def _fixed(amounts: _Amounts) -> _Amounts:
     """Return the amounts that can't be resized."""
-    return {resource: amount for resource, amount in asked.items() if resource not in _RESIZED}
+    return {resource: amount for resource, amount in amounts.items() if resource not in _RESIZED}
 
 
 def _largest(sums: Iterable[_Amounts]) -> _Amounts:
     """Return the largest amount of each resource that can be resized, where any sum has it."""
     largest: _Amounts = {}
-    for each in sums:
+    for amounts in sums:
         for resource in _RESIZED:
-            if resource in each:
-                largest[resource] = max(each[resource], largest.get(resource, each[resource]))
+            if resource in amounts:
+                largest[resource] = max(amounts[resource], largest.get(resource, amounts[resource]))
     return largest
