@@ -36,15 +36,15 @@ def case(draw: random.Random) -> dict[str, Any]:
             "attributes": {"name": {"string": f"d{at}"}},
             "consumesCounters": [
                 {
-                    "counterSet": each["name"],
+                    "counterSet": counter_set["name"],
                     "counters": {
                         name: {"value": draw.choice(AMOUNTS)}
                         for name in draw.sample(
-                            sorted(each["counters"]), draw.randint(1, len(each["counters"]))
+                            sorted(counter_set["counters"]), draw.randint(1, len(counter_set["counters"]))
                         )
                     },
                 }
-                for each in draw.sample(sets, draw.randint(0, min(2, len(sets))))
+                for counter_set in draw.sample(sets, draw.randint(0, min(2, len(sets))))
             ],
         }
         for at in range(draw.randint(2, 6))

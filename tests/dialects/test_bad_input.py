@@ -157,9 +157,9 @@ def reason(cause: Cause) -> str:
     return type(cause).__name__
 
 
-@pytest.mark.parametrize(("said", "expected"), PODS.values(), ids=PODS.keys())
-def test_a_bad_pod_gets_a_typed_cause(said: dict[str, Any], expected: str) -> None:
-    pod = pods.read(pod_object(**said))
+@pytest.mark.parametrize(("fields", "expected"), PODS.values(), ids=PODS.keys())
+def test_a_bad_pod_gets_a_typed_cause(fields: dict[str, Any], expected: str) -> None:
+    pod = pods.read(pod_object(**fields))
     assert pod.claim is not None  # it is held, so somebody must answer it
     assert expected in [reason(cause) for cause in pod.causes]
     for cause in pod.causes:
@@ -278,11 +278,11 @@ NODES: dict[str, tuple[dict[str, Any], list[NodeFact], str]] = {
 }
 
 
-@pytest.mark.parametrize(("said", "facts", "says"), NODES.values(), ids=NODES.keys())
+@pytest.mark.parametrize(("fields", "facts", "says"), NODES.values(), ids=NODES.keys())
 def test_a_bad_node_is_used_without_what_is_bad(
-    said: dict[str, Any], facts: list[NodeFact], says: str
+    fields: dict[str, Any], facts: list[NodeFact], says: str
 ) -> None:
-    node = nodes.read(node_object(**said), more=facts)
+    node = nodes.read(node_object(**fields), more=facts)
     assert node.ready
     assert says in "\n".join(node.problems)
 
@@ -321,8 +321,8 @@ def test_bad_policies_are_refused(text: str, says: str) -> None:
         config_map("kai-scheduler-config", {"config.yaml": text}, namespace="muster-system")
     )
     assert isinstance(read, PolicyText)
-    found, problems = policies.read(read.text)
-    assert found is None
+    refused, problems = policies.read(read.text)
+    assert refused is None
     assert says in "\n".join(problems)
 
 
@@ -422,22 +422,22 @@ SPEAKING: dict[str, dict[str, dict[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize(("one", "other"), list(combinations(SPEAKING, 2)))
+@pytest.mark.parametrize(("first", "second"), list(combinations(SPEAKING, 2)))
 @pytest.mark.parametrize("limits", [GPU, MEM, {}], ids=["whole", "slice", "cpu"])
-def test_two_dialects_that_disagree_are_both_named(one: str, other: str, limits: dict[str, int]) -> None:
-    said: dict[str, Any] = {
-        key: {**SPEAKING[one].get(key, {}), **SPEAKING[other].get(key, {})}
+def test_two_dialects_that_disagree_are_both_named(first: str, second: str, limits: dict[str, int]) -> None:
+    fields: dict[str, Any] = {
+        key: {**SPEAKING[first].get(key, {}), **SPEAKING[second].get(key, {})}
         for key in ("labels", "annotations")
     }
-    pod = pods.read(pod_object(limits=limits, **said))
+    pod = pods.read(pod_object(limits=limits, **fields))
     (cause,) = pod.causes
     assert isinstance(cause, DialectsDisagree)
-    named = {words.split(": gang ")[0]: words.split()[2] for words in (cause.first, cause.second)}
-    assert named == {one: f"{one}-gang", other: f"{other}-gang"}
-    assert all(f"{dialect}: gang {dialect}-gang" in sentence(pod.causes) for dialect in (one, other))
+    gangs = {words.split(": gang ")[0]: words.split()[2] for words in (cause.first, cause.second)}
+    assert gangs == {first: f"{first}-gang", second: f"{second}-gang"}
+    assert all(f"{dialect}: gang {dialect}-gang" in sentence(pod.causes) for dialect in (first, second))
 
 
 def test_counts_that_disagree_are_both_named() -> None:
-    said = ack("g", "2")
-    pod = pods.read(pod_object(**said, annotations={f"{OWN}group": "g", f"{OWN}min-member": "3"}))
+    labels = ack("g", "2")
+    pod = pods.read(pod_object(**labels, annotations={f"{OWN}group": "g", f"{OWN}min-member": "3"}))
     assert pod.causes == (DialectsDisagree("p", "ack: gang g of 2", "annotations: gang g of 3"),)

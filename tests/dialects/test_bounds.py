@@ -36,9 +36,9 @@ CONTAINERS = [field for field in largest.OF_PODS if "containers" in field or "si
 
 def obj(field: str, size: int = LARGE, **spec: Any) -> PodObject:
     """Return a pod as the API server sends it, before anything is cut off."""
-    made = largest.pod(field, size, **spec)
-    made["metadata"] |= {"namespace": "ns", "uid": "u"}
-    return msgspec.convert(made, PodObject)
+    pod = largest.pod(field, size, **spec)
+    pod["metadata"] |= {"namespace": "ns", "uid": "u"}
+    return msgspec.convert(pod, PodObject)
 
 
 def calls(work: Callable[[], object]) -> int:
@@ -116,12 +116,14 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("field", "said"), REFUSED.items())
-def test_a_pod_that_waits_is_told_what_is_too_much(field: str, said: str) -> None:
+@pytest.mark.parametrize(("field", "field_shown"), REFUSED.items())
+def test_a_pod_that_waits_is_told_what_is_too_much(field: str, field_shown: str) -> None:
     read = pods.read(bounds.bounded(obj(field)))
     assert read.claim is not None
     sentences = [str(cause) for cause in read.causes]
-    assert any(each.startswith(f'pod/ns/large: {said} is "more than ') for each in sentences), sentences
+    assert any(line.startswith(f'pod/ns/large: {field_shown} is "more than ') for line in sentences), (
+        sentences
+    )
 
 
 def test_a_pod_that_is_no_member_and_asks_for_no_gpu_is_left_to_the_in_tree_plugins() -> None:
@@ -132,10 +134,10 @@ def test_a_pod_that_is_no_member_and_asks_for_no_gpu_is_left_to_the_in_tree_plug
 @pytest.mark.parametrize("field", ["containers with GPUs", *REFUSED])
 def test_a_bound_pod_takes_its_gpus_however_large_it_is(field: str) -> None:
     cut = bounds.bounded(obj(field, nodeName="n"))
-    taken = pods.read(cut).usage
-    assert taken is not None
+    usage = pods.read(cut).usage
+    assert usage is not None
     containers = len(cut.spec.containers or ()) if field == "containers with GPUs" else 1
-    assert taken.unindexed_gpus == containers
+    assert usage.unindexed_gpus == containers
     assert pods.read(cut).causes == ()
 
 
@@ -147,30 +149,30 @@ def test_of_a_bound_pod_all_containers_are_summed_up(field: str) -> None:
         whole.spec.containers,
         whole.spec.init_containers,
     )
-    asked = pods.read(cut).resources
-    assert len(asked.others) <= requests.MAX_RESOURCES
+    resources = pods.read(cut).resources
+    assert len(resources.others) <= requests.MAX_RESOURCES
 
 
 def test_the_large_pod_of_a_watch_is_cut_and_of_a_deleted_one_only_its_identity_is_read() -> None:
-    made = largest.pod("labels", LARGE)
-    made["metadata"] |= {"uid": "u", "resourceVersion": "7"}
-    added, deleted = (
-        decode.pods().event(json.dumps({"type": kind, "object": made}).encode())
+    large = largest.pod("labels", LARGE)
+    large["metadata"] |= {"uid": "u", "resourceVersion": "7"}
+    arrival, deleted = (
+        decode.pods().event(json.dumps({"type": kind, "object": large}).encode())
         for kind in ("ADDED", "DELETED")
     )
-    assert isinstance(added, Added)
-    assert len(added.object.metadata.labels or ()) == bounds.MAX_KEYS + 1
+    assert isinstance(arrival, Added)
+    assert len(arrival.object.metadata.labels or ()) == bounds.MAX_KEYS + 1
     assert isinstance(deleted, Deleted)
     assert (deleted.metadata.uid, deleted.metadata.resource_version) == ("u", "7")
     assert not hasattr(deleted.metadata, "labels")
 
 
 def test_keys_that_muster_knows_are_read_among_any_number_of_others() -> None:
-    made = largest.pod("annotations")
-    made["metadata"]["annotations"]["gpu.topology/group"] = "g"
-    made["metadata"]["annotations"]["gpu.topology/allocation"] = '{"version":1,"gpus":[3]}'
-    made["spec"]["nodeName"] = "n"
-    read = pods.read(bounds.bounded(msgspec.convert(made, PodObject)))
+    large = largest.pod("annotations")
+    large["metadata"]["annotations"]["gpu.topology/group"] = "g"
+    large["metadata"]["annotations"]["gpu.topology/allocation"] = '{"version":1,"gpus":[3]}'
+    large["spec"]["nodeName"] = "n"
+    read = pods.read(bounds.bounded(msgspec.convert(large, PodObject)))
     assert read.allocation == 1 << 3
     assert read.claim is not None
     assert read.claim.name == "g"
@@ -180,16 +182,16 @@ def test_keys_that_muster_knows_are_read_among_any_number_of_others() -> None:
 def test_an_owner_with_a_long_text_is_no_owner(text: str) -> None:
     """Its UID would be part of the gang's key, in each message to the shim."""
     owner = {"apiVersion": "v1", "kind": "X", "name": "x", "uid": "x", "controller": True}
-    made = largest.pod("owners", 0)
-    made["metadata"]["ownerReferences"] = [owner | {text: "x" * 1_000_000}]
-    read = pods.read(bounds.bounded(msgspec.convert(made, PodObject)))
+    large = largest.pod("owners", 0)
+    large["metadata"]["ownerReferences"] = [owner | {text: "x" * 1_000_000}]
+    read = pods.read(bounds.bounded(msgspec.convert(large, PodObject)))
     assert (read.owner, read.controller) == ("", None)
 
 
 def test_the_controller_is_found_among_any_number_of_owners() -> None:
-    made = largest.pod("owners")
-    made["metadata"]["ownerReferences"][-1] |= {"controller": True, "uid": "mine"}
-    assert pods.read(bounds.bounded(msgspec.convert(made, PodObject))).owner == "mine"
+    large = largest.pod("owners")
+    large["metadata"]["ownerReferences"][-1] |= {"controller": True, "uid": "mine"}
+    assert pods.read(bounds.bounded(msgspec.convert(large, PodObject))).owner == "mine"
 
 
 def test_the_documented_bounds_are_those_of_the_code() -> None:
@@ -215,15 +217,15 @@ def test_sidecars_add_up_as_kube_scheduler_adds_them_up(
     containers: list[dict[str, int]], inits: list[tuple[dict[str, int], bool]]
 ) -> None:
     """Container by container, as in k8s.io/component-helpers/resource, AggregateContainerRequests."""
-    wanted: dict[str, int] = {}
+    expected: dict[str, int] = {}
     for name in "abc":
         sidecars = peak = 0
         for amounts, stays in inits:
             peak = max(peak, sidecars + amounts.get(name, 0))
             sidecars += amounts.get(name, 0) * stays
-        most = max(sum(each.get(name, 0) for each in containers) + sidecars, peak)
-        wanted |= {name: most} if most else {}
-    assert {name: amount for name, amount in requests.sum_of(containers, inits).items() if amount} == wanted
+        most = max(sum(amounts.get(name, 0) for amounts in containers) + sidecars, peak)
+        expected |= {name: most} if most else {}
+    assert {name: amount for name, amount in requests.sum_of(containers, inits).items() if amount} == expected
 
 
 RESOURCES = st.builds(
@@ -232,33 +234,33 @@ RESOURCES = st.builds(
 
 
 @given(st.lists(RESOURCES))
-def test_a_total_is_the_sum(asked: list[Resources]) -> None:
-    assert total(asked) == sum(asked, Resources(pods=0))
+def test_a_total_is_the_sum(resources: list[Resources]) -> None:
+    assert total(resources) == sum(resources, Resources(pods=0))
 
 
 # --- gangs -----------------------------------------------------------------------------------------------
 
 
-def members(unlike: int, each: int) -> tuple[Any, ...]:
-    found = []
+def members(unlike: int, alike: int) -> tuple[Any, ...]:
+    members = []
     for number in range(unlike):
-        made = largest.pod("owners", 0, name=f"p{number}")
-        values = [f"v{number}-{value}" for value in range(each)]
+        large = largest.pod("owners", 0, name=f"p{number}")
+        values = [f"v{number}-{value}" for value in range(alike)]
         terms = [{"matchExpressions": [{"key": "x", "operator": "In", "values": values}]}]
         required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-        made["spec"]["affinity"] = {"nodeAffinity": required}
-        made["metadata"] |= {
+        large["spec"]["affinity"] = {"nodeAffinity": required}
+        large["metadata"] |= {
             "uid": f"u{number}",
             "annotations": {"gpu.topology/group": "g", "gpu.topology/min-member": "2"},
         }
-        found.append(pods.read(msgspec.convert(made, PodObject)))
-    return tuple(found)
+        members.append(pods.read(msgspec.convert(large, PodObject)))
+    return tuple(members)
 
 
 def test_a_gang_of_unlike_members_with_many_rules_is_refused_before_it_is_planned() -> None:
     few, many = members(2, 1_000), members(70, 1_000)
-    assert ill_formed("gang/ns/g", 2, few, {each.claim for each in few}, DEFAULT_POLICIES) == ()
-    (cause,) = ill_formed("gang/ns/g", 70, many, {each.claim for each in many}, DEFAULT_POLICIES)
+    assert ill_formed("gang/ns/g", 2, few, {pod.claim for pod in few}, DEFAULT_POLICIES) == ()
+    (cause,) = ill_formed("gang/ns/g", 70, many, {pod.claim for pod in many}, DEFAULT_POLICIES)
     assert f"expected at most {MAX_NAMES:,}" in str(cause)
     assert "of unlike members" in str(cause)
 

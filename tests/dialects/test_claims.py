@@ -26,9 +26,9 @@ def request(name: str = "r", device_class: str = "gpu", **exactly: Any) -> dict[
     return {"name": name, "exactly": {"deviceClassName": device_class, **exactly}}
 
 
-def first_available(*classes: str, **each: Any) -> dict[str, Any]:
+def first_available(*classes: str, **fields: Any) -> dict[str, Any]:
     """A request with a subrequest for each class, by its name."""
-    some = [{"name": name, "deviceClassName": name, **each} for name in classes]
+    some = [{"name": name, "deviceClassName": name, **fields} for name in classes]
     return {"name": "r", "firstAvailable": some}
 
 
@@ -242,13 +242,13 @@ def known(case: Case, roundings: Callable[[], Collection[tuple[str, Rounding]]] 
     return claims
 
 
-def read(case: Case, claims: Claims | None, made: bool = True, **more: Any) -> Pod:
+def read(case: Case, claims: Claims | None, are_made: bool = True, **more: Any) -> Pod:
     numbers = range(len(case.claims))
-    named = [
+    entries = [
         {"name": f"c{n}", **({"resourceClaimName": f"made-{n}"} if case.shared else {})} for n in numbers
     ]
-    statuses = [{"name": f"c{n}", "resourceClaimName": f"made-{n}"} for n in numbers if made]
-    obj = pod_object(labels=GANG, limits=case.limits, spec={"resourceClaims": named}, **more)
+    statuses = [{"name": f"c{n}", "resourceClaimName": f"made-{n}"} for n in numbers if are_made]
+    obj = pod_object(labels=GANG, limits=case.limits, spec={"resourceClaims": entries}, **more)
     status = msgspec.convert({"resourceClaimStatuses": statuses}, type(obj.status))
     return pods.read(msgspec.structs.replace(obj, status=status), claims=claims)
 
@@ -271,7 +271,7 @@ def test_what_claims_ask_for(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "gpus", "read_as"),
+    ("fields", "gpus", "read_as"),
     [
         (counted_out(1, 2), [0, 3], (2, 0b1001)),
         (counted_out(1, 2), [3], (1, 0b1000)),
@@ -283,10 +283,10 @@ def test_what_claims_ask_for(name: str) -> None:
     ],
 )
 def test_a_bound_pod_has_the_gpus_that_its_binding_names(
-    asked: dict[str, Any], gpus: list[int], read_as: tuple[int, int | None]
+    fields: dict[str, Any], gpus: list[int], read_as: tuple[int, int | None]
 ) -> None:
     """As many as one of its subrequests asks for."""
-    case = Case(([asked],))
+    case = Case(([fields],))
     annotations = {ALLOCATION: json.dumps({"version": 1, "gpus": gpus})}
     pod = read(case, known(case), node="n", annotations=annotations)
     assert (pod.gpus, pod.allocation) == read_as
@@ -295,7 +295,7 @@ def test_a_bound_pod_has_the_gpus_that_its_binding_names(
 
 def test_a_pod_whose_claim_is_not_made_yet_is_no_member_yet() -> None:
     case = CASES["four GPUs"]
-    assert read(case, known(case), made=False).gated
+    assert read(case, known(case), are_made=False).gated
     empty = Claims(lambda name: "")
     assert read(case, empty).gated
     assert not read(case, empty, node="n").gated
@@ -351,8 +351,8 @@ def test_a_channel_tells_its_compute_domain(opaque: Any, domain: str) -> None:
     config = [{"requests": ["r"], "opaque": opaque}] if opaque is not None else [{}]
     spec = {"devices": {"requests": [request(device_class="channel")], "config": config}}
     claims.see("ns/made", msgspec.convert(spec, ClaimSpec))
-    named = {"resourceClaims": [{"name": "c", "resourceClaimName": "made"}]}
-    pod = pods.read(pod_object(labels=GANG, spec=named), claims=claims)
+    of_pod = {"resourceClaims": [{"name": "c", "resourceClaimName": "made"}]}
+    pod = pods.read(pod_object(labels=GANG, spec=of_pod), claims=claims)
     assert (pod.compute_domain, pod.gpus, pod.gated, pod.causes) == (domain, 0, False, ())
 
 
@@ -379,7 +379,7 @@ def test_a_claim_that_pods_share_and_that_has_its_devices_asks_for_no_more() -> 
     case = Case(([request(count=2)], [request()]), constraints=[{"matchAttribute": "pcieRoot"}], shared=True)
     claims = known(case)
     assert len(read(case, claims).causes) == 3
-    specs = [msgspec.convert({"devices": {"requests": each}}, ClaimSpec) for each in case.claims]
+    specs = [msgspec.convert({"devices": {"requests": requests}}, ClaimSpec) for requests in case.claims]
     assert claims.see("ns/made-0", specs[0], unallocated=False)
     assert not claims.see("ns/made-0", specs[0], unallocated=False)
     assert claims.see("ns/made-1", specs[1], unallocated=False)

@@ -267,9 +267,9 @@ def test_the_annotation_comes_before_config_maps() -> None:
     obj = node_object({"nvidia.com/gpu": 2}, matrix=as_json(full_matrix(2)))
     measured = published(linkType=PAIR, bandwidth=[[0, 30], [30, 0]])
     assert nodes.read(obj, more=[measured]) == nodes.read(obj)
-    other = nodes.read(obj, more=[published(linkType=[["X", "NV4"], ["NV4", "X"]])])
-    assert other.topology == nodes.read(obj).topology
-    assert other.problems == (
+    node = nodes.read(obj, more=[published(linkType=[["X", "NV4"], ["NV4", "X"]])])
+    assert node.topology == nodes.read(obj).topology
+    assert node.problems == (
         "ConfigMap kube-system/n-topology has another matrix than GPU_TOPOLOGY, which is used",
     )
 

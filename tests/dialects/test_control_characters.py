@@ -109,7 +109,7 @@ def example(kind: Any) -> Any:
 
 def concrete(union: Any) -> list[Any]:
     """The classes of a union, constraints' own ones among them."""
-    return [each for kind in get_args(union) for each in kind.__subclasses__() or [kind]]
+    return [kind for group in get_args(union) for kind in group.__subclasses__() or [group]]
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ def concrete(union: Any) -> list[Any]:
     ids=lambda kind: kind.__name__,
 )
 def test_each_cause(kind: Any) -> None:
-    said = sentence((example(kind),))
-    assert harmless(said)
-    assert len(said) <= MAX_CHARACTERS
+    text = sentence((example(kind),))
+    assert harmless(text)
+    assert len(text) <= MAX_CHARACTERS
 
 
 @pytest.mark.parametrize("kind", concrete(relaxations.Relaxation), ids=lambda kind: kind.__name__)

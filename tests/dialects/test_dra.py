@@ -64,16 +64,16 @@ def device_class(
 
 def seen(*pieces: ResourceSlice, classes: tuple[DeviceClassObject, ...] = (device_class(),)) -> Slices:
     slices = Slices(DEFAULTS)
-    for each in pieces:
-        slices.see_slice(each.metadata.name, each)
-    for found in classes:
-        slices.see_class(found.metadata.name, found)
+    for new_slice in pieces:
+        slices.see_slice(new_slice.metadata.name, new_slice)
+    for device_class in classes:
+        slices.see_class(device_class.metadata.name, device_class)
     return slices
 
 
 def read(slices: Slices, allocatable: dict[str, str] | None = None, uuids: str | None = None) -> Node:
-    said = {"gpu.topology/gpu-uuids": uuids} if uuids is not None else {}
-    obj = node_object({"cpu": "8", **(allocatable or {})}, annotations=said)
+    annotations = {"gpu.topology/gpu-uuids": uuids} if uuids is not None else {}
+    obj = node_object({"cpu": "8", **(allocatable or {})}, annotations=annotations)
     return nodes.read(obj, DEFAULTS, offer=slices.offer("n"))
 
 
@@ -106,10 +106,10 @@ UUIDS = {
 
 @pytest.mark.parametrize("case", UUIDS)
 def test_uuids_outdo_the_pci_order(case: str) -> None:
-    said, devices, unhealthy, problem = UUIDS[case]
-    node = read(seen(piece([gpu(0), gpu(1)])), uuids=said)
+    uuids, devices, unhealthy, problem = UUIDS[case]
+    node = read(seen(piece([gpu(0), gpu(1)])), uuids=uuids)
     assert (names(node), node.unhealthy, node.tainted) == (devices, unhealthy, 0)
-    assert [problem in each for each in node.problems] == [True] * bool(problem)
+    assert [problem in line for line in node.problems] == [True] * bool(problem)
 
 
 def test_the_example_driver_says_the_number_itself() -> None:
@@ -130,17 +130,17 @@ def test_without_attributes_names_are_counted_and_not_spelt() -> None:
 def test_gpus_that_agree_on_an_attribute() -> None:
     """By number: gpu-3 is the first by PCI address. An attribute without a domain has that of the driver."""
     root, numa = "resource.kubernetes.io/pcieRoot", "numaNode"
-    said: list[dict[str, Any]] = [
+    attributes: list[dict[str, Any]] = [
         {root: {"string": "pci0000:01"}, numa: {"int": 0}, "even": {"bool": True}},
         {root: {"string": "pci0000:02"}, numa: {"int": 0}, "even": {"version": "1.0.0"}},
         {root: {"string": "pci0000:01"}, numa: {"string": "0"}, "even": {"bool": True}},
         {numa: {"int": 0}, "even": {"version": "1.0.0"}},
     ]
     devices = [gpu(number) for number in range(4)]
-    for device, more in zip(devices, said, strict=True):
+    for device, more in zip(devices, attributes, strict=True):
         device["attributes"] |= more
-    found = read(seen(piece(devices))).attribute_groups
-    assert {name: sorted(masks) for name, masks in found.items()} == {
+    groups = read(seen(piece(devices))).attribute_groups
+    assert {name: sorted(masks) for name, masks in groups.items()} == {
         root: [0b0100, 0b1010],
         f"{NVIDIA}/numaNode": [0b0010, 0b1101],
         f"{NVIDIA}/even": [0b0101, 0b1010],
@@ -211,12 +211,12 @@ RULES = {
 
 @pytest.mark.parametrize("case", RULES)
 def test_rules_make_gpus_unhealthy_while_they_exist(case: str) -> None:
-    made, unhealthy = RULES[case]
+    rules, unhealthy = RULES[case]
     slices = seen(piece([gpu(0), gpu(1)]))
     assert read(slices).unhealthy == 0
-    assert slices.see_rule("r", made) == ({"n"} if unhealthy or case.startswith("a device") else set())
+    assert slices.see_rule("r", rules) == ({"n"} if unhealthy or case.startswith("a device") else set())
     assert read(slices).unhealthy == read(slices).tainted == unhealthy
-    assert slices.see_rule("r", made) == set()
+    assert slices.see_rule("r", rules) == set()
     slices.see_rule("r", None)
     assert read(slices).unhealthy == 0
 
@@ -286,7 +286,7 @@ def test_pools(case: str) -> None:
     pieces, devices, problem = POOLS[case]
     node = read(seen(*pieces))
     assert names(node) == devices
-    assert [problem in said for said in node.problems] == [True] * bool(problem)
+    assert [problem in line for line in node.problems] == [True] * bool(problem)
 
 
 UNPLANNED: dict[str, dict[str, Any]] = {
@@ -311,9 +311,9 @@ def test_mig_devices_are_no_gpus() -> None:
 def test_a_node_whose_gpus_are_published_as_parts_does_not_lack_gpus() -> None:
     mig = gpu(1)
     mig["attributes"]["type"] = {"string": "mig"}
-    said = node_object({"cpu": "8"}, {"nvidia.com/gpu.count": "8"})
-    assert nodes.read(said, DEFAULTS).missing_gpus == 8
-    node = nodes.read(said, DEFAULTS, offer=seen(piece([mig])).offer("n"))
+    obj = node_object({"cpu": "8"}, {"nvidia.com/gpu.count": "8"})
+    assert nodes.read(obj, DEFAULTS).missing_gpus == 8
+    node = nodes.read(obj, DEFAULTS, offer=seen(piece([mig])).offer("n"))
     assert (node.missing_gpus, node.problems) == (0, ())
 
 
@@ -369,9 +369,11 @@ def test_a_slice_of_another_node_concerns_only_nodes_whose_part_of_the_pool_is_n
 
 def test_of_a_node_that_publishes_too_much_the_first_pools_are_read() -> None:
     def pool(name: str, number: int, size: int) -> ResourceSlice:
-        found = piece([gpu(at) for at in range(size)], f"{name}-{number}")
-        spec = msgspec.structs.replace(found.spec, pool=msgspec.structs.replace(found.spec.pool, name=name))
-        return msgspec.structs.replace(found, spec=spec)
+        published = piece([gpu(at) for at in range(size)], f"{name}-{number}")
+        spec = msgspec.structs.replace(
+            published.spec, pool=msgspec.structs.replace(published.spec.pool, name=name)
+        )
+        return msgspec.structs.replace(published, spec=spec)
 
     many = [pool(f"p{number:03}", number, 2) for number in range(MAX_POOLS + 1)]
     node = read(seen(*many))

@@ -46,12 +46,12 @@ def piece(name: str = "s", generation: int = 1, count: int = 2, **more: Any) -> 
     return msgspec.convert({"metadata": {"name": name}, "spec": spec}, ResourceSlice)
 
 
-def devices(*found: dict[str, Any], name: str = "d", node: str = "n", **more: Any) -> ResourceSlice:
-    return piece(name, nodeName=node, devices=found, **more)
+def devices(*gpus: dict[str, Any], name: str = "d", node: str = "n", **more: Any) -> ResourceSlice:
+    return piece(name, nodeName=node, devices=gpus, **more)
 
 
-def sets(*found: dict[str, Any], name: str = "c", **more: Any) -> ResourceSlice:
-    return piece(name, **({"nodeName": "n"} | more), sharedCounters=found)
+def sets(*counter_sets: dict[str, Any], name: str = "c", **more: Any) -> ResourceSlice:
+    return piece(name, **({"nodeName": "n"} | more), sharedCounters=counter_sets)
 
 
 def read(slices: Slices) -> Node:
@@ -63,8 +63,8 @@ def names(node: Node) -> set[str]:
 
 
 def without_room(node: Node, *allocated: str) -> set[str]:
-    wanted = sorted(names(node) - set(allocated))
-    return node.counters[POOL].without_room(wanted, allocated)
+    free = sorted(names(node) - set(allocated))
+    return node.counters[POOL].without_room(free, allocated)
 
 
 BOTH = [whole(0), part(0, 0), part(0, 1), whole(1), part(1, 0), part(1, 1)]
@@ -132,10 +132,10 @@ OVERLAPS: dict[str, tuple[list[dict[str, Any]], set[str], str]] = {
 
 @pytest.mark.parametrize("case", OVERLAPS)
 def test_devices_of_the_class_that_overlap_are_left_out_and_named(case: str) -> None:
-    found, left, said = OVERLAPS[case]
-    node = read(seen(devices(*found), sets(*TWO)))
-    assert names(node) == left
-    assert [said in each for each in node.problems] == [True] * bool(said)
+    gpus, planned, sentence = OVERLAPS[case]
+    node = read(seen(devices(*gpus), sets(*TWO)))
+    assert names(node) == planned
+    assert [sentence in line for line in node.problems] == [True] * bool(sentence)
 
 
 BROKEN = {
@@ -152,20 +152,20 @@ BROKEN = {
 
 @pytest.mark.parametrize("case", BROKEN)
 def test_nothing_of_a_pool_is_used_whose_counters_are_broken(case: str) -> None:
-    found, counters, said = BROKEN[case]
-    node = read(seen(devices(*found), sets(*counters)))
+    gpus, counters, sentence = BROKEN[case]
+    node = read(seen(devices(*gpus), sets(*counters)))
     assert names(node) == set()
-    assert said in node.problems[0]
+    assert sentence in node.problems[0]
     assert "nothing of it is used" in node.problems[0]
 
 
 def test_equal_nodes_share_what_is_kept_of_counters() -> None:
     slices = seen(devices(*BOTH), sets(*TWO))
-    other = devices(*BOTH, name="e", node="m", count=2)
-    pool = msgspec.structs.replace(other.spec.pool, name="m")
-    for each in (other, sets(*TWO, name="f")):
-        spec = msgspec.structs.replace(each.spec, pool=pool)
-        slices.see_slice(each.metadata.name, msgspec.structs.replace(each, spec=spec))
+    second = devices(*BOTH, name="e", node="m", count=2)
+    pool = msgspec.structs.replace(second.spec.pool, name="m")
+    for obj in (second, sets(*TWO, name="f")):
+        spec = msgspec.structs.replace(obj.spec, pool=pool)
+        slices.see_slice(obj.metadata.name, msgspec.structs.replace(obj, spec=spec))
     assert slices.offer("m").counters[NVIDIA, "m"] is slices.offer("n").counters[POOL]
 
 
@@ -188,9 +188,9 @@ ROOM: dict[str, tuple[tuple[int, ...], dict[str, int], list[str], list[str], set
 
 @pytest.mark.parametrize("case", ROOM)
 def test_room(case: str) -> None:
-    available, amounts, wanted, allocated, without = ROOM[case]
+    available, amounts, names, allocated, without = ROOM[case]
     needs = tuple((name, ((0, amount),)) for name, amount in amounts.items())
-    assert PoolCounters(available, needs).without_room(wanted, allocated) == without
+    assert PoolCounters(available, needs).without_room(names, allocated) == without
 
 
 def test_counters_and_the_in_tree_allocator_agree() -> None:
@@ -199,13 +199,13 @@ def test_counters_and_the_in_tree_allocator_agree() -> None:
     assert len(cases) == NUMBER
     for number, case in enumerate(cases):
         sets = msgspec.convert(case["Sets"], list[CounterSet])
-        found = counters_of(sets, msgspec.convert(case["Devices"], list[SliceDevice]))
-        without = found.without_room(case["Wanted"], case["Allocated"]) if found is not None else set()
+        pool = counters_of(sets, msgspec.convert(case["Devices"], list[SliceDevice]))
+        without = pool.without_room(case["Wanted"], case["Allocated"]) if pool is not None else set()
         assert sorted(without) == case["Without"], number
     assert sum(0 < len(case["Without"]) < len(case["Wanted"]) for case in cases) > NUMBER // 4
 
 
 def test_amounts_are_compared_exactly() -> None:
     """As quantities of Kubernetes, not as floats: 100m + 200m are 300m."""
-    found = [gpu(number, **uses(0, amount)) for number, amount in enumerate(("100m", "200m"))]
-    assert names(read(seen(devices(*found), sets(counter_set(0, "300m"))))) == {"gpu-0", "gpu-1"}
+    gpus = [gpu(number, **uses(0, amount)) for number, amount in enumerate(("100m", "200m"))]
+    assert names(read(seen(devices(*gpus), sets(counter_set(0, "300m"))))) == {"gpu-0", "gpu-1"}

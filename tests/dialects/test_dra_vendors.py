@@ -66,14 +66,14 @@ def read(driver: str, devices: list[dict[str, Any]], settings: Any = DEFAULTS) -
     """A node with these devices of a driver, in one slice."""
     slices = Slices(settings)
     slices.see_slice("s", piece(devices, driver=driver))
-    for found in (OF_AMD, OF_INTEL):
-        slices.see_class(found.metadata.name, found)
+    for gpu_class in (OF_AMD, OF_INTEL):
+        slices.see_class(gpu_class.metadata.name, gpu_class)
     return nodes.read(node_object({"cpu": "8"}), settings, offer=slices.offer("n"))
 
 
 def test_amds_gpus_are_counted_by_address_whatever_their_cards_are_called() -> None:
-    node = read(AMD, sorted(EIGHT, key=lambda each: str(each["name"])))
-    assert names(node) == [str(each["name"]) for each in EIGHT]
+    node = read(AMD, sorted(EIGHT, key=lambda device: str(device["name"])))
+    assert names(node) == [str(device["name"]) for device in EIGHT]
     assert (set(node.gpu_resources), node.unhealthy, len(node.problems)) == ({"amd.com/gpu"}, 0, 0)
 
 
@@ -86,16 +86,16 @@ def test_amds_gpus_of_one_numa_node_may_be_asked_for_together() -> None:
 
 def older(device: dict[str, Any]) -> dict[str, Any]:
     """The device as the driver's first releases published it: its address in an attribute of its own."""
-    said = dict(device["attributes"])
-    address = said.pop(BUS)
+    attributes = dict(device["attributes"])
+    address = attributes.pop(BUS)
     card, render = (int(part) for part in str(device["name"]).split("-")[1:])
-    said |= {"pciAddr": address, "cardIndex": {"int": card}, "renderIndex": {"int": render}}
-    return device | {"attributes": said}
+    attributes |= {"pciAddr": address, "cardIndex": {"int": card}, "renderIndex": {"int": render}}
+    return device | {"attributes": attributes}
 
 
 def test_amds_older_driver_has_the_address_under_another_name() -> None:
-    node = read(AMD, [older(each) for each in reversed(EIGHT)])
-    assert names(node) == [str(each["name"]) for each in EIGHT]
+    node = read(AMD, [older(device) for device in reversed(EIGHT)])
+    assert names(node) == [str(device["name"]) for device in EIGHT]
 
 
 def test_amds_partitions_that_are_made_on_demand_are_not_planned() -> None:
@@ -114,9 +114,9 @@ def test_amds_partitions_that_are_made_on_demand_are_not_planned() -> None:
     slices.see_class(AMD, OF_AMD)
     node = nodes.read(node_object({"cpu": "8"}), DEFAULTS, offer=slices.offer("n"))
     assert names(node) == [EIGHT[1]["name"]]
-    (said,) = node.problems
-    shown = ", ".join(str(each["name"]) for each in modes)
-    assert said.startswith(f"node n: of pool n of {AMD} the devices {shown} overlap")
+    (problem,) = node.problems
+    shown = ", ".join(str(mode["name"]) for mode in modes)
+    assert problem.startswith(f"node n: of pool n of {AMD} the devices {shown} overlap")
 
 
 def flex(bus: str, health: str = "Healthy", **more: Any) -> dict[str, Any]:

@@ -262,13 +262,13 @@ def test_any_pod_is_read(raw: dict[str, Any]) -> None:
         assert pod.slice.units > 0
         assert 0 < pod.slice.gpus <= MAX_GPUS
         assert all(0 <= units <= pod.slice.units for _, units in pod.container_gpus)
-    asked = pod.slice.gpus if pod.slice else pod.gpus
+    gpus = pod.slice.gpus if pod.slice else pod.gpus
     if pod.allocation is not None:
-        assert pod.allocation.bit_count() == asked
+        assert pod.allocation.bit_count() == gpus
     usage = pod.usage
     if usage is not None:
         assert (usage.gpus == 0) or (usage.unindexed_gpus == 0)
-        assert usage.gpus.bit_count() + usage.unindexed_gpus == asked
+        assert usage.gpus.bit_count() + usage.unindexed_gpus == gpus
 
 
 MATRICES = st.integers(0, 4).flatmap(
@@ -340,13 +340,13 @@ YAML = (
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(YAML)
 def test_any_policies_are_read_or_refused(text: str) -> None:
-    found, problems = policies.read(text)
-    assert (found is None) == bool(problems)
+    result, problems = policies.read(text)
+    assert (result is None) == bool(problems)
     assert all(problems)
-    if found is not None:
-        assert len(found.policies) <= policies.MAX_POLICIES
-        scopes = [level.scope for level in found.levels]
+    if result is not None:
+        assert len(result.policies) <= policies.MAX_POLICIES
+        scopes = [level.scope for level in result.levels]
         assert len(set(scopes)) == len(scopes)
         assert {"zone", "rack"} <= set(scopes)
         assert not set(scopes) & set(policies.BUILT_IN)
-        assert [policy.name for policy in found.policies] == list({p.name: p for p in found.policies})
+        assert [policy.name for policy in result.policies] == list({p.name: p for p in result.policies})

@@ -49,14 +49,14 @@ SLICES: dict[str, tuple[dict[str, Any], Slice, tuple[tuple[str, int], ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "asked", "containers"), SLICES.values(), ids=SLICES.keys())
+@pytest.mark.parametrize(("fields", "share", "containers"), SLICES.values(), ids=SLICES.keys())
 def test_what_a_pod_asks_of_shared_gpus(
-    said: dict[str, Any], asked: Slice, containers: tuple[tuple[str, int], ...]
+    fields: dict[str, Any], share: Slice, containers: tuple[tuple[str, int], ...]
 ) -> None:
-    pod = pods.read(pod_object(**said))
-    assert (pod.slice, pod.container_gpus, pod.causes) == (asked, containers, ())
+    pod = pods.read(pod_object(**fields))
+    assert (pod.slice, pod.container_gpus, pod.causes) == (share, containers, ())
     assert (pod.gpus, pod.gpu_resource) == (0, "")
-    assert sum(units for _, units in containers) == asked.units
+    assert sum(units for _, units in containers) == share.units
     assert pod.claim is not None
     assert pod.claim.lone
 
@@ -106,12 +106,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize(("said", "field"), BAD.values(), ids=BAD.keys())
-def test_what_can_not_be_asked(said: dict[str, Any], field: str) -> None:
-    pod = pods.read(pod_object(**said))
+@pytest.mark.parametrize(("fields", "field"), BAD.values(), ids=BAD.keys())
+def test_what_can_not_be_asked(fields: dict[str, Any], field: str) -> None:
+    pod = pods.read(pod_object(**fields))
     assert pod.claim is not None
-    fields = [cause.field for cause in pod.causes if isinstance(cause, BadValue)]
-    assert field in fields
+    assert field in [cause.field for cause in pod.causes if isinstance(cause, BadValue)]
 
 
 def test_the_label_alone_says_nothing_on_a_pod_that_is_not_held() -> None:
@@ -163,9 +162,9 @@ MEMORY: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
 }
 
 
-@pytest.mark.parametrize(("said", "memory", "says"), MEMORY.values(), ids=MEMORY.keys())
-def test_what_a_node_offers(said: dict[str, Any], memory: tuple[int, ...], says: str) -> None:
-    node = nodes.read(node_object(**said))
+@pytest.mark.parametrize(("fields", "memory", "says"), MEMORY.values(), ids=MEMORY.keys())
+def test_what_a_node_offers(fields: dict[str, Any], memory: tuple[int, ...], says: str) -> None:
+    node = nodes.read(node_object(**fields))
     assert node.gpu_memory == memory
     assert (says in "; ".join(node.problems)) if says else node.problems == ()
     assert not memory or node.topology.gpu_count == len(memory)
@@ -206,8 +205,8 @@ def test_how_a_node_places_slices(placement: str, expected: tuple[bool, int]) ->
 WALL_NS = 1_700_000_000_000_000_000
 
 
-def bound(annotations: dict[str, str], **said: Any) -> Pod:
-    return pods.read(pod_object(node="n", annotations=annotations, **said))
+def bound(annotations: dict[str, str], **fields: Any) -> Pod:
+    return pods.read(pod_object(node="n", annotations=annotations, **fields))
 
 
 def written(pod: Pod, gpus: tuple[int, ...], sizes: tuple[int, ...] = (16,) * 8) -> dict[str, str]:
@@ -265,15 +264,15 @@ def test_hundreds_of_containers_stay_within_the_bound() -> None:
     st.sets(st.sampled_from([allocation.ALLOCATION, allocation.SHARES, allocation.MEM_GPUS]), max_size=2),
 )
 def test_what_is_written_is_read_back_from_any_of_its_annotations(
-    gpus: set[int], units: list[int], lost: set[str]
+    gpus: set[int], units: list[int], missing: set[str]
 ) -> None:
     amounts = [amount * len(gpus) for amount in units]
-    said: dict[str, Any] = {"spec": _containers(*amounts), "labels": {COUNT: str(len(gpus))}}
-    pod = pods.read(pod_object(**said))
+    fields: dict[str, Any] = {"spec": _containers(*amounts), "labels": {COUNT: str(len(gpus))}}
+    pod = pods.read(pod_object(**fields))
     assert pod.slice == Slice(sum(units), len(gpus))
     carried = written(pod, tuple(sorted(gpus)), (100,) * 256)
-    kept = {key: text for key, text in carried.items() if key not in lost}
-    usage = bound(kept, **{**said, "spec": {**said["spec"], "nodeName": "n"}}).usage
+    annotations = {key: text for key, text in carried.items() if key not in missing}
+    usage = bound(annotations, **{**fields, "spec": {**fields["spec"], "nodeName": "n"}}).usage
     assert usage == Usage("u", "n", pod.resources, gpus=mask_of(sorted(gpus)), units=sum(units))
 
 
@@ -324,12 +323,12 @@ READ: dict[str, tuple[dict[str, str], dict[str, Any], int | None]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("annotations", "said", "mask"), READ.values(), ids=READ.keys())
+@pytest.mark.parametrize(("annotations", "fields", "mask"), READ.values(), ids=READ.keys())
 @pytest.mark.parametrize("scheduler", ["muster", "another"])
 def test_what_is_believed_of_a_bound_pod(
-    annotations: dict[str, str], said: dict[str, Any], mask: int | None, scheduler: str
+    annotations: dict[str, str], fields: dict[str, Any], mask: int | None, scheduler: str
 ) -> None:
-    pod = bound(annotations, scheduler=scheduler, **said)
+    pod = bound(annotations, scheduler=scheduler, **fields)
     assert pod.allocation == mask
     assert pod.usage is not None
     assert (pod.usage.unindexed_gpus == 0) == (mask is not None)

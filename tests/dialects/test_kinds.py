@@ -26,8 +26,8 @@ REQUIRED = {"kai.scheduler/topology-required-placement": RACK}
 
 
 def template(gpus: int = 1, **meta: Object) -> Object:
-    asked = {"limits": {"nvidia.com/gpu": gpus}} if gpus else {}
-    containers = [{"name": "c", "resources": asked}]
+    resources = {"limits": {"nvidia.com/gpu": gpus}} if gpus else {}
+    containers = [{"name": "c", "resources": resources}]
     return {"metadata": meta, "spec": {"schedulerName": "muster", "containers": containers}}
 
 
@@ -71,12 +71,12 @@ def read(
     labels: dict[str, str] | None = None,
     annotations: dict[str, str] | None = None,
 ) -> Family:
-    known = KINDS[kind]
+    described = KINDS[kind]
     meta = Metadata(name="x", namespace="default", uid="u", labels=labels, annotations=annotations)
-    obj = CustomObject(f"{known.group}/{known.versions[0]}", meta, spec)
-    found = family(known, obj, settings, DEFAULT_LEVELS, None, made_by)
-    assert family(known, pruned(known, obj), settings, DEFAULT_LEVELS, None, made_by) == found
-    return found
+    obj = CustomObject(f"{described.group}/{described.versions[0]}", meta, spec)
+    result = family(described, obj, settings, DEFAULT_LEVELS, None, made_by)
+    assert family(described, pruned(described, obj), settings, DEFAULT_LEVELS, None, made_by) == result
+    return result
 
 
 @dataclass(frozen=True)
@@ -233,8 +233,8 @@ def test_units_with_a_domain_of_their_own_have_a_leader_each() -> None:
 
 def template_of(role: Object) -> Object:
     """Return the pod template of a replicated Job."""
-    found: Object = role["template"]["spec"]["template"]["spec"]
-    return found
+    spec: Object = role["template"]["spec"]["template"]["spec"]
+    return spec
 
 
 @pytest.mark.parametrize("change", [{"resourceClaims": [{"name": "gpu"}]}, {"schedulerName": "other"}])
@@ -249,14 +249,14 @@ def test_members_that_come_later_and_can_not_be_read_are_left_out(change: Object
 
 
 def test_kai_asks_for_placement_on_the_object_and_on_its_parts() -> None:
-    both = {**REQUIRED, "kai.scheduler/topology-preferred-placement": "kubernetes.io/hostname"}
-    found = read("PyTorchJob", torch(3), annotations=both, labels={"kai.scheduler/queue": "team"})
-    assert (found.group.wishes.required_scope, found.group.wishes.preferred_scopes) == ("rack", ("node",))
-    assert (found.group.queue, found.by_key) == ("team", True)
+    annotations = {**REQUIRED, "kai.scheduler/topology-preferred-placement": "kubernetes.io/hostname"}
+    job = read("PyTorchJob", torch(3), annotations=annotations, labels={"kai.scheduler/queue": "team"})
+    assert (job.group.wishes.required_scope, job.group.wishes.preferred_scopes) == ("rack", ("node",))
+    assert (job.group.queue, job.by_key) == ("team", True)
 
-    each = replicated("workers", 2, 4)
-    each["template"]["metadata"] = {"annotations": REQUIRED}
-    parts = read("JobSet", {"replicatedJobs": [each, replicated("driver", 1, 1)]}).group
+    part = replicated("workers", 2, 4)
+    part["template"]["metadata"] = {"annotations": REQUIRED}
+    parts = read("JobSet", {"replicatedJobs": [part, replicated("driver", 1, 1)]}).group
     assert parts.role_wishes["workers"].segments == (Segment(4, "rack"),)  # each Job in one rack
     assert parts.role_wishes["driver"].role_scope is None
 
@@ -294,19 +294,19 @@ def test_a_job_with_too_many_types_of_pods_is_refused_by_name() -> None:
 
 
 def test_of_a_very_large_job_nothing_is_kept_but_a_sentence() -> None:
-    known = KINDS["PyTorchJob"]
-    kept = pruned(known, CustomObject("kubeflow.org/v1", Metadata(name="x"), types(10_000)))
-    assert kept.spec == "an object with more than 8,000 values"
-    group = family(known, kept, DEFAULTS, DEFAULT_LEVELS, None).group
-    assert BadValue("pytorchjob//x", "spec", kept.spec, "an object") in group.causes
+    described = KINDS["PyTorchJob"]
+    small = pruned(described, CustomObject("kubeflow.org/v1", Metadata(name="x"), types(10_000)))
+    assert small.spec == "an object with more than 8,000 values"
+    group = family(described, small, DEFAULTS, DEFAULT_LEVELS, None).group
+    assert BadValue("pytorchjob//x", "spec", small.spec, "an object") in group.causes
 
 
 def test_of_very_many_labels_the_known_ones_and_the_first_are_kept() -> None:
     labels = {f"kai.scheduler/{number}": "" for number in range(20_001)} | {"kai.scheduler/queue": "q"}
-    kept = pruned(KINDS["Job"], CustomObject("batch/v1", Metadata(name="x", labels=labels), job()))
-    assert kept.metadata.labels is not None
-    assert len(kept.metadata.labels) <= bounds.MAX_KEYS + 2
-    assert (kept.metadata.labels["kai.scheduler/queue"], kept.spec["parallelism"]) == ("q", 4)
+    small = pruned(KINDS["Job"], CustomObject("batch/v1", Metadata(name="x", labels=labels), job()))
+    assert small.metadata.labels is not None
+    assert len(small.metadata.labels) <= bounds.MAX_KEYS + 2
+    assert (small.metadata.labels["kai.scheduler/queue"], small.spec["parallelism"]) == ("q", 4)
 
 
 BAD_KEYS = {
@@ -345,22 +345,24 @@ def test_a_part_of_a_job_may_prefer_a_level() -> None:
 
 def test_keys_without_effect_are_said() -> None:
     labels = {"priorityClassName": "high", "kai.scheduler/preemptibility": "never"}
-    said = " ".join(read("PyTorchJob", torch(1), labels=labels).group.problems)
-    assert "label priorityClassName: high is not applied" in said
-    assert "label kai.scheduler/preemptibility is never" in said
+    problem = " ".join(read("PyTorchJob", torch(1), labels=labels).group.problems)
+    assert "label priorityClassName: high is not applied" in problem
+    assert "label kai.scheduler/preemptibility is never" in problem
     part = template(1, annotations={"gpu-fraction": "0.5"})
     assert "gpu-fraction is not read" in read("Job", job(template=part)).group.problems[0]
 
-    each = replicated("workers", 2, 4)
-    each["template"]["metadata"] = {"annotations": {"kai.scheduler/topology-preferred-placement": RACK}}
-    (said,) = read("JobSet", {"replicatedJobs": [each]}).group.problems
+    workers = replicated("workers", 2, 4)
+    workers["template"]["metadata"] = {"annotations": {"kai.scheduler/topology-preferred-placement": RACK}}
+    (problem,) = read("JobSet", {"replicatedJobs": [workers]}).group.problems
     assert (
-        "topology-preferred-placement has no effect on a part that is replicated as a whole (workers)" in said
+        "topology-preferred-placement has no effect on a part that is replicated as a whole (workers)"
+        in problem
     )
     part = template(1, annotations={"kai.scheduler/segment-topology-preferred-placement": RACK})
-    (said,) = read("LeaderWorkerSet", lws(worker=part)).group.problems
+    (problem,) = read("LeaderWorkerSet", lws(worker=part)).group.problems
     assert (
-        "segment-topology-preferred-placement has no effect: write kai.scheduler/segment-topology-req" in said
+        "segment-topology-preferred-placement has no effect: write kai.scheduler/segment-topology-req"
+        in problem
     )
 
 
@@ -386,15 +388,15 @@ SLIPS = {
 @pytest.mark.parametrize("name", SLIPS)
 def test_a_misspelt_key_of_kai_on_a_job_is_a_cause_and_the_job_a_gang(name: str) -> None:
     meta, where, expected = SLIPS[name]
-    found = read("Job", job(), **meta)  # type: ignore[arg-type]
-    (cause,) = found.group.causes
-    assert (found.by_key, cause.field, cause.expected) == (True, where, expected)  # type: ignore[union-attr]
+    result = read("Job", job(), **meta)  # type: ignore[arg-type]
+    (cause,) = result.group.causes
+    assert (result.by_key, cause.field, cause.expected) == (True, where, expected)  # type: ignore[union-attr]
 
 
 def test_a_misspelt_key_of_kai_on_a_replicated_job_is_a_cause() -> None:
-    each = replicated("workers", 2, 4)
-    each["template"]["metadata"] = {"annotations": {"kai.scheduler/topology-required-placment": RACK}}
-    (cause,) = read("JobSet", {"replicatedJobs": [each]}).group.causes
+    workers = replicated("workers", 2, 4)
+    workers["template"]["metadata"] = {"annotations": {"kai.scheduler/topology-required-placment": RACK}}
+    (cause,) = read("JobSet", {"replicatedJobs": [workers]}).group.causes
     assert "did you mean kai.scheduler/topology-required-placement" in str(cause)
 
 
@@ -412,12 +414,12 @@ def test_keys_of_other_systems_are_no_slips() -> None:
 
 def test_our_annotations_on_the_job_belong_on_its_pod_template() -> None:
     ours = {"gpu.topology/scope": "rack", "gpu.topology/scop": "rack"}
-    found = read("Job", job(), annotations=ours)
-    assert found.group.problems == (
+    result = read("Job", job(), annotations=ours)
+    assert result.group.problems == (
         "gpu.topology/scop has no effect on the job: gpu.topology/scope belongs on the pod template",
         "gpu.topology/scope has no effect on the job: it belongs on the pod template",
     )
-    assert (found.by_key, found.group.causes) == (False, ())
+    assert (result.by_key, result.group.causes) == (False, ())
 
 
 COUNT = {"kai.scheduler/batch-min-member": "2"}
@@ -442,15 +444,15 @@ MISPLACED = {
 
 @pytest.mark.parametrize("name", MISPLACED)
 def test_keys_of_kai_in_another_place_are_said(name: str) -> None:
-    kind, spec, annotations, said = MISPLACED[name]
+    kind, spec, annotations, problem = MISPLACED[name]
     problems = read(kind, spec, annotations=annotations).group.problems
-    assert problems == ((f"annotation kai.scheduler/{said}",) if said else ())
+    assert problems == ((f"annotation kai.scheduler/{problem}",) if problem else ())
 
 
 def test_of_very_many_unknown_keys_only_some_are_compared() -> None:
     labels = {f"kai.schedular/{number}": "" for number in range(1000)}
-    kept = pruned(KINDS["Job"], CustomObject("batch/v1", Metadata(name="x", labels=labels), job()))
-    assert len(kept.metadata.labels or {}) <= 64
+    small = pruned(KINDS["Job"], CustomObject("batch/v1", Metadata(name="x", labels=labels), job()))
+    assert len(small.metadata.labels or {}) <= 64
 
 
 MODES: dict[str, tuple[str, Object, Object, Mode, bool, bool]] = {
@@ -476,14 +478,14 @@ MODES: dict[str, tuple[str, Object, Object, Mode, bool, bool]] = {
 def test_the_setting(name: str) -> None:
     kind, spec, labels, mode, joined, warned = MODES[name]
     settings = Settings(infer_gangs=(("default", mode),))
-    found = read(kind, spec, settings, labels=labels)
-    assert (found.is_gang(settings), found.is_warned_of(settings)) == (joined, warned)
+    result = read(kind, spec, settings, labels=labels)
+    assert (result.is_gang(settings), result.is_warned_of(settings)) == (joined, warned)
 
 
 def test_kais_key_may_stand_on_a_template_or_on_the_maker() -> None:
     queue = template(1, labels={"kai.scheduler/queue": "team"})
-    found = read("Job", job(template=queue))
-    assert (found.by_key, found.group.queue) == (True, "team")
+    result = read("Job", job(template=queue))
+    assert (result.by_key, result.group.queue) == (True, "team")
     made_by = Metadata(name="r", labels={"kai.scheduler/queue": "team"}, annotations=REQUIRED)
     child = read("RayCluster", ray(replicas=2), made_by=made_by)
     assert (child.by_key, child.group.wishes.required_scope) == (True, "rack")
@@ -590,10 +592,10 @@ def test_what_is_not_read_is_not_kept() -> None:
     obj = CustomObject(
         "v1", Metadata(name="x", annotations=meta["annotations"], labels={"a": "s3cret"}), spec
     )
-    kept = pruned(KINDS["JobSet"], obj)
-    assert "s3cret" not in str(kept)
-    assert kept.metadata.annotations == REQUIRED
-    assert kept.spec["replicatedJobs"][0]["template"]["spec"] == {
+    small = pruned(KINDS["JobSet"], obj)
+    assert "s3cret" not in str(small)
+    assert small.metadata.annotations == REQUIRED
+    assert small.spec["replicatedJobs"][0]["template"]["spec"] == {
         "parallelism": 2,
         "template": {
             "metadata": {"labels": {}, "annotations": REQUIRED},
@@ -606,6 +608,6 @@ def test_what_is_not_read_is_not_kept() -> None:
 def test_any_json_is_read(kind: str) -> None:
     odd: list[Any] = [None, 3, "x", [], [3], {"a": 1}, {"replicatedJobs": [None]}, {"replicas": 10**12}]
     for spec in odd:
-        found = read(kind, spec)
-        assert found.group.min_member
-        assert len(found.group.causes) <= 8
+        result = read(kind, spec)
+        assert result.group.min_member
+        assert len(result.group.causes) <= 8

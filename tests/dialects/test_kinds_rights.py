@@ -15,7 +15,9 @@ RBAC = Path(__file__).parents[2] / "scheduler-config" / "jobs" / "rbac.yaml"
 
 def test_there_is_one_rule_for_each_kind() -> None:
     """Each may be removed alone."""
-    (role,) = [each for each in yaml.safe_load_all(RBAC.read_text()) if each["kind"] == "ClusterRole"]
+    (role,) = [
+        manifest for manifest in yaml.safe_load_all(RBAC.read_text()) if manifest["kind"] == "ClusterRole"
+    ]
     assert {tuple(rule["verbs"]) for rule in role["rules"]} == {("list", "watch")}
     rules = Counter(
         f"{resource}.{group}"

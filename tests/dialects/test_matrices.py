@@ -44,9 +44,9 @@ def table(*rows: str) -> str:
 @pytest.mark.parametrize("name", sorted(path.stem for path in TOPOLOGIES.glob("*.txt")))
 def test_every_printed_matrix_that_we_have_is_read_as_it_was_printed(name: str) -> None:
     whole = load_topology(name)
-    found, problems = topology((TOPOLOGIES / f"{name}.txt").read_text(), whole.gpu_count, "k")
+    links, problems = topology((TOPOLOGIES / f"{name}.txt").read_text(), whole.gpu_count, "k")
     assert problems == ()
-    assert kinds_of(found) == {(i, j): whole.links[i][j] for i, j in combinations(range(whole.gpu_count), 2)}
+    assert kinds_of(links) == {(i, j): whole.links[i][j] for i, j in combinations(range(whole.gpu_count), 2)}
 
 
 def islands_of(kind: str, between: str, *islands: range) -> dict[tuple[int, int], str]:
@@ -80,12 +80,12 @@ PRINTED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "gpus", "kinds"), [(name, *rest) for name, rest in PRINTED.items()])
+@pytest.mark.parametrize(("name", "gpus", "kinds"), [(name, *expected) for name, expected in PRINTED.items()])
 def test_what_tools_print_with_all_that_stands_around_it(
     name: str, gpus: int, kinds: dict[tuple[int, int], str]
 ) -> None:
-    found, problems = topology((HERE / f"{name}.txt").read_text(), gpus, "k")
-    assert (kinds_of(found), problems) == (kinds, ())
+    links, problems = topology((HERE / f"{name}.txt").read_text(), gpus, "k")
+    assert (kinds_of(links), problems) == (kinds, ())
     assert len(kinds) == gpus * (gpus - 1) // 2
 
 
@@ -108,8 +108,8 @@ def test_lines_that_a_terminal_has_wrapped_give_no_wrong_link(path: Path, tabs: 
 def test_a_wrapped_table_is_refused_with_what_to_do() -> None:
     lines = (HERE / "nvidia-8x-b200-one-pair-off.txt").read_text().expandtabs().splitlines()
     text = "\n".join(line[at : at + 60] for line in lines for at in range(0, max(1, len(line)), 60))
-    found, problems = topology(text, 8, "k")
-    assert not found.known
+    links, problems = topology(text, 8, "k")
+    assert not links.known
     assert problems == (
         "k: its rows do not fit its header, as if a terminal had wrapped the lines: write the table into a "
         "file; the node is used without topology",
@@ -117,9 +117,9 @@ def test_a_wrapped_table_is_refused_with_what_to_do() -> None:
 
 
 def test_the_first_rows_of_a_matrix_say_what_they_say() -> None:
-    found, problems = topology((HERE / "nvidia-8x-nv18-in-a-comment.txt").read_text(), 8, "k")
-    assert set(kinds_of(found).values()) == {"NV18"}
-    assert len(kinds_of(found)) == 13
+    links, problems = topology((HERE / "nvidia-8x-nv18-in-a-comment.txt").read_text(), 8, "k")
+    assert set(kinds_of(links).values()) == {"NV18"}
+    assert len(kinds_of(links)) == 13
     assert problems == ("k: 15 pairs are missing, GPUs 2 and 3 the first of them: they count as unknown",)
 
 
@@ -180,9 +180,9 @@ SLIPS: dict[str, tuple[str, int, dict[tuple[int, int], str], tuple[str, ...]]] =
 def test_a_slip_changes_its_own_pair_and_is_reported(
     text: str, gpus: int, kinds: dict[tuple[int, int], str], problems: tuple[str, ...]
 ) -> None:
-    found, said = topology(text, gpus, "k")
-    assert kinds_of(found) == kinds
-    assert said == problems
+    links, sentences = topology(text, gpus, "k")
+    assert kinds_of(links) == kinds
+    assert sentences == problems
 
 
 NONE = {
@@ -202,8 +202,8 @@ NONE = {
 def test_what_is_no_matrix_is_none(text: str) -> None:
     with pytest.raises(Unreadable):
         read(text)
-    found, (problem,) = topology(text, 3, "k")
-    assert found == GpuTopology.unknown(3)
+    links, (problem,) = topology(text, 3, "k")
+    assert links == GpuTopology.unknown(3)
     assert problem.endswith("; the node is used without topology")
     assert len(problem) < 300
 
@@ -221,8 +221,8 @@ HOSTILE = {
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_text_is_read_in_bounds(text: str) -> None:
-    found, problems = topology(text, 4, "k")
-    assert found.gpu_count == 4
+    links, problems = topology(text, 4, "k")
+    assert links.gpu_count == 4
     assert len(problems) <= 4
     assert all(len(problem) < 300 and problem.isprintable() for problem in problems)
 
@@ -289,9 +289,9 @@ def written(gpus: int, links: Links, rng: random.Random) -> dict[str, str]:
 def test_a_matrix_reads_back_as_it_was_written(seed: int) -> None:
     rng, gpus, links = draw(seed)
     for text in written(gpus, links, rng).values():
-        spelt = rng.choice((str, str.lower, lambda said: said.replace("\n", "\r\n")))(text)
-        found, problems = topology(spelt, gpus, "k")
-        assert (kinds_of(found), problems) == (links, ())
+        spelt = rng.choice((str, str.lower, lambda plain: plain.replace("\n", "\r\n")))(text)
+        read_back, problems = topology(spelt, gpus, "k")
+        assert (kinds_of(read_back), problems) == (links, ())
 
 
 @given(st.integers(0, 2**32), st.text(alphabet=st.characters(codec="utf-8"), max_size=8))
@@ -312,10 +312,10 @@ def test_damage_stays_in_its_own_pairs(seed: int, junk: str) -> None:
         text = "\n".join(nvidia(gpus, cells, rng).splitlines()[: torn + 1])
     else:
         text = json.dumps([row if i < torn else [] for i, row in enumerate(cells)])
-    kept = {pair: kind for pair, kind in links.items() if pair not in hurt | gone}
-    found, problems = topology(text, gpus, "k")
-    assert kept.items() <= kinds_of(found).items()
-    assert all(kinds_of(found).get(pair) in (None, links[pair]) for pair in hurt)
+    whole_pairs = {pair: kind for pair, kind in links.items() if pair not in hurt | gone}
+    read_back, problems = topology(text, gpus, "k")
+    assert whole_pairs.items() <= kinds_of(read_back).items()
+    assert all(kinds_of(read_back).get(pair) in (None, links[pair]) for pair in hurt)
     assert problems or not gone
 
 
@@ -329,7 +329,7 @@ def test_any_damage_at_all_is_read_without_an_exception(seed: int) -> None:
             letters[at : at + rng.randint(0, 9)] = rng.choice(
                 ("", "\n", "\t", "GPU1 ", "X", "[", "\x1b[4m", "#")
             )
-        found, problems = topology("".join(letters), gpus, "k")
-        assert found.gpu_count == gpus
+        damaged, problems = topology("".join(letters), gpus, "k")
+        assert damaged.gpu_count == gpus
         assert all(len(problem) < 300 for problem in problems)
         is_table("".join(letters))

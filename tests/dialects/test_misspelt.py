@@ -95,8 +95,8 @@ CLAIMS: dict[str, tuple[dict[str, Any], GangClaim]] = {
 
 @pytest.mark.parametrize("case", CLAIMS)
 def test_the_pod_is_one_of_the_gang_that_it_means(case: str) -> None:
-    said, claim = CLAIMS[case]
-    pod = read(pod_object(**said))
+    fields, claim = CLAIMS[case]
+    pod = read(pod_object(**fields))
     assert pod.claim == claim
     assert pod.causes
 

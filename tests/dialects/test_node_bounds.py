@@ -69,9 +69,9 @@ HOSTILE: dict[str, tuple[Callable[[], NodeObject], str]] = {
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_what_is_above_a_bound_is_left_out_and_told(case: str) -> None:
-    make, told = HOSTILE[case]
+    make, sentence = HOSTILE[case]
     node = nodes.read(make())
-    assert any(told in each for each in node.problems)
+    assert any(sentence in problem for problem in node.problems)
     assert within_bounds(node)
     assert node.topology.gpu_count == 8
     assert (node.allocatable.cpu_milli, node.allocatable.pods) == (64_000, 110)
@@ -93,23 +93,23 @@ def test_only_who_tolerates_all_taints_fits_a_node_with_too_many() -> None:
 
 def test_the_resources_that_are_planned_are_read_first() -> None:
     """Names of others may come before them."""
-    said = {f"a.example.com/r{number:04}": "1" for number in range(MANY)} | GPU
-    assert nodes.read(node_object(said)).topology.gpu_count == 8
+    resources = {f"a.example.com/r{number:04}": "1" for number in range(MANY)} | GPU
+    assert nodes.read(node_object(resources)).topology.gpu_count == 8
 
 
 def test_many_problems_are_counted() -> None:
-    said = GPU | {f"a.example.com/r{number}": "x" for number in range(100)}
-    *first, more = nodes.read(node_object(said)).problems
+    resources = GPU | {f"a.example.com/r{number}": "x" for number in range(100)}
+    *first, more = nodes.read(node_object(resources)).problems
     assert (len(first), more) == (MAX_PROBLEMS, f"and {100 - MAX_PROBLEMS} more problems")
 
 
 def test_what_is_kept_of_a_node_is_bounded() -> None:
     texts = {"GPU_TOPOLOGY": "x" * 200_000, "other": "x" * 200_000}
-    kept = nodes.kept(node_object(GPU, annotations=texts))
-    assert {key: len(text) for key, text in (kept.metadata.annotations or {}).items()} == {
+    small = nodes.kept(node_object(GPU, annotations=texts))
+    assert {key: len(text) for key, text in (small.metadata.annotations or {}).items()} == {
         "GPU_TOPOLOGY": MAX_TEXT + 1
     }
-    assert nodes.read(kept).problems == nodes.read(node_object(GPU, annotations=texts)).problems
+    assert nodes.read(small).problems == nodes.read(node_object(GPU, annotations=texts)).problems
 
 
 TOPOLOGY = {"ack.node.gpu.schedule": "topology", "nodename": "n"}
@@ -130,13 +130,13 @@ def test_what_is_kept_of_a_config_map_says_the_same(case: str) -> None:
     name, labels, data = MAPS[case]
     meta = Metadata(name, "", "kube-system", "uid", labels=labels, annotations={"a": "x" * 100_000})
     obj = ConfigMapObject(meta, data)
-    kept = configmaps.kept(obj)
-    assert kept.metadata.annotations is None
-    assert all(len(text) <= MAX_TEXT + 1 for text in (kept.data or {}).values())
-    assert configmaps.node_of(obj) == configmaps.node_of(kept) == "n"
-    found: Any = configmaps.read(kept)
-    assert found == configmaps.read(obj)
-    assert all(len(each) <= MAX_CHARACTERS for each in found.problems)
+    small = configmaps.kept(obj)
+    assert small.metadata.annotations is None
+    assert all(len(text) <= MAX_TEXT + 1 for text in (small.data or {}).values())
+    assert configmaps.node_of(obj) == configmaps.node_of(small) == "n"
+    fact: Any = configmaps.read(small)
+    assert fact == configmaps.read(obj)
+    assert all(len(problem) <= MAX_CHARACTERS for problem in fact.problems)
 
 
 def test_config_maps_of_other_namespaces_say_nothing_of_nodes() -> None:

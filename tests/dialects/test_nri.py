@@ -18,9 +18,9 @@ GPUS = {"aliyun.com/gpu": "2"}
 
 
 def test_a_named_node_has_cdi_devices_by_uuid_in_the_order_of_its_gpus() -> None:
-    found = nodes.read(node_object(allocatable=GPUS, labels=NAMED, annotations=UUIDS), ON)
-    assert found.cdi_devices == ("nvidia.com/gpu=GPU-1", "nvidia.com/gpu=GPU-0")
-    assert (found.hands_out, found.problems) == (HandsOut.NRI, ())
+    node = nodes.read(node_object(allocatable=GPUS, labels=NAMED, annotations=UUIDS), ON)
+    assert node.cdi_devices == ("nvidia.com/gpu=GPU-1", "nvidia.com/gpu=GPU-0")
+    assert (node.hands_out, node.problems) == (HandsOut.NRI, ())
 
 
 @pytest.mark.parametrize(
@@ -32,9 +32,9 @@ def test_a_named_node_has_cdi_devices_by_uuid_in_the_order_of_its_gpus() -> None
     ],
 )
 def test_other_nodes_have_none(settings: Settings, labels: dict[str, str]) -> None:
-    found = nodes.read(node_object(allocatable=GPUS, labels=labels, annotations=UUIDS), settings)
-    assert (found.cdi_devices, found.problems) == ((), ())
-    assert found.hands_out is not HandsOut.NRI
+    node = nodes.read(node_object(allocatable=GPUS, labels=labels, annotations=UUIDS), settings)
+    assert (node.cdi_devices, node.problems) == ((), ())
+    assert node.hands_out is not HandsOut.NRI
 
 
 @pytest.mark.parametrize(
@@ -50,9 +50,9 @@ def test_other_nodes_have_none(settings: Settings, labels: dict[str, str]) -> No
 )
 def test_a_named_node_that_can_have_none_says_why(allocatable: dict[str, str], uuids: str, says: str) -> None:
     annotations = {"gpu.topology/gpu-uuids": uuids} if uuids else {}
-    found = nodes.read(node_object(allocatable=allocatable, labels=NAMED, annotations=annotations), ON)
-    assert found.cdi_devices == ()
-    assert any(says in problem for problem in found.problems)
+    node = nodes.read(node_object(allocatable=allocatable, labels=NAMED, annotations=annotations), ON)
+    assert node.cdi_devices == ()
+    assert any(says in problem for problem in node.problems)
 
 
 KEYS = ["nvidia.cdi.k8s.io", "nvidia.cdi.k8s.io/pod", "nvidia.cdi.k8s.io/container.main"]
@@ -63,5 +63,7 @@ def test_a_pod_that_brings_one_is_refused_where_muster_writes_them(key: str) -> 
     obj = pod_object(limits={"aliyun.com/gpu": "1"}, annotations={key: "nvidia.com/gpu=0"})
     assert pods.read(obj, ON).causes == (ForgedAllocation(obj.metadata.name, key),)
     assert pods.read(obj).causes == ()
-    other = pod_object(limits={"aliyun.com/gpu": "1"}, annotations={"nvidia.cdi.k8s.io.example.com/x": ""})
-    assert pods.read(other, ON).causes == ()
+    with_another_container = pod_object(
+        limits={"aliyun.com/gpu": "1"}, annotations={"nvidia.cdi.k8s.io.example.com/x": ""}
+    )
+    assert pods.read(with_another_container, ON).causes == ()

@@ -103,15 +103,15 @@ READ: dict[str, tuple[dict[str, str], dict[str, str], GangClaim]] = {
 @pytest.mark.parametrize("limits", [GPU, {}], ids=["GPUs", "a launcher without GPUs"])
 def test_words_that_say_the_same_are_read(name: str, limits: dict[str, int]) -> None:
     labels, annotations, claim = READ[name]
-    found = pod(labels, annotations, limits=limits)
-    assert (found.claim, found.causes) == (claim, ())
+    read_pod = pod(labels, annotations, limits=limits)
+    assert (read_pod.claim, read_pod.causes) == (claim, ())
 
 
 @pytest.mark.parametrize("name", READ)
 def test_the_keys_of_pods_of_other_schedulers_mean_nothing(name: str) -> None:
     labels, annotations, _ = READ[name]
-    found = pod(labels, annotations, scheduler="default-scheduler")
-    assert (found.claim, found.causes) == (None, ())
+    read_pod = pod(labels, annotations, scheduler="default-scheduler")
+    assert (read_pod.claim, read_pod.causes) == (None, ())
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -286,19 +286,19 @@ def test_the_way_out_is_one(name: str, ours: dict[str, dict[str, str]]) -> None:
     """Operators write their labels all the same."""
     theirs, _, _ = REFUSED[name]
     merged = {part: {**theirs.get(part, {}), **ours.get(part, {})} for part in ("labels", "annotations")}
-    found = pod(**merged)
-    assert found.causes == ()
-    assert found.claim is not None
-    assert found.claim.name == "g"
+    read_pod = pod(**merged)
+    assert read_pod.causes == ()
+    assert read_pod.claim is not None
+    assert read_pod.claim.name == "g"
 
 
 def test_a_job_that_is_a_gang_needs_no_other_words() -> None:
     member = Member("PyTorchJob", "train", "train", "worker")
-    made = pod_object(labels={"grove.io/podgang": "pd-0"}, limits=GPU)
-    found = read(made, member=member)
-    assert found.causes == ()
-    assert found.claim is not None
-    assert found.claim.name == "train"
+    obj = pod_object(labels={"grove.io/podgang": "pd-0"}, limits=GPU)
+    read_pod = read(obj, member=member)
+    assert read_pod.causes == ()
+    assert read_pod.claim is not None
+    assert read_pod.claim.name == "train"
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -308,8 +308,8 @@ def test_a_bound_pod_is_a_fact(name: str) -> None:
 
 
 def test_the_pods_of_one_refused_gang_are_told_together() -> None:
-    found = pod({"grove.io/podgang": "pd-0"})
-    assert found.claim == GangClaim("Grove", "pd-0")
+    read_pod = pod({"grove.io/podgang": "pd-0"})
+    assert read_pod.claim == GangClaim("Grove", "pd-0")
     bound = pod({"grove.io/podgang": "pd-0"}, node="a")
     assert bound.claim is not None
     assert bound.claim.lone
@@ -324,21 +324,21 @@ def test_the_pods_of_one_refused_gang_are_told_together() -> None:
     ],
 )
 def test_groups_of_kueue_whose_pods_come_one_after_another_are_no_gangs(apart: dict[str, str]) -> None:
-    found = pod(IN_GROUP, {**OF_TWO, **apart})
-    assert found.causes == ()
-    assert found.claim is not None
-    assert found.claim.lone
+    read_pod = pod(IN_GROUP, {**OF_TWO, **apart})
+    assert read_pod.causes == ()
+    assert read_pod.claim is not None
+    assert read_pod.claim.lone
 
 
 def test_a_group_of_kueue_counts_only_if_nothing_else_names_the_gang() -> None:
     """Its groups are those of quota, and its integrations name them after the Workload."""
-    found = pod(IN_GROUP, {**OF_TWO, "gpu.topology/group": "mine", "gpu.topology/min-member": "4"})
-    assert (found.claim, found.causes) == (GangClaim("annotations", "mine", 4), ())
+    read_pod = pod(IN_GROUP, {**OF_TWO, "gpu.topology/group": "mine", "gpu.topology/min-member": "4"})
+    assert (read_pod.claim, read_pod.causes) == (GangClaim("annotations", "mine", 4), ())
 
 
 def test_two_systems_that_name_different_gangs_are_refused() -> None:
-    found = pod({f"{ACK}/name": "a", f"{ACK}/min-available": "2"}, {"scheduling.k8s.io/group-name": "b"})
-    assert any(isinstance(cause, DialectsDisagree) for cause in found.causes)
+    read_pod = pod({f"{ACK}/name": "a", f"{ACK}/min-available": "2"}, {"scheduling.k8s.io/group-name": "b"})
+    assert any(isinstance(cause, DialectsDisagree) for cause in read_pod.causes)
 
 
 def test_a_pod_that_kueue_holds_is_not_there_yet() -> None:
@@ -381,9 +381,9 @@ OTHERS = (
 
 @pytest.mark.parametrize("key", [*UNKNOWN, *OTHERS])
 def test_a_key_that_looks_like_that_of_an_unknown_system_is_told(key: str) -> None:
-    said = list(other_systems.unknown(Metadata(annotations={key: "x"}), misspelt.keys()))
-    told = f"annotation {key} is not read: if it is about a gang, use {other_systems.WAY_OUT}"
-    assert said == ([told] if key in UNKNOWN else [])
+    notes = list(other_systems.unknown(Metadata(annotations={key: "x"}), misspelt.keys()))
+    note = f"annotation {key} is not read: if it is about a gang, use {other_systems.WAY_OUT}"
+    assert notes == ([note] if key in UNKNOWN else [])
 
 
 KEYS = st.sampled_from(sorted(other_systems.places()))
@@ -393,12 +393,12 @@ TEXTS = st.text(max_size=12) | st.sampled_from(["g", "2", "0", "true", "-1", "g"
 @settings(max_examples=400, deadline=None)
 @given(st.dictionaries(KEYS, TEXTS, max_size=5), st.dictionaries(KEYS, TEXTS, max_size=5))
 def test_no_pod_that_names_a_gang_starts_alone(labels: dict[str, str], annotations: dict[str, str]) -> None:
-    found = pod(labels, annotations)
-    assert found.claim is not None
-    named = {*labels, *annotations} & {*other_systems.GANG_KEYS} - {f"{KUEUE}/pod-group-name", HIVED}
-    if named:
-        assert found.causes or not found.claim.lone
-    hash(found.causes)
+    read_pod = pod(labels, annotations)
+    assert read_pod.claim is not None
+    gang_keys = {*labels, *annotations} & {*other_systems.GANG_KEYS} - {f"{KUEUE}/pod-group-name", HIVED}
+    if gang_keys:
+        assert read_pod.causes or not read_pod.claim.lone
+    hash(read_pod.causes)
 
 
 def volcano(**spec: Any) -> PodGroup:
@@ -444,23 +444,23 @@ def test_a_preferred_topology_of_volcano_is_noted() -> None:
 
 @pytest.mark.parametrize("key", other_systems.MORE_OF_GROUPS)
 def test_pod_groups_of_koordinator_that_ask_for_more_are_refused(key: str) -> None:
-    made = custom_object(podgroups.OLD_COSCHEDULING_API, "PodGroup", "g", {"minMember": 2})
-    assert podgroups.read(made).causes == ()
-    assert made.metadata.annotations is None
+    obj = custom_object(podgroups.OLD_COSCHEDULING_API, "PodGroup", "g", {"minMember": 2})
+    assert podgroups.read(obj).causes == ()
+    assert obj.metadata.annotations is None
     metadata = Metadata(name="g", namespace="ns", annotations={key: "x"})
-    (cause,) = podgroups.read(type(made)(made.api_version, metadata, made.spec)).causes
+    (cause,) = podgroups.read(type(obj)(obj.api_version, metadata, obj.spec)).causes
     assert isinstance(cause, BadValue)
     assert cause.field == f"annotation {key}"
 
 
 def test_a_task_of_volcano_is_a_role() -> None:
     annotations = {"scheduling.k8s.io/group-name": "g", "volcano.sh/task-spec": "worker"}
-    found = pod(annotations=annotations)
-    assert found.claim is not None
-    assert found.claim.wishes.role == "worker"
-    found = pod({"volcano.sh/task-spec": "worker"}, {"pod-group-name": "g"})
-    assert found.claim is not None
-    assert found.claim.wishes.role == ""  # KAI's subgroups have other names
-    found = pod({"volcano.sh/task-spec": "worker"}, {**annotations, "gpu.topology/role": "mine"})
-    assert found.claim is not None
-    assert (found.claim.wishes.role, found.causes) == ("mine", ())
+    read_pod = pod(annotations=annotations)
+    assert read_pod.claim is not None
+    assert read_pod.claim.wishes.role == "worker"
+    read_pod = pod({"volcano.sh/task-spec": "worker"}, {"pod-group-name": "g"})
+    assert read_pod.claim is not None
+    assert read_pod.claim.wishes.role == ""  # KAI's subgroups have other names
+    read_pod = pod({"volcano.sh/task-spec": "worker"}, {**annotations, "gpu.topology/role": "mine"})
+    assert read_pod.claim is not None
+    assert (read_pod.claim.wishes.role, read_pod.causes) == ("mine", ())

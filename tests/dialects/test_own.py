@@ -60,9 +60,12 @@ WISHES: dict[str, tuple[dict[str, str], Wishes]] = {
 }
 """Annotations → request."""
 WISHES |= {
-    f"{each.kind.annotation}: {name}": (said(**{each.kind.annotation: text}), Wishes(per_scope=numbers))
-    for each in TESTED
-    for name, (text, numbers) in each.read.items()
+    f"{constraint.kind.annotation}: {name}": (
+        said(**{constraint.kind.annotation: text}),
+        Wishes(per_scope=numbers),
+    )
+    for constraint in TESTED
+    for name, (text, numbers) in constraint.read.items()
 }
 
 
@@ -114,9 +117,12 @@ BAD: dict[str, tuple[dict[str, str], str]] = {
 }
 """Annotations → the one that is refused."""
 BAD |= {
-    f"{each.kind.annotation}: {name}": (said(**{each.kind.annotation: text}), each.kind.annotation)
-    for each in TESTED
-    for name, text in each.misread.items()
+    f"{constraint.kind.annotation}: {name}": (
+        said(**{constraint.kind.annotation: text}),
+        constraint.kind.annotation,
+    )
+    for constraint in TESTED
+    for name, text in constraint.misread.items()
 }
 
 
@@ -147,8 +153,8 @@ def test_labels_of_ack_among_the_annotations_say_where_they_belong() -> None:
         'pod/ns/p: annotation gpu-topology-replica is "2", expected none: it is a label',
     ]
     assert read(pod_object(annotations=ACK, limits=GPU, node="n")).causes == ()
-    other = Settings(ack_name="gang")
-    assert not read(pod_object(annotations={"gpu-topology": "train"}, limits=GPU), other).causes
+    settings = Settings(ack_name="gang")
+    assert not read(pod_object(annotations={"gpu-topology": "train"}, limits=GPU), settings).causes
 
 
 KNOWN = (
@@ -230,9 +236,9 @@ def test_beside_other_dialects(case: Case) -> None:
 
 def test_a_member_without_gpus_is_held_for_its_gang_and_refused_without_one() -> None:
     assert read(pod_object(annotations=said(group="g", min_member="2"))).causes == ()
-    lost = read(pod_object(annotations=said(min_member="2")))
-    assert lost.claim == LONE
-    assert sentence(lost.causes) == (
+    without_gang = read(pod_object(annotations=said(min_member="2")))
+    assert without_gang.claim == LONE
+    assert sentence(without_gang.causes) == (
         'pod/ns/p: gpu.topology/min-member is "2", expected a gang beside it: '
         "add the annotation gpu.topology/group"
     )
@@ -260,10 +266,10 @@ SLIPS: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("pod", "field"), SLIPS.values(), ids=SLIPS)
 def test_a_slip_is_said_of_a_pod_without_gpus_too(pod: dict[str, Any], field: str) -> None:
-    held = read(pod_object(**pod))
-    cause = held.causes[0]
+    waiting = read(pod_object(**pod))
+    cause = waiting.causes[0]
     assert isinstance(cause, BadValue)
-    assert (cause.field, held.claim is None) == (field, False)
+    assert (cause.field, waiting.claim is None) == (field, False)
 
 
 def test_all_of_them_on_one_pod() -> None:

@@ -46,9 +46,9 @@ def test_every_key_is_on_the_page(key: str) -> None:
 def test_the_modules_that_it_names_are_there() -> None:
     text = PAGE.partition("## Where each key is read")[2].partition("\n## ")[0]
     root = REPOSITORY / "service/muster"
-    named = re.findall(r"`([\w/]+\.py)`", text)
-    assert [path for path in named if not any((root / at / path).is_file() for at in ("", "dialects"))] == []
-    assert "gangs/own.py" in named
+    paths = re.findall(r"`([\w/]+\.py)`", text)
+    assert [path for path in paths if not any((root / at / path).is_file() for at in ("", "dialects"))] == []
+    assert "gangs/own.py" in paths
 
 
 ASKED = (REPOSITORY / "docs" / "what-a-pod-may-ask.md").read_text()
@@ -126,23 +126,25 @@ def rows(heading: str) -> dict[str, list[str]]:
     cells = [
         [cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines() if row[:1] == "|"
     ]
-    return {first.strip("`"): rest for first, *rest in cells[2:]}
+    return {first.strip("`"): cells_after for first, *cells_after in cells[2:]}
 
 
 def test_who_answers_for_each_filter_plugin() -> None:
-    found = rows("Filter plugins of 1.37")
-    assert sorted(found) == FILTERS
-    assert all(answer.startswith(ANSWERS) for _, answer, _ in found.values())
-    for _, answer, modules in found.values():
+    plugins = rows("Filter plugins of 1.37")
+    assert sorted(plugins) == FILTERS
+    assert all(answer.startswith(ANSWERS) for _, answer, _ in plugins.values())
+    for _, answer, modules in plugins.values():
         for path in re.findall(r"`([\w/]+\.py)`", modules):
             assert (REPOSITORY / "service" / "muster" / path).is_file(), path
         assert modules or not answer.startswith("modelled")
 
 
 def test_who_answers_for_each_field_of_a_pod() -> None:
-    found = rows("Fields of a pod")
-    assert sorted(found) == sorted(POD_SPEC)
-    assert all(answer.startswith(ANSWERS) for (answer,) in found.values())
+    fields = rows("Fields of a pod")
+    assert sorted(fields) == sorted(POD_SPEC)
+    assert all(answer.startswith(ANSWERS) for (answer,) in fields.values())
     assert set(PodSpec.__struct_encode_fields__) <= set(POD_SPEC)
-    read = {field for field, (answer,) in found.items() if not answer.startswith(("ignored", "asked: NodeD"))}
+    read = {
+        field for field, (answer,) in fields.items() if not answer.startswith(("ignored", "asked: NodeD"))
+    }
     assert read <= set(PodSpec.__struct_encode_fields__)

@@ -42,8 +42,13 @@ def affinity(*terms: dict[str, Any], kind: str = "podAntiAffinity") -> dict[str,
 
 
 def spread(selector: Any = WEB, **more: Any) -> dict[str, Any]:
-    one = {"topologyKey": ZONE, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}
-    return {"topologySpreadConstraints": [{**one, **more}]}
+    constraint = {
+        "topologyKey": ZONE,
+        "maxSkew": 1,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": selector,
+    }
+    return {"topologySpreadConstraints": [{**constraint, **more}]}
 
 
 def container(*ports: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -180,9 +185,9 @@ CASES: dict[str, tuple[dict[str, Any], PeerRules]] = {
 
 @pytest.mark.parametrize(("spec", "rules"), CASES.values(), ids=CASES)
 def test_what_a_pod_says_about_others(spec: dict[str, Any], rules: PeerRules) -> None:
-    found = read(pod_object(labels={"rev": "7"}, spec=spec, scheduler="default-scheduler"))
-    assert found.peers == rules
-    assert found.labels == (("rev", "7"),)
+    pod = read(pod_object(labels={"rev": "7"}, spec=spec, scheduler="default-scheduler"))
+    assert pod.peers == rules
+    assert pod.labels == (("rev", "7"),)
 
 
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
@@ -218,7 +223,7 @@ def spec_of() -> dict[str, Any]:
 
 
 def test_pods_of_one_template_share_what_they_say() -> None:
-    made = [
+    objects = [
         read(
             pod_object(
                 name=f"p{i}", uid=f"p{i}", labels={"app": "web"}, spec={**affinity(term()), **spread()}
@@ -226,27 +231,27 @@ def test_pods_of_one_template_share_what_they_say() -> None:
         )
         for i in range(2)
     ]
-    assert made[0].labels is made[1].labels
-    assert made[0].peers is made[1].peers
+    assert objects[0].labels is objects[1].labels
+    assert objects[0].peers is objects[1].peers
 
 
 def test_the_api_server_puts_label_keys_into_the_selector() -> None:
     """As pkg/registry/core/pod/strategy_test.go has it, TestMutatePodAffinity."""
     labels = {"country": "Japan", "city": "Kyoto"}
-    given = msgspec.convert(
+    written = msgspec.convert(
         term(
             {"matchLabels": {"region": "Asia"}}, matchLabelKeys=["country", "no"], mismatchLabelKeys=["city"]
         ),
         PodAffinityTerm,
     )
-    stored = peers.with_label_keys(given, labels)
+    stored = peers.with_label_keys(written, labels)
     assert stored.label_selector is not None
     assert msgspec.to_builtins(stored.label_selector.match_expressions) == [
         {"key": "country", "operator": "In", "values": ["Japan"]},
         {"key": "city", "operator": "NotIn", "values": ["Kyoto"]},
     ]
     assert peers.with_label_keys(stored, {"country": "Peru"}) == stored
-    without = msgspec.structs.replace(given, label_selector=None)
+    without = msgspec.structs.replace(written, label_selector=None)
     assert peers.with_label_keys(without, labels) == without
 
 
@@ -274,7 +279,7 @@ def test_which_labels_match(selector: Selector, labels: dict[str, str], expected
 
 
 def test_selectors_in_words() -> None:
-    said = (
+    sentences = (
         SelectorTerm("app", "In", ("web",)),
         SelectorTerm("tier", "In", ("a", "b", "c", "d", "e")),
         SelectorTerm("env", "NotIn", ("dev",)),
@@ -282,7 +287,7 @@ def test_selectors_in_words() -> None:
         SelectorTerm("new", "Exists"),
         SelectorTerm("old", "DoesNotExist"),
     )
-    assert selector_words(said) == "app=web,tier in (a,b,c,d,…),env!=dev,x notin (1,2),new,!old"
+    assert selector_words(sentences) == "app=web,tier in (a,b,c,d,…),env!=dev,x notin (1,2),new,!old"
     assert selector_words(()) == "all pods"
     assert selector_words(None) == "no pod"
     assert SpreadTerm(ZONE, IS_WEB, 2, 3).words == f"app=web by {ZONE}, maxSkew 2, minDomains 3"

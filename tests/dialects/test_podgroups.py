@@ -39,10 +39,10 @@ def subgroup(
     name: str, count: int, parent: str = "", required: str = "", preferred: str = ""
 ) -> dict[str, Any]:
     levels = {"requiredTopologyLevel": required, "preferredTopologyLevel": preferred}
-    made: dict[str, Any] = {"name": name, "minMember": count}
-    made |= {"parent": parent} if parent else {}
+    group: dict[str, Any] = {"name": name, "minMember": count}
+    group |= {"parent": parent} if parent else {}
     constraint = {key: level for key, level in levels.items() if level}
-    return made | ({"topologyConstraint": constraint} if constraint else {})
+    return group | ({"topologyConstraint": constraint} if constraint else {})
 
 
 def two_of_three(**levels: str) -> list[dict[str, Any]]:
@@ -480,8 +480,8 @@ GPU = {"nvidia.com/gpu": 1}
 RECIPE = "scheduling.run.ai/"
 
 
-def claimed(**said: Any) -> tuple[GangClaim | None, Pod]:
-    pod = pods.read(pod_object(**said))
+def claimed(**fields: Any) -> tuple[GangClaim | None, Pod]:
+    pod = pods.read(pod_object(**fields))
     return pod.claim, pod
 
 
@@ -555,10 +555,10 @@ DISAGREEING = {
 }
 
 
-@pytest.mark.parametrize(("said", "named"), DISAGREEING.values(), ids=DISAGREEING)
-def test_what_a_pod_says_twice_must_be_the_same(said: dict[str, Any], named: tuple[str, str]) -> None:
-    _, pod = claimed(**said)
-    assert pod.causes == (DialectsDisagree("p", *named),)
+@pytest.mark.parametrize(("fields", "names"), DISAGREEING.values(), ids=DISAGREEING)
+def test_what_a_pod_says_twice_must_be_the_same(fields: dict[str, Any], names: tuple[str, str]) -> None:
+    _, pod = claimed(**fields)
+    assert pod.causes == (DialectsDisagree("p", *names),)
 
 
 # --- any input -------------------------------------------------------------------------------------

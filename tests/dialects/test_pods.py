@@ -140,8 +140,8 @@ CASES = {
 def test_what_a_pod_says(case: Case) -> None:
     pod = read(pod_object(**case.pod))
     assert pod.claim == case.claim
-    said = tuple(f"forged {c.key}" if isinstance(c, ForgedAllocation) else _field(c) for c in pod.causes)
-    assert said == case.causes
+    problems = tuple(f"forged {c.key}" if isinstance(c, ForgedAllocation) else _field(c) for c in pod.causes)
+    assert problems == case.causes
     assert pod.gpus == case.gpus
 
 
@@ -289,10 +289,10 @@ def test_who_owns_it_and_where_it_stands() -> None:
 
 def test_events_go_to_its_controller() -> None:
     job = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "job", "controller": True}
-    other = {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "other"}
-    gpu_pod = read(pod_object(labels=GANG, ownerReferences=[other, job]))
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "other"}
+    gpu_pod = read(pod_object(labels=GANG, ownerReferences=[owner, job]))
     assert gpu_pod.controller == Controller("batch/v1", "Job", "train", "job")
-    assert read(pod_object(labels=GANG, ownerReferences=[other])).controller is None
+    assert read(pod_object(labels=GANG, ownerReferences=[owner])).controller is None
 
 
 @pytest.mark.parametrize(
@@ -350,21 +350,21 @@ def test_which_gpus_a_bound_pod_has(text: str, mask: int | None) -> None:
 
 @pytest.mark.parametrize("limits", [GPU, {}], ids=["with GPUs", "without"])
 def test_with_whom_a_bound_member_was_let_go_is_read_back(limits: dict[str, int]) -> None:
-    said = {"gpu.topology/decision": '{"needed":2,"left_out":1,"newest":5.0}'}
-    member = pod_object(labels=GANG, limits=limits, annotations=said, node="n")
+    annotations = {"gpu.topology/decision": '{"needed":2,"left_out":1,"newest":5.0}'}
+    member = pod_object(labels=GANG, limits=limits, annotations=annotations, node="n")
     assert read(member).batch == Batch(needed=2, left_out=1, newest=5.0)
-    others = pod_object(limits=limits, annotations=said, node="n", scheduler="other")
-    assert read(others).batch is None
+    of_another = pod_object(limits=limits, annotations=annotations, node="n", scheduler="other")
+    assert read(of_another).batch is None
 
 
 def test_two_dialects_that_agree_are_one_claim() -> None:
-    other = GangClaim("other", "train")
-    assert agreed("p", [Reading(), Reading(ACK), Reading(other)]) == Reading(ACK)
+    second = GangClaim("other", "train")
+    assert agreed("p", [Reading(), Reading(ACK), Reading(second)]) == Reading(ACK)
 
 
-@pytest.mark.parametrize("other", [GangClaim("other", "run"), GangClaim("other", "train", min_member=3)])
-def test_two_dialects_that_disagree_name_both(other: GangClaim) -> None:
-    (cause,) = agreed("p", [Reading(ACK), Reading(other)]).causes
+@pytest.mark.parametrize("second", [GangClaim("other", "run"), GangClaim("other", "train", min_member=3)])
+def test_two_dialects_that_disagree_name_both(second: GangClaim) -> None:
+    (cause,) = agreed("p", [Reading(ACK), Reading(second)]).causes
     assert isinstance(cause, DialectsDisagree)
     assert cause.first == "ack: gang train of 2"
     assert cause.second.startswith("other: gang ")

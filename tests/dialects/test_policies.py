@@ -64,8 +64,8 @@ def test_the_recipe() -> None:
         Policy("nvswitch-preference", 80, Term("nvswitch", "prefer")),
     )
     assert policies.levels == DEFAULT_LEVELS, "numa-node is listed before node: inside it"
-    named = ("numa-locality", "nvlink-locality", "nvswitch-preference")
-    assert policies.terms(named) == (
+    names = ("numa-locality", "nvlink-locality", "nvswitch-preference")
+    assert policies.terms(names) == (
         Term("nvlink", "pack"),
         Term("nvswitch", "prefer"),
         Term("numa", "pack"),
@@ -73,11 +73,11 @@ def test_the_recipe() -> None:
 
 
 def test_policies_and_levels_may_stand_beside_the_section() -> None:
-    section, *rest = yaml.safe_load(RECIPE).items()
-    assert not rest
-    said = dict(section[1])
-    flat = {key: said.pop(key) for key in ("policies", "levels")}
-    assert good(yaml.safe_dump({"topologyAwareScheduling": said, **flat})) == good(RECIPE)
+    section, *more_sections = yaml.safe_load(RECIPE).items()
+    assert not more_sections
+    fields = dict(section[1])
+    flat = {key: fields.pop(key) for key in ("policies", "levels")}
+    assert good(yaml.safe_dump({"topologyAwareScheduling": fields, **flat})) == good(RECIPE)
 
 
 @pytest.mark.parametrize(
@@ -161,9 +161,9 @@ topologyAwareScheduling:
 
 def policy(**fields: object) -> str:
     """A text of one policy, with these fields changed; None leaves one out."""
-    said = {"name": "p", "weight": 1, "topology": "nvlink", "strategy": "pack", **fields}
-    kept = {key: value for key, value in said.items() if value is not None}
-    return yaml.safe_dump({"topologyAwareScheduling": {"policies": [kept]}})
+    values = {"name": "p", "weight": 1, "topology": "nvlink", "strategy": "pack", **fields}
+    present = {key: value for key, value in values.items() if value is not None}
+    return yaml.safe_dump({"topologyAwareScheduling": {"policies": [present]}})
 
 
 def level(name: str, label: object) -> str:
@@ -305,9 +305,9 @@ def test_a_typical_request_that_is_not_well_formed_is_refused_and_named(item: ob
 def test_what_is_not_well_formed_is_refused_and_named(text: str, says: str) -> None:
     policies, problems = read(text)
     assert policies is None
-    said = "\n".join(problems)
-    assert says in said
-    assert said.encode(), "an event carries UTF-8"
+    sentences = "\n".join(problems)
+    assert says in sentences
+    assert sentences.encode(), "an event carries UTF-8"
 
 
 def test_every_problem_is_named_at_once() -> None:

@@ -18,8 +18,8 @@ ORDINAL = "apps.kubernetes.io/pod-index"
 
 def job(name: str, index: int) -> PodObject:
     """Of an Indexed Job: the annotation and, since Kubernetes 1.28, the label."""
-    said = {COMPLETION: str(index)}
-    return pod_object(name=f"{name}-{index}-x7k2p", generateName=f"{name}-{index}-", annotations=said)
+    labels = {COMPLETION: str(index)}
+    return pod_object(name=f"{name}-{index}-x7k2p", generateName=f"{name}-{index}-", annotations=labels)
 
 
 def stateful(name: str, ordinal: int) -> PodObject:

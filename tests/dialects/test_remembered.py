@@ -33,9 +33,9 @@ def test_a_long_text_is_no_quantity_and_not_remembered() -> None:
 
 
 def spec(containers: int) -> PodSpec:
-    asked = ResourceRequirements(limits={"nvidia.com/gpu": "1"})
+    resources = ResourceRequirements(limits={"nvidia.com/gpu": "1"})
     return PodSpec(
-        containers=[Container(f"container-{n}", asked) for n in range(containers)], affinity=Affinity()
+        containers=[Container(f"container-{n}", resources) for n in range(containers)], affinity=Affinity()
     )
 
 
@@ -43,23 +43,23 @@ def spec(containers: int) -> PodSpec:
 def test_pods_of_any_size_are_summed_up_once_and_little_is_remembered(containers: int) -> None:
     requests._asked.cache_clear()
     for _ in range(2):
-        asked = requests.read("pod/n/p", spec(containers), DEFAULTS)
-        assert asked.gpus == containers
-        assert len(asked.container_gpus) == (containers == 1)
+        amounts = requests.read("pod/n/p", spec(containers), DEFAULTS)
+        assert amounts.gpus == containers
+        assert len(amounts.container_gpus) == (containers == 1)
     assert requests._asked.cache_info().misses == 1
 
 
 def test_of_a_pod_that_is_remembered_only_the_sum_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[Any] = []
+    remembered: list[Any] = []
     summed = requests._asked
 
     def noted(parts: Any, settings: Any) -> Any:
-        kept.append(parts)
+        remembered.append(parts)
         return summed(parts, settings)
 
     monkeypatch.setattr(requests, "_asked", noted)
     requests.read("pod/n/p", spec(1), DEFAULTS)
-    assert kept[0].pod == []
+    assert remembered[0].pod == []
 
 
 def away_from(pod: int, values: int) -> PodSpec:
@@ -87,8 +87,8 @@ def test_rules_are_forgotten_with_their_pods_and_of_large_labels_few_are_remembe
 def test_pods_of_many_large_templates_share_the_rules_of_each() -> None:
     """However their pods come: equal rules of live pods are one object."""
     meta = Metadata(name="p", namespace="n")
-    kept = [peers.read("pod/n/p", meta, away_from(pod % 40, 200))[0] for pod in range(400)]
-    assert len({id(rules) for rules in kept}) == 40
+    all_rules = [peers.read("pod/n/p", meta, away_from(pod % 40, 200))[0] for pod in range(400)]
+    assert len({id(rules) for rules in all_rules}) == 40
 
 
 def test_rules_that_are_too_large_together_are_left_out() -> None:
@@ -102,10 +102,10 @@ def test_a_pod_with_too_many_claims_is_refused_and_keeps_no_more(claims: int) ->
     volumes = [Volume(f"v{n}", VolumeClaim(f"c{n:05}")) for n in range(claims)]
     rules, causes = peers.read("pod/n/p", Metadata(name="p", namespace="n"), PodSpec(volumes=volumes))
     assert len(rules.volume_claims) == peers.MAX_CLAIMS
-    said = [str(cause) for cause in causes]
+    sentences = [str(cause) for cause in causes]
     field = "number of PersistentVolumeClaims in volumes"
-    wanted = [f'pod/n/p: {field} is "more than 256", expected at most {peers.MAX_CLAIMS}']
-    assert said == (wanted if claims > peers.MAX_CLAIMS else [])
+    expected = [f'pod/n/p: {field} is "more than 256", expected at most {peers.MAX_CLAIMS}']
+    assert sentences == (expected if claims > peers.MAX_CLAIMS else [])
 
 
 def test_pods_of_one_template_share_their_large_rules() -> None:

@@ -27,12 +27,12 @@ def container(name: str, cpu: str, **more: Any) -> dict[str, Any]:
 
 def state(name: str, allocated: str | None = None, running: str | None = None) -> dict[str, Any]:
     """The status of a container: what the kubelet has allocated, and what runs, of CPU."""
-    said: dict[str, Any] = {"name": name}
+    fields: dict[str, Any] = {"name": name}
     if allocated is not None:
-        said["allocatedResources"] = {"cpu": allocated, "memory": "1Gi"}
+        fields["allocatedResources"] = {"cpu": allocated, "memory": "1Gi"}
     if running is not None:
-        said["resources"] = {"requests": {"cpu": running, "memory": "1Gi"}}
-    return said
+        fields["resources"] = {"requests": {"cpu": running, "memory": "1Gi"}}
+    return fields
 
 
 ONE = [container("main", "2")]
@@ -132,15 +132,15 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
 
 @pytest.mark.parametrize(("spec", "status", "milli"), CASES.values(), ids=CASES)
 def test_what_a_resized_pod_counts_as(spec: dict[str, Any], status: dict[str, Any], milli: int) -> None:
-    made = pod_object(node="a", spec=spec, status={"phase": "Running", **status})
-    assert read(made).resources.cpu_milli == milli
+    obj = pod_object(node="a", spec=spec, status={"phase": "Running", **status})
+    assert read(obj).resources.cpu_milli == milli
 
 
 def test_gpus_are_never_resized() -> None:
     limits = {"cpu": "2", "memory": "1Gi", "nvidia.com/gpu": 4}
     status = {"phase": "Running", "conditions": INFEASIBLE, "containerStatuses": [state("main", "1", "1")]}
-    made = read(pod_object(node="a", limits=limits, status=status))
-    assert (made.resources, made.gpus) == (Resources(1000, GIB, 1), 4)
+    pod = read(pod_object(node="a", limits=limits, status=status))
+    assert (pod.resources, pod.gpus) == (Resources(1000, GIB, 1), 4)
 
 
 def test_a_pod_that_waits_counts_by_its_spec() -> None:
@@ -161,9 +161,9 @@ def test_an_infeasible_resize_shuts_no_node_to_gangs() -> None:
             ],
         }
         spec = {"containers": [{"name": "main", "resources": {"requests": {"cpu": "10000"}}}]}
-        made = pod_object(
+        obj = pod_object(
             name=name, uid=name, node=name, scheduler="default-scheduler", spec=spec, status=status
         )
-        world.see(read(made))
+        world.see(read(obj))
     world.see(pod("train", gang="", gpus=8))
     assert world.planned("train")

@@ -63,7 +63,7 @@ def test_whole_gpus_where_a_request_without_capacity_takes_all(policy: Any, whol
     node = of(shared(0, policy=policy))
     assert node.gpu_memory == (80,)
     assert node.gpu_resources == ({"nvidia.com/gpu"} if whole else set())
-    assert ["no whole GPUs are planned" in each for each in node.problems] == [True] * (not whole)
+    assert ["no whole GPUs are planned" in problem for problem in node.problems] == [True] * (not whole)
 
 
 NOT_SHARED = {
@@ -83,11 +83,11 @@ def test_devices_that_can_not_be_shared_by_memory_are_left_out(case: str) -> Non
 
 
 @pytest.mark.parametrize(
-    "other", [gpu(1), shared(1, policy=RANGE), shared(1, name="gpu.nvidia.com/memory")], ids=str
+    "device", [gpu(1), shared(1, policy=RANGE), shared(1, name="gpu.nvidia.com/memory")], ids=str
 )
-def test_mixed_nodes_have_the_devices_of_one_claim_alone(other: dict[str, Any]) -> None:
-    node = of(shared(0), other)
-    assert names(node) == (["gpu-1"] if "capacity" not in other else [])
+def test_mixed_nodes_have_the_devices_of_one_claim_alone(device: dict[str, Any]) -> None:
+    node = of(shared(0), device)
+    assert names(node) == (["gpu-1"] if "capacity" not in device else [])
     assert node.gpu_memory == ()
     assert "device gpu-0 of gpu.nvidia.com may be allocated several times" in node.problems[0]
 
@@ -109,11 +109,11 @@ ROUNDED = {
 
 @pytest.mark.parametrize("case", ROUNDED)
 def test_rounding(case: str) -> None:
-    policy, asked, taken = ROUNDED[case]
-    found = shares.rounding_of(msgspec.convert(shared(0, policy=policy), SliceDevice))
-    assert found is not None
-    assert found[0] == "memory"
-    assert found[1](_bytes(asked)) == _bytes(taken)
+    policy, amount, rounded = ROUNDED[case]
+    rounding = shares.rounding_of(msgspec.convert(shared(0, policy=policy), SliceDevice))
+    assert rounding is not None
+    assert rounding[0] == "memory"
+    assert rounding[1](_bytes(amount)) == _bytes(rounded)
 
 
 def _bytes(text: str) -> Fraction:
@@ -160,22 +160,22 @@ def test_a_node_that_rounds_up_in_many_ways_counts_as_one_without() -> None:
         piece([shared(0, policy={"default": "1Gi", "validValues": [f"{at}Gi"]})], f"s{at}", node="evil")
         for at in range(count)
     ]
-    for each in (*of_node, of_node[0]):
-        slices.see_slice(each.metadata.name, each)
+    for device in (*of_node, of_node[0]):
+        slices.see_slice(device.metadata.name, device)
     assert set(slices.roundings) == {("memory", NOT_ROUNDED)}
     slices.see_slice("t", None)
     assert not slices.roundings
     slices.see_slice("s0", None)
     assert len(slices.roundings) == MAX_ROUNDINGS
-    for each in of_node:
-        slices.see_slice(each.metadata.name, None)
+    for device in of_node:
+        slices.see_slice(device.metadata.name, None)
     assert not slices.roundings
 
 
 def test_only_drivers_of_gpus_round_up() -> None:
     """Memory that another driver serves by another class is no GPU's."""
-    other = piece([shared(0, policy=RANGE)], "t", driver="cxl.example.com")
-    slices = seen(piece([shared(0)]), other)
+    nic_slice = piece([shared(0, policy=RANGE)], "t", driver="cxl.example.com")
+    slices = seen(piece([shared(0)]), nic_slice)
     assert set(slices.roundings) == {("memory", NOT_ROUNDED)}
     slices.see_class("gpu.nvidia.com", None)
     assert not slices.roundings
@@ -248,8 +248,8 @@ WRONG: dict[str, tuple[list[dict[str, Any]], str]] = {
 @pytest.mark.parametrize("case", WRONG)
 def test_what_is_not_planned_names_claim_and_field(case: str) -> None:
     requests, words = WRONG[case]
-    asked = Case((requests,))
-    pod = read(asked, claims_of(asked))
+    claim = Case((requests,))
+    pod = read(claim, claims_of(claim))
     (cause,) = pod.causes
     assert f"resourceClaims c0, request {requests[0]['name']}" in str(cause)
     assert words in str(cause)
@@ -277,6 +277,6 @@ TAKEN = {
 
 @pytest.mark.parametrize("case", TAKEN)
 def test_what_an_allocation_takes(case: str) -> None:
-    consumed, share_id, taken = TAKEN[case]
+    consumed, share_id, amount = TAKEN[case]
     result = {"driver": "d", "consumedCapacity": consumed, **({"shareID": share_id} if share_id else {})}
-    assert shares.taken(msgspec.convert(result, AllocatedDevice)) == taken
+    assert shares.taken(msgspec.convert(result, AllocatedDevice)) == amount

@@ -51,17 +51,17 @@ def requires(label: str | None) -> dict[str, Any]:
     return {} if label is None else {"topologyConstraint": {"requiredTopologyLevel": label}}
 
 
-def allowed(group: PodGroup, one: tuple[str, int], other: tuple[str, int]) -> bool:
+def allowed(group: PodGroup, first: tuple[str, int], second: tuple[str, int]) -> bool:
     """Whether two pods, each of a leaf and on a node, may lie so: all that is required is of pairs."""
     scopes = [group.wishes.required_scope]
-    scopes += [shared.scope for shared in group.subgroups if {one[0], other[0]} <= shared.roles]
-    if one[0] == other[0]:
-        scopes.append(group.role_wishes[one[0]].role_scope)
-    return all(same(LABEL_OF.get(scope, scope), one[1], other[1]) for scope in scopes if scope is not None)
+    scopes += [shared.scope for shared in group.subgroups if {first[0], second[0]} <= shared.roles]
+    if first[0] == second[0]:
+        scopes.append(group.role_wishes[first[0]].role_scope)
+    return all(same(LABEL_OF.get(scope, scope), first[1], second[1]) for scope in scopes if scope is not None)
 
 
-def same(label: str, one: int, other: int) -> bool:
-    return NODES[one][label] == NODES[other][label]
+def same(label: str, first: int, second: int) -> bool:
+    return NODES[first][label] == NODES[second][label]
 
 
 LEVEL = st.none() | st.sampled_from([ZONE, RACK, HOST, WIDE, NARROW])
@@ -75,11 +75,11 @@ def test_what_is_planned_keeps_what_each_subgroup_requires(
     root: str | None, tree: list[tuple[int, str | None]], wrong: set[str]
 ) -> None:
     parents = [parent if parent < i else None for i, (parent, _) in enumerate(tree)]
-    said = [
+    subgroups = [
         {"name": f"s{i}", **requires(level), **({} if parent is None else {"parent": f"s{parent}"})}
         for i, ((_, level), parent) in enumerate(zip(tree, parents, strict=True))
     ]
-    group = read({"subGroups": said, **requires(root)}, TRUE | {name: WRONG[name] for name in wrong})
+    group = read({"subGroups": subgroups, **requires(root)}, TRUE | {name: WRONG[name] for name in wrong})
     event("refused" if group.causes else "planned")
     if group.causes:
         return
@@ -93,8 +93,8 @@ def test_what_is_planned_keeps_what_each_subgroup_requires(
     assert group.role_wishes.keys() == below[None]
     for owner, level in ((None, root), *enumerate(level for _, level in tree)):
         apart = [] if level is None else [on for on in PAIRS if not same(level, *on)]
-        for (one, other), on in product(product(sorted(below[owner]), repeat=2), apart):
-            assert not allowed(group, (one, on[0]), (other, on[1])), (one, other, on)
+        for (first, second), on in product(product(sorted(below[owner]), repeat=2), apart):
+            assert not allowed(group, (first, on[0]), (second, on[1])), (first, second, on)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -165,11 +165,11 @@ def test_the_wider_levels_of_the_topology_follow_the_preferred_one(
     constraint: dict[str, Any], gangs: tuple[str, ...]
 ) -> None:
     """As in KAI: the first that holds all pods, up to the required level."""
-    said = {"topologyConstraint": {"topology": "racks", **constraint}}
-    assert read(said, TRUE).wishes.preferred_scopes == gangs
-    of_leaf = read({"subGroups": [{"name": "a", "minMember": 1, **said}, {"name": "b"}]}, TRUE)
-    kept = constraint.get("requiredTopologyLevel") == constraint["preferredTopologyLevel"]
-    assert of_leaf.role_wishes["a"].role_preferred == (() if kept else gangs)
+    fields = {"topologyConstraint": {"topology": "racks", **constraint}}
+    assert read(fields, TRUE).wishes.preferred_scopes == gangs
+    of_leaf = read({"subGroups": [{"name": "a", "minMember": 1, **fields}, {"name": "b"}]}, TRUE)
+    is_required = constraint.get("requiredTopologyLevel") == constraint["preferredTopologyLevel"]
+    assert of_leaf.role_wishes["a"].role_preferred == (() if is_required else gangs)
     leaves = [{"name": "a", "parent": "up"}, {"name": "b", "parent": "up"}, {"name": "c"}]
-    of_two = read({"subGroups": [{"name": "up", **said}, *leaves]}, TRUE)
-    assert [each.scopes for each in of_two.role_preferences] == ([] if kept else [gangs])
+    of_two = read({"subGroups": [{"name": "up", **fields}, *leaves]}, TRUE)
+    assert [preference.scopes for preference in of_two.role_preferences] == ([] if is_required else [gangs])
