@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from muster.dialects.reading import SHOWN
 from muster.domain.causes.ill_formed import BadValue
 
 MAX_COUNT = 2**31 - 1
@@ -17,7 +18,6 @@ MAX_UNKNOWN = 16
 """Fields of unknown names that are compared with those that are known."""
 NEARLY = 0.8
 """Similarity of two names (`difflib`) from which one counts as the other misspelt."""
-_SHOWN = 80
 
 
 class Fields:
@@ -66,11 +66,11 @@ class Fields:
         """All fields must be some of these."""
         unknown = sorted(str(field) for field in set(self._value) - set(fields))
         if unknown:
-            self.bad(unknown[0][:_SHOWN], "", f"none of this name: known are {', '.join(fields)}")
+            self.bad(unknown[0][:SHOWN], "", f"none of this name: known are {', '.join(fields)}")
 
     def misspelt(self, *fields: str) -> None:
         """Note a field whose name is nearly one of these: a slip. Any other may be another scheduler's."""
-        for name in sorted(str(field)[:_SHOWN] for field in set(self._value) - set(fields))[:MAX_UNKNOWN]:
+        for name in sorted(str(field)[:SHOWN] for field in set(self._value) - set(fields))[:MAX_UNKNOWN]:
             for meant in get_close_matches(name, fields, 1, NEARLY):
                 self.bad(name, "", f"none of this name: {meant} is nearly the same")
 
@@ -137,7 +137,7 @@ class Fields:
             return None
         if isinstance(value, int) and not isinstance(value, bool) and least <= value <= MAX_COUNT:
             return value
-        self.bad(field, f'the string "{value[:_SHOWN]}"' if isinstance(value, str) else value, expected)
+        self.bad(field, f'the string "{value[:SHOWN]}"' if isinstance(value, str) else value, expected)
         return None
 
     def _list(self, field: str, at_most: int) -> list[Any] | None:
@@ -159,7 +159,7 @@ def _shown(value: object) -> str:
         case bool():
             return str(value).lower()
         case str() | int() | float():
-            return str(value)[:_SHOWN]
+            return str(value)
         case list():
             return f"a list of {len(value)}"
         case _:

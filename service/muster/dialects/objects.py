@@ -7,12 +7,16 @@ from typing import Any
 import msgspec
 
 
-class _Object(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True, gc=False):
+class ApiObject(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True, gc=False):
     """API objects are camelCase; what is not named here is skipped while decoding. The garbage collector does
     not look at them, as JSON has no cycles: else decoding a large one takes five times as long."""
 
 
-class OwnerReference(_Object, frozen=True):
+class Presence(ApiObject, frozen=True):
+    """An object that is there, which is enough to know."""
+
+
+class OwnerReference(ApiObject, frozen=True):
     """An entry of `metadata.ownerReferences`."""
 
     api_version: str = ""
@@ -22,7 +26,7 @@ class OwnerReference(_Object, frozen=True):
     controller: bool | None = None
 
 
-class Identity(_Object, frozen=True):
+class Identity(ApiObject, frozen=True):
     """The first fields of `Metadata`: they tell which object it is. The others may be large."""
 
     name: str = ""
@@ -42,14 +46,14 @@ class Metadata(Identity, frozen=True):
     owner_references: list[OwnerReference] | None = None
 
 
-class ResourceRequirements(_Object, frozen=True):
+class ResourceRequirements(ApiObject, frozen=True):
     """`resources` of a container, or of a whole pod."""
 
     limits: dict[str, str | int | float] | None = None
     requests: dict[str, str | int | float] | None = None
 
 
-class ContainerPort(_Object, frozen=True):
+class ContainerPort(ApiObject, frozen=True):
     """An entry of a container's `ports`."""
 
     container_port: int = 0
@@ -58,7 +62,7 @@ class ContainerPort(_Object, frozen=True):
     protocol: str = ""
 
 
-class Container(_Object, frozen=True):
+class Container(ApiObject, frozen=True):
     """A container or init container of a pod."""
 
     name: str = ""
@@ -67,13 +71,13 @@ class Container(_Object, frozen=True):
     ports: list[ContainerPort] | None = None
 
 
-class SchedulingGate(_Object, frozen=True):
+class SchedulingGate(ApiObject, frozen=True):
     """An entry of `spec.schedulingGates`."""
 
     name: str = ""
 
 
-class NodeSelectorRequirement(_Object, frozen=True):
+class NodeSelectorRequirement(ApiObject, frozen=True):
     """One expression over labels or fields of a node."""
 
     key: str = ""
@@ -81,42 +85,38 @@ class NodeSelectorRequirement(_Object, frozen=True):
     values: list[str] | None = None
 
 
-class NodeSelectorTerm(_Object, frozen=True):
+class NodeSelectorTerm(ApiObject, frozen=True):
     """Expressions that a node must all satisfy."""
 
     match_expressions: list[NodeSelectorRequirement] | None = None
     match_fields: list[NodeSelectorRequirement] | None = None
 
 
-class NodeSelector(_Object, frozen=True):
+class NodeSelector(ApiObject, frozen=True):
     """Terms; a node must satisfy one of them."""
 
     node_selector_terms: list[NodeSelectorTerm] | None = None
 
 
-class Preference(_Object, frozen=True):
-    """A weighted term. Its content is not read: kube-scheduler's plugins score it."""
-
-
-class NodeAffinity(_Object, frozen=True):
+class NodeAffinity(ApiObject, frozen=True):
     """Rules for the node's own labels and fields."""
 
     required: NodeSelector | None = msgspec.field(
         name="requiredDuringSchedulingIgnoredDuringExecution", default=None
     )
-    preferred: list[Preference] | None = msgspec.field(
+    preferred: list[Presence] | None = msgspec.field(
         name="preferredDuringSchedulingIgnoredDuringExecution", default=None
     )
 
 
-class LabelSelector(_Object, frozen=True):
+class LabelSelector(ApiObject, frozen=True):
     """As in the API: no object matches nothing, an empty one matches everything."""
 
     match_labels: dict[str, str] | None = None
     match_expressions: list[NodeSelectorRequirement] | None = None
 
 
-class PodAffinityTerm(_Object, frozen=True):
+class PodAffinityTerm(ApiObject, frozen=True):
     """Pods that a pod shall be near to, or far from, in a topology domain."""
 
     topology_key: str = ""
@@ -127,18 +127,18 @@ class PodAffinityTerm(_Object, frozen=True):
     mismatch_label_keys: list[str] | None = None
 
 
-class PodAffinity(_Object, frozen=True):
+class PodAffinity(ApiObject, frozen=True):
     """Pod affinity or anti-affinity."""
 
     required: list[PodAffinityTerm] | None = msgspec.field(
         name="requiredDuringSchedulingIgnoredDuringExecution", default=None
     )
-    preferred: list[Preference] | None = msgspec.field(
+    preferred: list[Presence] | None = msgspec.field(
         name="preferredDuringSchedulingIgnoredDuringExecution", default=None
     )
 
 
-class Affinity(_Object, frozen=True):
+class Affinity(ApiObject, frozen=True):
     """`spec.affinity` of a pod."""
 
     node_affinity: NodeAffinity | None = None
@@ -146,7 +146,7 @@ class Affinity(_Object, frozen=True):
     pod_anti_affinity: PodAffinity | None = None
 
 
-class TopologySpreadConstraint(_Object, frozen=True):
+class TopologySpreadConstraint(ApiObject, frozen=True):
     """An entry of `spec.topologySpreadConstraints`."""
 
     topology_key: str = ""
@@ -159,7 +159,7 @@ class TopologySpreadConstraint(_Object, frozen=True):
     node_taints_policy: str | None = None
 
 
-class PodToleration(_Object, frozen=True):
+class PodToleration(ApiObject, frozen=True):
     """An entry of `spec.tolerations`."""
 
     key: str = ""
@@ -168,7 +168,7 @@ class PodToleration(_Object, frozen=True):
     effect: str = ""
 
 
-class PodResourceClaim(_Object, frozen=True):
+class PodResourceClaim(ApiObject, frozen=True):
     """An entry of `spec.resourceClaims`. Without `resource_claim_name` a claim is made from a template.
 
     Before Kubernetes 1.31 these two fields were in `source`.
@@ -180,32 +180,28 @@ class PodResourceClaim(_Object, frozen=True):
     source: Any = None
 
 
-class PodResourceClaimStatus(_Object, frozen=True):
+class PodResourceClaimStatus(ApiObject, frozen=True):
     """The claim that was made for an entry of `spec.resourceClaims`; None if the pod needs none."""
 
     name: str = ""
     resource_claim_name: str | None = None
 
 
-class VolumeClaim(_Object, frozen=True):
+class VolumeClaim(ApiObject, frozen=True):
     """The PersistentVolumeClaim that a volume names."""
 
     claim_name: str = ""
 
 
-class EphemeralVolume(_Object, frozen=True):
-    """That there is one is enough: its claim is named after the pod and the volume."""
-
-
-class Volume(_Object, frozen=True):
+class Volume(ApiObject, frozen=True):
     """An entry of `spec.volumes`, as far as it concerns claims."""
 
     name: str = ""
     persistent_volume_claim: VolumeClaim | None = None
-    ephemeral: EphemeralVolume | None = None
+    ephemeral: Presence | None = None
 
 
-class SchedulingGroup(_Object, frozen=True):
+class SchedulingGroup(ApiObject, frozen=True):
     """`spec.schedulingGroup`: the PodGroup of the pod; or `spec.workloadRef`, as in Kubernetes 1.35."""
 
     pod_group_name: str | None = None
@@ -213,7 +209,7 @@ class SchedulingGroup(_Object, frozen=True):
     pod_group: str | None = None
 
 
-class PodSpec(_Object, frozen=True):
+class PodSpec(ApiObject, frozen=True):
     """`spec` of a pod, as far as it concerns scheduling."""
 
     node_name: str = ""
@@ -235,7 +231,7 @@ class PodSpec(_Object, frozen=True):
     workload_ref: SchedulingGroup | None = None
 
 
-class ContainerStatus(_Object, frozen=True):
+class ContainerStatus(ApiObject, frozen=True):
     """What a container was given, which an in-place resize may change."""
 
     name: str = ""
@@ -243,7 +239,7 @@ class ContainerStatus(_Object, frozen=True):
     resources: ResourceRequirements | None = None
 
 
-class PodCondition(_Object, frozen=True):
+class PodCondition(ApiObject, frozen=True):
     """An entry of a pod's `status.conditions`."""
 
     type: str = ""
@@ -252,7 +248,7 @@ class PodCondition(_Object, frozen=True):
     message: str = ""
 
 
-class PodStatus(_Object, frozen=True):
+class PodStatus(ApiObject, frozen=True):
     """Of the conditions and of the container statuses only what in-place resize needs is read."""
 
     phase: str = ""
@@ -265,7 +261,7 @@ class PodStatus(_Object, frozen=True):
     resource_claim_statuses: list[PodResourceClaimStatus] | None = None
 
 
-class PodObject(_Object, frozen=True):
+class PodObject(ApiObject, frozen=True):
     """A pod."""
 
     metadata: Metadata = Metadata()
@@ -273,7 +269,7 @@ class PodObject(_Object, frozen=True):
     status: PodStatus = PodStatus()
 
 
-class ClaimSpec(_Object, frozen=True):
+class ClaimSpec(ApiObject, frozen=True):
     """`spec` of a PersistentVolumeClaim."""
 
     access_modes: list[str] | None = None
@@ -281,64 +277,60 @@ class ClaimSpec(_Object, frozen=True):
     storage_class_name: str | None = None
 
 
-class PersistentVolumeClaim(_Object, frozen=True):
+class PersistentVolumeClaim(ApiObject, frozen=True):
     """A claim to a volume."""
 
     metadata: Metadata = Metadata()
     spec: ClaimSpec = ClaimSpec()
 
 
-class CsiVolume(_Object, frozen=True):
+class CsiVolume(ApiObject, frozen=True):
     """The CSI driver of a volume."""
 
     driver: str = ""
 
 
-class Disk(_Object, frozen=True):
-    """A volume that is attached to a node: that it is one is enough."""
-
-
-class VolumeSpec(_Object, frozen=True):
+class VolumeSpec(ApiObject, frozen=True):
     """The kinds of volumes that are attached to nodes. Others are mounted alone."""
 
     csi: CsiVolume | None = None
-    aws_elastic_block_store: Disk | None = None
-    azure_disk: Disk | None = None
-    cinder: Disk | None = None
-    fc: Disk | None = None
-    gce_persistent_disk: Disk | None = None
-    iscsi: Disk | None = None
-    vsphere_volume: Disk | None = None
+    aws_elastic_block_store: Presence | None = None
+    azure_disk: Presence | None = None
+    cinder: Presence | None = None
+    fc: Presence | None = None
+    gce_persistent_disk: Presence | None = None
+    iscsi: Presence | None = None
+    vsphere_volume: Presence | None = None
 
 
-class PersistentVolume(_Object, frozen=True):
+class PersistentVolume(ApiObject, frozen=True):
     """A volume that claims can be bound to."""
 
     metadata: Metadata = Metadata()
     spec: VolumeSpec = VolumeSpec()
 
 
-class StorageClass(_Object, frozen=True):
+class StorageClass(ApiObject, frozen=True):
     """A storage class, with the driver that provisions its volumes."""
 
     metadata: Metadata = Metadata()
     provisioner: str = ""
 
 
-class CsiDriverSpec(_Object, frozen=True):
+class CsiDriverSpec(ApiObject, frozen=True):
     """`spec` of a CSIDriver."""
 
     attach_required: bool | None = None
 
 
-class CsiDriver(_Object, frozen=True):
+class CsiDriver(ApiObject, frozen=True):
     """A CSI driver; it says whether its volumes are attached to nodes."""
 
     metadata: Metadata = Metadata()
     spec: CsiDriverSpec = CsiDriverSpec()
 
 
-class NodeTaint(_Object, frozen=True):
+class NodeTaint(ApiObject, frozen=True):
     """An entry of a node's `spec.taints`."""
 
     key: str = ""
@@ -346,27 +338,27 @@ class NodeTaint(_Object, frozen=True):
     effect: str = ""
 
 
-class NodeSpec(_Object, frozen=True):
+class NodeSpec(ApiObject, frozen=True):
     """`spec` of a node."""
 
     unschedulable: bool = False
     taints: list[NodeTaint] | None = None
 
 
-class NodeCondition(_Object, frozen=True):
+class NodeCondition(ApiObject, frozen=True):
     """An entry of a node's `status.conditions`."""
 
     type: str = ""
     status: str = ""
 
 
-class NodeInfo(_Object, frozen=True):
+class NodeInfo(ApiObject, frozen=True):
     """What a kubelet says of itself."""
 
     kubelet_version: str = ""
 
 
-class NodeStatus(_Object, frozen=True):
+class NodeStatus(ApiObject, frozen=True):
     """`status` of a node."""
 
     node_info: NodeInfo = NodeInfo()
@@ -375,7 +367,7 @@ class NodeStatus(_Object, frozen=True):
     conditions: list[NodeCondition] | None = None
 
 
-class NodeObject(_Object, frozen=True):
+class NodeObject(ApiObject, frozen=True):
     """A node."""
 
     metadata: Metadata = Metadata()
@@ -383,20 +375,20 @@ class NodeObject(_Object, frozen=True):
     status: NodeStatus = NodeStatus()
 
 
-class NamespaceObject(_Object, frozen=True):
+class NamespaceObject(ApiObject, frozen=True):
     """A namespace, whose labels pod affinity may select."""
 
     metadata: Metadata = Metadata()
 
 
-class ConfigMapObject(_Object, frozen=True):
+class ConfigMapObject(ApiObject, frozen=True):
     """A ConfigMap."""
 
     metadata: Metadata = Metadata()
     data: dict[str, str] | None = None
 
 
-class CustomObject(_Object, frozen=True):
+class CustomObject(ApiObject, frozen=True):
     """An object of a CRD: a PodGroup, a Topology. Whose schema its `spec` was checked against is not known,
     so it may be anything. `api_version` is the one it was asked for in."""
 

@@ -22,7 +22,7 @@ LABEL, ANNOTATION, EITHER = "label", "annotation", ""
 """Where a key of a pod stands."""
 
 SHOWN = 80
-"""Characters of a value that a sentence shows."""
+"""Characters of a key that a sentence shows."""
 _MAX_DIGITS = 9
 
 
@@ -74,7 +74,7 @@ class Values:
 
     def bad(self, field: str, value: str, expected: str) -> None:
         """Note a value that can't be used."""
-        self.causes.append(BadValue(self._where, field, value[:SHOWN], expected))
+        self.causes.append(BadValue(self._where, field, value, expected))
 
 
 def agreed(pod: str, readings: Iterable[Reading]) -> Reading:

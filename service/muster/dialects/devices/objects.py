@@ -6,15 +6,11 @@ from typing import Any
 
 import msgspec
 
-from muster.dialects.objects import Metadata
+from muster.dialects.objects import ApiObject, Metadata, Presence
 from muster.dialects.quantities import Quantity
 
 
-class _Object(msgspec.Struct, rename="camel", frozen=True, omit_defaults=True):
-    """API objects are camelCase; what is not named here is skipped while decoding."""
-
-
-class Attribute(_Object, frozen=True):
+class Attribute(ApiObject, frozen=True):
     """A value of a device's attribute: one of these is set."""
 
     string: str | None = None
@@ -23,38 +19,34 @@ class Attribute(_Object, frozen=True):
     version: str | None = None
 
 
-class Use(_Object, frozen=True):
-    """An entry of a list. Only its presence counts."""
-
-
-class CounterValue(_Object, frozen=True):
+class CounterValue(ApiObject, frozen=True):
     """How much there is of a counter, or how much of it a device consumes."""
 
     value: str = ""
 
 
-class CounterSet(_Object, frozen=True):
+class CounterSet(ApiObject, frozen=True):
     """Counters that devices of a pool share."""
 
     name: str = ""
     counters: dict[str, CounterValue] | None = None
 
 
-class CounterUse(_Object, frozen=True):
+class CounterUse(ApiObject, frozen=True):
     """What a device consumes of one counter set while it is allocated."""
 
     counter_set: str = ""
     counters: dict[str, CounterValue] | None = None
 
 
-class DeviceTaint(_Object, frozen=True):
+class DeviceTaint(ApiObject, frozen=True):
     """A taint of a device."""
 
     key: str = ""
     effect: str = ""
 
 
-class ValidRange(_Object, frozen=True):
+class ValidRange(ApiObject, frozen=True):
     """The amounts of a capacity that a claim may take."""
 
     min: Quantity | None = None
@@ -62,7 +54,7 @@ class ValidRange(_Object, frozen=True):
     step: Quantity | None = None
 
 
-class RequestPolicy(_Object, frozen=True):
+class RequestPolicy(ApiObject, frozen=True):
     """What claims take of a capacity, by what they ask for."""
 
     default: Quantity | None = None
@@ -70,14 +62,14 @@ class RequestPolicy(_Object, frozen=True):
     valid_range: ValidRange | None = None
 
 
-class DeviceCapacity(_Object, frozen=True):
+class DeviceCapacity(ApiObject, frozen=True):
     """How much of something a device has."""
 
     value: Quantity = 0
     request_policy: RequestPolicy | None = None
 
 
-class SliceDevice(_Object, frozen=True):
+class SliceDevice(ApiObject, frozen=True):
     """A device of a ResourceSlice."""
 
     name: str = ""
@@ -89,7 +81,7 @@ class SliceDevice(_Object, frozen=True):
     allow_multiple_allocations: bool | None = None
 
 
-class SlicePool(_Object, frozen=True):
+class SlicePool(ApiObject, frozen=True):
     """The pool that a slice is a part of."""
 
     name: str = ""
@@ -97,7 +89,7 @@ class SlicePool(_Object, frozen=True):
     resource_slice_count: int = 0
 
 
-class SliceSpec(_Object, frozen=True):
+class SliceSpec(ApiObject, frozen=True):
     """`spec` of a ResourceSlice."""
 
     driver: str = ""
@@ -107,40 +99,40 @@ class SliceSpec(_Object, frozen=True):
     shared_counters: list[CounterSet] | None = None
 
 
-class ResourceSlice(_Object, frozen=True):
+class ResourceSlice(ApiObject, frozen=True):
     """Devices of one node, or counters of a pool, as a DRA driver publishes them."""
 
     metadata: Metadata = Metadata()
     spec: SliceSpec = SliceSpec()
 
 
-class CelSelector(_Object, frozen=True):
+class CelSelector(ApiObject, frozen=True):
     """An expression over a device."""
 
     expression: str = ""
 
 
-class DeviceSelector(_Object, frozen=True):
+class DeviceSelector(ApiObject, frozen=True):
     """An entry of a DeviceClass's selectors."""
 
     cel: CelSelector | None = None
 
 
-class DeviceClassSpec(_Object, frozen=True):
+class DeviceClassSpec(ApiObject, frozen=True):
     """`spec` of a DeviceClass."""
 
     selectors: list[DeviceSelector] | None = None
     extended_resource_name: str | None = None
 
 
-class DeviceClassObject(_Object, frozen=True):
+class DeviceClassObject(ApiObject, frozen=True):
     """A kind of devices, and the extended resource by which pods may ask for them."""
 
     metadata: Metadata = Metadata()
     spec: DeviceClassSpec = DeviceClassSpec()
 
 
-class TaintedDevices(_Object, frozen=True):
+class TaintedDevices(ApiObject, frozen=True):
     """Which devices a rule taints: those that agree with all that is said."""
 
     driver: str | None = None
@@ -148,21 +140,21 @@ class TaintedDevices(_Object, frozen=True):
     device: str | None = None
 
 
-class DeviceTaintRuleSpec(_Object, frozen=True):
+class DeviceTaintRuleSpec(ApiObject, frozen=True):
     """`spec` of a DeviceTaintRule."""
 
     device_selector: TaintedDevices | None = None
     taint: DeviceTaint = DeviceTaint()
 
 
-class DeviceTaintRule(_Object, frozen=True):
+class DeviceTaintRule(ApiObject, frozen=True):
     """A taint that an administrator gives devices."""
 
     metadata: Metadata = Metadata()
     spec: DeviceTaintRuleSpec = DeviceTaintRuleSpec()
 
 
-class AllocatedDevice(_Object, frozen=True):
+class AllocatedDevice(ApiObject, frozen=True):
     """A device that is allocated to a claim."""
 
     driver: str = ""
@@ -173,62 +165,62 @@ class AllocatedDevice(_Object, frozen=True):
     consumed_capacity: dict[str, Quantity] | None = None
 
 
-class AllocatedDevices(_Object, frozen=True):
+class AllocatedDevices(ApiObject, frozen=True):
     """`devices` of an allocation."""
 
     results: list[AllocatedDevice] | None = None
 
 
-class ClaimAllocation(_Object, frozen=True):
+class ClaimAllocation(ApiObject, frozen=True):
     """`status.allocation` of a ResourceClaim."""
 
     devices: AllocatedDevices = AllocatedDevices()
 
 
-class Consumer(_Object, frozen=True):
+class Consumer(ApiObject, frozen=True):
     """An entry of `status.reservedFor`."""
 
     resource: str = ""
     uid: str = ""
 
 
-class ResourceClaimStatus(_Object, frozen=True):
+class ResourceClaimStatus(ApiObject, frozen=True):
     """`status` of a ResourceClaim."""
 
     allocation: ClaimAllocation | None = None
     reserved_for: list[Consumer] | None = None
 
 
-class CapacityAsked(_Object, frozen=True):
+class CapacityAsked(ApiObject, frozen=True):
     """How much of its capacities a device must have. Of one that claims share, each takes that much."""
 
     requests: dict[str, Quantity] | None = None
 
 
-class SubRequest(_Object, frozen=True):
+class SubRequest(ApiObject, frozen=True):
     """A subrequest of a request."""
 
     device_class_name: str = ""
     selectors: list[DeviceSelector] | None = None
-    tolerations: list[Use] | None = None
+    tolerations: list[Presence] | None = None
     allocation_mode: str = "ExactCount"
     count: int = 1
     capacity: CapacityAsked | None = None
 
 
-class ExactRequest(_Object, frozen=True):
+class ExactRequest(ApiObject, frozen=True):
     """A request for devices of one class."""
 
     device_class_name: str = ""
     selectors: list[DeviceSelector] | None = None
-    tolerations: list[Use] | None = None
+    tolerations: list[Presence] | None = None
     allocation_mode: str = "ExactCount"
     count: int = 1
     admin_access: bool | None = None
     capacity: CapacityAsked | None = None
 
 
-class Request(_Object, frozen=True):
+class Request(ApiObject, frozen=True):
     """An entry of a claim's requests: one of the two is set."""
 
     name: str = ""
@@ -236,7 +228,7 @@ class Request(_Object, frozen=True):
     first_available: list[SubRequest] | None = None
 
 
-class DeviceConstraint(_Object, frozen=True):
+class DeviceConstraint(ApiObject, frozen=True):
     """What devices of these requests must have in common, or not; of all requests, if none is named."""
 
     requests: list[str] | None = None
@@ -244,20 +236,20 @@ class DeviceConstraint(_Object, frozen=True):
     distinct_attribute: str | None = None
 
 
-class OpaqueConfig(_Object, frozen=True):
+class OpaqueConfig(ApiObject, frozen=True):
     """What a driver is told about the devices of a claim. The parameters are an object of the driver."""
 
     driver: str = ""
     parameters: Any = None
 
 
-class DeviceConfig(_Object, frozen=True):
+class DeviceConfig(ApiObject, frozen=True):
     """An entry of a claim's config."""
 
     opaque: OpaqueConfig | None = None
 
 
-class ClaimDevices(_Object, frozen=True):
+class ClaimDevices(ApiObject, frozen=True):
     """`devices` of a claim's spec."""
 
     requests: list[Request] | None = None
@@ -265,13 +257,13 @@ class ClaimDevices(_Object, frozen=True):
     config: list[DeviceConfig] | None = None
 
 
-class ClaimSpec(_Object, frozen=True):
+class ClaimSpec(ApiObject, frozen=True):
     """`spec` of a ResourceClaim."""
 
     devices: ClaimDevices = ClaimDevices()
 
 
-class ResourceClaim(_Object, frozen=True):
+class ResourceClaim(ApiObject, frozen=True):
     """A claim to devices."""
 
     metadata: Metadata = Metadata()
@@ -279,13 +271,13 @@ class ResourceClaim(_Object, frozen=True):
     status: ResourceClaimStatus = ResourceClaimStatus()
 
 
-class ClaimTemplateSpec(_Object, frozen=True):
+class ClaimTemplateSpec(ApiObject, frozen=True):
     """`spec` of a ResourceClaimTemplate."""
 
     spec: ClaimSpec = ClaimSpec()
 
 
-class ResourceClaimTemplate(_Object, frozen=True):
+class ResourceClaimTemplate(ApiObject, frozen=True):
     """What Kubernetes makes the claims of pods from."""
 
     metadata: Metadata = Metadata()

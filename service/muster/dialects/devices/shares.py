@@ -29,7 +29,6 @@ from muster.domain.request import Slice
 MOST_UNITS = 1 << 20
 """GiB of one GPU. More is no memory of a GPU but a slip."""
 _MEMORY = "memory"
-_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +132,7 @@ def of_pod(
     value = quantities.parse(amount)
     if value is None or not 0 <= value <= MOST_UNITS * GIB:
         field, most = f"{first.field}, capacity.requests[{name}]", f"at most {MOST_UNITS}Gi"
-        return None, (BadValue(where, field, str(amount)[:_SHOWN], f"memory of one GPU, {most}"),)
+        return None, (BadValue(where, field, str(amount), f"memory of one GPU, {most}"),)
     rounded = max((rounding(value) for capacity, rounding in roundings if capacity == name), default=value)
     return Slice(max(1, math.ceil(rounded / GIB)), first.count, resource(name, first.resource)), ()
 
@@ -153,7 +152,7 @@ def _not_planned(
         expected = "none beside other requests for GPUs in the pod"
     elif len(capacities) > 1 or not all(map(_is_memory, capacities)):
         expected = "memory alone: other capacities are not planned yet"
-    names = ", ".join(sorted(capacities))[:_SHOWN]
+    names = ", ".join(sorted(capacities))
     return BadValue(where, f"{request.field}, capacity", names, expected) if expected else None
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 from muster.dialects.gangs import kai, other_systems, own
 from muster.dialects.objects import Metadata
-from muster.dialects.reading import ANNOTATION, EITHER, LABEL
+from muster.dialects.reading import ANNOTATION, EITHER, LABEL, SHOWN
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain.allocation import RESERVED_KEYS
 from muster.domain.causes.ill_formed import BadValue
@@ -44,7 +44,6 @@ MAX_COMPARED = 64
 """Keys of one pod that are compared, of labels and of annotations: a pod may carry thousands."""
 
 _OF_OBJECTS = frozenset({*kai.GANG_KEYS, *other_systems.OF_OBJECTS})
-_SHOWN = 80
 _NAMED = 3
 
 
@@ -134,11 +133,11 @@ def _found(place: str, values: Mapping[str, str], settings: Settings) -> Iterato
 def _cause(where: str, slip: _Slip, place: str) -> BadValue:
     a_place = "an annotation" if place == ANNOTATION else "a label"
     if slip.key == slip.right:
-        return BadValue(where, f"{slip.place} {slip.key}", slip.value[:_SHOWN], f"none: it is {a_place}")
+        return BadValue(where, f"{slip.place} {slip.key}", slip.value, f"none: it is {a_place}")
     which = f"the {place} " if place not in (slip.place, EITHER) else ""
     what = ", which names a PodGroup" if slip.right in _OF_OBJECTS else ""
     expected = f"none: did you mean {which}{slip.right}{what}?"
-    return BadValue(where, _field(slip), slip.value[:_SHOWN], expected)
+    return BadValue(where, _field(slip), slip.value, expected)
 
 
 def _unknown(where: str, slips: list[_Slip]) -> Iterator[BadValue]:
@@ -149,8 +148,8 @@ def _unknown(where: str, slips: list[_Slip]) -> Iterator[BadValue]:
     names = ", ".join(key.removeprefix(own.PREFIX) for key in own.KEYS)
     also = f"; nor is there {listed([*map(_field, more_slips)], _NAMED)}" if more_slips else ""
     expected = f"none: the annotations {own.PREFIX}… are {names}{also}"
-    yield BadValue(where, _field(first), first.value[:_SHOWN], expected)
+    yield BadValue(where, _field(first), first.value, expected)
 
 
 def _field(slip: _Slip) -> str:
-    return f"{'label ' if slip.place == LABEL else ''}{slip.key[:_SHOWN]}"
+    return f"{'label ' if slip.place == LABEL else ''}{slip.key[:SHOWN]}"

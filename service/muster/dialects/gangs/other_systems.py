@@ -27,6 +27,7 @@ from muster.dialects.reading import (
     LABEL,
     NAME_PATTERN,
     OBJECT_NAME,
+    SHOWN,
     Reading,
     agreed,
     positive,
@@ -42,7 +43,6 @@ TASK = "volcano.sh/task-spec"
 WAY_OUT = f"the annotations {own.GROUP} and {own.MIN_MEMBER}"
 
 _COUNT = 'a positive whole number: "1", "2", …'
-_SHOWN = 80
 _MAX_UNKNOWN = 4
 """Keys of unknown systems that are told of one pod."""
 
@@ -180,7 +180,7 @@ def last(where: str, meta: Metadata, spec: PodSpec, with_gpus: bool) -> Reading:
         return reading
     for key, system in REFUSED.items():
         if (value := _value(meta, key)) is not None and not _names_none(meta, key, value, with_gpus):
-            shown = " ".join(value[:_SHOWN].split())
+            shown = " ".join(value[:SHOWN].split())
             cause = BadValue(where, key, shown, f"{WAY_OUT} beside it: gangs of {system} are not read")
             is_name = OBJECT_NAME.fullmatch(value) and positive(value) is None
             gang = GangClaim(system, value) if is_name else None
@@ -189,7 +189,7 @@ def last(where: str, meta: Metadata, spec: PodSpec, with_gpus: bool) -> Reading:
     for words, key in numbers:
         if (value := _value(meta, key)) is not None and not _are_apart(meta, words):
             expected = f"a gang beside it: add {' or '.join(words.names)}, or {own.GROUP}"
-            return Reading(causes=(BadValue(where, key, value[:_SHOWN], expected),))
+            return Reading(causes=(BadValue(where, key, value, expected),))
     return Reading()
 
 
@@ -209,9 +209,9 @@ def of_spec(where: str, spec: PodSpec) -> Iterator[BadValue]:
     group, workload = spec.scheduling_group, spec.workload_ref
     expected = f"none: gangs of kube-scheduler are not read, and it would hold the pod as well. Use {WAY_OUT}"
     if group is not None:
-        yield BadValue(where, "schedulingGroup", (group.pod_group_name or "")[:_SHOWN], expected)
+        yield BadValue(where, "schedulingGroup", group.pod_group_name or "", expected)
     if workload is not None:
-        yield BadValue(where, "workloadRef", f"{workload.name}/{workload.pod_group}"[:_SHOWN], expected)
+        yield BadValue(where, "workloadRef", f"{workload.name}/{workload.pod_group}", expected)
 
 
 def role(meta: Metadata) -> str:
@@ -241,7 +241,7 @@ def unknown(meta: Metadata, known_keys: Mapping[str, str]) -> Iterator[str]:
         and _GANG_LIKE.search(key.rpartition("/")[2])
     )
     for key in islice(gang_keys, _MAX_UNKNOWN):
-        yield f"{place_of[key]} {key[:_SHOWN]} is not read: if it is about a gang, use {WAY_OUT}"
+        yield f"{place_of[key]} {key[:SHOWN]} is not read: if it is about a gang, use {WAY_OUT}"
 
 
 def _value(meta: Metadata, key: str, place: str = EITHER) -> str | None:
@@ -261,7 +261,7 @@ def _claim(where: str, meta: Metadata, words: Words) -> Reading:
     if not names or _are_apart(meta, words):
         return Reading()
     more = tuple(
-        BadValue(where, key, value[:_SHOWN], f"{instead}, in place of it")
+        BadValue(where, key, value, f"{instead}, in place of it")
         for key, instead in words.more.items()
         if (value := _value(meta, key)) is not None
     )
@@ -290,7 +290,7 @@ def _named(
     by_object = counted is None
     if not (OBJECT_NAME.fullmatch(name) or (not by_object and NAME_PATTERN.fullmatch(name))):
         what = "a PodGroup in the pod's namespace" if by_object else "a gang"
-        return Reading(causes=(BadValue(where, key, name[:_SHOWN], f"the name of {what}: {AN_OBJECT_NAME}"),))
+        return Reading(causes=(BadValue(where, key, name, f"the name of {what}: {AN_OBJECT_NAME}"),))
     if counted is None:
         return Reading(GangClaim(words.by_object, name, by_object=True))
     count_key, least, size = counted
@@ -302,4 +302,4 @@ def _number(where: str, meta: Metadata, key: str) -> tuple[int | None, tuple[Bad
     number = positive(text)
     if text is None or number is not None:
         return number, ()
-    return None, (BadValue(where, key, text[:_SHOWN], _COUNT),)
+    return None, (BadValue(where, key, text, _COUNT),)

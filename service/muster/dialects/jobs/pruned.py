@@ -13,9 +13,9 @@ import msgspec
 
 from muster.dialects.gangs import misspelt
 from muster.dialects.jobs import slips
-from muster.dialects.kinds import jobset, kai_keys, leaderworkerset, ray
+from muster.dialects.kinds import kai_keys
 from muster.dialects.kinds.description import Kind
-from muster.dialects.kinds.kubeflow import REPLICA_SPECS
+from muster.dialects.kinds.table import KINDS
 from muster.dialects.objects import CustomObject
 from muster.dialects.pods import bounds
 
@@ -27,21 +27,20 @@ takes 8 to 15 ms, in which the service does nothing else."""
 MAX_CHARACTERS = 1024
 """Longer strings are cut. No value that can be used is so long."""
 
-KEYS = frozenset({jobset.EXCLUSIVE, jobset.BY_NODE_SELECTOR, leaderworkerset.EXCLUSIVE, ray.GANG})
+KEYS = frozenset(key for kind in KINDS.values() for key in kind.keys)
 """Labels and annotations that descriptions read, besides KAI's."""
 FIELDS = frozenset({
-    "affinity", "completionMode", "completions", "containers", "dependsOn", "effect", "elasticPolicy",
-    "groupName", "headGroupSpec", "initContainers", "key", "launcherCreationPolicy", "leaderTemplate",
-    "leaderWorkerTemplate", "matchExpressions", "matchFields", "maxReplicas", "metadata", "minAvailable",
-    "minReplicas", "name", "nodeAffinity", "nodeSelectorTerms", "numOfHosts", "operator", "ordinals",
-    "parallelism", "podManagementPolicy", "replicas", "replicatedJobs",
+    "affinity", "containers", "effect", "initContainers", "key", "matchExpressions", "matchFields",
+    "metadata", "name", "nodeAffinity", "nodeSelectorTerms", "operator", "replicas",
     "requiredDuringSchedulingIgnoredDuringExecution", "resourceClaims", "resources", "restartPolicy",
-    "runLauncherAsWorker", "runPolicy", "schedulerName", "schedulingPolicy", "size", "spec", "start",
-    "startupPolicy", "startupPolicyOrder", "status", "suspend", "template", "tolerations", "value", "values",
-    "workerGroupSpecs", "workerTemplate",
+    "schedulerName", "spec", "status", "suspend", "template", "tolerations", "value", "values",
+    *(field for kind in KINDS.values() for field in kind.fields),
 })  # fmt: skip
-"""The fields that descriptions and `gangs` read, at any level of any kind. A new kind adds its own."""
-MAPS = frozenset({"limits", "nodeSelector", "overhead", "requests", *REPLICA_SPECS.values()})
+"""The fields of pod templates and of all kinds that are read, at any level."""
+MAPS = frozenset({
+    "limits", "nodeSelector", "overhead", "requests",
+    *(field for kind in KINDS.values() for field in kind.maps),
+})  # fmt: skip
 """Fields whose members may have any name: resources, labels of nodes, and kubeflow's replica types."""
 WORDS = frozenset({"labels", "annotations"})
 

@@ -17,10 +17,9 @@ from muster.dialects.gangs import misspelt, other_systems, own
 from muster.dialects.kinds import kai_keys
 from muster.dialects.kinds.table import member
 from muster.dialects.objects import Metadata
-from muster.dialects.reading import LABEL
+from muster.dialects.reading import LABEL, SHOWN
 from muster.domain.pod import Pod
 
-_SHOWN = 80
 _INSTEAD = {
     kai_keys.REQUIRED: own.SCOPE,
     kai_keys.PREFERRED: own.PREFERRED_SCOPES,
@@ -72,7 +71,7 @@ def note_misspelt(fields: Fields, place: str, texts: Mapping[str, str]) -> None:
         fields.said(f"{place} {key}", texts[key], "none: it is an annotation")
     for key, right in meant(texts).items():
         if right.startswith(kai_keys.PREFIX):
-            fields.said(f"{place} {key[:_SHOWN]}", texts[key], f"none: did you mean {right}?")
+            fields.said(f"{place} {key[:SHOWN]}", texts[key], f"none: did you mean {right}?")
 
 
 def of_kai(keys: Iterable[str]) -> bool:
@@ -86,9 +85,9 @@ def unheard(keys: Iterable[str]) -> Iterator[str]:
         if key == right:
             yield f"{key} has no effect on the job: it belongs on the pod template"
         elif right in own.KEYS:
-            yield f"{key[:_SHOWN]} has no effect on the job: {right} belongs on the pod template"
+            yield f"{key[:SHOWN]} has no effect on the job: {right} belongs on the pod template"
         elif key.startswith(own.PREFIX):
-            yield f"{key[:_SHOWN]} has no effect on the job"
+            yield f"{key[:SHOWN]} has no effect on the job"
 
 
 def on_pod(meta: Metadata, pod: Pod) -> Iterator[str]:

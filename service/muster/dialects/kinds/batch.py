@@ -94,7 +94,15 @@ def _controlled_by(kind: str, group: str, meta: Metadata) -> Member | None:
     return Member(kind, name, name) if (of_group, of_kind) == (group, kind) else None
 
 
-JOB = Kind("batch", ("v1",), "Job", "jobs", job, lambda meta: _controlled_by("Job", "batch", meta))
+JOB = Kind(
+    "batch",
+    ("v1",),
+    "Job",
+    "jobs",
+    job,
+    lambda meta: _controlled_by("Job", "batch", meta),
+    fields=("completionMode", "completions", "parallelism"),
+)
 STATEFUL_SET = Kind(
     "apps",
     ("v1",),
@@ -102,4 +110,5 @@ STATEFUL_SET = Kind(
     "statefulsets",
     stateful_set,
     lambda meta: _controlled_by("StatefulSet", "apps", meta),
+    fields=("ordinals", "podManagementPolicy", "start"),
 )

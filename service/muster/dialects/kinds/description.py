@@ -155,6 +155,9 @@ class Kind:
     All its pods have `label`, and the shim holds pods with it. So pods that ask for no GPU wait for their
     gang too. `label` is "" for kinds whose pods have one template.
     `asks` is a label of the object by which its controller makes a gang with another scheduler.
+    `fields` are the fields that `describe` reads, besides those of pod templates. `maps` are those whose
+    members may have any name, and `keys` the labels and annotations. What no kind reads is dropped when a job
+    arrives.
     """
 
     group: str
@@ -166,6 +169,9 @@ class Kind:
     made_by: tuple[str, ...] = ()
     label: str = ""
     asks: str = ""
+    fields: tuple[str, ...] = ()
+    maps: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
 
 
 def container(name: str, cpu: str, memory: str) -> Container:

@@ -161,4 +161,6 @@ JOB_SET = Kind(
     member,
     made_by=("TrainJob",),
     label=JOBSET_NAME,
+    fields=("dependsOn", "replicatedJobs", "startupPolicy", "startupPolicyOrder"),
+    keys=(EXCLUSIVE, BY_NODE_SELECTOR),
 )

@@ -45,6 +45,10 @@ REPLICA_SPECS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Maps a kind to the field of its replica types."""
+_FIELDS = (
+    "elasticPolicy", "launcherCreationPolicy", "minAvailable", "minReplicas", "runLauncherAsWorker",
+    "runPolicy", "schedulingPolicy",
+)  # fmt: skip
 _LAUNCHER, _MASTER = "launcher", "Master"
 _FIRST: Mapping[tuple[str, str], Container] = MappingProxyType(
     {
@@ -162,7 +166,17 @@ def _kind(kind: str, versions: tuple[str, ...] = ("v1",)) -> Kind:
         place = member(meta)
         return place if place is not None and place.kind == kind else None
 
-    return Kind(GROUP, versions, kind, f"{kind.lower()}s", describe, of_this, label=JOB_NAME)
+    return Kind(
+        GROUP,
+        versions,
+        kind,
+        f"{kind.lower()}s",
+        describe,
+        of_this,
+        label=JOB_NAME,
+        fields=_FIELDS,
+        maps=(REPLICA_SPECS[kind],),
+    )
 
 
 KINDS = tuple(_kind(kind, ("v2beta1", "v1") if kind == "MPIJob" else ("v1",)) for kind in REPLICA_SPECS)

@@ -136,4 +136,6 @@ LEADER_WORKER_SET = Kind(
     describe,
     member,
     label=SET_NAME,
+    fields=("leaderTemplate", "leaderWorkerTemplate", "size", "startupPolicy", "workerTemplate"),
+    keys=(EXCLUSIVE,),
 )

@@ -145,4 +145,6 @@ RAY_CLUSTER = Kind(
     made_by=("RayJob",),
     label=CLUSTER,
     asks=GANG,
+    fields=("groupName", "headGroupSpec", "maxReplicas", "minReplicas", "numOfHosts", "workerGroupSpecs"),
+    keys=(GANG,),
 )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from muster.dialects.reading import natural
+from muster.dialects.reading import SHOWN, natural
 from muster.dialects.settings import ALIYUN_GPU, Settings
 from muster.domain.allocation import FOLLOWED_RESOURCE, MAX_BYTES, MAX_GPUS
 
@@ -25,7 +25,6 @@ OFFERED = (TOPOLOGY, *SHARING)
 """With these a node agent offers the GPUs itself."""
 BINPACK, SPREAD = "binpack", "spread"
 
-_SHOWN = 80
 _KIND = "nvidia.com/gpu"
 """The kind of CDI devices in the specification that NVIDIA's toolkit writes."""
 _UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -76,7 +75,7 @@ def memory_by_gpu(
         if len(by_gpu) == gpu_count and sum(by_gpu) == gpu_mem:
             return by_gpu, ()
         problems.append(
-            f"{settings.memory_by_gpu} is {text[:_SHOWN]!r}, expected GiB of each of {gpu_count} GPUs, "
+            f"{settings.memory_by_gpu} is {text[:SHOWN]!r}, expected GiB of each of {gpu_count} GPUs, "
             f"{gpu_mem} in all, as in {_example(gpu_mem, gpu_count)!r}: an even split is used"
         )
     if remainder:

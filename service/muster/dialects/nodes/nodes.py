@@ -16,7 +16,7 @@ from muster.dialects.nodes import bounds, gpus, islands, matrices
 from muster.dialects.nodes.configmaps import NodeFact, NodeTopology
 from muster.dialects.nodes.gpus import OFFERED
 from muster.dialects.objects import NodeObject
-from muster.dialects.reading import NAME_PATTERN, natural, positive
+from muster.dialects.reading import NAME_PATTERN, SHOWN, natural, positive
 from muster.dialects.settings import DEFAULTS, SECOND_ENDPOINT, Settings
 from muster.domain.allocation import FOLLOWED_RESOURCE, MAX_BYTES, MAX_GPUS, SECOND_RESOURCE
 from muster.domain.node import Device, HandsOut, Node, Resources, Taint
@@ -347,7 +347,7 @@ class _Reader:
         text = self._allocatable.get(resource, 0)
         value = quantities.parse(text)
         if value is None or value < 0:
-            problem = f"allocatable {resource} is {str(text)[:80]!r}"
+            problem = f"allocatable {resource} is {str(text)[:SHOWN]!r}"
             self.problems.append(f"{problem}, which is no quantity: it counts as 0")
             return Fraction(0)
         return value

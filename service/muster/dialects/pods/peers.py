@@ -187,7 +187,7 @@ class _Reader:
                 continue
             except _Broken as slip:
                 field = f"{kind}: {slip.field}"
-                self.causes.append(BadValue(self._where, field, slip.value[:80], slip.expected))
+                self.causes.append(BadValue(self._where, field, slip.value, slip.expected))
         return tuple(terms)
 
     def _peer(self, term: PodAffinityTerm) -> PeerTerm:

@@ -27,7 +27,7 @@ from muster.dialects.fields import MAX_CAUSES
 from muster.dialects.objects import Container, PodObject, PodSpec, PodStatus
 from muster.dialects.pods import resize
 from muster.dialects.quantities import BILLION, Quantity
-from muster.dialects.reading import SHOWN, Values, positive
+from muster.dialects.reading import Values, positive
 from muster.dialects.settings import Settings
 from muster.domain.allocation import MAX_GPUS
 from muster.domain.causes.ill_formed import BadValue
@@ -203,7 +203,7 @@ class _Reader:
 
     def _bad(self, field: str, value: str, expected: str) -> None:
         if len(self.causes) < MAX_CAUSES:
-            self.causes.append(BadValue("", field, value[:SHOWN], expected))
+            self.causes.append(BadValue("", field, value, expected))
 
     def gpu_resource(self, total: Amounts) -> str:
         """Return the GPU resource that the pod requests, or "". Two are a cause, and the first counts."""

@@ -9,6 +9,9 @@ from typing import TypeVar
 from muster.domain.causes.cause import BaseCause
 from muster.domain.words import LISTED, and_more, counted, quoted, such_pods
 
+_KEPT = 80
+"""Characters that are kept of a value that can't be read."""
+
 
 @dataclass(frozen=True, slots=True)
 class BadValue(BaseCause):
@@ -21,6 +24,9 @@ class BadValue(BaseCause):
     expected: str
     pods: int = 1
     stays = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", self.value[:_KEPT])
 
     def __str__(self) -> str:
         subject = such_pods(self.where, self.pods)
