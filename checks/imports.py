@@ -17,6 +17,7 @@ import grimp
 PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
 PICTURES: Mapping[str, tuple[str, ...]] = {
     "muster": ("cli", "app"),
+    "muster.dialects": (),
     "muster.gangs": ("coordinator",),
     "muster.placement": ("place", "moves", "firstfit"),
     "muster.adapters": ("control_loop", "planner", "scrape"),

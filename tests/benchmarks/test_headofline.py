@@ -20,6 +20,7 @@ from benchmarks.headofline.changing import NothingAcceptedError, changing
 from benchmarks.headofline.stats import ALONE, Changes, Gang, Inputs, Trial
 from e2e.fuzz import largest
 from local_cluster.api import Answer, Api
+from muster.dialects.devices.pools import MAX_DEVICES
 from muster.dialects.nodes import bounds
 from muster.domain.allocation import MAX_GPUS
 
@@ -165,7 +166,7 @@ def test_one_matrix_is_as_large_as_is_read_and_one_as_an_annotation_may_be() -> 
 
 
 def test_the_slices_that_are_read_have_as_many_devices_as_are_read() -> None:
-    assert hostile.READ_SLICES * hostile.DEVICES == bounds.MAX_DEVICES
+    assert hostile.READ_SLICES * hostile.DEVICES == MAX_DEVICES
     assert hostile.USED_SLICES * hostile.DEVICES == MAX_GPUS
 
 

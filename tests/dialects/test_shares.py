@@ -11,9 +11,9 @@ import pytest
 from muster.dialects import quantities
 from muster.dialects.devices import shares
 from muster.dialects.devices.objects import AllocatedDevice, SliceDevice
+from muster.dialects.devices.pools import MAX_ROUNDINGS
 from muster.dialects.devices.pools import Slice as Published
 from muster.dialects.devices.shares import NOT_ROUNDED, Rounding
-from muster.dialects.nodes.bounds import MAX_ROUNDINGS
 from muster.domain.node import Node
 from muster.domain.request import Slice
 from tests.dialects.test_claims import Case, read, request

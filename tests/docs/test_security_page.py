@@ -12,7 +12,7 @@ from muster.adapters.kube import bounded, decode, nodes, paced, read_again, watc
 from muster.adapters.page import access, board, changes, rows, server
 from muster.adapters.telemetry import label_values, logs, room
 from muster.config import Config
-from muster.dialects.devices import claims
+from muster.dialects.devices import claims, pools
 from muster.dialects.jobs import pruned
 from muster.dialects.kinds import description
 from muster.dialects.nodes import bounds
@@ -59,9 +59,9 @@ BOUNDS = (
     f"{allocation.MAX_GPUS} GPUs, a matrix of {bounds.MAX_TEXT >> 10} KiB",
     f"{bounds.MAX_LABELS:,} labels, {bounds.MAX_TAINTS} taints, "
     f"{bounds.MAX_RESOURCES} resources, {bounds.MAX_CONFIG_MAPS} ConfigMaps, "
-    f"{bounds.MAX_POOLS} pools with "
-    f"{bounds.MAX_DEVICES:,} devices; {bounds.MAX_PROBLEMS} problems, "
-    f"{bounds.MAX_ROUNDINGS} ways to round memory up",
+    f"{pools.MAX_POOLS} pools with "
+    f"{pools.MAX_DEVICES:,} devices; {bounds.MAX_PROBLEMS} problems, "
+    f"{pools.MAX_ROUNDINGS} ways to round memory up",
     f"{1 / nodes.CHANGE_S:g} changes a second, after {nodes.ADVANCE_S:g} s in advance",
     f"{node_effects.PATIENCE} plans of a gang; all refused gangs once in {CONFIG.gangs.numbers_s:g} s; "
     f"{node_changes.WAKES} times those with members that it admits",

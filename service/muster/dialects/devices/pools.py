@@ -15,8 +15,14 @@ import msgspec
 from muster.dialects.devices import shares
 from muster.dialects.devices.objects import SliceDevice, SliceSpec
 from muster.dialects.devices.shares import Rounding
-from muster.dialects.nodes.bounds import MAX_ROUNDINGS
 from muster.domain.node import PoolKey
+
+MAX_DEVICES = 1024
+"""Devices of ResourceSlices. The driver with most has some 40 for each GPU: the GPU and its partitions."""
+MAX_POOLS = 64
+"""Pools of ResourceSlices with devices of the node. Drivers publish one."""
+MAX_ROUNDINGS = 16
+"""Of the memory of a node's devices. Those of one driver are alike. A node with more counts as without."""
 
 _encoder = msgspec.json.Encoder()
 

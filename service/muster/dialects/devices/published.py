@@ -15,9 +15,8 @@ from muster.dialects.devices import selectors, shares
 from muster.dialects.devices.counters import BadCountersError, apart, counters_of
 from muster.dialects.devices.objects import CounterSet, DeviceTaint, SliceDevice, TaintedDevices
 from muster.dialects.devices.offers import KINDS_OF_NODES, PARTITION, Column, Offer, Offered
-from muster.dialects.devices.pools import Gathered
+from muster.dialects.devices.pools import MAX_DEVICES, MAX_POOLS, Gathered
 from muster.dialects.devices.selectors import Term
-from muster.dialects.nodes.bounds import MAX_DEVICES, MAX_POOLS
 from muster.domain.counters import PoolCounters
 from muster.domain.node import Device, PoolKey
 

@@ -15,12 +15,6 @@ from muster.dialects.quantities import Quantity
 from muster.dialects.settings import Settings
 from muster.domain.allocation import MAX_GPUS
 
-MAX_DEVICES = 1024
-"""Devices of ResourceSlices. The driver with most has some 40 for each GPU: the GPU and its partitions."""
-MAX_POOLS = 64
-"""Pools of ResourceSlices with devices of the node. Drivers publish one."""
-MAX_ROUNDINGS = 16
-"""Of the memory of a node's devices. Those of one driver are alike. A node with more counts as without."""
 MAX_CONFIG_MAPS = 8
 MAX_LABELS = 1024
 """Node feature discovery sets some 200."""
