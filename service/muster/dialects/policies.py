@@ -113,7 +113,7 @@ class _Reader:
             _check_size(text)
             value = yaml.load(text, _Loader)
         except (yaml.YAMLError, ValueError, OverflowError) as error:  # the latter of escapes beyond Unicode
-            self._problem("config.yaml", f"no YAML that can be read: {_said(error)}")
+            self._problem("config.yaml", f"no YAML that can be read: {' '.join(str(error).split())[:160]}")
             return {}
         if not isinstance(value, dict):
             self._bad("config.yaml", value, f"a mapping that begins with {SECTION}:")
@@ -315,8 +315,3 @@ def _check_size(text: str) -> None:
             raise yaml.YAMLError(f"nested too deeply: at most {MAX_DEPTH} levels are read")
         if pieces > MAX_PIECES:
             raise yaml.YAMLError(f"too much of it: at most {MAX_PIECES:,} keys, values and lists are read")
-
-
-def _said(error: Exception) -> str:
-    """One line of what the YAML library says."""
-    return " ".join(str(error).split())[:160]

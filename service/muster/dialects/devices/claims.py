@@ -250,10 +250,10 @@ def _requests(spec: ClaimSpec) -> Iterator[DeviceRequest]:
         yield DeviceRequest(request.name, classes, counts, unplanned, exact.capacity if exact else None)
 
 
-def _unplanned(exact: ExactRequest | SubRequest) -> tuple[str, str] | None:
+def _unplanned(exact: SubRequest) -> tuple[str, str] | None:
     if exact.allocation_mode not in ("ExactCount", ALL):
         return _MODE, exact.allocation_mode
-    return ("capacity", "set") if isinstance(exact, SubRequest) and exact.capacity is not None else None
+    return ("capacity", "set") if not isinstance(exact, ExactRequest) and exact.capacity is not None else None
 
 
 def _constraints(spec: ClaimSpec) -> Iterator[Constraint]:

@@ -6,7 +6,6 @@ pool whose devices consume counters that are not there.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -16,7 +15,6 @@ from muster.dialects.devices.offers import KINDS_OF_NODES, Offered
 from muster.domain.counters import Need, PoolCounters
 from muster.domain.node import PoolKey
 
-_BILLIONTHS = 10**9
 _LONGEST = 64
 """Characters of an amount. A quantity of the API server is shorter."""
 _SHOWN = 4
@@ -94,12 +92,7 @@ def _need(device: SliceDevice, uses: Iterable[CounterUse], number: dict[tuple[st
 
 
 def _amount(value: CounterValue) -> int:
-    return _billionths(value.value[:_LONGEST])
-
-
-@lru_cache(maxsize=4096)
-def _billionths(text: str) -> int:
-    return math.ceil((quantities.parse(text) or 0) * _BILLIONTHS)
+    return quantities.billionths(value.value[:_LONGEST]) or 0
 
 
 @lru_cache(maxsize=KINDS_OF_NODES)

@@ -208,16 +208,10 @@ class SubRequest(ApiObject, frozen=True):
     capacity: CapacityAsked | None = None
 
 
-class ExactRequest(ApiObject, frozen=True):
+class ExactRequest(SubRequest, frozen=True):
     """A request for devices of one class."""
 
-    device_class_name: str = ""
-    selectors: list[DeviceSelector] | None = None
-    tolerations: list[Presence] | None = None
-    allocation_mode: str = "ExactCount"
-    count: int = 1
     admin_access: bool | None = None
-    capacity: CapacityAsked | None = None
 
 
 class Request(ApiObject, frozen=True):

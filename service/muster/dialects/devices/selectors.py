@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from muster.dialects.devices.objects import Attribute, DeviceTaint, SliceDevice
+from muster.dialects.devices.objects import DeviceTaint, SliceDevice
 
 Value = str | int | bool
 
@@ -97,13 +97,11 @@ def text(value: Value | None) -> str:
 
 def attributes(driver: str, device: SliceDevice) -> dict[tuple[str, str], Value]:
     """Return the attributes of a device that selectors can compare with constants."""
-    values = ((name, _constant(attribute)) for name, attribute in (device.attributes or {}).items())
-    return {qualified(driver, name): value for name, value in values if value is not None}
-
-
-def _constant(attribute: Attribute) -> Value | None:
-    values = (attribute.string, attribute.int_, attribute.bool_)
-    return next((value for value in values if value is not None), None)
+    values = {
+        qualified(driver, name): (attribute.string, attribute.int_, attribute.bool_)
+        for name, attribute in (device.attributes or {}).items()
+    }
+    return {key: value for key, some in values.items() for value in some if value is not None}
 
 
 def qualified(driver: str, name: str) -> tuple[str, str]:

@@ -125,12 +125,13 @@ def family(
         not names.isdisjoint((*settings.gpu_resources, settings.gpu_memory)) for names in resources
     )
     possible = _ways(kind, owner, reader.described, with_gpus)
+    by_key = any(map(kai_keys.spoken, key_maps)) or slips.of_kai(on_job)
+    by_key = by_key or on_job.get(kind.asks, "false") != "false"
     of_object = Family(
         group,
         pods=reader.described.size * reader.described.copies,
         most=sum(role.count for role in reader.described.roles),
-        by_key=kind.kind not in BY_REQUEST
-        and (any(map(kai_keys.spoken, key_maps)) or slips.of_kai(on_job) or _asks(on_job, kind.asks)),
+        by_key=by_key and kind.kind not in BY_REQUEST,
         skipped=kai_keys.skipped(meta),
         with_gpus=with_gpus,
         with_accelerators=with_gpus or any(map(accelerators, resources)) or any(map(_has_claims, roles)),
@@ -287,11 +288,6 @@ class _Reader:
             yield f"annotation {key} has no effect: it counts in a {' or a '.join(kai_keys.COUNTED)}"
         elif on_pods:
             yield f"annotation {key} has no effect on the pod template: write it on the job"
-
-
-def _asks(labels: Mapping[str, str], label: str) -> bool:
-    """Return whether a job has the label by which its controller makes a gang with another scheduler."""
-    return labels.get(label, "false") != "false"
 
 
 def _keys_of_template(role: Role) -> Mapping[str, str]:

@@ -9,10 +9,10 @@ node into one NUMA node.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Set
 
+from muster.dialects.nodes.bounds import NodeKeys
 from muster.dialects.reading import positive
-from muster.dialects.settings import Settings
 from muster.domain.topology import GpuTopology, Link
 
 LINKS_OF_VERSION = {"2": 6, "3": 12, "4": 18, "5": 18}
@@ -67,43 +67,37 @@ INTERCONNECTS = (NVSWITCH, NVLINK, XGMI, PCIE)
 or xGMI, or nothing but PCIe."""
 
 
-def of_labels(
-    labels: Mapping[str, str], gpu_count: int, amd: bool, settings: Settings
-) -> tuple[GpuTopology, tuple[str, ...]]:
-    """Return the topology that the labels tell of, unknown where they tell nothing, and what is wrong in
-    them."""
-    joined_by, problems = _interconnect(labels, settings)
-    joined_by = joined_by or _by_product(labels, gpu_count, settings)
-    size, switched, more = _islands(labels, gpu_count, joined_by, settings)
-    problems += more
+def of_labels(node: NodeKeys, gpu_count: int, amd: bool) -> GpuTopology:
+    """Return the topology that the labels tell of, unknown if they tell nothing."""
+    labels, settings = node.labels, node.settings
+    joined_by = _interconnect(node) or _by_product(node, gpu_count)
+    size, switched = _islands(node, gpu_count, joined_by)
     if (joined_by == PCIE and size not in (None, 1)) or (joined_by == NVSWITCH and not switched):
-        problems += (
-            f"{settings.interconnect} is {joined_by}, but other labels say otherwise: they are used",
-        )
+        contradiction = f"{settings.interconnect} is {joined_by}, but other labels say otherwise"
+        node.problems.append(f"{contradiction}: they are used")
     # Between islands nothing is known but that; the slowest kind promises nothing.
     between = Link.of_kind("NODE" if labels.get(settings.numa_node) else "SYS")
     if size is None and between.kind == "SYS" and joined_by == PCIE:
         between = Link.of_kind("PCIE")
     if gpu_count < 2 or (size is None and between.kind == "SYS"):
-        return GpuTopology.unknown(gpu_count), problems
+        return GpuTopology.unknown(gpu_count)
     if size is None:
-        return GpuTopology.of_islands(gpu_count, 1, between, between), problems
+        return GpuTopology.of_islands(gpu_count, 1, between, between)
     if amd or joined_by == XGMI:
-        return GpuTopology.of_islands(gpu_count, size, Link.of_kind(XGMI.upper()), between), problems
-    version, more = _version(labels, settings)
+        return GpuTopology.of_islands(gpu_count, size, Link.of_kind(XGMI.upper()), between)
     behind_switch = switched or (size > LARGEST_WITHOUT_SWITCH and joined_by != NVLINK)
-    inside = Link.of_kind(_kind(version, size, behind_switch))
-    return GpuTopology.of_islands(gpu_count, size, inside, between), problems + more
+    inside = Link.of_kind(_kind(_generation(node, node.problems), size, behind_switch))
+    return GpuTopology.of_islands(gpu_count, size, inside, between)
 
 
-def against(topology: GpuTopology, labels: Mapping[str, str], settings: Settings) -> tuple[str, ...]:
-    """Return what the labels say against a matrix that was read."""
+def note_against(node: NodeKeys, topology: GpuTopology) -> None:
+    """Note what the labels say against a matrix that was read."""
     if not topology.known:
-        return ()
+        return
+    labels, settings, problems = node.labels, node.settings, node.problems
     islands = [island.bit_count() for island in topology.islands]
     shape = f"the matrix has NVLink islands of {', '.join(map(str, islands))} GPUs"
     ending = f"{shape}: the matrix is used" if topology.has_fabric else _NO_NVLINK
-    problems = []
     domain = settings.nvlink_domain if settings.nvlink_domain in labels else settings.clique
     if domain in labels and len(islands) > 1:
         problems.append(f"{domain} puts all GPUs into one domain, but {shape}: the label decides the domain")
@@ -112,104 +106,96 @@ def against(topology: GpuTopology, labels: Mapping[str, str], settings: Settings
         problems.append(f"{settings.nvlink_domain_size} is {size!r}, but {ending}")
     if labels.get(settings.nvswitch_present) == "true" and len(islands) > 1:
         problems.append(f"{settings.nvswitch_present} is true, but {ending}")
-    joined_by, unknown = _interconnect(labels, settings)
+    joined_by = _interconnect(node)
     if joined_by and (joined_by == PCIE) == topology.has_fabric:
         problems.append(f"{settings.interconnect} is {joined_by}, but {ending}")
-    problems += _against_product(topology, labels, settings)
     kinds = {link.kind for row in topology.links for link in row if link is not None}
+    problems += _against_product(node, topology.has_fabric, kinds)
     if labels.get(settings.numa_node) and "SYS" in kinds:
         problems.append(f"{settings.numa_node} names one, but the matrix has SYS links: the matrix is used")
-    return (*problems, *unknown)
 
 
-def _against_product(topology: GpuTopology, labels: Mapping[str, str], settings: Settings) -> Iterator[str]:
-    """Yield what the name of the GPUs, or their NVLink generation, says against a matrix."""
-    product, version_label = labels.get(settings.gpu_product, ""), labels.get(settings.nvlink_version)
-    name = product.removeprefix("NVIDIA-")
-    linked = name in LINKED_PRODUCTS or any(part in name for part in ALWAYS_LINKED)
-    sharing = "-MIG-" in name or name.endswith("-SHARED")
-    if not topology.has_fabric:
-        if linked and not sharing:
+def _against_product(node: NodeKeys, has_fabric: bool, kinds: Set[str]) -> Iterator[str]:
+    """Yield what the name of the GPUs, or their NVLink generation, says against a matrix with these links."""
+    settings = node.settings
+    product = node.labels.get(settings.gpu_product, "")
+    name, label = product.removeprefix("NVIDIA-"), node.labels.get(settings.nvlink_version)
+    if not has_fabric:
+        linked = name in LINKED_PRODUCTS or any(part in name for part in ALWAYS_LINKED)
+        if linked and not ("-MIG-" in name or name.endswith("-SHARED")):
             yield f"{settings.gpu_product} is {product!r}, whose GPUs have NVLink, but {_NO_NVLINK}"
-        elif version_label is not None:
-            yield f"{settings.nvlink_version} is {version_label!r}, but {_NO_NVLINK}"
+        elif label is not None:
+            yield f"{settings.nvlink_version} is {label!r}, but {_NO_NVLINK}"
         return
     if name in NEVER_LINKED:
         yield f"{settings.gpu_product} is {product!r}, which has no NVLink, but the matrix has: it is used"
-    version, _ = _version(labels, settings)
-    kinds = {link.kind for row in topology.links for link in row if link is not None}
+    generation = _generation(node, [])
     most = max((int(kind[2:]) for kind in kinds if kind.startswith("NV")), default=0)
-    if version is not None and most > LINKS_OF_VERSION[version]:
-        yield (
-            f"the GPUs have {LINKS_OF_VERSION[version]} NVLinks by their labels, but the matrix has "
-            f"NV{most}: the matrix is used"
-        )
+    if generation is not None and most > LINKS_OF_VERSION[generation]:
+        by_labels = f"the GPUs have {LINKS_OF_VERSION[generation]} NVLinks by their labels"
+        yield f"{by_labels}, but the matrix has NV{most}: the matrix is used"
 
 
-def _interconnect(labels: Mapping[str, str], settings: Settings) -> tuple[str, tuple[str, ...]]:
-    """Return the word for what joins the GPUs, "" if no word can be read, and problems."""
-    word = labels.get(settings.interconnect, "")
+def _interconnect(node: NodeKeys) -> str:
+    """Return the word for what joins the GPUs, "" if no word can be read."""
+    word = node.labels.get(node.settings.interconnect, "")
     if not word or word.lower() in INTERCONNECTS:
-        return word.lower(), ()
-    words = ", ".join(INTERCONNECTS)
-    return "", (f"{settings.interconnect} is {word!r}, known are {words}: it is read as no label",)
+        return word.lower()
+    label = f"{node.settings.interconnect} is {word!r}"
+    node.problems.append(f"{label}, known are {', '.join(INTERCONNECTS)}: it is read as no label")
+    return ""
 
 
-def _by_product(labels: Mapping[str, str], gpu_count: int, settings: Settings) -> str:
+def _by_product(node: NodeKeys, gpu_count: int) -> str:
     """Return NVSWITCH if the product implies it and no other label speaks of NVLink; else ""."""
-    other_labels = (
+    settings = node.settings
+    product = node.labels.get(settings.gpu_product, "").removeprefix("NVIDIA-")
+    board = positive(node.labels.get(settings.gpu_count)) or gpu_count
+    implied = product in SWITCHED_PRODUCTS and board == SWITCHED_BOARD and gpu_count <= board
+    domains = {
         settings.nvlink_domain,
         settings.clique,
         settings.nvlink_domain_size,
         settings.nvswitch_present,
-    )
-    product = labels.get(settings.gpu_product, "").removeprefix("NVIDIA-")
-    board = positive(labels.get(settings.gpu_count)) or gpu_count
-    implied = product in SWITCHED_PRODUCTS and board == SWITCHED_BOARD and gpu_count <= board
-    return NVSWITCH if implied and not any(label in labels for label in other_labels) else ""
+    }
+    return NVSWITCH if implied and domains.isdisjoint(node.labels) else ""
 
 
-def _islands(
-    labels: Mapping[str, str], gpu_count: int, joined_by: str, settings: Settings
-) -> tuple[int | None, bool, tuple[str, ...]]:
-    """(GPUs of one island, whether a switch joins them, problems)."""
+def _islands(node: NodeKeys, gpu_count: int, joined_by: str) -> tuple[int | None, bool]:
+    """Return the GPUs of one island, None if unknown, and whether a switch joins them."""
+    labels, settings = node.labels, node.settings
     present = labels.get(settings.nvswitch_present)
     switched = present == "true" if present is not None else joined_by == NVSWITCH
     if labels.get(settings.nvlink_domain) or labels.get(settings.clique):
-        return gpu_count, True, ()
+        return gpu_count, True
     text = labels.get(settings.nvlink_domain_size)
     if text is None:
-        return (gpu_count if switched or joined_by in (NVLINK, XGMI) else None), switched, ()
-    size = positive(text)
+        return (gpu_count if switched or joined_by in (NVLINK, XGMI) else None), switched
+    size, label = positive(text), f"{settings.nvlink_domain_size} is {text!r}"
     if size is None:
-        expected = "a positive number of GPUs"
-        problem = f"{settings.nvlink_domain_size} is {text!r}, expected {expected}: it is read as no label"
-        return (gpu_count if switched else None), switched, (problem,)
+        node.problems.append(f"{label}, expected a positive number of GPUs: it is read as no label")
+        return (gpu_count if switched else None), switched
     # A domain may be wider than the node (an NVL72 tray has 4 of 72).
     size = min(size, gpu_count)
     if size and gpu_count % size:
-        problem = (
-            f"{settings.nvlink_domain_size} is {text!r}, which does not divide the node's {gpu_count} GPUs; "
-            f"the node is used without topology"
-        )
-        return None, False, (problem,)
-    return size, switched, ()
+        ending = "the node is used without topology"
+        node.problems.append(f"{label}, which does not divide the node's {gpu_count} GPUs; {ending}")
+        return None, False
+    return size, switched
 
 
-def _version(labels: Mapping[str, str], settings: Settings) -> tuple[str | None, tuple[str, ...]]:
+def _generation(node: NodeKeys, problems: list[str]) -> str | None:
     """Return the NVLink generation: by its own label, else by the product's name."""
-    key, product = settings.nvlink_version, labels.get(settings.gpu_product, "")
-    label = labels.get(key)
-    generation = next((version for part, version in VERSION_OF_PRODUCT if part in product.upper()), None)
-    if label is None:
-        return generation, ()
-    version = label.split(".")[0]
-    if version not in LINKS_OF_VERSION:
-        generations = ", ".join(LINKS_OF_VERSION)
-        return generation, (f"{key} is {label!r}, known are {generations}: it is not read",)
-    if generation is not None and generation != version:
-        return version, (f"{key} is {label!r}, but {product} has NVLink {generation}: the version is used",)
-    return version, ()
+    key, product = node.settings.nvlink_version, node.labels.get(node.settings.gpu_product, "")
+    label = node.labels.get(key)
+    of_product = next((version for part, version in VERSION_OF_PRODUCT if part in product.upper()), None)
+    generation = of_product if label is None else label.split(".")[0]
+    if generation is not None and generation not in LINKS_OF_VERSION:
+        problems.append(f"{key} is {label!r}, known are {', '.join(LINKS_OF_VERSION)}: it is not read")
+        return of_product
+    if of_product is not None and of_product != generation:
+        problems.append(f"{key} is {label!r}, but {product} has NVLink {of_product}: the version is used")
+    return generation
 
 
 def _kind(version: str | None, size: int, switched: bool) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from typing import TypeVar
 
 import msgspec
 
@@ -13,6 +12,7 @@ from muster.dialects import quantities
 from muster.dialects.devices import compute_domains, offers, shares
 from muster.dialects.devices.offers import Offer
 from muster.dialects.nodes import bounds, gpus, islands, matrices
+from muster.dialects.nodes.bounds import NodeKeys
 from muster.dialects.nodes.configmaps import NodeFact, NodeTopology
 from muster.dialects.nodes.gpus import OFFERED
 from muster.dialects.objects import NodeObject
@@ -21,9 +21,6 @@ from muster.dialects.settings import DEFAULTS, SECOND_ENDPOINT, Settings
 from muster.domain.allocation import FOLLOWED_RESOURCE, MAX_BYTES, MAX_GPUS, SECOND_RESOURCE
 from muster.domain.node import Device, HandsOut, Node, Resources, Taint
 from muster.domain.topology import GpuTopology, bits, mask_of
-
-T = TypeVar("T")
-
 
 NO_OFFER = Offer()
 _PARTS = re.compile("-MIG-|-SHARED$")
@@ -51,16 +48,16 @@ def read(
     gpu_count = reader.gpu_count(counts, memory)
     topology = reader.topology(gpu_count, amd=set(counts) == {"amd.com/gpu"})
     offered = frozenset(counts) - {settings.shared_gpus} | ({settings.gpu_memory} if memory else set())
-    served = reader.said(gpus.served(offered, reader.labels, settings))
+    served = gpus.served(reader, offered)
     shared = installed if settings.gpu_memory in served else 0
-    by_gpu = reader.said(gpus.memory_by_gpu(shared, gpu_count, reader.annotations, settings))
+    by_gpu = gpus.memory_by_gpu(reader, shared, gpu_count)
     if devices and offer.memory_name:
         by_gpu, served = offer.memory(devices), reader.whole_ones(offer, served)
     broken = reader.unhealthy(gpu_count)
     unhealthy = broken | tainted
     groups = offers.groups(offer, devices) if devices else {}
-    cdi = reader.said(gpus.cdi_devices(reader.labels, reader.annotations, gpu_count, served, settings))
-    reader.problems += gpus.missing(installed - memory, by_gpu, unhealthy, settings)
+    cdi = gpus.cdi_devices(reader, gpu_count, served)
+    gpus.note_missing(reader, installed - memory, by_gpu, unhealthy)
     return Node(
         name=obj.metadata.name,
         allocatable=reader.allocatable(),
@@ -73,7 +70,7 @@ def read(
         ready=all(cond.status == "True" for cond in obj.status.conditions or () if cond.type == "Ready"),
         gpu_memory=by_gpu,
         memory_resources=_memory_resources(offer) if devices else frozenset({settings.gpu_memory}),
-        spread=reader.said(gpus.spreads(reader.labels, settings)),
+        spread=gpus.spreads(reader),
         unhealthy=unhealthy,
         tainted=tainted
         & ~broken
@@ -115,38 +112,29 @@ def kept(obj: NodeObject, settings: Settings = DEFAULTS) -> NodeObject:
     return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, annotations=texts))
 
 
-class _Reader:
-    """Reads one node, gathering problems."""
+class _Reader(NodeKeys):
+    """Reads one node."""
 
     def __init__(
         self, obj: NodeObject, settings: Settings, more: Iterable[NodeFact], problems: list[str]
     ) -> None:
-        self.problems = problems
-        self.labels: Mapping[str, str] = obj.metadata.labels or {}
-        self.annotations: Mapping[str, str] = obj.metadata.annotations or {}
+        super().__init__(obj.metadata.labels or {}, obj.metadata.annotations or {}, settings, problems)
         self._allocatable = obj.status.allocatable or {}
         self._capacity = obj.status.capacity or {}
-        self._settings = settings
         self._facts = sorted(more, key=lambda fact: fact.name)
 
     @property
     def machine(self) -> str:
         """As the device plugin names it, else as the cloud does; what is no name is none."""
-        machine_name = self.annotations.get(self._settings.machine) or self.labels.get(
-            self._settings.instance_type
+        machine_name = self.annotations.get(self.settings.machine) or self.labels.get(
+            self.settings.instance_type
         )
         return machine_name if machine_name and NAME_PATTERN.fullmatch(machine_name) else ""
 
-    def said(self, result: tuple[T, tuple[str, ...]]) -> T:
-        """Return what was found, its problems gathered."""
-        value, problems = result
-        self.problems.extend(problems)
-        return value
-
     def counts(self) -> dict[str, int]:
         """GPUs by the resource that counts them. Two resources name the same GPUs."""
-        count_of = {name: self.whole(name) for name in self._settings.gpu_resources}
-        shared = self._settings.shared_gpus
+        count_of = {name: self.whole(name) for name in self.settings.gpu_resources}
+        shared = self.settings.shared_gpus
         count_of[shared] = self.installed(shared) if self.whole(shared) else 0
         return {name: count for name, count in count_of.items() if count > 0}
 
@@ -161,14 +149,14 @@ class _Reader:
         if not offer.devices:
             return (), 0
         if counts or memory:
-            plugin = ", ".join(sorted(counts)) or self._settings.gpu_memory
+            plugin = ", ".join(sorted(counts)) or self.settings.gpu_memory
             driver = offer.devices[0].device.driver
             self.problems.append(
                 f"a device plugin ({plugin}) and ResourceSlices of {driver} offer its GPUs: remove one of "
                 "them; the device plugin's alone are planned"
             )
             return (), 0
-        key = self._settings.gpu_uuids
+        key = self.settings.gpu_uuids
         devices, tainted, problems = offers.numbered(offer, self.annotations.get(key), key)
         self.problems.extend(problems)
         return devices, tainted
@@ -192,16 +180,16 @@ class _Reader:
             return HandsOut.DRA
         if second and SECOND_RESOURCE in served:
             return HandsOut.SECOND_ENDPOINT if agent else HandsOut.AGENT_AWAY
-        if not served & {FOLLOWED_RESOURCE, self._settings.gpu_memory}:
+        if not served & {FOLLOWED_RESOURCE, self.settings.gpu_memory}:
             return HandsOut.OWN_CHOICE
-        listed = bool(self.annotations.get(self._settings.gpu_uuids))
-        if second or not listed or self.labels.get(self._settings.ack_node_mode) not in OFFERED:
+        listed = bool(self.annotations.get(self.settings.gpu_uuids))
+        if second or not listed or self.labels.get(self.settings.ack_node_mode) not in OFFERED:
             return HandsOut.READS_ANNOTATIONS
         return HandsOut.AGENT if agent else HandsOut.AGENT_AWAY
 
     def _asks_for_second_endpoint(self, agent: bool) -> bool:
         """Return whether a node agent is to be a second endpoint for the GPUs of NVIDIA's device plugin."""
-        key = self._settings.node_agent
+        key = self.settings.node_agent
         label = self.labels.get(key)
         if label is None:
             return False
@@ -217,22 +205,22 @@ class _Reader:
 
         Allocatable counts healthy GPUs alone. Where a node agent lists all of them, its list counts.
         """
-        listed = self.annotations.get(self._settings.gpu_uuids, "")[:MAX_BYTES]
+        listed = self.annotations.get(self.settings.gpu_uuids, "")[:MAX_BYTES]
         gpus = min(listed.count(",") + 1, MAX_GPUS) if listed else 0
-        mode = self.labels.get(self._settings.ack_node_mode)
+        mode = self.labels.get(self.settings.ack_node_mode)
         if gpus and not (counts or memory) and mode in OFFERED:
             self.problems.append(
                 f"the node agent lists {gpus} GPUs, and the kubelet offers none of them: does the agent run?"
             )
         if gpus and counts:
             return gpus
-        label = self.labels.get(self._settings.gpu_count)
+        label = self.labels.get(self.settings.gpu_count)
         count = max(counts.values(), default=(positive(label) or 0) if memory else 0)
         if len(set(counts.values())) > 1:
             listed = ", ".join(f"{resource} {number}" for resource, number in sorted(counts.items()))
             self.problems.append(f"allocatable counts its GPUs differently: {listed}; the largest is used")
         if label not in (None, str(count)) and (count or self._offers_none(label)):
-            self.problems.append(f"{self._settings.gpu_count} is {label!r}, but allocatable has {count} GPUs")
+            self.problems.append(f"{self.settings.gpu_count} is {label!r}, but allocatable has {count} GPUs")
         if count > MAX_GPUS:
             self.problems.append(f"allocatable has {count} GPUs; {MAX_GPUS} of them are used")
         return min(count, MAX_GPUS)
@@ -240,7 +228,7 @@ class _Reader:
     def _offers_none(self, label: str) -> bool:
         """Return whether a device plugin that has served the GPUs of the label serves none now."""
         plugin_there = any(
-            self.installed(name) or name in self._allocatable for name in self._settings.gpu_resources
+            self.installed(name) or name in self._allocatable for name in self.settings.gpu_resources
         )
         return plugin_there and bool(positive(label)) and not self._mig_devices
 
@@ -251,19 +239,19 @@ class _Reader:
 
     def _is_nvidias(self, resource: str) -> bool:
         """Whether a device plugin for NVIDIA's GPUs offers this resource, under one of its many names."""
-        return resource.startswith("nvidia.com/") or resource in self._settings.gpu_resources
+        return resource.startswith("nvidia.com/") or resource in self.settings.gpu_resources
 
     def missing_gpus(self, gpu_count: int, published: bool) -> int:
         """Return how many more GPUs the node has by its capacity, or by label, than it offers. `published`: a
         DRA driver may serve them, in whole or as parts."""
-        if self._settings.shared_gpus in self._allocatable or self._mig_devices:
+        if self.settings.shared_gpus in self._allocatable or self._mig_devices:
             return 0
-        there = max((self.installed(name) for name in self._settings.gpu_resources), default=0)
-        label = self.labels.get(self._settings.gpu_count)
+        there = max((self.installed(name) for name in self.settings.gpu_resources), default=0)
+        label = self.labels.get(self.settings.gpu_count)
         no_plugin = not (gpu_count or published or any(map(self._is_nvidias, self._allocatable)))
         never = no_plugin and positive(label)
         if never:
-            self.problems.append(f"{self._settings.gpu_count} is {label!r}, but allocatable has no GPUs")
+            self.problems.append(f"{self.settings.gpu_count} is {label!r}, but allocatable has no GPUs")
         if label is not None and (gpu_count or never or self._offers_none(label)):
             there = max(there, min(positive(label) or 0, MAX_GPUS))
         elif there > gpu_count:
@@ -274,11 +262,12 @@ class _Reader:
         """First that speaks wins: the matrix of the device plugin (annotation, then ConfigMap), then labels.
         A broken matrix is not replaced by labels: it was published, so the node has a device plugin that
         needs repair."""
-        settings = self._settings
+        settings = self.settings
         published = [fact for fact in self._facts if isinstance(fact, NodeTopology) and fact.speaks]
         text = self.annotations.get(settings.matrix)
         if text is not None and gpu_count:
-            topology = self.said(matrices.topology(text, gpu_count, settings.matrix))
+            topology, problems = matrices.topology(text, gpu_count, settings.matrix)
+            self.problems.extend(problems)
             for fact in published:
                 if fact.matrix is not None and _kinds(fact.matrix.of_node(gpu_count)[0]) != _kinds(topology):
                     self.problems.append(
@@ -287,8 +276,8 @@ class _Reader:
         elif published and gpu_count:
             topology = self._published(published, gpu_count)
         else:
-            return self.said(islands.of_labels(self.labels, gpu_count, amd, settings))
-        self.problems.extend(islands.against(topology, self.labels, settings))
+            return islands.of_labels(self, gpu_count, amd)
+        islands.note_against(self, topology)
         return topology
 
     def _published(self, facts: list[NodeTopology], gpu_count: int) -> GpuTopology:
@@ -314,7 +303,7 @@ class _Reader:
 
     def _published_unhealthy(self, gpu_count: int) -> int:
         """Return what the node agent says of them."""
-        mask, bad, key = 0, list[str](), self._settings.unhealthy
+        mask, bad, key = 0, list[str](), self.settings.unhealthy
         for part in self.annotations.get(key, "")[:MAX_BYTES].split(",") if gpu_count else ():
             gpu = natural(part.strip())
             if gpu is not None and gpu < gpu_count:
@@ -333,7 +322,7 @@ class _Reader:
 
     def allocatable(self) -> Resources:
         """Return what the node offers besides GPUs."""
-        names = sorted(name for name in self._allocatable if self._settings.is_other(name))
+        names = sorted(name for name in self._allocatable if self.settings.is_other(name))
         other_resources = tuple((name, amount) for name in names if (amount := self.whole(name)))
         cpu = quantities.milli(self.quantity("cpu"))
         return Resources(cpu, self.whole("memory"), self.whole("pods"), other_resources)

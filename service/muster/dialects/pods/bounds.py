@@ -44,40 +44,29 @@ MAX_CHARACTERS = 253
 _FEW = 64
 """Entries of a field that needs no bound of its own."""
 
-_MOST: Mapping[str, tuple[int, Callable[[Any], bool] | None]] = {
-    "labels": (MAX_KEYS, None),
-    "annotations": (MAX_KEYS, None),
-    "owner_references": (_FEW, lambda owner: bool(owner.controller)),
-    "containers": (MAX_CONTAINERS, None),
-    "init_containers": (MAX_CONTAINERS, None),
-    "ports": (peers.MAX_HOST_PORTS, lambda port: port.host_port > 0),
-    "limits": (MAX_RESOURCES, None),
-    "requests": (MAX_RESOURCES, None),
-    "overhead": (MAX_RESOURCES, None),
-    "allocated_resources": (MAX_RESOURCES, None),
-    "node_selector": (noderules.MAX_NAMES, None),
-    "tolerations": (noderules.MAX_NAMES, None),
-    "required": (peers.MAX_TERMS, None),
-    "preferred": (_FEW, None),
-    "namespaces": (peers.MAX_VALUES, None),
-    "match_labels": (peers.MAX_REQUIREMENTS, None),
-    "match_expressions": (peers.MAX_REQUIREMENTS, None),
-    "values": (peers.MAX_VALUES, None),
-    "match_label_keys": (peers.MAX_REQUIREMENTS, None),
-    "mismatch_label_keys": (peers.MAX_REQUIREMENTS, None),
-    "topology_spread_constraints": (
-        peers.MAX_TERMS,
-        lambda entry: entry.when_unsatisfiable == "DoNotSchedule",
-    ),
-    "volumes": (MAX_VOLUMES, peers.has_claim),
-    "scheduling_gates": (_FEW, None),
-    "resource_claims": (MAX_CLAIMS, None),
-    "resource_claim_statuses": (MAX_CLAIMS, None),
-    "conditions": (_FEW, lambda condition: condition.type in (PENDING, "Ready")),
-    "container_statuses": (MAX_CONTAINERS, None),
-    "init_container_statuses": (MAX_CONTAINERS, None),
+_MOST: Mapping[str, int] = {
+    **dict.fromkeys(("labels", "annotations"), MAX_KEYS),
+    **dict.fromkeys(("containers", "init_containers"), MAX_CONTAINERS),
+    **dict.fromkeys(("container_statuses", "init_container_statuses"), MAX_CONTAINERS),
+    **dict.fromkeys(("limits", "requests", "overhead", "allocated_resources"), MAX_RESOURCES),
+    **dict.fromkeys(("node_selector", "tolerations"), noderules.MAX_NAMES),
+    **dict.fromkeys(("required", "topology_spread_constraints"), peers.MAX_TERMS),
+    **dict.fromkeys(("match_labels", "match_expressions"), peers.MAX_REQUIREMENTS),
+    **dict.fromkeys(("match_label_keys", "mismatch_label_keys"), peers.MAX_REQUIREMENTS),
+    **dict.fromkeys(("namespaces", "values"), peers.MAX_VALUES),
+    **dict.fromkeys(("resource_claims", "resource_claim_statuses"), MAX_CLAIMS),
+    "ports": peers.MAX_HOST_PORTS,
+    "volumes": MAX_VOLUMES,
 }
-"""Field of a pod, at any depth → how many entries are read, and which of them come first."""
+"""Field of a pod, at any depth → how many entries are read. Of other fields `_FEW` are."""
+_FIRST: Mapping[str, Callable[[Any], bool]] = {
+    "owner_references": lambda owner: bool(owner.controller),
+    "ports": lambda port: port.host_port > 0,
+    "topology_spread_constraints": lambda constraint: constraint.when_unsatisfiable == "DoNotSchedule",
+    "volumes": peers.has_claim,
+    "conditions": lambda condition: condition.type in (PENDING, "Ready"),
+}
+"""Field → which of its entries come first."""
 
 _TOO_MANY = NodeSelector(
     [NodeSelectorTerm([NodeSelectorRequirement("", "In", [""] * (noderules.MAX_NAMES + 1))])]
@@ -152,7 +141,7 @@ class _Cut:
             case list():
                 return self._list(name, value)
             case dict():
-                most, _ = _MOST[name]
+                most = _MOST.get(name, _FEW)
                 return value if len(value) <= most else first_entries(value, most, self._known)
             case msgspec.Struct():
                 return self.of(value)
@@ -160,7 +149,7 @@ class _Cut:
                 return value
 
     def _list(self, name: str, entries: list[Any]) -> list[Any]:
-        most, first = _MOST[name]
+        most, first = _MOST.get(name, _FEW), _FIRST.get(name)
         some = entries
         if len(entries) > most and name not in self._all:
             ordered = sorted(entries, key=lambda entry: not first(entry)) if first is not None else entries

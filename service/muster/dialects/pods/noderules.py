@@ -55,7 +55,7 @@ def size(spec: PodSpec) -> int:
     count = len(spec.node_selector or ()) + len(spec.tolerations or ())
     for term in terms(spec):
         count += 1
-        for requirement in chain(term.match_expressions or (), term.match_fields or ()):
+        for requirement in _requirements(term):
             count += 1 + len(requirement.values or ())
             if count > MAX_NAMES:
                 return count
@@ -73,7 +73,10 @@ def terms(spec: PodSpec) -> list[NodeSelectorTerm]:
 
 def _rules(spec: PodSpec) -> NodeRules:
     selector = sorted((spec.node_selector or {}).items())
-    any_of = [tuple(_requirements(term)) for term in terms(spec)]
+    any_of = [
+        tuple(SelectorTerm(rule.key, rule.operator, tuple(rule.values or ())) for rule in _requirements(term))
+        for term in terms(spec)
+    ]
     # In the API a term without requirements matches no node. It can't be dropped where it is the only one.
     matching = tuple(requirements for requirements in any_of if requirements)
     if any_of and not matching:
@@ -84,10 +87,5 @@ def _rules(spec: PodSpec) -> NodeRules:
     return NodeRules(required, matching, tolerated)
 
 
-def _requirements(term: NodeSelectorTerm) -> Iterator[SelectorTerm]:
-    for requirement in chain(term.match_expressions or (), term.match_fields or ()):
-        yield _requirement(requirement)
-
-
-def _requirement(requirement: NodeSelectorRequirement) -> SelectorTerm:
-    return SelectorTerm(requirement.key, requirement.operator, tuple(requirement.values or ()))
+def _requirements(term: NodeSelectorTerm) -> Iterator[NodeSelectorRequirement]:
+    return chain(term.match_expressions or (), term.match_fields or ())
