@@ -63,7 +63,7 @@ class Fields:
         return self._value.get(field) is not None
 
     def known(self, *fields: str) -> None:
-        """All fields must be some of these."""
+        """Note a field that is none of these."""
         unknown = sorted(str(field) for field in set(self._value) - set(fields))
         if unknown:
             self.bad(unknown[0][:SHOWN], "", f"none of this name: known are {', '.join(fields)}")

@@ -208,7 +208,7 @@ class _Reader:
         return tuple(sorted(set(listed)))
 
     def _quantity(self, value: object) -> Fraction | None:
-        """Not below 0, and finite."""
+        """Return the quantity, None if it is below 0 or none."""
         quantity = parse(value) if isinstance(value, str) else None
         return quantity if quantity is not None and quantity >= 0 else None
 
@@ -264,14 +264,17 @@ class _Reader:
         self._problem(field, f"{shown}, expected {expected}")
 
     def _problem(self, field: str, text: str) -> None:
-        """YAML can say half a character (\\ud800), which no event could carry."""
+        """Note a problem. YAML can say half a character (\\ud800), which no event could carry."""
         if len(self.problems) < MAX_POLICIES:
             self.problems.append(f"{field}: {text}".encode(errors="backslashreplace").decode())
 
 
 def _merged(base: tuple[Level, ...], listed: list[Level]) -> tuple[Level, ...]:
-    """Widest first. Those listed come in their order, from narrow to wide; one of the base that is not listed
-    stays just inside the one that was wider than it, and the widest stays the widest."""
+    """Return the levels, widest first. Listed levels come in their order, from narrow to wide.
+
+    A level of the base that is not listed stays just inside its next wider level, and the widest stays the
+    widest.
+    """
     narrow_first = list(listed)
     wider: str | None = None
     for base_level in base:

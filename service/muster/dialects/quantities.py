@@ -79,12 +79,12 @@ def _billionths(value: Quantity) -> int | None:
 
 
 def milli(value: Fraction) -> int:
-    """Thousandths, rounded up, at most MOST."""
+    """Return the thousandths, rounded up, at most MOST."""
     return min(MOST, math.ceil(value * 1000))
 
 
 def whole(value: Fraction) -> int:
-    """Units, rounded up, at most MOST."""
+    """Return the units, rounded up, at most MOST."""
     return min(MOST, math.ceil(value))
 
 

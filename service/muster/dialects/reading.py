@@ -78,8 +78,10 @@ class Values:
 
 
 def agreed(pod: str, readings: Iterable[Reading]) -> Reading:
-    """One reading of a pod: the first claim with the counts that others add to it, all causes, and one cause
-    more where two claims contradict."""
+    """Return one reading of a pod: the first claim with the counts of other claims, and all causes.
+
+    Two claims that contradict each other are one more cause.
+    """
     claim: GangClaim | None = None
     causes: list[Cause] = []
     for reading in readings:

@@ -189,7 +189,7 @@ def _shared(columns: tuple[Column, ...]) -> tuple[Column, ...]:
 
 
 def _joined(offers: dict[str, tuple[Offered, ...]], problems: list[str]) -> Offer:
-    """One set of devices counts: that of the first resource, and of others that have the same."""
+    """Return the devices of the first resource, with all resources that have the same devices."""
     if not offers:
         return Offer(problems=tuple(problems))
     first, devices = next(iter(offers.items()))

@@ -134,7 +134,7 @@ class _Values(Values):
         )
 
     def _segments(self) -> tuple[Segment, ...]:
-        """Widest first: each size is a multiple of the next."""
+        """Return the segments, widest first: each size is a multiple of the next."""
         if SEGMENT_SIZE not in self.texts and SEGMENT_SCOPE not in self.texts:
             return ()
         sizes = self._sizes()

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from muster.dialects.fields import Fields
@@ -96,8 +97,7 @@ def trees(topologies: Topologies) -> tuple[tuple[str, ...], ...]:
 
 
 def _kai(obj: CustomObject, levels: tuple[Level, ...], topologies: Topologies | None) -> PodGroup:
-    meta, api_version = obj.metadata, obj.api_version
-    spec = Fields.of(f"podgroup/{meta.namespace}/{meta.name}", "spec", obj.spec)
+    spec = _spec(obj)
     spec.misspelt("minMember", "queue", "topologyPolicy", "topologyConstraint", "subGroups", "minSubGroup")
     scope, required = _policy(spec)
     tree = subgroups.read(spec, levels, topologies)
@@ -113,16 +113,12 @@ def _kai(obj: CustomObject, levels: tuple[Level, ...], topologies: Topologies | 
     elif tree.min_member:
         min_member = max(min_member or 0, tree.min_member)
     elif min_member is None and not spec.causes:
-        if api_version == OURS and not tree.role_wishes:
+        if obj.api_version == OURS and not tree.role_wishes:
             spec.bad("minMember", "", "how many members must fit at once: 1, 2, …")
         else:
             min_member = 1  # as KAI takes it (pkg/scheduler/api/podgroup_info)
-    return PodGroup(
-        meta.namespace,
-        kai.NAME,
-        meta.name,
-        uid=meta.uid,
-        min_member=min_member,
+    return replace(
+        _group(obj, kai.NAME, min_member, spec),
         wishes=Wishes(required_scope=next(iter(sorted(scopes)), None), preferred_scopes=tree.preferred),
         role_wishes=tree.role_wishes,
         role_min=tree.role_min,
@@ -131,37 +127,46 @@ def _kai(obj: CustomObject, levels: tuple[Level, ...], topologies: Topologies | 
         subgroups=tree.shared,
         role_preferences=tree.preferences,
         required=required,
-        queue=spec.matching("queue", _QUEUE, f"at most {MAX_QUEUE} characters") or "",
-        causes=tuple(spec.causes),
-        api_version=api_version,
-        status=_status(obj.status) if api_version == OURS else None,
+        status=_status(obj.status) if obj.api_version == OURS else None,
     )
 
 
-def _coscheduling(obj: CustomObject) -> PodGroup:
+def _spec(obj: CustomObject) -> Fields:
+    return Fields.of(f"podgroup/{obj.metadata.namespace}/{obj.metadata.name}", "spec", obj.spec)
+
+
+def _group(
+    obj: CustomObject, dialect: str, min_member: int | None, spec: Fields, queue: bool = True
+) -> PodGroup:
+    """Return what PodGroups of all APIs have. Those of coscheduling have no queue."""
+    name = spec.matching("queue", _QUEUE, f"at most {MAX_QUEUE} characters") if queue else None
     meta = obj.metadata
-    spec = Fields.of(f"podgroup/{meta.namespace}/{meta.name}", "spec", obj.spec)
-    min_member = spec.positive("minMember")
-    if min_member is None and not spec.causes:
-        spec.bad("minMember", "", "how many members must fit at once: 1, 2, …")
-    for key in other_systems.MORE_OF_GROUPS:
-        if value := (meta.annotations or {}).get(key):
-            spec.said(f"annotation {key}", value, _NOT_READ)
     return PodGroup(
         meta.namespace,
-        other_systems.COSCHEDULING,
+        dialect,
         meta.name,
         uid=meta.uid,
         min_member=min_member,
+        queue=name or "",
         causes=tuple(spec.causes),
         api_version=obj.api_version,
     )
 
 
+def _coscheduling(obj: CustomObject) -> PodGroup:
+    spec = _spec(obj)
+    min_member = spec.positive("minMember")
+    if min_member is None and not spec.causes:
+        spec.bad("minMember", "", "how many members must fit at once: 1, 2, …")
+    for key in other_systems.MORE_OF_GROUPS:
+        if value := (obj.metadata.annotations or {}).get(key):
+            spec.said(f"annotation {key}", value, _NOT_READ)
+    return _group(obj, other_systems.COSCHEDULING, min_member, spec, queue=False)
+
+
 def _volcano(obj: CustomObject) -> PodGroup:
     """Read Volcano's PodGroup. Its tasks are roles. Its topology and subgroups are refused, not dropped."""
-    meta = obj.metadata
-    spec = Fields.of(f"podgroup/{meta.namespace}/{meta.name}", "spec", obj.spec)
+    spec = _spec(obj)
     tasks = spec.part("minTaskMember")
     if len(tasks.names()) > MAX_TASKS:
         spec.bad("minTaskMember", f"{len(tasks.names())} tasks", f"at most {MAX_TASKS}")
@@ -174,18 +179,9 @@ def _volcano(obj: CustomObject) -> PodGroup:
         spec.bad("networkTopology", topology.raw("mode") or "hard", _NOT_READ)
     if spec.given("subGroupPolicy"):
         spec.bad("subGroupPolicy", spec.raw("subGroupPolicy"), _NOT_READ)
-    return PodGroup(
-        meta.namespace,
-        other_systems.VOLCANO,
-        meta.name,
-        uid=meta.uid,
-        min_member=max(1, spec.natural("minMember") or 0, sum(least.values())),
-        role_min=least,
-        queue=spec.matching("queue", _QUEUE, f"at most {MAX_QUEUE} characters") or "",
-        causes=tuple(spec.causes),
-        problems=(_SOFT,) if topology.raw("mode") == "soft" else (),
-        api_version=obj.api_version,
-    )
+    min_member = max(1, spec.natural("minMember") or 0, sum(least.values()))
+    problems = (_SOFT,) if topology.raw("mode") == "soft" else ()
+    return replace(_group(obj, other_systems.VOLCANO, min_member, spec), role_min=least, problems=problems)
 
 
 def _policy(spec: Fields) -> tuple[str | None, tuple[SelectorTerm, ...]]:

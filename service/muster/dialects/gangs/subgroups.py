@@ -129,7 +129,7 @@ class Tree:
 
     @property
     def min_member(self) -> int:
-        """Of all leaves that must start together, 0 where there are none."""
+        """Return how many members of all leaves must start together, 0 if there are no leaves."""
         leaves = self.quorum.fewest() if self.quorum is not None else None
         return sum(self.role_min.values()) if leaves is None else members_of(leaves)
 
@@ -150,7 +150,7 @@ class Nesting:
         return cls((tuple(level.scope for level in levels), *scopes))
 
     def inside(self, narrow: str, wide: str) -> bool:
-        """Whether each part of one scope lies in one part of the other, or they are the same.
+        """Return whether each part of one scope lies in one part of the other, or both are the same.
 
         If two orders contradict each other, the answer is False. A node lies in one part of each level, and
         no level lies inside a node, whatever an order says.
@@ -279,7 +279,7 @@ class _Reader:
 
 
 def _is_tree(groups: Mapping[str, _Subgroup]) -> bool:
-    """Whether every parent is there and none is its own ancestor; says so where not."""
+    """Return whether every parent is there and none is its own ancestor. If not, note a problem."""
     for name, group in groups.items():
         if group.parent is not None and group.parent not in groups:
             group.fields.bad("parent", group.parent, "the name of another subgroup")
@@ -344,6 +344,6 @@ def _scope(label: str, levels: tuple[Level, ...]) -> str:
 
 
 def _is_another(label: str, levels: tuple[Level, ...]) -> bool:
-    """Whether a label is spelt as the word for a scope that is given by something else."""
+    """Return whether a label is spelt as the word for a scope that is given by something else."""
     of_word = [level.labels for level in levels if level.scope == label]
     return not any(label in labels for labels in of_word) and (bool(of_word) or label in _WORDS)

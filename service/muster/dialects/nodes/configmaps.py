@@ -111,16 +111,12 @@ def _unhealthy(node: str, name: str, data: Mapping[str, str]) -> UnhealthyGpus:
     if data and UNHEALTHY not in data:
         expected = f'{name}: expected the key {UNHEALTHY}, as in {UNHEALTHY}: "0,2"'
         return UnhealthyGpus(node, name, problems=(f"{expected}: all GPUs count as healthy",))
-    mask, bad = 0, list[str]()
-    for part in data.get(UNHEALTHY, "")[:MAX_TEXT].split(","):
-        gpu = natural(part.strip())
-        if gpu is not None and gpu < MAX_GPUS:
-            mask |= 1 << gpu
-        elif part.strip():
-            bad.append(part.strip()[:_SHOWN])
-    if not bad:
+    mask, slips = gpus.mask_of_list(data.get(UNHEALTHY, "")[:MAX_TEXT], MAX_GPUS)
+    if not slips:
         return UnhealthyGpus(node, name, mask)
-    problem = f'{name}: {UNHEALTHY} has {bad[0]!r} in it, expected GPUs as in "0,2": the others are used'
+    problem = (
+        f'{name}: {UNHEALTHY} has {slips[0][:_SHOWN]!r} in it, expected GPUs as in "0,2": the others are used'
+    )
     return UnhealthyGpus(node, name, mask, (problem,))
 
 

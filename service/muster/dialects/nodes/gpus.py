@@ -123,6 +123,18 @@ def cdi_devices(node: NodeKeys, gpu_count: int, resources: frozenset[str]) -> tu
     return tuple(f"{_KIND}={uuid}" for uuid in uuids)
 
 
+def mask_of_list(text: str, gpu_count: int) -> tuple[int, list[str]]:
+    """Return the bit mask of the GPUs in a list as "0,2", and the parts that name no GPU below the count."""
+    mask, slips = 0, list[str]()
+    for part in map(str.strip, text.split(",")):
+        gpu = natural(part)
+        if gpu is not None and gpu < gpu_count:
+            mask |= 1 << gpu
+        elif part:
+            slips.append(part)
+    return mask, slips
+
+
 def _listed(text: str) -> tuple[int, ...]:
     """Return the numbers in a list; () if one of them is none."""
     if len(text) > MAX_GPUS * 12:

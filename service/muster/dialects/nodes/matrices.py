@@ -254,7 +254,7 @@ class _Table:
         return not any(at < len(cells) and link_of(cells[at]) is not None for at, cells in own_columns)
 
     def known(self) -> int:
-        """How many cells are links. rocm-smi prints weights and hops too, which are numbers."""
+        """Return how many cells are links. rocm-smi prints weights and hops too, which are numbers."""
         return sum(link_of(word) is not None for _, _, word, _ in self.cells())
 
 

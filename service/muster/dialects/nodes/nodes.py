@@ -16,7 +16,7 @@ from muster.dialects.nodes.bounds import NodeKeys
 from muster.dialects.nodes.configmaps import NodeFact, NodeTopology
 from muster.dialects.nodes.gpus import OFFERED
 from muster.dialects.objects import NodeObject
-from muster.dialects.reading import NAME_PATTERN, SHOWN, natural, positive
+from muster.dialects.reading import NAME_PATTERN, SHOWN, positive
 from muster.dialects.settings import DEFAULTS, SECOND_ENDPOINT, Settings
 from muster.domain.allocation import FOLLOWED_RESOURCE, MAX_BYTES, MAX_GPUS, SECOND_RESOURCE
 from muster.domain.node import Device, HandsOut, Node, Resources, Taint
@@ -125,14 +125,14 @@ class _Reader(NodeKeys):
 
     @property
     def machine(self) -> str:
-        """As the device plugin names it, else as the cloud does; what is no name is none."""
+        """Return the name of the machine: by the device plugin, else by the cloud, "" if it is no name."""
         machine_name = self.annotations.get(self.settings.machine) or self.labels.get(
             self.settings.instance_type
         )
         return machine_name if machine_name and NAME_PATTERN.fullmatch(machine_name) else ""
 
     def counts(self) -> dict[str, int]:
-        """GPUs by the resource that counts them. Two resources name the same GPUs."""
+        """Return how many GPUs each resource counts. Two resources name the same GPUs."""
         count_of = {name: self.whole(name) for name in self.settings.gpu_resources}
         shared = self.settings.shared_gpus
         count_of[shared] = self.installed(shared) if self.whole(shared) else 0
@@ -234,11 +234,11 @@ class _Reader(NodeKeys):
 
     @property
     def _mig_devices(self) -> bool:
-        """Whether GPUs of the node are offered as MIG devices with names of their own."""
+        """Return whether GPUs of the node are offered as MIG devices with names of their own."""
         return any(name.startswith(_MIG_RESOURCE) and self.whole(name) for name in self._allocatable)
 
     def _is_nvidias(self, resource: str) -> bool:
-        """Whether a device plugin for NVIDIA's GPUs offers this resource, under one of its many names."""
+        """Return whether a device plugin for NVIDIA's GPUs offers this resource, by any name."""
         return resource.startswith("nvidia.com/") or resource in self.settings.gpu_resources
 
     def missing_gpus(self, gpu_count: int, published: bool) -> int:
@@ -259,7 +259,8 @@ class _Reader(NodeKeys):
         return max(0, min(there, MAX_GPUS) - gpu_count)
 
     def topology(self, gpu_count: int, amd: bool) -> GpuTopology:
-        """First that speaks wins: the matrix of the device plugin (annotation, then ConfigMap), then labels.
+        """Return the links: by the matrix of the device plugin (annotation, then ConfigMap), else by labels.
+
         A broken matrix is not replaced by labels: it was published, so the node has a device plugin that
         needs repair."""
         settings = self.settings
@@ -303,21 +304,18 @@ class _Reader(NodeKeys):
 
     def _published_unhealthy(self, gpu_count: int) -> int:
         """Return what the node agent says of them."""
-        mask, bad, key = 0, list[str](), self.settings.unhealthy
-        for part in self.annotations.get(key, "")[:MAX_BYTES].split(",") if gpu_count else ():
-            gpu = natural(part.strip())
-            if gpu is not None and gpu < gpu_count:
-                mask |= 1 << gpu
-            elif part.strip():
-                bad.append(part.strip())
-        if bad:
-            more = f" and {len(bad) - 1} more such" if len(bad) > 1 else ""
-            problem = f"{key} has {bad[0][:40]!r}{more} in it"
-            self.problems.append(f"{problem}, expected GPUs below {gpu_count} as in '0,2'")
+        key = self.settings.unhealthy
+        mask, slips = gpus.mask_of_list(
+            self.annotations.get(key, "")[:MAX_BYTES] if gpu_count else "", gpu_count
+        )
+        if slips:
+            more = f" and {len(slips) - 1} more such" if len(slips) > 1 else ""
+            expected = f"expected GPUs below {gpu_count} as in '0,2'"
+            self.problems.append(f"{key} has {slips[0][:40]!r}{more} in it, {expected}")
         return mask
 
     def whole(self, resource: str) -> int:
-        """Whole units of the resource: a part of one can't be given."""
+        """Return the whole units of the resource: a part of a unit can't be given."""
         return min(quantities.MOST, int(self.quantity(resource)))
 
     def allocatable(self) -> Resources:

@@ -130,8 +130,7 @@ def _traceparent(annotations: Mapping[str, str]) -> str:
 
 
 def _owner(meta: Metadata) -> str:
-    """Its controller; for a Deployment's pod the Deployment, whose next ReplicaSet goes on with the
-    gang of the last one."""
+    """Return a pod's controller, or its Deployment: the next ReplicaSet goes on with the same gang."""
     if deployment := deployment_of(meta):
         return f"Deployment/{deployment}"
     return next((owner.uid for owner in meta.owner_references or () if owner.controller), "")
@@ -256,7 +255,7 @@ def _prefers(spec: PodSpec) -> bool:
 
 
 def _seconds(timestamp: str | None) -> float:
-    """Seconds since the epoch; 0 for what is no timestamp."""
+    """Return the seconds since the epoch; 0 for what is no timestamp."""
     try:
         moment = datetime.fromisoformat(timestamp or "")
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

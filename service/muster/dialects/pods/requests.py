@@ -180,7 +180,7 @@ class _Reader:
         """Resource that comes in whole numbers → what is expected of it."""
 
     def requests(self, container: Container) -> Amounts:
-        """One container's requests; a limit stands for a request not given, as in the API server."""
+        """Return one container's requests; a limit stands for a request not given, as in the API server."""
         resources = container.resources
         if resources is None:
             return {}
