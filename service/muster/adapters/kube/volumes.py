@@ -2,18 +2,35 @@
 
 An input says whether a claim's volume attaches to one node alone, once for each change of that. A claim is
 looked at again when its volume, class or driver changes.
+
+Pods that share such a claim can run on one node only. kube-scheduler does not check this: the second pod
+would wait for its volume for ever. The access mode alone does not say it, since a volume of a network file
+system is mounted without being attached, whatever its claim says.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.objects import CsiDriver, PersistentVolume, PersistentVolumeClaim, StorageClass
-from muster.dialects.pods import volumes
-from muster.dialects.pods.volumes import ClaimKey, Volumes
 from muster.gangs.messages.inputs import Input, VolumeClaimSeen
+
+ONE_NODE = frozenset({"ReadWriteOnce", "ReadWriteOncePod"})
+"""Access modes of one node. A claim with any other mode can be used on several."""
+
+ClaimKey = tuple[str, str]
+"""Namespace and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What counts of a claim that one node alone may use."""
+
+    volume: str
+    storage_class: str
 
 
 class VolumeIntake:
@@ -21,7 +38,14 @@ class VolumeIntake:
 
     def __init__(self, put: Callable[[Input], Awaitable[None]]) -> None:
         self._put = put
-        self._volumes = Volumes()
+        self._claims: dict[ClaimKey, Claim] = {}
+        """Claims of one node, as they are now."""
+        self._attached: dict[str, str | None] = {}
+        """Volume → its CSI driver, "" for another kind that is attached; None for one that never is."""
+        self._provisioners: dict[str, str] = {}
+        """Storage class → provisioner."""
+        self._drivers: dict[str, bool] = {}
+        """CSI driver → whether its volumes are attached to nodes."""
         self._claims_of: dict[str, set[ClaimKey]] = {}
         """Volume → claims that name it."""
         self._told: set[ClaimKey] = set()
@@ -34,14 +58,14 @@ class VolumeIntake:
             key, claim = (namespace, name), None
         else:
             meta = change.object.metadata
-            key, claim = (meta.namespace, meta.name), volumes.read_claim(change.object)
-        before = self._volumes.claims.pop(key, None)
+            key, claim = (meta.namespace, meta.name), _claim(change.object)
+        before = self._claims.pop(key, None)
         if before is not None and before.volume:
             self._claims_of[before.volume].discard(key)
             if not self._claims_of[before.volume]:
                 del self._claims_of[before.volume]
         if claim is not None:
-            self._volumes.claims[key] = claim
+            self._claims[key] = claim
             if claim.volume:
                 self._claims_of.setdefault(claim.volume, set()).add(key)
         await self._tell([key])
@@ -50,32 +74,72 @@ class VolumeIntake:
         """Take in a volume's change, for the claims that are bound to it."""
         if isinstance(change, Gone):
             name = change.key
-            self._volumes.attached.pop(name, None)
+            self._attached.pop(name, None)
         else:
             name = change.object.metadata.name
-            self._volumes.attached[name] = volumes.read_volume(change.object)
+            self._attached[name] = _driver(change.object)
         await self._tell(sorted(self._claims_of.get(name, ())))
 
     async def on_storage_class(self, change: Seen[StorageClass] | Gone) -> None:
         """Take in a storage class's change; any claim may use it."""
         if isinstance(change, Gone):
-            self._volumes.provisioners.pop(change.key, None)
+            self._provisioners.pop(change.key, None)
         else:
-            self._volumes.provisioners[change.object.metadata.name] = change.object.provisioner
-        await self._tell(sorted(self._volumes.claims))
+            self._provisioners[change.object.metadata.name] = change.object.provisioner
+        await self._tell(sorted(self._claims))
 
     async def on_driver(self, change: Seen[CsiDriver] | Gone) -> None:
         """Take in a CSI driver's change; any claim may use it."""
         if isinstance(change, Gone):
-            self._volumes.drivers.pop(change.key, None)
+            self._drivers.pop(change.key, None)
         else:
             attached = change.object.spec.attach_required is not False
-            self._volumes.drivers[change.object.metadata.name] = attached
-        await self._tell(sorted(self._volumes.claims))
+            self._drivers[change.object.metadata.name] = attached
+        await self._tell(sorted(self._claims))
 
     async def _tell(self, keys: Iterable[ClaimKey]) -> None:
         for key in keys:
-            once = self._volumes.attaches_once(key)
+            once = self._attaches_once(key)
             if once != (key in self._told):
                 (self._told.add if once else self._told.discard)(key)
                 await self._put(VolumeClaimSeen(time.monotonic(), *key, once))
+
+    def _attaches_once(self, key: ClaimKey) -> bool:
+        """Return whether the claim's volume attaches to one node alone.
+
+        A claim without a volume yet gets one from its storage class's provisioner. A provisioner that is no
+        CSI driver makes volumes of file systems or of a node's own disk.
+        """
+        claim = self._claims.get(key)
+        if claim is None:
+            return False
+        if claim.volume:
+            driver = self._attached.get(claim.volume)
+            # Without a CSIDriver object volumes are attached (pkg/volume/csi/csi_plugin.go, skipAttach).
+            return driver is not None and self._drivers.get(driver, True)
+        return self._drivers.get(self._provisioners.get(claim.storage_class, ""), False)
+
+
+def _claim(claim: PersistentVolumeClaim) -> Claim | None:
+    """Return what counts of a claim; None if several nodes may use it at once."""
+    modes = claim.spec.access_modes or ()
+    if not modes or not ONE_NODE.issuperset(modes):
+        return None
+    return Claim(claim.spec.volume_name, claim.spec.storage_class_name or "")
+
+
+def _driver(volume: PersistentVolume) -> str | None:
+    """Return a volume's CSI driver, "" for another kind that is attached, None for one that never is."""
+    spec = volume.spec
+    if spec.csi is not None:
+        return spec.csi.driver
+    disks = (
+        spec.aws_elastic_block_store,
+        spec.azure_disk,
+        spec.cinder,
+        spec.fc,
+        spec.gce_persistent_disk,
+        spec.iscsi,
+        spec.vsphere_volume,
+    )
+    return "" if any(disk is not None for disk in disks) else None
