@@ -1,7 +1,8 @@
-"""What parts hold at most and at least, against the search that counts each part with a solver."""
+"""What parts hold at most and at least, against a solver that counts each part."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -11,15 +12,15 @@ from hypothesis import strategies as st
 
 from muster.domain.decision import Placed
 from muster.domain.request import Member, Request, Scope
-from muster.placement.cluster.columns import Bools
-from muster.placement.explain.bounds import by_filling, by_packings, by_sums
-from muster.placement.explain.joint import most_together
-from muster.placement.explain.one_role_in_segments import most_in_segments
-from muster.placement.gang.instance import Instance, instance_of
+from muster.placement.cluster.columns import Ints
+from muster.placement.gang.instance import Counts, Instance, instance_of
+from muster.placement.gang.member_subsets import begun, by_role, ways_to_cut
 from muster.placement.limits import Budget, Limits
+from muster.placement.model.solve import most_members
 from muster.placement.place import place
 from muster.placement.search.classes import coarse
-from muster.placement.search.max_members import most
+from muster.placement.search.count import count
+from muster.placement.search.count_bounds import by_filling, by_packings, by_sums, most_in_segments
 from muster.placement.search.regions import regions
 from tests.placement import naive
 from tests.placement.constraints import TESTED
@@ -66,10 +67,11 @@ def test_bounds_hold(name: str, data: st.DataObject) -> None:
         else np.zeros_like(upper)
     )
     for one in range(int(part.max()) + 1):
-        inside = np.isin(np.arange(len(instance.columns.names)), rows[part == one])
-        alone = most(_only(instance, inside), scopes, need, Budget(Limits(deterministic_time=10))).members
+        alone = sum(by_solver(instance, rows[part == one]))
         assert lower[one] <= alone <= upper[one]
-        problem, _ = coarse(instance, rows[part == one], need, (), np.zeros(int(inside.sum()), np.int64))
+        problem, _ = coarse(
+            instance, rows[part == one], need, (), np.zeros(int((part == one).sum()), np.int64)
+        )
         if not problem.classes:
             assert alone == 0
             continue
@@ -120,20 +122,42 @@ def as_by_trying_everything(data: st.DataObject) -> None:
 @pytest.mark.parametrize("name", FEATURES)
 @SETTINGS
 @given(data=st.data(), share=st.sampled_from([None, 1.0, 0.5]))
-def test_the_most_is_that_of_the_search(name: str, data: st.DataObject, share: float | None) -> None:
+def test_the_most_is_that_of_a_solver_for_each_part(
+    name: str, data: st.DataObject, share: float | None
+) -> None:
     instance, scopes = drawn(data, name)
-    budget = Budget(Limits(deterministic_time=10))
-    there = most(instance, scopes, instance.need, budget).members
-    part = regions(instance, scopes, instance.need)
-    wanted = None if share is None else max(1, round(share * sum(instance.need)))
-    found = most_together(instance, scopes[0] if scopes else None, part, instance.need, budget, wanted)
-    assert found.proven
-    if wanted is None:
-        assert found.members == there
+    assume(not begun(instance.request))
+    most = max(over_all_parts(instance, scopes), key=lambda counts: (sum(counts), counts))
+    target = None if share is None else max(1, round(share * sum(instance.need)))
+    fit = count(instance, scopes, Budget(Limits(deterministic_time=10)), target)
+    assert fit.proven
+    if target is None:
+        assert fit.members == sum(most)
+        ordered = count(instance, scopes, Budget(Limits(deterministic_time=10)), roles_in_order=True)
+        assert ordered.proven
+        assert (ordered.counts or (0,) * len(most)) == most
     else:
-        assert (found.members >= wanted) == (there >= wanted)
+        assert (fit.members >= target) == (sum(most) >= target)
 
 
-def _only(instance: Instance, inside: Bools) -> Instance:
-    """The instance with these nodes alone."""
-    return replace(instance, room=instance.room * inside)
+def over_all_parts(instance: Instance, scopes: tuple[str, ...]) -> Iterator[Counts]:
+    """Yield what a solver finds for each part, by role, over all ways to leave members out."""
+    request = instance.request
+    yield (0,) * len(request.roles)
+    for members in ways_to_cut(request):
+        fewer = instance.keeping(members)
+        part = regions(fewer, scopes, fewer.need)
+        for one in range(int(part.max(initial=-1)) + 1):
+            yield by_role(fewer, by_solver(fewer, np.flatnonzero(part == one)))
+
+
+def by_solver(instance: Instance, rows: Ints) -> Counts:
+    """The most members that these nodes hold: the largest sum, then most of the earlier roles."""
+    nothing = (0,) * len(instance.need)
+    problem, _ = coarse(instance, rows, instance.need, ())
+    if not problem.classes:
+        return nothing
+    budget = Budget(Limits(deterministic_time=10))
+    counts, proven = most_members(replace(problem, partial=True), budget, roles_in_order=True)
+    assert proven
+    return counts or nothing

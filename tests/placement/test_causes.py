@@ -108,6 +108,12 @@ CASES = {
         (NotEnoughFree("w", GPU_MEMORY, 10, 12, None, 3),),
         (MoreFree(GPU_MEMORY, 6, (("a", 6),)), FewerMembers(1, 3)),
     ),
+    "memory of GPUs is short in a domain of several nodes": Case(
+        ": a[2, mem 16 16, left 3 3, clique k] b[2, mem 16 16, left 8 3, clique k]",
+        "3 x 8 GiB, scope nvlink-domain",
+        (NotEnoughFree("w", GPU_MEMORY, 17, 24, None, 3),),
+        (MoreFree(GPU_MEMORY, 10, (("a", 10),)), FewerMembers(1, 3)),
+    ),
     "bigger than the cluster: no waiting helps": Case(
         ": a[8] b[8, free 1100 0000]",
         "24 x 1 GPU",

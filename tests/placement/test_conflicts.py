@@ -59,9 +59,8 @@ from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits, mask_of
 from muster.domain.words import GPU_MEMORY
 from muster.placement.explain.assumptions import Assumption, Assumptions, Kind
-from muster.placement.explain.causes import conflict_of, explained
-from muster.placement.explain.deletion_filter import irreducible
-from muster.placement.explain.feasibility import Oracle
+from muster.placement.explain.causes import explain
+from muster.placement.explain.conflict import Oracle, conflict_of, irreducible
 from muster.placement.explain.findings import wider_scopes
 from muster.placement.gang.constraints import CONSTRAINTS
 from muster.placement.gang.constraints.between_pods import BETWEEN_PODS
@@ -161,15 +160,15 @@ def test_a_conflict_is_sufficient_and_irreducible(name: str, data: st.DataObject
     assumptions = Assumptions(instance, {})
     conflict = conflict_of(assumptions, Oracle(Budget(limits)), proven=False)
     assert conflict is not None
-    causes = explained(instance, limits, Budget(limits), proven=True).causes
+    causes = explain(instance, limits, Budget(limits), proven=True).causes
     asked = replace(  # a cause that names a scope alone is about a number that is kept
         request,
-        per_scope=tuple(rule for rule in request.per_scope if assumed(rule) in conflict.kept),
+        per_scope=tuple(rule for rule in request.per_scope if assumed(rule) in conflict.obstacles),
     )
     unsaid = {Kind.TAKEN} if any(counts_pods(cause, request) for cause in causes) else set()
     kinds = {kind for cause in causes for kind in told_by(cause, asked)}
-    assert {assumption.kind for assumption in conflict.kept} - unsaid == kinds - unsaid
-    told = conflict.kept | conflict.roles
+    assert {assumption.kind for assumption in conflict.obstacles} - unsaid == kinds - unsaid
+    told = conflict.obstacles | conflict.roles
     assert not fits(*relaxed(snapshot, request, assumptions.all - told)), told
     for each in told:
         assert fits(*relaxed(snapshot, request, (assumptions.all - told) | {each})), (told, each)
@@ -507,4 +506,4 @@ def test_members_inside_a_node_keep_the_rules_over_nodes() -> None:
     instance, limits = instance_of(snapshot, request, {}), Limits(deterministic_time=60)
     conflict = conflict_of(Assumptions(instance, {}), Oracle(Budget(limits)), proven=False)
     assert conflict is not None
-    assert {each.kind for each in conflict.kept} == {Kind.RUNNING, Kind.SCOPE, BETWEEN_PODS}
+    assert {each.kind for each in conflict.obstacles} == {Kind.RUNNING, Kind.SCOPE, BETWEEN_PODS}

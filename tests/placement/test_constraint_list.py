@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from muster.domain.constraints import NODE, PER_SCOPE, Affinity, AntiAffinity, MaxPer, Spread
-from muster.placement.explain.assumptions import bound
+from muster.placement.explain.assumptions import binds_members
 from muster.placement.gang.constraints import CONSTRAINTS, constraints_of
 from muster.placement.gang.constraints.constraint import ByScope
 from muster.placement.gang.constraints.max_per import MAX_PER
@@ -44,7 +44,7 @@ def test_each_is_dropped_by_itself() -> None:
         constraint, role, what = asked[left - 1]
         request = constraint.without(request, role, what)
         assert list(constraints_of(request)) == asked[: left - 1]
-    assert not bound(request)
+    assert not binds_members(request)
 
 
 def test_what_is_dropped_twice_is_gone() -> None:

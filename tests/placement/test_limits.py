@@ -14,12 +14,12 @@ from muster.domain.causes.out_of_place import NodesExcluded
 from muster.domain.decision import Placed, Unplaceable
 from muster.domain.request import Member
 from muster.placement import place as planner
-from muster.placement.explain import feasibility
-from muster.placement.explain.joint import most_together
+from muster.placement.explain import conflict
 from muster.placement.gang.instance import Instance
 from muster.placement.limits import MOST_ROLES
 from muster.placement.place import Limits, place
 from muster.placement.search import members
+from muster.placement.search.count import count
 from muster.placement.search.plan import Found
 from muster.placement.search.search import search
 from muster.placement.search.surrogate_bounds import MOST_OF_PAIRS, prices
@@ -141,11 +141,11 @@ def test_once_the_wall_clock_is_spent_no_more_is_counted_to_explain_a_refusal(
     request = gang(" + ".join(f"3 x 1 GPU {cpu} cpu" for cpu in range(1, 9)) + ", min 20")
     counted: list[int] = []
 
-    def count(*args: object) -> object:
+    def count_once(*args: object) -> object:
         counted.append(1)
-        return most_together(*args)  # type: ignore[arg-type]  # passed on as it comes
+        return count(*args)  # type: ignore[arg-type]  # passed on as it comes
 
-    monkeypatch.setattr(feasibility, "most_together", count)
+    monkeypatch.setattr(conflict, "count", count_once)
     assert isinstance(place(snapshot, request), Unplaceable)
     in_time = len(counted)
     decision = place(snapshot, request, Limits(seconds_left=lambda: 0.0))

@@ -14,14 +14,13 @@ from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.attributes import attributes_of
 from muster.placement.cluster.matching import by_subrequest, view_of
 from muster.placement.evaluate import objective, unknown_indices, unknown_links
-from muster.placement.explain.causes import explained
-from muster.placement.explain.feasibility import too_small
-from muster.placement.explain.matching import with_matching
+from muster.placement.explain.causes import explain, with_matching
 from muster.placement.gang.instance import Instance, instance_of
 from muster.placement.gang.unsupported import unsupported
 from muster.placement.limits import Budget, Limits, unlike_roles
 from muster.placement.model.objective import NVLINK_DOMAINS
 from muster.placement.naming import named
+from muster.placement.search.count import too_small
 from muster.placement.search.members import best_for_most
 from muster.placement.search.plan import Found, Gap
 from muster.placement.verify import verify
@@ -72,7 +71,7 @@ def _with_one_subrequest(snapshot: Snapshot, request: Request, limits: Limits) -
     instance, found = best_for_most(instance, budget, all_fit=not hopeless)
     if not found.shares:
         with budget.phase("explain"):
-            unplaced = explained(instance, limits, budget, proven=found.gap is None)
+            unplaced = explain(instance, limits, budget, proven=found.gap is None)
             return with_matching(unplaced, snapshot, request, limits)
     return _checked(instance, snapshot, found, budget)
 

@@ -9,13 +9,25 @@ from functools import cached_property
 
 import numpy as np
 
+from muster.domain.node import Taint
 from muster.domain.request import Request, Role
+from muster.placement.cluster.candidates import (
+    UNSCHEDULABLE,
+    affinity_text,
+    holding,
+    profile_refusal,
+    selector_text,
+)
 from muster.placement.cluster.columns import Bools, Columns, Ints
+from muster.placement.cluster.profile import Profile
+from muster.placement.exclusions import of_role
 from muster.placement.explain.counterfactual import GPU, amount_of, emptied, partly, resources_of
-from muster.placement.explain.refused_roles import refused_by, resource_missing
 from muster.placement.gang.constraints import CONSTRAINTS, constraints_of
 from muster.placement.gang.constraints.constraint import Constraint
 from muster.placement.gang.instance import Instance, instance_with, room_of
+
+NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+"""Taints that the cluster sets on a node that is not ready."""
 
 
 class Kind(Enum):
@@ -55,7 +67,7 @@ class World:
     def instance(self) -> Instance:
         """The world as the planner sees it."""
         request = self.request
-        if bound(request):
+        if binds_members(request):
             return instance_with(self.view, request, self.admitted)
         admits = np.stack([self.admitted[role.name] for role in request.roles])
         room = np.where(admits, np.stack([self.room[role.name] for role in request.roles]), 0)
@@ -70,7 +82,7 @@ class World:
         )
 
     @property
-    def wanted(self) -> int:
+    def target(self) -> int:
         """How many members must fit."""
         return min(self.request.min_member, self.request.size)
 
@@ -84,24 +96,24 @@ class World:
         return replace(self, request=replace(self.request, required_scope=scope))
 
 
-def bound(request: Request) -> bool:
-    """Return whether something binds members to each other or to existing members,
-    besides the gang's scope.
-    """
+def binds_members(request: Request) -> bool:
+    """Return whether members are bound to each other or to existing members by more than the gang's scope."""
     return bool(request.running) or any(constraints_of(request))
 
 
-def _without_role(request: Request, dropped: Assumption) -> Request:
+def _without_role(request: Request, assumption: Assumption) -> Request:
     """Return the request without the members of a role.
 
     As many fewer members must fit. Constraints that need this role's members are dropped too, so that fewer
     roles never forbid more.
     """
-    gone = sum(len(role.members) for role in request.roles if role.name == dropped.role)
-    roles = tuple(replace(role, members=()) if role.name == dropped.role else role for role in request.roles)
+    gone = sum(len(role.members) for role in request.roles if role.name == assumption.role)
+    roles = tuple(
+        replace(role, members=()) if role.name == assumption.role else role for role in request.roles
+    )
     request = replace(request, roles=roles, min_member=max(0, request.min_member - gone))
-    rules = (rule for rule in request.constraints if not rule.counts_on(dropped.role))
-    limits = (limit for limit in request.per_scope if not limit.counts_on(dropped.role))
+    rules = (rule for rule in request.constraints if not rule.counts_on(assumption.role))
+    limits = (limit for limit in request.per_scope if not limit.counts_on(assumption.role))
     return replace(request, constraints=tuple(rules), per_scope=tuple(limits))
 
 
@@ -112,17 +124,17 @@ def _without_running(request: Request) -> Request:
     return replace(request, running=(), per_scope=tuple(limits))
 
 
-def _without(request: Request, dropped: Assumption) -> Request:
+def _without(request: Request, assumption: Assumption) -> Request:
     """Return the request without one of its own assumptions. Other assumptions are about the cluster."""
-    match dropped.kind:
+    match assumption.kind:
         case Kind.ROLE:
-            return _without_role(request, dropped)
+            return _without_role(request, assumption)
         case Kind.RUNNING:
             return _without_running(request)
         case Kind.SCOPE:
             return replace(request, required_scope=None)
         case Constraint() as constraint:
-            return constraint.without(request, dropped.role, dropped.what)
+            return constraint.without(request, assumption.role, assumption.what)
     return request
 
 
@@ -134,7 +146,7 @@ class Assumptions:
         self._site, self.view, self._excluded = instance, view, excluded
         self.request = replace(request, min_member=min(request.min_member, request.size))
         self.roles: tuple[Role, ...] = tuple(role for role in request.roles if role.members)
-        self.refused = {role.name: refused_by(view, role, excluded) for role in self.roles}
+        self.refused = {role.name: refusals_of(view, role, excluded) for role in self.roles}
         self._views: dict[frozenset[str], tuple[Columns, Mapping[str, Ints]]] = {}
         self._worlds: dict[frozenset[Assumption], World] = {}
 
@@ -145,10 +157,10 @@ class Assumptions:
     @cached_property
     def all(self) -> frozenset[Assumption]:
         """All assumptions."""
-        return frozenset((*self.needed, *(each for group in self.groups for each in group)))
+        return frozenset((*self.of_roles, *(assumption for group in self.groups for assumption in group)))
 
     @cached_property
-    def needed(self) -> tuple[Assumption, ...]:
+    def of_roles(self) -> tuple[Assumption, ...]:
         """The assumptions that the members of each role are needed."""
         return tuple(Assumption(Kind.ROLE, role.name) for role in self.roles)
 
@@ -157,58 +169,59 @@ class Assumptions:
         """All other assumptions, in the order in which they are dropped.
 
         Refusals are dropped first, then what other pods take, then the gang's own rules. So if there are
-        several explanations, the reported one is that which waiting does not mend. Refusals of few nodes are
-        dropped before those of many.
+        several explanations, the report has the explanation that waiting does not mend. Refusals of few
+        nodes are dropped before refusals of many nodes.
         """
-        refusals = [
-            (int(rows.sum()), Assumption(Kind.REFUSED, role, by))
-            for role, reasons in self.refused.items()
-            for by, rows in reasons.items()
-            if by not in self._missing
-        ]
-        refusals.sort(key=lambda one: (one[0], one[1].role, one[1].what))
+        refusals = sorted(
+            (int(rows.sum()), role, reason)
+            for role, by_reason in self.refused.items()
+            for reason, rows in by_reason.items()
+            if reason not in self._not_offered
+        )
         # Where it is unknown which GPUs are taken, members without GPUs have no domain inside a node either.
-        matters = {GPU} if self.view.unindexed.any() else set[str]()
-        taken = tuple(
+        always = {GPU} if self.view.unindexed.any() else set[str]()
+        taken_by_others = tuple(
             Assumption(Kind.TAKEN, what=resource)
             for resource in reversed(resources_of(self.roles))
-            if resource in matters or any(amount_of(role, resource) for role in self.roles)
+            if resource in always or any(amount_of(role, resource) for role in self.roles)
         )
-        return (tuple(each for _, each in refusals), taken, *((rule,) for rule in self._rules))
+        refused = tuple(Assumption(Kind.REFUSED, role, reason) for _, role, reason in refusals)
+        return (refused, taken_by_others, *((rule,) for rule in self._rules))
 
     @cached_property
     def _rules(self) -> tuple[Assumption, ...]:
-        """The assumptions of the gang's own rules. They cannot change, and each question needs them."""
+        """The assumptions of the gang's own rules."""
         request = replace(self.request, roles=self.roles)
-        found = [Assumption(Kind.RUNNING)] if request.running else []
+        rules = [Assumption(Kind.RUNNING)] if request.running else []
         for constraint in reversed(CONSTRAINTS):
-            found += [Assumption(constraint, role, what) for role, what in constraint.asked(request)]
-        return (*found, *([Assumption(Kind.SCOPE)] if request.required_scope else []))
+            rules += [Assumption(constraint, role, what) for role, what in constraint.asked(request)]
+        return (*rules, *([Assumption(Kind.SCOPE)] if request.required_scope else []))
 
     @cached_property
-    def _missing(self) -> set[str]:
+    def _not_offered(self) -> set[str]:
         return {resource_missing(role) for role in self.roles}
 
-    def world(self, kept: Collection[Assumption]) -> World:
-        """Return the cluster and the request with only these assumptions. Equal calls
-        return the same object.
+    def world(self, assumptions: Collection[Assumption]) -> World:
+        """Return the cluster and the request with only these assumptions.
+
+        Equal calls return the same object.
         """
-        kept = frozenset(kept)
-        if kept not in self._worlds:
+        key = frozenset(assumptions)
+        if key not in self._worlds:
             request = self.request
-            for each in (*self.needed, *self._rules):
-                if each not in kept:
-                    request = _without(request, each)
+            for assumption in (*self.of_roles, *self._rules):
+                if assumption not in key:
+                    request = _without(request, assumption)
             resources = resources_of(self.roles)
-            free = frozenset(what for what in resources if Assumption(Kind.TAKEN, what=what) not in kept)
+            free = frozenset(what for what in resources if Assumption(Kind.TAKEN, what=what) not in key)
             view, room = self._free(free)
-            self._worlds[kept] = World(view, request, self._admitted(kept), room, self._bare)
-        return self._worlds[kept]
+            self._worlds[key] = World(view, request, self._admitted(key), room, self._bare)
+        return self._worlds[key]
 
     @cached_property
     def _bare(self) -> Instance:
         """An instance without rules."""
-        if not bound(self.request):
+        if not binds_members(self.request):
             return self._site
         request = replace(self.request, running=())
         for constraint, role, what in constraints_of(request):
@@ -229,12 +242,72 @@ class Assumptions:
             self._views[resources] = view, {role.name: room_of(view, role) for role in self.request.roles}
         return self._views[resources]
 
-    def _admitted(self, kept: Collection[Assumption]) -> dict[str, Bools]:
+    def _admitted(self, assumptions: Collection[Assumption]) -> dict[str, Bools]:
         admitted = {}
         for role in self.request.roles:
             rows = np.ones(len(self.view.names), np.bool_)
-            for by, refused in self.refused.get(role.name, {}).items():
-                if by in self._missing or Assumption(Kind.REFUSED, role.name, by) in kept:
-                    rows &= ~refused
+            for reason, refusing in self.refused.get(role.name, {}).items():
+                if reason in self._not_offered or Assumption(Kind.REFUSED, role.name, reason) in assumptions:
+                    rows &= ~refusing
             admitted[role.name] = rows
         return admitted
+
+
+def resource_missing(role: Role) -> str:
+    """Return the reason that cannot be dropped: nodes do not offer what the role asks for."""
+    return f"no {role.slice.resource if role.slice else role.gpu_resource}"
+
+
+def refusals_of(view: Columns, role: Role, excluded: Mapping[tuple[str, str], str]) -> dict[str, Bools]:
+    """Return reason → [row] bool: the nodes that refuse the role for this reason, also if others hold too.
+
+    The reasons have the words of `candidates`.
+    """
+    refusals: dict[str, Bools] = {}
+
+    def add(reason: str, rows: Bools) -> None:
+        if rows.any():
+            refusals[reason] = refusals[reason] | rows if reason in refusals else rows
+
+    by_profile = [_reasons(profile, role) for profile in view.profiles]
+    for reason in sorted(set[str]().union(*by_profile)):
+        add(reason, np.array([reason in reasons for reasons in by_profile], np.bool_)[view.profile])
+    for term in role.rules.required:
+        add(selector_text(term), ~holding(view, term))
+    if role.rules.any_of:
+        holds = np.zeros(len(view.names), np.bool_)
+        for terms in filter(None, role.rules.any_of):
+            holds |= np.logical_and.reduce([holding(view, term) for term in terms])
+        add(affinity_text(role.rules.any_of), ~holds)
+    by_plugin: dict[str, list[int]] = {}
+    for node, plugin in of_role(excluded, role.name).items():
+        if plugin and node in view.row:
+            by_plugin.setdefault(plugin, []).append(view.row[node])
+    for plugin, rows in sorted(by_plugin.items()):
+        add(plugin, np.isin(np.arange(len(view.names)), rows))
+    return refusals
+
+
+def _reasons(profile: Profile, role: Role) -> set[str]:
+    """Return what refuses a role on nodes of this profile.
+
+    Each fact of the profile is tested on a node without other faults.
+    """
+    resources = frozenset({role.slice.resource} if role.slice else ())
+    good = Profile(frozenset({role.gpu_resource}), True, False, (), True, resources)
+    profiles = [
+        good._replace(gpu_memory=profile.gpu_memory, memory_resources=profile.memory_resources),
+        good._replace(gpu_resources=profile.gpu_resources),
+        good._replace(partitions=profile.partitions),
+        good._replace(ready=profile.ready),
+        good._replace(unschedulable=profile.unschedulable),
+        *(good._replace(taints=(taint,)) for taint in profile.taints if not _repeats(profile, taint)),
+    ]
+    return {reason for fact in profiles if (reason := profile_refusal(fact, role)) is not None}
+
+
+def _repeats(profile: Profile, taint: Taint) -> bool:
+    """Return whether the taint only repeats a fact that is a reason by itself."""
+    return (profile.unschedulable and taint.key == UNSCHEDULABLE.key) or (
+        not profile.ready and taint.key in NOT_READY
+    )

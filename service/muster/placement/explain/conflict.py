@@ -1,39 +1,90 @@
-"""Represent a conflict: assumptions that forbid a gang, and the cluster with more or fewer of them."""
+"""Find an irreducible conflict: assumptions that forbid a gang together.
+
+Irreducible means two things. With only these assumptions, nothing fits. If any assumption is dropped too,
+enough members fit. This holds as far as the budget reached: an assumption stays if no answer was found in
+time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from muster.domain.request import Role
 from muster.placement.explain.assumptions import Assumption, Assumptions, Kind, World
-from muster.placement.explain.feasibility import Oracle
 from muster.placement.gang.constraints.constraint import Constraint
+from muster.placement.limits import Budget
+from muster.placement.search.count import Fit, count
+
+T = TypeVar("T")
+
+
+class Oracle:
+    """The oracle of all explanations answers how many members fit, and remembers its answers."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self._most: dict[World, Fit] = {}
+        self._up_to_target: dict[World, Fit] = {}
+
+    def enough(self, world: World) -> bool | None:
+        """Return whether `world.target` members fit; None if that was not decided."""
+        if not world.target:
+            return True
+        fit = self.up_to_target(world)
+        if fit.members >= world.target:
+            return True
+        return False if fit.proven else None
+
+    def up_to_target(self, world: World) -> Fit:
+        """Return how many members fit, at most as many as must fit."""
+        if world in self._most:
+            return self._most[world]
+        if world not in self._up_to_target:
+            self._up_to_target[world] = self._count(world, world.target)
+        return self._up_to_target[world]
+
+    def most(self, world: World) -> Fit:
+        """Return the most members that fit."""
+        if world not in self._most:
+            self._most[world] = self._count(world, None)
+        return self._most[world]
+
+    def members(self, world: World) -> int | None:
+        """Return the number of the most members that fit; None if that was not decided."""
+        fit = self.most(world)
+        return fit.members if fit.proven else None
+
+    def _count(self, world: World, target: int | None) -> Fit:
+        if self.budget.late:  # counting takes time too, and there are many worlds
+            return Fit(0, "", False)
+        return count(world.instance, world.scopes, self.budget, target)
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """The assumptions `kept` forbid the gang reduced to `roles` (all of Kind.ROLE). None of either can be
-    left out.
+    """The assumptions `obstacles` forbid the gang reduced to `roles` (all of Kind.ROLE).
 
-    `oracle` answers further questions.
+    None of either can be left out. `oracle` answers further questions.
     """
 
     assumptions: Assumptions
     roles: frozenset[Assumption]
-    kept: frozenset[Assumption]
+    obstacles: frozenset[Assumption]
     oracle: Oracle
 
-    def told(self, kind: Kind | Constraint) -> list[Assumption]:
-        """Return the kept assumptions of one kind, in a fixed order."""
+    def obstacles_of(self, kind: Kind | Constraint) -> list[Assumption]:
+        """Return the obstacles of one kind, in a fixed order."""
         return sorted(
-            (each for each in self.kept if each.kind is kind), key=lambda each: (each.role, each.what)
+            (obstacle for obstacle in self.obstacles if obstacle.kind is kind),
+            key=lambda obstacle: (obstacle.role, obstacle.what),
         )
 
     @property
     def members_of(self) -> tuple[Role, ...]:
         """The roles whose members contradict each other or the cluster."""
-        names = {each.role for each in self.roles}
+        names = {assumption.role for assumption in self.roles}
         return tuple(role for role in self.assumptions.roles if role.name in names)
 
     @property
@@ -49,7 +100,7 @@ class Conflict:
     @property
     def even_empty(self) -> bool:
         """Whether the gang would not fit even in a cluster without other pods."""
-        return not self.told(Kind.TAKEN)
+        return not self.obstacles_of(Kind.TAKEN)
 
     @property
     def as_it_is(self) -> World:
@@ -62,18 +113,79 @@ class Conflict:
         admitted = self.as_it_is.admitted
         return not all(admitted[role.name].any() for role in self.members_of)
 
-    def seen(self, without: Collection[Kind | Constraint] = (), refusals_told: bool = False) -> World:
+    def world(
+        self, without: Collection[Kind | Constraint] = (), *, refusals_of_conflict: bool = False
+    ) -> World:
         """Return the cluster for these roles, without the assumptions of some kinds.
 
-        If it does not matter what other pods take, the cluster is empty. With `refusals_told`, or if no node
-        admits some role, only the refusals of the conflict are kept.
+        If it does not matter what other pods take, the cluster is empty. With `refusals_of_conflict`, or if
+        no node admits some role, only the refusals among the obstacles hold.
         """
-        refusals_told |= self.nobody_admits
+        refusals_of_conflict |= self.nobody_admits
 
-        def holds(each: Assumption) -> bool:
-            if each.kind is Kind.REFUSED and refusals_told:
-                return each in self.kept
-            return each.kind not in without and not (each.kind is Kind.TAKEN and self.even_empty)
+        def holds(assumption: Assumption) -> bool:
+            if assumption.kind is Kind.REFUSED and refusals_of_conflict:
+                return assumption in self.obstacles
+            return assumption.kind not in without and not (assumption.kind is Kind.TAKEN and self.even_empty)
 
-        every = (each for group in self.assumptions.groups for each in group)
+        every = (assumption for group in self.assumptions.groups for assumption in group)
         return self.assumptions.world({*self.roles, *filter(holds, every)})
+
+
+def conflict_of(assumptions: Assumptions, oracle: Oracle, proven: bool) -> Conflict | None:
+    """Return an irreducible conflict.
+
+    The result is None if neither the search has `proven` that nothing fits, nor the oracle finds so.
+    """
+
+    def forbids(subset: Collection[Assumption]) -> bool:
+        return oracle.enough(assumptions.world(subset)) is False
+
+    if not proven and not forbids(assumptions.all):
+        return None
+    roles = _roles(assumptions, forbids)
+    obstacles = irreducible(assumptions.groups, lambda subset: forbids(subset | roles))
+    return Conflict(assumptions, roles, obstacles, oracle)
+
+
+def _roles(
+    assumptions: Assumptions, forbids: Callable[[Collection[Assumption]], bool]
+) -> frozenset[Assumption]:
+    """Return roles that suffice to explain the refusal: a single one if that role alone does not fit."""
+    of_roles = assumptions.of_roles
+    all_else = assumptions.all - set(of_roles)
+    if len(of_roles) > 1:
+        for role in of_roles:
+            if forbids({role, *all_else}):
+                return frozenset((role,))
+    if len(of_roles) > 2:
+        return irreducible([(role,) for role in of_roles], lambda roles: forbids(roles | all_else))
+    return frozenset(of_roles)
+
+
+def irreducible(groups: Iterable[Sequence[T]], forbids: Callable[[frozenset[T]], bool]) -> frozenset[T]:
+    """Return an irreducible subset that still forbids, by a deletion filter.
+
+    `forbids(subset)` returns whether these assumptions leave no plan. All of them together forbid, and more
+    never forbid less. Groups and their elements are dropped in the given order if possible, so the preferred
+    ones come last. A group that can be dropped as a whole costs one call. Each element that stays costs the
+    logarithm of its group's size.
+    """
+    groups = list(groups)
+    subset = frozenset(element for group in groups for element in group)
+
+    def reduce(group: Sequence[T], some_stay: bool) -> None:
+        nonlocal subset
+        if not group or (some_stay and len(group) == 1):
+            return
+        if not some_stay and forbids(subset - set(group)):
+            subset -= set(group)
+            return
+        if len(group) > 1:
+            cut = len(group) - (len(group) + 3) // 4  # the last ones are more likely to stay
+            reduce(group[:cut], False)
+            reduce(group[cut:], subset.isdisjoint(group[:cut]))
+
+    for group in groups:
+        reduce(group, False)
+    return subset

@@ -8,7 +8,7 @@ from typing import overload
 
 import numpy as np
 
-from muster.domain.node import Usage
+from muster.domain.node import Resources, Usage
 from muster.domain.request import Request, Role
 from muster.domain.snapshot import NodeState
 from muster.domain.words import GPU_MEMORY
@@ -19,7 +19,7 @@ from muster.placement.cluster.topology import place_of
 
 GPU, CPU, MEMORY, PODS = "gpu", "cpu", "memory", "pods"
 RESOURCES = (GPU, GPU_MEMORY, CPU, MEMORY, PODS)
-"""Resources that each cluster has. Others have their own names, as in `Resources.others`."""
+"""Resources that each cluster has. Further resources have their own names, as in `Resources.others`."""
 
 
 def resources_of(roles: Iterable[Role]) -> tuple[str, ...]:
@@ -31,41 +31,36 @@ def free_of(view: Columns, what: str) -> Ints:
     """Return [row] int64: what is free of a resource. GPU memory is summed over the node's GPUs."""
     if what == GPU_MEMORY:
         return np.asarray(view.gpu_memory.sum(axis=0))
-    known = {GPU: view.free_count, CPU: view.cpu, MEMORY: view.memory, PODS: view.pods}
-    return known[what] if what in known else view.other(what)
+    free = {GPU: view.free_count, CPU: view.cpu, MEMORY: view.memory, PODS: view.pods}
+    return free[what] if what in free else view.other(what)
 
 
 def in_one_piece(view: Columns, what: str) -> Ints:
-    """Return [row] int64: the largest piece of a resource that is free. For GPU memory it
-    is that of one GPU.
-    """
+    """Return [row] int64: the largest free piece of a resource. Of GPU memory, a piece lies on one GPU."""
     return view.gpu_memory.max(axis=0, initial=0) if what == GPU_MEMORY else free_of(view, what)
 
 
 def amount_of(role: Role, what: str) -> int:
     """Return what one member asks for, in the units of `free_of`."""
-    asked = role.resources
-    known = {
-        GPU: role.gpus,
-        GPU_MEMORY: role.slice.units * role.slice.gpus if role.slice else 0,
-        CPU: asked.cpu_milli,
-        MEMORY: asked.memory_bytes,
-        PODS: max(1, asked.pods),
-    }
-    return known[what] if what in known else asked.other(what)
+    gpu_memory = role.slice.units * role.slice.gpus if role.slice else 0
+    return _amount(what, role.gpus, gpu_memory, role.resources)
 
 
 def taken_of(usage: Usage, what: str) -> int:
     """Return what a pod takes, in the units of `free_of`."""
-    taken, gpus = usage.resources, usage.gpus.bit_count() + usage.unindexed_gpus
-    known = {
-        GPU: 0 if usage.units else gpus,
-        GPU_MEMORY: gpus * usage.units,
-        CPU: taken.cpu_milli,
-        MEMORY: taken.memory_bytes,
-        PODS: max(1, taken.pods),
+    gpus = usage.gpus.bit_count() + usage.unindexed_gpus
+    return _amount(what, 0 if usage.units else gpus, gpus * usage.units, usage.resources)
+
+
+def _amount(what: str, gpus: int, gpu_memory: int, resources: Resources) -> int:
+    amounts = {
+        GPU: gpus,
+        GPU_MEMORY: gpu_memory,
+        CPU: resources.cpu_milli,
+        MEMORY: resources.memory_bytes,
+        PODS: max(1, resources.pods),
     }
-    return known[what] if what in known else taken.other(what)
+    return amounts[what] if what in amounts else resources.other(what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +91,9 @@ LINES = {GPU: slice(0, 3), CPU: slice(3, 4), MEMORY: slice(4, 5), PODS: slice(5,
 
 
 def emptied(view: Columns, request: Request) -> Columns:
-    """Return the view in which only the gang's existing members take anything. Unhealthy
-    GPUs stay unusable.
+    """Return the view in which only the gang's existing members take anything.
+
+    Unhealthy GPUs stay unusable.
     """
     running = _running(view, request)
     states = EmptyStates(view.states, running)
@@ -121,16 +117,15 @@ def emptied(view: Columns, request: Request) -> Columns:
 
 
 def partly(view: Columns, empty: Columns, resources: Collection[str]) -> Columns:
-    """Return the view with these resources free as in `empty`, and the others as they are."""
+    """Return the view with these resources free as in `empty`, and all else as it is."""
     if not resources:
         return view
     free = view.amounts.copy()
     for resource in LINES.keys() & set(resources):
         free[LINES[resource]] = empty.amounts[LINES[resource]]
-    others = {name: (empty if name in resources else view).other(name) for name in view.others}
+    other_amounts = {name: (empty if name in resources else view).other(name) for name in view.others}
     memory = (empty if GPU_MEMORY in resources else view).gpu_memory
-    changed = empty if GPU in resources else view
-    return replace(changed, amounts=free, gpu_memory=memory, others=others)
+    return replace(empty if GPU in resources else view, amounts=free, gpu_memory=memory, others=other_amounts)
 
 
 def _all_memory(view: Columns) -> Ints:
@@ -145,36 +140,36 @@ def _all_memory(view: Columns) -> Ints:
 def _running(view: Columns, request: Request) -> Mapping[int, list[Usage]]:
     """Return what existing members take, by row."""
     roles = {role.name: role for role in request.roles}
-    found: dict[int, list[Usage]] = {}
-    for one in request.running:
-        if one.node not in view.row:
-            continue
-        if one.role in roles:
-            role = roles[one.role]
-            count, units = (role.slice.gpus, role.slice.units) if role.slice else (role.gpus, 0)
-            unknown = 0 if one.gpus else count
-            usage = Usage(one.member.uid, one.node, role.resources, one.gpus, unknown, units)
-            found.setdefault(view.row[one.node], []).append(usage)
-        elif one.usage is not None:
-            found.setdefault(view.row[one.node], []).append(one.usage)
-    return found
+    usages: dict[int, list[Usage]] = {}
+    for running in request.running:
+        usage = running.usage
+        if running.role in roles:
+            role = roles[running.role]
+            gpus, units = (role.slice.gpus, role.slice.units) if role.slice else (role.gpus, 0)
+            unknown = 0 if running.gpus else gpus
+            usage = Usage(running.member.uid, running.node, role.resources, running.gpus, unknown, units)
+        if usage is not None and running.node in view.row:
+            usages.setdefault(view.row[running.node], []).append(usage)
+    return usages
 
 
 def _shapes(view: Columns, states: EmptyStates, unindexed: Ints) -> tuple[Codes, tuple[Shape, ...], Bools]:
-    """Return shapes for nodes whose taken GPUs had unknown indices, which are free now. Equal nodes are made
-    once.
+    """Return shapes for nodes whose taken GPUs had unknown indices, which are free now.
+
+    The result has the codes by row, the shapes, and whether parts are promised by row. Equal nodes get one
+    shape.
     """
-    changed = np.flatnonzero(view.unindexed != unindexed)
-    if not len(changed):
+    rows = np.flatnonzero(view.unindexed != unindexed)
+    if not len(rows):
         return view.shape, view.shapes, view.promised
     shape, promised = view.shape.copy(), view.promised.copy()
-    codes = {known: code for code, known in enumerate(view.shapes)}
-    seen: dict[tuple[int, bool, int], tuple[int, bool]] = {}
+    codes = {of_shape: code for code, of_shape in enumerate(view.shapes)}
+    of_kind: dict[tuple[int, bool, int], tuple[int, bool]] = {}
     in_wide = view.topology.in_wide
-    for row in changed.tolist():
-        key = (id(view.states[row].node.topology), bool(in_wide[row]), int(unindexed[row]))
-        if key not in seen:
+    for row in rows.tolist():
+        kind = (id(view.states[row].node.topology), bool(in_wide[row]), int(unindexed[row]))
+        if kind not in of_kind:
             place = place_of(states[row])
-            seen[key] = (codes.setdefault(place.shape, len(codes)), place.promised)
-        shape[row], promised[row] = seen[key]
+            of_kind[kind] = (codes.setdefault(place.shape, len(codes)), place.promised)
+        shape[row], promised[row] = of_kind[kind]
     return shape, tuple(codes), promised

@@ -1,46 +1,187 @@
-"""Answer what constraints ask about a conflict to report their causes and what would help."""
+"""Find where members could lie, and where existing members force new members to lie.
+
+The causes about domains, and all constraints, report these facts.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from muster.domain.request import Role, Scope
-from muster.placement.cluster.columns import Columns
-from muster.placement.explain.assumptions import Assumption, Kind
+from muster.domain.causes.out_of_place import DomainTooSmall, IndicesUnknown, NoSuchDomain, RunningElsewhere
+from muster.domain.levels import preset_with, scope_meant
+from muster.domain.reasons import Cause
+from muster.domain.request import Request, Role, Scope
+from muster.domain.words import GPU_MEMORY
+from muster.placement.cluster.columns import Bools, Columns
+from muster.placement.cluster.topology import INSIDE
+from muster.placement.explain.assumptions import Assumption, Kind, World
 from muster.placement.explain.conflict import Conflict
-from muster.placement.explain.domains import is_nowhere, no_such
-from muster.placement.explain.running import begun_segment, existing, joining, where_they_run
+from muster.placement.explain.counterfactual import CPU, GPU, free_of
+from muster.placement.gang.blocks import blocks_of
 from muster.placement.gang.constraints.constraint import Findings
+from muster.placement.gang.existing import BoundMember, common_parts, existing_of
+from muster.placement.gpus.slices import ask_of, slice_room
 
 NARROW = (Scope.GPU.value, Scope.NVLINK_DOMAIN.value, Scope.NODE.value)
 
 
-def findings_of(conflict: Conflict) -> Findings:
-    """Return the answers for one conflict."""
-    request, view = conflict.assumptions.request, conflict.assumptions.view
+def findings_of(conflict: Conflict) -> _Findings:
+    """Return the findings about this conflict."""
+    request = conflict.assumptions.request
+    running = len(request.running) if conflict.obstacles_of(Kind.RUNNING) else 0
+    return _Findings(request, conflict.even_empty, running, conflict)
 
-    def admitting(role: Role) -> list[int]:
-        rows: list[int] = np.flatnonzero(conflict.seen().admitted[role.name]).tolist()
-        return rows
 
-    return Findings(
-        request,
-        conflict.even_empty,
-        len(request.running) if conflict.told(Kind.RUNNING) else 0,
-        fit=lambda: (conflict.oracle.members(conflict.seen()), conflict.seen().wanted),
-        best_part=partial(_best_part, conflict),
-        no_such=partial(no_such, conflict),
-        is_nowhere=partial(is_nowhere, view),
-        joining=partial(joining, conflict),
-        begun_segment=partial(begun_segment, conflict),
-        admitting=lambda role: (view.names[row] for row in admitting(role)),
-        agreeing=lambda role: sum(bool(view.states[row].node.topology.groups) for row in admitting(role)),
-        wider=partial(wider_scopes, view),
-        works=lambda asked: conflict.oracle.enough(replace(conflict.as_it_is, request=asked)) is True,
-    )
+@dataclass(frozen=True, slots=True)
+class _Findings(Findings):
+    """The findings about one conflict. `Findings` says what each method returns."""
+
+    conflict: Conflict
+
+    @property
+    def view(self) -> Columns:
+        return self.conflict.assumptions.view
+
+    def fit(self) -> tuple[int | None, int]:
+        world = self.conflict.world()
+        return self.conflict.oracle.members(world), world.target
+
+    def works(self, request: Request) -> bool:
+        return self.conflict.oracle.enough(replace(self.conflict.as_it_is, request=request)) is True
+
+    def admitting(self, role: Role) -> list[str]:
+        return [self.view.names[row] for row in np.flatnonzero(self.conflict.world().admitted[role.name])]
+
+    def agreeing(self, role: Role) -> int:
+        rows = np.flatnonzero(self.conflict.world().admitted[role.name])
+        return sum(bool(self.view.states[row].node.topology.groups) for row in rows.tolist())
+
+    def wider(self, scope: str) -> tuple[str | None, ...]:
+        return wider_scopes(self.view, scope)
+
+    def is_nowhere(self, scope: str) -> bool:
+        return scope not in (*INSIDE, Scope.NODE) and not self.view.topology.domains(scope).names
+
+    def no_such(self, scope: str, role: Role | None = None) -> NoSuchDomain | IndicesUnknown | None:
+        if scope == Scope.NODE:
+            return None
+        world = self.conflict.world(refusals_of_conflict=scope not in INSIDE)
+        name, view = role.name if role else "", world.view
+        if scope in INSIDE:
+            rows = (world.admitted[name] if role else _admitting_rows(world)) & (view.gpu_total > 0)
+            promised = (rows & _promised_rows(view, scope)).any()
+            return IndicesUnknown(scope, int(rows.sum()), name) if rows.any() and not promised else None
+        rows = view.topology.index(scope) >= 0
+        if role is not None:
+            rows &= world.admitted[name]
+        return None if rows.any() else self._nowhere(scope, name)
+
+    def _nowhere(self, scope: str, role: str) -> NoSuchDomain:
+        if not self.is_nowhere(scope):
+            return NoSuchDomain(scope, role)
+        view = self.view
+        labels = next((level.labels for level in view.levels if level.scope == scope), (scope,))
+        scopes = {*Scope, *(level.scope for level in view.levels)}
+        of_nodes = {key for state in view.states for key, name in state.node.labels.items() if name}
+        preset = preset_with(scope, of_nodes)
+        meant = "" if any(preset) else scope_meant(scope, scopes, of_nodes)
+        return NoSuchDomain(scope, role, labels, meant, *preset)
+
+    def domain_too_small(self, scope: str) -> Cause:
+        """Return the cause that no part of the gang's required scope holds these roles."""
+        cause = self._nearest(self.conflict.world(), scope)
+        # Parts on nodes that refuse the role may come nearer, and say more.
+        if isinstance(cause, NoSuchDomain):
+            return self._nearest(self.conflict.world(refusals_of_conflict=True), scope)
+        return cause
+
+    def _nearest(self, world: World, scope: str) -> Cause:
+        """Return the cause with the part that comes nearest to holding the members."""
+        fit, existing = self.conflict.oracle.most(world), self.existing()
+        if existing:
+            part = self._where_they_run(scope, existing)
+        else:
+            part = fit.part if fit.members else _most_free(world, scope)
+        if part or existing:
+            has_links = scope != Scope.NVLINK_DOMAIN or not part or _has_nvlink(world.view, part)
+            members = fit.members if fit.proven else None
+            has_matrix = has_links or world.view.states[world.view.row[_node_of(part)]].node.topology.known
+            roles = self.conflict.part_of_gang
+            numbers = (members, world.target, has_links, self.even_empty)
+            return DomainTooSmall(scope, part, *numbers, roles, has_matrix)
+        unsure = _admitting_rows(world) & ~_promised_rows(world.view, scope)
+        if scope in INSIDE and unsure.any():
+            return IndicesUnknown(scope, int(unsure.sum()))
+        return self._nowhere(scope, self.conflict.part_of_gang)
+
+    def best_part(self, role: Role, scope: str) -> tuple[str, int | None, int]:
+        alone = replace(self.conflict, roles=frozenset((Assumption(Kind.ROLE, role.name),)))
+        existing, world = self.existing(role.name), alone.world().within(scope)
+        running = tuple(member for member in world.request.running if member.role == role.name)
+        world = replace(world, request=replace(world.request, running=running))
+        fit = self.conflict.oracle.most(world)
+        members = min(fit.members, world.target) if fit.proven else None
+        return self._where_they_run(scope, existing) if existing else fit.part, members, world.target
+
+    def existing(self, *roles: str) -> tuple[BoundMember, ...]:
+        """Return the existing members of these roles, or of all roles.
+
+        The result is () if the conflict does not depend on them.
+        """
+        if not self.running:
+            return ()
+        members = existing_of(self.view, self.request).members
+        return tuple(member for member in members if not roles or member.running.role in roles)
+
+    def _where_they_run(self, scope: str, members: Sequence[BoundMember]) -> str:
+        """Return the part of a scope that holds all these members; "" if there is none, or none is known."""
+        return min(common_parts(self.view, scope, members) or ("",))
+
+    def joining(self, scope: str, *roles: str) -> Iterator[RunningElsewhere]:
+        existing = self.existing(*roles)
+        if existing:
+            yield RunningElsewhere(scope, self._where_they_run(scope, existing), len(existing))
+
+    def begun_segment(self, role: Role) -> Iterator[RunningElsewhere]:
+        existing = {member.running: member for member in self.existing(role.name)}
+        if not existing:
+            return
+        alone = replace(self.request, roles=(replace(role, required_scope=None),), running=tuple(existing))
+        blocks = blocks_of(alone)
+        segments = []
+        for together in blocks.together:
+            if together.running:
+                members = [existing[running] for running in together.running]
+                part = self._where_they_run(together.scope, members)
+                missing = sum(len(blocks.roles[block].members) for block in together.blocks)
+                short = missing - self._room(role, together.scope, part)
+                segments.append((short, RunningElsewhere(together.scope, part, len(members))))
+        segments.sort(key=lambda segment: segment[0] <= 0)
+        yield from (cause for _, cause in segments[:1])
+
+    def _room(self, role: Role, scope: str, part: str) -> int:
+        """Return how many members of the role the part has room for, if there were no other members."""
+        world = self.conflict.world()
+        view, room = world.view, np.where(world.admitted[role.name], world.room[role.name], 0)
+        if not part:
+            return 0
+        if scope not in INSIDE:
+            domains = view.topology.domains(scope)
+            return int(room[domains.codes == domains.index[part]].sum())
+        members = 0
+        for row in np.flatnonzero(room).tolist():
+            for name, mask in view.topology.parts(row, scope):
+                if name == part:
+                    free = (int(view.free_gpus[row]) & mask).bit_count()
+                    fit = free // role.gpus if role.gpus else int(room[row])
+                    if role.slice:
+                        memory = view.gpu_memory[:, row] * (mask >> np.arange(len(view.gpu_memory)) & 1)
+                        fit = int(slice_room(memory[:, None], ask_of(role))[0])
+                    members += min(int(room[row]), fit)
+        return members
 
 
 def wider_scopes(view: Columns, scope: str) -> tuple[str | None, ...]:
@@ -49,11 +190,66 @@ def wider_scopes(view: Columns, scope: str) -> tuple[str | None, ...]:
     return (*(every[every.index(scope) + 1 :] if scope in every else ()), None)
 
 
-def _best_part(conflict: Conflict, role: Role, scope: str) -> tuple[str, int | None, int]:
-    alone = replace(conflict, roles=frozenset((Assumption(Kind.ROLE, role.name),)))
-    stays, world = existing(conflict, role.name), alone.seen().within(scope)
-    own = tuple(one for one in world.request.running if one.role == role.name)
-    world = replace(world, request=replace(world.request, running=own))
-    found = conflict.oracle.most(world)
-    fit = min(found.members, world.wanted) if found.proven else None
-    return where_they_run(conflict, scope, stays) if stays else found.part, fit, world.wanted
+def _promised_rows(view: Columns, scope: str) -> Bools:
+    """Return [row] bool: whether parts of a scope inside the node can be kept.
+
+    This needs to know which GPUs are taken.
+    """
+    return view.promised if scope == Scope.NVLINK_DOMAIN else np.asarray(view.unindexed == 0)
+
+
+def _admitting_rows(world: World) -> Bools:
+    rows: Bools = np.logical_or.reduce(
+        [world.admitted[role.name] for role in world.request.roles if role.members]
+    )
+    return rows
+
+
+def _most_free(world: World, scope: str) -> str:
+    """Return the part with most GPUs free, or most cpu, where no part holds a member; "" if there is none."""
+    view, hosts = world.view, _admitting_rows(world)
+    has_slices = any(role.slice for role in world.request.roles)
+    whole = GPU if any(role.gpus for role in world.request.roles) else CPU
+    free = np.maximum(0, free_of(view, GPU_MEMORY if has_slices else whole))
+    if scope in INSIDE:
+        rows = np.flatnonzero(hosts & _promised_rows(view, scope))
+        return _most_free_inside(view, scope, rows.tolist(), has_slices)
+    part = view.topology.domains(scope)
+    rows = np.flatnonzero(hosts & (part.codes >= 0))
+    if not len(rows):
+        return ""
+    return part.names[int(np.bincount(part.codes[rows], free[rows] + 1.0).argmax())]
+
+
+def _most_free_inside(view: Columns, scope: str, rows: list[int], has_slices: bool) -> str:
+    """Return the part inside a node with most free GPUs, or most free memory.
+
+    Equal nodes are looked at once. The nodes of a wide domain are not added up.
+    """
+    most, most_free, kinds = -1, "", set[tuple[int, ...]]()
+    for row in rows:
+        free = (
+            view.gpu_memory[:, row].tolist() if has_slices else [*np.binary_repr(view.free_gpus[row])[::-1]]
+        )
+        kind = (int(view.shape[row]), *map(int, free))
+        if kind in kinds:
+            continue
+        kinds.add(kind)
+        for part, mask in view.topology.parts(row, scope):
+            inside = sum(amount for gpu, amount in enumerate(kind[1:]) if mask >> gpu & 1)
+            if inside > most:
+                most, most_free = inside, part
+    return most_free
+
+
+def _node_of(domain: str) -> str:
+    """Return the node whose part the domain is."""
+    return domain.rpartition("/")[0]
+
+
+def _has_nvlink(view: Columns, domain: str) -> bool:
+    """Return whether the domain is more than one GPU without NVLink."""
+    row = view.row.get(_node_of(domain))
+    if row is None or view.topology.in_wide[row]:  # a label names the domain
+        return True
+    return all(mask.bit_count() > 1 for name, mask in view.topology.nvlink_domains(row) if name == domain)

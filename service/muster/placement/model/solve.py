@@ -18,6 +18,7 @@ from muster.placement.model.build import build, levels_of
 from muster.placement.model.cp_sat import cp_model
 from muster.placement.model.objective import NODES, SUMS, Level
 from muster.placement.model.problem import FREE, Bools, Ints, Problem, Use, carried_back
+from muster.placement.model.quorum import QuorumRule
 from muster.placement.model.solver import Status, run
 
 GUESSES = (0, 3, 12, 48)
@@ -155,6 +156,29 @@ def least(problem: Problem, level: Level, budget: Budget) -> Solution:
     computed.
     """
     return _solve(_core(problem, None, level, inf), level, 1, budget)
+
+
+def most_members(
+    problem: Problem, budget: Budget, quorum: QuorumRule | None = None, *, roles_in_order: bool = False
+) -> tuple[tuple[int, ...], bool]:
+    """Return how many members of each role fit, and whether that is proven best; () if no plan was found.
+
+    The sum over all roles is as large as possible. With `roles_in_order` the first role comes next, then the
+    second, and so on. With a quorum, only numbers count with which the gang starts.
+    """
+    variables = build(problem)
+    placed = variables.placed if quorum is None else quorum.add(variables)
+    counts: tuple[int, ...] = ()
+    proven = True
+    for members in (cp_model.LinearExpr.sum(placed), *(placed if roles_in_order else ())):
+        variables.model.maximize(members)
+        status, solver = run(variables.model, budget)
+        if solver is None:
+            return counts, status is Status.INFEASIBLE
+        counts = tuple(map(solver.value, placed))
+        proven &= solver.response_proto.status == cp_model.OPTIMAL
+        variables.model.add(members >= solver.value(members))
+    return counts, proven
 
 
 def couplings(problem: Problem) -> list[Coupling]:

@@ -18,7 +18,6 @@ from muster.placement.gang.instance import Counts, Instance, room_of
 from muster.placement.gang.member_subsets import (
     MAX_TRIES,
     begun,
-    by_role,
     fewer_fit,
     shared_out,
     ways_to_cut,
@@ -26,7 +25,7 @@ from muster.placement.gang.member_subsets import (
 from muster.placement.gang.unsupported import unsupported
 from muster.placement.limits import Budget
 from muster.placement.model.objective import MEMBERS, PREFERRED_SCOPE, ROLE_PREFERENCES
-from muster.placement.search.max_members import most
+from muster.placement.search.count import count
 from muster.placement.search.plan import Found, Gap
 from muster.placement.search.search import search
 
@@ -164,26 +163,18 @@ class _Fewer:
         return bool(found.shares)
 
     def _most(self) -> Counts | None:
-        """Return the most members that fit, counted over all numbers that segments make a problem of its own.
+        """Return the most members that fit.
 
         The result is None if no plan has this many: counting inside one node ignores constraints between
         nodes.
         """
-        best: Counts = (0,) * len(self.instance.request.roles)
-        self.proven, ways = True, 0
+        request = self.instance.request
         with self.budget.share(CHOICE_SHARE):
-            for ways, kept in enumerate(ways_to_cut(self.instance.request)):
-                if ways == MAX_TRIES:
-                    self.proven = False
-                    break
-                if ways and sum(kept.values()) < sum(best):
-                    continue
-                cut = self.instance.keeping(kept)
-                fit = most(cut, self.required, cut.need, self.budget)
-                self.proven &= fit.proven
-                best = max(best, by_role(cut, fit.counts), key=lambda counts: (sum(counts), counts))
-        least = self.instance.request.min_member
-        return best if sum(best) >= least and self._attempt(best, SUBSETS if ways else MOST) else None
+            fit = count(self.instance, self.required, self.budget, roles_in_order=True)
+        self.proven = fit.proven
+        counts = fit.counts or (0,) * len(request.roles)
+        method = SUBSETS if len(list(islice(ways_to_cut(request), 2))) > 1 else MOST
+        return counts if fit.members >= request.min_member and self._attempt(counts, method) else None
 
     def _counted_down(self) -> Counts | None:
         """Return the most members that fit, by trying numbers from the largest down, most for the earlier

@@ -8,7 +8,7 @@ the planner walks through that list. The verifier checks each constraint again w
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -23,40 +23,66 @@ from muster.placement.limits import takes_gpus
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
-    """Everything that a constraint may ask about a gang that does not fit."""
+class Findings(ABC):
+    """What a constraint may ask about a gang that does not fit.
+
+    `even_empty` is whether the gang would not fit even in a cluster without other pods. `running` is the
+    number of existing members if the refusal depends on them, else 0.
+    """
 
     request: Request
     even_empty: bool
-    """Whether the gang would not fit even in a cluster without other pods."""
     running: int
-    """The number of existing members, if the refusal depends on them; else 0."""
-    fit: Callable[[], tuple[int | None, int]]
-    """Return how many members fit (None if unknown), and how many must."""
-    best_part: Callable[[Role, str], tuple[str, int | None, int]]
-    """Given a role and a scope: return the part that is best for this role alone, and how many fit and must.
-    """
-    no_such: Callable[..., NoSuchDomain | IndicesUnknown | None]
-    """Given a scope and perhaps a role: return the cause if no node that admits the role lies in any part of
-    the scope. Inside nodes, it is the cause if no part can be promised.
-    """
-    is_nowhere: Callable[[str], bool]
-    """Return whether no node of the cluster carries a label of the scope: a smaller demand is no advice then.
-    """
-    joining: Callable[..., Iterator[Cause]]
-    """Given a scope and names of roles: yield the cause that their members must join
-    existing members, if so.
-    """
-    begun_segment: Callable[[Role], Iterator[Cause]]
-    """Yield the cause that a segment must be completed where some of its members run, if so."""
-    admitting: Callable[[Role], Iterable[str]]
-    """Return the nodes that admit the role."""
-    agreeing: Callable[[Role], int]
-    """Return on how many nodes that admit the role some GPUs agree on its attributes."""
-    wider: Callable[[str], Iterable[str | None]]
-    """Return the scopes that are wider than this one, the narrowest first. The last is None: no scope."""
-    works: Callable[[Request], bool]
-    """Return whether the gang fits if it asks for this request instead."""
+
+    @abstractmethod
+    def fit(self) -> tuple[int | None, int]:
+        """Return how many members fit (None if unknown), and how many must."""
+
+    @abstractmethod
+    def works(self, request: Request) -> bool:
+        """Return whether the gang fits if it asks for this request instead."""
+
+    @abstractmethod
+    def admitting(self, role: Role) -> list[str]:
+        """Return the nodes that admit the role."""
+
+    @abstractmethod
+    def agreeing(self, role: Role) -> int:
+        """Return how many of the nodes that admit the role have GPUs that agree on its attributes."""
+
+    @abstractmethod
+    def wider(self, scope: str) -> tuple[str | None, ...]:
+        """Return the scopes that are wider than this one, the narrowest first. The last is None: no scope."""
+
+    @abstractmethod
+    def is_nowhere(self, scope: str) -> bool:
+        """Return whether no node of the cluster carries a label of the scope.
+
+        Then a smaller demand is no advice: a label is missing, or the scope is misspelt.
+        """
+
+    @abstractmethod
+    def no_such(self, scope: str, role: Role | None = None) -> NoSuchDomain | IndicesUnknown | None:
+        """Return the cause if no node (that admits the role) lies in any part of the scope.
+
+        Refusals that are not part of the conflict are ignored. Inside nodes, the cause is that no part can be
+        promised on any node with GPUs.
+        """
+
+    @abstractmethod
+    def best_part(self, role: Role, scope: str) -> tuple[str, int | None, int]:
+        """Return the part that is best for this role alone, and how many fit and must."""
+
+    @abstractmethod
+    def joining(self, scope: str, *roles: str) -> Iterator[Cause]:
+        """Yield the cause that members of these roles must join their existing members, if so."""
+
+    @abstractmethod
+    def begun_segment(self, role: Role) -> Iterator[Cause]:
+        """Yield the cause that a segment must be completed where some of its members run, if so.
+
+        It is about the first begun segment whose part lacks room for the missing members.
+        """
 
 
 class Constraint(ABC):
