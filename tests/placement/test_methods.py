@@ -35,8 +35,10 @@ def steps(text: str, asked: str) -> tuple[Step, ...]:
 
 ONE_METHOD = {
     "4 x 1 GPU": "single-node",
-    "5 x 1 GPU": "node-table",
+    "5 x 1 GPU": "domain-tables",
     "8 x 1 GPU": "domain-tables",
+    "8 x 1 GPU by 2 rack": "domain-tables",
+    "8 x 1 GPU by 2 node": "domain-tables",
 }
 
 
@@ -60,8 +62,7 @@ def test_roles_of_multiples_are_decided_as_one_role() -> None:
     ("asked", "parts", "links"),
     [
         ("4 x 1 GPU 1 cpu + 2 x 2 GPU 3 cpu", "region-count", "link-thresholds"),
-        ("8 x 1 GPU by 2 rack", "region-count", "domain-patterns"),
-        ("8 x 1 GPU by 2 node", "region-count", "link-thresholds"),
+        ("7 x 1 GPU by 2 rack", "region-count", "link-thresholds"),
     ],
 )
 def test_what_members_are_bound_by_is_left_to_the_core(asked: str, parts: str, links: str) -> None:

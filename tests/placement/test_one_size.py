@@ -22,7 +22,7 @@ from muster.placement.search.plan import Share
 from muster.placement.search.role_aggregation import Aggregation, aggregated_roles
 from tests.placement.brute_force import assert_as_good_as_trying_everything
 from tests.placement.drawings import RESOURCE, cluster, gang
-from tests.placement.test_multi_domain import assert_as_good_as_solved, racks_drawn, without
+from tests.placement.test_one_role import assert_as_good_as_solved, racks_drawn, without
 from tests.placement.test_properties import examples
 from tests.placement.worlds import World, worlds
 

@@ -6,7 +6,7 @@ that node's rule (`node_rules`). If existing members decide which part it is, ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,6 @@ from muster.domain.request import Scope
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
 from muster.placement.gang.blocks import Blocks
 from muster.placement.gpus.node_rules import InNode
-from muster.placement.model.problem import Problem
 from muster.placement.model.rule import Rule
 
 PartsByRow = Ints
@@ -40,7 +39,8 @@ class Rules:
     """[row] int64: the index in `node_rules`. The entry None means that nothing is bound there."""
     node_rules: tuple[InNode | None, ...] = ()
     cells: dict[str, PartsByRow] = field(default_factory=dict)
-    model: list[Callable[[Problem], Rule]] = field(default_factory=list)
+    model: list[Callable[[Mapping[str, Ints]], Rule]] = field(default_factory=list)
+    """Functions from parts by name, of rows or of the model's cells, to a rule."""
     order: list[tuple[str, ...]] = field(default_factory=list)
     """By block: the `cells` along which its members are ordered by rank, widest first."""
     unit: list[int] = field(default_factory=list)
@@ -96,7 +96,7 @@ class Rules:
     def bind(self, name: str, part: PartsByRow, rule: Callable[[Ints], Rule]) -> None:
         """Add a rule of the model about these parts. `rule` makes the rule from the parts by cell."""
         self.cells[name] = part
-        self.model.append(lambda problem: rule(problem.parts[name]))
+        self.model.append(lambda parts: rule(parts[name]))
 
     def blocks_of(self, roles: Iterable[str]) -> Counts:
         """Return the blocks with members of these roles."""

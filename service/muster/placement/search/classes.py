@@ -96,7 +96,7 @@ def coarse(
     if instance.existing:
         patterns.nodes[len(kinds) :] = 0
     problem = _problem(need, patterns, rows[kept], kind[kept], cells, exact=False)
-    rules = tuple(rule(problem) for rule in instance.rules.model)
+    rules = tuple(rule(problem.parts) for rule in instance.rules.model)
     spared = frozenset(instance.levels if instance.idle is Idle.BESIDE else ())
     unit = _units(instance, rows[kept], cells.of_row)
     return replace(problem, rules=rules, unit=unit, spared=spared), complete

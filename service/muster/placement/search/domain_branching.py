@@ -13,21 +13,24 @@ from muster.placement.cluster.columns import Ints
 from muster.placement.gang.instance import Counts, Instance
 from muster.placement.gang.on_node import costs_on, gpus_on
 from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, PACKING_TIME, choices
-from muster.placement.limits import Budget
+from muster.placement.limits import Budget, takes_gpus
 from muster.placement.model.objective import PREFERENCES, WEAKEST_LINK, Level
-from muster.placement.search import node_tables
+from muster.placement.search.capacities import Choices, Domains
 from muster.placement.search.methods import Answer, Declined, Partial, Regions, Solved
-from muster.placement.search.plan import Gap, Share, Value
-from muster.placement.search.single_domain import (
+from muster.placement.search.one_role import (
     TOO_LARGE,
-    Fields,
-    Hopeful,
+    WIDE_DOMAINS,
+    DomainTable,
+    NodeSets,
     Plan,
     best_plan,
-    hopeful_nodes,
     left_over_of,
+    node_sets,
+    wide_tell_apart,
 )
+from muster.placement.search.plan import Gap, Share, Value
 from muster.placement.search.single_node import at_least, by_level
+from muster.placement.search.tables import MAX_STEPS, NEVER, one_cost, steps
 
 SLOPES = np.array([-1, -0.5, -0.25, -0.1, 0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.35, 0.5, 0.75, 1, 2])
 """Prices of a member at which domains are bounded in the first pass."""
@@ -46,140 +49,151 @@ class DomainBranching:
         """Decide the nodes and all below."""
         instance, known = plan.instance, plan.known
         assert isinstance(known, Regions)
-        if not instance.plain:
-            return Declined("rules bind members on a node")
-        if not instance.costs:
-            return Declined("no slices and no policies")
-        if instance.prices:
-            return Declined("damage is priced by typical requests")
-        if known.left:
-            return Declined("no part of the narrowest level holds all members")
         (role,) = plan.active
+        reason = _not_for_branching(instance, known, role)
+        if reason:
+            return Declined(reason)
         with budget.phase("sets"):
-            found = in_shared_domain(instance, known, role, plan.need[role], budget)
-        if found is None:
+            possible = Domains.of(known.rows, known.cap, known.region, plan.need[role]).counted()
+            if possible is None or steps(possible.width, possible.most, 1, plan.need[role]) > MAX_STEPS:
+                return Declined(TOO_LARGE)
+            shares, proven = in_shared_domain(instance, role, possible, budget)
+        if not shares:
             return Declined(TOO_LARGE)
-        shares, proven = found
         return Solved((plan.complete(shares),), None if proven else Gap(instance.costs[0].value))
 
 
+def _not_for_branching(instance: Instance, known: Regions, role: int) -> str:
+    """Return why the gang is not for this method; "" if it is."""
+    gpus = takes_gpus(instance.roles[role])
+    reasons = {
+        "rules bind members on a node": not instance.plain,
+        "no slices and no policies": not instance.costs,
+        "damage is priced by typical requests": instance.costs and instance.prices,
+        "no part of the narrowest level holds all members": known.left,
+        WIDE_DOMAINS: gpus and wide_tell_apart(instance, known.rows, known.region, lone=True),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
 def in_shared_domain(
-    instance: Instance, found: Regions, role: int, need: int, budget: Budget
-) -> tuple[tuple[Share, ...], bool] | None:
-    """Return the best plan in one of these regions, and whether that is proven; None as for `in_one_domain`.
+    instance: Instance, role: int, possible: Choices, budget: Budget
+) -> tuple[tuple[Share, ...], bool]:
+    """Return the best plan in one of these domains, () if there is none, and whether that is proven.
 
     If time runs out, it is the best of those examined.
     """
-    hopeful = hopeful_nodes(instance, found, role, need)
-    if hopeful is None:
-        return None
-    parts, width, most = hopeful.shape
-    steps = node_tables.steps(1, width, hopeful.nodes, need, most)
-    if steps > node_tables.MAX_STEPS:
-        return None
-    lines = at_least(instance, hopeful.rows, tuple(_packing(instance, role, n) for n in range(most)))
-    at_first = _at_first_sight(lines[: len(instance.costs)], hopeful, need)
-    order = sorted(range(parts), key=lambda part: (at_first[part], part))
-    best: tuple[Plan, Hopeful] | None = None
-    complete, chunk = True, max(1, AT_ONCE // steps)
-    for start in range(0, parts, chunk):
-        some = [
-            part for part in order[start : start + chunk] if best is None or at_first[part] <= best[0].value
+    packings = tuple(_packing(instance, role, n) for n in range(possible.most + 1))
+    lines = at_least(instance, possible.rows, packings)
+    domains = len(possible.open)
+    at_first = _at_first_sight(lines[: len(instance.costs)], possible)
+    order = sorted(range(domains), key=lambda domain: (at_first[domain], domain))
+    best: tuple[Plan, Choices] | None = None
+    complete, chunk = True, max(1, AT_ONCE // steps(possible.width, possible.most, 1, possible.of.need))
+    for start in range(0, domains, chunk):
+        hopeful = [
+            domain
+            for domain in order[start : start + chunk]
+            if best is None or at_first[domain] <= best[0].value
         ]
-        if not some:
+        if not hopeful:
             break
-        for bound, part in sorted(_bounds(instance, role, hopeful, lines, need, some)):
+        for bound, domain in sorted(_bounds(instance, role, possible, lines, hopeful)):
             if best is not None and bound >= best[0].value:
                 break
             if budget.spent and (best is not None or budget.truncated):
                 complete = False
                 break
-            here, _ = hopeful.of([part])
-            fields, all_of_them = _fields(instance, role, here, budget)
+            here, _ = possible.alone([domain])
+            sets, all_of_them = _sets(instance, role, here, budget)
             complete &= all_of_them
-            plan = best_plan(instance, role, here, fields, need)
+            plan = best_plan(instance, here, sets)
             if plan is not None and (best is None or plan.value < best[0].value):
                 best = (plan, here)
-    return None if best is None else (best[0].shares(instance, role, best[1]), complete)
+    return (() if best is None else best[0].shares(instance, role, best[1])), complete
 
 
-def _at_first_sight(costs: Ints, hopeful: Hopeful, need: int) -> list[Value]:
-    """Return for each region the least cost of the members at each level by itself.
+def _at_first_sight(costs: Ints, possible: Choices) -> list[Value]:
+    """Return for each domain the least cost of the members at each level by itself.
 
     At any price of a member, the cheapest nodes cost at most as much as those of a plan.
     """
-    parts, _, most = hopeful.shape
-    members = np.arange(most)
-    valid = (members >= hopeful.least[:, None]) & (members <= hopeful.cap[:, None])
-    found = np.full((len(costs), parts), -np.inf)
+    members, domains = np.arange(possible.most + 1), len(possible.open)
+    valid = (members >= possible.least[:, None]) & (members <= possible.cap[:, None])
+    bounds = np.full((len(costs), domains), -np.inf)
+    cheap = possible.place < possible.nodes  # domains are adjacent in both orders
     for level, cost in enumerate(costs):
         for price in SLOPES:
-            each = np.where(valid, cost - price * members, np.inf).min(axis=1)
-            order = np.lexsort((each, hopeful.region))
-            taken = hopeful.at < hopeful.nodes  # regions are adjacent in both orders
-            total = np.bincount(hopeful.region[taken], each[order][taken], parts) + price * need
-            found[level] = np.maximum(found[level], np.ceil(total - 1e-6))
-    return [tuple(int(value) for value in line) for line in found.T.tolist()]
+            of_node = np.where(valid, cost - price * members, np.inf).min(axis=1)
+            order = np.lexsort((of_node, possible.domain))
+            total = (
+                np.bincount(possible.domain[cheap], of_node[order][cheap], domains) + price * possible.of.need
+            )
+            bounds[level] = np.maximum(bounds[level], np.ceil(total - 1e-6))
+    return [tuple(int(value) for value in line) for line in bounds.T.tolist()]
 
 
 def _bounds(
-    instance: Instance, role: int, hopeful: Hopeful, lines: Ints, need: int, parts: list[int]
+    instance: Instance, role: int, possible: Choices, lines: Ints, domains: list[int]
 ) -> list[tuple[Value, int]]:
-    """Return for these regions the least cost of the members, all levels together; only for regions where
+    """Return for these domains the least cost of the members, all levels together; only for domains where
     they fit.
     """
-    here, index = hopeful.of(parts)
-    nodes, most = here.nodes, here.shape[2]
-    values = by_level(instance, lines[:, index, :most], left_over_of(instance, role, here))
-    link = [*values].index(WEAKEST_LINK)
-    links = values.pop(WEAKEST_LINK)
-    members = np.arange(most)
+    here, index = possible.alone(domains)
+    least = by_level(instance, lines[:, index, : here.most + 1], left_over_of(instance, role, here))
+    link, sums = (
+        [*least].index(WEAKEST_LINK),
+        [cost for level, cost in least.items() if level is not WEAKEST_LINK],
+    )
+    members = np.arange(here.most + 1)
     valid = (members >= here.least[:, None]) & (members <= here.cap[:, None])
-    every = list(values.values())
-    combined = node_tables.combined(every, valid, nodes, exactly=True)
-    if combined is None:  # the numbers are too large, so only the first levels are used
-        combined = node_tables.combined(every[:link], valid, nodes, exactly=True)
-    if combined is None:
-        return [((), part) for part in parts]
-    table = np.full(here.shape, node_tables.NEVER, np.int64)
-    table[here.region, here.at] = combined.cost
-    total = node_tables.table_of(table, need, nodes).cost[:, nodes, need]
-    sums = combined.parted(np.where(total < node_tables.NEVER, total, 0), np.full(len(parts), nodes))
-    fastest = np.zeros(len(parts), np.int64)
-    np.minimum.at(fastest, here.region, np.where(valid, links, 0).min(axis=1))
+    cost = one_cost(sums, valid, here.nodes)
+    if cost is None:  # the numbers are too large, so only the first levels are used
+        sums = sums[:link]
+        cost = one_cost(sums, valid, here.nodes)
+    if cost is None:
+        return [((), domain) for domain in domains]
+    table = DomainTable.of(here, cost)
+    total = table.total[:, 0]  # each domain takes all members
+    taken = table.members(np.where(total < NEVER, here.of.need, 0))
+    nodes = np.flatnonzero(taken)
+    of_domain = here.domain[nodes]
+    keys = [np.bincount(of_domain, level[nodes, taken[nodes]], len(domains)) for level in sums]
     if len(sums) > link:
-        sums.insert(link, fastest)
-    keys = np.stack(sums, axis=1).tolist()
+        fastest = np.zeros(len(domains), np.int64)
+        np.minimum.at(fastest, here.domain, np.where(valid, least[WEAKEST_LINK], 0).min(axis=1))
+        keys.insert(link, fastest)
+    bounds = zip(*(key.astype(np.int64).tolist() for key in keys), strict=True)
     return [
-        (tuple(key), part)
-        for key, part, cost in zip(keys, parts, total.tolist(), strict=True)
-        if cost < node_tables.NEVER
+        (bound, domain)
+        for bound, domain, cost in zip(bounds, domains, total.tolist(), strict=True)
+        if cost < NEVER
     ]
 
 
-def _fields(instance: Instance, role: int, here: Hopeful, budget: Budget) -> tuple[Fields, bool]:
+def _sets(instance: Instance, role: int, here: Choices, budget: Budget) -> tuple[NodeSets, bool]:
     """Return the values of all choices on these nodes, and whether the choices are complete."""
-    found = []
+    by_node = []
     for row, high, low in zip(here.rows.tolist(), here.cap.tolist(), here.least.tolist(), strict=True):
         packings = tuple(_packing(instance, role, n) for n in range(low, high + 1))
-        found.append(choices(instance.asks, packings, gpus_on(instance, row), costs_on(instance, row)))
+        by_node.append(choices(instance.asks, packings, gpus_on(instance, row), costs_on(instance, row)))
         budget.spend(NODE_TIME + PACKING_TIME * len(packings))
     names = [PREFERENCES[cost].field for cost in instance.costs]
     width = max(
-        (int(np.bincount(each.packing).max(initial=0)) for each in found if len(each.packing)), default=1
+        (int(np.bincount(node.packing).max(initial=0)) for node in by_node if len(node.packing)), default=1
     )
-    shape = (len(here.rows), here.shape[2], width)
-    fields: dict[str, Ints] = {name: np.zeros(shape, np.int64) for name in (*names, *CHOICE_VALUES)}
-    fields["valid"] = np.zeros(shape, bool)
-    for i, each in enumerate(found):
-        begins = np.searchsorted(each.packing, each.packing)
-        at = (i, each.packing + int(here.least[i]), np.arange(len(each.packing)) - begins)
-        for name, values in zip(names, each.costs, strict=True):
-            fields[name][at] = values
+    shape = (len(here.rows), here.most + 1, width)
+    values: dict[str, Ints] = {name: np.zeros(shape, np.int64) for name in (*names, *CHOICE_VALUES)}
+    valid = np.zeros(shape, bool)
+    for i, node in enumerate(by_node):
+        begins = np.searchsorted(node.packing, node.packing)
+        at = (i, node.packing + int(here.least[i]), np.arange(len(node.packing)) - begins)
+        for name, of_cost in zip(names, node.costs, strict=True):
+            values[name][at] = of_cost
         for name in CHOICE_VALUES:
-            fields[name][at] = getattr(each, name)
-        fields["valid"][at] = True
-    return fields, all(each.complete for each in found)
+            values[name][at] = getattr(node, name)
+        valid[at] = True
+    return node_sets(instance, role, here, values, valid), all(node.complete for node in by_node)
 
 
 def _packing(instance: Instance, role: int, members: int) -> Counts:

@@ -16,7 +16,7 @@ from muster.placement.limits import Budget
 from muster.placement.model.bound import Floats
 from muster.placement.model.objective import Level
 from muster.placement.model.problem import Problem, Use
-from muster.placement.search.plan import Gap, Share, Value
+from muster.placement.search.plan import Gap, Share, Value, share_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,7 @@ class Counted:
     """A region with its parts and nodes counted: the problem that is left, and a solution of it.
 
     `value` is the number of touched parts of each level, widest first, then the number of nodes. `duals` are
-    the points where the bound of the nodes was found. If domains were counted as wholes, `domains` has what
-    is left of the problem of domains, and their scope.
+    the points where the bound of the nodes was found.
     """
 
     value: tuple[int, ...]
@@ -53,25 +52,24 @@ class Counted:
     use: Use
     gap: Gap | None
     duals: tuple[Floats, ...] = ()
-    domains: tuple[Problem, str] | None = None
 
 
-class Fine(Protocol):
-    """A problem with all patterns and with some levels decided, and a solution of it if one is known."""
+@dataclass(frozen=True, slots=True, eq=False)
+class NodePlans:
+    """The problem with all patterns of single nodes and with some levels decided, and a solution of it if one
+    is known.
+    """
 
-    @property
-    def problem(self) -> Problem:
-        """The problem."""
-
-    @property
-    def use(self) -> Use | None:
-        """The solution, None if none is known."""
-
-    def with_use(self, problem: Problem, use: Use | None) -> Fine:
-        """Return the same with another level decided."""
+    problem: Problem
+    use: Use | None
 
     def shares(self, instance: Instance) -> tuple[Share, ...]:
         """Return the solution node by node."""
+        counts, choice = self.problem.patterns.counts, self.problem.patterns.choice
+        return tuple(
+            share_of(instance, row, tuple(counts[kind, p].tolist()), int(choice[kind, p]))
+            for row, kind, p in self.problem.taken(self.use or {})
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ class Complete:
         return self.plan
 
 
-Known = Start | Regions | Counted | Fine | Complete
+Known = Start | Regions | Counted | NodePlans | Complete
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,7 +115,7 @@ class Partial:
         assert not isinstance(self.known, Start | Regions | Counted), self.levels
         return self.known.shares(self.instance)
 
-    def decided(self, known: Fine, value: int) -> Partial:
+    def decided(self, known: NodePlans, value: int) -> Partial:
         """Return the plan with one more level of quality decided."""
         return replace(self, levels=self.levels[1:], known=known, value=(*self.value, value))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -16,11 +16,9 @@ from muster.placement.model.problem import FREE, Problem, Use, carried, carried_
 from muster.placement.model.solve import Solution, counted_scope, decide, feasible, nodes_bound
 from muster.placement.model.solver import Status
 from muster.placement.search.classes import fine, without_equals
-from muster.placement.search.domain_patterns import DomainPlans, domain_plans
-from muster.placement.search.methods import Answer, Counted, Declined, Fine, Partial, Solved, Unknown
+from muster.placement.search.methods import Answer, Counted, Declined, NodePlans, Partial, Solved, Unknown
 from muster.placement.search.pattern_pricing import chosen
-from muster.placement.search.plan import Gap, Share, Value
-from muster.placement.search.single_node import share_of
+from muster.placement.search.plan import Gap, Value
 
 LEVEL_SHARE = 1 / 8
 """The largest share of the solver's time for each level below the nodes.
@@ -29,37 +27,17 @@ So the proof that a plan is best does not hold up a good plan for long.
 """
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NodePlans:
-    """The problem with all patterns of single nodes, and a solution of it if one is known."""
-
-    problem: Problem
-    use: Use | None
-
-    def with_use(self, problem: Problem, use: Use | None) -> NodePlans:
-        """Return the same with another level decided."""
-        return NodePlans(problem, use)
-
-    def shares(self, instance: Instance) -> tuple[Share, ...]:
-        """Return the solution node by node."""
-        counts, choice = self.problem.patterns.counts, self.problem.patterns.choice
-        return tuple(
-            share_of(instance, row, tuple(counts[kind, p].tolist()), int(choice[kind, p]))
-            for row, kind, p in self.problem.taken(self.use or {})
-        )
-
-
 class LinkThresholds:
     """Decide the weakest link by thresholds: from the fastest down, the first one with a plan is the best."""
 
     name: ClassVar = "link-thresholds"
-    given: ClassVar = (NodePlans, DomainPlans)
+    given: ClassVar = (NodePlans,)
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide the weakest link."""
         if level is not WEAKEST_LINK:
             return Declined("it decides the weakest link alone")
-        assert isinstance(plan.known, NodePlans | DomainPlans)
+        assert isinstance(plan.known, NodePlans)
         return _weakest(plan, plan.known, budget)
 
 
@@ -69,7 +47,7 @@ class LevelCore:
     """
 
     name: ClassVar = "level-core"
-    given: ClassVar = (Counted, NodePlans, DomainPlans)
+    given: ClassVar = (Counted, NodePlans)
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide one level. The first level begins with all patterns of the nodes that counting has left."""
@@ -81,43 +59,14 @@ class LevelCore:
                 problem, use, complete = _prepared(plan.instance, known, budget)
             known = NodePlans(problem, use)
             gap = None if complete else Gap(NVLINK_DOMAINS.name)
-        assert isinstance(known, NodePlans | DomainPlans)
+        assert isinstance(known, NodePlans)
         with budget.share(LEVEL_SHARE):
             found = decide(known.problem, level, budget, known.use)
         if found.status is not Status.SOLVED:
             return Unknown(gap or Gap(level.name))
         if gap is None and found.gap is not None:
             gap = Gap(level.name, found.gap)
-        return Solved((plan.decided(known.with_use(found.problem, found.use), found.value),), gap)
-
-
-class DomainPatterns:
-    """Decide the levels below the nodes if domains were counted as wholes: a domain is one choice, and a
-    table fills it.
-    """
-
-    name: ClassVar = "domain-patterns"
-    given: ClassVar = (Counted,)
-
-    def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
-        """Decide all levels below the nodes by tables.
-
-        If the tables of all domains are too large, only the next level is decided, on the patterns of
-        domains.
-        """
-        instance, counted = plan.instance, plan.known
-        assert isinstance(counted, Counted)
-        if counted.domains is None:
-            return Declined("domains were not counted as wholes")
-        with budget.phase("sets"):
-            plans = domain_plans(instance, counted.problem, *counted.domains)
-            best = None if plans is None else plans.best(instance)
-        if plans is None:
-            return Declined("the tables are too large")
-        if best is not None:
-            return Solved((plan.complete(best[1], best[0]),))
-        started = replace(plan, known=plans.with_use(plans.problem, plans.first(counted.use)))
-        return LevelCore().solve(started, level, incumbent, budget)
+        return Solved((plan.decided(NodePlans(found.problem, found.use), found.value),), gap)
 
 
 def _prepared(instance: Instance, counted: Counted, budget: Budget) -> tuple[Problem, Use | None, bool]:
@@ -126,8 +75,7 @@ def _prepared(instance: Instance, counted: Counted, budget: Budget) -> tuple[Pro
 
     Patterns are left out that no plan with this number of nodes can have. The solution is the coarse one.
     """
-    # If domains were counted as wholes, the solution does not name nodes.
-    placed = _trimmed(counted.problem, counted.use) if counted.domains is None else {}
+    placed = _trimmed(counted.problem, counted.use)
     idle = np.zeros(0, np.int64)
     if counted.problem.spared:
         counted, idle = _idle(counted)
@@ -143,7 +91,7 @@ def _prepared(instance: Instance, counted: Counted, budget: Budget) -> tuple[Pro
     if instance.plain:
         use = _as_use(problem, placed)
     else:
-        used = {row for row, _, _ in counted.problem.taken(counted.use)} if counted.domains is None else set()
+        used = {row for row, _, _ in counted.problem.taken(counted.use)}
         use = _on_nodes(problem, sorted(used), budget)
     still_open, _ = nodes_bound(problem, counted.duals).within(problem, counted.value[-1])
     problem, use = _keeping(problem, still_open, use)
@@ -232,7 +180,7 @@ def _as_use(problem: Problem, placed: Mapping[int, Counts]) -> Use | None:
     return use
 
 
-def _weakest(plan: Partial, known: Fine, budget: Budget) -> Answer:
+def _weakest(plan: Partial, known: NodePlans, budget: Budget) -> Answer:
     """Try the weakest links from the fastest down: the first with a plan is the level's value.
 
     More members can have faster links: with islands of 2 + 2 GPUs, three GPUs are slower than two or four. So
@@ -251,7 +199,7 @@ def _weakest(plan: Partial, known: Fine, budget: Budget) -> Answer:
                 gap = Gap(WEAKEST_LINK.name) if solved.status is Status.UNKNOWN else gap
                 continue
             found = carried_back(solved.use, kept)
-        decided = known.with_use(*_largest_rings(problem, fast, found))
+        decided = NodePlans(*_largest_rings(problem, fast, found))
         return Solved((plan.decided(decided, -threshold),), gap)
     return Unknown(Gap(WEAKEST_LINK.name))
 

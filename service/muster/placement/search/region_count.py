@@ -24,7 +24,6 @@ from muster.placement.model.shares import shares
 from muster.placement.model.solve import Decided, counted_scope, decide, least, nodes_bound
 from muster.placement.model.solver import Status
 from muster.placement.search.classes import REGION, coarse, fine, without_equals
-from muster.placement.search.domain_patterns import domain_problem, first_of_domains
 from muster.placement.search.greedy import greedy, with_others
 from muster.placement.search.methods import (
     Answer,
@@ -110,7 +109,6 @@ class Counting:
             with_gpus = map(takes_gpus, instance.roles)
             self._touching = tuple(n if takes else 0 for n, takes in zip(need, with_gpus, strict=True))
             self._prices = prices(instance, self._touching)
-        self._whole: Problem | None = None
         self._once: frozenset[str] = frozenset()
 
     def regions(self, rows: Ints, region: Ints, levels: Sequence[str], once: Sequence[str] = ()) -> None:
@@ -133,13 +131,10 @@ class Counting:
         self.complete &= complete
         for one in holding:
             inside, _ = problem.narrowed(problem.open & (part == one)[:, None])
-            with self._budget.phase("scan"):
-                domains = self._as_domains(inside, levels)
-            self._whole = inside if domains is not None else None
             if self._weigh:
                 self._least_unusable(inside, levels)
             else:
-                self._parts(inside if domains is None else domains, levels, ())
+                self._parts(inside, levels, ())
 
     def _least_unusable(self, problem: Problem, levels: Sequence[str]) -> None:
         """Count a region for a gang without GPUs: first the GPUs that it makes unusable, on all packings."""
@@ -152,12 +147,6 @@ class Counting:
         if decided.status is Status.SOLVED:
             problem = replace(decided.problem, at_most={UNUSABLE.name: decided.value})
             self._parts(problem, levels, (decided.value,))
-
-    def _as_domains(self, problem: Problem, levels: Sequence[str]) -> Problem | None:
-        active = [role for role, count in enumerate(self._need) if count]
-        if len(active) != 1 or not levels or self._instance.costs or self._weigh:
-            return None
-        return domain_problem(problem, levels, active[0], self._instance.unit(active[0]))
 
     def _parts(self, problem: Problem, levels: Sequence[str], prefix: Value) -> Status:
         if not levels:
@@ -259,11 +248,7 @@ class Counting:
         if scope is not None and limit is not None:
             unequal = without_equals(whole, scope, max(1, limit))
             problem, _ = whole.narrowed(whole.kept(unequal, scope))
-        if self._whole is None:
-            first = self._few_parts(problem)
-        else:
-            with self._budget.phase("bound"):
-                first = first_of_domains(problem, self._instance.levels[-1])
+        first = self._few_parts(problem)
         uneven = any(share.low.any() for share in shares(problem))
         with self._budget.share(COUNTING_SHARE if uneven else 1):
             decided = self._of_members_with_gpus(problem) or decide(problem, NODES, self._budget, first)
@@ -276,8 +261,6 @@ class Counting:
                 decided = _for_all(whole, decided)
             gap = doubt or (None if decided.gap is None else Gap(NODES.name, decided.gap))
             counted = Counted((*prefix, decided.value), decided.problem, decided.use, gap, decided.duals)
-            if self._whole is not None:
-                counted = _of_domains(self._whole, counted, self._instance.levels[-1])
             self._add(counted)
         self.proven &= decided.status is not Status.UNKNOWN
         return decided.status
@@ -343,15 +326,6 @@ def _for_all(whole: Problem, decided: Decided) -> Decided:
     still_open, _ = nodes_bound(whole, decided.duals).within(whole, decided.value)
     problem, use = whole.keeping_use(still_open, _in_terms_of(whole, decided))
     return replace(decided, problem=problem.keeping(nodes=decided.value), use=use)
-
-
-def _of_domains(problem: Problem, counted: Counted, scope: str) -> Counted:
-    """Return what was counted on the problem of domains, with the problem of their nodes."""
-    left = counted.problem
-    parts = np.unique(problem.part(scope))[left.rows[left.start]]
-    kept, _ = problem.narrowed(problem.open & np.isin(problem.part(scope), parts)[:, None])
-    kept = replace(kept, at_most=left.at_most)
-    return Counted(counted.value, kept, counted.use, counted.gap, domains=(left, scope))
 
 
 def _limited(problem: Problem, scope: str, parts: int, count: int) -> Problem:

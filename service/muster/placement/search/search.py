@@ -16,12 +16,11 @@ from muster.placement.search.dealing import dealt_by_role
 from muster.placement.search.domain_branching import DomainBranching
 from muster.placement.search.members_without_gpus import MembersWithoutGpus
 from muster.placement.search.methods import Declined, Exact, Infeasible, Partial, Solved, Unknown
-from muster.placement.search.multi_domain import CountedDomainTables, DomainTables
+from muster.placement.search.one_role import DomainTables, SortedCapacities
 from muster.placement.search.plan import Found, Gap, Value
-from muster.placement.search.quality import DomainPatterns, LevelCore, LinkThresholds
+from muster.placement.search.quality import LevelCore, LinkThresholds
 from muster.placement.search.region_count import RegionCount
 from muster.placement.search.role_aggregation import RoleAggregation
-from muster.placement.search.single_domain import NodeTable, SortedCapacities
 from muster.placement.search.single_node import SingleNode
 
 MAX_FINISHED = 8
@@ -134,10 +133,7 @@ METHODS: tuple[Exact, ...] = (
     SortedCapacities(),
     DomainBranching(),
     DomainTables(),
-    NodeTable(),
     RegionCount(),
-    DomainPatterns(),
-    CountedDomainTables(),
     LinkThresholds(),
     LevelCore(),
 )

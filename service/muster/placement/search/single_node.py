@@ -17,7 +17,7 @@ from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, choices
 from muster.placement.gpus.costs import Cost
 from muster.placement.gpus.gpusets import GpuSet, best_sets
 from muster.placement.gpus.lower_bounds import Least
-from muster.placement.gpus.node_rules import Spread, free_by_domain, sets_under, spreads
+from muster.placement.gpus.node_rules import Spread, sets_under
 from muster.placement.limits import Budget
 from muster.placement.model.objective import (
     BEST_FIT,
@@ -31,7 +31,7 @@ from muster.placement.model.objective import (
     value_of,
 )
 from muster.placement.search.methods import Answer, Declined, Partial, Solved, Start
-from muster.placement.search.plan import Gap, Share, Value
+from muster.placement.search.plan import Gap, Share, Value, lying
 
 IDLE = "members without GPUs may be better off elsewhere"
 
@@ -54,22 +54,6 @@ class SingleNode:
         if share is None:
             return Declined("no node takes all members", gap)
         return Solved((plan.complete((share,)),), gap)
-
-
-def share_of(instance: Instance, row: int, counts: Counts, choice: int) -> Share:
-    """Return the share of a node that takes these members on the GPU set of this choice, as `best_sets`
-    orders them.
-    """
-    if instance.costs:
-        found = choices(instance.asks, (counts,), gpus_on(instance, row), costs_on(instance, row))
-        # Alone, a packing may have been examined more closely than among others, so it has fewer choices.
-        chosen, shared = found.chosen(min(choice, len(found.packing) - 1))
-        return Share(row, counts, chosen, _lying(instance, row, counts, chosen.mask), shared)
-    rule, shape, free = instance.node_rule(row)
-    if rule is None:
-        size = sum(count * role.gpus for count, role in zip(counts, instance.roles, strict=True))
-        return Share(row, counts, best_sets(shape, free, size)[choice])
-    return Share(row, counts, *sets_under(rule, shape, free, counts)[choice])
 
 
 def on_one_node(
@@ -220,7 +204,7 @@ def _sharing(
             if best is None or key < best[0]:
                 best = (
                     key,
-                    Share(row, need, chosen, _lying(instance, row, need, chosen.mask, allowed), shared),
+                    Share(row, need, chosen, lying(instance, row, need, chosen.mask, allowed), shared),
                 )
     return best[1] if best else None, complete
 
@@ -265,14 +249,6 @@ def _alike(instance: Instance, rows: Ints, left: Ints, priced: _Priced | None) -
     order = np.lexsort((rows, left, *(() if priced is None else (priced.damage,)), *code))
     begins = np.flatnonzero(np.diff(code[:, order], prepend=-2, axis=1).any(axis=0))
     return [int(i) for i in order[begins]]
-
-
-def _lying(instance: Instance, row: int, counts: Counts, mask: int, allowed: int = -1) -> Spread:
-    """Return how members lie on the chosen GPUs of the node; () if no rule binds them to domains."""
-    rule, shape, free = instance.node_rule(row)
-    if rule is None or not rule.binds_domains:
-        return ()
-    return spreads(rule, counts, free_by_domain(shape, free & allowed))[free_by_domain(shape, mask)]
 
 
 def _sets(instance: Instance, row: int, need: Counts, size: int, allowed: int) -> list[tuple[GpuSet, Spread]]:

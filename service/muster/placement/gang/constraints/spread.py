@@ -192,7 +192,7 @@ def _spread_of(
         lowest=lowest,
         highest=highest,
     )
-    rules.model.append(lambda problem: skew(problem.parts[name], counts=problem.parts[f"{name} counted"]))
+    rules.model.append(lambda parts: skew(parts[name], counts=parts[f"{name} counted"]))
 
     def may_hold(packing: Counts) -> Bools:
         if not any(packing[block] for block in mine):

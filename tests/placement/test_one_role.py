@@ -1,21 +1,16 @@
-"""One role over several racks: the tables find what the solver proves best."""
+"""One role over racks: the tables find what the solver proves best."""
 
 from __future__ import annotations
 
 import random
-from itertools import product
-from types import ModuleType
 
-import numpy as np
 import pytest
 
 from muster.domain.decision import Decision, Placed
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.place import Limits, place
-from muster.placement.search import multi_domain, node_tables, search
-from muster.placement.search.domain_choice import DomainChoice
-from muster.placement.search.node_tables import NEVER
+from muster.placement.search import capacities, one_role, search
 from tests.placement import naive
 from tests.placement.drawings import cluster, gang
 
@@ -38,18 +33,19 @@ def racks_drawn(rng: random.Random, fewest: int, cpu: int) -> tuple[str, int]:
     return "\n".join(lines), free
 
 
-def drawn(rng: random.Random) -> tuple[Snapshot, Request]:
-    """Such a cluster, and a gang that no rack holds."""
+def drawn(rng: random.Random, rule: str = "") -> tuple[Snapshot, Request]:
+    """Such a cluster, and a gang that no rack holds; under a rule, members in fours."""
     text, free = racks_drawn(rng, fewest=3, cpu=8)
     gpus = rng.choice((1, 1, 2))
     members = rng.randint(free // 5, free // 2) // gpus
-    return cluster(text), gang(f"{members} x {gpus} GPU 1 cpu")
+    members = max(4, members // 4 * 4) if rule else members
+    return cluster(text), gang(f"{members} x {gpus} GPU 1 cpu {rule}")
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Leave these exact methods out."""
-    methods_left = tuple(method for method in search.METHODS if method.name not in names)
-    monkeypatch.setattr(search, "METHODS", methods_left)
+    kept = tuple(method for method in search.METHODS if method.name not in names)
+    monkeypatch.setattr(search, "METHODS", kept)
 
 
 def methods(decision: Decision) -> set[str]:
@@ -69,57 +65,69 @@ def assert_as_good_as_solved(snapshot: Snapshot, request: Request, decision: Dec
         assert ours == theirs
 
 
-@pytest.mark.parametrize("table", ["domain-tables", "counted-domain-tables"])
-def test_the_tables_are_as_good_as_the_solver(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Racks and nodes are counted by the tables too, or by the solver before."""
-    if table != "domain-tables":
-        without(monkeypatch, "domain-tables")
+GANGS = {
+    "no rule": "",
+    "segments": "by 2 rack",
+    "segments in nodes": "by 2 node",
+    "nested segments": "by 4 rack by 2 nvlink-domain",
+    "a limit": ", max rack=9",
+}
+
+
+@pytest.mark.parametrize("rule", GANGS.values(), ids=GANGS.keys())
+def test_the_tables_are_as_good_as_the_solver(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng, worlds = random.Random(4), []
     for _ in range(RUNS):
-        snapshot, request = drawn(rng)
+        snapshot, request = drawn(rng, rule)
         decision = place(snapshot, request, Limits(deterministic_time=60))
         worlds.append((snapshot, request, decision))
-    assert sum(table in methods(decision) for *_, decision in worlds) > RUNS // 2
-    without(monkeypatch, "domain-tables", "counted-domain-tables")
+    several_nodes = [
+        methods(d) for *_, d in worlds if isinstance(d, Placed) and "single-node" not in methods(d)
+    ]
+    assert len(several_nodes) > RUNS // 3
+    assert all("domain-tables" in names for names in several_nodes)
+    without(monkeypatch, "domain-tables")
     for snapshot, request, decision in worlds:
         assert_as_good_as_solved(snapshot, request, decision)
 
 
-@pytest.mark.parametrize("table", [node_tables, multi_domain], ids=["nodes of a rack", "racks"])
-def test_what_is_too_large_is_left_to_the_solver(table: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choices_of_zones_are_as_good_as_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No zone holds the gang."""
+    rng, worlds = random.Random(5), []
+    for _ in range(RUNS):
+        text, free = "", list[int]()
+        for zone in range(3):
+            racks, gpus = racks_drawn(rng, fewest=1, cpu=8)
+            lines = racks.replace("rack r", f"zone z{zone} rack r{zone}").replace(" n", f" n{zone}")
+            text, free = f"{text}\n{lines}", [*free, gpus]
+        snapshot, request = cluster(text), gang(f"{max(free) + 2} x 1 GPU 1 cpu")
+        worlds.append((snapshot, request, place(snapshot, request, Limits(deterministic_time=60))))
+    assert sum("domain-tables" in methods(decision) for *_, decision in worlds) > RUNS // 2
+    without(monkeypatch, "domain-tables")
+    for snapshot, request, decision in worlds:
+        assert_as_good_as_solved(snapshot, request, decision)
+
+
+@pytest.mark.parametrize("limit", ["MAX_STEPS", "MAX_CHOICES"])
+def test_what_is_too_large_is_left_to_the_solver(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot, request = drawn(random.Random(1))
-    fast_plan = place(snapshot, request)
-    monkeypatch.setattr(table, "MAX_STEPS", 0)
+    if limit == "MAX_CHOICES":
+        snapshot = cluster("\n".join(f"zone z{n} rack r{n}: n{n}[4]" for n in range(3)))
+        request = gang("7 x 1 GPU")
+    best = place(snapshot, request)
+    for module in (one_role, capacities):
+        monkeypatch.setattr(module, limit, 0, raising=False)
     solved = place(snapshot, request)
-    assert isinstance(fast_plan, Placed)
+    assert isinstance(best, Placed)
     assert isinstance(solved, Placed)
-    assert "domain-tables" in methods(fast_plan)
+    assert "domain-tables" in methods(best)
     assert methods(solved) == {"all-members", "region-count", "level-core", "link-thresholds"}
     reasons = dict(reason for step in solved.steps for reason in step.declined)
-    assert reasons["domain-tables"] == reasons["counted-domain-tables"] == "the tables are too large"
-    assert fast_plan.objective == solved.objective
-
-
-@pytest.mark.parametrize("seed", range(200))
-def test_racks_are_chosen_as_by_trying_everything(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    cost = rng.integers(0, 30, (5, 5))
-    cost[rng.random(cost.shape) < 0.4] = NEVER
-    cost[:, 0] = NEVER
-    choice = DomainChoice(cost, rng.random(5) < 0.3, int(rng.integers(1, 5)), int(rng.integers(1, 14)))
-    worth = {
-        members: int(sum(cost[rack, m] for rack, m in enumerate(members) if m))
-        for members in product(range(5), repeat=5)
-        if sum(members) == choice.need
-        and sum(m > 0 for m in members) == choice.limit
-        and all(m or not always for m, always in zip(members, choice.always, strict=True))
-        and all(not m or cost[rack, m] < NEVER for rack, m in enumerate(members))
-    }
-    counts = choice.best()
-    if counts is None:
-        assert not worth
-    else:
-        assert worth[tuple(counts.tolist())] == min(worth.values())
+    assert reasons["domain-tables"] in (
+        "the tables are too large",
+        "there are too many choices of wider parts",
+    )
+    assert best.objective == solved.objective
 
 
 FASTER_ON_MORE_NODES = {

@@ -1,0 +1,273 @@
+"""Count how few domains, and then nodes, hold the members of one role, and what domains take in such plans.
+
+Only the roomiest nodes of a domain matter, so everything follows from sums of sorted capacities. Lagrangian
+relaxation bounds the nodes: a node costs p members. At this price the gain of a domain is the largest
+m − p · (its fewest nodes for m members). N nodes in L domains hold at most p · N plus the L largest gains.
+The best price is a fraction, and all computation is in whole numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from muster.placement.cluster.columns import LARGEST, Bools, Ints
+from muster.placement.search.runs import fullest_first, place_in_run, renumbered
+from muster.placement.search.tables import MAX_STEPS, NEVER, Table, steps
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Price:
+    """A price of `members` for each `nodes` nodes.
+
+    `gain` [domain] is the largest nodes · m − members · (fewest nodes for m), over the numbers m of members
+    that the domain may take. `best` are the domains that gain most, as many as a plan touches.
+    """
+
+    members: int
+    nodes: int
+    gain: Ints
+    best: Ints
+
+    def slack(self, nodes: int, need: int) -> int:
+        """Return the slack of the bound for `nodes` nodes: no plan with this number of nodes loses more."""
+        return self.members * nodes + int(self.gain[self.best].sum()) - self.nodes * need
+
+    def slack_with(self, nodes: int, need: int) -> Ints:
+        """Return [domain] the slack for plans that touch the domain."""
+        return np.asarray(self.slack(nodes, need) + np.minimum(0, self.gain - self.gain[self.best[-1]]))
+
+
+@dataclass(frozen=True, eq=False)
+class Domains:
+    """Domains, of which `limit` take the `need` members.
+
+    `rows`, `domain` and `cap` are [node]: the row, its domain from 0, and how many members it takes. Nodes
+    are sorted by domain, and the roomiest node of a domain comes first. A domain takes a multiple of `step`
+    members, at most `most` [domain].
+    """
+
+    need: int
+    limit: int
+    step: int
+    rows: Ints
+    domain: Ints
+    cap: Ints
+    most: Ints
+
+    @classmethod
+    def of(
+        cls, rows: Ints, cap: Ints, domain: Ints, need: int, *, step: int = 1, most: Ints | None = None
+    ) -> Domains:
+        """Return the domains of these nodes; `limit` is the fewest domains that hold the members.
+
+        `domain` [node] are codes. `most` [node] is the most members of the node's domain.
+        """
+        domain = renumbered(domain)
+        order = fullest_first(domain, cap)
+        rows, cap, domain = rows[order], cap[order], domain[order]
+        held = np.minimum(np.bincount(domain, cap).astype(np.int64), need)
+        if most is not None:
+            held[domain] = np.minimum(held[domain], most[order])
+        held = held // step * step
+        return cls(need, fewest(held, need), step, rows, domain, cap, held)
+
+    @cached_property
+    def first(self) -> Ints:
+        """[domain] The index of its first node."""
+        return np.asarray(np.searchsorted(self.domain, np.arange(len(self.most))))
+
+    @cached_property
+    def reached(self) -> Ints:
+        """[node] What the node and the roomier nodes of its domain hold."""
+        reached = np.cumsum(self.cap)
+        return np.asarray(reached - (reached - self.cap)[self.first][self.domain])
+
+    @cached_property
+    def amounts(self) -> Ints:
+        """The numbers of members that a domain may take if `limit` domains hold all."""
+        others = int(np.sort(self.most)[::-1][: self.limit - 1].sum())
+        return np.arange(max(self.step, self.need - others), int(self.most.max(initial=0)) + 1, self.step)
+
+    @cached_property
+    def possible(self) -> Bools:
+        """[domain, amount] Whether the domain holds this many."""
+        return np.asarray(self.amounts <= self.most[:, None])
+
+    @cached_property
+    def fewest(self) -> Ints:
+        """[domain, amount] How many nodes hold these members."""
+        width = len(self.amounts)
+        too_few = (
+            self.reached - self.amounts[0]
+        ) // self.step + 1  # amounts from this one on need one more node
+        code = self.domain * (width + 1) + np.clip(too_few, 0, width)
+        counts = np.bincount(code, minlength=len(self.most) * (width + 1)).reshape(-1, width + 1)
+        return np.asarray(np.cumsum(counts, axis=1)[:, :width] + 1)
+
+    @cached_property
+    def prices(self) -> tuple[Price, ...]:
+        """The prices tried on the way to the best one, which is the last.
+
+        At each price, the domains that gain most hold fewer members than needed, or more. At the next price,
+        the nearest plan below the need and the nearest plan above it are equally good.
+        """
+        full = np.maximum(0, self.most - self.amounts[0]) // self.step
+        tried, every = list[Price](), np.arange(len(self.most))
+        fullest = np.lexsort((self.fewest[every, full], -self.most))[: self.limit]
+        low, high = (0, 0), self._plan(full, fullest)
+        while True:
+            nodes, members = high[0] - low[0], high[1] - low[1]
+            gains = np.where(self.possible, nodes * self.amounts - members * self.fewest, -NEVER)
+            amount = gains.argmax(axis=1)
+            gain = gains[every, amount]
+            best = np.argsort(-gain, kind="stable")[: self.limit]
+            tried.append(Price(members, nodes, gain, best))
+            plan = self._plan(amount, best)
+            if (
+                plan[0] * members + (self.need - plan[1]) * nodes
+                == low[0] * members + (self.need - low[1]) * nodes
+            ):
+                return tuple(tried)
+            low, high = (plan, high) if plan[1] < self.need else (low, plan)
+
+    def _plan(self, amount: Ints, domains: Ints) -> tuple[int, int]:
+        """Return the nodes and the members of these domains, if domain d takes `amounts[amount[d]]`."""
+        taken = amount[domains]
+        return int(self.fewest[domains, taken].sum()), int(self.amounts[taken].sum())
+
+    def counted(self) -> Choices | None:
+        """Return what domains may take with the fewest nodes; None if the tables for this are too large."""
+        if self.limit == 1:
+            return self.within(int(self.fewest[self.possible].min()))
+        price = self.prices[-1]
+        enough, visited = self._enough, 0
+        for nodes in range(-(price.slack(0, self.need) // price.members), enough):
+            choices = self.within(nodes)
+            visited += choices.steps
+            if visited > MAX_STEPS:
+                return None
+            if choices.cheapest(choices.fewest, 1, nodes) is not None:
+                return choices
+        return self.within(enough)
+
+    @property
+    def _enough(self) -> int:
+        """A number of nodes that is enough: all nodes if rules bind domains."""
+        held, enough = np.bincount(self.domain, self.cap), len(self.rows)
+        if self.step > 1 or (self.most < np.minimum(held, self.need)).any():
+            return enough
+        for some in (np.argsort(-held, kind="stable")[: self.limit], *(price.best for price in self.prices)):
+            if held[some].sum() >= self.need:
+                touched = np.zeros(len(held), bool)
+                touched[some] = True
+                enough = min(enough, fewest(self.cap[touched[self.domain]], self.need))
+        return enough
+
+    def within(self, nodes: int) -> Choices:
+        """Return what domains may take in a plan with this number of nodes."""
+        slacks = [price.slack_with(nodes, self.need) for price in self.prices]
+        kept = np.flatnonzero((np.array(slacks) >= 0).all(axis=0))
+        still_open, used = self.possible[kept], self.fewest[kept]
+        for price, slack in zip(self.prices, slacks, strict=True):
+            lost = price.members * used - price.nodes * self.amounts + price.gain[kept, None]
+            still_open &= lost <= slack[kept, None]
+        some = still_open.any(axis=1)
+        kept, still_open, used = kept[some], still_open[some], used[some]
+        last = np.where(still_open, self.first[kept, None] + used - 1, 0)  # the least roomy node that is used
+        beyond = np.where(
+            still_open, self.reached[last] - self.amounts, 0
+        )  # what the used nodes could hold more
+        lost, least = beyond.max(axis=1, initial=0), np.full(len(self.most), LARGEST)
+        least[kept] = np.where(still_open, self.cap[last] - beyond, LARGEST).min(axis=1, initial=LARGEST)
+        here = np.flatnonzero(self.cap >= least[self.domain])
+        domain = np.searchsorted(kept, self.domain[here])
+        at_least, place = (
+            np.maximum(self.cap[here] - lost[domain], least[self.domain[here]]),
+            place_in_run(domain),
+        )
+        return Choices(
+            self, nodes, self.rows[here], domain, place, self.cap[here], at_least, still_open, used
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choices:
+    """What the domains that are left may take in a plan with this number of `nodes`.
+
+    `rows`, `domain`, `place`, `cap` and `least` are [node], for the nodes that can be in such a plan: the
+    row, the domain from 0, the position in it, and the most and the fewest members that the node takes.
+    `open` [domain, amount] is whether the domain takes `of.amounts[amount]` in any such plan, and `fewest`
+    on how many nodes.
+    """
+
+    of: Domains
+    nodes: int
+    rows: Ints
+    domain: Ints
+    place: Ints
+    cap: Ints
+    least: Ints
+    open: Bools
+    fewest: Ints
+
+    @property
+    def most(self) -> int:
+        """The most members of a node."""
+        return int(self.cap.max(initial=0))
+
+    @property
+    def width(self) -> int:
+        """The most nodes of a domain."""
+        return int(self.place.max(initial=0)) + 1
+
+    @property
+    def steps(self) -> int:
+        """The work of `cheapest`, in elements."""
+        return steps(1, int(self.open.sum()), 1, self.of.need)
+
+    @property
+    def fits_tables(self) -> bool:
+        """Whether tables over the nodes of all domains are small enough."""
+        return steps(self.width, self.most, len(self.open), int(self.of.amounts[-1])) <= MAX_STEPS
+
+    def alone(self, domains: list[int]) -> tuple[Choices, Ints]:
+        """Return the choices of some domains, in this order, and the indices of their nodes."""
+        first, end = np.searchsorted(self.domain, np.stack([domains, np.array(domains) + 1]))
+        index = np.concatenate([np.arange(*bounds) for bounds in zip(first, end, strict=True)])
+        domain = np.repeat(np.arange(len(domains)), end - first)
+        nodes = {name: getattr(self, name)[index] for name in ("rows", "place", "cap", "least")}
+        return replace(
+            self, **nodes, domain=domain, open=self.open[domains], fewest=self.fewest[domains]
+        ), index
+
+    def cheapest(self, cost: Ints, node: int, most: int) -> Ints | None:
+        """Return [domain] the members of each domain in the cheapest plan; None if there is no plan.
+
+        `cost` [domain, amount] includes `node` for each node. All nodes of a plan cost at most `most`.
+        """
+        if not len(cost) or most >= NEVER:
+            return None
+        if self.of.limit == 1:  # the domain takes all members
+            cheapest = int(cost[:, 0].argmin())
+            alone = self.of.need * (np.arange(len(cost)) == cheapest)
+            return alone if cost[cheapest, 0] <= most else None
+        # More domains may hold the members on fewer nodes. So each domain weighs more than these nodes.
+        domain = most - node * fewest(self.cap, self.of.need) + 1
+        if domain * (self.of.limit + 1) + most >= NEVER:
+            return None
+        at = self.of.amounts // self.of.step
+        offered = np.full((1, len(self.open), int(at.max()) + 1), NEVER)
+        offered[0, :, at] = np.where(self.open & (cost < NEVER), cost + domain, NEVER).T
+        table = Table.of(offered, self.of.need // self.of.step)
+        if table.total[0, -1] > domain * self.of.limit + most:
+            return None
+        need = np.array([self.of.need // self.of.step])
+        return np.asarray(table.split(np.zeros(1, np.int64), need)[0] * self.of.step)
+
+
+def fewest(held: Ints, need: int) -> int:
+    """Return how many of the largest entries hold the members; one more than there are if all do not."""
+    return int(np.searchsorted(np.cumsum(-np.sort(-held)), need)) + 1

@@ -1,0 +1,512 @@
+"""Decide a gang of one role over the tree zones > racks > nodes > sets of GPUs, without a solver.
+
+*Domains* are the parts of the narrowest level, for example racks. Rules may bind them: the members in a
+domain are a multiple of a step (segments), or at most a number. The phases:
+
+1. `SortedCapacities` finds the regions that hold the gang: the parts of the required scopes. If one zone is
+   enough, each such zone is a region of its own, and then each rack.
+2. `joined`: if a wider part is not enough, each choice of the fewest parts is a region.
+3. `capacities` counts the fewest domains and nodes by sums of sorted capacities, and rules out what no plan
+   with so few of them takes. In a plan with the fewest nodes, each domain uses the fewest nodes that hold its
+   members. So a domain is one choice: its number of members.
+4. `gpu_sets` lists the sets of GPUs that a node may give to 0, 1, 2 … members.
+5. `best_plan` decides the levels below the nodes. All but the weakest link are sums, so they are one number
+   (`tables.one_cost`). A table gives the least cost of m members in each domain, node after node. The same
+   table over domains gives the least cost of all members. The weakest link is no sum: links are tried from
+   the fastest down, with the best sets that are as fast, and the first plan is the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import combinations
+from math import comb, lcm
+from operator import itemgetter
+from typing import ClassVar
+
+import numpy as np
+
+from muster.domain.request import Scope
+from muster.placement.cluster.columns import Bools, Ints
+from muster.placement.cluster.fabric import Shape
+from muster.placement.gang.instance import Instance
+from muster.placement.gang.on_node import best_fit, kinds_of
+from muster.placement.gpus.gpu_tables import sets_of
+from muster.placement.gpus.gpusets import SET_VALUES
+from muster.placement.gpus.node_rules import InNode, allowed, few_ways, free_by_domain, sets_under
+from muster.placement.limits import Budget, takes_gpus
+from muster.placement.model.objective import BEST_FIT, UNUSABLE, WEAKEST_LINK, Level, quality_levels, value_of
+from muster.placement.search.capacities import Choices, Domains
+from muster.placement.search.capacities import fewest as fewest_that_hold
+from muster.placement.search.classes import parts_by_row
+from muster.placement.search.methods import Answer, Declined, Infeasible, Partial, Regions, Solved, Start
+from muster.placement.search.plan import Share, Value, share_of
+from muster.placement.search.regions import regions
+from muster.placement.search.runs import distinct, renumbered
+from muster.placement.search.single_node import IDLE
+from muster.placement.search.tables import NEVER, OneCost, Table, one_cost
+
+TOO_LARGE = "the tables are too large"
+"""Why tables do not apply."""
+
+WIDE_DOMAINS = "NVLink domains over several nodes are to be counted"
+
+MAX_CHOICES = 256
+"""The most choices of wider parts that are tried one by one. If there are more, the solver decides."""
+
+
+class SortedCapacities:
+    """Find by sorted capacities the levels at which a single part suffices, and which parts do."""
+
+    name: ClassVar = "sorted-capacities"
+    given: ClassVar = (Start,)
+
+    def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+        """Decide the levels at which one part suffices, for one role that at most its domains bind."""
+        instance, active = plan.instance, plan.active
+        if len(active) != 1:
+            return Declined("several roles")
+        if level is UNUSABLE:
+            return Declined(IDLE)
+        (role,) = active
+        with budget.phase("scan"):
+            bound = bound_by_domain(instance, role, plan.need[role])
+            if isinstance(bound, str):
+                return Declined(bound)
+            region = regions(instance, plan.scopes, plan.need)
+            holding = regions_of(instance, region, role, plan.need[role], bound)
+        if holding is None:
+            return Infeasible()
+        decided = len(instance.levels) - len(holding.left)
+        return Solved((replace(plan, known=holding, levels=plan.levels[decided:]),))
+
+
+class DomainTables:
+    """Decide domains, nodes and all levels below by tables, for one role."""
+
+    name: ClassVar = "domain-tables"
+    given: ClassVar = (Regions,)
+
+    def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+        """Decide the parts that are left to count, the nodes, and all below."""
+        instance, known = plan.instance, plan.known
+        assert isinstance(known, Regions)
+        if instance.costs:
+            return Declined("slices or policies")
+        (role,) = plan.active
+        with budget.phase("sets"):
+            shares = over_domains(instance, known, role, plan.need[role])
+        return Declined(shares) if isinstance(shares, str) else Solved((plan.complete(shares),))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DomainRules:
+    """What rules ask of each domain: a multiple of `step` members, and at most `most`.
+
+    `domain` and `most` are [row]; None if no rule is about domains, or limits them.
+    """
+
+    step: int = 1
+    domain: Ints | None = None
+    most: Ints | None = None
+
+    def held(self, rows: Ints, cap: Ints, group: Ints) -> Ints:
+        """Return [group] how many members groups of nodes hold, each group a union of domains."""
+        if self.domain is None:
+            return np.bincount(group, cap).astype(np.int64)
+        pair, first, index = np.unique(
+            group * (int(self.domain.max(initial=0)) + 1) + self.domain[rows],
+            return_index=True,
+            return_inverse=True,
+        )
+        held = np.bincount(index, cap, len(pair)).astype(np.int64)
+        if self.most is not None:
+            held = np.minimum(held, self.most[rows[first]])
+        return np.bincount(group[first], held // self.step * self.step, int(group.max(initial=0)) + 1).astype(
+            np.int64
+        )
+
+
+def bound_by_domain(instance: Instance, role: int, need: int) -> DomainRules | str:
+    """Return what rules ask of each domain, or why they say more than that."""
+    rules = instance.rules
+    if instance.existing:
+        return "existing members bind the role"
+    step = instance.unit(role)
+    if step != instance.common_unit(role) or need % step:
+        return "rules bind members on a node"
+    if not rules.model:
+        return DomainRules(step)
+    rows, most = np.flatnonzero(instance.room[role] > 0), None
+    domain = instance.columns.topology.index_or_own(instance.levels[-1]) if instance.levels else None
+    for rule in (make(rules.cells) for make in rules.model):
+        if role not in rule.bound:
+            continue
+        if domain is None or not rule.in_numbers or not _same(domain[rows], rule.part[rows]):
+            return "rules bind more than domains"
+        step = lcm(step, rule.step)
+        if len(rule.left):
+            limit = rule.left[rule.part]
+            most = limit if most is None else np.minimum(most, limit)
+    return "segments are not full" if need % step else DomainRules(step, domain, most)
+
+
+def _same(domain: Ints, part: Ints) -> bool:
+    """Return whether two partitions of nodes are equal."""
+    if not len(part) or (part < 0).any():
+        return False
+    pairs = len(np.unique(domain * (int(part.max()) + 1) + part))
+    return pairs == len(np.unique(domain)) == len(np.unique(part))
+
+
+# Phases 1 and 2: regions
+
+
+def regions_of(instance: Instance, region: Ints, role: int, need: int, bound: DomainRules) -> Regions | None:
+    """Return the regions that hold the members, narrowed to single zones and single racks as far as one
+    suffices.
+    """
+    cap = np.minimum(instance.room[role], need)
+    rows = np.flatnonzero((region >= 0) & (cap > 0))
+    holding = _that_hold(rows, region[rows], cap[rows], need, bound)
+    if not len(holding.rows):
+        return None
+    for i, level in enumerate(instance.levels):
+        part = parts_by_row(instance, level, holding.rows)
+        inside = _that_hold(holding.rows, _pairs(holding.region, part), holding.cap, need, bound)
+        if not len(inside.rows):
+            return replace(holding, left=instance.levels[i:])
+        holding = inside
+    return holding
+
+
+def _that_hold(rows: Ints, region: Ints, cap: Ints, need: int, bound: DomainRules) -> Regions:
+    """Return the regions whose nodes together hold the members, renumbered from 0."""
+    holds = bound.held(rows, cap, region) >= need
+    if holds.all():
+        return Regions(rows, region, cap, ())
+    kept = holds[region]
+    return Regions(rows[kept], (np.cumsum(holds) - 1)[region[kept]], cap[kept], ())
+
+
+def _pairs(region: Ints, part: Ints) -> Ints:
+    """Return a code for each pair of a region and a part."""
+    if not region.any():
+        return part
+    inside = np.zeros(int(region.max()) + 1, np.int64)
+    inside[region] = part
+    if (inside[region] == part).all():  # no region has several parts
+        return region
+    return renumbered(region * (int(part.max(initial=0)) + 1) + part)
+
+
+def joined(instance: Instance, regions: Regions, need: int, bound: DomainRules) -> Regions | None:
+    """Return each choice of the fewest wider parts as a region of its own; None if there are too many."""
+    for level in regions.left[:-1]:
+        rows, region, cap = regions.rows, regions.region, regions.cap
+        pair = renumbered(_pairs(region, parts_by_row(instance, level, rows)))
+        held, region_of = bound.held(rows, cap, pair), np.zeros(int(pair.max()) + 1, np.int64)
+        region_of[pair] = region
+        parts = [np.flatnonzero(region_of == code) for code in range(int(region.max()) + 1)]
+        fewest = min(fewest_that_hold(held[inside], need) for inside in parts)
+        if sum(comb(len(inside), fewest) for inside in parts) > MAX_CHOICES:
+            return None
+        choices = [some for inside in parts for some in combinations(inside.tolist(), fewest)]
+        nodes = [np.flatnonzero(np.isin(pair, some)) for some in choices if held[list(some)].sum() >= need]
+        index = np.concatenate(nodes)
+        code = np.repeat(np.arange(len(nodes)), [len(inside) for inside in nodes])
+        regions = Regions(rows[index], code, cap[index], regions.left)
+    return regions
+
+
+# Phase 3: domains and nodes
+
+
+def over_domains(instance: Instance, known: Regions, role: int, need: int) -> tuple[Share, ...] | str:
+    """Return the best plan in one of these regions, or why tables do not apply."""
+    bound = bound_by_domain(instance, role, need)
+    assert isinstance(bound, DomainRules), "sorted capacities have found the regions"
+    joint = joined(instance, known, need, bound)
+    if joint is None:
+        return "there are too many choices of wider parts"
+    domain = parts_by_row(instance, known.left[-1], joint.rows) if known.left else joint.region
+    if takes_gpus(instance.roles[role]) and wide_tell_apart(
+        instance, joint.rows, domain, lone=not known.left
+    ):
+        return WIDE_DOMAINS
+    regions = list(_domains(joint, domain, need, bound))
+    limit = min(domains.limit for domains in regions)
+    counted = [domains.counted() for domains in regions if domains.limit == limit]
+    choices = [possible for possible in counted if possible is not None]
+    if len(choices) < len(counted):
+        return TOO_LARGE
+    nodes = min(possible.nodes for possible in choices)
+    plans = list[tuple[Value, Choices, Plan]]()
+    for possible in choices:
+        if possible.nodes == nodes:
+            sets = gpu_sets(instance, role, possible) if possible.fits_tables else None
+            plan = best_plan(instance, possible, sets) if sets else None
+            if plan is None:
+                return TOO_LARGE
+            plans.append((plan.value, possible, plan))
+    _, possible, plan = min(plans, key=itemgetter(0))
+    return plan.shares(instance, role, possible)
+
+
+def _domains(regions: Regions, domain: Ints, need: int, bound: DomainRules) -> Iterator[Domains]:
+    """Yield the domains of each region. If one domain is enough, all of them count as one region."""
+    most = None if bound.most is None else bound.most[regions.rows]
+    for region in range(int(regions.region.max()) + 1 if regions.left else 1):
+        here = np.flatnonzero(regions.region == region) if regions.left else np.arange(len(regions.rows))
+        limits = None if most is None else most[here]
+        yield Domains.of(
+            regions.rows[here], regions.cap[here], domain[here], need, step=bound.step, most=limits
+        )
+
+
+def wide_tell_apart(instance: Instance, rows: Ints, domain: Ints, *, lone: bool) -> bool:
+    """Return whether NVLink domains over several nodes tell plans apart that touch equally many domains.
+
+    They do not if there are none, or if each domain lies in its own. If plans touch a `lone` domain, several
+    domains may lie in the same.
+    """
+    wide = instance.columns.topology.index(Scope.NVLINK_DOMAIN)[rows]
+    if not instance.columns.topology.in_wide[rows].any():
+        return False
+    pairs = len(np.unique(domain * (int(wide.max(initial=0)) + 1) + wide))
+    return (
+        bool((wide < 0).any())
+        or pairs > len(np.unique(domain))
+        or (not lone and pairs > len(np.unique(wide)))
+    )
+
+
+# Phase 4: sets of GPUs
+
+FIELDS = (*SET_VALUES, "valid")
+"""The values of a GPU set, and whether there is one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeSets:
+    """The sets of GPUs that nodes may give to their members: arrays [node, members, choice].
+
+    `values` are by field of the levels, and `valid` says which sets exist and may be in a best plan. Later
+    choices have larger rings and slower links. `left_over` [node, members] is the best fit.
+    """
+
+    values: Mapping[str, Ints]
+    valid: Bools
+    left_over: Ints
+
+    def cost(self, level: Level, choice: Ints) -> Ints:
+        """Return [node, members] the cost of these choices [node, members] at a level."""
+        if level is BEST_FIT:
+            return self.left_over
+        return level.sign * np.take_along_axis(self.values[level.field], choice[:, :, None], 2)[:, :, 0]
+
+    def tells_apart(self, level: Level) -> bool:
+        """Return whether the level differs between valid sets."""
+        values = self.values[level.field][self.valid]
+        return bool(len(values)) and values.min() < values.max()
+
+    def as_fast(self, threshold: int) -> tuple[Ints, Bools]:
+        """Return [node, members] the best choice with links at least as fast, and whether there is any."""
+        fast = self.valid & (self.values[WEAKEST_LINK.field] >= threshold)
+        return fast.shape[2] - 1 - fast[:, :, ::-1].argmax(axis=2), np.asarray(fast.any(axis=2))
+
+
+def gpu_sets(instance: Instance, role: int, choices: Choices) -> NodeSets | None:
+    """Return the sets of GPUs of these nodes; None if rules divide them in too many ways."""
+    rows, view = choices.rows, instance.columns
+    members = np.arange(choices.most + 1)
+    counts = members[:, None] * (np.arange(len(instance.roles)) == role)
+    lines = (view.free_gpus, view.shape, instance.rules.in_node, view.topology.in_wide)
+    first, index = distinct(*(line[rows].astype(np.int64) for line in lines))
+    tables = list[Ints]()
+    for free, shape, rule, wide in zip(*(line[rows[first]].tolist() for line in lines), strict=True):
+        table = _table_of(instance, view.shapes[shape], free, instance.rules.node_rules[rule], counts)
+        if table is None:
+            return None
+        tables.append(table if not wide else np.where(np.array(FIELDS)[:, None, None] == "domains", 0, table))
+    width = max((table.shape[2] for table in tables), default=1)
+    values = np.zeros((len(FIELDS), len(tables), len(members), width), np.int64)
+    for i, table in enumerate(tables):
+        values[:, i, : table.shape[1], : table.shape[2]] = table
+    by_field = dict(zip(FIELDS, values[:, index], strict=True))
+    if instance.prices:
+        priced = instance.prices.of_whole(rows, instance.gpus(counts), instance.cpu(counts))
+        by_field["damage"] = np.broadcast_to(priced[:, :, None], by_field["damage"].shape)
+    return node_sets(instance, role, choices, by_field, by_field.pop("valid") > 0)
+
+
+def node_sets(
+    instance: Instance, role: int, choices: Choices, values: Mapping[str, Ints], valid: Bools
+) -> NodeSets:
+    """Return these sets of GPUs, as far as the numbers of members can be in a plan."""
+    members = np.arange(choices.most + 1)
+    possible = (members >= choices.least[:, None]) & (members <= choices.cap[:, None])
+    return NodeSets(values, valid & possible[:, :, None], left_over_of(instance, role, choices))
+
+
+def left_over_of(instance: Instance, role: int, choices: Choices) -> Ints:
+    """Return the best fit, [node, members]. It is equal for all sets of GPUs."""
+    members = np.arange(choices.most + 1)
+    return best_fit(instance, choices.rows, members[:, None] * (np.arange(len(instance.roles)) == role))
+
+
+def _table_of(instance: Instance, shape: Shape, free: int, rule: InNode | None, counts: Ints) -> Ints | None:
+    """Return the values of a node's GPU sets, [field, members, choice]; None if there are too many ways."""
+    if rule is None:
+        table = _sizes(shape, free)
+        gpus = instance.gpus(counts)
+        return table[:, gpus[gpus < table.shape[1]]]
+    by_domain = free_by_domain(shape, free)
+    if not few_ways(rule, by_domain):
+        return None
+    return _ruled(rule, shape, free, tuple(map(tuple, counts.tolist())))
+
+
+@lru_cache(maxsize=1 << 14)
+def _sizes(shape: Shape, free: int) -> Ints:
+    """Return the values of a node's GPU sets, [field, size, choice]."""
+    sets = sets_of(shape, free)
+    valid = np.arange(sets.masks.shape[1]) < sets.choices[:, None]
+    return np.stack([getattr(sets, name) for name in SET_VALUES] + [valid.astype(np.int64)])
+
+
+@lru_cache(maxsize=1 << 14)
+def _ruled(rule: InNode, shape: Shape, free: int, packings: tuple[tuple[int, ...], ...]) -> Ints:
+    """Return the same for a node whose members a rule binds, [field, packing, choice]."""
+    by_domain = free_by_domain(shape, free)
+    sets = [
+        [chosen for chosen, _ in sets_under(rule, shape, free, counts)]
+        if allowed(rule, counts, by_domain)
+        else []
+        for counts in packings
+    ]
+    table = np.zeros((len(FIELDS), len(sets), max(1, *map(len, sets))), np.int64)
+    for i, of_packing in enumerate(sets):
+        for choice, chosen in enumerate(of_packing):
+            table[:, i, choice] = [*(getattr(chosen, name) for name in SET_VALUES), 1]
+    return table
+
+
+# Phase 5: the levels below the nodes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """The members on each node, the choice of GPUs [node, members], and the plan's value."""
+
+    members: Ints
+    choice: Ints
+    value: Value
+
+    def shares(self, instance: Instance, role: int, choices: Choices) -> tuple[Share, ...]:
+        """Return the plan node by node. GPUs are chosen once for equal nodes."""
+        here = np.flatnonzero(self.members)
+        here = here[np.argsort(choices.rows[here])]
+        rows, members = choices.rows[here], self.members[here]
+        kinds = np.stack([*kinds_of(instance, rows), self.choice[here, members], members], axis=1)
+        alike, shares = dict[tuple[int, ...], Share](), list[Share]()
+        for row, kind in zip(rows.tolist(), map(tuple, kinds.tolist()), strict=True):
+            if kind not in alike:
+                *_, choice, count = kind
+                counts = tuple(count if other == role else 0 for other in range(len(instance.roles)))
+                alike[kind] = share_of(instance, row, counts, choice)
+            shares.append(replace(alike[kind], row=row))
+        return tuple(shares)
+
+
+def best_plan(instance: Instance, choices: Choices, sets: NodeSets) -> Plan | None:
+    """Return the best plan with the fewest domains and nodes.
+
+    The result is None if there is no plan, or if the numbers are too large.
+    """
+    levels = quality_levels(instance.costs)
+    above = levels[: levels.index(WEAKEST_LINK)]
+    sums = [level for level in levels if level is not WEAKEST_LINK]
+    least: dict[str, int] | None = None  # of the levels above the links
+    if any(sets.tells_apart(level) for level in above):
+        choice, possible = np.zeros(sets.valid.shape[:2], np.int64), np.asarray(sets.valid.any(axis=2))
+        members = _cheapest(choices, sets, (*above, BEST_FIT), choice, possible)
+        if members is None:
+            return None
+        least = _sums(sets, above, choice, members)
+    for threshold in np.unique(sets.values[WEAKEST_LINK.field][sets.valid])[::-1].tolist():
+        choice, possible = sets.as_fast(threshold)
+        if not _could_hold(choices, possible):
+            continue
+        members = _cheapest(choices, sets, sums, choice, possible)
+        if members is not None and (least is None or _sums(sets, above, choice, members) == least):
+            worth = {**_sums(sets, sums, choice, members), WEAKEST_LINK.field: threshold}
+            return Plan(members, choice, value_of(levels, worth))
+    return None
+
+
+def _sums(sets: NodeSets, levels: Sequence[Level], choice: Ints, members: Ints) -> dict[str, int]:
+    """Return by field the sum over a plan, which has `members` on each node."""
+    here = np.flatnonzero(members)
+    at = (here, members[here], choice[here, members[here]])
+    return {
+        level.field: int(
+            (sets.left_over[at[:2]] if level is BEST_FIT else sets.values[level.field][at]).sum()
+        )
+        for level in levels
+    }
+
+
+def _could_hold(choices: Choices, possible: Bools) -> bool:
+    """Return whether the fullest nodes of the fullest domains hold the members."""
+    cap = np.where(possible, np.arange(possible.shape[1]), 0).max(axis=1)
+    by_place = np.zeros((len(choices.open), choices.width), np.int64)
+    by_place[choices.domain, choices.place] = cap
+    held = np.sort(by_place, axis=1)[:, -choices.nodes :].sum(axis=1)
+    return int(np.sort(held)[-choices.of.limit :].sum()) >= choices.of.need
+
+
+def _cheapest(
+    choices: Choices, sets: NodeSets, levels: Sequence[Level], choice: Ints, possible: Bools
+) -> Ints | None:
+    """Return [node] the members of each node in the cheapest plan; None if there is none."""
+    told = [level for level in levels if level is BEST_FIT or sets.values[level.field].any()]
+    cost = one_cost([sets.cost(level, choice) for level in told], possible, choices.nodes)
+    if cost is None:
+        return None
+    table = DomainTable.of(choices, cost)
+    by_domain = choices.cheapest(table.total, cost.node, cost.node * choices.nodes + cost.most)
+    return None if by_domain is None else table.members(by_domain)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DomainTable:
+    """The cheapest ways to fill each domain. A step of the `table` is `unit` members."""
+
+    choices: Choices
+    table: Table
+    unit: int
+
+    @classmethod
+    def of(cls, choices: Choices, cost: OneCost) -> DomainTable:
+        """Return the table at this cost, which each node has in addition to `cost.node`."""
+        valid = cost.cost < NEVER
+        unit = int(np.gcd.reduce(np.flatnonzero(valid.any(axis=0)), initial=0)) or 1
+        by_place = np.full((len(choices.open), choices.width, choices.most // unit + 1), NEVER)
+        by_place[choices.domain, choices.place] = np.where(valid, cost.cost + cost.node, NEVER)[:, ::unit]
+        return cls(choices, Table.of(by_place, int(choices.of.amounts[-1]) // unit), unit)
+
+    @property
+    def total(self) -> Ints:
+        """[domain, amount] The least cost of what the domain may take."""
+        amounts = self.choices.of.amounts
+        return np.where(amounts % self.unit == 0, self.table.total[:, amounts // self.unit], NEVER)
+
+    def members(self, by_domain: Ints) -> Ints:
+        """Return [node] the members of each node, if domains take these numbers of members."""
+        touched = np.flatnonzero(by_domain)
+        by_place = np.zeros((len(by_domain), self.choices.width), np.int64)
+        by_place[touched] = self.table.split(touched, by_domain[touched] // self.unit) * self.unit
+        return np.asarray(by_place[self.choices.domain, self.choices.place])

@@ -1,0 +1,129 @@
+"""Fill parts with members at the least cost: one table, whose only axis is the number of members.
+
+The cost of a plan is a sum over its nodes. So the best way to put m members into a part has one cost, and a
+part needs one number for each m, however many levels the objective has. The same table fills domains from
+nodes, and the cluster from domains. `one_cost` makes one number of all levels: each level outweighs the lower
+levels. The numbers are integers, so this is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from muster.placement.cluster.columns import Bools, Ints
+
+NEVER = np.int64(1) << 61
+"""The cost of what is impossible."""
+
+CALL = 2_000
+"""How many elements take as long as one call of numpy."""
+
+MAX_STEPS = 40_000_000
+"""The most elements that one table visits. If there are more, the solver decides."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """The cheapest ways to fill each part from its children, child after child.
+
+    `cost` [part, child, members] is what the child costs with these members: 0 for none, NEVER if impossible.
+    `least` [child, part, members] is the least cost of the members on the children before this one; its last
+    line is that of all children.
+    """
+
+    cost: Ints
+    least: Ints
+
+    @classmethod
+    def of(cls, cost: Ints, most: int) -> Table:
+        """Return the table for up to `most` members in each part. The cost of no members is set to 0."""
+        parts, children, _ = cost.shape
+        cost[:, :, 0] = 0
+        least = np.full((children + 1, parts, most + 1), NEVER)
+        least[0, :, 0] = 0
+        offered = np.asarray((cost[:, :, : most + 1] < NEVER).any(axis=0))
+        for child in range(children):
+            before, after = least[child], least[child + 1]
+            after[:] = before
+            for members in (np.flatnonzero(offered[child, 1:]) + 1).tolist():
+                with_child = before[:, : most + 1 - members] + cost[:, child, members, None]
+                np.minimum(after[:, members:], with_child, out=after[:, members:])
+        return cls(cost, least)
+
+    @property
+    def total(self) -> Ints:
+        """[part, members] The least cost of these members in the part."""
+        return np.asarray(self.least[-1])
+
+    def split(self, parts: Ints, members: Ints) -> Ints:
+        """Return [part, child] the members of each child in the cheapest way to put `members` into `parts`.
+
+        Between equals, the first children are taken.
+        """
+        members_left, taken = members.copy(), np.zeros((len(parts), self.cost.shape[1]), np.int64)
+        at, amounts = parts[:, None], np.arange(self.cost.shape[2])
+        for child in reversed(range(self.cost.shape[1])):
+            before = members_left[:, None] - amounts
+            cost = np.where(before < 0, NEVER, self.least[child][at, np.maximum(before, 0)])
+            reached = cost + self.cost[parts, child]
+            target = self.least[child + 1][parts, members_left]
+            taken[:, child] = (reached == target[:, None]).argmax(axis=1)
+            members_left -= taken[:, child]
+        return taken
+
+
+def steps(children: int, offered: int, parts: int, most: int) -> int:
+    """Return the work of a table, in elements, if each child offers at most this many numbers of members."""
+    return children * offered * max(CALL, parts * (most + 1))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OneCost:
+    """Several levels as one number.
+
+    `cost` [node, choice] is NEVER if the choice is not valid. All nodes of a plan cost at most `most`, and
+    plans differ by less than `node`.
+    """
+
+    cost: Ints
+    most: int
+    node: int
+
+
+def one_cost(levels: Sequence[Ints], valid: Bools, nodes: int) -> OneCost | None:
+    """Return one cost for plans with this number of nodes; None if the numbers do not fit into 64 bits.
+
+    `levels` are arrays [node, choice], the most important first, and `valid` says which entries count. Each
+    level weighs more than those below it can differ.
+    """
+    total, weight, most = np.zeros(valid.shape, np.int64), 1, 0
+    for level in reversed(levels):
+        values = level[valid]
+        low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+        if low == high:  # the level tells no plans apart
+            continue
+        steps_up = np.where(valid, (level - low) // int(np.gcd.reduce(values - low)), 0)
+        largest = _largest_sum(steps_up, nodes)
+        most += largest * weight
+        if most >= NEVER:
+            return None
+        total += steps_up * weight
+        weight *= largest - _smallest_sum(steps_up, valid, nodes) + 1
+    most = _largest_sum(total, nodes)
+    node = most - _smallest_sum(total, valid, nodes) + 1
+    return OneCost(np.where(valid, total, NEVER), most, node)
+
+
+def _largest_sum(cost: Ints, nodes: int) -> int:
+    """Return the most that choices [node, choice] on at most `nodes` nodes can cost together."""
+    largest = np.sort(cost.max(axis=1, initial=0))
+    return int(largest[max(0, len(largest) - nodes) :].sum())
+
+
+def _smallest_sum(cost: Ints, valid: Bools, nodes: int) -> int:
+    """Return the least that valid choices [node, choice] on exactly `nodes` nodes can cost together."""
+    smallest = np.sort(np.where(valid, cost, NEVER).min(axis=1, initial=NEVER)[valid.any(axis=1)])
+    return int(smallest[:nodes].sum())
