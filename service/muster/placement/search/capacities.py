@@ -23,21 +23,22 @@ class Price:
     """A price of `members` for each `nodes` nodes.
 
     `gain` [domain] is the largest nodes · m − members · (fewest nodes for m), over the numbers m of members
-    that the domain may take. `best` are the domains that gain most, as many as a plan touches.
+    that the domain may take. `domains` are those that gain most, as many as a plan
+    touches.
     """
 
     members: int
     nodes: int
     gain: Ints
-    best: Ints
+    domains: Ints
 
     def slack(self, nodes: int, need: int) -> int:
         """Return the slack of the bound for `nodes` nodes: no plan with this number of nodes loses more."""
-        return self.members * nodes + int(self.gain[self.best].sum()) - self.nodes * need
+        return self.members * nodes + int(self.gain[self.domains].sum()) - self.nodes * need
 
     def slack_with(self, nodes: int, need: int) -> Ints:
         """Return [domain] the slack for plans that touch the domain."""
-        return np.asarray(self.slack(nodes, need) + np.minimum(0, self.gain - self.gain[self.best[-1]]))
+        return np.asarray(self.slack(nodes, need) + np.minimum(0, self.gain - self.gain[self.domains[-1]]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,11 +69,11 @@ class Domains:
         domain = renumbered(domain)
         order = fullest_first(domain, cap)
         rows, cap, domain = rows[order], cap[order], domain[order]
-        held = np.minimum(np.bincount(domain, cap).astype(np.int64), need)
+        room = np.minimum(np.bincount(domain, cap).astype(np.int64), need)
         if most is not None:
-            held[domain] = np.minimum(held[domain], most[order])
-        held = held // step * step
-        return cls(need, fewest(held, need), step, rows, domain, cap, held)
+            room[domain] = np.minimum(room[domain], most[order])
+        room = room // step * step
+        return cls(need, fewest(room, need), step, rows, domain, cap, room)
 
     @cached_property
     def first(self) -> Ints:
@@ -88,8 +89,8 @@ class Domains:
     @cached_property
     def amounts(self) -> Ints:
         """The numbers of members that a domain may take if `limit` domains hold all."""
-        others = int(np.sort(self.most)[::-1][: self.limit - 1].sum())
-        return np.arange(max(self.step, self.need - others), int(self.most.max(initial=0)) + 1, self.step)
+        fullest = int(np.sort(self.most)[::-1][: self.limit - 1].sum())  # all domains but one
+        return np.arange(max(self.step, self.need - fullest), int(self.most.max(initial=0)) + 1, self.step)
 
     @cached_property
     def possible(self) -> Bools:
@@ -115,28 +116,28 @@ class Domains:
         the nearest plan below the need and the nearest plan above it are equally good.
         """
         full = np.maximum(0, self.most - self.amounts[0]) // self.step
-        tried, every = list[Price](), np.arange(len(self.most))
-        fullest = np.lexsort((self.fewest[every, full], -self.most))[: self.limit]
+        prices, domains = list[Price](), np.arange(len(self.most))
+        fullest = np.lexsort((self.fewest[domains, full], -self.most))[: self.limit]
         low, high = (0, 0), self._plan(full, fullest)
         while True:
             nodes, members = high[0] - low[0], high[1] - low[1]
             gains = np.where(self.possible, nodes * self.amounts - members * self.fewest, -NEVER)
             amount = gains.argmax(axis=1)
-            gain = gains[every, amount]
-            best = np.argsort(-gain, kind="stable")[: self.limit]
-            tried.append(Price(members, nodes, gain, best))
-            plan = self._plan(amount, best)
+            gain = gains[domains, amount]
+            largest = np.argsort(-gain, kind="stable")[: self.limit]
+            prices.append(Price(members, nodes, gain, largest))
+            plan = self._plan(amount, largest)
             if (
                 plan[0] * members + (self.need - plan[1]) * nodes
                 == low[0] * members + (self.need - low[1]) * nodes
             ):
-                return tuple(tried)
+                return tuple(prices)
             low, high = (plan, high) if plan[1] < self.need else (low, plan)
 
     def _plan(self, amount: Ints, domains: Ints) -> tuple[int, int]:
         """Return the nodes and the members of these domains, if domain d takes `amounts[amount[d]]`."""
-        taken = amount[domains]
-        return int(self.fewest[domains, taken].sum()), int(self.amounts[taken].sum())
+        of_domain = amount[domains]
+        return int(self.fewest[domains, of_domain].sum()), int(self.amounts[of_domain].sum())
 
     def counted(self) -> Choices | None:
         """Return what domains may take with the fewest nodes; None if the tables for this are too large."""
@@ -156,41 +157,38 @@ class Domains:
     @property
     def _enough(self) -> int:
         """A number of nodes that is enough: all nodes if rules bind domains."""
-        held, enough = np.bincount(self.domain, self.cap), len(self.rows)
-        if self.step > 1 or (self.most < np.minimum(held, self.need)).any():
+        room, enough = np.bincount(self.domain, self.cap), len(self.rows)
+        if self.step > 1 or (self.most < np.minimum(room, self.need)).any():
             return enough
-        for some in (np.argsort(-held, kind="stable")[: self.limit], *(price.best for price in self.prices)):
-            if held[some].sum() >= self.need:
-                touched = np.zeros(len(held), bool)
-                touched[some] = True
+        fullest = np.argsort(-room, kind="stable")[: self.limit]
+        for domains in (fullest, *(price.domains for price in self.prices)):
+            if room[domains].sum() >= self.need:
+                touched = np.zeros(len(room), bool)
+                touched[domains] = True
                 enough = min(enough, fewest(self.cap[touched[self.domain]], self.need))
         return enough
 
     def within(self, nodes: int) -> Choices:
         """Return what domains may take in a plan with this number of nodes."""
         slacks = [price.slack_with(nodes, self.need) for price in self.prices]
-        kept = np.flatnonzero((np.array(slacks) >= 0).all(axis=0))
-        still_open, used = self.possible[kept], self.fewest[kept]
+        domains = np.flatnonzero((np.array(slacks) >= 0).all(axis=0))
+        still_open, fewest_nodes = self.possible[domains], self.fewest[domains]
         for price, slack in zip(self.prices, slacks, strict=True):
-            lost = price.members * used - price.nodes * self.amounts + price.gain[kept, None]
-            still_open &= lost <= slack[kept, None]
-        some = still_open.any(axis=1)
-        kept, still_open, used = kept[some], still_open[some], used[some]
-        last = np.where(still_open, self.first[kept, None] + used - 1, 0)  # the least roomy node that is used
-        beyond = np.where(
-            still_open, self.reached[last] - self.amounts, 0
-        )  # what the used nodes could hold more
-        lost, least = beyond.max(axis=1, initial=0), np.full(len(self.most), LARGEST)
-        least[kept] = np.where(still_open, self.cap[last] - beyond, LARGEST).min(axis=1, initial=LARGEST)
+            lost = price.members * fewest_nodes - price.nodes * self.amounts + price.gain[domains, None]
+            still_open &= lost <= slack[domains, None]
+        touched = still_open.any(axis=1)
+        domains, still_open, fewest_nodes = domains[touched], still_open[touched], fewest_nodes[touched]
+        # The nodes that hold an amount, the roomiest ones, hold `spare` members more. No node can take fewer
+        # than its room without `spare`, nor than the last of these nodes.
+        last = np.where(still_open, self.first[domains, None] + fewest_nodes - 1, 0)
+        spare = np.where(still_open, self.reached[last] - self.amounts, 0)
+        least = np.full(len(self.most), LARGEST)
+        least[domains] = np.where(still_open, self.cap[last] - spare, LARGEST).min(axis=1, initial=LARGEST)
         here = np.flatnonzero(self.cap >= least[self.domain])
-        domain = np.searchsorted(kept, self.domain[here])
-        at_least, place = (
-            np.maximum(self.cap[here] - lost[domain], least[self.domain[here]]),
-            place_in_run(domain),
-        )
-        return Choices(
-            self, nodes, self.rows[here], domain, place, self.cap[here], at_least, still_open, used
-        )
+        domain, cap = np.searchsorted(domains, self.domain[here]), self.cap[here]
+        at_least = np.maximum(cap - spare.max(axis=1, initial=0)[domain], least[self.domain[here]])
+        rows, place = self.rows[here], place_in_run(domain)
+        return Choices(self, nodes, rows, domain, place, cap, at_least, still_open, fewest_nodes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -233,15 +231,19 @@ class Choices:
         """Whether tables over the nodes of all domains are small enough."""
         return steps(self.width, self.most, len(self.open), int(self.of.amounts[-1])) <= MAX_STEPS
 
-    def alone(self, domains: list[int]) -> tuple[Choices, Ints]:
-        """Return the choices of some domains, in this order, and the indices of their nodes."""
-        first, end = np.searchsorted(self.domain, np.stack([domains, np.array(domains) + 1]))
-        index = np.concatenate([np.arange(*bounds) for bounds in zip(first, end, strict=True)])
-        domain = np.repeat(np.arange(len(domains)), end - first)
-        nodes = {name: getattr(self, name)[index] for name in ("rows", "place", "cap", "least")}
+    @property
+    def possible(self) -> Bools:
+        """[node, members] Whether the node may take this many members."""
+        members = np.arange(self.most + 1)
+        return np.asarray((members >= self.least[:, None]) & (members <= self.cap[:, None]))
+
+    def alone(self, domain: int) -> Choices:
+        """Return the choices of one domain."""
+        here, only = self.domain == domain, slice(domain, domain + 1)
+        nodes = {name: getattr(self, name)[here] for name in ("rows", "place", "cap", "least")}
         return replace(
-            self, **nodes, domain=domain, open=self.open[domains], fewest=self.fewest[domains]
-        ), index
+            self, **nodes, domain=self.domain[here] * 0, open=self.open[only], fewest=self.fewest[only]
+        )
 
     def cheapest(self, cost: Ints, node: int, most: int) -> Ints | None:
         """Return [domain] the members of each domain in the cheapest plan; None if there is no plan.

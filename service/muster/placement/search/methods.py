@@ -29,14 +29,14 @@ class Regions:
     """Regions that are equally good so far.
 
     `rows` [node] are the nodes, `region` [node] is the region of each from 0, and `cap` [node] is how many
-    members it takes. `left` are the levels, widest first, that are still to be counted: no single part of
-    them holds all members.
+    members it takes. `uncounted` are the levels, widest first, that are still to be counted: no single part
+    of them holds all members.
     """
 
     rows: Ints
     region: Ints
     cap: Ints
-    left: tuple[str, ...]
+    uncounted: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

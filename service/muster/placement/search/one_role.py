@@ -14,6 +14,9 @@ domain are a multiple of a step (segments), or at most a number. The phases:
    (`tables.one_cost`). A table gives the least cost of m members in each domain, node after node. The same
    table over domains gives the least cost of all members. The weakest link is no sum: links are tried from
    the fastest down, with the best sets that are as fast, and the first plan is the best.
+
+With slices or a policy, sets of GPUs are made node by node, which takes long. Then each domain gets a lower
+bound by the same table, and domains are examined in the order of their bounds (`examined`).
 """
 
 from __future__ import annotations
@@ -32,29 +35,36 @@ from muster.domain.request import Scope
 from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.instance import Instance
-from muster.placement.gang.on_node import best_fit, kinds_of
+from muster.placement.gang.on_node import best_fit, costs_on, gpus_on, kinds_of
+from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, PACKING_TIME
+from muster.placement.gpus.choices import Choices as NodeChoices
+from muster.placement.gpus.choices import choices as node_choices
 from muster.placement.gpus.gpu_tables import sets_of
 from muster.placement.gpus.gpusets import SET_VALUES
 from muster.placement.gpus.node_rules import InNode, allowed, few_ways, free_by_domain, sets_under
 from muster.placement.limits import Budget, takes_gpus
-from muster.placement.model.objective import BEST_FIT, UNUSABLE, WEAKEST_LINK, Level, quality_levels, value_of
+from muster.placement.model.objective import (
+    BEST_FIT,
+    PREFERENCES,
+    UNUSABLE,
+    WEAKEST_LINK,
+    Level,
+    quality_levels,
+    value_of,
+)
 from muster.placement.search.capacities import Choices, Domains
 from muster.placement.search.capacities import fewest as fewest_that_hold
 from muster.placement.search.classes import parts_by_row
 from muster.placement.search.methods import Answer, Declined, Infeasible, Partial, Regions, Solved, Start
-from muster.placement.search.plan import Share, Value, share_of
+from muster.placement.search.plan import Gap, Share, Value, share_of
+from muster.placement.search.region_count import MAX_CHOICES
 from muster.placement.search.regions import regions
 from muster.placement.search.runs import distinct, renumbered
-from muster.placement.search.single_node import IDLE
+from muster.placement.search.single_node import IDLE, at_least, by_level
 from muster.placement.search.tables import NEVER, OneCost, Table, one_cost
 
 TOO_LARGE = "the tables are too large"
 """Why tables do not apply."""
-
-WIDE_DOMAINS = "NVLink domains over several nodes are to be counted"
-
-MAX_CHOICES = 256
-"""The most choices of wider parts that are tried one by one. If there are more, the solver decides."""
 
 
 class SortedCapacities:
@@ -79,7 +89,7 @@ class SortedCapacities:
             holding = regions_of(instance, region, role, plan.need[role], bound)
         if holding is None:
             return Infeasible()
-        decided = len(instance.levels) - len(holding.left)
+        decided = len(instance.levels) - len(holding.uncounted)
         return Solved((replace(plan, known=holding, levels=plan.levels[decided:]),))
 
 
@@ -91,14 +101,8 @@ class DomainTables:
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide the parts that are left to count, the nodes, and all below."""
-        instance, known = plan.instance, plan.known
-        assert isinstance(known, Regions)
-        if instance.costs:
-            return Declined("slices or policies")
-        (role,) = plan.active
         with budget.phase("sets"):
-            shares = over_domains(instance, known, role, plan.need[role])
-        return Declined(shares) if isinstance(shares, str) else Solved((plan.complete(shares),))
+            return over_domains(plan, budget)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,12 +125,10 @@ class DomainRules:
             return_index=True,
             return_inverse=True,
         )
-        held = np.bincount(index, cap, len(pair)).astype(np.int64)
+        room = np.bincount(index, cap, len(pair)).astype(np.int64)
         if self.most is not None:
-            held = np.minimum(held, self.most[rows[first]])
-        return np.bincount(group[first], held // self.step * self.step, int(group.max(initial=0)) + 1).astype(
-            np.int64
-        )
+            room = np.minimum(room, self.most[rows[first]])
+        return np.bincount(group[first], room // self.step * self.step).astype(np.int64)
 
 
 def bound_by_domain(instance: Instance, role: int, need: int) -> DomainRules | str:
@@ -177,7 +179,7 @@ def regions_of(instance: Instance, region: Ints, role: int, need: int, bound: Do
         part = parts_by_row(instance, level, holding.rows)
         inside = _that_hold(holding.rows, _pairs(holding.region, part), holding.cap, need, bound)
         if not len(inside.rows):
-            return replace(holding, left=instance.levels[i:])
+            return replace(holding, uncounted=instance.levels[i:])
         holding = inside
     return holding
 
@@ -187,8 +189,8 @@ def _that_hold(rows: Ints, region: Ints, cap: Ints, need: int, bound: DomainRule
     holds = bound.held(rows, cap, region) >= need
     if holds.all():
         return Regions(rows, region, cap, ())
-    kept = holds[region]
-    return Regions(rows[kept], (np.cumsum(holds) - 1)[region[kept]], cap[kept], ())
+    inside = holds[region]
+    return Regions(rows[inside], (np.cumsum(holds) - 1)[region[inside]], cap[inside], ())
 
 
 def _pairs(region: Ints, part: Ints) -> Ints:
@@ -204,83 +206,99 @@ def _pairs(region: Ints, part: Ints) -> Ints:
 
 def joined(instance: Instance, regions: Regions, need: int, bound: DomainRules) -> Regions | None:
     """Return each choice of the fewest wider parts as a region of its own; None if there are too many."""
-    for level in regions.left[:-1]:
+    for level in regions.uncounted[:-1]:
         rows, region, cap = regions.rows, regions.region, regions.cap
         pair = renumbered(_pairs(region, parts_by_row(instance, level, rows)))
-        held, region_of = bound.held(rows, cap, pair), np.zeros(int(pair.max()) + 1, np.int64)
+        room, region_of = bound.held(rows, cap, pair), np.zeros(int(pair.max()) + 1, np.int64)
         region_of[pair] = region
         parts = [np.flatnonzero(region_of == code) for code in range(int(region.max()) + 1)]
-        fewest = min(fewest_that_hold(held[inside], need) for inside in parts)
+        fewest = min(fewest_that_hold(room[inside], need) for inside in parts)
         if sum(comb(len(inside), fewest) for inside in parts) > MAX_CHOICES:
             return None
-        choices = [some for inside in parts for some in combinations(inside.tolist(), fewest)]
-        nodes = [np.flatnonzero(np.isin(pair, some)) for some in choices if held[list(some)].sum() >= need]
+        choices = [choice for inside in parts for choice in combinations(inside.tolist(), fewest)]
+        nodes = [
+            np.flatnonzero(np.isin(pair, choice)) for choice in choices if room[list(choice)].sum() >= need
+        ]
         index = np.concatenate(nodes)
         code = np.repeat(np.arange(len(nodes)), [len(inside) for inside in nodes])
-        regions = Regions(rows[index], code, cap[index], regions.left)
+        regions = Regions(rows[index], code, cap[index], regions.uncounted)
     return regions
 
 
 # Phase 3: domains and nodes
 
 
-def over_domains(instance: Instance, known: Regions, role: int, need: int) -> tuple[Share, ...] | str:
-    """Return the best plan in one of these regions, or why tables do not apply."""
-    bound = bound_by_domain(instance, role, need)
-    assert isinstance(bound, DomainRules), "sorted capacities have found the regions"
-    joint = joined(instance, known, need, bound)
+def over_domains(plan: Partial, budget: Budget) -> Solved | Declined:
+    """Decide the parts that are left to count, the nodes, and all below."""
+    instance, known, (role,) = plan.instance, plan.known, plan.active
+    assert isinstance(known, Regions)
+    bound = bound_by_domain(instance, role, plan.need[role])
+    assert isinstance(bound, DomainRules), "sorted capacities accept no other rules"
+    if instance.costs and (known.uncounted or not instance.plain or instance.prices):
+        return Declined("slices or policies, and several domains, rules or priced damage")
+    joint = joined(instance, known, plan.need[role], bound)
     if joint is None:
-        return "there are too many choices of wider parts"
-    domain = parts_by_row(instance, known.left[-1], joint.rows) if known.left else joint.region
-    if takes_gpus(instance.roles[role]) and wide_tell_apart(
-        instance, joint.rows, domain, lone=not known.left
-    ):
-        return WIDE_DOMAINS
-    regions = list(_domains(joint, domain, need, bound))
+        return Declined("there are too many choices of wider parts")
+    domain = parts_by_row(instance, joint.uncounted[-1], joint.rows) if joint.uncounted else joint.region
+    if takes_gpus(instance.roles[role]) and _wide_tell_apart(instance, joint, domain):
+        return Declined("NVLink domains over several nodes are to be counted")
+    choices = _counted(list(_domains(joint, domain, plan.need[role], bound)))
+    gap: Gap | None = None
+    plans = list[tuple[Value, tuple[Share, ...]]]()
+    for possible in choices:
+        if instance.costs:
+            planned, proven = examined(instance, role, possible, budget)
+            gap = None if proven else Gap(instance.costs[0].value)
+        else:
+            sets = gpu_sets(instance, role, possible)
+            planned = best_plan(instance, possible, sets) if sets else None
+        if planned is None:
+            return Declined(TOO_LARGE)
+        plans.append((planned.value, planned.shares(instance, role)))
+    if not plans:
+        return Declined(TOO_LARGE)
+    _, shares = min(plans, key=itemgetter(0))
+    return Solved((plan.complete(shares),), gap)
+
+
+def _counted(regions: Sequence[Domains]) -> list[Choices]:
+    """Return what the domains of the regions with the fewest domains and nodes may take.
+
+    The result is empty if the tables would be too large.
+    """
     limit = min(domains.limit for domains in regions)
     counted = [domains.counted() for domains in regions if domains.limit == limit]
     choices = [possible for possible in counted if possible is not None]
-    if len(choices) < len(counted):
-        return TOO_LARGE
-    nodes = min(possible.nodes for possible in choices)
-    plans = list[tuple[Value, Choices, Plan]]()
-    for possible in choices:
-        if possible.nodes == nodes:
-            sets = gpu_sets(instance, role, possible) if possible.fits_tables else None
-            plan = best_plan(instance, possible, sets) if sets else None
-            if plan is None:
-                return TOO_LARGE
-            plans.append((plan.value, possible, plan))
-    _, possible, plan = min(plans, key=itemgetter(0))
-    return plan.shares(instance, role, possible)
+    nodes = min((possible.nodes for possible in choices), default=0)
+    choices = [possible for possible in choices if possible.nodes == nodes]
+    return choices if None not in counted and all(possible.fits_tables for possible in choices) else []
 
 
 def _domains(regions: Regions, domain: Ints, need: int, bound: DomainRules) -> Iterator[Domains]:
     """Yield the domains of each region. If one domain is enough, all of them count as one region."""
     most = None if bound.most is None else bound.most[regions.rows]
-    for region in range(int(regions.region.max()) + 1 if regions.left else 1):
-        here = np.flatnonzero(regions.region == region) if regions.left else np.arange(len(regions.rows))
+    for region in range(int(regions.region.max()) + 1 if regions.uncounted else 1):
+        here = np.flatnonzero(regions.region == region) if regions.uncounted else np.arange(len(regions.rows))
         limits = None if most is None else most[here]
         yield Domains.of(
             regions.rows[here], regions.cap[here], domain[here], need, step=bound.step, most=limits
         )
 
 
-def wide_tell_apart(instance: Instance, rows: Ints, domain: Ints, *, lone: bool) -> bool:
+def _wide_tell_apart(instance: Instance, regions: Regions, domain: Ints) -> bool:
     """Return whether NVLink domains over several nodes tell plans apart that touch equally many domains.
 
-    They do not if there are none, or if each domain lies in its own. If plans touch a `lone` domain, several
+    They do not if there are none, or if each domain lies in its own. If plans touch one domain only, several
     domains may lie in the same.
     """
-    wide = instance.columns.topology.index(Scope.NVLINK_DOMAIN)[rows]
-    if not instance.columns.topology.in_wide[rows].any():
+    topology, rows = instance.columns.topology, regions.rows
+    if not topology.in_wide[rows].any():
         return False
-    pairs = len(np.unique(domain * (int(wide.max(initial=0)) + 1) + wide))
-    return (
-        bool((wide < 0).any())
-        or pairs > len(np.unique(domain))
-        or (not lone and pairs > len(np.unique(wide)))
-    )
+    wide = topology.index(Scope.NVLINK_DOMAIN)[rows]
+    if regions.uncounted:
+        return not _same(domain, wide)
+    pairs = len(np.unique(domain * (int(wide.max()) + 1) + wide))
+    return bool((wide < 0).any()) or pairs > len(np.unique(domain))
 
 
 # Phase 4: sets of GPUs
@@ -321,8 +339,7 @@ class NodeSets:
 def gpu_sets(instance: Instance, role: int, choices: Choices) -> NodeSets | None:
     """Return the sets of GPUs of these nodes; None if rules divide them in too many ways."""
     rows, view = choices.rows, instance.columns
-    members = np.arange(choices.most + 1)
-    counts = members[:, None] * (np.arange(len(instance.roles)) == role)
+    counts = packings(instance, role, choices)
     lines = (view.free_gpus, view.shape, instance.rules.in_node, view.topology.in_wide)
     first, index = distinct(*(line[rows].astype(np.int64) for line in lines))
     tables = list[Ints]()
@@ -332,7 +349,7 @@ def gpu_sets(instance: Instance, role: int, choices: Choices) -> NodeSets | None
             return None
         tables.append(table if not wide else np.where(np.array(FIELDS)[:, None, None] == "domains", 0, table))
     width = max((table.shape[2] for table in tables), default=1)
-    values = np.zeros((len(FIELDS), len(tables), len(members), width), np.int64)
+    values = np.zeros((len(FIELDS), len(tables), len(counts), width), np.int64)
     for i, table in enumerate(tables):
         values[:, i, : table.shape[1], : table.shape[2]] = table
     by_field = dict(zip(FIELDS, values[:, index], strict=True))
@@ -346,15 +363,13 @@ def node_sets(
     instance: Instance, role: int, choices: Choices, values: Mapping[str, Ints], valid: Bools
 ) -> NodeSets:
     """Return these sets of GPUs, as far as the numbers of members can be in a plan."""
-    members = np.arange(choices.most + 1)
-    possible = (members >= choices.least[:, None]) & (members <= choices.cap[:, None])
-    return NodeSets(values, valid & possible[:, :, None], left_over_of(instance, role, choices))
+    left_over = best_fit(instance, choices.rows, packings(instance, role, choices))
+    return NodeSets(values, valid & choices.possible[:, :, None], left_over)
 
 
-def left_over_of(instance: Instance, role: int, choices: Choices) -> Ints:
-    """Return the best fit, [node, members]. It is equal for all sets of GPUs."""
-    members = np.arange(choices.most + 1)
-    return best_fit(instance, choices.rows, members[:, None] * (np.arange(len(instance.roles)) == role))
+def packings(instance: Instance, role: int, choices: Choices) -> Ints:
+    """Return [members, role] the members of a node by role, for each number of members."""
+    return np.asarray(np.arange(choices.most + 1)[:, None] * (np.arange(len(instance.roles)) == role))
 
 
 def _table_of(instance: Instance, shape: Shape, free: int, rule: InNode | None, counts: Ints) -> Ints | None:
@@ -382,15 +397,15 @@ def _ruled(rule: InNode, shape: Shape, free: int, packings: tuple[tuple[int, ...
     """Return the same for a node whose members a rule binds, [field, packing, choice]."""
     by_domain = free_by_domain(shape, free)
     sets = [
-        [chosen for chosen, _ in sets_under(rule, shape, free, counts)]
+        [gpus for gpus, _ in sets_under(rule, shape, free, counts)]
         if allowed(rule, counts, by_domain)
         else []
         for counts in packings
     ]
     table = np.zeros((len(FIELDS), len(sets), max(1, *map(len, sets))), np.int64)
     for i, of_packing in enumerate(sets):
-        for choice, chosen in enumerate(of_packing):
-            table[:, i, choice] = [*(getattr(chosen, name) for name in SET_VALUES), 1]
+        for choice, gpus in enumerate(of_packing):
+            table[:, i, choice] = [*(getattr(gpus, name) for name in SET_VALUES), 1]
     return table
 
 
@@ -399,23 +414,24 @@ def _ruled(rule: InNode, shape: Shape, free: int, packings: tuple[tuple[int, ...
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """The members on each node, the choice of GPUs [node, members], and the plan's value."""
+    """The members on each node of `choices`, the choice of GPUs [node, members], and the plan's value."""
 
+    choices: Choices
     members: Ints
     choice: Ints
     value: Value
 
-    def shares(self, instance: Instance, role: int, choices: Choices) -> tuple[Share, ...]:
+    def shares(self, instance: Instance, role: int) -> tuple[Share, ...]:
         """Return the plan node by node. GPUs are chosen once for equal nodes."""
         here = np.flatnonzero(self.members)
-        here = here[np.argsort(choices.rows[here])]
-        rows, members = choices.rows[here], self.members[here]
+        here = here[np.argsort(self.choices.rows[here])]
+        rows, members = self.choices.rows[here], self.members[here]
         kinds = np.stack([*kinds_of(instance, rows), self.choice[here, members], members], axis=1)
         alike, shares = dict[tuple[int, ...], Share](), list[Share]()
         for row, kind in zip(rows.tolist(), map(tuple, kinds.tolist()), strict=True):
             if kind not in alike:
                 *_, choice, count = kind
-                counts = tuple(count if other == role else 0 for other in range(len(instance.roles)))
+                counts = tuple(count if r == role else 0 for r in range(len(instance.roles)))
                 alike[kind] = share_of(instance, row, counts, choice)
             shares.append(replace(alike[kind], row=row))
         return tuple(shares)
@@ -443,7 +459,7 @@ def best_plan(instance: Instance, choices: Choices, sets: NodeSets) -> Plan | No
         members = _cheapest(choices, sets, sums, choice, possible)
         if members is not None and (least is None or _sums(sets, above, choice, members) == least):
             worth = {**_sums(sets, sums, choice, members), WEAKEST_LINK.field: threshold}
-            return Plan(members, choice, value_of(levels, worth))
+            return Plan(choices, members, choice, value_of(levels, worth))
     return None
 
 
@@ -464,16 +480,16 @@ def _could_hold(choices: Choices, possible: Bools) -> bool:
     cap = np.where(possible, np.arange(possible.shape[1]), 0).max(axis=1)
     by_place = np.zeros((len(choices.open), choices.width), np.int64)
     by_place[choices.domain, choices.place] = cap
-    held = np.sort(by_place, axis=1)[:, -choices.nodes :].sum(axis=1)
-    return int(np.sort(held)[-choices.of.limit :].sum()) >= choices.of.need
+    room = np.sort(by_place, axis=1)[:, -choices.nodes :].sum(axis=1)
+    return int(np.sort(room)[-choices.of.limit :].sum()) >= choices.of.need
 
 
 def _cheapest(
     choices: Choices, sets: NodeSets, levels: Sequence[Level], choice: Ints, possible: Bools
 ) -> Ints | None:
     """Return [node] the members of each node in the cheapest plan; None if there is none."""
-    told = [level for level in levels if level is BEST_FIT or sets.values[level.field].any()]
-    cost = one_cost([sets.cost(level, choice) for level in told], possible, choices.nodes)
+    varied = [level for level in levels if level is BEST_FIT or sets.values[level.field].any()]
+    cost = one_cost([sets.cost(level, choice) for level in varied], possible, choices.nodes)
     if cost is None:
         return None
     table = DomainTable.of(choices, cost)
@@ -510,3 +526,81 @@ class DomainTable:
         by_place = np.zeros((len(by_domain), self.choices.width), np.int64)
         by_place[touched] = self.table.split(touched, by_domain[touched] // self.unit) * self.unit
         return np.asarray(by_place[self.choices.domain, self.choices.place])
+
+
+# Slices and policies: the sets of a node are dear
+
+
+def examined(instance: Instance, role: int, choices: Choices, budget: Budget) -> tuple[Plan | None, bool]:
+    """Return the best plan in one of these domains, and whether that is proven.
+
+    Domains are examined one after another, the most promising first, until no other can be better (branch and
+    bound). If time runs out, the plan is the best of those examined.
+    """
+    incumbent, complete = None, True
+    for bound, domain in sorted(_bounds(instance, role, choices)):
+        if incumbent is not None and bound >= incumbent.value:
+            break
+        if budget.spent and (incumbent is not None or budget.truncated):
+            return incumbent, False
+        alone = choices.alone(domain)
+        sets, all_sets = _made_sets(instance, role, alone, budget)
+        complete &= all_sets
+        plan = best_plan(instance, alone, sets)
+        if plan is not None and (incumbent is None or plan.value < incumbent.value):
+            incumbent = plan
+    return incumbent, complete
+
+
+def _bounds(instance: Instance, role: int, choices: Choices) -> Iterator[tuple[Value, int]]:
+    """Yield for each domain the least cost of the members, all levels together."""
+    counts = packings(instance, role, choices)
+    lines = at_least(instance, choices.rows, tuple(map(tuple, counts.tolist())))
+    least = by_level(instance, lines, best_fit(instance, choices.rows, counts))
+    link = [*least].index(WEAKEST_LINK)
+    fastest = np.zeros(len(choices.open), np.int64)
+    np.minimum.at(fastest, choices.domain, np.where(choices.possible, least.pop(WEAKEST_LINK), 0).min(axis=1))
+    sums = list(least.values())
+    cost = one_cost(sums, choices.possible, choices.nodes)
+    if cost is None:  # the numbers are too large, so only the first levels are used
+        sums = sums[:link]
+        cost = one_cost(sums, choices.possible, choices.nodes)
+    if cost is None:
+        yield from (((), domain) for domain in range(len(choices.open)))
+        return
+    table = DomainTable.of(choices, cost)
+    fits = table.total[:, 0] < NEVER  # each domain takes all members
+    members = table.members(np.where(fits, choices.of.need, 0))
+    here = np.flatnonzero(members)
+    keys = [
+        np.bincount(choices.domain[here], level[here, members[here]], len(fits)).astype(np.int64)
+        for level in sums
+    ]
+    if len(sums) > link:
+        keys.insert(link, fastest)
+    for domain in np.flatnonzero(fits).tolist():
+        yield tuple(int(key[domain]) for key in keys), domain
+
+
+def _made_sets(instance: Instance, role: int, choices: Choices, budget: Budget) -> tuple[NodeSets, bool]:
+    """Return the sets of these nodes, made node by node, and whether they are complete."""
+    by_node, counts = list[NodeChoices](), tuple(map(tuple, packings(instance, role, choices).tolist()))
+    for row, high, low in zip(
+        choices.rows.tolist(), choices.cap.tolist(), choices.least.tolist(), strict=True
+    ):
+        few = counts[low : high + 1]
+        by_node.append(node_choices(instance.asks, few, gpus_on(instance, row), costs_on(instance, row)))
+        budget.spend(NODE_TIME + PACKING_TIME * len(few))
+    names = [PREFERENCES[cost].field for cost in instance.costs]
+    width = max((int(np.bincount(node.packing).max()) for node in by_node if len(node.packing)), default=1)
+    shape = (len(by_node), choices.most + 1, width)
+    values: dict[str, Ints] = {name: np.zeros(shape, np.int64) for name in (*names, *CHOICE_VALUES)}
+    valid = np.zeros(shape, bool)
+    for i, node in enumerate(by_node):
+        begins = np.searchsorted(node.packing, node.packing)
+        at = (i, node.packing + int(choices.least[i]), np.arange(len(node.packing)) - begins)
+        lines = [*node.costs, *(getattr(node, name) for name in CHOICE_VALUES)]
+        for name, of_name in zip(values, lines, strict=True):
+            values[name][at] = of_name
+        valid[at] = True
+    return node_sets(instance, role, choices, values, valid), all(node.complete for node in by_node)

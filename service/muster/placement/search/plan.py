@@ -61,10 +61,10 @@ def share_of(instance: Instance, row: int, counts: Counts, choice: int) -> Share
     orders them.
     """
     if instance.costs:
-        found = choices(instance.asks, (counts,), gpus_on(instance, row), costs_on(instance, row))
+        sets = choices(instance.asks, (counts,), gpus_on(instance, row), costs_on(instance, row))
         # Alone, a packing may have been examined more closely than among others, so it has fewer choices.
-        chosen, shared = found.chosen(min(choice, len(found.packing) - 1))
-        return Share(row, counts, chosen, lying(instance, row, counts, chosen.mask), shared)
+        gpus, shared = sets.chosen(min(choice, len(sets.packing) - 1))
+        return Share(row, counts, gpus, lying(instance, row, counts, gpus.mask), shared)
     rule, shape, free = instance.node_rule(row)
     if rule is None:
         size = sum(count * role.gpus for count, role in zip(counts, instance.roles, strict=True))

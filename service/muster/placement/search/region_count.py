@@ -68,7 +68,7 @@ class RegionCount:
         instance, known = plan.instance, plan.known
         counting = Counting(instance, plan.need, budget, weigh=level is UNUSABLE)
         if isinstance(known, Regions):
-            counting.regions(known.rows, known.region, known.left)
+            counting.regions(known.rows, known.region, known.uncounted)
         else:
             with budget.phase("scan"):
                 region = regions(instance, plan.scopes, plan.need)

@@ -13,7 +13,6 @@ from muster.placement.gang.instance import Counts, Instance
 from muster.placement.limits import Budget
 from muster.placement.model.objective import NODES, levels_of_plan
 from muster.placement.search.dealing import dealt_by_role
-from muster.placement.search.domain_branching import DomainBranching
 from muster.placement.search.members_without_gpus import MembersWithoutGpus
 from muster.placement.search.methods import Declined, Exact, Infeasible, Partial, Solved, Unknown
 from muster.placement.search.one_role import DomainTables, SortedCapacities
@@ -131,7 +130,6 @@ METHODS: tuple[Exact, ...] = (
     SingleNode(),
     RoleAggregation(decided),
     SortedCapacities(),
-    DomainBranching(),
     DomainTables(),
     RegionCount(),
     LinkThresholds(),

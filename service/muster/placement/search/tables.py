@@ -63,16 +63,16 @@ class Table:
 
         Between equals, the first children are taken.
         """
-        members_left, taken = members.copy(), np.zeros((len(parts), self.cost.shape[1]), np.int64)
+        remaining, by_child = members.copy(), np.zeros((len(parts), self.cost.shape[1]), np.int64)
         at, amounts = parts[:, None], np.arange(self.cost.shape[2])
         for child in reversed(range(self.cost.shape[1])):
-            before = members_left[:, None] - amounts
+            before = remaining[:, None] - amounts
             cost = np.where(before < 0, NEVER, self.least[child][at, np.maximum(before, 0)])
             reached = cost + self.cost[parts, child]
-            target = self.least[child + 1][parts, members_left]
-            taken[:, child] = (reached == target[:, None]).argmax(axis=1)
-            members_left -= taken[:, child]
-        return taken
+            target = self.least[child + 1][parts, remaining]
+            by_child[:, child] = (reached == target[:, None]).argmax(axis=1)
+            remaining -= by_child[:, child]
+        return by_child
 
 
 def steps(children: int, offered: int, parts: int, most: int) -> int:
@@ -97,7 +97,7 @@ def one_cost(levels: Sequence[Ints], valid: Bools, nodes: int) -> OneCost | None
     """Return one cost for plans with this number of nodes; None if the numbers do not fit into 64 bits.
 
     `levels` are arrays [node, choice], the most important first, and `valid` says which entries count. Each
-    level weighs more than those below it can differ.
+    level weighs more than the lower levels can differ.
     """
     total, weight, most = np.zeros(valid.shape, np.int64), 1, 0
     for level in reversed(levels):
