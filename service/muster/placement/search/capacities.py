@@ -256,18 +256,21 @@ class Choices:
             cheapest = int(cost[:, 0].argmin())
             alone = self.of.need * (np.arange(len(cost)) == cheapest)
             return alone if cost[cheapest, 0] <= most else None
-        # More domains may hold the members on fewer nodes. So each domain weighs more than these nodes.
-        domain = most - node * fewest(self.cap, self.of.need) + 1
+        # One more domain gains at most `gain`. So it saves at most `saved` nodes, and weighs more.
+        price = self.of.prices[-1]
+        gain = int(np.delete(price.gain, price.domains).max(initial=0))
+        saved = (price.slack(self.nodes, self.of.need) + gain) // price.members + 1
+        domain = most - node * (self.nodes - saved) + 1
         if domain * (self.of.limit + 1) + most >= NEVER:
             return None
         at = self.of.amounts // self.of.step
         offered = np.full((1, len(self.open), int(at.max()) + 1), NEVER)
         offered[0, :, at] = np.where(self.open & (cost < NEVER), cost + domain, NEVER).T
-        table = Table.of(offered, self.of.need // self.of.step)
-        if table.total[0, -1] > domain * self.of.limit + most:
+        need = self.of.need // self.of.step
+        table = Table.of(offered, need, need)
+        if table.total[0, need] > domain * self.of.limit + most:
             return None
-        need = np.array([self.of.need // self.of.step])
-        return np.asarray(table.split(np.zeros(1, np.int64), need)[0] * self.of.step)
+        return np.asarray(table.split(np.zeros(1, np.int64), np.array([need]))[0] * self.of.step)
 
 
 def fewest(held: Ints, need: int) -> int:

@@ -433,7 +433,8 @@ class Plan:
                 *_, choice, count = kind
                 counts = tuple(count if r == role else 0 for r in range(len(instance.roles)))
                 alike[kind] = share_of(instance, row, counts, choice)
-            shares.append(replace(alike[kind], row=row))
+            like = alike[kind]
+            shares.append(Share(row, like.counts, like.gpus, like.spread, like.shared))
         return tuple(shares)
 
 
@@ -512,7 +513,8 @@ class DomainTable:
         unit = int(np.gcd.reduce(np.flatnonzero(valid.any(axis=0)), initial=0)) or 1
         by_place = np.full((len(choices.open), choices.width, choices.most // unit + 1), NEVER)
         by_place[choices.domain, choices.place] = np.where(valid, cost.cost + cost.node, NEVER)[:, ::unit]
-        return cls(choices, Table.of(by_place, int(choices.of.amounts[-1]) // unit), unit)
+        least, most = (int(amount) // unit for amount in choices.of.amounts[[0, -1]])
+        return cls(choices, Table.of(by_place, least, most), unit)
 
     @property
     def total(self) -> Ints:

@@ -38,19 +38,24 @@ class Table:
     least: Ints
 
     @classmethod
-    def of(cls, cost: Ints, most: int) -> Table:
-        """Return the table for up to `most` members in each part. The cost of no members is set to 0."""
+    def of(cls, cost: Ints, low: int, high: int) -> Table:
+        """Return the table for `low` to `high` members in each part. The cost of no members is set to 0."""
         parts, children, _ = cost.shape
         cost[:, :, 0] = 0
-        least = np.full((children + 1, parts, most + 1), NEVER)
+        least = np.full((children + 1, parts, high + 1), NEVER)
         least[0, :, 0] = 0
-        offered = np.asarray((cost[:, :, : most + 1] < NEVER).any(axis=0))
+        offered = np.asarray((cost[:, :, : high + 1] < NEVER).any(axis=0))
+        # From fewer than `lows` members before the later children, no part reaches `low`.
+        largest = np.where(offered, np.arange(offered.shape[1]), 0).max(axis=1)
+        lows, highs = (low - largest.sum() + np.cumsum(largest)).tolist(), np.cumsum(largest).tolist()
         for child in range(children):
             before, after = least[child], least[child + 1]
             after[:] = before
+            end = min(high, highs[child]) + 1
             for members in (np.flatnonzero(offered[child, 1:]) + 1).tolist():
-                with_child = before[:, : most + 1 - members] + cost[:, child, members, None]
-                np.minimum(after[:, members:], with_child, out=after[:, members:])
+                start = max(lows[child], members)
+                with_child = before[:, start - members : end - members] + cost[:, child, members, None]
+                np.minimum(after[:, start:end], with_child, out=after[:, start:end])
         return cls(cost, least)
 
     @property
@@ -64,13 +69,14 @@ class Table:
         Between equals, the first children are taken.
         """
         remaining, by_child = members.copy(), np.zeros((len(parts), self.cost.shape[1]), np.int64)
-        at, amounts = parts[:, None], np.arange(self.cost.shape[2])
+        at = parts[:, None]
         for child in reversed(range(self.cost.shape[1])):
+            amounts = np.flatnonzero((self.cost[parts, child] < NEVER).any(axis=0))
             before = remaining[:, None] - amounts
-            cost = np.where(before < 0, NEVER, self.least[child][at, np.maximum(before, 0)])
-            reached = cost + self.cost[parts, child]
-            target = self.least[child + 1][parts, remaining]
-            by_child[:, child] = (reached == target[:, None]).argmax(axis=1)
+            cost = np.where(before < 0, NEVER, self.least[child][at, before])
+            reached = cost + self.cost[at, child, amounts]
+            target = self.least[child + 1][at, remaining[:, None]]
+            by_child[:, child] = amounts[(reached == target).argmax(axis=1)]
             remaining -= by_child[:, child]
         return by_child
 
