@@ -50,7 +50,7 @@ def test_racks_and_nodes_are_counted_as_by_trying_everything(seed: int, step: in
 
 
 def _assert_kept(choices: capacities.Choices, domain: int, caps: np.ndarray, members: int) -> None:
-    """Each node that can take some of the members, on the fewest nodes, is there and may take so many."""
+    """Each node that can take some of the members, on the fewest nodes, is there and may take its part."""
     caps = np.sort(caps)[::-1]
     fewest = int(np.searchsorted(np.cumsum(caps), members)) + 1
     for cap in set(caps.tolist()):

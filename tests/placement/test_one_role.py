@@ -44,8 +44,8 @@ def drawn(rng: random.Random, rule: str = "") -> tuple[Snapshot, Request]:
 
 def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     """Leave these exact methods out."""
-    kept = tuple(method for method in search.METHODS if method.name not in names)
-    monkeypatch.setattr(search, "METHODS", kept)
+    methods_left = tuple(method for method in search.METHODS if method.name not in names)
+    monkeypatch.setattr(search, "METHODS", methods_left)
 
 
 def methods(decision: Decision) -> set[str]:
@@ -114,20 +114,20 @@ def test_what_is_too_large_is_left_to_the_solver(limit: str, monkeypatch: pytest
     if limit == "MAX_CHOICES":
         snapshot = cluster("\n".join(f"zone z{n} rack r{n}: n{n}[4]" for n in range(3)))
         request = gang("7 x 1 GPU")
-    best = place(snapshot, request)
+    fast_plan = place(snapshot, request)
     for module in (one_role, capacities):
         monkeypatch.setattr(module, limit, 0, raising=False)
     solved = place(snapshot, request)
-    assert isinstance(best, Placed)
+    assert isinstance(fast_plan, Placed)
     assert isinstance(solved, Placed)
-    assert "domain-tables" in methods(best)
+    assert "domain-tables" in methods(fast_plan)
     assert methods(solved) == {"all-members", "region-count", "level-core", "link-thresholds"}
     reasons = dict(reason for step in solved.steps for reason in step.declined)
     assert reasons["domain-tables"] in (
         "the tables are too large",
         "there are too many choices of wider parts",
     )
-    assert best.objective == solved.objective
+    assert fast_plan.objective == solved.objective
 
 
 FASTER_ON_MORE_NODES = {

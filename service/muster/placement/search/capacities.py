@@ -22,9 +22,8 @@ from muster.placement.search.tables import MAX_STEPS, NEVER, Table, steps
 class Price:
     """A price of `members` for each `nodes` nodes.
 
-    `gain` [domain] is the largest nodes · m − members · (fewest nodes for m), over the numbers m of members
-    that the domain may take. `domains` are those that gain most, as many as a plan
-    touches.
+    `gain` [domain] is the largest nodes · m − members · (fewest nodes for m). It is taken over the numbers m
+    that the domain may take. `domains` are those that gain most, as many as a plan touches.
     """
 
     members: int
@@ -43,7 +42,7 @@ class Price:
 
 @dataclass(frozen=True, eq=False)
 class Domains:
-    """Domains, of which `limit` take the `need` members.
+    """Domains: `limit` of them take the `need` members.
 
     `rows`, `domain` and `cap` are [node]: the row, its domain from 0, and how many members it takes. Nodes
     are sorted by domain, and the roomiest node of a domain comes first. A domain takes a multiple of `step`

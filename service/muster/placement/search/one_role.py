@@ -6,8 +6,8 @@ domain are a multiple of a step (segments), or at most a number. The phases:
 1. `SortedCapacities` finds the regions that hold the gang: the parts of the required scopes. If one zone is
    enough, each such zone is a region of its own, and then each rack.
 2. `joined`: if a wider part is not enough, each choice of the fewest parts is a region.
-3. `capacities` counts the fewest domains and nodes by sums of sorted capacities, and rules out what no plan
-   with so few of them takes. In a plan with the fewest nodes, each domain uses the fewest nodes that hold its
+3. `capacities` counts the fewest domains and nodes by sums of sorted capacities, and rules out what no such
+   plan takes. In a plan with the fewest nodes, each domain uses the fewest nodes that hold its
    members. So a domain is one choice: its number of members.
 4. `gpu_sets` lists the sets of GPUs that a node may give to 0, 1, 2 … members.
 5. `best_plan` decides the levels below the nodes. All but the weakest link are sums, so they are one number

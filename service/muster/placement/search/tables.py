@@ -1,7 +1,7 @@
 """Fill parts with members at the least cost: one table, whose only axis is the number of members.
 
-The cost of a plan is a sum over its nodes. So the best way to put m members into a part has one cost, and a
-part needs one number for each m, however many levels the objective has. The same table fills domains from
+The cost of a plan is a sum over its nodes. So the best way to put m members into a part has one cost. A
+part needs one number for each m, for any number of levels of the objective. The same table fills domains from
 nodes, and the cluster from domains. `one_cost` makes one number of all levels: each level outweighs the lower
 levels. The numbers are integers, so this is exact.
 """
