@@ -102,9 +102,10 @@ GENERATED := shim/internal/musterv1 service/muster/adapters/grpc/generated servi
 CHECKSUM = find $(GENERATED) -type f ! -path '*/__pycache__/*' -print0 2>/dev/null | sort -z | xargs -0r sha256sum
 
 .PHONY: generate
-generate: $(READY) ## Generate the code of protos/, docs/schemas, the chart's schema, and the JSON of dashboards
+generate: $(READY) ## Generate the code of protos/, docs/schemas, the table of levels, the chart's schema, and the JSON of dashboards
 	$(call say,generate)
 	@$(PY) -m checks.schemas
+	@$(PY) -m checks.objective
 	@$(PY) -m dashboards
 	@$(WITH_GO) cd protos; buf generate; \
 	buf build --as-file-descriptor-set --exclude-source-info -o ../service/muster/adapters/grpc/generated/descriptors.binpb; \

@@ -18,6 +18,7 @@ from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.limits import Limits, Timings
+from muster.placement.model.objective import BELOW_NODES
 from muster.placement.place import PlacementDefect, place
 from muster.placement.verify import verify
 
@@ -31,10 +32,6 @@ HANGS_AFTER = 10
 
 class NoAnswer(Exception):
     """The planner did not come back."""
-
-
-BELOW_NODES = ("unusable_gpus", "nvlink_domains", "weakest_link", "ring", "sockets", "damage", "best_fit")
-"""Levels that are decided once zones, racks and nodes are."""
 
 
 @dataclass(frozen=True, slots=True)

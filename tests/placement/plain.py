@@ -20,6 +20,7 @@ from muster.domain.request import GangId, Member, NodeRules, Request, Role, Segm
 from muster.domain.sentences import sentence
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology
+from muster.placement.model.objective import BELOW_NODES
 from muster.placement.place import Limits, place
 from tests.placement.drawings import LABELS, RESOURCE, islands
 from tests.placement.idle import unusable
@@ -39,8 +40,6 @@ SHAPES = [
 SCOPES = ["zone", "rack", "rack", "node", NVLINK]
 TIME = 20.0
 """Deterministic time for each level of the plain model."""
-BELOW = ("unusable_gpus", "nvlink_domains", "weakest_link", "ring", "sockets", "damage", "best_fit")
-"""Levels that the plain model does not have."""
 
 
 def draw(rng: Random) -> World:
@@ -121,7 +120,7 @@ def difference(snapshot: Snapshot, request: Request, decision: Decision) -> str:
         return f"{worth} is worse than {best}"
     if proven and worth < best:
         return f"{worth} is better than the best, {best}"
-    if proven and not decision.optimal and decision.unproven not in BELOW:
+    if proven and not decision.optimal and decision.unproven not in BELOW_NODES:
         return f"not proven in {decision.unproven}: {worth}"
     return ""
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from checks.objective import table
 from muster.domain.decision import Objective, Placed, Step
 from muster.placement.limits import Budget
-from muster.placement.model.objective import OBJECTIVE, Level
+from muster.placement.model.objective import OBJECTIVE, VALUES, Level, quality_levels
 from muster.placement.place import Limits, place
 from muster.placement.search import search
 from muster.placement.search.methods import Answer, Declined, Partial, Start
@@ -19,7 +20,7 @@ from muster.placement.search.search import METHODS
 from tests.placement.drawings import cluster, gang
 
 RACKS = "rack r1: a[4] b[2]\n rack r2: c[4] d[2]\n rack r3: e[4] f[2]"
-BELOW = ("nvlink_domains", "weakest_link", "ring", "sockets", "damage", "best_fit")
+BELOW = [level.name for level in quality_levels(())]
 
 
 def decided(text: str, asked: str) -> dict[str, str]:
@@ -114,5 +115,10 @@ def test_a_level_that_no_method_decides_is_a_defect(monkeypatch: pytest.MonkeyPa
         place(cluster(RACKS), gang("4 x 1 GPU"))
 
 
-def test_the_objective_shows_its_levels_in_their_order() -> None:
-    assert [name for entry in OBJECTIVE for name in entry.shown] == [each.name for each in fields(Objective)]
+def test_each_value_of_the_objective_has_a_row_in_its_order() -> None:
+    assert [row.field for row in VALUES] == [field.name for field in fields(Objective)]
+
+
+def test_the_page_has_the_rows_of_the_objective() -> None:
+    page = (Path(__file__).parents[2] / "docs/objective.md").read_text()
+    assert table(OBJECTIVE) in page, "python -m checks.objective writes it"

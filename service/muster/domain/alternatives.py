@@ -17,6 +17,9 @@ AS_DECIDED = "Computed against the cluster as the gang found it."
 
 Value = int | float | str | None
 
+SCOPE_NOUNS = {Scope.NVLINK_DOMAIN.value: "NVLink domain"}
+"""What a domain of a scope is called, if it is not the scope's own word."""
+
 
 class Than(StrEnum):
     """How an alternative compares with the gang's place. `FEWER`: not all members fit there."""
@@ -59,6 +62,8 @@ class Alternative:
     proven: bool
     free_gpus: int
     most_on_a_node: int
+    differs: str = ""
+    """The comparison at `level` in words: "2 racks instead of 1"."""
 
     def __str__(self) -> str:
         proviso = "" if self.proven else "as far as was searched: "
@@ -69,7 +74,7 @@ class Alternative:
                 fit = f"only {self.members}" if self.members else "none"
                 return f"{proviso}{fit} of {self.of} members fit; {self._free()}"
         better = "better now: " if self.than is Than.BETTER else ""
-        return f"{proviso}{better}{_compare(self.level, self.value, self.chosen)}"
+        return f"{proviso}{better}{self.differs}"
 
     def _free(self) -> str:
         free = f"{counted('GPU', self.free_gpus)} {'is' if self.free_gpus == 1 else 'are'} free there"
@@ -180,7 +185,7 @@ def not_known(why: str) -> AlternativesView:
 def _rest_in_words(alternatives: Alternatives) -> str:
     """Return how many other domains there are that are not listed; "" if none."""
     left_out, shut = alternatives.left_out, alternatives.shut
-    scope = printable(_WORDS.get(alternatives.scope, alternatives.scope))
+    scope = printable(SCOPE_NOUNS.get(alternatives.scope, alternatives.scope))
     parts = []
     if left_out:
         because = " because the time was over" if alternatives.late else ""
@@ -196,30 +201,9 @@ def _was(count: int) -> str:
     return "was" if count == 1 else "were"
 
 
-_WORDS = {Scope.NVLINK_DOMAIN.value: "NVLink domain"}
-_UNITS = {"weakest_link": " GB/s", "ring": " GB/s"}
-
-
-def _compare(level: str, value: Value, value_of_plan: Value) -> str:
-    """Return "2 racks instead of 1", "best fit 12 instead of 4"."""
-    kind, _, name = level.partition(" ")
-    if kind == "crossings" and isinstance(value, int):
-        return f"{counted(_WORDS.get(name, name), value)} instead of {value_of_plan}"
-    if level == "unusable_gpus" and isinstance(value, int):
-        return f"{counted('unusable GPU', value)} instead of {value_of_plan}"
-    unit = _UNITS.get(level, "")
-    return f"{level.replace('_', ' ')} {_shown(value)}{unit} instead of {_shown(value_of_plan)}{unit}"
-
-
-def _shown(value: Value) -> str:
-    if value is None:
-        return "none"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def domains_of(scope: str, names: Sequence[str]) -> str:
     """Return "rack r1", "racks r1 and r2", "3 racks"."""
-    scope = _WORDS.get(scope, scope)
+    scope = SCOPE_NOUNS.get(scope, scope)
     if len(names) == 1:
         return f"{scope} {names[0]}"
     return f"{plural(scope, 2)} {names[0]} and {names[1]}" if len(names) == 2 else counted(scope, len(names))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 from muster.domain.causes.not_planned import NotDecided, TookTooLong
 from muster.domain.reasons import Cause
@@ -28,14 +27,8 @@ class MemberPlacement:
 class Objective:
     """The value of each lexicographic level, best first: see docs/objective.md.
 
-    `crossings`: (scope, parts touched), widest first. `weakest_link_gb_per_s`: over the touched nodes, the
-    smallest weakest link on the best ring over the gang's GPUs there; None if no node holds two of them
-    or no link is known. `ring_gb_per_s`: the sum of the links on those rings. `socket_distance`: how far
-    apart the GPUs hang on each touched node, summed: 64 for each further NUMA node, 1 for each further host
-    bridge, group of PCIe switches, and switch. `damage`: how many more GPU-thousandths of what stays free
-    become unusable, weighted over the typical requests; where the snapshot says which these are, what they
-    lose, priced: comparable within one snapshot. `best_fit`: what stays free on the touched nodes, in
-    eighths, plus what opening nodes takes from domains.
+    `crossings`: (scope, parts touched), widest first. `weakest_link_gb_per_s`: None if no node holds two of
+    the GPUs or no link is known.
     """
 
     preferred_reached: str | None
@@ -54,13 +47,6 @@ class Objective:
     best_fit: int = 0
     preference_penalty: int | None = None
     """Σ over members of 100 − the score of their node; None if no role has scores."""
-
-    def by_name(self) -> dict[str, Any]:
-        """Return the value of each level by name, without levels that the gang does not have."""
-        values = ((level.name, getattr(self, level.name)) for level in fields(self))
-        optional = ("unusable_gpus", "preference_penalty")
-        shown = {name: value for name, value in values if value is not None or name not in optional}
-        return {name: value for name, value in shown.items() if value != ()}
 
 
 @dataclass(frozen=True, slots=True)

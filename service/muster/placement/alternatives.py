@@ -15,29 +15,19 @@ import numpy as np
 
 from muster.domain.alternatives import Alternative, Alternatives, Question, Than, Value, domains_of
 from muster.domain.causes.not_planned import Ended, NotDecided, TooManyRoles
-from muster.domain.decision import Decision, MemberPlacement, Objective, Placed
+from muster.domain.decision import Decision, MemberPlacement, Placed
 from muster.domain.request import Request, Scope, SelectorTerm
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.candidates import NODE_NAME, admits
 from muster.placement.cluster.columns import Bools, Columns, Ints, columns
 from muster.placement.cluster.matching import view_of
-from muster.placement.evaluate import objective, unknown_links
-from muster.placement.gpus.costs import Cost, costs_of
+from muster.placement.evaluate import worths
 from muster.placement.limits import Limits, asks_gpus
-from muster.placement.model.objective import UNUSABLE
+from muster.placement.model.objective import Worth
 from muster.placement.place import PlacementDefect, place
 
 MOST = 8
 """Alternatives that are computed for one gang."""
-
-
-@dataclass(frozen=True, slots=True)
-class Worth:
-    """One level of a plan: its name, a cost to compare (less is better), and its value."""
-
-    level: str
-    cost: float
-    value: Value
 
 
 def alternatives(snapshot: Snapshot, question: Question, limits: Limits | None = None) -> Alternatives:
@@ -51,7 +41,7 @@ def alternatives(snapshot: Snapshot, question: Question, limits: Limits | None =
     view = view_of(snapshot, question.request)
     own = sorted({view.row[each.node] for each in question.members})
     places = _Places.of(view, question, own, limits)
-    here = _worth(question.request, question.members, view)
+    here = worths(question.request, question.members, view)
     found: dict[tuple[int, ...], tuple[list[float], Alternative]] = {}
     late = False
     for part in places.to_try():
@@ -65,8 +55,8 @@ def alternatives(snapshot: Snapshot, question: Question, limits: Limits | None =
         touched = places.touched(members) if part is None else (part,)
         if decision is not None and touched:
             about = _About(places.name(touched), *places.free_on(touched), _is_proven(decision))
-            worth = _worth(question.request, members, view) if members else []
-            compared = _compared(about, here, worth)
+            there = worths(question.request, members, view) if members else []
+            compared = _compared(about, here, there)
             if set(touched) != places.chosen or compared[1].than is Than.BETTER:
                 found[touched] = compared
     tried = tuple(alternative for _, alternative in sorted(found.values(), key=lambda each: each[0]))
@@ -208,64 +198,21 @@ class _About:
 
 def _compared(about: _About, here: list[Worth], there: list[Worth]) -> tuple[list[float], Alternative]:
     """Return an alternative, and what orders it among the others: the costs of its levels."""
-    order = [each.cost for each in there] or [math.inf]
-    fit, of = (int(-worth[0].cost) if worth else 0 for worth in (there, here))
-    level, than = "", Than.EQUAL
+    order = [worth.cost for worth in there] or [math.inf]
+    fit, size = (int(-worths[0].cost) if worths else 0 for worths in (there, here))
+    level, than, says = "", Than.EQUAL, ""
     value: Value = None
     chosen: Value = None
-    if fit < of:
-        level, than, value, chosen = "members", Than.FEWER, fit, of
+    if fit < size:
+        level, than, value, chosen = "members", Than.FEWER, fit, size
     else:
         pairs = zip(here, there, strict=True)
-        differ = next(((own, other) for own, other in pairs if own.cost != other.cost), None)
+        differ = next(((ours, theirs) for ours, theirs in pairs if ours.cost != theirs.cost), None)
         if differ is not None:
-            own, other = differ
-            than = Than.WORSE if other.cost > own.cost else Than.BETTER
-            level, value, chosen = own.level, other.value, own.value
+            ours, theirs = differ
+            than = Than.WORSE if theirs.cost > ours.cost else Than.BETTER
+            level, value, chosen, says = ours.level, theirs.value, ours.value, theirs.instead_of(ours)
     free = (about.free_gpus, about.most_on_a_node)
-    return order, Alternative(about.domain, fit, of, than, level, value, chosen, about.proven, *free)
-
-
-def _worth(request: Request, members: Sequence[MemberPlacement], view: Columns) -> list[Worth]:
-    """Return the levels of the objective, the most important first, as docs/objective.md orders them."""
-    value, _, _ = objective(request, members, view)
-    unknown = bool(unknown_links(request, members, view))
-    return list(_levels(request, members, value, unknown))
-
-
-def _levels(
-    request: Request, members: Sequence[MemberPlacement], value: Objective, unknown: bool
-) -> Iterator[Worth]:
-    yield Worth("members", -len(members), len(members))
-    preferred = request.preferred_scopes
-    yield Worth("preferred_scope", _at(value.preferred_reached, preferred), value.preferred_reached)
-    for (name, reached), asked in zip(value.role_preferences, request.role_preferences, strict=True):
-        yield Worth(f"preference of {name}", _at(reached, asked.scopes), reached)
-    taken, with_gpus = value.unusable_gpus or 0, asks_gpus(request)
-    if value.unusable_gpus is not None and not with_gpus:
-        yield Worth(UNUSABLE.name, taken, taken)
-    crossed = dict(value.crossings)
-    domains = crossed.pop(Scope.NVLINK_DOMAIN.value, None)
-    for scope, parts in crossed.items():
-        yield Worth(f"crossings {scope}", parts, parts)
-    if value.unusable_gpus is not None and with_gpus:
-        yield Worth(UNUSABLE.name, taken, taken)
-    sliced = any(role.slice and role.members for role in request.roles)
-    costs = dict(value.costs)
-    for cost in costs_of(request.terms, sliced) or (Cost.NVLINK_DOMAINS,):
-        if cost is not Cost.NVLINK_DOMAINS:
-            yield Worth(cost.value, costs[cost.value], costs[cost.value])
-        elif domains is not None:
-            yield Worth(f"crossings {Scope.NVLINK_DOMAIN.value}", domains, domains)
-    weakest = value.weakest_link_gb_per_s
-    slowest = -weakest if weakest is not None else 0.0 if unknown else -math.inf
-    yield Worth("weakest_link", slowest, weakest)
-    yield Worth("ring", -value.ring_gb_per_s, value.ring_gb_per_s)
-    yield Worth("sockets", value.socket_distance, value.socket_distance)
-    yield Worth("damage", value.damage, value.damage)
-    yield Worth("best_fit", value.best_fit, value.best_fit)
-    yield Worth("preference_penalty", value.preference_penalty or 0, value.preference_penalty)
-
-
-def _at(reached: str | None, scopes: Sequence[str]) -> int:
-    return scopes.index(reached) if reached in scopes else len(scopes)
+    return order, Alternative(
+        about.domain, fit, size, than, level, value, chosen, about.proven, *free, differs=says
+    )

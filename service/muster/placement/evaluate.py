@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -24,9 +23,8 @@ from muster.placement.gpus.fragmentation import fragmentation
 from muster.placement.gpus.gpusets import GpuSet, value_of
 from muster.placement.gpus.node_rules import InNode
 from muster.placement.gpus.opportunity_cost import is_priced, prices_of
-from muster.placement.gpus.rings import MB_PER_GB, NO_LINK
 from muster.placement.limits import asks_gpus, takes_gpus
-from muster.placement.model.objective import OBJECTIVE
+from muster.placement.model.objective import OBJECTIVE, VALUES, Worth
 
 
 def used_gpus(members: Sequence[MemberPlacement]) -> dict[str, int]:
@@ -49,19 +47,21 @@ def objective(
     Existing members count for what concerns the gang as a whole: parts, scopes, and the links on nodes with a
     new member.
     """
-    used, existing = used_gpus(members), existing_of(view, request)
-    spots = spots_of(view, used)
-    there = {view.names[row]: mask for row, mask in existing.masks.items()}
-    values = [_worth(place, mask, there.get(place.name, 0)) for place, mask in spots]
-    parts = Held(view, spots, existing)
-    plan = Plan(request, members, view, values, parts)
-    value = Objective(**{name: SHOWN[name](plan) for entry in OBJECTIVE for name in entry.shown})
+    plan = Plan(request, members, view)
+    parts, gpus = plan.parts, any(plan.used.values()) or any(plan.parts.existing.masks.values())
+    value = Objective(**{row.field: row.count(plan) for row in VALUES})
     asked = [scope for scope in (request.required_scope, *request.preferred_scopes) if scope]
     for scope in narrow_to_wide(view.levels, asked):
         common = parts.common(scope)
-        if common and (scope != Scope.GPU or any(used.values()) or any(there.values())):
+        if common and (scope != Scope.GPU or gpus):
             return value, scope, f"{scope} {min(common, key=natural)}"
     return value, None, ""
+
+
+def worths(request: Request, members: Sequence[MemberPlacement], view: Columns) -> list[Worth]:
+    """Return what alternatives compare of a plan, the most important level first."""
+    plan = Plan(request, members, view)
+    return [worth for row in OBJECTIVE for worth in row.compared(plan, row.count(plan))]
 
 
 def unknown_links(request: Request, members: Sequence[MemberPlacement], view: Columns) -> tuple[str, ...]:
@@ -87,129 +87,112 @@ def unknown_indices(members: Sequence[MemberPlacement], view: Columns) -> tuple[
     return tuple(sorted(node for node, mask in used.items() if mask and view.unindexed[view.row[node]]))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
-    """A plan to be evaluated: its members, the values of the GPUs of each node, and the parts that it
-    touches.
-    """
+    """A plan as the rows of OBJECTIVE count it."""
 
     request: Request
     members: Sequence[MemberPlacement]
     view: Columns
-    values: Sequence[GpuSet]
-    parts: Held
 
+    @cached_property
+    def used(self) -> dict[str, int]:
+        """Node → mask of the gang's new GPUs there."""
+        return used_gpus(self.members)
 
-def _preferred(plan: Plan) -> str | None:
-    return next((scope for scope in plan.request.preferred_scopes if plan.parts.common(scope)), None)
+    @cached_property
+    def parts(self) -> Held:
+        """The parts that hold the gang, or that it touches."""
+        return Held(self.view, spots_of(self.view, self.used), existing_of(self.view, self.request))
 
+    @cached_property
+    def gpu_sets(self) -> Sequence[GpuSet]:
+        """The gang's GPUs on each node with a new member, with the damage of the new ones."""
+        there = self.parts.existing.masks
+        spots = zip(self.parts.rows, self.parts.spots, strict=True)
+        return [_worth(place, mask, there.get(row, 0)) for row, (place, mask) in spots]
 
-def _role_preferences(plan: Plan) -> tuple[tuple[str, str | None], ...]:
-    found = []
-    for preference in plan.request.role_preferences:
-        running = tuple(each for each in plan.request.running if each.role in preference.roles)
-        used = used_gpus([member for member in plan.members if member.role in preference.roles])
-        there = existing_of(plan.view, replace(plan.request, running=running))
-        held = Held(plan.view, spots_of(plan.view, used), there)
-        reached = next((scope for scope in preference.scopes if held.common(scope)), None)
-        found.append((preference.name, reached))
-    return tuple(found)
+    @cached_property
+    def crossings(self) -> tuple[tuple[str, int], ...]:
+        """The scopes whose parts count, widest first, each with the parts touched."""
+        scopes = self.view.topology.crossed(asks_gpus(self.request))
+        return tuple((scope, self.parts.touched(scope)) for scope in scopes)
 
+    @cached_property
+    def costs(self) -> tuple[Cost, ...]:
+        """The levels of policies and slices."""
+        return costs_of(self.request.terms, self._sliced)
 
-def _crossings(plan: Plan) -> tuple[tuple[str, int], ...]:
-    scopes = plan.view.topology.crossed(asks_gpus(plan.request))
-    return tuple((scope, plan.parts.touched(scope)) for scope in scopes)
+    @property
+    def unknown_links(self) -> bool:
+        """Whether the gang has several GPUs on a node whose links are all unknown."""
+        return bool(unknown_links(self.request, self.members, self.view))
 
+    def role_preferences(self) -> tuple[tuple[str, str | None], ...]:
+        """Return for each preference of roles the first of its scopes that holds them."""
+        reached = []
+        for preference in self.request.role_preferences:
+            running = tuple(stay for stay in self.request.running if stay.role in preference.roles)
+            members = [member for member in self.members if member.role in preference.roles]
+            parts = Plan(replace(self.request, running=running), members, self.view).parts
+            scope = next((scope for scope in preference.scopes if parts.common(scope)), None)
+            reached.append((preference.name, scope))
+        return tuple(reached)
 
-def _costs(plan: Plan) -> tuple[tuple[str, int], ...]:
-    """Count what policies and slices ask for, by level."""
-    sliced = any(role.slice and role.members for role in plan.request.roles)
-    every = costs_of(plan.request.terms, sliced)
-    view, existing, shared = plan.view, plan.parts.existing, dict[str, int]()
-    for member in plan.members if sliced else ():
-        if member.units:
-            shared[member.node] = shared.get(member.node, 0) | mask_of(member.gpus)
-    totals = {cost: 0 for cost in every if cost is not Cost.NVLINK_DOMAINS}
-    for place, mask in plan.parts.spots if totals else ():
-        row, slices = view.row[place.name], shared.get(place.name, 0)
-        on = on_row(view, existing, every, row, existing.after(view, row, InNode((), (), (), ())))
-        taken = Taken(np.array([slices]), np.array([mask & ~slices]))
-        for cost in totals:
-            totals[cost] += int(cost_of(cost, gpus_of(view, row), taken, on)[0])
-    return tuple((cost.value, total) for cost, total in totals.items())
+    def cost_totals(self) -> tuple[tuple[str, int], ...]:
+        """Return what policies and slices ask for, by level, without NVLink domains."""
+        view, existing, shared = self.view, self.parts.existing, dict[str, int]()
+        for member in self.members if self._sliced else ():
+            if member.units:
+                shared[member.node] = shared.get(member.node, 0) | mask_of(member.gpus)
+        totals = {cost: 0 for cost in self.costs if cost is not Cost.NVLINK_DOMAINS}
+        for place, mask in self.parts.spots if totals else ():
+            row, slices = view.row[place.name], shared.get(place.name, 0)
+            on = on_row(view, existing, self.costs, row, existing.after(view, row, InNode((), (), (), ())))
+            taken = Taken(np.array([slices]), np.array([mask & ~slices]))
+            for cost in totals:
+                totals[cost] += int(cost_of(cost, gpus_of(view, row), taken, on)[0])
+        return tuple((cost.value, total) for cost, total in totals.items())
 
+    def damage(self) -> int:
+        """Return how much more of what is free becomes unusable: priced, or by F."""
+        if is_priced(self.request, self.view):
+            return _priced(self.request, self.members, self.view)
+        shared = (place for place, _ in self.parts.spots if place.shape.memory)
+        whole = sum(gpus.damage for gpus in self.gpu_sets)
+        return whole + sum(_of_slices(place, self.members) for place in shared)
 
-def _weakest_link(plan: Plan) -> float | None:
-    weakest = min((value.weakest for value in plan.values), default=NO_LINK)
-    return None if weakest in (0, NO_LINK) else weakest / MB_PER_GB
+    def unusable_gpus(self) -> int | None:
+        """Return the GPUs that members without GPUs make unusable; None if every member has GPUs."""
+        idle = {role.name for role in self.request.roles if not takes_gpus(role)}
+        if not any(member.role in idle for member in self.members):
+            return None
+        rows, counts = self._by_node()
+        beside = np.isin(rows, list(self.parts.existing.with_gpus))
+        return int(unusable_gpus(self.view, self.request.roles, rows, counts[:, None], beside).sum())
 
+    def best_fit(self) -> int:
+        """Return what stays free on the nodes, and what opening them costs."""
+        roles = self.request.roles
+        rows, counts = self._by_node()
+        # As in the search, a role that does not start has no members, and does not decide the unit.
+        roles = tuple(
+            role if counts[:, i].any() else replace(role, members=()) for i, role in enumerate(roles)
+        )
+        return int(fit_of(self.view, roles, rows, counts[:, None]).sum())
 
-def _rings(plan: Plan) -> float:
-    return sum(value.ring for value in plan.values) / MB_PER_GB
+    @property
+    def _sliced(self) -> bool:
+        return any(role.slice and role.members for role in self.request.roles)
 
-
-def _sockets(plan: Plan) -> int:
-    return sum(value.sockets for value in plan.values)
-
-
-def _damage(plan: Plan) -> int:
-    if is_priced(plan.request, plan.view):
-        return _priced(plan.request, plan.members, plan.view)
-    shared = (place for place, _ in plan.parts.spots if place.shape.memory)
-    whole = sum(value.damage for value in plan.values)
-    return whole + sum(_of_slices(place, plan.members) for place in shared)
-
-
-def _unusable_gpus(plan: Plan) -> int | None:
-    """Return the GPUs that members without GPUs make unusable; None if every member has GPUs."""
-    idle = {role.name for role in plan.request.roles if not takes_gpus(role)}
-    if not any(member.role in idle for member in plan.members):
-        return None
-    rows, counts = _by_node(plan)
-    beside = np.isin(rows, list(plan.parts.existing.with_gpus))
-    return int(unusable_gpus(plan.view, plan.request.roles, rows, counts[:, None], beside).sum())
-
-
-def _by_node(plan: Plan) -> tuple[Ints, Ints]:
-    """Return the rows of the plan's nodes, and [node, role] the members there."""
-    roles = plan.request.roles
-    index, on_node = {role.name: i for i, role in enumerate(roles)}, dict[str, list[int]]()
-    for member in plan.members:
-        on_node.setdefault(member.node, [0] * len(roles))[index[member.role]] += 1
-    rows = np.array([plan.view.row[node] for node in on_node], np.int64)
-    return rows, np.array([*on_node.values()], np.int64)
-
-
-def _best_fit(plan: Plan) -> int:
-    roles = plan.request.roles
-    rows, counts = _by_node(plan)
-    # As in the search, a role that does not start has no members, and does not decide the unit.
-    roles = tuple(role if counts[:, i].any() else replace(role, members=()) for i, role in enumerate(roles))
-    return int(fit_of(plan.view, roles, rows, counts[:, None]).sum())
-
-
-def _preferences(plan: Plan) -> int | None:
-    """Return Σ over members of 100 − the score of their node; None if no role has scores."""
-    scores = {role.name: role.scores for role in plan.request.roles if role.members}
-    if not any(scores.values()):
-        return None
-    return sum(100 - max(0, min(100, scores[member.role].get(member.node, 0))) for member in plan.members)
-
-
-SHOWN: Mapping[str, Callable[[Plan], Any]] = {
-    "preferred_reached": _preferred,
-    "role_preferences": _role_preferences,
-    "crossings": _crossings,
-    "costs": _costs,
-    "unusable_gpus": _unusable_gpus,
-    "weakest_link_gb_per_s": _weakest_link,
-    "ring_gb_per_s": _rings,
-    "socket_distance": _sockets,
-    "damage": _damage,
-    "best_fit": _best_fit,
-    "preference_penalty": _preferences,
-}
-"""How the value of each level is counted, by the names in `Entry.shown`."""
+    def _by_node(self) -> tuple[Ints, Ints]:
+        """Return the rows of the plan's nodes, and [node, role] the members there."""
+        roles = self.request.roles
+        index, on_node = {role.name: i for i, role in enumerate(roles)}, dict[str, list[int]]()
+        for member in self.members:
+            on_node.setdefault(member.node, [0] * len(roles))[index[member.role]] += 1
+        rows = np.array([self.view.row[node] for node in on_node], np.int64)
+        return rows, np.array([*on_node.values()], np.int64)
 
 
 _value_of = lru_cache(maxsize=1 << 14)(value_of)
@@ -272,7 +255,7 @@ class Held:
     existing: ExistingMembers
 
     @cached_property
-    def _rows(self) -> list[int]:
+    def rows(self) -> list[int]:
         """The rows of the nodes with placed members."""
         return [self.view.row[place.name] for place, _ in self.spots]
 
@@ -288,12 +271,12 @@ class Held:
     def _holding(self, scope: str) -> Iterator[frozenset[str]]:
         """Yield the parts that hold the members of a node, for each node or each domain of nodes."""
         if scope in INSIDE:
-            for row, (_, mask) in zip(self._rows, self.spots, strict=True):
+            for row, (_, mask) in zip(self.rows, self.spots, strict=True):
                 parts = self.view.topology.parts(row, scope)
                 yield frozenset(part for part, gpus in parts if mask & ~gpus == 0)
             return
         domains = self.view.topology.domains(scope)
-        for code in set(domains.codes[self._rows].tolist()):
+        for code in set(domains.codes[self.rows].tolist()):
             yield frozenset((domains.names[code],) if code != NONE else ())
 
     def touched(self, scope: str) -> int:
@@ -303,12 +286,12 @@ class Held:
         """
         topology = self.view.topology
         if scope == Scope.NVLINK_DOMAIN:
-            spots = zip(self._rows, self.spots, strict=True)
+            spots = zip(self.rows, self.spots, strict=True)
             names = set().union(*(topology.touched(row, mask) for row, (_, mask) in spots))
             return len(names.union(*(self._touched_by(stay) for stay in self.existing.members)))
         with_gpus = {*self.existing.with_gpus}
-        with_gpus |= {row for row, (_, mask) in zip(self._rows, self.spots, strict=True) if mask}
-        rows = [*(with_gpus or {*self._rows, *self.existing.masks})]
+        with_gpus |= {row for row, (_, mask) in zip(self.rows, self.spots, strict=True) if mask}
+        rows = [*(with_gpus or {*self.rows, *self.existing.masks})]
         codes: list[int] = topology.domains(scope).codes[rows].tolist()
         return len({*codes} - {NONE}) + codes.count(NONE)
 

@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired, TypedDict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, get_args, get_type_hints
 
+from muster.domain import decision
 from muster.domain.alternatives import AlternativesView
+from muster.placement.model.objective import VALUES
 
 VERSION: Literal[1] = 1
 """The version is raised when a field is removed or changes its meaning. Fields may be added without a new
@@ -37,21 +40,23 @@ class RolePreference(TypedDict):
     reached: str | None
 
 
-class Objective(TypedDict):
-    """The values of the objective's levels: docs/objective.md."""
+def _types_of_levels() -> Iterator[tuple[str, Any]]:
+    """Yield each level's name in JSON, and its type: pairs are objects."""
+    pairs = {"role_preferences": list[RolePreference], "crossings": list[Crossing], "costs": dict[str, int]}
+    types = get_type_hints(decision.Objective) | pairs
+    yield "members", int
+    for row in VALUES:
+        value = types[row.field]
+        if row.optional:  # the key is left out where the value is None
+            value = NotRequired[value if row.field in pairs else get_args(value)[0]]
+        yield row.key or row.field, value
 
-    members: int
-    preferred_reached: str | None
-    role_preferences: NotRequired[list[RolePreference]]
-    crossings: list[Crossing]
-    unusable_gpus: NotRequired[int]
-    costs: NotRequired[dict[str, int]]
-    weakest_link_gb_per_s: float | None
-    ring_gb_per_s: float
-    socket_distance: int
-    damage_gpu_thousandths: int
-    best_fit: int
-    preference_penalty: NotRequired[int]
+
+if TYPE_CHECKING:
+    Objective = dict[str, Any]
+else:
+    Objective = TypedDict("Objective", dict(_types_of_levels()))  # noqa: UP013 — from the rows
+    Objective.__doc__ = "The values of the objective's levels: docs/objective.md."
 
 
 class Member(TypedDict):

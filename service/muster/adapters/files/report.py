@@ -8,7 +8,16 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 
-from muster.adapters.files.answer import VERSION, Answer, Gang, Member, Objective, Summary
+from muster.adapters.files.answer import (
+    VERSION,
+    Answer,
+    Crossing,
+    Gang,
+    Member,
+    Objective,
+    RolePreference,
+    Summary,
+)
 from muster.adapters.files.answer import Decided as DecidedLevel
 from muster.adapters.files.decide import Decided, Outcome, Status
 from muster.domain.alternatives import AlternativesView
@@ -16,6 +25,7 @@ from muster.domain.cause_json import cause_json
 from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.printable import printable
 from muster.domain.sentences import relaxation_sentence
+from muster.placement.model.objective import values_of
 
 
 def as_json(
@@ -114,28 +124,17 @@ def _relaxations(decision: Decision | None) -> list[str]:
 
 
 def _objective(plan: Placed) -> Objective:
-    value = plan.objective
-    shown: Objective = {
-        "members": len(plan.members),
-        "preferred_reached": value.preferred_reached,
-        "crossings": [{"scope": scope, "parts": parts} for scope, parts in value.crossings],
-        "weakest_link_gb_per_s": value.weakest_link_gb_per_s,
-        "ring_gb_per_s": value.ring_gb_per_s,
-        "socket_distance": value.socket_distance,
-        "damage_gpu_thousandths": value.damage,
-        "best_fit": value.best_fit,
-    }
-    if value.unusable_gpus is not None:
-        shown["unusable_gpus"] = value.unusable_gpus
-    if value.preference_penalty is not None:
-        shown["preference_penalty"] = value.preference_penalty
-    if value.role_preferences:
-        shown["role_preferences"] = [
-            {"preference": name, "reached": reached} for name, reached in value.role_preferences
+    """Return the value of each level that the gang has. Pairs become objects."""
+    values = {row.key or row.field: value for row, value in values_of(plan.objective)}
+    values["crossings"] = [Crossing(scope=scope, parts=parts) for scope, parts in values["crossings"]]
+    if "role_preferences" in values:
+        reached = values["role_preferences"]
+        values["role_preferences"] = [
+            RolePreference(preference=name, reached=scope) for name, scope in reached
         ]
-    if value.costs:
-        shown["costs"] = dict(value.costs)
-    return shown
+    if "costs" in values:
+        values["costs"] = dict(values["costs"])
+    return {"members": len(plan.members), **values}
 
 
 def _members(outcome: Outcome) -> list[Member]:

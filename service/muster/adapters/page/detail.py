@@ -9,7 +9,7 @@ import msgspec
 
 from muster.adapters.page.history import MOST_STEPS, Step
 from muster.adapters.page.layout import islands_of
-from muster.domain.decision import Placed
+from muster.domain.decision import Objective, Placed
 from muster.domain.printable import printable
 from muster.domain.sentences import as_far_as, doubts
 from muster.domain.snapshot import Snapshot
@@ -17,6 +17,7 @@ from muster.domain.topology import GpuTopology, bits
 from muster.gangs.reporting.places import GangDetails, Taken
 from muster.placement.cluster.fabric import MAX_RING_GPUS
 from muster.placement.gpus.rings import MB_PER_GB, rings
+from muster.placement.model.objective import values_of
 
 MOST_NODES = 64
 MOST_PODS = 256
@@ -131,7 +132,7 @@ def _plan(plan: Placed) -> dict[str, Any]:
         "ring_gb_per_s": objective.ring_gb_per_s,
         "preferred_reached": objective.preferred_reached,
         "crossings": [list(crossing) for crossing in objective.crossings],
-        "levels": [[name, printable(str(value))] for name, value in _levels(objective.by_name())],
+        "levels": [[name, printable(str(value))] for name, value in _levels(objective)],
         "steps": [
             {
                 "level": step.level,
@@ -143,10 +144,10 @@ def _plan(plan: Placed) -> dict[str, Any]:
     }
 
 
-def _levels(by_name: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each level and its value as text; of a level that the gang does not have, a dash."""
-    for name, value in by_name.items():
+def _levels(objective: Objective) -> Iterator[tuple[str, str]]:
+    """Yield each level and its value as text; a dash if there is none."""
+    for row, value in values_of(objective):
         if isinstance(value, tuple):
-            yield name, ", ".join(f"{part}: {number}" for part, number in value) or "–"
+            yield row.field, ", ".join(f"{part}: {number}" for part, number in value) or "–"
         else:
-            yield name, "–" if value is None else str(value)
+            yield row.field, "–" if value is None else str(value)

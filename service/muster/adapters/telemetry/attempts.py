@@ -23,6 +23,7 @@ from muster.adapters.telemetry.tracing import Tracing, span_context, traceparent
 from muster.domain.decision import Decision, Placed
 from muster.gangs.messages.instructions import Moved, Solve
 from muster.placement.limits import PHASES, Stretch
+from muster.placement.model.objective import values_of
 
 Attributes = dict[str, Any]
 
@@ -319,7 +320,7 @@ def describe(decision: Decision | None) -> Attributes:
     if not isinstance(decision, Placed):
         causes = [type(cause).__name__ for cause in decision.causes]
         return {"muster.outcome": "unplaceable", "muster.causes": causes}
-    levels = decision.objective.by_name()
+    levels = {row.field: value for row, value in values_of(decision.objective)}
     for pairs in levels.keys() & {"crossings", "costs"}:
         levels[pairs] = [f"{name}={count}" for name, count in levels[pairs]]
     return {

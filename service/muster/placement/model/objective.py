@@ -1,17 +1,32 @@
-"""List the levels of the objective. Each level is a cost to make small, in whole numbers."""
+"""List the levels of the objective, one row for each: how it is bounded, counted and shown.
+
+`OBJECTIVE` is the list. The search decides its levels. `evaluate` counts its values, and alternatives compare
+them. JSON, reports and the table of docs/objective.md come from it too. In the search each level is a cost to
+make small, in whole numbers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from muster.domain.alternatives import SCOPE_NOUNS, Value
+from muster.domain.decision import Objective
 from muster.domain.request import Scope
+from muster.domain.words import counted
 from muster.placement.gpus.costs import Cost
+from muster.placement.gpus.rings import MB_PER_GB, NO_LINK
+from muster.placement.limits import asks_gpus
 from muster.placement.model.problem import FREE, Ints, Patterns, Problem, Use
+
+if TYPE_CHECKING:  # a row counts a plan, and a plan is counted by the rows
+    from muster.placement.evaluate import Plan
 
 WIDE = Scope.NVLINK_DOMAIN.value
 """In `Problem.parts`: the NVLink domains that labels name, which may span nodes."""
@@ -63,7 +78,7 @@ def parts_level(scope: str) -> Level:
     return Level(scope, scope=scope)
 
 
-MEMBERS = Level("members")
+MEMBERS = Level("members", sign=-1)
 PREFERRED_SCOPE = Level("preferred_scope")
 ROLE_PREFERENCES = Level("role_preferences")
 NODES = Level("nodes", "nodes")
@@ -96,48 +111,258 @@ class Idle(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One entry of OBJECTIVE.
+class Worth:
+    """One level of a plan, to be compared with that of another: a cost (less is better), and its value.
 
-    `levels` returns its levels from the counted scopes (widest first), the costs of the gang, and whether it
-    has members without GPUs. `shown` are
-    the fields of `domain.decision.Objective` that have its value.
+    The value is a number of `noun`s, or an amount in `unit`s.
     """
 
-    levels: Callable[[Sequence[str], Sequence[Cost], Idle], tuple[Level, ...]]
-    shown: tuple[str, ...] = ()
+    level: str
+    cost: float
+    value: Value
+    noun: str = ""
+    unit: str = ""
+
+    def instead_of(self, chosen: Worth) -> str:
+        """Return "2 racks instead of 1", "best fit 12 instead of 4"."""
+        if self.noun:
+            return f"{counted(self.noun, int(self.cost))} instead of {chosen.value}"
+        name, unit = self.level.replace("_", " "), self.unit
+        return f"{name} {_in_words(self.value)}{unit} instead of {_in_words(chosen.value)}{unit}"
+
+
+def _in_words(value: Value) -> str:
+    if value is None:
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+When = Callable[[Sequence[str], Sequence[Cost], Idle], tuple[Level, ...]]
+"""Return the levels of a row from the counted scopes (widest first), the costs of the gang, and whether it
+has members without GPUs.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of OBJECTIVE: one level, or several that are counted alike.
+
+    `doc` and `field` are a row of the table in docs/objective.md: number, level, what is better, and where
+    `domain.decision.Objective` has the value. `levels` are what the search decides. `count` returns the value
+    of a plan. `worths` yields what alternatives compare of a plan with this value: by default the value.
+    """
+
+    doc: str
+    field: str
+    levels: When
+    count: Callable[[Plan], Any]
+    worths: Callable[[Plan, Any], Iterator[Worth]] | None = None
+    key: str = ""
+    """The name of the value in JSON, if it is not `field`."""
+    unit: str = ""
     counted: bool = False
-    """Whether the entry counts members or parts. The entries after those are levels of quality."""
+    """Whether the row counts members or parts. The rows after those have the levels of quality."""
+    optional: bool = False
+    """Whether the value is left out where it is None or (): then the gang does not have the level."""
+
+    def compared(self, plan: Plan, value: Any) -> Iterator[Worth]:
+        """Yield what alternatives compare of a plan with this value."""
+        if self.worths is not None:
+            yield from self.worths(plan, value)
+            return
+        level = next(iter(self.levels((), (), Idle.NONE)), Level(self.field))
+        yield Worth(level.name, level.sign * (value or 0), value, unit=self.unit)
 
 
-def _always(level: Level) -> Callable[[Sequence[str], Sequence[Cost], Idle], tuple[Level, ...]]:
+def _always(level: Level) -> When:
     return lambda scopes, costs, idle: (level,)
 
 
-def _if(which: Idle) -> Callable[[Sequence[str], Sequence[Cost], Idle], tuple[Level, ...]]:
+def _if(which: Idle) -> When:
     return lambda scopes, costs, idle: (UNUSABLE,) if idle is which else ()
 
 
+def _preferred_scope(plan: Plan) -> str | None:
+    return next((scope for scope in plan.request.preferred_scopes if plan.parts.common(scope)), None)
+
+
+def _preferred_worth(plan: Plan, reached: str | None) -> Iterator[Worth]:
+    yield Worth(PREFERRED_SCOPE.name, _place_among(plan.request.preferred_scopes, reached), reached)
+
+
+def _role_worths(plan: Plan, preferences: Sequence[tuple[str, str | None]]) -> Iterator[Worth]:
+    for (name, reached), preference in zip(preferences, plan.request.role_preferences, strict=True):
+        yield Worth(f"preference of {name}", _place_among(preference.scopes, reached), reached)
+
+
+def _place_among(scopes: Sequence[str], reached: str | None) -> int:
+    return scopes.index(reached) if reached in scopes else len(scopes)
+
+
+def _unusable_worth(plan: Plan, unusable: int | None) -> Iterator[Worth]:
+    if unusable is not None:
+        yield Worth(UNUSABLE.name, unusable, unusable, noun="unusable GPU")
+
+
+def _alone(plan: Plan, unusable: int | None) -> Iterator[Worth]:
+    return iter(()) if asks_gpus(plan.request) else _unusable_worth(plan, unusable)
+
+
+def _beside(plan: Plan, unusable: int | None) -> Iterator[Worth]:
+    return _unusable_worth(plan, unusable) if asks_gpus(plan.request) else iter(())
+
+
+def _parts_worths(plan: Plan, crossings: Sequence[tuple[str, int]]) -> Iterator[Worth]:
+    return (_parts_worth(scope, parts) for scope, parts in crossings if scope != WIDE)
+
+
+def _parts_worth(scope: str, parts: int) -> Worth:
+    return Worth(f"crossings {scope}", parts, parts, noun=SCOPE_NOUNS.get(scope, scope))
+
+
+def _cost_worths(plan: Plan, costs: Sequence[tuple[str, int]]) -> Iterator[Worth]:
+    totals, domains = dict(costs), dict(plan.crossings).get(WIDE)
+    for cost in plan.costs or (Cost.NVLINK_DOMAINS,):
+        if cost is not Cost.NVLINK_DOMAINS:
+            yield Worth(cost.value, totals[cost.value], totals[cost.value])
+        elif domains is not None:
+            yield _parts_worth(WIDE, domains)
+
+
+def _weakest_link(plan: Plan) -> float | None:
+    weakest = min((gpus.weakest for gpus in plan.gpu_sets), default=NO_LINK)
+    return None if weakest in (0, NO_LINK) else weakest / MB_PER_GB
+
+
+def _weakest_worth(plan: Plan, weakest: float | None) -> Iterator[Worth]:
+    no_link = 0.0 if plan.unknown_links else -math.inf
+    yield Worth(WEAKEST_LINK.name, no_link if weakest is None else -weakest, weakest, unit=" GB/s")
+
+
+def _penalty(plan: Plan) -> int | None:
+    scores = {role.name: role.scores for role in plan.request.roles if role.members}
+    if not any(scores.values()):
+        return None
+    return sum(100 - max(0, min(100, scores[member.role].get(member.node, 0))) for member in plan.members)
+
+
 OBJECTIVE = (
-    Entry(_always(MEMBERS), counted=True),
-    Entry(_always(PREFERRED_SCOPE), ("preferred_reached",), counted=True),
-    Entry(_always(ROLE_PREFERENCES), ("role_preferences",), counted=True),
-    Entry(_if(Idle.ALONE), counted=True),
-    Entry(lambda scopes, costs, idle: (*map(parts_level, scopes), NODES), ("crossings",), counted=True),
-    Entry(_if(Idle.BESIDE), ("unusable_gpus",)),
-    Entry(
-        lambda scopes, costs, idle: tuple(PREFERENCES[cost] for cost in costs or (Cost.NVLINK_DOMAINS,)),
-        ("costs",),
+    Row(
+        "0 | members placed: all; where they do not fit, as many as do, `min_member` at least and of "
+        "each role its minimum, in whole replicas, the earlier roles first | more",
+        "members",
+        _always(MEMBERS),
+        lambda plan: len(plan.members),
+        counted=True,
     ),
-    Entry(_always(WEAKEST_LINK), ("weakest_link_gb_per_s",)),
-    Entry(_always(RING), ("ring_gb_per_s",)),
-    Entry(_always(SOCKETS), ("socket_distance",)),
-    Entry(_always(DAMAGE), ("damage",)),
-    Entry(_always(BEST_FIT), ("best_fit", "preference_penalty")),  # both in one number: see on_node.best_fit
+    Row(
+        "1 | the required scope holds (else there is no plan); preferred scopes, tried in the order "
+        "given | the first that can hold",
+        "preferred_reached",
+        _always(PREFERRED_SCOPE),
+        _preferred_scope,
+        _preferred_worth,
+        counted=True,
+    ),
+    Row(
+        "1a | preferred scopes of roles, one preference after the other, the earlier ones first | for "
+        "each the first that can hold",
+        "role_preferences",
+        _always(ROLE_PREFERENCES),
+        lambda plan: plan.role_preferences(),
+        _role_worths,
+        counted=True,
+        optional=True,
+    ),
+    Row("", "", _if(Idle.ALONE), lambda plan: plan.unusable_gpus(), _alone, counted=True),
+    Row(
+        "2 | parts crossed: zones, then racks, then nodes, then NVLink domains. A "
+        "[policy](policies.md#what-a-policy-does) adds a level before the NVLink domains, or replaces "
+        "them. Where members have GPUs, those alone count | fewer",
+        "crossings",
+        lambda scopes, costs, idle: (*map(parts_level, scopes), NODES),
+        lambda plan: plan.crossings,
+        _parts_worths,
+        counted=True,
+    ),
+    Row(
+        "2⁺ | GPUs that [members without GPUs](#members-without-gpus) make unusable. The level follows "
+        "the nodes; in gangs without GPUs it comes before the parts | fewer",
+        "unusable_gpus",
+        _if(Idle.BESIDE),
+        lambda plan: plan.unusable_gpus(),
+        _beside,
+        optional=True,
+    ),
+    Row(
+        "2a | sharing, for gangs with [slices](#slices): GPUs that slices open, then GPUs that they "
+        "touch | fewer, on nodes that spread more",
+        "costs",
+        lambda scopes, costs, idle: tuple(PREFERENCES[cost] for cost in costs or (Cost.NVLINK_DOMAINS,)),
+        lambda plan: plan.cost_totals(),
+        _cost_worths,
+        optional=True,
+    ),
+    Row(
+        "3a | the weakest link: over the touched nodes, the smallest weakest link on the best ring over "
+        "the gang's GPUs there | more GB/s",
+        "weakest_link_gb_per_s",
+        _always(WEAKEST_LINK),
+        _weakest_link,
+        _weakest_worth,
+    ),
+    Row(
+        "3b | the sum of the links on those rings | more GB/s",
+        "ring_gb_per_s",
+        _always(RING),
+        lambda plan: sum(gpus.ring for gpus in plan.gpu_sets) / MB_PER_GB,
+        unit=" GB/s",
+    ),
+    Row(
+        "3c | [sockets](#sockets): how far apart the gang's GPUs hang below the CPU sockets and PCIe "
+        "switches of each touched node | less",
+        "socket_distance",
+        _always(SOCKETS),
+        lambda plan: sum(gpus.sockets for gpus in plan.gpu_sets),
+    ),
+    Row(
+        "4a | [damage](#damage): how much more of the free GPUs of the touched nodes typical requests "
+        "can no longer use | less",
+        "damage",
+        _always(DAMAGE),
+        lambda plan: plan.damage(),
+        key="damage_gpu_thousandths",
+    ),
+    Row(
+        "4b | [best fit](#best-fit) between equals: what stays free on the touched nodes, and what "
+        "opening nodes takes from their domains | less",
+        "best_fit",
+        _always(BEST_FIT),
+        lambda plan: plan.best_fit(),
+    ),
+    Row(
+        "5 | what kube-scheduler's preferences miss: Σ over members of 100 − the score of their node; "
+        "where pods have none there is no such level | less",
+        "preference_penalty",
+        lambda scopes, costs, idle: (),  # in one number with the best fit: see on_node.best_fit
+        _penalty,
+        optional=True,
+    ),
 )
 """The levels of a plan, the most important first. A lower level never outweighs a higher one: see
 docs/objective.md.
 """
+
+VALUES = tuple(row for row in OBJECTIVE if row.field in Objective.__slots__)
+"""The rows whose values are in `domain.decision.Objective`."""
+
+
+def values_of(objective: Objective) -> Iterator[tuple[Row, Any]]:
+    """Yield the levels that the gang has, each with its value."""
+    for row in VALUES:
+        value = getattr(objective, row.field)
+        if not row.optional or value not in (None, ()):
+            yield row, value
 
 
 @lru_cache(maxsize=256)
@@ -145,15 +370,19 @@ def levels_of_plan(scopes: tuple[str, ...], costs: tuple[Cost, ...], idle: Idle)
     """Return the levels that are decided for a given number of members, from the widest
     counted scope down.
     """
-    every = [level for entry in OBJECTIVE for level in entry.levels(scopes, costs, idle)]
+    every = [level for row in OBJECTIVE for level in row.levels(scopes, costs, idle)]
     return tuple(level for level in every if level not in (MEMBERS, PREFERRED_SCOPE, ROLE_PREFERENCES))
 
 
 @lru_cache(maxsize=256)
 def quality_levels(costs: tuple[Cost, ...], idle: Idle = Idle.NONE) -> tuple[Level, ...]:
-    """Return the levels below the nodes."""
-    below = [entry for entry in OBJECTIVE if not entry.counted]
-    return tuple(level for entry in below for level in entry.levels((), costs, idle))
+    """Return the levels below the nodes: zones, racks and nodes are decided before."""
+    below = [row for row in OBJECTIVE if not row.counted]
+    return tuple(level for row in below for level in row.levels((), costs, idle))
+
+
+BELOW_NODES = frozenset(level.name for level in quality_levels(tuple(Cost), Idle.BESIDE))
+"""The names of the levels that are decided once zones, racks and nodes are."""
 
 
 def value_of(levels: Sequence[Level], plan: Mapping[str, int]) -> tuple[int, ...]:
