@@ -18,7 +18,7 @@ from muster.dialects.kinds import description
 from muster.dialects.nodes import bounds
 from muster.dialects.pods import peers
 from muster.domain import allocation, sentences
-from muster.gangs.lifecycle import node_changes, node_effects, pod_changes
+from muster.gangs.lifecycle import arrivals, node_changes
 from muster.gangs.peers import constraints
 from muster.gangs.pending import planner_share
 
@@ -42,8 +42,8 @@ BOUNDS = (
     f"of a pod {peers.MAX_TERMS} terms of a kind, {peers.MAX_SIZE:,} names and values; "
     f"of a gang {constraints.MAX_RULES} rules, {constraints.MAX_LOOKED_AT:,} label sets",
     f"{claims.MAX_CLAIMS} of a pod",
-    f"of {pod_changes.MANY} pods or more | once in {pod_changes.COUNT_EVERY_S * 1000:g} ms for each pod",
-    f"for each pod, after {pod_changes.GROUPS_AHEAD_S:g} s in advance of a namespace",
+    f"of {arrivals.MANY} pods or more | once in {arrivals.COUNT_EVERY_S * 1000:g} ms for each pod",
+    f"for each pod, after {arrivals.GROUPS_AHEAD_S:g} s in advance of a namespace",
     f"{PLANNER.time_limit_s:g} s and {PLANNER.memory_mib:,} MiB for a decision, "
     f"{PLANNER.most_roles} roles of a gang",
     f"of the foreground planner {planner_share.FOREGROUND.share:.0%}".replace("%", " %"),
@@ -63,7 +63,7 @@ BOUNDS = (
     f"{pools.MAX_DEVICES:,} devices; {bounds.MAX_PROBLEMS} problems, "
     f"{pools.MAX_ROUNDINGS} ways to round memory up",
     f"{1 / nodes.CHANGE_S:g} changes a second, after {nodes.ADVANCE_S:g} s in advance",
-    f"{node_effects.PATIENCE} plans of a gang; all refused gangs once in {CONFIG.gangs.numbers_s:g} s; "
+    f"{node_changes.PATIENCE} plans of a gang; all refused gangs once in {CONFIG.gangs.numbers_s:g} s; "
     f"{node_changes.WAKES} times those with members that it admits",
     f"{read_again.READ_AT_ONCE} at once, then a fifth of the loop",
     f"{web.MOST_CONNECTIONS} on each port; {CONFIG.page.clients} browsers",

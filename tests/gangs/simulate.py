@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 from unittest.mock import patch
 
-from muster.gangs.lifecycle import clock, planning, pod_changes, sessions
+from muster.gangs.lifecycle import arrivals, planning, recovery
 from tests.gangs.model import Cluster
 from tests.gangs.stage import Chooser
 
 T = TypeVar("T")
-FEW_TIMERS, MANY_TIMERS = 2, clock.AT_ONCE
-FEW_PODS, MANY_PODS = 2, (pod_changes.MANY, pod_changes.COUNT_EVERY_S)
+FEW_TIMERS, MANY_TIMERS = 2, recovery.AT_ONCE
+FEW_PODS, MANY_PODS = 2, (arrivals.MANY, arrivals.COUNT_EVERY_S)
 ACTIONS: Mapping[Callable[[Cluster, Chooser], None], int] = {
     Cluster.create_all: 6,
     Cluster.as_it_should: 12,
@@ -91,11 +91,11 @@ def sequence(seed: int, number: int, steps: int) -> tuple[Counter[str], str]:
         ((FEW_PODS, 0.1), MANY_PODS)[number // 2 % 2],
     )
     with (
-        patch.object(clock, "AT_ONCE", timers),
-        patch.object(pod_changes, "MANY", pods),
-        patch.object(pod_changes, "COUNT_EVERY_S", every_s),
-        patch.object(pod_changes, "GROUPED_AT_ONCE", at_once or pod_changes.GROUPED_AT_ONCE),
-        patch.object(sessions, "TOLD_AT_ONCE", at_once or sessions.TOLD_AT_ONCE),
+        patch.object(recovery, "AT_ONCE", timers),
+        patch.object(arrivals, "MANY", pods),
+        patch.object(arrivals, "COUNT_EVERY_S", every_s),
+        patch.object(arrivals, "GROUPED_AT_ONCE", at_once or arrivals.GROUPED_AT_ONCE),
+        patch.object(recovery, "TOLD_AT_ONCE", at_once or recovery.TOLD_AT_ONCE),
         patch.object(planning, "_WOKEN_AT_ONCE", at_once or planning._WOKEN_AT_ONCE),
     ):
         return _sequence(seed, number, steps)

@@ -8,7 +8,7 @@ import pytest
 
 from muster.domain.pod import Wishes
 from muster.domain.policies import DEFAULT_POLICIES
-from muster.gangs.lifecycle import pod_changes, sessions
+from muster.gangs.lifecycle import arrivals, recovery
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import Outcome
 from tests.gangs.world import World, foreign, node, pod, wishing
@@ -18,8 +18,8 @@ GANGS = 6
 
 @pytest.fixture(autouse=True)
 def _one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_changes, "GROUPED_AT_ONCE", 1)
-    monkeypatch.setattr(sessions, "TOLD_AT_ONCE", 1)
+    monkeypatch.setattr(arrivals, "GROUPED_AT_ONCE", 1)
+    monkeypatch.setattr(recovery, "TOLD_AT_ONCE", 1)
 
 
 def phases(world: World) -> dict[str, int]:

@@ -12,7 +12,7 @@ from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.podgroup import PodGroup
 from muster.domain.request import NodeRules
 from muster.gangs.capacity.queueing_hints import QueueingHint, may_fit_now
-from muster.gangs.lifecycle.pod_changes import COUNT_EVERY_S, MANY
+from muster.gangs.lifecycle.arrivals import COUNT_EVERY_S, MANY
 from muster.gangs.membership.group import Group, NameKey
 from muster.gangs.messages import inputs
 from muster.gangs.messages.settings import Settings

@@ -13,7 +13,7 @@ from muster.domain.node import Resources
 from muster.domain.pod import Pod
 from muster.domain.topology import bits
 from muster.gangs.lifecycle import losses
-from muster.gangs.lifecycle.pod_changes import MANY
+from muster.gangs.lifecycle.arrivals import MANY
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.settings import Settings

@@ -113,7 +113,7 @@ def test_the_model_sees_that_a_change_of_other_pods_is_missed(monkeypatch: pytes
 
 
 def test_the_model_sees_that_a_complete_gang_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster.gangs.lifecycle.pod_changes.Pods._coalesced", lambda *_: True)
+    monkeypatch.setattr("muster.gangs.lifecycle.arrivals.Pods._coalesced", lambda *_: True)
     cluster = Cluster()
     cluster.world.see(pod("p0", "g"), pod("p1", "g"))
     with pytest.raises(Broken, match="g is complete, and not known"):
@@ -130,7 +130,7 @@ def test_the_model_sees_that_the_planner_idles(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_model_sees_a_partially_bound_gang(monkeypatch: pytest.MonkeyPatch) -> None:
     # The invariants would see it before.
-    for module in ("lifecycle.reconciliation", "lifecycle.eviction", "invariants"):
+    for module in ("lifecycle.reconciliation", "lifecycle.losses", "invariants"):
         monkeypatch.setattr(f"muster.gangs.{module}.is_partially_bound", lambda _: False)
     cluster = Cluster()
     cluster.world.see(pod("p0", "g"), pod("p1", "g"))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from muster.gangs.lifecycle.clock import AT_ONCE
+from muster.gangs.lifecycle.recovery import AT_ONCE
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.settings import Settings

@@ -12,11 +12,10 @@ from collections.abc import Iterable, Sequence
 from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity import requests
 from muster.gangs.capacity.device_claims import DeviceClaim
-from muster.gangs.lifecycle import alternatives, decisions, planning, shim_calls
-from muster.gangs.lifecycle.clock import Clock
+from muster.gangs.lifecycle import alternatives, bindings, decisions, planning
+from muster.gangs.lifecycle.arrivals import Pods
 from muster.gangs.lifecycle.node_changes import Nodes
-from muster.gangs.lifecycle.pod_changes import Pods
-from muster.gangs.lifecycle.sessions import Sessions
+from muster.gangs.lifecycle.recovery import Clock, Sessions
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages import calls, inputs
 from muster.gangs.messages.instructions import Instruction, Lane
@@ -221,5 +220,5 @@ class Coordinator:
         changes_nothing = isinstance(call, calls.Filter | calls.Score)
         if not changes_nothing:
             self.state.now = call.now
-        answer: calls.Answer = shim_calls.ANSWERS[type(call)](self.state, call)
+        answer: calls.Answer = bindings.ANSWERS[type(call)](self.state, call)
         return answer, [] if changes_nothing else self._instructions(call.now)

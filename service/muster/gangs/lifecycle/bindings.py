@@ -1,13 +1,47 @@
-"""Follow the Bindings of a permitted gang until each of them is settled."""
+"""Bind: answer the shim's calls from the plan, and follow Bindings until each of them is settled.
+
+Each call is checked against the current plan first.
+"""
 
 from __future__ import annotations
 
-from muster.gangs.lifecycle import eviction, plans, reconciliation
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from muster.domain import allocation, exactness, nri
+from muster.domain.decision import MemberPlacement, Placed
+from muster.domain.pod import Pod
+from muster.domain.request import Role
+from muster.domain.sentences import placed_sentence
+from muster.domain.topology import mask_of
+from muster.gangs.capacity.ledger import fits
+from muster.gangs.capacity.requests import asks
+from muster.gangs.lifecycle import losses, planning, reconciliation
 from muster.gangs.lifecycle.state import State
-from muster.gangs.messages.calls import PermitAnswer
+from muster.gangs.messages.calls import (
+    BindingFate,
+    Call,
+    Filter,
+    FilterAnswer,
+    InTreeReport,
+    Permit,
+    PermitAnswer,
+    PlanRef,
+    Reserve,
+    ReserveAnswer,
+    Score,
+    ScoreAnswer,
+    StaleError,
+    Unreserve,
+)
+from muster.gangs.messages.instructions import EventReason, Outcome
 from muster.gangs.record.gang import Gang
-from muster.gangs.record.phases import Permitted, Trigger
-from muster.gangs.record.plan import Plan
+from muster.gangs.record.phases import Permitted, Phase, Planned, Reserving, Trigger
+from muster.gangs.record.plan import Plan, usages
+from muster.placement import moves
+from muster.placement.cluster.candidates import profile_refusal
+from muster.placement.cluster.matching import serves
 
 
 def gang_permitted(state: State, gang: Gang, plan: Plan, answer: PermitAnswer, now: float) -> None:
@@ -44,11 +78,11 @@ def settle_bindings(state: State, gang: Gang, permitted: Permitted, now: float, 
     if awaited:
         state.timers.set(gang, min(awaited.values()))
         return
-    gang.was_complete |= eviction.all_bound(state, gang)
-    eviction.note_partially_bound(state, gang, now)
+    gang.was_complete |= losses.all_bound(state, gang)
+    losses.note_partially_bound(state, gang, now)
     if permitted.lost and gang.group.unbound:
         trigger = Trigger.TOO_LATE if late else Trigger.GIVEN_BACK
-        plans.withdraw(state, gang, trigger, permitted.lost, now, pause=True)
+        reconciliation.withdraw(state, gang, trigger, permitted.lost, now, pause=True)
     else:
         reconciliation.reconcile(state, gang, now)
 
@@ -60,10 +94,10 @@ def member_bound(state: State, gang: Gang, permitted: Permitted, uid: str, now: 
     if gang.was_complete:
         return
     if len(gang.group.bound) + gang.landed < gang.group.least:
-        eviction.start_partial_grace(state, gang, now)
+        losses.start_partial_grace(state, gang, now)
     else:
         state.fresh(gang)
-        eviction.note_partially_bound(state, gang, now)
+        losses.note_partially_bound(state, gang, now)
 
 
 def member_given_back(state: State, gang: Gang, permitted: Permitted, uid: str, why: str, now: float) -> None:
@@ -72,3 +106,274 @@ def member_given_back(state: State, gang: Gang, permitted: Permitted, uid: str, 
     permitted.lost, gang.missed = why, True
     state.retained.keep(gang, (uid,))
     settle_bindings(state, gang, permitted, now)
+
+
+def _filter(state: State, call: Filter | Score) -> FilterAnswer:
+    """Return the candidates of each member, the planned node first; for a refused gang, the reason."""
+    gang = _current(state, call.plan)
+    plan = gang.plan
+    if plan is None:
+        return FilterAnswer(reason=gang.verdict.reason if gang.verdict is not None else gang.reason)
+    if plan.filter_answer is None:
+        places = plan.places
+        devices = tuple(_devices(state, places[uid]) for uid in plan.order)
+        # Another node may have no room for the members that come later.
+        nodes = {} if all(devices) or plan.placed.coming else _alternates(state, gang, plan)
+        candidates = tuple(
+            _candidates(state, places[uid], nodes.get(uid, (places[uid].node,))) for uid in plan.order
+        )
+        roles = {role.name: role for role in plan.request.roles}
+        numbers = tuple(_subrequest(state, roles[places[uid].role], places[uid]) for uid in plan.order)
+        units = tuple(places[uid].units if each else 0 for uid, each in zip(plan.order, devices, strict=True))
+        memory = units if any(units) else ()
+        plan.filter_answer = FilterAnswer(candidates, "", devices, numbers, memory)
+        plan.annotations = _annotations(state, plan)  # now, because at Permit all members wait
+    return plan.filter_answer
+
+
+def _score(state: State, call: Score) -> ScoreAnswer:
+    """Return scores: 100 for the planned node, and less for each later candidate."""
+    candidates = _filter(state, call).candidates
+    return ScoreAnswer(
+        tuple(tuple(max(1, 100 - 10 * rank) for rank in range(len(nodes))) for nodes in candidates)
+    )
+
+
+def _reserve(state: State, call: Reserve) -> ReserveAnswer:
+    """Claim the plan for a member on a node. If that is another node than planned, move the member if the
+    plan still fits."""
+    (gang, plan, uid), node = _planned(state, call.plan, call.member), call.node
+    at_home = plan.places[uid].node == node
+    if gang.phase is Phase.PERMITTED:
+        return ReserveAnswer(at_home, "" if at_home else "the gang is permitted already, with another node")
+    excluded = (asks(plan.pods[uid]), node) in gang.exclusions
+    moved = plan.placed if at_home else None if excluded else _moved(state, gang, plan, uid, node)
+    if moved is None:
+        name = plan.pods[uid].name
+        return ReserveAnswer(False, f"node {node} would not keep the gang's plan whole for pod {name}")
+    if gang.phase is Phase.PLANNED:
+        reconciliation.member_reserved(gang, plan)
+    if not at_home:
+        plan.placed, plan.annotations = moved, None
+        state.ledger.hold(usages(moved, plan.pods))
+    return ReserveAnswer(True)
+
+
+def _permit(state: State, call: Permit) -> PermitAnswer:
+    """Let the gang go. Return the same answer if it is asked again.
+
+    A change of a member or node withdraws the plan, so the call is stale then. The plan's nodes and capacity
+    are checked once more: after Permit nothing takes a pod back from a node that is gone.
+    """
+    gang = _current(state, call.plan)
+    match gang.in_phase:
+        case Permitted(answer=PermitAnswer() as answer, awaited=awaited):
+            remaining_s = min(awaited.values(), default=call.now) - call.now
+            return replace(answer, bind_within_s=max(0.0, remaining_s))
+        case Reserving(plan):
+            return _permit_reserving(state, gang, plan, call)
+        case Planned():
+            return PermitAnswer(False, "no member has reserved yet")
+        case _:
+            return PermitAnswer(False, gang.reason)
+
+
+def _permit_reserving(state: State, gang: Gang, plan: Plan, call: Permit) -> PermitAnswer:
+    why = _refusing_node(state, plan)
+    if why or not reconciliation.plan_still_fits(state, plan):
+        why = why or "others took what it was to have"
+        reconciliation.withdraw(state, gang, Trigger.NODE_CHANGED, why, call.now)
+        return PermitAnswer(False, why)
+    written = plan.annotations or _annotations(state, plan)
+    answer = PermitAnswer(
+        True,
+        bind_within_s=state.settings.bind_for(len(plan.order), plan.with_devices),
+        annotations=tuple(allocation.timed(values, call.wall_ns) for values in written),
+    )
+    gang_permitted(state, gang, plan, answer, call.now)
+    # Other members of an elastic gang may be left, which are not placed.
+    said = placed_sentence(plan.placed, plan.request, _not_exact(state, plan))
+    state.publisher.emit(gang, EventReason.PLACED, said, plan.members)
+    return answer
+
+
+def _unreserve(state: State, call: Unreserve) -> None:
+    """Take back a member that does not go where it was planned.
+
+    Before Permit the plan is void. After Permit other members may be on their way. This member's place is
+    freed, or retained if its Binding may have arrived. The gang is planned again once the others are settled.
+    """
+    if call.plan.epoch == state.epoch and call.uid in state.orphans:
+        if call.fate is not BindingFate.UNKNOWN:
+            losses.drop_orphan(state, call.uid)
+        return
+    gang, pod = _given_back(state, call)
+    uid, name = pod.uid, pod.name
+    why, learnt = f"pod {name} was given back", False
+    if call.plugin:
+        learnt = planning.exclude_node(state, gang, pod, call)
+        state.in_tree.refused(gang, call.plugin)
+        why = f"node {call.node} was refused to pod {name} by {call.plugin}"
+    if call.message:
+        why = f"{why}: {call.message}"
+    match gang.in_phase:
+        case Planned() | Reserving():
+            trigger = Trigger.NODE_REFUSED if call.plugin else Trigger.GIVEN_BACK
+            pause_s = planning.pause_between_nodes(state, gang) if learnt else 0.0
+            pause = not call.plugin
+            reconciliation.withdraw(
+                state, gang, trigger, why, call.now, pause=pause, learnt=learnt, pause_s=pause_s
+            )
+        case Permitted(awaited=awaited) if uid in awaited and call.fate is BindingFate.UNKNOWN:
+            awaited[uid] = call.now + state.settings.session_s
+            state.timers.set(gang, min(awaited.values()))
+        case Permitted(awaited=awaited) as permitted if uid in awaited:
+            member_given_back(state, gang, permitted, uid, why, call.now)
+
+
+def _in_tree(state: State, report: InTreeReport) -> None:
+    """Take in what in-tree plugins answer for a gang.
+
+    Raises:
+        StaleError: the epoch is not the current one, or no such question is open.
+    """
+    gang = state.gangs.get(report.gang)
+    if gang is None or report.epoch != state.epoch:
+        raise StaleError(f"gang {report.gang}: epoch {report.epoch} is not current, or the gang is gone")
+    planning.in_tree_answered(state, gang, state.in_tree.take(report))
+
+
+def _current(state: State, ref: PlanRef) -> Gang:
+    """Return the gang of a call.
+
+    Raises:
+        StaleError: epoch or generation is not current.
+    """
+    gang = state.gangs.get(ref.gang)
+    verdict = gang.verdict if gang is not None else None
+    if (
+        gang is None
+        or verdict is None
+        or ref.epoch != state.epoch
+        or ref.generation != verdict.generation
+        or verdict.outcome is Outcome.WITHDRAWN
+        or (verdict.outcome is Outcome.PLANNED and gang.plan is None)
+    ):
+        raise StaleError(f"gang {ref.gang}: epoch {ref.epoch}, generation {ref.generation} is not current")
+    return gang
+
+
+def _planned(state: State, ref: PlanRef, member: int) -> tuple[Gang, Plan, str]:
+    """Return the gang, its plan, and the UID of the member with this index."""
+    gang = _current(state, ref)
+    if gang.plan is None or not 0 <= member < len(gang.plan.order):
+        raise StaleError(f"gang {ref.gang}: its current verdict plans no member {member}")
+    return gang, gang.plan, gang.plan.order[member]
+
+
+def _given_back(state: State, call: Unreserve) -> tuple[Gang, Pod]:
+    """Return the gang and the member, which may be gone.
+
+    A session that started while Bindings were under way has no verdict of the gang: its shim names the pod.
+    """
+    ref, gang = call.plan, state.gangs.get(call.plan.gang)
+    if gang is not None and ref.epoch == state.epoch and gang.verdict is None and call.uid in gang.awaited:
+        return gang, state.roster.pods[call.uid]
+    gang, plan, uid = _planned(state, ref, call.member)
+    return gang, plan.pods[uid]
+
+
+def _moved(state: State, gang: Gang, plan: Plan, uid: str, node: str) -> Placed | None:
+    """Return the plan with this member on that node and all others unmoved; None if that is not possible."""
+    snapshot = state.open_to(gang)
+    moved = moves.move(snapshot, plan.request, plan.placed, uid, node)
+    if moved is None:
+        return None
+    places = plan.places
+    stays = all(
+        place.node == (node if place.uid == uid else places[place.uid].node) for place in moved.members
+    )
+    complete = {place.uid for place in moved.members} == set(places)
+    return moved if stays and complete and fits(snapshot, usages(moved, plan.pods)) else None
+
+
+def _alternates(state: State, gang: Gang, plan: Plan) -> dict[str, tuple[str, ...]]:
+    """Return UID → the nodes where a member may go, the planned one first."""
+    excluded = state.excluded(gang, plan.request.roles, plan.pods)
+    found = moves.alternates(
+        state.open_to(gang), plan.request, plan.placed, limit=state.settings.alternates, excluded=excluded
+    )
+    return dict(zip((place.uid for place in plan.placed.members), found, strict=True))
+
+
+def _devices(state: State, place: MemberPlacement) -> tuple[str, ...]:
+    """Return the devices of a member's GPUs; () where no DRA driver serves them."""
+    devices = state.ledger.nodes[place.node].devices
+    return tuple(str(devices[gpu]) for gpu in place.gpus) if devices else ()
+
+
+def _subrequest(state: State, role: Role, place: MemberPlacement) -> int:
+    """Return the number of the subrequest by which a member gets its GPUs, from 1; 0 if it has no choice."""
+    if role.chosen is not None:
+        return role.chosen.number
+    gpus, untainted = mask_of(place.gpus), ~state.ledger.nodes[place.node].tainted
+    return next((each.number for each in role.subrequests if serves(each, place.node, gpus, untainted)), 0)
+
+
+def _candidates(state: State, place: MemberPlacement, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the nodes where a member may go. Devices are named for the planned node alone, so a member with
+    GPUs goes to no other node with devices."""
+    if not place.gpus:
+        return nodes
+    if state.ledger.nodes[place.node].devices:
+        return nodes[:1]
+    return tuple(name for name in nodes if not state.ledger.nodes[name].devices)
+
+
+def _annotations(state: State, plan: Plan) -> tuple[dict[str, str], ...]:
+    """Return what each member's Binding carries, except for the time."""
+    places, nodes = plan.places, state.ledger.nodes
+    not_exact = _not_exact(state, plan)
+    decision = allocation.write_decision(plan.placed, plan.batch, plan.trace_id, not_exact)
+    return tuple(
+        allocation.write(
+            plan.pods[uid],
+            places[uid],
+            plan.generation,
+            decision,
+            nodes[places[uid].node].gpu_memory,
+            _devices(state, places[uid]),
+            exact=exactness.is_exact(nodes[places[uid].node], plan.pods[uid], places[uid]),
+        )
+        | nri.values(nodes[places[uid].node], plan.pods[uid], places[uid])
+        for uid in plan.order
+    )
+
+
+def _not_exact(state: State, plan: Plan) -> tuple[str, ...]:
+    """Return the nodes where members may get other GPUs than planned."""
+    nodes, places = state.ledger.nodes, plan.places
+    return exactness.not_exact((nodes[places[uid].node], plan.pods[uid], places[uid]) for uid in plan.order)
+
+
+def _refusing_node(state: State, plan: Plan) -> str:
+    """Return which planned node is gone, not ready or closed to its members; "" if none is."""
+    roles = {role.name: role for role in plan.request.roles}
+    for name, role in sorted({(place.node, place.role) for place in plan.placed.members}):
+        node = state.ledger.nodes.get(name)
+        if node is None:
+            return f"node {name} is gone"
+        if (by := profile_refusal(node, roles[role])) is not None:
+            return f"node {name} can't take pods now: {by}"
+    return ""
+
+
+ANSWERS: Mapping[type[Call[Any]], Callable[[State, Any], Any]] = {
+    Filter: _filter,
+    Score: _score,
+    Reserve: _reserve,
+    Permit: _permit,
+    Unreserve: _unreserve,
+    InTreeReport: _in_tree,
+}
+"""The functions that answer the calls."""

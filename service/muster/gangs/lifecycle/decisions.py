@@ -12,7 +12,7 @@ from muster.domain.topology import mask_of
 from muster.gangs.capacity import requests
 from muster.gangs.capacity.holders import with_holders
 from muster.gangs.capacity.ledger import fits
-from muster.gangs.lifecycle import node_effects, planning, reconciliation, refusals
+from muster.gangs.lifecycle import node_changes, planning, reconciliation
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import Lane
@@ -37,7 +37,7 @@ def decided(state: State, given: inputs.Decided) -> None:
         _refused(state, gang, phase, solving, decision, given.now, took_s)
     elif {place.uid for place in decision.members} - {pod.uid for pod in gang.group.unbound}:
         text = "the planner placed pods that it was not asked for, which is a defect"
-        refusals.refuse_undecided(state, gang, solving.hint, text, given.now)
+        planning.refuse_undecided(state, gang, solving.hint, text, given.now)
     elif not state.active or _outdated(state, gang, solving, decision):
         if phase.overtaken:
             planning.pause_planning(state, gang, given.now)
@@ -64,7 +64,7 @@ def _refused(
         reconciliation.reconcile(state, gang, now)
         return
     if any(isinstance(cause, Ended) for cause in decision.causes):
-        refusals.planner_was_ended(state, gang, solving.hint, sentence(decision), now, took_s)
+        planning.planner_was_ended(state, gang, solving.hint, sentence(decision), now, took_s)
         return
     gang.ended, gang.pause_s = 0, 0.0
     if solving.partial:  # other members than those it was asked about may fit
@@ -75,9 +75,9 @@ def _refused(
         planning.replan(state, gang, Trigger.OUTDATED)
         return
     if any(isinstance(cause, NotDecided) for cause in decision.causes):
-        refusals.refuse_undecided(state, gang, solving.hint, sentence(decision), now)
+        planning.refuse_undecided(state, gang, solving.hint, sentence(decision), now)
         return
-    refusals.refuse(state, gang, solving.hint, decision.causes, sentence(decision), now)
+    planning.refuse(state, gang, solving.hint, decision.causes, sentence(decision), now)
     if overtaken:
         # If capacity comes free or plugins answer all the time, other gangs come first.
         state.timers.set(gang, now + state.settings.recheck_s)
@@ -90,7 +90,7 @@ def solve_failed(state: State, given: inputs.SolveFailed) -> None:
         gang, _, solving, _ = found
         gang.blocked, gang.helps = (PlannerDefect(given.error),), ()
         text = f"the planner failed, which is a defect: {given.error}"
-        refusals.refuse_undecided(state, gang, solving.hint, text, given.now)
+        planning.refuse_undecided(state, gang, solving.hint, text, given.now)
 
 
 def _asked(
@@ -129,7 +129,7 @@ def _changed(state: State, solving: Solving, decision: Placed) -> set[str]:
     return {
         name
         for name, (before, after) in pairs.items()
-        if before != after and not node_effects.is_same(request, policies, before, after)
+        if before != after and not node_changes.is_same(request, policies, before, after)
     }
 
 
@@ -138,7 +138,7 @@ def _outdated(state: State, gang: Gang, solving: Solving, decision: Placed) -> b
     nodes = state.ledger.nodes
     if changed := _changed(state, solving, decision):
         for name in changed & nodes.keys():
-            node_effects.leave_out(gang, name, gang.group.unbound, state.now)
+            node_changes.leave_out(gang, name, gang.group.unbound, state.now)
         return True
     pods = {pod.uid: pod for pod in gang.group.unbound}
     if state.in_tree.outdated(gang.key):

@@ -1,20 +1,118 @@
-"""What happens to gangs when a node appears, changes or goes, or when others take its capacity."""
+"""Nodes: void the plans that a change of a node breaks, and let gangs leave out nodes that change too often.
+
+A kubelet may write the labels and the status of its own node all the time. A gang whose plans stand on that
+node must not wait for ever.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
+from muster.domain.levels import FABRIC, NVLINK
 from muster.domain.node import Node
+from muster.domain.pod import Pod
 from muster.domain.policies import Policies
+from muster.domain.request import Request
 from muster.domain.sentences import unhealthy_sentence
+from muster.gangs.capacity import requests
 from muster.gangs.capacity.ledger import is_equal_for_plans
-from muster.gangs.lifecycle import node_effects, planning, plans
+from muster.gangs.lifecycle import planning, reconciliation
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import EmitEvent, EventReason
-from muster.gangs.record.gang import Gang
+from muster.gangs.record.gang import NODE_CHANGED, Exclusion, Gang
 from muster.gangs.record.phases import Planned, Reserving, Trigger
+from muster.gangs.record.plan import Plan
+from muster.placement.verify.admission import tolerates
+
+PATIENCE = 2
+"""How many plans of a gang a node may void before the gang leaves it out."""
+
+
+def holds(state: State, plan: Plan, before: Node | None, after: Node | None) -> bool:
+    """Return whether a plan on this node holds after the change."""
+    if before is None or not is_same(plan.request, state.ledger.policies, before, after):
+        return False
+    return after is not None and (
+        before.allocatable == after.allocatable or reconciliation.plan_still_fits(state, plan)
+    )
+
+
+def is_same(request: Request, policies: Policies, before: Node, after: Node | None) -> bool:
+    """Return whether nothing changed that a plan of the request stands on, but for what the node offers."""
+    if after is None:
+        return False
+    others = replace(
+        before,
+        labels=after.labels,
+        taints=after.taints,
+        allocatable=after.allocatable,
+        machine=after.machine,
+        hands_out=after.hands_out,
+        problems=after.problems,
+    )
+    if others != after or not (before.taints == after.taints or _tolerated(after, request)):
+        return False
+    read = labels_read(request, policies) if before.labels != after.labels else ()
+    return all(before.labels.get(key) == after.labels.get(key) for key in read)
+
+
+def _tolerated(node: Node, request: Request) -> bool:
+    return not any(tolerates(node, role) for role in request.roles)
+
+
+def labels_read(request: Request, policies: Policies) -> frozenset[str]:
+    """Return the keys of node labels on which a plan of this request may stand."""
+    keys = labels_of_domains(policies)
+    keys.update(request.preferred_scopes)
+    keys.update(each.scope for each in request.per_scope)
+    keys.update(each.scope for each in request.subgroups)
+    keys.update(scope for each in request.role_preferences for scope in each.scopes)
+    keys.update(each.topology_key for each in request.constraints)
+    for role in request.roles:
+        keys.update(each.scope for each in role.segments)
+        keys.update(term.key for terms in (role.rules.required, *role.rules.any_of) for term in terms)
+    return frozenset(keys | {scope for scope in _required(request) if scope is not None})
+
+
+def labels_of_domains(policies: Policies) -> set[str]:
+    """Return the keys of node labels that name domains of levels."""
+    keys = {FABRIC, *(key for level in (*policies.levels, NVLINK) for key in level.labels)}
+    return keys.union(*policies.naming.trees)
+
+
+def _required(request: Request) -> tuple[str | None, ...]:
+    return (request.required_scope, *(role.required_scope for role in request.roles))
+
+
+def leave_out(gang: Gang, node: str, pods: Iterable[Pod], now: float) -> bool:
+    """Count that a change of the node voids a plan for these pods. From the second time on, leave the node
+    out until all others were tried, and then for a time that grows. Return whether that is new."""
+    gang.voided[node] += 1
+    if gang.voided[node] < PATIENCE:
+        return False
+    said = f"it changed {gang.voided[node]} times under a plan"
+    is_new = False
+    for pair in {(requests.asks(pod), node) for pod in pods}:
+        is_new |= pair not in gang.exclusions
+        gang.refusals[pair] = gang.voided[node] - PATIENCE + 1
+        gang.exclusions[pair] = Exclusion(now, NODE_CHANGED, said)
+    return is_new
+
+
+def forget_refusals(gang: Gang, node: str) -> None:
+    """Try a node again that has changed. What it may not do is end its own exclusion by that."""
+    if not gang.refusals and not gang.exclusions:
+        return
+    gang.exclusions = {
+        pair: out for pair, out in gang.exclusions.items() if pair[1] != node or out.plugin == NODE_CHANGED
+    }
+    gang.refusals = {
+        pair: times for pair, times in gang.refusals.items() if pair[1] != node or pair in gang.exclusions
+    }
+
 
 WAKES = 24
 """How often the facts of a node may have gangs planned again in `numbers_s`. A node that joins has some ten
@@ -62,15 +160,13 @@ class Nodes:
                 return
         after = state.ledger.nodes.get(name)
         for gang in self._planned_on(name):
-            if (plan := gang.plan) is not None and not node_effects.holds(state, plan, before, after):
-                is_new = after is not None and node_effects.leave_out(
-                    gang, name, plan.pods.values(), given.now
-                )
+            if (plan := gang.plan) is not None and not holds(state, plan, before, after):
+                is_new = after is not None and leave_out(gang, name, plan.pods.values(), given.now)
                 why = f"node {name} {what}"
-                plans.withdraw(state, gang, Trigger.NODE_CHANGED, why, given.now, learnt=is_new)
+                reconciliation.withdraw(state, gang, Trigger.NODE_CHANGED, why, given.now, learnt=is_new)
         state.retained.release_taken(name)
         for gang in state.gangs.values():
-            node_effects.forget_refusals(gang, name)
+            forget_refusals(gang, name)
         if state.ledger.on_node(name) and _moved(before, after):
             self._wake_members(name, given.now, elsewhere=_renames(before, after, state.ledger.policies))
 
@@ -124,9 +220,11 @@ class Nodes:
             self._state.retained.release_taken(name)
             for gang in self._planned_on(name):
                 match gang.in_phase:
-                    case Planned(plan) | Reserving(plan) if not plans.plan_still_fits(self._state, plan):
+                    case Planned(plan) | Reserving(plan) if not reconciliation.plan_still_fits(
+                        self._state, plan
+                    ):
                         why = f"others took what it was to have on node {name}"
-                        plans.withdraw(self._state, gang, Trigger.NODE_CHANGED, why, now)
+                        reconciliation.withdraw(self._state, gang, Trigger.NODE_CHANGED, why, now)
 
     def _wake_members(self, name: str, now: float, elsewhere: bool) -> None:
         """Plan the gangs again that have members on a node which changed: its labels and links affect where
@@ -171,7 +269,7 @@ def _renames(before: Node | None, after: Node | None, policies: Policies) -> boo
     """Return whether the node is in another domain of some level than before."""
     if before is None or after is None:
         return True
-    keys = node_effects.labels_of_domains(policies)
+    keys = labels_of_domains(policies)
     return any(before.labels.get(key) != after.labels.get(key) for key in keys)
 
 

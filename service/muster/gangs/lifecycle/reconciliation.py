@@ -1,11 +1,12 @@
-"""Decide what a gang does next from its members alone."""
+"""Decide what a gang does next from its members alone, and withdraw plans."""
 
 from __future__ import annotations
 
 import math
 
 from muster.domain.sentences import sentence
-from muster.gangs.lifecycle import eviction, inflight, losses, planning, refusals
+from muster.gangs.capacity.ledger import fits
+from muster.gangs.lifecycle import losses, planning
 from muster.gangs.lifecycle.state import State
 from muster.gangs.membership.group import Group
 from muster.gangs.messages.instructions import EventReason
@@ -17,18 +18,22 @@ from muster.gangs.record.phases import (
     Invalid,
     Phase,
     Planning,
+    Reserving,
     Running,
     Trigger,
+    Withdrawn,
 )
+from muster.gangs.record.plan import Plan, usages
+from muster.gangs.reporting.publisher import short
 
 
 def reconcile(state: State, gang: Gang, now: float) -> None:
     """Move the gang to the phase that its members call for, once none of its Bindings is under way."""
     group = state.fresh(gang)
-    eviction.note_partially_bound(state, gang, now)
+    losses.note_partially_bound(state, gang, now)
     match gang.in_phase:
         case GivenUp(evicting=evicting) as given_up if group.bound and evicting:
-            eviction.evict(state, gang, given_up, now)
+            losses.evict(state, gang, given_up, now)
         case _:
             reconcile_members(state, gang, group, now)
     state.fresh(gang)  # stale members are looked at again, whatever the phase is now
@@ -44,8 +49,8 @@ def reconcile_members(state: State, gang: Gang, group: Group, now: float) -> Non
     mine = state.orphans.keys() & {pod.uid for pod in group.unbound} if state.orphans else ()
     if mine:
         for uid in sorted(mine):
-            inflight.add_binding_in_flight(state, gang, uid, state.orphans.pop(uid))
-        inflight.all_bindings_known(state, gang)
+            losses.add_binding_in_flight(state, gang, uid, state.orphans.pop(uid))
+        losses.all_bindings_known(state, gang)
         return
     if not group.unbound:
         state.go(gang, Trigger.ALL_BOUND, Running(gang.plan))
@@ -57,7 +62,7 @@ def reconcile_members(state: State, gang: Gang, group: Group, now: float) -> Non
             gang.reason = sentence((group.waits_for,))
     elif group.causes:
         state.go(gang, Trigger.ILL_FORMED, Invalid())
-        kinds = tuple(map(refusals.kind, group.causes))
+        kinds = tuple(map(planning.kind, group.causes))
         state.publisher.refuse(gang, EventReason.INVALID, kinds, sentence(group.causes), now)
     elif group.waits_for is not None:
         state.go(gang, Trigger.MEMBERS_MISSING, Collecting())
@@ -90,3 +95,59 @@ def _expect_more_until(state: State, gang: Gang) -> float:
     if gang.arrived is None or not open_ended or is_partially_bound(gang):
         return -math.inf
     return state.settings.settled(gang.arrived)
+
+
+def withdraw(
+    state: State,
+    gang: Gang,
+    trigger: Trigger,
+    why: str,
+    now: float,
+    pause: bool = False,
+    learnt: bool = False,
+    pause_s: float = 0.0,
+) -> None:
+    """Void the plan, release what it holds, and plan the gang again.
+
+    The gang is planned at once if something was `learnt` that no later plan repeats, and a few times in a row
+    otherwise. After that, or with `pause`, it waits for a back-off. `pause_s` is a fixed pause in seconds.
+    """
+    why, silent = short(why), trigger is Trigger.SESSION_OVER
+    held = gang.reserved
+    state.void(gang, trigger, Withdrawn(), why, silent)
+    if not silent:
+        gang.attempts += not learnt
+        state.publisher.emit(gang, EventReason.WITHDRAWN, f"plan withdrawn: {why}")
+    state.fresh(gang)
+    if is_partially_bound(gang):
+        state.retained.keep(gang, held)
+        release_retained(state, gang)
+        for node in sorted({usage.node for usage in state.retained.places(gang)}):
+            state.retained.release_taken(node)
+    else:
+        state.retained.release(gang, held | gang.retained)
+        if Timer.LOST in gang.timers:
+            state.retained.keep_lost(gang)
+    if pause_s:
+        state.timers.set(gang, now + pause_s)
+    elif pause or (not learnt and gang.attempts > state.settings.prompt_retries):
+        state.timers.set(gang, now + state.settings.backoff(gang.attempts))
+    else:
+        reconcile(state, gang, now)
+
+
+def release_retained(state: State, gang: Gang) -> None:
+    """Release retained capacity of pods that are bound by now, or belong to another gang."""
+    unbound = {pod.uid for pod in gang.group.unbound} if gang.retained else set()
+    others = {uid for uid in gang.retained - unbound if (pod := state.roster.pods.get(uid)) and pod.present}
+    state.retained.release(gang, others)
+
+
+def member_reserved(gang: Gang, plan: Plan) -> None:
+    """Move a planned gang on: its first member reserves. The plan's deadline stays."""
+    gang.enter(Trigger.RESERVED, Reserving(plan))
+
+
+def plan_still_fits(state: State, plan: Plan) -> bool:
+    """Return whether everything that the plan takes is still free for it."""
+    return fits(state.ledger.without(set(plan.order)), usages(plan.placed, plan.pods))

@@ -1,24 +1,300 @@
-"""Take in changes of pods, and regroup pods into gangs."""
+"""Arrive: take in changes of pods, group the pods into gangs, and tell each gang that its members changed.
+
+Some changes of one pod need no count of its gang: else a gang of thousands would be counted again for each
+pod that comes, is bound or goes.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from muster.domain.node import Usage
 from muster.domain.pod import Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.domain.policies import Policies
 from muster.domain.rate import Rate
+from muster.domain.sentences import sentence
 from muster.gangs.capacity.device_claims import DeviceClaim
-from muster.gangs.lifecycle import bindings, inflight, losses, members, planning, refusals
-from muster.gangs.lifecycle.coalescing import MAY_LEAVE, Change
+from muster.gangs.lifecycle import bindings, losses, planning, reconciliation
 from muster.gangs.lifecycle.state import State
-from muster.gangs.membership.group import NameKey
+from muster.gangs.membership.group import Group, NameKey, planning_facts
 from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.partial import givers, is_partially_bound, was_split_by_crash
-from muster.gangs.record.phases import Permitted, Phase
+from muster.gangs.record.phases import (
+    Collecting,
+    Finished,
+    GivenUp,
+    Permitted,
+    Phase,
+    Planned,
+    Reserving,
+    Trigger,
+)
+from muster.gangs.record.plan import Plan
 from muster.gangs.reporting.differences import Differences
+
+MAY_LEAVE = (Phase.COLLECTING, Phase.INVALID, Phase.PLANNING, Phase.UNPLACEABLE)
+"""Phases in which a member that goes voids nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of one pod: `before` and `after`, None if it was not known or is gone.
+
+    `there`: how many present pods have the gang's name, and its owners if pods of other owners have the name.
+    """
+
+    before: Pod | None
+    after: Pod | None
+    there: int
+
+    def leaves_in_place(self, gang: Gang) -> bool:
+        """Return whether the gang stays in its phase, although its counts are old."""
+        match gang.phase:
+            case Phase.COLLECTING if gang.group.waits_for is not None:
+                if not 0 < self.there < gang.group.needed:
+                    return False
+                if self.after is None:
+                    return True
+                # While nothing runs, the owner does not matter: owners are assigned when enough are there.
+                return self.comes_alike(gang) if gang.group.bound else self._alike(gang)
+            case Phase.RUNNING if not gang.group.unbound:
+                return self.there > 0 and (self.after is None or bool(self.after.node))
+            case _:
+                return False
+
+    def is_one_of_many(self, gang: Gang) -> bool:
+        """Return whether other pods may follow, so that the gang is counted after them.
+
+        That is so if the gang's size is open, or if the gang is ill-formed whatever comes.
+        """
+        if gang.phase is Phase.GIVEN_UP or is_partially_bound(gang):
+            return False
+        if gang.phase is not Phase.INVALID and (not gang.group.elastic or gang.group.waits_for is not None):
+            return False
+        if self.there == gang.group.size and not gang.group.ambiguous:
+            return False  # the last one that is expected
+        return self._joins(gang) or (gang.phase in MAY_LEAVE and self.leaves())
+
+    def leaves(self) -> bool:
+        """Return whether a waiting member goes while others stay."""
+        return (
+            self.there > 0
+            and self.before is not None
+            and self.before.present
+            and not self.before.node
+            and (self.after is None or not (self.after.present or self.after.node))
+        )
+
+    def comes_alike(self, gang: Gang) -> bool:
+        """Return whether a new pod asks for its gang the same as another member."""
+        return self._comes(gang) and self._alike(gang)
+
+    def _alike(self, gang: Gang) -> bool:
+        return (
+            self.after is not None
+            and self.after.present
+            and not self.after.node
+            and not self.after.causes
+            and self.after.claim in gang.group.claims
+        )
+
+    def _joins(self, gang: Gang) -> bool:
+        if self.before is not None and self.before.present:
+            return False
+        return self._comes(gang) if gang.phase is Phase.INVALID else self.comes_alike(gang)
+
+    def _comes(self, gang: Gang) -> bool:
+        return (
+            self.after is not None
+            and self.after.present
+            and not self.after.node
+            and self.after.owner in gang.group.owners
+        )
+
+
+_COUNTED_LATER = (
+    Phase.COLLECTING,
+    Phase.RUNNING,
+    Phase.UNPLACEABLE,
+    Phase.INVALID,
+    Phase.WITHDRAWN,
+)
+"""Phases in which pods that come one after another are counted once they have come. In the others, what the
+gang is doing goes on, and the pods are counted after it."""
+
+
+def members_changed(state: State, gang: Gang, group: Group, now: float) -> None:
+    """Look at a gang again, because its pods changed."""
+    same, levels = gang.group.facts == group.facts, gang.group.subgroups
+    if group.bound and not gang.group.bound and gang.phase is not Phase.PERMITTED:
+        gang.was_complete &= not was_split_by_crash(group)  # bound by another service, or late
+    if not gang.stale and {pod.uid for pod in group.unbound} - {pod.uid for pod in gang.group.unbound}:
+        reconciliation.note_arrival(state, gang, now)
+    gang.group, gang.stale, gang.landed = group, False, 0
+    _forget_late_bound(state, gang)
+    losses.note_partially_bound(state, gang, now)
+    reconciliation.release_retained(state, gang)
+    match gang.in_phase:
+        case Permitted() as permitted:
+            bindings.settle_bindings(state, gang, permitted, now)
+        case _ if same:
+            return
+        case Planned(plan) | Reserving(plan):
+            changed = "" if levels == group.subgroups else "the levels of its PodGroup changed"
+            if void := changed or _why_void(state, gang, plan):
+                reconciliation.withdraw(state, gang, Trigger.MEMBERS_CHANGED, void, now)
+        case _:
+            gang.attempts = 0
+            reconciliation.reconcile(state, gang, now)
+
+
+def _forget_late_bound(state: State, gang: Gang) -> None:
+    """Stop counting members as late that were bound after they were given up."""
+    if gang.late and not gang.awaited:
+        gang.late = {uid for uid in gang.late if (pod := state.roster.pods.get(uid)) is None or not pod.node}
+        gang.was_complete |= losses.all_bound(state, gang)
+
+
+def _why_void(state: State, gang: Gang, plan: Plan) -> str:
+    """Return why the plan no longer matches the members; "" if it does."""
+    group = gang.group
+    if group.causes:
+        return sentence(group.causes)
+    there = {pod.uid: pod for pod in group.unbound}
+    for uid, pod in plan.pods.items():
+        now = there.get(uid)
+        if now is None:
+            return f"pod {pod.name} went, was bound elsewhere or can't be scheduled any more"
+        if planning_facts(now) != planning_facts(pod):
+            return f"pod {pod.name} was changed"
+    for uid in state.orphans.keys() & there.keys():
+        return f"a Binding of pod {there[uid].name} may be under way"
+    return sentence((group.waits_for,)) if group.waits_for is not None else ""
+
+
+def gang_appeared(state: State, gang: Gang, now: float, others: Iterable[Gang]) -> None:
+    """Take in a gang that is seen for the first time, or that goes on with pods of `others`.
+
+    `others` are gangs of the same name that ended or gave pods away. What is known about them decides, not
+    what the pods state.
+    """
+    state.gangs[gang.key] = gang
+    begun = {pod.uid for pod in gang.group.bound}
+    begun |= {pod.uid for pod in gang.group.unbound if pod.uid in state.orphans}
+    forerunners = [before for before in others if begun & before.group.uids]
+    _inherit(state, gang, forerunners)
+    reconciliation.note_arrival(state, gang, now)
+    reconciliation.reconcile(state, gang, now)
+    if forerunners:
+        theirs = {uid for before in forerunners for uid in (*before.awaited, *before.elsewhere)}
+        gang.elsewhere = frozenset(theirs - gang.group.uids)
+        pods = (state.roster.pods.get(uid) for uid in gang.elsewhere)
+        gone = any(pod is None or not (pod.present or pod.node) for pod in pods)
+        gang.missed &= gone or any(before.missed or before.late for before in forerunners)
+
+
+def gang_joined(state: State, gang: Gang, group: Group, others: Iterable[Gang]) -> None:
+    """Take in a group that may now include what is left of `others`, gangs of the same name.
+
+    If one of these was complete, no member of this gang is evicted, even if this gang was given up.
+    """
+    bound = {pod.uid for pod in group.bound}
+    # Members bound just now may not be counted yet in a permitted gang: waiting ones count too.
+    forerunners = [before for before in others if bound & before.group.uids]
+    if not gang.group.bound:
+        _inherit(state, gang, forerunners)
+    if any(before.was_complete for before in forerunners):
+        gang.was_complete = True
+        if isinstance(gang.in_phase, GivenUp):
+            gang.in_phase.evicting = frozenset()
+
+
+def _inherit(state: State, gang: Gang, forerunners: Collection[Gang]) -> None:
+    """Inherit completeness, grace period and losses of gangs whose bound pods this gang has now."""
+    if forerunners:
+        gang.was_complete = any(before.was_complete for before in forerunners)
+    for before in forerunners:
+        if not gang.was_complete and Timer.PARTIAL in before.timers:
+            state.timers.hand_on(before, gang, Timer.PARTIAL)
+        if before.lost:
+            losses.inherit(state, gang, before)
+
+
+def members_moving(state: State, gang: Gang, change: Change, now: float) -> None:
+    """Note that a pod came or went, and that the gang is counted after the others have done so."""
+    gang.stale = True
+    reconciliation.note_arrival(state, gang, now)
+    if gang.phase is Phase.PLANNING and change.leaves():
+        state.go(gang, Trigger.IN_MOTION, Collecting())
+    if gang.phase in _COUNTED_LATER:
+        if gang.arrived is None or Timer.RECOUNT not in gang.timers:
+            gang.arrived = (now, now)  # earlier pods have been counted
+        # A time in the past would look as if the service had stood still since then.
+        state.timers.set(gang, max(now, state.settings.settled(gang.arrived)), Timer.RECOUNT)
+
+
+def count_later(state: State, gang: Gang, until: float, now: float) -> None:
+    """Note that the gang's pods changed, and that it is counted at `until`."""
+    gang.stale = True
+    reconciliation.note_arrival(state, gang, now)
+    if gang.phase is Phase.PLANNING:
+        state.go(gang, Trigger.IN_MOTION, Collecting())
+    if Timer.RECOUNT not in gang.timers:
+        state.timers.set(gang, until, Timer.RECOUNT)
+
+
+def tell_soon(state: State, gang: Gang, there: int, now: float) -> None:
+    """Have the pods told in a moment what they wait for: some of them may be new.
+
+    A gang of thousands, whose pods come one after another, is not looked at every few seconds. A timer that
+    is due earlier stays as it was set: set again, it would look as if the service had stood still since then.
+    """
+    soon = now + max(state.settings.waiting_s, state.settings.member_s * there)
+    if soon < gang.timers.get(Timer.PHASE, math.inf):
+        state.timers.set(gang, soon)
+
+
+def recount(state: State, gang: Gang, now: float) -> None:
+    """Count the gang: the pods that came or went one after another have done so."""
+    if gang.phase in _COUNTED_LATER:
+        reconciliation.reconcile(state, gang, now)
+
+
+def take_over_bindings(state: State, gang: Gang, now: float) -> None:
+    """Wait for Bindings that may be under way of pods that are members of this gang now."""
+    match gang.in_phase:
+        case Planned(plan) | Reserving(plan):
+            reconciliation.withdraw(state, gang, Trigger.MEMBERS_CHANGED, _why_void(state, gang, plan), now)
+        case Permitted() | GivenUp():
+            pass
+        case _:
+            reconciliation.reconcile(state, gang, now)
+
+
+def gang_gone(state: State, gang: Gang) -> None:
+    """Forget a gang. Bindings that are under way outlive it.
+
+    They keep what they hold until they are seen, gone or given up.
+    """
+    held = (gang.reserved | gang.retained) - gang.awaited.keys()
+    for uid, until in gang.awaited.items():
+        pod = state.roster.pods.get(uid)
+        if pod is not None and pod.present and not pod.node:
+            state.orphans[uid] = until
+        else:
+            held.add(uid)
+    gang.reason = "its pods are gone"
+    state.publisher.withdraw_verdict(gang)
+    state.go(gang, Trigger.ALL_GONE, Finished(gang.awaited))
+    state.retained.release(gang, held)
+    del state.gangs[gang.key]
+    state.queue.forget(gang)
+    if (taken_back := state.in_tree.forget(gang)) is not None:
+        state.publisher.instruct(taken_back)
+
 
 MANY = 64
 """Pods of one name from which on its gangs are not counted for each change: that takes 5 to 20 µs a pod."""
@@ -60,7 +336,7 @@ class Pods:
         before = state.roster.pods.get(pod.uid)
         names = state.roster.see(pod)
         if pod.uid in state.orphans and (pod.node or not pod.present):
-            inflight.drop_orphan(state, pod.uid)
+            losses.drop_orphan(state, pod.uid)
         after = state.roster.pods.get(pod.uid, pod)
         if not self._coalesced(names, before, after, now):
             owners = {known.owner for known in (before, after) if known is not None}
@@ -79,7 +355,7 @@ class Pods:
         self.differences.forget(uid)
         had = state.ledger.bound.get(uid)
         state.ledger.forget(uid)
-        inflight.drop_orphan(state, uid)
+        losses.drop_orphan(state, uid)
         before = state.roster.pods.get(uid)
         names = state.roster.drop(uid)
         if not self._coalesced(names, before, None, now):
@@ -88,7 +364,7 @@ class Pods:
         if had is not None:
             self._lost(before, had, now)
         else:
-            refusals.try_full_nodes(state, now)
+            planning.try_full_nodes(state, now)
 
     def claim_seen(self, claim: DeviceClaim, now: float) -> tuple[str, ...]:
         """Take in which devices a ResourceClaim holds. Return the nodes on which that changed."""
@@ -158,14 +434,14 @@ class Pods:
             gave = givers(known, groups)
             ended = [gang for gang in known if gang.key not in groups]
             for gang in ended:
-                members.gang_gone(self._state, gang)
+                gang_gone(self._state, gang)
             for key, group in groups.items():
                 before = [*ended, *(giver for giver in gave if giver.key != key)]
                 if key in self._state.gangs:
-                    members.gang_joined(self._state, self._state.gangs[key], group, before)
-                    members.members_changed(self._state, self._state.gangs[key], group, now)
+                    gang_joined(self._state, self._state.gangs[key], group, before)
+                    members_changed(self._state, self._state.gangs[key], group, now)
                 else:
-                    members.gang_appeared(
+                    gang_appeared(
                         self._state,
                         Gang(key, name, group, was_complete=not was_split_by_crash(group)),
                         now,
@@ -176,7 +452,7 @@ class Pods:
             if not groups:
                 del self._names[name], self._counted[name]
         for key in sorted({self.gang_of(uid) for uid in self._state.orphans} & self._state.gangs.keys()):
-            members.take_over_bindings(self._state, self._state.gangs[key], now)
+            take_over_bindings(self._state, self._state.gangs[key], now)
 
     def catch_up(self, now: float) -> None:
         """Group the pods of some of the names that are to be grouped again."""
@@ -254,7 +530,7 @@ class Pods:
             return False  # its pods may form two gangs
         change = Change(before, pod, self._present(gang))
         if change.is_one_of_many(gang):
-            members.members_moving(self._state, gang, change, now)
+            members_moving(self._state, gang, change, now)
             return True
         permitted = gang.in_phase
         if (
@@ -270,7 +546,7 @@ class Pods:
         if unaffected and not (pod is not None and pod.present) and others:
             self._state.recount_soon(gang)  # owners may be assigned anew
         if unaffected and gang.phase is Phase.COLLECTING:
-            members.tell_soon(self._state, gang, change.there, now)
+            tell_soon(self._state, gang, change.there, now)
         return unaffected
 
     def _is_lost(self, before: Pod | None, pod: Pod, had: Usage) -> bool:
@@ -323,7 +599,7 @@ class Pods:
         if not later or any(owners & gang.group.owners for gang in gangs if gang not in later):
             return False
         for gang in later:
-            members.count_later(self._state, gang, until, now)
+            count_later(self._state, gang, until, now)
         return True
 
     def _gang_touched(self, names: set[NameKey], owner: str, stays: bool) -> Gang | None:

@@ -1,0 +1,273 @@
+"""Recover: begin and end sessions with the shim, handle Ticks, and go on after interrupted watches."""
+
+from __future__ import annotations
+
+import math
+from itertools import islice
+
+from muster.domain.node import Usage
+from muster.gangs.lifecycle import arrivals, bindings, losses, planning, reconciliation
+from muster.gangs.lifecycle.arrivals import Pods
+from muster.gangs.lifecycle.node_changes import Nodes
+from muster.gangs.lifecycle.state import State
+from muster.gangs.messages import inputs
+from muster.gangs.messages.instructions import EventReason
+from muster.gangs.record.gang import Gang, Timer
+from muster.gangs.record.partial import is_partially_bound
+from muster.gangs.record.phases import (
+    Collecting,
+    GivenUp,
+    Permitted,
+    Phase,
+    Planned,
+    Planning,
+    Reserving,
+    Trigger,
+    Unplaceable,
+    Withdrawn,
+)
+
+TOLD_AT_ONCE = 256
+"""Gangs that a new shim is told of for one input: about 10 ms."""
+
+
+class Sessions:
+    """Handle the beginning and the end of sessions."""
+
+    def __init__(self, state: State, pods: Pods, nodes: Nodes) -> None:
+        self._state = state
+        self._pods = pods
+        self._nodes = nodes
+        self._in_flight: tuple[Usage, ...] = ()
+        """Bindings that the current session reported, until `activate` has taken them in."""
+
+    def opened(self, given: inputs.SessionOpened) -> None:
+        """End the session before, and begin this one."""
+        self._state.in_tree.begin(given.answers_in_tree)
+        self.closed(given.now)
+        self._state.epoch, self._in_flight = given.epoch, given.in_flight
+        self.activate(given.now)
+
+    def closed(self, now: float) -> None:
+        """Withdraw the plans of the session that ended.
+
+        Members of permitted gangs keep their places until they are seen bound or given up.
+        """
+        self._state.epoch = None
+        self._state.to_tell.clear()
+        for gang in list(self._state.gangs.values()):
+            self._state.publisher.forget(gang)
+            if gang.phase in (Phase.PLANNED, Phase.RESERVING):
+                reconciliation.withdraw(
+                    self._state, gang, Trigger.SESSION_OVER, "the scheduler's session ended", now
+                )
+
+    def activate(self, now: float) -> None:
+        """Begin to plan if the cluster is known and a shim is connected."""
+        state = self._state
+        if not state.active:
+            return
+        for node in state.ledger.nodes.values():
+            self._nodes.report_problems(node)
+        self._pods.differences.post_all()
+        under_way = self._take_in_flight(now)
+        for gang in list(state.gangs.values()):
+            if isinstance(permitted := gang.in_phase, Permitted):
+                for uid in permitted.awaited.keys() - under_way:
+                    permitted.awaited[uid] = now + state.settings.session_s
+                state.timers.set(gang, min(permitted.awaited.values(), default=now))
+            if gang.phase is Phase.GIVEN_UP or Timer.PARTIAL in gang.timers or is_partially_bound(gang):
+                _begin_grace(state, gang, now)
+            state.to_tell[gang.key] = None
+
+    def catch_up(self, now: float) -> None:
+        """Tell the shim of some of the gangs that it does not know yet."""
+        state = self._state
+        for key in list(islice(state.to_tell, TOLD_AT_ONCE if state.active and not state.to_group else 0)):
+            del state.to_tell[key]
+            if (gang := state.gangs.get(key)) is not None:
+                _tell(state, gang, now)
+
+    def _take_in_flight(self, now: float) -> frozenset[str]:
+        """Hold the capacity of the Bindings that the shim reported as under way.
+
+        Return the UIDs of all pods that it reported.
+        """
+        state = self._state
+        in_flight, self._in_flight = self._in_flight, ()
+        for usage in in_flight:
+            uid = usage.pod_uid
+            pod = state.roster.pods.get(uid)
+            if uid in state.ledger.bound or (pod is not None and not pod.present):
+                continue
+            state.ledger.hold((usage,))
+            gang = state.gangs.get(self._pods.gang_of(uid))
+            until = now + state.settings.bind_for(gang.group.present if gang else 1)
+            if gang is not None and gang.phase is not Phase.GIVEN_UP:
+                losses.add_binding_in_flight(state, gang, uid, until)
+            else:
+                state.orphans[uid] = until
+        under_way = frozenset(usage.pod_uid for usage in in_flight)
+        for key in {self._pods.gang_of(uid) for uid in under_way} & state.gangs.keys():
+            losses.all_bindings_known(state, state.gangs[key])
+        return under_way
+
+
+def _begin_grace(state: State, gang: Gang, now: float) -> None:
+    """Begin the grace of a partially bound gang again, even if it was given up.
+
+    Another service may have completed it meanwhile.
+    """
+    if gang.phase is Phase.GIVEN_UP:
+        reconciliation.reconcile_members(state, gang, state.fresh(gang), now)
+    gang.timers.pop(Timer.PARTIAL, None)
+    state.fresh(gang)
+    losses.note_partially_bound(state, gang, now)
+
+
+def _tell(state: State, gang: Gang, now: float) -> None:
+    """Tell a new shim what it must know about the gang as it is now."""
+    if (question := state.in_tree.ask_again(gang)) is not None:
+        state.publisher.instruct(question)
+    state.fresh(gang)
+    losses.note_partially_bound(state, gang, now)
+    if gang.phase is Phase.INVALID:
+        state.publisher.refuse(gang, EventReason.INVALID, gang.kinds, gang.reason, now)
+    elif gang.phase is Phase.UNPLACEABLE:
+        state.publisher.refuse(gang, EventReason.UNPLACEABLE, gang.kinds, gang.reason, now)
+    elif gang.phase is Phase.COLLECTING and gang.group.waits_for is not None:
+        state.timers.set(gang, now + state.settings.waiting_s)
+
+
+def timer_expired(state: State, gang: Gang, timer: Timer, now: float, same: bool) -> None:
+    """Handle an expired timer. `same`: the gang is still in the phase in which the timer was set."""
+    match timer:
+        case Timer.PARTIAL:
+            losses.partial_grace_over(state, gang, now)
+        case Timer.LOST:
+            losses.time_over(state, gang)
+        case Timer.REFUSAL:
+            planning.refresh_refusal(state, gang, now)
+        case Timer.RECOUNT if same:
+            arrivals.recount(state, gang, now)
+        case Timer.IN_TREE if same:
+            planning.enqueue_again(state, gang)
+        case Timer.PHASE if same:
+            _phase_due(state, gang, now)
+        case Timer.RECOUNT | Timer.IN_TREE | Timer.PHASE:
+            pass  # the phase has ended
+
+
+def _phase_due(state: State, gang: Gang, now: float) -> None:
+    """Handle the expired timer of the gang's phase."""
+    match gang.in_phase:
+        case Collecting():
+            state.publisher.emit(gang, EventReason.WAITING, gang.reason)
+            state.publisher.show_waiting(gang, now)
+        case Planning():
+            state.publisher.waiting_is_over(gang)
+        case Planned() | Reserving():
+            reconciliation.withdraw(
+                state, gang, Trigger.TOO_LATE, "its pods were not ready to bind in time", now, pause=True
+            )
+        case Permitted() as permitted:
+            bindings.settle_bindings(state, gang, permitted, now, late=True)
+        case GivenUp() as given_up:
+            losses.evict(state, gang, given_up, now, again=True)
+        case Withdrawn():
+            reconciliation.reconcile(state, gang, now)
+        case Unplaceable():
+            gang.exclusions = {key: out for key, out in gang.exclusions.items() if out.until > now}
+            planning.replan(state, gang, Trigger.FREED)
+        case _:
+            pass
+
+
+_STOOD_STILL_S = 2.0
+"""If a Tick comes this many seconds late, the process stood still and has not seen yet what happened."""
+
+
+AT_ONCE = 128
+"""Timers that one Tick handles: about 10 ms. Those of thousands of gangs end together after a start. The next
+Tick goes on with the rest, after the inputs that came meanwhile."""
+
+
+class Clock:
+    """Handle Ticks and interrupted watches. Times are in seconds of the inputs' clock."""
+
+    def __init__(self, state: State, pods: Pods) -> None:
+        self._state = state
+        self._pods = pods
+        self._interrupted: dict[str, float] = {}
+        """Resource whose watch is interrupted → since when."""
+        self._unfinished = -math.inf
+        """When the last Tick came, if it left timers to the next one."""
+
+    def interrupted(self, resource: str, now: float) -> None:
+        """Pause all timers: the watch of this resource is interrupted."""
+        self._interrupted.setdefault(resource, now)
+        self._state.interrupted = True
+        self._state.timers.pause()
+
+    def resumed(self, resource: str, now: float) -> None:
+        """Take in that a watch is back. When the last one is, postpone everything that is due.
+
+        Events that were seen late, because the watches were interrupted, then have their full time again.
+        """
+        if resource not in self._interrupted:
+            return
+        since = min(self._interrupted.values())
+        del self._interrupted[resource]
+        if not self._interrupted:
+            self._state.interrupted = False
+            _postpone(self._state, now - since)
+        else:
+            self._interrupted = dict.fromkeys(self._interrupted, since)
+
+    def tick(self, now: float) -> None:
+        """Handle everything that is due."""
+        state = self._state
+        if state.interrupted:
+            return
+        due = min((state.timers.next() or now, *state.orphans.values()))
+        if now - max(due, self._unfinished) > _STOOD_STILL_S:
+            _postpone(state, now - due + _STOOD_STILL_S)
+            return
+        if state.queue.update_at is not None and state.queue.update_at <= now:
+            state.queue.update()
+        if (look_at := state.backfill.next_at()) is not None and look_at <= now:
+            planning.review_backfill(state, now)
+        for uid in [uid for uid, until in state.orphans.items() if until <= now]:
+            losses.drop_orphan(state, uid)
+        for gang, timer in list(islice(state.timers.due(now), AT_ONCE)):
+            phase = gang.phase
+            if gang.stale and gang.key in state.gangs:
+                self._pods.regroup({gang.name}, now)
+            if gang.key in state.gangs:
+                timer_expired(state, gang, timer, now, same=gang.phase is phase)
+        self._unfinished = now if (state.timers.next() or math.inf) <= now else -math.inf
+
+    def next_deadline(self) -> float | None:
+        """Return when the next Tick is due, in seconds of the inputs' clock; None if no Tick is needed."""
+        state = self._state
+        found = (
+            state.timers.next(),
+            state.queue.update_at,
+            state.background_ends_at,
+            state.backfill.next_at(),
+            state.now if state.catches_up else None,
+            *state.orphans.values(),
+        )
+        return min((when for when in found if when is not None), default=None)
+
+
+def _postpone(state: State, seconds: float) -> None:
+    """Postpone everything that is due by the seconds in which the service could see nothing."""
+    state.timers.postpone(seconds)
+    state.backfill.postpone(seconds)
+    state.orphans = {uid: until + seconds for uid, until in state.orphans.items()}
+    for gang in state.gangs.values():
+        if isinstance(permitted := gang.in_phase, Permitted):
+            permitted.awaited = {uid: until + seconds for uid, until in permitted.awaited.items()}
+            # A timer that was set again meanwhile has the old time, which would look like a standstill.
+            state.timers.set(gang, min(permitted.awaited.values()))
