@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from muster.domain.node import Resources
+from muster.domain.pod import Wishes
 from muster.gangs.lifecycle import planning
 from muster.gangs.messages import inputs
 from muster.gangs.record.phases import Phase
-from tests.gangs.world import World, foreign, node, pod
+from tests.gangs.world import World, foreign, node, pod, wishing
 
 
 def refused() -> World:
@@ -85,3 +86,29 @@ def test_what_comes_free_again_and_again_wakes_each_once(crowd: World) -> None:
         crowd.pods.pop(uid)
         crowd.send(inputs.PodGone(crowd.now, uid))
     assert len(crowd.coordinator.state.to_wake) == 12 - 2 * 3
+
+
+@pytest.mark.parametrize(
+    ("scope", "planned_again"),
+    [
+        pytest.param("node", ["f2"], id="one node must have all six GPUs"),
+        pytest.param("gpu", [], id="two members never share a GPU"),
+        pytest.param(None, ["g1"], id="two nodes may have three GPUs each"),
+    ],
+)
+def test_a_gang_of_one_node_is_planned_again_if_that_node_has_all_its_gpus(
+    scope: str | None, planned_again: list[str]
+) -> None:
+    world = World().start(node("a", 8), node("b", 8))
+    world.see(*(foreign(f"f{number}", "a", gpus=2) for number in range(4)))
+    world.see(*(foreign(f"g{number}", "b", gpus=2) for number in range(4)))
+    world.see(*(wishing(f"p{number}", Wishes(required_scope=scope), of=2, gpus=3) for number in range(2)))
+    assert phases(world) == {"unplaceable": 1}
+    world.auto = False
+    asked_after = []
+    for uid in ("f0", "f1", "g0", "g1", "f2"):
+        world.gone(uid)
+        if world.solves:
+            asked_after.append(uid)
+            world.solve()
+    assert asked_after == planned_again

@@ -15,11 +15,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from muster.domain.node import Node, Resources
-from muster.domain.request import NodeRules, Request, Role
+from muster.domain.request import NodeRules, Request, Role, Scope
 from muster.domain.snapshot import NodeState
 from muster.gangs.capacity.ledger import Ledger, resources_fit
 from muster.gangs.peers.peer_changes import PeerInterest
 from muster.placement.cluster.candidates import refusal
+
+_MORE_THAN_ANY_NODE = 1 << 20
+"""One GPU is never given whole to two members."""
 
 WholeGpus = Mapping[tuple[str, int], int]
 """(extended resource, free whole GPUs, tainted ones too) → number of nodes that have them."""
@@ -30,7 +33,10 @@ class QueueingHint:
     """What a refused gang must have to fit. Gangs with equal requests have equal hints."""
 
     asks: frozenset[tuple[str, int, Resources, NodeRules]]
-    """(GPU resource, GPUs, other resources) that one member of each role takes of a node, and which nodes."""
+    """(GPU resource, GPUs, other resources) that one member of each role takes of a node, and which nodes.
+
+    If one node must hold the gang, the GPUs are those of the gang.
+    """
     quotas: tuple[tuple[str, int, int], ...]
     """(GPU resource, k, the fewest members with k or more of these GPUs that must be placed)."""
     interest: PeerInterest | None = None
@@ -57,8 +63,21 @@ class QueueingHint:
         for resource, gpus in sorted(sizes):
             as_many = sum(count for (name, k), count in sizes.items() if name == resource and k >= gpus)
             quotas.append((resource, gpus, max(0, as_many - spare)))
-        asks = frozenset((role.gpu_resource, role.gpus, role.resources, role.rules) for role in request.roles)
+        of_gang = _gpus_on_one_node(request)
+        asks = frozenset(
+            (role.gpu_resource, role.gpus and max(role.gpus, of_gang), role.resources, role.rules)
+            for role in request.roles
+        )
         return cls(asks, tuple(quotas), interest)
+
+
+def _gpus_on_one_node(request: Request) -> int:
+    """Return how many GPUs the fewest members take of one node, if the scope is a node or a GPU; else 0."""
+    if request.required_scope not in (Scope.NODE, Scope.GPU):
+        return 0
+    gpus_by_member = sorted(role.gpus for role in request.roles for _ in role.members)
+    gpus = sum(gpus_by_member[: request.min_member])
+    return gpus if request.required_scope == Scope.NODE or gpus < 2 else _MORE_THAN_ANY_NODE
 
 
 def may_fit_now(
