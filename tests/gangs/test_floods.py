@@ -257,8 +257,9 @@ def test_numbers_are_told_again_at_a_slow_rate() -> None:
 
 def test_new_numbers_are_not_published_before_numbers_s() -> None:
     """A change that may help is looked at at once; its answer is published when `numbers_s` is over."""
-    world = World().start(node("a", gpus=8), node("b", gpus=8))
-    scope = replace(wishing("x").claim.wishes, required_scope="node")  # type: ignore[union-attr]
+    racks = {name: {"topology.kubernetes.io/rack": f"rack-{name}"} for name in "ab"}
+    world = World().start(*(node(name, gpus=8, labels=labels) for name, labels in racks.items()))
+    scope = replace(wishing("x").claim.wishes, required_scope="rack")  # type: ignore[union-attr]
     world.see(foreign("fa", "a", 4), foreign("fb", "b", 4))
     world.see(*(wishing(f"p{i}", scope, of=2, gpus=3) for i in range(2)))
     first = world.verdict()
