@@ -55,8 +55,10 @@ def _as_placed(snapshot: Snapshot, request: Request, members: tuple[MemberPlacem
     gpus = {member.role: len(member.gpus) for member in members}
     pairs = zip(request.roles, chosen(snapshot, request, members).roles, strict=True)
     roles = [
-        role if not role.gpu_counts else replace(taken, gpus=gpus.get(role.name, taken.gpus), subrequests=())
-        for role, taken in pairs
+        role
+        if not role.gpu_counts
+        else replace(planned_role, gpus=gpus.get(role.name, planned_role.gpus), subrequests=())
+        for role, planned_role in pairs
     ]
     return replace(request, roles=tuple(roles))
 

@@ -163,28 +163,28 @@ def _why_void(state: State, gang: Gang, plan: Plan) -> str:
     group = gang.group
     if group.causes:
         return sentence(group.causes)
-    there = {pod.uid: pod for pod in group.unbound}
+    unbound_pods = {pod.uid: pod for pod in group.unbound}
     for uid, pod in plan.pods.items():
-        now = there.get(uid)
+        now = unbound_pods.get(uid)
         if now is None:
             return f"pod {pod.name} went, was bound elsewhere or can't be scheduled any more"
         if planning_facts(now) != planning_facts(pod):
             return f"pod {pod.name} was changed"
-    for uid in state.orphans.keys() & there.keys():
-        return f"a Binding of pod {there[uid].name} may be under way"
+    for uid in state.orphans.keys() & unbound_pods.keys():
+        return f"a Binding of pod {unbound_pods[uid].name} may be under way"
     return sentence((group.waits_for,)) if group.waits_for is not None else ""
 
 
-def gang_appeared(state: State, gang: Gang, now: float, others: Iterable[Gang]) -> None:
-    """Take in a gang that is seen for the first time, or that goes on with pods of `others`.
+def gang_appeared(state: State, gang: Gang, now: float, earlier_gangs: Iterable[Gang]) -> None:
+    """Take in a gang that is seen for the first time, or that goes on with pods of `earlier_gangs`.
 
-    `others` are gangs of the same name that ended or gave pods away. What is known about them decides, not
-    what the pods state.
+    `earlier_gangs` are gangs of the same name that ended or gave pods away. What is known about them decides,
+    not what the pods state.
     """
     state.gangs[gang.key] = gang
     begun = {pod.uid for pod in gang.group.bound}
     begun |= {pod.uid for pod in gang.group.unbound if pod.uid in state.orphans}
-    forerunners = [before for before in others if begun & before.group.uids]
+    forerunners = [before for before in earlier_gangs if begun & before.group.uids]
     _inherit(state, gang, forerunners)
     reconciliation.note_arrival(state, gang, now)
     reconciliation.reconcile(state, gang, now)
@@ -192,18 +192,18 @@ def gang_appeared(state: State, gang: Gang, now: float, others: Iterable[Gang]) 
         theirs = {uid for before in forerunners for uid in (*before.awaited, *before.elsewhere)}
         gang.elsewhere = frozenset(theirs - gang.group.uids)
         pods = (state.roster.pods.get(uid) for uid in gang.elsewhere)
-        gone = any(pod is None or not (pod.present or pod.node) for pod in pods)
-        gang.missed &= gone or any(before.missed or before.late for before in forerunners)
+        member_gone = any(pod is None or not (pod.present or pod.node) for pod in pods)
+        gang.missed &= member_gone or any(before.missed or before.late for before in forerunners)
 
 
-def gang_joined(state: State, gang: Gang, group: Group, others: Iterable[Gang]) -> None:
-    """Take in a group that may now include what is left of `others`, gangs of the same name.
+def gang_joined(state: State, gang: Gang, group: Group, earlier_gangs: Iterable[Gang]) -> None:
+    """Take in a group that may now include what is left of `earlier_gangs`, gangs of the same name.
 
     If one of these was complete, no member of this gang is evicted, even if this gang was given up.
     """
     bound = {pod.uid for pod in group.bound}
     # Members bound just now may not be counted yet in a permitted gang: waiting ones count too.
-    forerunners = [before for before in others if bound & before.group.uids]
+    forerunners = [before for before in earlier_gangs if bound & before.group.uids]
     if not gang.group.bound:
         _inherit(state, gang, forerunners)
     if any(before.was_complete for before in forerunners):
@@ -246,13 +246,13 @@ def count_later(state: State, gang: Gang, until: float, now: float) -> None:
         state.timers.set(gang, until, Timer.RECOUNT)
 
 
-def tell_soon(state: State, gang: Gang, there: int, now: float) -> None:
+def tell_soon(state: State, gang: Gang, member_count: int, now: float) -> None:
     """Have the pods told in a moment what they wait for: some of them may be new.
 
     A gang of thousands, whose pods come one after another, is not looked at every few seconds. A timer that
     is due earlier stays as it was set: set again, it would look as if the service had stood still since then.
     """
-    soon = now + max(state.settings.waiting_s, state.settings.member_s * there)
+    soon = now + max(state.settings.waiting_s, state.settings.member_s * member_count)
     if soon < gang.timers.get(Timer.PHASE, math.inf):
         state.timers.set(gang, soon)
 
@@ -279,17 +279,17 @@ def gang_gone(state: State, gang: Gang) -> None:
 
     They keep what they hold until they are seen, gone or given up.
     """
-    held = (gang.reserved | gang.retained) - gang.awaited.keys()
+    held_uids = (gang.reserved | gang.retained) - gang.awaited.keys()
     for uid, until in gang.awaited.items():
         pod = state.roster.pods.get(uid)
         if pod is not None and pod.present and not pod.node:
             state.orphans[uid] = until
         else:
-            held.add(uid)
+            held_uids.add(uid)
     gang.reason = "its pods are gone"
     state.publisher.withdraw_verdict(gang)
     state.go(gang, Trigger.ALL_GONE, Finished(gang.awaited))
-    state.retained.release(gang, held)
+    state.retained.release(gang, held_uids)
     del state.gangs[gang.key]
     state.queue.forget(gang)
     if (taken_back := state.in_tree.forget(gang)) is not None:
@@ -339,7 +339,7 @@ class Pods:
             losses.drop_orphan(state, pod.uid)
         after = state.roster.pods.get(pod.uid, pod)
         if not self._coalesced(names, before, after, now):
-            owners = {known.owner for known in (before, after) if known is not None}
+            owners = {pod_state.owner for pod_state in (before, after) if pod_state is not None}
             self.regroup({name for name in names if not self._counted_later(name, owners, now)}, now)
         for name in state.roster.take_begun():
             for gang in self._gangs_of(name):
@@ -376,8 +376,8 @@ class Pods:
     def group_seen(self, key: PodGroupKey, group: PodGroup | None, now: float) -> None:
         """Take in a PodGroup's new state, now or later; None if it is gone."""
         synced = self._state.synced  # before, pods are not grouped, so a change costs nothing
-        named, waiting = self._state.roster.naming(key), self._groups.pop(key[0], {})
-        later = synced and bool(named) and now < self._rate.due(key[0])
+        pod_count, waiting = self._state.roster.naming(key), self._groups.pop(key[0], {})
+        later = synced and bool(pod_count) and now < self._rate.due(key[0])
         if later:
             waiting[key] = group
         else:
@@ -387,7 +387,7 @@ class Pods:
         if not later and (names := self._state.roster.see_pod_group(key, group)):
             if synced:
                 self._rate.forget()
-                self._rate.charge(key[0], COUNT_EVERY_S * (named + _MORE_PODS))
+                self._rate.charge(key[0], COUNT_EVERY_S * (pod_count + _MORE_PODS))
             self.regroup(names, now)
 
     def tick(self, now: float) -> None:
@@ -430,9 +430,9 @@ class Pods:
         for name in sorted(names):
             groups = {group.gang.key: group for group in self._state.roster.groups(name)}
             self._state.members_counted += self._state.roster.size(name)
-            known = self._gangs_of(name)
-            gave = givers(known, groups)
-            ended = [gang for gang in known if gang.key not in groups]
+            old_gangs = self._gangs_of(name)
+            gave = givers(old_gangs, groups)
+            ended = [gang for gang in old_gangs if gang.key not in groups]
             for gang in ended:
                 gang_gone(self._state, gang)
             for key, group in groups.items():
@@ -483,19 +483,19 @@ class Pods:
 
         Several gangs may have one name. Their members are gone through once, not for each UID.
         """
-        found: dict[str, str] = {}
+        key_by_uid: dict[str, str] = {}
         of_name: dict[NameKey, dict[str, str]] = {}
         for uid in uids:
             name = self._name_of(uid)
             keys = self._names.get(name, set())
             if len(keys) == 1:
-                found[uid] = next(iter(keys))
+                key_by_uid[uid] = next(iter(keys))
             elif keys and name not in of_name:
                 gangs = self._gangs_of(name)
                 of_name[name] = {member: gang.key for gang in gangs for member in gang.group.uids}
             if uid in (members_of := of_name.get(name, {})):
-                found[uid] = members_of[uid]
-        return found
+                key_by_uid[uid] = members_of[uid]
+        return key_by_uid
 
     def _name_of(self, uid: str) -> NameKey:
         """Return the name of the gang that the pod belongs to; all parts are "" if it belongs to none."""
@@ -520,7 +520,7 @@ class Pods:
         The gang need not be counted now then: a gang of thousands is not counted again for each pod.
         """
         roster = self._state.roster
-        owner = next((known.owner for known in (before, pod) if known is not None), "")
+        owner = next((pod_state.owner for pod_state in (before, pod) if pod_state is not None), "")
         gang = self._gang_touched(names, owner, stays=pod is not None and pod.present)
         if gang is None or not self._state.synced:
             return False
@@ -542,8 +542,8 @@ class Pods:
             return True
         unaffected = change.leaves_in_place(gang)
         gang.stale |= unaffected
-        others = len(self._names[gang.name]) > 1 or owner not in gang.group.owners
-        if unaffected and not (pod is not None and pod.present) and others:
+        several_gangs = len(self._names[gang.name]) > 1 or owner not in gang.group.owners
+        if unaffected and not (pod is not None and pod.present) and several_gangs:
             self._state.recount_soon(gang)  # owners may be assigned anew
         if unaffected and gang.phase is Phase.COLLECTING:
             tell_soon(self._state, gang, change.there, now)

@@ -124,7 +124,10 @@ def _filter(state: State, call: Filter | Score) -> FilterAnswer:
         )
         roles = {role.name: role for role in plan.request.roles}
         numbers = tuple(_subrequest(state, roles[places[uid].role], places[uid]) for uid in plan.order)
-        units = tuple(places[uid].units if each else 0 for uid, each in zip(plan.order, devices, strict=True))
+        units = tuple(
+            places[uid].units if member_devices else 0
+            for uid, member_devices in zip(plan.order, devices, strict=True)
+        )
         memory = units if any(units) else ()
         plan.filter_answer = FilterAnswer(candidates, "", devices, numbers, memory)
         plan.annotations = _annotations(state, plan)  # now, because at Permit all members wait
@@ -192,8 +195,8 @@ def _permit_reserving(state: State, gang: Gang, plan: Plan, call: Permit) -> Per
     )
     gang_permitted(state, gang, plan, answer, call.now)
     # Other members of an elastic gang may be left, which are not placed.
-    said = placed_sentence(plan.placed, plan.request, _not_exact(state, plan))
-    state.publisher.emit(gang, EventReason.PLACED, said, plan.members)
+    sentence = placed_sentence(plan.placed, plan.request, _not_exact(state, plan))
+    state.publisher.emit(gang, EventReason.PLACED, sentence, plan.members)
     return answer
 
 
@@ -300,10 +303,10 @@ def _moved(state: State, gang: Gang, plan: Plan, uid: str, node: str) -> Placed 
 def _alternates(state: State, gang: Gang, plan: Plan) -> dict[str, tuple[str, ...]]:
     """Return UID → the nodes where a member may go, the planned one first."""
     excluded = state.excluded(gang, plan.request.roles, plan.pods)
-    found = moves.alternates(
+    alternates = moves.alternates(
         state.open_to(gang), plan.request, plan.placed, limit=state.settings.alternates, excluded=excluded
     )
-    return dict(zip((place.uid for place in plan.placed.members), found, strict=True))
+    return dict(zip((place.uid for place in plan.placed.members), alternates, strict=True))
 
 
 def _devices(state: State, place: MemberPlacement) -> tuple[str, ...]:
@@ -317,7 +320,14 @@ def _subrequest(state: State, role: Role, place: MemberPlacement) -> int:
     if role.chosen is not None:
         return role.chosen.number
     gpus, untainted = mask_of(place.gpus), ~state.ledger.nodes[place.node].tainted
-    return next((each.number for each in role.subrequests if serves(each, place.node, gpus, untainted)), 0)
+    return next(
+        (
+            subrequest.number
+            for subrequest in role.subrequests
+            if serves(subrequest, place.node, gpus, untainted)
+        ),
+        0,
+    )
 
 
 def _candidates(state: State, place: MemberPlacement, nodes: tuple[str, ...]) -> tuple[str, ...]:

@@ -22,29 +22,29 @@ from muster.gangs.record.plan import usages
 from muster.placement.cluster.matching import serves
 
 
-def decided(state: State, given: inputs.Decided) -> None:
+def decided(state: State, answer: inputs.Decided) -> None:
     """Handle the planner's answer: a plan, or causes why nothing fits."""
-    found = _asked(state, given)
-    if found is None:
+    open_question = _asked(state, answer)
+    if open_question is None:
         return
-    gang, phase, solving, took_s = found
-    decision, request = requests.answer_now(given.decision, solving.request)
+    gang, phase, solving, took_s = open_question
+    decision, request = requests.answer_now(answer.decision, solving.request)
     solving = replace(solving, request=request)
     if solving.lane is Lane.FOREGROUND and decision.truncated:
         gang.slow = True
         planning.enqueue_again(state, gang)
     elif isinstance(decision, Unplaceable):
-        _refused(state, gang, phase, solving, decision, given.now, took_s)
+        _refused(state, gang, phase, solving, decision, answer.now, took_s)
     elif {place.uid for place in decision.members} - {pod.uid for pod in gang.group.unbound}:
         text = "the planner placed pods that it was not asked for, which is a defect"
-        planning.refuse_undecided(state, gang, solving.hint, text, given.now)
+        planning.refuse_undecided(state, gang, solving.hint, text, answer.now)
     elif not state.active or _outdated(state, gang, solving, decision):
         if phase.overtaken:
-            planning.pause_planning(state, gang, given.now)
+            planning.pause_planning(state, gang, answer.now)
         else:
             planning.replan(state, gang, Trigger.OUTDATED)
     else:
-        planning.accept_plan(state, gang, solving, decision, given)
+        planning.accept_plan(state, gang, solving, decision, answer)
 
 
 def _refused(
@@ -83,14 +83,14 @@ def _refused(
         state.timers.set(gang, now + state.settings.recheck_s)
 
 
-def solve_failed(state: State, given: inputs.SolveFailed) -> None:
+def solve_failed(state: State, failure: inputs.SolveFailed) -> None:
     """Handle a defect of the planner: refuse the gang, and ask about it again later."""
-    found = _asked(state, given)
-    if found is not None:
-        gang, _, solving, _ = found
-        gang.blocked, gang.helps = (PlannerDefect(given.error),), ()
-        text = f"the planner failed, which is a defect: {given.error}"
-        planning.refuse_undecided(state, gang, solving.hint, text, given.now)
+    open_question = _asked(state, failure)
+    if open_question is not None:
+        gang, _, solving, _ = open_question
+        gang.blocked, gang.helps = (PlannerDefect(failure.error),), ()
+        text = f"the planner failed, which is a defect: {failure.error}"
+        planning.refuse_undecided(state, gang, solving.hint, text, failure.now)
 
 
 def _asked(
@@ -102,7 +102,10 @@ def _asked(
     """
     gang, generation = answer.gang, answer.generation
     out = state.solving.values()
-    solving = next((each for each in out if (each.gang, each.generation) == (gang, generation)), None)
+    solving = next(
+        (candidate for candidate in out if (candidate.gang, candidate.generation) == (gang, generation)),
+        None,
+    )
     if solving is None:
         return None
     del state.solving[solving.lane]
@@ -149,6 +152,6 @@ def _outdated(state: State, gang: Gang, solving: Solving, decision: Placed) -> b
         for place in decision.members:
             gpus, untainted = mask_of(place.gpus), ~nodes[place.node].tainted
             choices = may_have.get(place.role, (Subrequest({}, len(place.gpus)),))
-            if not any(serves(each, place.node, gpus, untainted) for each in choices):
+            if not any(serves(subrequest, place.node, gpus, untainted) for subrequest in choices):
                 return True
     return not fits(state.open_to(gang), usages(decision, pods))

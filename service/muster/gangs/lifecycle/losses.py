@@ -40,8 +40,8 @@ def all_bindings_known(state: State, gang: Gang) -> None:
 
     If the bound members and these are enough, no member counts as missed yet.
     """
-    there = (*gang.group.bound, *(pod for pod in gang.group.unbound if pod.uid in gang.awaited))
-    gang.missed &= not gang.group.enough(there)
+    members = (*gang.group.bound, *(pod for pod in gang.group.unbound if pod.uid in gang.awaited))
+    gang.missed &= not gang.group.enough(members)
 
 
 def drop_orphan(state: State, uid: str) -> None:
@@ -91,13 +91,15 @@ def partial_grace_over(state: State, gang: Gang, now: float) -> None:
         short_of = next(group.roles_short(group.bound))
         fit = f"{short_of.present} of {short_of.needed}"
         why = f"only {fit} members of role {short_of.role} could be bound"
-    held = (gang.reserved | gang.retained) - gang.awaited.keys()
+    held_uids = (gang.reserved | gang.retained) - gang.awaited.keys()
     state.orphans |= gang.awaited
     given_up = GivenUp()
     state.void(gang, Trigger.PARTIAL_TOO_LONG, given_up, short(why))
-    both = (*((pod.name, pod.uid) for pod in group.bound), *gang.waiting())
-    state.publisher.emit(gang, EventReason.WITHDRAWN, f"gang given up: {why}; what is bound is evicted", both)
-    state.retained.release(gang, held)
+    members = (*((pod.name, pod.uid) for pod in group.bound), *gang.waiting())
+    state.publisher.emit(
+        gang, EventReason.WITHDRAWN, f"gang given up: {why}; what is bound is evicted", members
+    )
+    state.retained.release(gang, held_uids)
     evict(state, gang, given_up, now)
 
 
@@ -106,10 +108,10 @@ def evict(state: State, gang: Gang, given_up: GivenUp, now: float, again: bool =
 
     `again`: ask for all of them, which is repeated until they are gone.
     """
-    asked = frozenset() if again else given_up.evicting
-    pods = tuple((pod.name, pod.uid) for pod in gang.group.bound if pod.uid not in asked)
+    evicting = frozenset() if again else given_up.evicting
+    pods = tuple((pod.name, pod.uid) for pod in gang.group.bound if pod.uid not in evicting)
     if pods and state.active:
-        given_up.evicting = asked.union(uid for _, uid in pods)
+        given_up.evicting = evicting.union(uid for _, uid in pods)
         state.publisher.instruct(Evict(gang.group.gang.namespace, pods, gang.reason))
     if Timer.PHASE not in gang.timers:
         state.timers.set(gang, now + state.settings.partial_s)

@@ -44,7 +44,7 @@ def is_same(request: Request, policies: Policies, before: Node, after: Node | No
     """Return whether nothing changed that a plan of the request stands on, but for what the node offers."""
     if after is None:
         return False
-    others = replace(
+    same_otherwise = replace(
         before,
         labels=after.labels,
         taints=after.taints,
@@ -53,7 +53,7 @@ def is_same(request: Request, policies: Policies, before: Node, after: Node | No
         hands_out=after.hands_out,
         problems=after.problems,
     )
-    if others != after or not (before.taints == after.taints or _tolerated(after, request)):
+    if same_otherwise != after or not (before.taints == after.taints or _tolerated(after, request)):
         return False
     read = labels_read(request, policies) if before.labels != after.labels else ()
     return all(before.labels.get(key) == after.labels.get(key) for key in read)
@@ -67,12 +67,12 @@ def labels_read(request: Request, policies: Policies) -> frozenset[str]:
     """Return the keys of node labels on which a plan of this request may stand."""
     keys = labels_of_domains(policies)
     keys.update(request.preferred_scopes)
-    keys.update(each.scope for each in request.per_scope)
-    keys.update(each.scope for each in request.subgroups)
-    keys.update(scope for each in request.role_preferences for scope in each.scopes)
-    keys.update(each.topology_key for each in request.constraints)
+    keys.update(limit.scope for limit in request.per_scope)
+    keys.update(subgroup.scope for subgroup in request.subgroups)
+    keys.update(scope for preference in request.role_preferences for scope in preference.scopes)
+    keys.update(constraint.topology_key for constraint in request.constraints)
     for role in request.roles:
-        keys.update(each.scope for each in role.segments)
+        keys.update(segment.scope for segment in role.segments)
         keys.update(term.key for terms in (role.rules.required, *role.rules.any_of) for term in terms)
     return frozenset(keys | {scope for scope in _required(request) if scope is not None})
 
@@ -93,12 +93,12 @@ def leave_out(gang: Gang, node: str, pods: Iterable[Pod], now: float) -> bool:
     gang.voided[node] += 1
     if gang.voided[node] < PATIENCE:
         return False
-    said = f"it changed {gang.voided[node]} times under a plan"
+    sentence = f"it changed {gang.voided[node]} times under a plan"
     is_new = False
     for pair in {(requests.asks(pod), node) for pod in pods}:
         is_new |= pair not in gang.exclusions
         gang.refusals[pair] = gang.voided[node] - PATIENCE + 1
-        gang.exclusions[pair] = Exclusion(now, NODE_CHANGED, said)
+        gang.exclusions[pair] = Exclusion(now, NODE_CHANGED, sentence)
     return is_new
 
 
@@ -134,41 +134,41 @@ class Nodes:
         self._later: dict[str, float] = {}
         """Node → when its changes may help gangs again."""
 
-    def changed(self, given: inputs.NodeSeen | inputs.NodeGone) -> None:
+    def changed(self, change: inputs.NodeSeen | inputs.NodeGone) -> None:
         """Take in a node that appeared, changed or went. Plans on it that are not permitted become void."""
         state = self._state
-        name = given.node.name if isinstance(given, inputs.NodeSeen) else given.name
+        name = change.node.name if isinstance(change, inputs.NodeSeen) else change.name
         before = state.ledger.nodes.get(name)
-        if isinstance(given, inputs.NodeSeen):
-            changed, what = state.ledger.set_node(given.node), "changed"
+        if isinstance(change, inputs.NodeSeen):
+            changed, verb = state.ledger.set_node(change.node), "changed"
         else:
-            changed, what = state.ledger.drop_node(name), "is gone"
+            changed, verb = state.ledger.drop_node(name), "is gone"
             self._problems.pop(name, None)
             self._renamed.pop(name, None)
             self._wakes.pop(name, None)
             self._later.pop(name, None)
         if not changed:
             return
-        late = self._helps_later(name, given.now)
+        late = self._helps_later(name, change.now)
         if _bears_on_constraints(before, state.ledger.nodes.get(name)) and not late:
             state.ledger.existing_pods.changes.everything = True
-        if isinstance(given, inputs.NodeSeen):
-            self.report_problems(given.node)
-            if before is not None and before.hands_out is not given.node.hands_out:
+        if isinstance(change, inputs.NodeSeen):
+            self.report_problems(change.node)
+            if before is not None and before.hands_out is not change.node.hands_out:
                 self._say_anew(name)
-            if before is not None and is_equal_for_plans(before, given.node):
+            if before is not None and is_equal_for_plans(before, change.node):
                 return
         after = state.ledger.nodes.get(name)
         for gang in self._planned_on(name):
             if (plan := gang.plan) is not None and not holds(state, plan, before, after):
-                is_new = after is not None and leave_out(gang, name, plan.pods.values(), given.now)
-                why = f"node {name} {what}"
-                reconciliation.withdraw(state, gang, Trigger.NODE_CHANGED, why, given.now, learnt=is_new)
+                is_new = after is not None and leave_out(gang, name, plan.pods.values(), change.now)
+                why = f"node {name} {verb}"
+                reconciliation.withdraw(state, gang, Trigger.NODE_CHANGED, why, change.now, learnt=is_new)
         state.retained.release_taken(name)
         for gang in state.gangs.values():
             forget_refusals(gang, name)
         if state.ledger.on_node(name) and _moved(before, after):
-            self._wake_members(name, given.now, elsewhere=_renames(before, after, state.ledger.policies))
+            self._wake_members(name, change.now, elsewhere=_renames(before, after, state.ledger.policies))
 
     def next_deadline(self) -> float | None:
         """Return when `tick` is due; None if it is not."""
@@ -200,13 +200,13 @@ class Nodes:
     def report_problems(self, node: Node) -> None:
         """Report on the node, once for each change, what cannot be read of it and which pods run on broken
         GPUs."""
-        found = [f"used without what can't be read: {'; '.join(node.problems)}"] if node.problems else []
+        sentences = [f"used without what can't be read: {'; '.join(node.problems)}"] if node.problems else []
         on_node = self._state.ledger.used_on(node.name).items() if node.unhealthy else ()
         if uids := [uid for uid, usage in on_node if usage.gpus & node.unhealthy]:
             pods = [self._state.roster.pods.get(uid) for uid in uids]
             names = sorted(f"{pod.namespace}/{pod.name}" if pod else "a pod that is not ours" for pod in pods)
-            found.insert(0, unhealthy_sentence(node.unhealthy, names))
-        message = "; ".join(found)
+            sentences.insert(0, unhealthy_sentence(node.unhealthy, names))
+        message = "; ".join(sentences)
         if self._state.active and self._problems.get(node.name, "") != message:
             self._problems[node.name] = message
             if message:

@@ -156,8 +156,8 @@ def _left_out(gang: Gang) -> str:
     for (_, node), out in gang.exclusions.items():
         nodes.setdefault((out.plugin, out.message[:80]), set()).add(node)
     listed = [
-        f"{min(found) if len(found) == 1 else f'{len(found)} nodes'} ({plugin}: {why})"
-        for (plugin, why), found in sorted(nodes.items(), key=lambda each: (-len(each[1]), each[0]))
+        f"{min(names) if len(names) == 1 else f'{len(names)} nodes'} ({plugin}: {why})"
+        for (plugin, why), names in sorted(nodes.items(), key=lambda item: (-len(item[1]), item[0]))
     ]
     more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
     return f"Left out for a while: {', '.join(listed[:3])}{more}"
@@ -265,8 +265,8 @@ def _ask_planners(state: State) -> None:
         # A slow gang comes first, because of its priority. Last come those that the foreground passes on.
         for lane in (Lane.BACKGROUND, Lane.FOREGROUND, Lane.BACKGROUND):
             # The foreground is asked even if no gang waits: it updates the numbers of refused gangs.
-            wanted = lane is Lane.FOREGROUND or state.queue.waiting(lane)
-            if wanted and lane not in state.solving:
+            has_work = lane is Lane.FOREGROUND or state.queue.waiting(lane)
+            if has_work and lane not in state.solving:
                 _ask(state, lane)
     if state.background_ends_at is not None and state.shares[Lane.BACKGROUND].late(state.now):
         solving = state.solving[Lane.BACKGROUND]
@@ -294,13 +294,13 @@ def _next_gang(state: State, lane: Lane) -> Gang | None:
     While many planned members still wait for the shim, only partially bound gangs are planned. A plan made
     too early stands on old facts and its deadline runs; but the grace of a partially bound gang runs too.
     """
-    far_ahead, held = state.far_ahead()
+    far_ahead, held_namespaces = state.far_ahead()
     if lane is Lane.BACKGROUND:
-        key = state.queue.next(lane, far_ahead, state.shares[lane].resting(state.now), held=held)
+        key = state.queue.next(lane, far_ahead, state.shares[lane].resting(state.now), held=held_namespaces)
     else:
         background = state.solving.get(Lane.BACKGROUND)
         floor = background.floor if background is not None else None
-        key = state.queue.next(lane, far_ahead, floor=floor, held=held)
+        key = state.queue.next(lane, far_ahead, floor=floor, held=held_namespaces)
     if lane is Lane.FOREGROUND and not far_ahead and not state.queue.waiting(lane):
         key = key or _next_to_update(state)
     return state.gangs[key] if key is not None else None
@@ -350,17 +350,19 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
         refuse(state, gang, hint, causes, sentence(causes), state.now)
         return False
     ask, gang.ask_next = gang.ask_next or _first_question(state, gang, request.priority), None
-    asked = requests.least_of(request) if ask is Ask.LEAST else request
-    excluded = state.excluded(gang, asked.roles, {pod.uid: pod for pod in gang.group.unbound})
+    tried_request = requests.least_of(request) if ask is Ask.LEAST else request
+    excluded = state.excluded(gang, tried_request.roles, {pod.uid: pod for pod in gang.group.unbound})
     floor, namespace, share = None, namespace_of(gang.key), state.shares[lane]
     if lane is Lane.BACKGROUND and namespace not in share.resting(state.now):
         # What overtook its last plan could overtake each one: its equals wait this time.
         overtaken = isinstance(gang.in_phase, Planning) and gang.in_phase.overtaken
         floor = requests.priority(gang.group) + overtaken
-    partial = requests.asks_for_less(asked, request)
-    state.solving[lane] = Solving(gang.key, gang.generation, asked, snapshot, hint, lane, floor, partial)
+    partial = requests.asks_for_less(tried_request, request)
+    state.solving[lane] = Solving(
+        gang.key, gang.generation, tried_request, snapshot, hint, lane, floor, partial
+    )
     share.began(namespace, state.now, state.settings.patience_s, gang.ended)
-    state.publisher.instruct(Solve(gang.key, gang.generation, asked, snapshot, excluded, lane))
+    state.publisher.instruct(Solve(gang.key, gang.generation, tried_request, snapshot, excluded, lane))
     return True
 
 
@@ -385,22 +387,22 @@ def take_instructions(state: State) -> list[Instruction]:
     return state.publisher.take()
 
 
-def accept_plan(state: State, gang: Gang, solving: Solving, placed: Placed, given: Decided) -> None:
+def accept_plan(state: State, gang: Gang, solving: Solving, placed: Placed, answer: Decided) -> None:
     """Reserve what the planner chose, and send the plan to the shim."""
-    there = {pod.uid: pod for pod in gang.group.unbound}
-    pods = {member.uid: there[member.uid] for member in placed.members}
+    pod_by_uid = {pod.uid: pod for pod in gang.group.unbound}
+    pods = {member.uid: pod_by_uid[member.uid] for member in placed.members}
     order = scheduling_order(solving.request, placed, solving.snapshot)
     # Any members of several subgroups are not a start of some of them: the plan holds as a whole.
     least = len(order) if solving.request.quorum else min(solving.request.min_member, len(order))
     batch = _batch(state, gang, len(order), least)
     request = chosen(solving.snapshot, solving.request, placed.members)
-    plan = Plan(gang.generation, request, placed, pods, order, batch, given.trace_id)
+    plan = Plan(gang.generation, request, placed, pods, order, batch, answer.trace_id)
     gang.reason, gang.ended, gang.pause_s, gang.slow = "", 0, 0.0, False
     state.ledger.hold(usages(placed, pods))
     state.go(gang, Trigger.PLACED, Planned(plan))
     gang.retained -= pods.keys()
     state.retained.release(gang, gang.retained)
-    state.timers.set(gang, given.now + state.settings.plan_for(len(order)))
+    state.timers.set(gang, answer.now + state.settings.plan_for(len(order)))
     state.publisher.push(gang, gang.generation, Outcome.PLANNED, plan.members, required=least)
 
 
@@ -445,12 +447,12 @@ def _ask_for_reservation(state: State, gang: Gang, now: float) -> bool:
     request = requests.least_of(state.in_tree.refine(gang.key, request, state.ledger.nodes))
     snapshot = state.backfill.after_all_ended(gang)
     request = state.in_tree.limited(gang.key, request, snapshot)
-    asked = with_scores(request, state.ledger.snapshot())
-    excluded = state.excluded(gang, asked.roles, {pod.uid: pod for pod in group.unbound})
+    scored_request = with_scores(request, state.ledger.snapshot())
+    excluded = state.excluded(gang, scored_request.roles, {pod.uid: pod for pod in group.unbound})
     hint, number, lane = QueueingHint.of(request, None), next(state.numbers), Lane.BACKGROUND
-    state.solving[lane] = Solving(gang.key, number, asked, snapshot, hint, lane, reserves=True)
+    state.solving[lane] = Solving(gang.key, number, scored_request, snapshot, hint, lane, reserves=True)
     state.shares[lane].began(namespace_of(gang.key), now, state.settings.patience_s)
-    state.publisher.instruct(Solve(gang.key, number, asked, snapshot, excluded, lane, reserves=True))
+    state.publisher.instruct(Solve(gang.key, number, scored_request, snapshot, excluded, lane, reserves=True))
     return True
 
 
@@ -459,8 +461,8 @@ def take_reservation(state: State, solving: Solving, decision: Decision | None, 
 
     It gets no reservation if it would have nothing even then, or if the planner did not decide.
     """
-    given = state.backfill.answered(solving.gang, solving.request, decision, now)
+    reserves = state.backfill.answered(solving.gang, solving.request, decision, now)
     gang = state.gangs.get(solving.gang)
-    if given and gang is not None and gang.phase is Phase.UNPLACEABLE:
+    if reserves and gang is not None and gang.phase is Phase.UNPLACEABLE:
         kinds, text = (*gang.kinds, "backfill"), f"{gang.reason}. {state.backfill_reservation}"
         state.publisher.refuse(gang, EventReason.UNPLACEABLE, kinds, text, now)

@@ -46,9 +46,9 @@ def reconcile_members(state: State, gang: Gang, group: Group, now: float) -> Non
     losses.review(state, gang)
     if not is_partially_bound(gang):
         state.retained.release(gang, gang.retained - gang.lost.keys())
-    mine = state.orphans.keys() & {pod.uid for pod in group.unbound} if state.orphans else ()
-    if mine:
-        for uid in sorted(mine):
+    own_orphans = state.orphans.keys() & {pod.uid for pod in group.unbound} if state.orphans else ()
+    if own_orphans:
+        for uid in sorted(own_orphans):
             losses.add_binding_in_flight(state, gang, uid, state.orphans.pop(uid))
         losses.all_bindings_known(state, gang)
         return
@@ -113,19 +113,19 @@ def withdraw(
     otherwise. After that, or with `pause`, it waits for a back-off. `pause_s` is a fixed pause in seconds.
     """
     why, silent = short(why), trigger is Trigger.SESSION_OVER
-    held = gang.reserved
+    held_uids = gang.reserved
     state.void(gang, trigger, Withdrawn(), why, silent)
     if not silent:
         gang.attempts += not learnt
         state.publisher.emit(gang, EventReason.WITHDRAWN, f"plan withdrawn: {why}")
     state.fresh(gang)
     if is_partially_bound(gang):
-        state.retained.keep(gang, held)
+        state.retained.keep(gang, held_uids)
         release_retained(state, gang)
         for node in sorted({usage.node for usage in state.retained.places(gang)}):
             state.retained.release_taken(node)
     else:
-        state.retained.release(gang, held | gang.retained)
+        state.retained.release(gang, held_uids | gang.retained)
         if Timer.LOST in gang.timers:
             state.retained.keep_lost(gang)
     if pause_s:
@@ -139,8 +139,10 @@ def withdraw(
 def release_retained(state: State, gang: Gang) -> None:
     """Release retained capacity of pods that are bound by now, or belong to another gang."""
     unbound = {pod.uid for pod in gang.group.unbound} if gang.retained else set()
-    others = {uid for uid in gang.retained - unbound if (pod := state.roster.pods.get(uid)) and pod.present}
-    state.retained.release(gang, others)
+    settled_uids = {
+        uid for uid in gang.retained - unbound if (pod := state.roster.pods.get(uid)) and pod.present
+    }
+    state.retained.release(gang, settled_uids)
 
 
 def member_reserved(gang: Gang, plan: Plan) -> None:

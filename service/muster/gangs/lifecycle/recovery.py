@@ -41,12 +41,12 @@ class Sessions:
         self._in_flight: tuple[Usage, ...] = ()
         """Bindings that the current session reported, until `activate` has taken them in."""
 
-    def opened(self, given: inputs.SessionOpened) -> None:
+    def opened(self, session: inputs.SessionOpened) -> None:
         """End the session before, and begin this one."""
-        self._state.in_tree.begin(given.answers_in_tree)
-        self.closed(given.now)
-        self._state.epoch, self._in_flight = given.epoch, given.in_flight
-        self.activate(given.now)
+        self._state.in_tree.begin(session.answers_in_tree)
+        self.closed(session.now)
+        self._state.epoch, self._in_flight = session.epoch, session.in_flight
+        self.activate(session.now)
 
     def closed(self, now: float) -> None:
         """Withdraw the plans of the session that ended.
@@ -250,7 +250,7 @@ class Clock:
     def next_deadline(self) -> float | None:
         """Return when the next Tick is due, in seconds of the inputs' clock; None if no Tick is needed."""
         state = self._state
-        found = (
+        deadlines = (
             state.timers.next(),
             state.queue.update_at,
             state.background_ends_at,
@@ -258,7 +258,7 @@ class Clock:
             state.now if state.catches_up else None,
             *state.orphans.values(),
         )
-        return min((when for when in found if when is not None), default=None)
+        return min((when for when in deadlines if when is not None), default=None)
 
 
 def _postpone(state: State, seconds: float) -> None:

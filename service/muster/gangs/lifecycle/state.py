@@ -98,8 +98,8 @@ class State:
         Others wait for the background planner, or for the foreground planner, which plans no gang of a lower
         priority meanwhile.
         """
-        held = self.queue.waiting(Lane.FOREGROUND) and Lane.FOREGROUND not in self.solving
-        if held or self.queue.waiting(Lane.BACKGROUND):
+        foreground_waits = self.queue.waiting(Lane.FOREGROUND) and Lane.FOREGROUND not in self.solving
+        if foreground_waits or self.queue.waiting(Lane.BACKGROUND):
             return self.shares[Lane.BACKGROUND].ends_at
         return None
 
@@ -118,8 +118,8 @@ class State:
         members: Counter[str] = Counter()
         for key, number in self.ahead.items():
             members[namespace_of(key)] += number
-        held = frozenset(namespace for namespace, number in members.items() if number >= half)
-        return sum(min(number, half) for number in members.values()) >= self.settings.ahead, held
+        namespaces = frozenset(namespace for namespace, number in members.items() if number >= half)
+        return sum(min(number, half) for number in members.values()) >= self.settings.ahead, namespaces
 
     def fresh(self, gang: Gang) -> Group:
         """Return the gang's group, counted again if it is stale.
@@ -194,12 +194,12 @@ class State:
         What the gang holds itself counts as free, also devices that claims of its unbound members hold. What
         is retained or reserved for another gang does not.
         """
-        own = gang.retained | gang.reserved
+        own_uids = gang.retained | gang.reserved
         if gang.group.least >= gang.group.present:
             # The shim frees what planned members have from an earlier plan. Here no member can be left out.
             claimants = self.ledger.device_claims.consumers
-            own |= {pod.uid for pod in gang.group.unbound if pod.uid in claimants}
-        snapshot = self.ledger.without(own) if own else self.ledger.snapshot()
+            own_uids |= {pod.uid for pod in gang.group.unbound if pod.uid in claimants}
+        snapshot = self.ledger.without(own_uids) if own_uids else self.ledger.snapshot()
         if self.backfill_reservation is None or not self.backfill_reservation.hides_from(gang):
             return snapshot
         return hidden_by(self.backfill_reservation, snapshot)
@@ -207,10 +207,10 @@ class State:
     def excluded(self, gang: Gang, roles: Iterable[Role], pods: Mapping[str, Pod]) -> ByRole:
         """Return (role, node) → the plugin that refuses the pair, from in-tree answers and late refusals."""
         roles = tuple(roles)
-        found = self.in_tree.excluded(gang.key, roles, self.ledger.nodes)
+        nodes_by_role = self.in_tree.excluded(gang.key, roles, self.ledger.nodes)
         late: dict[str, dict[str, str]] = {}
         for (role, node), by in gang.excluded(roles, pods).items():
             late.setdefault(role, {})[node] = by
         for role, nodes in late.items():
-            found[role] = {**found.get(role, {}), **nodes}
-        return ByRole(found)
+            nodes_by_role[role] = {**nodes_by_role.get(role, {}), **nodes}
+        return ByRole(nodes_by_role)
