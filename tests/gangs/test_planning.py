@@ -215,6 +215,24 @@ def test_a_gang_in_its_back_off_tries_full_nodes_when_an_unbound_pod_is_gone() -
     assert world.now - refused_at == 11
 
 
+def test_an_exclusion_that_has_ended_sets_no_timer_in_the_past() -> None:
+    """A deadline in the past looks as if the service had stood still: all deadlines would move."""
+    world = World().start(node("a"), node("b"))
+    world.see(*PAIR)
+    for plugin in ("NodePorts", "NodeResourcesFit"):
+        world.unreserve(0, BindingFate.NEVER_SENT, plugin, "taken")
+    (gang,) = world.coordinator.state.gangs.values()
+    for pair, exclusion in gang.exclusions.items():
+        if exclusion.plugin == "NodePorts":
+            gang.exclusions[pair] = replace(exclusion, until=world.now - 5)
+    world.see(replace(pod("volumes", gpus=0), claim=None))
+    world.pods.pop("volumes")
+    world.coordinator.handle(inputs.PodGone(world.now, "volumes"))
+    due = world.coordinator.next_deadline()
+    assert due is not None
+    assert due >= world.now
+
+
 def test_withdrawals_in_a_row_wait_longer_each_time() -> None:
     world = World().start(node("a"))
     world.see(*PAIR)

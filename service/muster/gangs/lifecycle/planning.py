@@ -59,7 +59,6 @@ def _refuse_as_unplaceable(
     state.queue.refused(gang, hint)
     if gang.exclusions:
         text, kinds = f"{text}. {_left_out(gang)}", (*kinds, "left out")
-        state.short_of_room[gang.key] = None
         # All other nodes have been tried by now.
         for pair, out in gang.exclusions.items():
             if out.until == math.inf:
@@ -127,11 +126,11 @@ def try_full_nodes(state: State, now: float) -> None:
     """
     refused, state.short_of_room = state.short_of_room, {}
     for gang in (state.gangs[key] for key in refused if key in state.gangs):
-        for pair, out in gang.exclusions.items():
-            if out.plugin == _ROOM:
-                until = min(out.until, max(now + _ROOM_AFTER_S, out.since + _ROOM_EVERY_S))
-                gang.exclusions[pair] = replace(out, until=until)
-        first = min((out.until for out in gang.exclusions.values()), default=math.inf)
+        full = {pair: out for pair, out in gang.exclusions.items() if out.plugin == _ROOM}
+        for pair, out in full.items():
+            until = min(out.until, max(now + _ROOM_AFTER_S, out.since + _ROOM_EVERY_S))
+            gang.exclusions[pair] = replace(out, until=until)
+        first = max(now, min((gang.exclusions[pair].until for pair in full), default=math.inf))
         waits = gang.phase in (Phase.UNPLACEABLE, Phase.WITHDRAWN)
         if waits and first < gang.timers.get(Timer.PHASE, math.inf):
             state.timers.set(gang, first)

@@ -62,7 +62,7 @@ class State:
         self.to_tell: dict[str, None] = {}
         """Keys of gangs that a new shim does not know yet."""
         self.short_of_room: dict[str, None] = {}
-        """Keys of gangs that were refused with nodes left out. Full ones among these were not tried since."""
+        """Keys of gangs that were refused full nodes since a pod that was not bound last went."""
         self.to_wake: dict[str, None] = {}
         """Keys of refused gangs that a change may help and that are not queued again yet, in order."""
         self.retained = Retained(self.gangs, self.ledger)
