@@ -93,7 +93,7 @@ class SchedulingQueue:
             self._numbers[hint] = self._number
         self._refused[hint].add(gang.key)
         self._hint_of[gang.key] = hint
-        if gang.retained:
+        if self._own(gang):
             self._holding[gang.key] = (gang, hint)
 
     @property
@@ -195,7 +195,13 @@ class SchedulingQueue:
         return watchers.touched(changes, self._ledger.existing_pods.labels_of) if changes else set()
 
     def _may_fit(self, gang: Gang, hint: QueueingHint, gained: Collection[str], touched: bool) -> bool:
-        return may_fit_now(hint, self._ledger, gained, touched, gang.retained)
+        return may_fit_now(hint, self._ledger, gained, touched, self._own(gang))
+
+    def _own(self, gang: Gang) -> set[str]:
+        """Return the members whose places or devices count as free for the gang."""
+        claimants = self._ledger.device_claims.consumers
+        holders = {pod.uid for pod in gang.group.unbound if pod.uid in claimants} if claimants else set[str]()
+        return gang.retained | holders
 
     def update(self) -> None:
         """Have the gangs asked about that were passed over."""
