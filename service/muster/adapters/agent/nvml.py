@@ -13,6 +13,7 @@ import pynvml
 
 from muster.devices.hardware import Hardware
 from muster.devices.inventory import Gpu, Inventory, InventoryError
+from muster.domain.topology import bits
 
 GIB = 1 << 30
 MOST_LINKS = 18
@@ -159,10 +160,10 @@ def _numa(handle: Any) -> int:
     """
     try:
         words = pynvml.nvmlDeviceGetMemoryAffinity(handle, NUMA_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE)
-    except pynvml.NVMLError:
+    except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
         return -1
-    numa_nodes = sum(word << 64 * place for place, word in enumerate(words))
-    return numa_nodes.bit_length() - 1 if numa_nodes.bit_count() == 1 else -1
+    numa_nodes = [*bits(sum(word << 64 * place for place, word in enumerate(words)))]
+    return numa_nodes[0] if len(numa_nodes) == 1 else -1
 
 
 def _clique(handles: list[Any]) -> str:
