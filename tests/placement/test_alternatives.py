@@ -91,6 +91,12 @@ def test_slower_links_are_told_with_their_bandwidth() -> None:
     assert all(each.than is Than.WORSE for each in found.tried), said(found)
 
 
+def test_links_that_are_not_known_beside_gpus_of_unknown_index_are_no_gain() -> None:
+    found = of_best("rack r1: a[4, free 1100] b[4, unindexed 1]", "2 x 1 GPU, scope node")
+    assert found.domain == "node a"
+    assert [(each.domain, each.than) for each in found.tried] == [("node b", Than.WORSE)], said(found)
+
+
 def test_a_gang_that_no_rack_holds_is_compared_with_each_rack_too() -> None:
     found = of_best("rack r1: a[4]\nrack r2: b[4]", "8 x 1 GPU")
     assert found.domain == "racks r1 and r2"

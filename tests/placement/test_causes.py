@@ -114,6 +114,12 @@ CASES = {
         (NotEnoughFree("w", GPU_MEMORY, 17, 24, None, 3),),
         (MoreFree(GPU_MEMORY, 10, (("a", 10),)), FewerMembers(1, 3)),
     ),
+    "pods have more GPUs than there are": Case(
+        ": a[8, unindexed 9]",
+        "1 x 8 GPU",
+        (NotEnoughFree("w", GPU, 0, 8, 0, 1),),
+        (MoreFree(GPU, 8, (("a", 8),)),),
+    ),
     "bigger than the cluster: no waiting helps": Case(
         ": a[8] b[8, free 1100 0000]",
         "24 x 1 GPU",

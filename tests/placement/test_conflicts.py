@@ -456,6 +456,7 @@ def _freed(snapshot: Snapshot, nodes: tuple[tuple[str, int], ...]) -> list[Snaps
     choices = []
     for name, count in nodes:
         state = snapshot.nodes[name]
+        count += max(0, state.unindexed_gpus - state.free_gpus.bit_count())
         unknown = min(count, state.unindexed_gpus)
         taken = list(bits((1 << state.node.topology.gpu_count) - 1 & ~state.free_gpus))
         choices.append(

@@ -123,11 +123,6 @@ class Plan:
         """The levels of policies and slices."""
         return costs_of(self.request.terms, self._sliced)
 
-    @property
-    def unknown_links(self) -> bool:
-        """Whether the gang has several GPUs on a node whose links are all unknown."""
-        return bool(unknown_links(self.request, self.members, self.view))
-
     def role_preferences(self) -> tuple[tuple[str, str | None], ...]:
         """Return for each preference of roles the first of its scopes that holds them."""
         reached = []

@@ -97,7 +97,9 @@ class _Search:
         """Return [pool, node] the units free now, and without other pods, among the GPUs of `mask`."""
         view, empty = self.world.view, self.empty
         if not self.role.slice:
-            now, then = (gpus_in(of.free_gpus[rows], mask) - of.unindexed[rows] for of in (view, empty))
+            now, then = (
+                np.maximum(0, gpus_in(of.free_gpus[rows], mask) - of.unindexed[rows]) for of in (view, empty)
+            )
             return now[None], then[None]
         now, then = (
             of.gpu_memory[:, rows] * (mask >> np.arange(len(of.gpu_memory))[:, None] & 1)
@@ -114,8 +116,8 @@ class _Search:
         units.
         """
         ask = self.ask
-        places = np.minimum(np.maximum(0, now) // ask.units, members)
-        further = np.minimum(np.maximum(0, then) // ask.units, members) - places
+        places = np.minimum(now // ask.units, members)
+        further = np.minimum(then // ask.units, members) - places
         missing = np.maximum(0, members * ask.gpus - places.sum(axis=0))
         next_places = np.sort(np.where(further > 0, (places + 1) * ask.units - now, LARGEST), axis=0)
         cheaper = np.minimum(missing, (further > 0).sum(axis=0))
@@ -125,7 +127,7 @@ class _Search:
     def units(self, row: int, members: int, mask: int = ALL_GPUS) -> Ints:
         """Return [pool] the units that must become free so that the node holds these members."""
         ask, (now, then) = self.ask, (pools[:, 0] for pools in self.pools(np.array([row]), mask))
-        release, places = np.zeros_like(now), np.minimum(np.maximum(0, now) // ask.units, members)
+        release, places = np.zeros_like(now), np.minimum(now // ask.units, members)
         while places.sum() < members * ask.gpus:
             missing = (places + 1) * ask.units - now - release
             possible = (places < members) & ((places + 1) * ask.units <= then)
@@ -148,12 +150,12 @@ class _Search:
         limit = self.limit
         rows = np.flatnonzero(usable & (limit > room))
         now, then = self.pools(rows)
-        more = np.minimum(limit[rows], slice_room(np.maximum(0, then), ask)) - room[rows]
+        more = np.minimum(limit[rows], slice_room(then, ask)) - room[rows]
         more = np.clip(more, 0, min(MOST, world.target))
         parts = (missing > 0) & (np.bincount(part[rows], more, len(missing)) >= missing)
         if not parts.any():
             return None
-        dearest = ask.gpus * (ask.units - min(0, int(now.min())))  # a member costs 1 to this many units
+        dearest = ask.gpus * ask.units  # a member costs 1 to this many units
         parts &= missing <= missing[parts].min() * dearest
         at = np.flatnonzero(parts[part[rows]])
         rows, now, then, more = rows[at], now[:, at], then[:, at], more[at]
@@ -195,7 +197,9 @@ class _Search:
             return replace(view, gpu_memory=memory)
         amounts = view.amounts.copy()
         for row, units in release.units.items():
-            gpus, free = int(units.sum()), int(amounts[0, row])
+            free = int(amounts[0, row])
+            # Pods may have more GPUs than are there. They must give these back as well.
+            gpus = int(units.sum()) + max(0, int(amounts[2, row]) - free.bit_count())
             unknown = min(int(amounts[2, row]), gpus)
             of_pods = bits(int(self.empty.free_gpus[row]) & ~free & release.mask)
             free |= mask_of(list(of_pods)[: gpus - unknown])

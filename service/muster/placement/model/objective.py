@@ -230,13 +230,19 @@ def _cost_worths(plan: Plan, costs: Sequence[tuple[str, int]]) -> Iterator[Worth
 
 
 def _weakest_link(plan: Plan) -> float | None:
-    weakest = min((gpus.weakest for gpus in plan.gpu_sets), default=NO_LINK)
-    return None if weakest in (0, NO_LINK) else weakest / MB_PER_GB
+    slowest = _slowest(plan)
+    return None if slowest in (0, NO_LINK) else slowest / MB_PER_GB
+
+
+def _slowest(plan: Plan) -> int:
+    """Return the slowest link in MB/s, 0 if a link is unknown, NO_LINK if no node holds two of the GPUs."""
+    return min((gpus.weakest for gpus in plan.gpu_sets), default=NO_LINK)
 
 
 def _weakest_worth(plan: Plan, weakest: float | None) -> Iterator[Worth]:
-    no_link = 0.0 if plan.unknown_links else -math.inf
-    yield Worth(WEAKEST_LINK.name, no_link if weakest is None else -weakest, weakest, unit=" GB/s")
+    slowest = _slowest(plan)
+    cost = -math.inf if slowest == NO_LINK else -slowest / MB_PER_GB
+    yield Worth(WEAKEST_LINK.name, cost, weakest, unit=" GB/s")
 
 
 def _penalty(plan: Plan) -> int | None:

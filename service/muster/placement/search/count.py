@@ -212,6 +212,8 @@ class _Counter:
                 most = parts.fit(region.code, region.upper)
             elif parts.lower[region.code] >= enough:
                 most = parts.fit(region.code, int(parts.lower[region.code]))
+            elif self.budget.spent:
+                proven = False
             else:
                 counts, is_most = self._solved(region, parts.quorum)
                 proven &= is_most
