@@ -112,7 +112,7 @@ class Coordinator:
                 if touched := self._pods.claim_seen(DeviceClaim(uid, devices, consumers, shares), now):
                     self._nodes.taken_on(touched, now)
             case inputs.PoliciesSeen(now, policies):
-                self._pods.policies_changed(policies, now)
+                self._pods.policies_changed(policies)
 
     @property
     def catches_up(self) -> bool:

@@ -199,7 +199,7 @@ class _About:
 def _compared(about: _About, here: list[Worth], there: list[Worth]) -> tuple[list[float], Alternative]:
     """Return an alternative, and what orders it among the others: the costs of its levels."""
     order = [worth.cost for worth in there] or [math.inf]
-    fit, size = (int(-worths[0].cost) if worths else 0 for worths in (there, here))
+    fit, size = (int(-levels[0].cost) if levels else 0 for levels in (there, here))
     level, than, says = "", Than.EQUAL, ""
     value: Value = None
     chosen: Value = None

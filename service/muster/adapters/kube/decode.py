@@ -4,7 +4,7 @@ Events and lists are read in two steps, the envelope first. The object of a BOOK
 the kind that is watched. An object of a list that can't be read is left out alone. What is nested too
 deep for the decoder, or has broken escapes, is read again after `bounded`. A bound pod with fields of another
 shape is read without those fields (`salvage`): it takes its GPUs all the same. Of a large pod no more is kept
-than is read of it (`dialects.bounds`).
+than is read of it (`dialects.pods.bounds`).
 """
 
 from __future__ import annotations

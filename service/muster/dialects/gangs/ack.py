@@ -1,7 +1,6 @@
-"""The ACK dialect: pod labels name a gang and its size, a node label says what its GPUs serve.
+"""The ACK dialect: pod labels name a gang and its size.
 
 gpu-topology: <gang's name, within its namespace>    gpu-topology-replica: "<all its pods>"
-ack.node.gpu.schedule: default | topology | share | cgpu | disabled
 """
 
 from __future__ import annotations

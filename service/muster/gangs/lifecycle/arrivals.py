@@ -132,7 +132,7 @@ def members_changed(state: State, gang: Gang, group: Group, now: float) -> None:
     if group.bound and not gang.group.bound and gang.phase is not Phase.PERMITTED:
         gang.was_complete &= not was_split_by_crash(group)  # bound by another service, or late
     if not gang.stale and {pod.uid for pod in group.unbound} - {pod.uid for pod in gang.group.unbound}:
-        reconciliation.note_arrival(state, gang, now)
+        reconciliation.note_arrival(gang, now)
     gang.group, gang.stale, gang.landed = group, False, 0
     _forget_late_bound(state, gang)
     losses.note_partially_bound(state, gang, now)
@@ -186,7 +186,7 @@ def gang_appeared(state: State, gang: Gang, now: float, earlier_gangs: Iterable[
     begun |= {pod.uid for pod in gang.group.unbound if pod.uid in state.orphans}
     forerunners = [before for before in earlier_gangs if begun & before.group.uids]
     _inherit(state, gang, forerunners)
-    reconciliation.note_arrival(state, gang, now)
+    reconciliation.note_arrival(gang, now)
     reconciliation.reconcile(state, gang, now)
     if forerunners:
         theirs = {uid for before in forerunners for uid in (*before.awaited, *before.elsewhere)}
@@ -226,7 +226,7 @@ def _inherit(state: State, gang: Gang, forerunners: Collection[Gang]) -> None:
 def members_moving(state: State, gang: Gang, change: Change, now: float) -> None:
     """Note that a pod came or went, and that the gang is counted after the others have done so."""
     gang.stale = True
-    reconciliation.note_arrival(state, gang, now)
+    reconciliation.note_arrival(gang, now)
     if gang.phase is Phase.PLANNING and change.leaves():
         state.go(gang, Trigger.IN_MOTION, Collecting())
     if gang.phase in _COUNTED_LATER:
@@ -239,7 +239,7 @@ def members_moving(state: State, gang: Gang, change: Change, now: float) -> None
 def count_later(state: State, gang: Gang, until: float, now: float) -> None:
     """Note that the gang's pods changed, and that it is counted at `until`."""
     gang.stale = True
-    reconciliation.note_arrival(state, gang, now)
+    reconciliation.note_arrival(gang, now)
     if gang.phase is Phase.PLANNING:
         state.go(gang, Trigger.IN_MOTION, Collecting())
     if Timer.RECOUNT not in gang.timers:
@@ -412,7 +412,7 @@ class Pods:
             if Timer.RECOUNT not in gang.timers:
                 self._state.timers.set(gang, now + COUNT_JOB_EVERY_S * len(names), Timer.RECOUNT)
 
-    def policies_changed(self, policies: Policies, now: float) -> None:
+    def policies_changed(self, policies: Policies) -> None:
         """Take in new policies, and plan the waiting gangs again.
 
         Plans that exist stay as they are.

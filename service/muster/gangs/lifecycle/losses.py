@@ -35,7 +35,7 @@ def add_binding_in_flight(state: State, gang: Gang, uid: str, until: float) -> N
     state.timers.set(gang, min(permitted.awaited.values()))
 
 
-def all_bindings_known(state: State, gang: Gang) -> None:
+def all_bindings_known(gang: Gang) -> None:
     """Note that no other Bindings are under way.
 
     If the bound members and these are enough, no member counts as missed yet.

@@ -42,7 +42,7 @@ def reconcile(state: State, gang: Gang, now: float) -> None:
 def reconcile_members(state: State, gang: Gang, group: Group, now: float) -> None:
     """Move a gang that is not given up to the phase that its members call for."""
     if gang.phase is Phase.COLLECTING and gang.arrived is None:
-        note_arrival(state, gang, now)  # the missing pods have come
+        note_arrival(gang, now)  # the missing pods have come
     losses.review(state, gang)
     if not is_partially_bound(gang):
         state.retained.release(gang, gang.retained - gang.lost.keys())
@@ -50,7 +50,7 @@ def reconcile_members(state: State, gang: Gang, group: Group, now: float) -> Non
     if own_orphans:
         for uid in sorted(own_orphans):
             losses.add_binding_in_flight(state, gang, uid, state.orphans.pop(uid))
-        losses.all_bindings_known(state, gang)
+        losses.all_bindings_known(gang)
         return
     if not group.unbound:
         state.go(gang, Trigger.ALL_BOUND, Running(gang.plan))
@@ -81,7 +81,7 @@ def reconcile_members(state: State, gang: Gang, group: Group, now: float) -> Non
         planning.enqueue(state, gang)
 
 
-def note_arrival(state: State, gang: Gang, now: float) -> None:
+def note_arrival(gang: Gang, now: float) -> None:
     """Note that a pod came or went since the planner was last asked."""
     gang.arrived = (gang.arrived[0] if gang.arrived else now, now)
 

@@ -109,7 +109,7 @@ class Sessions:
                 state.orphans[uid] = until
         under_way = frozenset(usage.pod_uid for usage in in_flight)
         for key in {self._pods.gang_of(uid) for uid in under_way} & state.gangs.keys():
-            losses.all_bindings_known(state, state.gangs[key])
+            losses.all_bindings_known(state.gangs[key])
         return under_way
 
 
@@ -131,10 +131,8 @@ def _tell(state: State, gang: Gang, now: float) -> None:
         state.publisher.instruct(question)
     state.fresh(gang)
     losses.note_partially_bound(state, gang, now)
-    if gang.phase is Phase.INVALID:
-        state.publisher.refuse(gang, EventReason.INVALID, gang.kinds, gang.reason, now)
-    elif gang.phase is Phase.UNPLACEABLE:
-        state.publisher.refuse(gang, EventReason.UNPLACEABLE, gang.kinds, gang.reason, now)
+    if gang.phase in (Phase.INVALID, Phase.UNPLACEABLE):
+        planning.refresh_refusal(state, gang, now)
     elif gang.phase is Phase.COLLECTING and gang.group.waits_for is not None:
         state.timers.set(gang, now + state.settings.waiting_s)
 

@@ -107,7 +107,7 @@ def _of_roles(
     )
     free = np.concatenate([gpus[None], _free(instance, rows)])
     key = np.concatenate([caps, _binding(caps, asks, np.maximum(0, free))])
-    index, first = _distinct(key)
+    index, first = distinct(key)
     asked = tuple(map(tuple, asks.tolist()))
     steps = tuple(gcd(*column) or 1 for column in asks.T.tolist())
     units = tuple(instance.common_unit(r) for r in active)
@@ -153,7 +153,7 @@ def _packed(
     units, whole = _gpu_kinds(asks, caps.max(axis=1, initial=0).tolist(), memory, free)
     each = _asked(instance, instance.roles).T
     left = np.minimum(np.maximum(0, _free(instance, rows)), each @ caps)  # more than this is of no use
-    index, first = _distinct(np.concatenate([caps, left, units * 2 + whole]))
+    index, first = distinct(np.concatenate([caps, left, units * 2 + whole]))
     table = packed(asks, caps[:, first], each, left[:, first], units[:, first], whole[:, first])
     if table is None:
         return None
@@ -198,7 +198,7 @@ def _sharing_gpus(
         useful = np.concatenate([useful, np.zeros((wide - gpus, len(index_of)), np.int64)])
         whole = free >> np.arange(wide)[:, None] & 1
     kinds = np.sort(useful * 2 + (whole if len(whole) else 0), axis=0)
-    index, first = _distinct(np.concatenate([index_of[None], kinds]))
+    index, first = distinct(np.concatenate([index_of[None], kinds]))
     kept = []
     for i in first.tolist():
         packings = found[int(index_of[i])]
@@ -228,7 +228,7 @@ def _under_rules(
     if len(rules.node_rules) == 1:
         return index, found
     view, index_of = instance.columns, index
-    index, first = _distinct(np.stack([index, rules.in_node[rows], view.shape[rows], free_gpus]))
+    index, first = distinct(np.stack([index, rules.in_node[rows], view.shape[rows], free_gpus]))
     ruled = []
     for i in first.tolist():
         rule, shape, _ = instance.node_rule(int(rows[i]))
@@ -269,7 +269,7 @@ def _one_each(instance: Instance, rows: Ints, active: list[int]) -> bool:
 
 def _of_one_member(caps: Ints, active: list[int]) -> tuple[Ints, list[Packings]]:
     """Return the packings of one member each."""
-    index, first = _distinct((caps[active] > 0).astype(np.int64))
+    index, first = distinct((caps[active] > 0).astype(np.int64))
     found = []
     for fits in caps[:, first].T > 0:
         every = [tuple(int(r == one) for r in range(len(caps))) for one in active if fits[one]]
@@ -289,7 +289,7 @@ def _binding(caps: Ints, asks: Ints, free: Ints) -> Ints:
     return found
 
 
-def _distinct(key: Ints) -> tuple[Ints, Ints]:
+def distinct(key: Ints) -> tuple[Ints, Ints]:
     """Return the index of each column of the key among distinct columns, and the first column of each."""
     code = np.zeros(key.shape[1], np.int64)
     for line in key:

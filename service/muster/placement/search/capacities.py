@@ -100,9 +100,8 @@ class Domains:
     def fewest(self) -> Ints:
         """[domain, amount] How many nodes hold these members."""
         width = len(self.amounts)
-        too_few = (
-            self.reached - self.amounts[0]
-        ) // self.step + 1  # amounts from this one on need one more node
+        # From this amount on, one more node is needed.
+        too_few = (self.reached - self.amounts[0]) // self.step + 1
         code = self.domain * (width + 1) + np.clip(too_few, 0, width)
         counts = np.bincount(code, minlength=len(self.most) * (width + 1)).reshape(-1, width + 1)
         return np.asarray(np.cumsum(counts, axis=1)[:, :width] + 1)

@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from muster.domain.request import Role, Scope
 from muster.placement.cluster.columns import LARGEST, Ints, gpus_in
 from muster.placement.gang.constraints import constraints_of
 from muster.placement.gang.constraints.segments import SEGMENTS
 from muster.placement.gang.instance import Counts, Instance, room_of
+from muster.placement.model.bound import Floats
 from muster.placement.model.problem import Problem
 from muster.placement.search.classes import REGION
-
-Floats = NDArray[np.float64]
 
 STEPS = (0.0, 0.5, 0.75, 0.875, 1.0)
 """Discounts tried of each role, if there are at most three roles and no rule binds them.

@@ -36,6 +36,7 @@ from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.instance import Instance
 from muster.placement.gang.on_node import best_fit, costs_on, gpus_on, kinds_of
+from muster.placement.gang.packings import distinct
 from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, PACKING_TIME
 from muster.placement.gpus.choices import Choices as NodeChoices
 from muster.placement.gpus.choices import choices as node_choices
@@ -59,7 +60,7 @@ from muster.placement.search.methods import Answer, Declined, Infeasible, Partia
 from muster.placement.search.plan import Gap, Share, Value, share_of
 from muster.placement.search.region_count import MAX_CHOICES
 from muster.placement.search.regions import regions
-from muster.placement.search.runs import distinct, renumbered
+from muster.placement.search.runs import renumbered
 from muster.placement.search.single_node import IDLE, at_least, by_level
 from muster.placement.search.tables import NEVER, OneCost, Table, one_cost
 
@@ -341,7 +342,7 @@ def gpu_sets(instance: Instance, role: int, choices: Choices) -> NodeSets | None
     rows, view = choices.rows, instance.columns
     counts = packings(instance, role, choices)
     lines = (view.free_gpus, view.shape, instance.rules.in_node, view.topology.in_wide)
-    first, index = distinct(*(line[rows].astype(np.int64) for line in lines))
+    index, first = distinct(np.stack([line[rows].astype(np.int64) for line in lines]))
     tables = list[Ints]()
     for free, shape, rule, wide in zip(*(line[rows[first]].tolist() for line in lines), strict=True):
         table = _table_of(instance, view.shapes[shape], free, instance.rules.node_rules[rule], counts)

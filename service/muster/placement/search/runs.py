@@ -33,15 +33,3 @@ def renumbered(codes: Ints) -> Ints:
     if int(codes.max(initial=0)) > 4 * len(codes):
         return np.asarray(np.unique(codes, return_inverse=True)[1])
     return np.asarray((np.cumsum(np.bincount(codes) > 0) - 1)[codes])
-
-
-def distinct(*lines: Ints) -> tuple[Ints, Ints]:
-    """Return the first index of each distinct column, and the number of each column among the distinct
-    columns.
-    """
-    code = np.zeros(len(lines[0]), np.int64)
-    for line in lines:
-        values, of_line = np.unique(line, return_inverse=True)
-        code = code * len(values) + of_line
-    _, first, index = np.unique(code, return_index=True, return_inverse=True)
-    return first, index
