@@ -215,6 +215,26 @@ def test_a_gang_in_its_back_off_tries_full_nodes_when_an_unbound_pod_is_gone() -
     assert world.now - refused_at == 11
 
 
+@pytest.mark.parametrize("every_s", [1, 4.5, 30])
+def test_deletions_of_unbound_pods_keep_no_gang_from_the_node_with_room(every_s: float) -> None:
+    """Each deletion opens the full nodes again: not the first one before the others had their turn."""
+    world = World().start(*(node(f"n{number}") for number in range(8)))
+    world.see(pod("p0", of=1))
+    began, deleted_at = world.now, world.now
+    tried_late: set[str] = set()
+    while len(tried_late) < 8:
+        assert world.now < began + 700, f"tried in 400 s: {tried_late}"
+        if world.planned():
+            if world.now > began + 300:
+                tried_late.add(world.home(0))
+            world.unreserve(0, BindingFate.NEVER_SENT, "NodeResourcesFit", "Insufficient cpu")
+        if world.now >= deleted_at + every_s:
+            world.see(replace(pod("other", gpus=0), claim=None))
+            world.gone("other")
+            deleted_at = world.now
+        world.wait(0.25)
+
+
 def test_an_exclusion_that_has_ended_sets_no_timer_in_the_past() -> None:
     """A deadline in the past looks as if the service had stood still: all deadlines would move."""
     world = World().start(node("a"), node("b"))

@@ -25,7 +25,17 @@ from muster.gangs.messages.inputs import Decided
 from muster.gangs.messages.instructions import EndSolve, EventReason, Instruction, Lane, Outcome, Solve
 from muster.gangs.pending.active_queue import namespace_of
 from muster.gangs.pending.in_tree import MODELLED
-from muster.gangs.record.gang import NODE_CHANGED, Ask, Exclusion, Gang, Solving, Timer
+from muster.gangs.record.gang import (
+    NODE_CHANGED,
+    ROOM,
+    ROOM_AFTER_S,
+    ROOM_EVERY_S,
+    Ask,
+    Exclusion,
+    Gang,
+    Solving,
+    Timer,
+)
 from muster.gangs.record.partial import has_precedence
 from muster.gangs.record.phases import Phase, Planned, Planning, Trigger, Unplaceable, Withdrawn
 from muster.gangs.record.plan import Plan, usages
@@ -34,9 +44,6 @@ from muster.gangs.reservations.backfill import with_scores
 from muster.placement.cluster.matching import chosen
 from muster.placement.order import scheduling_order
 
-_ROOM = "NodeResourcesFit"
-"""The plugin that counts what pods take, also those that are not bound yet."""
-_ROOM_AFTER_S, _ROOM_EVERY_S = 1.0, 5.0
 _PROMPT = 16
 """Nodes that are tried one after another without a pause, as plugins refuse them."""
 
@@ -66,7 +73,8 @@ def _refuse_as_unplaceable(
                 until = max(ends, now + state.settings.exclusion_first_s)
                 gang.exclusions[pair] = replace(out, until=until)
         # An exclusion may have ended while the gang waited for the planner.
-        again_at = max(now, min(again_at, *(out.until for out in gang.exclusions.values())))
+        first_end = min(out.ends(state.unbound_gone_at) for out in gang.exclusions.values())
+        again_at = min(again_at, max(now, state.unbound_gone_at + ROOM_AFTER_S, first_end))
     if again_at < math.inf:
         state.timers.set(gang, again_at)
     state.backfill.waits(gang, now)
@@ -112,8 +120,8 @@ def exclude_node(state: State, gang: Gang, pod: Pod, call: Unreserve) -> bool:
     pair = (requests.asks(pod), call.node)
     gang.refusals[pair] = gang.refusals.get(pair, 0) + 1
     gang.exclusions[pair] = Exclusion(call.now, call.plugin, call.message)
-    if call.plugin == _ROOM:
-        state.short_of_room[gang.key] = None
+    if call.plugin == ROOM:
+        state.short_of_room[gang.key] = call.now
     return gang.refusals[pair] == 1
 
 
@@ -121,19 +129,17 @@ def try_full_nodes(state: State, now: float) -> None:
     """Try again the nodes that the scheduler refused as full: a pod that was not bound is gone.
 
     The pod may have had a place that only the scheduler knew, while its volumes were bound. The scheduler
-    gets a second to see the same. A gang tries a node again at most every five seconds, so that clients that
-    delete pods all the time gain nothing.
+    gets a second to see the same. A gang that pauses between two nodes goes on with those that it did not
+    try: clients that delete pods all the time can't keep it at the first.
     """
-    refused, state.short_of_room = state.short_of_room, {}
-    for gang in (state.gangs[key] for key in refused if key in state.gangs):
-        full = {pair: out for pair, out in gang.exclusions.items() if out.plugin == _ROOM}
-        for pair, out in full.items():
-            until = min(out.until, max(now + _ROOM_AFTER_S, out.since + _ROOM_EVERY_S))
-            gang.exclusions[pair] = replace(out, until=until)
-        first = max(now, min((gang.exclusions[pair].until for pair in full), default=math.inf))
-        waits = gang.phase in (Phase.UNPLACEABLE, Phase.WITHDRAWN)
-        if waits and first < gang.timers.get(Timer.PHASE, math.inf):
-            state.timers.set(gang, first)
+    state.unbound_gone_at = now
+    refused_at, state.short_of_room = state.short_of_room, {}
+    for key, since in refused_at.items():
+        gang = state.gangs.get(key)
+        if gang is not None and gang.phase in (Phase.UNPLACEABLE, Phase.WITHDRAWN):
+            again_at = max(now + ROOM_AFTER_S, since + ROOM_EVERY_S)
+            if again_at < gang.timers.get(Timer.PHASE, math.inf):
+                state.timers.set(gang, again_at)
 
 
 def pause_between_nodes(state: State, gang: Gang) -> float:

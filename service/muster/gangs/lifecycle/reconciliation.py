@@ -76,7 +76,7 @@ def reconcile_members(state: State, gang: Gang, group: Group, now: float) -> Non
         state.queue.lacks(gang)
     else:
         state.go(gang, Trigger.COMPLETE, Planning())
-        gang.exclusions = {pair: out for pair, out in gang.exclusions.items() if out.until > now}
+        gang.end_exclusions(now, state.unbound_gone_at)
         state.timers.set(gang, now + state.settings.waiting_s)
         planning.enqueue(state, gang)
 

@@ -175,7 +175,7 @@ def _phase_due(state: State, gang: Gang, now: float) -> None:
         case Withdrawn():
             reconciliation.reconcile(state, gang, now)
         case Unplaceable():
-            gang.exclusions = {key: out for key, out in gang.exclusions.items() if out.until > now}
+            gang.end_exclusions(now, state.unbound_gone_at)
             planning.replan(state, gang, Trigger.FREED)
         case _:
             pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -61,8 +62,10 @@ class State:
         change."""
         self.to_tell: dict[str, None] = {}
         """Keys of gangs that a new shim does not know yet."""
-        self.short_of_room: dict[str, None] = {}
-        """Keys of gangs that were refused full nodes since a pod that was not bound last went."""
+        self.short_of_room: dict[str, float] = {}
+        """Gang that was refused a full node since a pod that was not bound last went → when."""
+        self.unbound_gone_at = -math.inf
+        """When a pod that was not bound last went: the scheduler may have more room on full nodes since."""
         self.to_wake: dict[str, None] = {}
         """Keys of refused gangs that a change may help and that are not queued again yet, in order."""
         self.retained = Retained(self.gangs, self.ledger)

@@ -39,6 +39,11 @@ from muster.gangs.record.plan import Plan
 
 NODE_CHANGED = "NodeChanged"
 """In the place of a plugin: the node itself voided plans of the gang by its changes."""
+ROOM = "NodeResourcesFit"
+"""The plugin that counts what pods take, also those that are not bound yet."""
+ROOM_AFTER_S, ROOM_EVERY_S = 1.0, 5.0
+"""When a full node is tried again, as a pod that was not bound is gone: so long after that at the earliest,
+so that the scheduler sees it too, and so long after the node was last tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,15 @@ class Exclusion:
     plugin: str
     message: str
     until: float = math.inf
+
+    def ends(self, unbound_gone_at: float) -> float:
+        """Return when it ends: a full node earlier, if since then a pod that was not bound is gone.
+
+        Until all other nodes have been tried, it does not end.
+        """
+        if self.plugin == ROOM and self.since < unbound_gone_at and self.until < math.inf:
+            return min(self.until, self.since + ROOM_EVERY_S)
+        return self.until
 
 
 @dataclass(slots=True)
@@ -210,6 +224,14 @@ class Gang:
 
     voided: Counter[str] = field(default_factory=Counter)
     """Node → how many plans of the gang its changes have voided."""
+
+    def end_exclusions(self, now: float, unbound_gone_at: float) -> None:
+        """Forget the exclusions that have ended (see `Exclusion.ends`)."""
+        self.exclusions = {
+            pair: exclusion
+            for pair, exclusion in self.exclusions.items()
+            if exclusion.ends(unbound_gone_at) > now
+        }
 
     def excluded(self, roles: Iterable[Role], pods: Mapping[str, Pod]) -> dict[tuple[str, str], str]:
         """Return (role, node) → the plugin that refused the pair, in the planner's form.
