@@ -454,9 +454,9 @@ def smaller(relaxation: Relaxation, snapshot: Snapshot, request: Request) -> Ite
 def _freed(snapshot: Snapshot, nodes: tuple[tuple[str, int], ...]) -> list[Snapshot]:
     """All ways to free these numbers of GPUs on nodes; GPUs with unknown indices come first."""
     choices = []
-    for name, count in nodes:
+    for name, taken_gpus in nodes:
         state = snapshot.nodes[name]
-        count += max(0, state.unindexed_gpus - state.free_gpus.bit_count())
+        count = taken_gpus + max(0, state.unindexed_gpus - state.free_gpus.bit_count())
         unknown = min(count, state.unindexed_gpus)
         taken = list(bits((1 << state.node.topology.gpu_count) - 1 & ~state.free_gpus))
         choices.append(

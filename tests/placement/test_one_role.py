@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -106,6 +107,48 @@ def test_choices_of_zones_are_as_good_as_the_solver(monkeypatch: pytest.MonkeyPa
     without(monkeypatch, "domain-tables")
     for snapshot, request, decision in worlds:
         assert_as_good_as_solved(snapshot, request, decision)
+
+
+@pytest.mark.parametrize("rule", ["", "by 2 rack", "by 3 rack", ", max rack=4", "by 2 rack, max rack=4"])
+def test_racks_in_several_zones_and_nodes_without_labels(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, worlds = random.Random(6), []
+    for _ in range(RUNS):
+        lines, free = [], 0
+        for number in range(rng.randint(2, 12)):
+            zone = rng.choice(["zone z0", "zone z0", "zone z1", ""])
+            rack = rng.choice(["rack r0", "rack r1", "rack r2", "rack r3", ""])
+            gpus = rng.randint(1, 8)
+            free += gpus
+            lines.append(f"{zone} {rack}: n{number}[{gpus}]")
+        snapshot = cluster("\n".join(lines))
+        step = 3 if "by 3" in rule else 2
+        request = gang(f"{max(step, rng.randint(free // 4, free) // step * step)} x 1 GPU {rule}")
+        worlds.append((snapshot, request, place(snapshot, request, Limits(deterministic_time=60))))
+    assert sum("domain-tables" in methods(decision) for *_, decision in worlds) > RUNS // 20
+    without(monkeypatch, "domain-tables", "sorted-capacities")
+    for snapshot, request, decision in worlds:
+        assert_as_good_as_solved(snapshot, request, decision)
+
+
+def test_racks_of_one_node_beside_a_rack_of_several_with_segments() -> None:
+    """The first rack has room for more members than a plan gives to it."""
+    r1 = "rack r1: c[8, free 11100000] d[8, free 11000000] e[8, free 11000000]"
+    decision = place(cluster(f"rack r0: a[8, free 11111100]\n{r1}"), gang("8 x 1 GPU by 4 rack"))
+    assert isinstance(decision, Placed)
+    assert decision.optimal
+    assert sorted(member.node for member in decision.members) == [*"aaaaddee"]
+
+
+def test_late_in_many_regions_the_plan_is_the_best_of_those_decided() -> None:
+    """Each choice of two of five zones is a region, and the clock ends after the first."""
+    text = "\n".join(f"zone z{z} rack r{z}{r}: n{z}{r}[8] m{z}{r}[8]" for z in range(5) for r in range(2))
+    asked = itertools.count()
+    limits = Limits(seconds_left=lambda: 1.0 if next(asked) < 14 else 0.0)
+    decision = place(cluster(text), gang("60 x 1 GPU"), limits)
+    assert isinstance(decision, Placed)
+    assert "domain-tables" in methods(decision)
+    assert decision.truncated
+    assert not decision.optimal
 
 
 @pytest.mark.parametrize("limit", ["MAX_STEPS", "MAX_CHOICES"])

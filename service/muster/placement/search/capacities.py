@@ -72,6 +72,7 @@ class Domains:
         if most is not None:
             room[domain] = np.minimum(room[domain], most[order])
         room = room // step * step
+        assert room.sum() >= need, "the domains hold all members"
         return cls(need, fewest(room, need), step, rows, domain, cap, room)
 
     @cached_property

@@ -160,8 +160,12 @@ def _same(domain: Ints, part: Ints) -> bool:
     """Return whether two partitions of nodes are equal."""
     if not len(part) or (part < 0).any():
         return False
-    pairs = len(np.unique(domain * (int(part.max()) + 1) + part))
-    return pairs == len(np.unique(domain)) == len(np.unique(part))
+    return _nested(domain, part) and len(np.unique(domain)) == len(np.unique(part))
+
+
+def _nested(domain: Ints, part: Ints) -> bool:
+    """Return whether each domain lies in one part."""
+    return len(np.unique(domain * (int(part.max(initial=0)) + 1) + part)) == len(np.unique(domain))
 
 
 # Phases 1 and 2: regions
@@ -205,17 +209,20 @@ def _pairs(region: Ints, part: Ints) -> Ints:
     return renumbered(region * (int(part.max(initial=0)) + 1) + part)
 
 
-def joined(instance: Instance, regions: Regions, need: int, bound: DomainRules) -> Regions | None:
-    """Return each choice of the fewest wider parts as a region of its own; None if there are too many."""
+def joined(instance: Instance, regions: Regions, need: int, bound: DomainRules) -> Regions | Declined:
+    """Return each choice of the fewest wider parts as a region of its own."""
     for level in regions.uncounted[:-1]:
         rows, region, cap = regions.rows, regions.region, regions.cap
-        pair = renumbered(_pairs(region, parts_by_row(instance, level, rows)))
+        part = parts_by_row(instance, level, rows)
+        if bound.domain is not None and not _nested(bound.domain[rows], part):
+            return Declined("rules bind a domain that lies in several wider parts")
+        pair = renumbered(_pairs(region, part))
         room, region_of = bound.held(rows, cap, pair), np.zeros(int(pair.max()) + 1, np.int64)
         region_of[pair] = region
         parts = [np.flatnonzero(region_of == code) for code in range(int(region.max()) + 1)]
         fewest = min(fewest_that_hold(room[inside], need) for inside in parts)
         if sum(comb(len(inside), fewest) for inside in parts) > MAX_CHOICES:
-            return None
+            return Declined("there are too many choices of wider parts")
         choices = [choice for inside in parts for choice in combinations(inside.tolist(), fewest)]
         nodes = [
             np.flatnonzero(np.isin(pair, choice)) for choice in choices if room[list(choice)].sum() >= need
@@ -238,18 +245,20 @@ def over_domains(plan: Partial, budget: Budget) -> Solved | Declined:
     if instance.costs and (known.uncounted or not instance.plain or instance.prices):
         return Declined("slices or policies, and several domains, rules or priced damage")
     joint = joined(instance, known, plan.need[role], bound)
-    if joint is None:
-        return Declined("there are too many choices of wider parts")
+    if isinstance(joint, Declined):
+        return joint
     domain = parts_by_row(instance, joint.uncounted[-1], joint.rows) if joint.uncounted else joint.region
     if takes_gpus(instance.roles[role]) and _wide_tell_apart(instance, joint, domain):
         return Declined("NVLink domains over several nodes are to be counted")
-    choices = _counted(list(_domains(joint, domain, plan.need[role], bound)))
-    gap: Gap | None = None
-    plans = list[tuple[Value, tuple[Share, ...]]]()
+    choices = _counted(list(_domains(joint, domain, plan.need[role], bound)), budget)
+    complete, plans = True, list[tuple[Value, tuple[Share, ...]]]()
     for possible in choices:
+        if plans and budget.late:
+            complete = False
+            break
         if instance.costs:
             planned, proven = examined(instance, role, possible, budget)
-            gap = None if proven else Gap(instance.costs[0].value)
+            complete &= proven
         else:
             sets = gpu_sets(instance, role, possible)
             planned = best_plan(instance, possible, sets) if sets else None
@@ -259,16 +268,17 @@ def over_domains(plan: Partial, budget: Budget) -> Solved | Declined:
     if not plans:
         return Declined(TOO_LARGE)
     _, shares = min(plans, key=itemgetter(0))
+    gap = None if complete else Gap(quality_levels(instance.costs)[0].name)
     return Solved((plan.complete(shares),), gap)
 
 
-def _counted(regions: Sequence[Domains]) -> list[Choices]:
+def _counted(regions: Sequence[Domains], budget: Budget) -> list[Choices]:
     """Return what the domains of the regions with the fewest domains and nodes may take.
 
-    The result is empty if the tables would be too large.
+    The result is empty if the tables would be too large, or if there is no time left.
     """
     limit = min(domains.limit for domains in regions)
-    counted = [domains.counted() for domains in regions if domains.limit == limit]
+    counted = [None if budget.late else domains.counted() for domains in regions if domains.limit == limit]
     choices = [possible for possible in counted if possible is not None]
     nodes = min((possible.nodes for possible in choices), default=0)
     choices = [possible for possible in choices if possible.nodes == nodes]
@@ -298,8 +308,7 @@ def _wide_tell_apart(instance: Instance, regions: Regions, domain: Ints) -> bool
     wide = topology.index(Scope.NVLINK_DOMAIN)[rows]
     if regions.uncounted:
         return not _same(domain, wide)
-    pairs = len(np.unique(domain * (int(wide.max()) + 1) + wide))
-    return bool((wide < 0).any()) or pairs > len(np.unique(domain))
+    return bool((wide < 0).any()) or not _nested(domain, wide)
 
 
 # Phase 4: sets of GPUs

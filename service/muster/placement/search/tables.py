@@ -40,11 +40,12 @@ class Table:
     @classmethod
     def of(cls, cost: Ints, low: int, high: int) -> Table:
         """Return the table for `low` to `high` members in each part. The cost of no members is set to 0."""
+        cost = cost[:, :, : high + 1]
         parts, children, _ = cost.shape
         cost[:, :, 0] = 0
         least = np.full((children + 1, parts, high + 1), NEVER)
         least[0, :, 0] = 0
-        offered = np.asarray((cost[:, :, : high + 1] < NEVER).any(axis=0))
+        offered = np.asarray((cost < NEVER).any(axis=0))
         # From fewer than `lows` members before the later children, no part reaches `low`.
         largest = np.where(offered, np.arange(offered.shape[1]), 0).max(axis=1)
         lows, highs = (low - largest.sum() + np.cumsum(largest)).tolist(), np.cumsum(largest).tolist()
