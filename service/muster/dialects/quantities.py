@@ -17,8 +17,10 @@ Quantity = str | int | float
 
 LARGEST = 2**63 - 1
 MOST = 2**46
-"""Of cpu (thousandths), memory (bytes: 64 TiB) and whatever else is counted, of one pod or node: more than
-any has, and the planner can add up a hundred thousand of them in an int64."""
+"""Of memory (bytes: 64 TiB) and whatever else is counted, of one pod or node: more than any has, and the
+planner can add up a hundred thousand of them in an int64."""
+MOST_THOUSANDTHS = 2**42
+"""Of cpu, of one pod or node. The planner also multiplies it by thousands of GPUs."""
 BILLION = 10**9
 _MAX_LENGTH = 64
 
@@ -79,8 +81,8 @@ def _billionths(value: Quantity) -> int | None:
 
 
 def milli(value: Fraction) -> int:
-    """Return the thousandths, rounded up, at most MOST."""
-    return min(MOST, math.ceil(value * 1000))
+    """Return the thousandths, rounded up, at most MOST_THOUSANDTHS."""
+    return min(MOST_THOUSANDTHS, math.ceil(value * 1000))
 
 
 def whole(value: Fraction) -> int:

@@ -149,7 +149,7 @@ def _sum(spec: PodSpec, status: PodStatus, settings: Settings) -> Asked:
     few = max(len(containers), len(inits)) <= MAX_CONTAINERS
     return Asked(
         resources=Resources(
-            _rounded(total.get("cpu", 0), BILLION // 1000),
+            min(quantities.MOST_THOUSANDTHS, _rounded(total.get("cpu", 0), BILLION // 1000)),
             _rounded(total.get("memory", 0), BILLION),
             others=other_resources[:MAX_RESOURCES],
         ),

@@ -19,21 +19,12 @@ from muster.domain.request import Scope
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.placement.cluster.arrays import Codes, Source, coded, fixed, with_rows
 from muster.placement.cluster.changes import Changes, Order, changes
-from muster.placement.cluster.fabric import Shape, natural
+from muster.placement.cluster.fabric import ALL_GPUS, MASK_GPUS, Shape, natural
 from muster.placement.cluster.profile import Profile, profile_of
 from muster.placement.cluster.topology import Domains, Place, Topology, by_path, place_of
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-
-MASK_GPUS = 62
-"""How many GPUs of a node a mask in a column can show.
-
-Nodes have at most 16 GPUs today (HGX-2, p2.16xlarge). On a larger node, GPUs from index 62 on count as taken.
-"""
-
-ALL_GPUS = (1 << MASK_GPUS) - 1
-"""The mask of all GPUs that a column can show."""
 
 LARGEST = 2**62
 """The largest amount in a column. Larger ones are cut, so that an absurd quantity does not overflow."""

@@ -11,6 +11,15 @@ from muster.domain.topology import GpuTopology
 MAX_RING_GPUS = 16
 """The most GPUs of a node whose link matrix is used. Tables over subsets of n GPUs have 2^n entries."""
 
+MASK_GPUS = 62
+"""How many GPUs of a node a mask of the planner can show.
+
+Nodes have at most 16 GPUs today (HGX-2, p2.16xlarge). On a larger node, GPUs from index 62 on count as taken.
+"""
+
+ALL_GPUS = (1 << MASK_GPUS) - 1
+"""The mask of all GPUs that the planner can show."""
+
 
 @dataclass(frozen=True)
 class Shape:

@@ -14,7 +14,8 @@ from muster.domain.relaxations import MoreFree
 from muster.domain.request import Role
 from muster.domain.topology import bits, mask_of
 from muster.domain.words import GPU_MEMORY
-from muster.placement.cluster.columns import ALL_GPUS, LARGEST, Columns, Ints, gpus_in
+from muster.placement.cluster.columns import LARGEST, Columns, Ints, gpus_in
+from muster.placement.cluster.fabric import ALL_GPUS
 from muster.placement.cluster.topology import INSIDE
 from muster.placement.explain.assumptions import Assumption, Kind, World
 from muster.placement.explain.conflict import Conflict

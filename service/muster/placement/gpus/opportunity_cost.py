@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from muster.domain.request import Request
 from muster.domain.typical import TypicalRequest
-from muster.placement.cluster.columns import LARGEST, MASK_GPUS, Bools, Columns, Ints
+from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
+from muster.placement.cluster.fabric import MASK_GPUS
 from muster.placement.gpus.fragmentation import GPU
 
 STEP = 10

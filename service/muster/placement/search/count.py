@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from muster.domain.request import Scope
-from muster.placement.cluster.columns import ALL_GPUS, Ints
+from muster.placement.cluster.columns import Ints
+from muster.placement.cluster.fabric import ALL_GPUS
 from muster.placement.cluster.topology import INSIDE
 from muster.placement.gang.instance import Counts, Instance
 from muster.placement.gang.member_subsets import (

@@ -9,7 +9,7 @@ from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.request import Request
 from muster.domain.snapshot import NodeState
 from muster.placement.verify.labels import in_wide
-from muster.placement.verify.spots import Groups, Spots
+from muster.placement.verify.spots import PLANNED_GPUS, Groups, Spots
 
 _TYPICAL_GPUS = (1, 2, 4, 8)
 """Whole GPUs of the typical requests. All have equal weight."""
@@ -31,7 +31,8 @@ def damage(placed: Placed, groups: Groups, touched: Spots) -> list[str]:
     """
     total = 0
     for name, (_, state, gpus, _) in touched.items():
-        before, after = state.free_gpus, state.free_gpus & ~gpus
+        before = state.free_gpus & ((1 << PLANNED_GPUS) - 1)
+        after = before & ~gpus
         if state.node.gpu_memory:
             total += _spoilt(state, after, groups[name]) - _spoilt(state, before, [])
         for pool in _pools(state):
