@@ -151,7 +151,7 @@ def test_late_in_many_regions_the_plan_is_the_best_of_those_decided() -> None:
     assert not decision.optimal
 
 
-@pytest.mark.parametrize("limit", ["MAX_STEPS", "MAX_CHOICES"])
+@pytest.mark.parametrize("limit", ["MAX_STEPS", "MAX_CHOICES", "MAX_CELLS"])
 def test_what_is_too_large_is_left_to_the_solver(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot, request = drawn(random.Random(1))
     if limit == "MAX_CHOICES":

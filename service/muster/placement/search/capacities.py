@@ -17,6 +17,9 @@ from muster.placement.cluster.columns import LARGEST, Bools, Ints
 from muster.placement.search.runs import fullest_first, place_in_run, renumbered
 from muster.placement.search.tables import MAX_STEPS, NEVER, Table, steps
 
+MAX_CELLS = 10_000_000
+"""The most entries of an array by domain and amount. Several of them take 80 MB each."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Price:
@@ -140,6 +143,8 @@ class Domains:
 
     def counted(self) -> Choices | None:
         """Return what domains may take with the fewest nodes; None if the tables for this are too large."""
+        if len(self.most) * len(self.amounts) > MAX_CELLS:
+            return None
         if self.limit == 1:
             return self.within(int(self.fewest[self.possible].min()))
         price = self.prices[-1]
