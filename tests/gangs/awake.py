@@ -44,25 +44,25 @@ def fits_now(world: World, nodes: Iterable[Node], key: str) -> bool:
     state = world.coordinator.state
     gang = state.gangs[key]
     group = _groups(state, gang).get((key, gang.group.owners), gang.group)
-    own = gang.retained | gang.reserved
-    bound = {each.uid for each in world.pods.values() if each.usage is not None}
-    usages = [usage for each in world.pods.values() if (usage := each.usage) is not None]
-    usages += [usage for uid, usage in state.ledger.held.items() if uid not in own | bound]
-    asked = requests.request(group, state.ledger, state.roster.policies)
-    if state.in_tree.causes(gang, asked):
+    own_uids = gang.retained | gang.reserved
+    bound = {bound_pod.uid for bound_pod in world.pods.values() if bound_pod.usage is not None}
+    usages = [usage for bound_pod in world.pods.values() if (usage := bound_pod.usage) is not None]
+    usages += [usage for uid, usage in state.ledger.held.items() if uid not in own_uids | bound]
+    request = requests.request(group, state.ledger, state.roster.policies)
+    if state.in_tree.causes(gang, request):
         return False
-    asked = state.in_tree.refine(key, asked, state.ledger.nodes)
+    request = state.in_tree.refine(key, request, state.ledger.nodes)
     policies = state.roster.policies
     snapshot = Snapshot.of(nodes, usages, policies.levels, policies.typical)
     if state.backfill_reservation is not None and state.backfill_reservation.hides_from(gang):
         snapshot = hidden_by(state.backfill_reservation, snapshot)
-    asked = state.in_tree.limited(key, asked, snapshot)
-    limits = Limits(excluded=state.excluded(gang, asked.roles, {pod.uid: pod for pod in group.unbound}))
-    instance = instance_of(snapshot, asked, limits.excluded)
+    request = state.in_tree.limited(key, request, snapshot)
+    limits = Limits(excluded=state.excluded(gang, request.roles, {pod.uid: pod for pod in group.unbound}))
+    instance = instance_of(snapshot, request, limits.excluded)
     if unsupported(instance) is not None:
         return False
-    _, found = best_for_most(instance, Budget(limits), all_fit=True)
-    return bool(found.shares)
+    _, plan = best_for_most(instance, Budget(limits), all_fit=True)
+    return bool(plan.shares)
 
 
 def asleep(world: World, nodes: Iterable[Node]) -> Iterator[str]:
@@ -70,9 +70,9 @@ def asleep(world: World, nodes: Iterable[Node]) -> Iterator[str]:
     state = world.coordinator.state
     if not state.active or state.interrupted or state.catches_up:
         return
-    far_ahead, held = state.far_ahead()
+    far_ahead, paused_namespaces = state.far_ahead()
     if not far_ahead:
-        yield from _idle(state, held)
+        yield from _idle(state, paused_namespaces)
     for name in sorted(state.roster.names):
         gangs = {key: gang for key, gang in state.gangs.items() if gang.name == name}
         soon = state.settings.settle_most_s + CATCHES_UP_S
@@ -92,12 +92,14 @@ def asleep(world: World, nodes: Iterable[Node]) -> Iterator[str]:
                 yield f"{gang.key} is {gang.phase}, and nobody counts it though it is complete"
 
 
-def _idle(state: State, held: Collection[str]) -> Iterator[str]:
+def _idle(state: State, paused_namespaces: Collection[str]) -> Iterator[str]:
     """Say which planner is idle although gangs wait for it."""
     background = state.solving.get(Lane.BACKGROUND)
     floor = -math.inf if background is None or background.floor is None else background.floor
     for lane in Lane:
-        waiting = [key for key in state.queue._queues[lane]._entries if namespace_of(key) not in held]
+        waiting = [
+            key for key in state.queue._queues[lane]._entries if namespace_of(key) not in paused_namespaces
+        ]
         if lane is Lane.FOREGROUND:
             waiting = [key for key in waiting if requests.priority(state.gangs[key].group) >= floor]
         if waiting and lane not in state.solving:

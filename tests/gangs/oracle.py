@@ -46,43 +46,43 @@ def allowed(case: Mapping[str, Any]) -> dict[str, list[str]]:
     pending = roster.pods[case["Pod"]["metadata"]["uid"]]
     (group,) = (group for name in roster.names for group in roster.groups(name) if group.unbound)
     constraints = request(group, ledger).constraints
-    there = ledger.nodes.values()
+    states = ledger.nodes.values()
     return {
         plugin: [
             node.name
-            for node in there
+            for node in states
             if all(
-                _open(each, node, there, pending)
-                for each in constraints
-                if PLUGINS[each.name.split()[0]] == plugin
+                _open(constraint, node, states, pending)
+                for constraint in constraints
+                if PLUGINS[constraint.name.split()[0]] == plugin
             )
         ]
         for plugin in set(PLUGINS.values())
     }
 
 
-def _open(constraint: Constraint, node: Node, there: Iterable[Node], pending: Pod) -> bool:
+def _open(constraint: Constraint, node: Node, nodes: Iterable[Node], pending: Pod) -> bool:
     """Return whether the pending pod, of role "", can go to the node."""
     key = constraint.topology_key
     domain = _domain(node, key)
     if isinstance(constraint, Spread):
-        return domain is not None and _skew(constraint, domain, there, pending) <= constraint.max_skew
-    taken = {_domain(each, key) for each in there if each.name in constraint.existing} - {None}
+        return domain is not None and _skew(constraint, domain, nodes, pending) <= constraint.max_skew
+    taken_domains = {_domain(each, key) for each in nodes if each.name in constraint.existing} - {None}
     if isinstance(constraint, AntiAffinity):
-        return domain not in taken
+        return domain not in taken_domains
     assert isinstance(constraint, Affinity)
     if domain is None:
         return False
-    return domain in taken if constraint.existing else "" in constraint.others
+    return domain in taken_domains if constraint.existing else "" in constraint.others
 
 
 def _domain(node: Node, key: str) -> str | None:
     return node.name if key == NODE else node.labels.get(key)
 
 
-def _skew(constraint: Spread, domain: str, there: Iterable[Node], pending: Pod) -> int:
+def _skew(constraint: Spread, domain: str, nodes: Iterable[Node], pending: Pod) -> int:
     counts: Counter[str] = Counter()
-    for node in there:
+    for node in nodes:
         if _eligible(constraint, node, pending):
             counts[node.labels[constraint.topology_key]] += constraint.existing.get(node.name, 0)
     least = min(counts.values(), default=0) if len(counts) >= constraint.min_domains else 0
@@ -94,7 +94,7 @@ def _eligible(constraint: Spread, node: Node, pending: Pod) -> bool:
         return False
     selected = all(node.labels.get(term.key) in term.values for term in pending.rules.required)
     tolerated = all(
-        any(_tolerates(each, taint) for each in pending.rules.tolerations)
+        any(_tolerates(toleration, taint) for toleration in pending.rules.tolerations)
         for taint in node.taints
         if taint.effect in ("NoSchedule", "NoExecute")
     )

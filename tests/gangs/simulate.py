@@ -129,24 +129,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first sequence")
     parser.add_argument("--sequences", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=25, help="actions in a sequence")
-    chosen = parser.parse_args(arguments)
-    seen: Counter[str] = Counter()
+    options = parser.parse_args(arguments)
+    phase_counts: Counter[str] = Counter()
     broken: list[str] = []
     began = time.monotonic()
-    for number in range(chosen.first, chosen.first + chosen.sequences):
-        phases, problem = sequence(chosen.seed, number, chosen.steps)
-        seen += phases
+    for number in range(options.first, options.first + options.sequences):
+        phases, problem = sequence(options.seed, number, options.steps)
+        phase_counts += phases
         if problem:
             broken.append(problem)
             print(problem, file=sys.stderr)
         if number % 1000 == 999:
-            print(f"{number + 1 - chosen.first} sequences, {len(broken)} broken", file=sys.stderr)
+            print(f"{number + 1 - options.first} sequences, {len(broken)} broken", file=sys.stderr)
     report = {
-        "seed": chosen.seed,
-        "sequences": chosen.sequences,
-        "steps": chosen.steps,
+        "seed": options.seed,
+        "sequences": options.sequences,
+        "steps": options.steps,
         "seconds": round(time.monotonic() - began, 1),
-        "seen": dict(sorted(seen.items())),
+        "seen": dict(sorted(phase_counts.items())),
         "broken": len(broken),
         "first_broken": broken[:SHOWN],
     }

@@ -71,16 +71,16 @@ def test_each_owner_has_its_own_age_and_the_oldest_one_counts() -> None:
 
 
 def test_owners_that_are_gone_are_forgotten_in_the_end() -> None:
-    roster, there = Roster(), []
+    roster, uids = Roster(), []
     for run in range(1000):
-        made = pod(f"p{run}", of=1, owner=f"job{run}", created=float(run))
-        roster.see(made)
-        roster.see(replace(made, finished=True, succeeded=True, started=float(run)))
-        there.append(made.uid)
-        if len(there) > 3:
-            roster.drop(there.pop(0))
+        member = pod(f"p{run}", of=1, owner=f"job{run}", created=float(run))
+        roster.see(member)
+        roster.see(replace(member, finished=True, succeeded=True, started=float(run)))
+        uids.append(member.uid)
+        if len(uids) > 3:
+            roster.drop(uids.pop(0))
     (owners,) = roster._owners.values()
     assert len(owners) == 3 + MAX_GONE
-    for uid in there:
+    for uid in uids:
         roster.drop(uid)
     assert not roster._owners

@@ -78,8 +78,8 @@ def test_a_partially_bound_gang_may_use_nodes_reserved_for_another() -> None:
     reservation = world.coordinator.state.backfill_reservation
     assert reservation is not None
     gang = next(iter(world.coordinator.state.gangs.values()))
-    other = replace(reservation, gang="another")
-    world.coordinator.state.backfill.current = other
+    foreign_reservation = replace(reservation, gang="another")
+    world.coordinator.state.backfill.current = foreign_reservation
     assert world.coordinator.state.open_to(gang).nodes["a"].free_gpu_count == 0
     gang.was_complete, gang.group = False, replace(gang.group, bound=(pod("x", node="c"),))
     assert world.coordinator.state.open_to(gang).nodes["a"].free_gpu_count == 3
@@ -156,8 +156,8 @@ def test_a_gang_that_no_pod_that_ends_can_help_gets_none(cause: Cause, reserved:
     world.see(foreign("f", "a", gpus=4), pod("p0", gpus=2), pod("p1", gpus=2))
     for _ in range(80):
         while world.solves:
-            asked = world.solves[0]
-            world.solve(None if asked.reserves else Unplaceable(asked.request.gang, (cause,)))
+            solve = world.solves[0]
+            world.solve(None if solve.reserves else Unplaceable(solve.request.gang, (cause,)))
         world.wait(10)
     assert (owner(world) == "g") is reserved
 
@@ -238,10 +238,10 @@ def test_members_of_the_gang_that_run_stay_where_they_are() -> None:
     world.see(wishing("e0", of=1, gang="e", gpus=1))
     world.run("e")
     home = world.pods["e0"].node
-    other = "b" if home == "a" else "a"
-    world.see(foreign("f", other, 2), wishing("e1", of=1, gang="e", gpus=8))
+    free_node = "b" if home == "a" else "a"
+    world.see(foreign("f", free_node, 2), wishing("e1", of=1, gang="e", gpus=8))
     world.wait(600)
-    assert reserved_nodes(world) == {other}
+    assert reserved_nodes(world) == {free_node}
 
 
 @pytest.mark.parametrize("scope", [None, "rack"])
@@ -250,12 +250,12 @@ def test_a_domain_that_failed_for_a_term_is_not_the_next_choice(scope: str | Non
     world = World().start(*racks(a=0, b=0, c=0))
     world.see(foreign("fa", "a", 1), foreign("fb", "b", 2), foreign("fc", "c", 3))
     world.see(wishing("p", Wishes(required_scope=scope), gpus=4))
-    chosen = []
+    reserved = []
     for _ in range(4):
         world.wait(600)
-        chosen.append(reserved_nodes(world))
+        reserved.append(reserved_nodes(world))
         world.wait(600)
-    assert chosen == [{"a"}, {"b"}, {"c"}, set()]
+    assert reserved == [{"a"}, {"b"}, {"c"}, set()]
     assert reserved_nodes(world) == {"a"}
 
 
@@ -371,8 +371,8 @@ def test_a_gang_that_fits_on_no_cluster_of_these_nodes_hides_nothing(
     members: int, more: dict[str, Any]
 ) -> None:
     world = two_zones()
-    asked: dict[str, Any] = {"gpus": 8, "labels": (("app", "h"),)} | more
-    world.see(*(wishing(f"h{i}", of=members, gang="h", **asked) for i in range(members)))
+    wishes: dict[str, Any] = {"gpus": 8, "labels": (("app", "h"),)} | more
+    world.see(*(wishing(f"h{i}", of=members, gang="h", **wishes) for i in range(members)))
     assert world.phase("h") == "unplaceable"
     world.wait(1300)
     assert owner(world) == ""

@@ -68,11 +68,11 @@ def test_nothing_is_planned_before_all_are_known() -> None:
 
 def test_a_new_shim_is_told_of_each_refusal_once() -> None:
     world = refused()
-    told = len(world.verdicts)
+    verdicts_before = len(world.verdicts)
     world.connect()
-    assert told < len(world.verdicts) < told + GANGS
+    assert verdicts_before < len(world.verdicts) < verdicts_before + GANGS
     world.wait(0)
-    again = world.verdicts[told:]
+    again = world.verdicts[verdicts_before:]
     assert sorted(verdict.gang for verdict in again) == world.coordinator.keys()
     assert {verdict.outcome for verdict in again} == {Outcome.REFUSED}
 
@@ -80,11 +80,11 @@ def test_a_new_shim_is_told_of_each_refusal_once() -> None:
 def test_a_gang_that_goes_or_is_planned_before_its_turn_is_told_as_it_is() -> None:
     world = refused()
     world.connect()
-    told = len(world.verdicts)
+    verdicts_before = len(world.verdicts)
     world.send(inputs.PodGone(world.now, "p4"))
     world.send(inputs.NodeSeen(world.now, node("b", 8)))
     world.wait(0)
-    last = {verdict.gang.split("/")[2]: verdict.outcome for verdict in world.verdicts[told:]}
+    last = {verdict.gang.split("/")[2]: verdict.outcome for verdict in world.verdicts[verdicts_before:]}
     assert last.pop("p4", None) is None
     planned = [gang for gang, outcome in last.items() if outcome is Outcome.PLANNED]
     assert (len(planned), phases(world)) == (1, {"planned": 1, "unplaceable": GANGS - 2})
@@ -95,10 +95,10 @@ def test_a_session_that_ends_early_leaves_the_rest_to_the_next() -> None:
     world.connect()
     world.send(inputs.SessionClosed(world.now, world.epoch))
     world.wait(0)
-    told = len(world.verdicts)
+    verdicts_before = len(world.verdicts)
     world.connect()
     world.wait(0)
-    assert sorted(verdict.gang for verdict in world.verdicts[told:]) == world.coordinator.keys()
+    assert sorted(verdict.gang for verdict in world.verdicts[verdicts_before:]) == world.coordinator.keys()
 
 
 def test_policies_hold_for_each_gang_before_anything_is_planned() -> None:
@@ -109,10 +109,10 @@ def test_policies_hold_for_each_gang_before_anything_is_planned() -> None:
     for number in range(GANGS):
         world.see(wishing(f"p{number}", Wishes(required_scope="rack"), gang=f"g{number}"))
     world.wait(10)
-    asked = world.asked
+    solves_before = world.asked
     world.send(inputs.PoliciesSeen(world.now, without))
     world.send(inputs.PodGone(world.now, "f"))
-    assert world.asked == asked
+    assert world.asked == solves_before
     world.wait(10)
     assert not world.coordinator.catches_up
     assert world.coordinator.state.roster.policies.levels == ()

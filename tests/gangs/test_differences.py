@@ -22,10 +22,10 @@ from tests.gangs.world import World, node, pod
 
 def bound(planned: list[int], devices: Any) -> Pod:
     """A pod of two GPUs on a node, as the API server has it."""
-    said = {ALLOCATION: json.dumps({"version": 1, "gpus": planned})}
+    annotations = {ALLOCATION: json.dumps({"version": 1, "gpus": planned})}
     if devices is not None:
-        said[DEVICES] = json.dumps(devices) if not isinstance(devices, str) else devices
-    return read(pod_object(limits={"aliyun.com/gpu": "2"}, annotations=said, node="a"))
+        annotations[DEVICES] = json.dumps(devices) if not isinstance(devices, str) else devices
+    return read(pod_object(limits={"aliyun.com/gpu": "2"}, annotations=annotations, node="a"))
 
 
 @pytest.mark.parametrize(
@@ -46,33 +46,35 @@ def bound(planned: list[int], devices: Any) -> Pod:
 def test_what_a_node_agent_found_is_the_truth(
     devices: Any, counts: list[int], planned: list[int] | None
 ) -> None:
-    found = bound([0, 1], devices)
-    assert found.allocation == mask_of(counts)
-    assert found.planned == (None if planned is None else mask_of(planned))
+    bound_pod = bound([0, 1], devices)
+    assert bound_pod.allocation == mask_of(counts)
+    assert bound_pod.planned == (None if planned is None else mask_of(planned))
 
 
 def test_it_is_told_once_and_counted() -> None:
     world = World().start(node("a", 8))
-    other = replace(pod("p", gang="", gpus=2, node="a"), allocation=mask_of([2, 3]), planned=mask_of([0, 1]))
-    world.see(other)
-    world.see(replace(other, running=True))
+    pending = replace(
+        pod("p", gang="", gpus=2, node="a"), allocation=mask_of([2, 3]), planned=mask_of([0, 1])
+    )
+    world.see(pending)
+    world.see(replace(pending, running=True))
     (event,) = [event for event in world.events if event.reason is EventReason.DEVICES_DIFFER]
     assert event.message == (
         "the containers have GPUs 2,3 of their node, with 0,1 planned: Muster counts what they have"
     )
-    found = world.coordinator.differences()
-    assert (len(found), len(found.notes())) == (1, 1)
-    world.see(replace(other, finished=True))
-    assert (len(found), found.notes()) == (0, [])
+    differences = world.coordinator.differences()
+    assert (len(differences), len(differences.notes())) == (1, 1)
+    world.see(replace(pending, finished=True))
+    assert (len(differences), differences.notes()) == (0, [])
 
 
 def test_many_are_listed_in_part() -> None:
     world = World().start(node("a", 64))
     for number in range(25):
-        seen = replace(
+        bound_pod = replace(
             pod(f"p{number}", of=1, gang="", node="a"), allocation=1 << number, planned=1 << number + 1
         )
-        world.see(seen)
+        world.see(bound_pod)
     notes = world.coordinator.differences().notes()
     assert len(notes) == 21
     assert notes[-1] == "5 more pods have other GPUs than planned"
@@ -103,14 +105,17 @@ SERVED = node("a", 8, devices=tuple(map(gpu, range(8))))
     ],
 )
 def test_the_devices_of_a_plan_are_read_from_the_pod(devices: Any, expected: tuple[Device, ...]) -> None:
-    said = {ALLOCATION: json.dumps({"version": 1, "gpus": [0, 1], "devices": devices})}
-    assert read(pod_object(limits={"nvidia.com/gpu": "2"}, annotations=said, node="a")).devices == expected
+    annotations = {ALLOCATION: json.dumps({"version": 1, "gpus": [0, 1], "devices": devices})}
+    assert (
+        read(pod_object(limits={"nvidia.com/gpu": "2"}, annotations=annotations, node="a")).devices
+        == expected
+    )
 
 
 def by_plan(*numbers: int, uid: str = "p") -> Pod:
     """A bound pod whose plan names these GPUs of SERVED."""
-    made = pod(uid, gang="", gpus=len(numbers), node="a", allocation=mask_of(list(numbers)))
-    return replace(made, devices=tuple(map(gpu, numbers)))
+    planned = pod(uid, gang="", gpus=len(numbers), node="a", allocation=mask_of(list(numbers)))
+    return replace(planned, devices=tuple(map(gpu, numbers)))
 
 
 def told(world: World) -> list[str]:
@@ -142,18 +147,18 @@ DIFFER: dict[str, tuple[list[tuple[Device, ...]], str]] = {
 
 @pytest.mark.parametrize("case", DIFFER)
 def test_claims_that_hold_other_devices_are_told_when_that_lasts(case: str) -> None:
-    claims, what = DIFFER[case]
+    claims, difference = DIFFER[case]
     world = World().start(SERVED)
     world.see(by_plan(0, 1))
     hold(world, *claims)
-    found = world.coordinator.differences()
-    assert (len(found), told(world)) == (0, [])
+    differences = world.coordinator.differences()
+    assert (len(differences), told(world)) == (0, [])
     world.wait(LASTS_S)
-    sentence = f"its claims hold {what}: Muster counts what they hold"
-    assert (len(found), told(world)) == (1, [sentence])
-    assert found.notes() == [f"pod ns/p: {sentence}"]
+    sentence = f"its claims hold {difference}: Muster counts what they hold"
+    assert (len(differences), told(world)) == (1, [sentence])
+    assert differences.notes() == [f"pod ns/p: {sentence}"]
     hold(world, *(() for _ in claims))
-    assert len(found) == 0
+    assert len(differences) == 0
 
 
 AGREE: dict[str, list[tuple[Device, ...]]] = {

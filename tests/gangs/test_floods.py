@@ -26,8 +26,8 @@ def let_through(world: World) -> list[int]:
 
 def stream(world: World, pods: list[Pod], every_s: float = 0.01) -> None:
     """Pods that come one after another, with the Ticks that are due."""
-    for each in pods:
-        world.see(each)
+    for arrival in pods:
+        world.see(arrival)
         world.wait(every_s)
 
 
@@ -79,15 +79,15 @@ def test_thousands_that_come_and_go_are_counted_a_few_times(
     world = World(Settings(), auto=False).start(node("a"))
     counted = counting(world, monkeypatch)
     pods = [wishing(f"p{i}", of=of) for i in range(1000)]
-    for each in pods:
-        world.see(each)
+    for member in pods:
+        world.see(member)
     world.wait(5)
     assert len(counted) < 10
     if of:
         assert world.solves[-1].request.size == 1000
     del counted[:]
-    for each in pods[1:]:
-        world.gone(each.uid)
+    for member in pods[1:]:
+        world.gone(member.uid)
     world.wait(5)
     assert len(counted) < 10
     assert world.phase() == ("collecting" if of else "invalid")
@@ -127,7 +127,7 @@ def test_a_second_run_of_thousands_is_counted_a_few_times(monkeypatch: pytest.Mo
     """While the first is there, as its pods come and as they are bound."""
     world = World(Settings()).start(*(node(f"n{number}", 8) for number in range(32)))
     ran = [pod(f"p{number}", of=100, owner="first", created=1.0) for number in range(100)]
-    world.see(*(replace(each, node="n0", started=5.0) for each in ran))
+    world.see(*(replace(member, node="n0", started=5.0) for member in ran))
     counted = counting(world, monkeypatch)
     world.see(*(pod(f"q{number}", of=100, owner="second", created=9.0) for number in range(100)))
     world.wait(1)
@@ -143,7 +143,7 @@ def test_waiting_pods_that_change_beside_a_first_run_are_counted_a_few_times(
 ) -> None:
     world = World(Settings(plan_s=600)).start(node("a", 8))
     first = [pod(f"p{number}", of=2, owner="first", created=1.0) for number in range(2)]
-    world.see(*(replace(each, node="a", started=5.0) if phase == "running" else each for each in first))
+    world.see(*(replace(member, node="a", started=5.0) if phase == "running" else member for member in first))
     world.wait(1)
     stream(world, [pod(f"q{number}", of=200, owner="second", created=9.0) for number in range(200)])
     world.wait(5)
@@ -160,21 +160,21 @@ def test_a_first_run_of_thousands_that_goes_beside_a_second_is_counted_a_few_tim
 ) -> None:
     world = World(Settings()).start(*(node(f"n{number}", 8) for number in range(32)))
     ran = [pod(f"p{number}", of=100, owner="first", created=1.0) for number in range(100)]
-    world.see(*(replace(each, node="n0", started=5.0) for each in ran))
+    world.see(*(replace(member, node="n0", started=5.0) for member in ran))
     world.see(*(pod(f"q{number}", of=100, owner="second", created=9.0) for number in range(100)))
     world.wait(1)
     if phase == "running":
         world.run()
     counted = counting(world, monkeypatch)
-    for each in ran:
-        world.see(replace(world.pods[each.uid], terminating=True))
+    for member in ran:
+        world.see(replace(world.pods[member.uid], terminating=True))
         world.wait(0.01)
-    for each in ran:
-        world.gone(each.uid)
+    for member in ran:
+        world.gone(member.uid)
         world.wait(0.01)
     assert len(counted) <= 8
-    (left,) = world.coordinator.summary()
-    assert (left.key, left.phase, left.present) == ("ns/ack/g/second", phase, 100)
+    (second,) = world.coordinator.summary()
+    assert (second.key, second.phase, second.present) == ("ns/ack/g/second", phase, 100)
 
 
 # --- a gang whose number is open ------------------------------------------------------------------------
@@ -185,8 +185,8 @@ def test_an_elastic_gang_is_planned_when_its_pods_have_come() -> None:
     stream(world, [wishing(f"p{i}", of=2) for i in range(10)], every_s=0.1)
     assert world.solves == []
     world.wait(0.5)
-    (asked,) = world.solves
-    assert (asked.request.size, asked.request.min_member) == (10, 2)
+    (solve,) = world.solves
+    assert (solve.request.size, solve.request.min_member) == (10, 2)
 
 
 def test_pods_that_never_end_to_come_are_not_waited_for() -> None:
@@ -242,17 +242,17 @@ def test_numbers_are_told_again_at_a_slow_rate() -> None:
     world = World().start(node("a", gpus=8))
     world.see(foreign("f0", "a", 7), pod("p0", gpus=4), pod("p1", gpus=4))
     first = world.verdict()
-    asked = world.asked
+    requests_before = world.asked
     for count in range(6):
         world.see(foreign("f0", "a", 7 - count))
         world.wait(1)
-    assert (len(world.verdicts), world.asked) == (1, asked)
+    assert (len(world.verdicts), world.asked) == (1, requests_before)
     world.wait(60)
     assert "6 nvidia.com/gpu are free" in world.verdict().reason
     assert world.verdict().generation > first.generation
-    assert (len(world.verdicts), world.asked) == (2, asked + 1)
+    assert (len(world.verdicts), world.asked) == (2, requests_before + 1)
     world.wait(500)
-    assert world.asked == asked + 1
+    assert world.asked == requests_before + 1
 
 
 def test_new_numbers_are_not_published_before_numbers_s() -> None:
@@ -367,12 +367,12 @@ def test_a_member_of_thousands_that_changes_again_and_again_is_counted_a_few_tim
     at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(settings=Settings()).start(node("a"))
-    needed = 1000 if at == "unplaceable" else 1001
-    stream(world, [wishing(f"p{i}", of=needed) for i in range(1000)])
+    size = 1000 if at == "unplaceable" else 1001
+    stream(world, [wishing(f"p{i}", of=size) for i in range(1000)])
     world.wait(5)
     assert world.phase() == at
     counted = counting(world, monkeypatch)
-    stream(world, [wishing("p0", Wishes(role=f"r{i % 7}"), of=needed) for i in range(200)])
+    stream(world, [wishing("p0", Wishes(role=f"r{i % 7}"), of=size) for i in range(200)])
     assert len(counted) <= 10
     world.wait(5)
     assert world.phase() == at
@@ -386,9 +386,9 @@ def test_a_pod_group_that_changes_again_and_again_is_taken_in_a_few_times(
     """Each change concerns all pods that name it. Others' do not wait, and the last change counts."""
     world = World(settings=Settings()).start(node("a"))
     group = PodGroup("ns", "kai", "g", uid="g", min_member=1001)
-    other = replace(group, namespace="other", uid="o", min_member=2)
-    for each in (group, other):
-        world.send(inputs.PodGroupSeen(world.now, each))
+    namesake = replace(group, namespace="other", uid="o", min_member=2)
+    for pod_group in (group, namesake):
+        world.send(inputs.PodGroupSeen(world.now, pod_group))
     claim = GangClaim("kai", "g", by_object=True)
     stream(world, [pod(f"p{i}", claim=claim) for i in range(1000)])
     stream(world, [pod("o", claim=claim, namespace="other")])
@@ -397,7 +397,7 @@ def test_a_pod_group_that_changes_again_and_again_is_taken_in_a_few_times(
         world.wait(0.01)
         world.send(inputs.PodGroupSeen(world.now, replace(group, min_member=1001 + number % 2)))
     assert len(counted) < 20
-    world.send(inputs.PodGroupSeen(world.now, replace(other, min_member=1)))
+    world.send(inputs.PodGroupSeen(world.now, replace(namesake, min_member=1)))
     world.wait(1)
     assert world.coordinator.state.gangs["other/kai/g"].phase == "planned"
     world.send(inputs.PodGroupSeen(world.now, replace(group, min_member=1003)))

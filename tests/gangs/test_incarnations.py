@@ -21,8 +21,8 @@ BEGAN = 50.0
 
 def first(uid: str, owner: str, of: int = 2, elastic: bool = False) -> Pod:
     """A pod that waits since before any began."""
-    made = wishing(uid, of=of) if elastic else pod(uid, of=of)
-    return replace(made, owner=owner, created=1.0)
+    member = wishing(uid, of=of) if elastic else pod(uid, of=of)
+    return replace(member, owner=owner, created=1.0)
 
 
 def runs(uid: str, owner: str, of: int = 2, elastic: bool = False) -> Pod:
@@ -37,8 +37,8 @@ def later(uid: str, owner: str, of: int = 2, elastic: bool = False) -> Pod:
 
 def done(uid: str, owner: str, of: int = 2, *, created: float = BEGAN, started: float = BEGAN) -> Pod:
     """One that has succeeded."""
-    made = pod(uid, of=of, finished=True, succeeded=True)
-    return replace(made, owner=owner, created=created, started=started)
+    member = pod(uid, of=of, finished=True, succeeded=True)
+    return replace(member, owner=owner, created=created, started=started)
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ def test_a_gang_of_many_owners_has_a_short_key_that_is_theirs_alone() -> None:
     assert key(["o0", "o1", "o2", "o3"]) == "ns/ack/g/o0/o1/o2/o3"
     owners = [f"o{number}" for number in range(8)]
     assert key(owners) == key(owners[::-1]) == "ns/ack/g/8-owners/d07fadd2be3fc216ebcef42d5077ecdd"
-    assert len({key([*owners[:7], other]) for other in ("o7", "o8", "o9")}) == 3
+    assert len({key([*owners[:7], last_owner]) for last_owner in ("o7", "o8", "o9")}) == 3
 
 
 def test_what_many_owners_send_is_of_their_gang() -> None:
@@ -351,10 +351,10 @@ def test_what_is_dealt_anew_while_its_gang_is_refused_is_looked_at_after_it() ->
     world.wait(1)
     world.see(wishing("e3", of=2, owner="one", created=3.0))
     world.solve()
-    asked = world.solves[0]
-    assert asked.request.gang.name == "g"
+    solve = world.solves[0]
+    assert solve.request.gang.name == "g"
     world.send(inputs.NodeGone(world.now, "a"))
-    world.solve(place(Snapshot.of((), ()), asked.request, Limits()))
+    world.solve(place(Snapshot.of((), ()), solve.request, Limits()))
     world.auto = True
     world.wait(4)
     assert sorted(view.present for view in world.coordinator.summary() if view.name == "g") == [2, 2]

@@ -176,8 +176,8 @@ def test_nothing_is_kept_of_a_member_that_its_gang_does_not_need(loss: str) -> N
     world = World().start(node("a", 2))
     lone = loss == "a gang of one"
     least = 1 if loss == "above the minimum" else 2
-    made = [single("p0", gpus=2)] if lone else [wishing(f"p{i}", of=least, owner="job") for i in range(2)]
-    world.see(*made)
+    members = [single("p0", gpus=2)] if lone else [wishing(f"p{i}", of=least, owner="job") for i in range(2)]
+    world.see(*members)
     world.run("p0" if lone else "g")
     if least == 1 and not lone:
         world.run()  # the one above the minimum
@@ -265,8 +265,8 @@ def test_a_backfill_reservation_hides_nothing_from_what_was_lost(gpus: int, phas
     world.wait(600)
     reservation = world.coordinator.state.backfill_reservation
     assert reservation is not None
-    (lost,) = (uid for uid in world.pods if world.pods[uid].node in reservation.nodes)
-    world.gone(lost)
+    (lost_uid,) = (uid for uid in world.pods if world.pods[uid].node in reservation.nodes)
+    world.gone(lost_uid)
     world.see(member("g9", gpus=gpus, created=30.0))
     assert world.phase() == phase
 
@@ -303,8 +303,8 @@ def test_a_new_service_keeps_nothing_and_the_replacement_waits_in_line() -> None
     world = full("q")
     fail(world, "g2")
     world.restart()
-    for each in world.pods.values():
-        world.send(inputs.PodSeen(world.now, each))
+    for listed_pod in world.pods.values():
+        world.send(inputs.PodSeen(world.now, listed_pod))
     world.start(*(node(f"n{i}", 8) for i in range(4)))
     assert world.planned("q")
 
@@ -316,27 +316,27 @@ DOES = ("delete", "delete", "replace", "replace by a smaller one", "wait")
 @given(st.lists(st.sampled_from(DOES), max_size=14))
 def test_a_user_who_deletes_members_at_will_has_no_more_than_before(does: list[str]) -> None:
     world = full("q0", "q1")
-    lost: dict[str, float] = {}
+    lost_at: dict[str, float] = {}
     for number, step in enumerate(does):
-        mine = [each for each in world.pods.values() if each.namespace == "ns"]
-        running = sorted(each.uid for each in mine if each.node)
+        members = [pod for pod in world.pods.values() if pod.namespace == "ns"]
+        running = sorted(pod.uid for pod in members if pod.node)
         if step == "delete" and running:
-            lost[running[0]] = world.now
+            lost_at[running[0]] = world.now
             world.gone(running[0])
-        elif step.startswith("replace") and len(mine) < 4:
+        elif step.startswith("replace") and len(members) < 4:
             gpus = 8 if step == "replace" else 4
             world.see(member(f"r{number}", gpus=gpus, created=30.0 + number))
         elif step == "wait":
             world.wait(KEPT_S / 3)
         if world.phase() == "planned":
             world.run()
-        kept = world.held() & lost.keys()
-        has = sum(each.gpus for each in world.pods.values() if each.namespace == "ns" and each.node)
-        assert all(world.now - lost[uid] <= KEPT_S for uid in kept)
-        keeps = sum(world.coordinator.state.ledger.held[uid].gpus.bit_count() for uid in kept)
+        kept_uids = world.held() & lost_at.keys()
+        has = sum(pod.gpus for pod in world.pods.values() if pod.namespace == "ns" and pod.node)
+        assert all(world.now - lost_at[uid] <= KEPT_S for uid in kept_uids)
+        keeps = sum(world.coordinator.state.ledger.held[uid].gpus.bit_count() for uid in kept_uids)
         assert keeps <= min(has, 32 - has)
     world.wait(KEPT_S)
-    assert not world.held() & lost.keys()
+    assert not world.held() & lost_at.keys()
 
 
 # --- the line -----------------------------------------------------------------------------------------------
@@ -359,11 +359,11 @@ def crowd(replacement: Pod, *more: Pod, wait: float = 0.0) -> list[str]:
     world.see(*more)
     world.see(replacement)
     world.solve()
-    asked = []
+    gang_names = []
     while world.solves:
-        asked.append(world.solves[0].request.gang.name)
+        gang_names.append(world.solves[0].request.gang.name)
         world.solve()
-    return asked[:3]
+    return gang_names[:3]
 
 
 OLD = (single("old", created=1.0), single("old2", created=2.0))
@@ -392,8 +392,8 @@ def test_of_two_gangs_the_older_one_has_its_replacement_first() -> None:
     for name, age in (("young", 15.0), ("old", 5.0)):
         world.see(*(pod(f"{name}{i}", name, gpus=8, owner=name, created=age) for i in range(2)))
         world.run(name)
-    lost = [world.pods[f"{name}0"].node for name in ("young", "old")]
-    for name in lost:
+    lost_nodes = [world.pods[f"{name}0"].node for name in ("young", "old")]
+    for name in lost_nodes:
         world.send(inputs.NodeGone(world.now, name))
     world.gone("young0", "old0")
     world.see(foreign("f", next(f"n{i}" for i in range(5) if not _used(world, f"n{i}")), 8))
@@ -405,7 +405,7 @@ def test_of_two_gangs_the_older_one_has_its_replacement_first() -> None:
 
 def _used(world: World, name: str) -> bool:
     return name not in world.coordinator.state.ledger.nodes or any(
-        each.node == name for each in world.pods.values()
+        bound_pod.node == name for bound_pod in world.pods.values()
     )
 
 
@@ -435,5 +435,5 @@ def test_a_higher_priority_comes_before_it() -> None:
 @pytest.mark.usefixtures("no_fair_turns")
 def test_another_priority_gives_no_precedence_in_its_own_line() -> None:
     """Its user runs a gang of low priority, deletes a member, and sends an urgent one for it."""
-    older = tuple(replace(each, priority=5) for each in OLD)
+    older = tuple(replace(old, priority=5) for old in OLD)
     assert crowd(member("g9", created=99.0, priority=5), *older) == ["old", "old2", "g"]

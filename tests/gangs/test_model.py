@@ -189,4 +189,4 @@ def test_one_of_two_gangs_runs_complete_if_one_fits(
 
 
 def _gpus(pods: Iterable[Pod]) -> int:
-    return sum((each.allocation or 0).bit_count() for each in pods)
+    return sum((member.allocation or 0).bit_count() for member in pods)

@@ -104,8 +104,8 @@ def test_a_member_that_succeeded_needs_no_place_again_though_its_pod_is_deleted(
     world.see(*first)
     world.run()
     world.see(replace(world.pods["p0"], started=2.0, finished=True, succeeded=True))
-    for each in first:
-        world.gone(each.uid)
+    for member in first:
+        world.gone(member.uid)
     world.see(*(pod(f"q{i}", of=3, owner="job", created=9.0) for i in (0, 1)))
     assert world.phase() == "collecting"
     world.send(inputs.JobSeen(world.now, "job", 1))
@@ -254,11 +254,11 @@ def test_what_died_before_a_new_session_began_had_been_bound_all_the_same() -> N
     assert world.reserve().claimed
     answer = world.permit()
     uids = [uid for _, uid in world.verdict().members]
-    held = world.coordinator.state.ledger.held[uids[1]]
-    world.see(bound(world.pods[uids[0]], held.node, answer.annotations[0]))
+    binding = world.coordinator.state.ledger.held[uids[1]]
+    world.see(bound(world.pods[uids[0]], binding.node, answer.annotations[0]))
     world.gone(uids[0])
-    world.connect(in_flight=(held,))
-    world.see(bound(world.pods[uids[1]], held.node, answer.annotations[1]))
+    world.connect(in_flight=(binding,))
+    world.see(bound(world.pods[uids[1]], binding.node, answer.annotations[1]))
     world.wait(100)
     assert (world.phase(), world.evictions) == ("running", [])
 

@@ -117,12 +117,12 @@ def test_one_tick_handles_a_bounded_number_of_timers_and_the_next_goes_on() -> N
     world = World().start(node("a", 8))
     world.see(*(replace(pod(f"p{i}", gang=f"g{i}"), owner=f"job{i}") for i in range(2 * AT_ONCE + 1)))
     world.wait(world.settings.waiting_s - 0.1)
-    told = []
+    shown_counts = []
     for _ in range(3):
         world.now += 1.5
         world.send(inputs.Tick(world.now))
-        told.append(len(world.shown))
-    assert told == [AT_ONCE, 2 * AT_ONCE, 2 * AT_ONCE + 1]
+        shown_counts.append(len(world.shown))
+    assert shown_counts == [AT_ONCE, 2 * AT_ONCE, 2 * AT_ONCE + 1]
 
 
 def test_a_standstill_is_noticed_also_while_a_tick_left_timers_to_the_next() -> None:
@@ -213,7 +213,7 @@ def loses_one_of_two_that_are_awaited(world: World) -> None:
 
 def goes_on_under_other_owners_while_it_is_half(world: World) -> None:
     """The end of its grace is handed on during the interruption."""
-    world.see(*(replace(each, owner="one") for each in PAIR))
+    world.see(*(replace(member, owner="one") for member in PAIR))
     assert world.reserve().claimed
     world.bind(world.permit(), [0])
     world.gone("p1")
