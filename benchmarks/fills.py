@@ -17,9 +17,8 @@ from muster.domain.snapshot import NodeState
 from muster.domain.topology import GpuTopology, Link
 from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
 from muster.placement.cluster.topology import place_of
-from muster.placement.gpus.gpu_tables import every_free_mask, sets_of, sets_within
-from muster.placement.gpus.gpusets import best_sets
-from muster.placement.gpus.rings import MB_PER_GB, rings
+from muster.placement.gpus.gpusets import best_sets, every_free_mask, sets_of, sets_within
+from muster.placement.gpus.links import MB_PER_GB, rings
 
 TOPOLOGIES = Path(__file__).parents[1] / "local_cluster" / "topologies"
 POD_GPUS = (1, 2, 4, 8)

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.fills import POD_GPUS, WITHOUT_PEER, fill, run, shape_of, topology_of
 from benchmarks.peers.gpuallocator import BestEffort, scores_of
 from muster.placement.gpus.gpusets import best_sets
-from muster.placement.gpus.rings import rings
+from muster.placement.gpus.links import rings
 
 CUBES = ("v100-8x-gputopology-document", "v100-8x-hybrid-cube-mesh")
 

@@ -20,8 +20,7 @@ from muster.gangs.pending.active_queue import namespace_of
 from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.phases import Phase
 from muster.gangs.reservations.backfill import hidden_by
-from muster.placement.gang.instance import instance_of
-from muster.placement.gang.unsupported import unsupported
+from muster.placement.gang.instance import instance_of, unsupported
 from muster.placement.limits import Budget, Limits
 from muster.placement.search.members import best_for_most
 from tests.gangs.world import World

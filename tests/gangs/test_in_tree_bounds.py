@@ -16,7 +16,7 @@ from muster.gangs.messages.settings import Settings
 from muster.gangs.pending import matching
 from muster.gangs.pending.in_tree import InTree
 from muster.gangs.pending.matching import Known, subrequests
-from muster.placement.exclusions import ByRole
+from muster.placement.cluster.candidates import ByRole
 from tests.gangs.world import World, node, pod, wishing
 
 BY = "VolumeBinding: node(s) didn't match PersistentVolume's node affinity"

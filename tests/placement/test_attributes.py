@@ -16,7 +16,7 @@ from muster.domain.node_limits import AttributesDiffer
 from muster.domain.request import Request, RolePreference
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import bits, mask_of
-from muster.placement.cluster.attributes import groups_of
+from muster.placement.cluster.matching import groups_of
 from muster.placement.place import place
 from muster.placement.verify import verify
 from tests.placement.drawings import cluster, gang

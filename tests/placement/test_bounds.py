@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from muster.domain.decision import Placed
 from muster.domain.request import Member, Request, Scope
 from muster.placement.cluster.columns import Ints
+from muster.placement.gang.blocks import begun, by_role, ways_to_cut
 from muster.placement.gang.instance import Counts, Instance, instance_of
-from muster.placement.gang.member_subsets import begun, by_role, ways_to_cut
 from muster.placement.limits import Budget, Limits
 from muster.placement.model.solve import most_members
 from muster.placement.place import place

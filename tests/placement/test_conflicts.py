@@ -65,10 +65,8 @@ from muster.placement.explain.findings import wider_scopes
 from muster.placement.gang.constraints import CONSTRAINTS
 from muster.placement.gang.constraints.between_pods import BETWEEN_PODS
 from muster.placement.gang.constraints.constraint import ByScope, Constraint
-from muster.placement.gang.constraints.role_scope import ROLE_SCOPE
-from muster.placement.gang.constraints.room import ROOM
-from muster.placement.gang.constraints.segments import SEGMENTS
-from muster.placement.gang.constraints.subgroup import SUBGROUP
+from muster.placement.gang.constraints.max_per import ROOM
+from muster.placement.gang.constraints.together import ROLE_SCOPE, SEGMENTS, SUBGROUP
 from muster.placement.gang.instance import instance_of
 from muster.placement.limits import Budget, Limits
 from muster.placement.place import place

@@ -17,10 +17,9 @@ from muster.domain.snapshot import NodeState
 from muster.domain.topology import GpuTopology, Link, bits, mask_of
 from muster.placement.cluster.fabric import Shape
 from muster.placement.cluster.topology import place_of
-from muster.placement.gpus.fragmentation import fragmentation, left_over_steps
-from muster.placement.gpus.gpu_tables import Sets, sets_of
-from muster.placement.gpus.gpusets import best_set_of, best_sets, split
-from muster.placement.gpus.rings import NO_LINK, popcounts, rings
+from muster.placement.gpus.damage import fragmentation, left_over_steps
+from muster.placement.gpus.gpusets import Sets, best_set_of, best_sets, sets_of, split
+from muster.placement.gpus.links import NO_LINK, popcounts, rings
 from tests.placement import naive
 from tests.placement.drawings import TOPOLOGIES, islands, matrix
 

@@ -13,7 +13,7 @@ from muster.domain.sentences import sentence
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology
 from muster.placement.place import place
-from muster.placement.verify.labels import Labels, describes
+from muster.placement.verify.parts import Labels, describes
 from tests.placement.drawings import LABELS, RACK, RESOURCE, ZONE, cluster, gang
 
 BLOCK = "example.com/block"

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.placement.gang.packed import packed
+from muster.placement.gang.packings import packed
 from muster.placement.gpus.slices import Ask, Gpu, fitting
 
 ASKS = st.one_of(

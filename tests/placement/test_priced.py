@@ -14,7 +14,7 @@ from muster.domain.node import Usage
 from muster.domain.snapshot import Snapshot
 from muster.domain.typical import TypicalRequest
 from muster.placement.cluster.columns import LARGEST, columns
-from muster.placement.gpus.opportunity_cost import is_priced, prices_of
+from muster.placement.gpus.damage import is_priced, prices_of
 from muster.placement.place import place
 from tests.placement.drawings import cluster, gang, plan
 from tests.placement.worlds import clusters

@@ -24,9 +24,8 @@ from muster.domain.topology import GpuTopology
 from muster.domain.words import GPU_MEMORY
 from muster.placement.cluster.columns import columns
 from muster.placement.firstfit import first_fit
-from muster.placement.gpus.choices import choices
+from muster.placement.gpus.choices import Least, choices
 from muster.placement.gpus.costs import SHARING_COSTS, Cost, On
-from muster.placement.gpus.lower_bounds import Least
 from muster.placement.gpus.slices import Ask, Gpu, NodeGpus, fitting
 from muster.placement.moves import alternates, move
 from muster.placement.place import Limits, place

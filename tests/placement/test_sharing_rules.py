@@ -12,8 +12,7 @@ from muster.domain.causes.not_planned import NotSupported
 from muster.domain.decision import Placed, Unplaceable
 from muster.domain.request import RolePreference
 from muster.domain.sentences import sentence
-from muster.placement.gang.instance import instance_of
-from muster.placement.gang.unsupported import unsupported
+from muster.placement.gang.instance import instance_of, unsupported
 from muster.placement.place import place
 from tests.placement.brute_force import assert_as_good_as_trying_everything
 from tests.placement.drawings import cluster, gang

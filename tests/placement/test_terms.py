@@ -7,7 +7,7 @@ import pytest
 from muster.domain.request import Term
 from muster.domain.topology import GpuTopology, Link
 from muster.placement.gpus.costs import SHARING_COSTS, Cost, costs_of
-from muster.placement.gpus.numa import numa_nodes
+from muster.placement.gpus.links import numa_nodes
 from tests.placement.cases import Fits
 from tests.placement.drawings import islands, matrix
 from tests.placement.parted import PARTED

@@ -14,7 +14,7 @@ import muster.placement
 from muster.domain.levels import Hierarchy, Naming, domains_of
 from muster.placement.cluster.columns import columns
 from muster.placement.cluster.topology import Topology
-from muster.placement.verify.labels import Labels, describes
+from muster.placement.verify.parts import Labels, describes
 from tests.placement.drawings import RACK, ZONE, cluster
 
 NODES = """

@@ -16,13 +16,11 @@ from muster.placement.cluster.columns import Columns, Ints
 from muster.placement.cluster.fabric import natural
 from muster.placement.cluster.topology import INSIDE, NONE, Place, narrow_to_wide
 from muster.placement.gang.existing import BoundMember, ExistingMembers, existing_of
-from muster.placement.gang.on_node import fit_of, gpus_of, on_row
-from muster.placement.gang.unusable import unusable_gpus
+from muster.placement.gang.on_node import fit_of, gpus_of, on_row, unusable_gpus
 from muster.placement.gpus.costs import Cost, Taken, cost_of, costs_of
-from muster.placement.gpus.fragmentation import fragmentation
+from muster.placement.gpus.damage import fragmentation, is_priced, prices_of
 from muster.placement.gpus.gpusets import GpuSet, value_of
 from muster.placement.gpus.node_rules import InNode
-from muster.placement.gpus.opportunity_cost import is_priced, prices_of
 from muster.placement.limits import asks_gpus, takes_gpus
 from muster.placement.model.objective import OBJECTIVE, VALUES, Worth
 

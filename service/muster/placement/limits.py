@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from muster.domain.node import Resources
 from muster.domain.request import Request, Role
-from muster.placement.exclusions import of_role
+from muster.placement.cluster.candidates import of_role
 
 PHASES = ("scan", "bound", "build", "solve", "sets", "verify", "explain")
 """What a decision's time is spent on. The rest of it, for example naming members, is in no phase."""

@@ -16,8 +16,8 @@ from muster.placement.cluster.columns import Ints
 from muster.placement.gang.blocks import rank_key
 from muster.placement.gang.instance import Counts, Instance
 from muster.placement.gang.on_node import gpus_on
-from muster.placement.gpus.filling import dealt
 from muster.placement.gpus.gpusets import split
+from muster.placement.gpus.slices import dealt
 from muster.placement.search.plan import Share
 
 

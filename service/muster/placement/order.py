@@ -17,7 +17,7 @@ from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.columns import Columns, columns
-from muster.placement.gang.constraints.spread import eligible_to
+from muster.placement.gang.constraints.between_pods import eligible_to
 
 MAX_STEPS = 20_000
 """The most steps of the search for an order, if the first try finds none."""

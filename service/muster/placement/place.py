@@ -11,12 +11,10 @@ from muster.domain.causes.not_planned import NotPlanned, TooManyRoles
 from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
-from muster.placement.cluster.attributes import attributes_of
-from muster.placement.cluster.matching import by_subrequest, view_of
+from muster.placement.cluster.matching import attributes_of, by_subrequest, view_of
 from muster.placement.evaluate import objective, unknown_indices, unknown_links
 from muster.placement.explain.causes import explain, with_matching
-from muster.placement.gang.instance import Instance, instance_of
-from muster.placement.gang.unsupported import unsupported
+from muster.placement.gang.instance import Instance, instance_of, unsupported
 from muster.placement.limits import Budget, Limits, unlike_roles
 from muster.placement.model.objective import NVLINK_DOMAINS
 from muster.placement.naming import named

@@ -16,7 +16,7 @@ from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology, bits
 from muster.gangs.reporting.places import GangDetails, Taken
 from muster.placement.cluster.fabric import MAX_RING_GPUS
-from muster.placement.gpus.rings import MB_PER_GB, rings
+from muster.placement.gpus.links import MB_PER_GB, rings
 from muster.placement.model.objective import values_of
 
 MOST_NODES = 64

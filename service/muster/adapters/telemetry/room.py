@@ -16,7 +16,7 @@ from muster.domain.node import Node
 from muster.domain.printable import printable
 from muster.domain.request import Scope
 from muster.domain.snapshot import NodeState, Snapshot
-from muster.placement.gpus.fragmentation import GPU, unusable
+from muster.placement.gpus.damage import GPU, unusable
 
 CLUSTER = "cluster"
 MOST_MODELS = 16

@@ -26,7 +26,7 @@ from muster.gangs.record.timers import Timers
 from muster.gangs.reporting.publisher import Publisher
 from muster.gangs.reservations.backfill import Backfill, BackfillReservation, hidden_by
 from muster.gangs.reservations.retained import Retained
-from muster.placement.exclusions import ByRole
+from muster.placement.cluster.candidates import ByRole
 
 _WAITING = (Phase.PLANNING, Phase.UNPLACEABLE, Phase.WITHDRAWN)
 """Phases in which a refused gang still waits."""

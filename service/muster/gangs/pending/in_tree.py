@@ -26,7 +26,7 @@ from muster.gangs.pending.answers import NOTHING, kinds_of, not_empty, reuse_equ
 from muster.gangs.pending.matching import MOST_GPU_LISTS, Known, subrequests, too_many, too_many_nodes
 from muster.gangs.pending.parts import all_of, named, renamed
 from muster.gangs.record.gang import Gang
-from muster.placement.exclusions import common
+from muster.placement.cluster.candidates import common
 
 MODELLED = frozenset(
     {

@@ -2,35 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from muster.domain.causes.not_planned import NotDecided
-from muster.domain.causes.out_of_place import DomainTooSmall, GpusNotMatching, NodesExcluded, RoleScope
-from muster.domain.causes.too_little import SubgroupsNeeded
+from muster.domain.causes.out_of_place import (
+    DomainTooSmall,
+    GpusNotMatching,
+    IndicesUnknown,
+    NodesExcluded,
+    RoleScope,
+)
+from muster.domain.causes.too_little import (
+    ClusterTooSmall,
+    FreeApart,
+    FreeInPieces,
+    GpusNotOffered,
+    MemberTooLarge,
+    NotEnoughFree,
+    ResourceNotOffered,
+    SubgroupsNeeded,
+)
 from muster.domain.causes.waiting import MembersMissing
 from muster.domain.decision import Unplaceable
+from muster.domain.node import Node
 from muster.domain.quorums import Leaf, Quorum
 from muster.domain.reasons import Cause
 from muster.domain.request import Request, Role, Scope
 from muster.domain.snapshot import Snapshot
-from muster.domain.words import GPU_MEMORY
+from muster.domain.words import GPU_MEMORY, LISTED, gpus_with, nearest
+from muster.placement.cluster.columns import Bools, Columns, Ints
 from muster.placement.cluster.matching import differing, masks_of
 from muster.placement.cluster.topology import INSIDE
-from muster.placement.explain.assumptions import Assumption, Assumptions, Kind, resource_missing
-from muster.placement.explain.conflict import Conflict, Oracle, conflict_of
-from muster.placement.explain.counterfactual import GPU
+from muster.placement.explain.assumptions import (
+    CPU,
+    GPU,
+    MEMORY,
+    PODS,
+    RESOURCES,
+    Assumption,
+    Assumptions,
+    Kind,
+    World,
+    amount_of,
+    emptied,
+    free_of,
+    in_one_piece,
+    resource_missing,
+    resources_of,
+    taken_of,
+)
+from muster.placement.explain.conflict import Conflict, Oracle, conflict_of, irreducible
 from muster.placement.explain.findings import findings_of
 from muster.placement.explain.relaxations import relaxations
-from muster.placement.explain.shortage import RULES, gpus_not_offered, not_offered, not_shared, shortage
 from muster.placement.gang.blocks import first_by_rank
-from muster.placement.gang.constraints import CONSTRAINTS
-from muster.placement.gang.instance import Instance, instance_of, instance_with
+from muster.placement.gang.constraints import CONSTRAINTS, constraints_of
+from muster.placement.gang.constraints.constraint import Constraint
+from muster.placement.gang.instance import Instance, instance_of, instance_with, room_of
+from muster.placement.gpus.slices import ask_of, slice_room
 from muster.placement.limits import Budget, Limits
 
-MANY = 1024
+MAX_CONTESTED = 1024
 """The most contested nodes that are named: who has their GPUs is looked up node by node."""
 
 
@@ -113,7 +147,7 @@ def _contested_nodes(conflict: Conflict, causes: Iterable[Cause]) -> tuple[str, 
                 domains = view.topology.domains(cause.scope)
                 rows &= domains.codes == domains.index.get(cause.best, len(domains.names))
     nodes = np.flatnonzero(rows & (view.gpu_total > view.free_count))
-    return tuple(view.names[row] for row in nodes) if len(nodes) <= MANY else ()
+    return tuple(view.names[row] for row in nodes) if len(nodes) <= MAX_CONTESTED else ()
 
 
 def _with_members(instance: Instance, members: Mapping[str, int]) -> Instance:
@@ -197,3 +231,284 @@ def _fits_with_all(snapshot: Snapshot, request: Request, limits: Limits) -> bool
     instance = instance_of(snapshot, replace(request, roles=roles), limits.excluded)
     assumptions = Assumptions(instance, limits.excluded)
     return Oracle(Budget(limits)).enough(assumptions.world(assumptions.all)) is not False
+
+
+RULES: tuple[Kind | Constraint, ...] = (Kind.SCOPE, Kind.RUNNING, *CONSTRAINTS)
+"""The gang's own demands, besides room."""
+
+NEAR = 0.7
+"""Least similarity of a resource that was probably meant: two of one vendor are alike by more than half."""
+
+
+def shortage(conflict: Conflict) -> Cause | None:
+    """Return what all nodes together lack for the members.
+
+    The result is None if no node admits the members and nothing else needs to be said.
+    """
+    world = conflict.world(without=RULES)
+    if conflict.nobody_admits and conflict.even_empty and conflict.obstacles_of(Kind.REFUSED):
+        return None
+    rows = np.flatnonzero(np.logical_or.reduce([world.admitted[role.name] for role in conflict.members_of]))
+    if not len(rows) and len(world.view.names):
+        return None
+    request = conflict.assumptions.request
+    whole = emptied(world.view, replace(request, running=())) if request.running else world.view
+    if conflict.even_empty and (cause := _too_large(conflict, replace(world, view=whole), rows)):
+        return cause
+    # Members that fit one by one may still break a rule, so then they are not counted.
+    fit = None if request.required_scope or any(constraints_of(request)) else conflict.oracle.members(world)
+    short, *more = _limits(conflict, world, rows)
+    free = {what: _sum(free_of(world.view, what)[rows]) for what in (short, *more)}
+    if more:
+        apart = tuple((_name_of(conflict, what), amount) for what, amount in free.items())
+        return FreeApart(conflict.name, apart, fit, world.target, conflict.even_empty)
+    if conflict.even_empty:
+        return _cluster_too_small(conflict, world, whole, rows, short, fit)
+    name, demand = _name_of(conflict, short), _demand(world, short)
+    numbers = (conflict.name, name, free[short], demand, fit, world.target)
+    elsewhere, largest = _sum(np.delete(free_of(world.view, short), rows)), _largest(world.view, rows, short)
+    enough = free[short] >= demand
+    return FreeInPieces(*numbers, *largest, elsewhere) if enough else NotEnoughFree(*numbers, elsewhere)
+
+
+def _cluster_too_small(
+    conflict: Conflict, world: World, whole: Columns, rows: Ints, what: str, fit: int | None
+) -> ClusterTooSmall:
+    """Return the cause that the cluster has too little of a resource, even without other pods.
+
+    Existing members take the resource too, so they are counted among the members. `whole` is the cluster
+    without existing members.
+    """
+    request = conflict.assumptions.request
+    running, waiting = _running_on(world.view, request, rows, what), [role.name for role in request.roles]
+    names = {role.name for role in conflict.members_of} | {role for role, _ in running}
+    roles = ", ".join((*sorted(names.difference(waiting)), *(name for name in waiting if name in names)))
+    demand = _demand(world, what) + sum(amount for _, amount in running)
+    return ClusterTooSmall(
+        roles,
+        _name_of(conflict, what),
+        _sum(free_of(whole, what)[rows]),
+        demand,
+        fit if fit is None else fit + len(running),
+        world.target + len(running),
+        *_largest(whole, rows, what),
+        conflict.nobody_admits,
+    )
+
+
+def _running_on(view: Columns, request: Request, rows: Ints, what: str) -> list[tuple[str, int]]:
+    """Return the role of each existing member on these nodes, and how much of a resource the member takes.
+
+    Roles without waiting members come first.
+    """
+    if not request.running:
+        return []
+    roles, nodes = {role.name: role for role in request.roles}, {view.names[row] for row in rows}
+    running = [member for member in request.running if member.node in nodes]
+    of_past_roles = [
+        (member.role, taken_of(member.usage, what))
+        for member in running
+        if member.role not in roles and member.usage
+    ]
+    waiting = [
+        (member.role, amount_of(roles[member.role], what)) for member in running if member.role in roles
+    ]
+    return of_past_roles + waiting
+
+
+def _limits(conflict: Conflict, world: World, rows: Ints) -> list[str]:
+    """Return the resources that are short.
+
+    If resources are short by themselves, only the shortest is returned, or that which other pods take.
+    Otherwise the result is an irreducible set of resources that are short only together.
+    """
+    resources = [
+        what
+        for what in resources_of(conflict.members_of)
+        if any(amount_of(role, what) for role in conflict.members_of)
+    ]
+    in_use = {obstacle.what for obstacle in conflict.obstacles_of(Kind.TAKEN)}
+    resources.sort(key=lambda what: what not in in_use)
+    shares = {what: _share_covered(conflict, world, rows, what) for what in resources}
+    alone = [what for what in resources if shares[what] < 1]
+    if alone:
+        return [min(alone, key=lambda what: (what not in in_use, shares[what]))]
+
+    def forbids(subset: frozenset[str]) -> bool:
+        return conflict.oracle.enough(_asking_only(world, subset)) is False
+
+    short = irreducible([(what,) for what in reversed(resources)], forbids)
+    return [what for what in resources if what in short]
+
+
+def _asking_only(world: World, resources: Collection[str]) -> World:
+    """Return the world in which members ask only for these resources, and for room for a pod."""
+
+    def reduce(role: Role) -> Role:
+        cpu = role.resources.cpu_milli if CPU in resources else 0
+        memory = role.resources.memory_bytes if MEMORY in resources else 0
+        by_name = tuple((name, amount) for name, amount in role.resources.others if name in resources)
+        of_pod = replace(role.resources, cpu_milli=cpu, memory_bytes=memory, others=by_name)
+        part = role.slice if GPU_MEMORY in resources else None
+        return replace(role, resources=of_pod, gpus=role.gpus if GPU in resources else 0, slice=part)
+
+    roles = tuple(map(reduce, world.request.roles))
+    room = {role.name: room_of(world.view, role) for role in roles}
+    return replace(world, request=replace(world.request, roles=roles), room=room)
+
+
+def _too_large(conflict: Conflict, world: World, rows: Ints) -> Cause | None:
+    """Return the cause that one member exceeds every node that admits members of its role; else None."""
+    for role in conflict.members_of:
+        hosts = rows[world.admitted[role.name][rows]]
+        if not len(hosts) or room_of(world.view, role)[hosts].any():
+            continue
+        if (limit := _limit_of_member(world.view, role, hosts)) is not None:
+            what, amount, node, largest = limit
+            if not largest and what not in RESOURCES and not _is_offered(world.view, what):
+                return not_offered(world.view, role, what)
+            name = gpus_with(role.slice.units) if what == GPU and role.slice else _name_of(conflict, what)
+            return MemberTooLarge(role.name, name, amount, node, largest, conflict.nobody_admits)
+    return None
+
+
+def _limit_of_member(view: Columns, role: Role, rows: Ints) -> tuple[str, int, str, int] | None:
+    """Return a resource that is too small on all these nodes, the demand, a node, and what the node has.
+
+    The node has most of the resource. If each resource alone is enough on some node, the node has most GPUs.
+    """
+    for what in resources_of((role,)):
+        node, largest = _largest(view, rows, what)
+        amount = role.slice.units if what == GPU_MEMORY and role.slice else amount_of(role, what)
+        if amount > largest:
+            return what, amount, node, largest
+    row = rows[int(_most_gpus(view, role)[rows].argmax())]
+    for what in (CPU, MEMORY, PODS, *(name for name, _ in role.resources.others), GPU):
+        amount, free = amount_of(role, what), int(free_of(view, what)[row])
+        if amount > free:
+            return what, amount, view.names[row], free
+    gpus = role.slice and role.slice.gpus
+    return (GPU, gpus, view.names[row], int(_most_gpus(view, role)[row])) if gpus else None
+
+
+def _is_offered(view: Columns, what: str) -> bool:
+    return any(state.node.allocatable.other(what) for state in view.states)
+
+
+def _most_gpus(view: Columns, role: Role) -> Ints:
+    """Return [row] int64: the GPUs that could serve the role."""
+    if role.slice is None:
+        return free_of(view, GPU)
+    return np.asarray((view.gpu_memory >= role.slice.units).sum(axis=0), np.int64)
+
+
+def _share_covered(conflict: Conflict, world: World, rows: Ints, what: str) -> float:
+    """Return the share of the demand that this resource covers. Below 1 the resource is short by itself.
+
+    For one role members are counted node by node, else amounts are summed up.
+    """
+    free, demand = np.maximum(0, free_of(world.view, what)[rows]), _demand(world, what)
+    if len(conflict.members_of) > 1:
+        return _sum(free) / demand if demand else np.inf
+    (role,) = conflict.members_of
+    amount = amount_of(role, what)
+    if what == GPU_MEMORY:
+        room = slice_room(world.view.gpu_memory[:, rows], ask_of(role))
+    elif amount:
+        room = free // amount
+    else:
+        return np.inf
+    return _sum(np.minimum(room, world.target)) / max(1, world.target)
+
+
+def _demand(world: World, what: str) -> int:
+    """Return how much of the resource the smallest members need, as many as must fit."""
+    amounts = sorted((amount_of(role, what), len(role.members)) for role in world.request.roles)
+    demand, missing = 0, world.target
+    for amount, members in amounts:
+        demand += amount * min(missing, members)
+        missing -= min(missing, members)
+    return demand
+
+
+def _largest(view: Columns, rows: Ints, what: str) -> tuple[str, int]:
+    """Return the node with most of a resource, and the amount. GPU memory is that of a single GPU."""
+    if not len(rows):
+        return "", 0
+    free = in_one_piece(view, what)[rows]
+    largest = int(free.argmax())
+    return view.names[rows[largest]], max(0, int(free[largest]))
+
+
+def _sum(free: Ints) -> int:
+    return sum(np.maximum(0, free).tolist())  # Python's integers do not overflow, however absurd an amount is
+
+
+def _name_of(conflict: Conflict, what: str) -> str:
+    """Return the name of a resource for messages: GPUs have the name of their resource."""
+    names = [role.gpu_resource for role in conflict.members_of if role.gpus]
+    return names[0] if what == GPU and names else what
+
+
+def not_offered(view: Columns, role: Role, resource: str) -> ResourceNotOffered:
+    """Return the cause that no node offers this resource."""
+    nodes = [state.node for state in view.states]
+    if role.slice:
+        names = frozenset[str]().union(*(node.memory_resources for node in nodes if node.gpu_memory))
+    else:
+        names = frozenset(name for node in nodes for name, _ in node.allocatable.others)
+        names = names.union(*(node.gpu_resources for node in nodes))
+    names = names.difference((role.gpu_resource, *(name for name, _ in role.resources.others)))
+    return ResourceNotOffered(role.name, resource, len(nodes), nearest(resource, names, NEAR))
+
+
+def gpus_not_offered(conflict: Conflict) -> Iterator[GpusNotOffered]:
+    """Yield for each role the nodes that would hold more members if the nodes offered all GPUs they have."""
+    view, roles = conflict.assumptions.view, conflict.assumptions.roles
+    broken = np.zeros(len(view.names), np.int64)
+    for row in np.flatnonzero(view.totals[1] < view.gpu_total).tolist():
+        broken[row] = _broken(view.states[row].node, roles)
+    missing = np.array([profile.missing_gpus for profile in view.profiles], np.int64)[view.profile] + broken
+    for role in conflict.members_of if missing.any() else ():
+        if not role.gpus:
+            continue
+        more = (view.free_count + missing) // role.gpus > view.free_count // role.gpus
+        rows = np.flatnonzero(more & ~_refusing_nodes(conflict, role))
+        if len(rows):
+            on_offer = int((view.gpu_total[rows] - broken[rows]).sum())
+            gpus, names = on_offer + int(missing[rows].sum()), tuple(view.names[row] for row in rows[:LISTED])
+            yield GpusNotOffered(role.name, role.gpu_resource, len(rows), on_offer, gpus, names)
+
+
+def _broken(node: Node, roles: Sequence[Role]) -> int:
+    """Return how many GPUs of a node are broken.
+
+    In the gang's view, GPUs that its claims leave out are unhealthy too. They do not count here.
+    """
+    if not node.unhealthy:
+        return 0
+    masks = {role.matching.get(node.name, -1) for role in roles if role.gpus or role.slice}
+    return (node.unhealthy & ~node.tainted & masks.pop()).bit_count() if len(masks) == 1 else 0
+
+
+def not_shared(conflict: Conflict) -> Iterator[IndicesUnknown]:
+    """Yield for each role with slices the number of nodes that do not say which GPUs other pods have.
+
+    No GPU of such a node is shared.
+    """
+    view = conflict.assumptions.view
+    for role in conflict.members_of:
+        if role.slice:
+            serves = np.array([any(state.node.gpu_memory) for state in view.states], np.bool_)
+            nodes = int(np.count_nonzero(serves & (view.unindexed > 0) & ~_refusing_nodes(conflict, role)))
+            if nodes:
+                yield IndicesUnknown("", nodes, role.name)
+
+
+def _refusing_nodes(conflict: Conflict, role: Role) -> Bools:
+    """Return [row]: whether a node refuses the role for more than its resource."""
+    refusing = np.zeros(len(conflict.assumptions.view.names), np.bool_)
+    for reason, rows in conflict.assumptions.refused[role.name].items():
+        if reason != resource_missing(role):
+            refusing |= rows
+    return refusing

@@ -17,9 +17,8 @@ from muster.domain.request import Request, Role, Scope
 from muster.domain.words import GPU_MEMORY
 from muster.placement.cluster.columns import Bools, Columns
 from muster.placement.cluster.topology import INSIDE
-from muster.placement.explain.assumptions import Assumption, Kind, World
+from muster.placement.explain.assumptions import CPU, GPU, Assumption, Kind, World, free_of
 from muster.placement.explain.conflict import Conflict
-from muster.placement.explain.counterfactual import CPU, GPU, free_of
 from muster.placement.gang.blocks import blocks_of
 from muster.placement.gang.constraints.constraint import Findings
 from muster.placement.gang.existing import BoundMember, common_parts, existing_of

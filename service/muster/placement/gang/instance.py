@@ -5,29 +5,29 @@ An instance has the cluster as columns, which nodes admit which roles, and how m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import gcd, lcm
 
 import numpy as np
 
+from muster.domain.causes.not_planned import NotSupported
 from muster.domain.constraints import Subgroup
 from muster.domain.node import Resources
-from muster.domain.request import Request, Role
+from muster.domain.request import Request, Role, Scope
 from muster.domain.snapshot import Snapshot
-from muster.placement.cluster.attributes import by_attributes
 from muster.placement.cluster.candidates import admits
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints, gpus_in
 from muster.placement.cluster.fabric import Shape
-from muster.placement.cluster.matching import view_of
-from muster.placement.gang.blocks import blocks_of
+from muster.placement.cluster.matching import attributes_of, by_attributes, view_of
+from muster.placement.gang.blocks import Blocks, blocks_of
+from muster.placement.gang.constraints import CONSTRAINTS
 from muster.placement.gang.existing import ExistingMembers, existing_of
-from muster.placement.gang.making import rules_of
+from muster.placement.gang.on_node import unusable_gpus
 from muster.placement.gang.rules import Rules
-from muster.placement.gang.unusable import unusable_gpus
 from muster.placement.gpus.costs import Cost, costs_of
+from muster.placement.gpus.damage import Prices, is_priced, prices_of
 from muster.placement.gpus.node_rules import InNode, allowed, free_by_domain
-from muster.placement.gpus.opportunity_cost import Prices, is_priced, prices_of
 from muster.placement.gpus.slices import Asks, ask_of, slice_room
 from muster.placement.limits import takes_gpus
 from muster.placement.model.objective import WIDE, Idle
@@ -318,3 +318,96 @@ def fits_at_once(instance: Instance, need: Counts) -> Bools:
     for may_hold in instance.rules.whole:
         admitted &= may_hold(need)
     return admitted
+
+
+def rules_of(view: Columns, request: Request, blocks: Blocks, existing: ExistingMembers) -> Rules:
+    """Return the rules of a request."""
+    count = len(blocks.roles)
+    rules = Rules(view, blocks, np.zeros((count, len(view.names)), bool))
+    rules.unit, rules.domain_unit = [1] * count, [0] * count
+    for constraint in CONSTRAINTS:
+        constraint.add(rules, request, existing)
+    _in_node(rules, existing)
+    return rules
+
+
+def _in_node(rules: Rules, existing: ExistingMembers) -> None:
+    """Set the rule of each node, by row. Equal rules share one index."""
+    view, count = rules.view, len(rules.blocks.roles)
+    in_wide = view.topology.in_wide
+    gpus, nothing = tuple(role.gpus for role in rules.blocks.roles), (-1,) * count
+    every: dict[InNode | None, int] = {None: 0}
+    found = np.zeros(len(view.names), np.int64)
+
+    def index(row: int) -> int:
+        wide, domains = in_wide[row], len(view.shapes[view.shape[row]].domains)
+        pins = rules.pinned.get(row, {})
+        rule = InNode(
+            gpus,
+            tuple(rules.unit),
+            (0,) * count if wide else tuple(rules.domain_unit),
+            tuple(pins.get(block, -1) for block in range(count)),
+            () if wide else tuple(rules.single),
+            rules.node_most,
+            (rules.domain_most,) * domains if rules.domain_most >= 0 else (),
+            apart=tuple((mine, others) for here, mine, others in rules.apart if here[row]),
+            limits=tuple((members, int(most[row])) for most, members in rules.limits if most[row] < LARGEST),
+        )
+        rule = existing.after(view, row, rule)
+        free = max(rule.unit) == 1 and rule.most < 0 and not rule.touched and rule.pinned == nothing
+        free = free and not rule.apart and not rule.limits
+        return every.setdefault(None if free and not rule.binds_domains else rule, len(every))
+
+    elsewhere = np.arange(len(found))
+    if existing.masks:
+        elsewhere = np.delete(elsewhere, list(existing.masks))
+    code = view.shape[elsewhere] * 2 + in_wide[elsewhere]
+    for line in (*(here for here, _, _ in rules.apart), *(most for most, _ in rules.limits)):
+        values, dense = np.unique(line[elsewhere], return_inverse=True)
+        code = np.unique(code * len(values) + dense, return_inverse=True)[1]
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+    if len(elsewhere):
+        found[elsewhere] = np.array([index(row) for row in elsewhere[first].tolist()])[inverse]
+    for row in existing.masks:
+        found[row] = index(row)
+    rules.in_node, rules.node_rules = found, tuple(every)
+
+
+def unsupported(instance: Instance, scopes: tuple[str, ...] = ()) -> NotSupported | None:
+    """Return the first rule of the request that is not supported; None if all are.
+
+    `scopes` are preferred ones that are tried for the whole gang.
+
+    Of gangs that share GPUs, a rule by NVLink domain is supported if no node that it binds has several such
+    domains. Where GPUs must agree on attributes, their groups stand in the place of NVLink domains.
+    """
+    request = instance.request
+    if named := attributes_of(request):
+        return _with_attributes(instance, named, scopes)
+    if not instance.sliced:
+        return None
+    several = (instance.columns.topology.whole_nodes() < 0) & (instance.columns.gpu_total > 0)
+    for annotation, scope, roles in _scopes(request):
+        bound = any((instance.admitted[role.name] & several).any() for role in roles)
+        if scope == Scope.GPU or (scope == Scope.NVLINK_DOMAIN and bound):
+            return NotSupported(annotation, scope)
+    return None
+
+
+def _with_attributes(
+    instance: Instance, named: list[tuple[str, ...]], scopes: tuple[str, ...]
+) -> NotSupported | None:
+    request, (first, *others) = instance.request, map(" and ".join, named)
+    if instance.sliced:
+        return NotSupported("matchAttribute", first)
+    if others:
+        return NotSupported("matchAttribute", others[0], first)
+    rules = [("scope", scope) for scope in (request.required_scope, *scopes) if scope]
+    rules += [(rule, scope) for rule, scope, _ in _scopes(request)]
+    found = next((each for each in rules if each[1] == Scope.NVLINK_DOMAIN), None)
+    return NotSupported(*found, first) if found is not None else None
+
+
+def _scopes(request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
+    for constraint in CONSTRAINTS:
+        yield from constraint.scopes(request)

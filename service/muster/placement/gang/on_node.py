@@ -1,24 +1,27 @@
-"""Describe single nodes for one gang: their GPUs, the costs of GPU choices, and the best fit."""
+"""Say what members find on a node, and what they leave there: GPUs, best fit, unusable GPUs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from muster.domain.request import Role
+from muster.domain.request import Role, Scope
 from muster.placement.cluster.columns import Bools, Columns, Ints
 from muster.placement.cluster.topology import Domains
 from muster.placement.gang.existing import ExistingMembers
-from muster.placement.gang.instance import Instance
-from muster.placement.gang.whole_nodes import opening
 from muster.placement.gpus.costs import Cost, On
-from muster.placement.gpus.fragmentation import left_over_steps
+from muster.placement.gpus.damage import left_over_steps
 from muster.placement.gpus.node_rules import InNode
 from muster.placement.gpus.slices import NodeGpus, ask_of
 from muster.placement.limits import takes_gpus
+
+if TYPE_CHECKING:  # instances import this module
+    from muster.placement.gang.instance import Instance
+
 
 NVSWITCH = "nvidia.com/nvswitch.present"
 """The label that is "true" on a node with an NVSwitch."""
@@ -108,3 +111,81 @@ def _gpu_shares(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) 
     each = np.where(serves, of_shape // np.maximum(1, total), 1)
     left = np.where(serves, view.gpu_memory[:, rows].sum(axis=0)[:, None], free)
     return np.where(serves, of_shape, total), left - counts @ units - each * (counts @ whole)
+
+
+LEAST_STEPS, MOST_STEPS = 16, 64
+"""In how many steps the free nodes of a domain are counted. With more, nearly all nodes of wide domains would
+differ."""
+
+
+@lru_cache(maxsize=1)
+def opening(view: Columns) -> Ints:
+    """Return [row] int64: what it costs the best fit to open the node, that is to take the first of its GPUs.
+
+    The cost is the number of nodes with GPUs in its domain that are wholly free, added over the scopes above
+    the node. The largest domain of a scope counts as 16 nodes at least and as 64 at most. The others are
+    scaled with it, and the number is rounded up. Gangs of whole nodes cannot use a node that is in use,
+    closed to pods, or in no domain. So opening such a node costs nothing.
+    """
+    open_to_pods = np.array([p.ready and not p.unschedulable for p in view.profiles], bool)[view.profile]
+    has_gpus = view.gpu_total > 0
+    whole = np.flatnonzero(open_to_pods & has_gpus & (view.free_count == view.gpu_total))
+    cost = np.zeros(len(has_gpus), np.int64)
+    for scope in (*view.topology.scopes, Scope.NVLINK_DOMAIN):
+        domains = view.topology.domains(scope)
+        if len(whole) and domains.names:
+            domain = 1 + domains.by_row  # 0 stands for no domain
+            nodes = np.bincount(domain, has_gpus).astype(np.int64)
+            free = np.bincount(domain[whole], minlength=len(nodes))
+            free[0] = 0
+            largest = max(1, int(nodes[1:].max()))
+            cost[whole] += -(-min(MOST_STEPS, max(LEAST_STEPS, largest)) * free[domain[whole]] // largest)
+    return cost
+
+
+GPU = 1000
+SLACK = GPU // 8
+"""A GPU that lacks this much of its share, or less, is still usable."""
+MIB = 20
+"""Memory is counted in MiB, as a shift of bytes."""
+MOST = 1 << 42
+"""Amounts are cut here, so that their products do not overflow."""
+
+
+def unusable_gpus(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints, beside: Bools) -> Ints:
+    """Return [row, packing] int64: the GPUs that these members without GPUs make unusable on these nodes.
+
+    `counts` is int64, members of these roles: [packing, role], or [row, packing, role] if each node has its
+    own packings. `beside` [row] bool is whether members of the gang with GPUs run on the node.
+    """
+    with_gpus = np.array([takes_gpus(role) for role in roles])
+    counts = counts if counts.ndim == 3 else counts[None]
+    theirs, idle = counts * with_gpus, counts * ~with_gpus
+    taken = counts @ np.array([role.gpus for role in roles], np.int64)
+    total = view.gpu_total[rows][:, None]
+    before = after = GPU * (view.free_count[rows][:, None] - taken)
+    excess = np.zeros_like(before)
+    for every, free, asked, unit in (
+        (view.cpu_total, view.cpu, [role.resources.cpu_milli for role in roles], 0),
+        (view.memory_total, view.memory, [role.resources.memory_bytes for role in roles], MIB),
+    ):
+        whole, left = every[rows][:, None] >> unit, free[rows][:, None]
+        scale = np.where(whole > 0, GPU * total, 0), np.maximum(1, whole)
+        of_theirs = theirs @ np.array(asked, np.int64)
+        of_all = of_theirs + idle @ np.array(asked, np.int64)
+        enough = np.where(whole > 0, 0, GPU * total)
+        before = np.minimum(before, enough + _shares((left - of_theirs) >> unit, scale))
+        after = np.minimum(after, enough + _shares((left - of_all) >> unit, scale))
+        beyond = [np.maximum(0, _shares(each >> unit, scale) - GPU * taken) for each in (of_all, of_theirs)]
+        excess = np.maximum(excess, beyond[0] - beyond[1])
+    now = (before - after + GPU - 1 - SLACK) // GPU
+    alone = ~(theirs.any(axis=-1) | beside[:, None])
+    later = np.where(alone, np.maximum(1, -(-excess // GPU)), (excess + GPU - 1 - SLACK) // GPU)
+    later = np.minimum(later, total - taken)
+    return np.asarray(np.where(idle.any(axis=-1), now + later, 0))
+
+
+def _shares(amount: Ints, scale: tuple[Ints, Ints]) -> Ints:
+    """Return how many GPUs have their share in this amount, in thousandths."""
+    times, whole = scale
+    return np.asarray(np.clip(amount, 0, MOST) * times // whole)

@@ -15,8 +15,8 @@ from muster.domain.policies import Strategy, Topology
 from muster.domain.request import Term
 from muster.domain.topology import GpuTopology
 from muster.placement.cluster.columns import gpu_counts
+from muster.placement.gpus.links import numa_nodes
 from muster.placement.gpus.node_rules import InNode
-from muster.placement.gpus.numa import numa_nodes
 from muster.placement.gpus.slices import NodeGpus, Values
 
 

@@ -17,9 +17,9 @@ import numpy as np
 
 from muster.domain.topology import bits, mask_of
 from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
-from muster.placement.gpus.fragmentation import fragmentation
+from muster.placement.gpus.damage import fragmentation
 from muster.placement.gpus.gpusets import GpuSet, best_sets, rank, value_of
-from muster.placement.gpus.rings import popcounts, rings
+from muster.placement.gpus.links import popcounts, rings
 
 MAX_WAYS = 1 << 14
 """The most ways to divide the GPUs of one node that are tried.

@@ -21,7 +21,7 @@ from muster.domain.decision import Objective
 from muster.domain.request import Scope
 from muster.domain.words import counted
 from muster.placement.gpus.costs import Cost
-from muster.placement.gpus.rings import MB_PER_GB, NO_LINK
+from muster.placement.gpus.links import MB_PER_GB, NO_LINK
 from muster.placement.limits import asks_gpus
 from muster.placement.model.problem import FREE, Ints, Patterns, Problem, Use
 

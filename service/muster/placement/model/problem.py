@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from muster.placement.gpus.rings import NO_LINK
+from muster.placement.gpus.links import NO_LINK
 from muster.placement.model.rule import Rule
 
 Ints = NDArray[np.int64]

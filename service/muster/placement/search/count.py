@@ -19,8 +19,7 @@ from muster.domain.request import Scope
 from muster.placement.cluster.columns import Ints
 from muster.placement.cluster.fabric import ALL_GPUS
 from muster.placement.cluster.topology import INSIDE
-from muster.placement.gang.instance import Counts, Instance
-from muster.placement.gang.member_subsets import (
+from muster.placement.gang.blocks import (
     MAX_TRIES,
     begun,
     by_role,
@@ -28,6 +27,7 @@ from muster.placement.gang.member_subsets import (
     shared_out,
     ways_to_cut,
 )
+from muster.placement.gang.instance import Counts, Instance
 from muster.placement.gang.packings import packings_on
 from muster.placement.limits import Budget
 from muster.placement.model.problem import Problem

@@ -11,7 +11,7 @@ import numpy as np
 from muster.domain.request import Role, Scope
 from muster.placement.cluster.columns import LARGEST, Ints, gpus_in
 from muster.placement.gang.constraints import constraints_of
-from muster.placement.gang.constraints.segments import SEGMENTS
+from muster.placement.gang.constraints.together import SEGMENTS
 from muster.placement.gang.instance import Counts, Instance, room_of
 from muster.placement.model.bound import Floats
 from muster.placement.model.problem import Problem

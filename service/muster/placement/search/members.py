@@ -14,15 +14,14 @@ from muster.domain.constraints import Subgroup
 from muster.domain.decision import Step
 from muster.domain.quorums import Quorum, of_roles
 from muster.domain.request import RolePreference
-from muster.placement.gang.instance import Counts, Instance, room_of
-from muster.placement.gang.member_subsets import (
+from muster.placement.gang.blocks import (
     MAX_TRIES,
     begun,
     fewer_fit,
     shared_out,
     ways_to_cut,
 )
-from muster.placement.gang.unsupported import unsupported
+from muster.placement.gang.instance import Counts, Instance, room_of, unsupported
 from muster.placement.limits import Budget
 from muster.placement.model.objective import MEMBERS, PREFERRED_SCOPE, ROLE_PREFERENCES
 from muster.placement.search.count import count

@@ -40,8 +40,7 @@ from muster.placement.gang.packings import distinct
 from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, PACKING_TIME
 from muster.placement.gpus.choices import Choices as NodeChoices
 from muster.placement.gpus.choices import choices as node_choices
-from muster.placement.gpus.gpu_tables import sets_of
-from muster.placement.gpus.gpusets import SET_VALUES
+from muster.placement.gpus.gpusets import SET_VALUES, sets_of
 from muster.placement.gpus.node_rules import InNode, allowed, few_ways, free_by_domain, sets_under
 from muster.placement.limits import Budget, takes_gpus
 from muster.placement.model.objective import (

@@ -13,10 +13,9 @@ from muster.placement.cluster.topology import INSIDE
 from muster.placement.gang.instance import Counts, Instance, fits_at_once
 from muster.placement.gang.on_node import best_fit, costs_on, gpus_on, kinds_of
 from muster.placement.gang.packings import packings_on
-from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, choices
+from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, Least, choices
 from muster.placement.gpus.costs import Cost
 from muster.placement.gpus.gpusets import GpuSet, best_sets
-from muster.placement.gpus.lower_bounds import Least
 from muster.placement.gpus.node_rules import Spread, sets_under
 from muster.placement.limits import Budget
 from muster.placement.model.objective import (

@@ -1,15 +1,15 @@
-"""Level 2 counted again where policies or slices add to it: what each of them counts on the plan's nodes."""
+"""Count level 2 again: the parts touched, and what policies and slices add on the plan's nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from muster.domain.decision import MemberPlacement, Placed
+from muster.domain.levels import Level
 from muster.domain.request import Request
-from muster.domain.snapshot import NodeState
+from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology
-from muster.placement.verify.fabric import Fabric
-from muster.placement.verify.spots import Groups, Spot, Spots
+from muster.placement.verify.parts import Fabric, Groups, Spot, Spots
 
 NVSWITCH = "nvidia.com/nvswitch.present"
 
@@ -91,3 +91,38 @@ def _sharing(spot: Spot, members: Sequence[MemberPlacement], old: Sequence[Spot]
         sign * (shared & spot.state.free_gpus).bit_count(),
         sign * (shared & ~_mask(old)).bit_count(),
     )
+
+
+def crossings(
+    fabric: Fabric, snapshot: Snapshot, request: Request, placed: Placed, everyone: Spots, *, few: bool
+) -> list[str]:
+    """Return a sentence if the number of touched parts is not what the plan claims.
+
+    A level whose label no touched node has counts if any node of the cluster has it. Each touched node is a
+    part of it then, so it ranks no plans: whether it is claimed is checked on clusters of `few` nodes alone.
+    Members without GPUs touch nothing if others have GPUs.
+    """
+    claimed = placed.objective.crossings
+    near = [spot.state for spot in everyone.values()]
+    every = [*near, *snapshot.nodes.values()] if few else near
+    said = () if few else [scope for scope, _ in claimed]
+    scopes = [level.scope for level in snapshot.levels if level.scope in said or _carried(every, level)]
+    scopes.append("node")
+    if any(role.gpus or role.slice for role in request.roles if role.members):
+        scopes.append("nvlink-domain")
+    touching = [spot for spot in everyone.values() if spot.gpus or not spot.known] or everyone.values()
+    counted = tuple((scope, len(fabric.touched_by_all(touching, scope))) for scope in scopes)
+    if counted == claimed:
+        return []
+    numbers = [", ".join(f"{scope} {n}" for scope, n in crossings) for crossings in (counted, claimed)]
+    return [f"the parts touched are {numbers[0]}, not {numbers[1]}"]
+
+
+def _carried(states: Iterable[NodeState], level: Level) -> bool:
+    """Return whether any of these nodes has a label of the level."""
+    for state in states:
+        labels = state.node.labels
+        for key in level.labels:
+            if labels.get(key):
+                return True
+    return False

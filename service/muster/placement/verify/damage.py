@@ -1,15 +1,19 @@
-"""Count the damage again: how much more of what stays free becomes unusable."""
+"""Count level 4 again: damage, GPUs made unusable, best fit, and preferences."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cache
+from typing import NamedTuple
 
 from muster.domain.decision import MemberPlacement, Placed
-from muster.domain.request import Request
-from muster.domain.snapshot import NodeState
-from muster.placement.verify.labels import in_wide
-from muster.placement.verify.spots import PLANNED_GPUS, Groups, Spots
+from muster.domain.node import Resources
+from muster.domain.request import Request, Role
+from muster.domain.snapshot import NodeState, Snapshot
+from muster.domain.typical import TypicalRequest
+from muster.placement.verify.parts import NVLINK, PLANNED_GPUS, Groups, Labels, Spots, in_wide
 
 _TYPICAL_GPUS = (1, 2, 4, 8)
 """Whole GPUs of the typical requests. All have equal weight."""
@@ -74,3 +78,250 @@ def _wasted(free: int) -> int:
     GPU-thousandths.
     """
     return sum(max(0, free) * 1000 // len(_TYPICAL_GPUS) for gpus in _TYPICAL_GPUS if gpus > free)
+
+
+_GPU, _STEP, _MOST_STEPS = 1000, 10, 1 << 40
+
+
+class _Left(NamedTuple):
+    """What is left of a node: cpu, the GPUs that are wholly free, and the units of each GPU."""
+
+    cpu_milli: int
+    whole: Collection[int]
+    units: Sequence[int]
+
+
+def priced_damage(snapshot: Snapshot, request: Request, placed: Placed, groups: Groups) -> list[str]:
+    """Return what is wrong with the claimed damage. A sum halfway between two steps may go to either."""
+    prices = _prices(snapshot)
+    cpu = {role.name: role.resources.cpu_milli for role in request.roles}
+    low = high = 0
+    for name, members in groups.items():
+        state = snapshot.nodes[name]
+        before, after = (
+            _left_before(state),
+            _left_after(state, members, sum(cpu.get(m.role, 0) for m in members)),
+        )
+        taken = sum(
+            price * (_usable(kind, state, before) - _usable(kind, state, after))
+            for kind, price in zip(snapshot.typical, prices, strict=True)
+        )
+        steps, doubt = max(-_MOST_STEPS, min(_MOST_STEPS, taken / _STEP)), 1e-6 + 1e-12 * abs(taken)
+        low += _STEP * math.ceil(steps - 0.5 - doubt)
+        high += _STEP * math.floor(steps + 0.5 + doubt)
+    claimed = placed.objective.damage
+    return [] if low <= claimed <= high else [f"the damage is {low} to {high}, not {claimed}"]
+
+
+def _prices(snapshot: Snapshot) -> list[float]:
+    """Return what a thousandth of a GPU is worth to each typical request.
+
+    It is worth more if the request comes often, and if few GPUs can serve it.
+    """
+    states = snapshot.nodes.values()
+    left = [(state, _left_before(state)) for state in states]
+    free = sum(sum(_thousandths(state, now)) for state, now in left)
+    sizes = [units for state in states for units in state.node.gpu_memory[:PLANNED_GPUS] if units]
+    shares = sum(kind.share for kind in snapshot.typical)
+    found = []
+    for kind in snapshot.typical:
+        supply = max(_GPU, sum(_usable(kind, state, now) for state, now in left))
+        part = min(1.0, kind.units * len(sizes) / sum(sizes)) if kind.units and sizes else 1.0
+        found.append(kind.share / shares / (kind.gpus * part) * (free / supply) ** 2)
+    return found
+
+
+def _usable(kind: TypicalRequest, state: NodeState, left: _Left) -> float:
+    """Return the GPU-thousandths that requests of the kind can use of the node."""
+    node = state.node
+    serves = node.gpu_memory if kind.units else node.gpu_resources
+    chosen = all(node.labels.get(key) in values for key, values in kind.labels)
+    if not (serves and chosen and node.ready) or node.unschedulable:
+        return 0.0
+    free = [
+        thousandths
+        for gpu, thousandths in enumerate(_thousandths(state, left))
+        if (gpu < len(left.units) and left.units[gpu] >= kind.units if kind.units else gpu in left.whole)
+    ]
+    fitting, fed = len(free) // kind.gpus, left.cpu_milli / max(1, kind.cpu_milli)
+    return sum(free) * min(1.0, fed / fitting) if fitting and fed >= 1 else 0.0
+
+
+def _left_before(state: NodeState) -> _Left:
+    """Return what is left before the plan. Of GPUs that pods hold without known indices, the last count as
+    taken."""
+    gpus = range(min(PLANNED_GPUS, state.node.topology.gpu_count))
+    free = [gpu for gpu in gpus if state.free_gpus >> gpu & 1]
+    return _Left(state.free.cpu_milli, free[: state.free_gpu_count], state.free_memory[:PLANNED_GPUS])
+
+
+def _left_after(state: NodeState, members: Sequence[MemberPlacement], cpu_milli: int) -> _Left:
+    """Return what is left once these have theirs. Which whole GPUs they take does not count: the last."""
+    before = _left_before(state)
+    units = [*before.units]
+    shared = {gpu: member.units for member in members if member.units for gpu in member.gpus}
+    count = sum(len(member.gpus) for member in members if not member.units)
+    gone = [*before.whole][len(before.whole) - count :] if count else []
+    for gpu in (*gone, *shared):
+        if gpu < len(units):  # a GPU that the node lacks is a sentence of `members`
+            units[gpu] -= shared.get(gpu, units[gpu])
+    whole = [gpu for gpu in before.whole if gpu not in gone and gpu not in shared]
+    return _Left(before.cpu_milli - cpu_milli, whole, units)
+
+
+def _thousandths(state: NodeState, left: _Left) -> list[int]:
+    """Return what is free of each GPU."""
+    every = (state.node.gpu_memory or (0,) * state.node.topology.gpu_count)[:PLANNED_GPUS]
+    return [
+        _GPU if gpu in left.whole else _GPU * left.units[gpu] // size if left.units and size else 0
+        for gpu, size in enumerate(every)
+    ]
+
+
+_SLACK, _MIB = 125, 2**20
+
+
+def unusable(request: Request, placed: Placed, groups: Groups, touched: Spots, old: Spots) -> list[str]:
+    """Return what is wrong with the claimed number of GPUs that members without GPUs make unusable."""
+    claimed, total = placed.objective.unusable_gpus, 0
+    asks = {role.name: role for role in request.roles}
+    idle = {name for name, role in asks.items() if not (role.gpus or role.slice)}
+    if not idle or not any(member.role in idle for member in placed.members):
+        return [] if claimed is None else [f"all members have GPUs, so {claimed} can't be made unusable"]
+    with_gpus = {spot.state.node.name for spot in old.values() if spot.gpus or not spot.known}
+    for name, members in groups.items():
+        roles = [asks[m.role] for m in members if m.role in asks]
+        others = [role for role in roles if role.gpus or role.slice]
+        if len(others) < len(roles):
+            state = touched[name].state
+            total += _unusable_now(state, roles, others)
+            total += _unusable_later(state, roles, others, beside=bool(others) or name in with_gpus)
+    return [f"members without GPUs make {total} GPUs unusable, not {claimed}"] if total != claimed else []
+
+
+def _unusable_now(state: NodeState, roles: Sequence[Role], others: Sequence[Role]) -> int:
+    """Return how many of the free GPUs lose more than the slack of their share."""
+    planned = state.free_gpus & ((1 << PLANNED_GPUS) - 1)
+    free = min(planned.bit_count(), state.free_gpu_count) - sum(role.gpus for role in others)
+    before, after = (
+        min(
+            _GPU * free,
+            *(
+                share
+                for share, _ in _shares(state, [a - b for a, b in zip(left, _asked(those), strict=True)])
+            ),
+        )
+        for left, those in ((_amounts(state.free), others), (_amounts(state.free), roles))
+    )
+    return -((after - before + _SLACK) // _GPU)
+
+
+def _unusable_later(state: NodeState, roles: Sequence[Role], others: Sequence[Role], *, beside: bool) -> int:
+    """Return how many shares members without GPUs take beyond those of the gang's own GPUs."""
+    own = sum(role.gpus for role in others)
+    excess = max(
+        max(0, mine - _GPU * own) - max(0, theirs - _GPU * own)
+        for (_, mine), (_, theirs) in zip(
+            _shares(state, _asked(roles)), _shares(state, _asked(others)), strict=True
+        )
+    )
+    rounded = -((_SLACK - excess) // _GPU) if beside else max(1, -(-excess // _GPU))
+    return min(rounded, state.node.topology.gpu_count - own)
+
+
+def _shares(state: NodeState, amounts: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield for cpu and memory how many GPUs have their share in the amount, as what is left and as what is
+    taken: a resource that the node does not state is enough for all, and no member takes any.
+    """
+    gpus = state.node.topology.gpu_count * _GPU
+    for amount, total, unit in zip(amounts, _amounts(state.node.allocatable), (1, _MIB), strict=True):
+        every = total // unit
+        share = max(0, amount // unit) * gpus // every if every else 0
+        yield (share if every else gpus), share
+
+
+def _asked(roles: Iterable[Role]) -> tuple[int, int]:
+    cpu, memory = 0, 0
+    for role in roles:
+        cpu, memory = cpu + role.resources.cpu_milli, memory + role.resources.memory_bytes
+    return cpu, memory
+
+
+def _amounts(resources: Resources) -> tuple[int, int]:
+    return resources.cpu_milli, resources.memory_bytes
+
+
+_EIGHTHS = 8
+_FEWEST, _MOST = 16, 64
+"""The size of the largest domain of a scope, as it counts."""
+
+
+def best_fit(snapshot: Snapshot, request: Request, placed: Placed, groups: Groups) -> list[str]:
+    """Return what is wrong with the claimed best fit."""
+    asks = {role.name: role for role in request.roles}
+    in_memory = any(m.role in asks and asks[m.role].slice for members in groups.values() for m in members)
+    total, opened = 0, list[NodeState]()
+    for name, members in groups.items():
+        state, roles = snapshot.nodes[name], [asks[m.role] for m in members if m.role in asks]
+        total += _gpus_left(state, roles, in_memory)
+        left = state.free.cpu_milli - sum(role.resources.cpu_milli for role in roles)
+        total += _share(left, state.node.allocatable.cpu_milli)
+        if _wholly_free(state) and any(role.gpus or role.slice for role in roles):
+            opened.append(state)
+    total += sum(_opening(snapshot, scope, opened) for scope in _scopes(snapshot) if opened)
+    claimed = placed.objective.best_fit
+    return [f"the best fit is {total}, not {claimed}"] if total != claimed else []
+
+
+def _gpus_left(state: NodeState, roles: Sequence[Role], in_memory: bool) -> int:
+    """Return the share of the GPUs that members of these roles leave free; of their memory if members share
+    GPUs."""
+    whole = sum(role.gpus for role in roles)
+    memory, count = sum(state.node.gpu_memory), state.node.topology.gpu_count
+    if not (in_memory and memory):
+        return _share(_free(state) - whole, count)
+    units = sum(role.slice.gpus * role.slice.units for role in roles if role.slice)
+    return _share(sum(state.free_memory) - units - memory // count * whole, memory)
+
+
+def _share(left: int, every: int) -> int:
+    return _EIGHTHS * left // every if left > 0 and every > 0 else 0
+
+
+def _scopes(snapshot: Snapshot) -> list[str]:
+    return [*(level.scope for level in snapshot.levels), NVLINK[0]]
+
+
+def _opening(snapshot: Snapshot, scope: str, opened: Sequence[NodeState]) -> int:
+    """Return what it costs to open these nodes, by the domains of one scope that they lie in."""
+    with_gpus = [state for state in snapshot.nodes.values() if state.node.topology.gpu_count]
+    part = Labels(snapshot).parts(scope, [state.node for state in with_gpus])
+    nodes = Counter(part[state.node.name] for state in with_gpus)
+    free = Counter(part[state.node.name] for state in with_gpus if _wholly_free(state))
+    domains = filter(None, (part[state.node.name] for state in opened))
+    largest = max((count for domain, count in nodes.items() if domain), default=1)
+    counted = min(_MOST, max(_FEWEST, largest))
+    return sum(-(-counted * free[domain] // largest) for domain in domains)
+
+
+def _wholly_free(state: NodeState) -> bool:
+    """Whether a gang of whole nodes could have the node."""
+    node = state.node
+    return node.ready and not node.unschedulable and 0 < node.topology.gpu_count == _free(state)
+
+
+def _free(state: NodeState) -> int:
+    """Return how many wholly free GPUs the plan may take."""
+    planned = state.free_gpus & ((1 << PLANNED_GPUS) - 1)
+    return min(planned.bit_count(), state.free_gpu_count)
+
+
+def preferences(request: Request, placed: Placed) -> list[str]:
+    """Return what is wrong with the claimed value of the preferences."""
+    scores = {role.name: role.scores for role in request.roles if role.members}
+    counted = None
+    if any(scores.values()):
+        reached = (scores.get(member.role, {}).get(member.node, 0) for member in placed.members)
+        counted = sum(100 - min(100, max(0, score)) for score in reached)
+    claimed = placed.objective.preference_penalty
+    return [] if counted == claimed else [f"the preferences are missed by {counted}, not {claimed}"]

@@ -1,23 +1,374 @@
-"""Translate the constraints between pods that are in the pods' own fields. Each kind has a module of its own.
+"""Translate the constraints between pods that are in the pods' own fields: anti-affinity, affinity, spread.
 
 A constraint whose domains are single nodes is kept without the model, so it costs nothing there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import ModuleType
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 
-from muster.domain.constraints import Affinity, AntiAffinity, Spread
+import numpy as np
+
+from muster.domain.constraints import (
+    Affinity,
+    AffinityUnsatisfied,
+    AntiAffinity,
+    AntiAffinityLimits,
+    SkewTooLarge,
+    Spread,
+)
 from muster.domain.reasons import Cause
-from muster.domain.request import Request
-from muster.placement.gang.constraints import affinity, anti_affinity, spread
+from muster.domain.request import Request, Role
+from muster.placement.cluster.candidates import holding, tolerated
+from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
 from muster.placement.gang.constraints.constraint import ByName, Findings
+from muster.placement.gang.constraints.max_per import MaxPerPart
+from muster.placement.gang.constraints.together import RoleScope
 from muster.placement.gang.existing import ExistingMembers
-from muster.placement.gang.rules import Rules
+from muster.placement.gang.rules import Counts, PartsByRow, Rules, one_node_each
+from muster.placement.model.problem import Problem
+from muster.placement.model.rule import Rule
+from muster.placement.model.shares import PartShare, capacity
+from muster.placement.model.variables import IntVar, LinearExpr, Variables
 
-KINDS: Mapping[type, ModuleType] = {AntiAffinity: anti_affinity, Affinity: affinity, Spread: spread}
-"""The module of each kind. It has `add(rules, rule, name)` and `cause(rule, fit, needed, even_empty)`."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Apart(Rule):
+    """Let no part hold a member of `roles` and another member of `others`.
+
+    A role in both has at most one member in each part.
+    """
+
+    def add(self, variables: Variables, name: str) -> None:
+        """Let each part have members of one side only, or a single member that is on both sides."""
+        problem, model = variables.problem, variables.model
+        both = tuple(role for role in self.roles if role in self.others)
+        sides = (
+            (tuple(role for role in self.roles if role not in both), None),
+            (tuple(role for role in self.others if role not in both), None),
+            (both, 1),
+        )
+        chosen: dict[int, list[IntVar]] = {}
+        for side, (roles, most) in enumerate(sides):
+            need = sum(problem.need[role] for role in roles) if most is None else most
+            for part, placed in variables.by_part(self.part, roles).items():
+                if part >= 0:
+                    here = model.new_bool_var(f"{name}/{part}/{side}")
+                    model.add(LinearExpr.sum(placed) <= need * here).with_name(f"{name}/{part}/{side}")
+                    chosen.setdefault(part, []).append(here)
+        for part, sides_here in chosen.items():
+            if len(sides_here) > 1:
+                model.add_at_most_one(sides_here).with_name(f"{name}/{part}")
+
+
+def _add_anti_affinity(rules: Rules, rule: AntiAffinity, name: str) -> None:
+    """Add one anti-affinity constraint of the request to the rules.
+
+    Members are kept off the domains of pods that they must stay apart from, and out of each other's domains.
+    """
+    domains = rules.view.topology.by_label(rule.topology_key)
+    mine, others = rules.blocks_of(rule.roles), rules.blocks_of(rule.others)
+    taken = domains[rules.rows(rule.existing)]
+    rules.refuse(mine, (domains >= 0) & np.isin(domains, taken))
+    if not mine or not others:
+        return
+    labelled = domains >= 0
+    for block in set(mine) & set(others):
+        rules.cap(block, np.where(labelled, 1, LARGEST))
+    if len({*mine, *others}) > 1:
+        rules.apart.append((labelled, mine, others))
+    if one_node_each(domains):
+        return
+    if set(mine) == set(others):
+        left = np.ones(int(domains.max(initial=0)) + 1, np.int64)
+        rules.bind(name, domains, lambda part: MaxPerPart(part, mine, left=left))
+    else:
+        rules.bind(name, domains, lambda part: Apart(part, mine, others))
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Near(Rule):
+    """Keep members of `roles` in parts that are `opened` [part] bool, or that a member of `others` opens.
+
+    A member that is in both may open a part only if `first` is true, and then only one part.
+    """
+
+    opened: Bools
+    first: bool
+
+    @property
+    def told_by(self) -> tuple[Ints, ...]:
+        """Return [row] arrays that tell apart nodes for which this rule makes a difference."""
+        return (self.of_part(self.opened.astype(np.int64)),)
+
+    def add(self, variables: Variables, name: str) -> None:
+        """Add the rule to the model, with a variable for each part that a member may open."""
+        problem, model = variables.problem, variables.model
+        need = sum(problem.need[role] for role in self.roles)
+        opening = variables.by_part(self.part, set(self.others) - set(self.roles))
+        themselves = variables.by_part(self.part, set(self.others) & set(self.roles)) if self.first else {}
+        first = []
+        for part, placed in variables.by_part(self.part, self.roles).items():
+            if part < 0:
+                model.add(LinearExpr.sum(placed) == 0).with_name(f"{name}/none")
+                continue
+            if self.opened[part]:
+                continue
+            openers = []
+            for kind, members in (("others", opening.get(part)), ("first", themselves.get(part))):
+                if members:
+                    opens = model.new_bool_var(f"{name}/{part}/{kind}")
+                    model.add(opens <= LinearExpr.sum(members)).with_name(f"{name}/{part}/{kind}")
+                    openers.append(opens)
+                    first += [opens] if kind == "first" else []
+            model.add(LinearExpr.sum(placed) <= need * LinearExpr.sum(openers)).with_name(f"{name}/{part}")
+        if first:
+            model.add_at_most_one(first).with_name(f"{name}/first")
+
+
+def _add_affinity(rules: Rules, rule: Affinity, name: str) -> None:
+    """Add one affinity constraint of the request to the rules.
+
+    If no member can open a domain, members are only kept off nodes without a matching pod.
+    """
+    domains = rules.view.topology.by_label(rule.topology_key)
+    mine, others = rules.blocks_of(rule.roles), rules.blocks_of(rule.others)
+    if not mine:
+        return
+    rules.refuse(mine, domains < 0)
+    opened = np.zeros(int(domains.max(initial=0)) + 1, bool)
+    there = domains[rules.rows(rule.existing)]
+    opened[there[there >= 0]] = True
+    both, opening = set(mine) & set(others), set(others) - set(mine)
+    first = bool(both) and not rule.existing
+    if not opening and not first:
+        rules.refuse(mine, (domains < 0) | ~opened[np.maximum(domains, 0)])
+        return
+    if not opening and both == set(mine):
+        if sum(len(rules.blocks.roles[block].members) for block in mine) > 1:
+            rules.bind(name, domains, lambda part: RoleScope(part, mine))
+            rules.together.append((name, mine))
+        return
+    rules.bind(name, domains, lambda part: Near(part, mine, others, opened=opened, first=first))
+
+    def may_hold(packing: Counts) -> Bools:
+        needed = any(packing[block] for block in mine)
+        opens = any(packing[block] for block in opening) or (first and any(packing[block] for block in both))
+        return np.asarray(opened[np.maximum(domains, 0)] | (opens or not needed))
+
+    rules.whole.append(may_hold)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Skew(Rule):
+    """Limit each part with a member of `roles` to `most` more pods than the emptiest `eligible` part has.
+
+    The pods that count are `there` [part] int64, the matching pods that run, and the members of `others`. A
+    member counts in the part `counts` [row, later cell] int64 of its node; −1 means that it does not count.
+    The number of pods in the emptiest part lies between `lowest` and `highest`.
+    """
+
+    counts: Ints
+    there: Ints
+    eligible: Bools
+    most: int
+    lowest: int
+    highest: int
+
+    @property
+    def told_by(self) -> tuple[Ints, ...]:
+        """Return [cell] arrays that tell apart nodes for which this rule makes a difference."""
+        counts = (self.counts >= 0).astype(np.int64)
+        return (self.of_part(self.there), self.of_part(self.eligible.astype(np.int64)), counts)
+
+    def share(self, problem: Problem) -> PartShare | None:
+        """Return limits for each part that hold in every plan, for the bound.
+
+        The emptiest part limits the fullest one, and the members that must be placed raise the emptiest one.
+        """
+        if set(self.roles) != set(self.others):
+            return None
+        part, held_by = self.counts[problem.cell], capacity(problem, self.roles)
+        unit = problem.unit_of(self.roles)
+        parts, inside = len(self.there), part >= 0
+        held = np.bincount(part[inside], held_by[inside], parts).astype(np.int64)
+        reached = self.there + held
+        highest = min([self.highest, *reached[self.eligible].tolist()])
+
+        def most(least: int) -> Ints:
+            return np.where(self.eligible, np.clip(least + self.most - self.there, 0, held) // unit * unit, 0)
+
+        lowest, need = self.lowest, sum(problem.need[role] for role in self.roles)
+        elsewhere = ((self.part[problem.cell] >= 0) & ~inside & (held_by > 0)).any()
+        if not problem.partial and not elsewhere:
+            while lowest < highest and int(most(lowest).sum()) < need:
+                lowest += 1
+        low = np.where(self.eligible, -(np.minimum(0, self.there - lowest) // unit * unit), 0)
+        return PartShare(self.roles, part, low, most(highest), most(lowest), held_by)
+
+    def add(self, variables: Variables, name: str) -> None:
+        """Add the rule to the model, with one variable for the number of pods in the emptiest part."""
+        problem, model = variables.problem, variables.model
+        counted = variables.by_part(self.counts, self.others)
+        total = {
+            part: LinearExpr.sum([int(self.there[part]), *counted.get(part, [])])
+            for part in range(len(self.there))
+            if self.eligible[part]
+        }
+        absent = [int(self.there[part]) for part in total if part not in counted]
+        least = model.new_int_var(
+            self.lowest, max(self.lowest, min([self.highest, *absent])), f"{name}/least"
+        )
+        for part, members in total.items():
+            if self.highest > self.lowest and part in counted:
+                model.add(least <= members).with_name(f"{name}/{part}/least")
+        need = sum(problem.need[role] for role in self.roles)
+        same = set(self.roles) == set(self.others)
+        for part, placed in variables.by_part(self.part, self.roles).items():
+            if part not in total:
+                continue  # no pod counts there
+            within = total[part] <= least + self.most
+            if same and self.there[part] <= self.lowest + self.most:
+                model.add(within).with_name(f"{name}/{part}")
+                continue
+            receives = model.new_bool_var(f"{name}/{part}/receives")
+            model.add(LinearExpr.sum(placed) <= need * receives).with_name(f"{name}/{part}/receives")
+            model.add(within).only_enforce_if(receives).with_name(f"{name}/{part}")
+
+
+def _add_spread(rules: Rules, rule: Spread, name: str) -> None:
+    """Add one spread constraint of the request to the rules.
+
+    Members are kept off nodes where the skew would be too large for any plan. For the other nodes, the model
+    or limits for each node keep the skew small.
+    """
+    domains = rules.view.topology.by_label(rule.topology_key)
+    mine, counted = rules.blocks_of(rule.roles), rules.blocks_of(rule.counted)
+    rules.refuse(mine, domains < 0)
+    alike: dict[object, Counts] = {}
+    for block in mine:
+        admission = rules.blocks.roles[block].rules if rule.honor_affinity or rule.honor_taints else None
+        alike[admission] = (*alike.get(admission, ()), block)
+    for i, blocks in enumerate(alike.values()):
+        counts = np.where(eligible_to(rules.view, rule, rules.blocks.roles[blocks[0]]), domains, -1)
+        _spread_of(rules, rule, f"{name}/{i}", domains, counts, blocks, counted)
+
+
+def eligible_to(view: Columns, rule: Spread, role: Role) -> Bools:
+    """Return [row] bool: whether the node is eligible for the spread of this role.
+
+    Whether the node has the topology key of the constraint itself is not checked.
+    """
+    eligible = np.ones(len(view.names), bool)
+    for key in rule.required_keys:
+        eligible &= view.label(key).codes >= 0
+    if rule.honor_affinity:
+        for term in role.rules.required:
+            eligible &= holding(view, term)
+        if role.rules.any_of:
+            every = [[holding(view, term) for term in terms] for terms in role.rules.any_of if terms]
+            eligible &= np.logical_or.reduce([np.logical_and.reduce(one) for one in every])
+    if rule.honor_taints:
+        clean = [
+            all(
+                taint.effect == "PreferNoSchedule" or tolerated(taint, role.rules.tolerations)
+                for taint in profile.taints
+            )
+            for profile in view.profiles
+        ]
+        eligible &= np.array(clean, bool)[view.profile]
+    return eligible
+
+
+def _spread_of(
+    rules: Rules,
+    rule: Spread,
+    name: str,
+    domains: PartsByRow,
+    counts: PartsByRow,
+    mine: Counts,
+    counted: Counts,
+) -> None:
+    """Add the rule for blocks that have the same eligible nodes.
+
+    `domains` [row] is the domain of each node. `counts` [row] is the same on eligible nodes, and −1 on
+    others.
+    """
+    parts = int(domains.max(initial=0)) + 1
+    eligible, there = np.zeros(parts, bool), np.zeros(parts, np.int64)
+    eligible[counts[counts >= 0]] = True
+    for node, pods in rule.existing.items():
+        row = rules.view.row.get(node)
+        if row is not None and counts[row] >= 0:
+            there[counts[row]] += pods
+    need = sum(len(rules.blocks.roles[block].members) for block in counted)
+    few = int(eligible.sum()) < rule.min_domains or not eligible.any()
+    lowest, highest = (0, 0) if few else _least(there[eligible], need)
+    most = rule.max_skew
+    if not counted or lowest == highest:  # then the number of pods in the emptiest part is known
+        left = np.where(eligible, lowest + most - there, LARGEST)
+        rules.refuse(mine, (domains >= 0) & (left[np.maximum(domains, 0)] < 0))
+        if not counted:
+            return
+        if set(mine) == set(counted):
+            left = np.maximum(0, left)
+            _known_least(rules, name, counts, left, mine)
+            return
+    rules.cells[name], rules.cells[f"{name} counted"] = domains, counts
+    skew = partial(
+        Skew,
+        roles=mine,
+        others=counted,
+        there=there,
+        eligible=eligible,
+        most=most,
+        lowest=lowest,
+        highest=highest,
+    )
+    rules.model.append(lambda parts: skew(parts[name], counts=parts[f"{name} counted"]))
+
+    def may_hold(packing: Counts) -> Bools:
+        if not any(packing[block] for block in mine):
+            return np.ones(len(domains), bool)
+        at, more = np.maximum(domains, 0), sum(packing[block] for block in counted)
+        total = np.where(eligible[at], there[at] + np.where(counts >= 0, more, 0), 0)
+        if few:
+            return np.asarray(total <= most)
+        smallest = np.partition(np.append(there[eligible], LARGEST), 1)[:2]
+        alone = (there[at] == smallest[0]) & eligible[at]
+        least = np.minimum(np.where(alone, smallest[1], smallest[0]), np.where(eligible[at], total, LARGEST))
+        return np.asarray(total - least <= most)
+
+    rules.whole.append(may_hold)
+
+
+def _least(there: Ints, need: int) -> tuple[int, int]:
+    """Return the number of pods in the emptiest domain: now, and the largest possible after `need` more are
+    placed.
+    """
+    low, ordered = int(there.min()), np.sort(there)
+    # By n: the pods that raise the first n domains to the n-th.
+    filled = np.arange(1, len(ordered) + 1) * ordered - np.cumsum(ordered)
+    last = int(np.searchsorted(filled, need, side="right"))
+    return low, int(ordered[last - 1] + (need - filled[last - 1]) // last)
+
+
+def _known_least(rules: Rules, name: str, counts: PartsByRow, left: Ints, blocks: Counts) -> None:
+    """Give each domain room for `left` [domain] int64 members of these blocks."""
+    by_row = np.where(counts >= 0, left[np.maximum(counts, 0)], LARGEST)
+    if one_node_each(counts):
+        rules.at_most(blocks, by_row)
+        return
+    for block in blocks:
+        rules.cap(block, by_row)
+    rules.bind(name, counts, lambda part: MaxPerPart(part, blocks, left=left))
+
+    def may_hold(packing: Counts) -> Bools:
+        return np.asarray(by_row >= sum(packing[block] for block in blocks))
+
+    rules.whole.append(may_hold)
 
 
 class _BetweenPods(ByName):
@@ -25,13 +376,27 @@ class _BetweenPods(ByName):
 
     def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
         for i, rule in enumerate(request.constraints):
-            KINDS[type(rule)].add(rules, rule, f"between pods {i}")
+            name = f"between pods {i}"
+            match rule:
+                case AntiAffinity():
+                    _add_anti_affinity(rules, rule, name)
+                case Affinity():
+                    _add_affinity(rules, rule, name)
+                case Spread():
+                    _add_spread(rules, rule, name)
 
     def causes(self, findings: Findings, role: str, what: str) -> Iterator[Cause]:
         rule = next(rule for rule in findings.request.constraints if rule.name == what)
         # Without running pods that the rule avoids or counts, it may hold. Pods that it looks for stay.
         even_empty = findings.even_empty and (isinstance(rule, Affinity) or not rule.existing)
-        yield KINDS[type(rule)].cause(rule, *findings.fit(), even_empty)
+        numbers = (*findings.fit(), even_empty)
+        match rule:
+            case AntiAffinity():
+                yield AntiAffinityLimits(rule.name, rule.topology_key, *numbers)
+            case Affinity():
+                yield AffinityUnsatisfied(rule.name, rule.topology_key, *numbers)
+            case Spread():
+                yield SkewTooLarge(rule.name, rule.topology_key, rule.max_skew, *numbers)
 
 
 BETWEEN_PODS = _BetweenPods()

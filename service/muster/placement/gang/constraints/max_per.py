@@ -1,21 +1,23 @@
-"""Keep each part of a scope to at most a number of the gang's members. Existing members count."""
+"""Limit how many members each part of a scope holds, and how many members of a role single nodes hold."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
 
 from muster.domain.causes.out_of_place import NoSuchDomain
 from muster.domain.constraints import MaxPer, MorePerPart, PerScope, TooFewParts
+from muster.domain.node_limits import RoomTooSmall
 from muster.domain.reasons import Cause
 from muster.domain.request import Request, Scope
-from muster.placement.cluster.columns import Bools
+from muster.placement.cluster.columns import LARGEST, Bools
 from muster.placement.cluster.topology import own
-from muster.placement.gang.constraints.constraint import ByScope, Findings
+from muster.placement.gang.constraints.constraint import ByScope, Findings, OfRoles, role_of
 from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.rules import Counts, Rules
 from muster.placement.limits import takes_gpus
@@ -51,7 +53,7 @@ class _MaxPer(ByScope):
     def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
         for rule in self.of(request).values():
             if rule.scope != Scope.GPU:  # a GPU never holds two members that take it whole
-                _add(rules, rule, existing)
+                _add_max_per(rules, rule, existing)
 
     def causes(self, findings: Findings, role: str, what: str) -> Iterator[Cause]:
         rule = self.of(findings.request)[what]
@@ -80,7 +82,7 @@ class _MaxPer(ByScope):
 MAX_PER = _MaxPer()
 
 
-def _add(rules: Rules, rule: PerScope, existing: ExistingMembers) -> None:
+def _add_max_per(rules: Rules, rule: PerScope, existing: ExistingMembers) -> None:
     wide = rule.scope == Scope.NVLINK_DOMAIN
     if not wide:  # a node cannot hold more than its part
         rules.node_most = _less(rules.node_most, rule.members)
@@ -116,3 +118,28 @@ def _may_hold_all(rules: Rules, rule: PerScope, blocks: Counts, running: int, pa
     inside = rule.scope == Scope.NVLINK_DOMAIN and not rules.sliced
     spared = ~rules.view.topology.in_wide if inside else np.zeros(len(rules.view.names), bool)
     return np.asarray(spared | (sum(packing[block] for block in blocks) + running <= rule.members))
+
+
+class _Room(OfRoles):
+    field, nothing, order, binds = "room", MappingProxyType[str, int]({}), 60, False
+
+    def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
+        """Limit all blocks of a role together, because they share its room."""
+        for name in dict.fromkeys(rules.blocks.roles[block].name for block in rules.active):
+            blocks = rules.blocks_of([name])
+            room, row = rules.blocks.roles[blocks[0]].room, rules.view.row
+            known = {row[node]: most for node, most in room.items() if node in row}
+            if known:
+                most = np.full(len(rules.view.names), LARGEST, np.int64)
+                most[list(known)] = list(known.values())
+                rules.at_most(blocks, most)
+
+    def causes(self, findings: Findings, role: str, what: str) -> Iterator[RoomTooSmall]:
+        """Yield how many members the nodes that admit the role can hold, as far as known."""
+        asking = role_of(findings.request, role)
+        members = len(asking.members)
+        room = sum(min(asking.room.get(node, members), members) for node in findings.admitting(asking))
+        yield RoomTooSmall(role, min(room, members), members, *findings.fit(), findings.even_empty)
+
+
+ROOM = _Room()

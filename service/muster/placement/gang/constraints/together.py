@@ -1,0 +1,311 @@
+"""Keep members together: all of a role, a subgroup or a segment lie in one part of a scope.
+
+Also keep each member that names attributes on GPUs of one group, which agree on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from muster.domain.causes.out_of_place import RoleScope as RoleScopeTooSmall
+from muster.domain.causes.out_of_place import SegmentsTooLarge
+from muster.domain.constraints import DropConstraint, Subgroup, SubgroupScope
+from muster.domain.node_limits import AttributesDiffer
+from muster.domain.reasons import Cause
+from muster.domain.relaxations import Relaxation, SmallerSegments, WiderScope
+from muster.domain.request import Request, Role, Scope, Segment
+from muster.placement.cluster.columns import Bools, Ints
+from muster.placement.cluster.topology import own
+from muster.placement.gang.blocks import Together
+from muster.placement.gang.constraints.constraint import ByName, Findings, OfRoles, role_of
+from muster.placement.gang.existing import ExistingMembers, common_parts
+from muster.placement.gang.rules import Rules
+from muster.placement.model.rule import Rule
+from muster.placement.model.variables import LinearExpr, Variables
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoleScope(Rule):
+    """Keep all members of these roles in one part, and off nodes whose `part` is −1."""
+
+    in_one_part: ClassVar[bool] = True
+
+    def add(self, variables: Variables, name: str) -> None:
+        """Add a choice of one part to the model."""
+        chosen, model = [], variables.model
+        need = sum(variables.problem.need[role] for role in self.roles)
+        for part, placed in variables.by_part(self.part, self.roles).items():
+            here = model.new_bool_var(f"{name}/{part}") if part >= 0 else model.new_constant(0)
+            model.add(LinearExpr.sum(placed) <= need * here).with_name(f"{name}/{part}")
+            chosen.append(here)
+        if chosen:
+            model.add_at_most_one(chosen).with_name(name)
+
+
+class _RoleScope(OfRoles):
+    field, nothing, order = "required_scope", None, 10
+
+    def scopes(self, request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
+        for role in request.roles:
+            if role.members and role.required_scope:
+                yield "role-scope", role.required_scope, (role,)
+
+    def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
+        for together in rules.blocks.together:
+            in_one_part(rules, together, existing)
+
+    def causes(self, findings: Findings, role: str, what: str) -> Iterator[Cause]:
+        asking = role_of(findings.request, role)
+        scope = str(asking.required_scope)
+        if (nowhere := findings.no_such(scope, asking)) is not None:
+            yield nowhere
+            return
+        yield RoleScopeTooSmall(role, scope, *findings.best_part(asking, scope), findings.even_empty)
+        yield from findings.joining(scope, role)
+
+    def relaxations(self, findings: Findings, role: str, what: str) -> Iterator[WiderScope]:
+        scope = str(role_of(findings.request, role).required_scope)
+        for wider in () if findings.is_nowhere(scope) else findings.wider(scope):
+            if findings.works(self.changed(findings.request, role, wider)):
+                yield WiderScope(scope, wider or "", "", findings.request.min_member, role)
+                return
+
+
+ROLE_SCOPE = _RoleScope()
+
+
+def outside_gpus(rules: Rules, block: int, *, several: bool) -> Bools:
+    """Return [row] bool: whether no GPU of the node can hold one member of the block, or `several`.
+
+    A GPU holds any number of members that take no GPU. If its index is unknown, a GPU holds no member.
+    """
+    view, gpus = rules.view, rules.blocks.roles[block].gpus
+    if gpus > 1 or (gpus and several):
+        return np.ones(len(view.names), bool)
+    promised = [shape.topology.gpu_count > 0 and not shape.hidden for shape in view.shapes]
+    return ~np.array(promised, bool)[view.shape]
+
+
+def outside_domains(rules: Rules, codes: Ints) -> Bools:
+    """Return [row] bool: whether the node lies in no NVLink domain that can be promised.
+
+    `codes` [row] is the domain over several nodes, -1 for none. A node without GPUs has no domain inside.
+    """
+    view = rules.view
+    inside = np.array([shape.topology.gpu_count > 0 for shape in view.shapes], bool)[view.shape]
+    return np.asarray((codes < 0) & ~(view.promised & inside))
+
+
+def in_one_part(rules: Rules, together: Together, existing: ExistingMembers) -> None:
+    """Keep these blocks in one part.
+
+    If existing members decide which part that is, all nodes outside it are refused.
+    """
+    view, scope, blocks = rules.view, together.scope, together.blocks
+    staying = [stay for stay in existing.members if stay.running in together.running]
+    pinned = common_parts(view, scope, staying)
+    codes = rules.codes(scope)
+    inner = scope == Scope.NVLINK_DOMAIN and not rules.sliced
+    if inner:
+        small = codes < 0  # not in a wide domain, so its NVLink domains lie inside the node
+        refused = outside_domains(rules, codes)
+        rules.single += [blocks] if small.any() else []
+        codes = own(codes)
+    else:
+        refused = codes < 0
+    if pinned is not None:
+        allowed = np.zeros(len(codes), bool)
+        if inner:
+            for row in {stay.row for stay in staying}:
+                _pin(rules, row, pinned, blocks)
+                allowed |= codes == codes[row]
+        else:
+            allowed = np.isin(codes, [codes[stay.row] for stay in staying])
+        refused = refused | ~allowed if pinned else np.ones(len(codes), bool)
+    rules.refuse(blocks, refused)
+    if scope == Scope.GPU:
+        for block in blocks:
+            several = any(stay.has_gpus for stay in staying)
+            rules.refused[block] |= outside_gpus(rules, block, several=several)
+        taking = tuple(block for block in blocks if rules.blocks.roles[block].gpus)
+        rules.limits += [(np.ones(len(codes), np.int64), taking)] if taking else []
+    members = sum(len(rules.blocks.roles[block].members) for block in blocks)
+    if pinned is None and members > 1:
+        name = f"together {blocks} {scope}"
+        rules.bind(name, np.where(refused, -1, codes), lambda part: RoleScope(part, blocks))
+        rules.together.append((name, blocks))
+
+
+def _pin(rules: Rules, row: int, parts: frozenset[str], blocks: tuple[int, ...]) -> None:
+    """Bind these blocks to the NVLink domain of this node that holds the existing members.
+
+    Existing members without GPUs lie in several domains. Then any of these domains will do, and nothing is
+    bound.
+    """
+    topology = rules.view.topology
+    if topology.in_wide[row]:
+        return
+    left = [domain for domain, (name, _) in enumerate(topology.nvlink_domains(row)) if name in parts]
+    if len(left) == 1:
+        pins = rules.pinned.setdefault(row, {})
+        for block in blocks:
+            rules.refused[block, row] |= pins.setdefault(block, left[0]) != left[0]
+
+
+class _Subgroup(ByName):
+    field, order = "subgroups", 30
+
+    def scopes(self, request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
+        for group in request.subgroups:
+            roles = tuple(role for role in request.roles if role.members and role.name in group.roles)
+            if roles:
+                yield group.name, group.scope, roles
+
+    def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
+        for group in request.subgroups:
+            running = tuple(one for one in request.running if one.role in group.roles)
+            in_one_part(rules, Together(group.scope, rules.blocks_of(group.roles), running), existing)
+
+    def causes(self, findings: Findings, role: str, what: str) -> Iterator[Cause]:
+        group = _named(findings.request, what)
+        yield SubgroupScope(what, group.scope, *findings.fit(), findings.even_empty)
+        yield from findings.joining(group.scope, *group.roles)
+        if (nowhere := findings.no_such(group.scope)) is not None:
+            yield nowhere
+
+    def relaxations(self, findings: Findings, role: str, what: str) -> Iterator[Relaxation]:
+        if not findings.is_nowhere(_named(findings.request, what).scope):
+            yield from super().relaxations(findings, role, what)
+
+
+SUBGROUP = _Subgroup()
+
+
+def _named(request: Request, name: str) -> Subgroup:
+    return next(group for group in request.subgroups if group.name == name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WholeSegments(Rule):
+    """Let each part have a multiple of `step` members of the one role."""
+
+    in_numbers: ClassVar[bool] = True
+
+    def add(self, variables: Variables, name: str) -> None:
+        """Add one equation for each part to the model."""
+        model, (role,) = variables.model, self.roles
+        for part, placed in variables.by_part(self.part, self.roles).items():
+            if part >= 0:
+                most = variables.problem.need[role] // self.step
+                number = model.new_int_var(0, most, f"{name}/{part}")
+                model.add(LinearExpr.sum(placed) == self.step * number).with_name(f"{name}/{part}")
+
+
+class _Segments(OfRoles):
+    field, nothing, order = "segments", (), 20
+
+    def scopes(self, request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
+        for role in request.roles:
+            if role.members:
+                yield from (("segment-scope", segment.scope, (role,)) for segment in role.segments)
+
+    def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
+        for block in range(len(rules.blocks.roles)):
+            rules.order.append(tuple(_add_segments(rules, block)))
+
+    def causes(self, findings: Findings, role: str, what: str) -> Iterator[Cause]:
+        asking = role_of(findings.request, role)
+        for segment in asking.segments:
+            if (nowhere := findings.no_such(segment.scope, asking)) is not None:
+                yield nowhere
+                return
+        yield SegmentsTooLarge(role, _sizes(asking.segments), *findings.fit(), findings.even_empty)
+        yield from findings.begun_segment(asking)
+
+    def relaxations(self, findings: Findings, role: str, what: str) -> Iterator[SmallerSegments]:
+        """Yield the first of these that works: half of the sizes, a quarter …, no segments.
+
+        Nested sizes stay multiples of each other.
+        """
+        before = role_of(findings.request, role).segments
+        if any(findings.is_nowhere(segment.scope) for segment in before):
+            return
+        sizes, tried = [segment.size for segment in before], list[tuple[Segment, ...]]()
+        while sizes and all(size % 2 == 0 for size in sizes) and sizes[-1] > 2:
+            sizes = [size // 2 for size in sizes]
+            tried.append(tuple(Segment(size, old.scope) for size, old in zip(sizes, before, strict=True)))
+        for segments in (*tried, ()):
+            if findings.works(self.changed(findings.request, role, segments)):
+                yield SmallerSegments(role, _sizes(segments))
+                return
+
+
+SEGMENTS = _Segments()
+
+
+def _sizes(segments: tuple[Segment, ...]) -> tuple[tuple[int, str], ...]:
+    return tuple((segment.size, segment.scope) for segment in segments)
+
+
+def _add_segments(rules: Rules, block: int) -> Iterator[str]:
+    """Add the segments of a block, and yield the names of the parts by which they are cut, widest first."""
+    view = rules.view
+    nested = np.zeros(len(view.names), np.int64)
+    for segment in rules.blocks.roles[block].segments:
+        size, scope = segment.size, segment.scope
+        if scope == Scope.GPU:
+            rules.refused[block] |= outside_gpus(rules, block, several=size > 1)
+        if scope in (Scope.NODE, Scope.GPU):
+            rules.unit[block] = max(rules.unit[block], size)
+            continue
+        codes = rules.codes(scope)
+        if scope == Scope.NVLINK_DOMAIN and not rules.sliced:
+            rules.domain_unit[block] = size
+            rules.refused[block] |= outside_domains(rules, codes)
+        else:
+            rules.refused[block] |= codes < 0
+        if (codes < 0).all():
+            continue
+        inner = nested * (int(codes.max(initial=0)) + 1) + codes
+        part = np.where((codes < 0) | (nested < 0), -1, inner)
+        name = f"segment {block} {scope}"
+        _bind(rules, name, part, block, size)
+        yield name
+        nested = np.where(part < 0, nested, np.unique(part, return_inverse=True)[1])
+
+
+def _bind(rules: Rules, name: str, part: Ints, block: int, size: int) -> None:
+    rules.bind(name, part, lambda by_cell: WholeSegments(by_cell, (block,), step=size))
+
+
+class _Attributes(OfRoles):
+    field, nothing, order = "match_attributes", (), 25
+
+    def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
+        """Keep each member inside one group of its node. See `cluster.matching`."""
+        view = rules.view
+        has_groups = np.array([bool(shape.topology.groups) for shape in view.shapes], bool)
+        for block in rules.active:
+            if rules.blocks.roles[block].match_attributes:
+                rules.domain_unit[block] = 1
+                rules.refused[block] |= ~has_groups[view.shape]
+
+    def causes(self, findings: Findings, role: str, what: str) -> Iterator[AttributesDiffer]:
+        """Yield that too few GPUs agree."""
+        asking = role_of(findings.request, role)
+        fit, needed = findings.fit()
+        nodes, even_empty = findings.agreeing(asking), findings.even_empty
+        yield AttributesDiffer(role, asking.match_attributes, asking.gpus, nodes, fit, needed, even_empty)
+
+    def relaxations(self, findings: Findings, role: str, what: str) -> Iterator[DropConstraint]:
+        """Yield that the constraint is dropped, if the gang fits without it."""
+        if findings.works(self.without(findings.request, role, what)):
+            named = " and ".join(role_of(findings.request, role).match_attributes)
+            yield DropConstraint(f"matchAttribute {named}")
+
+
+ATTRIBUTES = _Attributes()

@@ -1,0 +1,247 @@
+"""Check where members lie: the gang's scope, what binds members to each other, and what binds them to pods.
+
+Which preferred scopes hold is checked too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from muster.domain.constraints import NODE, Affinity, AntiAffinity, MaxPer, Spread
+from muster.domain.decision import MemberPlacement, Placed
+from muster.domain.node import Node
+from muster.domain.request import Request, Role
+from muster.domain.snapshot import Snapshot
+from muster.placement.verify.admission import selected, tolerates
+from muster.placement.verify.members import in_rank_order
+from muster.placement.verify.parts import Fabric, Spot, Spots, describes, spots_of_members
+
+
+def scopes(fabric: Fabric, request: Request, placed: Placed, everyone: Spots) -> list[str]:
+    """Return what is wrong with the required scope, and with the claimed preferred and narrowest scopes."""
+    wrong, spots = [], everyone.values()
+    if request.required_scope is not None and not fabric.common(spots, request.required_scope):
+        wrong.append(f"no one {request.required_scope} holds all members, although it is required")
+    claimed = placed.objective.preferred_reached
+    preferred = next((scope for scope in request.preferred_scopes if fabric.common(spots, scope)), None)
+    if claimed != preferred:
+        wrong.append(f"the preferred scope that holds all members is {preferred}, not {claimed}")
+    reached = placed.scope_reached
+    if reached is not None and not any(
+        describes(placed.domain, f"{reached} {part}") for part in fabric.common(spots, reached)
+    ):
+        wrong.append(f"the members do not lie in {reached}, {placed.domain}")
+    if reached is None and placed.domain:
+        wrong.append(f"no scope is reached, but the plan lies in {placed.domain}")
+    narrow = ["nvlink-domain", "node", *(level.scope for level in reversed(fabric.levels))]
+    if any(spot.gpus for spot in spots):
+        narrow.insert(0, "gpu")
+    if reached is not None:  # a label key that is no level may be wider or narrower than any level
+        narrow = narrow[: narrow.index(reached if reached in narrow else "node")]
+    wrong += [
+        f"one {scope} holds all members, not only {reached}"
+        for scope in narrow
+        if fabric.common(spots, scope)
+    ]
+    return wrong
+
+
+def by_scope(
+    fabric: Fabric, snapshot: Snapshot, request: Request, placed: Placed, old: Spots
+) -> Iterator[str]:
+    """Yield a sentence for each such constraint that the plan breaks. Existing members (`old`) count."""
+    bound = any(role.segments or role.required_scope for role in request.roles)
+    if bound or request.per_scope or request.subgroups or request.role_preferences:
+        new = spots_of_members(snapshot, placed.members)
+        yield from _role_scopes(fabric, request, new, old)
+        yield from _subgroups(fabric, request, new, old)
+        yield from _role_preferences(fabric, request, placed, (*new.values(), *old.values()))
+        yield from _segments(fabric, request, new, old)
+        yield from _max_per(fabric, request, new, old)
+
+
+def _role_scopes(fabric: Fabric, request: Request, new: Spots, old: Spots) -> list[str]:
+    wrong = []
+    for role in request.roles:
+        if role.required_scope is None or not any(spot.role == role.name for spot in new.values()):
+            continue
+        members = [spot for spot in (*new.values(), *old.values()) if spot.role == role.name]
+        if not fabric.common(members, role.required_scope):
+            wrong.append(f"no one {role.required_scope} holds all members of role {role.name}")
+    return wrong
+
+
+def _subgroups(fabric: Fabric, request: Request, new: Spots, old: Spots) -> list[str]:
+    wrong = []
+    for group in request.subgroups:
+        members = [spot for spot in (*new.values(), *old.values()) if spot.role in group.roles]
+        placed = any(spot.role in group.roles for spot in new.values())
+        if placed and not fabric.common(members, group.scope):
+            wrong.append(f"{group.name}: no one {group.scope} holds all its members")
+    return wrong
+
+
+def _role_preferences(
+    fabric: Fabric, request: Request, placed: Placed, members: Sequence[Spot]
+) -> Iterator[str]:
+    held = []
+    for preference in request.role_preferences:
+        mine = [spot for spot in members if spot.role in preference.roles]
+        scopes = (scope for scope in preference.scopes if fabric.common(mine, scope))
+        held.append((preference.name, next(scopes, None)))
+    stated = list(placed.objective.role_preferences)
+    if stated != held:
+        yield f"the preferred scopes that hold roles are {held}, not {stated}"
+
+
+def _segments(fabric: Fabric, request: Request, new: Spots, old: Spots) -> list[str]:
+    """Return the segments that do not lie in one part.
+
+    A member that is left out of the plan keeps its position by rank, and lies nowhere.
+    """
+    wrong = []
+    for role in request.roles:
+        if not role.segments:
+            continue
+        stay = [r.member for r in request.running if r.role == role.name and r.member.uid in old]
+        order = [member.uid for member in in_rank_order([*role.members, *stay])]
+        for segment in role.segments:
+            for start in range(0, len(order), segment.size):
+                uids = order[start : start + segment.size]
+                placed = [new[uid] for uid in uids if uid in new]
+                there = [*placed, *(old[uid] for uid in uids if uid in old)]
+                if placed and not fabric.common(there, segment.scope):
+                    last = start + len(uids) - 1
+                    wrong.append(
+                        f"no one {segment.scope} holds members {start} to {last} by rank of role {role.name}"
+                    )
+    return wrong
+
+
+def _max_per(fabric: Fabric, request: Request, new: Spots, old: Spots) -> list[str]:
+    wrong = []
+    for rule in request.per_scope:
+        if not isinstance(rule, MaxPer) or rule.scope == "gpu":
+            continue  # a GPU never holds two members that take it whole
+        mine, others = (fabric.count(each.values(), rule.scope) for each in (new, old))
+        wrong += [
+            f"{count + others[part]} members lie in {rule.scope} {''.join(part)}, at most {rule.members} may"
+            for part, count in sorted(mine.items())
+            if count + others[part] > rule.members
+        ]
+    return wrong
+
+
+Members = Sequence[MemberPlacement]
+
+
+def between_pods(snapshot: Snapshot, request: Request, placed: Placed) -> Iterator[str]:
+    """Yield what the plan breaks of the request's constraints and of the room of its roles."""
+    yield from _room(request, placed.members)
+    for rule in request.constraints:
+        match rule:
+            case AntiAffinity():
+                yield from _anti_affinity(snapshot, rule, placed.members)
+            case Affinity():
+                yield from _affinity(snapshot, rule, placed.members)
+            case Spread():
+                yield from _spread(snapshot, request, rule, placed.members)
+
+
+def _room(request: Request, members: Members) -> Iterator[str]:
+    limits = {(role.name, node): room for role in request.roles for node, room in role.room.items()}
+    if limits:
+        for (role, node), count in sorted(Counter((m.role, m.node) for m in members).items()):
+            room = limits.get((role, node), count)
+            if count > room:
+                yield f"node {node} can hold {room} members of role {role}, the plan puts {count} there"
+
+
+def _domain(node: Node, key: str) -> str | None:
+    return node.name if key == NODE else node.labels.get(key)
+
+
+def _by_domain(
+    snapshot: Snapshot, key: str, members: Iterable[MemberPlacement], roles: frozenset[str]
+) -> dict[str, set[str]]:
+    """Return the uids of the members of these roles in each domain."""
+    found: dict[str, set[str]] = {}
+    for member in members:
+        domain = _domain(snapshot.nodes[member.node].node, key)
+        if member.role in roles and domain is not None:
+            found.setdefault(domain, set()).add(member.uid)
+    return found
+
+
+def _holding(snapshot: Snapshot, key: str, nodes: Iterable[str]) -> set[str]:
+    """Return the domains of these nodes."""
+    there = (_domain(snapshot.nodes[name].node, key) for name in nodes if name in snapshot.nodes)
+    return {domain for domain in there if domain is not None}
+
+
+def _anti_affinity(snapshot: Snapshot, rule: AntiAffinity, members: Members) -> Iterator[str]:
+    mine = _by_domain(snapshot, rule.topology_key, members, rule.roles)
+    others = _by_domain(snapshot, rule.topology_key, members, rule.others)
+    taken = _holding(snapshot, rule.topology_key, rule.existing)
+    for domain, uids in sorted(mine.items()):
+        repelling = others.get(domain, set())
+        if repelling and len(uids | repelling) > 1:
+            yield f"{rule.name}: {len(uids | repelling)} members lie in {rule.topology_key} {domain}"
+        if domain in taken:
+            yield f"{rule.name}: members lie in {rule.topology_key} {domain}, where a pod repels them"
+
+
+def _affinity(snapshot: Snapshot, rule: Affinity, members: Members) -> Iterator[str]:
+    key = rule.topology_key
+    bare = sorted({m.node for m in members if m.role in rule.roles and _bare(snapshot, m, key)})
+    for node in bare:
+        yield f"{rule.name}: node {node} has no label {key}"
+    mine = _by_domain(snapshot, key, members, rule.roles)
+    opened = {*_by_domain(snapshot, key, members, rule.others - rule.roles)}
+    opened |= _holding(snapshot, key, rule.existing)
+    unmatched = sorted(mine.keys() - opened)
+    themselves = _by_domain(snapshot, key, members, rule.roles & rule.others)
+    if unmatched and not rule.existing and unmatched[0] in themselves:
+        unmatched = unmatched[1:]  # the first member may open one domain
+    for domain in unmatched:
+        yield f"{rule.name}: {key} {domain} holds members and no pod that they need there"
+
+
+def _bare(snapshot: Snapshot, member: MemberPlacement, key: str) -> bool:
+    return _domain(snapshot.nodes[member.node].node, key) is None
+
+
+def _spread(snapshot: Snapshot, request: Request, rule: Spread, members: Members) -> Iterator[str]:
+    key = rule.topology_key
+    for role in request.roles:
+        mine = [member for member in members if member.role == role.name and role.name in rule.roles]
+        if not mine:
+            continue
+        for node in sorted({member.node for member in mine if _bare(snapshot, member, key)}):
+            yield f"{rule.name}: node {node} has no label {key}"
+        counts: dict[str, int] = {}
+        eligible: set[str] = set()
+        for name, state in snapshot.nodes.items():
+            domain = _domain(state.node, key)
+            if domain is not None and _eligible(state.node, rule, role):
+                eligible.add(name)
+                counts[domain] = counts.get(domain, 0) + rule.existing.get(name, 0)
+        for member in members:
+            if member.role in rule.counted and member.node in eligible:
+                counts[str(_domain(snapshot.nodes[member.node].node, key))] += 1
+        least = 0 if len(counts) < rule.min_domains else min(counts.values(), default=0)
+        for domain in sorted(_by_domain(snapshot, key, mine, rule.roles)):
+            if counts.get(domain, 0) - least > rule.max_skew:
+                yield (
+                    f"{rule.name}: {key} {domain} holds {counts[domain]} pods, "
+                    f"another one {least}; they may differ by {rule.max_skew}"
+                )
+
+
+def _eligible(node: Node, rule: Spread, role: Role) -> bool:
+    return (
+        rule.required_keys <= node.labels.keys()
+        and (not rule.honor_affinity or not selected(node, role))
+        and (not rule.honor_taints or not tolerates(node, role))
+    )

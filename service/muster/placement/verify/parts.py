@@ -1,0 +1,328 @@
+"""Say where members lie: their spots, and the parts of the scopes that nodes and GPUs lie in.
+
+Labels name the parts. The wider parts around a part tell equal names apart.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from muster.domain.decision import MemberPlacement
+from muster.domain.node import Node
+from muster.domain.request import Request
+from muster.domain.snapshot import NodeState, Snapshot
+
+Names = tuple[str, ...]
+"""The names that a node gives for a scope and for the wider ones around it, "" if it gives none."""
+
+NVLINK = ("nvlink-domain", ("gpu.topology/nvlink-domain", "nvidia.com/gpu.clique"))
+UNIQUE = (
+    "nvidia.com/gpu.clique",
+    "accelerator.topograph.run/domain",
+    "network.topology.nvidia.com/accelerator",
+)
+"""Labels whose values are unique in the cluster."""
+
+
+class Labels:
+    """The labels of a snapshot's nodes."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._order = [*((level.scope, level.labels) for level in snapshot.levels), NVLINK]
+
+    def parts(self, scope: str, nodes: Iterable[Node], *, in_words: bool = False) -> Mapping[str, str]:
+        """Return node → its part, as a text with everything that its labels say about it; "" for none.
+
+        Equal texts are one part. A node that lacks labels belongs to the part that fits it in the whole
+        cluster. This is looked up where these nodes differ in their labels. With `in_words` it always is, so
+        that each text has the names of the wider parts.
+        """
+        around = self._around(scope)
+        names_by_node = self._names_by_node(nodes, around)
+        alike: dict[str, set[Names]] = {}
+        for names in set(names_by_node.values()):
+            alike.setdefault(names[0], set()).add(names)
+        unclear = {
+            name: several
+            for name, several in alike.items()
+            if name and (in_words or len(several) > 1) and any("" in names for names in several)
+        }
+        every = self._all_named(unclear, around)
+        homes = dict[Names, Names]()
+        for name, several in unclear.items():
+            homes |= _homes(several, every[name])
+        words = [word for word, _ in around]
+        texts = {names: _text(words, homes.get(names, names)) for names in set(names_by_node.values())}
+        return {node: texts[names] for node, names in names_by_node.items()}
+
+    def _all_named(
+        self, wanted: Iterable[str], around: list[tuple[str, tuple[str, ...]]]
+    ) -> Mapping[str, set[Names]]:
+        """Return what all nodes of the cluster say, for each of these names."""
+        names_by_first: dict[str, set[Names]] = {name: set() for name in wanted}
+        if names_by_first:
+            every = [state.node for state in self._snapshot.nodes.values()]
+            for names in set(self._names_by_node(every, around).values()):
+                if names[0] in names_by_first:
+                    names_by_first[names[0]].add(names)
+        return names_by_first
+
+    def _names_by_node(
+        self, nodes: Iterable[Node], around: list[tuple[str, tuple[str, ...]]]
+    ) -> Mapping[str, Names]:
+        """Return the names that each node gives. Nodes with equal labels are read once."""
+        keys = [key for _, labels in around for key in labels]
+        names_by_values: dict[tuple[object, ...], Names] = {}
+        names_by_node = {}
+        for node in nodes:
+            values = (node.topology.gpu_count > 0, *map(node.labels.get, keys))
+            names = names_by_values.get(values)
+            if names is None:
+                names = names_by_values[values] = self._names(node, around)
+            names_by_node[node.name] = names
+        return names_by_node
+
+    def _names(self, node: Node, around: list[tuple[str, tuple[str, ...]]]) -> Names:
+        found, labels = [""] * len(around), node.labels
+        for i, (word, keys) in enumerate(around):
+            apart = keys == NVLINK[1] and not node.topology.gpu_count
+            for key in () if apart else keys:
+                if name := labels.get(key):
+                    found[i] = name
+                    break
+            if not found[0]:
+                break
+            if found[i] and (key in UNIQUE or word in self._snapshot.naming.unique):
+                break
+        return tuple(found)
+
+    def _around(self, scope: str) -> list[tuple[str, tuple[str, ...]]]:
+        """Return the scope and those around it, outwards: the levels of the snapshot and of its trees."""
+        known = [i for i, (word, keys) in enumerate(self._order) if scope in (word, *keys)]
+        inside = self._order[known[0] :] if known else []
+        whole = [each for each in inside[:1] if scope == each[0] or each[1] == (scope,)]
+        found = whole or [(scope, (scope,))]
+        for _, keys in found:  # `found` grows in this loop
+            wider = [self._order[i - 1] for i, each in enumerate(self._order) if i and keys[0] in each[1]]
+            for tree in self._snapshot.naming.trees:
+                for outer, inner in pairwise(tree):
+                    if inner in keys:
+                        alone = (each for each in self._order if each[1] == (outer,))
+                        wider.append(next(alone, (outer, (outer,))))
+            for each in wider:
+                if each not in found and each not in inside:
+                    found.append(each)
+        return found
+
+
+def _homes(touched: set[Names], every: set[Names]) -> Mapping[Names, Names]:
+    """Return for each of these names the part that it belongs to.
+
+    All may be one part. Otherwise names that lack a label belong to the only part that fits and says more.
+    """
+    levels = list(zip(*every, strict=True))
+    if all(len({*level} - {""}) < 2 for level in levels):
+        return dict.fromkeys(touched, max(every, key=lambda names: (len(names) - names.count(""), names)))
+    found = {}
+    for names in touched:
+        fuller = [each for each in every if each != names and _fits(names, each)]
+        fullest = [each for each in fuller if not any(each != one and _fits(each, one) for one in fuller)]
+        found[names] = fullest[0] if len(fullest) == 1 else names
+    return found
+
+
+def _fits(names: Names, other: Names) -> bool:
+    return all(mine in ("", theirs) for mine, theirs in zip(names, other, strict=True))
+
+
+def _text(words: list[str], names: Names) -> str:
+    around = zip(words[1:], names[1:], strict=True)
+    return names[0] and names[0] + "".join(f" of {word} {name}" for word, name in around if name)
+
+
+def in_wide(node: Node) -> bool:
+    """Return whether labels name the node's NVLink domain, which may span nodes."""
+    return node.topology.gpu_count > 0 and any(node.labels.get(key) for key in NVLINK[1])
+
+
+def describes(said: str, part: str) -> bool:
+    """Return whether a description fits a part: it has the part's name, and some of its wider parts.
+
+    "of no zone" fits a part without a zone.
+    """
+    (name, *around), (known, *wider) = said.split(" of "), part.split(" of ")
+    named = {f"no {each.partition(' ')[0]}" for each in wider}
+    absent = {each for each in around if each.startswith("no ")} - named
+    return name == known and {*around} <= {*wider, *absent}
+
+
+class Spot(NamedTuple):
+    """Where one member lies, placed or existing, or all members on one node.
+
+    `gpus` is a bit mask. `known` is false if an existing member has GPUs whose indices are unknown.
+    """
+
+    role: str
+    state: NodeState
+    gpus: int
+    known: bool = True
+
+
+Spots = Mapping[str, Spot]
+"""Spots by the members' uids, or by the nodes' names."""
+
+PLANNED_GPUS = 62
+"""Of a node with more GPUs, the first ones alone are planned on."""
+
+Groups = Mapping[str, Sequence[MemberPlacement]]
+"""The members of a plan by node."""
+
+
+def by_node(members: Iterable[MemberPlacement]) -> Groups:
+    """Return the members of a plan by node, in their order."""
+    found: dict[str, list[MemberPlacement]] = {}
+    for member in members:
+        found.setdefault(member.node, []).append(member)
+    return found
+
+
+def spots_of_nodes(snapshot: Snapshot, groups: Groups) -> Spots:
+    """Return a spot for each node of the plan."""
+    return {name: _spot(snapshot.nodes[name], "", members) for name, members in groups.items()}
+
+
+def spots_of_members(snapshot: Snapshot, members: Iterable[MemberPlacement]) -> Spots:
+    """Return a spot for each member of the plan."""
+    return {member.uid: _spot(snapshot.nodes[member.node], member.role, (member,)) for member in members}
+
+
+def spots_of_running(snapshot: Snapshot, request: Request) -> Spots:
+    """Return a spot for each existing member. Members on nodes that are gone are left out."""
+    asks = {role.name: role.gpus or role.slice for role in request.roles}
+    found = {}
+    for r in request.running:
+        if r.node in snapshot.nodes:
+            counted = r.usage.unindexed_gpus if r.usage is not None else 0
+            known = r.gpus > 0 or not (counted or asks.get(r.role))
+            found[r.member.uid] = Spot(r.role, snapshot.nodes[r.node], r.gpus, known)
+    return found
+
+
+def spots_by_node(spots: Iterable[Spot]) -> Spots:
+    """Return one spot for each node, for all of these spots."""
+    found: dict[str, Spot] = {}
+    for spot in spots:
+        name = spot.state.node.name
+        one = found.get(name)
+        found[name] = Spot("", spot.state, spot.gpus | one.gpus, spot.known and one.known) if one else spot
+    return found
+
+
+def _spot(state: NodeState, role: str, members: Iterable[MemberPlacement]) -> Spot:
+    """Return the spot of these members. Indices that the node does not have are left out: `capacity` reports
+    them.
+    """
+    mask = 0
+    for member in members:
+        for gpu in member.gpus:
+            mask |= 1 << gpu if gpu >= 0 else 0
+    return Spot(role, state, mask & ((1 << state.node.topology.gpu_count) - 1))
+
+
+Part = tuple[str, str]
+"""The name of a part. If the node or GPU is a part of its own, "" and the name of that node or GPU."""
+
+
+class Fabric:
+    """The parts of the scopes in which the nodes of some spots lie. Results are kept for one verdict.
+
+    `in_words`: the names of parts have those of the wider parts too (`Labels.parts`).
+    """
+
+    def __init__(self, snapshot: Snapshot, spots: Iterable[Spot], *, in_words: bool) -> None:
+        self.levels = snapshot.levels
+        self._labels = Labels(snapshot)
+        self._in_words = in_words
+        self._nodes = [spot.state.node for spot in spots]
+        self._parts: dict[str, Mapping[str, str]] = {}
+        self._known: dict[str, Mapping[str, int]] = {}
+
+    def common(self, spots: Iterable[Spot], scope: str) -> set[str]:
+        """Return the parts of the scope that hold all of these spots."""
+        common: set[str] | None = None
+        for spot in spots:
+            inside = self._holding(spot, scope)
+            common = inside if common is None else common & inside
+            if not common:
+                break
+        return common or set()
+
+    def touched_by_all(self, spots: Iterable[Spot], scope: str) -> set[Part]:
+        """Return the parts of the scope that any of these spots touches."""
+        if scope == "nvlink-domain":
+            return set().union(*(self.touched(spot, scope) for spot in spots))
+        parts = {spot.state.node.name: self._named(spot.state.node, scope) for spot in spots}
+        return {(part, "" if part else node) for node, part in parts.items()}
+
+    def count(self, spots: Iterable[Spot], scope: str) -> Counter[Part]:
+        """Return how many of these spots lie in each part of the scope, or touch it."""
+        return Counter(part for spot in spots for part in self.touched(spot, scope))
+
+    def touched(self, spot: Spot, scope: str) -> set[Part]:
+        """Return the parts of the scope that count as touched.
+
+        A node without the label is a part of its own. If no NVLink domain can be promised, each GPU is one.
+        """
+        node = spot.state.node
+        if scope != "nvlink-domain":
+            part = self._named(node, scope)
+            return {(part, "" if part else node.name)}
+        parts = self._domains(spot.state)
+        if not spot.known and len(parts) == 1:
+            return {(part, "") for part in parts}
+        if parts:
+            return {(part, "") for part, mask in parts.items() if spot.gpus & mask}
+        return {("", f"{node.name}/gpu{i}") for i in range(spot.gpus.bit_length()) if spot.gpus >> i & 1}
+
+    def _holding(self, spot: Spot, scope: str) -> set[str]:
+        """Return the parts of the scope that hold the spot.
+
+        A spot without GPUs lies in each part of its node. A spot whose GPU indices are unknown does so only
+        if the node is one NVLink domain.
+        """
+        state, node = spot.state, spot.state.node
+        if not spot.known and scope in ("gpu", "nvlink-domain") and len(self._domains(state)) != 1:
+            return set()
+        if scope == "nvlink-domain":
+            return {part for part, mask in self._domains(state).items() if not spot.gpus & ~mask}
+        if scope == "gpu":  # if some GPUs that look free are taken, no GPU can be promised
+            count = 0 if state.unindexed_gpus else node.topology.gpu_count
+            return {f"{node.name}/{i}" for i in range(count) if not spot.gpus & ~(1 << i)}
+        return {part} if (part := self._named(node, scope)) else set()
+
+    def _named(self, node: Node, scope: str) -> str:
+        """Return the part of a scope that is a node or wider, "" for none."""
+        if scope == "node":
+            return node.name
+        if scope not in self._parts:
+            self._parts[scope] = self._labels.parts(scope, self._nodes, in_words=self._in_words)
+        return self._parts[scope][node.name]
+
+    def _domains(self, state: NodeState) -> Mapping[str, int]:
+        """Return the NVLink domains of the node that can be promised: name → mask of its GPUs there."""
+        node = state.node
+        if node.name not in self._known:
+            islands = node.topology.islands
+            name = self._named(node, "nvlink-domain") if node.topology.gpu_count else ""
+            if name:
+                found = {name: (1 << node.topology.gpu_count) - 1}
+            elif state.unindexed_gpus and len(islands) > 1:
+                found = {}
+            else:
+                found = {f"{node.name}/{i}": mask for i, mask in enumerate(islands)}
+            self._known[node.name] = found
+        return self._known[node.name]
