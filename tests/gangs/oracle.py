@@ -67,7 +67,7 @@ def _open(constraint: Constraint, node: Node, nodes: Iterable[Node], pending: Po
     domain = _domain(node, key)
     if isinstance(constraint, Spread):
         return domain is not None and _skew(constraint, domain, nodes, pending) <= constraint.max_skew
-    taken_domains = {_domain(each, key) for each in nodes if each.name in constraint.existing} - {None}
+    taken_domains = {_domain(item, key) for item in nodes if item.name in constraint.existing} - {None}
     if isinstance(constraint, AntiAffinity):
         return domain not in taken_domains
     assert isinstance(constraint, Affinity)

@@ -42,8 +42,8 @@ class GpuSet:
 
     `domains` is how many NVLink domains they touch. `weakest` and `ring` are the weakest link and the sum of
     the best ring, in MB/s. With fewer than two GPUs they are NO_LINK and 0; with unknown links they are 0.
-    `sockets` is how far apart they hang below the node's CPU sockets: see `links`. `damage` is F after minus F
-    before, in GPU-thousandths. It is negative if the set takes GPUs that no typical request could use.
+    `sockets` is how far apart they hang below the node's CPU sockets: see `links`. `damage` is F after minus
+    F before, in GPU-thousandths. It is negative if the set takes GPUs that no typical request could use.
     """
 
     mask: int
