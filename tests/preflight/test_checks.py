@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from muster.adapters.preflight.checks import GATED, PART_OF_EVERY, judge
+from muster.adapters.preflight.checks import GATED, PART_OF_EVERY, Finding, Level, judge
 from muster.adapters.preflight.facts import (
     INSTALLER,
     SCHEDULER,
@@ -20,7 +20,6 @@ from muster.adapters.preflight.facts import (
     Right,
     rights,
 )
-from muster.adapters.preflight.finding import Finding, Level
 from muster.adapters.preflight.report import answer
 from muster.domain.node import HandsOut
 from tests.files.manifests import REPOSITORY

@@ -10,9 +10,8 @@ import pytest
 import yaml
 
 from muster.adapters.kube.client import ApiError, KubeClient
-from muster.adapters.preflight.checks import judge
+from muster.adapters.preflight.checks import Level, judge
 from muster.adapters.preflight.facts import NamespaceFacts
-from muster.adapters.preflight.finding import Level
 from muster.adapters.preflight.read import ADMISSION, DRA_GUARD, Reader
 from muster.domain.node import HandsOut
 from tests.dialects.test_dra import device_class, gpu, piece

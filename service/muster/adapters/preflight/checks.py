@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
 
 from muster.adapters.preflight.facts import Facts, NodeFacts
-from muster.adapters.preflight.finding import Finding, Level
-from muster.adapters.preflight.namespaces import namespaces
 from muster.dialects.gangs.podgroups import APIS
 from muster.dialects.settings import DEFAULTS as LABELS
 from muster.dialects.settings import SECOND_ENDPOINT
@@ -47,37 +51,68 @@ OTHERS = {
 }
 """API groups that tell of another scheduler of gangs."""
 
+EXEMPT = "gpu.topology/nri-annotations=allowed"
+"""The label of namespaces whose pods may name GPUs."""
+LABEL_GUARD = "muster-namespace-labels"
+ROLE_BINDINGS = {"muster-system": {"muster-election", "muster-policies"}, "muster-nodes": set[str]()}
+"""The namespaces of scheduler-config/, and the RoleBindings that it puts there."""
+
+
+class Level(StrEnum):
+    """How bad a finding is. Only an error changes the exit status."""
+
+    OK = "ok"
+    NOTE = "note"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """The result of one check. `remedy` says what to do, and is empty if there is nothing to do."""
+
+    check: str
+    level: Level
+    message: str
+    remedy: str = ""
+
+
+class Judged(NamedTuple):
+    """What a check returns: a `Finding` without the name of the check."""
+
+    level: Level
+    message: str
+    remedy: str = ""
+
+
+ok, note, warning, error = (partial(Judged, level) for level in Level)
+
 
 def judge(facts: Facts) -> list[Finding]:
     """Return one finding of each check, in the order of the table."""
-    return [check(facts) for check in CHECKS]
+    return [Finding(name, *check(facts)) for name, check in CHECKS.items()]
 
 
-def server_version(facts: Facts) -> Finding:
+def server_version(facts: Facts) -> Judged:
     """Compare the API server's version with the versions that the shim can work with."""
     match = re.match(r"v1\.(\d+)", facts.version)
     if match is None:
-        return Finding("version", Level.WARNING, f"the API server's version {facts.version!r} is not known")
+        return warning(f"the API server's version {facts.version!r} is not known")
     minor = int(match[1])
     if minor < OLDEST:
-        return Finding(
-            "version",
-            Level.ERROR,
+        return error(
             f"Kubernetes {facts.version} is older than 1.{OLDEST}, whose API the scheduler needs",
             f"upgrade the control plane to 1.{BUILT_FOR}",
         )
     if minor == BUILT_FOR:
-        return Finding("version", Level.OK, f"Kubernetes {facts.version}, which the scheduler was built from")
+        return ok(f"Kubernetes {facts.version}, which the scheduler was built from")
     age = "older" if minor < BUILT_FOR else "newer"
-    return Finding(
-        "version",
-        Level.WARNING,
+    return warning(
         f"Kubernetes {facts.version} is {age} than the scheduler (1.{BUILT_FOR}); Muster was not tried on it",
         f"use Kubernetes 1.{BUILT_FOR}" if minor < BUILT_FOR else "use the Muster that is built for it",
     )
 
 
-def apis(facts: Facts) -> Finding:
+def apis(facts: Facts) -> Judged:
     """Name resources of the API that the shim waits for and the server does not serve."""
     absent = [
         f"{resource}.{group}"
@@ -85,9 +120,7 @@ def apis(facts: Facts) -> Finding:
         for resource in sorted(resources - facts.served.get(group, frozenset()))
     ]
     if absent:
-        return Finding(
-            "api",
-            Level.ERROR,
+        return error(
             f"the API server does not serve {listed(absent)}",
             "upgrade the control plane, or remove what switches these off in --runtime-config",
         )
@@ -98,21 +131,17 @@ def apis(facts: Facts) -> Finding:
     ]
     if gates:
         switched = ",".join(f"{gate}=false" for gate in gates)
-        return Finding(
-            "api",
-            Level.ERROR,
+        return error(
             f"the API server does not serve what {listed(gates)} reads: the scheduler would bind nothing",
             f"add {switched} to --feature-gates of the container shim",
         )
-    return Finding("api", Level.OK, "all resources that the scheduler reads are served")
+    return ok("all resources that the scheduler reads are served")
 
 
-def rbac(facts: Facts) -> Finding:
+def rbac(facts: Facts) -> Judged:
     """Name rights that are missing: of Muster's account, or of the user who wants to install it."""
     if facts.missing_rights is None:
-        return Finding(
-            "rights",
-            Level.WARNING,
+        return warning(
             "you may not ask which rights Muster's account has",
             "run this as a user who may create SubjectAccessReviews",
         )
@@ -120,87 +149,117 @@ def rbac(facts: Facts) -> Finding:
         whose = (
             "Muster's account has its rights" if facts.installed else "you may create all that is installed"
         )
-        return Finding("rights", Level.OK, whose)
+        return ok(whose)
     lacking = listed(
         sorted(
             f"{verb} {resource}{'.' * bool(group)}{group}" for group, resource, verb in facts.missing_rights
         )
     )
     if facts.installed:
-        return Finding(
-            "rights", Level.ERROR, f"Muster's account may not {lacking}", "apply scheduler-config/ again"
-        )
-    return Finding(
-        "rights", Level.ERROR, f"you may not {lacking}", "install Muster as a cluster administrator"
-    )
+        return error(f"Muster's account may not {lacking}", "apply scheduler-config/ again")
+    return error(f"you may not {lacking}", "install Muster as a cluster administrator")
 
 
-def admission(facts: Facts) -> Finding:
+def admission(facts: Facts) -> Judged:
     """Say whether users can write which GPUs a pod has."""
     if facts.policy and facts.policy_bound:
-        return Finding("admission", Level.OK, "the policy muster-allocations guards the annotations of GPUs")
+        return ok("the policy muster-allocations guards the annotations of GPUs")
     if not facts.installed:
-        return Finding("admission", Level.NOTE, "Muster is not installed, and nor is its policy")
+        return note("Muster is not installed, and nor is its policy")
     lacks = "policy" if not facts.policy else "binding of the policy"
-    return Finding(
-        "admission",
-        Level.ERROR,
+    return error(
         f"there is no {lacks} muster-allocations: a user who creates pods can claim the GPUs of others",
         "apply scheduler-config/admission.yaml, or run helm upgrade: the chart always has it",
     )
 
 
-def dra_guard(facts: Facts) -> Finding:
+def namespaces(facts: Facts) -> Judged:
+    """Name what would let others act as Muster: rights in its namespaces, or a label that all may set."""
+    foreign = [
+        f"{name}/{binding}"
+        for name, namespace in sorted(facts.namespaces.items())
+        for binding in namespace.role_bindings
+    ]
+    if foreign:
+        return warning(
+            f"RoleBindings {listed(foreign)} are not Muster's: those whom they name "
+            "may use Muster's accounts",
+            "delete them; if another user made the namespace, delete it and install Muster again",
+        )
+    if not facts.installed:
+        return _before(facts)
+    if not facts.labels_guarded:
+        return warning(
+            f"there is no policy {LABEL_GUARD}: who may label a namespace may let its pods name any GPU",
+            "apply scheduler-config/admission-labels.yaml, or run helm upgrade: the chart always has it",
+        )
+    system = facts.namespaces.get("muster-system")
+    if system is not None and not system.restricted:
+        return warning(
+            "the namespace muster-system does not enforce the Pod Security level restricted",
+            "kubectl label namespace muster-system pod-security.kubernetes.io/enforce=restricted",
+        )
+    exempt = f"; pods of {listed(facts.exempt)} may name GPUs for NVIDIA's NRI plugin" if facts.exempt else ""
+    return ok(f"only Muster has RoleBindings in its namespaces{exempt}")
+
+
+def _before(facts: Facts) -> Judged:
+    if facts.exempt:
+        return warning(
+            f"{listed(facts.exempt)} have the label {EXEMPT} before a policy guards it",
+            "take the label from those whose pods may not name any GPU",
+        )
+    if facts.namespaces:
+        return note(
+            f"there is {listed(sorted(facts.namespaces))} before Muster: who made it may have rights in it",
+            "if it was not you, delete it before you install Muster",
+        )
+    return ok("the namespaces of Muster are free")
+
+
+def dra_guard(facts: Facts) -> Judged:
     """Name DRA drivers of GPUs whose devices other schedulers can allocate too."""
     drivers = {driver for node in facts.nodes for driver in node.drivers}
     if not drivers:
-        return Finding("dra-guard", Level.OK, "no GPUs are planned that a DRA driver serves")
+        return ok("no GPUs are planned that a DRA driver serves")
     if open_to_all := sorted(drivers - facts.guarded_drivers):
-        return Finding(
-            "dra-guard",
+        return Judged(
             Level.WARNING if facts.installed else Level.NOTE,
             f"every scheduler can allocate devices of {listed(open_to_all)}, so two pods may get one GPU",
             "add the component scheduler-config/dra-guard for these drivers, or set draGuard.drivers in the "
             "chart (docs/dra.md)",
         )
-    return Finding("dra-guard", Level.OK, f"only Muster allocates devices of {listed(sorted(drivers))}")
+    return ok(f"only Muster allocates devices of {listed(sorted(drivers))}")
 
 
-def pod_groups(facts: Facts) -> Finding:
+def pod_groups(facts: Facts) -> Judged:
     """Say which PodGroups can be read."""
     served = [group for group in POD_GROUPS if "podgroups" in facts.served.get(group, frozenset())]
     if served:
-        return Finding("podgroups", Level.OK, f"PodGroups of {listed(served)} are read")
-    return Finding(
-        "podgroups",
-        Level.NOTE,
+        return ok(f"PodGroups of {listed(served)} are read")
+    return note(
         "no CRD of PodGroups is installed: gangs come from labels, annotations and jobs",
         "if PodGroups are wanted, create scheduler-config/podgroups/crd-podgroup.yaml",
     )
 
 
-def gpus(facts: Facts) -> Finding:
+def gpus(facts: Facts) -> Judged:
     """Say who offers GPUs, and which nodes should and do not."""
     offering = [node for node in facts.nodes if node.gpus]
     if not offering:
         if facts.gpu_drivers:
-            return Finding(
-                "gpus",
-                Level.ERROR,
+            return error(
                 f"only DRA offers GPUs ({listed(sorted(facts.gpu_drivers))}), and no DeviceClass that can be "
                 "read has them as an extended resource",
                 "set extendedResourceName in the DeviceClass (docs/dra.md), or run a device plugin",
             )
-        return Finding(
-            "gpus",
-            Level.ERROR,
+        return error(
             "no node offers nvidia.com/gpu, aliyun.com/gpu, aliyun.com/gpu-mem or amd.com/gpu",
             "install a device plugin, for example NVIDIA's GPU operator",
         )
-    total: dict[str, int] = {}
+    total = Counter[str]()
     for node in offering:
-        for resource, count in node.gpus.items():
-            total[resource] = total.get(resource, 0) + count
+        total.update(node.gpus)
     offers = ("1 node offers " if len(offering) == 1 else f"{len(offering)} nodes offer ") + ", ".join(
         f"{count} {name}" for name, count in sorted(total.items())
     )
@@ -210,23 +269,21 @@ def gpus(facts: Facts) -> Finding:
         if not node.gpus and node.labels.get("nvidia.com/gpu.present") == "true"
     ]
     if empty:
-        return Finding(
-            "gpus",
-            Level.WARNING,
+        return warning(
             f"{offers}; {listed(empty)} have GPUs by their labels and offer none",
             "look at the device plugin's pods on these nodes",
         )
-    return Finding("gpus", Level.OK, offers)
+    return ok(offers)
 
 
-def devices(facts: Facts) -> Finding:
+def devices(facts: Facts) -> Judged:
     """Name nodes where containers may get other GPUs than the planned ones. The finding is a warning where a
     label asks for a node agent and no agent is ready."""
     by_other_plugin, reading, away = (
         [node for node in facts.nodes if node.not_exact is why] for why in exactness.WHYS
     )
     if not (by_other_plugin or reading or away):
-        return Finding("devices", Level.OK, "containers get the planned GPUs on all nodes")
+        return ok("containers get the planned GPUs on all nodes")
     clauses, helps = [], []
     second = [node for node in by_other_plugin if SECOND_RESOURCE in node.gpus]
     if by_other_plugin:
@@ -247,18 +304,18 @@ def devices(facts: Facts) -> Finding:
         helps.append(f"look at the node agents of {_names(away)}")
     level = Level.WARNING if away else Level.NOTE
     remedy = f"for the planned ones {'; '.join(helps)} (docs/devices.md)"
-    return Finding("devices", level, "; ".join(clauses), remedy)
+    return Judged(level, "; ".join(clauses), remedy)
 
 
 def _names(nodes: list[NodeFacts]) -> str:
     return listed([node.name for node in nodes])
 
 
-def topology(facts: Facts) -> Finding:
+def topology(facts: Facts) -> Judged:
     """Say of how many GPU nodes the domains of each level, and the links, are known."""
     offering = [node for node in facts.nodes if node.gpus]
     if not offering:
-        return Finding("topology", Level.NOTE, "there are no nodes with GPUs yet")
+        return note("there are no nodes with GPUs yet")
     levels = DEFAULT_LEVELS[::-1]
     lacks = {
         f"no {level.scope}": [node.name for node in offering if node.labels.keys().isdisjoint(level.labels)]
@@ -273,83 +330,72 @@ def topology(facts: Facts) -> Finding:
         if names
     ]
     if gaps:
-        return Finding(
-            "topology",
-            Level.WARNING,
+        return warning(
             "; ".join(gaps),
             "label the nodes, or name your labels in the policies (docs/policies.md); links: docs/links.md",
         )
     levels_known = f"{', '.join(level.scope for level in levels)} and links"
-    return Finding("topology", Level.OK, f"{levels_known} of all {len(offering)} nodes with GPUs are known")
+    return ok(f"{levels_known} of all {len(offering)} nodes with GPUs are known")
 
 
-def other_schedulers(facts: Facts) -> Finding:
+def other_schedulers(facts: Facts) -> Judged:
     """Name other schedulers whose pods have GPUs: two schedulers can give one node's GPUs away at once."""
     pods_by_scheduler = {name: count for name, count in facts.gpu_pods.items() if name != MUSTER}
     installed = [name for group, name in OTHERS.items() if group in facts.served]
     if not pods_by_scheduler and not installed:
-        return Finding("schedulers", Level.OK, "no other scheduler's pods have GPUs")
+        return ok("no other scheduler's pods have GPUs")
     sentences = [f"{count} pods with GPUs are of {name}" for name, count in sorted(pods_by_scheduler.items())]
     sentences += [f"{name} is installed" for name in installed]
-    return Finding(
-        "schedulers",
+    return Judged(
         Level.WARNING if pods_by_scheduler else Level.NOTE,
         "; ".join(sentences),
         "let one scheduler have each GPU node: with taints, or schedulerName muster for all pods with GPUs",
     )
 
 
-def clocks(facts: Facts) -> Finding:
+def clocks(facts: Facts) -> Judged:
     """Compare this machine's clock and the clocks of the nodes with the API server's."""
     ahead = sorted(name for name, seconds in facts.leases_ahead.items() if seconds > SKEW_S)
     if ahead:
         most = max(facts.leases_ahead.values())
-        return Finding(
-            "clocks",
-            Level.WARNING,
+        return warning(
             f"the clocks of {listed(ahead)} are ahead of the API server's, by up to {most:.0f} s",
             "run NTP on these nodes",
         )
     if facts.clock is None:
-        return Finding("clocks", Level.NOTE, "the API server does not tell its time")
+        return note("the API server does not tell its time")
     skew = max(facts.clock.at_least_s, -facts.clock.at_most_s)
     if skew > SKEW_S:
-        return Finding(
-            "clocks",
-            Level.WARNING,
-            f"the API server's clock differs from this machine's by {skew:.0f} s or more",
-            "run NTP on both",
+        return warning(
+            f"the API server's clock differs from this machine's by {skew:.0f} s or more", "run NTP on both"
         )
-    return Finding("clocks", Level.OK, "the clocks of API server, nodes and this machine agree")
+    return ok("the clocks of API server, nodes and this machine agree")
 
 
-def unread(facts: Facts) -> Finding:
+def unread(facts: Facts) -> Judged:
     """Name what could not be read, so that nothing looks right only because it was not seen."""
     if facts.unread:
-        return Finding(
-            "read",
-            Level.WARNING,
-            f"not everything could be read: {listed(facts.unread)}",
-            "run this as a user who may list these",
+        return warning(
+            f"not everything could be read: {listed(facts.unread)}", "run this as a user who may list these"
         )
-    return Finding("read", Level.OK, "everything was read")
+    return ok("everything was read")
 
 
-CHECKS: tuple[Callable[[Facts], Finding], ...] = (
-    server_version,
-    apis,
-    rbac,
-    admission,
-    namespaces,
-    dra_guard,
-    pod_groups,
-    gpus,
-    devices,
-    topology,
-    other_schedulers,
-    clocks,
-    unread,
-)
+CHECKS: Mapping[str, Callable[[Facts], Judged]] = {
+    "version": server_version,
+    "api": apis,
+    "rights": rbac,
+    "admission": admission,
+    "namespaces": namespaces,
+    "dra-guard": dra_guard,
+    "podgroups": pod_groups,
+    "gpus": gpus,
+    "devices": devices,
+    "topology": topology,
+    "schedulers": other_schedulers,
+    "clocks": clocks,
+    "read": unread,
+}
 
 
 def _has_whole_gpus(node: NodeFacts) -> bool:

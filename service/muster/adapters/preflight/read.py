@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,8 +14,15 @@ from muster.adapters.kube import decode, devices
 from muster.adapters.kube.client import ApiError, KubeClient
 from muster.adapters.kube.decode import Resource, T
 from muster.adapters.kube.node_agents import is_ready
-from muster.adapters.preflight import namespaces
-from muster.adapters.preflight.checks import GATED, OTHERS, PART_OF_EVERY, POD_GROUPS
+from muster.adapters.preflight.checks import (
+    EXEMPT,
+    GATED,
+    LABEL_GUARD,
+    OTHERS,
+    PART_OF_EVERY,
+    POD_GROUPS,
+    ROLE_BINDINGS,
+)
 from muster.adapters.preflight.facts import (
     INSTALLER,
     SCHEDULER,
@@ -44,7 +51,7 @@ GPU_RESOURCES = frozenset({*DEFAULTS.gpu_resources, DEFAULTS.gpu_memory})
 AGENTS = "muster-nodes"
 POLICIES = f"{ADMISSION}/validatingadmissionpolicies"
 BINDINGS = f"{ADMISSION}/validatingadmissionpolicybindings"
-ALLOCATIONS, DRA_GUARD, LABELS = "muster-allocations", "muster-dra-guard", namespaces.GUARD
+ALLOCATIONS, DRA_GUARD = "muster-allocations", "muster-dra-guard"
 QUOTED = re.compile(r"'([^']+)'|\"([^\"]+)\"")
 GPU_DRIVER = re.compile(r"gpu|nvidia|amd\.com")
 ENDED = {"Succeeded", "Failed"}
@@ -86,12 +93,16 @@ class Reader:
                 for node in nodes
             ),
             gpu_drivers=frozenset(driver for driver in published.drivers if GPU_DRIVER.search(driver)),
-            gpu_pods=_by_scheduler(filter(_has_gpus, pods)),
+            gpu_pods=Counter(
+                pod.spec.scheduler_name or "default-scheduler" for pod in pods if _has_gpus(pod)
+            ),
             clock=clock,
             leases_ahead=await self._leases_ahead(clock),
             namespaces={name: namespace async for name, namespace in self._namespaces()},
             exempt=await self._exempt(),
-            labels_guarded=await self._exists("validatingadmissionpolicybindings", f"{BINDINGS}/{LABELS}"),
+            labels_guarded=await self._exists(
+                "validatingadmissionpolicybindings", f"{BINDINGS}/{LABEL_GUARD}"
+            ),
             unread=tuple(dict.fromkeys(self._unread)),
         )
 
@@ -122,7 +133,7 @@ class Reader:
 
     async def _namespaces(self) -> AsyncIterator[tuple[str, NamespaceFacts]]:
         """Yield the namespaces of Muster that exist."""
-        for name, muster_bindings in namespaces.BINDINGS.items():
+        for name, muster_bindings in ROLE_BINDINGS.items():
             if (namespace := await self._read("namespaces", f"/api/v1/namespaces/{name}")) is None:
                 continue
             path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{name}/rolebindings"
@@ -135,7 +146,7 @@ class Reader:
 
     async def _exempt(self) -> tuple[str, ...]:
         """Return the namespaces whose pods may name GPUs."""
-        labelled = await self._read("namespaces", "/api/v1/namespaces", {"labelSelector": namespaces.LABEL})
+        labelled = await self._read("namespaces", "/api/v1/namespaces", {"labelSelector": EXEMPT})
         return tuple(item["metadata"]["name"] for item in (labelled or {"items": []})["items"])
 
     async def _exists(self, resource: str, path: str) -> bool:
@@ -173,7 +184,7 @@ class Reader:
                 return await self._is_allowed(right, installed)
 
         try:
-            answers = await _all(allowed(right) for right in sorted(needed_rights))
+            answers = await asyncio.gather(*map(allowed, sorted(needed_rights)))
         except ApiError:
             return None
         return frozenset(right for right, yes in zip(sorted(needed_rights), answers, strict=True) if not yes)
@@ -181,14 +192,8 @@ class Reader:
     async def _is_allowed(self, right: Right, installed: bool) -> bool:
         group, resource, verb = right
         plain, _, subresource = resource.partition("/")
-        spec: dict[str, Any] = {
-            "resourceAttributes": {
-                "group": group,
-                "resource": plain,
-                "subresource": subresource,
-                "verb": verb,
-            }
-        }
+        attributes = {"group": group, "resource": plain, "subresource": subresource, "verb": verb}
+        spec: dict[str, Any] = {"resourceAttributes": attributes}
         kind = "SubjectAccessReview" if installed else "SelfSubjectAccessReview"
         if installed:
             spec |= {"user": ACCOUNT, "groups": list(GROUPS)}
@@ -212,11 +217,8 @@ class Reader:
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
         before = datetime.now(UTC)
         try:
-            answer = json.loads(
-                await self._client.post(
-                    "SelfSubjectReview", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body
-                )
-            )
+            path = f"/apis/{body['apiVersion']}/selfsubjectreviews"
+            answer = json.loads(await self._client.post(body["kind"], path, body))
         except ApiError:
             return None
         after, timestamp = datetime.now(UTC), answer["metadata"].get("creationTimestamp")
@@ -241,10 +243,6 @@ class Reader:
             if renewed:
                 ahead[lease["metadata"]["name"]] = (_time(renewed) - now).total_seconds() - clock.at_most_s
         return {name: seconds for name, seconds in ahead.items() if seconds > 0}
-
-
-async def _all(answers: Iterable[Awaitable[bool]]) -> list[bool]:
-    return list(await asyncio.gather(*answers))
 
 
 def _time(text: str) -> datetime:
@@ -277,7 +275,3 @@ def _has_gpus(pod: PodObject) -> bool:
         name for container in containers if container.resources for name in (container.resources.limits or {})
     }
     return bool(resources & GPU_RESOURCES) and pod.status.phase not in ENDED
-
-
-def _by_scheduler(pods: Iterable[PodObject]) -> Counter[str]:
-    return Counter(pod.spec.scheduler_name or "default-scheduler" for pod in pods)

@@ -12,8 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from muster.adapters.kube.client import KubeClient
-from muster.adapters.preflight.checks import judge
-from muster.adapters.preflight.finding import Finding, Level
+from muster.adapters.preflight.checks import Finding, Level, judge
 from muster.adapters.preflight.read import Reader
 from muster.domain.printable import printable
 
