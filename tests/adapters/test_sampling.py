@@ -9,8 +9,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import Decision
 
 from muster.adapters.telemetry.attempts import Attempts
-from muster.adapters.telemetry.sampling import BURST, RATE, RESERVE, AtMost
-from muster.adapters.telemetry.tracing import Tracing
+from muster.adapters.telemetry.tracing import BURST, RATE, RESERVE, AtMost, Tracing
 from muster.gangs.messages.instructions import Moved
 
 

@@ -25,7 +25,7 @@ def of_the_page() -> Named:
 
 def of_the_registry() -> Named:
     metrics: Named = {}
-    for metric in vars(Metrics()).values():
+    for metric in Metrics().registry._collector_to_names:
         if isinstance(metric, MetricWrapperBase):
             end = "_total" if metric._type == "counter" else ""
             metrics[metric._name + end] = (str(metric._type), tuple(metric._labelnames))

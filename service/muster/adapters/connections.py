@@ -1,10 +1,11 @@
-"""Bound the HTTP connections of clients that ask for nothing, or do not read what they asked for."""
+"""Serve HTTP with a bound on connections: clients may ask for nothing, or not read what they asked for."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import structlog
 from aiohttp import web
@@ -13,25 +14,67 @@ from aiohttp.typedefs import Handler
 log = structlog.get_logger(__name__)
 
 
-class Connections:
-    """Makes the protocol of each new connection. At `most`, the oldest idle one is cut off for it.
+class Server:
+    """An HTTP server. At `most` connections, the oldest idle one is cut off for a new one.
 
     So a client that connects and says nothing costs one of `most` places, for as long as no other needs it. A
     client that does not read its answer within `send_s` is cut off. Where all are busy, a new connection is
-    refused, or with `makes_way` takes the place of the oldest: for answers that take milliseconds.
+    refused, or with `makes_way` takes the place of the oldest: for answers that take milliseconds. While the
+    server runs, `address_file` has its address. `options` are those of aiohttp's AppRunner.
     """
 
-    def __init__(self, server: web.Server, most: int, send_s: float, *, makes_way: bool = False) -> None:
-        self._server, self._most, self._send_s, self._makes_way = server, most, send_s, makes_way
+    def __init__(
+        self,
+        routes: Mapping[str, Handler],
+        most: int,
+        send_s: float,
+        address_file: Path | None,
+        *,
+        makes_way: bool = False,
+        **options: Any,
+    ) -> None:
+        app = web.Application(middlewares=[self._answer])
+        app.add_routes([web.get(path, handler) for path, handler in routes.items()])
+        self._runner = web.AppRunner(app, access_log=None, **options)
+        self._most, self._send_s, self._makes_way = most, send_s, makes_way
+        self._address_file = address_file
+        self._listening: asyncio.Server | None = None
+        self._busy: set[asyncio.BaseProtocol] = set()
+        self.on_answer = app.on_response_prepare
         self.dropped = 0
         """Clients that did not read in time."""
-        self._busy: set[asyncio.BaseProtocol] = set()
 
-    def __call__(self) -> asyncio.BaseProtocol:
+    async def start(self, host: str, port: int, path: str = "") -> tuple[str, str]:
+        """Listen; port 0 takes a free one. Return the URL, which ends with `path`, and the address.
+
+        Raises:
+            OSError: The port is taken.
+        """
+        await self._runner.setup()
+        loop = asyncio.get_running_loop()
+        self._listening = await loop.create_server(self._protocol, host, port)
+        address, port = self._listening.sockets[0].getsockname()[:2]
+        url = f"http://[{address}]:{port}{path}" if ":" in address else f"http://{address}:{port}{path}"
+        if self._address_file is not None:
+            self._address_file.write_text(url + "\n")
+        return url, address
+
+    async def stop(self) -> None:
+        """Stop the server, cut its clients off, and remove the file with its address."""
+        if self._listening is not None:
+            self._listening.close()
+            if self._address_file is not None:
+                self._address_file.unlink(missing_ok=True)
+            self._listening = None
+        await self._runner.cleanup()
+
+    def _protocol(self) -> asyncio.BaseProtocol:
         """Return the protocol of a new connection."""
+        server = self._runner.server
+        assert server is not None
         open_connections = [
             (connection, connection.transport)
-            for connection in self._server.connections
+            for connection in server.connections
             if connection.transport is not None and not connection.transport.is_closing()
         ]
         if len(open_connections) >= self._most:
@@ -44,18 +87,22 @@ class Connections:
             if idle is None:
                 return _Refused()
             idle.abort()
-        return self._server()
+        return server()
 
-    async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    @web.middleware
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Answer a request to its last byte, and keep its connection meanwhile."""
-        with self._mark_busy(request.protocol):
-            try:
-                response = await handler(request)
-            except web.HTTPException as refusal:
-                await self._send(request, refusal)
-                raise
+        self._busy.add(request.protocol)
+        try:
+            response = await handler(request)
+        except web.HTTPException as refusal:
+            await self._send(request, refusal)
+            raise
+        else:
             await self._send(request, response)
             return response
+        finally:
+            self._busy.discard(request.protocol)
 
     def drop(self, request: web.Request) -> None:
         """Cut a client off that does not read."""
@@ -70,14 +117,6 @@ class Connections:
                 await response.write_eof()
         except TimeoutError:
             self.drop(request)
-
-    @contextmanager
-    def _mark_busy(self, connection: asyncio.BaseProtocol) -> Iterator[None]:
-        self._busy.add(connection)
-        try:
-            yield
-        finally:
-            self._busy.discard(connection)
 
 
 def cut_off(request: web.Request) -> None:

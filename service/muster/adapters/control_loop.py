@@ -17,8 +17,7 @@ from muster.adapters.grpc import messages
 from muster.adapters.grpc.generated.muster import v1
 from muster.adapters.grpc.sessions import Cause, Session
 from muster.adapters.telemetry.attempts import Attempts
-from muster.adapters.telemetry.metrics import Metrics
-from muster.adapters.telemetry.phases import Phases
+from muster.adapters.telemetry.metrics import Metrics, Phases
 from muster.domain.node import Usage
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages import calls

@@ -124,7 +124,7 @@ class Planner:
                     self._count(solve, decision, time.monotonic() - began)
                 self._metrics.snapshot_age.observe(time.monotonic() - queued_at)
                 for phase in stretches.keys() & {*PHASES}:
-                    self._metrics.planner_phase(phase, stretches[phase].seconds)
+                    self._metrics.planner_phase_seconds.labels(phase).observe(stretches[phase].seconds)
                 if not solve.reserves:
                     self._attempts.solved(solve, began, decision, stretches, passed_on)
                 await self._put(answer)
@@ -154,7 +154,7 @@ class Planner:
         except Exception as defect:  # one gang's defect must not stop the others
             if self._stopping:
                 return SolveFailed(time.monotonic(), solve.gang, solve.generation, "the service ends")
-            self._metrics.planner_failures.inc()
+            self._metrics.planner_failed()
             log.exception("the planner failed", **about)
             error = str(defect) if isinstance(defect, Defect) else f"{type(defect).__name__}: {defect}"
             return SolveFailed(time.monotonic(), solve.gang, solve.generation, error)

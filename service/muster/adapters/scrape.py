@@ -16,8 +16,7 @@ from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.watch import Watcher
 from muster.adapters.telemetry.label_values import OTHERS, LabelValues
-from muster.adapters.telemetry.metrics import Metrics, ReadAtScrape
-from muster.adapters.telemetry.phases import LASTING
+from muster.adapters.telemetry.metrics import LASTING, Metrics, ReadAtScrape
 from muster.adapters.telemetry.room import Figures, Room
 from muster.domain import exactness
 from muster.gangs.reporting.tally import NamespaceTally, Tally

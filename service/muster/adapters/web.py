@@ -16,9 +16,8 @@ from typing import Any
 import msgspec
 import structlog
 from aiohttp import web
-from aiohttp.typedefs import Handler
 
-from muster.adapters.connections import Connections
+from muster.adapters.connections import Server
 from muster.adapters.telemetry.metrics import Metrics
 
 SHUTDOWN_S = 1.0
@@ -94,11 +93,23 @@ class Web:
             of: Kept(functools.partial(self._made_metrics, media_type)) for of, media_type in formats
         }
         self._unready = unready
-        self._address_file = address_file(socket)
-        self._runner: web.AppRunner | None = None
-        self._listening: asyncio.Server | None = None
-        self._connections: Connections | None = None
         self._gang_answers = asyncio.Semaphore(GANGS_AT_ONCE)
+        routes = {
+            "/metrics": self._on_metrics,
+            "/healthz": self._on_healthz,
+            "/readyz": self._on_readyz,
+            "/gangs": self._on_gangs,
+            "/explain": self._on_explain,
+            "/nodes": self._on_nodes,
+        }
+        self._server = Server(
+            routes,
+            MOST_CONNECTIONS,
+            SEND_S,
+            address_file(socket),
+            makes_way=True,
+            shutdown_timeout=SHUTDOWN_S,
+        )
         self.url = ""
 
     async def start(self, host: str, port: int) -> None:
@@ -107,41 +118,12 @@ class Web:
         Raises:
             OSError: the port is taken.
         """
-        app = web.Application(middlewares=[self._answer])
-        app.add_routes(
-            [
-                web.get("/metrics", self._on_metrics),
-                web.get("/healthz", self._on_healthz),
-                web.get("/readyz", self._on_readyz),
-                web.get("/gangs", self._on_gangs),
-                web.get("/explain", self._on_explain),
-                web.get("/nodes", self._on_nodes),
-            ]
-        )
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
-        await self._runner.setup()
-        assert self._runner.server is not None
-        self._connections = Connections(self._runner.server, MOST_CONNECTIONS, SEND_S, makes_way=True)
-        self._listening = await asyncio.get_running_loop().create_server(self._connections, host, port)
-        bound = self._listening.sockets[0].getsockname()
-        shown = f"[{bound[0]}]" if ":" in str(bound[0]) else bound[0]
-        self.url = f"http://{shown}:{bound[1]}"
-        self._address_file.write_text(self.url + "\n")
+        self.url, _ = await self._server.start(host, port)
         log.info("http", url=self.url)
 
     async def stop(self) -> None:
         """Stop the server and remove the file with its address."""
-        if self._runner is not None:
-            self._address_file.unlink(missing_ok=True)
-            if self._listening is not None:
-                self._listening.close()
-            await self._runner.cleanup()
-            self._runner = None
-
-    @web.middleware
-    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        assert self._connections is not None
-        return await self._connections.answer(request, handler)
+        await self._server.stop()
 
     async def _on_metrics(self, request: web.Request) -> web.Response:
         accepted = request.headers.get("Accept", "")

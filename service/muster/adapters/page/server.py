@@ -21,9 +21,8 @@ import msgspec
 import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.typedefs import Handler
 
-from muster.adapters.connections import Connections, cut_off
+from muster.adapters.connections import Server, cut_off
 from muster.adapters.page.access import ALLOWED_S, Access, Answer
 from muster.adapters.page.board import Board
 
@@ -100,24 +99,28 @@ class PageServer:
         self._board, self._access, self._limits = board, access, limits
         self._alternatives = alternatives
         self._files = dict(_static())
-        self._runner: web.AppRunner | None = None
-        self._listening: asyncio.Server | None = None
-        self._connections: Connections | None = None
         self._answering = asyncio.Semaphore(AT_ONCE)
         self._local_only = False
-        self._address_file = page_address_file(socket) if socket is not None else None
+        routes = {
+            "/api/state": self._on_state,
+            "/api/events": self._on_events,
+            "/api/gang": self._on_gang,
+            "/api/alternatives": self._on_alternatives,
+            "/{name:.*}": self._on_file,
+        }
+        self._server = Server(
+            routes,
+            limits.connections,
+            limits.send_s,
+            page_address_file(socket) if socket is not None else None,
+            shutdown_timeout=SHUTDOWN_S,
+            handler_cancellation=True,
+            keepalive_timeout=KEEP_ALIVE_S,
+            logger=_logger(),
+        )
+        self._server.on_answer.append(_add_headers)
         self.clients = 0
         self.url = ""
-
-    @property
-    def dropped(self) -> int:
-        """Return how many browsers did not read in time."""
-        return self._bounded.dropped
-
-    @property
-    def _bounded(self) -> Connections:
-        assert self._connections is not None, "not started"
-        return self._connections
 
     async def start(self, host: str, port: int) -> None:
         """Listen; port 0 takes a free one.
@@ -125,49 +128,17 @@ class PageServer:
         Raises:
             OSError: The port is taken.
         """
-        app = web.Application(middlewares=[self._answer])
-        app.on_response_prepare.append(_add_headers)
-        app.add_routes([web.get("/api/state", self._on_state), web.get("/api/events", self._on_events)])
-        app.add_routes([web.get("/api/gang", self._on_gang)])
-        app.add_routes([web.get("/api/alternatives", self._on_alternatives)])
-        app.add_routes([web.get("/{name:.*}", self._on_file)])
-        self._runner = web.AppRunner(
-            app,
-            access_log=None,
-            shutdown_timeout=SHUTDOWN_S,
-            handler_cancellation=True,
-            keepalive_timeout=KEEP_ALIVE_S,
-            logger=_logger(),
-        )
-        await self._runner.setup()
-        assert self._runner.server is not None
-        self._connections = Connections(self._runner.server, self._limits.connections, self._limits.send_s)
-        self._listening = await asyncio.get_running_loop().create_server(self._connections, host, port)
-        bound = self._listening.sockets[0].getsockname()
-        self._local_only = self._access is None and ip_address(bound[0]).is_loopback
-        shown = f"[{bound[0]}]" if ":" in str(bound[0]) else bound[0]
-        self.url = f"http://{shown}:{bound[1]}/"
-        if self._address_file is not None:
-            self._address_file.write_text(self.url + "\n")
+        self.url, address = await self._server.start(host, port, "/")
+        self._local_only = self._access is None and ip_address(address).is_loopback
         log.info("page", url=self.url, tokens=self._access is not None)
         if self._access is None and not self._local_only:
             log.warning("the page is open to all who reach it: set page.tokens", url=self.url)
 
     async def stop(self) -> None:
         """Stop the server; browsers are cut off."""
-        if self._runner is not None:
-            if self._address_file is not None:
-                self._address_file.unlink(missing_ok=True)
-            if self._listening is not None:
-                self._listening.close()
-            await self._runner.cleanup()
-            self._runner = None
+        await self._server.stop()
 
     # --- what is asked ------------------------------------------------------------------------------
-
-    @web.middleware
-    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        return await self._bounded.answer(request, handler)
 
     async def _on_file(self, request: web.Request) -> web.Response:
         """Answer with a file of the page. These are the same for all, and need no token."""
@@ -239,7 +210,7 @@ class PageServer:
                     checked = time.monotonic()
             await self._send(response, b"event: reset\ndata: {}\n\n")
         except TimeoutError:
-            self._bounded.drop(request)
+            self._server.drop(request)
         except (web.HTTPException, ConnectionError):
             cut_off(request)  # its token is no longer good, or it has gone
         return response

@@ -10,8 +10,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 
+from muster.gangs.messages.instructions import Moved
+from muster.gangs.record.phases import Phase
+
 R = TypeVar("R")
 
+LASTING = (Phase.RUNNING, Phase.FINISHED)
+"""Phases in which a gang waits for nothing: how long it is in them is no figure of the scheduler."""
 _MILLISECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _UP_TO_HOURS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 60.0, 300.0, 1800.0, 14400.0)
@@ -28,7 +33,7 @@ class ReadAtScrape(Generic[R]):
 
 
 class Metrics:
-    """All metrics of the service; the methods are what happens, the names are what dashboards see."""
+    """All metrics of the service. What is named like an event counts it; dashboards see the names."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -44,11 +49,11 @@ class Metrics:
         self.decision_seconds = self._histogram(
             "muster_decision_seconds", "Time that the planner took for one decision.", "outcome"
         )
-        self._causes = self._counter("muster_decision_causes", "Causes of the planner's refusals.", "cause")
-        self._methods = self._counter(
+        self._cause = self._count("muster_decision_causes", "Causes of the planner's refusals.", "cause")
+        self._method = self._count(
             "muster_decision_methods", "Plans in which an exact method decided at least one level.", "method"
         )
-        self._stages = self._histogram(
+        self.planner_phase_seconds = self._histogram(
             "muster_decision_phase_seconds",
             "Time that a decision spent in one phase of the planner.",
             "phase",
@@ -61,57 +66,55 @@ class Metrics:
         self.snapshot_age = self._histogram(
             "muster_snapshot_age_seconds", "Age of the snapshot on which a decision stands, when it is made."
         )
-        self.planner_failures = self._counter("muster_planner_failures", "Defects: place() raised.")
+        self.planner_failed = self._count("muster_planner_failures", "Defects: place() raised.")
 
     def _add_gangs(self) -> None:
         """Add what is told of the life of gangs."""
-        self._phases = self._histogram(
+        self.phase_seconds = self._histogram(
             "muster_gang_phase_seconds",
             "Time that a gang was in a phase, when it left it.",
             "phase",
             buckets=_UP_TO_HOURS,
         )
-        self._withdrawals = self._counter(
-            "muster_withdrawals", "Plans that were withdrawn, by cause.", "cause"
-        )
+        self.withdrawn = self._count("muster_withdrawals", "Plans that were withdrawn, by cause.", "cause")
         self.inbox = Gauge(
             "muster_inbox_events", "Inputs waiting for the coordinator.", registry=self.registry
         )
 
     def _add_shim(self) -> None:
         """Add what is told of sessions with the shim."""
-        self._verdicts = self._counter("muster_verdicts", "Verdicts pushed to the shim.", "outcome")
-        self._undelivered = self._counter(
+        self._delivered = self._count("muster_verdicts", "Verdicts pushed to the shim.", "outcome")
+        self._undelivered = self._count(
             "muster_verdicts_undelivered", "Verdicts while no shim was connected."
         )
         self.call_seconds = self._histogram(
             "muster_call_seconds", "Unary calls of the shim.", "method", "code"
         )
-        self._sessions = self._counter(
+        self.session_ended = self._count(
             "muster_sessions", "Sessions of the shim that ended, by cause.", "cause"
         )
 
     def _add_api_server(self) -> None:
         """Add what is told of reading from the API server and of writing to it."""
-        self._restarts = self._counter(
+        self.watch_restarted = self._count(
             "muster_watch_restarts", "Watches that broke and were begun again.", "resource", "reason"
         )
         self.watch_lag = self._histogram(
             "muster_watch_lag_seconds", "Time between the arrival of a change and its handling."
         )
-        self._unreadable = self._counter(
+        self.unreadable_object = self._count(
             "muster_objects_unreadable", "API objects left out because of their shape.", "resource"
         )
-        self._events = self._counter(
+        self.event = self._count(
             "muster_events", "Kubernetes events by result: posted, dropped, failed, repeated.", "result"
         )
-        self._statuses = self._counter(
+        self.status = self._count(
             "muster_podgroup_statuses", "Statuses of PodGroups by result: written, dropped, failed.", "result"
         )
-        self._conditions = self._counter(
+        self.condition = self._count(
             "muster_pod_conditions", "Conditions of pods by result: written, gone, dropped, failed.", "result"
         )
-        self._evictions = self._counter(
+        self.eviction = self._count(
             "muster_evictions", "Evictions by result: evicted, gone, failed, dropped, withdrawn.", "result"
         )
 
@@ -127,58 +130,18 @@ class Metrics:
         """Count a decision. `trace_id`: of the trace that shows it, "" for none."""
         self.decision_seconds.labels(outcome).observe(took_s, _exemplar(trace_id))
         for cause in set(causes):
-            self._causes.labels(cause).inc()
+            self._cause(cause)
         for method in set(methods):
-            self._methods.labels(method).inc()
+            self._method(method)
         if gap is not None:
             self._gap.observe(gap, _exemplar(trace_id))
-
-    def planner_phase(self, phase: str, seconds: float) -> None:
-        """Count what a decision spent in one phase of the planner."""
-        self._stages.labels(phase).observe(seconds)
-
-    def phase_ended(self, phase: str, seconds: float, trace_id: str) -> None:
-        """Count how long a gang was in a phase. `trace_id`: of the trace that shows it, "" for none."""
-        self._phases.labels(phase).observe(seconds, _exemplar(trace_id))
-
-    def withdrawn(self, cause: str) -> None:
-        """Count a plan that was withdrawn."""
-        self._withdrawals.labels(cause).inc()
-
-    def watch_restarted(self, resource: str, reason: str) -> None:
-        """Count a watch that had to start again."""
-        self._restarts.labels(resource, reason).inc()
-
-    def unreadable_object(self, resource: str) -> None:
-        """Count an object that could not be decoded."""
-        self._unreadable.labels(resource).inc()
-
-    def event(self, result: str, count: int = 1) -> None:
-        """Count Kubernetes events by outcome."""
-        self._events.labels(result).inc(count)
-
-    def status(self, result: str) -> None:
-        """Count a status write by its result."""
-        self._statuses.labels(result).inc()
-
-    def condition(self, result: str) -> None:
-        """Count a write of a pod's condition by its result."""
-        self._conditions.labels(result).inc()
-
-    def eviction(self, result: str) -> None:
-        """Count an eviction by its result."""
-        self._evictions.labels(result).inc()
 
     def verdict(self, outcome: str, *, delivered: bool) -> None:
         """Count a verdict, and whether a session was there to take it."""
         if delivered:
-            self._verdicts.labels(outcome).inc()
+            self._delivered(outcome)
         else:
-            self._undelivered.inc()
-
-    def session_ended(self, cause: str) -> None:
-        """Count a session's end by its cause."""
-        self._sessions.labels(cause).inc()
+            self._undelivered()
 
     def read_at_scrape(self, read: Callable[[], R], *gauges: ReadAtScrape[R]) -> None:
         """Add gauges whose values come from one thing, which is read once at each scrape."""
@@ -196,8 +159,10 @@ class Metrics:
         encode, content_type = choose_encoder(accepted)
         return encode(self.registry), content_type
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, labels, registry=self.registry)
+    def _count(self, name: str, text: str, *labels: str) -> Callable[..., None]:
+        """Add a counter. Return what adds 1 to it, given the values of its labels."""
+        counter = Counter(name, text, labels, registry=self.registry)
+        return lambda *values: (counter.labels(*values) if values else counter).inc()
 
     def _histogram(
         self, name: str, text: str, *labels: str, buckets: tuple[float, ...] = _MILLISECONDS
@@ -226,3 +191,30 @@ class _AtScrape(Generic[R]):
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         return [GaugeMetricFamily(gauge.name, gauge.text, labels=gauge.labels) for gauge in self._gauges]
+
+
+class Phases:
+    """Counts moves, and keeps since when each gang that waits is in its phase."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._since: dict[str, tuple[str, float]] = {}
+        """Gang → its phase and when it entered it, by the inputs' clock."""
+
+    def moved(self, move: Moved, trace_id: str) -> None:
+        """Take in a move. `trace_id`: of the trace that shows it, "" for none."""
+        if (before := self._since.pop(move.gang, None)) is not None:
+            phase, since = before
+            seconds = self._metrics.phase_seconds.labels(phase)
+            seconds.observe(move.at - since, _exemplar(trace_id))
+        if move.phase not in LASTING:
+            self._since[move.gang] = (move.phase, move.at)
+        if move.phase == "withdrawn":
+            self._metrics.withdrawn(move.why)
+
+    def oldest(self, now: float) -> list[tuple[str, float]]:
+        """Return phase → seconds since the gang that is in it for longest entered it."""
+        longest: dict[str, float] = {}
+        for phase, since in self._since.values():
+            longest[phase] = max(longest.get(phase, 0.0), now - since)
+        return list(longest.items())
