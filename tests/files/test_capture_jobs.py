@@ -11,9 +11,9 @@ import pytest
 
 from muster.adapters.files import sources, templates
 from muster.adapters.files.capture import Captured, capture, text_of
-from muster.adapters.files.children import with_children
 from muster.adapters.files.cluster import Cluster, cluster_of
 from muster.adapters.files.sources import Document
+from muster.adapters.files.templates import with_children
 from muster.adapters.kube.client import KubeClient
 from muster.dialects.kinds.table import KINDS, MAKERS
 from tests.adapters.fake_api import FakeApi, kubeconfig

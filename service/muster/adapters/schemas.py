@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from muster.adapters.files.answer import Answer
+from muster.adapters.files.report import Answer
 from muster.adapters.preflight.report import Preflight
 from muster.adapters.status import Status
 from muster.domain.cause_json import cause_type

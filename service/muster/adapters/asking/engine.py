@@ -20,8 +20,8 @@ from muster.adapters.files import sources
 from muster.adapters.files.capture import capture, text_of
 from muster.adapters.files.cluster import cluster_of
 from muster.adapters.files.decide import Decided, Outcome, Status, decide
-from muster.adapters.files.problems import BadInput
 from muster.adapters.files.run import planner
+from muster.adapters.files.sources import BadInput
 from muster.adapters.kube.client import KubeClient, KubeError
 from muster.adapters.kube.decode import Undecodable
 from muster.adapters.status import nodes_of

@@ -13,12 +13,21 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from muster.adapters.files import amounts, exclusive, shapes
-from muster.adapters.files.problems import shown
+from muster.adapters.files import shapes
 from muster.adapters.files.shapes import PodManifest, Spec
-from muster.adapters.files.sources import Document
+from muster.adapters.files.sources import Document, shown
 from muster.dialects import quantities
-from muster.dialects.objects import Container, PodToleration, ResourceRequirements
+from muster.dialects.kinds import jobset, leaderworkerset
+from muster.dialects.objects import (
+    Affinity,
+    Container,
+    LabelSelector,
+    NodeSelectorRequirement,
+    PodAffinity,
+    PodAffinityTerm,
+    PodToleration,
+    ResourceRequirements,
+)
 from muster.domain.words import listed, plural
 
 SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
@@ -90,10 +99,10 @@ class Admission:
         elif spec.overhead:
             expected = "expected spec.runtimeClassName, whose RuntimeClass says it"
             raise document.malformed(f"spec.overhead: {expected}")
-        spec = replace(spec, resources=amounts.with_whole_pod(spec)) if spec.resources is not None else spec
+        spec = replace(spec, resources=shapes.with_whole_pod(spec)) if spec.resources is not None else spec
         spec = self._with_limits(document, pod.metadata.namespace, spec)
-        pod = exclusive.with_affinity(replace(pod, spec=_with_default_tolerations(spec)))
-        for phrase in exclusive.phrases(pod):
+        pod = with_affinity(replace(pod, spec=_with_default_tolerations(spec)))
+        for phrase in phrases(pod):
             self.exclusive[phrase][document.name] = None
         return pod
 
@@ -166,7 +175,7 @@ class Admission:
                     init_containers=_with_defaults(spec.init_containers, limits, requests),
                 )
                 by_default = f". The limit is that of LimitRange {namespace}/{limit_range.metadata.name}"
-                amounts.check(document, replace(spec, resources=None), "spec", by_default)
+                shapes.check_amounts(document, replace(spec, resources=None), "spec", by_default)
         return spec
 
 
@@ -209,3 +218,84 @@ def _with_default_tolerations(spec: Spec) -> Spec:
         if not any(t.key in ("", toleration.key) and t.effect in ("", toleration.effect) for t in tolerations)
     ]
     return replace(spec, tolerations=[*tolerations, *more]) if more else spec
+
+
+# --- a domain for one group alone ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """The annotation that has the domain's label key, and the label whose value is the group's."""
+
+    annotation: str
+    group: str
+    namespaces: LabelSelector | None = None
+    """The namespaces of other groups. None means the pod's own."""
+    priority: str = ""
+    """The label with the priority of the pods that are kept apart. "" means any priority."""
+
+
+_RULES = (
+    _Rule(jobset.EXCLUSIVE, jobset.JOB_KEY, LabelSelector(), jobset.PRIORITY),
+    _Rule(leaderworkerset.EXCLUSIVE, leaderworkerset.GROUP_KEY),
+    _Rule(leaderworkerset.SUBGROUP_EXCLUSIVE, leaderworkerset.SUBGROUP_KEY),
+)
+
+
+def with_affinity(pod: PodManifest) -> PodManifest:
+    """Return the pod with the affinity and labels that the webhooks add to it. Its priority is known."""
+    labels = pod.metadata.labels or {}
+    annotations = pod.metadata.annotations or {}
+    if jobset.JOBSET_NAME in annotations and jobset.BY_NODE_SELECTOR not in annotations:
+        labels = {**labels, jobset.PRIORITY: str(pod.spec.priority)}
+        pod = replace(pod, metadata=replace(pod.metadata, labels=labels))
+    for rule, domain, group in _rules_of(pod):
+        affinity = _with_terms(pod.spec.affinity or Affinity(), rule, domain, group, labels)
+        pod = replace(pod, spec=replace(pod.spec, affinity=affinity))
+    return pod
+
+
+def phrases(pod: PodManifest) -> Iterator[str]:
+    """Yield what the pod asks for, as "annotation x: one rack for each group"."""
+    for rule, domain, _ in _rules_of(pod):
+        yield f"annotation {rule.annotation}: one {domain} for each group alone"
+
+
+def _rules_of(pod: PodManifest) -> Iterator[tuple[_Rule, str, str]]:
+    """Yield the rules that hold for a pod, each with the domain's label key and the group."""
+    labels, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
+    for rule in _RULES:
+        domain, group = annotations.get(rule.annotation), labels.get(rule.group)
+        if domain and group and jobset.BY_NODE_SELECTOR not in annotations:
+            yield rule, domain, group
+
+
+def _with_terms(affinity: Affinity, rule: _Rule, domain: str, group: str, labels: dict[str, str]) -> Affinity:
+    near = affinity.pod_affinity or PodAffinity()
+    away = affinity.pod_anti_affinity or PodAffinity()
+    if _has(near, domain) and _has(away, domain):
+        return affinity
+    own_group = [NodeSelectorRequirement(rule.group, "In", [group])]
+    other_groups = [
+        NodeSelectorRequirement(rule.group, "Exists"),
+        NodeSelectorRequirement(rule.group, "NotIn", [group]),
+    ]
+    if rule.priority:
+        other_groups.append(NodeSelectorRequirement(rule.priority, "In", [labels[rule.priority]]))
+    return replace(
+        affinity,
+        pod_affinity=_with_term(near, rule, domain, own_group),
+        pod_anti_affinity=_with_term(away, rule, domain, other_groups),
+    )
+
+
+def _with_term(
+    affinity: PodAffinity, rule: _Rule, domain: str, expressions: list[NodeSelectorRequirement]
+) -> PodAffinity:
+    selector = LabelSelector(match_expressions=expressions)
+    term = PodAffinityTerm(domain, selector, namespace_selector=rule.namespaces)
+    return replace(affinity, required=[*(affinity.required or ()), term])
+
+
+def _has(affinity: PodAffinity, domain: str) -> bool:
+    return any(term.topology_key == domain for term in affinity.required or ())

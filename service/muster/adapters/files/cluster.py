@@ -8,25 +8,24 @@ time count as created after all that have one, in the order of the documents.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 import msgspec
 
-from muster.adapters.files import names, notes, shapes, templates
+from muster.adapters.files import notes, shapes, templates
 from muster.adapters.files.admission import Admission
-from muster.adapters.files.children import with_children
 from muster.adapters.files.decide import ClaimFacts
 from muster.adapters.files.devices import DeviceObjects, Devices
 from muster.adapters.files.fields import Misspelt
 from muster.adapters.files.other_objects import OtherObjects
 from muster.adapters.files.owners import Owners
-from muster.adapters.files.printed import Printed, annotate
-from muster.adapters.files.problems import BadInput, Malformed, shown
 from muster.adapters.files.shapes import PodManifest
-from muster.adapters.files.sources import Document
+from muster.adapters.files.sources import BadInput, Document, Malformed, Object, Printed, annotate, shown
+from muster.adapters.files.templates import with_children
 from muster.adapters.files.unfollowed import Unfollowed
-from muster.dialects.kinds.description import MAX_PODS, Member
+from muster.dialects.kinds.description import MAX_PODS, Member, letters
 from muster.dialects.kinds.table import member
 from muster.dialects.nodes import nodes
 from muster.dialects.objects import Metadata, NodeObject
@@ -191,7 +190,7 @@ def _complete(
             inputs.printed.append(document)
         else:
             objects.append(document)
-    objects = list(names.complete(objects, inputs.made_up))
+    objects = list(with_names(objects, inputs.made_up))
     try:
         return list(with_children(objects))
     except Malformed as problem:
@@ -370,3 +369,39 @@ def _notes_of_order(inputs: _Inputs, read_pods: Iterable[Pod]) -> list[str]:
         if new_pods.ordered
         and any((meta.namespace or "default", p.metadata.name) in in_gangs for p in new_pods.pods)
     ]
+
+
+# --- names that are made up ----------------------------------------------------------------------
+
+_MOST_PREFIX = 58
+"""The characters of generateName that the API server uses."""
+
+
+def with_names(documents: Iterable[Document], made_up: list[str]) -> Iterator[Document]:
+    """Yield the documents, each with a name. Append the names that are made up to `made_up`.
+
+    The end is made of letters that count up. So the same file gives the same names.
+    """
+    objects = list(documents)
+    keys = {_key_of(document, _meta_of(document).get("name")) for document in objects}
+    for document in objects:
+        meta = _meta_of(document)
+        prefix = meta.get("generateName")
+        if meta.get("name") or not isinstance(prefix, str) or not prefix:
+            yield document
+            continue
+        names = (prefix[:_MOST_PREFIX] + letters(number) for number in count())
+        name = next(name for name in names if _key_of(document, name) not in keys)
+        keys.add(_key_of(document, name))
+        with_name = replace(document, value={**document.value, "metadata": {**meta, "name": name}})
+        made_up.append(with_name.name)
+        yield with_name
+
+
+def _key_of(document: Document, name: object) -> tuple[str, str, str, str]:
+    return (document.group, document.kind, str(_meta_of(document).get("namespace") or "default"), str(name))
+
+
+def _meta_of(document: Document) -> Object:
+    meta = document.value.get("metadata")
+    return meta if isinstance(meta, dict) else {}

@@ -15,11 +15,9 @@ import msgspec
 
 from muster.adapters.files import shapes, templates
 from muster.adapters.files.decide import ClaimFacts
-from muster.adapters.files.device_counts import DeviceCounts
-from muster.adapters.files.matching_devices import MatchingDevices
-from muster.adapters.files.problems import Malformed
+from muster.adapters.files.matching_devices import DeviceCounts, MatchingDevices
 from muster.adapters.files.shapes import PodManifest
-from muster.adapters.files.sources import Document, Object
+from muster.adapters.files.sources import Document, Malformed, Object
 from muster.adapters.kube.devices import EXTENDED, held_by
 from muster.dialects.devices import compute_domains
 from muster.dialects.devices.claims import Claims

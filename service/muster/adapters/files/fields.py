@@ -12,9 +12,8 @@ from functools import lru_cache
 
 from msgspec import inspect
 
-from muster.adapters.files.problems import shown
 from muster.adapters.files.shapes import Spec
-from muster.adapters.files.sources import Document, Object
+from muster.adapters.files.sources import Document, Object, shown
 from muster.dialects.jobs.pruned import FIELDS
 from muster.dialects.kinds import jobset, leaderworkerset
 from muster.dialects.objects import NodeSpec

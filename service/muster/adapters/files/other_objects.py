@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from muster.adapters.files import shapes, templates
-from muster.adapters.files.problems import Malformed
-from muster.adapters.files.sources import Document
+from muster.adapters.files.sources import Document, Malformed
 from muster.dialects import policies
 from muster.dialects.gangs import podgroups
 from muster.dialects.gangs.podgroups import APIS, TOPOLOGY_APIS

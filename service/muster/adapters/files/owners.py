@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from muster.adapters.files import templates
-from muster.adapters.files.children import (
+from muster.adapters.files.sources import Document
+from muster.adapters.files.templates import (
     RUNTIMES,
     TRAINER,
     is_ray_job,
@@ -15,7 +16,6 @@ from muster.adapters.files.children import (
     name_of,
     namespace_of,
 )
-from muster.adapters.files.sources import Document
 from muster.dialects.devices import accelerators
 from muster.dialects.gangs.subgroups import Topologies
 from muster.dialects.jobs import slips

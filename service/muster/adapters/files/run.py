@@ -17,7 +17,7 @@ from muster.adapters.files.capture import Captured, capture, text_of
 from muster.adapters.files.cluster import Cluster, cluster_of
 from muster.adapters.files.decide import Decided, Place, decide
 from muster.adapters.files.notes import nothing_pending
-from muster.adapters.files.problems import BadInput
+from muster.adapters.files.sources import BadInput
 from muster.adapters.kube.client import KubeClient
 from muster.dialects.settings import Settings
 from muster.domain.alternatives import AS_DECIDED, AlternativesView, Question, view
@@ -162,10 +162,10 @@ def _print(
     else:
         from rich.console import Console
 
-        from muster.adapters.files import table
+        from muster.adapters.files import pictures
 
         width = None if stdout.isatty() or "COLUMNS" in os.environ else PIPED_WIDTH
-        table.show(Console(file=stdout, highlight=False, width=width), decided, cluster.made_up)
+        pictures.show(Console(file=stdout, highlight=False, width=width), decided, cluster.made_up)
 
 
 def capture_cluster(

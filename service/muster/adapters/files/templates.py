@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
 from muster.adapters.files import shapes
 from muster.adapters.files.shapes import PodManifest, Template, Workload
-from muster.adapters.files.sources import Document
+from muster.adapters.files.sources import Document, Object, shown, type_name
+from muster.dialects.gangs.podgroups import COSCHEDULING_API
 from muster.dialects.kinds.description import MAX_PODS, NewPod, Owner, Role, letters
 from muster.dialects.kinds.table import KINDS
 from muster.dialects.objects import CustomObject, Metadata, OwnerReference
@@ -223,3 +225,267 @@ def _pod(
         ),
         spec=template.spec,
     )
+
+
+# --- jobs that make other jobs -------------------------------------------------------------------
+
+TRAINER = "trainer.kubeflow.org"
+RUNTIMES = ("ClusterTrainingRuntime", "TrainingRuntime")
+_ANCESTOR = f"{TRAINER}/trainjob-ancestor-step"
+_NAMED_ITEMS = frozenset({
+    "replicatedJobs", "containers", "initContainers", "volumes", "schedulingGates",
+})  # fmt: skip
+"""Lists in which a strategic merge patch finds items by their names. The patch replaces other lists."""
+_TRAINER, _NODE = "trainer", "node"
+"""The step of the trainer, and the name of its container and of MPI's replicated Job."""
+_COSCHEDULING_GROUP = "scheduling.x-k8s.io/pod-group"
+_VOLCANO_API, _VOLCANO_GROUP = "scheduling.volcano.sh/v1beta1", "scheduling.k8s.io/group-name"
+_SUBMITTER = {
+    "name": "ray-job-submitter",
+    "resources": {"requests": {"cpu": "500m", "memory": "200Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}},
+}
+"""The container that KubeRay adds to the head in SidecarMode."""
+
+
+def with_children(documents: Sequence[Document]) -> Iterator[Document]:
+    """Yield the documents, and after each RayJob and TrainJob the objects that its controller makes of it.
+
+    Raises:
+        Malformed: what would be made of it has not the shape of an object.
+    """
+    parents = {
+        (owner.get("kind"), namespace_of(document), owner.get("name"))
+        for document in documents
+        for owner in _references(document.value)
+    }
+    objects = {(document.kind, namespace_of(document), name_of(document)) for document in documents}
+    runtimes = {
+        (
+            document.kind,
+            "" if document.kind == RUNTIMES[0] else namespace_of(document),
+            name_of(document),
+        ): document
+        for document in documents
+        if document.group == TRAINER and document.kind in RUNTIMES
+    }
+    for document in documents:
+        yield document
+        if (document.kind, namespace_of(document), name_of(document)) in parents:
+            continue
+        if is_ray_job(document):
+            yield from _of_ray_job(document)
+        elif is_train_job(document):
+            for child in _of_train_job(document, _runtime(document, runtimes)):
+                if (child.kind, namespace_of(child), name_of(child)) not in objects:
+                    yield child
+
+
+def is_ray_job(document: Document) -> bool:
+    """Return whether the document is a RayJob."""
+    return document.group == "ray.io" and document.kind == "RayJob"
+
+
+def is_train_job(document: Document) -> bool:
+    """Return whether the document is a TrainJob."""
+    return document.group == TRAINER and document.kind == "TrainJob"
+
+
+def name_of(document: Document) -> str:
+    """Return the object's name."""
+    return str(_part(document.value, "metadata").get("name"))
+
+
+def namespace_of(document: Document) -> str:
+    """Return the object's namespace."""
+    return str(_part(document.value, "metadata").get("namespace") or "default")
+
+
+# --- RayJob ----------------------------------------------------------------------------------------
+
+
+def _of_ray_job(document: Document) -> Iterator[Document]:
+    spec = _part(document.value, "spec")
+    if spec.get("clusterSelector"):
+        return
+    cluster = {**_part(spec, "rayClusterSpec"), **({"suspend": True} if spec.get("suspend") else {})}
+    if spec.get("submissionMode") == "SidecarMode":
+        head = _part(cluster, "headGroupSpec")
+        template = _part(head, "template")
+        pod = _part(template, "spec")
+        pod = {**pod, "containers": [*_items(pod, "containers"), _SUBMITTER]}
+        cluster = {**cluster, "headGroupSpec": {**head, "template": {**template, "spec": pod}}}
+    name = f"{name_of(document)}-{letters(0)}"
+    yield _child(document, "ray.io/v1", "RayCluster", name, cluster)
+
+
+# --- TrainJob --------------------------------------------------------------------------------------
+
+
+def _runtime(document: Document, runtimes: Mapping[tuple[str, str, str], Document]) -> Document:
+    reference = _part(_part(document.value, "spec"), "runtimeRef")
+    kind, name = str(reference.get("kind") or RUNTIMES[0]), str(reference.get("name"))
+    runtime = runtimes.get((kind, "" if kind == RUNTIMES[0] else namespace_of(document), name))
+    if runtime is None:
+        raise document.malformed(
+            f"spec.runtimeRef: {kind} {name} is not in the input, and it has the pod templates: "
+            f"add it with -f, from `kubectl get {kind.lower()} {name} -o yaml`"
+        )
+    return runtime
+
+
+def _of_train_job(document: Document, runtime: Document) -> Iterator[Document]:
+    """Yield the JobSet of a TrainJob, and the PodGroup if its runtime asks for one."""
+    spec, of_runtime = _part(document.value, "spec"), _part(runtime.value, "spec")
+    for at, part in ((document, _part(spec, "trainer")), (runtime, _part(of_runtime, "mlPolicy"))):
+        if not isinstance(nodes := part.get("numNodes"), int | None):
+            raise at.malformed(f"numNodes: expected a whole number, got {type_name(nodes)} {shown(nodes)}")
+    template = _patch(document, spec, _part(of_runtime, "template"))
+    job_set = _job_set(spec, _part(template, "spec"), _part(of_runtime, "mlPolicy"))
+    name, policy = name_of(document), _part(of_runtime, "podGroupPolicy")
+    api, group = "", dict[str, object]()
+    if "coscheduling" in policy:
+        api, keys = COSCHEDULING_API, {"labels": {_COSCHEDULING_GROUP: name}}
+        job_set = _on_pods(job_set, {"metadata": keys})
+    elif "volcano" in policy:
+        api, keys = _VOLCANO_API, {"annotations": {_VOLCANO_GROUP: name}}
+        job_set = _on_pods(job_set, {"metadata": keys})
+        if topology := _part(_part(policy, "volcano"), "networkTopology"):
+            group["networkTopology"] = topology
+    metadata = _part(template, "metadata")
+    # Before runtimePatches, a TrainJob had labels and annotations of its JobSet.
+    meta = {field: {**_part(metadata, field), **_part(spec, field)} for field in ("labels", "annotations")}
+    yield _child(document, "jobset.x-k8s.io/v1alpha2", "JobSet", name, job_set, meta)
+    if api:
+        size = sum(_pods_of(job) for job in _items(job_set, "replicatedJobs"))
+        yield _child(document, api, "PodGroup", name, {"minMember": size, **group})
+
+
+def _patch(document: Document, spec: Object, template: Object) -> Object:
+    """Return the runtime's template with the TrainJob's patches, in the forms of all versions of the API.
+
+    Raises:
+        Malformed: A patch is for a replicated Job that the runtime does not have.
+    """
+    of_runtime = [str(job.get("name")) for job in _items(_part(template, "spec"), "replicatedJobs")]
+    patches = [
+        (f"runtimePatches[{number}]", _part(_part(patch, "trainingRuntimeSpec"), "template"))
+        for number, patch in enumerate(_items(spec, "runtimePatches"))
+    ]
+    for field in ("podTemplateOverrides", "podSpecOverrides"):
+        for number, override in enumerate(_items(spec, field)):
+            of_pods = override if field == "podSpecOverrides" else _part(override, "spec")
+            pods = {"metadata": _part(override, "metadata"), "spec": of_pods}
+            jobs = [
+                {"name": target.get("name"), "template": {"spec": {"template": pods}}}
+                for target in _items(override, "targetJobs")
+            ]
+            patches.append((f"{field}[{number}]", {"spec": {"replicatedJobs": jobs}}))
+    for at, patch in patches:
+        for job in _items(_part(patch, "spec"), "replicatedJobs"):
+            if (name := str(job.get("name"))) not in of_runtime:
+                expected = f"expected replicated Jobs of its runtime ({', '.join(of_runtime)})"
+                raise document.malformed(f"spec.{at}: {expected}, got {shown(name)}")
+        template = _merge(template, patch)
+    return template
+
+
+def _merge(value: Object, patch: Object) -> Object:
+    """Return the object with a strategic merge patch. A null removes its field."""
+    result = {**value}
+    for field, new in patch.items():
+        old = result.get(field)
+        if new is None:
+            result.pop(field, None)
+        elif isinstance(new, dict):
+            result[field] = _merge(_part(result, field), new)
+        elif field in _NAMED_ITEMS and isinstance(new, list) and isinstance(old, list):
+            result[field] = _merge_items(old, new)
+        else:
+            result[field] = new
+    return result
+
+
+def _merge_items(old: list[Any], new: list[Any]) -> list[Any]:
+    patches = {patch.get("name"): patch for patch in new if isinstance(patch, dict)}
+    merged = [
+        _merge(item, patches.pop(item.get("name"), {})) if isinstance(item, dict) else item for item in old
+    ]
+    return [*merged, *patches.values()]
+
+
+def _job_set(spec: Object, template: Object, policy: Object) -> Object:
+    """Return the spec of a TrainJob's JobSet: its runtime's, with the number of nodes and their resources."""
+    trainer, mpi = _part(spec, "trainer"), _part(policy, "mpi")
+    nodes, nodes_by_default = trainer.get("numNodes"), policy.get("numNodes") or 1
+    if nodes and mpi.get("runLauncherAsNode") is True:
+        nodes = max(1, nodes - 1)
+    job_set = {**template}
+    if spec.get("suspend"):
+        job_set["suspend"] = True
+    jobs = []
+    for job in _items(job_set, "replicatedJobs"):
+        labels = _part(_part(_part(job, "template"), "metadata"), "labels")
+        is_trainer, is_node = labels.get(_ANCESTOR) == _TRAINER, job.get("name") == _NODE
+        count = nodes_by_default if is_trainer else None
+        if nodes and (is_node if mpi else count):
+            count = nodes
+        is_sized = is_trainer or (is_node and mpi.get("runLauncherAsNode") is True)
+        child = _with_resources(job, _part(trainer, "resourcesPerNode")) if is_sized else job
+        jobs.append(_with_size(child, count) if count else child)
+    return {**job_set, "replicatedJobs": jobs}
+
+
+def _with_size(job: Object, count: object) -> Object:
+    """Return a replicated Job with this number of pods."""
+    return _merge(job, {"replicas": 1, "template": {"spec": {"parallelism": count, "completions": count}}})
+
+
+def _with_resources(job: Object, resources: Object) -> Object:
+    """Return a replicated Job whose container "node" asks for these resources too."""
+    pod = _part(_part(_part(_part(job, "template"), "spec"), "template"), "spec")
+    containers = [
+        _merge(container, {"resources": resources}) if container.get("name") == _NODE else container
+        for container in _items(pod, "containers")
+    ]
+    return _merge(job, {"template": {"spec": {"template": {"spec": {"containers": containers}}}}})
+
+
+def _on_pods(job_set: Object, patch: Object) -> Object:
+    """Return the spec of a JobSet with a patch on each of its pod templates."""
+    jobs = [
+        _merge(job, {"template": {"spec": {"template": patch}}}) for job in _items(job_set, "replicatedJobs")
+    ]
+    return {**job_set, "replicatedJobs": jobs}
+
+
+def _pods_of(job: Object) -> int:
+    count = _part(_part(job, "template"), "spec").get("parallelism")
+    return count if isinstance(count, int) else 1
+
+
+# --- objects as they are written -------------------------------------------------------------------
+
+
+def _child(
+    parent: Document, api_version: str, kind: str, name: str, spec: Object, metadata: Object | None = None
+) -> Document:
+    by = {"apiVersion": parent.value["apiVersion"], "kind": parent.kind, "name": name_of(parent)}
+    owner = {"name": name, "namespace": namespace_of(parent), "ownerReferences": [{**by, "controller": True}]}
+    meta = {**(metadata or {}), **owner}
+    value = {"apiVersion": api_version, "kind": kind, "metadata": meta, "spec": spec}
+    return Document(parent.source, parent.place, value)
+
+
+def _references(value: Object) -> Iterator[Object]:
+    return iter(_items(_part(value, "metadata"), "ownerReferences"))
+
+
+def _items(value: Any, name: str) -> list[Object]:
+    """Return the objects in a list. What has another shape is none: the API server refuses it."""
+    items = value.get(name) if isinstance(value, dict) else None
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+
+
+def _part(value: Any, name: str) -> Object:
+    part = value.get(name) if isinstance(value, dict) else None
+    return part if isinstance(part, dict) else {}
