@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 from msgspec.structs import replace
 
 from muster.adapters.files import shapes
+from muster.adapters.files.other_objects import Objects, Readers
 from muster.adapters.files.shapes import PodManifest, Spec
 from muster.adapters.files.sources import Document, shown
 from muster.dialects import quantities
@@ -41,43 +43,28 @@ _UNREADY = tuple(
 Quantities = dict[str, str | int | float]
 
 
-@dataclass(slots=True)
+READERS: Readers = {
+    ("scheduling.k8s.io", "PriorityClass"): partial(shapes.stored, shape=shapes.PriorityClass),
+    ("node.k8s.io", "RuntimeClass"): partial(shapes.stored, shape=shapes.RuntimeClass),
+    ("", "LimitRange"): partial(shapes.stored, shape=shapes.LimitRange),
+}
+"""Objects of the input that change new pods."""
+
+
 class Admission:
-    """The objects of the input that change new pods, and how many pods name one that is not there."""
+    """What changes new pods, and how many pods name an object that is not there."""
 
-    priorities: dict[str, int] = field(default_factory=dict)
-    default_priority: int = 0
-    runtime_classes: dict[str, shapes.RuntimeClass] = field(default_factory=dict)
-    limit_ranges: dict[str, list[shapes.LimitRange]] = field(default_factory=lambda: defaultdict(list))
-    unknown: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Kind and name of an object that is not in the input → the pods that name it."""
-    exclusive: dict[str, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
-    """What pods ask for about a domain of their own → the objects that make them."""
-
-    def take(self, document: Document) -> bool:
-        """Take a document in. Return False if it is of another kind.
-
-        Raises:
-            Malformed: The document does not have the shape of its kind.
-        """
-        match document.group, document.kind:
-            case "scheduling.k8s.io", "PriorityClass":
-                read = shapes.convert(document, shapes.PriorityClass)
-                shapes.check_named(document, read.metadata)
-                self.priorities[read.metadata.name] = read.value
-                if read.global_default:
-                    self.default_priority = read.value
-            case "node.k8s.io", "RuntimeClass":
-                runtime_class = shapes.convert(document, shapes.RuntimeClass)
-                shapes.check_named(document, runtime_class.metadata)
-                self.runtime_classes[runtime_class.metadata.name] = runtime_class
-            case "", "LimitRange":
-                limits = shapes.convert(document, shapes.LimitRange)
-                shapes.check_named(document, limits.metadata)
-                self.limit_ranges[limits.metadata.namespace or "default"].append(limits)
-            case _:
-                return False
-        return True
+    def __init__(self, objects: Objects) -> None:
+        classes = objects.of("PriorityClass", shapes.PriorityClass)
+        self._priorities = SYSTEM_CLASSES | {item.metadata.name: item.value for item in classes}
+        self._default_priority = next((item.value for item in reversed(classes) if item.global_default), 0)
+        runtime_classes = objects.of("RuntimeClass", shapes.RuntimeClass)
+        self._runtime_classes = {item.metadata.name: item for item in runtime_classes}
+        self._limit_ranges = objects.of("LimitRange", shapes.LimitRange)
+        self._unknown = Counter[tuple[str, str]]()
+        """Kind and name of an object that is not in the input → the pods that name it."""
+        self._exclusive = defaultdict[str, dict[str, None]](dict)
+        """What pods ask for about a domain of their own → the objects that make them."""
 
     def admit(self, document: Document, pod: PodManifest) -> PodManifest:
         """Return the pod as the API server stores it. A pod that has been stored only gets its priority.
@@ -103,7 +90,7 @@ class Admission:
         spec = self._with_limits(document, pod.metadata.namespace, spec)
         pod = with_affinity(replace(pod, spec=_with_default_tolerations(spec)))
         for phrase in phrases(pod):
-            self.exclusive[phrase][document.name] = None
+            self._exclusive[phrase][document.name] = None
         return pod
 
     def notes(self) -> Iterator[str]:
@@ -112,35 +99,35 @@ class Admission:
             "PriorityClass": "with priority 0",
             "RuntimeClass": "without its node selector, tolerations and overhead",
         }
-        for (kind, name), count in sorted(self.unknown.items()):
+        for (kind, name), count in sorted(self._unknown.items()):
             pods = f"{count} {plural('pod', count)} of it {'is' if count == 1 else 'are'} planned"
             yield f"{kind} {name} is not in the input: {pods} {effects[kind]}"
-        for phrase, names in self.exclusive.items():
+        for phrase, names in self._exclusive.items():
             yield f"{listed(list(names))}: {phrase}, by the pod affinity that its controller's webhook adds"
-        for namespace, limit_ranges in sorted(self.limit_ranges.items()):
-            for limit_range in limit_ranges:
-                if any(limit.bounds and limit.type in _BOUNDED for limit in limit_range.spec.limits or ()):
-                    yield (
-                        f"LimitRange {namespace}/{limit_range.metadata.name}: its min, max and "
-                        "maxLimitRequestRatio are not checked here: the API server refuses pods outside them"
-                    )
+        for limit_range in sorted(self._limit_ranges, key=lambda item: item.metadata.namespace):
+            if any(limit.bounds and limit.type in _BOUNDED for limit in limit_range.spec.limits or ()):
+                name = f"{limit_range.metadata.namespace}/{limit_range.metadata.name}"
+                yield (
+                    f"LimitRange {name}: its min, max and maxLimitRequestRatio are not "
+                    "checked here: the API server refuses pods outside them"
+                )
 
     def _priority(self, spec: Spec) -> int:
         priority = spec.priority
         if priority is None and spec.priority_class_name:
-            priority = (self.priorities | SYSTEM_CLASSES).get(spec.priority_class_name)
+            priority = self._priorities.get(spec.priority_class_name)
             if priority is None:
-                self.unknown["PriorityClass", spec.priority_class_name] += 1
+                self._unknown["PriorityClass", spec.priority_class_name] += 1
         elif priority is None:
-            priority = self.default_priority
+            priority = self._default_priority
         return priority or 0
 
     def _with_runtime_class(self, document: Document, spec: Spec) -> Spec:
         """Return the spec with the node selector, tolerations and overhead of its RuntimeClass."""
         name = spec.runtime_class_name
-        of_class = self.runtime_classes.get(name)
+        of_class = self._runtime_classes.get(name)
         if of_class is None:
-            self.unknown["RuntimeClass", name] += 1
+            self._unknown["RuntimeClass", name] += 1
             return spec
         scheduling = of_class.scheduling or shapes.RuntimeScheduling()
         selector = spec.node_selector or {}
@@ -166,9 +153,9 @@ class Admission:
         Raises:
             Malformed: A request is above a limit by default.
         """
-        for limit_range in self.limit_ranges.get(namespace, ()):
+        for limit_range in self._limit_ranges:
             limits, requests = limit_range.defaults()
-            if limits or requests:
+            if limit_range.metadata.namespace == namespace and (limits or requests):
                 spec = replace(
                     spec,
                     containers=_with_defaults(spec.containers, limits, requests),

@@ -11,20 +11,22 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import Any
 
 import msgspec
 
-from muster.adapters.files import notes, shapes, templates
+from muster.adapters.files import admission, notes, other_objects, shapes, templates
+from muster.adapters.files import devices as devices_
 from muster.adapters.files.admission import Admission
 from muster.adapters.files.decide import ClaimFacts
-from muster.adapters.files.devices import DeviceObjects, Devices
-from muster.adapters.files.fields import Misspelt
-from muster.adapters.files.other_objects import OtherObjects
+from muster.adapters.files.devices import Devices
+from muster.adapters.files.fields import misspelt
+from muster.adapters.files.notes import NotesByObject
+from muster.adapters.files.other_objects import Objects
 from muster.adapters.files.owners import Owners
 from muster.adapters.files.shapes import PodManifest
 from muster.adapters.files.sources import BadInput, Document, Malformed, Object, Printed, annotate, shown
 from muster.adapters.files.templates import with_children
-from muster.adapters.files.unfollowed import Unfollowed
 from muster.dialects.kinds.description import MAX_PODS, Member, letters
 from muster.dialects.kinds.table import member
 from muster.dialects.nodes import nodes
@@ -72,21 +74,18 @@ class _Inputs:
     from.
     """
 
-    nodes: list[tuple[Document, NodeObject]] = field(default_factory=list)
     pods: list[tuple[Document, PodManifest]] = field(default_factory=list)
     makers: list[tuple[Document, Metadata, templates.Made]] = field(default_factory=list)
-    other_objects: OtherObjects = field(default_factory=OtherObjects)
-    devices: DeviceObjects = field(default_factory=DeviceObjects)
+    objects: Objects = field(default_factory=Objects)
     owners: Owners = field(default_factory=Owners)
     members: dict[str, tuple[str, Member]] = field(default_factory=dict)
     """By UID of a pod: its namespace, and its place in the gang of its owner."""
     printed: list[Printed] = field(default_factory=list)
-    admission: Admission = field(default_factory=Admission)
     skipped: Counter[str] = field(default_factory=Counter)
     """Objects by kind and API group, as "Job.batch.volcano.sh"."""
     made_up: list[str] = field(default_factory=list)
-    unfollowed: Unfollowed = field(default_factory=Unfollowed)
-    misspelt: Misspelt = field(default_factory=Misspelt)
+    unfollowed: NotesByObject = field(default_factory=NotesByObject)
+    misspelt: NotesByObject = field(default_factory=NotesByObject)
     notes: list[str] = field(default_factory=list)
     manifests: dict[str, PodManifest] = field(default_factory=dict)
     """The manifests by UID, as the API server would have stored them."""
@@ -106,47 +105,48 @@ def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> C
             node, or an entry of `settings.unique_names` is no scope that node labels name.
     """
     inputs = _read_inputs(documents)
-    facts, policies = inputs.other_objects.facts_and_policies(settings, inputs.notes)
+    objects, owners = inputs.objects, inputs.owners
+    facts, policies = other_objects.facts_and_policies(objects, settings, inputs.notes)
     policies = _with_unique(policies, settings.unique_names)
-    with_links, replaced = annotate([node for _, node in inputs.nodes], inputs.printed, settings.matrix)
-    inputs.notes.extend(replaced)
-    devices = inputs.devices.read(settings)
+    levels, topologies = policies.levels, other_objects.topologies(objects)
+    with_links, replaced = annotate(objects.of("Node", NodeObject), inputs.printed, settings.matrix)
+    devices = Devices(objects, settings)
     all_nodes = tuple(
         nodes.read(node, settings, facts.get(name := node.metadata.name, ()), devices.offer(name))
         for node in with_links
     )
-    inputs.notes.extend(
-        inputs.owners.read(settings, policies.levels, inputs.other_objects.topologies_by_name())
-    )
+    inputs.notes += [*replaced, *owners.read(settings, levels, topologies or None)]
     all_pods = _pods(inputs, settings, devices, any(node.devices for node in all_nodes))
     all_nodes = devices.with_offers(all_nodes)
-    inferred = inputs.owners.groups(inputs.members.values())
-    groups = inputs.other_objects.groups(policies.levels)
-    inputs.notes.extend(notes.about_nodes(all_nodes, all_pods))
-    inputs.notes.extend(notes.about_pods(all_pods, inputs.manifests, settings))
+    groups = other_objects.groups(objects, levels)
     waiting = [pod.uid for pod in all_pods if pod.claim is not None and not pod.node]
-    inputs.notes.extend(devices.notes(waiting))
-    inputs.notes.extend(_notes_of_order(inputs, all_pods))
-    inputs.notes.extend(notes.about_groups(groups, all_pods))
-    inputs.notes.extend(notes.about_scopes(groups, all_pods, all_nodes, policies.levels))
+    for uid in waiting:
+        manifest = inputs.manifests[uid]
+        name = f"Pod {manifest.metadata.namespace}/{manifest.metadata.name}"
+        inputs.unfollowed.add(name, notes.unfollowed_in_pod(manifest))
     manifests = [(inputs.manifests[pod.uid].metadata, pod) for pod in all_pods]
-    inputs.notes.extend(inputs.owners.warnings(manifests, settings))
-    inputs.notes.extend(inputs.owners.differences(manifests, groups))
-    inputs.notes.extend(inputs.owners.ignored(manifests))
-    ours = [inputs.manifests[pod.uid] for pod in all_pods if pod.claim is not None and not pod.node]
-    inputs.notes.extend(inputs.unfollowed.notes(ours))
-    inputs.notes.extend(inputs.misspelt.notes())
-    inputs.notes.extend(repeated_names(all_nodes, policies.levels, policies.naming))
-    skipped = dict(sorted(inputs.skipped.items()))
-    namespaces = inputs.other_objects.labels_of_namespaces({pod.namespace for pod in all_pods})
+    inputs.notes += [
+        *notes.about_nodes(all_nodes, all_pods),
+        *notes.about_pods(all_pods, inputs.manifests, settings),
+        *devices.notes(waiting),
+        *_notes_of_order(inputs, all_pods),
+        *notes.about_groups(groups, all_pods),
+        *notes.about_scopes(groups, all_pods, all_nodes, levels),
+        *owners.warnings(manifests, settings),
+        *owners.differences(manifests, groups),
+        *owners.ignored(manifests),
+        *inputs.unfollowed,
+        *inputs.misspelt,
+        *repeated_names(all_nodes, levels, policies.naming),
+    ]
     return Cluster(
         all_nodes,
         all_pods,
-        (*groups, *inferred),
+        (*groups, *owners.groups(inputs.members.values())),
         policies,
-        namespaces,
+        other_objects.labels_of_namespaces(objects, {pod.namespace for pod in all_pods}),
         tuple(inputs.notes),
-        skipped,
+        dict(sorted(inputs.skipped.items())),
         tuple(inputs.made_up),
         devices.facts(waiting, all_nodes),
     )
@@ -168,11 +168,10 @@ def _read_inputs(documents: Iterable[Document | Printed]) -> _Inputs:
         except Malformed as problem:
             problems.append(problem)
     if not problems:
-        problems = [*_twice(inputs.nodes), *_expand(inputs), *_twice(inputs.pods)]
-        problems += [*inputs.other_objects.twice(), *inputs.devices.twice()]
+        problems = [*_twice(inputs.objects.documents), *_expand(inputs), *_twice(inputs.pods)]
     if problems:
         raise BadInput(problems)
-    if not inputs.nodes:
+    if not inputs.objects.of("Node", NodeObject):
         raise BadInput([Malformed("", "", f"{_read(inputs)}: {_NO_NODES}")])
     return inputs
 
@@ -221,56 +220,43 @@ def _read(inputs: _Inputs) -> str:
 
 
 def _take(document: Document, inputs: _Inputs) -> None:
-    inputs.unfollowed.look(document)
-    inputs.misspelt.look(document)
-    match document.group, document.kind:
-        case "", "Node":
-            inputs.nodes.append((document, shapes.node(document)))
-        case "", "Pod":
-            inputs.pods.append((document, shapes.pod(document)))
-        case _:
-            takers = (inputs.admission, inputs.other_objects, inputs.devices, inputs.owners)
-            if any(taker.take(document) for taker in takers):
-                return
-            new_pods = templates.expand(document)
-            if new_pods is None:
-                inputs.skipped[".".join(filter(None, (document.kind, document.group)))] += 1
-            else:
-                inputs.makers.append((document, shapes.convert(document, _OnlyMetadata).metadata, new_pods))
+    inputs.unfollowed.add(document.name, notes.unfollowed(document))
+    inputs.misspelt.add(document.name, misspelt(document))
+    if (document.group, document.kind) == ("", "Pod"):
+        inputs.pods.append((document, shapes.pod(document)))
+    elif not (inputs.objects.take(document, _READERS) or inputs.owners.take(document)):
+        new_pods = templates.expand(document)
+        if new_pods is None:
+            inputs.skipped[".".join(filter(None, (document.kind, document.group)))] += 1
+        else:
+            inputs.makers.append((document, shapes.convert(document, _OnlyMetadata).metadata, new_pods))
+
+
+_READERS = {("", "Node"): shapes.node, **other_objects.READERS, **devices_.READERS, **admission.READERS}
 
 
 # --- names -----------------------------------------------------------------------------------------
 
 
-def _twice(items: Sequence[tuple[Document, NodeObject | PodManifest]]) -> list[Malformed]:
-    """Objects of one name, and pods of one UID."""
-    problems, names, uids = [], dict[str, Document](), dict[str, Document]()
+def _twice(items: Iterable[tuple[Document, Any]]) -> Iterator[Malformed]:
+    """Yield the objects of one name, and pods of one UID."""
+    firsts = dict[tuple[str, str], Document]()
     for document, item in items:
-        meta = item.metadata
+        meta, key = item.metadata, (document.group, document.name)
         if isinstance(item, PodManifest):
-            key = f"Pod {meta.namespace or 'default'}/{meta.name}"
-        else:
-            key = f"Node {meta.name}"
-        if key in names:
-            problems.append(
-                document.malformed(f"{_more(document, key)}is given twice, first in {_at(names[key])}")
-            )
-        elif meta.uid and meta.uid in uids and isinstance(item, PodManifest):
-            problems.append(
-                document.malformed(f"metadata.uid: another pod has it too, in {_at(uids[meta.uid])}")
-            )
-        names.setdefault(key, document)
-        uids.setdefault(meta.uid, document)
-    return problems
+            key = ("", f"Pod {meta.namespace or 'default'}/{meta.name}")
+        whose = "" if key[1] == document.name else f"its {key[1]} "  # the document is the pod's controller
+        if document.kind not in _REPEATABLE and (first := firsts.get(key)) is not None:
+            yield document.malformed(f"{whose}is given twice, first in {first.source}: {first.place}")
+        elif isinstance(item, PodManifest) and meta.uid and (first := firsts.get(("uid", meta.uid))):
+            place = f"{first.source}: {first.place}"
+            yield document.malformed(f"metadata.uid: another pod has it too, in {place}")
+        firsts.setdefault(key, document)
+        firsts.setdefault(("uid", meta.uid), document)
 
 
-def _more(document: Document, key: str) -> str:
-    """Return the pod's name if the document is its controller."""
-    return "" if document.name == key else f"its {key} "
-
-
-def _at(document: Document) -> str:
-    return f"{document.source}: {document.place}"
+_REPEATABLE = frozenset({"ComputeDomain", "LimitRange", "PriorityClass", "RuntimeClass"})
+"""Kinds that a capture and a manifest may both have."""
 
 
 def _expand(inputs: _Inputs) -> list[Malformed]:
@@ -315,15 +301,16 @@ def _expand(inputs: _Inputs) -> list[Malformed]:
 
 def _pods(inputs: _Inputs, settings: Settings, devices: Devices, only_devices: bool) -> tuple[Pod, ...]:
     """Return the pods as the API server would store them. `only_devices`: as in `DeviceCounts.asking`."""
+    admitted = Admission(inputs.objects)
     pods_in_order: list[tuple[int, Pod]] = []
     problems = list[Malformed]()
     for document, manifest in sorted(inputs.pods, key=lambda pod: inputs.number(pod[0])):
         meta = manifest.metadata
         namespace = meta.namespace or "default"
-        uid = meta.uid or templates.uid_of("Pod", namespace, meta.name)
+        uid = meta.uid or shapes.uid_of("Pod", namespace, meta.name)
         meta = msgspec.structs.replace(meta, namespace=namespace, uid=uid)
         try:
-            filled = _store(inputs.admission, document, msgspec.structs.replace(manifest, metadata=meta))
+            filled = _store(admitted, document, msgspec.structs.replace(manifest, metadata=meta))
         except Malformed as problem:
             problems.append(problem)
             continue
@@ -334,21 +321,20 @@ def _pods(inputs: _Inputs, settings: Settings, devices: Devices, only_devices: b
         if in_gang is not None:
             inputs.members[filled.metadata.uid] = (namespace, in_gang)
         pod = pods.read(filled, settings, in_gang, devices.claims)
-        if claims := devices.specs_of_pod.get(pod.uid):
-            pod = devices.counts.asking(pod, claims, only_devices)
+        pod = devices.asking(pod, only_devices)
         pods_in_order.append((place, pod))
     if problems:
         raise BadInput(problems)
-    inputs.notes.extend(inputs.admission.notes())
+    inputs.notes.extend(admitted.notes())
     last = max((pod.created for _, pod in pods_in_order), default=0.0)
     return tuple(
         replace(pod, created=last + 1.0 + place * _ORDER_S) if place else pod for place, pod in pods_in_order
     )
 
 
-def _store(admission: Admission, document: Document, pod: PodManifest) -> PodManifest:
+def _store(admitted: Admission, document: Document, pod: PodManifest) -> PodManifest:
     """Return a pod as the API server stores it."""
-    pod = admission.admit(document, pod)
+    pod = admitted.admit(document, pod)
     spec = pod.spec
     if spec.affinity is not None or not spec.scheduler_name:
         affinity = peers.as_stored(spec.affinity, pod.metadata.labels or {})

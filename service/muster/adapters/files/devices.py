@@ -7,43 +7,57 @@ controller makes for a ComputeDomain, and the DeviceClasses of NVIDIA's chart.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 import msgspec
 
-from muster.adapters.files import shapes, templates
+from muster.adapters.files import shapes
 from muster.adapters.files.decide import ClaimFacts
-from muster.adapters.files.matching_devices import DeviceCounts, MatchingDevices
+from muster.adapters.files.other_objects import Objects, Readers
 from muster.adapters.files.shapes import PodManifest
-from muster.adapters.files.sources import Document, Malformed, Object
+from muster.adapters.files.sources import Document, Object
 from muster.adapters.kube.devices import EXTENDED, held_by
-from muster.dialects.devices import compute_domains
+from muster.adapters.kube.served import OF_CLASS
+from muster.dialects.devices import compute_domains, selectors
 from muster.dialects.devices.claims import Claims
 from muster.dialects.devices.compute_domains import CHANNEL_CLASS
 from muster.dialects.devices.objects import (
     CelSelector,
     ClaimSpec,
+    ClaimTemplateSpec,
     DeviceClassObject,
     DeviceClassSpec,
     DeviceSelector,
     DeviceTaintRule,
+    ExactRequest,
+    Request,
     ResourceClaim,
     ResourceClaimTemplate,
     ResourceSlice,
+    SliceDevice,
+    SubRequest,
 )
 from muster.dialects.devices.offers import Offer
+from muster.dialects.devices.selectors import Term, UnreadableSelectorError, Value
 from muster.dialects.devices.slices import Slices
-from muster.dialects.objects import Metadata, PodResourceClaim, PodResourceClaimStatus
+from muster.dialects.objects import CustomObject, Metadata, PodResourceClaim, PodResourceClaimStatus
 from muster.dialects.settings import Settings
-from muster.domain.node import Node
+from muster.domain.node import Device, Node, Resources
+from muster.domain.pod import Pod
 from muster.domain.words import plural
 from muster.gangs.capacity.device_claims import DeviceClaim
+from muster.gangs.messages.calls import InTreeAnswer
 
 T = TypeVar("T")
 Key = tuple[str, str]
 """Namespace and name."""
+Way = ExactRequest | SubRequest
+"""One way to serve a request."""
+Attributes = Mapping[tuple[str, str], Value]
 
 GROUP = "resource.k8s.io"
 GPU_CLASS = "gpu.nvidia.com"
@@ -71,135 +85,109 @@ _VERSIONS = (f"{GROUP}/v1", f"{GROUP}/v1beta2", *_FLAT)
 """Versions that are read. The versions of `_FLAT` have other fields, and older versions have other kinds."""
 
 
-@dataclass(slots=True)
-class DeviceObjects:
-    """The documents of these kinds, and what they say once all are taken in (`read`)."""
-
-    slices: list[tuple[Document, ResourceSlice]] = field(default_factory=list)
-    classes: list[tuple[Document, DeviceClassObject]] = field(default_factory=list)
-    rules: list[tuple[Document, DeviceTaintRule]] = field(default_factory=list)
-    claims: list[tuple[Document, ResourceClaim]] = field(default_factory=list)
-    templates: list[tuple[Document, ResourceClaimTemplate]] = field(default_factory=list)
-    channels: list[tuple[Document, ResourceClaimTemplate]] = field(default_factory=list)
-    """Of ComputeDomains."""
-
-    def take(self, document: Document) -> bool:
-        """Take a document in. Return False if it is of another kind.
-
-        Raises:
-            Malformed: The document does not have the shape of its kind.
-        """
-        if document.group == GROUP and document.value["apiVersion"] not in _VERSIONS:
-            return False
-        match document.group, document.kind:
-            case str(group), "ResourceSlice" if group == GROUP:
-                self.slices.append((document, _with_name(document, ResourceSlice)))
-            case str(group), "DeviceClass" if group == GROUP:
-                self.classes.append((document, _with_name(document, DeviceClassObject)))
-            case str(group), "DeviceTaintRule" if group == GROUP:
-                self.rules.append((document, _with_name(document, DeviceTaintRule)))
-            case str(group), "ResourceClaim" if group == GROUP:
-                claim = _with_name(document, ResourceClaim)
-                _check(document, claim.spec, "spec")
-                self.claims.append((document, claim))
-            case str(group), "ResourceClaimTemplate" if group == GROUP:
-                template = _with_name(document, ResourceClaimTemplate)
-                if "devices" in (document.value.get("spec") or ()):
-                    raise document.malformed(
-                        "spec.devices: expected in spec.spec, which a claim has as its spec"
-                    )
-                _check(document, template.spec.spec, "spec.spec")
-                self.templates.append((document, template))
-            case str(group), "ComputeDomain" if group == compute_domains.API_GROUP:
-                self.channels.append((document, _channel(document)))
-            case _:
-                return False
-        return True
-
-    def twice(self) -> Iterator[Malformed]:
-        """Yield the objects of one kind and name that are given twice."""
-        seen = set[tuple[str, Key]]()
-        every: Iterable[tuple[Document, _Object]] = [
-            *self.slices,
-            *self.classes,
-            *self.rules,
-            *self.claims,
-            *self.templates,
-        ]
-        for document, item in every:
-            key = (document.kind, _key(item.metadata))
-            if key in seen:
-                yield document.malformed("is given twice")
-            seen.add(key)
-
-    def read(self, settings: Settings) -> Devices:
-        """Return what all documents say together."""
-        slices = Slices(settings)
-        classes_by_name = {item.metadata.name: item for _, item in self.classes}
-        classes = {**OF_NVIDIA, **classes_by_name}
-        for name, item in classes.items():
-            slices.see_class(name, item)
-        for _, resource_slice in self.slices:
-            slices.see_slice(resource_slice.metadata.name, resource_slice)
-        for _, rule in self.rules:
-            slices.see_rule(rule.metadata.name, rule)
-        claims = Claims(slices.resource_of, lambda: slices.roundings)
-        holdings, specs = list[DeviceClaim](), dict[Key, ClaimSpec]()
-        allocated = set[Key]()
-        for _, claim in self.claims:
-            meta, key = claim.metadata, _key(claim.metadata)
-            devices = held_by(claim)
-            uid = meta.uid or templates.uid_of("ResourceClaim", *key)
-            holdings += [DeviceClaim(uid, *devices)] if devices[0] else []
-            allocated |= {key} if claim.status.allocation is not None else set()
-            if (meta.annotations or {}).get(EXTENDED) != "true":
-                of_a_pod = any(owner.controller for owner in meta.owner_references or ())
-                unallocated = None if of_a_pod else claim.status.allocation is None
-                specs[key] = claim.spec
-                claims.see("/".join(key), claim.spec, unallocated=unallocated)
-        of_templates = {_key(item.metadata): item.spec.spec for _, item in [*self.channels, *self.templates]}
-        allocated_devices = frozenset(device for claim in holdings for device in claim.devices)
-        published = [resource_slice for _, resource_slice in self.slices]
-        counts = DeviceCounts(classes, published, slices.resource_of, allocated_devices)
-        matching = MatchingDevices(classes, published, slices.resource_of)
-        return Devices(
-            slices,
-            claims,
-            counts,
-            matching,
-            tuple(holdings),
-            specs,
-            of_templates,
-            frozenset(classes_by_name),
-            allocated,
-        )
+def _stored(document: Document, shape: type[T]) -> T | None:
+    """Return an object of a version that is read."""
+    if document.value["apiVersion"] not in _VERSIONS:
+        return None
+    return shapes.stored(document, shape, as_v1(document.value))
 
 
-_Object = ResourceSlice | DeviceClassObject | DeviceTaintRule | ResourceClaim | ResourceClaimTemplate
+def _claim_object(document: Document) -> ResourceClaim | None:
+    claim = _stored(document, ResourceClaim)
+    if claim is not None:
+        _check(document, claim.spec, "spec")
+    return claim
 
 
-@dataclass(slots=True)
+def _template(document: Document) -> ResourceClaimTemplate | None:
+    template = _stored(document, ResourceClaimTemplate)
+    if template is not None:
+        if "devices" in (document.value.get("spec") or ()):
+            raise document.malformed("spec.devices: expected in spec.spec, which a claim has as its spec")
+        _check(document, template.spec.spec, "spec.spec")
+    return template
+
+
+def _channel(document: Document) -> ResourceClaimTemplate:
+    """Return the template that NVIDIA's controller makes for a ComputeDomain."""
+    obj = shapes.stored(document, CustomObject)
+    value: object = obj.spec
+    for step in ("channel", "resourceClaimTemplate", "name"):
+        value = value.get(step) if isinstance(value, dict) else None
+    if not isinstance(value, str) or not value:
+        raise document.malformed("spec.channel.resourceClaimTemplate.name: expected, but not given")
+    spec = compute_domains.channel(obj.metadata.uid)
+    return ResourceClaimTemplate(
+        Metadata(value, namespace=obj.metadata.namespace), ClaimTemplateSpec(spec=spec)
+    )
+
+
+READERS: Readers = {
+    (GROUP, "ResourceSlice"): partial(_stored, shape=ResourceSlice),
+    (GROUP, "DeviceClass"): partial(_stored, shape=DeviceClassObject),
+    (GROUP, "DeviceTaintRule"): partial(_stored, shape=DeviceTaintRule),
+    (GROUP, "ResourceClaim"): _claim_object,
+    (GROUP, "ResourceClaimTemplate"): _template,
+    (compute_domains.API_GROUP, "ComputeDomain"): _channel,
+}
+
+
 class Devices:
-    """The devices of a cluster, and the claims of its pods."""
+    """The devices of a cluster, and the claims of its pods, as all documents say together."""
 
-    slices: Slices
-    claims: Claims
-    counts: DeviceCounts
-    matching: MatchingDevices
-    held: tuple[DeviceClaim, ...]
-    specs: dict[Key, ClaimSpec]
-    """What claims ask for, including the claims that are made here from templates."""
-    templates: Mapping[Key, ClaimSpec]
-    given_classes: frozenset[str]
-    allocated: set[Key]
-    missing: Counter[str] = field(default_factory=Counter)
-    """Claims and templates that are not in the input, with the pods that wait and name them."""
-    specs_of_pod: dict[str, tuple[ClaimSpec, ...]] = field(default_factory=dict)
-    """By UID of a pod: the claims that are not allocated."""
+    def __init__(self, objects: Objects, settings: Settings) -> None:
+        self._slices = Slices(settings)
+        self._given_classes = {
+            item.metadata.name: item for item in objects.of("DeviceClass", DeviceClassObject)
+        }
+        classes = {**OF_NVIDIA, **self._given_classes}
+        for name, item in classes.items():
+            self._slices.see_class(name, item)
+        published = objects.of("ResourceSlice", ResourceSlice)
+        for resource_slice in published:
+            self._slices.see_slice(resource_slice.metadata.name, resource_slice)
+        for rule in objects.of("DeviceTaintRule", DeviceTaintRule):
+            self._slices.see_rule(rule.metadata.name, rule)
+        self.claims = Claims(self._slices.resource_of, lambda: self._slices.roundings)
+        self._held = list[DeviceClaim]()
+        self._allocated = set[Key]()
+        self._specs = dict[Key, ClaimSpec]()
+        """What claims ask for, including the claims that are made here from templates."""
+        for claim in objects.of("ResourceClaim", ResourceClaim):
+            self._see(claim)
+        self._templates = {
+            _key(item.metadata): item.spec.spec
+            for kind in ("ComputeDomain", "ResourceClaimTemplate")
+            for item in objects.of(kind, ResourceClaimTemplate)
+        }
+        resource_of = self._slices.resource_of
+        self._counts = DeviceCounts(
+            classes,
+            published,
+            resource_of,
+            frozenset(device for claim in self._held for device in claim.devices),
+        )
+        self._matching = MatchingDevices(classes, published, resource_of)
+        self._missing = Counter[str]()
+        """Claims and templates that are not in the input, with the pods that wait and name them."""
+        self._specs_of_pod = dict[str, tuple[ClaimSpec, ...]]()
+        """By UID of a pod: the claims that are not allocated."""
+
+    def _see(self, claim: ResourceClaim) -> None:
+        meta, key = claim.metadata, _key(claim.metadata)
+        devices, unallocated = held_by(claim), claim.status.allocation is None
+        if devices[0]:
+            self._held.append(DeviceClaim(meta.uid, *devices))
+        if not unallocated:
+            self._allocated.add(key)
+        if (meta.annotations or {}).get(EXTENDED) != "true":
+            of_a_pod = any(owner.controller for owner in meta.owner_references or ())
+            self._specs[key] = claim.spec
+            self.claims.see("/".join(key), claim.spec, unallocated=None if of_a_pod else unallocated)
 
     def offer(self, node: str) -> Offer:
         """Return what the node's slices offer as GPUs."""
-        return self.slices.offer(node)
+        return self._slices.offer(node)
 
     def with_claims(self, pod: PodManifest) -> PodManifest:
         """Return the pod with the claims that Kubernetes makes for it, and without unknown claims."""
@@ -220,8 +208,8 @@ class Devices:
                 statuses.append(PodResourceClaimStatus(entry.name, name))
                 key = (pod.metadata.namespace, name)
                 freed = not (pod.spec.node_name or entry.resource_claim_name)  # before its gang is planned
-                specs += [self.specs[key]] if freed or key not in self.allocated else []
-        self.specs_of_pod[pod.metadata.uid] = tuple(specs)
+                specs += [self._specs[key]] if freed or key not in self._allocated else []
+        self._specs_of_pod[pod.metadata.uid] = tuple(specs)
         return msgspec.structs.replace(
             pod,
             spec=msgspec.structs.replace(pod.spec, resource_claims=entries),
@@ -232,76 +220,60 @@ class Devices:
         """Return the name of the claim for an entry of the pod; "" if it is unknown. Make it of its template,
         if it is not there."""
         namespace, template = pod.metadata.namespace, entry.resource_claim_template_name
-        if (namespace, name) in self.specs:
+        if (namespace, name) in self._specs:
             return name
-        spec = self.templates.get((namespace, template)) if template else None
+        spec = self._templates.get((namespace, template)) if template else None
         if spec is None:
             kind = f"ResourceClaimTemplate {namespace}/{template}" if template else ""
-            self.missing[kind or f"ResourceClaim {namespace}/{name}"] += not pod.spec.node_name
+            self._missing[kind or f"ResourceClaim {namespace}/{name}"] += not pod.spec.node_name
             return ""
         name = name or f"{pod.metadata.name}-{entry.name}"
-        self.specs[namespace, name] = spec
+        self._specs[namespace, name] = spec
         self.claims.see(f"{namespace}/{name}", spec)
         return name
 
+    def asking(self, pod: Pod, only_devices: bool) -> Pod:
+        """Return the pod with the devices of its claims as resources, as `DeviceCounts.asking` does."""
+        specs = self._specs_of_pod.get(pod.uid)
+        return self._counts.asking(pod, specs, only_devices) if specs else pod
+
     def with_offers(self, nodes: Iterable[Node]) -> tuple[Node, ...]:
         """Return the nodes with the free devices that pods may ask for by claims."""
-        class_names = {
-            name for specs in self.specs_of_pod.values() for spec in specs for name in _classes(spec)
-        }
-        return tuple(self.counts.with_offers(node, class_names) for node in nodes)
+        class_names = _classes(chain.from_iterable(self._specs_of_pod.values()))
+        return tuple(self._counts.with_offers(node, class_names) for node in nodes)
 
     def facts(self, waiting: Sequence[str], nodes: Sequence[Node]) -> ClaimFacts:
         """Return what claims hold, and which GPUs the claims of these pods match, by the UID of the pod.
 
         Devices that are allocated to waiting pods are left out: they are freed before the gang is planned.
         """
-        holdings = tuple(claim for claim in self.held if not claim.is_for(waiting))
-        answers = ((uid, self.matching.answer(self.specs_of_pod.get(uid, ()), nodes)) for uid in waiting)
+        holdings = tuple(claim for claim in self._held if not claim.is_for(waiting))
+        answers = ((uid, self._matching.answer(self._specs_of_pod.get(uid, ()), nodes)) for uid in waiting)
         return ClaimFacts(holdings, {uid: answer for uid, answer in answers if answer is not None})
 
     def notes(self, waiting: Iterable[str]) -> Iterator[str]:
         """Yield what is not known of the claims of these pods, by UID, and what is not followed in them."""
-        for name, count in sorted(self.missing.items()):
+        for name, count in sorted(self._missing.items()):
             if count:
                 pods = f"{count} {plural('pod', count)} {'is' if count == 1 else 'are'}"
                 yield f"{name} is not in the input: {pods} planned without it. In a cluster pods wait for it"
-        specs = [spec for uid in waiting for spec in self.specs_of_pod.get(uid, ())]
-        class_names = {name for spec in specs for name in _classes(spec)}
-        if GPU_CLASS in class_names - self.given_classes:
+        specs = [spec for uid in waiting for spec in self._specs_of_pod.get(uid, ())]
+        class_names = _classes(specs)
+        if GPU_CLASS in class_names - self._given_classes.keys():
             yield f"DeviceClass {GPU_CLASS} is not in the input: it counts as NVIDIA's chart makes it"
-        if CHANNEL_CLASS in class_names and self.counts.assumes_channels:
+        if CHANNEL_CLASS in class_names and self._counts.assumes_channels:
             yield (
                 f"no ResourceSlice of {compute_domains.DRIVER} is in the input: each node with GPUs counts "
                 "as having one channel of a ComputeDomain"
             )
-        yield from self.counts.notes(specs)
-        with_gpus = any(map(self.slices.serves_gpus, self.slices.drivers))
-        if not with_gpus and self.matching.asks(specs):
+        yield from self._counts.notes(specs)
+        with_gpus = any(map(self._slices.serves_gpus, self._slices.drivers))
+        if not with_gpus and self._matching.asks(specs):
             yield (
                 "no ResourceSlice with GPUs is in the input: claims for GPUs are planned on the GPUs that "
                 "status.allocatable of nodes counts, and with allocationMode All on none"
             )
-        yield from sorted({f"{sentence} (not followed)" for sentence in self.matching.unread(specs)})
-
-
-def _channel(document: Document) -> ResourceClaimTemplate:
-    """Return the template that NVIDIA's controller makes for a ComputeDomain."""
-    obj = templates.custom_object(document)
-    value: object = obj.spec
-    for step in ("channel", "resourceClaimTemplate", "name"):
-        value = value.get(step) if isinstance(value, dict) else None
-    if not isinstance(value, str) or not value:
-        raise document.malformed("spec.channel.resourceClaimTemplate.name: expected, but not given")
-    template = ResourceClaimTemplate(Metadata(name=value, namespace=obj.metadata.namespace))
-    spec = msgspec.structs.replace(template.spec, spec=compute_domains.channel(obj.metadata.uid))
-    return msgspec.structs.replace(template, spec=spec)
-
-
-def _with_name(document: Document, shape: type[T]) -> T:
-    read = shapes.convert(document, shape, as_v1(document.value))
-    shapes.check_named(document, read.metadata)  # type: ignore[attr-defined]
-    return read
+        yield from sorted({f"{sentence} (not followed)" for sentence in self._matching.unread(specs)})
 
 
 def _check(document: Document, spec: ClaimSpec, under: str) -> None:
@@ -353,10 +325,252 @@ def _exactly(request: object) -> object:
 
 
 def _key(meta: Metadata) -> Key:
-    return meta.namespace or "default", meta.name
+    return meta.namespace, meta.name
 
 
-def _classes(spec: ClaimSpec) -> Iterator[str]:
-    for request in spec.devices.requests or ():
-        choices = [request.exactly] if request.exactly is not None else request.first_available or ()
-        yield from (choice.device_class_name for choice in choices)
+def _requests(specs: Iterable[ClaimSpec]) -> Iterator[Request]:
+    return (request for spec in specs for request in spec.devices.requests or ())
+
+
+def _ways(request: Request) -> list[Way]:
+    """Return the ways to serve a request: any of them will do."""
+    return [request.exactly] if request.exactly is not None else [*(request.first_available or ())]
+
+
+def _classes(specs: Iterable[ClaimSpec]) -> set[str]:
+    return {way.device_class_name for request in _requests(specs) for way in _ways(request)}
+
+
+# --- GPUs that claims match ----------------------------------------------------------------------
+
+
+class MatchingDevices:
+    """The GPUs of a cluster with their attributes. `resource_of` returns the GPU resource of a class."""
+
+    def __init__(
+        self,
+        classes: Mapping[str, DeviceClassObject],
+        slices: Iterable[ResourceSlice],
+        resource_of: Callable[[str], str],
+    ) -> None:
+        self._classes = classes
+        self._resource_of = resource_of
+        self._attributes: dict[Device, Attributes] = {}
+        for resource_slice in slices:
+            driver, pool = resource_slice.spec.driver, resource_slice.spec.pool.name
+            for device in resource_slice.spec.devices or ():
+                attributes = selectors.attributes(driver, device)
+                self._attributes[Device(driver, pool, device.name)] = attributes
+        self._answers: dict[bytes, InTreeAnswer] = {}
+
+    def answer(self, specs: Sequence[ClaimSpec], nodes: Iterable[Node]) -> InTreeAnswer | None:
+        """Return which GPUs of the nodes the claims of a pod match; None if they ask for no GPUs."""
+        requests = list(self._of_gpus(specs))
+        if not requests:
+            return None
+        key = msgspec.json.encode(requests)
+        if key not in self._answers:
+            nodes_with_devices = [node for node in nodes if node.devices]
+            ranks = range(max(map(len, requests)))
+            ways = ([ways_of_request[: rank + 1][-1] for ways_of_request in requests] for rank in ranks)
+            self._answers[key] = InTreeAnswer(
+                devices=tuple(self._matching(exact_ways, nodes_with_devices) for exact_ways in ways)
+            )
+        return self._answers[key]
+
+    def asks(self, specs: Iterable[ClaimSpec]) -> bool:
+        """Return whether some of these claims ask for GPUs."""
+        return any(self._of_gpus(specs))
+
+    def unread(self, specs: Iterable[ClaimSpec]) -> Iterator[str]:
+        """Yield what is not followed in requests for GPUs: tolerations, and selectors that can't be read."""
+        for ways in self._of_gpus(specs):
+            for way in ways:
+                if way.tolerations:
+                    yield f"DeviceClass {way.device_class_name}: tolerations in claims for its devices"
+                try:
+                    read_selectors(way.selectors)
+                except UnreadableSelectorError as error:
+                    yield str(error)
+
+    def _of_gpus(self, specs: Iterable[ClaimSpec]) -> Iterator[list[Way]]:
+        """Yield the ways of each request for GPUs."""
+        for request in _requests(specs):
+            watches = request.exactly is not None and request.exactly.admin_access
+            ways = _ways(request)
+            if not watches and any(self._resource_of(way.device_class_name) for way in ways):
+                yield ways
+
+    def _matching(self, ways: Iterable[Way], nodes: Iterable[Node]) -> dict[str, frozenset[str]]:
+        """Return node → the names of its GPUs that all of these match."""
+        terms = [*(term for way in ways for term in self._terms(way))]
+        return {node.name: frozenset(self._names(node, terms)) for node in nodes}
+
+    def _terms(self, way: Way) -> tuple[Term, ...]:
+        of_class = self._classes.get(way.device_class_name)
+        terms = tuple[Term, ...]()
+        for device_selectors in (of_class.spec.selectors if of_class is not None else None, way.selectors):
+            try:
+                terms += read_selectors(device_selectors)
+            except UnreadableSelectorError:
+                continue
+        return terms
+
+    def _names(self, node: Node, terms: Sequence[Term]) -> Iterator[str]:
+        for gpu, device in enumerate(node.devices):
+            if device is None or not node.untainted >> gpu & 1:
+                continue
+            if selectors.satisfied(terms, device.driver, self._attributes[device]):
+                yield str(device)
+
+
+def read_selectors(device_selectors: Iterable[DeviceSelector] | None) -> tuple[Term, ...]:
+    """Return the terms of these selectors.
+
+    Raises:
+        UnreadableSelectorError: One is of another form.
+    """
+    return selectors.read(
+        selector.cel.expression for selector in device_selectors or () if selector.cel is not None
+    )
+
+
+# --- devices that are no GPUs --------------------------------------------------------------------
+
+
+class DeviceCounts:
+    """The devices of each DeviceClass on each node.
+
+    `resource_of` returns the GPU resource of a class, "" for none. `taken` are the devices that claims hold.
+    """
+
+    def __init__(
+        self,
+        classes: Mapping[str, DeviceClassObject],
+        slices: Sequence[ResourceSlice],
+        resource_of: Callable[[str], str],
+        allocated_devices: frozenset[Device],
+    ) -> None:
+        self._resource_of = resource_of
+        self._names = {
+            name: device_class.spec.extended_resource_name or OF_CLASS + name
+            for name, device_class in classes.items()
+        }
+        self._devices: dict[str, list[tuple[str, Device]]] = {}
+        """DeviceClass → its devices that can be counted, each with its node. Unreadable ones are left out."""
+        node_devices = list(_on_nodes(slices))
+        for name, device_class in classes.items():
+            if not resource_of(name) and (terms := _terms(device_class)) is not None:
+                self._devices[name] = [
+                    (node, device)
+                    for node, device, slice_device in node_devices
+                    if _is_of(terms, device.driver, slice_device)
+                ]
+        self._free = {
+            name: Counter(node for node, device in devices if device not in allocated_devices)
+            for name, devices in self._devices.items()
+        }
+        self.assumes_channels = not any(
+            device_class.spec.driver == compute_domains.DRIVER for device_class in slices
+        )
+        """Whether each node with GPUs counts as having a channel, since the input has no slice of them."""
+
+    def with_offers(self, node: Node, classes: Collection[str]) -> Node:
+        """Return the node with its free devices as resources: devices of classes that claims name, and of
+        classes with an extended resource.
+
+        If a device plugin offers a resource of the same name, the plugin's count stays.
+        """
+        counts = {
+            self._names[name]: free[node.name]
+            for name, free in self._free.items()
+            if free[node.name] and (name in classes or not self._names[name].startswith(OF_CLASS))
+        }
+        if self.assumes_channels and node.topology.gpu_count and CHANNEL_CLASS in classes:
+            counts[self._names[CHANNEL_CLASS]] = 1
+        if node.devices:
+            of_gpus = (name for name in classes if self._resource_of(name) in node.gpu_resources)
+            counts |= dict.fromkeys((OF_CLASS + name for name in of_gpus), len(node.devices))
+        if not counts:
+            return node
+        return replace(node, allocatable=_with(node.allocatable, counts | dict(node.allocatable.others)))
+
+    def asking(self, pod: Pod, specs: Iterable[ClaimSpec], only_devices: bool) -> Pod:
+        """Return the pod with the devices of its claims as resources. With `only_devices` its GPUs must be
+        devices too: a node whose GPUs a device plugin serves is not for its claims.
+        """
+        amounts = Counter(dict(pod.resources.others))
+        for request in _requests(specs):
+            exact = request.exactly
+            if exact is not None and self._is_counted(request):
+                amounts[self._names[exact.device_class_name]] += exact.count
+            elif exact is not None and only_devices and self._resource_of(exact.device_class_name):
+                amounts[OF_CLASS + exact.device_class_name] += exact.count
+        return replace(pod, resources=_with(pod.resources, amounts))
+
+    def notes(self, specs: Iterable[ClaimSpec]) -> Iterator[str]:
+        """Yield what is not followed in these claims."""
+        yield from sorted({note for request in _requests(specs) if (note := self._note(request))})
+
+    def _is_counted(self, request: Request) -> bool:
+        exact = request.exactly
+        if exact is None or exact.admin_access or exact.allocation_mode != "ExactCount":
+            return False
+        name = exact.device_class_name
+        return bool(self._devices.get(name)) or (self.assumes_channels and name == CHANNEL_CLASS)
+
+    def _note(self, request: Request) -> str:
+        """Return why a request for devices that are no GPUs is not followed, or not wholly; "" if it is."""
+        exact = request.exactly
+        names = sorted({way.device_class_name for way in _ways(request)})
+        if not names or any(map(self._resource_of, names)) or (exact is not None and exact.admin_access):
+            return ""
+        why = f"DeviceClass {names[0]}: claims for its devices are not followed, since "
+        if names[0] not in self._names:
+            why += "it is not in the input"
+        elif names[0] not in self._devices:
+            why += "its selectors can't be read here"
+        elif exact is None or exact.allocation_mode != "ExactCount":
+            why += "firstAvailable and allocationMode All are followed for GPUs alone"
+        elif not self._is_counted(request):
+            why += "no ResourceSlice in the input has any on a node"
+        elif exact.selectors:
+            why = f"DeviceClass {names[0]}: selectors in claims for its devices are not followed"
+        else:
+            why = ""
+        return why
+
+
+def _with(resources: Resources, amounts: Mapping[str, int]) -> Resources:
+    return replace(resources, others=tuple(sorted(amounts.items())))
+
+
+def _terms(device_class: DeviceClassObject) -> tuple[Term, ...] | None:
+    try:
+        return read_selectors(device_class.spec.selectors)
+    except UnreadableSelectorError:
+        return None
+
+
+def _is_of(terms: Iterable[Term], driver: str, device: SliceDevice) -> bool:
+    return selectors.satisfied(terms, driver, selectors.attributes(driver, device))
+
+
+def _on_nodes(slices: Sequence[ResourceSlice]) -> Iterator[tuple[str, Device, SliceDevice]]:
+    """Yield the devices of nodes that claims can have, each with its node. Devices that share counters can't
+    be counted."""
+    newest: dict[tuple[str, str], int] = {}
+    for resource_slice in slices:
+        pool = (resource_slice.spec.driver, resource_slice.spec.pool.name)
+        newest[pool] = max(newest.get(pool, 0), resource_slice.spec.pool.generation)
+    for resource_slice in slices:
+        driver, pool_name, node = (
+            resource_slice.spec.driver,
+            resource_slice.spec.pool.name,
+            resource_slice.spec.node_name,
+        )
+        if not node or resource_slice.spec.pool.generation < newest[driver, pool_name]:
+            continue
+        for device in resource_slice.spec.devices or ():
+            if not (any(map(selectors.keeps_away, device.taints or ())) or device.consumes_counters):
+                yield node, Device(driver, pool_name, device.name), device

@@ -5,9 +5,7 @@ kubectl refuses an unknown field, and an API server drops it. Here it has no eff
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 from msgspec import inspect
@@ -17,10 +15,8 @@ from muster.adapters.files.sources import Document, Object, shown
 from muster.dialects.jobs.pruned import FIELDS
 from muster.dialects.kinds import jobset, leaderworkerset
 from muster.dialects.objects import NodeSpec
-from muster.domain.words import listed, nearest
+from muster.domain.words import nearest
 
-_NAMED = 3
-"""The most names in one note."""
 _NEAR, _NEAR_IN_JOB, _BEGINNING = 0.85, 0.9, 8
 """Least similarity of a field that was meant, in pods and around them; fewest letters that begin it."""
 _OTHERS = frozenset({"restartPolicyRules"})
@@ -55,33 +51,19 @@ _KINDS = frozenset(
 """API groups whose objects have pods, or are nodes."""
 
 
-@dataclass(slots=True)
-class Misspelt:
-    """Notes on misspelt fields, each with the names of the objects that have the field."""
+def misspelt(document: Document) -> Iterator[str]:
+    """Yield a note for each misspelt field. In a document that a cluster has stored, each field has its form.
 
-    names: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-
-    def look(self, document: Document) -> None:
-        """Look at a document. In one that a cluster has stored, everything has the form that it must have.
-
-        Raises:
-            Malformed: A field has a word or a form that an API server refuses. The message names it.
-        """
-        meta, spec = document.value.get("metadata"), document.value.get("spec")
-        if not isinstance(meta, dict) or meta.get("creationTimestamp"):
-            return
-        if document.kind in _EXCLUSIVE:
-            for note in _of_keys(meta, _EXCLUSIVE[document.kind]):
-                self.names[note].append(document.name)
-        if document.group in _KINDS and isinstance(spec, dict):
-            shape = NodeSpec if document.kind == "Node" else None
-            for note in _walk(document, spec, "spec", "spec", shape, False, set()):
-                self.names[note].append(document.name)
-
-    def notes(self) -> Iterator[str]:
-        """Yield a note for each field."""
-        for note, names in self.names.items():
-            yield f"{listed(names, _NAMED)}: {note}"
+    Raises:
+        Malformed: A field has a word or a form that an API server refuses. The message names it.
+    """
+    meta, spec = document.value.get("metadata"), document.value.get("spec")
+    if not isinstance(meta, dict) or meta.get("creationTimestamp"):
+        return
+    yield from _of_keys(meta, _EXCLUSIVE.get(document.kind, ()))
+    if document.group in _KINDS and isinstance(spec, dict):
+        shape = NodeSpec if document.kind == "Node" else None
+        yield from _walk(document, spec, "spec", "spec", shape, False, set())
 
 
 def _of_keys(meta: Object, annotations: tuple[str, ...]) -> Iterator[str]:

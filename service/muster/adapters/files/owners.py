@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from muster.adapters.files import templates
+from muster.adapters.files import shapes
 from muster.adapters.files.sources import Document
 from muster.adapters.files.templates import (
     RUNTIMES,
@@ -55,7 +55,7 @@ class Owners:
         if runtime:
             self.runtimes.append(document.name)
         if runtime or is_train_job(document) or is_ray_job(document):
-            self.makers[_key(document)] = templates.custom_object(document).metadata
+            self.makers[_key(document)] = shapes.stored(document, CustomObject).metadata
             return True
         kind = KINDS.get(document.kind)
         if kind is not None and document.group == kind.group:
@@ -64,7 +64,7 @@ class Owners:
                     f"{document.name}: version {version} of {kind.group} is not known, and is read as "
                     f"{kind.versions[0]}: an API server may refuse it"
                 )
-            self.objects[_key(document)] = templates.custom_object(document)
+            self.objects[_key(document)] = shapes.stored(document, CustomObject)
         return False
 
     def read(

@@ -7,13 +7,14 @@ checked for what the API server would refuse. The other kinds are those that cre
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Callable, Mapping
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from muster.adapters.files.sources import Document, shown, type_name
+from muster.adapters.files.sources import CLUSTER_WIDE, Document, shown, type_name
 from muster.dialects import quantities
 from muster.dialects.objects import (
     Container,
@@ -266,6 +267,29 @@ def check_named(document: Document, meta: Metadata) -> None:
     check_metadata(document, meta)
 
 
+def stored(document: Document, shape: type[T], value: object = None) -> T:
+    """Return the document, or `value` in its place, as the API server stores it: with a namespace and UID.
+
+    Raises:
+        Malformed: It does not have the shape, or the API server refuses its metadata.
+    """
+    read: Any = convert(document, shape, value)
+    meta: Metadata = read.metadata
+    check_named(document, meta)
+    namespace = meta.namespace or ("" if document.kind in CLUSTER_WIDE else "default")
+    uid = meta.uid or uid_of(document.kind, namespace, meta.name)
+    stored_object: T = replace(read, metadata=replace(meta, namespace=namespace, uid=uid))
+    return stored_object
+
+
+_UIDS = uuid.uuid5(uuid.NAMESPACE_URL, "https://gpu.topology/files")
+
+
+def uid_of(kind: str, namespace: str, name: str) -> str:
+    """Return a UID for an object that has none, the same in every run."""
+    return str(uuid.uuid5(_UIDS, f"{kind}/{namespace}/{name}"))
+
+
 def check_labels(document: Document, field: str, labels: Mapping[str, str]) -> None:
     """Raise Malformed if the API server would refuse one of these labels."""
     for key, value in labels.items():
@@ -301,8 +325,8 @@ def node(document: Document) -> NodeObject:
     read = convert(document, NodeObject)
     check_named(document, read.metadata)
     if read.status.allocatable is None:
-        status = msgspec.structs.replace(read.status, allocatable=read.status.capacity)
-        read = msgspec.structs.replace(read, status=status)
+        status = replace(read.status, allocatable=read.status.capacity)
+        read = replace(read, status=status)
     return read
 
 

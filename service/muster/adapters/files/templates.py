@@ -9,7 +9,6 @@ and no end is read as a rank.
 from __future__ import annotations
 
 import hashlib
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -51,20 +50,12 @@ def expand(document: Document) -> Made | None:
     return maker(document) if maker is not None else None
 
 
-def uid_of(kind: str, namespace: str, name: str) -> str:
-    """Return a UID for an object that has none, the same in every run."""
-    return str(uuid.uuid5(_NAMESPACE, f"{kind}/{namespace}/{name}"))
-
-
-_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://gpu.topology/files")
-
-
 # --- the controllers -------------------------------------------------------------------------------
 
 
 def _of_kind(document: Document) -> Made:
     """Return the pods of a kind of job, as the table of kinds describes them."""
-    obj = custom_object(document)
+    obj = shapes.stored(document, CustomObject)
     owner = Owner.of(document.kind, obj)
     described = KINDS[document.kind].describe(owner)
     for cause in owner.spec.causes:
@@ -95,7 +86,7 @@ def _template(document: Document, role: Role) -> Template:
 def _make_pod(new: NewPod, template: Template, owner: _Owner) -> PodManifest:
     if new.controller is not None:
         kind, name = new.controller
-        uid = uid_of(kind, owner.namespace, name)
+        uid = shapes.uid_of(kind, owner.namespace, name)
         owner = _Owner(kind, name, owner.namespace, uid, _API_VERSIONS[kind])
     return _pod(new.name, _with_additions(template, new), owner, new.labels, new.annotations)
 
@@ -118,20 +109,6 @@ def _with_additions(template: Template, new: NewPod) -> Template:
     return template if spec is template.spec else msgspec.structs.replace(template, spec=spec)
 
 
-def custom_object(document: Document) -> CustomObject:
-    """Return the document as an object with a name, a namespace and a UID.
-
-    Raises:
-        Malformed: it has no name, or one that the API server refuses.
-    """
-    obj = shapes.convert(document, CustomObject)
-    shapes.check_named(document, obj.metadata)
-    namespace = obj.metadata.namespace or "default"
-    uid = obj.metadata.uid or uid_of(document.kind, namespace, obj.metadata.name)
-    meta = msgspec.structs.replace(obj.metadata, namespace=namespace, uid=uid)
-    return msgspec.structs.replace(obj, metadata=meta)
-
-
 def _replicas(document: Document) -> Made:
     """Return the pods of a Deployment, ReplicaSet or ReplicationController: equal pods with random names."""
     workload, count = _workload(document)
@@ -143,7 +120,9 @@ def _replicas(document: Document) -> Made:
         digest = hashlib.sha256(repr(workload.spec.template).encode()).digest()
         labels[TEMPLATE_HASH] = letters(int.from_bytes(digest[:8]), 9)
         stem = f"{stem}-{labels[TEMPLATE_HASH]}"
-        owner = _Owner("ReplicaSet", stem, owner.namespace, uid_of("ReplicaSet", owner.namespace, stem))
+        owner = _Owner(
+            "ReplicaSet", stem, owner.namespace, shapes.uid_of("ReplicaSet", owner.namespace, stem)
+        )
     return Made(
         tuple(_pod(f"{stem}-{letters(i)}", workload.spec.template, owner, labels) for i in range(count))
     )
@@ -181,7 +160,7 @@ def _owner(document: Document, meta: Metadata) -> _Owner:
         document.kind,
         meta.name,
         namespace,
-        meta.uid or uid_of(document.kind, namespace, meta.name),
+        meta.uid or shapes.uid_of(document.kind, namespace, meta.name),
         str(document.value["apiVersion"]),
     )
 
