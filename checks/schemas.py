@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from muster.adapters.schemas import schemas
+from checks.answer_schemas import schemas
 from muster.config import Config
 
 REPOSITORY = Path(__file__).parents[1]

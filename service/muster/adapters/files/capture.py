@@ -8,12 +8,13 @@ has the known ones and the labels by which other pods select. Of the jobs, it ha
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import yaml
+from msgspec.structs import replace
 
 from muster.adapters.files import shapes
 from muster.adapters.kube import decode, devices
@@ -36,8 +37,8 @@ from muster.dialects.objects import (
     ConfigMapObject,
     CustomObject,
     Metadata,
-    NamespaceObject,
     NodeObject,
+    OwnerReference,
     PodObject,
 )
 from muster.dialects.pods import bounds, peers
@@ -45,6 +46,7 @@ from muster.dialects.pods.pods import TEMPLATE_HASH
 from muster.dialects.settings import DEFAULTS, Settings
 
 DeviceObject = ResourceSlice | DeviceClassObject | DeviceTaintRule | ResourceClaim | ResourceClaimTemplate
+V = TypeVar("V")
 Key = tuple[str, str, str]
 """Kind, namespace, name of a job."""
 
@@ -130,59 +132,54 @@ async def capture(client: KubeClient, settings: Settings = DEFAULTS) -> Captured
         KubeError: The API server refuses or does not answer.
         Undecodable: Its answer is no list.
     """
-    problems: list[str] = []
-    nodes = await _list(client, decode.nodes(), problems)
-    pods = await _list(client, decode.pods(), problems)
+    lists = _Lists(client)
+    nodes = await lists.list(decode.nodes())
+    pods = await lists.list(decode.pods())
     keys, namespace_keys = _selector_keys(pods)
+    parts = (
+        _around(lists, settings),
+        _namespaces(lists, namespace_keys),
+        _jobs(lists, pods),
+        _devices(lists),
+    )
     items = [
-        *[item async for item in _around(client, settings, problems)],
-        *[item async for item in _namespaces(client, namespace_keys, problems)],
-        *[item async for item in _jobs(client, pods, problems)],
-        *[item async for item in _devices(client, problems)],
+        *[item for part in parts async for item in part],
         *(node_item(node, settings) for node in nodes),
         *(pod_item(pod, settings, keys) for pod in pods),
     ]
-    return Captured(tuple(items), len(nodes), len(pods), tuple(problems))
+    return Captured(tuple(items), len(nodes), len(pods), tuple(lists.problems))
 
 
 def _selector_keys(pods: Iterable[PodObject]) -> tuple[frozenset[str], frozenset[str]]:
     """Return the label keys of pods, and of namespaces, by which any of these pods selects others."""
     selector_keys = [peers.selector_keys(pod.spec) for pod in pods]
-    return frozenset().union(*(keys for keys, _ in selector_keys)), frozenset().union(
-        *(keys for _, keys in selector_keys)
-    )
+    of_pods, of_namespaces = zip(*selector_keys, strict=True) if selector_keys else ((), ())
+    return frozenset().union(*of_pods), frozenset().union(*of_namespaces)
 
 
-async def _namespaces(
-    client: KubeClient, keys: frozenset[str], problems: list[str]
-) -> AsyncIterator[dict[str, Any]]:
+async def _namespaces(lists: _Lists, keys: frozenset[str]) -> AsyncIterator[dict[str, Any]]:
     """Yield the namespaces, if any pod selects pods by their namespace's labels."""
-    for namespace in await _listed_if_there(client, decode.namespaces(), problems) if keys else ():
+    for namespace in await lists.if_there(decode.namespaces()) if keys else ():
         labels = {key: value for key, value in (namespace.metadata.labels or {}).items() if key in keys}
-        yield _item("Namespace", NamespaceObject(Metadata(name=namespace.metadata.name, labels=labels)))
+        yield _item("v1", "Namespace", namespace, Metadata(namespace.metadata.name, labels=labels))
 
 
-async def _around(
-    client: KubeClient, settings: Settings, problems: list[str]
-) -> AsyncIterator[dict[str, Any]]:
+async def _around(lists: _Lists, settings: Settings) -> AsyncIterator[dict[str, Any]]:
     places = {settings.policies_namespace: settings.policies_name, settings.system_namespace: ""}
     for place in places.items():
-        for config_map in await _listed_if_there(client, decode.config_maps(*place), problems):
+        for config_map in await lists.if_there(decode.config_maps(*place)):
             if configmaps.read(config_map, settings) is not None:
                 yield config_map_item(config_map, settings)
     for resource in (decode.topologies(), *decode.pod_groups()):
-        for item in await _listed_if_there(client, resource, problems):
+        for item in await lists.if_there(resource):
             yield custom_item(resource.kind, item)
     for api, of_admission in FOR_NEW_PODS:
-        for item in await _listed_if_there(client, of_admission, problems):
+        for item in await lists.if_there(of_admission):
             meta = Metadata(item.metadata.name, namespace=item.metadata.namespace)
-            fields = msgspec.to_builtins(msgspec.structs.replace(item, metadata=meta))
-            yield {"apiVersion": api, "kind": of_admission.kind, **fields}
+            yield _item(api, of_admission.kind, item, meta)
 
 
-async def _jobs(
-    client: KubeClient, pods: Iterable[PodObject], problems: list[str]
-) -> AsyncIterator[dict[str, Any]]:
+async def _jobs(lists: _Lists, pods: Iterable[PodObject]) -> AsyncIterator[dict[str, Any]]:
     """Yield the jobs whose pods wait, and the metadata of what made these jobs.
 
     A kind is only listed if a pod that waits, or a job of such a pod, names an object of it.
@@ -193,18 +190,17 @@ async def _jobs(
         if waits and (place := member(pod.metadata)) is not None:
             jobs.add((place.kind, pod.metadata.namespace, place.owner))
     for kind, of_kind in KINDS.items():
-        for job in await _list_named(client, decode.jobs(kind), jobs, problems):
-            pruned_job = pruned(of_kind, job)
-            owners = [owner for owner in job.metadata.owner_references or () if owner.controller]
+        for job in await lists.named(decode.jobs(kind), jobs):
+            pruned_job, owners = pruned(of_kind, job), _controllers(job.metadata)
             makers |= {
                 (owner.kind, job.metadata.namespace, owner.name)
-                for owner in owners
+                for owner in owners or ()
                 if owner.kind in of_kind.made_by
             }
-            meta = msgspec.structs.replace(pruned_job.metadata, owner_references=owners or None)
-            yield _custom(kind, msgspec.structs.replace(pruned_job, metadata=meta))
+            meta = replace(pruned_job.metadata, owner_references=owners)
+            yield _item(job.api_version, kind, pruned_job, meta)
     for kind in sorted({kind for kind, _, _ in makers}):
-        for maker in await _list_named(client, decode.makers(kind), makers, problems):
+        for maker in await lists.named(decode.makers(kind), makers):
             meta = Metadata(
                 maker.metadata.name,
                 namespace=maker.metadata.namespace,
@@ -212,90 +208,75 @@ async def _jobs(
                 labels=words(maker.metadata.labels),
                 annotations=words(maker.metadata.annotations),
             )
-            yield _custom(kind, CustomObject(maker.api_version, meta))
+            yield _item(maker.api_version, kind, CustomObject(), meta)
 
 
-async def _devices(client: KubeClient, problems: list[str]) -> AsyncIterator[dict[str, Any]]:
+async def _devices(lists: _Lists) -> AsyncIterator[dict[str, Any]]:
     """Yield what DRA drivers publish, and the claims to devices."""
-    for published in await _listed_if_there(client, devices.resource_slices(), problems):
-        yield device_item("ResourceSlice", published)
-    for of_class in await _listed_if_there(client, devices.device_classes(), problems):
-        yield device_item("DeviceClass", of_class)
-    for rule in await _listed_if_there(client, devices.device_taint_rules(), problems):
-        yield device_item("DeviceTaintRule", rule)
-    for claim in await _listed_if_there(client, devices.resource_claims(), problems):
-        yield device_item("ResourceClaim", msgspec.structs.replace(claim, spec=_without_config(claim.spec)))
-    for template in await _listed_if_there(client, devices.resource_claim_templates(), problems):
-        spec = msgspec.structs.replace(template.spec, spec=_without_config(template.spec.spec))
-        yield device_item("ResourceClaimTemplate", msgspec.structs.replace(template, spec=spec))
+    resources: tuple[Resource[Any], ...] = (
+        devices.resource_slices(),
+        devices.device_classes(),
+        devices.device_taint_rules(),
+        devices.resource_claims(),
+        devices.resource_claim_templates(),
+    )
+    for resource in resources:
+        for item in await lists.if_there(resource):
+            yield device_item(resource.kind, item)
 
 
-async def _list_named(
-    client: KubeClient, resource: Resource[CustomObject], names: set[Key], problems: list[str]
-) -> list[CustomObject]:
-    """Return the objects of this kind that are named; if none is named, nothing is listed."""
-    if not any(kind == resource.kind for kind, _, _ in names):
+class _Lists:
+    """Lists objects of a cluster, and collects what could not be read."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self.problems: list[str] = []
+
+    async def named(self, resource: Resource[CustomObject], names: set[Key]) -> list[CustomObject]:
+        """Return the objects of this kind that are named; if none is named, nothing is listed."""
+        if not any(kind == resource.kind for kind, _, _ in names):
+            return []
+
+        def is_named(item: CustomObject) -> bool:
+            return (resource.kind, item.metadata.namespace, item.metadata.name) in names
+
+        return await self.if_there(resource, is_named)
+
+    async def if_there(self, resource: Resource[T], keep: Callable[[T], bool] = lambda _: True) -> list[T]:
+        """Return the objects of a kind, none if the API server does not serve it or refuses to list it."""
+        for path in resource.paths:
+            try:
+                return await self.list(resource, path, keep)
+            except ApiError as refusal:
+                if refusal.status == HTTP_FORBIDDEN:
+                    problem = f"{refusal}: left out"
+                    if problem not in self.problems:  # each version is refused
+                        self.problems.append(problem)
+                elif refusal.status != HTTP_NOT_FOUND:
+                    raise
         return []
 
-    def is_named(item: CustomObject) -> bool:
-        return (resource.kind, item.metadata.namespace, item.metadata.name) in names
-
-    return await _listed_if_there(client, resource, problems, is_named)
-
-
-async def _listed_if_there(
-    client: KubeClient,
-    resource: Resource[T],
-    problems: list[str],
-    keep: Callable[[T], bool] = lambda _: True,
-) -> list[T]:
-    for path in resource.paths:
-        try:
-            return await _list(client, resource, problems, path, keep)
-        except ApiError as refusal:
-            if refusal.status == HTTP_FORBIDDEN:
-                problem = f"{refusal}: left out"
-                problems.extend([problem] if problem not in problems else [])  # each version is refused
-            elif refusal.status != HTTP_NOT_FOUND:
-                raise
-    return []
-
-
-async def _list(
-    client: KubeClient,
-    resource: Resource[T],
-    problems: list[str],
-    path: str = "",
-    keep: Callable[[T], bool] = lambda _: True,
-) -> list[T]:
-    """Return the items that `keep` holds for. The others are dropped page by page, and take no memory."""
-    for attempt in range(1, ATTEMPTS + 1):
-        unreadable: list[str] = []
-        try:
-            pages = _items(client, resource, path or resource.paths[0], unreadable)
-            items = [item async for item in pages if keep(item)]
-        except ApiError as refusal:
-            if refusal.status != HTTP_GONE or attempt == ATTEMPTS:
-                raise
-        else:
-            problems.extend(unreadable)
-            return items
-    raise AssertionError("the last attempt returns or raises")
-
-
-async def _items(
-    client: KubeClient, resource: Resource[T], path: str, problems: list[str]
-) -> AsyncIterator[T]:
-    token = ""
-    while True:
-        query = {**resource.select, "limit": str(PAGE_SIZE)} | ({"continue": token} if token else {})
-        page = resource.page(await client.get(resource.plural, path, query))
-        problems.extend(str(problem) for problem in page.unreadable)
-        for item in page.items:
-            yield item
-        token = page.token
-        if not token:
-            return
+    async def list(
+        self, resource: Resource[T], path: str = "", keep: Callable[[T], bool] = lambda _: True
+    ) -> list[T]:
+        """Return the items that `keep` holds for. The others are dropped page by page, and take no memory."""
+        for attempt in range(1, ATTEMPTS + 1):
+            items, unreadable, token = list[T](), list[str](), ""
+            try:
+                while True:
+                    query = {**resource.select, "limit": str(PAGE_SIZE)}
+                    query |= {"continue": token} if token else {}
+                    body = await self._client.get(resource.plural, path or resource.paths[0], query)
+                    page = resource.page(body)
+                    unreadable += map(str, page.unreadable)
+                    items += filter(keep, page.items)
+                    if not (token := page.token):
+                        self.problems += unreadable
+                        return items
+            except ApiError as refusal:
+                if refusal.status != HTTP_GONE or attempt == ATTEMPTS:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
 
 
 # --- what is written -------------------------------------------------------------------------------
@@ -303,8 +284,7 @@ async def _items(
 
 def node_item(node: NodeObject, settings: Settings = DEFAULTS) -> dict[str, Any]:
     """Return a node as an API object, with all its labels, because selectors and scopes may name any."""
-    meta = _metadata(node.metadata, node.metadata.labels, settings)
-    return _item("Node", msgspec.structs.replace(node, metadata=meta))
+    return _item("v1", "Node", node, _metadata(node.metadata, node.metadata.labels, settings))
 
 
 def pod_item(
@@ -317,70 +297,64 @@ def pod_item(
         if key in keys or key in APP_KEYS or key.startswith(APP_PREFIX)
     }
     labels = (selected | (_keep_read(pod.metadata.labels, settings) or {})) or None
-    owners = [owner for owner in pod.metadata.owner_references or () if owner.controller]
     meta = _metadata(pod.metadata, labels, settings)
-    meta = msgspec.structs.replace(meta, owner_references=owners or None)
-    return _item("Pod", msgspec.structs.replace(pod, metadata=meta))
+    return _item("v1", "Pod", pod, replace(meta, owner_references=_controllers(meta)))
 
 
 def config_map_item(config_map: ConfigMapObject, settings: Settings = DEFAULTS) -> dict[str, Any]:
     """Return the part of a ConfigMap that is read, as an API object."""
-    label_keys = {settings.ack_node_mode, settings.ack_node_name}
-    labels = {key: value for key, value in (config_map.metadata.labels or {}).items() if key in label_keys}
     data_keys = {configmaps.DEVICES, configmaps.LINKS, configmaps.BANDWIDTH, configmaps.UNHEALTHY}
-    data = {
-        key: value
-        for key, value in (config_map.data or {}).items()
-        if key in data_keys | {settings.policies_key}
-    }
+    data = _only(config_map.data, data_keys | {settings.policies_key})
+    labels = _only(config_map.metadata.labels, {settings.ack_node_mode, settings.ack_node_name})
     meta = _metadata(config_map.metadata, labels or None, settings)
-    return _item("ConfigMap", msgspec.structs.replace(config_map, metadata=meta, data=data))
+    return _item("v1", "ConfigMap", replace(config_map, data=data), meta)
 
 
 def device_item(kind: str, item: DeviceObject) -> dict[str, Any]:
     """Return an object of resource.k8s.io as an API object."""
-    owners = [owner for owner in item.metadata.owner_references or () if owner.controller] or None
-    annotations = {
-        key: value for key, value in (item.metadata.annotations or {}).items() if key == devices.EXTENDED
-    }
-    meta = msgspec.structs.replace(
+    if isinstance(item, ResourceClaim):
+        item = replace(item, spec=_without_config(item.spec))
+    elif isinstance(item, ResourceClaimTemplate):
+        item = replace(item, spec=replace(item.spec, spec=_without_config(item.spec.spec)))
+    meta = replace(
         item.metadata,
         resource_version="",
         labels=None,
-        annotations=annotations or None,
-        owner_references=owners,
+        annotations=_only(item.metadata.annotations, {devices.EXTENDED}) or None,
+        owner_references=_controllers(item.metadata),
     )
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": kind,
-        **msgspec.to_builtins(msgspec.structs.replace(item, metadata=meta)),
-    }
+    return _item("resource.k8s.io/v1", kind, item, meta)
 
 
 def _without_config(spec: ClaimSpec) -> ClaimSpec:
     """Return the spec without what drivers are told, except the ComputeDomain of a channel."""
     uid = compute_domains.domain_of(spec)
     config = compute_domains.channel(uid).devices.config if uid else None
-    return msgspec.structs.replace(spec, devices=msgspec.structs.replace(spec.devices, config=config))
+    return replace(spec, devices=replace(spec.devices, config=config))
 
 
 def custom_item(kind: str, item: CustomObject) -> dict[str, Any]:
     """Return a PodGroup or a Topology as an API object."""
-    spec = item.spec
-    if isinstance(spec, dict):
-        spec = {field: value for field, value in spec.items() if field in KEPT_SPEC}
-    annotations = item.metadata.annotations or {}
-    more = {key: annotations[key] for key in other_systems.MORE_OF_GROUPS if key in annotations}
-    meta = msgspec.structs.replace(
-        item.metadata, resource_version="", labels=None, annotations=more or None, owner_references=None
+    spec = _only(item.spec, KEPT_SPEC) if isinstance(item.spec, dict) else item.spec
+    annotations = _only(item.metadata.annotations, other_systems.MORE_OF_GROUPS) or None
+    meta = replace(
+        item.metadata, resource_version="", labels=None, annotations=annotations, owner_references=None
     )
-    return _custom(kind, msgspec.structs.replace(item, metadata=meta, spec=spec, status=None))
+    return _item(item.api_version, kind, replace(item, spec=spec, status=None), meta)
 
 
 def _metadata(meta: Metadata, labels: dict[str, str] | None, settings: Settings) -> Metadata:
-    return msgspec.structs.replace(
+    return replace(
         meta, resource_version="", labels=labels, annotations=_keep_read(meta.annotations, settings)
     )
+
+
+def _controllers(meta: Metadata) -> list[OwnerReference] | None:
+    return [owner for owner in meta.owner_references or () if owner.controller] or None
+
+
+def _only(values: Mapping[str, V] | None, keys: Container[str]) -> dict[str, V]:
+    return {key: value for key, value in (values or {}).items() if key in keys}
 
 
 def _keep_read(values: Mapping[str, str] | None, settings: Settings) -> dict[str, str] | None:
@@ -393,12 +367,9 @@ def _keep_read(values: Mapping[str, str] | None, settings: Settings) -> dict[str
     return values_read or None
 
 
-def _custom(kind: str, item: CustomObject) -> dict[str, Any]:
-    return {"apiVersion": item.api_version, "kind": kind, **msgspec.to_builtins(item)}
-
-
-def _item(kind: str, value: NodeObject | PodObject | ConfigMapObject | NamespaceObject) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": kind, **msgspec.to_builtins(value)}
+def _item(api: str, kind: str, item: Any, metadata: Metadata) -> dict[str, Any]:
+    """Return an object with these metadata as it is written."""
+    return {"apiVersion": api, "kind": kind, **msgspec.to_builtins(replace(item, metadata=metadata))}
 
 
 def text_of(items: Iterable[dict[str, Any]], as_yaml: bool) -> str:
@@ -407,8 +378,5 @@ def text_of(items: Iterable[dict[str, Any]], as_yaml: bool) -> str:
         whole = {"apiVersion": "v1", "kind": "List", "items": list(items)}
         dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
         return str(yaml.dump(whole, Dumper=dumper, sort_keys=False, width=1_000_000))
-    return '{"apiVersion":"v1","kind":"List","items":[\n' + ",\n".join(_lines(items)) + "\n]}\n"
-
-
-def _lines(items: Iterable[dict[str, Any]]) -> Iterator[str]:
-    return (json.dumps(item, separators=(",", ":"), ensure_ascii=False) for item in items)
+    lines = (json.dumps(item, separators=(",", ":"), ensure_ascii=False) for item in items)
+    return '{"apiVersion":"v1","kind":"List","items":[\n' + ",\n".join(lines) + "\n]}\n"
