@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from muster.adapters.page.history import History
+from muster.adapters.page.detail import History
 from muster.domain.alternatives import AlternativesView, not_known, view
 from muster.domain.node import Node, Resources
 from muster.domain.pod import GangClaim, Pod, Wishes

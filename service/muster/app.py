@@ -42,7 +42,7 @@ from muster.adapters.kube.volumes import VolumeIntake
 from muster.adapters.kube.watch import Gone, Seen, Sink, Watcher, WatchSettings
 from muster.adapters.page.access import Access
 from muster.adapters.page.board import Board
-from muster.adapters.page.history import History
+from muster.adapters.page.detail import History
 from muster.adapters.page.rows import with_positions
 from muster.adapters.page.server import Limits, PageServer
 from muster.adapters.planner import Place, Planner

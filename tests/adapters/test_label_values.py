@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.adapters.telemetry.label_values import MOST_CHARACTERS, OTHERS, RENEWAL_S, LabelValues
+from muster.adapters.telemetry.room import MOST_CHARACTERS, OTHERS, RENEWAL_S, LabelValues
 
 
 class Clock:

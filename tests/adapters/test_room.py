@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from muster.adapters.telemetry.label_values import OTHERS
 from muster.adapters.telemetry.metrics import Metrics, Phases
-from muster.adapters.telemetry.room import MOST_MODELS, Room
+from muster.adapters.telemetry.room import MOST_MODELS, OTHERS, Room
 from muster.domain.node import Node, Resources, Usage
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology, Link

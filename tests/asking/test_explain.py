@@ -11,7 +11,7 @@ import pytest
 
 from muster.adapters.asking import explain
 from muster.adapters.page import detail
-from muster.adapters.page.history import Step
+from muster.adapters.page.detail import Step
 from muster.domain.alternatives import AlternativesView, not_known, view
 from muster.placement.alternatives import alternatives as of_planner
 from tests.gangs.world import World, foreign, node, pod

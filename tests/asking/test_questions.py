@@ -22,7 +22,7 @@ from muster.adapters.asking import show
 from muster.adapters.asking.engine import gangs_of, owners
 from muster.adapters.asking.namespace import of_kubeconfig
 from muster.adapters.asking.service import NoAnswer, Query
-from muster.adapters.files.decide import decide
+from muster.adapters.files.decide import Cluster, decide
 from muster.adapters.files.run import planner
 from muster.adapters.status import nodes_of
 from muster.adapters.telemetry.room import Room
@@ -399,7 +399,7 @@ def test_gangs_of_one_namespace_or_of_all(service: tuple[str, list[str]]) -> Non
 
 def test_without_a_service_the_engine_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     pods = [*(pod(f"p{i}", "big", of=6) for i in range(6)), pod("q0", "half", of=2)]
-    decided = decide([small_node("a")], pods, planner(None), lambda: 0.0)
+    decided = decide(Cluster((small_node("a"),), tuple(pods)), planner(None), lambda: 0.0)
     answers = (gangs_of(decided), {"nodes": NODES})
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("muster.adapters.asking.engine.decide_cluster", lambda *_: answers)

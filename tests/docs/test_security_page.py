@@ -9,8 +9,8 @@ import pytest
 
 from muster.adapters import alternatives, scrape, web
 from muster.adapters.kube import bounded, decode, nodes, paced, read_again, watch
-from muster.adapters.page import access, board, changes, rows, server
-from muster.adapters.telemetry import label_values, logs, room
+from muster.adapters.page import access, board, rows, server
+from muster.adapters.telemetry import logs, room
 from muster.config import Config
 from muster.dialects.devices import claims, pools
 from muster.dialects.jobs import pruned
@@ -30,7 +30,7 @@ ROWS = [
 ][2:]
 CONFIG = Config()
 EVENTS, CONDITIONS, PLANNER = CONFIG.events, CONFIG.conditions, CONFIG.planner
-RENEWAL = f"one more in {label_values.RENEWAL_S / 60:.0f} minutes"
+RENEWAL = f"one more in {room.RENEWAL_S / 60:.0f} minutes"
 
 BOUNDS = (
     f"{bounded.MAX_DEPTH} levels; above {watch.THREAD_BYTES >> 10} KiB on a thread; "
@@ -71,7 +71,7 @@ BOUNDS = (
     f"of `/metrics` and `/nodes` {web.AT_ONCE}",
     f"a tenth of a core, nice {alternatives.NICENESS}; {alternatives.WAITING} wait",
     f"1/{board.PAUSE_SHARE} of the loop; {server.AT_ONCE} answers at a time | they wait {server.WAIT_S:g} s",
-    f"{changes.MOST_CHANGES} changes in {changes.MOST_BYTES >> 20} MiB, {rows.MOST_ROWS:,} gangs in the list",
+    f"{board.MOST_CHANGES} changes in {board.MOST_BYTES >> 20} MiB, {rows.MOST_ROWS:,} gangs in the list",
     f"not read for {server.SEND_S:g} s",
     f"{access.PER_S:g} unknown ones a second; {access.MOST_KNOWN:,} answers",
 )

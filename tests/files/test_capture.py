@@ -201,7 +201,7 @@ async def test_captured_twice_is_the_same(api: FakeApi, client: KubeClient, tmp_
         labels = tuple(pair for pair in read_pod.labels if pair[0] != "password")
         selected.append(replace(read_pod, labels=labels))
     assert read_back.pods == tuple(selected)
-    assert len(decide(read_back.nodes, read_back.pods, planner(None), lambda: 0.0).outcomes) == 4
+    assert len(decide(read_back, planner(None), lambda: 0.0).outcomes) == 4
 
 
 SYSTEM, POLICIES = (f"/api/v1/namespaces/{name}/configmaps" for name in ("kube-system", "muster-system"))

@@ -11,7 +11,8 @@ import pytest
 
 from muster.adapters.files import sources, templates
 from muster.adapters.files.capture import Captured, capture, text_of
-from muster.adapters.files.cluster import Cluster, cluster_of
+from muster.adapters.files.cluster import cluster_of
+from muster.adapters.files.decide import Cluster
 from muster.adapters.files.sources import Document
 from muster.adapters.files.templates import with_children
 from muster.adapters.kube.client import KubeClient

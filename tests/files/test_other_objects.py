@@ -380,7 +380,7 @@ def decided() -> Decided:
         objective = Objective(None, (), (), None, (), None, 0.0, 0, 0)
         return Placed(request.gang, (spot,), objective, "gpu", "gpu a/0", True)
 
-    return decide(cluster.nodes, cluster.pods, on_gpu_0, lambda: 0.0)
+    return decide(cluster, on_gpu_0, lambda: 0.0)
 
 
 def test_the_json_says_what_a_slice_takes_of_which_gpu(decided: Decided) -> None:

@@ -55,15 +55,7 @@ def asked(folder: Path, *objects: Object) -> dict[str, tuple[Constraint, ...]]:
         constraints[request.gang.name] = request.constraints
         return Unplaceable(request.gang, (MemberTooLarge("", "gpus", 1, "n0", 0),))
 
-    decide(
-        read_cluster.nodes,
-        read_cluster.pods,
-        refuse,
-        lambda: 0.0,
-        read_cluster.pod_groups,
-        read_cluster.policies,
-        read_cluster.namespaces,
-    )
+    decide(read_cluster, refuse, lambda: 0.0)
     return constraints
 
 

@@ -9,10 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.adapters.page.cells import FIRST_GANG, MOST_RESTING, Cell, Closed, Numbers, cells_of, closed
-from muster.adapters.page.changes import Log
-from muster.adapters.page.history import MOST_STEPS, History
-from muster.adapters.page.layout import Group, arrange, islands_of
+from muster.adapters.page.board import Log
+from muster.adapters.page.detail import MOST_STEPS, History
+from muster.adapters.page.layout import (
+    FIRST_GANG,
+    MOST_RESTING,
+    Cell,
+    Closed,
+    Group,
+    Numbers,
+    arrange,
+    cells_of,
+    closed,
+    islands_of,
+)
 from muster.adapters.page.rows import MOST_REASON, MOST_ROWS, rows, with_positions
 from muster.domain.node import Node, Resources, Usage
 from muster.domain.snapshot import NodeState, Snapshot

@@ -18,7 +18,7 @@ from benchmarks.page.scenes import six
 from local_cluster.patience import HANG_S
 from muster.adapters.page import board as boards
 from muster.adapters.page.access import Access
-from muster.adapters.page.cells import FIRST_GANG
+from muster.adapters.page.layout import FIRST_GANG
 from muster.adapters.page.server import Limits, PageServer
 from tests.page.test_access import Api
 

@@ -1,6 +1,6 @@
 """The gauges that are read when metrics are scraped: what there is now, and since when.
 
-Labels have few values. Those that users or node labels choose are cut (`label_values`).
+Labels have few values. Those that users or node labels choose are cut (`LabelValues`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from muster.adapters.control_loop import ControlLoop
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.watch import Watcher
-from muster.adapters.telemetry.label_values import OTHERS, LabelValues
 from muster.adapters.telemetry.metrics import LASTING, Metrics, ReadAtScrape
-from muster.adapters.telemetry.room import Figures, Room
+from muster.adapters.telemetry.room import OTHERS, Figures, LabelValues, Room
 from muster.domain import exactness
 from muster.gangs.reporting.tally import NamespaceTally, Tally
 

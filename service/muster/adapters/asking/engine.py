@@ -54,16 +54,7 @@ def decide_cluster(kubeconfig: Path | None, context: str | None) -> tuple[dict[s
         raise NoAnswer(str(problem)) from None
     except BadInput as problem:
         raise NoAnswer("\n".join(problem.lines)) from None
-    outcome = decide(
-        cluster.nodes,
-        cluster.pods,
-        planner(TIME_LIMIT_S),
-        time.perf_counter,
-        cluster.pod_groups,
-        cluster.policies,
-        cluster.namespaces,
-        cluster.claims,
-    )
+    outcome = decide(cluster, planner(TIME_LIMIT_S), time.perf_counter)
     before = outcome.before
     nodes_with_gpus = [state.node for state in before.nodes.values()]
     domains = domains_by_scope(nodes_with_gpus, before.levels, before.naming)

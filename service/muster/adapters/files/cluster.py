@@ -8,7 +8,7 @@ time count as created after all that have one, in the order of the documents.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -18,7 +18,7 @@ import msgspec
 from muster.adapters.files import admission, notes, other_objects, shapes, templates
 from muster.adapters.files import devices as devices_
 from muster.adapters.files.admission import Admission
-from muster.adapters.files.decide import ClaimFacts
+from muster.adapters.files.decide import Cluster
 from muster.adapters.files.devices import Devices
 from muster.adapters.files.fields import misspelt
 from muster.adapters.files.notes import NotesByObject
@@ -35,33 +35,11 @@ from muster.dialects.pods import peers, pods
 from muster.dialects.policies import not_a_scope_of_labels
 from muster.dialects.settings import Settings
 from muster.domain.levels import repeated_names
-from muster.domain.node import Node
-from muster.domain.peers import Labels
 from muster.domain.pod import Pod
-from muster.domain.podgroup import PodGroup
-from muster.domain.policies import DEFAULT_POLICIES, Policies
+from muster.domain.policies import Policies
 
 _ORDER_S = 1e-3
 """Seconds between the pods of one document and the pods of the next, if no time is given."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """The facts, and what to tell about the input: `notes` are sentences, and `skipped` counts objects by
-    kind and API group, as "Job.batch.volcano.sh".
-    """
-
-    nodes: tuple[Node, ...]
-    pods: tuple[Pod, ...]
-    pod_groups: tuple[PodGroup, ...] = ()
-    policies: Policies = DEFAULT_POLICIES
-    namespaces: Mapping[str, Labels] = field(default_factory=dict)
-    """The labels of each namespace."""
-    notes: tuple[str, ...] = ()
-    skipped: dict[str, int] = field(default_factory=dict)
-    made_up: tuple[str, ...] = ()
-    """The objects with generateName, whose names here are made up."""
-    claims: ClaimFacts = field(default_factory=ClaimFacts)
 
 
 class _OnlyMetadata(msgspec.Struct, frozen=True):

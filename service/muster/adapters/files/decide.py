@@ -82,6 +82,25 @@ class ClaimFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Cluster:
+    """The facts, and what to tell about the input: `notes` are sentences, and `skipped` counts objects by
+    kind and API group, as "Job.batch.volcano.sh".
+    """
+
+    nodes: tuple[Node, ...]
+    pods: tuple[Pod, ...]
+    pod_groups: tuple[PodGroup, ...] = ()
+    policies: Policies = DEFAULT_POLICIES
+    namespaces: Mapping[str, Labels] = field(default_factory=dict)
+    """The labels of each namespace."""
+    notes: tuple[str, ...] = ()
+    skipped: dict[str, int] = field(default_factory=dict)
+    made_up: tuple[str, ...] = ()
+    """The objects with generateName, whose names here are made up."""
+    claims: ClaimFacts = field(default_factory=ClaimFacts)
+
+
+@dataclass(frozen=True, slots=True)
 class Decided:
     """All pending gangs in the order in which they were decided, and the cluster before and after."""
 
@@ -95,40 +114,28 @@ class Decided:
         return all(outcome.status is Status.PLACED for outcome in self.outcomes)
 
 
-def decide(
-    nodes: Iterable[Node],
-    pods: Iterable[Pod],
-    place: Place,
-    clock: Clock,
-    groups: Iterable[PodGroup] = (),
-    policies: Policies = DEFAULT_POLICIES,
-    namespaces: Mapping[str, Labels] | None = None,
-    claims: ClaimFacts | None = None,
-) -> Decided:
-    """Place every pending gang. `clock` gives seconds and is used only for timings. `namespaces` are their
-    labels.
-    """
+def decide(cluster: Cluster, place: Place, clock: Clock) -> Decided:
+    """Place every pending gang. `clock` gives seconds and is used only for timings."""
     ledger, roster = Ledger(), Roster()
-    ledger.set_policies(policies)
-    roster.policies = policies
-    for node in nodes:
+    ledger.set_policies(cluster.policies)
+    roster.policies = cluster.policies
+    for node in cluster.nodes:
         ledger.set_node(node)
-    for of_gang in groups:
+    for of_gang in cluster.pod_groups:
         roster.see_pod_group(of_gang.key, of_gang)
-    for name, labels in (namespaces or {}).items():
+    for name, labels in cluster.namespaces.items():
         ledger.existing_pods.see_namespace(name, labels)
     names: set[NameKey] = set()
-    for pod in pods:
+    for pod in cluster.pods:
         ledger.see(pod)
         names |= roster.see(pod)
-    claims = claims or ClaimFacts()
-    for claim in claims.held:
+    for claim in cluster.claims.held:
         ledger.see_claim(claim.uid, claim.devices, claim.consumers, claim.shares)
     place = _telling_holders(place, ledger, roster)
     before, pending = ledger.snapshot(), _pending(roster, names)
     outcomes, again = dict[str, Outcome](), list[Outcome]()
     for number, group in enumerate(pending):
-        request = _request(group, ledger, policies, claims.answers)
+        request = _request(group, ledger, cluster.policies, cluster.claims.answers)
         least_request = requests.least_of(request)
         waiting = chain((least.group for least in again), islice(pending, number + 1, None))
         if requests.asks_for_less(least_request, request) and _must_share(group, request, waiting):

@@ -14,8 +14,8 @@ from typing import BinaryIO, TextIO
 
 from muster.adapters.files import report, sources, templates
 from muster.adapters.files.capture import Captured, capture, text_of
-from muster.adapters.files.cluster import Cluster, cluster_of
-from muster.adapters.files.decide import Decided, Place, decide
+from muster.adapters.files.cluster import cluster_of
+from muster.adapters.files.decide import Cluster, Decided, Place, decide
 from muster.adapters.files.notes import nothing_pending
 from muster.adapters.files.sources import BadInput
 from muster.adapters.kube.client import KubeClient
@@ -65,16 +65,7 @@ def place_files(
         return BAD_INPUT
     questions: dict[str, Asked] = {}
     plan = planner(time_limit_s)
-    decided = decide(
-        cluster.nodes,
-        cluster.pods,
-        _keeping(plan, questions) if explain else plan,
-        time.perf_counter,
-        cluster.pod_groups,
-        cluster.policies,
-        cluster.namespaces,
-        cluster.claims,
-    )
+    decided = decide(cluster, _keeping(plan, questions) if explain else plan, time.perf_counter)
     notes = cluster.notes
     if cluster.skipped:
         kinds = ", ".join(f"{kind} {count}{_right_group(kind)}" for kind, count in cluster.skipped.items())

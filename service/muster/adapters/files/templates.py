@@ -65,9 +65,11 @@ def _of_kind(document: Document) -> Made:
     templates = [_template(document, role) for role in described.roles]
     if described.idle:
         return Made(why_none=described.idle)
-    of_owner = _Owner(document.kind, owner.name, obj.metadata.namespace, obj.metadata.uid, owner.api_version)
+    reference = OwnerReference(
+        owner.api_version, obj.metadata.uid, document.kind, owner.name, controller=True
+    )
     pods = (
-        _make_pod(role.pod(copy, number), template, of_owner)
+        _make_pod(role.pod(copy, number), template, obj.metadata.namespace, reference)
         for copy in range(described.copies)
         for role, template in zip(described.roles, templates, strict=True)
         for number in range(role.count)
@@ -83,12 +85,17 @@ def _template(document: Document, role: Role) -> Template:
     return template
 
 
-def _make_pod(new: NewPod, template: Template, owner: _Owner) -> PodManifest:
+def _make_pod(new: NewPod, template: Template, namespace: str, owner: OwnerReference) -> PodManifest:
     if new.controller is not None:
         kind, name = new.controller
-        uid = shapes.uid_of(kind, owner.namespace, name)
-        owner = _Owner(kind, name, owner.namespace, uid, _API_VERSIONS[kind])
-    return _pod(new.name, _with_additions(template, new), owner, new.labels, new.annotations)
+        owner = _reference(_API_VERSIONS[kind], kind, namespace, name)
+    return _pod(new.name, _with_additions(template, new), namespace, owner, new.labels, new.annotations)
+
+
+def _reference(api_version: str, kind: str, namespace: str, name: str) -> OwnerReference:
+    """Return the reference to a controller that is not among the documents."""
+    uid = shapes.uid_of(kind, namespace, name)
+    return OwnerReference(api_version, uid, kind, name, controller=True)
 
 
 def _with_additions(template: Template, new: NewPod) -> Template:
@@ -111,21 +118,24 @@ def _with_additions(template: Template, new: NewPod) -> Template:
 
 def _replicas(document: Document) -> Made:
     """Return the pods of a Deployment, ReplicaSet or ReplicationController: equal pods with random names."""
-    workload, count = _workload(document)
-    stem = workload.metadata.name
-    owner = _owner(document, workload.metadata)
-    labels: dict[str, str] = {}
+    workload = shapes.stored(document, Workload)
+    template, meta = workload.spec.template, workload.metadata
+    check_template(document, template, "spec.template")
+    count = 1 if workload.spec.replicas is None else workload.spec.replicas
+    if count > MAX_PODS:
+        raise document.malformed(f"spec.replicas: expected at most {MAX_PODS:,}, got {count}")
+    stem, labels = meta.name, dict[str, str]()
+    owner = OwnerReference(
+        str(document.value["apiVersion"]), meta.uid, document.kind, meta.name, controller=True
+    )
     if document.kind == "Deployment":
         # Its pods' owner is a ReplicaSet, named by a hash of the template.
-        digest = hashlib.sha256(repr(workload.spec.template).encode()).digest()
+        digest = hashlib.sha256(repr(template).encode()).digest()
         labels[TEMPLATE_HASH] = letters(int.from_bytes(digest[:8]), 9)
         stem = f"{stem}-{labels[TEMPLATE_HASH]}"
-        owner = _Owner(
-            "ReplicaSet", stem, owner.namespace, shapes.uid_of("ReplicaSet", owner.namespace, stem)
-        )
-    return Made(
-        tuple(_pod(f"{stem}-{letters(i)}", workload.spec.template, owner, labels) for i in range(count))
-    )
+        owner = _reference("apps/v1", "ReplicaSet", meta.namespace, stem)
+    names = (f"{stem}-{letters(number)}" for number in range(count))
+    return Made(tuple(_pod(name, template, meta.namespace, owner, labels) for name in names))
 
 
 Maker = Callable[[Document], Made]
@@ -142,43 +152,6 @@ MAKERS: Mapping[tuple[str, str], Maker] = MappingProxyType(
 is not the Job of batch."""
 
 
-# --- what they share -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Owner:
-    kind: str
-    name: str
-    namespace: str
-    uid: str
-    api_version: str = "apps/v1"
-
-
-def _owner(document: Document, meta: Metadata) -> _Owner:
-    namespace = meta.namespace or "default"
-    return _Owner(
-        document.kind,
-        meta.name,
-        namespace,
-        meta.uid or shapes.uid_of(document.kind, namespace, meta.name),
-        str(document.value["apiVersion"]),
-    )
-
-
-def _workload(document: Document) -> tuple[Workload, int]:
-    workload = shapes.convert(document, Workload)
-    shapes.check_named(document, workload.metadata)
-    check_template(document, workload.spec.template, "spec.template")
-    replicas = 1 if workload.spec.replicas is None else workload.spec.replicas
-    return workload, _check_count(document, "spec.replicas", replicas)
-
-
-def _check_count(document: Document, field: str, count: int) -> int:
-    if count > MAX_PODS:
-        raise document.malformed(f"{field}: expected at most {MAX_PODS:,}, got {count}")
-    return count
-
-
 def check_template(document: Document, template: Template, under: str) -> None:
     """Raise Malformed if the API server would refuse pods of this template; `under` is its field."""
     shapes.check_metadata(document, template.metadata, f"{under}.metadata")
@@ -188,22 +161,19 @@ def check_template(document: Document, template: Template, under: str) -> None:
 def _pod(
     name: str,
     template: Template,
-    owner: _Owner,
+    namespace: str,
+    owner: OwnerReference,
     labels: Mapping[str, str] = MappingProxyType({}),
     annotations: Mapping[str, str] = MappingProxyType({}),
 ) -> PodManifest:
-    return PodManifest(
-        metadata=Metadata(
-            name=name,
-            namespace=owner.namespace,
-            labels={**(template.metadata.labels or {}), **labels},
-            annotations={**(template.metadata.annotations or {}), **annotations},
-            owner_references=[
-                OwnerReference(owner.api_version, owner.uid, owner.kind, owner.name, controller=True)
-            ],
-        ),
-        spec=template.spec,
+    meta = Metadata(
+        name=name,
+        namespace=namespace,
+        labels={**(template.metadata.labels or {}), **labels},
+        annotations={**(template.metadata.annotations or {}), **annotations},
+        owner_references=[owner],
     )
+    return PodManifest(metadata=meta, spec=template.spec)
 
 
 # --- jobs that make other jobs -------------------------------------------------------------------

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from muster.adapters.page.history import MOST_STEPS, Step
 from muster.adapters.page.layout import islands_of
 from muster.domain.decision import Objective, Placed
 from muster.domain.printable import printable
 from muster.domain.sentences import as_far_as, doubts
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology, bits
+from muster.gangs.messages.instructions import Moved
 from muster.gangs.reporting.places import GangDetails, Taken
 from muster.placement.cluster.fabric import MAX_RING_GPUS
 from muster.placement.gpus.links import MB_PER_GB, rings
@@ -151,3 +154,43 @@ def _levels(objective: Objective) -> Iterator[tuple[str, str]]:
             yield row.field, ", ".join(f"{part}: {number}" for part, number in value) or "–"
         else:
             yield row.field, "–" if value is None else str(value)
+
+
+# --- the timeline --------------------------------------------------------------------------------
+
+MOST_STEPS = 32
+"""Of one gang: the last ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A gang entered `phase` at this time, in seconds since the Unix epoch, because of `why`."""
+
+    at: float
+    phase: str
+    why: str
+
+
+class History:
+    """The last steps of each gang that exists. `since` is when this service began to look."""
+
+    def __init__(self, wall: Callable[[], float] = time.time, clock: Callable[[], float] = time.monotonic):
+        self._wall, self._clock = wall, clock
+        self._steps: dict[str, deque[Step]] = {}
+        self.since = wall()
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def moved(self, move: Moved) -> None:
+        """Take in that a gang has entered a phase. A gang that is finished is forgotten."""
+        if move.phase == "finished":
+            self._steps.pop(move.gang, None)
+            return
+        at = self._wall() - (self._clock() - move.at)
+        steps = self._steps.setdefault(move.gang, deque(maxlen=MOST_STEPS))
+        steps.append(Step(at, move.phase, move.why))
+
+    def of(self, gang: str) -> tuple[Step, ...]:
+        """Return the gang's steps, oldest first. The first ones are missing if there are MOST_STEPS."""
+        return tuple(self._steps.get(gang, ()))
