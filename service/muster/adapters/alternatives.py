@@ -20,6 +20,7 @@ import structlog
 from muster.adapters.solver.process import Bounds, CantStart, Closed, Defect, PlannerProcess
 from muster.domain.alternatives import Alternatives, AlternativesView, not_known, view
 from muster.domain.decision import Decision
+from muster.domain.rate import Budget
 from muster.gangs.reporting.places import AskAlternatives
 
 PLACE = "muster.placement.alternatives:alternatives"
@@ -65,21 +66,14 @@ class Answers(Protocol):
         """End the process."""
 
 
-class _Share:
+class _Share(Budget):
     """What one kind of askers may use: seconds of a core that come back slowly, and places to wait in."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock, self._left, self._seen = clock, BURST_S, clock()
-        self.waiting = 0
+    waiting = 0
 
     @property
     def is_used_up(self) -> bool:
-        now = self._clock()
-        self._left, self._seen = min(BURST_S, self._left + SHARE * (now - self._seen)), now
-        return self._left <= 0 or self.waiting >= WAITING
-
-    def spend(self, seconds: float) -> None:
-        self._left -= seconds
+        return self.left <= 0 or self.waiting >= WAITING
 
 
 def _process() -> Answers:
@@ -98,7 +92,7 @@ class AlternativesAnswerer:
         self._ask, self._start, self._clock = ask, start, clock
         self._process: Answers | None = None
         self._one_at_a_time = asyncio.Lock()
-        self._shares = {asker: _Share(clock) for asker in Asker}
+        self._shares = {asker: _Share(BURST_S, SHARE, clock) for asker in Asker}
         self._kept: OrderedDict[str, tuple[float, AlternativesView]] = OrderedDict()
         self._idle: asyncio.TimerHandle | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="alternatives")

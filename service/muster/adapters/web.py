@@ -19,6 +19,7 @@ from aiohttp import web
 
 from muster.adapters.connections import Server
 from muster.adapters.telemetry.metrics import Metrics
+from muster.domain.rate import Budget
 
 SHUTDOWN_S = 1.0
 MOST_CONNECTIONS = 256
@@ -49,16 +50,14 @@ class Kept:
     def __init__(self, make: Callable[[], Awaitable[tuple[bytes, str]]]) -> None:
         self._make = make
         self._answer: tuple[bytes, str] | None = None
-        self._allowed, self._seen = float(AT_ONCE), monotonic()
+        self._budget = Budget(AT_ONCE, 1.0, monotonic)
         self._one_at_a_time = asyncio.Lock()
 
     async def response(self) -> web.Response:
         """Return the answer."""
         async with self._one_at_a_time:
-            now = monotonic()
-            self._allowed, self._seen = min(AT_ONCE, self._allowed + now - self._seen), now
-            if self._answer is None or self._allowed >= 1:
-                self._allowed -= 1
+            if self._answer is None or self._budget.left >= 1:
+                self._budget.spend()
                 self._answer = await self._make()
         body, content_type = self._answer
         return web.Response(body=body, headers={"Content-Type": content_type})

@@ -36,3 +36,22 @@ class Rate:
         """Forget who owes nothing."""
         now = self._clock()
         self._paid = {owner: paid for owner, paid in self._paid.items() if paid > now}
+
+
+class Budget:
+    """How much may be used: `most` at once, and `per_s` more with each second. `clock` as for `Rate`."""
+
+    def __init__(self, most: float, per_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._per_s, self._clock = most, per_s, clock
+        self._left, self._at = most, clock()
+
+    @property
+    def left(self) -> float:
+        """Return what may be used now."""
+        now = self._clock()
+        self._left, self._at = min(self._most, self._left + (now - self._at) * self._per_s), now
+        return self._left
+
+    def spend(self, amount: float = 1.0) -> None:
+        """Take an amount, also one that is not there: later ones wait for it."""
+        self._left -= amount

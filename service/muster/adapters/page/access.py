@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import msgspec
 
 from muster.adapters.kube.client import KubeError
+from muster.domain.rate import Budget
 
 PATH = "/muster/page"
 """A non-resource URL: a ClusterRole grants `get` of it."""
@@ -86,7 +87,9 @@ class Access:
         self._known: dict[Answer, OrderedDict[bytes, float]] = {
             answer: OrderedDict() for answer in (Answer.ALLOWED, Answer.UNKNOWN, Answer.FORBIDDEN)
         }
-        self._new, self._renewed = _Bound(clock), _Bound(clock)
+        self._new, self._renewed = (
+            (Budget(BURST, PER_S, clock), asyncio.Semaphore(AT_ONCE)) for _ in range(2)
+        )
 
     async def check(self, authorization: str) -> Answer:
         """Return what is said of the token in an Authorization header."""
@@ -97,11 +100,12 @@ class Access:
         digest = hashlib.blake2b(token.encode("utf-8", "surrogateescape"), key=self._key).digest()
         if (answer := self._recall(digest)) is not None:
             return answer
-        bound = self._renewed if digest in self._known[Answer.ALLOWED] else self._new
-        if not bound.take():
+        budget, turns = self._renewed if digest in self._known[Answer.ALLOWED] else self._new
+        if budget.left < 1:
             return Answer.UNAVAILABLE
+        budget.spend()
         try:
-            async with asyncio.timeout(WAIT_S), bound.asking:
+            async with asyncio.timeout(WAIT_S), turns:
                 answer = await self._ask(token)
         except (KubeError, TimeoutError, msgspec.DecodeError):
             return Answer.UNAVAILABLE
@@ -143,22 +147,3 @@ class Access:
     async def _review(self, group: str, kind: str, spec: dict[str, Any]) -> bytes:
         body = {"apiVersion": f"{group}/v1", "kind": kind, "spec": spec}
         return await self._client.post(kind, f"/apis/{group}/v1/{kind.lower()}s", body)
-
-
-class _Bound:
-    """How often, and how many times at once, the API server may be asked."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.asking = asyncio.Semaphore(AT_ONCE)
-        self._clock = clock
-        self._budget, self._filled_at = BURST, clock()
-
-    def take(self) -> bool:
-        """Take one request out of the budget. Return whether there was one."""
-        now = self._clock()
-        self._budget = min(BURST, self._budget + (now - self._filled_at) * PER_S)
-        self._filled_at = now
-        if self._budget < 1:
-            return False
-        self._budget -= 1
-        return True

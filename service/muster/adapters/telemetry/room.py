@@ -15,6 +15,7 @@ from heapq import nsmallest
 from muster.domain.levels import domains_by_scope
 from muster.domain.node import Node
 from muster.domain.printable import printable
+from muster.domain.rate import Budget
 from muster.domain.request import Scope
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.placement.gpus.damage import GPU, unusable
@@ -138,24 +139,19 @@ class LabelValues:
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
-        self._clock = clock
         self._values: set[str] = set()
-        self._credit = float(most)
-        self._at = clock()
+        self._newcomers = Budget(most, 1 / RENEWAL_S, clock)
 
     def choose(self, counts: Mapping[str, int]) -> Set[str]:
         """Return the values that have series of their own, given how much there is of each."""
-        now = self._clock()
-        self._credit = min(self._most, self._credit + (now - self._at) / RENEWAL_S)
-        self._at = now
         countable = (pair for pair in counts.items() if pair[0] != OTHERS)
         for value, count in nsmallest(self._most, countable, key=lambda pair: (-pair[1], pair[0])):
             if value in self._values:
                 continue
-            if self._credit < 1 or not self._has_place(count, counts):
+            if self._newcomers.left < 1 or not self._has_place(count, counts):
                 break
             self._values.add(value)
-            self._credit -= 1
+            self._newcomers.spend()
         return self._values
 
     def cut(self, counts: Mapping[str, int]) -> Counter[str]:

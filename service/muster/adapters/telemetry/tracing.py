@@ -26,6 +26,8 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanKind, TraceState
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from muster.domain.rate import Budget
+
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 SAMPLER = "OTEL_TRACES_SAMPLER"
 SCOPE = InstrumentationScope("muster", "")
@@ -118,7 +120,7 @@ class AtMost(Sampler):
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._left, self._seen, self._said = BURST, clock(), False
+        self._budget, self._said = Budget(BURST, RATE, clock), False
         self._latest: dict[object, float] = {}
         """When a namespace had its last trace, for a pause at least."""
 
@@ -133,16 +135,15 @@ class AtMost(Sampler):
         trace_state: TraceState | None = None,
     ) -> SamplingResult:
         """Return whether the attempt is traced."""
-        now = self._clock()
-        self._left, self._seen = min(BURST, self._left + RATE * (now - self._seen)), now
+        now, left = self._clock(), self._budget.left
         namespace = (attributes or {}).get(NAMESPACE)
         rests = now - self._latest.get(namespace, now - PAUSE_S) < PAUSE_S
-        if self._left < 1 or (rests and self._left <= RESERVE):
+        if left < 1 or (rests and left <= RESERVE):
             if not self._said:
                 log.warning("gangs come too fast: some have no trace", traces_a_second=RATE)
             self._said = True
             return SamplingResult(Decision.DROP)
-        self._left -= 1
+        self._budget.spend()
         if len(self._latest) > BURST + RATE:
             self._latest = {key: at for key, at in self._latest.items() if now - at < PAUSE_S}
         self._latest[namespace] = now
