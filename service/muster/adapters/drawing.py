@@ -14,6 +14,7 @@ from operator import itemgetter
 from rich.text import Text
 
 from muster.domain.topology import GpuTopology, Link
+from muster.domain.words import plural
 
 CHOSEN_STYLE = "bold green"
 TAKEN_STYLE = "dim"
@@ -82,10 +83,11 @@ class NodePicture:
 def draw_node(picture: NodePicture) -> Text:
     """Return title and drawing, at most 97 columns wide for 16 GPUs and 56 for a cube mesh."""
     gpus = picture.topology.gpu_count
+    shape = shape_name(picture.topology)
     drawn = Text(no_wrap=True, overflow="ignore")
     drawn.append(picture.name, "bold")
     drawn.append(f"   {picture.machine}, " if picture.machine else "   ")
-    drawn.append(f"{_plural(gpus, 'GPU')}{_shape_phrase(picture.topology)}, {picture.free_count} free")
+    drawn.append(f"{gpus} {plural('GPU', gpus)}{shape and f', {shape}'}, {picture.free_count} free")
     if picture.unindexed_gpus:
         drawn.append(f", {picture.unindexed_gpus} taken by pods whose indices are not known")
     if gpus == 0:
@@ -111,15 +113,6 @@ def shape_name(topology: GpuTopology) -> str:
         return "PCIe only"
     sizes = sorted({island.bit_count() for island in topology.islands})
     return f"NVLink islands of {' and '.join(map(str, sizes))}"
-
-
-def _shape_phrase(topology: GpuTopology) -> str:
-    name = shape_name(topology)
-    return f", {name}" if name else ""
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 # --- brackets below a row of GPUs -----------------------------------------------------------------
@@ -273,16 +266,12 @@ def _widest_rows(topology: GpuTopology, upper: Quad, partner: dict[int, int]) ->
     """
     rows = [(order, tuple(partner[gpu] for gpu in order)) for order in permutations(upper)]
     wide = {pair: sum(_row_sum(topology, row) for row in pair) for pair in rows}
-    return CubeMesh(*max(rows, key=lambda pair: (wide[pair], _falling(pair[0]))))
+    return CubeMesh(*max(rows, key=lambda pair: (wide[pair], [-gpu for gpu in pair[0]])))
 
 
 def _row_sum(topology: GpuTopology, row: Quad) -> float:
     links = (topology.link(a, b) for a, b in pairwise(row))
     return sum(link.gb_per_s for link in links if link)
-
-
-def _falling(row: Quad) -> Quad:
-    return tuple(-gpu for gpu in row)
 
 
 def _fabric(topology: GpuTopology, a: int, b: int) -> Link | None:

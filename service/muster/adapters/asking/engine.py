@@ -5,7 +5,6 @@ What a service knows of the past is not there: phases, reservations, and what in
 
 from __future__ import annotations
 
-import asyncio
 import io
 import time
 from collections import Counter
@@ -17,12 +16,12 @@ import msgspec
 
 from muster.adapters.asking.service import NoAnswer
 from muster.adapters.files import sources
-from muster.adapters.files.capture import capture, text_of
+from muster.adapters.files.capture import text_of
 from muster.adapters.files.cluster import cluster_of
 from muster.adapters.files.decide import Decided, Outcome, Status, decide
-from muster.adapters.files.run import planner
+from muster.adapters.files.run import planner, read_cluster
 from muster.adapters.files.sources import BadInput
-from muster.adapters.kube.client import KubeClient, KubeError
+from muster.adapters.kube.client import KubeError
 from muster.adapters.kube.decode import Undecodable
 from muster.adapters.status import nodes_of
 from muster.dialects.settings import Settings
@@ -48,7 +47,7 @@ def decide_cluster(kubeconfig: Path | None, context: str | None) -> tuple[dict[s
     """
     settings = Settings()
     try:
-        captured = asyncio.run(_capture_text(kubeconfig, context))
+        captured = text_of(read_cluster(kubeconfig, context).items, as_yaml=False)
         cluster = cluster_of(sources.read(["-"], io.BytesIO(captured.encode())), settings)
     except (KubeError, Undecodable) as problem:
         raise NoAnswer(str(problem)) from None
@@ -60,11 +59,6 @@ def decide_cluster(kubeconfig: Path | None, context: str | None) -> tuple[dict[s
     domains = domains_by_scope(nodes_with_gpus, before.levels, before.naming)
     view = nodes_of(before, settings.gpu_product, domains, owners(cluster.pods))
     return gangs_of(outcome), msgspec.to_builtins(view)
-
-
-async def _capture_text(kubeconfig: Path | None, context: str | None) -> str:
-    async with KubeClient(str(kubeconfig) if kubeconfig else None, context) as client:
-        return text_of((await capture(client)).items, as_yaml=False)
 
 
 def owners(pods: Iterable[Pod]) -> dict[str, tuple[Owner, ...]]:

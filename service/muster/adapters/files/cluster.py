@@ -25,7 +25,7 @@ from muster.adapters.files.notes import NotesByObject
 from muster.adapters.files.other_objects import Objects
 from muster.adapters.files.owners import Owners
 from muster.adapters.files.shapes import PodManifest
-from muster.adapters.files.sources import BadInput, Document, Malformed, Object, Printed, annotate, shown
+from muster.adapters.files.sources import BadInput, Document, Malformed, Printed, annotate, shown
 from muster.adapters.files.templates import with_children
 from muster.dialects.kinds.description import MAX_PODS, Member, letters
 from muster.dialects.kinds.table import member
@@ -347,25 +347,17 @@ def with_names(documents: Iterable[Document], made_up: list[str]) -> Iterator[Do
     The end is made of letters that count up. So the same file gives the same names.
     """
     objects = list(documents)
-    keys = {_key_of(document, _meta_of(document).get("name")) for document in objects}
+    keys = {(document.group, *document.key) for document in objects}
     for document in objects:
-        meta = _meta_of(document)
-        prefix = meta.get("generateName")
-        if meta.get("name") or not isinstance(prefix, str) or not prefix:
+        prefix = document.metadata.get("generateName")
+        if document.metadata.get("name") or not isinstance(prefix, str) or not prefix:
             yield document
             continue
+        place = (document.group, document.kind, document.key.namespace)
         names = (prefix[:_MOST_PREFIX] + letters(number) for number in count())
-        name = next(name for name in names if _key_of(document, name) not in keys)
-        keys.add(_key_of(document, name))
-        with_name = replace(document, value={**document.value, "metadata": {**meta, "name": name}})
+        name = next(name for name in names if (*place, name) not in keys)
+        keys.add((*place, name))
+        metadata = {**document.metadata, "name": name}
+        with_name = replace(document, value={**document.value, "metadata": metadata})
         made_up.append(with_name.name)
         yield with_name
-
-
-def _key_of(document: Document, name: object) -> tuple[str, str, str, str]:
-    return (document.group, document.kind, str(_meta_of(document).get("namespace") or "default"), str(name))
-
-
-def _meta_of(document: Document) -> Object:
-    meta = document.value.get("metadata")
-    return meta if isinstance(meta, dict) else {}

@@ -19,7 +19,7 @@ from muster.adapters.files import shapes
 from muster.adapters.files.decide import ClaimFacts
 from muster.adapters.files.other_objects import Objects, Readers
 from muster.adapters.files.shapes import PodManifest
-from muster.adapters.files.sources import Document, Object
+from muster.adapters.files.sources import Document, Object, field_at
 from muster.adapters.kube.devices import EXTENDED, held_by
 from muster.adapters.kube.served import OF_CLASS
 from muster.dialects.devices import compute_domains, selectors
@@ -111,14 +111,12 @@ def _template(document: Document) -> ResourceClaimTemplate | None:
 def _channel(document: Document) -> ResourceClaimTemplate:
     """Return the template that NVIDIA's controller makes for a ComputeDomain."""
     obj = shapes.stored(document, CustomObject)
-    value: object = obj.spec
-    for step in ("channel", "resourceClaimTemplate", "name"):
-        value = value.get(step) if isinstance(value, dict) else None
-    if not isinstance(value, str) or not value:
+    name = field_at(obj.spec, "channel", "resourceClaimTemplate", "name")
+    if not isinstance(name, str) or not name:
         raise document.malformed("spec.channel.resourceClaimTemplate.name: expected, but not given")
     spec = compute_domains.channel(obj.metadata.uid)
     return ResourceClaimTemplate(
-        Metadata(value, namespace=obj.metadata.namespace), ClaimTemplateSpec(spec=spec)
+        Metadata(name, namespace=obj.metadata.namespace), ClaimTemplateSpec(spec=spec)
     )
 
 

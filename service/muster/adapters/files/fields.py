@@ -11,7 +11,7 @@ from functools import lru_cache
 from msgspec import inspect
 
 from muster.adapters.files.shapes import Spec
-from muster.adapters.files.sources import Document, Object, shown
+from muster.adapters.files.sources import Document, Object, items, shown
 from muster.dialects.jobs.pruned import FIELDS
 from muster.dialects.kinds import jobset, leaderworkerset
 from muster.dialects.objects import NodeSpec
@@ -57,8 +57,8 @@ def misspelt(document: Document) -> Iterator[str]:
     Raises:
         Malformed: A field has a word or a form that an API server refuses. The message names it.
     """
-    meta, spec = document.value.get("metadata"), document.value.get("spec")
-    if not isinstance(meta, dict) or meta.get("creationTimestamp"):
+    meta, spec = document.metadata, document.value.get("spec")
+    if not meta or meta.get("creationTimestamp"):
         return
     yield from _of_keys(meta, _EXCLUSIVE.get(document.kind, ()))
     if document.group in _KINDS and isinstance(spec, dict):
@@ -112,7 +112,7 @@ def _walk(
                 raise document.malformed(f"{path}: expected at least one term")
             if isinstance(inner, dict):
                 yield from _walk(document, inner, path, name, of_inner, in_pod, visited)
-            for number, item in enumerate(_objects(inner)):
+            for number, item in enumerate(items(inner)):
                 yield from _walk(document, item, f"{path}[{number}]", name, of_inner, in_pod, visited)
 
 
@@ -173,17 +173,12 @@ def _check(document: Document, value: Object, at: str, under: str) -> None:
 
 def _check_claims(document: Document, spec: Object, at: str) -> None:
     """Raise Malformed if a container names a claim that the pod does not have."""
-    names = [claim_entry.get("name") for claim_entry in _objects(spec.get("resourceClaims"))]
+    names = [claim_entry.get("name") for claim_entry in items(spec, "resourceClaims")]
     for list_name in ("containers", "initContainers"):
-        for number, container in enumerate(_objects(spec.get(list_name))):
-            resources = container.get("resources")
-            for claim in _objects(resources.get("claims") if isinstance(resources, dict) else None):
+        for number, container in enumerate(items(spec, list_name)):
+            for claim in items(container, "resources", "claims"):
                 if (name := claim.get("name")) not in names:
                     path = f"{at}.{list_name}[{number}].resources.claims"
                     raise document.malformed(
                         f"{path}: expected a name of {at}.resourceClaims, got {shown(name)}"
                     )
-
-
-def _objects(value: object) -> list[Object]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

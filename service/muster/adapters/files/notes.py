@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from muster.adapters.files.shapes import PodManifest
-from muster.adapters.files.sources import Document, Object
+from muster.adapters.files.sources import Document, field_at
 from muster.dialects.devices.accelerators import accelerators
 from muster.dialects.gangs import misspelt
 from muster.dialects.gangs.other_systems import WAY_OUT
@@ -328,11 +327,11 @@ def unfollowed(document: Document) -> Iterator[str]:
 
     In a document that a cluster has stored, they have had their effect. To follow a field, remove its row.
     """
-    meta = document.value.get("metadata")
-    if isinstance(meta, dict) and not meta.get("creationTimestamp"):
+    if not document.metadata.get("creationTimestamp"):
         for row in _OF_OBJECTS:
-            value = _value(document.value, row.path)
-            if value and value not in row.usual and (not row.kinds or document.kind in row.kinds):
+            value = field_at(document.value, *row.path)
+            is_set = isinstance(value, str | list | dict) and value and value not in row.usual
+            if is_set and (not row.kinds or document.kind in row.kinds):
                 yield f"{_name_of(row.path)} is not followed: {row.effect}"
 
 
@@ -357,13 +356,6 @@ class NotesByObject:
     def __iter__(self) -> Iterator[str]:
         """Yield each note with the names of its objects."""
         return (f"{listed(names, _NAMED)}: {note}" for note, names in self._names.items())
-
-
-def _value(value: Object, path: Iterable[str]) -> Any:
-    inner: Any = value
-    for step in path:
-        inner = inner.get(step) if isinstance(inner, dict) else None
-    return inner if isinstance(inner, str | list | dict) else None
 
 
 def _name_of(path: tuple[str, ...]) -> str:

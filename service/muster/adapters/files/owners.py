@@ -7,15 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from muster.adapters.files import shapes
-from muster.adapters.files.sources import Document
-from muster.adapters.files.templates import (
-    RUNTIMES,
-    TRAINER,
-    is_ray_job,
-    is_train_job,
-    name_of,
-    namespace_of,
-)
+from muster.adapters.files.sources import Document, Key
+from muster.adapters.files.templates import RUNTIMES, TRAINER, is_ray_job, is_train_job
 from muster.dialects.devices import accelerators
 from muster.dialects.gangs.subgroups import Topologies
 from muster.dialects.jobs import slips
@@ -29,9 +22,6 @@ from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.podgroup import PodGroup
 from muster.domain.words import listed, plural
 from muster.gangs.membership.podgroups import key_of
-
-Key = tuple[str, str, str]
-"""Kind, namespace, name."""
 
 
 @dataclass(slots=True)
@@ -55,7 +45,7 @@ class Owners:
         if runtime:
             self.runtimes.append(document.name)
         if runtime or is_train_job(document) or is_ray_job(document):
-            self.makers[_key(document)] = shapes.stored(document, CustomObject).metadata
+            self.makers[document.key] = shapes.stored(document, CustomObject).metadata
             return True
         kind = KINDS.get(document.kind)
         if kind is not None and document.group == kind.group:
@@ -64,7 +54,7 @@ class Owners:
                     f"{document.name}: version {version} of {kind.group} is not known, and is read as "
                     f"{kind.versions[0]}: an API server may refuse it"
                 )
-            self.objects[_key(document)] = shapes.stored(document, CustomObject)
+            self.objects[document.key] = shapes.stored(document, CustomObject)
         return False
 
     def read(
@@ -75,8 +65,9 @@ class Owners:
         if self.runtimes and not any(kind == "TrainJob" for kind, _, _ in self.makers):
             yield f"{listed(self.runtimes)}: no pods are made, since no TrainJob is in the input"
         for key, obj in self.objects.items():
-            kind = KINDS[key[0]]
-            made_by = next((self.makers.get((k, key[1], name)) for k, name in _owners(obj.metadata)), None)
+            kind = KINDS[key.kind]
+            owners = (Key(owner, key.namespace, name) for owner, name in _owners(obj.metadata))
+            made_by = next(map(self.makers.get, owners), None)
             self.families[key] = family(kind, obj, settings, levels, topologies, made_by)
             yield from (f"{_title(key)}: {problem}" for problem in self.families[key].group.problems)
 
@@ -85,7 +76,7 @@ class Owners:
         place = member(meta)
         if place is None:
             return None
-        of_owner = self.families.get((place.kind, meta.namespace or "default", place.owner))
+        of_owner = self.families.get(Key(place.kind, meta.namespace or "default", place.owner))
         return place if of_owner is not None and of_owner.is_gang(settings) else None
 
     def groups(self, members: Iterable[tuple[str, Member]]) -> tuple[PodGroup, ...]:
@@ -97,13 +88,13 @@ class Owners:
         return tuple(
             family.gang_of_all(gang) if count > (family.group.size or 0) else family.gang(gang)
             for (kind, namespace, owner, gang), count in sorted(present.items())
-            for family in [self.families[kind, namespace, owner]]
+            for family in [self.families[Key(kind, namespace, owner)]]
         )
 
     def warnings(self, pods: Sequence[tuple[Metadata, Pod]], settings: Settings) -> Iterator[str]:
         """Yield what would make pods of one job a gang, if they wait and name none."""
         lone = Counter(
-            (place.kind, pod.namespace, place.owner)
+            Key(place.kind, pod.namespace, place.owner)
             for meta, pod in pods
             if (pod.claim.lone if pod.claim is not None else accelerators.asked_by(pod, settings))
             and pod.present
@@ -112,7 +103,7 @@ class Owners:
         )
         for key, count in sorted(lone.items()):
             of_owner = self.families.get(key)
-            if of_owner is None and count > 1 and settings.infers(key[0]) != "off":
+            if of_owner is None and count > 1 and settings.infers(key.kind) != "off":
                 yield (
                     f"{_title(key)} is not in the input, so its {count} pods are placed alone. "
                     "If it makes them a gang, add it with -f"
@@ -139,7 +130,7 @@ class Owners:
         for meta, pod in pods:
             if pod.claim is not None and not pod.claim.lone and pod.present and not pod.node:
                 place = member(meta)
-                key = (place.kind, pod.namespace, place.owner) if place is not None else None
+                key = Key(place.kind, pod.namespace, place.owner) if place is not None else None
                 group = key_of(pod)
                 least = pod.claim.min_member or (stated.get(group) if group is not None else None)
                 gangs[pod.namespace, replace(pod.claim, min_member=least, wishes=Wishes())].add(key)
@@ -156,10 +147,5 @@ def _owners(meta: Metadata) -> Iterator[tuple[str, str]]:
     return ((owner.kind, owner.name) for owner in meta.owner_references or () if owner.controller)
 
 
-def _key(document: Document) -> Key:
-    return (document.kind, namespace_of(document), name_of(document))
-
-
 def _title(key: Key) -> str:
-    kind, namespace, name = key
-    return f"{kind} {namespace}/{name}"
+    return f"{key.kind} {key.namespace}/{key.name}"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, get_args, get_type_hints
 
 from muster.adapters.files.decide import Decided as DecidedGangs
-from muster.adapters.files.decide import Outcome, Status
+from muster.adapters.files.decide import Outcome
 from muster.domain import decision
 from muster.domain.alternatives import AlternativesView
 from muster.domain.cause_json import cause_json
@@ -165,7 +165,7 @@ def report(
 
     With `alternatives`, by the gangs' keys, it also says how each level was decided.
     """
-    counts = Counter(outcome.status for outcome in decided.outcomes)
+    counts = Counter[str](outcome.status for outcome in decided.outcomes)
     gangs = [_gang(outcome) for outcome in decided.outcomes]
     if alternatives is not None:
         for gang, outcome in zip(gangs, decided.outcomes, strict=True):
@@ -174,12 +174,12 @@ def report(
     return {
         "version": VERSION,
         "kind": "place",
-        "summary": Summary(
-            placed=counts[Status.PLACED],
-            waiting=counts[Status.WAITING],
-            unplaceable=counts[Status.UNPLACEABLE],
-            invalid=counts[Status.INVALID],
-        ),
+        "summary": {
+            "placed": counts["placed"],
+            "waiting": counts["waiting"],
+            "unplaceable": counts["unplaceable"],
+            "invalid": counts["invalid"],
+        },
         "gangs": gangs,
         "skipped": dict(skipped),
         "notes": list(notes),

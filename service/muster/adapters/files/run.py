@@ -26,7 +26,7 @@ from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.printable import printable
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
-from muster.domain.words import listed
+from muster.domain.words import listed, plural
 from muster.placement.limits import Limits, Timings
 
 ALL_PLACED, NOT_ALL_PLACED, BAD_INPUT, NOTHING_PENDING, DEFECT = 0, 3, 2, 4, 5
@@ -70,7 +70,7 @@ def place_files(
     if cluster.skipped:
         kinds = ", ".join(f"{kind} {count}{_right_group(kind)}" for kind, count in cluster.skipped.items())
         total = sum(cluster.skipped.values())
-        notes += (f"skipped {total} {'object' if total == 1 else 'objects'} of kinds not read here: {kinds}",)
+        notes += (f"skipped {total} {plural('object', total)} of kinds not read here: {kinds}",)
     if cluster.made_up:
         notes += (f"{listed(cluster.made_up)}: the name is made up, since it has metadata.generateName",)
     if not decided.outcomes:
@@ -169,7 +169,7 @@ def capture_cluster(
         Undecodable: Its answer is no list.
         OSError: The file cannot be written.
     """
-    captured = asyncio.run(_captured(kubeconfig, context))
+    captured = read_cluster(kubeconfig, context)
     as_yaml = output is not None and output.suffix in (".yaml", ".yml")
     text = text_of(captured.items, as_yaml)
     if output is None or str(output) == "-":
@@ -179,9 +179,14 @@ def capture_cluster(
     return captured
 
 
-async def _captured(kubeconfig: Path | None, context: str | None) -> Captured:
-    async with KubeClient(str(kubeconfig) if kubeconfig else None, context) as client:
-        return await capture(client)
+def read_cluster(kubeconfig: Path | None, context: str | None) -> Captured:
+    """Read the cluster. It raises as `capture_cluster`."""
+
+    async def read() -> Captured:
+        async with KubeClient(str(kubeconfig) if kubeconfig else None, context) as client:
+            return await capture(client)
+
+    return asyncio.run(read())
 
 
 def _write(path: Path, text: str) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 import yaml
@@ -43,6 +43,33 @@ SUFFIXES = (".yaml", ".yml", ".json")
 Object = dict[str, Any]
 
 
+def part(value: object, *path: str) -> Object:
+    """Return the object at this path; {} if there is none."""
+    inner = field_at(value, *path)
+    return inner if isinstance(inner, dict) else {}
+
+
+def items(value: object, *path: str) -> list[Object]:
+    """Return the objects of the list at this path. Others are left out: the API server refuses them."""
+    inner = field_at(value, *path)
+    return [item for item in inner if isinstance(item, dict)] if isinstance(inner, list) else []
+
+
+def field_at(value: object, *path: str) -> Any:
+    """Return the field at this path; None if there is none."""
+    for step in path:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
+
+
+class Key(NamedTuple):
+    """What names an object. The namespace is "" for objects of the whole cluster."""
+
+    kind: str
+    namespace: str
+    name: str
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
     """One object of a file. `place` is "document 3", or "document 1, item 4" of a list."""
@@ -63,20 +90,25 @@ class Document:
         return version.rpartition("/")[0]
 
     @property
+    def metadata(self) -> Object:
+        """The object's metadata; {} if it has none."""
+        return part(self.value, "metadata")
+
+    @property
+    def key(self) -> Key:
+        """Kind, namespace and name."""
+        namespace = str(self.metadata.get("namespace") or "default")
+        return Key(self.kind, "" if self.kind in CLUSTER_WIDE else namespace, str(self.metadata.get("name")))
+
+    @property
     def name(self) -> str:
         """Kind and name as users write them: "Pod default/x", "Node a"."""
-        meta = self.value.get("metadata")
-        metadata = meta if isinstance(meta, dict) else {}
         name, generated, namespace = (
-            text[:253] if isinstance(text := metadata.get(field), str) else ""
+            text[:253] if isinstance(text := self.metadata.get(field), str) else ""
             for field in ("name", "generateName", "namespace")
         )
-        name = name or generated or "(no name)"
-        return (
-            f"{self.kind} {name}"
-            if self.kind in CLUSTER_WIDE
-            else f"{self.kind} {namespace or 'default'}/{name}"
-        )
+        prefix = "" if self.kind in CLUSTER_WIDE else f"{namespace or 'default'}/"
+        return f"{self.kind} {prefix}{name or generated or '(no name)'}"
 
     def malformed(self, problem: str) -> Malformed:
         """Return the problem with the place and name of this document."""

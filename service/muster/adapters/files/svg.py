@@ -19,6 +19,7 @@ from muster.adapters.files.decide import Decided, Outcome
 from muster.adapters.files.pictures import Holdings, key_of
 from muster.domain.printable import printable
 from muster.domain.topology import GpuTopology, Link, bits
+from muster.domain.words import plural
 from muster.placement.cluster.columns import Columns, columns
 from muster.placement.cluster.fabric import natural
 from muster.placement.cluster.topology import Place
@@ -142,14 +143,12 @@ def _select(racks: dict[_Rack, list[Cell]], holdings: Holdings) -> dict[_Rack, l
 
 
 def _heading(sheet: Sheet, decided: Decided) -> None:
-    counts: dict[str, int] = {}
-    for outcome in decided.outcomes:
-        counts[outcome.status.value] = counts.get(outcome.status.value, 0) + 1
+    counts = Counter(outcome.status.value for outcome in decided.outcomes)
     total = len(decided.outcomes)
     counts_by_status = (
         ", ".join(f"{count} {status}" for status, count in counts.items()) or "nothing is pending"
     )
-    sheet.text(MARGIN, MARGIN + 14, f"{total} {'gang' if total == 1 else 'gangs'}: {counts_by_status}", "h")
+    sheet.text(MARGIN, MARGIN + 14, f"{total} {plural('gang', total)}: {counts_by_status}", "h")
     sheet.bottom += 6
 
 
@@ -347,9 +346,8 @@ class Boxes:
         for gpu, (_, pod) in sorted(self.holdings.holders.get(cell.first.name, {}).items()):
             of_pod.setdefault(pod, []).append(gpu)
         if cell.folded:
-            pod_count = "1 pod" if len(of_pod) == 1 else f"{len(of_pod)} pods"
-            return [f"{pod_count} on each node"] if of_pod else []
-        lines = [f"GPU{'s' * (len(gpus) > 1)} {_ranges(gpus)}: {pod}" for pod, gpus in of_pod.items()]
+            return [f"{len(of_pod)} {plural('pod', len(of_pod))} on each node"] if of_pod else []
+        lines = [f"{plural('GPU', len(gpus))} {_ranges(gpus)}: {pod}" for pod, gpus in of_pod.items()]
         more = [f"and {len(lines) - PODS_LISTED} pods more"] if len(lines) > PODS_LISTED else []
         return lines[:PODS_LISTED] + more
 

@@ -18,7 +18,7 @@ import msgspec
 
 from muster.adapters.files import shapes
 from muster.adapters.files.shapes import PodManifest, Template, Workload
-from muster.adapters.files.sources import Document, Object, shown, type_name
+from muster.adapters.files.sources import Document, Key, Object, items, part, shown, type_name
 from muster.dialects.gangs.podgroups import COSCHEDULING_API
 from muster.dialects.kinds.description import MAX_PODS, NewPod, Owner, Role, letters
 from muster.dialects.kinds.table import KINDS
@@ -203,29 +203,20 @@ def with_children(documents: Sequence[Document]) -> Iterator[Document]:
         Malformed: what would be made of it has not the shape of an object.
     """
     parents = {
-        (owner.get("kind"), namespace_of(document), owner.get("name"))
+        (owner.get("kind"), document.key.namespace, owner.get("name"))
         for document in documents
-        for owner in _references(document.value)
+        for owner in items(document.metadata, "ownerReferences")
     }
-    objects = {(document.kind, namespace_of(document), name_of(document)) for document in documents}
-    runtimes = {
-        (
-            document.kind,
-            "" if document.kind == RUNTIMES[0] else namespace_of(document),
-            name_of(document),
-        ): document
-        for document in documents
-        if document.group == TRAINER and document.kind in RUNTIMES
-    }
+    objects = {document.key: document for document in documents}
     for document in documents:
         yield document
-        if (document.kind, namespace_of(document), name_of(document)) in parents:
+        if document.key in parents:
             continue
         if is_ray_job(document):
             yield from _of_ray_job(document)
         elif is_train_job(document):
-            for child in _of_train_job(document, _runtime(document, runtimes)):
-                if (child.kind, namespace_of(child), name_of(child)) not in objects:
+            for child in _of_train_job(document, _runtime(document, objects)):
+                if child.key not in objects:
                     yield child
 
 
@@ -239,42 +230,32 @@ def is_train_job(document: Document) -> bool:
     return document.group == TRAINER and document.kind == "TrainJob"
 
 
-def name_of(document: Document) -> str:
-    """Return the object's name."""
-    return str(_part(document.value, "metadata").get("name"))
-
-
-def namespace_of(document: Document) -> str:
-    """Return the object's namespace."""
-    return str(_part(document.value, "metadata").get("namespace") or "default")
-
-
 # --- RayJob ----------------------------------------------------------------------------------------
 
 
 def _of_ray_job(document: Document) -> Iterator[Document]:
-    spec = _part(document.value, "spec")
+    spec = part(document.value, "spec")
     if spec.get("clusterSelector"):
         return
-    cluster = {**_part(spec, "rayClusterSpec"), **({"suspend": True} if spec.get("suspend") else {})}
+    cluster = {**part(spec, "rayClusterSpec"), **({"suspend": True} if spec.get("suspend") else {})}
     if spec.get("submissionMode") == "SidecarMode":
-        head = _part(cluster, "headGroupSpec")
-        template = _part(head, "template")
-        pod = _part(template, "spec")
-        pod = {**pod, "containers": [*_items(pod, "containers"), _SUBMITTER]}
+        head = part(cluster, "headGroupSpec")
+        template = part(head, "template")
+        pod = part(template, "spec")
+        pod = {**pod, "containers": [*items(pod, "containers"), _SUBMITTER]}
         cluster = {**cluster, "headGroupSpec": {**head, "template": {**template, "spec": pod}}}
-    name = f"{name_of(document)}-{letters(0)}"
+    name = f"{document.key.name}-{letters(0)}"
     yield _child(document, "ray.io/v1", "RayCluster", name, cluster)
 
 
 # --- TrainJob --------------------------------------------------------------------------------------
 
 
-def _runtime(document: Document, runtimes: Mapping[tuple[str, str, str], Document]) -> Document:
-    reference = _part(_part(document.value, "spec"), "runtimeRef")
+def _runtime(document: Document, objects: Mapping[Key, Document]) -> Document:
+    reference = part(document.value, "spec", "runtimeRef")
     kind, name = str(reference.get("kind") or RUNTIMES[0]), str(reference.get("name"))
-    runtime = runtimes.get((kind, "" if kind == RUNTIMES[0] else namespace_of(document), name))
-    if runtime is None:
+    runtime = objects.get(Key(kind, "" if kind == RUNTIMES[0] else document.key.namespace, name))
+    if runtime is None or runtime.group != TRAINER:
         raise document.malformed(
             f"spec.runtimeRef: {kind} {name} is not in the input, and it has the pod templates: "
             f"add it with -f, from `kubectl get {kind.lower()} {name} -o yaml`"
@@ -284,13 +265,13 @@ def _runtime(document: Document, runtimes: Mapping[tuple[str, str, str], Documen
 
 def _of_train_job(document: Document, runtime: Document) -> Iterator[Document]:
     """Yield the JobSet of a TrainJob, and the PodGroup if its runtime asks for one."""
-    spec, of_runtime = _part(document.value, "spec"), _part(runtime.value, "spec")
-    for at, part in ((document, _part(spec, "trainer")), (runtime, _part(of_runtime, "mlPolicy"))):
-        if not isinstance(nodes := part.get("numNodes"), int | None):
+    spec, of_runtime = part(document.value, "spec"), part(runtime.value, "spec")
+    for at, fields in ((document, part(spec, "trainer")), (runtime, part(of_runtime, "mlPolicy"))):
+        if not isinstance(nodes := fields.get("numNodes"), int | None):
             raise at.malformed(f"numNodes: expected a whole number, got {type_name(nodes)} {shown(nodes)}")
-    template = _patch(document, spec, _part(of_runtime, "template"))
-    job_set = _job_set(spec, _part(template, "spec"), _part(of_runtime, "mlPolicy"))
-    name, policy = name_of(document), _part(of_runtime, "podGroupPolicy")
+    template = _patch(document, spec, part(of_runtime, "template"))
+    job_set = _job_set(spec, part(template, "spec"), part(of_runtime, "mlPolicy"))
+    name, policy = document.key.name, part(of_runtime, "podGroupPolicy")
     api, group = "", dict[str, object]()
     if "coscheduling" in policy:
         api, keys = COSCHEDULING_API, {"labels": {_COSCHEDULING_GROUP: name}}
@@ -298,14 +279,14 @@ def _of_train_job(document: Document, runtime: Document) -> Iterator[Document]:
     elif "volcano" in policy:
         api, keys = _VOLCANO_API, {"annotations": {_VOLCANO_GROUP: name}}
         job_set = _on_pods(job_set, {"metadata": keys})
-        if topology := _part(_part(policy, "volcano"), "networkTopology"):
+        if topology := part(policy, "volcano", "networkTopology"):
             group["networkTopology"] = topology
-    metadata = _part(template, "metadata")
+    metadata = part(template, "metadata")
     # Before runtimePatches, a TrainJob had labels and annotations of its JobSet.
-    meta = {field: {**_part(metadata, field), **_part(spec, field)} for field in ("labels", "annotations")}
+    meta = {field: {**part(metadata, field), **part(spec, field)} for field in ("labels", "annotations")}
     yield _child(document, "jobset.x-k8s.io/v1alpha2", "JobSet", name, job_set, meta)
     if api:
-        size = sum(_pods_of(job) for job in _items(job_set, "replicatedJobs"))
+        size = sum(_pods_of(job) for job in items(job_set, "replicatedJobs"))
         yield _child(document, api, "PodGroup", name, {"minMember": size, **group})
 
 
@@ -315,22 +296,22 @@ def _patch(document: Document, spec: Object, template: Object) -> Object:
     Raises:
         Malformed: A patch is for a replicated Job that the runtime does not have.
     """
-    of_runtime = [str(job.get("name")) for job in _items(_part(template, "spec"), "replicatedJobs")]
+    of_runtime = [str(job.get("name")) for job in items(template, "spec", "replicatedJobs")]
     patches = [
-        (f"runtimePatches[{number}]", _part(_part(patch, "trainingRuntimeSpec"), "template"))
-        for number, patch in enumerate(_items(spec, "runtimePatches"))
+        (f"runtimePatches[{number}]", part(patch, "trainingRuntimeSpec", "template"))
+        for number, patch in enumerate(items(spec, "runtimePatches"))
     ]
     for field in ("podTemplateOverrides", "podSpecOverrides"):
-        for number, override in enumerate(_items(spec, field)):
-            of_pods = override if field == "podSpecOverrides" else _part(override, "spec")
-            pods = {"metadata": _part(override, "metadata"), "spec": of_pods}
+        for number, override in enumerate(items(spec, field)):
+            of_pods = override if field == "podSpecOverrides" else part(override, "spec")
+            pods = {"metadata": part(override, "metadata"), "spec": of_pods}
             jobs = [
                 {"name": target.get("name"), "template": {"spec": {"template": pods}}}
-                for target in _items(override, "targetJobs")
+                for target in items(override, "targetJobs")
             ]
             patches.append((f"{field}[{number}]", {"spec": {"replicatedJobs": jobs}}))
     for at, patch in patches:
-        for job in _items(_part(patch, "spec"), "replicatedJobs"):
+        for job in items(patch, "spec", "replicatedJobs"):
             if (name := str(job.get("name"))) not in of_runtime:
                 expected = f"expected replicated Jobs of its runtime ({', '.join(of_runtime)})"
                 raise document.malformed(f"spec.{at}: {expected}, got {shown(name)}")
@@ -346,7 +327,7 @@ def _merge(value: Object, patch: Object) -> Object:
         if new is None:
             result.pop(field, None)
         elif isinstance(new, dict):
-            result[field] = _merge(_part(result, field), new)
+            result[field] = _merge(part(result, field), new)
         elif field in _NAMED_ITEMS and isinstance(new, list) and isinstance(old, list):
             result[field] = _merge_items(old, new)
         else:
@@ -364,7 +345,7 @@ def _merge_items(old: list[Any], new: list[Any]) -> list[Any]:
 
 def _job_set(spec: Object, template: Object, policy: Object) -> Object:
     """Return the spec of a TrainJob's JobSet: its runtime's, with the number of nodes and their resources."""
-    trainer, mpi = _part(spec, "trainer"), _part(policy, "mpi")
+    trainer, mpi = part(spec, "trainer"), part(policy, "mpi")
     nodes, nodes_by_default = trainer.get("numNodes"), policy.get("numNodes") or 1
     if nodes and mpi.get("runLauncherAsNode") is True:
         nodes = max(1, nodes - 1)
@@ -372,14 +353,14 @@ def _job_set(spec: Object, template: Object, policy: Object) -> Object:
     if spec.get("suspend"):
         job_set["suspend"] = True
     jobs = []
-    for job in _items(job_set, "replicatedJobs"):
-        labels = _part(_part(_part(job, "template"), "metadata"), "labels")
+    for job in items(job_set, "replicatedJobs"):
+        labels = part(job, "template", "metadata", "labels")
         is_trainer, is_node = labels.get(_ANCESTOR) == _TRAINER, job.get("name") == _NODE
         count = nodes_by_default if is_trainer else None
         if nodes and (is_node if mpi else count):
             count = nodes
         is_sized = is_trainer or (is_node and mpi.get("runLauncherAsNode") is True)
-        child = _with_resources(job, _part(trainer, "resourcesPerNode")) if is_sized else job
+        child = _with_resources(job, part(trainer, "resourcesPerNode")) if is_sized else job
         jobs.append(_with_size(child, count) if count else child)
     return {**job_set, "replicatedJobs": jobs}
 
@@ -391,10 +372,10 @@ def _with_size(job: Object, count: object) -> Object:
 
 def _with_resources(job: Object, resources: Object) -> Object:
     """Return a replicated Job whose container "node" asks for these resources too."""
-    pod = _part(_part(_part(_part(job, "template"), "spec"), "template"), "spec")
+    pod = part(job, "template", "spec", "template", "spec")
     containers = [
         _merge(container, {"resources": resources}) if container.get("name") == _NODE else container
-        for container in _items(pod, "containers")
+        for container in items(pod, "containers")
     ]
     return _merge(job, {"template": {"spec": {"template": {"spec": {"containers": containers}}}}})
 
@@ -402,13 +383,13 @@ def _with_resources(job: Object, resources: Object) -> Object:
 def _on_pods(job_set: Object, patch: Object) -> Object:
     """Return the spec of a JobSet with a patch on each of its pod templates."""
     jobs = [
-        _merge(job, {"template": {"spec": {"template": patch}}}) for job in _items(job_set, "replicatedJobs")
+        _merge(job, {"template": {"spec": {"template": patch}}}) for job in items(job_set, "replicatedJobs")
     ]
     return {**job_set, "replicatedJobs": jobs}
 
 
 def _pods_of(job: Object) -> int:
-    count = _part(_part(job, "template"), "spec").get("parallelism")
+    count = part(job, "template", "spec").get("parallelism")
     return count if isinstance(count, int) else 1
 
 
@@ -418,23 +399,8 @@ def _pods_of(job: Object) -> int:
 def _child(
     parent: Document, api_version: str, kind: str, name: str, spec: Object, metadata: Object | None = None
 ) -> Document:
-    by = {"apiVersion": parent.value["apiVersion"], "kind": parent.kind, "name": name_of(parent)}
-    owner = {"name": name, "namespace": namespace_of(parent), "ownerReferences": [{**by, "controller": True}]}
+    by = {"apiVersion": parent.value["apiVersion"], "kind": parent.kind, "name": parent.key.name}
+    owner = {"name": name, "namespace": parent.key.namespace, "ownerReferences": [{**by, "controller": True}]}
     meta = {**(metadata or {}), **owner}
     value = {"apiVersion": api_version, "kind": kind, "metadata": meta, "spec": spec}
     return Document(parent.source, parent.place, value)
-
-
-def _references(value: Object) -> Iterator[Object]:
-    return iter(_items(_part(value, "metadata"), "ownerReferences"))
-
-
-def _items(value: Any, name: str) -> list[Object]:
-    """Return the objects in a list. What has another shape is none: the API server refuses it."""
-    items = value.get(name) if isinstance(value, dict) else None
-    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-
-
-def _part(value: Any, name: str) -> Object:
-    part = value.get(name) if isinstance(value, dict) else None
-    return part if isinstance(part, dict) else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,9 +59,9 @@ def describe(
 
 
 def _by_node(places: Sequence[Taken]) -> Mapping[str, list[Taken]]:
-    places_by_node: dict[str, list[Taken]] = {}
+    places_by_node = defaultdict[str, list[Taken]](list)
     for place in places:
-        places_by_node.setdefault(place.node, []).append(place)
+        places_by_node[place.node].append(place)
     return places_by_node
 
 
