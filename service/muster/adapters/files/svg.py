@@ -77,11 +77,11 @@ class _Panel:
 
 def draw(decided: Decided) -> str:
     """Return the whole picture, at most 1,180 px wide."""
-    holdings, sheet = pictures.holdings(decided), Sheet()
-    colours = {key: COLOURS[i % len(COLOURS)] for i, key in enumerate(holdings.letters)}
+    holdings = pictures.holdings(decided)
+    sheet = Sheet({key: COLOURS[i % len(COLOURS)] for i, key in enumerate(holdings.letters)})
     _heading(sheet, decided)
     for outcome in decided.outcomes:
-        _gang_lines(sheet, outcome, holdings, colours)
+        _gang_lines(sheet, outcome, holdings)
     slices = any(state.memory for state in decided.after.nodes.values())
     _key(sheet, sheet.bottom + 14, slices)
     view = columns(decided.after)
@@ -89,12 +89,11 @@ def draw(decided: Decided) -> str:
     rack_of = _rack_of(view)
     racks = _select(_racks(everything.values(), rack_of, holdings), holdings)
     drawn = [place for cells in racks.values() for cell in cells for place in cell.places]
-    boxes = Boxes(sheet, holdings, colours)
     y = sheet.bottom + 20
-    for row in _rows(_panels(racks, Counter(rack_of.values()), boxes)):
+    for row in _rows(_panels(racks, Counter(rack_of.values()))):
         x = float(MARGIN)
         for panel in row:
-            _draw_panel(panel, x, y, boxes)
+            _draw_panel(panel, x, y, sheet)
             x += panel.width + BETWEEN
         y += max(panel.height for panel in row) + BETWEEN
     undrawn = len(everything) - len(drawn)
@@ -152,10 +151,10 @@ def _heading(sheet: Sheet, decided: Decided) -> None:
     sheet.bottom += 6
 
 
-def _gang_lines(sheet: Sheet, outcome: Outcome, holdings: Holdings, colours: dict[str, str]) -> None:
+def _gang_lines(sheet: Sheet, outcome: Outcome, holdings: Holdings) -> None:
     key, y = key_of(outcome), sheet.bottom + LINE + 4
-    if key in colours:
-        fill = f'rx="3" fill="{colours[key]}"'
+    if key in sheet.colours:
+        fill = f'rx="3" fill="{sheet.colours[key]}"'
         sheet.square((MARGIN, y - 14, 18), fill, holdings.letters[key], "l")
     title = f"{outcome.group.gang} · {outcome.status.value}"
     sheet.text(MARGIN + 28, y, title, "b")
@@ -203,8 +202,8 @@ def _rack_of(view: Columns) -> dict[str, _Rack]:
     }
 
 
-def _panels(racks: dict[_Rack, list[Cell]], whole: Mapping[_Rack, int], boxes: Boxes) -> Iterator[_Panel]:
-    width = max((boxes.width(cell) for cells in racks.values() for cell in cells), default=0)
+def _panels(racks: dict[_Rack, list[Cell]], whole: Mapping[_Rack, int]) -> Iterator[_Panel]:
+    width = max((cell.width() for cells in racks.values() for cell in cells), default=0)
     most = max(1, int((WIDTH - 2 * MARGIN - 2 * PANEL_PAD + BETWEEN) // (width + BETWEEN)))
     for (zone, name), cells in racks.items():
         lines = math.ceil(len(cells) / most)
@@ -218,23 +217,23 @@ def _panels(racks: dict[_Rack, list[Cell]], whole: Mapping[_Rack, int], boxes: B
         if len(nodes) < whole[zone, name]:
             title += f" · {len(nodes)} of {whole[zone, name]} nodes drawn"
         inside = columns * (width + BETWEEN) - BETWEEN
-        heights = [max(map(boxes.height, cells[i : i + columns])) for i in range(0, len(cells), columns)]
+        heights = [max(map(Cell.height, cells[i : i + columns])) for i in range(0, len(cells), columns)]
         height = PANEL_TITLE + sum(h + BETWEEN for h in heights) - BETWEEN + PANEL_PAD
         yield _Panel(title, tuple(cells), columns, inside + 2 * PANEL_PAD, height)
 
 
-def _draw_panel(panel: _Panel, x: float, y: float, boxes: Boxes) -> None:
-    boxes.sheet.rect(x, y, panel.width, panel.height, 'rx="8" class="panel"')
-    boxes.sheet.text(x + PANEL_PAD, y + 19, cut(panel.title, (panel.width - 2 * PANEL_PAD) / BOLD), "b")
+def _draw_panel(panel: _Panel, x: float, y: float, sheet: Sheet) -> None:
+    sheet.rect(x, y, panel.width, panel.height, 'rx="8" class="panel"')
+    sheet.text(x + PANEL_PAD, y + 19, cut(panel.title, (panel.width - 2 * PANEL_PAD) / BOLD), "b")
     tell_domain = not _shared_domain([place for cell in panel.cells for place in cell.places])
     width = (panel.width - 2 * PANEL_PAD + BETWEEN) / panel.columns - BETWEEN
     top = y + PANEL_TITLE
     for begin in range(0, len(panel.cells), panel.columns):
         row = panel.cells[begin : begin + panel.columns]
-        height = max(map(boxes.height, row))
+        height = max(map(Cell.height, row))
         for column, cell in enumerate(row):
             box_x = x + PANEL_PAD + column * (width + BETWEEN)
-            boxes.draw(cell, box_x, top, width, height, tell_domain)
+            cell.draw(sheet, box_x, top, width, height, tell_domain)
         top += height + BETWEEN
 
 
@@ -261,145 +260,11 @@ def _rows(panels: Iterable[_Panel]) -> list[list[_Panel]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Boxes:
-    """Draws boxes on a sheet. `colours` are by gang key."""
-
-    sheet: Sheet
-    holdings: Holdings
-    colours: Mapping[str, str]
-
-    def width(self, cell: Cell) -> float:
-        """Return the width that the box needs, in pixels."""
-        rows = [sum(len(part) * (GPU + GAP) + ISLAND_GAP for part in row) for row, _ in self._rows(cell)]
-        stack = STACK if cell.folded else 0
-        return max(180.0, 2 * PAD + max(rows, default=0) - ISLAND_GAP - GAP + 8 + stack)
-
-    def height(self, cell: Cell) -> float:
-        """Return the height that the box needs, in pixels."""
-        rows = self._rows(cell)
-        pods = len(self._pods(cell)) * POD_LINE + (STACK if cell.folded else 0)
-        if not rows:
-            return TITLE + 6 + pods
-        return TITLE + sum(GPU + ISLAND_GAP + below for _, below in rows) + PAD + pods
-
-    def draw(self, cell: Cell, x: float, y: float, width: float, height: float, tell_domain: bool) -> None:
-        """Draw the box at (x, y). Several nodes are a stack, with the GPUs of the first node."""
-        attributes = f'rx="6" {self._border(cell)}'
-        if cell.folded:
-            width, height = width - STACK, height - STACK
-            for shift in (STACK, STACK / 2):
-                self.sheet.rect(x + shift, y + shift, width, height, 'rx="6" class="stack"')
-        self.sheet.rect(x, y, width, height, attributes, self._names(cell))
-        room = width - 2 * PAD
-        self.sheet.text(x + PAD, y + 17, cut(cell.title, room / BOLD), "b")
-        self.sheet.text(x + PAD, y + 32, cut(self._subtitle(cell, tell_domain), room / SMALL), "s")
-        top = y + TITLE + 4
-        for row, below in self._rows(cell):
-            island_x = x + PAD + 4
-            for island in row:
-                self._island(cell.first, island, island_x, top)
-                island_x += len(island) * (GPU + GAP) + ISLAND_GAP
-            top += GPU + ISLAND_GAP + below
-        for number, line in enumerate(self._pods(cell), start=1):
-            self.sheet.text(x + PAD, top + number * POD_LINE - 4, cut(line, room / SMALL), "s")
-
-    def _rows(self, cell: Cell) -> list[_Row]:
-        return [
-            (row, max(self._links(cell.first, island).height for island in row)) for row in _grid(cell.first)
-        ]
-
-    def _links(self, place: Place, gpus: tuple[int, ...]) -> _Links:
-        return _links_of(place.state.node.topology, gpus)
-
-    def _border(self, cell: Cell) -> str:
-        members = self.holdings.members.get(cell.first.name, {})
-        if len(members) != 1:
-            return 'class="node"'
-        return f'class="node" style="stroke:{self.colours[next(iter(members))]};stroke-width:2"'
-
-    def _subtitle(self, cell: Cell, tell_domain: bool) -> str:
-        state, members = cell.first.state, self.holdings.members.get(cell.first.name, {})
-        count, times = state.node.topology.gpu_count, len(cell.places)
-        phrases = [f"{state.free_gpu_count * times} of {count * times} free" if count else "no GPUs"]
-        phrases += [f"{self.holdings.letters[key]} × {number * times}" for key, number in members.items()]
-        if tell_domain and cell.first.wide:
-            phrases.insert(0, f"domain {cell.first.wide}")
-        if cell.folded:
-            phrases.append(f"{cell.first.name} … {cell.places[-1].name}")
-        return " · ".join(phrases)
-
-    def _names(self, cell: Cell) -> str:
-        """Return the nodes of a folded box, each with its pods; "" for a box of one node."""
-        if not cell.folded:
-            return ""
-        pods = (
-            {pod for _, pod in self.holdings.holders.get(place.name, {}).values()} for place in cell.places
-        )
-        return "\n".join(
-            f"{place.name}: {', '.join(sorted(names, key=natural)) or 'no pods of the gangs'}"
-            for place, names in zip(cell.places, pods, strict=True)
-        )
-
-    def _pods(self, cell: Cell) -> list[str]:
-        """Return which pod has which GPUs, one line for each pod."""
-        of_pod: dict[str, list[int]] = {}
-        for gpu, (_, pod) in sorted(self.holdings.holders.get(cell.first.name, {}).items()):
-            of_pod.setdefault(pod, []).append(gpu)
-        if cell.folded:
-            return [f"{len(of_pod)} {plural('pod', len(of_pod))} on each node"] if of_pod else []
-        lines = [f"{plural('GPU', len(gpus))} {_ranges(gpus)}: {pod}" for pod, gpus in of_pod.items()]
-        more = [f"and {len(lines) - PODS_LISTED} pods more"] if len(lines) > PODS_LISTED else []
-        return lines[:PODS_LISTED] + more
-
-    def _island(self, place: Place, gpus: tuple[int, ...], x: float, y: float) -> None:
-        links = self._links(place, gpus)
-        if len(gpus) > 1 and place.state.node.topology.has_fabric:
-            width = len(gpus) * (GPU + GAP) - GAP
-            self.sheet.rect(x - 4, y - 4, width + 8, GPU + 8, 'rx="6" class="island"')
-        holders = self.holdings.holders.get(place.name, {})
-        for position, gpu in enumerate(gpus):
-            self._gpu(place, gpu, x + position * (GPU + GAP), y)
-        at = 0
-        for key, run in groupby(gpus, key=lambda gpu: holders[gpu][0] if gpu in holders else ""):
-            length = len(list(run))
-            if key:
-                outline_x, width = x + at * (GPU + GAP), length * (GPU + GAP) - GAP
-                outline = f'rx="5" fill="none" stroke="{self.colours[key]}" stroke-width="2.5"'
-                self.sheet.rect(outline_x - 2, y - 2, width + 4, GPU + 4, outline)
-            at += length
-        self.sheet.parts += _draw_links(links, gpus, (x, y + GPU + 5), GPU + GAP, GPU)
-
-    def _gpu(self, place: Place, gpu: int, x: float, y: float) -> None:
-        holder = self.holdings.holders.get(place.name, {}).get(gpu)
-        if holder is not None:
-            key, pod = holder
-            title = f"{place.name} GPU {gpu}: {pod}"
-            fill = f'rx="3" fill="{self.colours[key]}" aria-label={quoteattr(printable(title))}'
-            label = f"{self.holdings.letter(place.name, gpu)}{gpu}"
-            style = "l" if len(label) < 3 else "l n"
-            self.sheet.square((x, y, GPU), fill, label, style, title)
-        elif place.state.free_gpus >> gpu & 1:
-            unknown = " unknown" if place.state.unindexed_gpus else ""
-            self.sheet.square((x, y, GPU), f'rx="3" class="free{unknown}"', str(gpu), "i")
-        else:
-            self.sheet.square((x, y, GPU), 'rx="3" class="taken"', pictures.mark_of(place.state, gpu), "i")
-
-
-def _ranges(gpus: list[int]) -> str:
-    """Return GPUs as "1", "0-3" or "1,2,4"."""
-    if len(gpus) > 2 and gpus[-1] - gpus[0] == len(gpus) - 1:
-        return f"{gpus[0]}-{gpus[-1]}"
-    return ",".join(map(str, gpus))
-
-
-# --- which nodes share a box, and how its GPUs stand ----------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
 class Cell:
     """One box: a node, or several nodes of a rack that the picture would show alike."""
 
     places: tuple[Place, ...]
+    holdings: Holdings
 
     @property
     def first(self) -> Place:
@@ -419,6 +284,130 @@ class Cell:
         count = self.first.state.node.topology.gpu_count
         return f"{len(self.places)} nodes" + (f" × {count} GPUs" if count else "")
 
+    def width(self) -> float:
+        """Return the width that the box needs, in pixels."""
+        rows = [sum(len(part) * (GPU + GAP) + ISLAND_GAP for part in row) for row, _ in self._rows()]
+        stack = STACK if self.folded else 0
+        return max(180.0, 2 * PAD + max(rows, default=0) - ISLAND_GAP - GAP + 8 + stack)
+
+    def height(self) -> float:
+        """Return the height that the box needs, in pixels."""
+        rows = self._rows()
+        pods = len(self._pods()) * POD_LINE + (STACK if self.folded else 0)
+        if not rows:
+            return TITLE + 6 + pods
+        return TITLE + sum(GPU + ISLAND_GAP + below for _, below in rows) + PAD + pods
+
+    def draw(self, sheet: Sheet, x: float, y: float, width: float, height: float, tell_domain: bool) -> None:
+        """Draw the box at (x, y). Several nodes are a stack, with the GPUs of the first node."""
+        attributes = f'rx="6" {self._border(sheet)}'
+        if self.folded:
+            width, height = width - STACK, height - STACK
+            for shift in (STACK, STACK / 2):
+                sheet.rect(x + shift, y + shift, width, height, 'rx="6" class="stack"')
+        sheet.rect(x, y, width, height, attributes, self._names())
+        room = width - 2 * PAD
+        sheet.text(x + PAD, y + 17, cut(self.title, room / BOLD), "b")
+        sheet.text(x + PAD, y + 32, cut(self._subtitle(tell_domain), room / SMALL), "s")
+        top = y + TITLE + 4
+        for row, below in self._rows():
+            island_x = x + PAD + 4
+            for island in row:
+                self._island(sheet, island, island_x, top)
+                island_x += len(island) * (GPU + GAP) + ISLAND_GAP
+            top += GPU + ISLAND_GAP + below
+        for number, line in enumerate(self._pods(), start=1):
+            sheet.text(x + PAD, top + number * POD_LINE - 4, cut(line, room / SMALL), "s")
+
+    def _rows(self) -> list[_Row]:
+        topology = self.first.state.node.topology
+        return [(row, max(_links_of(topology, island).height for island in row)) for row in _grid(self.first)]
+
+    def _border(self, sheet: Sheet) -> str:
+        members = self.holdings.members.get(self.first.name, {})
+        if len(members) != 1:
+            return 'class="node"'
+        return f'class="node" style="stroke:{sheet.colours[next(iter(members))]};stroke-width:2"'
+
+    def _subtitle(self, tell_domain: bool) -> str:
+        state, members = self.first.state, self.holdings.members.get(self.first.name, {})
+        count, times = state.node.topology.gpu_count, len(self.places)
+        phrases = [f"{state.free_gpu_count * times} of {count * times} free" if count else "no GPUs"]
+        phrases += [f"{self.holdings.letters[key]} × {number * times}" for key, number in members.items()]
+        if tell_domain and self.first.wide:
+            phrases.insert(0, f"domain {self.first.wide}")
+        if self.folded:
+            phrases.append(f"{self.first.name} … {self.places[-1].name}")
+        return " · ".join(phrases)
+
+    def _names(self) -> str:
+        """Return the nodes of a folded box, each with its pods; "" for a box of one node."""
+        if not self.folded:
+            return ""
+        pods = (
+            {pod for _, pod in self.holdings.holders.get(place.name, {}).values()} for place in self.places
+        )
+        return "\n".join(
+            f"{place.name}: {', '.join(sorted(names, key=natural)) or 'no pods of the gangs'}"
+            for place, names in zip(self.places, pods, strict=True)
+        )
+
+    def _pods(self) -> list[str]:
+        """Return which pod has which GPUs, one line for each pod."""
+        of_pod: dict[str, list[int]] = {}
+        for gpu, (_, pod) in sorted(self.holdings.holders.get(self.first.name, {}).items()):
+            of_pod.setdefault(pod, []).append(gpu)
+        if self.folded:
+            return [f"{len(of_pod)} {plural('pod', len(of_pod))} on each node"] if of_pod else []
+        lines = [f"{plural('GPU', len(gpus))} {_ranges(gpus)}: {pod}" for pod, gpus in of_pod.items()]
+        more = [f"and {len(lines) - PODS_LISTED} pods more"] if len(lines) > PODS_LISTED else []
+        return lines[:PODS_LISTED] + more
+
+    def _island(self, sheet: Sheet, gpus: tuple[int, ...], x: float, y: float) -> None:
+        place = self.first
+        links = _links_of(place.state.node.topology, gpus)
+        if len(gpus) > 1 and place.state.node.topology.has_fabric:
+            width = len(gpus) * (GPU + GAP) - GAP
+            sheet.rect(x - 4, y - 4, width + 8, GPU + 8, 'rx="6" class="island"')
+        holders = self.holdings.holders.get(place.name, {})
+        for position, gpu in enumerate(gpus):
+            self._gpu(sheet, gpu, x + position * (GPU + GAP), y)
+        at = 0
+        for key, run in groupby(gpus, key=lambda gpu: holders[gpu][0] if gpu in holders else ""):
+            length = len(list(run))
+            if key:
+                outline_x, width = x + at * (GPU + GAP), length * (GPU + GAP) - GAP
+                outline = f'rx="5" fill="none" stroke="{sheet.colours[key]}" stroke-width="2.5"'
+                sheet.rect(outline_x - 2, y - 2, width + 4, GPU + 4, outline)
+            at += length
+        sheet.parts += _draw_links(links, gpus, (x, y + GPU + 5), GPU + GAP, GPU)
+
+    def _gpu(self, sheet: Sheet, gpu: int, x: float, y: float) -> None:
+        place = self.first
+        holder = self.holdings.holders.get(place.name, {}).get(gpu)
+        if holder is not None:
+            key, pod = holder
+            title = f"{place.name} GPU {gpu}: {pod}"
+            fill = f'rx="3" fill="{sheet.colours[key]}" aria-label={quoteattr(printable(title))}'
+            label = f"{self.holdings.letter(place.name, gpu)}{gpu}"
+            style = "l" if len(label) < 3 else "l n"
+            sheet.square((x, y, GPU), fill, label, style, title)
+        elif place.state.free_gpus >> gpu & 1:
+            unknown = " unknown" if place.state.unindexed_gpus else ""
+            sheet.square((x, y, GPU), f'rx="3" class="free{unknown}"', str(gpu), "i")
+        else:
+            sheet.square((x, y, GPU), 'rx="3" class="taken"', pictures.mark_of(place.state, gpu), "i")
+
+
+def _ranges(gpus: list[int]) -> str:
+    """Return GPUs as "1", "0-3" or "1,2,4"."""
+    if len(gpus) > 2 and gpus[-1] - gpus[0] == len(gpus) - 1:
+        return f"{gpus[0]}-{gpus[-1]}"
+    return ",".join(map(str, gpus))
+
+
+# --- which nodes share a box, and how its GPUs stand ----------------------------------------------
+
 
 def _fold(places: Iterable[Place], holdings: Holdings) -> list[Cell]:
     """Return the boxes for the nodes of one rack, in the order of their first nodes.
@@ -431,7 +420,8 @@ def _fold(places: Iterable[Place], holdings: Holdings) -> list[Cell]:
     cells: list[Cell] = []
     for alike in boxes.values():
         together = len(alike) >= FOLD_FROM
-        cells += [Cell(tuple(alike))] if together else [Cell((place,)) for place in alike]
+        parts = [tuple(alike)] if together else [(place,) for place in alike]
+        cells += [Cell(part, holdings) for part in parts]
     return cells
 
 
@@ -541,8 +531,9 @@ def _draw_links(
 
 @dataclass(slots=True)
 class Sheet:
-    """SVG elements, and the lowest y that they reach."""
+    """SVG elements, and the lowest y that they reach. `colours` are by gang key."""
 
+    colours: Mapping[str, str]
     parts: list[str] = field(default_factory=list)
     bottom: float = 0
 
