@@ -334,7 +334,22 @@ def test_two_versions_of_one_pod_group_are_one_object(tmp_path: Path) -> None:
     file = write(tmp_path, node("a"), group("g", minMember=1), group("g", KAIS, minMember=1))
     result = place("-f", file)
     assert result.exit_code == 2
-    assert "document 3, PodGroup default/g: is given twice" in result.output
+    assert f"document 3, PodGroup default/g: is given twice, first in {file}: document 2" in result.output
+
+
+def test_a_capture_and_a_manifest_may_both_have_what_changes_new_pods(tmp_path: Path) -> None:
+    kinds = (
+        ("scheduling.k8s.io/v1", "PriorityClass"),
+        ("node.k8s.io/v1", "RuntimeClass"),
+        ("v1", "LimitRange"),
+    )
+    objects = [
+        {"apiVersion": api, "kind": kind, "metadata": {"name": "c"}, "value": 7, "handler": "c"}
+        for api, kind in kinds
+    ]
+    high = {**pod("p"), "spec": {**pod("p")["spec"], "priorityClassName": "c"}}
+    (gang,) = decisions("-f", write(tmp_path, node("a"), *objects, *objects, high))["gangs"]
+    assert (gang["status"], gang["priority"]) == ("placed", 7)
 
 
 def test_another_version_or_group_is_skipped(tmp_path: Path) -> None:

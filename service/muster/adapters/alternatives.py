@@ -73,7 +73,7 @@ class _Share(Budget):
 
     @property
     def is_used_up(self) -> bool:
-        return self.left <= 0 or self.waiting >= WAITING
+        return self.available <= 0 or self.waiting >= WAITING
 
 
 def _process() -> Answers:

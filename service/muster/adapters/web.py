@@ -56,7 +56,7 @@ class Kept:
     async def response(self) -> web.Response:
         """Return the answer."""
         async with self._one_at_a_time:
-            if self._answer is None or self._budget.left >= 1:
+            if self._answer is None or self._budget.available >= 1:
                 self._budget.spend()
                 self._answer = await self._make()
         body, content_type = self._answer

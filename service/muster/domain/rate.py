@@ -43,15 +43,15 @@ class Budget:
 
     def __init__(self, most: float, per_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._per_s, self._clock = most, per_s, clock
-        self._left, self._at = most, clock()
+        self._available, self._at = most, clock()
 
     @property
-    def left(self) -> float:
+    def available(self) -> float:
         """Return what may be used now."""
         now = self._clock()
-        self._left, self._at = min(self._most, self._left + (now - self._at) * self._per_s), now
-        return self._left
+        self._available, self._at = min(self._most, self._available + (now - self._at) * self._per_s), now
+        return self._available
 
     def spend(self, amount: float = 1.0) -> None:
         """Take an amount, also one that is not there: later ones wait for it."""
-        self._left -= amount
+        self._available -= amount

@@ -101,7 +101,7 @@ class Access:
         if (answer := self._recall(digest)) is not None:
             return answer
         budget, turns = self._renewed if digest in self._known[Answer.ALLOWED] else self._new
-        if budget.left < 1:
+        if budget.available < 1:
             return Answer.UNAVAILABLE
         budget.spend()
         try:

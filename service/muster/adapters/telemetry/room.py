@@ -148,7 +148,7 @@ class LabelValues:
         for value, count in nsmallest(self._most, countable, key=lambda pair: (-pair[1], pair[0])):
             if value in self._values:
                 continue
-            if self._newcomers.left < 1 or not self._has_place(count, counts):
+            if self._newcomers.available < 1 or not self._has_place(count, counts):
                 break
             self._values.add(value)
             self._newcomers.spend()

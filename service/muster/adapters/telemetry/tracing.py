@@ -135,10 +135,10 @@ class AtMost(Sampler):
         trace_state: TraceState | None = None,
     ) -> SamplingResult:
         """Return whether the attempt is traced."""
-        now, left = self._clock(), self._budget.left
+        now, traces_left = self._clock(), self._budget.available
         namespace = (attributes or {}).get(NAMESPACE)
         rests = now - self._latest.get(namespace, now - PAUSE_S) < PAUSE_S
-        if left < 1 or (rests and left <= RESERVE):
+        if traces_left < 1 or (rests and traces_left <= RESERVE):
             if not self._said:
                 log.warning("gangs come too fast: some have no trace", traces_a_second=RATE)
             self._said = True
