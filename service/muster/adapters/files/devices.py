@@ -406,13 +406,8 @@ class MatchingDevices:
 
     def _terms(self, way: Way) -> tuple[Term, ...]:
         of_class = self._classes.get(way.device_class_name)
-        terms = tuple[Term, ...]()
-        for device_selectors in (of_class.spec.selectors if of_class is not None else None, way.selectors):
-            try:
-                terms += read_selectors(device_selectors)
-            except UnreadableSelectorError:
-                continue
-        return terms
+        of_both = (of_class.spec.selectors if of_class is not None else None, way.selectors)
+        return tuple(term for part in of_both for term in _terms(part) or ())
 
     def _names(self, node: Node, terms: Sequence[Term]) -> Iterator[str]:
         for gpu, device in enumerate(node.devices):
@@ -433,13 +428,21 @@ def read_selectors(device_selectors: Iterable[DeviceSelector] | None) -> tuple[T
     )
 
 
+def _terms(device_selectors: Iterable[DeviceSelector] | None) -> tuple[Term, ...] | None:
+    """Return the terms of these selectors, None if one can't be read."""
+    try:
+        return read_selectors(device_selectors)
+    except UnreadableSelectorError:
+        return None
+
+
 # --- devices that are no GPUs --------------------------------------------------------------------
 
 
 class DeviceCounts:
     """The devices of each DeviceClass on each node.
 
-    `resource_of` returns the GPU resource of a class, "" for none. `taken` are the devices that claims hold.
+    `resource_of` returns the GPU resource of a class, "" for none. Claims hold `allocated_devices`.
     """
 
     def __init__(
@@ -458,18 +461,20 @@ class DeviceCounts:
         """DeviceClass → its devices that can be counted, each with its node. Unreadable ones are left out."""
         node_devices = list(_on_nodes(slices))
         for name, device_class in classes.items():
-            if not resource_of(name) and (terms := _terms(device_class)) is not None:
+            if not resource_of(name) and (terms := _terms(device_class.spec.selectors)) is not None:
                 self._devices[name] = [
                     (node, device)
                     for node, device, slice_device in node_devices
-                    if _is_of(terms, device.driver, slice_device)
+                    if selectors.satisfied(
+                        terms, device.driver, selectors.attributes(device.driver, slice_device)
+                    )
                 ]
         self._free = {
             name: Counter(node for node, device in devices if device not in allocated_devices)
             for name, devices in self._devices.items()
         }
-        self.assumes_channels = not any(
-            device_class.spec.driver == compute_domains.DRIVER for device_class in slices
+        self.assumes_channels = all(
+            resource_slice.spec.driver != compute_domains.DRIVER for resource_slice in slices
         )
         """Whether each node with GPUs counts as having a channel, since the input has no slice of them."""
 
@@ -541,17 +546,6 @@ class DeviceCounts:
 
 def _with(resources: Resources, amounts: Mapping[str, int]) -> Resources:
     return replace(resources, others=tuple(sorted(amounts.items())))
-
-
-def _terms(device_class: DeviceClassObject) -> tuple[Term, ...] | None:
-    try:
-        return read_selectors(device_class.spec.selectors)
-    except UnreadableSelectorError:
-        return None
-
-
-def _is_of(terms: Iterable[Term], driver: str, device: SliceDevice) -> bool:
-    return selectors.satisfied(terms, driver, selectors.attributes(driver, device))
 
 
 def _on_nodes(slices: Sequence[ResourceSlice]) -> Iterator[tuple[str, Device, SliceDevice]]:
