@@ -201,7 +201,7 @@ NODES: dict[str, tuple[dict[str, Any], list[NodeFact], str]] = {
         [],
         "counts its GPUs differently",
     ),
-    "more GPUs than a node has": ({"allocatable": {"aliyun.com/gpu": 999}}, [], "256 of them are used"),
+    "more GPUs than a node has": ({"allocatable": {"aliyun.com/gpu": 999}}, [], "62 of them are used"),
     "another count by label": (two(labels={"nvidia.com/gpu.count": "8"}), [], "nvidia.com/gpu.count is '8'"),
     "ack: an unknown mode": (two(labels={"ack.node.gpu.schedule": "shared"}), [], "ack.node.gpu.schedule is"),
     "ack: an unknown placement": (

@@ -14,6 +14,7 @@ from muster.dialects.devices.pools import MAX_DEVICES, MAX_POOLS
 from muster.dialects.devices.slices import Slices
 from muster.dialects.nodes import nodes
 from muster.dialects.settings import DEFAULTS
+from muster.domain.allocation import MAX_GPUS
 from muster.domain.node import Node
 from tests.dialects.objects import node_object
 
@@ -375,9 +376,9 @@ def test_of_a_node_that_publishes_too_much_the_first_pools_are_read() -> None:
         )
         return msgspec.structs.replace(published, spec=spec)
 
-    many = [pool(f"p{number:03}", number, 2) for number in range(MAX_POOLS + 1)]
+    many = [pool(f"p{number:03}", number, 1) for number in range(MAX_POOLS + 1)]
     node = read(seen(*many))
-    assert len(node.devices) == 2 * MAX_POOLS
+    assert len(node.devices) == MAX_GPUS
     assert "slices of 65 pools: the first 64" in node.problems[0]
     node = read(seen(pool("a", 0, 2), pool("b", 0, MAX_DEVICES - 1), pool("c", 0, 2)))
     assert len(node.devices) == 4

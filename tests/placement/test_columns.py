@@ -12,19 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.domain.decision import Placed
 from muster.domain.levels import DEFAULT_LEVELS, Level, Naming, part_of
 from muster.domain.node import Node, Resources, Taint, Usage
 from muster.domain.request import NodeRules, Role, SelectorTerm, Toleration
 from muster.domain.snapshot import NodeState, Snapshot
-from muster.domain.topology import GpuTopology, Link
+from muster.domain.topology import GpuTopology
 from muster.placement.cluster import columns as module
 from muster.placement.cluster.candidates import admits, candidates, refusal
 from muster.placement.cluster.columns import LARGEST, NOTHING, Columns, columns, following
-from muster.placement.cluster.fabric import MASK_GPUS, natural
+from muster.placement.cluster.fabric import natural
 from muster.placement.cluster.topology import place_of
-from muster.placement.place import place
-from tests.placement.drawings import RESOURCE, gang, islands
+from tests.placement.drawings import islands
 from tests.placement.naive_parts import label
 
 SETTINGS = settings(max_examples=150, deadline=None, derandomize=True)
@@ -191,23 +189,10 @@ def test_no_column_can_be_changed() -> None:
             array[0] = 0
 
 
-def test_gpus_beyond_the_mask_count_as_taken_and_amounts_are_cut_off() -> None:
-    node = Node("a", Resources(10**30, 5), GpuTopology.unknown(70))
+def test_amounts_are_cut_off() -> None:
+    node = Node("a", Resources(10**30, 5), GpuTopology.unknown(2))
     view = columns(Snapshot.of([node], [Usage("uid", "a", Resources(0, 10**30), gpus=0b11)]))
-    assert view.free_gpus[0] == (1 << MASK_GPUS) - 4
-    assert (view.free_count[0], view.gpu_total[0]) == (MASK_GPUS - 2, 70)
     assert (view.cpu[0], view.cpu_total[0], view.memory[0]) == (LARGEST, LARGEST, -LARGEST)
-
-
-@pytest.mark.parametrize("terms", ["", ", terms nvlink:spread", ", terms nvswitch:prefer numa:pack"])
-@pytest.mark.parametrize("members", [3, 100])
-def test_gangs_on_nodes_with_more_gpus_than_the_mask(members: int, terms: str) -> None:
-    topology = GpuTopology.of_islands(100, 8, Link.of_kind("NV2"), Link.of_kind("SYS"))
-    names = frozenset({RESOURCE})
-    snapshot = Snapshot.of([Node(name, Resources(10**6, 2**40, 110), topology, names) for name in "abc"], [])
-    decision = place(snapshot, gang(f"{members} x 1 GPU{terms}"))  # which verifies the plan
-    assert isinstance(decision, Placed)
-    assert max(max(member.gpus) for member in decision.members) < MASK_GPUS
 
 
 def test_threads_may_ask_at_once() -> None:

@@ -54,6 +54,17 @@ def test_move_takes_the_best_gpus_beside_the_others() -> None:
     assert move(snapshot, request, twice, "w2", "a") is None, "full"
 
 
+def test_move_beside_the_others_on_a_node_of_many_gpus() -> None:
+    """There are 10⁹ sets of eight. The event loop moves members, so they are not compared one by one."""
+    snapshot, request, plan = planned(": a[16] z[62]", "3 x 8 GPU")
+    for member in plan.members:
+        moved = move(snapshot, request, plan, member.uid, "z")
+        assert moved is not None
+        plan = moved
+    assert {member.node for member in plan.members} == {"z"}
+    assert verify(snapshot, request, plan) == ()
+
+
 def test_move_refuses_what_breaks_the_scope_or_is_unknown() -> None:
     snapshot, request, plan = planned(RACKS, "2 x 2 GPU, scope rack")
     assert move(snapshot, request, plan, "w0", "d") is None

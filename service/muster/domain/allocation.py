@@ -71,8 +71,10 @@ SEVERAL_ENDPOINTS_SINCE = 37
 others all devices are gone when one endpoint disconnects."""
 
 VERSION = 1
-MAX_GPUS = 256
-"""GPUs of one node that are believed: no index at or above it is read, no wider node is modelled."""
+MAX_GPUS = 62
+"""GPUs of one node that are used: no index at or above it is read, and masks fit into a signed 64 bit number.
+
+Nodes have at most 16 GPUs today (HGX-2, p2.16xlarge), or 56 parts that are offered as GPUs."""
 MAX_MEMBERS = 2**31
 """Of a gang: more are not believed. Annotations of a pod that its user bound may say anything."""
 MAX_NAMED = 16

@@ -91,16 +91,6 @@ class GpuTopology:
         """Return the number of GPUs."""
         return len(self.links)
 
-    def first(self, count: int) -> GpuTopology:
-        """Return the topology of the GPUs with the lowest indices, at most `count`."""
-        if self.gpu_count <= count:
-            return self
-        shown = (1 << count) - 1
-        return GpuTopology(
-            tuple(row[:count] for row in self.links[:count]),
-            tuple(group & shown for group in self.groups if group & shown),
-        )
-
     @cached_property
     def known(self) -> bool:
         """Whether any link is known."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import reduce
 from itertools import combinations, islice
+from math import comb
 from types import MappingProxyType
 
 import numpy as np
@@ -41,6 +42,9 @@ from muster.placement.verify import verify
 
 NONE: Mapping[tuple[str, str], str] = MappingProxyType({})
 """No pair is excluded."""
+
+MOST_SETS = 7_000
+"""The most sets of GPUs that are compared one by one: all of a node with 16 GPUs."""
 
 
 def alternates(
@@ -162,17 +166,18 @@ def _best_beside(place: Place, free: int, allowed: int, there: int, size: int) -
     """Return the mask of the free and allowed GPUs that are best together with `there`; None if too few are
     free.
 
-    `there` masks the GPUs that the gang already has on the node.
+    `there` masks the GPUs that the gang already has on the node. Where sets are too many, as on nodes with
+    more than 16 GPUs, the GPUs are best by themselves.
     """
-    if not there:
+    gpus = tuple(bits(free & allowed))
+    if not there or comb(len(gpus), size) > MOST_SETS:
         best = best_sets(place.shape, free, size, allowed)
         return best[0].mask if best else None
 
     def order(extra: int) -> tuple[int, ...]:
         return *rank(value_of(place.shape, free | there, there | extra)), extra
 
-    sets = map(mask_of, combinations(bits(free & allowed), size))  # some thousands at most
-    return min(sets, key=order, default=None)
+    return min(map(mask_of, combinations(gpus, size)), key=order, default=None)
 
 
 def _best_shared(place: Place, state: NodeState, allowed: int, there: int, role: Role) -> int | None:

@@ -20,7 +20,7 @@ from muster.domain.levels import Level, part_of
 from muster.domain.node import Node, Taint
 from muster.domain.request import Scope
 from muster.domain.snapshot import NodeState, Snapshot
-from muster.placement.cluster.fabric import ALL_GPUS, MASK_GPUS, Shape, natural
+from muster.placement.cluster.fabric import Shape, natural
 from muster.placement.cluster.topology import (
     Codes,
     Domains,
@@ -172,7 +172,7 @@ def gpus_in(masks: Ints, part: int) -> Ints:
 
     `part` is a mask of GPUs of one node. It may have more bits than the masks of columns.
     """
-    return gpu_counts(masks & (part & ALL_GPUS))
+    return gpu_counts(masks & part)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -229,7 +229,7 @@ class Columns:
 
     @property
     def free_gpus(self) -> Ints:
-        """[row] The free GPUs as a bit mask of MASK_GPUS bits."""
+        """[row] The free GPUs as a bit mask."""
         column: Ints = self.amounts[0]
         return column
 
@@ -431,14 +431,14 @@ def _kept(
 
 def amounts_of(state: NodeState) -> tuple[int, ...]:
     """Return one node's values for the lines of `Columns.amounts`."""
-    mask, free = state.free_gpus & ALL_GPUS, state.free
+    mask, free = state.free_gpus, state.free
     given = min(mask.bit_count(), state.free_gpu_count)
     return mask, given, state.unindexed_gpus, _cut(free.cpu_milli), _cut(free.memory_bytes), _cut(free.pods)
 
 
 def _totals(node: Node) -> tuple[int, ...]:
     gpus, each = node.topology.gpu_count, node.allocatable
-    mask = ((1 << gpus) - 1) & ~node.unhealthy & ALL_GPUS
+    mask = ((1 << gpus) - 1) & ~node.unhealthy
     return mask, mask.bit_count(), 0, _cut(each.cpu_milli), _cut(each.memory_bytes), _cut(each.pods), gpus
 
 
@@ -463,7 +463,7 @@ def _memory_with(
     shapes: Sequence[Shape],
 ) -> Ints:
     """Return `Columns.gpu_memory` with these rows set. The shapes decide how many lines it has."""
-    lines = max((min(len(shape.memory), MASK_GPUS) for shape in shapes), default=0)
+    lines = max((len(shape.memory) for shape in shapes), default=0)
     if lines != len(old):
         kept = np.zeros((lines, old.shape[1]), np.int64)
         kept[: min(len(old), lines)] = old[:lines]

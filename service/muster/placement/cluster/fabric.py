@@ -6,19 +6,14 @@ import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from muster.domain.allocation import MAX_GPUS
 from muster.domain.topology import GpuTopology
 
 MAX_RING_GPUS = 16
 """The most GPUs of a node whose link matrix is used. Tables over subsets of n GPUs have 2^n entries."""
 
-MASK_GPUS = 62
-"""How many GPUs of a node a mask of the planner can show.
-
-Nodes have at most 16 GPUs today (HGX-2, p2.16xlarge). On a larger node, GPUs from index 62 on count as taken.
-"""
-
-ALL_GPUS = (1 << MASK_GPUS) - 1
-"""The mask of all GPUs that the planner can show."""
+ALL_GPUS = (1 << MAX_GPUS) - 1
+"""The mask of all GPUs that a node may have."""
 
 
 @dataclass(frozen=True)

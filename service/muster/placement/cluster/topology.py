@@ -20,7 +20,7 @@ from muster.domain.levels import NVLINK, UNIQUE_LABELS, Hierarchy, Level, part_o
 from muster.domain.request import Scope
 from muster.domain.snapshot import NodeState
 from muster.domain.topology import GpuTopology, bits
-from muster.placement.cluster.fabric import ALL_GPUS, MASK_GPUS, Shape, natural
+from muster.placement.cluster.fabric import Shape, natural
 
 if TYPE_CHECKING:  # columns import this module
     from muster.placement.cluster.columns import Columns
@@ -323,13 +323,8 @@ def place_of(state: NodeState) -> Place:
             masks = tuple(1 << i for i in range(count))
     if node.gpu_memory and not node.gpu_resources:
         pools = ()
-    masks, pools = _shown(masks), _shown(pools)
-    shape = Shape(topology.first(MASK_GPUS), masks, pools, state.unindexed_gpus, node.gpu_memory, node.spread)
+    shape = Shape(topology, masks, pools, state.unindexed_gpus, node.gpu_memory, node.spread)
     return Place(node.name, state, shape, wide, promised)
-
-
-def _shown(masks: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(mask & ALL_GPUS for mask in masks if mask & ALL_GPUS)
 
 
 def narrow_to_wide(levels: tuple[Level, ...], asked: Iterable[str]) -> tuple[str, ...]:

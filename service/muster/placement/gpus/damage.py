@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from muster.domain.request import Request
 from muster.domain.typical import TypicalRequest
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
-from muster.placement.cluster.fabric import MASK_GPUS, Shape
+from muster.placement.cluster.fabric import Shape
 
 TYPICAL_GPUS = (1, 2, 4, 8)
 """Whole GPUs of the typical requests. All have equal weight."""
@@ -369,7 +369,7 @@ def _nodes_of(view: Columns, kinds: Kinds, last: _Nodes | None) -> _Nodes:
     sliced = kinds.units[kinds.shape[kinds.size]] > 0
     serves = np.where(sliced, classes[0][:, None], classes[1][:, None])
     accepts = classes[3:].T[:, kinds.condition] & serves & classes[2][:, None]
-    most = min(MASK_GPUS, int(view.gpu_total.max(initial=0)))
+    most = int(view.gpu_total.max(initial=0))
     by_shape = np.zeros((len(view.shapes), most), np.int64)
     for i, shape in enumerate(view.shapes):
         by_shape[i, : len(shape.memory)] = shape.memory[:most]

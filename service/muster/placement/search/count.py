@@ -17,7 +17,6 @@ import numpy as np
 
 from muster.domain.request import Scope
 from muster.placement.cluster.columns import Ints
-from muster.placement.cluster.fabric import ALL_GPUS
 from muster.placement.cluster.topology import INSIDE
 from muster.placement.gang.blocks import (
     MAX_TRIES,
@@ -284,7 +283,7 @@ def _parts_inside(instance: Instance, scopes: tuple[str, ...]) -> tuple[Ints, In
             of_shape = np.flatnonzero(usable & (view.shape == shape))
             for mask in parts_inside(instance, int(of_shape[0]), narrow):
                 rows.append(of_shape)
-                masks.append(np.full(len(of_shape), mask & ALL_GPUS))
+                masks.append(np.full(len(of_shape), mask))
     return np.concatenate(rows), np.concatenate(masks)
 
 

@@ -13,7 +13,7 @@ from muster.domain.node import Resources
 from muster.domain.request import Request, Role
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.typical import TypicalRequest
-from muster.placement.verify.parts import NVLINK, PLANNED_GPUS, Groups, Labels, Spots, in_wide
+from muster.placement.verify.parts import NVLINK, Groups, Labels, Spots, in_wide
 
 _TYPICAL_GPUS = (1, 2, 4, 8)
 """Whole GPUs of the typical requests. All have equal weight."""
@@ -35,8 +35,7 @@ def damage(placed: Placed, groups: Groups, touched: Spots) -> list[str]:
     """
     total = 0
     for name, (_, state, gpus, _) in touched.items():
-        before = state.free_gpus & ((1 << PLANNED_GPUS) - 1)
-        after = before & ~gpus
+        before, after = state.free_gpus, state.free_gpus & ~gpus
         if state.node.gpu_memory:
             total += _spoilt(state, after, groups[name]) - _spoilt(state, before, [])
         for pool in _pools(state):
@@ -121,7 +120,7 @@ def _prices(snapshot: Snapshot) -> list[float]:
     states = snapshot.nodes.values()
     left = [(state, _left_before(state)) for state in states]
     free = sum(sum(_thousandths(state, now)) for state, now in left)
-    sizes = [units for state in states for units in state.node.gpu_memory[:PLANNED_GPUS] if units]
+    sizes = [units for state in states for units in state.node.gpu_memory if units]
     shares = sum(kind.share for kind in snapshot.typical)
     found = []
     for kind in snapshot.typical:
@@ -150,9 +149,9 @@ def _usable(kind: TypicalRequest, state: NodeState, left: _Left) -> float:
 def _left_before(state: NodeState) -> _Left:
     """Return what is left before the plan. Of GPUs that pods hold without known indices, the last count as
     taken."""
-    gpus = range(min(PLANNED_GPUS, state.node.topology.gpu_count))
+    gpus = range(state.node.topology.gpu_count)
     free = [gpu for gpu in gpus if state.free_gpus >> gpu & 1]
-    return _Left(state.free.cpu_milli, free[: state.free_gpu_count], state.free_memory[:PLANNED_GPUS])
+    return _Left(state.free.cpu_milli, free[: state.free_gpu_count], state.free_memory)
 
 
 def _left_after(state: NodeState, members: Sequence[MemberPlacement], cpu_milli: int) -> _Left:
@@ -171,7 +170,7 @@ def _left_after(state: NodeState, members: Sequence[MemberPlacement], cpu_milli:
 
 def _thousandths(state: NodeState, left: _Left) -> list[int]:
     """Return what is free of each GPU."""
-    every = (state.node.gpu_memory or (0,) * state.node.topology.gpu_count)[:PLANNED_GPUS]
+    every = state.node.gpu_memory or (0,) * state.node.topology.gpu_count
     return [
         _GPU if gpu in left.whole else _GPU * left.units[gpu] // size if left.units and size else 0
         for gpu, size in enumerate(every)
@@ -201,8 +200,7 @@ def unusable(request: Request, placed: Placed, groups: Groups, touched: Spots, o
 
 def _unusable_now(state: NodeState, roles: Sequence[Role], others: Sequence[Role]) -> int:
     """Return how many of the free GPUs lose more than the slack of their share."""
-    planned = state.free_gpus & ((1 << PLANNED_GPUS) - 1)
-    free = min(planned.bit_count(), state.free_gpu_count) - sum(role.gpus for role in others)
+    free = min(state.free_gpus.bit_count(), state.free_gpu_count) - sum(role.gpus for role in others)
     before, after = (
         min(
             _GPU * free,
@@ -312,8 +310,7 @@ def _wholly_free(state: NodeState) -> bool:
 
 def _free(state: NodeState) -> int:
     """Return how many wholly free GPUs the plan may take."""
-    planned = state.free_gpus & ((1 << PLANNED_GPUS) - 1)
-    return min(planned.bit_count(), state.free_gpu_count)
+    return min(state.free_gpus.bit_count(), state.free_gpu_count)
 
 
 def preferences(request: Request, placed: Placed) -> list[str]:

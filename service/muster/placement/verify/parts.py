@@ -175,9 +175,6 @@ class Spot(NamedTuple):
 Spots = Mapping[str, Spot]
 """Spots by the members' uids, or by the nodes' names."""
 
-PLANNED_GPUS = 62
-"""Of a node with more GPUs, the first ones alone are planned on."""
-
 Groups = Mapping[str, Sequence[MemberPlacement]]
 """The members of a plan by node."""
 
