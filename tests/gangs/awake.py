@@ -16,10 +16,10 @@ from muster.gangs.capacity import requests
 from muster.gangs.lifecycle.state import State
 from muster.gangs.membership.group import Group
 from muster.gangs.messages.instructions import Lane
-from muster.gangs.pending.active_queue import namespace_of
+from muster.gangs.pending.scheduling_queue import namespace_of
 from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.phases import Phase
-from muster.gangs.reservations.backfill import hidden_by
+from muster.gangs.reservations import hidden_by
 from muster.placement.gang.instance import instance_of, unsupported
 from muster.placement.limits import Budget, Limits
 from muster.placement.search.members import best_for_most

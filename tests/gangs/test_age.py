@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from muster.gangs.membership.owners import MAX_GONE
+from muster.gangs.membership.incarnations import MAX_GONE
 from muster.gangs.membership.roster import Roster
 from tests.gangs.world import World, foreign, node, pod, wishing
 

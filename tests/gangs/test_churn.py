@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.gangs.pending.active_queue import Queue
+from muster.gangs.pending.scheduling_queue import Queue
 from tests.gangs.churn import SLACK, churned
 from tests.gangs.reachable import sizes
 

@@ -22,7 +22,7 @@ from muster.gangs.membership.consistency import ill_formed
 from muster.gangs.membership.roster import Roster
 from muster.gangs.messages.calls import AgreeingGroup, BindingFate, InTreeAnswer
 from muster.gangs.messages.inputs import DeviceClaimSeen
-from muster.gangs.pending.matching import subrequests
+from muster.gangs.pending.answers import subrequests
 from tests.gangs.world import World, node, pod
 
 DRIVER = "gpu.example.com"

@@ -15,7 +15,7 @@ from muster.domain.peers import HostPort, PeerRules, PeerTerm, Selector, matches
 from muster.domain.pod import Pod
 from muster.domain.request import SelectorTerm
 from muster.gangs.capacity.ledger import Ledger
-from muster.gangs.peers.anti_affinity_index import MAX_OF_ALL, MAX_PLACES, MAX_TERMS, AntiAffinityIndex
+from muster.gangs.peers.existing_pods import MAX_OF_ALL, MAX_PLACES, MAX_TERMS, AntiAffinityIndex
 from tests.gangs.world import foreign, pod
 
 SELECTORS: list[Selector] = [

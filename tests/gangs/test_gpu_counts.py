@@ -14,7 +14,7 @@ from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.topology import mask_of
 from muster.gangs.messages.calls import InTreeAnswer
 from muster.gangs.messages.inputs import DeviceClaimSeen
-from muster.gangs.pending.matching import MOST_NUMBERS
+from muster.gangs.pending.answers import MOST_NUMBERS
 from muster.gangs.reporting.places import AskAlternatives
 from muster.placement.alternatives import alternatives
 from tests.gangs.test_device_claims import DRIVER, choices_of, devices, matching, may_have, served

@@ -13,9 +13,9 @@ from muster.domain.request import Role, Segment
 from muster.gangs.messages.calls import AgreeingGroup, InTreeAnswer
 from muster.gangs.messages.instructions import AskInTree
 from muster.gangs.messages.settings import Settings
-from muster.gangs.pending import matching
+from muster.gangs.pending import answers
+from muster.gangs.pending.answers import Known, subrequests
 from muster.gangs.pending.in_tree import InTree
-from muster.gangs.pending.matching import Known, subrequests
 from muster.placement.cluster.candidates import ByRole
 from tests.gangs.world import World, node, pod, wishing
 
@@ -123,7 +123,7 @@ def test_a_gang_that_is_refused_costs_no_look_at_the_lists(monkeypatch: pytest.M
 
 def test_a_gang_whose_lists_have_too_many_nodes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same list counts once."""
-    monkeypatch.setattr(matching, "MOST_LISTED_NODES", 2 * len(NAMES))
+    monkeypatch.setattr(answers, "MOST_LISTED_NODES", 2 * len(NAMES))
     world = cluster()
     unlike_roles(world, 3)
     world.report(with_cards())

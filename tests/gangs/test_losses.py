@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from muster.domain.node import Resources
 from muster.domain.pod import Pod
 from muster.domain.topology import bits
-from muster.gangs.lifecycle import losses
+from muster.gangs.lifecycle import reconciliation
 from muster.gangs.lifecycle.arrivals import MANY
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.settings import Settings
-from muster.gangs.pending import active_queue
-from muster.gangs.record.partial import has_precedence
+from muster.gangs.pending import scheduling_queue
 from tests.gangs.test_device_claims import devices, served
 from tests.gangs.world import World, foreign, node, pod, wishing
 
@@ -150,7 +149,7 @@ def test_a_member_of_a_large_gang_has_its_place_too(lose: Callable[[World, str],
 def test_a_large_gang_that_ends_keeps_no_more_than_still_runs(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(losses, "_MOST", most)
+    monkeypatch.setattr(reconciliation, "_MOST", most)
     world = large()
     for number in range(MANY + 8):
         fail(world, f"g{number}")
@@ -252,10 +251,10 @@ def test_a_replacement_that_goes_while_it_waits_leaves_its_turn() -> None:
     world.see(member("g9", created=30.0))
     world.wait(KEPT_S + 1)
     (gang,) = world.coordinator.state.gangs.values()
-    assert has_precedence(gang)
+    assert gang.has_precedence
     world.gone("g9")
     world.see(member("g10", created=40.0))
-    assert not has_precedence(gang)
+    assert not gang.has_precedence
 
 
 @pytest.mark.parametrize(("gpus", "phase"), [(8, "planned"), (7, "unplaceable")])
@@ -345,7 +344,7 @@ def test_a_user_who_deletes_members_at_will_has_no_more_than_before(does: list[s
 @pytest.fixture
 def no_fair_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """No turn goes to the gang that was planned longest ago."""
-    monkeypatch.setattr(active_queue, "FAIR_TURN", 1 << 30)
+    monkeypatch.setattr(scheduling_queue, "FAIR_TURN", 1 << 30)
 
 
 def crowd(replacement: Pod, *more: Pod, wait: float = 0.0) -> list[str]:
@@ -419,9 +418,9 @@ def test_a_pod_that_is_deleted_on_a_broken_node_is_lost_at_once(ready: bool, tur
     world.see(replace(world.pods["g2"], terminating=True))
     world.see(member("g9", created=30.0))
     (gang,) = (gang for gang in world.coordinator.state.gangs.values() if gang.name[2] == "g")
-    assert has_precedence(gang) is turn
+    assert gang.has_precedence is turn
     world.wait(KEPT_S + 1)
-    assert has_precedence(gang) is turn
+    assert gang.has_precedence is turn
     world.send(inputs.NodeSeen(world.now, node("n9", 8)))
     assert (world.planned(), world.planned("q")) == (turn, not turn)
 

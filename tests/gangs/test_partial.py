@@ -9,11 +9,11 @@ import pytest
 
 from muster.domain.node import Usage
 from muster.domain.pod import Batch, Pod
-from muster.gangs.invariants import check
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.instructions import EventReason
 from muster.gangs.messages.settings import Partial, Settings
+from tests.gangs.invariants import check
 from tests.gangs.world import World, bound, foreign, node, pod, wishing
 
 PAIR = (pod("p0", gpus=2), pod("p1", gpus=2))

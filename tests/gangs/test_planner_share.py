@@ -9,12 +9,12 @@ import pytest
 
 from muster.domain.causes.not_planned import Ended, TookTooLong, TookTooMuchMemory
 from muster.domain.decision import MemberPlacement, Placed, Unplaceable
-from muster.gangs.invariants import check
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import EndSolve, Lane, Solve
 from muster.gangs.messages.settings import Settings
 from muster.gangs.pending.planner_share import BACKGROUND, FOREGROUND, PlannerShare
 from muster.placement.place import Limits, place
+from tests.gangs.invariants import check
 from tests.gangs.world import World, node, pod
 
 SLICE_S = 0.3

@@ -22,7 +22,6 @@ from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.settings import Settings
 from muster.gangs.record.gang import Gang
-from muster.gangs.record.partial import is_partially_bound
 from muster.gangs.record.phases import Phase
 from tests.gangs.world import World, foreign, node, pod
 
@@ -366,7 +365,7 @@ def test_members_that_come_later_start_together() -> None:
         world.see(named(f"d{number}", role="decode"))
         assert gang(world).phase is Phase.COLLECTING
     assert gang(world).reason == "Waiting for 1 more member of role decode: 2 of 3 are here"
-    assert not is_partially_bound(gang(world))
+    assert not gang(world).is_partially_bound
     world.see(named("d2", role="decode"))
     assert sorted(name for name, _ in world.verdict("train").members) == ["d0", "d1", "d2"]
 
@@ -375,7 +374,7 @@ def test_members_that_come_later_hold_nothing_while_not_all_fit() -> None:
     world = started(gpus=2)
     world.see(*(named(f"d{number}", role="decode") for number in range(3)))
     assert gang(world).phase is Phase.UNPLACEABLE
-    assert not is_partially_bound(gang(world))
+    assert not gang(world).is_partially_bound
     world.wait(3600)
     assert (len(gang(world).group.bound), world.evictions) == (1, [])
     world.send(inputs.NodeSeen(world.now, node("a", gpus=4)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.gangs.pending.active_queue import FAIR_TURN, Queue
+from muster.gangs.pending.scheduling_queue import FAIR_TURN, Queue
 
 
 def popped(queue: Queue) -> list[str]:

@@ -8,10 +8,10 @@ from functools import partial
 import pytest
 
 from muster.domain.node import Usage
-from muster.gangs.invariants import check
 from muster.gangs.membership.group import Group, NameKey
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate, PlanRef, Unreserve
+from tests.gangs.invariants import check
 from tests.gangs.world import World, bound, node, pod
 
 PAIR = (pod("p0"), pod("p1"))

@@ -12,7 +12,6 @@ from muster.domain.node import Node, Resources, Usage
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.topology import GpuTopology, Link
 from muster.gangs.coordinator import Coordinator
-from muster.gangs.invariants import check
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import (
     Answer,
@@ -42,6 +41,7 @@ from muster.gangs.messages.instructions import (
 from muster.gangs.messages.settings import Settings
 from muster.placement.limits import Limits
 from muster.placement.place import place
+from tests.gangs.invariants import check
 
 GPU = "nvidia.com/gpu"
 WALL_NS = 1_700_000_000_000_000_000

@@ -23,13 +23,13 @@ from muster.domain.sentences import placed_sentence, sentence
 from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity import requests
 from muster.gangs.capacity.device_claims import DeviceClaim
-from muster.gangs.capacity.holders import with_holders
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.membership.group import Group, NameKey
 from muster.gangs.membership.roster import Roster
 from muster.gangs.messages.calls import InTreeAnswer
 from muster.gangs.pending.in_tree import InTree
 from muster.gangs.record.plan import usages
+from muster.gangs.reporting.places import with_holders
 from muster.placement.limits import Timings
 
 Place = Callable[[Snapshot, Request, Timings], Decision]

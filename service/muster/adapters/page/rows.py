@@ -48,7 +48,7 @@ def rows(views: Iterable[GangView], extras_s: float) -> tuple[list[Row], Counter
     """Return the first MOST_ROWS rows, and all gangs by phase.
 
     `extras_s`: how much younger a gang counts that lacks only members which it can do without. The order is
-    that of `gangs/pending/active_queue.py`, without its fair turns.
+    that of `gangs/pending/scheduling_queue.py`, without its fair turns.
     """
     phases: Counter[str] = Counter()
     ordered = []

@@ -18,7 +18,7 @@ from muster.gangs.capacity import requests
 from muster.gangs.lifecycle.state import State
 from muster.gangs.record.gang import Gang
 from muster.gangs.reporting.places import AskAlternatives
-from muster.gangs.reservations.backfill import hidden_by
+from muster.gangs.reservations import hidden_by
 from muster.placement.cluster.matching import chosen
 
 NO_PLACE = "The gang has no place now."

@@ -7,8 +7,8 @@ pod that comes, is bound or goes.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from muster.domain.node import Usage
 from muster.domain.pod import Pod
@@ -17,11 +17,10 @@ from muster.domain.policies import Policies
 from muster.domain.rate import Rate
 from muster.domain.sentences import sentence
 from muster.gangs.capacity.device_claims import DeviceClaim
-from muster.gangs.lifecycle import bindings, losses, planning, reconciliation
+from muster.gangs.lifecycle import bindings, planning, reconciliation
 from muster.gangs.lifecycle.state import State
 from muster.gangs.membership.group import Group, NameKey, planning_facts
 from muster.gangs.record.gang import Gang, Timer
-from muster.gangs.record.partial import givers, is_partially_bound, was_split_by_crash
 from muster.gangs.record.phases import (
     Collecting,
     Finished,
@@ -70,7 +69,7 @@ class Change:
 
         That is so if the gang's size is open, or if the gang is ill-formed whatever comes.
         """
-        if gang.phase is Phase.GIVEN_UP or is_partially_bound(gang):
+        if gang.phase is Phase.GIVEN_UP or gang.is_partially_bound:
             return False
         if gang.phase is not Phase.INVALID and (not gang.group.elastic or gang.group.waits_for is not None):
             return False
@@ -130,12 +129,12 @@ def members_changed(state: State, gang: Gang, group: Group, now: float) -> None:
     """Look at a gang again, because its pods changed."""
     same, levels = gang.group.facts == group.facts, gang.group.subgroups
     if group.bound and not gang.group.bound and gang.phase is not Phase.PERMITTED:
-        gang.was_complete &= not was_split_by_crash(group)  # bound by another service, or late
+        gang.was_complete &= not group.was_split_by_crash  # bound by another service, or late
     if not gang.stale and {pod.uid for pod in group.unbound} - {pod.uid for pod in gang.group.unbound}:
         reconciliation.note_arrival(gang, now)
     gang.group, gang.stale, gang.landed = group, False, 0
     _forget_late_bound(state, gang)
-    losses.note_partially_bound(state, gang, now)
+    reconciliation.note_partially_bound(state, gang, now)
     reconciliation.release_retained(state, gang)
     match gang.in_phase:
         case Permitted() as permitted:
@@ -155,7 +154,7 @@ def _forget_late_bound(state: State, gang: Gang) -> None:
     """Stop counting members as late that were bound after they were given up."""
     if gang.late and not gang.awaited:
         gang.late = {uid for uid in gang.late if (pod := state.roster.pods.get(uid)) is None or not pod.node}
-        gang.was_complete |= losses.all_bound(state, gang)
+        gang.was_complete |= reconciliation.all_bound(state, gang)
 
 
 def _why_void(state: State, gang: Gang, plan: Plan) -> str:
@@ -220,7 +219,25 @@ def _inherit(state: State, gang: Gang, forerunners: Collection[Gang]) -> None:
         if not gang.was_complete and Timer.PARTIAL in before.timers:
             state.timers.hand_on(before, gang, Timer.PARTIAL)
         if before.lost:
-            losses.inherit(state, gang, before)
+            reconciliation.inherit_losses(state, gang, before)
+
+
+def _givers(gangs: Iterable[Gang], groups: Mapping[str, Group]) -> list[Gang]:
+    """Return copies of the gangs that lose bound members to other gangs, as they were before.
+
+    `gangs`: those of one name. `groups`: what their pods form now, by key. Gangs with Bindings under way
+    are left out, because it is not known yet whether they are partially bound.
+    """
+    if len(groups) < 2:
+        return []
+    now_in = {pod.uid: key for key, group in groups.items() for pod in group.bound}
+    return [
+        replace(gang, timers=dict(gang.timers), lost={})
+        for gang in gangs
+        if gang.key in groups
+        and not gang.awaited
+        and any(now_in.get(pod.uid, gang.key) != gang.key for pod in gang.group.bound)
+    ]
 
 
 def members_moving(state: State, gang: Gang, change: Change, now: float) -> None:
@@ -336,7 +353,7 @@ class Pods:
         before = state.roster.pods.get(pod.uid)
         names = state.roster.see(pod)
         if pod.uid in state.orphans and (pod.node or not pod.present):
-            losses.drop_orphan(state, pod.uid)
+            reconciliation.drop_orphan(state, pod.uid)
         after = state.roster.pods.get(pod.uid, pod)
         if not self._coalesced(names, before, after, now):
             owners = {pod_state.owner for pod_state in (before, after) if pod_state is not None}
@@ -355,7 +372,7 @@ class Pods:
         self.differences.forget(uid)
         had = state.ledger.bound.get(uid)
         state.ledger.forget(uid)
-        losses.drop_orphan(state, uid)
+        reconciliation.drop_orphan(state, uid)
         before = state.roster.pods.get(uid)
         names = state.roster.drop(uid)
         if not self._coalesced(names, before, None, now):
@@ -431,7 +448,7 @@ class Pods:
             groups = {group.gang.key: group for group in self._state.roster.groups(name)}
             self._state.members_counted += self._state.roster.size(name)
             old_gangs = self._gangs_of(name)
-            gave = givers(old_gangs, groups)
+            gave = _givers(old_gangs, groups)
             ended = [gang for gang in old_gangs if gang.key not in groups]
             for gang in ended:
                 gang_gone(self._state, gang)
@@ -443,7 +460,7 @@ class Pods:
                 else:
                     gang_appeared(
                         self._state,
-                        Gang(key, name, group, was_complete=not was_split_by_crash(group)),
+                        Gang(key, name, group, was_complete=not group.was_split_by_crash),
                         now,
                         before,
                     )
@@ -568,9 +585,9 @@ class Pods:
         short = [gang for gang in gangs if gang.was_complete and self._is_short(gang)]
         gang = next((gang for gang in short if pod.owner in gang.group.owners), next(iter(short), None))
         if gang is not None and self._state.synced:
-            losses.member_lost(self._state, gang, pod, had, now)
+            reconciliation.member_lost(self._state, gang, pod, had, now)
         for gang in gangs:
-            losses.review(self._state, gang)
+            reconciliation.review_losses(self._state, gang)
 
     def _is_short(self, gang: Gang) -> bool:
         """Return whether fewer members than the gang needs are bound, and some are.
@@ -595,7 +612,7 @@ class Pods:
         if size < MANY or now >= until:
             return False
         gangs = self._gangs_of(name)
-        later = [gang for gang in gangs if gang.phase in _MAY_WAIT and not is_partially_bound(gang)]
+        later = [gang for gang in gangs if gang.phase in _MAY_WAIT and not gang.is_partially_bound]
         if not later or any(owners & gang.group.owners for gang in gangs if gang not in later):
             return False
         for gang in later:

@@ -17,7 +17,7 @@ from muster.domain.sentences import placed_sentence
 from muster.domain.topology import mask_of
 from muster.gangs.capacity.ledger import fits
 from muster.gangs.capacity.requests import asks
-from muster.gangs.lifecycle import losses, planning, reconciliation
+from muster.gangs.lifecycle import planning, reconciliation
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages.calls import (
     BindingFate,
@@ -78,8 +78,8 @@ def settle_bindings(state: State, gang: Gang, permitted: Permitted, now: float, 
     if awaited:
         state.timers.set(gang, min(awaited.values()))
         return
-    gang.was_complete |= losses.all_bound(state, gang)
-    losses.note_partially_bound(state, gang, now)
+    gang.was_complete |= reconciliation.all_bound(state, gang)
+    reconciliation.note_partially_bound(state, gang, now)
     if permitted.lost and gang.group.unbound:
         trigger = Trigger.TOO_LATE if late else Trigger.GIVEN_BACK
         reconciliation.withdraw(state, gang, trigger, permitted.lost, now, pause=True)
@@ -94,10 +94,10 @@ def member_bound(state: State, gang: Gang, permitted: Permitted, uid: str, now: 
     if gang.was_complete:
         return
     if len(gang.group.bound) + gang.landed < gang.group.least:
-        losses.start_partial_grace(state, gang, now)
+        reconciliation.start_partial_grace(state, gang, now)
     else:
         state.fresh(gang)
-        losses.note_partially_bound(state, gang, now)
+        reconciliation.note_partially_bound(state, gang, now)
 
 
 def member_given_back(state: State, gang: Gang, permitted: Permitted, uid: str, why: str, now: float) -> None:
@@ -208,7 +208,7 @@ def _unreserve(state: State, call: Unreserve) -> None:
     """
     if call.plan.epoch == state.epoch and call.uid in state.orphans:
         if call.fate is not BindingFate.UNKNOWN:
-            losses.drop_orphan(state, call.uid)
+            reconciliation.drop_orphan(state, call.uid)
         return
     gang, pod = _given_back(state, call)
     uid, name = pod.uid, pod.name

@@ -10,7 +10,6 @@ from muster.domain.request import Subrequest
 from muster.domain.sentences import sentence
 from muster.domain.topology import mask_of
 from muster.gangs.capacity import requests
-from muster.gangs.capacity.holders import with_holders
 from muster.gangs.capacity.ledger import fits
 from muster.gangs.lifecycle import node_changes, planning, reconciliation
 from muster.gangs.lifecycle.state import State
@@ -19,6 +18,7 @@ from muster.gangs.messages.instructions import Lane
 from muster.gangs.record.gang import Ask, Gang, Solving
 from muster.gangs.record.phases import Planning, Trigger
 from muster.gangs.record.plan import usages
+from muster.gangs.reporting.places import with_holders
 from muster.placement.cluster.matching import serves
 
 

@@ -23,8 +23,8 @@ from muster.gangs.lifecycle.state import State
 from muster.gangs.messages.calls import Unreserve
 from muster.gangs.messages.inputs import Decided
 from muster.gangs.messages.instructions import EndSolve, EventReason, Instruction, Lane, Outcome, Solve
-from muster.gangs.pending.active_queue import namespace_of
 from muster.gangs.pending.in_tree import MODELLED
+from muster.gangs.pending.scheduling_queue import namespace_of
 from muster.gangs.record.gang import (
     NODE_CHANGED,
     ROOM,
@@ -36,11 +36,10 @@ from muster.gangs.record.gang import (
     Solving,
     Timer,
 )
-from muster.gangs.record.partial import has_precedence
 from muster.gangs.record.phases import Phase, Planned, Planning, Trigger, Unplaceable, Withdrawn
 from muster.gangs.record.plan import Plan, usages
 from muster.gangs.reporting.publisher import Kinds
-from muster.gangs.reservations.backfill import with_scores
+from muster.gangs.reservations import with_scores
 from muster.placement.cluster.matching import chosen
 from muster.placement.order import scheduling_order
 
@@ -201,7 +200,7 @@ def enqueue_again(state: State, gang: Gang) -> None:
 
 def _queue(state: State, gang: Gang, lane: Lane) -> None:
     first = state.retained.covers(gang)
-    state.queue.wait(gang, lane, has_precedence(gang), first, state.settings.extras_s)
+    state.queue.wait(gang, lane, gang.has_precedence, first, state.settings.extras_s)
 
 
 def in_tree_answered(state: State, gang: Gang, changed: bool) -> None:

@@ -1,21 +1,33 @@
-"""Decide what a gang does next from its members alone, and withdraw plans."""
+"""Decide what a gang does next from its members alone, and withdraw plans.
+
+Members may be lost, or bound alone:
+
+- A Binding may be under way without a plan: of a past session, or of a pod that changed gangs.
+- A partially bound gang gets a grace period. Its bound members are evicted after it.
+- A running gang keeps the place of a lost member for `lost_s`, until a replacement comes: a controller makes
+  the new pod some seconds after the old one failed. While replacements wait, the gang comes before others of
+  its priority. Both are for what was lost and no more: a user must gain nothing by deleting a member.
+"""
 
 from __future__ import annotations
 
 import math
 
+from muster.domain.node import Usage
+from muster.domain.pod import Pod
 from muster.domain.sentences import sentence
 from muster.gangs.capacity.ledger import fits
-from muster.gangs.lifecycle import losses, planning
+from muster.gangs.lifecycle import planning
 from muster.gangs.lifecycle.state import State
 from muster.gangs.membership.group import Group
-from muster.gangs.messages.instructions import EventReason
-from muster.gangs.record.gang import Gang, Timer
-from muster.gangs.record.partial import is_partially_bound
+from muster.gangs.messages.instructions import EventReason, Evict
+from muster.gangs.messages.settings import Partial
+from muster.gangs.record.gang import Gang, Lost, Timer
 from muster.gangs.record.phases import (
     Collecting,
     GivenUp,
     Invalid,
+    Permitted,
     Phase,
     Planning,
     Reserving,
@@ -30,10 +42,10 @@ from muster.gangs.reporting.publisher import short
 def reconcile(state: State, gang: Gang, now: float) -> None:
     """Move the gang to the phase that its members call for, once none of its Bindings is under way."""
     group = state.fresh(gang)
-    losses.note_partially_bound(state, gang, now)
+    note_partially_bound(state, gang, now)
     match gang.in_phase:
         case GivenUp(evicting=evicting) as given_up if group.bound and evicting:
-            losses.evict(state, gang, given_up, now)
+            evict(state, gang, given_up, now)
         case _:
             reconcile_members(state, gang, group, now)
     state.fresh(gang)  # stale members are looked at again, whatever the phase is now
@@ -43,14 +55,14 @@ def reconcile_members(state: State, gang: Gang, group: Group, now: float) -> Non
     """Move a gang that is not given up to the phase that its members call for."""
     if gang.phase is Phase.COLLECTING and gang.arrived is None:
         note_arrival(gang, now)  # the missing pods have come
-    losses.review(state, gang)
-    if not is_partially_bound(gang):
+    review_losses(state, gang)
+    if not gang.is_partially_bound:
         state.retained.release(gang, gang.retained - gang.lost.keys())
     own_orphans = state.orphans.keys() & {pod.uid for pod in group.unbound} if state.orphans else ()
     if own_orphans:
         for uid in sorted(own_orphans):
-            losses.add_binding_in_flight(state, gang, uid, state.orphans.pop(uid))
-        losses.all_bindings_known(gang)
+            add_binding_in_flight(state, gang, uid, state.orphans.pop(uid))
+        all_bindings_known(gang)
         return
     if not group.unbound:
         state.go(gang, Trigger.ALL_BOUND, Running(gang.plan))
@@ -58,7 +70,7 @@ def reconcile_members(state: State, gang: Gang, group: Group, now: float) -> Non
         state.publisher.forget(gang)
         gang.refusals, gang.exclusions = {}, {}
         gang.voided.clear()
-        if is_partially_bound(gang) and group.waits_for is not None:
+        if gang.is_partially_bound and group.waits_for is not None:
             gang.reason = sentence((group.waits_for,))
     elif group.causes:
         state.go(gang, Trigger.ILL_FORMED, Invalid())
@@ -92,7 +104,7 @@ def _expect_more_until(state: State, gang: Gang) -> float:
     A partially bound gang does not wait for more pods.
     """
     open_ended = gang.group.expects_more or gang.group.ambiguous
-    if gang.arrived is None or not open_ended or is_partially_bound(gang):
+    if gang.arrived is None or not open_ended or gang.is_partially_bound:
         return -math.inf
     return state.settings.settled(gang.arrived)
 
@@ -119,7 +131,7 @@ def withdraw(
         gang.attempts += not learnt
         state.publisher.emit(gang, EventReason.WITHDRAWN, f"plan withdrawn: {why}")
     state.fresh(gang)
-    if is_partially_bound(gang):
+    if gang.is_partially_bound:
         state.retained.keep(gang, held_uids)
         release_retained(state, gang)
         for node in sorted({usage.node for usage in state.retained.places(gang)}):
@@ -153,3 +165,141 @@ def member_reserved(gang: Gang, plan: Plan) -> None:
 def plan_still_fits(state: State, plan: Plan) -> bool:
     """Return whether everything that the plan takes is still free for it."""
     return fits(state.ledger.without(set(plan.order)), usages(plan.placed, plan.pods))
+
+
+def add_binding_in_flight(state: State, gang: Gang, uid: str, until: float) -> None:
+    """Wait until `until` for this member's Binding, which is not part of the gang's current plan."""
+    permitted = gang.in_phase
+    if not isinstance(permitted, Permitted):
+        permitted = Permitted()
+        state.go(gang, Trigger.IN_FLIGHT, permitted)
+        gang.late = set()
+        gang.was_complete &= bool(gang.group.bound)
+    gang.missed |= uid not in permitted.awaited
+    gang.retained.discard(uid)
+    permitted.awaited[uid] = until
+    state.timers.set(gang, min(permitted.awaited.values()))
+
+
+def all_bindings_known(gang: Gang) -> None:
+    """Note that no other Bindings are under way.
+
+    If the bound members and these are enough, no member counts as missed yet.
+    """
+    members = (*gang.group.bound, *(pod for pod in gang.group.unbound if pod.uid in gang.awaited))
+    gang.missed &= not gang.group.enough(members)
+
+
+def drop_orphan(state: State, uid: str) -> None:
+    """Forget an orphaned Binding, and release what it held."""
+    if state.orphans.pop(uid, None) is not None:
+        state.ledger.release((uid,))
+
+
+def all_bound(state: State, gang: Gang) -> bool:
+    """Return whether all members of the last Permit were bound, including those of another gang by now."""
+    if gang.awaited or gang.missed or gang.late:
+        return False
+    return all((pod := state.roster.pods.get(uid)) and pod.node for uid in gang.elsewhere)
+
+
+def note_partially_bound(state: State, gang: Gang, now: float) -> None:
+    """Start or end the grace period, after the gang's bound members changed."""
+    gang.was_complete |= gang.group.was_fully_bound
+    if not gang.is_partially_bound:
+        gang.timers.pop(Timer.PARTIAL, None)
+    else:
+        start_partial_grace(state, gang, now)
+
+
+def start_partial_grace(state: State, gang: Gang, now: float) -> None:
+    """Start the grace period of a gang with some members bound and others missing."""
+    if gang.phase is not Phase.GIVEN_UP and Timer.PARTIAL not in gang.timers:
+        state.timers.set(gang, now + state.settings.partial_for(gang.group.needed), Timer.PARTIAL)
+
+
+def partial_grace_over(state: State, gang: Gang, now: float) -> None:
+    """Evict the bound members of a partially bound gang, or let the others wait, as the setting says.
+
+    Without a session nothing is evicted: another service may have the shim and complete the gang. A new
+    session starts a new grace period.
+    """
+    group = state.fresh(gang)
+    gang.was_complete |= all_bound(state, gang)
+    if not gang.is_partially_bound or gang.phase is Phase.GIVEN_UP or not state.active:
+        return
+    if state.settings.partial is Partial.KEEP:
+        gang.was_complete = True
+        state.retained.release(gang, gang.retained)
+        return
+    why = f"only {len(group.bound)} of {group.needed} members could be bound in time"
+    if len(group.bound) >= group.needed:
+        short_of = next(group.roles_short(group.bound))
+        fit = f"{short_of.present} of {short_of.needed}"
+        why = f"only {fit} members of role {short_of.role} could be bound"
+    held_uids = (gang.reserved | gang.retained) - gang.awaited.keys()
+    state.orphans |= gang.awaited
+    given_up = GivenUp()
+    state.void(gang, Trigger.PARTIAL_TOO_LONG, given_up, short(why))
+    members = (*((pod.name, pod.uid) for pod in group.bound), *gang.waiting())
+    state.publisher.emit(
+        gang, EventReason.WITHDRAWN, f"gang given up: {why}; what is bound is evicted", members
+    )
+    state.retained.release(gang, held_uids)
+    evict(state, gang, given_up, now)
+
+
+def evict(state: State, gang: Gang, given_up: GivenUp, now: float, again: bool = False) -> None:
+    """Ask for the eviction of the gang's bound members that were not asked for yet.
+
+    `again`: ask for all of them, which is repeated until they are gone.
+    """
+    evicting = frozenset() if again else given_up.evicting
+    pods = tuple((pod.name, pod.uid) for pod in gang.group.bound if pod.uid not in evicting)
+    if pods and state.active:
+        given_up.evicting = evicting.union(uid for _, uid in pods)
+        state.publisher.instruct(Evict(gang.group.gang.namespace, pods, gang.reason))
+    if Timer.PHASE not in gang.timers:
+        state.timers.set(gang, now + state.settings.partial_s)
+
+
+_MOST = 256
+"""Lost members of one gang that are noted, at most: each costs a look at its bound members."""
+
+
+def member_lost(state: State, gang: Gang, pod: Pod, usage: Usage, now: float) -> None:
+    """Note that a running gang lost a member that it needs, and keep what the member had."""
+    if len(gang.lost) < _MOST:
+        gang.lost[pod.uid] = Lost(pod, usage)
+    elif len(gang.retained) <= state.roster.size(gang.name) - len(gang.group.unbound):
+        return  # it keeps no more than still runs
+    if Timer.LOST not in gang.timers:  # a later loss must not keep the first place for longer
+        state.timers.set(gang, now + state.settings.lost_s, Timer.LOST)
+    state.retained.keep_lost(gang)
+    if gang.phase is Phase.UNPLACEABLE:  # the replacement was there before the place came free
+        planning.replan(state, gang, Trigger.FREED)
+
+
+def lost_time_over(state: State, gang: Gang) -> None:
+    """Release the places of lost members. Replacements that wait already keep their turn."""
+    state.retained.release(gang, gang.retained & gang.lost.keys())
+    review_losses(state, gang)
+
+
+def review_losses(state: State, gang: Gang) -> None:
+    """Forget what was lost if the gang has enough members again, or if no replacement came in time."""
+    group = gang.group
+    waits = bool(group.unbound) and group.waits_for is None
+    lacks = bool(group.bound) and (gang.stale or not group.enough_bound)  # a large gang is counted later
+    if gang.lost and not (lacks and (waits or Timer.LOST in gang.timers)):
+        state.retained.release(gang, gang.retained & gang.lost.keys())
+        gang.lost = {}
+        gang.timers.pop(Timer.LOST, None)
+
+
+def inherit_losses(state: State, gang: Gang, before: Gang) -> None:
+    """Take over what a gang lost that ended: this gang has its bound members now."""
+    gang.lost |= before.lost
+    if Timer.LOST in before.timers:
+        state.timers.hand_on(before, gang, Timer.LOST)
+        state.retained.keep_lost(gang)

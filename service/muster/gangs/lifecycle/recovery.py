@@ -6,14 +6,13 @@ import math
 from itertools import islice
 
 from muster.domain.node import Usage
-from muster.gangs.lifecycle import arrivals, bindings, losses, planning, reconciliation
+from muster.gangs.lifecycle import arrivals, bindings, planning, reconciliation
 from muster.gangs.lifecycle.arrivals import Pods
 from muster.gangs.lifecycle.node_changes import Nodes
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import EventReason
 from muster.gangs.record.gang import Gang, Timer
-from muster.gangs.record.partial import is_partially_bound
 from muster.gangs.record.phases import (
     Collecting,
     GivenUp,
@@ -76,7 +75,7 @@ class Sessions:
                 for uid in permitted.awaited.keys() - under_way:
                     permitted.awaited[uid] = now + state.settings.session_s
                 state.timers.set(gang, min(permitted.awaited.values(), default=now))
-            if gang.phase is Phase.GIVEN_UP or Timer.PARTIAL in gang.timers or is_partially_bound(gang):
+            if gang.phase is Phase.GIVEN_UP or Timer.PARTIAL in gang.timers or gang.is_partially_bound:
                 _begin_grace(state, gang, now)
             state.to_tell[gang.key] = None
 
@@ -104,12 +103,12 @@ class Sessions:
             gang = state.gangs.get(self._pods.gang_of(uid))
             until = now + state.settings.bind_for(gang.group.present if gang else 1)
             if gang is not None and gang.phase is not Phase.GIVEN_UP:
-                losses.add_binding_in_flight(state, gang, uid, until)
+                reconciliation.add_binding_in_flight(state, gang, uid, until)
             else:
                 state.orphans[uid] = until
         under_way = frozenset(usage.pod_uid for usage in in_flight)
         for key in {self._pods.gang_of(uid) for uid in under_way} & state.gangs.keys():
-            losses.all_bindings_known(state.gangs[key])
+            reconciliation.all_bindings_known(state.gangs[key])
         return under_way
 
 
@@ -122,7 +121,7 @@ def _begin_grace(state: State, gang: Gang, now: float) -> None:
         reconciliation.reconcile_members(state, gang, state.fresh(gang), now)
     gang.timers.pop(Timer.PARTIAL, None)
     state.fresh(gang)
-    losses.note_partially_bound(state, gang, now)
+    reconciliation.note_partially_bound(state, gang, now)
 
 
 def _tell(state: State, gang: Gang, now: float) -> None:
@@ -130,7 +129,7 @@ def _tell(state: State, gang: Gang, now: float) -> None:
     if (question := state.in_tree.ask_again(gang)) is not None:
         state.publisher.instruct(question)
     state.fresh(gang)
-    losses.note_partially_bound(state, gang, now)
+    reconciliation.note_partially_bound(state, gang, now)
     if gang.phase in (Phase.INVALID, Phase.UNPLACEABLE):
         planning.refresh_refusal(state, gang, now)
     elif gang.phase is Phase.COLLECTING and gang.group.waits_for is not None:
@@ -141,9 +140,9 @@ def timer_expired(state: State, gang: Gang, timer: Timer, now: float, same: bool
     """Handle an expired timer. `same`: the gang is still in the phase in which the timer was set."""
     match timer:
         case Timer.PARTIAL:
-            losses.partial_grace_over(state, gang, now)
+            reconciliation.partial_grace_over(state, gang, now)
         case Timer.LOST:
-            losses.time_over(state, gang)
+            reconciliation.lost_time_over(state, gang)
         case Timer.REFUSAL:
             planning.refresh_refusal(state, gang, now)
         case Timer.RECOUNT if same:
@@ -171,7 +170,7 @@ def _phase_due(state: State, gang: Gang, now: float) -> None:
         case Permitted() as permitted:
             bindings.settle_bindings(state, gang, permitted, now, late=True)
         case GivenUp() as given_up:
-            losses.evict(state, gang, given_up, now, again=True)
+            reconciliation.evict(state, gang, given_up, now, again=True)
         case Withdrawn():
             reconciliation.reconcile(state, gang, now)
         case Unplaceable():
@@ -236,7 +235,7 @@ class Clock:
         if (look_at := state.backfill.next_at()) is not None and look_at <= now:
             planning.review_backfill(state, now)
         for uid in [uid for uid, until in state.orphans.items() if until <= now]:
-            losses.drop_orphan(state, uid)
+            reconciliation.drop_orphan(state, uid)
         for gang, timer in list(islice(state.timers.due(now), AT_ONCE)):
             phase = gang.phase
             if gang.stale and gang.key in state.gangs:

@@ -16,16 +16,13 @@ from muster.gangs.membership.roster import Roster
 from muster.gangs.messages.instructions import Lane
 from muster.gangs.messages.settings import Settings
 from muster.gangs.pending import planner_share
-from muster.gangs.pending.active_queue import namespace_of
 from muster.gangs.pending.in_tree import InTree
 from muster.gangs.pending.planner_share import PlannerShare
-from muster.gangs.pending.scheduling_queue import SchedulingQueue
-from muster.gangs.record.gang import Gang, Solving, Timer
+from muster.gangs.pending.scheduling_queue import SchedulingQueue, namespace_of
+from muster.gangs.record.gang import Gang, Solving, Timer, Timers
 from muster.gangs.record.phases import InPhase, Phase, Planned, Trigger, Unplaceable
-from muster.gangs.record.timers import Timers
 from muster.gangs.reporting.publisher import Publisher
-from muster.gangs.reservations.backfill import Backfill, BackfillReservation, hidden_by
-from muster.gangs.reservations.retained import Retained
+from muster.gangs.reservations import Backfill, BackfillReservation, Retained, hidden_by
 from muster.placement.cluster.candidates import ByRole
 
 _WAITING = (Phase.PLANNING, Phase.UNPLACEABLE, Phase.WITHDRAWN)

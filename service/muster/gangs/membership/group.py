@@ -15,9 +15,9 @@ from muster.domain.policies import Policies
 from muster.domain.quorums import Counts, Leaf, Quorum, members_of
 from muster.domain.reasons import Cause
 from muster.domain.request import GangId, RolePreference
-from muster.gangs.membership.coming import Followers, followers
 from muster.gangs.membership.consistency import ill_formed
 from muster.gangs.membership.incarnations import Incarnation, of_job
+from muster.gangs.membership.podgroups import Followers, followers
 
 NameKey = tuple[str, str, str, str]
 """Namespace, dialect, name, and the pod's UID for a gang of one."""
@@ -120,6 +120,34 @@ class Group:
     def enough_bound(self) -> bool:
         """Return whether all required members are bound, of each role too."""
         return self.enough(self.bound)
+
+    @property
+    def was_fully_bound(self) -> bool:
+        """Return whether all required members are bound: those needed now, or when they were permitted.
+
+        How many the gang needs is not known while its PodGroup is gone.
+        """
+        least = min((pod.batch.needed for pod in self.bound if pod.batch is not None), default=None)
+        is_known = not any(claim.by_object for claim in self.claims)
+        return (is_known and self.enough_bound) or (least is not None and len(self.bound) >= least)
+
+    @property
+    def was_split_by_crash(self) -> bool:
+        """Return whether a gang that is seen for the first time was split by a crash.
+
+        Its pods must prove it, by what was written on the members that Muster bound (`Batch`). There are
+        fewer of them than had to be bound then, whatever is needed now. Among the waiting pods, enough to
+        fill the gap were there at that time and were not left out; replacements were created later. Creation
+        times are whole seconds.
+        """
+        batches = [pod.batch for pod in self.bound if pod.batch is not None]
+        if self.was_fully_bound or not batches:
+            return False
+        missing = min(batch.needed for batch in batches) - len(self.bound)
+        newest = min(batch.newest for batch in batches)
+        left_out = max(batch.left_out for batch in batches)
+        candidates = sum(pod.created <= newest for pod in self.unbound)
+        return candidates - left_out >= missing
 
     def enough(self, pods: Collection[Pod]) -> bool:
         """Return whether these pods are all that the gang needs, of each role too."""

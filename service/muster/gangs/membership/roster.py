@@ -10,8 +10,13 @@ from muster.domain.pod import Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.domain.policies import DEFAULT_POLICIES
 from muster.gangs.membership.group import Group, NameKey, group_of, planning_facts
-from muster.gangs.membership.incarnations import assign, is_ambiguous, without_earlier, without_strangers
-from muster.gangs.membership.owners import Owners
+from muster.gangs.membership.incarnations import (
+    Owners,
+    assign,
+    is_ambiguous,
+    without_earlier,
+    without_strangers,
+)
 from muster.gangs.membership.podgroups import completed, key_of
 
 MAX_DELETED = 10_000

@@ -11,15 +11,191 @@ Pods with the same namespace and labels are counted together, so a query looks a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import TypeVar
 
-from muster.domain.peers import ANY_ADDRESS, HostPort, Labels, PeerTerm, Selector
+from muster.domain.peers import ANY_ADDRESS, HostPort, Labels, PeerTerm, Selector, matches
 from muster.domain.pod import Pod
-from muster.gangs.peers.anti_affinity_index import AntiAffinityIndex
-from muster.gangs.peers.label_index import LabelIndex
+from muster.domain.request import SelectorTerm
 from muster.gangs.peers.peer_changes import PeerChanges
+
+MAX_TERMS = 256
+MAX_OF_ALL = 2_048
+MAX_PLACES = 16
+
+_Where = tuple[str | None, tuple[str, str] | None]
+"""A namespace that a term names (None: it selects by labels), and a label that pods must have (None: no
+label)."""
+_Nodes = dict[str, int]
+
+
+class AntiAffinityIndex:
+    """Required anti-affinity of pods on nodes: the terms by which an existing pod repels new ones.
+
+    Each request of a gang looks for the terms that match its members. Terms are indexed by a label that a pod
+    must have to match, so that most are never looked at. Of one namespace's terms under one label, only
+    MAX_TERMS are looked at, and of all MAX_OF_ALL, so that tenants cannot make every request slow. Namespaces
+    with few terms are looked at first. The in-tree plugins judge the others.
+
+    A term with many namespaces and many values would be indexed under each pair of them: 16 terms of one
+    small pod under a million. A term is indexed under MAX_PLACES at most. Beyond that the index ignores its
+    namespaces, and then its values; such a term is looked at more often.
+    """
+
+    def __init__(self) -> None:
+        self._terms: dict[_Where, dict[str, dict[PeerTerm, _Nodes]]] = {}
+        """Place in the index → namespace of the pods that have the term → term → nodes."""
+
+    def __bool__(self) -> bool:
+        return bool(self._terms)
+
+    def add(self, owner: str, term: PeerTerm, node: str, pods: int) -> None:
+        """Count pods of the namespace `owner` on a node; `pods` is negative to remove some."""
+        for where in _where(term):
+            by_owner = self._terms.setdefault(where, {})
+            terms = by_owner.setdefault(owner, {})
+            nodes = terms.setdefault(term, {})
+            nodes[node] = nodes.get(node, 0) + pods
+            if not nodes[node]:
+                del nodes[node]
+            if not nodes:
+                del terms[term]
+            if not terms:
+                del by_owner[owner]
+            if not by_owner:
+                del self._terms[where]
+
+    def against(
+        self, namespace: str, labels: Mapping[str, str], pairs: Collection[tuple[str, str]]
+    ) -> Iterator[tuple[PeerTerm, frozenset[str]]]:
+        """Yield terms that concern a namespace with these labels, with the nodes of the pods that have them.
+
+        A term may match pods whose labels are all in `pairs`. A term may be yielded twice.
+        """
+        places = [
+            terms
+            for target in (namespace, None)
+            for pair in (None, *pairs)
+            for terms in self._terms.get((target, pair), {}).values()
+        ]
+        left = MAX_OF_ALL
+        for number, terms in enumerate(sorted(places, key=len)):
+            share = min(len(terms), MAX_TERMS, -(-left // (len(places) - number)))
+            left -= share
+            for term, nodes in islice(terms.items(), share):
+                if term.covers(namespace, labels):
+                    yield term, frozenset(nodes)
+
+
+def _where(term: PeerTerm) -> Iterator[_Where]:
+    """Yield the places of the index that hold the term."""
+    ins = [each for each in term.selector or () if each.operator == "In"]
+    narrowest = min(ins, key=lambda each: (len(each.values), each.key), default=None)
+    pairs: list[tuple[str, str] | None] = [None]
+    if narrowest is not None:
+        pairs = [(narrowest.key, value) for value in narrowest.values]
+    targets: tuple[str | None, ...] = term.namespaces if term.namespace_selector is None else (None,)
+    if len(targets) * len(pairs) > MAX_PLACES:
+        targets = (None,)
+    if len(pairs) > MAX_PLACES:
+        pairs = [None]
+    for target in targets:
+        for pair in pairs:
+            yield target, pair
+
+
+ByNode = Mapping[str, int]
+"""Node → pods."""
+
+MAX_KEYS = 32
+"""Keys that are indexed at the same time."""
+
+
+class LabelIndex:
+    """Pods of one namespace, counted by labels and node, to be searched by selectors.
+
+    A namespace may have tens of thousands of different label sets, because the pods of a StatefulSet have
+    different names. So label sets are indexed by the value of a key, from the first selector that uses the
+    key.
+    """
+
+    def __init__(self) -> None:
+        self._nodes: dict[Labels, dict[str, int]] = {}
+        self._by_value: dict[str, dict[str, set[Labels]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._nodes)
+
+    def add(self, labels: Labels, node: str, pods: int) -> None:
+        """Count pods; `pods` is negative to remove some."""
+        nodes = self._nodes.get(labels)
+        if nodes is None:
+            nodes = self._nodes[labels] = {}
+            for key, value in labels if self._by_value else ():
+                if key in self._by_value:
+                    self._by_value[key].setdefault(value, set()).add(labels)
+        nodes[node] = nodes.get(node, 0) + pods
+        if not nodes[node]:
+            del nodes[node]
+        if not nodes:
+            del self._nodes[labels]
+            self._drop(labels)
+
+    def chosen(self, selectors: Sequence[Selector]) -> Iterator[ByNode]:
+        """Yield node → pods of each label set that satisfies all the selectors."""
+        keys = {term.key for selector in selectors for term in selector or ()}
+        known: dict[Labels, bool] = {}
+        for labels in self._candidates(selectors):
+            seen = tuple([pair for pair in labels if pair[0] in keys])
+            if seen not in known:
+                as_map = dict(seen)
+                known[seen] = all(matches(selector, as_map) for selector in selectors)
+            if known[seen]:
+                yield self._nodes[labels]
+
+    def looked_at(self, selectors: Sequence[Selector]) -> int:
+        """Return how many label sets `chosen` would look at: all of them if no index helps yet."""
+        rarest = _rarest(selectors)
+        if rarest is None or rarest.key not in self._by_value:
+            return len(self._nodes)
+        by_value = self._by_value[rarest.key]
+        return sum(len(by_value.get(value, ())) for value in rarest.values)
+
+    def _candidates(self, selectors: Sequence[Selector]) -> Iterator[Labels]:
+        rarest = _rarest(selectors)
+        if rarest is None:
+            yield from self._nodes
+            return
+        by_value = self._indexed(rarest.key)
+        for value in rarest.values:
+            yield from by_value.get(value, ())
+
+    def _indexed(self, key: str) -> Mapping[str, set[Labels]]:
+        if key not in self._by_value:
+            if len(self._by_value) == MAX_KEYS:
+                self._by_value.clear()
+            by_value: dict[str, set[Labels]] = {}
+            for labels in self._nodes:
+                for each, value in labels:
+                    if each == key:
+                        by_value.setdefault(value, set()).add(labels)
+            self._by_value[key] = by_value
+        return self._by_value[key]
+
+    def _drop(self, labels: Labels) -> None:
+        for key, value in labels if self._by_value else ():
+            if key in self._by_value:
+                self._by_value[key][value].discard(labels)
+                if not self._by_value[key][value]:
+                    del self._by_value[key][value]
+
+
+def _rarest(selectors: Sequence[Selector]) -> SelectorTerm | None:
+    ins = [term for selector in selectors for term in selector or () if term.operator == "In"]
+    return min(ins, key=lambda term: (len(term.values), term.key), default=None)
+
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Index = dict[_Key, dict[str, int]]

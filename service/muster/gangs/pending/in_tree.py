@@ -21,10 +21,21 @@ from muster.domain.request import Request, Role, Subrequest
 from muster.domain.snapshot import Snapshot
 from muster.gangs.messages.calls import InTreeAnswer, InTreeReport, StaleError
 from muster.gangs.messages.instructions import AskInTree
-from muster.gangs.pending.agreeing import limited
-from muster.gangs.pending.answers import NOTHING, kinds_of, not_empty, reuse_equal
-from muster.gangs.pending.matching import MOST_GPU_LISTS, Known, subrequests, too_many, too_many_nodes
-from muster.gangs.pending.parts import all_of, named, renamed
+from muster.gangs.pending.answers import (
+    MOST_GPU_LISTS,
+    NOTHING,
+    Known,
+    all_of,
+    kinds_of,
+    limited,
+    named,
+    not_empty,
+    renamed,
+    reuse_equal,
+    subrequests,
+    too_many,
+    too_many_nodes,
+)
 from muster.gangs.record.gang import Gang
 from muster.placement.cluster.candidates import common
 

@@ -1,10 +1,11 @@
-"""The record of one gang. Only `lifecycle/` writes it."""
+"""The record of one gang, which only `lifecycle/` writes, and the timers of all gangs."""
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -192,7 +193,7 @@ class Gang:
     """UIDs of members whose capacity is retained for the gang's next plan: because it is partially bound, or
     because it runs and lost them."""
     lost: dict[str, Lost] = field(default_factory=dict)
-    """UID → member that it needs and lost while it ran. See `lifecycle/losses.py`."""
+    """UID → member that it needs and lost while it ran. See `lifecycle/reconciliation.py`."""
     was_complete: bool = False
     """Whether all required members have been bound at some time.
 
@@ -281,6 +282,32 @@ class Gang:
             case _:
                 return set(self.awaited)
 
+    @property
+    def is_partially_bound(self) -> bool:
+        """Return whether too few members are bound, and never were enough.
+
+        Bindings are not atomic: a refused Binding, a crash or a deleted pod can leave a gang like that. Once
+        all required members have been bound, lost members are replaced and no member is evicted.
+        """
+        return not self.was_complete and bool(self.group.bound) and not self.group.enough_bound
+
+    @property
+    def has_precedence(self) -> bool:
+        """Return whether the gang comes before others of its priority.
+
+        That is so if it is partially bound. It is also so if its waiting members replace what it lost: each
+        asks for what a lost member had, and they are as many as the gang needs.
+        """
+        group, lost_sizes = self.group, Counter(_size(member.pod) for member in self.lost.values())
+        if not lost_sizes or any(_size(pod) not in lost_sizes for pod in group.unbound):
+            return self.is_partially_bound
+        replacements = []
+        for pod in group.unbound:
+            if lost_sizes[_size(pod)]:
+                lost_sizes[_size(pod)] -= 1
+                replacements.append(pod)
+        return bool(group.bound) and not group.enough_bound and group.enough((*group.bound, *replacements))
+
     def enter(self, trigger: Trigger, to: InPhase) -> None:
         """Move to another phase.
 
@@ -294,6 +321,13 @@ class Gang:
     def waiting(self) -> tuple[tuple[str, str], ...]:
         """Return (name, UID) of the members that are not bound, sorted."""
         return tuple((pod.name, pod.uid) for pod in sorted(self.group.unbound, key=lambda p: (p.name, p.uid)))
+
+
+def _size(pod: Pod) -> tuple[object, ...]:
+    """Return what the pod takes of a node, its role and its priority."""
+    role = pod.claim.wishes.role if pod.claim is not None else ""
+    gpus = (pod.fewest_gpus, pod.gpu_counts, pod.gpu_resource, pod.slice)
+    return (role, pod.priority, pod.resources, *gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,3 +400,65 @@ def blocks(gang: Gang) -> tuple[Cause, ...]:
             return (gang.group.waits_for,)
         case _:
             return ()
+
+
+class Timers:
+    """The timers of all gangs. A gang has one of each kind; setting it again moves it."""
+
+    def __init__(self, gangs: Mapping[str, Gang], now: Callable[[], float]) -> None:
+        self._gangs = gangs
+        self._now = now
+        self._heap: list[tuple[float, str, Timer]] = []
+        self._set_at: dict[tuple[str, Timer], float] | None = None
+        """(key, timer) → when it was set, since nothing can be seen; None while all watches work."""
+
+    def set(self, gang: Gang, when: float, timer: Timer = Timer.PHASE) -> None:
+        """Set the gang's timer to expire at `when`."""
+        gang.timers[timer] = when
+        if self._set_at is not None:
+            self._set_at[gang.key, timer] = self._now()
+        heapq.heappush(self._heap, (when, gang.key, timer))
+
+    def hand_on(self, before: Gang, gang: Gang, timer: Timer) -> None:
+        """Set a gang's timer for another gang that has its pods now.
+
+        The timer keeps the time at which it was set.
+        """
+        set_at = (self._set_at or {}).get((before.key, timer))
+        self.set(gang, before.timers[timer], timer)
+        if self._set_at is not None:
+            self._set_at[gang.key, timer] = -math.inf if set_at is None else set_at
+
+    def next(self) -> float | None:
+        """Return when the first timer expires; None if none is set."""
+        while self._heap:
+            when, key, timer = self._heap[0]
+            gang = self._gangs.get(key)
+            if gang is not None and gang.timers.get(timer) == when:
+                return when
+            heapq.heappop(self._heap)
+        return None
+
+    def due(self, now: float) -> Iterator[tuple[Gang, Timer]]:
+        """Remove and yield the timers that have expired."""
+        while (when := self.next()) is not None and when <= now:
+            _, key, timer = heapq.heappop(self._heap)
+            gang = self._gangs[key]
+            del gang.timers[timer]
+            yield gang, timer
+
+    def pause(self) -> None:
+        """Note that nothing can be seen from now on, until `postpone`."""
+        if self._set_at is None:
+            self._set_at = {}
+
+    def postpone(self, seconds: float) -> None:
+        """Postpone all timers by the seconds in which nothing could be seen.
+
+        A timer that was set meanwhile is postponed only by the time since then.
+        """
+        set_at, self._set_at = self._set_at or {}, None
+        for gang in self._gangs.values():
+            for timer, when in gang.timers.items():
+                since_set = self._now() - set_at.get((gang.key, timer), -math.inf)
+                self.set(gang, when + min(seconds, since_set), timer)

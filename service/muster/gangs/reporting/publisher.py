@@ -24,9 +24,8 @@ from muster.gangs.messages.instructions import (
     ShowWaiting,
 )
 from muster.gangs.messages.settings import Settings
-from muster.gangs.record.gang import Gang, Timer
+from muster.gangs.record.gang import Gang, Timer, Timers
 from muster.gangs.record.phases import Phase
-from muster.gangs.record.timers import Timers
 
 _ONCE_PER_STATE = (EventReason.WAITING, EventReason.UNPLACEABLE)
 """Events whose numbers change with the cluster: one is posted for the state, not one for each number."""

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
 from muster.gangs.record.gang import Gang, blocks
-from muster.gangs.record.partial import is_partially_bound
 
 
 @dataclass(slots=True)
@@ -83,7 +82,7 @@ def tally(gangs: Iterable[Gang], found: Tally) -> Tally:
             found.queues[group.pod_group.queue] += 1
         if group.unbound:
             found.oldest[phase] = min(found.oldest.get(phase, group.since), group.since)
-        found.partially_bound += is_partially_bound(gang)
+        found.partially_bound += gang.is_partially_bound
         found.reserved["plan"] += len(gang.reserved) - len(gang.awaited)
         found.reserved["binding"] += len(gang.awaited)
         found.reserved["retained"] += len(gang.retained)

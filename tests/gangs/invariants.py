@@ -12,7 +12,6 @@ from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages.instructions import Outcome
 from muster.gangs.record.gang import Gang, Timer
-from muster.gangs.record.partial import is_partially_bound
 from muster.gangs.record.phases import Permitted, Phase, Planned, Reserving
 
 _TIMED = (Phase.PLANNED, Phase.RESERVING, Phase.PERMITTED, Phase.WITHDRAWN, Phase.GIVEN_UP)
@@ -97,12 +96,12 @@ def _goes_on(gang: Gang, waits: bool, asked: bool, active: bool) -> list[str]:
         broken.append(f"{gang.key} is {phase} without a timer")
     if (
         active
-        and is_partially_bound(gang)
+        and gang.is_partially_bound
         and phase is not Phase.GIVEN_UP
         and Timer.PARTIAL not in gang.timers
     ):
         broken.append(f"{gang.key} is partially bound without a timer")
-    if gang.retained - gang.lost.keys() and not (is_partially_bound(gang) or phase is Phase.PERMITTED):
+    if gang.retained - gang.lost.keys() and not (gang.is_partially_bound or phase is Phase.PERMITTED):
         broken.append(f"{gang.key} is {phase} and retains the places of {sorted(gang.retained)}")
     if gang.retained & gang.lost.keys() and Timer.LOST not in gang.timers:
         broken.append(f"{gang.key} retains the places of lost members without a timer")
