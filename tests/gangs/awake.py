@@ -19,7 +19,6 @@ from muster.gangs.messages.instructions import Lane
 from muster.gangs.pending.scheduling_queue import namespace_of
 from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.phases import Phase
-from muster.gangs.reservations import hidden_by
 from muster.placement.gang.instance import instance_of, unsupported
 from muster.placement.limits import Budget, Limits
 from muster.placement.search.members import best_for_most
@@ -53,8 +52,7 @@ def fits_now(world: World, nodes: Iterable[Node], key: str) -> bool:
     request = state.in_tree.refine(key, request, state.ledger.nodes)
     policies = state.roster.policies
     snapshot = Snapshot.of(nodes, usages, policies.levels, policies.typical)
-    if state.backfill_reservation is not None and state.backfill_reservation.hides_from(gang):
-        snapshot = hidden_by(state.backfill_reservation, snapshot)
+    snapshot = state.backfill.open_to(gang, snapshot)
     request = state.in_tree.limited(key, request, snapshot)
     limits = Limits(excluded=state.excluded(gang, request.roles, {pod.uid: pod for pod in group.unbound}))
     instance = instance_of(snapshot, request, limits.excluded)
@@ -100,7 +98,7 @@ def _idle(state: State, paused_namespaces: Collection[str]) -> Iterator[str]:
             key for key in state.queue._queues[lane]._entries if namespace_of(key) not in paused_namespaces
         ]
         if lane is Lane.FOREGROUND:
-            waiting = [key for key in waiting if requests.priority(state.gangs[key].group) >= floor]
+            waiting = [key for key in waiting if state.gangs[key].group.priority >= floor]
         if waiting and lane not in state.solving:
             yield f"the {lane} planner is asked about nothing, and {sorted(waiting)} wait"
 

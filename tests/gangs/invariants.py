@@ -5,12 +5,14 @@ Tests check it each time. It walks over everything, so the service does not run 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 
 from muster.domain.topology import bits
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages.instructions import Outcome
+from muster.gangs.pending.scheduling_queue import SchedulingQueue
 from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.phases import Permitted, Phase, Planned, Reserving
 
@@ -23,17 +25,18 @@ def check(coordinator: Coordinator) -> list[str]:
     state = coordinator.state
     broken: list[str] = []
     owners: dict[str, str] = {}
-    broken += [f"{key} waits for both planners" for key in sorted(state.queue.in_several)]
-    standing = state.queue.standing
-    asked = {(out.gang, out.generation) for out in state.solving.values()}
+    queued = Counter(key for queue in state.queue._queues.values() for key in queue._entries)
+    broken += [f"{key} waits for both planners" for key in sorted(queued) if queued[key] > 1]
+    standing = waiting_or_refused(state.queue)
+    questions = {(out.solve.gang, out.solve.generation) for out in state.solving.values()}
     for gang in state.gangs.values():
         broken += _gang(gang, state.ledger)
-        broken += _goes_on(gang, gang.key in standing, (gang.key, gang.generation) in asked, state.active)
+        broken += _goes_on(gang, gang.key in standing, (gang.key, gang.generation) in questions, state.active)
         for uid in gang.reserved | gang.retained:
             if uid in owners:
                 broken.append(f"{uid} is held for {owners[uid]} and for {gang.key}")
             owners[uid] = gang.key
-    strays = state.ledger.held.keys() - owners.keys() - coordinator.orphans
+    strays = state.ledger.held.keys() - owners.keys() - state.orphans.keys()
     broken += [f"{uid} is held for no plan" for uid in sorted(strays)]
     ahead = {
         gang.key: len(gang.in_phase.plan.order)
@@ -42,18 +45,23 @@ def check(coordinator: Coordinator) -> list[str]:
     }
     if state.ahead != ahead:
         broken.append(f"{state.ahead} are counted as planned, and {ahead} are")
-    for key in state.queue.lacking:
+    for key in state.queue._lacking:
         if key not in state.gangs or state.gangs[key].phase not in (Phase.COLLECTING, Phase.PLANNING):
             broken.append(f"others wait for {key}, which does not wait for the planner")
-    if state.backfill_reservation is not None and state.backfill_reservation.gang not in state.gangs:
-        broken.append(f"the backfill reservation of {state.backfill_reservation.gang} has outlived it")
+    if state.backfill.current is not None and state.backfill.current.gang not in state.gangs:
+        broken.append(f"the backfill reservation of {state.backfill.current.gang} has outlived it")
     movable = {uid for key in ahead for uid in state.gangs[key].reserved}
     usages = {**state.ledger.held, **state.ledger.bound}
-    if state.ledger.existing_pods.placed != {uid: usage.node for uid, usage in usages.items()}:
+    if state.ledger.existing_pods._node != {uid: usage.node for uid, usage in usages.items()}:
         broken.append("pods are counted on other nodes than those where the ledger has them")
     for name in state.ledger.nodes:
         broken += _node(state.ledger, name, movable)
     return broken
+
+
+def waiting_or_refused(queue: SchedulingQueue) -> set[str]:
+    """Return the keys of all gangs that wait for a planner or are refused."""
+    return set(queue._hint_of).union(*(lane_queue._entries for lane_queue in queue._queues.values()))
 
 
 def _gang(gang: Gang, ledger: Ledger) -> list[str]:
@@ -78,16 +86,16 @@ def _gang(gang: Gang, ledger: Ledger) -> list[str]:
     return broken
 
 
-def _goes_on(gang: Gang, waits: bool, asked: bool, active: bool) -> list[str]:
+def _goes_on(gang: Gang, waits: bool, is_asked: bool, active: bool) -> list[str]:
     """Return sentences about phases that the gang can't leave: no input, timer or answer would move it on.
 
-    `waits`: it waits for a planner, or is refused. `asked`: a planner decides about it.
+    `waits`: it waits for a planner, or is refused. `is_asked`: a planner decides about it.
     """
     broken = []
     phase = gang.phase
     if waits and phase not in (Phase.PLANNING, Phase.UNPLACEABLE):
         broken.append(f"{gang.key} is {phase} and waits for the planner")
-    if phase is Phase.PLANNING and not (waits or asked or Timer.IN_TREE in gang.timers):
+    if phase is Phase.PLANNING and not (waits or is_asked or Timer.IN_TREE in gang.timers):
         broken.append(f"{gang.key} is {phase}, and is not queued for the planner")
     pauses = gang.ended and Timer.PHASE in gang.timers
     if phase is Phase.UNPLACEABLE and not (waits or pauses):
@@ -117,29 +125,31 @@ def _node(ledger: Ledger, name: str, movable: Collection[str]) -> list[str]:
     usages = ledger.on_node(name).values()
     if not any(usage.pod_uid in ledger.held for usage in usages):
         return []
-    taken, shared, unindexed, free = 0, 0, 0, ledger.nodes[name].allocatable
+    whole_gpus, shared, unindexed, free = 0, 0, 0, ledger.nodes[name].allocatable
     memory = dict(enumerate(ledger.nodes[name].gpu_memory))
     broken = []
     for usage in sorted(usages, key=lambda usage: usage.pod_uid in ledger.held):
-        held = usage.pod_uid in ledger.held
-        if held and (twice := usage.gpus & (taken if usage.units else taken | shared)):
+        is_reserved = usage.pod_uid in ledger.held
+        if is_reserved and (twice := usage.gpus & (whole_gpus if usage.units else whole_gpus | shared)):
             broken.append(f"node {name}: GPUs {twice:b} are taken twice, by {usage.pod_uid} last")
         for gpu in bits(usage.gpus if usage.units else 0):
             memory[gpu] = memory.get(gpu, usage.units) - usage.units
-            if held and memory[gpu] < 0:
+            if is_reserved and memory[gpu] < 0:
                 broken.append(f"node {name}: GPU {gpu} has {memory[gpu]} GiB left after {usage.pod_uid}")
         if usage.units:
             shared |= usage.gpus
         else:
-            taken |= usage.gpus
+            whole_gpus |= usage.gpus
         unindexed += 0 if usage.units else usage.unindexed_gpus
         free -= usage.resources
     if ledger.on_node(name).keys().isdisjoint(movable):
         return broken
-    taken |= shared
+    whole_gpus |= shared
     count = ledger.nodes[name].topology.gpu_count
-    if taken >> count or taken.bit_count() + unindexed > count:
-        broken.append(f"node {name}: {taken.bit_count() + unindexed} of {count} GPUs are taken: {taken:b}")
+    if whole_gpus >> count or whole_gpus.bit_count() + unindexed > count:
+        broken.append(
+            f"node {name}: {whole_gpus.bit_count() + unindexed} of {count} GPUs are taken: {whole_gpus:b}"
+        )
     if min(free.cpu_milli, free.memory_bytes, free.pods) < 0:
         broken.append(f"node {name}: {free} is left")
     return broken

@@ -80,7 +80,7 @@ def test_owners_that_are_gone_are_forgotten_in_the_end() -> None:
         if len(uids) > 3:
             roster.drop(uids.pop(0))
     (owners,) = roster._owners.values()
-    assert len(owners) == 3 + MAX_GONE
+    assert len(owners._owners) == 3 + MAX_GONE
     for uid in uids:
         roster.drop(uid)
     assert not roster._owners

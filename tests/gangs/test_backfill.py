@@ -48,7 +48,7 @@ def test_the_best_domain_is_reserved_for_the_oldest_waiting_gang_and_its_reason_
     assert world.planned()
     world.run()
     assert world.phase() == "running"
-    assert world.coordinator.state.backfill_reservation is None
+    assert world.coordinator.state.backfill.current is None
 
 
 def test_others_have_the_reserved_domain_when_the_reservation_ends() -> None:
@@ -60,7 +60,7 @@ def test_others_have_the_reserved_domain_when_the_reservation_ends() -> None:
     assert world.planned("q")
     assert "is reserved for it" not in world.verdict().reason
     world.wait(599)
-    assert world.coordinator.state.backfill_reservation is None
+    assert world.coordinator.state.backfill.current is None
 
 
 def test_it_ends_with_its_gang_and_goes_to_the_next() -> None:
@@ -75,7 +75,7 @@ def test_it_ends_with_its_gang_and_goes_to_the_next() -> None:
 
 def test_a_partially_bound_gang_may_use_nodes_reserved_for_another() -> None:
     world = waiting()
-    reservation = world.coordinator.state.backfill_reservation
+    reservation = world.coordinator.state.backfill.current
     assert reservation is not None
     gang = next(iter(world.coordinator.state.gangs.values()))
     foreign_reservation = replace(reservation, gang="another")
@@ -136,11 +136,11 @@ def test_a_gang_whose_waiting_pods_have_just_gone_gets_none() -> None:
     world.see(*(wishing(f"e{i}", of=1, node="a" if i == 0 else "") for i in range(2)))
     world.wait(700)
     state = world.coordinator.state
-    assert state.backfill_reservation is not None
-    assert state.gangs[state.backfill_reservation.gang].name[2] == "old"
+    assert state.backfill.current is not None
+    assert state.gangs[state.backfill.current.gang].name[2] == "old"
     world.gone("e1")
     world.gone("old")
-    assert state.backfill_reservation is None
+    assert state.backfill.current is None
 
 
 @pytest.mark.parametrize(
@@ -167,13 +167,13 @@ def test_a_gang_that_no_pod_that_ends_can_help_gets_none(cause: Cause, reserved:
 
 def reserved_nodes(world: World) -> set[str]:
     """The nodes that are reserved."""
-    reservation = world.coordinator.state.backfill_reservation
+    reservation = world.coordinator.state.backfill.current
     return set(reservation.nodes) if reservation is not None else set()
 
 
 def owner(world: World) -> str:
     """The name of the gang that has the reservation, "" for none."""
-    reservation = world.coordinator.state.backfill_reservation
+    reservation = world.coordinator.state.backfill.current
     return world.coordinator.state.gangs[reservation.gang].name[2] if reservation is not None else ""
 
 

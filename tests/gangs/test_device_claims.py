@@ -16,6 +16,7 @@ from muster.domain.pod import GangClaim
 from muster.domain.policies import DEFAULT_POLICIES
 from muster.domain.request import Role
 from muster.domain.topology import mask_of
+from muster.gangs.capacity.device_claims import DeviceClaim
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.capacity.requests import request
 from muster.gangs.membership.consistency import ill_formed
@@ -85,10 +86,10 @@ def free_beside(
         ledger.bind(usage.pod_uid, usage)
     ledger.hold(plan_usages)
     for at, (claimed_devices, consumers) in enumerate(claims):
-        ledger.see_claim(f"c{at}", claimed_devices, consumers)
+        ledger.see_claim(DeviceClaim(f"c{at}", claimed_devices, consumers))
     state = ledger.snapshot().nodes["n"]
     for at in range(len(claims)):
-        ledger.see_claim(f"c{at}", (), ())
+        ledger.see_claim(DeviceClaim(f"c{at}", (), ()))
     for usage in (*bound, *plan_usages):
         ledger.bind(usage.pod_uid, None)
         ledger.release([usage.pod_uid])
@@ -98,7 +99,7 @@ def free_beside(
 
 def test_a_claim_counts_when_its_node_comes_later() -> None:
     ledger = Ledger()
-    ledger.see_claim("c", devices(0), ())
+    ledger.see_claim(DeviceClaim("c", devices(0), ()))
     ledger.set_node(served())
     assert ledger.snapshot().nodes["n"].free_gpus == 0b1110
 
@@ -107,19 +108,19 @@ def test_pools_of_a_node_that_is_gone_are_forgotten() -> None:
     ledger = Ledger()
     ledger.set_node(served())
     ledger.drop_node("n")
-    assert ledger.see_claim("c", devices(0), ()) == ()
+    assert ledger.see_claim(DeviceClaim("c", devices(0), ())) == ()
     ledger.set_node(served())
     assert ledger.snapshot().nodes["n"].free_gpus == 0b1110
     ledger.set_node(node("n", 0))
-    assert ledger.see_claim("c", (), ()) == ()
+    assert ledger.see_claim(DeviceClaim("c", (), ())) == ()
 
 
 def test_a_freed_device_is_a_gain() -> None:
     ledger = Ledger()
     ledger.set_node(served())
-    ledger.see_claim("c", devices(0), ())
+    ledger.see_claim(DeviceClaim("c", devices(0), ()))
     ledger.take_gained()
-    assert ledger.see_claim("c", (), ()) == ("n",)
+    assert ledger.see_claim(DeviceClaim("c", (), ())) == ("n",)
     assert ledger.take_gained() == {"n"}
 
 
@@ -519,8 +520,8 @@ def test_a_node_that_names_the_pool_of_another_hides_no_claims_of_it() -> None:
     ledger.set_node(served())
     second_node = replace(served("m"), devices=(Device(DRIVER, "n", "x"), *served("m").devices[1:]))
     ledger.set_node(second_node)
-    assert set(ledger.see_claim("c", devices(1), ())) == {"n", "m"}
+    assert set(ledger.see_claim(DeviceClaim("c", devices(1), ()))) == {"n", "m"}
     assert ledger.snapshot().nodes["n"].free_gpus == 0b1101
     ledger.drop_node("m")
-    assert set(ledger.see_claim("c", devices(2), ())) == {"n"}
+    assert set(ledger.see_claim(DeviceClaim("c", devices(2), ()))) == {"n"}
     assert ledger.snapshot().nodes["n"].free_gpus == 0b1011

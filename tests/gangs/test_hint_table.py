@@ -90,8 +90,8 @@ def test_it_finds_those_that_one_look_at_each_finds(
     assert {needs for needs in matching if not _huge(needs)} == {
         needs for needs in expected if not _huge(needs)
     }
-    assert len(columns) == len(remaining)
-    assert all((needs in columns) is (needs in remaining) for needs in all_needs)
+    assert len(columns._slots) == len(remaining)
+    assert all((needs in columns._slots) is (needs in remaining) for needs in all_needs)
 
 
 def _huge(hint: QueueingHint) -> bool:
@@ -153,7 +153,7 @@ def test_many_that_come_and_go_leave_nothing() -> None:
             columns.discard(_one(1 + (number - FIRST_ROWS) % 8, number - FIRST_ROWS))
     live = [_one(1 + number % 8, number) for number in range(19 * FIRST_ROWS, 20 * FIRST_ROWS)]
     columns.add(small := _one(1, 1))
-    assert len(columns) == FIRST_ROWS + 1
+    assert len(columns._slots) == FIRST_ROWS + 1
     assert len(columns._hints) <= 3 * FIRST_ROWS + 2
     expected = {needs for needs in [*live, small] if may_fit_now(needs, ledger, gained)}
     assert columns.may_fit(ledger, gained) == expected

@@ -190,7 +190,7 @@ def test_no_domain_is_reserved_for_a_gang_that_no_free_gpu_would_help(answer: In
     world.report(answer)
     world.wait(world.settings.backfill_after_s + 1)
     assert world.phase("x") == "unplaceable"
-    assert world.coordinator.state.backfill_reservation is None
+    assert world.coordinator.state.backfill.current is None
 
 
 def test_members_without_their_claims_do_not_stop_those_that_are_enough() -> None:

@@ -262,7 +262,7 @@ def test_a_backfill_reservation_hides_nothing_from_what_was_lost(gpus: int, phas
     world = full()
     world.see(*(single(f"h{i}", created=5.0) for i in range(1)))
     world.wait(600)
-    reservation = world.coordinator.state.backfill_reservation
+    reservation = world.coordinator.state.backfill.current
     assert reservation is not None
     (lost_uid,) = (uid for uid in world.pods if world.pods[uid].node in reservation.nodes)
     world.gone(lost_uid)

@@ -265,7 +265,7 @@ def test_a_gang_that_changes_owners_takes_its_bindings_under_way_along() -> None
         member for verdict in world.verdicts if verdict.gang == key for member in verdict.members
     ]
     world.see(bound(pod("p1", owner="w"), homes[1], answer.annotations[1]))
-    assert world.coordinator.orphans == frozenset()
+    assert world.coordinator.state.orphans == {}
 
 
 def test_a_gang_stays_partially_bound_when_one_of_its_owners_goes() -> None:

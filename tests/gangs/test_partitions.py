@@ -8,6 +8,7 @@ import pytest
 
 from muster.domain.counters import PoolCounters
 from muster.domain.node import Device, Node, Usage
+from muster.gangs.capacity.device_claims import DeviceClaim
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.messages.inputs import DeviceClaimSeen
 from tests.gangs.test_device_claims import (
@@ -102,7 +103,7 @@ def test_what_is_free_stays_free_when_some_of_it_is_reserved() -> None:
     for gpus in range(0b1000):
         ledger = Ledger()
         ledger.set_node(sharing())
-        ledger.see_claim("c", (part(0),), ())
+        ledger.see_claim(DeviceClaim("c", (part(0),), ()))
         assert ledger.snapshot().nodes["n"].free_gpus == 0b0111
         ledger.hold([usage("q", gpus)])
         assert ledger.snapshot().nodes["n"].free_gpus == 0b0111 & ~gpus
@@ -111,7 +112,7 @@ def test_what_is_free_stays_free_when_some_of_it_is_reserved() -> None:
 def test_a_partition_of_the_pods_own_earlier_claim_is_free_for_them() -> None:
     ledger = Ledger()
     ledger.set_node(divided())
-    ledger.see_claim("c", (part(1),), ("p",))
+    ledger.see_claim(DeviceClaim("c", (part(1),), ("p",)))
     assert ledger.without(["p"]).nodes["n"].free_gpus == 0b1111
     assert ledger.without(["q"]).nodes["n"].free_gpus == 0b1101
 

@@ -14,7 +14,7 @@ from muster.gangs.messages.instructions import EndSolve, Lane, Solve
 from muster.gangs.messages.settings import Settings
 from muster.gangs.pending.planner_share import BACKGROUND, FOREGROUND, PlannerShare
 from muster.placement.place import Limits, place
-from tests.gangs.invariants import check
+from tests.gangs.invariants import check, waiting_or_refused
 from tests.gangs.world import World, node, pod
 
 SLICE_S = 0.3
@@ -192,7 +192,7 @@ def test_no_gang_may_wait_for_both_planners() -> None:
     world = World(auto=False).start(node("a"))
     world.see(pod("one", gang="", gpus=1), pod("other", gang="", gpus=1))
     state = world.coordinator.state
-    (waits,) = state.queue.standing
+    (waits,) = waiting_or_refused(state.queue)
     for lane in Lane:
         state.queue.wait(state.gangs[waits], lane, partial=False, first=False, extras_s=0.0)
     assert check(world.coordinator) == [f"{waits} waits for both planners"]

@@ -82,7 +82,7 @@ def test_its_node_terms_bind_every_member() -> None:
     world.see(named("p0"), named("p1"))
     plan = gang(world).plan
     assert plan is not None
-    assert plan.nodes == {"b"}
+    assert {member.node for member in plan.placed.members} == {"b"}
 
 
 def test_a_changed_pod_group_voids_the_plan_and_a_gone_one_holds_the_gang() -> None:
@@ -242,7 +242,7 @@ def test_the_first_member_goes_where_those_that_come_later_fit_too() -> None:
     world.see(*(named(f"d{number}", role="decode") for number in range(3)))
     plan = gang(world).plan
     assert plan is not None
-    assert plan.nodes == {"b"}
+    assert {member.node for member in plan.placed.members} == {"b"}
 
 
 def test_the_first_member_goes_nowhere_else_while_others_come_later() -> None:
@@ -260,7 +260,7 @@ def test_a_backfill_reservation_has_room_for_those_that_come_later(
     crowded.see(foreign("f", "b", 1))
     crowded.send(inputs.NodeSeen(crowded.now, node("b", gpus=gpus, labels={RACK: "big"})))
     crowded.wait(600)
-    reservation = crowded.coordinator.state.backfill_reservation
+    reservation = crowded.coordinator.state.backfill.current
     assert (reservation.wants if reservation is not None else {}) == expected
 
 

@@ -89,7 +89,7 @@ def test_of_a_held_namespace_only_partially_bound_gangs_are_planned() -> None:
     queue.put("hog/ack/2", 8, 1.0, partial=True)
     queue.put("hog/ack/3", 0, 1.0, partial=True, first=True)
     queue.put("other/ack/4", 0, 1.0)
-    turns = [queue.pop(held={"hog"}) for _ in range(4)]
+    turns = [queue.pop(paused={"hog"}) for _ in range(4)]
     assert turns == ["hog/ack/3", "hog/ack/2", "other/ack/4", None]
     assert queue.pop() == "hog/ack/1"
 

@@ -19,7 +19,7 @@ PAIR = (pod("p0"), pod("p1"))
 
 def test_a_restart_takes_bindings_under_way_as_taken() -> None:
     world = World().start(node("a"), in_flight=(Usage("p0", "a", PAIR[0].resources, gpus=0b1110),))
-    assert world.coordinator.orphans == {"p0"}
+    assert world.coordinator.state.orphans.keys() == {"p0"}
     world.see(pod("q", gang="", gpus=2))
     assert world.phase("q") == "unplaceable"
     world.wait(31)

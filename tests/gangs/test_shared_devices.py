@@ -11,6 +11,7 @@ from muster.domain.allocation import ALLOCATION, MEM_GPUS
 from muster.domain.node import HandsOut, Node, Resources, Usage
 from muster.domain.pod import Pod
 from muster.domain.request import Slice
+from muster.gangs.capacity.device_claims import DeviceClaim
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.messages.calls import InTreeAnswer
 from muster.gangs.messages.inputs import DeviceClaimSeen
@@ -155,11 +156,11 @@ def test_what_is_left(case: str) -> None:
         ledger.bind(usage.pod_uid, usage)
     ledger.hold(plan_usages)
     for at, (numbers, amounts, consumers) in enumerate(claims):
-        ledger.see_claim(f"c{at}", devices(*numbers), consumers, amounts)
+        ledger.see_claim(DeviceClaim(f"c{at}", devices(*numbers), consumers, amounts))
     state = ledger.snapshot().nodes["n"]
     assert (state.free_gpus, state.unindexed_gpus, state.free_memory) == (mask, 0, memory)
     for at in range(len(claims)):
-        ledger.see_claim(f"c{at}", (), ())
+        ledger.see_claim(DeviceClaim(f"c{at}", (), ()))
     for usage in (*bound, *plan_usages):
         ledger.bind(usage.pod_uid, None)
         ledger.release([usage.pod_uid])
@@ -170,9 +171,9 @@ def test_a_gpu_with_a_share_is_taken_where_gpus_are_not_shared() -> None:
     """Its driver has published it in another way since then."""
     ledger = Ledger()
     ledger.set_node(node("n", 2, devices=devices(0, 1)))
-    ledger.see_claim("c", devices(1), (), (GI,))
+    ledger.see_claim(DeviceClaim("c", devices(1), (), (GI,)))
     ledger.bind("p", usage("p", 0b1, 30))
-    ledger.see_claim("d", devices(0), ("p",), (30 * GI,))
+    ledger.see_claim(DeviceClaim("d", devices(0), ("p",), (30 * GI,)))
     assert ledger.snapshot().nodes["n"].free_gpus == 0
 
 
@@ -180,7 +181,7 @@ def test_a_thousand_tiny_shares_take_a_thousand_times_as_much_and_no_more() -> N
     ledger = Ledger()
     ledger.set_node(shared())
     for number in range(1000):
-        ledger.see_claim(f"c{number}", devices(1), (f"p{number}",), (GI // 100,))
+        ledger.see_claim(DeviceClaim(f"c{number}", devices(1), (f"p{number}",), (GI // 100,)))
     assert ledger.snapshot().nodes["n"].free_memory == (80, 70)
 
 
@@ -288,5 +289,5 @@ def test_a_member_that_shares_keeps_its_place_after_a_restart() -> None:
     free_memory = ledger.snapshot().nodes["n"].free_memory
     assert sorted(free_memory) == [50, 80]
     gpu = free_memory.index(50)
-    ledger.see_claim("c", devices(gpu), ("p",), (30 * GI,))
+    ledger.see_claim(DeviceClaim("c", devices(gpu), ("p",), (30 * GI,)))
     assert ledger.snapshot().nodes["n"].free_memory == free_memory

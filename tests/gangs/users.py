@@ -240,7 +240,7 @@ class Users:
         if self.world.missed is not None:
             return  # the API server is away for all
         state = self.world.coordinator.state
-        sure = {*state.ledger.bound, *(f.uid for f in self.flying), *self.world.coordinator.orphans}
+        sure = {*state.ledger.bound, *(f.uid for f in self.flying), *self.world.coordinator.state.orphans}
         sure |= {p.uid for p in self.world.pods.values() if p.node}
         for gang in state.gangs.values():
             sure |= set(gang.awaited)

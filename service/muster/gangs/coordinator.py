@@ -7,10 +7,9 @@ Solve must be answered with `Decided` or `SolveFailed`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from muster.domain.snapshot import Snapshot
-from muster.gangs.capacity import requests
 from muster.gangs.capacity.device_claims import DeviceClaim
 from muster.gangs.lifecycle import alternatives, bindings, decisions, planning
 from muster.gangs.lifecycle.arrivals import Pods
@@ -25,7 +24,7 @@ from muster.gangs.record.phases import GivenUp
 from muster.gangs.reporting import places
 from muster.gangs.reporting.differences import Differences
 from muster.gangs.reporting.podgroup_status import PodGroupStatuses
-from muster.gangs.reporting.tally import Tally, empty, tally
+from muster.gangs.reporting.tally import Tally
 
 _DEFAULTS = Settings()
 
@@ -46,20 +45,20 @@ class Coordinator:
 
     # --- inputs -------------------------------------------------------------------------------------
 
-    def handle(self, given: inputs.Input) -> list[Instruction]:
+    def handle(self, message: inputs.Input) -> list[Instruction]:
         """Take in an input, and return the instructions that follow from it."""
-        self.state.now, self.state.members_counted = given.now, 0
-        match given:
+        self.state.now, self.state.members_counted = message.now, 0
+        match message:
             case inputs.Decided():
-                decisions.decided(self.state, given)
+                decisions.decided(self.state, message)
             case inputs.SolveFailed():
-                decisions.solve_failed(self.state, given)
+                decisions.solve_failed(self.state, message)
             case inputs.Synced(now):
                 self.state.synced = True
                 self._pods.catch_up(now)
                 self._sessions.activate(now)
             case inputs.SessionOpened():
-                self._sessions.opened(given)
+                self._sessions.opened(message)
             case inputs.SessionClosed(now, epoch):
                 if epoch == self.state.epoch:
                     self._sessions.closed(now)
@@ -73,10 +72,10 @@ class Coordinator:
                 self._pods.tick(now)
                 self._pods.differences.tick(now)
             case _:
-                self._cluster_changed(given)
-        self._pods.catch_up(given.now)
-        self._sessions.catch_up(given.now)
-        return self._instructions(given.now)
+                self._cluster_changed(message)
+        self._pods.catch_up(message.now)
+        self._sessions.catch_up(message.now)
+        return self._instructions(message.now)
 
     def _instructions(self, now: float) -> list[Instruction]:
         """Return the instructions gathered so far, including PodGroup statuses that are due."""
@@ -84,18 +83,18 @@ class Coordinator:
             self.state.publisher.instruct(write)
         return planning.take_instructions(self.state)
 
-    def _cluster_changed(self, given: inputs.ClusterChange) -> None:
+    def _cluster_changed(self, change: inputs.ClusterChange) -> None:
         """Take in a change of an object in the cluster."""
-        match given:
+        match change:
             case inputs.PodSeen(now, pod):
                 if touched := self._pods.seen(pod, now):
                     self._nodes.taken_on(touched, now)
             case inputs.PodGone(now, uid):
                 self._pods.gone(uid, now)
             case inputs.NodeSeen() | inputs.NodeGone():
-                self._nodes.changed(given)
-                name = given.node.name if isinstance(given, inputs.NodeSeen) else given.name
-                self._pods.differences.node_changed(name, given.now)
+                self._nodes.changed(change)
+                name = change.node.name if isinstance(change, inputs.NodeSeen) else change.name
+                self._pods.differences.node_changed(name, change.now)
             case inputs.PodGroupSeen(now, group):
                 self._pods.group_seen(group.key, group, now)
                 self._statuses.shows(group, now)
@@ -104,8 +103,8 @@ class Coordinator:
             case inputs.JobSeen(now, uid, succeeded):
                 self._pods.job_seen(uid, succeeded, now)
             case inputs.NamespaceSeen() | inputs.NamespaceGone():
-                labels = given.labels if isinstance(given, inputs.NamespaceSeen) else None
-                self.state.ledger.existing_pods.see_namespace(given.name, labels)
+                labels = change.labels if isinstance(change, inputs.NamespaceSeen) else None
+                self.state.ledger.existing_pods.see_namespace(change.name, labels)
             case inputs.VolumeClaimSeen(_, namespace, name, attaches_once):
                 self.state.ledger.existing_pods.see_claim(namespace, name, attaches_once)
             case inputs.DeviceClaimSeen(now, uid, devices, consumers, shares):
@@ -124,8 +123,8 @@ class Coordinator:
         if self.state.interrupted:
             return None
         parts = (self._clock, self._nodes, self._statuses, self._pods, self._pods.differences)
-        found = [part.next_deadline() for part in parts]
-        return min((when for when in found if when is not None), default=None)
+        deadlines = [part.next_deadline() for part in parts]
+        return min((when for when in deadlines if when is not None), default=None)
 
     def keys(self) -> list[str]:
         """Return the keys of all gangs, sorted."""
@@ -133,23 +132,27 @@ class Coordinator:
 
     def keys_of(self, namespace: str, name: str) -> list[str]:
         """Return the keys of the gangs that have this name, or a pod of this name."""
-        known = self.state.gangs.items()
-        named = [key for key, gang in known if (gang.name[0], gang.group.gang.name) == (namespace, name)]
-        pods = (pod for pod in self.state.roster.pods.values() if pod.name == name)
-        of_pods = (self._pods.gang_of(pod.uid) for pod in pods if pod.namespace == namespace)
-        return sorted(named or {key for key in of_pods if key})
+        gangs = self.state.gangs.items()
+        keys = {key for key, gang in gangs if (gang.name[0], gang.group.gang.name) == (namespace, name)}
+        pods = self.state.roster.pods.values()
+        uids = (pod.uid for pod in pods if (pod.namespace, pod.name) == (namespace, name))
+        return sorted(keys or {key for uid in uids if (key := self._pods.gang_of(uid))})
 
     def differences(self) -> Differences:
         """Return the pods whose containers have other GPUs than the planned ones."""
         return self._pods.differences
 
-    def tally(self, keys: Iterable[str] | None = None, found: Tally | None = None) -> Tally:
-        """Count all gangs as metrics show them, or add the gangs with these keys to what was found."""
-        if keys is None:
-            gangs = list(self.state.gangs.values())
-        else:
-            gangs = [gang for key in keys if (gang := self.state.gangs.get(key)) is not None]
-        return tally(gangs, found or empty(len(self.state.orphans)))
+    def tally(self, keys: Iterable[str] | None = None, tally: Tally | None = None) -> Tally:
+        """Count all gangs as metrics show them, or add the gangs with these keys to a tally."""
+        tally = tally or Tally(reserved=Counter(binding=len(self.state.orphans)))
+        for gang in self._gangs(keys):
+            tally.add(gang)
+        return tally
+
+    def _gangs(self, keys: Iterable[str] | None) -> Iterator[Gang]:
+        """Yield the gangs with these keys that exist; all, sorted by key, if `keys` is None."""
+        gangs = (self.state.gangs.get(key) for key in (self.keys() if keys is None else keys))
+        return (gang for gang in gangs if gang is not None)
 
     def waiting(self) -> Counter[str]:
         """Count the gangs that wait for each planner."""
@@ -164,17 +167,11 @@ class Coordinator:
 
         Keys of gangs that are gone are skipped. This changes nothing and sets no timer.
         """
-        views = []
-        for key in self.keys() if keys is None else keys:
-            gang = self.state.gangs.get(key)
-            if gang is None:
-                continue
-            views.append(self._view(gang))
-        return tuple(views)
+        return tuple(map(self._view, self._gangs(keys)))
 
     def _view(self, gang: Gang) -> GangView:
-        group = self.state.counted(gang) or gang.group
-        return view(gang, requests.priority(group), requests.created(group))
+        self.state.counted(gang)
+        return view(gang)
 
     def taken(self, nodes: Sequence[str]) -> list[tuple[places.Taken, ...]]:
         """Return what pods take of the GPUs of each of these nodes."""
@@ -182,7 +179,7 @@ class Coordinator:
 
     def owners(self, nodes: Sequence[str]) -> list[tuple[places.Owner, ...]]:
         """Return which gangs have the GPUs of each of these nodes."""
-        return [places.owners(found, self.state.gangs) for found in self.taken(nodes)]
+        return [places.owners(usages, self.state.gangs) for usages in self.taken(nodes)]
 
     def details(self, key: str) -> places.GangDetails | None:
         """Return what is known of the gang with this key; None if there is none."""
@@ -193,11 +190,6 @@ class Coordinator:
         """Return what to ask a planner about other places of this gang, or why there is nothing to ask."""
         gang = self.state.gangs.get(key)
         return alternatives.ask(self.state, gang) if gang is not None else alternatives.NO_PLACE
-
-    @property
-    def orphans(self) -> frozenset[str]:
-        """Return the UIDs of pods whose Bindings are under way and that no permitted gang waits for."""
-        return frozenset(self.state.orphans)
 
     def evicts(self, uid: str) -> bool:
         """Return whether the pod is still to be evicted.

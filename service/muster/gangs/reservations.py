@@ -23,12 +23,11 @@ from muster.domain.pod import Pod
 from muster.domain.request import Request
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits, mask_of
-from muster.gangs.capacity import requests
 from muster.gangs.capacity.ledger import Ledger, fits
 from muster.gangs.messages.settings import Settings
 from muster.gangs.record.gang import Gang
 
-LOOK_S = 0.5
+_LOOK_S = 0.5
 """Pause between two looks for the next gang, in seconds."""
 _DUE = 256
 """Gangs that one look moves to those whose turn may come, at most."""
@@ -62,7 +61,7 @@ class BackfillReservation:
         It may if it has a higher priority or precedence. So lost members of a running gang are replaced, and
         a partially bound gang is completed.
         """
-        if gang.key == self.gang or requests.priority(gang.group) > self.priority:
+        if gang.key == self.gang or gang.group.priority > self.priority:
             return False
         return not gang.has_precedence
 
@@ -72,7 +71,7 @@ class BackfillReservation:
         return f"What comes free on {', '.join(names[:_NAMED])}{more} is reserved for it for a while"
 
 
-def hidden_by(reservation: BackfillReservation, snapshot: Snapshot) -> Snapshot:
+def _hidden_by(reservation: BackfillReservation, snapshot: Snapshot) -> Snapshot:
     """Return the cluster as other gangs see it: what the gang wants of the reserved nodes looks taken."""
     uid, resources = f"reserved for {reservation.gang}", reservation.resources
     return snapshot.taking(
@@ -140,13 +139,13 @@ class Backfill:
 
     def waits(self, gang: Gang, now: float) -> None:
         """Note that the gang was refused. It waits since the first time."""
-        priority, known = requests.priority(gang.group), self._waiting.get(gang.key)
-        if known is None:
+        priority, waiting = gang.group.priority, self._waiting.get(gang.key)
+        if waiting is None:
             self._put(gang.key, _Waiting(now - self._unseen, gang.name[0], priority))
-        elif known.priority != priority:
+        elif waiting.priority != priority:
             if self._drop_due(gang.key):
-                self._due_of(priority, known.namespace)[gang.key] = None
-            known.priority = priority
+                self._due_of(priority, waiting.namespace)[gang.key] = None
+            waiting.priority = priority
 
     def leaves(self, gang: Gang, now: float) -> None:
         """Note that the gang no longer waits: it was planned, or it is gone or changed."""
@@ -162,9 +161,11 @@ class Backfill:
             self._end_current()
             self._look_at = now
 
-    def hides_from(self, gang: Gang) -> bool:
-        """Return whether a reservation hides its nodes from this gang."""
-        return self.current is not None and self.current.hides_from(gang)
+    def open_to(self, gang: Gang, snapshot: Snapshot) -> Snapshot:
+        """Return the cluster as the gang may use it: without what is reserved for another one."""
+        if self.current is None or not self.current.hides_from(gang):
+            return snapshot
+        return _hidden_by(self.current, snapshot)
 
     def postpone(self, seconds: float) -> None:
         """Postpone everything by the seconds in which nothing could be seen."""
@@ -193,7 +194,7 @@ class Backfill:
             self._put(ended, self._waiting.pop(ended), now)
             self._end_current()
         if self._note_due(now) or (self._due and self.current is None):
-            self._look_at = now + LOOK_S
+            self._look_at = now + _LOOK_S
         return ended
 
     def next_turn(self) -> str | None:
@@ -205,8 +206,8 @@ class Backfill:
 
     def after_all_ended(self, gang: Gang) -> Snapshot:
         """Return the cluster as if all pods that may end had ended, but for nodes that failed the gang."""
-        own = {pod.uid for pod in gang.group.bound}
-        return self._ledger.after_all_ended(own, self._failed.get(gang.key, frozenset()))
+        own_uids = {pod.uid for pod in gang.group.bound}
+        return self._ledger.after_all_ended(own_uids, self._failed.get(gang.key, frozenset()))
 
     def has_none(self, key: str, now: float) -> None:
         """Let the gang whose turn it is wait anew: it gets no reservation."""
@@ -226,8 +227,8 @@ class Backfill:
         resources: dict[str, Resources] = {}
         for member in decision.members if isinstance(decision, Placed) else ():
             wants[member.node] += 0 if member.units else len(member.gpus)
-            asked = roles[member.role].resources
-            resources[member.node] = resources.get(member.node, _NOTHING) + asked
+            member_resources = roles[member.role].resources
+            resources[member.node] = resources.get(member.node, _NOTHING) + member_resources
         gpus = {name: node.topology.gpu_count for name, node in self._ledger.nodes.items()}
         covered = sum(gpus.get(name, 0) for name in +wants)
         if not covered or (len(+wants) > 1 and covered > self._settings.backfill_share * sum(gpus.values())):
@@ -334,8 +335,8 @@ class Retained:
         bound = [usage for pod in gang.group.bound if (usage := self._ledger.bound.get(pod.uid)) is not None]
         places = max(1, gang.group.least - len(bound)) - len(gang.reserved)  # 1 if only a role lacks it
         room = sum(map(_gpus, bound))
-        for uid, lost in sorted(gang.lost.items()):
-            usage, name = lost.usage, lost.usage.node
+        for uid, lost_member in sorted(gang.lost.items()):
+            usage, name = lost_member.usage, lost_member.usage.node
             # Without a claim of the pod, which may still be there.
             node = self._ledger.states_without((uid,)).get(name) or self._ledger.state(name)
             if uid in self._ledger.bound or places <= 0 or node is None or _gpus(usage) > room:
@@ -354,12 +355,14 @@ class Retained:
 
     def release_taken(self, node: str) -> None:
         """Release retained capacity on this node that other pods took or the node no longer has."""
-        held = self._ledger.on_node(node).keys() & self._ledger.held.keys()
-        for key in sorted(key for key in self._holders if not self._gangs[key].retained.isdisjoint(held)):
+        reserved_uids = self._ledger.on_node(node).keys() & self._ledger.held.keys()
+        for key in sorted(
+            key for key in self._holders if not self._gangs[key].retained.isdisjoint(reserved_uids)
+        ):
             gang = self._gangs[key]
-            here = [usage for usage in self.places(gang) if usage.node == node]
-            uids = {usage.pod_uid for usage in here}
-            if here and not fits(self._ledger.without(uids), here):
+            usages = [usage for usage in self.places(gang) if usage.node == node]
+            uids = {usage.pod_uid for usage in usages}
+            if usages and not fits(self._ledger.without(uids), usages):
                 self.release(gang, uids)
 
     def covers(self, gang: Gang) -> bool:
@@ -368,7 +371,7 @@ class Retained:
             return False
         places = Counter((usage.resources, _gpus(usage), usage.units) for usage in self.places(gang))
         for pod in sorted(gang.group.unbound, key=lambda pod: len(pod.gpu_counts)):
-            place = next((each for each in _sizes(pod, places) if places[each] > 0), None)
+            place = next((size for size in _sizes(pod, places) if places[size] > 0), None)
             if place is None:
                 return False
             places[place] -= 1

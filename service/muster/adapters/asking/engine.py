@@ -30,7 +30,6 @@ from muster.domain.decision import Unplaceable
 from muster.domain.levels import domains_by_scope
 from muster.domain.pod import Pod
 from muster.domain.sentences import relaxation_sentence
-from muster.gangs.capacity import requests
 from muster.gangs.reporting.places import Owner
 
 TIME_LIMIT_S = 10.0
@@ -90,8 +89,8 @@ def _gang(outcome: Outcome) -> dict[str, Any]:
         "present": group.present,
         "bound": len(group.bound),
         "needed": group.needed,
-        "priority": requests.priority(group),
-        "created": requests.created(group),
+        "priority": group.priority,
+        "created": group.since,
         "reason": outcome.message,
         "causes": msgspec.to_builtins(explained(outcome.causes)),
         "helps": list(map(relaxation_sentence, relaxations)),

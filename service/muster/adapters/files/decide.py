@@ -130,7 +130,7 @@ def decide(cluster: Cluster, place: Place, clock: Clock) -> Decided:
         ledger.see(pod)
         names |= roster.see(pod)
     for claim in cluster.claims.held:
-        ledger.see_claim(claim.uid, claim.devices, claim.consumers, claim.shares)
+        ledger.see_claim(claim)
     place = _telling_holders(place, ledger, roster)
     before, pending = ledger.snapshot(), _pending(roster, names)
     outcomes, again = dict[str, Outcome](), list[Outcome]()
@@ -187,7 +187,7 @@ def _must_share(group: Group, request: Request, competitors: Iterable[Group]) ->
     two gangs would take what both need.
     """
     return not group.enough_bound and any(
-        requests.priority(competitor) >= request.priority
+        competitor.priority >= request.priority
         for competitor in competitors
         if not (competitor.causes or competitor.enough_bound) and competitor.waits_for is None
     )
@@ -205,7 +205,7 @@ def _pending(roster: Roster, names: Iterable[NameKey]) -> list[Group]:
     }
     return sorted(
         groups.values(),
-        key=lambda group: (-requests.priority(group), requests.created(group), group.gang.key),
+        key=lambda group: (-group.priority, group.since, group.gang.key),
     )
 
 

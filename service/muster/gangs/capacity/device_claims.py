@@ -94,7 +94,7 @@ class DeviceClaims:
     def devices_of(self, pod_uid: str) -> frozenset[Device]:
         """Return the devices of the claims that are for this pod alone."""
         claims = (self._claims[uid] for uid in self._by_consumer.get(pod_uid, ()))
-        return frozenset(it for claim in claims if len(claim.consumers) == 1 for it in claim.devices)
+        return frozenset(device for claim in claims if len(claim.consumers) == 1 for device in claim.devices)
 
     def pools_of(self, pod_uid: str) -> set[PoolKey]:
         """Return the pools of the devices that are allocated to a pod."""
@@ -110,22 +110,22 @@ class DeviceClaims:
         number = {device: index for index, device in enumerate(node.devices) if device is not None}
         pools = {device.pool_key for device in number}
         claims = {uid: claim for pool in pools for uid, claim in self._by_pool.get(pool, {}).items()}
-        held: dict[str, list[tuple[int, int]]] = {}
+        parts_by_holder: dict[str, list[tuple[int, int]]] = {}
         for claim in claims.values():
             if claim.is_for(but):
                 continue
             consumer = claim.consumers[0] if len(claim.consumers) == 1 else ""
-            parts = held.setdefault(consumer if consumer in usages else OTHERS, [])
+            parts = parts_by_holder.setdefault(consumer if consumer in usages else OTHERS, [])
             parts.extend((number[device], share) for device, share in claim.parts() if device in number)
-        by_holder = {holder: Held.of(node, parts) for holder, parts in sorted(held.items())}
-        found = with_held(node, usages, by_holder, bound)
-        if node.counters and (mask := _without_counters(node, claims.values(), but, found)):
-            found[_BY_COUNTERS] = Usage(_BY_COUNTERS, node.name, Resources(pods=0), gpus=mask)
-        return found
+        by_holder = {holder: Held.of(node, parts) for holder, parts in sorted(parts_by_holder.items())}
+        all_usages = _with_held(node, usages, by_holder, bound)
+        if node.counters and (mask := _without_counters(node, claims.values(), but, all_usages)):
+            all_usages[_BY_COUNTERS] = Usage(_BY_COUNTERS, node.name, Resources(pods=0), gpus=mask)
+        return all_usages
 
 
 def _without_counters(
-    node: Node, claims: Iterable[DeviceClaim], but: Collection[str], found: Mapping[str, Usage]
+    node: Node, claims: Iterable[DeviceClaim], but: Collection[str], usages: Mapping[str, Usage]
 ) -> int:
     """Return the bit mask of GPUs for which allocated devices leave too few counters.
 
@@ -133,16 +133,21 @@ def _without_counters(
     twice, so its plan can't stand.
     """
     allocated = {device for claim in claims if not claim.is_for(but) for device in claim.devices}
-    used = reduce(or_, (usage.gpus for usage in found.values()), 0)
-    numbers = sorted(range(len(node.devices)), key=lambda at: (not used >> at & 1, node.unhealthy >> at & 1))
+    used_gpus = reduce(or_, (usage.gpus for usage in usages.values()), 0)
+    numbers = sorted(
+        range(len(node.devices)), key=lambda at: (not used_gpus >> at & 1, node.unhealthy >> at & 1)
+    )
     mask = 0
     for pool, counters in node.counters.items():
         of_pool = {
-            it.name: at for at in numbers if (it := node.devices[at]) is not None if it.pool_key == pool
+            gpu_device.name: at
+            for at in numbers
+            if (gpu_device := node.devices[at]) is not None
+            if gpu_device.pool_key == pool
         }
         names = {device.name for device in allocated if device.pool_key == pool}
-        wanted = [name for name in of_pool if name not in names]
-        mask |= mask_of([of_pool[name] for name in counters.without_room(wanted, names)])
+        unallocated = [name for name in of_pool if name not in names]
+        mask |= mask_of([of_pool[name] for name in counters.without_room(unallocated, names)])
     return mask
 
 
@@ -170,14 +175,14 @@ class Held:
     shares: int
 
     @classmethod
-    def of(cls, node: Node, held: Iterable[tuple[int, int]]) -> Held:
+    def of(cls, node: Node, pairs: Iterable[tuple[int, int]]) -> Held:
         """Return what is held by GPU and share, 0 for a whole GPU.
 
         What leaves less than a GiB takes the whole GPU. So does any share where the node's GPUs are not
         shared.
         """
         whole, shares, parts = 0, 0, Counter[int]()
-        for gpu, share in held:
+        for gpu, share in pairs:
             if share:
                 parts[gpu] += share
                 shares += 1
@@ -201,59 +206,61 @@ class Held:
 NOTHING = Held(0, {}, 0)
 
 
-def with_held(
-    node: Node, usages: Mapping[str, Usage], held: Mapping[str, Held], bound: Collection[str]
+def _with_held(
+    node: Node, usages: Mapping[str, Usage], held_by_holder: Mapping[str, Held], bound: Collection[str]
 ) -> dict[str, Usage]:
     """Return the usages of a node by pod, with what claims hold of it by their holder.
 
     Other keys are for claims alone. `bound` are the UIDs of bound pods.
     """
-    found, parts, whole = dict(usages), Counter[int](), 0
-    for holder, its in held.items():
-        left = its
+    all_usages, parts, whole = dict(usages), Counter[int](), 0
+    for holder, claimed in held_by_holder.items():
+        extra = claimed
         if (usage := usages.get(holder)) is not None:
-            found[holder], left = _told(node, usage, its, bound=holder in bound)
-            whole |= 0 if found[holder].units else found[holder].gpus
-        if left.whole:
-            found[f"{holder}'s devices"] = Usage(holder, node.name, Resources(pods=0), gpus=left.whole)
-        whole |= left.whole
-        parts.update(left.parts)
+            all_usages[holder], extra = _told(node, usage, claimed, bound=holder in bound)
+            whole |= 0 if all_usages[holder].units else all_usages[holder].gpus
+        if extra.whole:
+            all_usages[f"{holder}'s devices"] = Usage(holder, node.name, Resources(pods=0), gpus=extra.whole)
+        whole |= extra.whole
+        parts.update(extra.parts)
     for gpu, share in parts.items():
-        units = min(_units(share), node.gpu_memory[gpu] - _taken(found.values(), gpu))
+        units = min(_units(share), node.gpu_memory[gpu] - _taken(all_usages.values(), gpu))
         if units > 0 and not whole >> gpu & 1:
             key = f"shares of GPU {gpu}"
-            found[key] = Usage(key, node.name, Resources(pods=0), gpus=1 << gpu, units=units)
-    return {key: it if it.gpus else replace(it, unindexed_gpus=0) for key, it in found.items()}
+            all_usages[key] = Usage(key, node.name, Resources(pods=0), gpus=1 << gpu, units=units)
+    return {
+        key: usage if usage.gpus else replace(usage, unindexed_gpus=0) for key, usage in all_usages.items()
+    }
 
 
-def _told(node: Node, usage: Usage, its: Held, *, bound: bool) -> tuple[Usage, Held]:
+def _told(node: Node, usage: Usage, claimed: Held, *, bound: bool) -> tuple[Usage, Held]:
     """Return what a pod takes, as its own claims tell it, and what they hold in addition."""
-    asked = usage.unindexed_gpus or usage.gpus.bit_count()
+    gpu_count = usage.unindexed_gpus or usage.gpus.bit_count()
     if usage.units:
-        if bound and its.mask.bit_count() == asked:
-            return _of_bound(node, usage, its)
-        units = [_units(share) for share in its.bytes_on(node).values()]
-        is_planned = its.mask == usage.gpus and max(units, default=0) <= usage.units
-        return usage, NOTHING if is_planned else its
-    if 0 < asked <= its.whole.bit_count():
+        if bound and claimed.mask.bit_count() == gpu_count:
+            return _of_bound(node, usage, claimed)
+        units = [_units(share) for share in claimed.bytes_on(node).values()]
+        is_planned = claimed.mask == usage.gpus and max(units, default=0) <= usage.units
+        return usage, NOTHING if is_planned else claimed
+    if 0 < gpu_count <= claimed.whole.bit_count():
         # a plan that is not carried out yet keeps its own GPUs as well
-        gpus = its.whole if bound else usage.gpus | its.whole
-        return replace(usage, gpus=gpus, unindexed_gpus=0), replace(its, whole=0)
-    if bound and not its.whole and 0 < asked <= its.shares:
-        return replace(usage, gpus=0, unindexed_gpus=0), its
-    return usage, its
+        gpus = claimed.whole if bound else usage.gpus | claimed.whole
+        return replace(usage, gpus=gpus, unindexed_gpus=0), replace(claimed, whole=0)
+    if bound and not claimed.whole and 0 < gpu_count <= claimed.shares:
+        return replace(usage, gpus=0, unindexed_gpus=0), claimed
+    return usage, claimed
 
 
-def _of_bound(node: Node, usage: Usage, its: Held) -> tuple[Usage, Held]:
+def _of_bound(node: Node, usage: Usage, claimed: Held) -> tuple[Usage, Held]:
     """Return what a bound pod takes of each GPU alike, in whole GiB, and the bytes that it has in addition.
 
     These are rounded up once with all others of the GPU, and not for each pod.
     """
-    held = its.bytes_on(node)
-    if not (units := min(held.values(), default=0) // GIB):
-        return replace(usage, gpus=its.whole, unindexed_gpus=0, units=0), replace(its, whole=0)
-    parts = {gpu: more for gpu, share in held.items() if (more := share - units * GIB)}
-    return replace(usage, gpus=its.mask, unindexed_gpus=0, units=units), Held(0, parts, len(parts))
+    bytes_by_gpu = claimed.bytes_on(node)
+    if not (units := min(bytes_by_gpu.values(), default=0) // GIB):
+        return replace(usage, gpus=claimed.whole, unindexed_gpus=0, units=0), replace(claimed, whole=0)
+    parts = {gpu: more for gpu, share in bytes_by_gpu.items() if (more := share - units * GIB)}
+    return replace(usage, gpus=claimed.mask, unindexed_gpus=0, units=units), Held(0, parts, len(parts))
 
 
 def _taken(usages: Iterable[Usage], gpu: int) -> int:

@@ -78,24 +78,18 @@ class HintTable:
         self._rules: dict[NodeRules, int] = {}
         """The number of each, in their order."""
 
-    def __len__(self) -> int:
-        return len(self._slots)
-
-    def __contains__(self, hint: QueueingHint) -> bool:
-        return hint in self._slots
-
     def add(self, hint: QueueingHint) -> None:
         """Add a hint that is not in the table yet."""
         slot = self._slots[hint] = len(self._hints)
         self._hints.append(hint)
-        for resource, gpus, asked, rules in hint.asks:
+        for resource, gpus, resources, rules in hint.asks:
             self._asks.append(
                 slot,
                 self._number(resource) if gpus else self._number(""),
                 min(gpus, _MOST),
-                min(asked.cpu_milli, _MOST) or _ALWAYS,
-                min(asked.memory_bytes, _MOST) or _ALWAYS,
-                min(asked.pods, _MOST),
+                min(resources.cpu_milli, _MOST) or _ALWAYS,
+                min(resources.memory_bytes, _MOST) or _ALWAYS,
+                min(resources.pods, _MOST),
                 self._rules.setdefault(rules, len(self._rules)),
             )
         for resource, gpus, members in hint.quotas:
@@ -134,25 +128,25 @@ class HintTable:
         if helped.any():
             quotas = self._quotas.values
             helped[quotas[self._most(ledger) < quotas[:, 3], 0]] = False
-        found = (self._hints[slot] for slot in np.flatnonzero(helped))
-        return {hint for hint in found if hint is not None}
+        helped_hints = (self._hints[slot] for slot in np.flatnonzero(helped))
+        return {hint for hint in helped_hints if hint is not None}
 
     def _room(self, offer: Numbers) -> NDArray[np.bool_]:
         """Return which requests fit in the offer of a node; shape (requests,)."""
         asks = self._asks.values
-        found: NDArray[np.bool_] = (offer[asks[:, 1]] >= asks[:, 2]) & (asks[:, 3:6] <= offer[-3:]).all(
+        has_room: NDArray[np.bool_] = (offer[asks[:, 1]] >= asks[:, 2]) & (asks[:, 3:6] <= offer[-3:]).all(
             axis=1
         )
-        return found
+        return has_room
 
     def _admitted(self, node: Node, room: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return by the number of node rules whether the node admits their members. Rules are looked at for
         requests with room, in bounds."""
         admitted, names = np.ones(len(self._rules), dtype=np.bool_), 0
-        wanted = np.zeros(len(self._rules), dtype=np.bool_)
-        wanted[self._asks.values[room, 6]] = True
+        to_check = np.zeros(len(self._rules), dtype=np.bool_)
+        to_check[self._asks.values[room, 6]] = True
         for rules, number in self._rules.items():
-            if wanted[number]:
+            if to_check[number]:
                 names += 1 + rules.size
                 if names > MOST_NAMES:
                     break
@@ -196,10 +190,10 @@ class HintTable:
         for rows in (self._asks, self._quotas):
             rows.keep(live[rows.values[:, 0]])
             rows.values[:, 0] = numbers[rows.values[:, 0]]
-        used = np.unique(self._asks.values[:, 6])
-        known = list(self._rules)
-        self._rules = {known[number]: at for at, number in enumerate(used.tolist())}
-        self._asks.values[:, 6] = np.searchsorted(used, self._asks.values[:, 6])
+        live_rules = np.unique(self._asks.values[:, 6])
+        rules = list(self._rules)
+        self._rules = {rules[number]: at for at, number in enumerate(live_rules.tolist())}
+        self._asks.values[:, 6] = np.searchsorted(live_rules, self._asks.values[:, 6])
         self._hints = [hint for hint in self._hints if hint is not None]
         self._slots = {hint: slot for slot, hint in enumerate(self._hints) if hint is not None}
 

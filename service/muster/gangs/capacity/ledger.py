@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from muster.domain.node import Device, Node, PoolKey, Resources, Usage
+from muster.domain.node import Node, PoolKey, Resources, Usage
 from muster.domain.pod import Pod
 from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.domain.snapshot import NodeState, Snapshot
@@ -18,7 +18,7 @@ from muster.domain.topology import bits
 from muster.gangs.capacity.device_claims import DeviceClaim, DeviceClaims
 from muster.gangs.peers.existing_pods import ExistingPods
 
-SETTLED_AT_ONCE = 256
+_SETTLED_AT_ONCE = 256
 """Nodes that are counted again at once, when more have changed since the last snapshot: about 10 ms."""
 
 
@@ -111,16 +111,9 @@ class Ledger:
             self.held.pop(uid, None)
         return self._reindex(uid, before)
 
-    def see_claim(
-        self,
-        uid: str,
-        devices: tuple[Device, ...],
-        consumers: tuple[str, ...],
-        shares: tuple[int, ...] = (),
-    ) -> tuple[str, ...]:
+    def see_claim(self, claim: DeviceClaim) -> tuple[str, ...]:
         """Take in which devices a ResourceClaim holds. Return the nodes on which that changed."""
-        pools = self.device_claims.see(DeviceClaim(uid, devices, consumers, shares))
-        touched = tuple(self._nodes_with(pools))
+        touched = tuple(self._nodes_with(self.device_claims.see(claim)))
         for name in touched:
             self._touch(name)
             self.gained.add(name)
@@ -149,8 +142,8 @@ class Ledger:
         """Return the cluster as it is now: the same object until something changes."""
         if self._snapshot is None:
             self._settle()
-            said = self.policies
-            self._snapshot = Snapshot(dict(self._states), said.levels, said.typical, said.naming)
+            policies = self.policies
+            self._snapshot = Snapshot(dict(self._states), policies.levels, policies.typical, policies.naming)
         return self._snapshot
 
     def without(self, uids: Collection[str]) -> Snapshot:
@@ -176,8 +169,8 @@ class Ledger:
         on_node = self.on_node(name)
         if name not in self.nodes:
             return on_node
-        used = self._usages(name)
-        return {uid: used[uid] for uid in on_node}
+        usages = self._usages(name)
+        return {uid: usages[uid] for uid in on_node}
 
     def gpus_of(self, uid: str) -> int:
         """Return the bit mask of the pod's GPUs, as `snapshot` counts them.
@@ -188,23 +181,25 @@ class Ledger:
         if usage is None or not holds_gpus(usage) or usage.node not in self.nodes:
             return 0
         believed = _believed(self.nodes[usage.node], self._usages(usage.node).values())
-        return next(each.gpus for each in believed if each.pod_uid == uid)
+        return next(believed_usage.gpus for believed_usage in believed if believed_usage.pod_uid == uid)
 
     def state(self, name: str) -> NodeState | None:
         """Return the state of the node; None if it does not exist."""
         self._settle()
         return self._states.get(name)
 
-    def after_all_ended(self, own: Collection[str], but: Collection[str]) -> Snapshot:
-        """Return the cluster as if all pods with GPUs had ended, except for `own` ones.
+    def after_all_ended(self, own_uids: Collection[str], but: Collection[str]) -> Snapshot:
+        """Return the cluster as if all pods with GPUs had ended, except for `own_uids` ones.
 
         Pods without GPUs stay: no plan counts on them to end. Nodes in `but` are as they are now.
         """
         snapshot = self.snapshot()
         states = {name: self._ended[name] for name in snapshot.nodes}
-        for name in {usage.node for uid in own if (usage := self.usage(uid)) is not None} & self.nodes.keys():
-            used = self._usages(name).values()
-            stays = (usage for usage in used if usage.pod_uid in own or not holds_gpus(usage))
+        for name in {
+            usage.node for uid in own_uids if (usage := self.usage(uid)) is not None
+        } & self.nodes.keys():
+            usages = self._usages(name).values()
+            stays = (usage for usage in usages if usage.pod_uid in own_uids or not holds_gpus(usage))
             states[name] = _state(self.nodes[name], stays)
         states |= {name: snapshot.nodes[name] for name in but if name in states}
         return replace(snapshot, nodes=states)
@@ -228,10 +223,10 @@ class Ledger:
 
     def _set_state(self, name: str, state: NodeState | None) -> None:
         before = self._states.pop(name, None) if state is None else self._states.get(name)
-        for each, nodes in ((before, -1), (state, 1)):
-            if each is not None:
-                for resource in each.node.gpu_resources:
-                    self._whole[resource, each.most_gpus] += nodes
+        for counted_state, nodes in ((before, -1), (state, 1)):
+            if counted_state is not None:
+                for resource in counted_state.node.gpu_resources:
+                    self._whole[resource, counted_state.most_gpus] += nodes
         if state is not None:
             self._states[name] = state
 
@@ -250,11 +245,11 @@ class Ledger:
             self._on_node.setdefault(after.node, {})[uid] = after
         changes = [usage for usage in (before, after) if usage is not None]
         for usage in changes:
-            if not self._shift(usage, taken=usage is after):
+            if not self._shift(usage, adds=usage is after):
                 self._touch(usage.node)
         return tuple({usage.node for usage in changes})
 
-    def _shift(self, usage: Usage, taken: bool) -> bool:
+    def _shift(self, usage: Usage, adds: bool) -> bool:
         """Add a usage without known GPUs to its node's state, or take it away. Return whether that was done.
 
         So a node with thousands of pods is not summed up for each of them. Such usages only add up.
@@ -263,15 +258,15 @@ class Ledger:
         if state is None or usage.gpus or usage.units or state.node.devices or usage.node in self._dirty:
             return False
         self._snapshot = None
-        self._set_state(usage.node, _shifted(state, usage, taken))
+        self._set_state(usage.node, _shifted(state, usage, adds))
         if not holds_gpus(usage):
-            self._ended[usage.node] = _shifted(self._ended[usage.node], usage, taken)
+            self._ended[usage.node] = _shifted(self._ended[usage.node], usage, adds)
         return True
 
     def _touch(self, name: str) -> None:
         self._dirty.add(name)
         self._snapshot = None
-        if len(self._dirty) > SETTLED_AT_ONCE:
+        if len(self._dirty) > _SETTLED_AT_ONCE:
             self._settle()
 
     def _usages(self, name: str, but: Collection[str] = ()) -> Mapping[str, Usage]:
@@ -285,11 +280,11 @@ class Ledger:
     def _settle(self) -> None:
         for name in self._dirty:
             if name in self.nodes:
-                node, used = self.nodes[name], self._usages(name).values()
-                state = _state(node, used)
+                node, usages = self.nodes[name], self._usages(name).values()
+                state = _state(node, usages)
                 self._set_state(name, state)
-                stays = [usage for usage in used if not holds_gpus(usage)]
-                self._ended[name] = _state(node, stays) if len(stays) < len(used) else state
+                stays = [usage for usage in usages if not holds_gpus(usage)]
+                self._ended[name] = _state(node, stays) if len(stays) < len(usages) else state
             else:
                 self._ended.pop(name, None)
         self._dirty.clear()
@@ -333,16 +328,16 @@ def _slices_fit(usage: Usage, state: NodeState) -> bool:
     return all(gpu < len(memory) and memory[gpu] >= usage.units for gpu in bits(usage.gpus))
 
 
-def resources_fit(asked: Resources, free: Resources) -> bool:
+def resources_fit(resources: Resources, free: Resources) -> bool:
     """Return whether the resources fit, as kube-scheduler and the planner count them.
 
     What is not requested is not checked.
     """
     return (
-        asked.pods <= free.pods
-        and (asked.cpu_milli == 0 or asked.cpu_milli <= free.cpu_milli)
-        and (asked.memory_bytes == 0 or asked.memory_bytes <= free.memory_bytes)
-        and all(amount <= free.other(name) for name, amount in asked.others)
+        resources.pods <= free.pods
+        and (resources.cpu_milli == 0 or resources.cpu_milli <= free.cpu_milli)
+        and (resources.memory_bytes == 0 or resources.memory_bytes <= free.memory_bytes)
+        and all(amount <= free.other(name) for name, amount in resources.others)
     )
 
 
@@ -350,9 +345,9 @@ def _state(node: Node, usages: Iterable[Usage]) -> NodeState:
     return NodeState.of(node, _believed(node, usages))
 
 
-def _shifted(state: NodeState, usage: Usage, taken: bool) -> NodeState:
-    free = state.free - usage.resources if taken else state.free + usage.resources
-    gpus = usage.unindexed_gpus if taken else -usage.unindexed_gpus
+def _shifted(state: NodeState, usage: Usage, adds: bool) -> NodeState:
+    free = state.free - usage.resources if adds else state.free + usage.resources
+    gpus = usage.unindexed_gpus if adds else -usage.unindexed_gpus
     return replace(state, free=free, unindexed_gpus=state.unindexed_gpus + gpus)
 
 
@@ -367,9 +362,9 @@ def _believed(node: Node, usages: Iterable[Usage]) -> list[Usage]:
     whole, shared, believed = 0, 0, []
     memory = dict(enumerate(node.gpu_memory))
     for usage in sorted(usages, key=lambda usage: (usage.units > 0, usage.pod_uid)):
-        taken = whole if usage.units else whole | shared
+        unavailable = whole if usage.units else whole | shared
         over = usage.units and any(memory.get(gpu, usage.units) < usage.units for gpu in bits(usage.gpus))
-        if usage.gpus and (usage.gpus & taken or usage.gpus >> node.topology.gpu_count or over):
+        if usage.gpus and (usage.gpus & unavailable or usage.gpus >> node.topology.gpu_count or over):
             believed.append(replace(usage, gpus=0, unindexed_gpus=usage.gpus.bit_count()))
             continue
         believed.append(usage)

@@ -24,7 +24,7 @@ from muster.placement.cluster.candidates import refusal
 _MORE_THAN_ANY_NODE = 1 << 20
 """One GPU is never given whole to two members."""
 
-WholeGpus = Mapping[tuple[str, int], int]
+_WholeGpus = Mapping[tuple[str, int], int]
 """(extended resource, free whole GPUs, tainted ones too) → number of nodes that have them."""
 
 
@@ -85,21 +85,21 @@ def may_fit_now(
     ledger: Ledger,
     gained: Collection[str],
     touched: bool = False,
-    own: Collection[str] = (),
+    own_uids: Collection[str] = (),
 ) -> bool:
     """Return whether a gang that did not fit may fit now; False is a proof.
 
     `gained`: nodes with more free capacity. `touched`: other pods changed that its constraints concern.
-    `own`: UIDs whose reserved places are held for this gang and count as free for it.
+    `own_uids`: UIDs whose reserved places are held for this gang and count as free for it.
     """
-    mine = ledger.states_without(own)
-    states = (mine.get(name) or ledger.state(name) for name in gained)
+    own_states = ledger.states_without(own_uids)
+    states = (own_states.get(name) or ledger.state(name) for name in gained)
     if not (touched or any(_takes_one(state, hint) for state in states if state is not None)):
         return False
     whole = ledger.whole_gpus()
-    if mine:
+    if own_states:
         whole = Counter(whole)
-        for name, free in mine.items():
+        for name, free in own_states.items():
             for state, nodes in ((ledger.state(name), -1), (free, 1)):
                 assert state is not None
                 for resource in state.node.gpu_resources:
@@ -123,7 +123,7 @@ def admits(node: Node, rules: NodeRules) -> bool:
     return refusal(node, Role("", (), Resources(), rules=rules)) is None
 
 
-def _enough_whole(whole: WholeGpus, hint: QueueingHint) -> bool:
+def _enough_whole(whole: _WholeGpus, hint: QueueingHint) -> bool:
     """Return whether all nodes together can hold the members of each quota.
 
     A node with f free GPUs holds at most f // k members with k or more GPUs.

@@ -107,10 +107,10 @@ def answer_now(decision: Decision, request: Request) -> tuple[Decision, Request]
     coming = _coming(request)
     if not coming:
         return decision, request
-    asked = _without(request, coming)
+    request_now = _without(request, coming)
     if isinstance(decision, Unplaceable):
         cause = MembersToCome(_that_must_come(request, coming), tuple(coming))
-        return replace(decision, causes=(*decision.causes, cause)), asked
+        return replace(decision, causes=(*decision.causes, cause)), request_now
     members = tuple(member for member in decision.members if not _comes(member))
     nodes = {member.node for member in members}
     return replace(
@@ -119,7 +119,7 @@ def answer_now(decision: Decision, request: Request) -> tuple[Decision, Request]
         coming=len(decision.members) - len(members),
         unknown_links=tuple(node for node in decision.unknown_links if node in nodes),
         unknown_indices=tuple(node for node in decision.unknown_indices if node in nodes),
-    ), asked
+    ), request_now
 
 
 def _comes(member: Member | MemberPlacement) -> bool:
@@ -165,42 +165,42 @@ def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
     peers = Peers(members, ledger.existing_pods, ledger.nodes)
     roles = _by_role(members, peers)
     waiting = {name: pods[0] for name, pods in roles.items() if not all(pod.node for pod in pods)}
-    named = _by_stated(roles)
+    names_by_stated = _by_stated(roles)
     coming = group.least_coming(placeholders)
-    quorum = _quorum(group, replicas, named, waiting, coming)
-    asked = tuple(_roles(roles))
-    least = _min_member(group, asked, quorum, sum(coming.values()))
-    counts = _waiting(asked)
+    quorum = _quorum(group, replicas, names_by_stated, waiting, coming)
+    request_roles = tuple(_roles(roles))
+    least = _min_member(group, request_roles, quorum, sum(coming.values()))
+    counts = _waiting(request_roles)
     if quorum is not None and least == sum(counts.values()) and quorum.starts(counts):
         quorum = None  # all must fit, and they are enough
     return Request(
         gang=group.gang,
-        roles=asked,
+        roles=request_roles,
         min_member=least,
         required_scope=wishes.required_scope,
         preferred_scopes=wishes.preferred_scopes,
         per_scope=wishes.per_scope,
         running=tuple(_running(roles, ledger)),
         terms=policies.terms(wishes.policies),
-        subgroups=tuple(_subgroups(group, named)),
-        role_preferences=tuple(_role_preferences(group, roles, named)),
+        subgroups=tuple(_subgroups(group, names_by_stated)),
+        role_preferences=tuple(_role_preferences(group, roles, names_by_stated)),
         constraints=peers.constraints(waiting),
         quorum=quorum,
-        priority=priority(group),
-        created=created(group),
+        priority=group.priority,
+        created=group.since,
     )
 
 
 def _by_stated(by_role: Mapping[str, list[Pod]]) -> Names:
     """Return the names in the request of the roles that pods state."""
-    named: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for name, pods in by_role.items():
-        named.setdefault(_wishes(pods[0]).role, []).append(name)
-    return named
+        names.setdefault(_wishes(pods[0]).role, []).append(name)
+    return names
 
 
 def _quorum(
-    group: Group, replicas: Replicas, named: Names, waiting: Collection[str], coming: Counts
+    group: Group, replicas: Replicas, names: Names, waiting: Collection[str], coming: Counts
 ) -> Quorum | None:
     """Return how many subgroups and members start, by the names that roles have in the request.
 
@@ -210,7 +210,7 @@ def _quorum(
         return None
 
     def asked(leaf: Leaf) -> Leaf:
-        roles = _named(named, leaf.roles)
+        roles = _names_of(names, leaf.roles)
         return replicas.asked(leaf, roles.intersection(waiting) or roles, leaf.least + leaf.of(coming))
 
     quorum = group.quorum.less(stated_roles(group.bound)).map_leaves(asked)
@@ -223,32 +223,32 @@ def _min_member(group: Group, roles: Iterable[Role], quorum: Quorum | None, comi
     least = min(len(group.unbound), max(1, group.needed - len(group.bound))) + coming
     if quorum is None:
         return least
-    chosen = quorum.fewest(_waiting(roles), some=True)
-    return len(group.unbound) + coming if chosen is None else max(least, members_of(chosen))
+    fewest = quorum.fewest(_waiting(roles), some=True)
+    return len(group.unbound) + coming if fewest is None else max(least, members_of(fewest))
 
 
 def _waiting(roles: Iterable[Role]) -> Counts:
     return {role.name: len(role.members) for role in roles}
 
 
-def _subgroups(group: Group, named: Names) -> Iterator[Subgroup]:
+def _subgroups(group: Group, names: Names) -> Iterator[Subgroup]:
     """Yield the scopes that several roles share, by the names that these have in the request."""
     for subgroup in group.subgroups:
-        yield replace(subgroup, roles=_named(named, subgroup.roles))
+        yield replace(subgroup, roles=_names_of(names, subgroup.roles))
 
 
 def _role_preferences(
-    group: Group, by_role: Mapping[str, list[Pod]], named: Names
+    group: Group, by_role: Mapping[str, list[Pod]], names: Names
 ) -> Iterator[RolePreference]:
     """Yield the preferences of several roles together, then those of each role and of each ComputeDomain."""
     for preference in group.role_preferences:
-        if present := _named(named, preference.roles):
+        if present := _names_of(names, preference.roles):
             yield replace(preference, roles=present)
     wishes = {_wishes(pods[0]).role: _wishes(pods[0]) for pods in by_role.values()}
     for role, wish in wishes.items():
         if wish.role_preferred:
             whose = f"role {role}" if role else "the role"
-            yield RolePreference(whose, wish.role_preferred, frozenset(named[role]))
+            yield RolePreference(whose, wish.role_preferred, frozenset(names[role]))
     yield from _of_compute_domains(by_role)
 
 
@@ -268,17 +268,17 @@ def _of_compute_domains(by_role: Mapping[str, list[Pod]]) -> Iterator[RolePrefer
             yield RolePreference(title, (Scope.NVLINK_DOMAIN, FABRIC), frozenset(names))
 
 
-def _named(named: Names, stated: Iterable[str]) -> frozenset[str]:
+def _names_of(names: Names, stated: Iterable[str]) -> frozenset[str]:
     """Return the roles of the request whose pods state one of these role names."""
-    return frozenset(name for role in stated for name in named.get(role, ()))
+    return frozenset(name for role in stated for name in names.get(role, ()))
 
 
 def asks(pod: Pod) -> Asks:
     """Return what the pod requests: equal for all pods of one role, whatever the role's name is now."""
     peers = pod.peers
     rules = (peers.affinity, peers.anti_affinity, peers.spread, peers.host_ports, peers.volume_claims)
-    asked = (_wishes(pod).role, pod.resources, pod.fewest_gpus, pod.gpu_resource, pod.slice, pod.rules)
-    return (*asked, _devices(pod), rules)
+    facts = (_wishes(pod).role, pod.resources, pod.fewest_gpus, pod.gpu_resource, pod.slice, pod.rules)
+    return (*facts, _devices(pod), rules)
 
 
 def _devices(pod: Pod) -> _Devices:
@@ -292,16 +292,6 @@ def _compute_domain(pod: Pod) -> str:
     return "" if wishes.role_scope or wishes.role_preferred or wishes.segments else pod.compute_domain
 
 
-def priority(group: Group) -> int:
-    """Return the highest priority of its waiting members; 0 if none waits."""
-    return max((pod.priority for pod in group.unbound), default=0)
-
-
-def created(group: Group) -> float:
-    """Return the age of the gang, which is that of its waiting members: `Group.since`."""
-    return group.since
-
-
 def _by_role(pods: Iterable[Pod], peers: Peers) -> dict[str, list[Pod]]:
     """Return role → its members, in the order of their ranks."""
     alike: dict[_Alike, list[Pod]] = {}
@@ -313,24 +303,27 @@ def _by_role(pods: Iterable[Pod], peers: Peers) -> dict[str, list[Pod]]:
     # The last part is sorted by its repr: any fixed order will do.
     keys = sorted(alike, key=lambda key: (*key[:3], repr(key[3])))
     names = _names([key[0] for key in keys])
-    return {name: sorted(alike[key], key=_by_rank) for name, key in zip(names, keys, strict=True)}
+    return {
+        name: sorted(alike[key], key=lambda pod: rank_key(_member(pod)))
+        for name, key in zip(names, keys, strict=True)
+    }
 
 
-def _names(given: list[str]) -> list[str]:
+def _names(stated: list[str]) -> list[str]:
     """Return a name for each role: the given one if it is unique, else one with a number."""
-    if len(given) == 1:
-        return given
-    times = Counter(given)
-    taken = {name for name in given if name and times[name] == 1}
-    numbers = {name: count(1) for name in given}
+    if len(stated) == 1:
+        return stated
+    times = Counter(stated)
+    used_names = {name for name in stated if name and times[name] == 1}
+    numbers = {name: count(1) for name in stated}
     names = []
-    for name in given:
+    for name in stated:
         if name and times[name] == 1:
             names.append(name)
             continue
         numbered = (f"{name or 'role'}-{number}" for number in numbers[name])
-        names.append(next(made for made in numbered if made not in taken))
-        taken.add(names[-1])
+        names.append(next(candidate for candidate in numbered if candidate not in used_names))
+        used_names.add(names[-1])
     return names
 
 
@@ -374,10 +367,6 @@ def _member(pod: Pod) -> Member:
 def _wishes(pod: Pod) -> Wishes:
     assert pod.claim is not None
     return pod.claim.wishes
-
-
-def _by_rank(pod: Pod) -> tuple[object, ...]:
-    return rank_key(_member(pod))
 
 
 _AFTER = 1 << 61

@@ -18,12 +18,11 @@ from muster.gangs.capacity import requests
 from muster.gangs.lifecycle.state import State
 from muster.gangs.record.gang import Gang
 from muster.gangs.reporting.places import AskAlternatives
-from muster.gangs.reservations import hidden_by
 from muster.placement.cluster.matching import chosen
 
 NO_PLACE = "The gang has no place now."
 UNINDEXED = "It is not known which GPUs its pods have."
-NODE_GONE = "A node of the gang is gone."
+_NODE_GONE = "A node of the gang is gone."
 
 
 def ask(state: State, gang: Gang) -> AskAlternatives | str:
@@ -34,16 +33,13 @@ def ask(state: State, gang: Gang) -> AskAlternatives | str:
     if any(usage.unindexed_gpus for usage in places.values()):
         return UNINDEXED
     if any(usage.node not in state.ledger.nodes for usage in places.values()):
-        return NODE_GONE
+        return _NODE_GONE
     unplaced = tuple(replace(pod, node="") for pod in gang.group.members if pod.uid in places)
     group = replace(gang.group, bound=(), unbound=unplaced, followers=())
     request = requests.request(group, state.ledger, state.roster.policies)
     request = state.in_tree.refine(gang.key, request, state.ledger.nodes)
     excluded = state.excluded(gang, request.roles, {pod.uid: pod for pod in unplaced})
-    snapshot = state.ledger.without(places.keys())
-    reservation = state.backfill_reservation
-    if reservation is not None and reservation.hides_from(gang):
-        snapshot = hidden_by(reservation, snapshot)
+    snapshot = state.backfill.open_to(gang, state.ledger.without(places.keys()))
     members = tuple(_members(request, places))
     return AskAlternatives(
         gang.key, snapshot, Question(_as_placed(snapshot, request, members), members), excluded

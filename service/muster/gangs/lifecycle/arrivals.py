@@ -34,7 +34,7 @@ from muster.gangs.record.phases import (
 from muster.gangs.record.plan import Plan
 from muster.gangs.reporting.differences import Differences
 
-MAY_LEAVE = (Phase.COLLECTING, Phase.INVALID, Phase.PLANNING, Phase.UNPLACEABLE)
+_MAY_LEAVE = (Phase.COLLECTING, Phase.INVALID, Phase.PLANNING, Phase.UNPLACEABLE)
 """Phases in which a member that goes voids nothing."""
 
 
@@ -42,25 +42,26 @@ MAY_LEAVE = (Phase.COLLECTING, Phase.INVALID, Phase.PLANNING, Phase.UNPLACEABLE)
 class Change:
     """A change of one pod: `before` and `after`, None if it was not known or is gone.
 
-    `there`: how many present pods have the gang's name, and its owners if pods of other owners have the name.
+    `present`: how many present pods have the gang's name, and its owners if pods of other owners have the
+    name.
     """
 
     before: Pod | None
     after: Pod | None
-    there: int
+    present: int
 
     def leaves_in_place(self, gang: Gang) -> bool:
         """Return whether the gang stays in its phase, although its counts are old."""
         match gang.phase:
             case Phase.COLLECTING if gang.group.waits_for is not None:
-                if not 0 < self.there < gang.group.needed:
+                if not 0 < self.present < gang.group.needed:
                     return False
                 if self.after is None:
                     return True
                 # While nothing runs, the owner does not matter: owners are assigned when enough are there.
-                return self.comes_alike(gang) if gang.group.bound else self._alike(gang)
+                return self._comes_alike(gang) if gang.group.bound else self._alike(gang)
             case Phase.RUNNING if not gang.group.unbound:
-                return self.there > 0 and (self.after is None or bool(self.after.node))
+                return self.present > 0 and (self.after is None or bool(self.after.node))
             case _:
                 return False
 
@@ -73,21 +74,21 @@ class Change:
             return False
         if gang.phase is not Phase.INVALID and (not gang.group.elastic or gang.group.waits_for is not None):
             return False
-        if self.there == gang.group.size and not gang.group.ambiguous:
+        if self.present == gang.group.size and not gang.group.ambiguous:
             return False  # the last one that is expected
-        return self._joins(gang) or (gang.phase in MAY_LEAVE and self.leaves())
+        return self._joins(gang) or (gang.phase in _MAY_LEAVE and self.leaves())
 
     def leaves(self) -> bool:
         """Return whether a waiting member goes while others stay."""
         return (
-            self.there > 0
+            self.present > 0
             and self.before is not None
             and self.before.present
             and not self.before.node
             and (self.after is None or not (self.after.present or self.after.node))
         )
 
-    def comes_alike(self, gang: Gang) -> bool:
+    def _comes_alike(self, gang: Gang) -> bool:
         """Return whether a new pod asks for its gang the same as another member."""
         return self._comes(gang) and self._alike(gang)
 
@@ -103,7 +104,7 @@ class Change:
     def _joins(self, gang: Gang) -> bool:
         if self.before is not None and self.before.present:
             return False
-        return self._comes(gang) if gang.phase is Phase.INVALID else self.comes_alike(gang)
+        return self._comes(gang) if gang.phase is Phase.INVALID else self._comes_alike(gang)
 
     def _comes(self, gang: Gang) -> bool:
         return (
@@ -125,7 +126,7 @@ _COUNTED_LATER = (
 gang is doing goes on, and the pods are counted after it."""
 
 
-def members_changed(state: State, gang: Gang, group: Group, now: float) -> None:
+def _members_changed(state: State, gang: Gang, group: Group, now: float) -> None:
     """Look at a gang again, because its pods changed."""
     same, levels = gang.group.facts == group.facts, gang.group.subgroups
     if group.bound and not gang.group.bound and gang.phase is not Phase.PERMITTED:
@@ -174,7 +175,7 @@ def _why_void(state: State, gang: Gang, plan: Plan) -> str:
     return sentence((group.waits_for,)) if group.waits_for is not None else ""
 
 
-def gang_appeared(state: State, gang: Gang, now: float, earlier_gangs: Iterable[Gang]) -> None:
+def _gang_appeared(state: State, gang: Gang, now: float, earlier_gangs: Iterable[Gang]) -> None:
     """Take in a gang that is seen for the first time, or that goes on with pods of `earlier_gangs`.
 
     `earlier_gangs` are gangs of the same name that ended or gave pods away. What is known about them decides,
@@ -195,7 +196,7 @@ def gang_appeared(state: State, gang: Gang, now: float, earlier_gangs: Iterable[
         gang.missed &= member_gone or any(before.missed or before.late for before in forerunners)
 
 
-def gang_joined(state: State, gang: Gang, group: Group, earlier_gangs: Iterable[Gang]) -> None:
+def _gang_joined(state: State, gang: Gang, group: Group, earlier_gangs: Iterable[Gang]) -> None:
     """Take in a group that may now include what is left of `earlier_gangs`, gangs of the same name.
 
     If one of these was complete, no member of this gang is evicted, even if this gang was given up.
@@ -240,7 +241,7 @@ def _givers(gangs: Iterable[Gang], groups: Mapping[str, Group]) -> list[Gang]:
     ]
 
 
-def members_moving(state: State, gang: Gang, change: Change, now: float) -> None:
+def _members_moving(state: State, gang: Gang, change: Change, now: float) -> None:
     """Note that a pod came or went, and that the gang is counted after the others have done so."""
     gang.stale = True
     reconciliation.note_arrival(gang, now)
@@ -253,25 +254,23 @@ def members_moving(state: State, gang: Gang, change: Change, now: float) -> None
         state.timers.set(gang, max(now, state.settings.settled(gang.arrived)), Timer.RECOUNT)
 
 
-def count_later(state: State, gang: Gang, until: float, now: float) -> None:
+def _count_later(state: State, gang: Gang, until: float, now: float) -> None:
     """Note that the gang's pods changed, and that it is counted at `until`."""
     gang.stale = True
     reconciliation.note_arrival(gang, now)
     if gang.phase is Phase.PLANNING:
         state.go(gang, Trigger.IN_MOTION, Collecting())
-    if Timer.RECOUNT not in gang.timers:
-        state.timers.set(gang, until, Timer.RECOUNT)
+    state.timers.start(gang, until, Timer.RECOUNT)
 
 
-def tell_soon(state: State, gang: Gang, member_count: int, now: float) -> None:
+def _tell_soon(state: State, gang: Gang, member_count: int, now: float) -> None:
     """Have the pods told in a moment what they wait for: some of them may be new.
 
-    A gang of thousands, whose pods come one after another, is not looked at every few seconds. A timer that
-    is due earlier stays as it was set: set again, it would look as if the service had stood still since then.
+    A gang of thousands, whose pods come one after another, is not looked at every few seconds.
     """
-    soon = now + max(state.settings.waiting_s, state.settings.member_s * member_count)
-    if soon < gang.timers.get(Timer.PHASE, math.inf):
-        state.timers.set(gang, soon)
+    state.timers.set_earlier(
+        gang, now + max(state.settings.waiting_s, state.settings.member_s * member_count)
+    )
 
 
 def recount(state: State, gang: Gang, now: float) -> None:
@@ -280,7 +279,7 @@ def recount(state: State, gang: Gang, now: float) -> None:
         reconciliation.reconcile(state, gang, now)
 
 
-def take_over_bindings(state: State, gang: Gang, now: float) -> None:
+def _take_over_bindings(state: State, gang: Gang, now: float) -> None:
     """Wait for Bindings that may be under way of pods that are members of this gang now."""
     match gang.in_phase:
         case Planned(plan) | Reserving(plan):
@@ -291,12 +290,12 @@ def take_over_bindings(state: State, gang: Gang, now: float) -> None:
             reconciliation.reconcile(state, gang, now)
 
 
-def gang_gone(state: State, gang: Gang) -> None:
+def _gang_gone(state: State, gang: Gang) -> None:
     """Forget a gang. Bindings that are under way outlive it.
 
     They keep what they hold until they are seen, gone or given up.
     """
-    held_uids = (gang.reserved | gang.retained) - gang.awaited.keys()
+    held_uids = gang.idle_places
     for uid, until in gang.awaited.items():
         pod = state.roster.pods.get(uid)
         if pod is not None and pod.present and not pod.node:
@@ -317,9 +316,9 @@ MANY = 64
 """Pods of one name from which on its gangs are not counted for each change: that takes 5 to 20 µs a pod."""
 COUNT_EVERY_S = 0.0005
 """They are counted once in this time for each pod: a gang of 4,000 once in 2 s."""
-_MAY_WAIT = (*MAY_LEAVE, Phase.RUNNING)
+_MAY_WAIT = (*_MAY_LEAVE, Phase.RUNNING)
 """Phases in which a gang of many pods is counted later."""
-COUNT_JOB_EVERY_S = 0.002
+_COUNT_JOB_EVERY_S = 0.002
 """The gangs of a Job whose pods name many are counted once in this time for each of them."""
 GROUPS_AHEAD_S = 5.0
 """A change of a PodGroup costs its namespace COUNT_EVERY_S for each pod that names the PodGroup, and for
@@ -386,7 +385,7 @@ class Pods:
     def claim_seen(self, claim: DeviceClaim, now: float) -> tuple[str, ...]:
         """Take in which devices a ResourceClaim holds. Return the nodes on which that changed."""
         before = self._state.ledger.device_claims.consumers_of(claim.uid)
-        touched = self._state.ledger.see_claim(claim.uid, claim.devices, claim.consumers, claim.shares)
+        touched = self._state.ledger.see_claim(claim)
         self.differences.claims_changed({*before, *claim.consumers}, now)
         return touched
 
@@ -426,8 +425,7 @@ class Pods:
             return
         for gang in (gang for name in names for gang in self._gangs_of(name)):
             gang.stale = True
-            if Timer.RECOUNT not in gang.timers:
-                self._state.timers.set(gang, now + COUNT_JOB_EVERY_S * len(names), Timer.RECOUNT)
+            self._state.timers.start(gang, now + _COUNT_JOB_EVERY_S * len(names), Timer.RECOUNT)
 
     def policies_changed(self, policies: Policies) -> None:
         """Take in new policies, and plan the waiting gangs again.
@@ -451,14 +449,14 @@ class Pods:
             gave = _givers(old_gangs, groups)
             ended = [gang for gang in old_gangs if gang.key not in groups]
             for gang in ended:
-                gang_gone(self._state, gang)
+                _gang_gone(self._state, gang)
             for key, group in groups.items():
                 before = [*ended, *(giver for giver in gave if giver.key != key)]
                 if key in self._state.gangs:
-                    gang_joined(self._state, self._state.gangs[key], group, before)
-                    members_changed(self._state, self._state.gangs[key], group, now)
+                    _gang_joined(self._state, self._state.gangs[key], group, before)
+                    _members_changed(self._state, self._state.gangs[key], group, now)
                 else:
-                    gang_appeared(
+                    _gang_appeared(
                         self._state,
                         Gang(key, name, group, was_complete=not group.was_split_by_crash),
                         now,
@@ -469,7 +467,7 @@ class Pods:
             if not groups:
                 del self._names[name], self._counted[name]
         for key in sorted({self.gang_of(uid) for uid in self._state.orphans} & self._state.gangs.keys()):
-            take_over_bindings(self._state, self._state.gangs[key], now)
+            _take_over_bindings(self._state, self._state.gangs[key], now)
 
     def catch_up(self, now: float) -> None:
         """Group the pods of some of the names that are to be grouped again."""
@@ -547,7 +545,7 @@ class Pods:
             return False  # its pods may form two gangs
         change = Change(before, pod, self._present(gang))
         if change.is_one_of_many(gang):
-            members_moving(self._state, gang, change, now)
+            _members_moving(self._state, gang, change, now)
             return True
         permitted = gang.in_phase
         if (
@@ -563,7 +561,7 @@ class Pods:
         if unaffected and not (pod is not None and pod.present) and several_gangs:
             self._state.recount_soon(gang)  # owners may be assigned anew
         if unaffected and gang.phase is Phase.COLLECTING:
-            tell_soon(self._state, gang, change.there, now)
+            _tell_soon(self._state, gang, change.present, now)
         return unaffected
 
     def _is_lost(self, before: Pod | None, pod: Pod, had: Usage) -> bool:
@@ -616,7 +614,7 @@ class Pods:
         if not later or any(owners & gang.group.owners for gang in gangs if gang not in later):
             return False
         for gang in later:
-            count_later(self._state, gang, until, now)
+            _count_later(self._state, gang, until, now)
         return True
 
     def _gang_touched(self, names: set[NameKey], owner: str, stays: bool) -> Gang | None:

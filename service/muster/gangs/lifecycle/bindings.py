@@ -44,7 +44,7 @@ from muster.placement.cluster.candidates import profile_refusal
 from muster.placement.cluster.matching import serves
 
 
-def gang_permitted(state: State, gang: Gang, plan: Plan, answer: PermitAnswer, now: float) -> None:
+def _gang_permitted(state: State, gang: Gang, plan: Plan, answer: PermitAnswer, now: float) -> None:
     """Let the gang go. From now on Bindings may be under way."""
     until = now + state.settings.bind_for(len(plan.order), plan.with_devices)
     state.go(gang, Trigger.PERMITTED, Permitted(plan, answer, dict.fromkeys(plan.order, until)))
@@ -67,7 +67,7 @@ def settle_bindings(state: State, gang: Gang, permitted: Permitted, now: float, 
         if pod is not None and pod.node:
             continue
         if uid in unbound and pod is not None:
-            permitted.lost = f"pod {pod.name} was not seen bound in time"
+            permitted.why_lost = f"pod {pod.name} was not seen bound in time"
             gang.late.add(uid)
         else:
             gang.missed = True
@@ -80,9 +80,9 @@ def settle_bindings(state: State, gang: Gang, permitted: Permitted, now: float, 
         return
     gang.was_complete |= reconciliation.all_bound(state, gang)
     reconciliation.note_partially_bound(state, gang, now)
-    if permitted.lost and gang.group.unbound:
+    if permitted.why_lost and gang.group.unbound:
         trigger = Trigger.TOO_LATE if late else Trigger.GIVEN_BACK
-        reconciliation.withdraw(state, gang, trigger, permitted.lost, now, pause=True)
+        reconciliation.withdraw(state, gang, trigger, permitted.why_lost, now, pause=True)
     else:
         reconciliation.reconcile(state, gang, now)
 
@@ -100,10 +100,12 @@ def member_bound(state: State, gang: Gang, permitted: Permitted, uid: str, now: 
         reconciliation.note_partially_bound(state, gang, now)
 
 
-def member_given_back(state: State, gang: Gang, permitted: Permitted, uid: str, why: str, now: float) -> None:
+def _member_given_back(
+    state: State, gang: Gang, permitted: Permitted, uid: str, why: str, now: float
+) -> None:
     """Note that the Binding of this permitted member is no longer under way."""
     del permitted.awaited[uid]
-    permitted.lost, gang.missed = why, True
+    permitted.why_lost, gang.missed = why, True
     state.retained.keep(gang, (uid,))
     settle_bindings(state, gang, permitted, now)
 
@@ -155,7 +157,7 @@ def _reserve(state: State, call: Reserve) -> ReserveAnswer:
         name = plan.pods[uid].name
         return ReserveAnswer(False, f"node {node} would not keep the gang's plan whole for pod {name}")
     if gang.phase is Phase.PLANNED:
-        reconciliation.member_reserved(gang, plan)
+        gang.enter(Trigger.RESERVED, Reserving(plan))  # the plan's deadline stays
     if not at_home:
         plan.placed, plan.annotations = moved, None
         state.ledger.hold(usages(moved, plan.pods))
@@ -193,7 +195,7 @@ def _permit_reserving(state: State, gang: Gang, plan: Plan, call: Permit) -> Per
         bind_within_s=state.settings.bind_for(len(plan.order), plan.with_devices),
         annotations=tuple(allocation.timed(values, call.wall_ns) for values in written),
     )
-    gang_permitted(state, gang, plan, answer, call.now)
+    _gang_permitted(state, gang, plan, answer, call.now)
     # Other members of an elastic gang may be left, which are not placed.
     sentence = placed_sentence(plan.placed, plan.request, _not_exact(state, plan))
     state.publisher.emit(gang, EventReason.PLACED, sentence, plan.members)
@@ -231,7 +233,7 @@ def _unreserve(state: State, call: Unreserve) -> None:
             awaited[uid] = call.now + state.settings.session_s
             state.timers.set(gang, min(awaited.values()))
         case Permitted(awaited=awaited) as permitted if uid in awaited:
-            member_given_back(state, gang, permitted, uid, why, call.now)
+            _member_given_back(state, gang, permitted, uid, why, call.now)
 
 
 def _in_tree(state: State, report: InTreeReport) -> None:

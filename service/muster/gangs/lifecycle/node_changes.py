@@ -53,19 +53,17 @@ def is_same(request: Request, policies: Policies, before: Node, after: Node | No
         hands_out=after.hands_out,
         problems=after.problems,
     )
-    if same_otherwise != after or not (before.taints == after.taints or _tolerated(after, request)):
+    if same_otherwise != after:
         return False
-    read = labels_read(request, policies) if before.labels != after.labels else ()
+    if before.taints != after.taints and any(tolerates(after, role) for role in request.roles):
+        return False
+    read = _labels_read(request, policies) if before.labels != after.labels else ()
     return all(before.labels.get(key) == after.labels.get(key) for key in read)
 
 
-def _tolerated(node: Node, request: Request) -> bool:
-    return not any(tolerates(node, role) for role in request.roles)
-
-
-def labels_read(request: Request, policies: Policies) -> frozenset[str]:
+def _labels_read(request: Request, policies: Policies) -> frozenset[str]:
     """Return the keys of node labels on which a plan of this request may stand."""
-    keys = labels_of_domains(policies)
+    keys = _labels_of_domains(policies)
     keys.update(request.preferred_scopes)
     keys.update(limit.scope for limit in request.per_scope)
     keys.update(subgroup.scope for subgroup in request.subgroups)
@@ -74,17 +72,14 @@ def labels_read(request: Request, policies: Policies) -> frozenset[str]:
     for role in request.roles:
         keys.update(segment.scope for segment in role.segments)
         keys.update(term.key for terms in (role.rules.required, *role.rules.any_of) for term in terms)
-    return frozenset(keys | {scope for scope in _required(request) if scope is not None})
+    required_scopes = (request.required_scope, *(role.required_scope for role in request.roles))
+    return frozenset(keys.union(filter(None, required_scopes)))
 
 
-def labels_of_domains(policies: Policies) -> set[str]:
+def _labels_of_domains(policies: Policies) -> set[str]:
     """Return the keys of node labels that name domains of levels."""
     keys = {FABRIC, *(key for level in (*policies.levels, NVLINK) for key in level.labels)}
     return keys.union(*policies.naming.trees)
-
-
-def _required(request: Request) -> tuple[str | None, ...]:
-    return (request.required_scope, *(role.required_scope for role in request.roles))
 
 
 def leave_out(gang: Gang, node: str, pods: Iterable[Pod], now: float) -> bool:
@@ -102,7 +97,7 @@ def leave_out(gang: Gang, node: str, pods: Iterable[Pod], now: float) -> bool:
     return is_new
 
 
-def forget_refusals(gang: Gang, node: str) -> None:
+def _forget_refusals(gang: Gang, node: str) -> None:
     """Try a node again that has changed. What it may not do is end its own exclusion by that."""
     if not gang.refusals and not gang.exclusions:
         return
@@ -166,7 +161,7 @@ class Nodes:
                 reconciliation.withdraw(state, gang, Trigger.NODE_CHANGED, why, change.now, learnt=is_new)
         state.retained.release_taken(name)
         for gang in state.gangs.values():
-            forget_refusals(gang, name)
+            _forget_refusals(gang, name)
         if state.ledger.on_node(name) and _moved(before, after):
             self._wake_members(name, change.now, elsewhere=_renames(before, after, state.ledger.policies))
 
@@ -237,7 +232,7 @@ class Nodes:
         keys = {self._gang_of(uid) for uid in state.ledger.on_node(name)} - {""}
         state.to_wake |= dict.fromkeys(sorted(keys))
         for solving in state.solving.values():
-            solving.since.anywhere |= solving.gang in keys
+            solving.since.anywhere |= solving.solve.gang in keys
         if elsewhere and now - self._renamed.get(name, -math.inf) >= state.settings.numbers_s:
             if name in state.ledger.nodes:
                 self._renamed[name] = now
@@ -269,7 +264,7 @@ def _renames(before: Node | None, after: Node | None, policies: Policies) -> boo
     """Return whether the node is in another domain of some level than before."""
     if before is None or after is None:
         return True
-    keys = labels_of_domains(policies)
+    keys = _labels_of_domains(policies)
     return any(before.labels.get(key) != after.labels.get(key) for key in keys)
 
 

@@ -1,8 +1,8 @@
-"""Plan: queue gangs for the planners, ask each about one gang at a time, accept plans, and refuse gangs.
+"""Plan: queue gangs for the planners, ask each about one gang at a time, and refuse gangs.
 
-Reservations begin in three places only: in `accept_plan`, with the Bindings that a new session reports, and
-where a member moves to another node. They end when the reservation is released, when an orphaned Binding is
-dropped, or when the ledger sees the pod bound.
+Reservations begin in three places only: where `decisions` accepts a plan, with the Bindings that a new
+session reports, and where a member moves to another node. They end when the reservation is released, when an
+orphaned Binding is dropped, or when the ledger sees the pod bound.
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ from dataclasses import replace
 
 from muster.domain.causes.ill_formed import BadValue, MembersDisagree
 from muster.domain.causes.too_little import RoomTaken
-from muster.domain.decision import Decision, Placed
-from muster.domain.pod import Batch, Pod
+from muster.domain.pod import Pod
 from muster.domain.reasons import Cause
 from muster.domain.sentences import sentence
 from muster.gangs.capacity import requests
 from muster.gangs.capacity.queueing_hints import QueueingHint
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages.calls import Unreserve
-from muster.gangs.messages.inputs import Decided
-from muster.gangs.messages.instructions import EndSolve, EventReason, Instruction, Lane, Outcome, Solve
+from muster.gangs.messages.instructions import EndSolve, EventReason, Instruction, Lane, Solve
 from muster.gangs.pending.in_tree import MODELLED
 from muster.gangs.pending.scheduling_queue import namespace_of
 from muster.gangs.record.gang import (
@@ -36,18 +34,15 @@ from muster.gangs.record.gang import (
     Solving,
     Timer,
 )
-from muster.gangs.record.phases import Phase, Planned, Planning, Trigger, Unplaceable, Withdrawn
-from muster.gangs.record.plan import Plan, usages
+from muster.gangs.record.phases import Phase, Planning, Trigger, Unplaceable
 from muster.gangs.reporting.publisher import Kinds
 from muster.gangs.reservations import with_scores
-from muster.placement.cluster.matching import chosen
-from muster.placement.order import scheduling_order
 
 _PROMPT = 16
 """Nodes that are tried one after another without a pause, as plugins refuse them."""
 
 
-def _refuse_as_unplaceable(
+def refuse_as_unplaceable(
     state: State,
     gang: Gang,
     hint: QueueingHint,
@@ -77,8 +72,8 @@ def _refuse_as_unplaceable(
     if again_at < math.inf:
         state.timers.set(gang, again_at)
     state.backfill.waits(gang, now)
-    if state.backfill_reservation is not None and state.backfill_reservation.gang == gang.key:
-        kinds, text = (*kinds, "backfill"), f"{text}. {state.backfill_reservation}"
+    if state.backfill.current is not None and state.backfill.current.gang == gang.key:
+        kinds, text = (*kinds, "backfill"), f"{text}. {state.backfill.current}"
     state.publisher.refuse(gang, EventReason.UNPLACEABLE, kinds, text, now)
 
 
@@ -87,28 +82,7 @@ def refuse(
 ) -> None:
     """Refuse the gang with the planner's causes."""
     kinds = tuple(kind(cause) for cause in causes if not isinstance(cause, RoomTaken))
-    _refuse_as_unplaceable(state, gang, hint, kinds, text, now)
-
-
-def planner_was_ended(
-    state: State, gang: Gang, hint: QueueingHint, text: str, now: float, took_s: float
-) -> None:
-    """Refuse a gang whose planning was stopped by a limit.
-
-    It is planned again after a pause that grows each time. Capacity that comes free does not end the pause:
-    that happens all the time.
-    """
-    gang.ended += 1
-    gang.pause_s = state.settings.pause(gang.pause_s, took_s)
-    _refuse_as_unplaceable(state, gang, hint, ("not decided",), text, now, now + gang.pause_s)
-    state.queue.leave(gang)
-
-
-def refuse_undecided(state: State, gang: Gang, hint: QueueingHint, text: str, now: float) -> None:
-    """Refuse a gang that the planner could not decide; plan it again after a pause that grows each time."""
-    gang.attempts += 1
-    again_at = now + state.settings.backoff(gang.attempts)
-    _refuse_as_unplaceable(state, gang, hint, ("not decided",), text, now, again_at)
+    refuse_as_unplaceable(state, gang, hint, kinds, text, now)
 
 
 def exclude_node(state: State, gang: Gang, pod: Pod, call: Unreserve) -> bool:
@@ -136,9 +110,7 @@ def try_full_nodes(state: State, now: float) -> None:
     for key, since in refused_at.items():
         gang = state.gangs.get(key)
         if gang is not None and gang.phase in (Phase.UNPLACEABLE, Phase.WITHDRAWN):
-            again_at = max(now + ROOM_AFTER_S, since + ROOM_EVERY_S)
-            if again_at < gang.timers.get(Timer.PHASE, math.inf):
-                state.timers.set(gang, again_at)
+            state.timers.set_earlier(gang, max(now + ROOM_AFTER_S, since + ROOM_EVERY_S))
 
 
 def pause_between_nodes(state: State, gang: Gang) -> float:
@@ -221,12 +193,6 @@ def replan(state: State, gang: Gang, trigger: Trigger) -> None:
     enqueue(state, gang)
 
 
-def pause_planning(state: State, gang: Gang, now: float) -> None:
-    """Let other gangs have the planner: the cluster changed under this gang's answers twice in a row."""
-    state.go(gang, Trigger.OVERTAKEN, Withdrawn())
-    state.timers.set(gang, now + state.settings.recheck_s)
-
-
 def capacity_freed(state: State, anywhere: bool = False) -> None:
     """Find the refused gangs that the nodes that gained may help, to be queued again.
 
@@ -274,7 +240,7 @@ def _ask_planners(state: State) -> None:
                 _ask(state, lane)
     if state.background_ends_at is not None and state.shares[Lane.BACKGROUND].late(state.now):
         solving = state.solving[Lane.BACKGROUND]
-        state.publisher.instruct(EndSolve(solving.gang, solving.generation))
+        state.publisher.instruct(EndSolve(solving.solve.gang, solving.solve.generation))
 
 
 def _ask(state: State, lane: Lane) -> None:
@@ -300,11 +266,11 @@ def _next_gang(state: State, lane: Lane) -> Gang | None:
     """
     far_ahead, held_namespaces = state.far_ahead()
     if lane is Lane.BACKGROUND:
-        key = state.queue.next(lane, far_ahead, state.shares[lane].resting(state.now), held=held_namespaces)
+        key = state.queue.next(lane, far_ahead, state.shares[lane].resting(state.now), paused=held_namespaces)
     else:
         background = state.solving.get(Lane.BACKGROUND)
         floor = background.floor if background is not None else None
-        key = state.queue.next(lane, far_ahead, floor=floor, held=held_namespaces)
+        key = state.queue.next(lane, far_ahead, floor=floor, paused=held_namespaces)
     if lane is Lane.FOREGROUND and not far_ahead and not state.queue.waiting(lane):
         key = key or _next_to_update(state)
     return state.gangs[key] if key is not None else None
@@ -356,18 +322,22 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
     ask, gang.ask_next = gang.ask_next or _first_question(state, gang, request.priority), None
     tried_request = requests.least_of(request) if ask is Ask.LEAST else request
     excluded = state.excluded(gang, tried_request.roles, {pod.uid: pod for pod in gang.group.unbound})
-    floor, namespace, share = None, namespace_of(gang.key), state.shares[lane]
-    if lane is Lane.BACKGROUND and namespace not in share.resting(state.now):
+    floor = None
+    if lane is Lane.BACKGROUND and namespace_of(gang.key) not in state.shares[lane].resting(state.now):
         # What overtook its last plan could overtake each one: its equals wait this time.
         overtaken = isinstance(gang.in_phase, Planning) and gang.in_phase.overtaken
-        floor = requests.priority(gang.group) + overtaken
-    partial = requests.asks_for_less(tried_request, request)
-    state.solving[lane] = Solving(
-        gang.key, gang.generation, tried_request, snapshot, hint, lane, floor, partial
-    )
-    share.began(namespace, state.now, state.settings.patience_s, gang.ended)
-    state.publisher.instruct(Solve(gang.key, gang.generation, tried_request, snapshot, excluded, lane))
+        floor = gang.group.priority + overtaken
+    solve = Solve(gang.key, gang.generation, tried_request, snapshot, excluded, lane)
+    _begin(state, Solving(solve, hint, floor, requests.asks_for_less(tried_request, request)), gang.ended)
     return True
+
+
+def _begin(state: State, solving: Solving, ended: int = 0) -> None:
+    """Ask a planner. `ended`: how often in a row a decision about the gang was ended."""
+    solve = solving.solve
+    state.solving[solve.lane] = solving
+    state.shares[solve.lane].began(namespace_of(solve.gang), state.now, state.settings.patience_s, ended)
+    state.publisher.instruct(solve)
 
 
 def _first_question(state: State, gang: Gang, priority: int) -> Ask:
@@ -391,39 +361,6 @@ def take_instructions(state: State) -> list[Instruction]:
     return state.publisher.take()
 
 
-def accept_plan(state: State, gang: Gang, solving: Solving, placed: Placed, answer: Decided) -> None:
-    """Reserve what the planner chose, and send the plan to the shim."""
-    pod_by_uid = {pod.uid: pod for pod in gang.group.unbound}
-    pods = {member.uid: pod_by_uid[member.uid] for member in placed.members}
-    order = scheduling_order(solving.request, placed, solving.snapshot)
-    # Any members of several subgroups are not a start of some of them: the plan holds as a whole.
-    least = len(order) if solving.request.quorum else min(solving.request.min_member, len(order))
-    batch = _batch(state, gang, len(order), least)
-    request = chosen(solving.snapshot, solving.request, placed.members)
-    plan = Plan(gang.generation, request, placed, pods, order, batch, answer.trace_id)
-    gang.reason, gang.ended, gang.pause_s, gang.slow = "", 0, 0.0, False
-    state.ledger.hold(usages(placed, pods))
-    state.go(gang, Trigger.PLACED, Planned(plan))
-    gang.retained -= pods.keys()
-    state.retained.release(gang, gang.retained)
-    state.timers.set(gang, answer.now + state.settings.plan_for(len(order)))
-    state.publisher.push(gang, gang.generation, Outcome.PLANNED, plan.members, required=least)
-
-
-def _batch(state: State, gang: Gang, planned: int, least: int) -> Batch:
-    """Return what each Binding records about this plan: `planned` members, at least `least` must fit.
-
-    A later service reads it to tell whether a crash split the gang. Pods that bear the gang's name and were
-    not counted yet are recorded as left out, so that an uncertain case never looks split.
-    """
-    bound = len(gang.group.bound)
-    return Batch(
-        needed=0 if bound and gang.was_complete else bound + least,
-        left_out=max(0, state.roster.size(gang.name) - bound - planned),
-        newest=max(pod.created for pod in gang.group.unbound),
-    )
-
-
 def review_backfill(state: State, now: float) -> None:
     """End the backfill reservation if its term is over, and ask where that of the next gang would lie."""
     gang = state.gangs.get(state.backfill.look(now))
@@ -432,12 +369,12 @@ def review_backfill(state: State, now: float) -> None:
     idle = state.active and Lane.BACKGROUND not in state.solving and not state.queue.waiting(Lane.BACKGROUND)
     for _ in range(_AT_ONCE if idle else 0):
         key = state.backfill.next_turn()
-        if key is None or _ask_for_reservation(state, state.gangs[key], now):
+        if key is None or _ask_for_reservation(state, state.gangs[key]):
             return
         state.backfill.has_none(key, now)
 
 
-def _ask_for_reservation(state: State, gang: Gang, now: float) -> bool:
+def _ask_for_reservation(state: State, gang: Gang) -> bool:
     """Ask the background planner where the gang would lie if all pods that may end had ended.
 
     Return False if it can never fit, or if no pod of it waits.
@@ -453,20 +390,7 @@ def _ask_for_reservation(state: State, gang: Gang, now: float) -> bool:
     request = state.in_tree.limited(gang.key, request, snapshot)
     scored_request = with_scores(request, state.ledger.snapshot())
     excluded = state.excluded(gang, scored_request.roles, {pod.uid: pod for pod in group.unbound})
-    hint, number, lane = QueueingHint.of(request, None), next(state.numbers), Lane.BACKGROUND
-    state.solving[lane] = Solving(gang.key, number, scored_request, snapshot, hint, lane, reserves=True)
-    state.shares[lane].began(namespace_of(gang.key), now, state.settings.patience_s)
-    state.publisher.instruct(Solve(gang.key, number, scored_request, snapshot, excluded, lane, reserves=True))
+    number, lane = next(state.numbers), Lane.BACKGROUND
+    solve = Solve(gang.key, number, scored_request, snapshot, excluded, lane, reserves=True)
+    _begin(state, Solving(solve, QueueingHint.of(request)))
     return True
-
-
-def take_reservation(state: State, solving: Solving, decision: Decision | None, now: float) -> None:
-    """Reserve what a gang would have if all pods that may end had ended, and tell it.
-
-    It gets no reservation if it would have nothing even then, or if the planner did not decide.
-    """
-    reserves = state.backfill.answered(solving.gang, solving.request, decision, now)
-    gang = state.gangs.get(solving.gang)
-    if reserves and gang is not None and gang.phase is Phase.UNPLACEABLE:
-        kinds, text = (*gang.kinds, "backfill"), f"{gang.reason}. {state.backfill_reservation}"
-        state.publisher.refuse(gang, EventReason.UNPLACEABLE, kinds, text, now)

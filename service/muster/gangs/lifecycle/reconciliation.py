@@ -30,7 +30,6 @@ from muster.gangs.record.phases import (
     Permitted,
     Phase,
     Planning,
-    Reserving,
     Running,
     Trigger,
     Withdrawn,
@@ -157,11 +156,6 @@ def release_retained(state: State, gang: Gang) -> None:
     state.retained.release(gang, settled_uids)
 
 
-def member_reserved(gang: Gang, plan: Plan) -> None:
-    """Move a planned gang on: its first member reserves. The plan's deadline stays."""
-    gang.enter(Trigger.RESERVED, Reserving(plan))
-
-
 def plan_still_fits(state: State, plan: Plan) -> bool:
     """Return whether everything that the plan takes is still free for it."""
     return fits(state.ledger.without(set(plan.order)), usages(plan.placed, plan.pods))
@@ -214,8 +208,8 @@ def note_partially_bound(state: State, gang: Gang, now: float) -> None:
 
 def start_partial_grace(state: State, gang: Gang, now: float) -> None:
     """Start the grace period of a gang with some members bound and others missing."""
-    if gang.phase is not Phase.GIVEN_UP and Timer.PARTIAL not in gang.timers:
-        state.timers.set(gang, now + state.settings.partial_for(gang.group.needed), Timer.PARTIAL)
+    if gang.phase is not Phase.GIVEN_UP:
+        state.timers.start(gang, now + state.settings.partial_for(gang.group.needed), Timer.PARTIAL)
 
 
 def partial_grace_over(state: State, gang: Gang, now: float) -> None:
@@ -237,7 +231,7 @@ def partial_grace_over(state: State, gang: Gang, now: float) -> None:
         short_of = next(group.roles_short(group.bound))
         fit = f"{short_of.present} of {short_of.needed}"
         why = f"only {fit} members of role {short_of.role} could be bound"
-    held_uids = (gang.reserved | gang.retained) - gang.awaited.keys()
+    held_uids = gang.idle_places
     state.orphans |= gang.awaited
     given_up = GivenUp()
     state.void(gang, Trigger.PARTIAL_TOO_LONG, given_up, short(why))
@@ -259,8 +253,7 @@ def evict(state: State, gang: Gang, given_up: GivenUp, now: float, again: bool =
     if pods and state.active:
         given_up.evicting = evicting.union(uid for _, uid in pods)
         state.publisher.instruct(Evict(gang.group.gang.namespace, pods, gang.reason))
-    if Timer.PHASE not in gang.timers:
-        state.timers.set(gang, now + state.settings.partial_s)
+    state.timers.start(gang, now + state.settings.partial_s, Timer.PHASE)
 
 
 _MOST = 256
@@ -273,8 +266,8 @@ def member_lost(state: State, gang: Gang, pod: Pod, usage: Usage, now: float) ->
         gang.lost[pod.uid] = Lost(pod, usage)
     elif len(gang.retained) <= state.roster.size(gang.name) - len(gang.group.unbound):
         return  # it keeps no more than still runs
-    if Timer.LOST not in gang.timers:  # a later loss must not keep the first place for longer
-        state.timers.set(gang, now + state.settings.lost_s, Timer.LOST)
+    # A later loss must not keep the first place for longer.
+    state.timers.start(gang, now + state.settings.lost_s, Timer.LOST)
     state.retained.keep_lost(gang)
     if gang.phase is Phase.UNPLACEABLE:  # the replacement was there before the place came free
         planning.replan(state, gang, Trigger.FREED)

@@ -136,7 +136,7 @@ def _tell(state: State, gang: Gang, now: float) -> None:
         state.timers.set(gang, now + state.settings.waiting_s)
 
 
-def timer_expired(state: State, gang: Gang, timer: Timer, now: float, same: bool) -> None:
+def _timer_expired(state: State, gang: Gang, timer: Timer, now: float, same: bool) -> None:
     """Handle an expired timer. `same`: the gang is still in the phase in which the timer was set."""
     match timer:
         case Timer.PARTIAL:
@@ -241,7 +241,7 @@ class Clock:
             if gang.stale and gang.key in state.gangs:
                 self._pods.regroup({gang.name}, now)
             if gang.key in state.gangs:
-                timer_expired(state, gang, timer, now, same=gang.phase is phase)
+                _timer_expired(state, gang, timer, now, same=gang.phase is phase)
         self._unfinished = now if (state.timers.next() or math.inf) <= now else -math.inf
 
     def next_deadline(self) -> float | None:

@@ -22,7 +22,7 @@ from muster.gangs.pending.scheduling_queue import SchedulingQueue, namespace_of
 from muster.gangs.record.gang import Gang, Solving, Timer, Timers
 from muster.gangs.record.phases import InPhase, Phase, Planned, Trigger, Unplaceable
 from muster.gangs.reporting.publisher import Publisher
-from muster.gangs.reservations import Backfill, BackfillReservation, Retained, hidden_by
+from muster.gangs.reservations import Backfill, Retained
 from muster.placement.cluster.candidates import ByRole
 
 _WAITING = (Phase.PLANNING, Phase.UNPLACEABLE, Phase.WITHDRAWN)
@@ -103,11 +103,6 @@ class State:
             return self.shares[Lane.BACKGROUND].ends_at
         return None
 
-    @property
-    def backfill_reservation(self) -> BackfillReservation | None:
-        """Return the current backfill reservation, or None."""
-        return self.backfill.current
-
     def far_ahead(self) -> tuple[bool, frozenset[str]]:
         """Return whether `ahead` members are planned and not permitted: then no more gangs are planned.
 
@@ -127,10 +122,9 @@ class State:
         If some of its pods belong to another gang by now, return the old group. The timer that is set then
         has all gangs of the name looked at.
         """
-        group = self.counted(gang)
-        if group is None and Timer.RECOUNT not in gang.timers:
-            self.timers.set(gang, self.now, Timer.RECOUNT)
-        return group or gang.group
+        if self.counted(gang) is None:
+            self.timers.start(gang, self.now, Timer.RECOUNT)
+        return gang.group
 
     def counted(self, gang: Gang) -> Group | None:
         """Return the gang's group, counted again if it is stale.
@@ -155,8 +149,7 @@ class State:
 
     def recount_soon(self, gang: Gang) -> None:
         """Have the gangs of the name counted in a moment: pods come and go one after another."""
-        if Timer.RECOUNT not in gang.timers:
-            self.timers.set(gang, self.now + self.settings.settle_s, Timer.RECOUNT)
+        self.timers.start(gang, self.now + self.settings.settle_s, Timer.RECOUNT)
 
     def go(self, gang: Gang, trigger: Trigger, to: InPhase) -> None:
         """Move the gang to its next phase, and drop the timers of the phase before.
@@ -200,9 +193,7 @@ class State:
             claimants = self.ledger.device_claims.consumers
             own_uids |= {pod.uid for pod in gang.group.unbound if pod.uid in claimants}
         snapshot = self.ledger.without(own_uids) if own_uids else self.ledger.snapshot()
-        if self.backfill_reservation is None or not self.backfill_reservation.hides_from(gang):
-            return snapshot
-        return hidden_by(self.backfill_reservation, snapshot)
+        return self.backfill.open_to(gang, snapshot)
 
     def excluded(self, gang: Gang, roles: Iterable[Role], pods: Mapping[str, Pod]) -> ByRole:
         """Return (role, node) → the plugin that refuses the pair, from in-tree answers and late refusals."""

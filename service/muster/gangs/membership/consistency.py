@@ -32,7 +32,7 @@ Describe = Callable[[Pod], str]
 
 
 def ill_formed(
-    where: str, present: int, unbound: tuple[Pod, ...], claims: Collection[GangClaim], policies: Policies
+    gang_title: str, present: int, unbound: tuple[Pod, ...], claims: Collection[GangClaim], policies: Policies
 ) -> tuple[Cause, ...]:
     """Return why the gang is ill-formed. Causes of bound pods do not count.
 
@@ -43,16 +43,18 @@ def ill_formed(
         return tuple(causes)
     # Thousands of members with one claim and no role have nothing on which they could disagree.
     unlike = disagreements(unbound) if len(claims) > 1 or _wishes(unbound[0]).role else []
-    causes.extend(_too_many_names(where, unbound) or unlike or _unallocated(where, unbound))
+    causes.extend(_too_many_names(gang_title, unbound) or unlike or _unallocated(gang_title, unbound))
     if causes:
         return tuple(causes)
     claim = unbound[0].claim
     assert claim is not None
     if unknown := policies.unknown(claim.wishes.policies):
-        known = ", ".join(policy.name for policy in policies.policies) or "none"
-        causes.append(BadValue(where, "topology policy", unknown[0], f"a policy of the cluster: {known}"))
+        policy_names = ", ".join(policy.name for policy in policies.policies) or "none"
+        causes.append(
+            BadValue(gang_title, "topology policy", unknown[0], f"a policy of the cluster: {policy_names}")
+        )
     if claim.min_member is None and claim.replicas is None and not claim.by_object:
-        causes.append(BadValue(where, "min-member", "", _COUNT_EXPECTED))
+        causes.append(BadValue(gang_title, "min-member", "", _COUNT_EXPECTED))
     if claim.replicas is not None and present > claim.replicas:
         causes.append(TooManyMembers(present, claim.replicas))
     return tuple(causes)
@@ -68,19 +70,19 @@ def disagreements(waiting: Iterable[Pod]) -> list[MembersDisagree]:
     for pod in pods:
         roles.setdefault(_wishes(pod).role, []).append(pod)
     roles.pop("", None)  # pods without a role name may be of different roles
-    asked = [(field, pods, describe) for field, describe in _OF_A_GANG.items()]
+    checks = [(field, pods, describe) for field, describe in _OF_A_GANG.items()]
     for role, members in sorted(roles.items()):
-        asked += [(f"{field} of role {role}", members, describe) for field, describe in _OF_A_ROLE.items()]
+        checks += [(f"{field} of role {role}", members, describe) for field, describe in _OF_A_ROLE.items()]
         if any(_wishes(pod).role_scope or _wishes(pod).segments for pod in members):
             # Different requests make several roles of one name, and each would choose a domain of its own.
-            asked += [
+            checks += [
                 (f"{field} of role {role}", members, describe) for field, describe in _OF_ONE_ROLE.items()
             ]
     # Only one cause: ACK's one label is both replicas and min-member.
-    return next(([cause] for cause in map(_disagreement, asked) if cause is not None), [])
+    return next(([cause] for cause in map(_disagreement, checks) if cause is not None), [])
 
 
-def _too_many_names(where: str, unbound: Iterable[Pod]) -> list[BadValue]:
+def _too_many_names(gang_title: str, unbound: Iterable[Pod]) -> list[BadValue]:
     """Return a cause if the rules of the members are too many to be planned; [] if not.
 
     Equal rules are one object, so pods of one template cost nothing here.
@@ -89,7 +91,7 @@ def _too_many_names(where: str, unbound: Iterable[Pod]) -> list[BadValue]:
     if sum(rules.size for rules in unlike.values()) <= MAX_NAMES:
         return []
     field = "number of names and values in nodeSelector, nodeAffinity and tolerations of unlike members"
-    return [BadValue(where, field, f"more than {MAX_NAMES:,}", f"at most {MAX_NAMES:,}")]
+    return [BadValue(gang_title, field, f"more than {MAX_NAMES:,}", f"at most {MAX_NAMES:,}")]
 
 
 def asked_of_gang(pod: Pod) -> tuple[str, ...]:
@@ -97,7 +99,7 @@ def asked_of_gang(pod: Pod) -> tuple[str, ...]:
     return tuple(describe(pod) for describe in _OF_A_GANG.values())
 
 
-def _unallocated(where: str, unbound: tuple[Pod, ...]) -> list[BadValue]:
+def _unallocated(gang_title: str, unbound: tuple[Pod, ...]) -> list[BadValue]:
     """Return a cause if members wait for one claim.
 
     kube-scheduler allocates it for one pod, and refuses the others until that one is bound. So the gang would
@@ -107,12 +109,12 @@ def _unallocated(where: str, unbound: tuple[Pod, ...]) -> list[BadValue]:
     for name, members in sorted(times.items()):
         if members > 1:
             expected = f"a claim that has its devices before the gang starts: {members} members name it"
-            return [BadValue(where, "resourceClaimName", name, expected)]
+            return [BadValue(gang_title, "resourceClaimName", name, expected)]
     return []
 
 
-def _disagreement(asked: tuple[str, list[Pod], Describe]) -> MembersDisagree | None:
-    field, pods, describe = asked
+def _disagreement(check: tuple[str, list[Pod], Describe]) -> MembersDisagree | None:
+    field, pods, describe = check
     values: dict[str, str] = {}
     for pod in pods:
         values.setdefault(describe(pod), pod.name)
@@ -133,18 +135,19 @@ def _segments(pod: Pod) -> str:
 
 
 def _per_scope(kind: type[PerScope], pod: Pod) -> str:
-    mine = (each for each in _wishes(pod).per_scope if isinstance(each, kind))
-    return ",".join(f"{each.scope}={each.members}" for each in mine)
+    limits = (limit for limit in _wishes(pod).per_scope if isinstance(limit, kind))
+    return ",".join(f"{limit.scope}={limit.members}" for limit in limits)
 
 
 def _resources(pod: Pod) -> str:
-    asked = pod.resources
+    resources = pod.resources
     counts = " or ".join(str(count or "all matching") for count in pod.gpu_counts or (pod.gpus,))
     gpus = f"{counts if pod.gpus else 0} {pod.gpu_resource or 'GPUs'}"
     if pod.slice is not None:
         gpus = f"{pod.slice.units} GiB on each of {pod.slice.gpus} shared GPUs"
-    others = "".join(f", {amount} {name}" for name, amount in asked.others)
-    return f"{gpus}, {asked.cpu_milli / 1000:.12g} cpu, {_memory(asked.memory_bytes)} memory{others}"
+    other_amounts = "".join(f", {amount} {name}" for name, amount in resources.others)
+    cpu, memory = f"{resources.cpu_milli / 1000:.12g} cpu", f"{_memory(resources.memory_bytes)} memory"
+    return f"{gpus}, {cpu}, {memory}{other_amounts}"
 
 
 def _memory(amount: int) -> str:
@@ -169,10 +172,11 @@ def _node_affinity(rules: NodeRules) -> str:
 @lru_cache(maxsize=64)
 def _tolerations(rules: NodeRules) -> str:
     """Return the tolerations as kubectl writes taints: "key=value:effect", "key:effect"."""
-    return ", ".join(
-        f"{each.key}{'' if each.operator == 'Exists' else f'={each.value}'}:{each.effect}"
-        for each in rules.tolerations
-    )
+    texts = []
+    for toleration in rules.tolerations:
+        value = "" if toleration.operator == "Exists" else f"={toleration.value}"
+        texts.append(f"{toleration.key}{value}:{toleration.effect}")
+    return ", ".join(texts)
 
 
 _OF_A_GANG: Mapping[str, Describe] = MappingProxyType(

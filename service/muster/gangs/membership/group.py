@@ -22,7 +22,7 @@ from muster.gangs.membership.podgroups import Followers, followers
 NameKey = tuple[str, str, str, str]
 """Namespace, dialect, name, and the pod's UID for a gang of one."""
 
-FEW_OWNERS = 4
+_FEW_OWNERS = 4
 """Up to this many owners are named in a gang's key (master and workers are two); else a digest of them."""
 
 
@@ -69,6 +69,11 @@ class Group:
     def present(self) -> int:
         """Return how many pods are present, bound or not."""
         return len(self.bound) + len(self.unbound)
+
+    @property
+    def priority(self) -> int:
+        """Return the highest priority of its waiting members; 0 if none waits."""
+        return max((pod.priority for pod in self.unbound), default=0)
 
     @property
     def members(self) -> tuple[Pod, ...]:
@@ -160,10 +165,10 @@ class Group:
         """
         if self.quorum is None:
             return
-        there = stated_roles(pods)
-        for leaf, missing in self.quorum.less(there).fewest() or ():
+        present_by_role = stated_roles(pods)
+        for leaf, missing in self.quorum.less(present_by_role).fewest() or ():
             if missing:
-                present, roles = leaf.of(there), ", ".join(sorted(leaf.roles))
+                present, roles = leaf.of(present_by_role), ", ".join(sorted(leaf.roles))
                 yield MembersMissing(present, present + missing, roles)
 
     @property
@@ -215,8 +220,8 @@ def stated_roles(pods: Iterable[Pod]) -> Counter[str]:
 def planning_facts(pod: Pod) -> tuple[object, ...]:
     """Return what the plan of an unbound pod depends on: everything but its state."""
     claims = (pod.gpu_counts, pod.match_attributes, pod.several_claims, pod.compute_domain, pod.device_claims)
-    asked = (pod.resources, pod.gpus, pod.gpu_resource, pod.slice, *claims)
-    return (pod.claim, *asked, pod.rules, pod.priority, pod.rank, pod.labels, pod.peers, pod.preferences)
+    requests = (pod.resources, pod.gpus, pod.gpu_resource, pod.slice, *claims)
+    return (pod.claim, *requests, pod.rules, pod.priority, pod.rank, pod.labels, pod.peers, pod.preferences)
 
 
 def group_of(
@@ -249,15 +254,15 @@ def group_of(
     if quorum is not None:
         quorum = quorum.less(done)
     if quorum is None or quorum.leaves_no_choice:
-        needed = max(0, max(counts) - len(succeeded))
+        fewest = max(0, max(counts) - len(succeeded))
     else:  # a gang whose minimums are all 0 needs one member to begin
-        needed = members_of(quorum.fewest() or ()) or int(not succeeded)
+        fewest = members_of(quorum.fewest() or ()) or int(not succeeded)
     sizes = [claim.size for claim in claims if claim.size is not None]
     return Group(
         GangId(namespace, dialect, name, identity),
         bound,
         unbound,
-        needed=needed,
+        needed=fewest,
         size=max(sizes) - len(succeeded) if sizes else None,
         causes=ill_formed(f"gang/{namespace}/{name}", len(bound) + len(unbound), unbound, claims, policies),
         claims=claims,
@@ -270,7 +275,7 @@ def group_of(
     )
 
 
-def _quorum(of_object: PodGroup | None, there: Counts) -> Quorum | None:
+def _quorum(of_object: PodGroup | None, present_by_role: Counts) -> Quorum | None:
     """Return how many subgroups start, or how many members each role needs; None if nothing states it.
 
     Members of a role that comes later count once one of them is there.
@@ -279,15 +284,15 @@ def _quorum(of_object: PodGroup | None, there: Counts) -> Quorum | None:
         return of_object.quorum if of_object is not None else None
     leaves = []
     for role, least in of_object.role_min.items():
-        needed = of_object.role_later.get(role, least) if there.get(role) else least
-        leaves.append(Leaf(frozenset((role,)), needed, of_object.role_unit.get(role, 1)))
+        fewest = of_object.role_later.get(role, least) if present_by_role.get(role) else least
+        leaves.append(Leaf(frozenset((role,)), fewest, of_object.role_unit.get(role, 1)))
     return Quorum(len(leaves), tuple(leaves)) if leaves else None
 
 
 def _as_identity(owners: Collection[str]) -> tuple[str, ...]:
     """Return a short text for exactly these owners, the same in every process."""
     ordered = sorted(filter(None, owners))
-    if len(ordered) <= FEW_OWNERS:
+    if len(ordered) <= _FEW_OWNERS:
         return tuple(ordered)
     digest = hashlib.blake2b("\n".join(ordered).encode(), digest_size=16, usedforsecurity=False)
     return (f"{len(ordered)}-owners", digest.hexdigest())

@@ -70,13 +70,13 @@ def assign(by_owner: Mapping[str, list[Pod]], born: Mapping[str, float]) -> list
     if of_job(pod for pods in by_owner.values() for pod in pods):
         return list(_waves({owner: by_owner[owner] for owner in sorted(by_owner)}))
     incarnations: list[_Open] = []
-    left = sum(map(len, by_owner.values()))
+    remaining = sum(map(len, by_owner.values()))
     for owner in sorted(by_owner, key=lambda owner: (born[owner], owner)):
         pods, last = by_owner[owner], incarnations[-1] if incarnations else None
-        if last is None or not last.takes(pods) or (left >= last.count and born[owner] > last.began):
+        if last is None or not last.takes(pods) or (remaining >= last.count and born[owner] > last.began):
             incarnations.append(_Open({}, max(map(_count, pods))))
         incarnations[-1].join(owner, pods)
-        left -= len(pods)
+        remaining -= len(pods)
     return [wave for incarnation in incarnations for wave in _waves(incarnation.pods)]
 
 
@@ -88,15 +88,15 @@ def _waves(incarnation: Incarnation) -> Iterable[Incarnation]:
     has lost. Second, the number of members is fixed, and the pods that succeeded and those that are there
     make it up.
     """
-    ((owner, pods), *others) = incarnation.items()
-    if others or not owner or not any(pod.succeeded for pod in pods):
+    ((owner, pods), *more_owners) = incarnation.items()
+    if more_owners or not owner or not any(pod.succeeded for pod in pods):
         return [incarnation]
     ordered = sorted(pods, key=lambda pod: (pod.created, pod.uid))
     waves: list[list[Pod]] = [[]]
     succeeded, began = 0, math.inf
     for position, pod in enumerate(ordered):
-        wave, left = waves[-1], len(ordered) - position
-        over = succeeded == len(wave) and left >= _count(pod)
+        wave, remaining = waves[-1], len(ordered) - position
+        over = succeeded == len(wave) and remaining >= _count(pod)
         if pod.created > began and succeeded and (over or len(wave) >= _fixed(pod)):
             succeeded, began = 0, math.inf
             waves.append([])
@@ -128,14 +128,18 @@ def without_strangers(incarnation: Incarnation) -> Iterable[Incarnation]:
     waiting = [pod for pod in pods if not pod.node]
     alike = len({pod.claim for pod in waiting}) < 2 and not any(pod.causes for pod in waiting)
     running = set() if alike else {asked_of_gang(pod) for pod in pods if pod.node}
-    own = {pod.uid for pod in waiting if not pod.causes and asked_of_gang(pod) in running} if running else ()
-    strangers = [pod for pod in waiting if pod.uid not in own] if own else []
+    replacements = (
+        {pod.uid for pod in waiting if not pod.causes and asked_of_gang(pod) in running} if running else ()
+    )
+    strangers = [pod for pod in waiting if pod.uid not in replacements] if replacements else []
     if not strangers:
         yield incarnation
         return
     left_out = {pod.uid for pod in strangers}
-    kept = {owner: [pod for pod in pods if pod.uid not in left_out] for owner, pods in incarnation.items()}
-    yield {owner: pods for owner, pods in kept.items() if pods}
+    members_by_owner = {
+        owner: [pod for pod in pods if pod.uid not in left_out] for owner, pods in incarnation.items()
+    }
+    yield {owner: pods for owner, pods in members_by_owner.items() if pods}
     yield {STRANGERS: strangers}
 
 
@@ -226,9 +230,6 @@ class Owners:
     def __init__(self) -> None:
         self._owners: dict[str, _Owner] = {}
         self._gone: dict[str, None] = {}
-
-    def __len__(self) -> int:
-        return len(self._owners)
 
     def see(self, pod: Pod) -> None:
         """Take in a pod that came, or the new state of a pod that was dropped before."""

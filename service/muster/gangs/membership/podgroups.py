@@ -15,7 +15,7 @@ from muster.domain.causes.ill_formed import BadValue, DialectsDisagree
 from muster.domain.pod import GROUP, GangClaim, Pod, Wishes
 from muster.domain.podgroup import Coming, PodGroup, PodGroupKey
 
-NO_WISHES = Wishes()
+_NO_WISHES = Wishes()
 
 
 def key_of(pod: Pod) -> PodGroupKey | None:
@@ -41,7 +41,7 @@ def completed(pod: Pod, groups: Mapping[PodGroupKey, PodGroup]) -> Pod:
     if not pod.node and group.role_wishes and claim.wishes.role not in group.role_wishes:
         expected = f"a subgroup of {group.title}: {', '.join(sorted(group.role_wishes)[:8])}"
         causes = (*causes, BadValue(f"pod/{pod.namespace}/{pod.name}", "role", claim.wishes.role, expected))
-    wishes = _merged(claim.wishes, group.wishes, group.role_wishes.get(claim.wishes.role, NO_WISHES))
+    wishes = _merged(claim.wishes, group.wishes, group.role_wishes.get(claim.wishes.role, _NO_WISHES))
     # Owners join one gang up to this number: the pods of subgroups that it could do without are its own too.
     whole = group.min_member if group.quorum is None else group.size
     min_member = claim.min_member or whole
@@ -68,30 +68,37 @@ def _rank(rank: int | None, first: int, wishes: Wishes) -> int | None:
     return rank + GROUP**2
 
 
-def _merged(own: Wishes, group: Wishes, role: Wishes) -> Wishes:
+def _merged(pod: Wishes, group: Wishes, role: Wishes) -> Wishes:
     return Wishes(
-        role=own.role,
-        required_scope=own.required_scope or group.required_scope,
-        preferred_scopes=own.preferred_scopes or group.preferred_scopes,
-        role_scope=own.role_scope or role.role_scope or group.role_scope,
-        role_preferred=own.role_preferred or role.role_preferred or group.role_preferred,
-        segments=own.segments or role.segments or group.segments,
-        per_scope=own.per_scope or group.per_scope,
-        policies=own.policies or group.policies,
+        role=pod.role,
+        required_scope=pod.required_scope or group.required_scope,
+        preferred_scopes=pod.preferred_scopes or group.preferred_scopes,
+        role_scope=pod.role_scope or role.role_scope or group.role_scope,
+        role_preferred=pod.role_preferred or role.role_preferred or group.role_preferred,
+        segments=pod.segments or role.segments or group.segments,
+        per_scope=pod.per_scope or group.per_scope,
+        policies=pod.policies or group.policies,
     )
 
 
 def _disagreement(pod: str, claim: GangClaim, group: PodGroup) -> DialectsDisagree | None:
     """Return on what pod and PodGroup disagree; None if they agree where both state something."""
-    mine = _stated(claim.min_member, claim.wishes, claim.wishes)
-    theirs = _stated(group.min_member, group.wishes, group.role_wishes.get(claim.wishes.role, NO_WISHES))
+    pod_values = _stated(claim.min_member, claim.wishes, claim.wishes)
+    group_values = _stated(
+        group.min_member, group.wishes, group.role_wishes.get(claim.wishes.role, _NO_WISHES)
+    )
     if group.owner is not None and (claim.min_member or 0) <= (group.size or 0):
-        mine.pop("min-member", None)  # fewer than its owner makes: the pod's own word counts
-    differing = [key for key in mine.keys() & theirs.keys() if mine[key] != theirs[key]]
+        pod_values.pop("min-member", None)  # fewer than its owner makes: the pod's own word counts
+    differing = [
+        key for key in pod_values.keys() & group_values.keys() if pod_values[key] != group_values[key]
+    ]
     if not differing:
         return None
-    own, other = (", ".join(f"{key} {stated[key]}" for key in sorted(differing)) for stated in (mine, theirs))
-    return DialectsDisagree(pod, f"its annotations: {own}", f"{group.title}: {other}")
+    pod_text, group_text = (
+        ", ".join(f"{key} {stated[key]}" for key in sorted(differing))
+        for stated in (pod_values, group_values)
+    )
+    return DialectsDisagree(pod, f"its annotations: {pod_text}", f"{group.title}: {group_text}")
 
 
 def _stated(min_member: int | None, gang: Wishes, role: Wishes) -> dict[str, object]:
@@ -116,9 +123,6 @@ class Followers:
     numbers: range
     sibling: Pod
     leader: Pod | None = None
-
-    def __len__(self) -> int:
-        return len(self.numbers)
 
     def placeholders(self, of_object: PodGroup) -> Iterator[Pod]:
         """Yield a placeholder for each member."""
@@ -149,10 +153,10 @@ def followers(of_object: PodGroup, pods: Sequence[Pod]) -> Iterator[Followers]:
             yield Followers(coming, range(len(coming.ranks)), pods[0], leader)
 
 
-def _of_leaders(coming: Coming, there: Sequence[Pod]) -> Iterator[Followers]:
+def _of_leaders(coming: Coming, pods: Sequence[Pod]) -> Iterator[Followers]:
     """Yield the other members of each unit, while its leader alone has been made."""
     units = defaultdict[str, list[Pod]](list)
-    for pod in there if coming.unit_label else ():
+    for pod in pods if coming.unit_label else ():
         units[dict(pod.labels).get(coming.unit_label, "")].append(pod)
     for unit, members in units.items():
         first = int(unit) * coming.unit if unit.isdecimal() and len(unit) < 8 else len(coming.ranks)

@@ -19,7 +19,7 @@ from muster.gangs.membership.incarnations import (
 )
 from muster.gangs.membership.podgroups import completed, key_of
 
-MAX_DELETED = 10_000
+_MAX_DELETED = 10_000
 """How many deleted pods of a Job are counted at most: a Job's status may hold any number."""
 
 
@@ -78,11 +78,13 @@ class Roster:
         else:
             self._pod_groups[key] = group
         self.touched.add(key)
-        named = self._by_object.get(key, {}).values()
-        for incomplete in named:  # of the pods' facts only what completes them differs: they count as before
+        incomplete_pods = self._by_object.get(key, {}).values()
+        for (
+            incomplete
+        ) in incomplete_pods:  # of the pods' facts only what completes them differs: they count as before
             pod = completed(incomplete, self._pod_groups)
             self.pods[pod.uid] = self._named[_name_key(pod)][pod.uid] = pod
-        return {(*key, "")} if named else set()
+        return {(*key, "")} if incomplete_pods else set()
 
     def see(self, pod: Pod) -> set[NameKey]:
         """Take in a pod's new state. Return the names whose groups may have changed."""
@@ -206,12 +208,12 @@ class Roster:
 
     def _deleted(self, key: NameKey, pods: Collection[Pod], born: float) -> list[Pod]:
         """Return a pod for each that has succeeded and is deleted, as the Job that owns these pods says."""
-        one = next(iter(pods))
-        said = self._succeeded.get(one.owner, 0)
-        if not said or key[3]:
+        sample = next(iter(pods))
+        succeeded = self._succeeded.get(sample.owner, 0)
+        if not succeeded or key[3]:
             return []
-        missing = min(said - sum(pod.succeeded for pod in pods), MAX_DELETED)
-        return missing * [replace(one, node="", started=0.0, created=born, finished=True, succeeded=True)]
+        missing = min(succeeded - sum(pod.succeeded for pod in pods), _MAX_DELETED)
+        return missing * [replace(sample, node="", started=0.0, created=born, finished=True, succeeded=True)]
 
 
 def _counts(pod: Pod) -> bool:

@@ -153,7 +153,9 @@ class InTreeAnswer:
     def hash_of_all(self) -> int:
         """Return a hash that equal answers share. It reads the whole answer, so it is no `__hash__`."""
         by_node = (self.refused, self.room, *self.devices, *self.groups)
-        return hash((self.everywhere, self.missing_claims, *(frozenset(each.items()) for each in by_node)))
+        return hash(
+            (self.everywhere, self.missing_claims, *(frozenset(by_name.items()) for by_name in by_node))
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,17 +59,21 @@ class Peers:
         self._namespace_labels = existing_pods.labels_of(self._namespace)
         # By identity: pods of one template share their rules, and a gang may have thousands of pods.
         rules = list({id(pod.peers): pod.peers for pod in pods if pod.peers is not NO_PEER_RULES}.values())
-        self._claims = self._single_claims(pods) if any(each.volume_claims for each in rules) else frozenset()
-        own = {self._own(NO_PEER_RULES)}
-        for each in rules:
-            own.add(self._own(each))
-            if len(own) > MAX_RULES:
+        self._claims = (
+            self._single_claims(pods) if any(pod_rules.volume_claims for pod_rules in rules) else frozenset()
+        )
+        distinct_rules = {self._own(NO_PEER_RULES)}
+        for pod_rules in rules:
+            distinct_rules.add(self._own(pod_rules))
+            if len(distinct_rules) > MAX_RULES:
                 rules = []
                 break
-        numbers = {each: number for number, each in enumerate(sorted(own, key=repr))}
-        self._number = {id(each): numbers[self._own(each)] for each in rules}
-        self._terms = dict.fromkeys(term for each in rules for term in (*each.affinity, *each.anti_affinity))
-        self._spread = dict.fromkeys(term for each in rules for term in each.spread)
+        numbers = {pod_rules: number for number, pod_rules in enumerate(sorted(distinct_rules, key=repr))}
+        self._number = {id(pod_rules): numbers[self._own(pod_rules)] for pod_rules in rules}
+        self._terms = dict.fromkeys(
+            term for pod_rules in rules for term in (*pod_rules.affinity, *pod_rules.anti_affinity)
+        )
+        self._spread = dict.fromkeys(term for pod_rules in rules for term in pod_rules.spread)
         self._repelling = dict(self._terms_against(pods)) if existing_pods.repelling else {}
         affordable = self._take_selectors(pods)
         if not affordable and self._repelling:  # other users must not take the gang's own rules from it
@@ -88,26 +92,26 @@ class Peers:
         """
         if not self._concerned:
             return ()
-        seen = self._seen(pod)
-        if seen not in self._matched:
-            labels = dict(seen)
-            self._matched[seen] = tuple(matches(selector, labels) for selector in self._selectors)
-        return (self._number.get(id(pod.peers), -1), *self._matched[seen])
+        used_labels = self._used_labels(pod)
+        if used_labels not in self._matched:
+            labels = dict(used_labels)
+            self._matched[used_labels] = tuple(matches(selector, labels) for selector in self._selectors)
+        return (self._number.get(id(pod.peers), -1), *self._matched[used_labels])
 
     def _take_selectors(self, pods: Iterable[Pod]) -> bool:
         """Note the selectors that may tell members apart. Return whether they can all be matched."""
         self._selectors = tuple(dict.fromkeys(self._selectors_of_members()))
-        self._keys = frozenset(each.key for selector in self._selectors for each in selector or ())
+        self._keys = frozenset(term.key for selector in self._selectors for term in selector or ())
         self._requirements = sum(len(selector or ()) + 1 for selector in self._selectors)
         return self._is_affordable(self._label_sets(pods))
 
-    def _seen(self, pod: Pod) -> Labels:
+    def _used_labels(self, pod: Pod) -> Labels:
         """Return the labels that selectors use."""
         return tuple([pair for pair in pod.labels if pair[0] in self._keys])
 
     def _label_sets(self, pods: Iterable[Pod]) -> int:
         """Return how many sets of labels the selectors tell apart."""
-        return len(set(map(self._seen, pods))) if self._keys else 1
+        return len(set(map(self._used_labels, pods))) if self._keys else 1
 
     def _is_affordable(self, label_sets: int) -> bool:
         return label_sets * self._requirements <= MAX_MATCHED
@@ -177,19 +181,19 @@ class Peers:
         A new pod is refused because of any of its own terms, and because of any term of an existing pod
         (interpodaffinity/filtering.go, satisfyPodAntiAffinity and satisfyExistingPodsAntiAffinity).
         """
-        mine = dict.fromkeys(term for pod in roles.values() for term in pod.peers.anti_affinity)
+        own_terms = dict.fromkeys(term for pod in roles.values() for term in pod.peers.anti_affinity)
         repelling = dict(self._repelling)
-        for term in mine:
+        for term in own_terms:
             if not self._affords((term,)):
                 continue
             bearers = frozenset(role for role, pod in roles.items() if term in pod.peers.anti_affinity)
-            others = self._matching(roles, (term,))
+            matched_roles = self._matching(roles, (term,))
             existing = self._known(self._existing.matching((term,)))
-            if others == bearers:
+            if matched_roles == bearers:
                 existing |= self._known(repelling.pop(term, frozenset()))
-            if others or existing:
+            if matched_roles or existing:
                 yield AntiAffinity(
-                    f"podAntiAffinity {term.words}", term.topology_key, bearers, others, existing
+                    f"podAntiAffinity {term.words}", term.topology_key, bearers, matched_roles, existing
                 )
         yield from self._of_others(roles, repelling)
 
@@ -200,13 +204,13 @@ class Peers:
 
         There is one constraint for each topology key and set of roles, however many terms there are.
         """
-        found: dict[tuple[str, frozenset[str]], list[PeerTerm]] = {}
+        terms_by_reach: dict[tuple[str, frozenset[str]], list[PeerTerm]] = {}
         for term, nodes in repelling.items():
             key = term.topology_key
             repelled = self._matching(roles, (term,))
             if repelled and any(key in self._nodes[node].labels for node in self._known(nodes)):
-                found.setdefault((key, repelled), []).append(term)
-        for (key, repelled), terms in found.items():
+                terms_by_reach.setdefault((key, repelled), []).append(term)
+        for (key, repelled), terms in terms_by_reach.items():
             words = terms[0].words if len(terms) == 1 else f"{len(terms)} terms by {key}"
             existing = self._known(frozenset().union(*(repelling[term] for term in terms)))
             yield AntiAffinity(f"podAntiAffinity of other pods, {words}", key, repelled, existing=existing)
@@ -221,17 +225,17 @@ class Peers:
         for role, pod in roles.items():
             if pod.peers.affinity:
                 bearers.setdefault(pod.peers.affinity, []).append(role)
-        for terms, named in bearers.items():
+        for terms, role_names in bearers.items():
             if not self._affords(terms):
                 continue
-            others = self._matching(roles, terms)
+            matched_roles = self._matching(roles, terms)
             existing = self._known(self._existing.matching(terms))
             keys = {term.topology_key for term in terms}
             if not any(keys & self._nodes[node].labels.keys() for node in existing):
                 existing = frozenset()
             for term in terms:
                 name = f"podAffinity {term.words}"
-                yield Affinity(name, term.topology_key, frozenset(named), others, existing)
+                yield Affinity(name, term.topology_key, frozenset(role_names), matched_roles, existing)
 
     def _spreads(self, roles: _Roles) -> Iterator[Spread]:
         """Yield the topologySpreadConstraints.
@@ -242,8 +246,8 @@ class Peers:
         for role, pod in roles.items():
             if pod.peers.spread:
                 bearers.setdefault((pod.peers.spread, pod.rules), []).append(role)
-        for named in bearers.values():
-            terms = roles[named[0]].peers.spread
+        for role_names in bearers.values():
+            terms = roles[role_names[0]].peers.spread
             keys = frozenset(term.topology_key for term in terms)
             for term in dict.fromkeys(terms):
                 if not self._affords((self._as_peers(term),)):
@@ -259,7 +263,7 @@ class Peers:
                     f"topologySpreadConstraints {term.words}",
                     term.topology_key,
                     term.max_skew,
-                    frozenset(named),
+                    frozenset(role_names),
                     frozenset(counted),
                     {node: pods for node, pods in existing.items() if node in self._nodes},
                     term.min_domains,
@@ -280,9 +284,11 @@ class Peers:
             same = by_number[port.port, port.protocol]
             anywhere = HostPort(port.port, port.protocol)
             conflicting = same if port == anywhere else same & {port, anywhere}
-            others = frozenset[str]().union(*(bearing[each] for each in conflicting))
+            conflicting_roles = frozenset[str]().union(*(bearing[other_port] for other_port in conflicting))
             existing = self._known(self._existing.with_port(port))
-            yield AntiAffinity(f"hostPort {port.words}", NODE, frozenset(bearers), others, existing)
+            yield AntiAffinity(
+                f"hostPort {port.words}", NODE, frozenset(bearers), conflicting_roles, existing
+            )
 
     def _volumes(self, roles: _Roles) -> Iterator[Affinity]:
         """Yield what keeps the users of a volume together if it attaches to one node only."""

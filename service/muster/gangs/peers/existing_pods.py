@@ -11,10 +11,10 @@ Pods with the same namespace and labels are counted together, so a query looks a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from typing import TypeVar
+from typing import Any
 
 from muster.domain.peers import ANY_ADDRESS, HostPort, Labels, PeerTerm, Selector, matches
 from muster.domain.pod import Pod
@@ -25,7 +25,7 @@ MAX_TERMS = 256
 MAX_OF_ALL = 2_048
 MAX_PLACES = 16
 
-_Where = tuple[str | None, tuple[str, str] | None]
+_Place = tuple[str | None, tuple[str, str] | None]
 """A namespace that a term names (None: it selects by labels), and a label that pods must have (None: no
 label)."""
 _Nodes = dict[str, int]
@@ -45,7 +45,7 @@ class AntiAffinityIndex:
     """
 
     def __init__(self) -> None:
-        self._terms: dict[_Where, dict[str, dict[PeerTerm, _Nodes]]] = {}
+        self._terms: dict[_Place, dict[str, dict[PeerTerm, _Nodes]]] = {}
         """Place in the index → namespace of the pods that have the term → term → nodes."""
 
     def __bool__(self) -> bool:
@@ -53,19 +53,8 @@ class AntiAffinityIndex:
 
     def add(self, owner: str, term: PeerTerm, node: str, pods: int) -> None:
         """Count pods of the namespace `owner` on a node; `pods` is negative to remove some."""
-        for where in _where(term):
-            by_owner = self._terms.setdefault(where, {})
-            terms = by_owner.setdefault(owner, {})
-            nodes = terms.setdefault(term, {})
-            nodes[node] = nodes.get(node, 0) + pods
-            if not nodes[node]:
-                del nodes[node]
-            if not nodes:
-                del terms[term]
-            if not terms:
-                del by_owner[owner]
-            if not by_owner:
-                del self._terms[where]
+        for place in _places(term):
+            _count(self._terms, (place, owner, term, node), pods)
 
     def against(
         self, namespace: str, labels: Mapping[str, str], pairs: Collection[tuple[str, str]]
@@ -80,19 +69,19 @@ class AntiAffinityIndex:
             for pair in (None, *pairs)
             for terms in self._terms.get((target, pair), {}).values()
         ]
-        left = MAX_OF_ALL
+        remaining = MAX_OF_ALL
         for number, terms in enumerate(sorted(places, key=len)):
-            share = min(len(terms), MAX_TERMS, -(-left // (len(places) - number)))
-            left -= share
+            share = min(len(terms), MAX_TERMS, -(-remaining // (len(places) - number)))
+            remaining -= share
             for term, nodes in islice(terms.items(), share):
                 if term.covers(namespace, labels):
                     yield term, frozenset(nodes)
 
 
-def _where(term: PeerTerm) -> Iterator[_Where]:
+def _places(term: PeerTerm) -> Iterator[_Place]:
     """Yield the places of the index that hold the term."""
-    ins = [each for each in term.selector or () if each.operator == "In"]
-    narrowest = min(ins, key=lambda each: (len(each.values), each.key), default=None)
+    ins = [requirement for requirement in term.selector or () if requirement.operator == "In"]
+    narrowest = min(ins, key=lambda requirement: (len(requirement.values), requirement.key), default=None)
     pairs: list[tuple[str, str] | None] = [None]
     if narrowest is not None:
         pairs = [(narrowest.key, value) for value in narrowest.values]
@@ -106,7 +95,7 @@ def _where(term: PeerTerm) -> Iterator[_Where]:
             yield target, pair
 
 
-ByNode = Mapping[str, int]
+_ByNode = Mapping[str, int]
 """Node → pods."""
 
 MAX_KEYS = 32
@@ -143,20 +132,20 @@ class LabelIndex:
             del self._nodes[labels]
             self._drop(labels)
 
-    def chosen(self, selectors: Sequence[Selector]) -> Iterator[ByNode]:
+    def matching(self, selectors: Sequence[Selector]) -> Iterator[_ByNode]:
         """Yield node → pods of each label set that satisfies all the selectors."""
         keys = {term.key for selector in selectors for term in selector or ()}
-        known: dict[Labels, bool] = {}
+        match_by_labels: dict[Labels, bool] = {}
         for labels in self._candidates(selectors):
-            seen = tuple([pair for pair in labels if pair[0] in keys])
-            if seen not in known:
-                as_map = dict(seen)
-                known[seen] = all(matches(selector, as_map) for selector in selectors)
-            if known[seen]:
+            used_labels = tuple([pair for pair in labels if pair[0] in keys])
+            if used_labels not in match_by_labels:
+                as_map = dict(used_labels)
+                match_by_labels[used_labels] = all(matches(selector, as_map) for selector in selectors)
+            if match_by_labels[used_labels]:
                 yield self._nodes[labels]
 
     def looked_at(self, selectors: Sequence[Selector]) -> int:
-        """Return how many label sets `chosen` would look at: all of them if no index helps yet."""
+        """Return how many label sets `matching` would look at: all of them if no index helps yet."""
         rarest = _rarest(selectors)
         if rarest is None or rarest.key not in self._by_value:
             return len(self._nodes)
@@ -178,8 +167,8 @@ class LabelIndex:
                 self._by_value.clear()
             by_value: dict[str, set[Labels]] = {}
             for labels in self._nodes:
-                for each, value in labels:
-                    if each == key:
+                for label_key, value in labels:
+                    if label_key == key:
                         by_value.setdefault(value, set()).add(labels)
             self._by_value[key] = by_value
         return self._by_value[key]
@@ -197,10 +186,6 @@ def _rarest(selectors: Sequence[Selector]) -> SelectorTerm | None:
     return min(ins, key=lambda term: (len(term.values), term.key), default=None)
 
 
-_Key = TypeVar("_Key", bound=Hashable)
-_Index = dict[_Key, dict[str, int]]
-
-
 class ExistingPods:
     """Pods on nodes. `changes` gathers what changed until it is taken."""
 
@@ -216,9 +201,9 @@ class ExistingPods:
         self._terminating: dict[str, LabelIndex] = {}
         """The part of `_by_labels` that terminates."""
         self.repelling = AntiAffinityIndex()
-        self._ports: dict[tuple[int, str], _Index[str]] = {}
+        self._ports: dict[tuple[int, str], dict[str, dict[str, int]]] = {}
         """Port and protocol → address → node → pods. A pod may name 64 ports, each at any address."""
-        self._claims: _Index[tuple[str, str]] = {}
+        self._claims: dict[tuple[str, str], dict[str, int]] = {}
         self._attach_once: set[tuple[str, str]] = set()
 
     # --- changes ------------------------------------------------------------------------------------
@@ -263,9 +248,9 @@ class ExistingPods:
         pod = self._known.get(uid)
         if pod is not None:
             self.changes.pod(pod)
-            for where, pods in ((before, -1), (node, 1)):
-                if where:
-                    self._count(pod, where, pods)
+            for counted_node, pods in ((before, -1), (node, 1)):
+                if counted_node:
+                    self._count(pod, counted_node, pods)
 
     def see_namespace(self, name: str, labels: Labels | None) -> None:
         """Take in a namespace's labels; None if it is gone."""
@@ -311,32 +296,24 @@ class ExistingPods:
         for term in pod.peers.anti_affinity:
             self.repelling.add(pod.namespace, term, node, pods)
         for port in pod.peers.host_ports:
-            number = (port.port, port.protocol)
-            _add(self._ports.setdefault(number, {}), port.address, node, pods)
-            if not self._ports[number]:
-                del self._ports[number]
+            _count(self._ports, ((port.port, port.protocol), port.address, node), pods)
         for claim in pod.peers.volume_claims:
-            _add(self._claims, (pod.namespace, claim), node, pods)
+            _count(self._claims, ((pod.namespace, claim), node), pods)
 
     def take_changes(self) -> PeerChanges:
         """Return `changes`, and start a new collection."""
         changes, self.changes = self.changes, PeerChanges()
         return changes
 
-    @property
-    def placed(self) -> Mapping[str, str]:
-        """Return UID → node of all pods that are on one."""
-        return self._node
-
     # --- queries ------------------------------------------------------------------------------------
 
     def matching(self, terms: Collection[PeerTerm]) -> frozenset[str]:
         """Return the nodes with a pod that matches all the terms."""
-        found: set[str] = set()
+        matching_nodes: set[str] = set()
         for index in self._covered(terms):
-            for nodes in index.chosen([term.selector for term in terms]):
-                found.update(nodes)
-        return frozenset(found)
+            for nodes in index.matching([term.selector for term in terms]):
+                matching_nodes.update(nodes)
+        return frozenset(matching_nodes)
 
     def looked_at(self, terms: Collection[PeerTerm]) -> int:
         """Return how many label sets `matching` would look at; `counted` too for a term of one namespace."""
@@ -345,20 +322,20 @@ class ExistingPods:
     def _covered(self, terms: Collection[PeerTerm]) -> Iterator[LabelIndex]:
         """Yield the pods of the namespaces that all the terms cover."""
         first = next(iter(terms))
-        named = self._by_labels.keys() if first.namespace_selector is not None else first.namespaces
-        for namespace in self._by_labels.keys() & named:
+        namespaces = self._by_labels.keys() if first.namespace_selector is not None else first.namespaces
+        for namespace in self._by_labels.keys() & namespaces:
             labels = self.labels_of(namespace)
             if all(term.covers(namespace, labels) for term in terms):
                 yield self._by_labels[namespace]
 
     def counted(self, namespace: str, selector: Selector) -> dict[str, int]:
         """Return node → pods of the namespace that match the selector and do not terminate."""
-        found: Counter[str] = Counter()
+        pods_by_node: Counter[str] = Counter()
         for index, sign in ((self._by_labels, 1), (self._terminating, -1)):
-            for nodes in index.get(namespace, LabelIndex()).chosen([selector]):
+            for nodes in index.get(namespace, LabelIndex()).matching([selector]):
                 for node, pods in nodes.items():
-                    found[node] += sign * pods
-        return +found
+                    pods_by_node[node] += sign * pods
+        return +pods_by_node
 
     def with_port(self, port: HostPort) -> frozenset[str]:
         """Return the nodes with a pod whose host port conflicts with this one."""
@@ -379,10 +356,12 @@ def _facts(pod: Pod) -> tuple[object, ...]:
     return (pod.namespace, pod.labels, pod.peers, pod.terminating)
 
 
-def _add(index: _Index[_Key], key: _Key, node: str, pods: int) -> None:
-    nodes = index.setdefault(key, {})
-    nodes[node] = nodes.get(node, 0) + pods
-    if not nodes[node]:
-        del nodes[node]
-        if not nodes:
-            del index[key]
+def _count(index: dict[Any, Any], path: tuple[object, ...], pods: int) -> None:
+    """Add pods to the count under this path of keys. Remove the keys under which nothing is left."""
+    key, *more_keys = path
+    if more_keys:
+        _count(index.setdefault(key, {}), tuple(more_keys), pods)
+    else:
+        index[key] = index.get(key, 0) + pods
+    if not index[key]:
+        del index[key]

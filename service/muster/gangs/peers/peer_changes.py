@@ -39,24 +39,18 @@ class PeerChanges:
         self.claims.update((pod.namespace, claim) for claim in pod.peers.volume_claims)
         self._bound()
 
-    def add(self, other: PeerChanges) -> None:
+    def add(self, changes: PeerChanges) -> None:
         """Add the changes of another collection."""
-        self.pods |= other.pods
-        self.terms |= other.terms
-        self.claims |= other.claims
-        self.everything |= other.everything
+        self.pods |= changes.pods
+        self.terms |= changes.terms
+        self.claims |= changes.claims
+        self.everything |= changes.everything
         self._bound()
 
     def _bound(self) -> None:
         """Count more changes than can be listed as a change of everything."""
         if self.everything or len(self.pods) + len(self.terms) + len(self.claims) > MAX_CHANGES:
-            self.clear()
-            self.everything = True
-
-    def clear(self) -> None:
-        """Forget all changes."""
-        self.pods, self.terms, self.claims = set(), set(), set()
-        self.everything = False
+            self.pods, self.terms, self.claims, self.everything = set(), set(), set(), True
 
     def __bool__(self) -> bool:
         return bool(self.pods or self.claims or self.everything)

@@ -25,29 +25,31 @@ from muster.domain.topology import mask_of
 from muster.gangs.messages.calls import AgreeingGroup, InTreeAnswer
 
 
-def named(parts: Mapping[str, list[Role]]) -> dict[str, list[Role]]:
+def name_parts(parts: Mapping[str, list[Role]]) -> dict[str, list[Role]]:
     """Name the parts: the role's own name if it is not split, else numbered names that no other role has."""
-    taken = {name for name, found in parts.items() if len(found) == 1}
+    used_names = {name for name, role_parts in parts.items() if len(role_parts) == 1}
     by_name = {}
-    for name, found in parts.items():
-        if len(found) == 1:
-            by_name[name] = found
+    for name, role_parts in parts.items():
+        if len(role_parts) == 1:
+            by_name[name] = role_parts
             continue
-        free = (made for n in itertools.count(1) if (made := f"{name or 'role'}-{n}") not in taken)
-        by_name[name] = [replace(part, name=next(free)) for part in found]
-        taken |= {part.name for part in by_name[name]}
+        free = (
+            candidate for n in itertools.count(1) if (candidate := f"{name or 'role'}-{n}") not in used_names
+        )
+        by_name[name] = [replace(part, name=next(free)) for part in role_parts]
+        used_names |= {part.name for part in by_name[name]}
     return by_name
 
 
-def renamed(constraint: Constraint, names: Mapping[str, tuple[str, ...]]) -> Constraint:
+def rename_roles(constraint: Constraint, names: Mapping[str, tuple[str, ...]]) -> Constraint:
     """Return the constraint for all parts of its roles."""
-    roles = all_of(constraint.roles, names)
+    roles = parts_of(constraint.roles, names)
     if isinstance(constraint, AntiAffinity | Affinity):
-        return replace(constraint, roles=roles, others=all_of(constraint.others, names))
-    return replace(constraint, roles=roles, counted=all_of(constraint.counted, names))
+        return replace(constraint, roles=roles, others=parts_of(constraint.others, names))
+    return replace(constraint, roles=roles, counted=parts_of(constraint.counted, names))
 
 
-def all_of(roles: frozenset[str], names: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
+def parts_of(roles: frozenset[str], names: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
     """Return the names of all parts of these roles."""
     return frozenset(part for role in roles for part in names.get(role, (role,)))
 
@@ -57,7 +59,7 @@ NOTHING = InTreeAnswer()
 
 
 def reuse_equal(
-    found: Mapping[str, InTreeAnswer], before: Mapping[str, InTreeAnswer]
+    answers: Mapping[str, InTreeAnswer], before: Mapping[str, InTreeAnswer]
 ) -> dict[str, InTreeAnswer]:
     """Return pod UID → answer, with the object of `before` for each answer that equals it.
 
@@ -65,7 +67,7 @@ def reuse_equal(
     """
     compared: dict[tuple[int, int], bool] = {}
     reused = {}
-    for uid, new in found.items():
+    for uid, new in answers.items():
         old = before.get(uid, NOTHING)
         pair = (id(new), id(old))
         if pair not in compared:
@@ -85,9 +87,9 @@ def kinds_of(answers: Iterable[InTreeAnswer]) -> dict[int, int]:
     Answers are compared if their hashes are equal.
     """
     kinds, by_hash = dict[int, int](), dict[int, list[InTreeAnswer]]()
-    for answer in {id(each): each for each in (NOTHING, *answers)}.values():
+    for answer in {id(candidate): candidate for candidate in (NOTHING, *answers)}.values():
         alike = by_hash.setdefault(answer.hash_of_all(), [])
-        first = next((each for each in alike if each == answer), answer)
+        first = next((candidate for candidate in alike if candidate == answer), answer)
         if first is answer:
             alike.append(answer)
         kinds[id(answer)] = id(first)
@@ -117,7 +119,7 @@ _ALL: Mapping[str, frozenset[str]] = {}
 
 
 def subrequests(
-    role: Role, answers: Iterable[InTreeAnswer], nodes: Mapping[str, Node], known: Known
+    role: Role, answers: Iterable[InTreeAnswer], nodes: Mapping[str, Node], cache: Known
 ) -> tuple[Subrequest, ...]:
     """Return how the role's members may get GPUs if all these answers hold, the best first.
 
@@ -126,22 +128,24 @@ def subrequests(
 
     With allocationMode All a member takes all matching GPUs of a node. Each number of them is a subrequest of
     its own here, the largest first.
-    `known` is for one plan, while nothing changes.
+    `cache` is for one plan, while nothing changes.
     """
     answers = tuple(answers)
     counts = role.gpu_counts or (role.slice.gpus if role.slice else role.gpus,)
     ranks = max(len(role.gpu_counts), *(len(answer.devices) for answer in answers), 1)
-    found = list[Subrequest]()
+    choices = list[Subrequest]()
     for rank in range(ranks):
         by_answer = _lists(answers, rank)
         count = counts[: rank + 1][-1]
         every = bool(role.gpu_counts) and not count
         key = (every, *map(id, by_answer))
-        if key not in known:
-            made = _every(by_answer, nodes) if every else [Subrequest(_masks(by_answer, nodes), 0)]
-            known[key] = tuple(made)
-        found += (replace(each, gpus=each.gpus if every else count, number=rank + 1) for each in known[key])
-    return tuple(found)
+        if key not in cache:
+            new_choices = _every(by_answer, nodes) if every else [Subrequest(_masks(by_answer, nodes), 0)]
+            cache[key] = tuple(new_choices)
+        choices += (
+            replace(choice, gpus=choice.gpus if every else count, number=rank + 1) for choice in cache[key]
+        )
+    return tuple(choices)
 
 
 def _lists(answers: Iterable[InTreeAnswer], rank: int) -> list[Mapping[str, frozenset[str]]]:
@@ -159,7 +163,7 @@ def too_many_nodes(gang: str, asking: Iterable[Sequence[InTreeAnswer]]) -> BadVa
         for rank in range(max((len(answer.devices) for answer in answers), default=0)):
             lists = [
                 *_lists(answers, rank),
-                *(each.groups[: rank + 1][-1] for each in answers if each.groups),
+                *(answer.groups[: rank + 1][-1] for answer in answers if answer.groups),
             ]
             nodes[tuple(map(id, lists))] = sum(map(len, lists))
     if (total := sum(nodes.values())) <= MOST_LISTED_NODES:
@@ -174,10 +178,10 @@ def too_many(gang: str, lists: int, roles: Iterable[tuple[Role, Iterable[InTreeA
 
     `lists`: how many there are, apart from those for different numbers of GPUs.
     """
-    where, most = f"the claims of gang {gang}", MOST_GPU_LISTS
+    title, most = f"the claims of gang {gang}", MOST_GPU_LISTS
     if lists > most:
         value = f"{lists} lists of matching GPUs"
-        return BadValue(where, "selectors", value, f"{most} at most: ask alike in more of its members")
+        return BadValue(title, "selectors", value, f"{most} at most: ask alike in more of its members")
     for role, answers in roles:
         for answer in answers if 0 in role.gpu_counts else ():
             for rank, devices in enumerate(answer.devices):
@@ -187,7 +191,7 @@ def too_many(gang: str, lists: int, roles: Iterable[tuple[Role, Iterable[InTreeA
                     if numbers > MOST_NUMBERS or lists > most:
                         value = f"All, and nodes have {numbers} different numbers of matching GPUs"
                         expected = f"{MOST_NUMBERS} at most, and {most} lists of matching GPUs in the gang"
-                        return BadValue(where, "allocationMode", value, expected)
+                        return BadValue(title, "allocationMode", value, expected)
     return None
 
 
@@ -198,11 +202,15 @@ def _every(
     answers name the same devices, and where each of these can be planned."""
     by_count: dict[int, dict[str, int]] = {}
     for name in by_answer[0] if by_answer else ():
-        node, named = nodes.get(name), by_answer[0][name]
-        if node is not None and named and all(devices.get(name) == named for devices in by_answer):
-            mask = mask_on(node, named)
-            if mask.bit_count() == len(named):
-                by_count.setdefault(len(named), {})[name] = mask
+        node, device_names = nodes.get(name), by_answer[0][name]
+        if (
+            node is not None
+            and device_names
+            and all(devices.get(name) == device_names for devices in by_answer)
+        ):
+            mask = _mask_on(node, device_names)
+            if mask.bit_count() == len(device_names):
+                by_count.setdefault(len(device_names), {})[name] = mask
     none = dict.fromkeys(nodes, 0)
     if not by_count:
         yield Subrequest(none, 1, every=True)
@@ -212,35 +220,35 @@ def _every(
 
 def _masks(by_answer: Sequence[Mapping[str, frozenset[str]]], nodes: Mapping[str, Node]) -> dict[str, int]:
     """Return node → mask of the GPUs that all answers allow."""
-    found: dict[str, int] = {}
+    masks: dict[str, int] = {}
     for name in dict.fromkeys(name for devices in by_answer for name in devices):
         node = nodes.get(name)
         if node is not None:
-            found[name] = -1
+            masks[name] = -1
             for devices in by_answer:
-                found[name] &= mask_on(node, devices.get(name))
-    return found
+                masks[name] &= _mask_on(node, devices.get(name))
+    return masks
 
 
-def mask_on(node: Node, allowed: frozenset[str] | None) -> int:
+def _mask_on(node: Node, allowed: frozenset[str] | None) -> int:
     """Return the mask of a node's GPUs with these names. None: of all that have no taint."""
     if allowed is None:
         return node.untainted
-    mask = _among(names_on(node), allowed)
+    mask = _among(_names_on(node), allowed)
     return mask | (_among(_with_pools(node), allowed) if _name_pools(allowed) else 0)
 
 
-def names_on(node: Node) -> tuple[str, ...]:
+def _names_on(node: Node) -> tuple[str, ...]:
     """Return the names of devices as most answers have them.
 
     Nodes without a "" in them are alike if these are.
     """
-    known = _known.get(node.name)
-    if known is None or known[0] is not node.devices:
-        if len(_known) >= _MOST_NODES:
-            _known.clear()
-        known = _known[node.name] = (node.devices, _names(node))
-    return known[1]
+    remembered = _names_by_node.get(node.name)
+    if remembered is None or remembered[0] is not node.devices:
+        if len(_names_by_node) >= _MOST_NODES:
+            _names_by_node.clear()
+        remembered = _names_by_node[node.name] = (node.devices, _names(node))
+    return remembered[1]
 
 
 def _names(node: Node) -> tuple[str, ...]:
@@ -273,7 +281,7 @@ def _among(names: tuple[str, ...], allowed: frozenset[str]) -> int:
     return mask_of([number for number, name in enumerate(names) if name in allowed])
 
 
-_known: dict[str, tuple[tuple[Device | None, ...], tuple[str, ...]]] = {}
+_names_by_node: dict[str, tuple[tuple[Device | None, ...], tuple[str, ...]]] = {}
 """Node → its devices, and their names: a request with eight subrequests asks for them on all nodes."""
 
 
@@ -289,17 +297,19 @@ def limited(request: Request, answers: Mapping[str, Sequence[InTreeAnswer]], sna
     `answers` has those for the members of each role. If several roles may have the same GPUs of a node, the
     other devices must be enough for all of them: each role gets what the role with the fewest gets.
     """
-    if not any(answer.groups for found in answers.values() for answer in found):
+    if not any(answer.groups for role_answers in answers.values() for answer in role_answers):
         return request
     asking = [role for role in request.roles if role.gpus and role.members]
-    made, known = _Known(), _Known()
-    cut = {role.name: _cut(role, answers[role.name], snapshot, made) for role in asking}
+    cut_cache, matching_cache = _Known(), _Known()
+    cut = {role.name: _cut(role, answers[role.name], snapshot, cut_cache) for role in asking}
     if len(asking) > 1 and len({len(masks) for masks in cut.values()}) == 1:
         for rank in range(len(next(iter(cut.values())))):
             pairs = [(cut[role.name][rank], _choices(role)[rank].matching) for role in asking]
             unlike = {(id(masks), id(matching)): (masks, matching) for masks, matching in pairs}.values()
             _join([masks for masks, _ in unlike], [matching for _, matching in unlike], snapshot)
-    roles = [_with(role, cut[role.name], known) if role.name in cut else role for role in request.roles]
+    roles = [
+        _with(role, cut[role.name], matching_cache) if role.name in cut else role for role in request.roles
+    ]
     return replace(request, roles=tuple(roles))
 
 
@@ -307,47 +317,47 @@ def _choices(role: Role) -> tuple[Subrequest, ...]:
     return role.subrequests or (Subrequest(role.matching, role.gpus),)
 
 
-def _with(role: Role, cut: Sequence[_Masks], known: _Known) -> Role:
-    found = list[Subrequest]()
-    for each, fewer in zip(_choices(role), cut, strict=True):
-        key = (id(each.matching), id(fewer))
-        if key not in known:
-            known[key] = {**each.matching, **fewer}
-        found.append(replace(each, matching=known[key]))
+def _with(role: Role, cut: Sequence[_Masks], cache: _Known) -> Role:
+    choices = list[Subrequest]()
+    for choice, fewer in zip(_choices(role), cut, strict=True):
+        key = (id(choice.matching), id(fewer))
+        if key not in cache:
+            cache[key] = {**choice.matching, **fewer}
+        choices.append(replace(choice, matching=cache[key]))
     if role.subrequests:
-        return replace(role, subrequests=tuple(found))
-    return replace(role, matching=found[0].matching)
+        return replace(role, subrequests=tuple(choices))
+    return replace(role, matching=choices[0].matching)
 
 
-def _cut(role: Role, answers: Sequence[InTreeAnswer], snapshot: Snapshot, made: _Known) -> list[_Masks]:
+def _cut(role: Role, answers: Sequence[InTreeAnswer], snapshot: Snapshot, cache: _Known) -> list[_Masks]:
     """Return node → bit mask of the GPUs that are left, for each subrequest, where an answer has groups."""
-    found, known = list[_Masks](), dict[object, int]()
-    for rank, each in enumerate(_choices(role)):
-        by_answer = [answer.groups[: each.number][-1] for answer in answers if answer.groups]
-        key = (rank, each.gpus, id(each.matching), *map(id, by_answer))
-        if key in made:
-            found.append(made[key])
+    cut_masks, mask_by_kind = list[_Masks](), dict[object, int]()
+    for rank, choice in enumerate(_choices(role)):
+        by_answer = [answer.groups[: choice.number][-1] for answer in answers if answer.groups]
+        key = (rank, choice.gpus, id(choice.matching), *map(id, by_answer))
+        if key in cache:
+            cut_masks.append(cache[key])
             continue
-        masks = made[key] = _Masks()
+        masks = cache[key] = _Masks()
         for groups in by_answer:
             for name, of_node in groups.items():
                 state = snapshot.nodes.get(name)
                 if state is None:
                     continue
-                mask, names = masks.get(name, _mask(each.matching, name, state)), names_on(state.node)
+                mask, names = masks.get(name, _mask(choice.matching, name, state)), _names_on(state.node)
                 # Nodes are much alike, and this runs on the event loop for each plan.
                 kind = (
                     id(of_node),
-                    each.gpus,
+                    choice.gpus,
                     mask,
                     state.free_gpus | state.tainted,
                     names if all(names) else name,
                 )
-                if kind not in known:
-                    known[kind] = _less(mask, state, of_node, each.gpus)
-                masks[name] = known[kind]
-        found.append(masks)
-    return found
+                if kind not in mask_by_kind:
+                    mask_by_kind[kind] = _less(mask, state, of_node, choice.gpus)
+                masks[name] = mask_by_kind[kind]
+        cut_masks.append(masks)
+    return cut_masks
 
 
 def _mask(matching: Mapping[str, int], name: str, state: NodeState) -> int:
@@ -357,7 +367,7 @@ def _mask(matching: Mapping[str, int], name: str, state: NodeState) -> int:
 def _less(mask: int, state: NodeState, groups: Sequence[AgreeingGroup], gpus: int) -> int:
     """Return the mask without free GPUs beyond those of as many members as each group is enough for."""
     for group in groups:
-        free = mask & mask_on(state.node, group.devices) & (state.free_gpus | state.tainted)
+        free = mask & _mask_on(state.node, group.devices) & (state.free_gpus | state.tainted)
         for _ in range(free.bit_count() - group.most * gpus):
             highest = 1 << free.bit_length() - 1
             free, mask = free ^ highest, mask ^ highest
@@ -368,7 +378,7 @@ def _join(cut: Sequence[_Masks], matching: Sequence[Mapping[str, int]], snapshot
     """Leave all roles the same GPUs on each node where they had the same."""
     for name in dict.fromkeys(name for masks in cut for name in masks):
         state = snapshot.nodes[name]
-        whole = {_mask(each, name, state) for each in matching}
+        whole = {_mask(role_matching, name, state) for role_matching in matching}
         if len(whole) == 1:
             fewest = whole.pop()
             for masks in cut:

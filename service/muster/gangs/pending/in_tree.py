@@ -25,12 +25,12 @@ from muster.gangs.pending.answers import (
     MOST_GPU_LISTS,
     NOTHING,
     Known,
-    all_of,
     kinds_of,
     limited,
-    named,
+    name_parts,
     not_empty,
-    renamed,
+    parts_of,
+    rename_roles,
     reuse_equal,
     subrequests,
     too_many,
@@ -162,19 +162,21 @@ class InTree:
         if report.more:
             return False
         parts, record.parts = record.parts, []
-        found = {record.uids[pod]: answer for part in parts for pods, answer in part.answers for pod in pods}
-        distinct = {id(answer): answer for answer in found.values()}
+        answers = {
+            record.uids[pod]: answer for part in parts for pods, answer in part.answers for pod in pods
+        }
+        distinct = {id(answer): answer for answer in answers.values()}
         lists = sum(len(answer.devices) for answer in distinct.values())
         if lists > MOST_GPU_LISTS:
             bare = {number: replace(answer, devices=(), groups=()) for number, answer in distinct.items()}
-            found = {uid: bare[id(answer)] for uid, answer in found.items()}
+            answers = {uid: bare[id(answer)] for uid, answer in answers.items()}
         more, record.gpu_lists = lists != record.gpu_lists, lists
-        reused = reuse_equal(found, record.answers)
+        reused = reuse_equal(answers, record.answers)
         changed = reused != record.answers
         if changed and report.gang not in self._suspects:
             changed = not_empty(reused) != not_empty(record.answers)
         changed |= more and lists > MOST_GPU_LISTS
-        record.answers, record.answered, record.kinds = found, True, kinds_of(found.values())
+        record.answers, record.answered, record.kinds = answers, True, kinds_of(answers.values())
         record.version += changed
         return changed
 
@@ -206,11 +208,13 @@ class InTree:
         if record is None:
             return ()
         roles = ((role, _distinct(role, record)) for role in request.roles)
-        if (said := too_many(gang.key, record.gpu_lists, roles)) is not None:
-            return (said,)
-        asking = (found for role in request.roles for found in self._together(role, record, _alone(request)))
-        if (said := too_many_nodes(gang.key, asking)) is not None:
-            return (said,)
+        if (cause := too_many(gang.key, record.gpu_lists, roles)) is not None:
+            return (cause,)
+        asking = (
+            answers for role in request.roles for answers in self._together(role, record, _alone(request))
+        )
+        if (cause := too_many_nodes(gang.key, asking)) is not None:
+            return (cause,)
         blocked: dict[str, tuple[str, InTreeAnswer]] = {}
         for role in request.roles:
             for member in role.members:
@@ -235,11 +239,11 @@ class InTree:
         record = self._records.get(gang)
         if record is None or not record.answers:
             return request
-        alone, known = _alone(request), Known()
-        parts = {role.name: self._parts(role, record, alone, nodes, known) for role in request.roles}
-        by_name = named(parts)
-        names = {name: tuple(part.name for part in found) for name, found in by_name.items()}
-        roles = [part for found in by_name.values() for part in found]
+        alone, cache = _alone(request), Known()
+        parts = {role.name: self._parts(role, record, alone, nodes, cache) for role in request.roles}
+        by_name = name_parts(parts)
+        names = {name: tuple(part.name for part in role_parts) for name, role_parts in by_name.items()}
+        roles = [part for role_parts in by_name.values() for part in role_parts]
         scope = request.required_scope
         if alone and len(roles) > 1:
             scope = scope or request.roles[0].required_scope
@@ -247,14 +251,19 @@ class InTree:
             request,
             roles=tuple(roles),
             required_scope=scope,
-            running=tuple(replace(one, role=names.get(one.role, (one.role,))[0]) for one in request.running),
-            constraints=tuple(renamed(one, names) for one in request.constraints),
-            subgroups=tuple(replace(group, roles=all_of(group.roles, names)) for group in request.subgroups),
+            running=tuple(
+                replace(member, role=names.get(member.role, (member.role,))[0]) for member in request.running
+            ),
+            constraints=tuple(rename_roles(constraint, names) for constraint in request.constraints),
+            subgroups=tuple(
+                replace(group, roles=parts_of(group.roles, names)) for group in request.subgroups
+            ),
             role_preferences=tuple(
-                replace(each, roles=all_of(each.roles, names)) for each in request.role_preferences
+                replace(preference, roles=parts_of(preference.roles, names))
+                for preference in request.role_preferences
             ),
             quorum=request.quorum
-            and request.quorum.map_leaves(lambda leaf: replace(leaf, roles=all_of(leaf.roles, names))),
+            and request.quorum.map_leaves(lambda leaf: replace(leaf, roles=parts_of(leaf.roles, names))),
         )
 
     def excluded(
@@ -283,9 +292,9 @@ class InTree:
         self, gang: str, roles: Iterable[Role], nodes: Mapping[str, Node]
     ) -> Mapping[str, tuple[Subrequest, ...]]:
         """Return role → the GPUs that members may have now, for each subrequest."""
-        found = ((role, self._by_role(gang, [role])) for role in roles)
-        known = Known()
-        return {role.name: subrequests(role, of[role.name], nodes, known) for role, of in found if of}
+        pairs = ((role, self._by_role(gang, [role])) for role in roles)
+        cache = Known()
+        return {role.name: subrequests(role, of[role.name], nodes, cache) for role, of in pairs if of}
 
     def limited(self, gang: str, request: Request, snapshot: Snapshot) -> Request:
         """Return a refined request: members may have no more GPUs than other devices agree with."""
@@ -310,11 +319,11 @@ class InTree:
 
     def _together(self, role: Role, record: _Record, alone: bool) -> list[list[InTreeAnswer]]:
         """Return the answers that count together, for each part of the role."""
-        found = _distinct(role, record)
-        return [found] if _stays_whole(role, alone) else [[answer] for answer in found]
+        answers = _distinct(role, record)
+        return [answers] if _stays_whole(role, alone) else [[answer] for answer in answers]
 
     def _parts(
-        self, role: Role, record: _Record, alone: bool, nodes: Mapping[str, Node], known: Known
+        self, role: Role, record: _Record, alone: bool, nodes: Mapping[str, Node], cache: Known
     ) -> list[Role]:
         """Return the role's members as one role for each answer.
 
@@ -329,7 +338,7 @@ class InTree:
             by_answer.setdefault(id(answer), (answer, []))[1].append(member)
         if len(by_answer) > 1 and _stays_whole(role, alone):
             return [
-                _with_devices(replace(role, scores=answers[0].scores), _distinct(role, record), nodes, known)
+                _with_devices(replace(role, scores=answers[0].scores), _distinct(role, record), nodes, cache)
             ]
         return [
             _with_devices(
@@ -341,7 +350,7 @@ class InTree:
                 ),
                 (answer,),
                 nodes,
-                known,
+                cache,
             )
             for answer, members in by_answer.values()
         ]
@@ -357,13 +366,13 @@ def _stays_whole(role: Role, alone: bool) -> bool:
 
 
 def _with_devices(
-    role: Role, answers: Iterable[InTreeAnswer], nodes: Mapping[str, Node], known: Known
+    role: Role, answers: Iterable[InTreeAnswer], nodes: Mapping[str, Node], cache: Known
 ) -> Role:
     """Return the role with the GPUs that all these answers allow."""
-    found = subrequests(role, answers, nodes, known)
-    if len(found) == 1 and not role.gpu_counts:
-        return replace(role, matching=found[0].matching)
-    return replace(role, subrequests=found)
+    choices = subrequests(role, answers, nodes, cache)
+    if len(choices) == 1 and not role.gpu_counts:
+        return replace(role, matching=choices[0].matching)
+    return replace(role, subrequests=choices)
 
 
 def _concerns(pod: Pod) -> bool:
@@ -378,7 +387,9 @@ def _of(role: Role, record: _Record) -> Iterator[InTreeAnswer]:
 def _alike(role: Role, record: _Record) -> Iterator[InTreeAnswer]:
     """Return the answers of the role's members, the first of the role in place of those that equal it."""
     first: dict[int, InTreeAnswer] = {}
-    return (first.setdefault(record.kinds.get(id(each), id(each)), each) for each in _of(role, record))
+    return (
+        first.setdefault(record.kinds.get(id(answer), id(answer)), answer) for answer in _of(role, record)
+    )
 
 
 def _distinct(role: Role, record: _Record) -> list[InTreeAnswer]:

@@ -76,10 +76,10 @@ class PlannerShare:
         much processor time it took; None if it is unknown.
         """
         took, self.ends_at = max(0.0, now - self._since - waited_s), None
-        used = took if processor_s is None or not self._terms.of_processor else processor_s
-        if used > self._terms.free_s:
+        spent_s = took if processor_s is None or not self._terms.of_processor else processor_s
+        if spent_s > self._terms.free_s:
             begins = max(now, self._rest.get(self._namespace, now))
-            self._rest[self._namespace] = begins + used * (1 / self._terms.share - 1)
+            self._rest[self._namespace] = begins + spent_s * (1 / self._terms.share - 1)
         return took
 
     def late(self, now: float) -> bool:

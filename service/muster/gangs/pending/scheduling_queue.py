@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 
-from muster.gangs.capacity import requests
 from muster.gangs.capacity.hint_table import HintTable
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.capacity.queueing_hints import QueueingHint, may_fit_now
@@ -57,12 +55,12 @@ class _Order:
         """Add an entry."""
         heapq.heappush(self._heap, entry)
 
-    def first(self, resting: Collection[str], held: Collection[str]) -> _Entry | None:
+    def first(self, resting: Collection[str], paused: Collection[str]) -> _Entry | None:
         """Return the first entry of a namespace that does not rest; else the first of all; None if empty.
 
-        Entries of `held` namespaces are left out, except for partially bound gangs.
+        Entries of `paused` namespaces are left out, except for partially bound gangs.
         """
-        for namespace in self._apart.keys() - {*resting, *held}:
+        for namespace in self._apart.keys() - {*resting, *paused}:
             for entry in self._apart.pop(namespace):
                 heapq.heappush(self._heap, entry)
         while self._heap:
@@ -70,12 +68,12 @@ class _Order:
             namespace = namespace_of(entry[5])
             if not self._is_current(entry):
                 heapq.heappop(self._heap)
-            elif entry[0] and (namespace in resting or (entry[3] and namespace in held)):
+            elif entry[0] and (namespace in resting or (entry[3] and namespace in paused)):
                 heapq.heappush(self._apart.setdefault(namespace, []), heapq.heappop(self._heap))
             else:
                 return entry
         heads = ((namespace, self._head(heap)) for namespace, heap in self._apart.items())
-        open_to = (head for namespace, head in heads if head and not (head[3] and namespace in held))
+        open_to = (head for namespace, head in heads if head and not (head[3] and namespace in paused))
         return min(open_to, default=None)
 
     def tidy(self, current: int) -> None:
@@ -128,12 +126,6 @@ class Queue:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._entries
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
     def drop(self, key: str) -> None:
         """Remove a gang, if it is in the queue."""
         self._entries.pop(key, None)
@@ -148,23 +140,23 @@ class Queue:
         only_partial: bool = False,
         resting: Collection[str] = (),
         floor: int | None = None,
-        held: Collection[str] = (),
+        paused: Collection[str] = (),
     ) -> str | None:
         """Remove the next gang and return its key; None if none waits.
 
         `only_partial`: None too unless the first by priority is partially bound. Gangs of `resting`
         namespaces come after those of others, except for those that are `first`. `floor`: only a gang of at
-        least this priority, or one that is `first`. `held`: namespaces whose gangs are left out,
+        least this priority, or one that is `first`. `paused`: namespaces whose gangs are left out,
         except for partially bound ones.
         """
-        entry = self._by_priority.first(resting, held)
+        entry = self._by_priority.first(resting, paused)
         if only_partial and (entry is None or entry[3]):
             return None
         self._turn += 1
         if entry is None or _below(entry, floor):
             return None
         if self._turn % FAIR_TURN == 0 and not only_partial:
-            fair = self._by_last_turn.first(resting, held)
+            fair = self._by_last_turn.first(resting, paused)
             entry = entry if fair is None or _below(fair, floor) else fair
         key = entry[5]
         del self._entries[key]
@@ -222,28 +214,23 @@ class SchedulingQueue:
         which they need come first, but only those that came within that time.
         """
         group = gang.group
-        created = requests.created(group)
+        created = group.since
         if partial:  # it is as old as the first of its members that run
             created = min(created, *(pod.created for pod in group.bound))
         if group.enough_bound:
             created += extras_s
         else:
             self.lacks(gang)
-        self._queues[lane].put(gang.key, requests.priority(group), created, partial, first)
+        self._queues[lane].put(gang.key, group.priority, created, partial, first)
 
     def lacks(self, gang: Gang) -> None:
         """Note that a gang which lacks members that it needs will soon wait for the planner."""
         if not gang.group.enough_bound:
-            self._lacking[gang.key] = requests.priority(gang.group)
-
-    @property
-    def lacking(self) -> Collection[str]:
-        """Return the keys of the gangs that wait, or soon will, for members that they need."""
-        return self._lacking.keys()
+            self._lacking[gang.key] = gang.group.priority
 
     def any_lacking(self, priority: int) -> bool:
         """Return whether a gang of this priority, or a higher one, waits for members that it needs."""
-        return any(other >= priority for other in self._lacking.values())
+        return any(lacking_priority >= priority for lacking_priority in self._lacking.values())
 
     def refused(self, gang: Gang, hint: QueueingHint) -> None:
         """Note that the gang does not fit now; `hint` is what it must have to fit."""
@@ -257,17 +244,6 @@ class SchedulingQueue:
         self._hint_of[gang.key] = hint
         if self._own(gang):
             self._holding[gang.key] = (gang, hint)
-
-    @property
-    def standing(self) -> set[str]:
-        """Return the keys of all gangs that wait or are refused."""
-        return set(self._hint_of).union(*self._queues.values())
-
-    @property
-    def in_several(self) -> set[str]:
-        """Return the keys of the gangs that wait for several planners: none should."""
-        counted = Counter(itertools.chain.from_iterable(self._queues.values()))
-        return {key for key, count in counted.items() if count > 1}
 
     def leave(self, gang: Gang) -> None:
         """Note that the gang neither waits nor is refused any more."""
@@ -299,10 +275,10 @@ class SchedulingQueue:
         only_partial: bool = False,
         resting: Collection[str] = (),
         floor: int | None = None,
-        held: Collection[str] = (),
+        paused: Collection[str] = (),
     ) -> str | None:
         """Remove and return the gang to be planned now; the arguments are those of `Queue.pop`."""
-        key = self._queues[lane].pop(only_partial, resting, floor, held)
+        key = self._queues[lane].pop(only_partial, resting, floor, paused)
         if key is not None:
             self._lacking.pop(key, None)
         return key

@@ -126,20 +126,20 @@ class Watchers:
         """
         if changes.everything:
             return set(self._all)
-        found = set(self._by_any)
+        touched = set(self._by_any)
         for term in self._by_repelling.keys() & changes.terms:
-            found |= self._by_repelling[term]
+            touched |= self._by_repelling[term]
         for claim in self._by_claim.keys() & changes.claims:
-            found |= self._by_claim[claim]
-        left = MAX_LOOKED_AT
+            touched |= self._by_claim[claim]
+        remaining = MAX_LOOKED_AT
         met = ((place.cost * len(pods), place, pods) for place, pods in self._met(changes, labels_of).items())
-        for cost, place, pods in sorted(met, key=lambda each: each[0]):
-            left -= cost
-            if left >= 0:
-                found.update(*place.matched(pods))
+        for cost, place, pods in sorted(met, key=lambda entry: entry[0]):
+            remaining -= cost
+            if remaining >= 0:
+                touched.update(*place.matched(pods))
             else:
-                found.update(place.hints)
-        return found
+                touched.update(place.hints)
+        return touched
 
     def _met(self, changes: PeerChanges, labels_of: Callable[[str], _Labels]) -> dict[_Place, list[_Changed]]:
         """Return the places of terms that changed pods may match, with these pods."""
@@ -148,8 +148,8 @@ class Watchers:
         for namespace, labels in changes.pods if self._places else ():
             pod = (namespace, namespaces[namespace], dict(labels))
             has: set[_Label] = {None, *labels, *pod[2]}
-            for named in (namespace, None):
-                places = self._places.get(named, {})
+            for term_namespace in (namespace, None):
+                places = self._places.get(term_namespace, {})
                 for label in places.keys() & has:
                     met.setdefault(places[label], []).append(pod)
         return met
@@ -174,9 +174,11 @@ def _namespace(term: PeerTerm) -> str | None:
 def _least_crowded(term: PeerTerm, places: Mapping[_Label, _Place]) -> _Label:
     """Return the label to store the term under: of those that it requires, the one with the fewest terms."""
     required: list[_Label] = [
-        (each.key, each.values[0]) if each.operator == "In" and len(each.values) == 1 else each.key
-        for each in term.selector or ()
-        if each.operator in ("In", "Exists")
+        (requirement.key, requirement.values[0])
+        if requirement.operator == "In" and len(requirement.values) == 1
+        else requirement.key
+        for requirement in term.selector or ()
+        if requirement.operator in ("In", "Exists")
     ]
     return min(required, key=lambda label: len(places[label].terms) if label in places else 0, default=None)
 
@@ -184,7 +186,7 @@ def _least_crowded(term: PeerTerm, places: Mapping[_Label, _Place]) -> _Label:
 def _cost(term: PeerTerm) -> int:
     """Return the cost of matching the term, in requirements."""
     requirements = (*(term.selector or ()), *(term.namespace_selector or ()))
-    values = len(term.namespaces) + sum(len(each.values) for each in requirements)
+    values = len(term.namespaces) + sum(len(requirement.values) for requirement in requirements)
     return 1 + len(requirements) + values // _VALUES
 
 

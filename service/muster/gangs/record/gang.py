@@ -15,13 +15,12 @@ from muster.domain.node import Usage
 from muster.domain.pod import Pod
 from muster.domain.reasons import Cause
 from muster.domain.relaxations import Relaxation
-from muster.domain.request import Request, Role
+from muster.domain.request import Role
 from muster.domain.sentences import relaxation_sentence
-from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity.queueing_hints import QueueingHint
 from muster.gangs.capacity.requests import Asks, asks
 from muster.gangs.membership.group import Group, NameKey
-from muster.gangs.messages.instructions import EventReason, Lane, PushVerdict
+from muster.gangs.messages.instructions import EventReason, PushVerdict, Solve
 from muster.gangs.peers.peer_changes import PeerChanges
 from muster.gangs.record.phases import (
     Collecting,
@@ -94,18 +93,12 @@ class Solving:
     `floor`: meanwhile no gang of a lower priority is planned; None if any gang is.
     """
 
-    gang: str
-    generation: int
-    request: Request
-    snapshot: Snapshot
+    solve: Solve
     hint: QueueingHint
     """What the gang must have to fit, by this request."""
-    lane: Lane
     floor: int | None = None
     partial: bool = False
     """Whether it asks for `Ask.LEAST`, and the gang has more members."""
-    reserves: bool = False
-    """Whether it asks where the gang's backfill reservation would lie."""
     since: Since = field(default_factory=Since)
 
 
@@ -250,8 +243,8 @@ class Gang:
         return {
             (name, node): out.plugin
             for (refused, node), out in self.exclusions.items()
-            for name, asked in asking.items()
-            if asked == refused
+            for name, role_asks in asking.items()
+            if role_asks == refused
         }
 
     @property
@@ -308,6 +301,11 @@ class Gang:
                 replacements.append(pod)
         return bool(group.bound) and not group.enough_bound and group.enough((*group.bound, *replacements))
 
+    @property
+    def idle_places(self) -> set[str]:
+        """Return the UIDs of the members with a place, reserved or retained, and no Binding under way."""
+        return (self.reserved | self.retained) - self.awaited.keys()
+
     def enter(self, trigger: Trigger, to: InPhase) -> None:
         """Move to another phase.
 
@@ -363,7 +361,7 @@ class GangView:
     """1 for the gang in line that is planned next. It is there in answers about all gangs."""
 
 
-def view(gang: Gang, priority: int, created: float) -> GangView:
+def view(gang: Gang) -> GangView:
     """Return a read-only view of the gang as it is now."""
     group = gang.group
     return GangView(
@@ -376,8 +374,8 @@ def view(gang: Gang, priority: int, created: float) -> GangView:
         present=group.present,
         bound=len(group.bound),
         needed=group.needed,
-        priority=priority,
-        created=created,
+        priority=group.priority,
+        created=group.since,
         reason=gang.reason,
         plan=gang.plan.placed if gang.plan is not None else None,
         queue=group.pod_group.queue if group.pod_group is not None else "",
@@ -418,6 +416,20 @@ class Timers:
         if self._set_at is not None:
             self._set_at[gang.key, timer] = self._now()
         heapq.heappush(self._heap, (when, gang.key, timer))
+
+    def set_earlier(self, gang: Gang, when: float, timer: Timer = Timer.PHASE) -> None:
+        """Set the gang's timer, unless it expires earlier.
+
+        A timer that is due earlier stays as it was set: set again, it would look as if the service had stood
+        still since then.
+        """
+        if when < gang.timers.get(timer, math.inf):
+            self.set(gang, when, timer)
+
+    def start(self, gang: Gang, when: float, timer: Timer) -> None:
+        """Set the gang's timer, unless it is set."""
+        if timer not in gang.timers:
+            self.set(gang, when, timer)
 
     def hand_on(self, before: Gang, gang: Gang, timer: Timer) -> None:
         """Set a gang's timer for another gang that has its pods now.

@@ -98,7 +98,7 @@ class Permitted(InPhase):
     """What the shim was told, so that it is told the same again; None if `plan` is."""
     awaited: dict[str, float] = field(default_factory=dict)
     """UID of each member whose Binding may be under way → when to give it up."""
-    lost: str = ""
+    why_lost: str = ""
     """Why a member was given back; "" if none was."""
 
 

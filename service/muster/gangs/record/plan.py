@@ -46,18 +46,13 @@ class Plan:
         """Return (name, UID) of the members, in the order of the verdict."""
         return tuple((self.pods[uid].name, uid) for uid in self.order)
 
-    @property
-    def nodes(self) -> frozenset[str]:
-        """Return the names of the nodes that the plan uses."""
-        return frozenset(member.node for member in self.placed.members)
 
-
-def usages(placed: Placed, pods: dict[str, Pod]) -> tuple[Usage, ...]:
+def usages(decision: Placed, pods: dict[str, Pod]) -> tuple[Usage, ...]:
     """Return what a plan takes, member by member."""
-    taken = []
-    for member in placed.members:
+    member_usages = []
+    for member in decision.members:
         mask = sum(1 << gpu for gpu in set(member.gpus))
-        taken.append(
+        member_usages.append(
             Usage(member.uid, member.node, pods[member.uid].resources, gpus=mask, units=member.units)
         )
-    return tuple(taken)
+    return tuple(member_usages)

@@ -93,10 +93,10 @@ class Differences:
         if pod.planned is not None:
             self._due.pop(pod.uid, None)
             self._tell(pod.uid, differing_sentence(pod.planned, pod.allocation or 0))
-        elif not (said := self._by_claims(pod)):
+        elif not (sentence := self._by_claims(pod)):
             self._agrees(pod.uid)
         elif pod.uid in self._told:
-            self._tell(pod.uid, said)
+            self._tell(pod.uid, sentence)
         else:
             self._due.setdefault(pod.uid, now + LASTS_S)
 
@@ -106,12 +106,12 @@ class Differences:
         Claims that hold too few say nothing: others of the pod may not have been seen yet.
         """
         planned, node = set(pod.devices), self._ledger.nodes.get(pod.node)
-        held = self._ledger.device_claims.devices_of(pod.uid)
+        claimed = self._ledger.device_claims.devices_of(pod.uid)
         gpus = set[Device | None](node.devices) if node is not None else set[Device | None]()
         drivers = {device.driver for device in planned}
-        others = {each for each in held - planned if each.driver in drivers or each in gpus}
-        missing = planned - held
-        more = others & gpus if not missing else others
+        unplanned = {device for device in claimed - planned if device.driver in drivers or device in gpus}
+        missing = planned - claimed
+        more = unplanned & gpus if not missing else unplanned
         return differing_devices_sentence(missing, more) if len(more) >= max(1, len(missing)) else ""
 
     def _agrees(self, uid: str) -> None:
@@ -119,13 +119,13 @@ class Differences:
         self._told.pop(uid, None)
         self._posted.pop(uid, None)
 
-    def _tell(self, uid: str, said: str) -> None:
-        self._told[uid] = said
+    def _tell(self, uid: str, sentence: str) -> None:
+        self._told[uid] = sentence
         self._post(uid)
 
     def _post(self, uid: str) -> None:
         pod, text = self._pods[uid], self._told[uid]
         if self._active() and self._posted.get(uid) != text:
             self._posted[uid] = text
-            where = ((pod.name, uid),)
-            self._publisher.instruct(EmitEvent(pod.namespace, where, EventReason.DEVICES_DIFFER, text))
+            objects = ((pod.name, uid),)
+            self._publisher.instruct(EmitEvent(pod.namespace, objects, EventReason.DEVICES_DIFFER, text))

@@ -80,22 +80,22 @@ def taken(
     usages = [
         [(uid, usage) for uid, usage in ledger.used_on(node).items() if holds_gpus(usage)] for node in nodes
     ]
-    gang_of = gangs_of(uid for each in usages for uid, _ in each)
+    gang_of = gangs_of(uid for pairs in usages for uid, _ in pairs)
     return [
-        tuple(_taken(usage, gang_of.get(uid, ""), "", uid not in ledger.bound) for uid, usage in each)
-        for each in usages
+        tuple(_taken(usage, gang_of.get(uid, ""), "", uid not in ledger.bound) for uid, usage in pairs)
+        for pairs in usages
     ]
 
 
-def owners(found: Iterable[Taken], gangs: Mapping[str, Gang]) -> tuple[Owner, ...]:
+def owners(usages: Iterable[Taken], gangs: Mapping[str, Gang]) -> tuple[Owner, ...]:
     """Return who has the GPUs of a node, by name. Gangs with slices of one GPU count it each."""
     masks: Counter[tuple[str, str]] = Counter()
     unindexed: Counter[tuple[str, str]] = Counter()
-    for each in found:
-        gang = gangs.get(each.gang)
+    for usage in usages:
+        gang = gangs.get(usage.gang)
         owner = (gang.group.gang.namespace, gang.group.gang.name) if gang is not None else ("", "")
-        masks[owner] |= each.gpus
-        unindexed[owner] += each.unindexed
+        masks[owner] |= usage.gpus
+        unindexed[owner] += usage.unindexed
     return tuple(Owner(*owner, masks[owner].bit_count() + unindexed[owner]) for owner in sorted(masks))
 
 
@@ -108,12 +108,12 @@ def details(ledger: Ledger, gang: Gang, view: GangView) -> GangDetails:
 
 
 def _places(ledger: Ledger, gang: Gang) -> Iterator[Taken]:
-    used: dict[str, Mapping[str, Usage]] = {}
+    usages_by_node: dict[str, Mapping[str, Usage]] = {}
     for pod in sorted(gang.group.members, key=lambda pod: (pod.name, pod.uid)):
         if (usage := ledger.usage(pod.uid)) is not None:
-            if usage.node not in used:
-                used[usage.node] = ledger.used_on(usage.node)
-            usage = used[usage.node][pod.uid]
+            if usage.node not in usages_by_node:
+                usages_by_node[usage.node] = ledger.used_on(usage.node)
+            usage = usages_by_node[usage.node][pod.uid]
             yield _taken(usage, gang.key, pod.name, pod.uid not in ledger.bound)
 
 
@@ -125,7 +125,7 @@ def _node(item: tuple[tuple[object, str], object]) -> str:
     return item[0][1]
 
 
-NOBODY = ("", "")
+_NOBODY = ("", "")
 
 
 def with_holders(refused: Unplaceable, priority: int, ledger: Ledger, pods: Mapping[str, Pod]) -> Unplaceable:
@@ -133,27 +133,27 @@ def with_holders(refused: Unplaceable, priority: int, ledger: Ledger, pods: Mapp
 
     `pods`: by UID, those that claim a gang. `priority` is that of the refused gang.
     """
-    own = (refused.gang.namespace, refused.gang.name)
+    own_gang = (refused.gang.namespace, refused.gang.name)
     gpus: dict[tuple[str, str], int] = {}
     priorities: dict[tuple[str, str], int] = {}
     for node in refused.contested:
         for uid, usage in ledger.on_node(node).items():
             pod = pods.get(uid)
-            gang = NOBODY
+            gang = _NOBODY
             if pod is not None and pod.claim is not None:
                 gang = pod.namespace, pod.claim.name
                 if gang not in priorities or priorities[gang] < pod.priority:
                     priorities[gang] = pod.priority
             if not usage.units:
                 gpus[gang] = gpus.get(gang, 0) + usage.gpus.bit_count() + usage.unindexed_gpus
-    gpus.pop(own, 0)
-    without_gang = gpus.pop(NOBODY, 0)
-    held = {gang: count for gang, count in gpus.items() if count}
-    lower = [count for gang, count in held.items() if priorities[gang] < priority]
-    if not held and not without_gang:
+    gpus.pop(own_gang, 0)
+    without_gang = gpus.pop(_NOBODY, 0)
+    gpus_by_gang = {gang: count for gang, count in gpus.items() if count}
+    lower = [count for gang, count in gpus_by_gang.items() if priorities[gang] < priority]
+    if not gpus_by_gang and not without_gang:
         return refused
-    others = len(held) - len(lower), sum(held.values()) - sum(lower)
-    cause = RoomTaken(_where(refused), len(lower), sum(lower), *others, without_gang)
+    higher = len(gpus_by_gang) - len(lower), sum(gpus_by_gang.values()) - sum(lower)
+    cause = RoomTaken(_where(refused), len(lower), sum(lower), *higher, without_gang)
     return replace(refused, causes=(*refused.causes, cause))
 
 

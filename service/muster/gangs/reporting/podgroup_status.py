@@ -16,7 +16,6 @@ from muster.domain.causes.waiting import MembersMissing
 from muster.domain.pod import Pod
 from muster.domain.podgroup import OURS, PodGroup, PodGroupKey, PodGroupStatus
 from muster.domain.sentences import sentence
-from muster.gangs.capacity import requests
 from muster.gangs.membership.group import NameKey
 from muster.gangs.membership.roster import Roster
 from muster.gangs.messages.instructions import Outcome, WriteStatus
@@ -76,8 +75,8 @@ class PodGroupStatuses:
             self._note(key, now)
         if not active:
             self._due.clear()
-        found = (self._look(key, now) for key in [key for key, when in self._due.items() if when <= now])
-        return [write for write in found if write is not None]
+        writes = (self._look(key, now) for key in [key for key, when in self._due.items() if when <= now])
+        return [write for write in writes if write is not None]
 
     def shows(self, group: PodGroup, now: float) -> None:
         """Take in what the object shows now.
@@ -112,8 +111,8 @@ class PodGroupStatuses:
                 group.uid, group.status, group.status, now - self._settings.numbers_s
             )
         name = (*key, "")
-        gangs = sorted(self._gangs_of(name), key=lambda gang: (requests.created(gang.group), gang.key))
-        status = status_of(group, self._roster.named(name), gangs, last.status)
+        gangs = sorted(self._gangs_of(name), key=lambda gang: (gang.group.since, gang.key))
+        status = _status_of(group, self._roster.named(name), gangs, last.status)
         if status == last.shown:
             return None
         soon = last.at + self._settings.numbers_s
@@ -124,7 +123,7 @@ class PodGroupStatuses:
         return WriteStatus(group.namespace, group.name, group.uid, status)
 
 
-def status_of(
+def _status_of(
     group: PodGroup, pods: Iterable[Pod], gangs: Sequence[Gang], last: PodGroupStatus | None = None
 ) -> PodGroupStatus:
     """Return the status of the gangs of a PodGroup, oldest first: other owners may use the name again.
@@ -133,36 +132,36 @@ def status_of(
     yet, or of the last. `last` is what was shown before: a domain stays shown while members are there.
     """
     pods = list(pods)
-    here = [pod for pod in pods if pod.present]
-    if not here or not gangs:
+    present_pods = [pod for pod in pods if pod.present]
+    if not present_pods or not gangs:
         return _without_pods(group, bool(pods), last)
     gang = next((gang for gang in gangs if gang.phase is not Phase.RUNNING), gangs[-1])
     refused = gang.verdict is not None and gang.verdict.outcome is Outcome.REFUSED
     phase = gang.phase
     if phase is Phase.PLANNING and refused:
         phase = Phase.UNPLACEABLE  # it is only asked about again
-    placed = sum(bool(pod.node) for pod in here) + sum(
-        not pod.node and any(pod.uid in one.awaited for one in gangs) for pod in here
+    placed_count = sum(bool(pod.node) for pod in present_pods) + sum(
+        not pod.node and any(pod.uid in other_gang.awaited for other_gang in gangs) for pod in present_pods
     )
-    domain = last.domain if last is not None and placed else ""
-    if placed and gang.plan is not None:
+    domain = last.domain if last is not None and placed_count else ""
+    if placed_count and gang.plan is not None:
         domain = gang.plan.placed.domain
     return PodGroupStatus(
         phase=shown(phase),
         needed=gang.group.needed,
-        present=len(here),
-        placed=placed,
-        running=sum(pod.running for pod in here),
+        present=len(present_pods),
+        placed=placed_count,
+        running=sum(pod.running for pod in present_pods),
         domain=domain,
         reason="" if phase in (Phase.PERMITTED, Phase.RUNNING) else gang.reason,
     )
 
 
 def _without_pods(group: PodGroup, ended: bool, last: PodGroupStatus | None) -> PodGroupStatus:
-    needed = group.min_member or 0
+    min_member = group.min_member or 0
     if group.causes:
-        return PodGroupStatus(shown(Phase.INVALID), needed, reason=sentence(group.causes))
+        return PodGroupStatus(shown(Phase.INVALID), min_member, reason=sentence(group.causes))
     if ended or (last is not None and last.phase in _BEGUN):
-        return PodGroupStatus(shown(Phase.FINISHED), needed)
-    reason = sentence((MembersMissing(0, needed),))
-    return PodGroupStatus(shown(Phase.COLLECTING), needed, reason=reason)
+        return PodGroupStatus(shown(Phase.FINISHED), min_member)
+    reason = sentence((MembersMissing(0, min_member),))
+    return PodGroupStatus(shown(Phase.COLLECTING), min_member, reason=reason)

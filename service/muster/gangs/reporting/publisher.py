@@ -121,11 +121,11 @@ class Publisher:
         cause = gang.group.waits_for
         if cause is None or not self._listening():
             return
-        told = -math.inf if gang.shown_at is None else gang.shown_at
+        told_at = -math.inf if gang.shown_at is None else gang.shown_at
         again_s = self._settings.numbers_s * (1 + crc32(gang.key.encode()) / 2**33)
-        renew = now >= told + again_s
-        gang.shown_at = told = now if renew else told
-        self._timers.set(gang, told + again_s)
+        renew = now >= told_at + again_s
+        gang.shown_at = told_at = now if renew else told_at
+        self._timers.set(gang, told_at + again_s)
         namespace, reason = gang.group.gang.namespace, type(cause).__name__
         self._out.append(ShowWaiting(namespace, gang.waiting(), reason, short(gang.reason), renew))
 
@@ -152,11 +152,11 @@ class Publisher:
             self._out.append(EmitEvent(namespace, (first,), reason, message))
             if (group := gang.group.pod_group) is not None:
                 kind, name = (group.owner.kind, group.owner.name) if group.owner else ("PodGroup", group.name)
-                where = ((name, group.uid),)
-                self._out.append(EmitEvent(namespace, where, reason, message, kind, group.api_version))
+                objects = ((name, group.uid),)
+                self._out.append(EmitEvent(namespace, objects, reason, message, kind, group.api_version))
             elif (by := _controller(gang, first[1])) is not None:
-                where = ((by.name, by.uid),)
-                self._out.append(EmitEvent(namespace, where, reason, message, by.kind, by.api_version))
+                objects = ((by.name, by.uid),)
+                self._out.append(EmitEvent(namespace, objects, reason, message, by.kind, by.api_version))
 
 
 def _controller(gang: Gang, uid: str) -> Controller | None:

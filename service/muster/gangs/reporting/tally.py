@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Set
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 from muster.gangs.record.gang import Gang, blocks
@@ -33,12 +33,12 @@ class NamespaceTally:
         if gang.group.unbound:
             self.oldest = min(self.oldest, gang.group.since)
 
-    def add(self, other: NamespaceTally) -> None:
+    def add(self, tally: NamespaceTally) -> None:
         """Add what was counted of another namespace."""
-        self.phases += other.phases
-        self.causes += other.causes
-        self.gpus.update(other.gpus)
-        self.oldest = min(self.oldest, other.oldest)
+        self.phases += tally.phases
+        self.causes += tally.causes
+        self.gpus.update(tally.gpus)
+        self.oldest = min(self.oldest, tally.oldest)
 
 
 @dataclass(slots=True)
@@ -56,34 +56,26 @@ class Tally:
     reserved: Counter[str] = field(default_factory=Counter)
     namespaces: dict[str, NamespaceTally] = field(default_factory=dict)
 
-    def only_namespaces(self, kept: Set[str], others: str) -> dict[str, NamespaceTally]:
-        """Return these namespaces, and the sum of the others under the name `others`."""
-        found: dict[str, NamespaceTally] = {}
-        for name, of in self.namespaces.items():
-            if name in kept:
-                found[name] = of
-            else:
-                found.setdefault(others, NamespaceTally()).add(of)
-        return found
-
-
-def empty(orphans: int) -> Tally:
-    """Return the count of no gang. `orphans` is the number of orphaned Bindings."""
-    return Tally(reserved=Counter(binding=orphans))
-
-
-def tally(gangs: Iterable[Gang], found: Tally) -> Tally:
-    """Add these gangs to what was counted, and return it."""
-    for gang in gangs:
+    def add(self, gang: Gang) -> None:
+        """Count a gang."""
         group, phase = gang.group, gang.phase.value
-        found.phases[phase] += 1
-        found.namespaces.setdefault(group.gang.namespace, NamespaceTally()).count(gang)
+        self.phases[phase] += 1
+        self.namespaces.setdefault(group.gang.namespace, NamespaceTally()).count(gang)
         if group.pod_group is not None and group.pod_group.queue:
-            found.queues[group.pod_group.queue] += 1
+            self.queues[group.pod_group.queue] += 1
         if group.unbound:
-            found.oldest[phase] = min(found.oldest.get(phase, group.since), group.since)
-        found.partially_bound += gang.is_partially_bound
-        found.reserved["plan"] += len(gang.reserved) - len(gang.awaited)
-        found.reserved["binding"] += len(gang.awaited)
-        found.reserved["retained"] += len(gang.retained)
-    return found
+            self.oldest[phase] = min(self.oldest.get(phase, group.since), group.since)
+        self.partially_bound += gang.is_partially_bound
+        self.reserved["plan"] += len(gang.reserved) - len(gang.awaited)
+        self.reserved["binding"] += len(gang.awaited)
+        self.reserved["retained"] += len(gang.retained)
+
+    def only_namespaces(self, names: Set[str], rest_name: str) -> dict[str, NamespaceTally]:
+        """Return these namespaces, and the sum of the others under the name `rest_name`."""
+        by_name: dict[str, NamespaceTally] = {}
+        for name, tally in self.namespaces.items():
+            if name in names:
+                by_name[name] = tally
+            else:
+                by_name.setdefault(rest_name, NamespaceTally()).add(tally)
+        return by_name
