@@ -194,7 +194,7 @@ def test_no_gang_may_wait_for_both_planners() -> None:
     state = world.coordinator.state
     (waits,) = waiting_or_refused(state.queue)
     for lane in Lane:
-        state.queue.wait(state.gangs[waits], lane, partial=False, first=False, extras_s=0.0)
+        state.queue.wait(state.gangs[waits], lane, first=False)
     assert check(world.coordinator) == [f"{waits} waits for both planners"]
 
 

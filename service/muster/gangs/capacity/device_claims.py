@@ -101,53 +101,60 @@ class DeviceClaims:
         return {pool for uid in self._by_consumer.get(pod_uid, ()) for pool in _pools(self._claims[uid])}
 
     def beside(
-        self, node: Node, usages: Mapping[str, Usage], bound: Collection[str], but: Collection[str]
+        self, node: Node, usages: Mapping[str, Usage], bound: Collection[str], left_out_uids: Collection[str]
     ) -> dict[str, Usage]:
         """Return the usages of a node by pod, with what claims hold of it. Other keys are for claims alone.
 
-        `bound` are the UIDs of bound pods. Claims for the pods in `but` alone are left out.
+        `bound` are the UIDs of bound pods. Claims for the pods in `left_out_uids` alone are left out.
         """
-        number = {device: index for index, device in enumerate(node.devices) if device is not None}
-        pools = {device.pool_key for device in number}
+        number_by_device = {device: index for index, device in enumerate(node.devices) if device is not None}
+        pools = {device.pool_key for device in number_by_device}
         claims = {uid: claim for pool in pools for uid, claim in self._by_pool.get(pool, {}).items()}
         parts_by_holder: dict[str, list[tuple[int, int]]] = {}
         for claim in claims.values():
-            if claim.is_for(but):
+            if claim.is_for(left_out_uids):
                 continue
             consumer = claim.consumers[0] if len(claim.consumers) == 1 else ""
             parts = parts_by_holder.setdefault(consumer if consumer in usages else OTHERS, [])
-            parts.extend((number[device], share) for device, share in claim.parts() if device in number)
+            parts.extend(
+                (number_by_device[device], share)
+                for device, share in claim.parts()
+                if device in number_by_device
+            )
         by_holder = {holder: Held.of(node, parts) for holder, parts in sorted(parts_by_holder.items())}
         all_usages = _with_held(node, usages, by_holder, bound)
-        if node.counters and (mask := _without_counters(node, claims.values(), but, all_usages)):
+        if node.counters and (mask := _without_counters(node, claims.values(), left_out_uids, all_usages)):
             all_usages[_BY_COUNTERS] = Usage(_BY_COUNTERS, node.name, Resources(pods=0), gpus=mask)
         return all_usages
 
 
 def _without_counters(
-    node: Node, claims: Iterable[DeviceClaim], but: Collection[str], usages: Mapping[str, Usage]
+    node: Node, claims: Iterable[DeviceClaim], left_out_uids: Collection[str], usages: Mapping[str, Usage]
 ) -> int:
     """Return the bit mask of GPUs for which allocated devices leave too few counters.
 
-    Claims for the pods in `but` alone are left out. GPUs of usages come first: one without room is taken
-    twice, so its plan can't stand.
+    Claims for the pods in `left_out_uids` alone are left out. GPUs of usages come first: a GPU without room
+    is taken twice, so its plan can't stand.
     """
-    allocated = {device for claim in claims if not claim.is_for(but) for device in claim.devices}
+    allocated = {device for claim in claims if not claim.is_for(left_out_uids) for device in claim.devices}
     used_gpus = reduce(or_, (usage.gpus for usage in usages.values()), 0)
     numbers = sorted(
-        range(len(node.devices)), key=lambda at: (not used_gpus >> at & 1, node.unhealthy >> at & 1)
+        range(len(node.devices)),
+        key=lambda number: (not used_gpus >> number & 1, node.unhealthy >> number & 1),
     )
     mask = 0
     for pool, counters in node.counters.items():
-        of_pool = {
-            gpu_device.name: at
-            for at in numbers
-            if (gpu_device := node.devices[at]) is not None
+        number_by_name = {
+            gpu_device.name: number
+            for number in numbers
+            if (gpu_device := node.devices[number]) is not None
             if gpu_device.pool_key == pool
         }
-        names = {device.name for device in allocated if device.pool_key == pool}
-        unallocated = [name for name in of_pool if name not in names]
-        mask |= mask_of([of_pool[name] for name in counters.without_room(unallocated, names)])
+        allocated_names = {device.name for device in allocated if device.pool_key == pool}
+        unallocated = [name for name in number_by_name if name not in allocated_names]
+        mask |= mask_of(
+            [number_by_name[name] for name in counters.without_room(unallocated, allocated_names)]
+        )
     return mask
 
 
@@ -167,8 +174,11 @@ OTHERS = "claims"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the claims of one holder have of a node: the bit mask of its whole GPUs, the bytes of others by
-    their number, and how many shares these bytes are."""
+    """What the claims of one holder have of a node.
+
+    `whole`: the bit mask of whole GPUs. `parts`: GPU → bytes of the others. `shares`: how many shares these
+    bytes are.
+    """
 
     whole: int
     parts: Mapping[int, int]
@@ -193,11 +203,11 @@ class Held:
 
     @property
     def mask(self) -> int:
-        """Return all of its GPUs."""
+        """Return the bit mask of all GPUs, whole or in part."""
         return self.whole | mask_of(tuple(self.parts))
 
     def bytes_on(self, node: Node) -> dict[int, int]:
-        """Return the bytes of each of its GPUs; of a whole one all that the node offers in slices."""
+        """Return GPU → bytes; of a whole GPU all that the node offers in slices."""
         memory = dict(enumerate(node.gpu_memory))
         whole = {gpu: memory.get(gpu, 0) * GIB for gpu in bits(self.whole)}
         return whole | dict(self.parts)
@@ -209,7 +219,7 @@ NOTHING = Held(0, {}, 0)
 def _with_held(
     node: Node, usages: Mapping[str, Usage], held_by_holder: Mapping[str, Held], bound: Collection[str]
 ) -> dict[str, Usage]:
-    """Return the usages of a node by pod, with what claims hold of it by their holder.
+    """Return the usages of a node by pod, with what claims hold of the node, by holder.
 
     Other keys are for claims alone. `bound` are the UIDs of bound pods.
     """
@@ -217,14 +227,14 @@ def _with_held(
     for holder, claimed in held_by_holder.items():
         extra = claimed
         if (usage := usages.get(holder)) is not None:
-            all_usages[holder], extra = _told(node, usage, claimed, bound=holder in bound)
+            all_usages[holder], extra = _split_claimed(node, usage, claimed, bound=holder in bound)
             whole |= 0 if all_usages[holder].units else all_usages[holder].gpus
         if extra.whole:
             all_usages[f"{holder}'s devices"] = Usage(holder, node.name, Resources(pods=0), gpus=extra.whole)
         whole |= extra.whole
         parts.update(extra.parts)
     for gpu, share in parts.items():
-        units = min(_units(share), node.gpu_memory[gpu] - _taken(all_usages.values(), gpu))
+        units = min(_units(share), node.gpu_memory[gpu] - _sum_units(all_usages.values(), gpu))
         if units > 0 and not whole >> gpu & 1:
             key = f"shares of GPU {gpu}"
             all_usages[key] = Usage(key, node.name, Resources(pods=0), gpus=1 << gpu, units=units)
@@ -233,12 +243,12 @@ def _with_held(
     }
 
 
-def _told(node: Node, usage: Usage, claimed: Held, *, bound: bool) -> tuple[Usage, Held]:
-    """Return what a pod takes, as its own claims tell it, and what they hold in addition."""
+def _split_claimed(node: Node, usage: Usage, claimed: Held, *, bound: bool) -> tuple[Usage, Held]:
+    """Return what a pod takes by its own claims, and what these claims hold in addition."""
     gpu_count = usage.unindexed_gpus or usage.gpus.bit_count()
     if usage.units:
         if bound and claimed.mask.bit_count() == gpu_count:
-            return _of_bound(node, usage, claimed)
+            return _split_of_bound(node, usage, claimed)
         units = [_units(share) for share in claimed.bytes_on(node).values()]
         is_planned = claimed.mask == usage.gpus and max(units, default=0) <= usage.units
         return usage, NOTHING if is_planned else claimed
@@ -251,7 +261,7 @@ def _told(node: Node, usage: Usage, claimed: Held, *, bound: bool) -> tuple[Usag
     return usage, claimed
 
 
-def _of_bound(node: Node, usage: Usage, claimed: Held) -> tuple[Usage, Held]:
+def _split_of_bound(node: Node, usage: Usage, claimed: Held) -> tuple[Usage, Held]:
     """Return what a bound pod takes of each GPU alike, in whole GiB, and the bytes that it has in addition.
 
     These are rounded up once with all others of the GPU, and not for each pod.
@@ -263,7 +273,7 @@ def _of_bound(node: Node, usage: Usage, claimed: Held) -> tuple[Usage, Held]:
     return replace(usage, gpus=claimed.mask, unindexed_gpus=0, units=units), Held(0, parts, len(parts))
 
 
-def _taken(usages: Iterable[Usage], gpu: int) -> int:
+def _sum_units(usages: Iterable[Usage], gpu: int) -> int:
     """Return the GiB that pods have of a GPU."""
     return sum(usage.units for usage in usages if usage.gpus >> gpu & 1)
 

@@ -177,8 +177,8 @@ class HintTable:
         most = np.zeros(len(quotas), dtype=np.int64)
         for (resource, free), nodes in ledger.whole_gpus().items():
             if resource in self._resources and free and nodes:
-                of = quotas[:, 1] == self._resources[resource]
-                most[of] += nodes * (free // quotas[of, 2])
+                of_resource = quotas[:, 1] == self._resources[resource]
+                most[of_resource] += nodes * (free // quotas[of_resource, 2])
         return most
 
     def _number(self, resource: str) -> int:

@@ -188,10 +188,10 @@ class Ledger:
         self._settle()
         return self._states.get(name)
 
-    def after_all_ended(self, own_uids: Collection[str], but: Collection[str]) -> Snapshot:
+    def after_all_ended(self, own_uids: Collection[str], unchanged_nodes: Collection[str]) -> Snapshot:
         """Return the cluster as if all pods with GPUs had ended, except for `own_uids` ones.
 
-        Pods without GPUs stay: no plan counts on them to end. Nodes in `but` are as they are now.
+        Pods without GPUs stay: no plan counts on them to end. Nodes in `unchanged_nodes` are as they are now.
         """
         snapshot = self.snapshot()
         states = {name: self._ended[name] for name in snapshot.nodes}
@@ -201,7 +201,7 @@ class Ledger:
             usages = self._usages(name).values()
             stays = (usage for usage in usages if usage.pod_uid in own_uids or not holds_gpus(usage))
             states[name] = _state(self.nodes[name], stays)
-        states |= {name: snapshot.nodes[name] for name in but if name in states}
+        states |= {name: snapshot.nodes[name] for name in unchanged_nodes if name in states}
         return replace(snapshot, nodes=states)
 
     def whole_gpus(self) -> Mapping[tuple[str, int], int]:
@@ -269,13 +269,13 @@ class Ledger:
         if len(self._dirty) > _SETTLED_AT_ONCE:
             self._settle()
 
-    def _usages(self, name: str, but: Collection[str] = ()) -> Mapping[str, Usage]:
-        """Return what is taken of a node, also by claims of devices, less what the pods in `but` take."""
+    def _usages(self, name: str, left_out_uids: Collection[str] = ()) -> Mapping[str, Usage]:
+        """Return what pods and claims of devices take of a node, without the pods in `left_out_uids`."""
         usages = self._on_node.get(name, {})
-        if but:
-            usages = {uid: usage for uid, usage in usages.items() if uid not in but}
+        if left_out_uids:
+            usages = {uid: usage for uid, usage in usages.items() if uid not in left_out_uids}
         node = self.nodes[name]
-        return self.device_claims.beside(node, usages, self.bound, but) if node.devices else usages
+        return self.device_claims.beside(node, usages, self.bound, left_out_uids) if node.devices else usages
 
     def _settle(self) -> None:
         for name in self._dirty:

@@ -34,6 +34,7 @@ from muster.domain.request import (
 )
 from muster.domain.words import listed
 from muster.gangs.capacity.ledger import Ledger
+from muster.gangs.membership.consistency import claim_of
 from muster.gangs.membership.group import Group, stated_roles
 from muster.gangs.membership.podgroups import PREFIX
 from muster.gangs.peers.constraints import Kind, Peers
@@ -247,8 +248,8 @@ def _role_preferences(
     wishes = {_wishes(pods[0]).role: _wishes(pods[0]) for pods in by_role.values()}
     for role, wish in wishes.items():
         if wish.role_preferred:
-            whose = f"role {role}" if role else "the role"
-            yield RolePreference(whose, wish.role_preferred, frozenset(names[role]))
+            title = f"role {role}" if role else "the role"
+            yield RolePreference(title, wish.role_preferred, frozenset(names[role]))
     yield from _of_compute_domains(by_role)
 
 
@@ -263,8 +264,8 @@ def _of_compute_domains(by_role: Mapping[str, list[Pod]]) -> Iterator[RolePrefer
             roles.setdefault(domain, []).append(name)
     for names in roles.values():
         if sum(len(by_role[name]) for name in names) > 1:
-            of = "" if len(roles) == 1 else f" of {listed(names)}"
-            title = f"the members of the ComputeDomain{of}"
+            suffix = "" if len(roles) == 1 else f" of {listed(names)}"
+            title = f"the members of the ComputeDomain{suffix}"
             yield RolePreference(title, (Scope.NVLINK_DOMAIN, FABRIC), frozenset(names))
 
 
@@ -302,15 +303,15 @@ def _by_role(pods: Iterable[Pod], peers: Peers) -> dict[str, list[Pod]]:
         alike.setdefault((wishes.role, -pod.fewest_gpus, pod.gpu_resource, key), []).append(pod)
     # The last part is sorted by its repr: any fixed order will do.
     keys = sorted(alike, key=lambda key: (*key[:3], repr(key[3])))
-    names = _names([key[0] for key in keys])
+    names = names_of_roles([key[0] for key in keys])
     return {
         name: sorted(alike[key], key=lambda pod: rank_key(_member(pod)))
         for name, key in zip(names, keys, strict=True)
     }
 
 
-def _names(stated: list[str]) -> list[str]:
-    """Return a name for each role: the given one if it is unique, else one with a number."""
+def names_of_roles(stated: list[str]) -> list[str]:
+    """Return a name for each role: the stated one if it is unique, else one with a number."""
     if len(stated) == 1:
         return stated
     times = Counter(stated)
@@ -365,8 +366,7 @@ def _member(pod: Pod) -> Member:
 
 
 def _wishes(pod: Pod) -> Wishes:
-    assert pod.claim is not None
-    return pod.claim.wishes
+    return claim_of(pod).wishes
 
 
 _AFTER = 1 << 61

@@ -19,7 +19,7 @@ from muster.domain.sentences import sentence
 from muster.gangs.capacity.device_claims import DeviceClaim
 from muster.gangs.lifecycle import bindings, planning, reconciliation
 from muster.gangs.lifecycle.state import State
-from muster.gangs.membership.group import Group, NameKey, planning_facts
+from muster.gangs.membership.group import Group, NameKey, name_key, planning_facts
 from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.phases import (
     Collecting,
@@ -517,7 +517,7 @@ class Pods:
         pod = self._state.roster.pods.get(uid)
         if pod is None or pod.claim is None:
             return ("", "", "", "")
-        return (pod.namespace, pod.claim.dialect, pod.claim.name, uid if pod.claim.lone else "")
+        return name_key(pod)
 
     def gangs_named(self, name: NameKey) -> list[Gang]:
         """Return the gangs of a name, with fresh counts."""
@@ -579,7 +579,7 @@ class Pods:
         """Keep what a pod had that failed or is gone, if a running gang needs it."""
         if pod is None or pod.claim is None or pod.claim.lone:
             return
-        gangs = self._gangs_of((pod.namespace, pod.claim.dialect, pod.claim.name, ""))
+        gangs = self._gangs_of(name_key(pod))
         short = [gang for gang in gangs if gang.was_complete and self._is_short(gang)]
         gang = next((gang for gang in short if pod.owner in gang.group.owners), next(iter(short), None))
         if gang is not None and self._state.synced:

@@ -44,15 +44,6 @@ from muster.placement.cluster.candidates import profile_refusal
 from muster.placement.cluster.matching import serves
 
 
-def _gang_permitted(state: State, gang: Gang, plan: Plan, answer: PermitAnswer, now: float) -> None:
-    """Let the gang go. From now on Bindings may be under way."""
-    until = now + state.settings.bind_for(len(plan.order), plan.with_devices)
-    state.go(gang, Trigger.PERMITTED, Permitted(plan, answer, dict.fromkeys(plan.order, until)))
-    gang.missed, gang.late, gang.elsewhere = False, set(), frozenset()
-    gang.was_complete &= bool(gang.group.bound)
-    state.timers.set(gang, until)
-
-
 def settle_bindings(state: State, gang: Gang, permitted: Permitted, now: float, late: bool = False) -> None:
     """Remove settled members from those awaited: seen bound, gone, or given up if `late`.
 
@@ -112,7 +103,7 @@ def _member_given_back(
 
 def _filter(state: State, call: Filter | Score) -> FilterAnswer:
     """Return the candidates of each member, the planned node first; for a refused gang, the reason."""
-    gang = _current(state, call.plan)
+    gang = _find_gang(state, call.plan)
     plan = gang.plan
     if plan is None:
         return FilterAnswer(reason=gang.verdict.reason if gang.verdict is not None else gang.reason)
@@ -147,12 +138,12 @@ def _score(state: State, call: Score) -> ScoreAnswer:
 def _reserve(state: State, call: Reserve) -> ReserveAnswer:
     """Claim the plan for a member on a node. If that is another node than planned, move the member if the
     plan still fits."""
-    (gang, plan, uid), node = _planned(state, call.plan, call.member), call.node
+    (gang, plan, uid), node = _find_member(state, call.plan, call.member), call.node
     at_home = plan.places[uid].node == node
     if gang.phase is Phase.PERMITTED:
         return ReserveAnswer(at_home, "" if at_home else "the gang is permitted already, with another node")
     excluded = (asks(plan.pods[uid]), node) in gang.exclusions
-    moved = plan.placed if at_home else None if excluded else _moved(state, gang, plan, uid, node)
+    moved = plan.placed if at_home else None if excluded else _move(state, gang, plan, uid, node)
     if moved is None:
         name = plan.pods[uid].name
         return ReserveAnswer(False, f"node {node} would not keep the gang's plan whole for pod {name}")
@@ -170,7 +161,7 @@ def _permit(state: State, call: Permit) -> PermitAnswer:
     A change of a member or node withdraws the plan, so the call is stale then. The plan's nodes and capacity
     are checked once more: after Permit nothing takes a pod back from a node that is gone.
     """
-    gang = _current(state, call.plan)
+    gang = _find_gang(state, call.plan)
     match gang.in_phase:
         case Permitted(answer=PermitAnswer() as answer, awaited=awaited):
             remaining_s = min(awaited.values(), default=call.now) - call.now
@@ -190,12 +181,13 @@ def _permit_reserving(state: State, gang: Gang, plan: Plan, call: Permit) -> Per
         reconciliation.withdraw(state, gang, Trigger.NODE_CHANGED, why, call.now)
         return PermitAnswer(False, why)
     written = plan.annotations or _annotations(state, plan)
-    answer = PermitAnswer(
-        True,
-        bind_within_s=state.settings.bind_for(len(plan.order), plan.with_devices),
-        annotations=tuple(allocation.timed(values, call.wall_ns) for values in written),
-    )
-    _gang_permitted(state, gang, plan, answer, call.now)
+    bind_s = state.settings.bind_for(len(plan.order), plan.with_devices)
+    annotations = tuple(allocation.timed(values, call.wall_ns) for values in written)
+    answer, until = PermitAnswer(True, bind_within_s=bind_s, annotations=annotations), call.now + bind_s
+    state.go(gang, Trigger.PERMITTED, Permitted(plan, answer, dict.fromkeys(plan.order, until)))
+    gang.missed, gang.late, gang.elsewhere = False, set(), frozenset()
+    gang.was_complete &= bool(gang.group.bound)
+    state.timers.set(gang, until)
     # Other members of an elastic gang may be left, which are not placed.
     sentence = placed_sentence(plan.placed, plan.request, _not_exact(state, plan))
     state.publisher.emit(gang, EventReason.PLACED, sentence, plan.members)
@@ -212,7 +204,7 @@ def _unreserve(state: State, call: Unreserve) -> None:
         if call.fate is not BindingFate.UNKNOWN:
             reconciliation.drop_orphan(state, call.uid)
         return
-    gang, pod = _given_back(state, call)
+    gang, pod = _find_given_back(state, call)
     uid, name = pod.uid, pod.name
     why, learnt = f"pod {name} was given back", False
     if call.plugin:
@@ -248,7 +240,7 @@ def _in_tree(state: State, report: InTreeReport) -> None:
     planning.in_tree_answered(state, gang, state.in_tree.take(report))
 
 
-def _current(state: State, ref: PlanRef) -> Gang:
+def _find_gang(state: State, ref: PlanRef) -> Gang:
     """Return the gang of a call.
 
     Raises:
@@ -268,15 +260,15 @@ def _current(state: State, ref: PlanRef) -> Gang:
     return gang
 
 
-def _planned(state: State, ref: PlanRef, member: int) -> tuple[Gang, Plan, str]:
+def _find_member(state: State, ref: PlanRef, member: int) -> tuple[Gang, Plan, str]:
     """Return the gang, its plan, and the UID of the member with this index."""
-    gang = _current(state, ref)
+    gang = _find_gang(state, ref)
     if gang.plan is None or not 0 <= member < len(gang.plan.order):
         raise StaleError(f"gang {ref.gang}: its current verdict plans no member {member}")
     return gang, gang.plan, gang.plan.order[member]
 
 
-def _given_back(state: State, call: Unreserve) -> tuple[Gang, Pod]:
+def _find_given_back(state: State, call: Unreserve) -> tuple[Gang, Pod]:
     """Return the gang and the member, which may be gone.
 
     A session that started while Bindings were under way has no verdict of the gang: its shim names the pod.
@@ -284,11 +276,11 @@ def _given_back(state: State, call: Unreserve) -> tuple[Gang, Pod]:
     ref, gang = call.plan, state.gangs.get(call.plan.gang)
     if gang is not None and ref.epoch == state.epoch and gang.verdict is None and call.uid in gang.awaited:
         return gang, state.roster.pods[call.uid]
-    gang, plan, uid = _planned(state, ref, call.member)
+    gang, plan, uid = _find_member(state, ref, call.member)
     return gang, plan.pods[uid]
 
 
-def _moved(state: State, gang: Gang, plan: Plan, uid: str, node: str) -> Placed | None:
+def _move(state: State, gang: Gang, plan: Plan, uid: str, node: str) -> Placed | None:
     """Return the plan with this member on that node and all others unmoved; None if that is not possible."""
     snapshot = state.open_to(gang)
     moved = moves.move(snapshot, plan.request, plan.placed, uid, node)

@@ -27,7 +27,7 @@ from muster.placement.order import scheduling_order
 
 def decided(state: State, answer: inputs.Decided) -> None:
     """Handle the planner's answer: a plan, or causes why nothing fits."""
-    open_question = _asked(state, answer)
+    open_question = _close_question(state, answer)
     if open_question is None:
         return
     gang, phase, solving, took_s = open_question
@@ -37,11 +37,11 @@ def decided(state: State, answer: inputs.Decided) -> None:
         gang.slow = True
         planning.enqueue_again(state, gang)
     elif isinstance(decision, Unplaceable):
-        _refused(state, gang, phase, solving, decision, answer.now, took_s)
+        _take_refusal(state, gang, phase, solving, decision, answer.now, took_s)
     elif {place.uid for place in decision.members} - {pod.uid for pod in gang.group.unbound}:
         text = "the planner placed pods that it was not asked for, which is a defect"
         _refuse_undecided(state, gang, solving.hint, text, answer.now)
-    elif not state.active or _outdated(state, gang, solving, decision):
+    elif not state.active or _is_outdated(state, gang, solving, decision):
         if phase.overtaken:  # twice in a row: other gangs have the planner first
             state.go(gang, Trigger.OVERTAKEN, Withdrawn())
             state.timers.set(gang, answer.now + state.settings.recheck_s)
@@ -51,7 +51,7 @@ def decided(state: State, answer: inputs.Decided) -> None:
         _accept_plan(state, gang, solving, decision, answer)
 
 
-def _refused(
+def _take_refusal(
     state: State,
     gang: Gang,
     phase: Planning,
@@ -81,7 +81,7 @@ def _refused(
     if any(isinstance(cause, NotDecided) for cause in decision.causes):
         _refuse_undecided(state, gang, solving.hint, sentence(decision), now)
         return
-    planning.refuse(state, gang, solving.hint, decision.causes, sentence(decision), now)
+    planning.refuse(state, gang, solving.hint, planning.kinds_of(decision.causes), sentence(decision), now)
     if overtaken:
         # If capacity comes free or plugins answer all the time, other gangs come first.
         state.timers.set(gang, now + state.settings.recheck_s)
@@ -89,7 +89,7 @@ def _refused(
 
 def solve_failed(state: State, failure: inputs.SolveFailed) -> None:
     """Handle a defect of the planner: refuse the gang, and ask about it again later."""
-    open_question = _asked(state, failure)
+    open_question = _close_question(state, failure)
     if open_question is not None:
         gang, _, solving, _ = open_question
         gang.blocked, gang.helps = (PlannerDefect(failure.error),), ()
@@ -97,7 +97,7 @@ def solve_failed(state: State, failure: inputs.SolveFailed) -> None:
         _refuse_undecided(state, gang, solving.hint, text, failure.now)
 
 
-def _asked(
+def _close_question(
     state: State, answer: inputs.Decided | inputs.SolveFailed
 ) -> tuple[Gang, Planning, Solving, float] | None:
     """Return the gang that waits for this answer, its phase, the question, and the seconds that it took.
@@ -125,7 +125,7 @@ def _asked(
     return gang, gang.in_phase, solving, took_s
 
 
-def _changed(state: State, solving: Solving, decision: Placed) -> set[str]:
+def _find_changed_nodes(state: State, solving: Solving, decision: Placed) -> set[str]:
     """Return the nodes of the plan that have changed since the question."""
     names = {place.node for place in decision.members}
     pairs = {name: (solving.solve.snapshot.nodes[name].node, state.ledger.nodes.get(name)) for name in names}
@@ -137,10 +137,10 @@ def _changed(state: State, solving: Solving, decision: Placed) -> set[str]:
     }
 
 
-def _outdated(state: State, gang: Gang, solving: Solving, decision: Placed) -> bool:
+def _is_outdated(state: State, gang: Gang, solving: Solving, decision: Placed) -> bool:
     """Return whether the cluster has changed in what the plan relies on."""
     nodes = state.ledger.nodes
-    if changed := _changed(state, solving, decision):
+    if changed := _find_changed_nodes(state, solving, decision):
         for name in changed & nodes.keys():
             node_changes.leave_out(gang, name, gang.group.unbound, state.now)
         return True
@@ -203,7 +203,7 @@ def _planner_was_ended(
     """
     gang.ended += 1
     gang.pause_s = state.settings.pause(gang.pause_s, took_s)
-    planning.refuse_as_unplaceable(state, gang, hint, ("not decided",), text, now, now + gang.pause_s)
+    planning.refuse(state, gang, hint, ("not decided",), text, now, now + gang.pause_s)
     state.queue.leave(gang)
 
 
@@ -211,7 +211,7 @@ def _refuse_undecided(state: State, gang: Gang, hint: QueueingHint, text: str, n
     """Refuse a gang that the planner could not decide; plan it again after a pause that grows each time."""
     gang.attempts += 1
     again_at = now + state.settings.backoff(gang.attempts)
-    planning.refuse_as_unplaceable(state, gang, hint, ("not decided",), text, now, again_at)
+    planning.refuse(state, gang, hint, ("not decided",), text, now, again_at)
 
 
 def _take_reservation(state: State, solving: Solving, decision: Decision | None, now: float) -> None:

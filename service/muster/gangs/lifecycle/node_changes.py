@@ -145,7 +145,9 @@ class Nodes:
         if not changed:
             return
         late = self._helps_later(name, change.now)
-        if _bears_on_constraints(before, state.ledger.nodes.get(name)) and not late:
+        after = state.ledger.nodes.get(name)
+        # Domains of constraints may have moved, or other nodes count.
+        if _differ(before, after, lambda node: (node.labels, node.taints, node.unschedulable)) and not late:
             state.ledger.existing_pods.changes.everything = True
         if isinstance(change, inputs.NodeSeen):
             self.report_problems(change.node)
@@ -153,7 +155,6 @@ class Nodes:
                 self._say_anew(name)
             if before is not None and is_equal_for_plans(before, change.node):
                 return
-        after = state.ledger.nodes.get(name)
         for gang in self._planned_on(name):
             if (plan := gang.plan) is not None and not holds(state, plan, before, after):
                 is_new = after is not None and leave_out(gang, name, plan.pods.values(), change.now)
@@ -162,8 +163,10 @@ class Nodes:
         state.retained.release_taken(name)
         for gang in state.gangs.values():
             _forget_refusals(gang, name)
-        if state.ledger.on_node(name) and _moved(before, after):
-            self._wake_members(name, change.now, elsewhere=_renames(before, after, state.ledger.policies))
+        if state.ledger.on_node(name) and _differ(before, after, lambda node: (node.labels, node.topology)):
+            keys = _labels_of_domains(state.ledger.policies)
+            renamed = _differ(before, after, lambda node: [node.labels.get(key) for key in keys])
+            self._wake_members(name, change.now, elsewhere=renamed)
 
     def next_deadline(self) -> float | None:
         """Return when `tick` is due; None if it is not."""
@@ -253,24 +256,6 @@ class Nodes:
         return [gang for gang in gangs if isinstance(gang.in_phase, Planned | Reserving)]
 
 
-def _moved(before: Node | None, after: Node | None) -> bool:
-    """Return whether the node is in another part of the fabric than before."""
-    if before is None or after is None:
-        return before is not after
-    return (before.labels, before.topology) != (after.labels, after.topology)
-
-
-def _renames(before: Node | None, after: Node | None, policies: Policies) -> bool:
-    """Return whether the node is in another domain of some level than before."""
-    if before is None or after is None:
-        return True
-    keys = _labels_of_domains(policies)
-    return any(before.labels.get(key) != after.labels.get(key) for key in keys)
-
-
-def _bears_on_constraints(before: Node | None, after: Node | None) -> bool:
-    """Return whether the node's change may move domains of constraints, or change which nodes count."""
-    if before is None or after is None:
-        return before is not after
-    facts = [(node.labels, node.taints, node.unschedulable) for node in (before, after)]
-    return facts[0] != facts[1]
+def _differ(before: Node | None, after: Node | None, facts: Callable[[Node], object]) -> bool:
+    """Return whether these facts of a node changed, or the node appeared or went."""
+    return before is None or after is None or facts(before) != facts(after)

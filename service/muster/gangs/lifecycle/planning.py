@@ -42,7 +42,7 @@ _PROMPT = 16
 """Nodes that are tried one after another without a pause, as plugins refuse them."""
 
 
-def refuse_as_unplaceable(
+def refuse(
     state: State,
     gang: Gang,
     hint: QueueingHint,
@@ -59,7 +59,7 @@ def refuse_as_unplaceable(
     state.go(gang, Trigger.NOTHING_FITS, Unplaceable())
     state.queue.refused(gang, hint)
     if gang.exclusions:
-        text, kinds = f"{text}. {_left_out(gang)}", (*kinds, "left out")
+        text, kinds = f"{text}. {_describe_exclusions(gang)}", (*kinds, "left out")
         # All other nodes have been tried by now.
         for pair, out in gang.exclusions.items():
             if out.until == math.inf:
@@ -75,14 +75,6 @@ def refuse_as_unplaceable(
     if state.backfill.current is not None and state.backfill.current.gang == gang.key:
         kinds, text = (*kinds, "backfill"), f"{text}. {state.backfill.current}"
     state.publisher.refuse(gang, EventReason.UNPLACEABLE, kinds, text, now)
-
-
-def refuse(
-    state: State, gang: Gang, hint: QueueingHint, causes: Iterable[Cause], text: str, now: float
-) -> None:
-    """Refuse the gang with the planner's causes."""
-    kinds = tuple(kind(cause) for cause in causes if not isinstance(cause, RoomTaken))
-    refuse_as_unplaceable(state, gang, hint, kinds, text, now)
 
 
 def exclude_node(state: State, gang: Gang, pod: Pod, call: Unreserve) -> bool:
@@ -126,7 +118,7 @@ def refresh_refusal(state: State, gang: Gang, now: float) -> None:
         state.publisher.refuse(gang, event, gang.kinds, gang.reason, now)
 
 
-def _left_out(gang: Gang) -> str:
+def _describe_exclusions(gang: Gang) -> str:
     """Return a sentence on the nodes that plugins refused: which, how many, and why."""
     nodes: dict[tuple[str, str], set[str]] = {}
     for (_, node), out in gang.exclusions.items():
@@ -139,8 +131,12 @@ def _left_out(gang: Gang) -> str:
     return f"Left out for a while: {', '.join(listed[:3])}{more}"
 
 
-def kind(cause: Cause) -> str:
-    """Return the facts of a cause apart from its numbers and the places where they were counted."""
+def kinds_of(causes: Iterable[Cause]) -> Kinds:
+    """Return the facts of causes apart from their numbers and the places where they were counted."""
+    return tuple(_kind(cause) for cause in causes if not isinstance(cause, RoomTaken))
+
+
+def _kind(cause: Cause) -> str:
     name = type(cause).__name__
     match cause:
         case BadValue():
@@ -171,8 +167,7 @@ def enqueue_again(state: State, gang: Gang) -> None:
 
 
 def _queue(state: State, gang: Gang, lane: Lane) -> None:
-    first = state.retained.covers(gang)
-    state.queue.wait(gang, lane, gang.has_precedence, first, state.settings.extras_s)
+    state.queue.wait(gang, lane, first=state.retained.covers(gang))
 
 
 def in_tree_answered(state: State, gang: Gang, changed: bool) -> None:
@@ -317,7 +312,7 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
     state.in_tree.used(gang.key)
     if causes:
         gang.blocked, gang.helps = tuple(causes), ()
-        refuse(state, gang, hint, causes, sentence(causes), state.now)
+        refuse(state, gang, hint, kinds_of(causes), sentence(causes), state.now)
         return False
     ask, gang.ask_next = gang.ask_next or _first_question(state, gang, request.priority), None
     tried_request = requests.least_of(request) if ask is Ask.LEAST else request

@@ -73,7 +73,7 @@ def reconcile_members(state: State, gang: Gang, group: Group, now: float) -> Non
             gang.reason = sentence((group.waits_for,))
     elif group.causes:
         state.go(gang, Trigger.ILL_FORMED, Invalid())
-        kinds = tuple(map(planning.kind, group.causes))
+        kinds = planning.kinds_of(group.causes)
         state.publisher.refuse(gang, EventReason.INVALID, kinds, sentence(group.causes), now)
     elif group.waits_for is not None:
         state.go(gang, Trigger.MEMBERS_MISSING, Collecting())

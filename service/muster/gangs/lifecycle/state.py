@@ -53,7 +53,7 @@ class State:
         """Generations: numbers of plans and refusals, over all gangs."""
         self.timers = Timers(self.gangs, lambda: self.now)
         self.publisher = Publisher(settings, self.timers, self.numbers, lambda: self.active)
-        self.queue = SchedulingQueue(self.ledger)
+        self.queue = SchedulingQueue(self.ledger, settings.extras_s)
         self.to_group: dict[NameKey, None] = {}
         """Names whose pods are to be grouped again: they all are when the cluster is known, or its policies
         change."""

@@ -42,12 +42,11 @@ def ill_formed(
     if not unbound or causes:
         return tuple(causes)
     # Thousands of members with one claim and no role have nothing on which they could disagree.
-    unlike = disagreements(unbound) if len(claims) > 1 or _wishes(unbound[0]).role else []
-    causes.extend(_too_many_names(gang_title, unbound) or unlike or _unallocated(gang_title, unbound))
+    differing = disagreements(unbound) if len(claims) > 1 or _wishes(unbound[0]).role else []
+    causes.extend(_too_many_names(gang_title, unbound) or differing or _unallocated(gang_title, unbound))
     if causes:
         return tuple(causes)
-    claim = unbound[0].claim
-    assert claim is not None
+    claim = claim_of(unbound[0])
     if unknown := policies.unknown(claim.wishes.policies):
         policy_names = ", ".join(policy.name for policy in policies.policies) or "none"
         causes.append(
@@ -87,8 +86,8 @@ def _too_many_names(gang_title: str, unbound: Iterable[Pod]) -> list[BadValue]:
 
     Equal rules are one object, so pods of one template cost nothing here.
     """
-    unlike = {id(pod.rules): pod.rules for pod in unbound}
-    if sum(rules.size for rules in unlike.values()) <= MAX_NAMES:
+    distinct_rules = {id(pod.rules): pod.rules for pod in unbound}
+    if sum(rules.size for rules in distinct_rules.values()) <= MAX_NAMES:
         return []
     field = "number of names and values in nodeSelector, nodeAffinity and tolerations of unlike members"
     return [BadValue(gang_title, field, f"more than {MAX_NAMES:,}", f"at most {MAX_NAMES:,}")]
@@ -121,13 +120,14 @@ def _disagreement(check: tuple[str, list[Pod], Describe]) -> MembersDisagree | N
     return MembersDisagree(field, tuple(sorted(values.items()))) if len(values) > 1 else None
 
 
-def _claim(pod: Pod) -> GangClaim:
+def claim_of(pod: Pod) -> GangClaim:
+    """Return the claim of a member of a gang."""
     assert pod.claim is not None
     return pod.claim
 
 
 def _wishes(pod: Pod) -> Wishes:
-    return _claim(pod).wishes
+    return claim_of(pod).wishes
 
 
 def _segments(pod: Pod) -> str:
@@ -181,9 +181,9 @@ def _tolerations(rules: NodeRules) -> str:
 
 _OF_A_GANG: Mapping[str, Describe] = MappingProxyType(
     {
-        "number of replicas": lambda pod: str(_claim(pod).replicas or ""),
-        "min-member": lambda pod: str(_claim(pod).min_member or ""),
-        "size": lambda pod: str(_claim(pod).size or ""),
+        "number of replicas": lambda pod: str(claim_of(pod).replicas or ""),
+        "min-member": lambda pod: str(claim_of(pod).min_member or ""),
+        "size": lambda pod: str(claim_of(pod).size or ""),
         "scope": lambda pod: _wishes(pod).required_scope or "",
         "preferred scopes": lambda pod: ",".join(_wishes(pod).preferred_scopes),
         **{kind.annotation: partial(_per_scope, kind) for kind in PER_SCOPE},

@@ -15,7 +15,7 @@ from muster.domain.policies import Policies
 from muster.domain.quorums import Counts, Leaf, Quorum, members_of
 from muster.domain.reasons import Cause
 from muster.domain.request import GangId, RolePreference
-from muster.gangs.membership.consistency import ill_formed
+from muster.gangs.membership.consistency import claim_of, ill_formed
 from muster.gangs.membership.incarnations import Incarnation, of_job
 from muster.gangs.membership.podgroups import Followers, followers
 
@@ -210,6 +210,12 @@ class Group:
             self.role_preferences,
             self.causes,
         )
+
+
+def name_key(pod: Pod) -> NameKey:
+    """Return the name of the pod's gang."""
+    claim = claim_of(pod)
+    return (pod.namespace, claim.dialect, claim.name, pod.uid if claim.lone else "")
 
 
 def stated_roles(pods: Iterable[Pod]) -> Counter[str]:

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from muster.domain.pod import Pod
-from muster.gangs.membership.consistency import asked_of_gang
+from muster.gangs.membership.consistency import asked_of_gang, claim_of
 
 Incarnation = dict[str, list[Pod]]
 """The pods of a gang, by owner. For a later wave of one owner, the key has the number of the wave: `uid#2`.
@@ -189,15 +189,12 @@ def _all_done_since(pods: Iterable[Pod]) -> float:
 
 def _fixed(pod: Pod) -> float:
     """Return how many members the pod's gang has in all; infinite if that is open."""
-    claim = pod.claim
-    assert claim is not None
-    return claim.replicas or math.inf
+    return claim_of(pod).replicas or math.inf
 
 
 def _count(pod: Pod) -> int:
     """Return how many members the pod's gang needs, as the pod states it."""
-    claim = pod.claim
-    assert claim is not None
+    claim = claim_of(pod)
     return claim.replicas or claim.min_member or 0
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from muster.domain.pod import Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.domain.policies import DEFAULT_POLICIES
-from muster.gangs.membership.group import Group, NameKey, group_of, planning_facts
+from muster.gangs.membership.group import Group, NameKey, group_of, name_key, planning_facts
 from muster.gangs.membership.incarnations import (
     Owners,
     assign,
@@ -83,7 +83,7 @@ class Roster:
             incomplete
         ) in incomplete_pods:  # of the pods' facts only what completes them differs: they count as before
             pod = completed(incomplete, self._pod_groups)
-            self.pods[pod.uid] = self._named[_name_key(pod)][pod.uid] = pod
+            self.pods[pod.uid] = self._named[name_key(pod)][pod.uid] = pod
         return {(*key, "")} if incomplete_pods else set()
 
     def see(self, pod: Pod) -> set[NameKey]:
@@ -101,7 +101,7 @@ class Roster:
         if before is None and pod.claim is None:
             return set()
         if before is not None and _grouping_facts(before) == _grouping_facts(pod):
-            key = _name_key(pod)
+            key = name_key(pod)
             self.pods[pod.uid] = pod
             self._named[key][pod.uid] = pod
             if pod.started and not before.started and self._owners[key].begins(pod) and self._waiting[key]:
@@ -109,7 +109,7 @@ class Roster:
             return set()
         touched = self._drop(pod.uid)
         if pod.claim is not None:
-            key = _name_key(pod)
+            key = name_key(pod)
             self.pods[pod.uid] = pod
             self._named.setdefault(key, {})[pod.uid] = pod
             self._count(key, pod, 1)
@@ -134,7 +134,7 @@ class Roster:
         pod = self.pods.pop(uid, None)
         if pod is None:
             return set()
-        key = _name_key(pod)
+        key = name_key(pod)
         del self._named[key][uid]
         self._owners[key].drop(pod)
         self._count(key, pod, -1)
@@ -234,9 +234,3 @@ def _grouping_facts(pod: Pod) -> tuple[object, ...]:
         pod.created,
         pod.name,
     )
-
-
-def _name_key(pod: Pod) -> NameKey:
-    claim = pod.claim
-    assert claim is not None
-    return (pod.namespace, claim.dialect, claim.name, pod.uid if claim.lone else "")

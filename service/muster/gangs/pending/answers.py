@@ -11,7 +11,6 @@ it sees a node with fewer GPUs that match.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -22,23 +21,16 @@ from muster.domain.node import Device, Node
 from muster.domain.request import Request, Role, Subrequest
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import mask_of
+from muster.gangs.capacity.requests import names_of_roles
 from muster.gangs.messages.calls import AgreeingGroup, InTreeAnswer
 
 
 def name_parts(parts: Mapping[str, list[Role]]) -> dict[str, list[Role]]:
     """Name the parts: the role's own name if it is not split, else numbered names that no other role has."""
-    used_names = {name for name, role_parts in parts.items() if len(role_parts) == 1}
-    by_name = {}
-    for name, role_parts in parts.items():
-        if len(role_parts) == 1:
-            by_name[name] = role_parts
-            continue
-        free = (
-            candidate for n in itertools.count(1) if (candidate := f"{name or 'role'}-{n}") not in used_names
-        )
-        by_name[name] = [replace(part, name=next(free)) for part in role_parts]
-        used_names |= {part.name for part in by_name[name]}
-    return by_name
+    names = iter(names_of_roles([name for name, role_parts in parts.items() for _ in role_parts]))
+    return {
+        name: [replace(part, name=next(names)) for part in role_parts] for name, role_parts in parts.items()
+    }
 
 
 def rename_roles(constraint: Constraint, names: Mapping[str, tuple[str, ...]]) -> Constraint:
@@ -301,14 +293,21 @@ def limited(request: Request, answers: Mapping[str, Sequence[InTreeAnswer]], sna
         return request
     asking = [role for role in request.roles if role.gpus and role.members]
     cut_cache, matching_cache = _Known(), _Known()
-    cut = {role.name: _cut(role, answers[role.name], snapshot, cut_cache) for role in asking}
-    if len(asking) > 1 and len({len(masks) for masks in cut.values()}) == 1:
-        for rank in range(len(next(iter(cut.values())))):
-            pairs = [(cut[role.name][rank], _choices(role)[rank].matching) for role in asking]
-            unlike = {(id(masks), id(matching)): (masks, matching) for masks, matching in pairs}.values()
-            _join([masks for masks, _ in unlike], [matching for _, matching in unlike], snapshot)
+    masks_by_role = {
+        role.name: _limit_masks(role, answers[role.name], snapshot, cut_cache) for role in asking
+    }
+    if len(asking) > 1 and len({len(masks) for masks in masks_by_role.values()}) == 1:
+        for rank in range(len(next(iter(masks_by_role.values())))):
+            pairs = [(masks_by_role[role.name][rank], _choices(role)[rank].matching) for role in asking]
+            distinct_pairs = {
+                (id(masks), id(matching)): (masks, matching) for masks, matching in pairs
+            }.values()
+            _align_masks(
+                [masks for masks, _ in distinct_pairs], [matching for _, matching in distinct_pairs], snapshot
+            )
     roles = [
-        _with(role, cut[role.name], matching_cache) if role.name in cut else role for role in request.roles
+        _with_masks(role, masks_by_role[role.name], matching_cache) if role.name in masks_by_role else role
+        for role in request.roles
     ]
     return replace(request, roles=tuple(roles))
 
@@ -317,19 +316,21 @@ def _choices(role: Role) -> tuple[Subrequest, ...]:
     return role.subrequests or (Subrequest(role.matching, role.gpus),)
 
 
-def _with(role: Role, cut: Sequence[_Masks], cache: _Known) -> Role:
+def _with_masks(role: Role, cut: Sequence[_Masks], cache: _Known) -> Role:
     choices = list[Subrequest]()
-    for choice, fewer in zip(_choices(role), cut, strict=True):
-        key = (id(choice.matching), id(fewer))
+    for choice, masks in zip(_choices(role), cut, strict=True):
+        key = (id(choice.matching), id(masks))
         if key not in cache:
-            cache[key] = {**choice.matching, **fewer}
+            cache[key] = {**choice.matching, **masks}
         choices.append(replace(choice, matching=cache[key]))
     if role.subrequests:
         return replace(role, subrequests=tuple(choices))
     return replace(role, matching=choices[0].matching)
 
 
-def _cut(role: Role, answers: Sequence[InTreeAnswer], snapshot: Snapshot, cache: _Known) -> list[_Masks]:
+def _limit_masks(
+    role: Role, answers: Sequence[InTreeAnswer], snapshot: Snapshot, cache: _Known
+) -> list[_Masks]:
     """Return node → bit mask of the GPUs that are left, for each subrequest, where an answer has groups."""
     cut_masks, mask_by_kind = list[_Masks](), dict[object, int]()
     for rank, choice in enumerate(_choices(role)):
@@ -354,7 +355,7 @@ def _cut(role: Role, answers: Sequence[InTreeAnswer], snapshot: Snapshot, cache:
                     names if all(names) else name,
                 )
                 if kind not in mask_by_kind:
-                    mask_by_kind[kind] = _less(mask, state, of_node, choice.gpus)
+                    mask_by_kind[kind] = _limit_mask(mask, state, of_node, choice.gpus)
                 masks[name] = mask_by_kind[kind]
         cut_masks.append(masks)
     return cut_masks
@@ -364,7 +365,7 @@ def _mask(matching: Mapping[str, int], name: str, state: NodeState) -> int:
     return matching.get(name, state.node.untainted)
 
 
-def _less(mask: int, state: NodeState, groups: Sequence[AgreeingGroup], gpus: int) -> int:
+def _limit_mask(mask: int, state: NodeState, groups: Sequence[AgreeingGroup], gpus: int) -> int:
     """Return the mask without free GPUs beyond those of as many members as each group is enough for."""
     for group in groups:
         free = mask & _mask_on(state.node, group.devices) & (state.free_gpus | state.tainted)
@@ -374,7 +375,7 @@ def _less(mask: int, state: NodeState, groups: Sequence[AgreeingGroup], gpus: in
     return mask
 
 
-def _join(cut: Sequence[_Masks], matching: Sequence[Mapping[str, int]], snapshot: Snapshot) -> None:
+def _align_masks(cut: Sequence[_Masks], matching: Sequence[Mapping[str, int]], snapshot: Snapshot) -> None:
     """Leave all roles the same GPUs on each node where they had the same."""
     for name in dict.fromkeys(name for masks in cut for name in masks):
         state = snapshot.nodes[name]

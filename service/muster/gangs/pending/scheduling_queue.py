@@ -187,8 +187,10 @@ class SchedulingQueue:
     planner.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, extras_s: float) -> None:
         self.update_at: float | None = None
+        self._extras_s = extras_s
+        """How much younger members count that their gang can do without."""
         self._ledger = ledger
         self._queues = {lane: Queue() for lane in Lane}
         self._refused: dict[QueueingHint, set[str]] = {}
@@ -207,18 +209,18 @@ class SchedulingQueue:
         self._lacking: dict[str, int] = {}
         """Gangs that lack members which they need, waiting or about to: key → priority."""
 
-    def wait(self, gang: Gang, lane: Lane, partial: bool, first: bool, extras_s: float) -> None:
-        """Queue the gang for a planner; `partial` and `first` as in `Queue.put`.
+    def wait(self, gang: Gang, lane: Lane, first: bool) -> None:
+        """Queue the gang for a planner; `first` as in `Queue.put`.
 
-        `extras_s`: how much younger members count that the gang can do without. So gangs that lack members
-        which they need come first, but only those that came within that time.
+        Members that the gang can do without count as younger. So gangs that lack members which they need come
+        first, but only those that came within that time.
         """
-        group = gang.group
+        group, partial = gang.group, gang.has_precedence
         created = group.since
         if partial:  # it is as old as the first of its members that run
             created = min(created, *(pod.created for pod in group.bound))
         if group.enough_bound:
-            created += extras_s
+            created += self._extras_s
         else:
             self.lacks(gang)
         self._queues[lane].put(gang.key, group.priority, created, partial, first)

@@ -65,7 +65,7 @@ class Differences:
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone."""
         self._pods.pop(uid, None)
-        self._agrees(uid)
+        self._forget_difference(uid)
 
     def tick(self, now: float) -> None:
         """Tell what has lasted long enough."""
@@ -94,7 +94,7 @@ class Differences:
             self._due.pop(pod.uid, None)
             self._tell(pod.uid, differing_sentence(pod.planned, pod.allocation or 0))
         elif not (sentence := self._by_claims(pod)):
-            self._agrees(pod.uid)
+            self._forget_difference(pod.uid)
         elif pod.uid in self._told:
             self._tell(pod.uid, sentence)
         else:
@@ -114,7 +114,7 @@ class Differences:
         more = unplanned & gpus if not missing else unplanned
         return differing_devices_sentence(missing, more) if len(more) >= max(1, len(missing)) else ""
 
-    def _agrees(self, uid: str) -> None:
+    def _forget_difference(self, uid: str) -> None:
         self._due.pop(uid, None)
         self._told.pop(uid, None)
         self._posted.pop(uid, None)
