@@ -217,12 +217,9 @@ class Nodes:
         for name in nodes:
             self._state.retained.release_taken(name)
             for gang in self._planned_on(name):
-                match gang.in_phase:
-                    case Planned(plan) | Reserving(plan) if not reconciliation.plan_still_fits(
-                        self._state, plan
-                    ):
-                        why = f"others took what it was to have on node {name}"
-                        reconciliation.withdraw(self._state, gang, Trigger.NODE_CHANGED, why, now)
+                if (plan := gang.plan) is not None and not reconciliation.plan_still_fits(self._state, plan):
+                    why = f"others took what it was to have on node {name}"
+                    reconciliation.withdraw(self._state, gang, Trigger.NODE_CHANGED, why, now)
 
     def _wake_members(self, name: str, now: float, elsewhere: bool) -> None:
         """Plan the gangs again that have members on a node which changed: its labels and links affect where

@@ -42,11 +42,10 @@ def reconcile(state: State, gang: Gang, now: float) -> None:
     """Move the gang to the phase that its members call for, once none of its Bindings is under way."""
     group = state.fresh(gang)
     note_partially_bound(state, gang, now)
-    match gang.in_phase:
-        case GivenUp(evicting=evicting) as given_up if group.bound and evicting:
-            evict(state, gang, given_up, now)
-        case _:
-            reconcile_members(state, gang, group, now)
+    if isinstance(given_up := gang.in_phase, GivenUp) and group.bound and given_up.evicting:
+        evict(state, gang, given_up, now)
+    else:
+        reconcile_members(state, gang, group, now)
     state.fresh(gang)  # stale members are looked at again, whatever the phase is now
 
 

@@ -195,15 +195,12 @@ class Clock:
     def __init__(self, state: State, pods: Pods) -> None:
         self._state = state
         self._pods = pods
-        self._interrupted: dict[str, float] = {}
-        """Resource whose watch is interrupted → since when."""
         self._unfinished = -math.inf
         """When the last Tick came, if it left timers to the next one."""
 
     def interrupted(self, resource: str, now: float) -> None:
         """Pause all timers: the watch of this resource is interrupted."""
-        self._interrupted.setdefault(resource, now)
-        self._state.interrupted = True
+        self._state.interrupted.setdefault(resource, now)
         self._state.timers.pause()
 
     def resumed(self, resource: str, now: float) -> None:
@@ -211,15 +208,15 @@ class Clock:
 
         Events that were seen late, because the watches were interrupted, then have their full time again.
         """
-        if resource not in self._interrupted:
+        interrupted = self._state.interrupted
+        if resource not in interrupted:
             return
-        since = min(self._interrupted.values())
-        del self._interrupted[resource]
-        if not self._interrupted:
-            self._state.interrupted = False
+        since = min(interrupted.values())
+        del interrupted[resource]
+        if not interrupted:
             _postpone(self._state, now - since)
         else:
-            self._interrupted = dict.fromkeys(self._interrupted, since)
+            interrupted |= dict.fromkeys(interrupted, since)
 
     def tick(self, now: float) -> None:
         """Handle everything that is due."""

@@ -44,7 +44,8 @@ class State:
         """Time of the input or call that is being handled, in seconds of the inputs' clock."""
         self.epoch: int | None = None
         self.synced = False
-        self.interrupted = False
+        self.interrupted: dict[str, float] = {}
+        """Resource whose watch is interrupted → since when."""
         self.members_counted = 0
         """Members of gangs that were counted for the input that is being handled."""
         self.solving: dict[Lane, Solving] = {}
