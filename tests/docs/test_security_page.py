@@ -21,6 +21,7 @@ from muster.domain import allocation, sentences
 from muster.gangs.lifecycle import arrivals, node_changes
 from muster.gangs.peers import constraints
 from muster.gangs.pending import planner_share
+from muster.gangs.record.gang import PATIENCE
 
 TESTS = Path(__file__).parents[1]
 PAGE = (TESTS.parent / "docs" / "security.md").read_text()
@@ -63,7 +64,7 @@ BOUNDS = (
     f"{pools.MAX_DEVICES:,} devices; {bounds.MAX_PROBLEMS} problems, "
     f"{pools.MAX_ROUNDINGS} ways to round memory up",
     f"{1 / nodes.CHANGE_S:g} changes a second, after {nodes.ADVANCE_S:g} s in advance",
-    f"{node_changes.PATIENCE} plans of a gang; all refused gangs once in {CONFIG.gangs.numbers_s:g} s; "
+    f"{PATIENCE} plans of a gang; all refused gangs once in {CONFIG.gangs.numbers_s:g} s; "
     f"{node_changes.WAKES} times those with members that it admits",
     f"{read_again.READ_AT_ONCE} at once, then a fifth of the loop",
     f"{web.MOST_CONNECTIONS} on each port; {CONFIG.page.clients} browsers",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity.device_claims import DeviceClaim
-from muster.gangs.lifecycle import alternatives, bindings, decisions, planning
+from muster.gangs.lifecycle import alternatives, bindings, planning
 from muster.gangs.lifecycle.arrivals import Pods
 from muster.gangs.lifecycle.node_changes import Nodes
 from muster.gangs.lifecycle.recovery import Clock, Sessions
@@ -50,9 +50,9 @@ class Coordinator:
         self.state.now, self.state.members_counted = message.now, 0
         match message:
             case inputs.Decided():
-                decisions.decided(self.state, message)
+                planning.decided(self.state, message)
             case inputs.SolveFailed():
-                decisions.solve_failed(self.state, message)
+                planning.solve_failed(self.state, message)
             case inputs.Synced(now):
                 self.state.synced = True
                 self._pods.catch_up(now)

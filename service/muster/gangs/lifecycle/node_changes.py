@@ -7,106 +7,27 @@ node must not wait for ever.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable
 
-from muster.domain.levels import FABRIC, NVLINK
 from muster.domain.node import Node
-from muster.domain.pod import Pod
-from muster.domain.policies import Policies
-from muster.domain.request import Request
 from muster.domain.sentences import unhealthy_sentence
-from muster.gangs.capacity import requests
 from muster.gangs.capacity.ledger import is_equal_for_plans
 from muster.gangs.lifecycle import planning, reconciliation
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import EmitEvent, EventReason
-from muster.gangs.record.gang import NODE_CHANGED, Exclusion, Gang
+from muster.gangs.record.gang import Gang
 from muster.gangs.record.phases import Planned, Reserving, Trigger
-from muster.gangs.record.plan import Plan
-from muster.placement.verify.admission import tolerates
-
-PATIENCE = 2
-"""How many plans of a gang a node may void before the gang leaves it out."""
+from muster.gangs.record.plan import Plan, is_same_for, labels_of_domains
 
 
 def holds(state: State, plan: Plan, before: Node | None, after: Node | None) -> bool:
     """Return whether a plan on this node holds after the change."""
-    if before is None or not is_same(plan.request, state.ledger.policies, before, after):
+    if before is None or not is_same_for(plan.request, state.ledger.policies, before, after):
         return False
     return after is not None and (
         before.allocatable == after.allocatable or reconciliation.plan_still_fits(state, plan)
     )
-
-
-def is_same(request: Request, policies: Policies, before: Node, after: Node | None) -> bool:
-    """Return whether nothing changed that a plan of the request stands on, but for what the node offers."""
-    if after is None:
-        return False
-    same_otherwise = replace(
-        before,
-        labels=after.labels,
-        taints=after.taints,
-        allocatable=after.allocatable,
-        machine=after.machine,
-        hands_out=after.hands_out,
-        problems=after.problems,
-    )
-    if same_otherwise != after:
-        return False
-    if before.taints != after.taints and any(tolerates(after, role) for role in request.roles):
-        return False
-    read = _labels_read(request, policies) if before.labels != after.labels else ()
-    return all(before.labels.get(key) == after.labels.get(key) for key in read)
-
-
-def _labels_read(request: Request, policies: Policies) -> frozenset[str]:
-    """Return the keys of node labels on which a plan of this request may stand."""
-    keys = _labels_of_domains(policies)
-    keys.update(request.preferred_scopes)
-    keys.update(limit.scope for limit in request.per_scope)
-    keys.update(subgroup.scope for subgroup in request.subgroups)
-    keys.update(scope for preference in request.role_preferences for scope in preference.scopes)
-    keys.update(constraint.topology_key for constraint in request.constraints)
-    for role in request.roles:
-        keys.update(segment.scope for segment in role.segments)
-        keys.update(term.key for terms in (role.rules.required, *role.rules.any_of) for term in terms)
-    required_scopes = (request.required_scope, *(role.required_scope for role in request.roles))
-    return frozenset(keys.union(filter(None, required_scopes)))
-
-
-def _labels_of_domains(policies: Policies) -> set[str]:
-    """Return the keys of node labels that name domains of levels."""
-    keys = {FABRIC, *(key for level in (*policies.levels, NVLINK) for key in level.labels)}
-    return keys.union(*policies.naming.trees)
-
-
-def leave_out(gang: Gang, node: str, pods: Iterable[Pod], now: float) -> bool:
-    """Count that a change of the node voids a plan for these pods. From the second time on, leave the node
-    out until all others were tried, and then for a time that grows. Return whether that is new."""
-    gang.voided[node] += 1
-    if gang.voided[node] < PATIENCE:
-        return False
-    sentence = f"it changed {gang.voided[node]} times under a plan"
-    is_new = False
-    for pair in {(requests.asks(pod), node) for pod in pods}:
-        is_new |= pair not in gang.exclusions
-        gang.refusals[pair] = gang.voided[node] - PATIENCE + 1
-        gang.exclusions[pair] = Exclusion(now, NODE_CHANGED, sentence)
-    return is_new
-
-
-def _forget_refusals(gang: Gang, node: str) -> None:
-    """Try a node again that has changed. What it may not do is end its own exclusion by that."""
-    if not gang.refusals and not gang.exclusions:
-        return
-    gang.exclusions = {
-        pair: out for pair, out in gang.exclusions.items() if pair[1] != node or out.plugin == NODE_CHANGED
-    }
-    gang.refusals = {
-        pair: times for pair, times in gang.refusals.items() if pair[1] != node or pair in gang.exclusions
-    }
 
 
 WAKES = 24
@@ -157,14 +78,14 @@ class Nodes:
                 return
         for gang in self._planned_on(name):
             if (plan := gang.plan) is not None and not holds(state, plan, before, after):
-                is_new = after is not None and leave_out(gang, name, plan.pods.values(), change.now)
+                is_new = after is not None and gang.leave_out(name, plan.pods.values(), change.now)
                 why = f"node {name} {verb}"
                 reconciliation.withdraw(state, gang, Trigger.NODE_CHANGED, why, change.now, learnt=is_new)
         state.retained.release_taken(name)
         for gang in state.gangs.values():
-            _forget_refusals(gang, name)
+            gang.forget_refusals(name)
         if state.ledger.on_node(name) and _differ(before, after, lambda node: (node.labels, node.topology)):
-            keys = _labels_of_domains(state.ledger.policies)
+            keys = labels_of_domains(state.ledger.policies)
             renamed = _differ(before, after, lambda node: [node.labels.get(key) for key in keys])
             self._wake_members(name, change.now, elsewhere=renamed)
 

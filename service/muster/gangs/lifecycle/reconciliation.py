@@ -17,7 +17,6 @@ from muster.domain.node import Usage
 from muster.domain.pod import Pod
 from muster.domain.sentences import sentence
 from muster.gangs.capacity.ledger import fits
-from muster.gangs.lifecycle import planning
 from muster.gangs.lifecycle.state import State
 from muster.gangs.membership.group import Group
 from muster.gangs.messages.instructions import EventReason, Evict
@@ -35,7 +34,7 @@ from muster.gangs.record.phases import (
     Withdrawn,
 )
 from muster.gangs.record.plan import Plan, usages
-from muster.gangs.reporting.publisher import short
+from muster.gangs.reporting.publisher import kinds_of, short
 
 
 def reconcile(state: State, gang: Gang, now: float) -> None:
@@ -72,7 +71,7 @@ def reconcile_members(state: State, gang: Gang, group: Group, now: float) -> Non
             gang.reason = sentence((group.waits_for,))
     elif group.causes:
         state.go(gang, Trigger.ILL_FORMED, Invalid())
-        kinds = planning.kinds_of(group.causes)
+        kinds = kinds_of(group.causes)
         state.publisher.refuse(gang, EventReason.INVALID, kinds, sentence(group.causes), now)
     elif group.waits_for is not None:
         state.go(gang, Trigger.MEMBERS_MISSING, Collecting())
@@ -88,7 +87,7 @@ def reconcile_members(state: State, gang: Gang, group: Group, now: float) -> Non
         state.go(gang, Trigger.COMPLETE, Planning())
         gang.end_exclusions(now, state.unbound_gone_at)
         state.timers.set(gang, now + state.settings.waiting_s)
-        planning.enqueue(state, gang)
+        state.enqueue(gang)
 
 
 def note_arrival(gang: Gang, now: float) -> None:
@@ -269,7 +268,7 @@ def member_lost(state: State, gang: Gang, pod: Pod, usage: Usage, now: float) ->
     state.timers.start(gang, now + state.settings.lost_s, Timer.LOST)
     state.retained.keep_lost(gang)
     if gang.phase is Phase.UNPLACEABLE:  # the replacement was there before the place came free
-        planning.replan(state, gang, Trigger.FREED)
+        state.replan(gang, Trigger.FREED)
 
 
 def lost_time_over(state: State, gang: Gang) -> None:

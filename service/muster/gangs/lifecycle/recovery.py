@@ -148,7 +148,7 @@ def _timer_expired(state: State, gang: Gang, timer: Timer, now: float, same: boo
         case Timer.RECOUNT if same:
             arrivals.recount(state, gang, now)
         case Timer.IN_TREE if same:
-            planning.enqueue_again(state, gang)
+            state.enqueue_again(gang)
         case Timer.PHASE if same:
             _phase_due(state, gang, now)
         case Timer.RECOUNT | Timer.IN_TREE | Timer.PHASE:
@@ -175,7 +175,7 @@ def _phase_due(state: State, gang: Gang, now: float) -> None:
             reconciliation.reconcile(state, gang, now)
         case Unplaceable():
             gang.end_exclusions(now, state.unbound_gone_at)
-            planning.replan(state, gang, Trigger.FREED)
+            state.replan(gang, Trigger.FREED)
         case _:
             pass
 

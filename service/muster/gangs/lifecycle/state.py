@@ -20,7 +20,7 @@ from muster.gangs.pending.in_tree import InTree
 from muster.gangs.pending.planner_share import PlannerShare
 from muster.gangs.pending.scheduling_queue import SchedulingQueue, namespace_of
 from muster.gangs.record.gang import Gang, Solving, Timer, Timers
-from muster.gangs.record.phases import InPhase, Phase, Planned, Trigger, Unplaceable
+from muster.gangs.record.phases import InPhase, Phase, Planned, Planning, Trigger, Unplaceable
 from muster.gangs.reporting.publisher import Publisher
 from muster.gangs.reservations import Backfill, Retained
 from muster.placement.cluster.candidates import ByRole
@@ -174,6 +174,21 @@ class State:
         self.queue.leave(gang)
         if gang.phase not in _WAITING:
             self.backfill.leaves(gang, self.now)
+
+    def enqueue(self, gang: Gang) -> None:
+        """Queue the gang for a planner, with a new generation."""
+        gang.generation = next(self.numbers)
+        self.enqueue_again(gang)
+
+    def enqueue_again(self, gang: Gang, lane: Lane | None = None) -> None:
+        """Queue the gang with the generation that it has: for this planner, or by whether it is slow."""
+        lane = lane or (Lane.BACKGROUND if gang.slow else Lane.FOREGROUND)
+        self.queue.wait(gang, lane, first=self.retained.covers(gang))
+
+    def replan(self, gang: Gang, trigger: Trigger) -> None:
+        """Queue an unplaceable gang again, or one whose answer came too late."""
+        self.go(gang, trigger, Planning(overtaken=trigger is Trigger.OUTDATED))
+        self.enqueue(gang)
 
     def void(self, gang: Gang, trigger: Trigger, to: InPhase, why: str, silent: bool = False) -> None:
         """Drop the gang's plan. Unless `silent`, the shim gets a verdict to hold the pods again."""

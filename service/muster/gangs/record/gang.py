@@ -39,6 +39,8 @@ from muster.gangs.record.plan import Plan
 
 NODE_CHANGED = "NodeChanged"
 """In the place of a plugin: the node itself voided plans of the gang by its changes."""
+PATIENCE = 2
+"""How many plans of a gang a node may void before the gang leaves it out."""
 ROOM = "NodeResourcesFit"
 """The plugin that counts what pods take, also those that are not bound yet."""
 ROOM_AFTER_S, ROOM_EVERY_S = 1.0, 5.0
@@ -225,6 +227,36 @@ class Gang:
             pair: exclusion
             for pair, exclusion in self.exclusions.items()
             if exclusion.ends(unbound_gone_at) > now
+        }
+
+    def leave_out(self, node: str, pods: Iterable[Pod], now: float) -> bool:
+        """Count that a change of the node voids a plan for these pods.
+
+        From the second time on, leave the node out until all others were tried, and then for a time that
+        grows. Return whether that is new.
+        """
+        self.voided[node] += 1
+        if self.voided[node] < PATIENCE:
+            return False
+        sentence = f"it changed {self.voided[node]} times under a plan"
+        is_new = False
+        for pair in {(asks(pod), node) for pod in pods}:
+            is_new |= pair not in self.exclusions
+            self.refusals[pair] = self.voided[node] - PATIENCE + 1
+            self.exclusions[pair] = Exclusion(now, NODE_CHANGED, sentence)
+        return is_new
+
+    def forget_refusals(self, node: str) -> None:
+        """Try a node again that has changed. The node can't end its own exclusion by that."""
+        if not self.refusals and not self.exclusions:
+            return
+        self.exclusions = {
+            pair: out
+            for pair, out in self.exclusions.items()
+            if pair[1] != node or out.plugin == NODE_CHANGED
+        }
+        self.refusals = {
+            pair: times for pair, times in self.refusals.items() if pair[1] != node or pair in self.exclusions
         }
 
     def excluded(self, roles: Iterable[Role], pods: Mapping[str, Pod]) -> dict[tuple[str, str], str]:

@@ -9,10 +9,13 @@ the gang has.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from zlib import crc32
 
+from muster.domain.causes.ill_formed import BadValue, MembersDisagree
+from muster.domain.causes.too_little import RoomTaken
 from muster.domain.pod import Controller
+from muster.domain.reasons import Cause
 from muster.domain.sentences import MAX_CHARACTERS
 from muster.gangs.messages.instructions import (
     EmitEvent,
@@ -168,3 +171,19 @@ def _controller(gang: Gang, uid: str) -> Controller | None:
 def short(text: str) -> str:
     """Cut the text to the length of our sentences: a plugin or the planner may return any length."""
     return text if len(text) <= MAX_CHARACTERS else text[: MAX_CHARACTERS - 1] + "…"
+
+
+def kinds_of(causes: Iterable[Cause]) -> Kinds:
+    """Return the facts of causes apart from their numbers and the places where they were counted."""
+    return tuple(_kind(cause) for cause in causes if not isinstance(cause, RoomTaken))
+
+
+def _kind(cause: Cause) -> str:
+    name = type(cause).__name__
+    match cause:
+        case BadValue():
+            return f"{name} {cause.field} {cause.value}"
+        case MembersDisagree():
+            return f"{name} {cause.field}"
+        case _:
+            return name
