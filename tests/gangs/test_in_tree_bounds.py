@@ -14,7 +14,7 @@ from muster.gangs.messages.calls import AgreeingGroup, InTreeAnswer
 from muster.gangs.messages.instructions import AskInTree
 from muster.gangs.messages.settings import Settings
 from muster.gangs.pending import answers
-from muster.gangs.pending.answers import Known, subrequests
+from muster.gangs.pending.answers import SubrequestCache, subrequests
 from muster.gangs.pending.in_tree import InTree
 from muster.placement.cluster.candidates import ByRole
 from tests.gangs.world import World, node, pod, wishing
@@ -105,7 +105,7 @@ def test_roles_with_one_answer_share_what_is_made_of_its_lists() -> None:
 
 
 def test_roles_that_take_all_matching_gpus_share_them_too() -> None:
-    answers, nodes, cache = (with_cards(),), {name: node(name, 8) for name in NAMES}, Known()
+    answers, nodes, cache = (with_cards(),), {name: node(name, 8) for name in NAMES}, SubrequestCache()
     role = Role("w", (), Resources(), 1, "g", gpu_counts=(0,))
     first, second = (subrequests(role, answers, nodes, cache) for _ in range(2))
     assert first[0].matching is second[0].matching

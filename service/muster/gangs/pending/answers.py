@@ -105,13 +105,13 @@ _MOST_NODES = 1 << 15
 """Nodes whose names of devices are remembered."""
 
 
-Known = dict[tuple[int, ...], tuple[Subrequest, ...]]
+SubrequestCache = dict[tuple[int, ...], tuple[Subrequest, ...]]
 """What was made for one plan, by the lists that they are from: roles are many, and lists are few."""
 _ALL: Mapping[str, frozenset[str]] = {}
 
 
 def subrequests(
-    role: Role, answers: Iterable[InTreeAnswer], nodes: Mapping[str, Node], cache: Known
+    role: Role, answers: Iterable[InTreeAnswer], nodes: Mapping[str, Node], cache: SubrequestCache
 ) -> tuple[Subrequest, ...]:
     """Return how the role's members may get GPUs if all these answers hold, the best first.
 
@@ -279,7 +279,7 @@ _names_by_node: dict[str, tuple[tuple[Device | None, ...], tuple[str, ...]]] = {
 
 _Masks = dict[str, int]
 """Node → bit mask of GPUs."""
-_Known = dict[tuple[int, ...], _Masks]
+_MaskCache = dict[tuple[int, ...], _Masks]
 """What was made for one plan, by what it is from: roles are many, and most have the same answers."""
 
 
@@ -292,7 +292,7 @@ def limited(request: Request, answers: Mapping[str, Sequence[InTreeAnswer]], sna
     if not any(answer.groups for role_answers in answers.values() for answer in role_answers):
         return request
     asking = [role for role in request.roles if role.gpus and role.members]
-    cut_cache, matching_cache = _Known(), _Known()
+    cut_cache, matching_cache = _MaskCache(), _MaskCache()
     masks_by_role = {
         role.name: _limit_masks(role, answers[role.name], snapshot, cut_cache) for role in asking
     }
@@ -316,7 +316,7 @@ def _choices(role: Role) -> tuple[Subrequest, ...]:
     return role.subrequests or (Subrequest(role.matching, role.gpus),)
 
 
-def _with_masks(role: Role, cut: Sequence[_Masks], cache: _Known) -> Role:
+def _with_masks(role: Role, cut: Sequence[_Masks], cache: _MaskCache) -> Role:
     choices = list[Subrequest]()
     for choice, masks in zip(_choices(role), cut, strict=True):
         key = (id(choice.matching), id(masks))
@@ -329,7 +329,7 @@ def _with_masks(role: Role, cut: Sequence[_Masks], cache: _Known) -> Role:
 
 
 def _limit_masks(
-    role: Role, answers: Sequence[InTreeAnswer], snapshot: Snapshot, cache: _Known
+    role: Role, answers: Sequence[InTreeAnswer], snapshot: Snapshot, cache: _MaskCache
 ) -> list[_Masks]:
     """Return node → bit mask of the GPUs that are left, for each subrequest, where an answer has groups."""
     cut_masks, mask_by_kind = list[_Masks](), dict[object, int]()

@@ -24,7 +24,7 @@ from muster.gangs.messages.instructions import AskInTree
 from muster.gangs.pending.answers import (
     MOST_GPU_LISTS,
     NOTHING,
-    Known,
+    SubrequestCache,
     kinds_of,
     limited,
     name_parts,
@@ -239,7 +239,7 @@ class InTree:
         record = self._records.get(gang)
         if record is None or not record.answers:
             return request
-        alone, cache = _alone(request), Known()
+        alone, cache = _alone(request), SubrequestCache()
         parts = {role.name: self._parts(role, record, alone, nodes, cache) for role in request.roles}
         by_name = name_parts(parts)
         names = {name: tuple(part.name for part in role_parts) for name, role_parts in by_name.items()}
@@ -293,7 +293,7 @@ class InTree:
     ) -> Mapping[str, tuple[Subrequest, ...]]:
         """Return role → the GPUs that members may have now, for each subrequest."""
         pairs = ((role, self._by_role(gang, [role])) for role in roles)
-        cache = Known()
+        cache = SubrequestCache()
         return {role.name: subrequests(role, of[role.name], nodes, cache) for role, of in pairs if of}
 
     def limited(self, gang: str, request: Request, snapshot: Snapshot) -> Request:
@@ -323,7 +323,7 @@ class InTree:
         return [answers] if _stays_whole(role, alone) else [[answer] for answer in answers]
 
     def _parts(
-        self, role: Role, record: _Record, alone: bool, nodes: Mapping[str, Node], cache: Known
+        self, role: Role, record: _Record, alone: bool, nodes: Mapping[str, Node], cache: SubrequestCache
     ) -> list[Role]:
         """Return the role's members as one role for each answer.
 
@@ -366,7 +366,7 @@ def _stays_whole(role: Role, alone: bool) -> bool:
 
 
 def _with_devices(
-    role: Role, answers: Iterable[InTreeAnswer], nodes: Mapping[str, Node], cache: Known
+    role: Role, answers: Iterable[InTreeAnswer], nodes: Mapping[str, Node], cache: SubrequestCache
 ) -> Role:
     """Return the role with the GPUs that all these answers allow."""
     choices = subrequests(role, answers, nodes, cache)
