@@ -209,3 +209,28 @@ def test_a_gang_that_tolerates_a_cordon_is_let_go_to_a_cordoned_node() -> None:
     world.see(pod("p0", rules=rules), pod("p1", rules=rules))
     world.run()
     assert world.phase() == "running"
+
+
+ZONE, RACK = "topology.kubernetes.io/zone", "topology.kubernetes.io/rack"
+
+
+def racked(rack: str) -> Node:
+    return node("x", 1, {RACK: rack, ZONE: "z2"})
+
+
+@pytest.mark.parametrize("split_by", ["an empty node", "a node with a pod"])
+@pytest.mark.parametrize("change", ["it goes", "it is in another rack", "it changes twice"])
+def test_two_nodes_become_one_rack_as_another_node_goes(split_by: str, change: str) -> None:
+    """Node a says no zone: it lies in the zone of its rack, unless the rack has nodes in several zones."""
+    world = World().start(node("a", 4, {RACK: "r1"}), node("b", 4, {RACK: "r1", ZONE: "z1"}), racked("r8"))
+    if split_by == "a node with a pod":
+        world.see(foreign("f", "x", 1))
+    world.send(inputs.NodeSeen(world.now, racked("r1")))
+    world.wait(1 if change == "it changes twice" else 100)
+    world.see(*(wishing(uid, Wishes(required_scope="rack"), of=2, gpus=4) for uid in ("p0", "p1")))
+    assert world.phase() == "unplaceable"
+    world.send(
+        inputs.NodeGone(world.now, "x") if change == "it goes" else inputs.NodeSeen(world.now, racked("r9"))
+    )
+    world.wait(world.coordinator.state.settings.numbers_s - 1 if change == "it changes twice" else 1)
+    assert world.planned()

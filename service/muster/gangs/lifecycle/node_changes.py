@@ -6,8 +6,8 @@ node must not wait for ever.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from itertools import takewhile
 
 from muster.domain.node import Node
 from muster.domain.sentences import unhealthy_sentence
@@ -44,7 +44,9 @@ class Nodes:
         self._problems: dict[str, str] = {}
         """Node → the message that was last reported about it."""
         self._renamed: dict[str, float] = {}
-        """Node → when all gangs were last planned again because it is in other domains."""
+        """Node → when all gangs were last planned again because it is in other domains, the oldest first."""
+        self._renames: dict[str, float] = {}
+        """Node → when that is done again, since it has changed in between."""
         self._wakes: dict[str, tuple[float, int]] = {}
         """Node → since when its changes are counted, and how many there were."""
         self._later: dict[str, float] = {}
@@ -60,7 +62,6 @@ class Nodes:
         else:
             changed, verb = state.ledger.drop_node(name), "is gone"
             self._problems.pop(name, None)
-            self._renamed.pop(name, None)
             self._wakes.pop(name, None)
             self._later.pop(name, None)
         if not changed:
@@ -84,14 +85,16 @@ class Nodes:
         state.retained.release_taken(name)
         for gang in state.gangs.values():
             gang.forget_refusals(name)
-        if state.ledger.on_node(name) and _differ(before, after, lambda node: (node.labels, node.topology)):
-            keys = labels_of_domains(state.ledger.policies)
-            renamed = _differ(before, after, lambda node: [node.labels.get(key) for key in keys])
-            self._wake_members(name, change.now, elsewhere=renamed)
+        if _differ(before, after, lambda node: (node.labels, node.topology)):
+            self._wake_members(name)
+        keys = labels_of_domains(state.ledger.policies)
+        # A new node may split domains of other nodes, but joins none.
+        if before is not None and _differ(before, after, lambda node: [node.labels.get(key) for key in keys]):
+            self._joined(name, change.now)
 
     def next_deadline(self) -> float | None:
         """Return when `tick` is due; None if it is not."""
-        return min(self._later.values(), default=None)
+        return min((*self._later.values(), *self._renames.values()), default=None)
 
     def tick(self, now: float) -> None:
         """Let nodes that changed too often help gangs now."""
@@ -100,6 +103,9 @@ class Nodes:
         ledger.existing_pods.changes.everything |= bool(due)
         for name in due:
             del self._later[name]
+        for name in [name for name, at in self._renames.items() if at <= now]:
+            del self._renames[name]
+            self._joined(name, now)
 
     def _helps_later(self, name: str, now: float) -> bool:
         """Return whether a node has changed so often that it helps refused gangs only later."""
@@ -142,22 +148,29 @@ class Nodes:
                     why = f"others took what it was to have on node {name}"
                     reconciliation.withdraw(self._state, gang, Trigger.NODE_CHANGED, why, now)
 
-    def _wake_members(self, name: str, now: float, elsewhere: bool) -> None:
+    def _wake_members(self, name: str) -> None:
         """Plan the gangs again that have members on a node which changed: its labels and links affect where
         their other members fit, however full it is.
-
-        `elsewhere`: the change may join domains of other nodes too. That helps few gangs, and one node must
-        not have all of them planned again all the time.
         """
         state = self._state
         keys = {self._gang_of(uid) for uid in state.ledger.on_node(name)} - {""}
         state.to_wake |= dict.fromkeys(sorted(keys))
         for solving in state.solving.values():
             solving.since.anywhere |= solving.solve.gang in keys
-        if elsewhere and now - self._renamed.get(name, -math.inf) >= state.settings.numbers_s:
-            if name in state.ledger.nodes:
-                self._renamed[name] = now
-            planning.capacity_freed(state, anywhere=True)
+
+    def _joined(self, name: str, now: float) -> None:
+        """Plan all refused gangs again: a domain that the node split may be one now.
+
+        That helps few gangs, so one node does it once in a while. Its next change counts after that time.
+        """
+        for_s = self._state.settings.numbers_s
+        for node in [*takewhile(lambda node: self._renamed[node] + for_s <= now, self._renamed)]:
+            del self._renamed[node]
+        if name in self._renamed:
+            self._renames[name] = self._renamed[name] + for_s
+        else:
+            self._renamed[name] = now
+            planning.capacity_freed(self._state, anywhere=True)
 
     def _say_anew(self, node: str) -> None:
         """Let plans on the node say anew whether its GPUs are exact."""
