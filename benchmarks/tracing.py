@@ -31,10 +31,9 @@ from benchmarks.throughput.paired import alternating, ratios
 from muster.adapters.control_loop import ControlLoop
 from muster.adapters.garbage import short_collections
 from muster.adapters.grpc.generated.muster.v1 import Outcome
-from muster.adapters.grpc.sessions import Session
+from muster.adapters.grpc.server import Session
 from muster.adapters.planner import Planner
-from muster.adapters.solver.inside import Outside
-from muster.adapters.solver.process import Bounds
+from muster.adapters.solver.process import Bounds, Outside
 from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.tracing import Tracing

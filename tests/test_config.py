@@ -10,8 +10,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from muster.adapters.kube.events import EventSettings
 from muster.adapters.kube.watch import WatchSettings
+from muster.adapters.kube.writers import EventSettings
 from muster.app import dialect_settings
 from muster.config import Config, Events, Gangs, Watch
 from muster.config_sources import SettingsError, load, reference

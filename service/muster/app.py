@@ -26,20 +26,15 @@ from muster.adapters.control_loop import ControlLoop
 from muster.adapters.garbage import short_collections
 from muster.adapters.grpc.endpoint import Endpoint
 from muster.adapters.grpc.server import GangServer
-from muster.adapters.kube import decode, devices
-from muster.adapters.kube.client import KubeClient
-from muster.adapters.kube.conditions import ConditionWriter
+from muster.adapters.kube import decode
+from muster.adapters.kube.client import KubeClient, Liveness
 from muster.adapters.kube.decode import Resource, T
-from muster.adapters.kube.events import EventPoster, EventSettings
-from muster.adapters.kube.eviction import Evictor
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.leftout import LeftOut
-from muster.adapters.kube.liveness import Liveness
-from muster.adapters.kube.paced import PacedWatcher
-from muster.adapters.kube.rated import Rates
-from muster.adapters.kube.statuses import StatusWriter
+from muster.adapters.kube.outbox import Rates
 from muster.adapters.kube.volumes import VolumeIntake
-from muster.adapters.kube.watch import Gone, Seen, Sink, Watcher, WatchSettings
+from muster.adapters.kube.watch import Gone, PacedWatcher, Seen, Sink, Watcher, WatchSettings
+from muster.adapters.kube.writers import ConditionWriter, EventPoster, EventSettings, Evictor, StatusWriter
 from muster.adapters.page.access import Access
 from muster.adapters.page.board import Board
 from muster.adapters.page.detail import History
@@ -167,18 +162,18 @@ class App:
                 self._client, resource, sink, self.metrics, settings, silence, self._left_out, absence
             )
 
-        yield watch(decode.nodes(), intake.nodes.on_node, self._silence("nodes"))
+        yield watch(decode.NODES, intake.nodes.on_node, self._silence("nodes"))
         yield watch(decode.pods(dialects), self._on_pod, self._silence("pods"), kind=PacedWatcher)
-        yield watch(decode.namespaces(), intake.on_namespace)
+        yield watch(decode.NAMESPACES, intake.on_namespace)
         volumes = VolumeIntake(self._put)
-        yield watch(decode.csi_drivers(), volumes.on_driver)
-        yield watch(decode.storage_classes(), volumes.on_storage_class)
-        yield watch(decode.volumes(), volumes.on_volume)
-        yield watch(decode.volume_claims(), volumes.on_claim)
-        yield watch(devices.resource_slices(), intake.devices.on_slice)
-        yield watch(devices.device_classes(), intake.devices.on_class)
-        yield watch(devices.device_taint_rules(), intake.devices.on_rule)
-        yield watch(devices.resource_claims(), intake.devices.on_claim)
+        yield watch(decode.CSI_DRIVERS, volumes.on_driver)
+        yield watch(decode.STORAGE_CLASSES, volumes.on_storage_class)
+        yield watch(decode.VOLUMES, volumes.on_volume)
+        yield watch(decode.VOLUME_CLAIMS, volumes.on_claim)
+        yield watch(decode.RESOURCE_SLICES, intake.devices.on_slice)
+        yield watch(decode.DEVICE_CLASSES, intake.devices.on_class)
+        yield watch(decode.DEVICE_TAINT_RULES, intake.devices.on_rule)
+        yield watch(decode.RESOURCE_CLAIMS, intake.devices.on_claim)
         if config.config_maps.enabled:
             yield watch(decode.config_maps(config.config_maps.namespace), intake.on_config_map)
         if config.policies.enabled:
@@ -187,7 +182,7 @@ class App:
         if config.pod_groups.enabled:
             for pod_groups in decode.pod_groups():
                 yield watch(pod_groups, intake.on_pod_group)
-            yield watch(decode.topologies(), intake.on_topology)
+            yield watch(decode.TOPOLOGIES, intake.on_topology)
         for kind in KINDS:
             sink, absence = partial(intake.jobs.on_job, kind), partial(intake.jobs.on_absence, kind)
             yield watch(decode.jobs(kind), sink, absence=absence)
@@ -389,8 +384,7 @@ def planning(config: Config) -> dict[Lane, Place]:
 
     The background's process starts with its first gang: most clusters never have one that is so slow.
     """
-    from muster.adapters.solver.inside import Outside
-    from muster.adapters.solver.process import Bounds
+    from muster.adapters.solver.process import Bounds, Outside
 
     settings = config.planner
     bounds = Bounds(settings.deterministic_time, settings.memory_mib, settings.most_roles)

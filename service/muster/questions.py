@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 from muster.command_line import Argument, Command, Failed, Option, Program, parameters, run
 
 if TYPE_CHECKING:
-    from muster.adapters.asking.namespace import CurrentNamespace
-    from muster.adapters.asking.service import Query, Where
+    from muster.adapters.asking.service import CurrentNamespace, Query, Where
 
 NOT_FOUND = 3
 EVERY_S = 2.0
@@ -72,7 +71,7 @@ class Asking:
     def query_for(self, name: str, namespace: str) -> Query:
         """Return the query that finds a gang or a pod. Without a namespace, the namespace of the kubeconfig's
         context counts."""
-        from muster.adapters.asking.namespace import CurrentNamespace
+        from muster.adapters.asking.service import CurrentNamespace
 
         space, _, last = name.rpartition("/")
         if known_namespace := space or namespace:
@@ -239,10 +238,10 @@ def explain(asking: Asking, name: Name, namespace: Namespace = "") -> None:
 
     Of a gang that waits it says what `why` says. Exit code 3: no gang and no pod of a gang has this name.
     """
-    from muster.adapters.asking import explain as shown
+    from muster.adapters.asking import show
 
     explanations = _find_explanations(asking, name, namespace, alternatives="1")
-    asking.print(explanations, functools.partial(shown.explain, explanations))
+    asking.print(explanations, functools.partial(show.explain, explanations))
 
 
 @command
@@ -253,10 +252,10 @@ def trace(asking: Asking, name: Name, namespace: Namespace = "") -> None:
     too. Exit code 3: no gang and
     no pod of a gang has this name.
     """
-    from muster.adapters.asking import explain as shown
+    from muster.adapters.asking import show
 
     explanations = _find_explanations(asking, name, namespace)
-    asking.print(explanations, functools.partial(shown.trace, explanations))
+    asking.print(explanations, functools.partial(show.trace, explanations))
 
 
 def _find_explanations(asking: Asking, name: str, namespace: str, **more: str) -> list[dict[str, Any]]:

@@ -19,8 +19,7 @@ import grpc.aio
 from local_cluster.patience import HANG_S
 from muster.adapters.agent.api import ApiError, ApiServer
 from muster.adapters.agent.gpus import MatrixFile
-from muster.adapters.agent.offering import Times
-from muster.adapters.agent.run import Agent, Settings
+from muster.adapters.agent.run import Agent, Settings, Times
 from tests.adapters.fake_kubelet import Asking, FakeKubelet
 
 MATRIX = "\tGPU0\tGPU1\tGPU2\nGPU0\t X \tNV2\tSYS\nGPU1\tNV2\t X \tSYS\nGPU2\tSYS\tSYS\t X \n"

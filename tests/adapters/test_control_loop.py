@@ -13,7 +13,7 @@ from local_cluster.patience import HANG_S
 from muster.adapters import control_loop
 from muster.adapters.control_loop import AT_ONCE, ControlLoop
 from muster.adapters.grpc.generated.muster import v1
-from muster.adapters.grpc.sessions import Cause, Session
+from muster.adapters.grpc.server import Cause, Session
 from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.tracing import Tracing

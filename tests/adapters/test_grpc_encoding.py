@@ -13,8 +13,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from muster.adapters.grpc import reflection
-from muster.adapters.grpc.encoding import to_bytes
 from muster.adapters.grpc.generated.muster import v1
+from muster.adapters.grpc.reflection import to_bytes
 
 Proto = descriptor_pb2.FieldDescriptorProto
 MESSAGES = [
@@ -50,7 +50,7 @@ def samples(contract: Descriptor) -> Iterator[Any]:
 
 @pytest.mark.parametrize("kind", MESSAGES)
 def test_every_field_of_a_message_arrives(kind: type[betterproto2.Message]) -> None:
-    for message in samples(reflection.message(kind.__name__).DESCRIPTOR):
+    for message in samples(reflection.message_class(kind.__name__).DESCRIPTOR):
         assert kind.parse(to_bytes(message)) == message
 
 
@@ -92,9 +92,9 @@ def grown(kind: type, library_type: Any, repeated: bool) -> Any:
 
 
 def grown_contract(name: str, proto_type: Any, repeated: bool) -> Callable[[str], Any]:
-    """Return `reflection.message` of a contract with one more field in the message `name`."""
+    """Return `reflection.message_class` of a contract with one more field in the message `name`."""
     file = descriptor_pb2.FileDescriptorProto()
-    reflection.message(name).DESCRIPTOR.file.CopyToProto(file)
+    reflection.message_class(name).DESCRIPTOR.file.CopyToProto(file)
     (message,) = (message_type for message_type in file.message_type if message_type.name == name)
     label = Proto.LABEL_REPEATED if repeated else Proto.LABEL_OPTIONAL
     message.field.add(name="added", number=ADDED, type=proto_type, label=label)

@@ -21,8 +21,7 @@ from local_cluster.patience import HANG_S
 from muster.adapters.grpc import messages, reflection
 from muster.adapters.grpc.endpoint import Endpoint
 from muster.adapters.grpc.generated.muster import v1
-from muster.adapters.grpc.server import MESSAGE_LIMIT, GangServer
-from muster.adapters.grpc.sessions import Cause, Session
+from muster.adapters.grpc.server import MESSAGE_LIMIT, Cause, GangServer, Session
 from muster.adapters.telemetry.metrics import Metrics
 from muster.gangs.messages import calls, instructions
 
@@ -88,7 +87,7 @@ def refusal(gang: str, **fields: Any) -> v1.WatchResponse:
 
 def joined(parts: Sequence[v1.WatchResponse]) -> v1.WatchResponse:
     """Join parts as the shim does: protobuf appends lists, and takes the last of each other field."""
-    response = reflection.message("WatchResponse")()
+    response = reflection.message_class("WatchResponse")()
     for part in parts:
         response.more = False
         response.MergeFromString(bytes(part))

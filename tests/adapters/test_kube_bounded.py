@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.adapters.kube.bounded import bound_depth
-from muster.adapters.kube.salvage import salvage
+from muster.adapters.kube.lenient import bound_depth, salvage
 from muster.dialects.objects import PodObject
 
 STRINGS = st.text(max_size=6) | st.sampled_from(['"', "\\", '\\"', "{[", "]}", "\\\\", "\\u0041", "é", "😀"])
@@ -40,7 +39,7 @@ def test_what_lies_deeper_is_zero_and_all_else_is_as_it_was(
     """In slices of any size."""
     text = json.dumps(value, ensure_ascii=ascii_only).encode()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("muster.adapters.kube.bounded.SLICE", size)
+        patched.setattr("muster.adapters.kube.lenient.SLICE", size)
         assert json.loads(bound_depth(text, depth)) == cut(value, depth)
 
 

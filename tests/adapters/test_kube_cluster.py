@@ -12,9 +12,9 @@ from local_cluster.cluster import LocalCluster
 from local_cluster.patience import HANG_S
 from muster.adapters.kube import decode
 from muster.adapters.kube.client import KubeClient
-from muster.adapters.kube.events import EventPoster
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.watch import Watcher, WatchSettings
+from muster.adapters.kube.writers import EventPoster
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects.settings import Settings
 from muster.gangs.messages.inputs import Input, NodeSeen, PodGone, PodSeen
@@ -62,7 +62,7 @@ async def test_sees_nodes_and_pods_survives_a_restart_and_posts_an_event(
     await asyncio.to_thread(api.create, "/api/v1/nodes", NODE)
     async with KubeClient(str(cluster.kubeconfig)) as client:
         pods = Watcher(client, decode.pods(), intake.on_pod, metrics, settings)
-        nodes = Watcher(client, decode.nodes(), intake.nodes.on_node, metrics, settings)
+        nodes = Watcher(client, decode.NODES, intake.nodes.on_node, metrics, settings)
         poster = EventPoster(client, metrics, "test")
         tasks = [asyncio.create_task(work.run()) for work in (pods, nodes, poster)]
         try:

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from local_cluster.patience import HANG_S
-from muster.adapters.kube import conditions, decode
+from muster.adapters.kube import decode, writers
 from muster.adapters.kube.client import KubeClient
-from muster.adapters.kube.conditions import CONDITION, ConditionWriter
-from muster.adapters.kube.rated import Rates
+from muster.adapters.kube.outbox import Rates
 from muster.adapters.kube.watch import Gone, Seen
+from muster.adapters.kube.writers import CONDITION, ConditionWriter
 from muster.adapters.telemetry.metrics import Metrics
 from muster.gangs.messages.instructions import ShowWaiting
 from tests.adapters.at_work import at_work
@@ -108,9 +108,9 @@ async def test_it_is_false_once_the_gang_waits_for_no_member(api: FakeApi, clien
         desk.see("a", WAITS)
         desk.show("a", "never-told", condition=("", ""))
         _, body = await api.patch()
-        assert said_in(body) == ("False", *conditions.COMPLETE)
+        assert said_in(body) == ("False", *writers.COMPLETE)
         await desk.written()
-        desk.see("a", conditions.COMPLETE, status="False")
+        desk.see("a", writers.COMPLETE, status="False")
         desk.show("b")
         path, _ = await api.patch()
         assert path.endswith("/b/status"), "nothing is written on a pod that said nothing"

@@ -9,16 +9,13 @@ import msgspec
 import pytest
 
 from local_cluster.patience import HANG_S
+from muster.adapters.kube import decode
 from muster.adapters.kube.devices import (
     EXTENDED,
     DeviceIntake,
-    device_classes,
-    resource_claims,
-    resource_slices,
+    ServedResources,
 )
-from muster.adapters.kube.intake import Intake
-from muster.adapters.kube.read_again import READ_AT_ONCE
-from muster.adapters.kube.served import ServedResources
+from muster.adapters.kube.intake import READ_AT_ONCE, Intake
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.devices.objects import ResourceClaim
 from muster.dialects.objects import PodStatus
@@ -290,13 +287,13 @@ def test_objects_are_read_as_the_api_has_them() -> None:
         b'"model":{"string":"A"},"v":{"version":"1.2.3"},"ecc":{"bool":true}},"capacity":{"memory":{"value":"80Gi"}},'
         b'"taints":[{"key":"k","effect":"NoSchedule","timeAdded":"2026-01-01T00:00:00Z"}]}]}}'
     )
-    resource_slice = resource_slices().item(text)
+    resource_slice = decode.RESOURCE_SLICES.item(text)
     assert resource_slice.spec.devices is not None
     assert resource_slice.spec.devices[0].attributes is not None
     assert resource_slice.spec.devices[0].attributes["index"].int_ == 3
-    device_class = device_classes().item(
+    device_class = decode.DEVICE_CLASSES.item(
         b'{"metadata":{"name":"c"},"spec":{"extendedResourceName":"nvidia.com/gpu"}}'
     )
     assert device_class.spec.extended_resource_name == "nvidia.com/gpu"
-    claim = resource_claims().item(b'{"metadata":{"name":"c","uid":"u"},"status":{"allocation":null}}')
+    claim = decode.RESOURCE_CLAIMS.item(b'{"metadata":{"name":"c","uid":"u"},"status":{"allocation":null}}')
     assert claim.status.allocation is None

@@ -13,8 +13,8 @@ import pytest
 from local_cluster.patience import HANG_S
 from muster.adapters.kube import client as kube
 from muster.adapters.kube.client import KubeClient
-from muster.adapters.kube.events import MESSAGE_LIMIT, EventPoster, EventSettings
 from muster.adapters.kube.outbox import Retry
+from muster.adapters.kube.writers import MESSAGE_LIMIT, EventPoster, EventSettings
 from muster.adapters.telemetry.metrics import Metrics
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 from tests.adapters.at_work import at_work

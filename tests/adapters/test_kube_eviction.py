@@ -12,8 +12,8 @@ import pytest
 from local_cluster.patience import HANG_S
 from muster.adapters.kube import client as kube
 from muster.adapters.kube.client import KubeClient
-from muster.adapters.kube.eviction import Evictor
 from muster.adapters.kube.outbox import LANES, Retry
+from muster.adapters.kube.writers import Evictor
 from muster.adapters.telemetry.metrics import Metrics
 from muster.gangs.messages.instructions import Evict
 from tests.adapters.at_work import at_work

@@ -76,10 +76,10 @@ def _with(item: dict[str, Any], text: str) -> bytes:
 GROUP = custom("scheduling.run.ai/v2", "PodGroup", "g", {"minMember": 2})
 KINDS: dict[str, tuple[Resource[Any], dict[str, Any]]] = {
     "pod": (decode.pods(), gpu_pod("a", 2)),
-    "node": (decode.nodes(), gpu_node("a", 2)),
+    "node": (decode.NODES, gpu_node("a", 2)),
     "ConfigMap": (decode.config_maps("kube-system"), config_map("kube-system", "a", {"gpus": "0"})),
     "PodGroup": (decode.pod_groups()[0], GROUP),
-    "Topology": (decode.topologies(), custom("kai.scheduler/v1alpha1", "Topology", "t", {"levels": []})),
+    "Topology": (decode.TOPOLOGIES, custom("kai.scheduler/v1alpha1", "Topology", "t", {"levels": []})),
 }
 
 

@@ -53,7 +53,7 @@ class Bench:
         await self.intake.on_pod(Seen(addition.object))
 
     async def sees_node(self, item: dict[str, Any]) -> None:
-        addition = decode.nodes().event(json.dumps({"type": "ADDED", "object": item}).encode())
+        addition = decode.NODES.event(json.dumps({"type": "ADDED", "object": item}).encode())
         assert isinstance(addition, decode.Added)
         await self.intake.nodes.on_node(Seen(addition.object))
 

@@ -11,8 +11,7 @@ import pytest
 
 from local_cluster.patience import HANG_S
 from muster.adapters.kube import jobs
-from muster.adapters.kube.intake import Intake
-from muster.adapters.kube.read_again import READ_AT_ONCE
+from muster.adapters.kube.intake import READ_AT_ONCE, Intake
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.kinds.table import modes_of
 from muster.dialects.objects import CustomObject, NodeObject, OwnerReference, PodObject

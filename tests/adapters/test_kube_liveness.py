@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 
 from local_cluster.patience import HANG_S
 from muster.adapters.kube import decode
-from muster.adapters.kube.client import KubeClient, Unreachable
-from muster.adapters.kube.liveness import TRIES, Liveness
+from muster.adapters.kube.client import LIVENESS_TRIES, KubeClient, Liveness, Unreachable
 from muster.adapters.kube.watch import Watcher, WatchSettings
 from muster.adapters.telemetry.metrics import Metrics
 from tests.adapters.at_work import at_work
@@ -96,7 +95,7 @@ async def test_a_server_that_speaks_while_it_is_asked_is_there() -> None:
     client = Spoken([5.0, 0.0, 0.0])
     async with at_work(Liveness(client, quiet_s=0.001)):
         await asyncio.wait_for(client.looked.wait(), HANG_S)
-    assert client.asked == TRIES
+    assert client.asked == LIVENESS_TRIES
     assert not client.ended.is_set()
 
 
@@ -104,4 +103,4 @@ async def test_one_that_does_not_is_not() -> None:
     client = Spoken([5.0])
     async with at_work(Liveness(client, quiet_s=0.001)):
         await asyncio.wait_for(client.ended.wait(), HANG_S)
-    assert client.asked >= TRIES
+    assert client.asked >= LIVENESS_TRIES

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from local_cluster.patience import HANG_S
 from muster.adapters.kube.client import ApiError, KubeError, Unreachable
-from muster.adapters.kube.outbox import PASSING, Outbox, Retry
+from muster.adapters.kube.outbox import PASSING, Outbox, Rates, Retry
 from tests.adapters.at_work import at_work
 
 QUICK = Retry(tries=3, first_s=0.001, limit_s=0.002)
@@ -37,8 +38,9 @@ class Box(Outbox[str]):
         limit: int = 100,
         retry: Retry = QUICK,
         lanes: int = 1,
+        rates: Rates | None = None,
     ) -> None:
-        super().__init__(limit, retry, lanes)
+        super().__init__(self, rates or Rates.unlimited(limit), retry, lanes)  # type: ignore[arg-type]
         self.answers = {item: list(statuses) for item, statuses in answers.items()}
         self.sent: list[str] = []
         self.ended: list[tuple[str, int]] = []
@@ -72,8 +74,10 @@ class Box(Outbox[str]):
         status = refusal.status if isinstance(refusal, ApiError) else NOBODY
         self.ended.append((item, status if refusal else 200))
 
-    def _heard_at(self) -> float:
-        return math.inf if self.answers_others else super()._heard_at()
+    @property
+    def silent_s(self) -> float:
+        """Of the server, as the client says it."""
+        return -1.0 if self.answers_others else math.inf
 
 
 async def all_of(box: Box, *items: str) -> list[tuple[str, int]]:
@@ -269,17 +273,39 @@ async def test_the_next_try_of_what_was_dropped_does_not_replace_what_came_later
     assert sorted(box.sent) == ["a/1", "a/1", "b/1", "b/2", "x"]
 
 
+async def test_a_namespace_above_its_rate_waits_alone() -> None:
+    rates = Rates(namespace_per_s=1e-6, namespace_burst=3)
+    box = Box(lanes=8, rates=rates)
+    box.put(*(f"flood-{number}" for number in range(50)), namespace="flood")
+    box.put("a", "b", namespace="quiet")
+    async with at_work(box), asyncio.timeout(HANG_S):
+        while len(box.ended) < 5:  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0.001)
+    assert Counter(item.partition("-")[0] for item in box.sent) == {"flood": 3, "a": 1, "b": 1}
+
+
+async def test_refused_items_use_up_the_rate_of_their_namespace_alone() -> None:
+    box = Box({"a": [503] * 9, "b": [503] * 9}, rates=Rates(namespace_per_s=1e-6, namespace_burst=5))
+    box.put("a", "b", namespace="refused")
+    box.put("x", namespace="other")
+    async with at_work(box), asyncio.timeout(HANG_S):
+        while len(box.sent) < 6:  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0.001)
+    assert Counter(map(str, box.sent))["x"] == 1
+
+
 STEPS = st.lists(st.tuples(st.sampled_from(["m", "n", "o"]), st.sampled_from("abcdefgh")), max_size=60)
 
 
-@given(STEPS, st.integers(1, 6), st.integers(1, 4))
+@given(STEPS, st.integers(1, 6), st.integers(1, 6), st.integers(1, 4))
 def test_it_is_bounded_and_each_namespace_has_its_share(
-    steps: list[tuple[str, str]], limit: int, lanes: int
+    steps: list[tuple[str, str]], limit: int, limit_of_namespace: int, lanes: int
 ) -> None:
     """Against a plain model: by namespace, what waits by key, in order."""
 
     async def sent() -> tuple[list[str], dict[str, dict[str, str]]]:
-        box = Box(limit=limit, lanes=lanes)
+        rates = replace(Rates.unlimited(limit), namespace_queue=limit_of_namespace)
+        box = Box(lanes=lanes, rates=rates)
         waiting: dict[str, dict[str, str]] = {namespace: {} for namespace in "mno"}
         for number, (namespace, key) in enumerate(steps):
             item = f"{namespace}{key}/{number}"
@@ -290,8 +316,10 @@ def test_it_is_bounded_and_each_namespace_has_its_share(
                 assert not replaces, "an item that replaces another needs no room"
                 of = waiting[dropped[0]]
                 assert dropped == of.pop(list(of)[-1]), "the last of its namespace"
-                assert len(of) >= len(waiting[namespace]) - (dropped == item), "of one that has most"
+                is_full = dropped == item and len(of) == limit_of_namespace
+                assert is_full or len(of) >= len(waiting[namespace]) - (dropped == item), "of one with most"
             assert sum(map(len, waiting.values())) <= limit
+            assert all(len(of) <= limit_of_namespace for of in waiting.values())
         async with at_work(box):
             await asyncio.wait_for(box.until_empty(), HANG_S)
         return box.sent, waiting

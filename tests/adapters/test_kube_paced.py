@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from local_cluster.patience import HANG_S
-from muster.adapters.kube import decode, paced
+from muster.adapters.kube import decode, watch
 from muster.adapters.kube.client import KubeClient
-from muster.adapters.kube.paced import LARGE_BYTES, PacedWatcher
+from muster.adapters.kube.watch import LARGE_BYTES, PacedWatcher
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects.objects import PodObject
 from tests.adapters.at_work import at_work
@@ -45,8 +45,8 @@ async def watching(
     api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[Bench, Stream]]:
     """A namespace that may change nothing large for an hour, once a large pod of it is known."""
-    monkeypatch.setattr(paced, "BURST_BYTES", 0)
-    monkeypatch.setattr(paced, "BYTES_PER_S", LARGE_BYTES / 3600)
+    monkeypatch.setattr(watch, "BURST_BYTES", 0)
+    monkeypatch.setattr(watch, "BYTES_PER_S", LARGE_BYTES / 3600)
     bench = Bench(client)
     monkeypatch.setattr(bench.watcher._resource, "event", bench.counted)
     async with at_work(bench.watcher):

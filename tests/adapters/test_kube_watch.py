@@ -12,10 +12,10 @@ import pytest
 
 from local_cluster.patience import HANG_S
 from muster.adapters.kube import decode, watch
-from muster.adapters.kube.backoff import Backoff
 from muster.adapters.kube.client import ApiError, ConfigError, KubeClient, Unreachable
 from muster.adapters.kube.watch import Gone, Seen, Watcher, WatchSettings
 from muster.adapters.telemetry.metrics import Metrics
+from muster.domain.rate import Backoff
 from tests.adapters.at_work import at_work
 from tests.adapters.fake_api import FakeApi, kubeconfig, pod
 

@@ -16,8 +16,16 @@ import pytest
 
 from local_cluster.patience import HANG_S, stretched
 from muster.adapters.solver import process as processes
-from muster.adapters.solver.inside import Inside, Outside
-from muster.adapters.solver.process import LONG_S, Bounds, CantStart, Closed, Defect, PlannerProcess
+from muster.adapters.solver.process import (
+    LONG_S,
+    Bounds,
+    CantStart,
+    Closed,
+    Defect,
+    Inside,
+    Outside,
+    PlannerProcess,
+)
 from muster.domain.causes.not_planned import NotDecided, TookTooLong, TookTooMuchMemory
 from muster.domain.causes.out_of_place import DomainTooSmall
 from muster.domain.decision import Decision, Placed, Unplaceable
@@ -244,7 +252,7 @@ def test_where_no_process_can_be_started_it_is_planned_inside(monkeypatch: pytes
     place = Outside(Bounds(), HOGS)
     place.load()
     assert isinstance(place(asked("fits"), within(HANG_S)), Placed)
-    assert place.process.pid is None
+    assert place.pid is None
     place.close()
 
 

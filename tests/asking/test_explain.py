@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from muster.adapters.asking import explain
+from muster.adapters.asking import show
 from muster.adapters.page import detail
 from muster.adapters.page.detail import Step
 from muster.domain.alternatives import AlternativesView, not_known, view
@@ -38,7 +38,7 @@ def printed(printer: Any, explanations: list[dict[str, Any]]) -> list[str]:
 def test_a_plan_is_explained_level_by_level_with_the_methods_that_decided() -> None:
     world = World().start(node("a", 8), node("b", 8))
     world.see(*(pod(f"p{rank}", of=4, gpus=2) for rank in range(4)))
-    lines = printed(explain.explain, explained(world))
+    lines = printed(show.explain, explained(world))
     assert lines[0].startswith("ns/g is planned: 4 of 4 members here, 0 bound")
     assert lines[1].startswith("  Placed in nvlink-domain ")
     assert lines[1].endswith(", proven best")
@@ -67,7 +67,7 @@ def test_a_plan_is_compared_with_what_else_there_is() -> None:
     world = World().start(*racks)
     world.see(foreign("f", "f", gpus=3), *(pod(f"p{rank}", of=8) for rank in range(8)))
     explanations = [{**explanation, "alternatives": alternatives(world)} for explanation in explained(world)]
-    lines = printed(explain.explain, explanations)
+    lines = printed(show.explain, explanations)
     first = next(at for at, line in enumerate(lines) if line.startswith("  Alternatives"))
     assert lines[first:] == [
         "  Alternatives to rack r1, the best first. "
@@ -76,9 +76,9 @@ def test_a_plan_is_compared_with_what_else_there_is() -> None:
         "    rack r3: only 5 of 8 members fit; 5 GPUs are free there, at most 4 on one node",
     ]
     explanations[0]["alternatives"]["others"] = "3 more racks were not tried"
-    assert printed(explain.explain, explanations)[-1] == "    … 3 more racks were not tried"
+    assert printed(show.explain, explanations)[-1] == "    … 3 more racks were not tried"
     explanations[0]["alternatives"] = not_known("Too many ask.")
-    assert printed(explain.explain, explanations)[-1] == "  Alternatives are not known: Too many ask."
+    assert printed(show.explain, explanations)[-1] == "  Alternatives are not known: Too many ask."
 
 
 RACKS = {"a": "r1", "b": "r1", "c": "r2", "d": "r2", "e": "r3", "f": "r3"}
@@ -94,7 +94,7 @@ def test_other_namespaces_are_not_named() -> None:
 def test_a_gang_that_waits_is_explained_by_what_blocks_it() -> None:
     world = World().start(node("a", 2))
     world.see(foreign("f", "a", gpus=2), pod("p0", of=1))
-    lines = printed(explain.explain, explained(world))
+    lines = printed(show.explain, explained(world))
     assert any("It would help" in line for line in lines)
     assert not any("Placed" in line for line in lines)
 
@@ -102,7 +102,7 @@ def test_a_gang_that_waits_is_explained_by_what_blocks_it() -> None:
 def test_names_from_the_cluster_are_text() -> None:
     (explanation,) = explained(planned())
     explanation["refused"] = [{"node": "a\x1b[31m", "plugin": "P", "message": "no"}]
-    assert r"node a\x1b[31m, by P: no" in printed(explain.explain, [explanation])[-1]
+    assert r"node a\x1b[31m, by P: no" in printed(show.explain, [explanation])[-1]
 
 
 def planned() -> World:
@@ -122,7 +122,7 @@ STEPS = (
 
 
 def test_a_timeline_is_a_tree_of_attempts() -> None:
-    lines = printed(explain.trace, explained(planned(), *STEPS, trace=TRACE))
+    lines = printed(show.trace, explained(planned(), *STEPS, trace=TRACE))
     assert lines[1] == f"  trace {TRACE['id']}  {TRACE['link']}"
     heads = [line.split(", ") for line in lines if line.startswith("  attempt")]
     assert [(head[0], head[2]) for head in heads] == [
@@ -139,7 +139,7 @@ def test_the_traces_of_all_attempts_are_listed_the_newest_first() -> None:
         {"id": TRACE["id"], "link": TRACE["link"], "began": 103.5, "outcome": ""},
         {"id": "00", "link": "", "began": 100.0, "outcome": "withdrawn\x1b"},
     ]
-    lines = [line for line in printed(explain.trace, [explanation]) if line.startswith("  trace")]
+    lines = [line for line in printed(show.trace, [explanation]) if line.startswith("  trace")]
     assert lines[0].startswith(f"  trace {TRACE['id']}  ")
     assert lines[0].endswith(f"under way  {TRACE['link']}")
     assert lines[1].endswith(r"withdrawn\x1b")
@@ -147,14 +147,14 @@ def test_the_traces_of_all_attempts_are_listed_the_newest_first() -> None:
 
 @pytest.mark.parametrize("steps", [(), STEPS[:1]])
 def test_a_timeline_may_have_no_end(steps: tuple[Step, ...]) -> None:
-    lines = printed(explain.trace, explained(planned(), *steps))
+    lines = printed(show.trace, explained(planned(), *steps))
     assert sum(line.startswith("  attempt") for line in lines) == len(steps)
     assert not any("trace" in line for line in lines), "an unknown trace is not named"
 
 
 def test_the_last_phase_of_an_attempt_lasts_until_the_next_one() -> None:
     steps = [{"at": step.at, "phase": step.phase, "why": ""} for step in STEPS]
-    first, second = explain.attempts(steps, now=110.0)
+    first, second = show.attempts(steps, now=110.0)
     assert [seconds for _, seconds in first] == pytest.approx([3.0, 0.05, 0.45, 1.0])
     assert [seconds for _, seconds in second] == pytest.approx([0.5, 5.0])
 
@@ -162,7 +162,7 @@ def test_the_last_phase_of_an_attempt_lasts_until_the_next_one() -> None:
 def test_a_plan_beside_gpus_that_nobody_knows_says_so() -> None:
     world = World().start(node("a", 8))
     world.see(foreign("other", "a"), pod("p0", of=2), pod("p1", of=2))
-    lines = printed(explain.explain, explained(world))
+    lines = printed(show.explain, explained(world))
     assert lines[1].endswith(", proven best as far as taken GPUs are known")
     doubt = "it is not known which GPUs other pods have: the chosen ones may be among them"
     assert lines[2] == f"  Not known: on node a {doubt}"

@@ -20,8 +20,7 @@ import yaml
 from muster import cli, questions
 from muster.adapters.asking import show
 from muster.adapters.asking.engine import gangs_of, owners
-from muster.adapters.asking.namespace import of_kubeconfig
-from muster.adapters.asking.service import NoAnswer, Query
+from muster.adapters.asking.service import NoAnswer, Query, of_kubeconfig
 from muster.adapters.files.decide import Cluster, decide
 from muster.adapters.files.run import planner
 from muster.adapters.status import nodes_of
@@ -384,7 +383,7 @@ def test_the_engine_reads_the_namespace_from_the_kubeconfig(
     file, of_pod = tmp_path / "config", tmp_path / "namespace"
     file.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
     of_pod.write_text("of-pod")
-    monkeypatch.setattr("muster.adapters.asking.namespace.OF_POD", of_pod)
+    monkeypatch.setattr("muster.adapters.asking.service.OF_POD", of_pod)
     assert of_kubeconfig(file, context) == namespace
     monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/absent:{file}")
     assert of_kubeconfig(None, context) == namespace

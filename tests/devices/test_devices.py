@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.devices.answers import Grant, Isolation, allocate, prefer
 from muster.devices.booking import (
     Ask,
     Booking,
@@ -20,6 +19,7 @@ from muster.devices.booking import (
     in_order,
 )
 from muster.devices.inventory import MEMORY, WHOLE, Gpu, Inventory, InventoryError, uuid_of
+from muster.devices.turns import Grant, Isolation, allocate, prefer
 from muster.domain import allocation
 from muster.domain.decision import MemberPlacement
 from muster.domain.node import Resources

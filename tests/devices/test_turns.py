@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from muster.devices.answers import Isolation
 from muster.devices.booking import Ask, Booking, Refusal, Waiter
 from muster.devices.inventory import MEMORY, WHOLE, Gpu, Inventory
-from muster.devices.turns import Given, Turns
+from muster.devices.turns import Given, Isolation, Turns
 
 NODE = Inventory(tuple(Gpu(index, f"GPU-{index}", 16) for index in range(8)))
 ALL = tuple(device.id for device in NODE.devices(WHOLE))

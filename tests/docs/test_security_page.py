@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from muster.adapters import alternatives, scrape, web
-from muster.adapters.kube import bounded, decode, nodes, paced, read_again, watch
+from muster.adapters.kube import decode, intake, lenient, nodes, watch
 from muster.adapters.page import access, board, rows, server
 from muster.adapters.telemetry import logs, room
 from muster.config import Config
@@ -34,11 +34,11 @@ EVENTS, CONDITIONS, PLANNER = CONFIG.events, CONFIG.conditions, CONFIG.planner
 RENEWAL = f"one more in {room.RENEWAL_S / 60:.0f} minutes"
 
 BOUNDS = (
-    f"{bounded.MAX_DEPTH} levels; above {watch.THREAD_BYTES >> 10} KiB on a thread; "
+    f"{lenient.MAX_DEPTH} levels; above {watch.THREAD_BYTES >> 10} KiB on a thread; "
     f"lists in pages of {watch.PAGE_BYTES >> 20} MiB",
     f"{decode.MAX_FREE_BYTES >> 10} KiB each",
-    f"by changes of pods above {paced.LARGE_BYTES >> 10} KiB",
-    f"of a namespace {paced.BURST_BYTES >> 20} MiB at once, then {paced.BYTES_PER_S >> 20} MiB a second",
+    f"by changes of pods above {watch.LARGE_BYTES >> 10} KiB",
+    f"of a namespace {watch.BURST_BYTES >> 20} MiB at once, then {watch.BYTES_PER_S >> 20} MiB a second",
     f"{pruned.MAX_VALUES:,} values in {pruned.MAX_LEVELS} levels, {description.MAX_ROLES} roles",
     f"of a pod {peers.MAX_TERMS} terms of a kind, {peers.MAX_SIZE:,} names and values; "
     f"of a gang {constraints.MAX_RULES} rules, {constraints.MAX_LOOKED_AT:,} label sets",
@@ -66,7 +66,7 @@ BOUNDS = (
     f"{1 / nodes.CHANGE_S:g} changes a second, after {nodes.ADVANCE_S:g} s in advance",
     f"{PATIENCE} plans of a gang; all refused gangs once in {CONFIG.gangs.numbers_s:g} s; "
     f"{node_changes.WAKES} times those with members that it admits",
-    f"{read_again.READ_AT_ONCE} at once, then a fifth of the loop",
+    f"{intake.READ_AT_ONCE} at once, then a fifth of the loop",
     f"{web.MOST_CONNECTIONS} on each port; {CONFIG.page.clients} browsers",
     f"{web.GANGS_AT_ONCE} answers of `/gangs`",
     f"of `/metrics` and `/nodes` {web.AT_ONCE}",

@@ -14,7 +14,7 @@ from local_cluster.api import ApiError
 from local_cluster.cluster import LocalCluster
 from local_cluster.patience import HANG_S
 from muster.adapters.kube.client import KubeClient
-from muster.adapters.kube.statuses import StatusWriter
+from muster.adapters.kube.writers import StatusWriter
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects.reading import A_SCOPE
 from muster.domain.podgroup import PodGroupStatus

@@ -69,20 +69,20 @@ async def watching(kubeconfig: Path) -> AsyncIterator[tuple[Heard, Metrics]]:
     heard, metrics = Heard(), Metrics()
     intake = Intake(DEFAULTS, heard.put, lambda _: None)
     sinks: list[tuple[decode.Resource[Any], Callable[[Seen[Any] | Gone], Awaitable[None]]]] = [
-        (decode.nodes(), intake.nodes.on_node),
+        (decode.NODES, intake.nodes.on_node),
         (decode.pods(), intake.on_pod),
-        (decode.namespaces(), intake.on_namespace),
+        (decode.NAMESPACES, intake.on_namespace),
         (decode.config_maps("kube-system"), intake.on_config_map),
         (decode.config_maps("muster-system", "kai-scheduler-config"), intake.on_config_map),
         *((pod_groups, intake.on_pod_group) for pod_groups in decode.pod_groups()),
-        (decode.topologies(), intake.on_topology),
+        (decode.TOPOLOGIES, intake.on_topology),
     ]
     volumes = VolumeIntake(heard.put)
     sinks += [
-        (decode.csi_drivers(), volumes.on_driver),
-        (decode.storage_classes(), volumes.on_storage_class),
-        (decode.volumes(), volumes.on_volume),
-        (decode.volume_claims(), volumes.on_claim),
+        (decode.CSI_DRIVERS, volumes.on_driver),
+        (decode.STORAGE_CLASSES, volumes.on_storage_class),
+        (decode.VOLUMES, volumes.on_volume),
+        (decode.VOLUME_CLAIMS, volumes.on_claim),
     ]
     async with KubeClient(str(kubeconfig)) as client:
         watchers = [Watcher(client, resource, sink, metrics, QUICK) for resource, sink in sinks]

@@ -15,7 +15,7 @@ from typing import Any
 
 from muster.adapters.grpc import messages
 from muster.adapters.grpc.generated.muster import v1
-from muster.adapters.grpc.sessions import Cause, Session
+from muster.adapters.grpc.server import Cause, Session
 from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics, Phases
 from muster.domain.node import Usage

@@ -1,18 +1,20 @@
-"""How often objects of one owner are read: frequent changes cost their owner alone.
-
-An owner, which is a node or a namespace, pays seconds for each reading, and may owe some seconds. An owner
-that owes more waits until the debt is small enough.
-"""
+"""How often something is done: at a rate for each owner, or again after a failure."""
 
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 
 class Rate:
-    """What each owner owes. It may owe `advance_s`. `clock` returns monotonic seconds."""
+    """What each owner owes: frequent changes or writes cost their owner alone.
+
+    An owner, which is a node or a namespace, pays seconds for each reading or write. It may owe `advance_s`,
+    and waits if it owes more. `clock` returns monotonic seconds.
+    """
 
     def __init__(self, advance_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._advance_s = advance_s
@@ -55,3 +57,26 @@ class Budget:
     def spend(self, amount: float = 1.0) -> None:
         """Take an amount, also one that is not there: later ones wait for it."""
         self._available -= amount
+
+
+@dataclass(slots=True)
+class Backoff:
+    """Delays before another try, in seconds: `first`, doubling up to `limit`, each drawn from its upper half.
+
+    So a thousand clients that lost the same API server do not come back at once, and none comes back
+    immediately.
+    """
+
+    first: float = 0.25
+    limit: float = 30.0
+    _next: float = field(default=0.0, init=False)
+
+    def delay(self) -> float:
+        """Return the next delay."""
+        base = self._next or self.first
+        self._next = min(base * 2, self.limit)
+        return random.uniform(base / 2, base)
+
+    def reset(self) -> None:
+        """After a success the next failure waits shortly again."""
+        self._next = 0.0

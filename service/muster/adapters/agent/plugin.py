@@ -24,6 +24,23 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
+async def listen(address: str, service: str, handlers: dict[str, Any]) -> Any:
+    """Return a server that has begun to answer at this address.
+
+    Raises:
+        OSError: the address can't be used.
+    """
+    options = [("grpc.max_receive_message_length", MOST_BYTES), ("grpc.so_reuseport", 0)]
+    server = grpc.aio.server(options=options)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    try:
+        server.add_insecure_port(address)
+    except RuntimeError as problem:
+        raise OSError(f"can't listen on {address}: {problem}") from problem
+    await server.start()
+    return server
+
+
 class Refused(Exception):
     """No devices are given; the kubelet puts the text into the pod's status."""
 
@@ -68,14 +85,7 @@ class Plugin:
             OSError: it can't be made.
         """
         self.socket.unlink(missing_ok=True)
-        options = [("grpc.max_receive_message_length", MOST_BYTES), ("grpc.so_reuseport", 0)]
-        self._server = grpc.aio.server(options=options)
-        self._server.add_generic_rpc_handlers((self._handler(),))
-        try:
-            self._server.add_insecure_port(f"unix:{self.socket}")
-        except RuntimeError as problem:
-            raise OSError(f"can't listen on {self.socket}: {problem}") from problem
-        await self._server.start()
+        self._server = await listen(f"unix:{self.socket}", SERVICE, self._handlers())
 
     async def stop(self) -> None:
         """End the lists of devices, on which the kubelet asks no more; then all calls. Remove the socket."""
@@ -88,7 +98,7 @@ class Plugin:
                 self._server = None
                 self.socket.unlink(missing_ok=True)
 
-    def _handler(self) -> Any:
+    def _handlers(self) -> dict[str, Any]:
         def unary(call: Any, request: Any) -> Any:
             return grpc.unary_unary_rpc_method_handler(
                 call, request_deserializer=request.parse, response_serializer=bytes
@@ -97,16 +107,13 @@ class Plugin:
         watch = grpc.unary_stream_rpc_method_handler(
             self._watch, request_deserializer=api.Empty.parse, response_serializer=bytes
         )
-        return grpc.method_handlers_generic_handler(
-            SERVICE,
-            {
-                "GetDevicePluginOptions": unary(self._options, api.Empty),
-                "ListAndWatch": watch,
-                "GetPreferredAllocation": unary(self._prefer, api.PreferredAllocationRequest),
-                "Allocate": unary(self._allocate, api.AllocateRequest),
-                "PreStartContainer": unary(self._before_start, api.PreStartContainerRequest),
-            },
-        )
+        return {
+            "GetDevicePluginOptions": unary(self._options, api.Empty),
+            "ListAndWatch": watch,
+            "GetPreferredAllocation": unary(self._prefer, api.PreferredAllocationRequest),
+            "Allocate": unary(self._allocate, api.AllocateRequest),
+            "PreStartContainer": unary(self._before_start, api.PreStartContainerRequest),
+        }
 
     async def _options(self, _: api.Empty, context: Any) -> api.DevicePluginOptions:
         return await self._or_abort(self._backend.options(), context)

@@ -13,30 +13,33 @@ import logging
 import re
 import signal
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+import grpc
+import grpc.aio
 import msgspec
 
 from muster.adapters.agent.allocation import Allocator, Facts
-from muster.adapters.agent.api import ApiError, ApiServer
+from muster.adapters.agent.api import ApiError, ApiServer, Outbox, Target
+from muster.adapters.agent.backends import OwnDevices, SecondEndpoint
+from muster.adapters.agent.generated.grpc.health import v1 as health
 from muster.adapters.agent.gpus import Source
-from muster.adapters.agent.kubelet import KubeletError, Sockets
-from muster.adapters.agent.offering import Offer, Offering, Times
-from muster.adapters.agent.outbox import Outbox, Target
-from muster.adapters.agent.own_devices import OwnDevices
-from muster.adapters.agent.plugin import Refused
-from muster.adapters.agent.probe import Probe
-from muster.adapters.agent.second_endpoint import SecondEndpoint
-from muster.adapters.kube.backoff import Backoff
-from muster.devices.answers import Isolation
+from muster.adapters.agent.kubelet import KubeletError, Sockets, creation_time, register
+from muster.adapters.agent.plugin import Backend, Plugin, Refused, listen
 from muster.devices.hardware import UUIDS, Hardware, changes, renumbered, with_lost, with_unhealthy
 from muster.devices.inventory import MEMORY, WHOLE, InventoryError
+from muster.devices.turns import Isolation
 from muster.dialects.objects import NodeObject
 from muster.dialects.settings import DEFAULTS, SECOND_ENDPOINT
 from muster.domain.allocation import SECOND_RESOURCE, SEVERAL_ENDPOINTS_SINCE
+from muster.domain.rate import Backoff
 
 RESOURCE_OF_MODE = {"topology": WHOLE, "share": MEMORY, "cgpu": MEMORY, SECOND_ENDPOINT: SECOND_RESOURCE}
 """By the value of a node's label."""
+HEALTH_SERVICE = "grpc.health.v1.Health"
 ENDPOINT = "muster-{}.sock"
 UNSUPPORTED = "unsupported"
 """What a node serves that can't be what its label asks for."""
@@ -48,6 +51,129 @@ RENUMBERED = "GpusRenumbered"
 
 log = logging.getLogger(__name__)
 _node = msgspec.json.Decoder(NodeObject)
+
+
+class Probe:
+    """Answers the kubelet's gRPC probe on a port of the pod; on none if it is 0. `ready` may change at any
+    time."""
+
+    def __init__(self, port: int) -> None:
+        self.ready = False
+        self._port = port
+        self._server: Any = None
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        if not self._port:
+            return
+        check = grpc.unary_unary_rpc_method_handler(
+            self._check, request_deserializer=health.HealthCheckRequest.parse, response_serializer=bytes
+        )
+        self._server = await listen(f"0.0.0.0:{self._port}", HEALTH_SERVICE, {"Check": check})
+
+    async def stop(self) -> None:
+        """End it."""
+        if self._server is not None:
+            await self._server.stop(None)
+
+    async def _check(self, request: health.HealthCheckRequest, _: Any) -> health.HealthCheckResponse:
+        """Say SERVING of the process itself, and of the service "ready" once the kubelet took the GPUs."""
+        serving = self.ready or request.service != "ready"
+        status = health.HealthCheckResponseServingStatus
+        return health.HealthCheckResponse(status=status.SERVING if serving else status.NOT_SERVING)
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """How often things are done, in seconds. A plugin registers within `settled_after_s` after it has made
+    its socket."""
+
+    kubelet_every_s: float = 0.5
+    look_every_s: float = 4.0
+    compare_every_s: float = 30.0
+    settled_after_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Peers:
+    """When the kubelet and the first plugin made their sockets, 0 for a socket that is missing. Until it is
+    `settled`, the first plugin may still register, and the kubelet would then ask that plugin."""
+
+    kubelet: int
+    first: int
+    settled: bool
+
+
+@dataclass(slots=True)
+class Offering:
+    """Offers a resource to one kubelet until the kubelet or the first plugin is another one, or it is not
+    wanted.
+
+    `backend` answers for the resource on the socket of the name `endpoint`. `first` is the socket of the
+    plugin to which this plugin is a second endpoint, None if there is no other plugin. `ready` hears whether
+    containers get what is planned, and `inexact` hears why they may not. `compare` is called from time to
+    time while the kubelet has the offer.
+    """
+
+    resource: str
+    backend: Backend
+    endpoint: str
+    first: Path | None
+    sockets: Sockets
+    times: Times
+    ready: Callable[[bool], None]
+    inexact: Callable[[str], None]
+    compare: Callable[[], Awaitable[None]]
+    _registered: bool = False
+
+    async def run(self, is_wanted: Callable[[], bool]) -> None:
+        """Serve it.
+
+        Raises:
+            OSError: the socket can't be made.
+            KubeletError: the kubelet refused the offer. It may know the socket's name already.
+            Refused: the first plugin does not answer.
+        """
+        peers, plugin = self._peers(), Plugin(self.sockets.plugins / self.endpoint, self.backend)
+        has_peers = bool(peers.kubelet and peers.first)
+        look_at, compare_at = 0.0, time.monotonic() + self.times.compare_every_s
+        try:
+            while self._peers() == peers and is_wanted():
+                if has_peers and time.monotonic() >= look_at:
+                    look_at = time.monotonic() + self.times.look_every_s
+                    await self._look(peers, plugin)
+                if self._registered and not plugin.socket.exists():
+                    return  # a kubelet that starts removes all sockets
+                if self._registered and time.monotonic() >= compare_at:
+                    await self.compare()
+                    compare_at = time.monotonic() + self.times.compare_every_s
+                await asyncio.sleep(self.times.kubelet_every_s)
+        finally:
+            self.ready(False)
+            await plugin.stop()
+
+    async def _look(self, peers: _Peers, plugin: Plugin) -> None:
+        why = await self.backend.look()
+        if not self._registered:
+            await plugin.start()
+            await register(self.sockets, self.endpoint, self.resource)
+            self._registered = True
+            log.info("offered as %s", self.resource)
+        self.ready(self._registered and peers.settled and not why)
+        if why:
+            self.inexact(why)
+
+    def _peers(self) -> _Peers:
+        kubelet, first = creation_time(self.sockets.registration), self.first
+        if first is None:
+            return _Peers(kubelet, 1, True)
+        since = creation_time(first)
+        age_s = time.time() - since / 1e9  # below 0 where the clock was set back
+        return _Peers(kubelet, since, not 0 <= age_s < self.times.settled_after_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,17 +394,15 @@ class Agent:
         allocator = self._allocators[resource]
         short = resource.rpartition("/")[2]
         if mode == SECOND_ENDPOINT:
-            first = sockets.plugins / FIRST
-            # The kubelet may still know a socket of the same name, and would refuse it.
-            endpoint = ENDPOINT.format(f"{short}-{time.time_ns() // 1_000_000:x}")
-            second = SecondEndpoint(first, sockets, allocator, self._note_missing)
-            offer = Offer(resource, second, endpoint, first)
+            first: Path | None = sockets.plugins / FIRST
             self._own = None
+            # The kubelet may still know a socket of the same name, and would refuse it.
+            short += f"-{time.time_ns() // 1_000_000:x}"
+            backend: Backend = SecondEndpoint(sockets.plugins / FIRST, sockets, allocator, self._note_missing)
         else:
             self._note_missing(frozenset())
-            own_devices = OwnDevices(allocator, self._outbox)
+            first, backend = None, (own_devices := OwnDevices(allocator, self._outbox))
             own_devices.offer(facts.inventory.devices(resource))
-            offer = Offer(resource, own_devices, ENDPOINT.format(short))
             self._own = own_devices, resource
 
         def ready(is_ready: bool) -> None:
@@ -298,7 +422,8 @@ class Agent:
             if differ and mode == SECOND_ENDPOINT:
                 raise Refused("the kubelet asked another device plugin, so this one registers again")
 
-        return Offering(offer, sockets, settings.times, ready=ready, inexact=inexact, compare=compare)
+        endpoint, times = ENDPOINT.format(short), settings.times
+        return Offering(resource, backend, endpoint, first, sockets, times, ready, inexact, compare)
 
 
 def _minor(version: str) -> int:

@@ -133,7 +133,7 @@ async def capture(client: KubeClient, settings: Settings = DEFAULTS) -> Captured
         Undecodable: Its answer is no list.
     """
     lists = _Lists(client)
-    nodes = await lists.list(decode.nodes())
+    nodes = await lists.list(decode.NODES)
     pods = await lists.list(decode.pods())
     keys, namespace_keys = _selector_keys(pods)
     parts = (
@@ -159,7 +159,7 @@ def _selector_keys(pods: Iterable[PodObject]) -> tuple[frozenset[str], frozenset
 
 async def _namespaces(lists: _Lists, keys: frozenset[str]) -> AsyncIterator[dict[str, Any]]:
     """Yield the namespaces, if any pod selects pods by their namespace's labels."""
-    for namespace in await lists.if_there(decode.namespaces()) if keys else ():
+    for namespace in await lists.if_there(decode.NAMESPACES) if keys else ():
         labels = {key: value for key, value in (namespace.metadata.labels or {}).items() if key in keys}
         yield _item("v1", "Namespace", namespace, Metadata(namespace.metadata.name, labels=labels))
 
@@ -170,7 +170,7 @@ async def _around(lists: _Lists, settings: Settings) -> AsyncIterator[dict[str, 
         for config_map in await lists.if_there(decode.config_maps(*place)):
             if configmaps.read(config_map, settings) is not None:
                 yield config_map_item(config_map, settings)
-    for resource in (decode.topologies(), *decode.pod_groups()):
+    for resource in (decode.TOPOLOGIES, *decode.pod_groups()):
         for item in await lists.if_there(resource):
             yield custom_item(resource.kind, item)
     for api, of_admission in FOR_NEW_PODS:
@@ -214,11 +214,11 @@ async def _jobs(lists: _Lists, pods: Iterable[PodObject]) -> AsyncIterator[dict[
 async def _devices(lists: _Lists) -> AsyncIterator[dict[str, Any]]:
     """Yield what DRA drivers publish, and the claims to devices."""
     resources: tuple[Resource[Any], ...] = (
-        devices.resource_slices(),
-        devices.device_classes(),
-        devices.device_taint_rules(),
-        devices.resource_claims(),
-        devices.resource_claim_templates(),
+        decode.RESOURCE_SLICES,
+        decode.DEVICE_CLASSES,
+        decode.DEVICE_TAINT_RULES,
+        decode.RESOURCE_CLAIMS,
+        decode.RESOURCE_CLAIM_TEMPLATES,
     )
     for resource in resources:
         for item in await lists.if_there(resource):

@@ -20,8 +20,7 @@ from muster.adapters.files.decide import ClaimFacts
 from muster.adapters.files.other_objects import Objects, Readers
 from muster.adapters.files.shapes import PodManifest
 from muster.adapters.files.sources import Document, Object, field_at
-from muster.adapters.kube.devices import EXTENDED, held_by
-from muster.adapters.kube.served import OF_CLASS
+from muster.adapters.kube.devices import EXTENDED, OF_CLASS, held_by
 from muster.dialects.devices import compute_domains, selectors
 from muster.dialects.devices.claims import Claims
 from muster.dialects.devices.compute_domains import CHANNEL_CLASS

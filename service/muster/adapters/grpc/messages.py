@@ -128,7 +128,7 @@ def parts(response: WatchResponse) -> Iterator[WatchResponse]:
 
 
 def _in_tree_report(report: Any) -> calls.InTreeReport:
-    """Return what the shim reports: `report` is a ReportInTreeRequest of `reflection.message`.
+    """Return what the shim reports: `report` is a ReportInTreeRequest of `reflection.message_class`.
 
     Raises:
         IndexError: an index points at nothing.
@@ -256,7 +256,7 @@ METHODS: Mapping[str, Method] = {
     ),
     "Unreserve": Method(UnreserveRequest.parse, _unreserve, lambda _: UnreserveResponse()),
     "ReportInTree": Method(
-        lambda data: reflection.message("ReportInTreeRequest").FromString(data),
+        lambda data: reflection.message_class("ReportInTreeRequest").FromString(data),
         _in_tree_report,
         lambda _: ReportInTreeResponse(),
     ),

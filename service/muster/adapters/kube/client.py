@@ -22,6 +22,7 @@ import yaml
 
 if TYPE_CHECKING:
     import aiohttp
+import structlog
 
 CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 60.0
@@ -161,20 +162,12 @@ class KubeClient:
         async with self._request("POST", subject, path, body=body) as response:
             return await response.read()
 
-    async def merge_patch(self, subject: str, path: str, body: object) -> bytes:
+    async def patch(self, subject: str, path: str, body: object, kind: str = "merge") -> bytes:
         """Return the body of the answer to a PATCH by `body`; null in it takes a field away.
 
-        Raises like `get`.
+        `kind`: "strategic-merge" leaves entries of other keys in lists alone. Raises like `get`.
         """
-        async with self._request("PATCH", subject, path, body=body) as response:
-            return await response.read()
-
-    async def strategic_patch(self, subject: str, path: str, body: object) -> bytes:
-        """Return the body of the answer to a PATCH that leaves entries of other keys in lists alone.
-
-        Raises like `get`.
-        """
-        async with self._request("PATCH", subject, path, body=body, patch="strategic-merge") as response:
+        async with self._request("PATCH", subject, path, body=body, patch=kind) as response:
             return await response.read()
 
     @contextlib.asynccontextmanager
@@ -384,3 +377,49 @@ def environments_proxy(url: str) -> str | None:
     """
     to = urlsplit(url)
     return None if proxy_bypass(to.netloc) else getproxies().get(to.scheme)
+
+
+LIVENESS_TRIES = 2
+"""The second is for a service that stood still itself: the answer to the first came, too late to be read."""
+
+log = structlog.get_logger(__name__)
+
+
+class Liveness:
+    """Asks the API server for /livez after a silence of `quiet_s`, for an answer within `deadline_s`.
+
+    A server that is frozen behind a live connection looks like one where nothing happens: its kernel
+    acknowledges all, and bookmarks come once a minute at best. Every client may ask
+    (system:public-info-viewer), and no queue of a busy server holds the answer up (the flow schema `probes`
+    is exempt). Without an answer all watches are given up.
+
+    A frozen server is noticed after 8 s. That is before the gangs give up a place because no Binding was
+    seen (`session_s`): the Binding may lie in the server's socket and land when it wakes.
+    """
+
+    def __init__(self, client: KubeClient, quiet_s: float = 2.0, deadline_s: float = 3.0) -> None:
+        self._client = client
+        self._quiet_s = quiet_s
+        self._deadline_s = deadline_s
+
+    async def run(self) -> None:
+        """Ask the API server for a sign of life whenever it is silent, until cancelled."""
+        while True:
+            if (seconds_left := self._quiet_s - self._client.silent_s) > 0:
+                await asyncio.sleep(seconds_left)
+            elif not await self._answers():
+                if self._client.end_watches():
+                    log.warning("the API server does not answer", silent_s=round(self._client.silent_s, 1))
+                await asyncio.sleep(self._quiet_s)
+
+    async def _answers(self) -> bool:
+        for _ in range(LIVENESS_TRIES):
+            try:
+                async with asyncio.timeout(self._deadline_s):
+                    await self._client.get("health of the API server", "/livez")
+            except ApiError:
+                return True  # it is not well, but it is there
+            except (Unreachable, TimeoutError):
+                continue
+            return True
+        return self._client.silent_s < self._quiet_s  # a watch may have said something meanwhile

@@ -1,10 +1,9 @@
 """From the API's bytes to `muster.dialects.objects`: lists, and events of a watch.
 
-Events and lists are read in two steps, the envelope first. The object of a BOOKMARK or an ERROR is not of
-the kind that is watched. An object of a list that can't be read is left out alone. What is nested too
-deep for the decoder, or has broken escapes, is read again after `bounded`. A bound pod with fields of another
-shape is read without those fields (`salvage`): it takes its GPUs all the same. Of a large pod no more is kept
-than is read of it (`dialects.pods.bounds`).
+Events and lists are read in two steps, the envelope first. The object of a BOOKMARK or an ERROR is not of the
+kind that is watched. An object of a list that can't be read is left out alone. What is nested too deep for
+the decoder, or has broken escapes, is read again after `bound_depth`. A bound pod with fields of another
+shape is read without those fields (`salvage`).
 """
 
 from __future__ import annotations
@@ -18,9 +17,14 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 import structlog
 
-from muster.adapters.kube.bounded import bound_depth
-from muster.adapters.kube.kept import kept_of
-from muster.adapters.kube.salvage import salvage
+from muster.adapters.kube.lenient import bound_depth, salvage
+from muster.dialects.devices.objects import (
+    DeviceClassObject,
+    DeviceTaintRule,
+    ResourceClaim,
+    ResourceClaimTemplate,
+    ResourceSlice,
+)
 from muster.dialects.gangs.podgroups import APIS, TOPOLOGY_APIS
 from muster.dialects.kinds.table import KINDS, MAKERS
 from muster.dialects.objects import (
@@ -36,6 +40,7 @@ from muster.dialects.objects import (
     PodObject,
     StorageClass,
 )
+from muster.dialects.pods import bounds, requests
 from muster.dialects.settings import DEFAULTS, Settings
 
 log = structlog.get_logger(__name__)
@@ -52,6 +57,8 @@ class Named(Protocol):
 T = TypeVar("T", bound=Named)
 S = TypeVar("S")
 
+LARGE_BYTES = 16 * 1024
+"""Of JSON. In a smaller pod nothing is cut off, since all of it is soon read."""
 MAX_FREE_BYTES = 256 * 1024
 """Of JSON, in the `spec` and `status` of a custom object. They are kept, and ten times as large in memory."""
 MAX_JOB_BYTES = 2 * 1024 * 1024
@@ -106,7 +113,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def _read(decoder: msgspec.json.Decoder[S], text: bytes | msgspec.Raw) -> S:
-    """Decode `text`; where that fails, decode what `bounded` makes of it.
+    """Decode `text`; where that fails, decode what `bound_depth` makes of it.
 
     Raises:
         Unreadable: it has another shape.
@@ -259,20 +266,7 @@ class Resource(Generic[T]):
         raise Undecodable(self.kind, f"unknown event type {event.type!r}")
 
     def _item(self, text: bytes | msgspec.Raw, in_part: bool) -> T:
-        if self._shape is CustomObject:
-            return self._free(text)
-        try:
-            return _read(self._decoder, text)
-        except Unreadable as problem:
-            if not in_part or self._shape is not PodObject:
-                raise
-            pod, lost_paths = salvage(PodObject, bound_depth(bytes(text)))
-            if not (pod.metadata.uid and pod.spec.node_name):
-                raise
-            log.warning(
-                "bound pod read in part", pod=named(pod.metadata), lost=lost_paths[:4], error=str(problem)
-            )
-            return pod  # type: ignore[return-value] # T is PodObject
+        return self._free(text) if self._shape is CustomObject else _read(self._decoder, text)
 
     def _free(self, text: bytes | msgspec.Raw) -> T:
         """Return an object in which anything may be, but neither deep nor large."""
@@ -297,15 +291,63 @@ def named(metadata: Identity) -> str:
 
 
 class _Pods(Resource[PodObject]):
-    """Return the resource of pods. Only the fields that are read are kept."""
+    """The pods. Of a large pod no more is kept than is read of it (`dialects.pods.bounds`)."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__("Pod", "pods", ("/api/v1/pods",), PodObject, _uid)
         self._settings = settings
 
-    def item(self, text: bytes | msgspec.Raw, *, in_part: bool = True) -> PodObject:
-        """Read one pod."""
-        return kept_of(super().item(text, in_part=in_part), len(text), self._settings)
+    def _item(self, text: bytes | msgspec.Raw, in_part: bool) -> PodObject:
+        pod = self._salvaged(text) if in_part else super()._item(text, in_part)
+        if len(text) > LARGE_BYTES:
+            pod = bounds.bounded(pod, self._settings)
+            if pod.spec.node_name:  # summed up already here, on the thread that decodes it, and remembered
+                requests.read("", pod.spec, self._settings, pod.status)
+        return pod
+
+    def _salvaged(self, text: bytes | msgspec.Raw) -> PodObject:
+        """Return the pod, of a bound one what can be read: it takes its GPUs all the same."""
+        try:
+            return super()._item(text, in_part=True)
+        except Unreadable as problem:
+            pod, lost_paths = salvage(PodObject, bound_depth(bytes(text)))
+            if not (pod.metadata.uid and pod.spec.node_name):
+                raise
+            log.warning(
+                "bound pod read in part", pod=named(pod.metadata), lost=lost_paths[:4], error=str(problem)
+            )
+            return pod
+
+
+# --- what is listed and watched: a row for each kind ---------------------------------------------------
+
+
+def _of(
+    kind: str,
+    shape: type[T],
+    key: Callable[[Identity], str] = _name,
+    api: str = "api/v1",
+    *,
+    optional: bool = False,
+) -> Resource[T]:
+    plural = kind.lower() + ("es" if kind.endswith("s") else "s")
+    return Resource(kind, plural, (f"/{api}/{plural}",), shape, key, optional=optional)
+
+
+_STORAGE, _DRA = "apis/storage.k8s.io/v1", "apis/resource.k8s.io/v1"
+
+NODES = _of("Node", NodeObject)
+NAMESPACES = _of("Namespace", NamespaceObject)
+VOLUME_CLAIMS = _of("PersistentVolumeClaim", PersistentVolumeClaim, named)
+VOLUMES = _of("PersistentVolume", PersistentVolume)
+STORAGE_CLASSES = _of("StorageClass", StorageClass, api=_STORAGE)
+CSI_DRIVERS = _of("CSIDriver", CsiDriver, api=_STORAGE)
+RESOURCE_SLICES = _of("ResourceSlice", ResourceSlice, api=_DRA, optional=True)
+DEVICE_CLASSES = _of("DeviceClass", DeviceClassObject, api=_DRA, optional=True)
+DEVICE_TAINT_RULES = _of("DeviceTaintRule", DeviceTaintRule, api=_DRA, optional=True)
+RESOURCE_CLAIMS = _of("ResourceClaim", ResourceClaim, _uid, _DRA, optional=True)
+RESOURCE_CLAIM_TEMPLATES = _of("ResourceClaimTemplate", ResourceClaimTemplate, _uid, _DRA, optional=True)
+"""Only captures list these."""
 
 
 def pods(settings: Settings = DEFAULTS) -> Resource[PodObject]:
@@ -313,64 +355,17 @@ def pods(settings: Settings = DEFAULTS) -> Resource[PodObject]:
     return _Pods(settings)
 
 
-def nodes() -> Resource[NodeObject]:
-    """Watch all nodes."""
-    return Resource("Node", "nodes", ("/api/v1/nodes",), NodeObject, lambda metadata: metadata.name)
-
-
-def namespaces() -> Resource[NamespaceObject]:
-    """Watch all namespaces, for their labels: terms of pod affinity select by them."""
-    path = "/api/v1/namespaces"
-    return Resource("Namespace", "namespaces", (path,), NamespaceObject, _name)
-
-
-def volume_claims() -> Resource[PersistentVolumeClaim]:
-    """Watch the PersistentVolumeClaims of all namespaces."""
-    path = "/api/v1/persistentvolumeclaims"
-    return Resource(
-        "PersistentVolumeClaim", "persistentvolumeclaims", (path,), PersistentVolumeClaim, config_map_key
-    )
-
-
-def volumes() -> Resource[PersistentVolume]:
-    """Watch all PersistentVolumes."""
-    path = "/api/v1/persistentvolumes"
-    return Resource("PersistentVolume", "persistentvolumes", (path,), PersistentVolume, _name)
-
-
-def storage_classes() -> Resource[StorageClass]:
-    """Watch all StorageClasses."""
-    path = "/apis/storage.k8s.io/v1/storageclasses"
-    return Resource("StorageClass", "storageclasses", (path,), StorageClass, _name)
-
-
-def csi_drivers() -> Resource[CsiDriver]:
-    """Watch all CSIDrivers."""
-    path = "/apis/storage.k8s.io/v1/csidrivers"
-    return Resource("CSIDriver", "csidrivers", (path,), CsiDriver, _name)
-
-
 def config_maps(namespace: str, name: str = "") -> Resource[ConfigMapObject]:
     """Return the ConfigMaps of a namespace, or only the ConfigMap of this name, even if it does not exist."""
     select = {"fieldSelector": f"metadata.name={name}"} if name else {}
     plural = f"configmaps {namespace}/{name}".rstrip("/")
     path = f"/api/v1/namespaces/{namespace}/configmaps"
-    return Resource("ConfigMap", plural, (path,), ConfigMapObject, config_map_key, select=select)
-
-
-def config_map_key(metadata: Identity) -> str:
-    """Return the key `namespace/name`."""
-    return f"{metadata.namespace}/{metadata.name}"
+    return Resource("ConfigMap", plural, (path,), ConfigMapObject, named, select=select)
 
 
 def pod_groups() -> tuple[Resource[CustomObject], ...]:
     """Watch the PodGroups of each API: of scheduling.run.ai in KAI's version where the CRD is KAI's own."""
     return tuple(_custom("PodGroup", "podgroups", versions, _uid) for versions in APIS)
-
-
-def topologies() -> Resource[CustomObject]:
-    """KAI's Topology objects, of no namespace."""
-    return _custom("Topology", "topologies", TOPOLOGY_APIS, lambda metadata: metadata.name)
 
 
 def jobs(kind: str) -> Resource[CustomObject]:
@@ -387,7 +382,7 @@ def makers(kind: str) -> Resource[CustomObject]:
 def _of_jobs(kind: str, plural: str, group: str, versions: tuple[str, ...]) -> Resource[CustomObject]:
     paths = tuple(f"/apis/{group}/{version}/{plural}" for version in versions)
     name = f"{plural}.{group}"
-    return Resource(kind, name, paths, CustomObject, config_map_key, optional=True, by_right=True)
+    return Resource(kind, name, paths, CustomObject, named, optional=True, by_right=True)
 
 
 def _custom(
@@ -396,3 +391,7 @@ def _custom(
     group = versions[0].partition("/")[0]
     paths = tuple(f"/apis/{version}/{plural}" for version in versions)
     return Resource(kind, f"{plural}.{group}", paths, CustomObject, key, optional=True)
+
+
+TOPOLOGIES = _custom("Topology", "topologies", TOPOLOGY_APIS, _name)
+"""KAI's Topology objects, of no namespace."""

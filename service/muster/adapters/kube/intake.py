@@ -11,30 +11,28 @@ Topologies and the policies' levels. When one of the two changes, the other is r
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
+import msgspec
 import structlog
 
-from muster.adapters.kube.claiming import ClaimingPods
-from muster.adapters.kube.decode import config_map_key, named
-from muster.adapters.kube.devices import DeviceIntake
+from muster.adapters.kube.decode import named
+from muster.adapters.kube.devices import DeviceIntake, ServedResources
 from muster.adapters.kube.jobs import Jobs
-from muster.adapters.kube.kept import digest, usage_alone, without_labels
-from muster.adapters.kube.leftout import LeftOut
+from muster.adapters.kube.leftout import LeftOut, Standing, always
 from muster.adapters.kube.nodes import NodeIntake
-from muster.adapters.kube.read_again import ReadAgain
-from muster.adapters.kube.served import ServedResources
-from muster.adapters.kube.standing import Standing, always
 from muster.adapters.kube.watch import Gone, Seen
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects import policies as policy_dialect
-from muster.dialects.gangs import podgroups
+from muster.dialects.devices.claims import claims_of
+from muster.dialects.gangs import other_systems, podgroups
 from muster.dialects.gangs.subgroups import Topology
 from muster.dialects.kinds.description import Member
 from muster.dialects.objects import ConfigMapObject, CustomObject, Metadata, NamespaceObject, PodObject
-from muster.dialects.pods import peers, pods
+from muster.dialects.pods import peers, pods, resize
 from muster.dialects.settings import Settings
 from muster.domain import allocation
 from muster.domain.levels import repeated_names
@@ -55,6 +53,104 @@ from muster.gangs.messages.inputs import (
 )
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 
+
+class ClaimingPods:
+    """The objects of pods that name ResourceClaims: such a pod is read again when a claim changes."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, PodObject] = {}
+        self._by_claim: dict[str, set[str]] = {}
+        """Namespace and name of a claim → UIDs of pods."""
+
+    def see(self, uid: str, obj: PodObject | None) -> None:
+        """Take in a pod; None if it is gone."""
+        before = self._pods.pop(uid, None)
+        for key in _keys(before):
+            self._by_claim[key].discard(uid)
+            if not self._by_claim[key]:
+                del self._by_claim[key]
+        for key in _keys(obj):
+            self._by_claim.setdefault(key, set()).add(uid)
+        if obj is not None and obj.spec.resource_claims:
+            self._pods[uid] = obj
+
+    def naming(self, claim: str | None) -> list[tuple[str, str]]:
+        """Return namespace and UID of the pods that name this claim, or of all for None.
+
+        `claim`: its namespace and name.
+        """
+        uids = sorted(self._by_claim.get(claim, ()) if claim is not None else self._pods)
+        return [(self._pods[uid].metadata.namespace, uid) for uid in uids]
+
+    def get(self, uid: str) -> PodObject | None:
+        """Return the pod's object as it is now; None if the pod is gone."""
+        return self._pods.get(uid)
+
+
+def _keys(obj: PodObject | None) -> set[str]:
+    return {claim.key for claim in claims_of(obj) if claim.key} if obj is not None else set()
+
+
+READ_AT_ONCE = 16
+"""How many pods are read at once when what says something about them has changed."""
+REST_SHARE = 4
+"""The pause after them and after each further pod, as a multiple of the time that reading took."""
+
+
+class ReadAgain:
+    """Reads pods again because an object that says something about them has changed.
+
+    A claim, a DeviceClass or a job may say something about thousands of pods, and its user may change it all
+    the time. So a few pods are read at once and the others later, with pauses, and the namespaces take turns.
+    `read` reads the pod with this UID as it is now, if it is still there. While the service starts
+    (`starts`), all pods are read at once: it plans nothing before it knows them.
+    """
+
+    def __init__(self, read: Callable[[str], Awaitable[None]]) -> None:
+        self._read = read
+        self.starts = True
+        self._later: dict[str, dict[str, None]] = {}
+        """Namespace → UIDs of pods to be read. The namespace whose turn is next comes first."""
+        self.reader: asyncio.Task[None] | None = None
+        """Reads pods again. In the pause after a reading, pods wait for the next reading."""
+
+    async def pods(self, pods: Iterable[tuple[str, str]], at_once: bool = False) -> None:
+        """Read these pods again, each given by its namespace and UID: the first ones now, the others later.
+
+        `at_once`: read all now, since they have waited for what says something about them.
+        """
+        affected, began = list(pods), time.monotonic()
+        at_once = at_once or self.starts
+        most = len(affected) if at_once else READ_AT_ONCE if self._idle else 0
+        for number, (_, uid) in enumerate(affected[:most], 1):
+            await self._read(uid)
+            if number % READ_AT_ONCE == 0:
+                await asyncio.sleep(0)  # there may be thousands, and the shim's calls wait meanwhile
+        for namespace, uid in affected[most:]:
+            self._later.setdefault(namespace, {})[uid] = None
+        if affected and not at_once and self._idle:
+            rest_s = REST_SHARE * (time.monotonic() - began)
+            self.reader = asyncio.create_task(self._read_the_rest(rest_s), name="pods to be read again")
+
+    @property
+    def _idle(self) -> bool:
+        return self.reader is None or self.reader.done()
+
+    async def _read_the_rest(self, rest_s: float) -> None:
+        await asyncio.sleep(rest_s)
+        while self._later:
+            namespace = next(iter(self._later))
+            uids = self._later.pop(namespace)
+            uid = next(iter(uids))
+            del uids[uid]
+            if uids:
+                self._later[namespace] = uids
+            began = time.monotonic()
+            await self._read(uid)
+            await asyncio.sleep(REST_SHARE * (time.monotonic() - began))
+
+
+_encoder = msgspec.json.Encoder()
 log = structlog.get_logger(__name__)
 
 
@@ -225,7 +321,7 @@ class Intake:
     async def on_config_map(self, change: Seen[ConfigMapObject] | Gone) -> None:
         """Take in a ConfigMap's change: policies, or facts about a node."""
         settings = self._settings
-        key = change.key if isinstance(change, Gone) else config_map_key(change.object.metadata)
+        key = change.key if isinstance(change, Gone) else named(change.object.metadata)
         obj = None if isinstance(change, Gone) else change.object
         if key != f"{settings.policies_namespace}/{settings.policies_name}":
             await self.nodes.on_config_map(key, obj)
@@ -320,3 +416,35 @@ class Intake:
             self._groups[uid] = group
             await self._put(PodGroupSeen(time.monotonic(), group))
             self.jobs.see_group(group)
+
+
+def digest(pod: PodObject) -> bytes:
+    """16 bytes for all that is decoded of it but its version and the conditions that say nothing here:
+    annotations alone may have 256 KiB."""
+    metadata = msgspec.structs.replace(pod.metadata, resource_version="")
+    status = msgspec.structs.replace(pod.status, conditions=resize.conditions(pod.status))
+    decoded = _encoder.encode((metadata, pod.spec, status))
+    return hashlib.blake2b(decoded, digest_size=16, usedforsecurity=False).digest()
+
+
+def usage_alone(obj: PodObject) -> PodObject:
+    """Return the pod without a scheduler, and with only the annotations that name its GPUs."""
+    annotations = obj.metadata.annotations or {}
+    device_annotations = {key: annotations[key] for key in allocation.RESERVED_KEYS if key in annotations}
+    metadata = Metadata(
+        obj.metadata.name, "", obj.metadata.namespace, obj.metadata.uid, annotations=device_annotations
+    )
+    spec = msgspec.structs.replace(
+        obj.spec, scheduler_name="", affinity=None, tolerations=None, topology_spread_constraints=None
+    )
+    return msgspec.structs.replace(obj, metadata=metadata, spec=spec)
+
+
+def without_labels(obj: CustomObject) -> CustomObject:
+    """Return what is read of a PodGroup or Topology: it may have 1.5 MB of labels."""
+    meta = obj.metadata
+    more = {key: "…" for key in other_systems.MORE_OF_GROUPS if (meta.annotations or {}).get(key)}
+    named_alone = Metadata(
+        meta.name, "", meta.namespace, meta.uid, meta.resource_version, annotations=more or None
+    )
+    return msgspec.structs.replace(obj, metadata=named_alone)

@@ -13,20 +13,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 
 import msgspec
 import structlog
 
 from muster.adapters.kube.decode import jobs
-from muster.adapters.kube.ignored_keys import IgnoredKeys
-from muster.adapters.kube.standing import always
-from muster.adapters.kube.succeeded import Succeeded
+from muster.adapters.kube.leftout import Standing, always
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.devices import accelerators
 from muster.dialects.gangs import own
 from muster.dialects.gangs.subgroups import Topologies
+from muster.dialects.jobs import slips
 from muster.dialects.jobs.families import Family, family
 from muster.dialects.jobs.pruned import pruned, words
 from muster.dialects.kinds import batch
@@ -38,8 +37,124 @@ from muster.domain.levels import DEFAULT_LEVELS, Level
 from muster.domain.pod import Controller, GangClaim, Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.gangs.membership.podgroups import key_of
-from muster.gangs.messages.inputs import Input, PodGroupGone, PodGroupSeen
+from muster.gangs.messages.inputs import Input, JobSeen, PodGroupGone, PodGroupSeen
 from muster.gangs.messages.instructions import EmitEvent, EventReason
+
+
+class Succeeded:
+    """How many pods of each Job have succeeded, by the Job's UID. The gangs learn it of Jobs with pods of
+    ours.
+
+    A member that has succeeded needs no place again. Its pod may be deleted with its node, and its Job does
+    not make it again. So the gang would wait for it for ever if pods alone were counted.
+
+    What a deleted Job said last counts until its last pod is gone, so that no gang waits for members again.
+    `put` takes inputs in order.
+    """
+
+    def __init__(self, put: Callable[[JobSeen], Awaitable[None]]) -> None:
+        self._put = put
+        self._said: dict[str, int] = {}
+        """Only numbers above 0."""
+        self._uids: dict[str, str] = {}
+        """Namespace and name → UID of the Job that exists and is in `_said`."""
+        self._pods: dict[str, set[str]] = {}
+        """Job → UIDs of its pods of ours."""
+        self._owners: dict[str, str] = {}
+        """The same, from each pod to its Job."""
+        self._gone: set[str] = set()
+        """Deleted Jobs in `_said` and `_pods`."""
+
+    async def see_job(self, obj: CustomObject) -> None:
+        """Take in a Job's change."""
+        meta, number = obj.metadata, batch.succeeded(obj)
+        name = f"{meta.namespace}/{meta.name}"
+        if self._uids.get(name) != meta.uid:
+            self.forget_job(name)  # the watch may skip a deletion
+        if number == self._said.get(meta.uid, 0):
+            return
+        self._uids[name], self._said[meta.uid] = meta.uid, number
+        if meta.uid in self._pods:
+            await self._put(JobSeen(time.monotonic(), meta.uid, number))
+        if not number:
+            del self._uids[name], self._said[meta.uid]
+
+    def forget_job(self, name: str) -> None:
+        """Forget a Job without pods of ours, by its namespace and name."""
+        uid = self._uids.pop(name, "")
+        if uid in self._pods:
+            self._gone.add(uid)
+        else:
+            self._said.pop(uid, None)
+
+    async def see_pod(self, pod: Pod) -> None:
+        """Take in a pod of ours."""
+        by = pod.controller
+        if by is None or by.kind != batch.JOB.kind or pod.uid in self._owners:
+            return
+        self._owners[pod.uid] = by.uid
+        first = by.uid not in self._pods
+        self._pods.setdefault(by.uid, set()).add(pod.uid)
+        if first and by.uid in self._said:
+            await self._put(JobSeen(time.monotonic(), by.uid, self._said[by.uid]))
+
+    async def forget_pod(self, uid: str) -> None:
+        """Forget a pod."""
+        if (job := self._owners.pop(uid, None)) is None:
+            return
+        self._pods[job].discard(uid)
+        if self._pods[job]:
+            return
+        del self._pods[job]
+        if job in self._said:
+            await self._put(JobSeen(time.monotonic(), job, 0))
+            if job in self._gone:
+                del self._said[job]
+        self._gone.discard(job)
+
+
+class IgnoredKeys:
+    """Says once for each gang which keys on its pods have no effect: of KAI, or of unknown systems.
+
+    `emit` posts an event, if this replica `leads`.
+    """
+
+    def __init__(self, emit: Callable[[EmitEvent], None], leads: Callable[[], bool] = always) -> None:
+        self._standing = Standing(emit, leads)
+        self.post_held = self._standing.post_held
+        self._by_uid: dict[str, Hashable] = {}
+        self._pods = Counter[Hashable]()
+
+    def see(self, obj: PodObject, pod: Pod) -> None:
+        """Take in a pod, and post an event on it if it is the first of its gang."""
+        slip_text = "; ".join(slips.on_pod(obj.metadata, pod))
+        if not slip_text:
+            self.forget(pod.uid)
+        elif pod.uid not in self._by_uid:
+            gang = _gang(pod)
+            self._by_uid[pod.uid] = gang
+            self._pods[gang] += 1
+            if self._pods[gang] == 1:
+                pods_of_event = ((pod.name, pod.uid),)
+                event = EmitEvent(pod.namespace, pods_of_event, EventReason.KEY_IGNORED, slip_text)
+                self._standing.say(gang, event)
+
+    def forget(self, uid: str) -> None:
+        """Forget a pod that is gone."""
+        gang = self._by_uid.pop(uid, None)
+        if gang is not None:
+            self._pods[gang] -= 1
+            if not self._pods[gang]:
+                del self._pods[gang]
+                self._standing.drop(gang)
+
+
+def _gang(pod: Pod) -> Hashable:
+    """Return what the pods of a gang have in common; of pods that are alone, their controller."""
+    if pod.claim is None or pod.claim.lone:
+        return pod.controller.uid if pod.controller is not None else pod.uid
+    return pod.namespace, pod.claim.dialect, pod.claim.name
+
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(CustomObject)

@@ -1,4 +1,4 @@
-"""Objects that are left out because reading or handling them failed: the one place that says so.
+"""Events about objects that the watches show, and the objects that are left out because reading them failed.
 
 Whatever one object causes (a decoder's RecursionError, a defect in a dialect), the service goes on without
 it, and what was known of it stays. Each object is reported once, and again when the problem is another one.
@@ -7,17 +7,55 @@ it, and what was known of it stays. Each object is reported once, and again when
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import structlog
 
-from muster.adapters.kube.standing import Standing, always
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects.objects import Identity
 from muster.domain.printable import printable
 from muster.gangs.messages.instructions import EmitEvent, EventReason
+
+
+def always() -> bool:
+    """Return true: of a service without other replicas."""
+    return True
+
+
+class Standing:
+    """Events to post, by the object that they are about. `emit` posts an event; `leads`: whether this replica
+    posts.
+
+    Each replica sees the objects, and only the one that leads posts. Another one keeps what it has to say,
+    until it leads or until that no longer holds. It keeps one event for each key. Callers bound the number of
+    keys: a key goes when its object goes.
+    """
+
+    def __init__(self, emit: Callable[[EmitEvent], None], leads: Callable[[], bool] = always) -> None:
+        self._emit = emit
+        self._leads = leads
+        self._held: dict[Hashable, EmitEvent] = {}
+
+    def say(self, key: Hashable, event: EmitEvent) -> None:
+        """Post the event, or keep it as the newest about `key`."""
+        self._held.pop(key, None)
+        if self._leads():
+            self._emit(event)
+        else:
+            self._held[key] = event
+
+    def drop(self, key: Hashable) -> None:
+        """Note that nothing is to be said about `key` any more."""
+        self._held.pop(key, None)
+
+    def post_held(self) -> None:
+        """Post what was kept, when this replica begins to lead."""
+        events, self._held = self._held, {}
+        for event in events.values():
+            self._emit(event)
+
 
 PROBLEM_LIMIT = 400
 """Characters of a problem that are shown."""

@@ -2,7 +2,8 @@
 
 `_put` never waits. Each namespace has a few lines, and all that concerns one object stands in the same line.
 The lines take turns, and `run` sends in a few lanes, of a line one item at a time. So 10,000 items of one
-namespace delay those of others by a few requests, and a slow request delays its own line alone. Where the
+namespace delay those of others by a few requests, and a slow request delays its own line alone. A namespace
+above its rate waits until it may send again. A namespace has a limit of items that wait. Where the whole
 queue is full, the namespace with most items loses its last one.
 
 A refusal is of one item, and only that one waits, longer each time, while the others go on. If the API server
@@ -24,8 +25,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from muster.adapters.kube.backoff import Backoff
-from muster.adapters.kube.client import ApiError, KubeError
+from muster.adapters.kube.client import ApiError, KubeClient, KubeError
+from muster.domain.rate import Backoff, Rate
 
 LANES = 8
 """Requests of one queue that run at the same time. One namespace may have half of them, because its requests
@@ -37,6 +38,24 @@ that has just started does not know all rights yet. 429: a disruption budget, or
 T = TypeVar("T")
 _LineId = tuple[str, int]
 """A namespace, and which of its lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """`queue`: how many may wait. `per_s` and `burst`: how fast they are sent, tries of refused ones
+    included. `namespace_…`: the same for one namespace."""
+
+    queue: int = 10_000
+    per_s: float = 50.0
+    burst: int = 100
+    namespace_queue: int = 1_000
+    namespace_per_s: float = 20.0
+    namespace_burst: int = 50
+
+    @classmethod
+    def unlimited(cls, queue: int) -> Rates:
+        """Return rates that bound the queue alone."""
+        return cls(queue, math.inf, 1, queue, math.inf, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +86,16 @@ class _Waiting(Generic[T]):
 
 
 class Outbox(ABC, Generic[T]):
-    """At most `limit` items wait. `run` ends only by cancellation."""
+    """Sends items at these rates. `run` ends only by cancellation."""
 
-    def __init__(self, limit: int, retry: Retry | None = None, lanes: int = LANES) -> None:
-        self._limit = limit
+    def __init__(
+        self, client: KubeClient, rates: Rates, retry: Retry | None = None, lanes: int = LANES
+    ) -> None:
+        self._client = client
+        self._rates = rates
+        self._rate = Rate((rates.burst - 1) / rates.per_s)
+        """Of all."""
+        self._rate_of_namespace = Rate((rates.namespace_burst - 1) / rates.namespace_per_s)
         self._retry = retry or Retry()
         self._lanes = lanes
         self._waiting: dict[str, OrderedDict[Hashable, _Waiting[T]]] = {}
@@ -79,7 +104,6 @@ class Outbox(ABC, Generic[T]):
         self._lines: dict[_LineId, OrderedDict[Hashable, _Waiting[T]]] = {}
         """What may be sent now, in order. A line is here while it waits for its turn, and while it has it."""
         self._turns = asyncio.Queue[_LineId]()
-        self._answered_at = -math.inf
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -91,10 +115,6 @@ class Outbox(ABC, Generic[T]):
     def _after_send(self, item: T, refusal: KubeError | None) -> None:
         """Log and count that the item was sent, or is given up for this reason."""
 
-    def _heard_at(self) -> float:
-        """Return when the server last answered anything at all, in monotonic seconds."""
-        return self._answered_at
-
     def _is_due(self, item: T) -> bool:
         """Whether it is still to be sent, now that its turn has come: else it is left out."""
         return True
@@ -102,15 +122,18 @@ class Outbox(ABC, Generic[T]):
     def _put(self, namespace: str, key: Hashable, item: T, of: Hashable = None) -> T | None:
         """Queue an item. It replaces a waiting item with the same key.
 
-        `of`: the object that the item is about, if the key does not name the object. Return the item that is
-        dropped for lack of room, this one or another.
+        `namespace`: whose rate and room it takes, "" for objects of no namespace. `of`: the object that the
+        item is about, if the key does not name the object. Return the item that is dropped for lack of room,
+        this one or another.
         """
         if (waiting := self._find(namespace, key)) is not None:
             waiting.item = item
             return None
-        last = None
-        if self._size >= self._limit:
-            last = self._last_of_longest(len(self._waiting.get(namespace, ())))
+        last, count = None, len(self._waiting.get(namespace, ()))
+        if count >= self._rates.namespace_queue:
+            return item
+        if self._size >= self._rates.queue:
+            last = self._last_of_longest(count)
             if last is None:
                 return item
             self._take_out(last)
@@ -134,7 +157,12 @@ class Outbox(ABC, Generic[T]):
         pause = self._retry.backoff()
         while True:
             at = await self._turns.get()
-            line = self._lines[at]
+            line, namespace = self._lines[at], at[0]
+            if line and (rest_s := self._rate_of_namespace.rest_s(namespace)):
+                asyncio.get_running_loop().call_later(rest_s, self._turns.put_nowait, at)
+                continue
+            if line:
+                await self._until_allowed(namespace)
             if line:  # else all of it was dropped meanwhile
                 if await self._next(line[next(iter(line))]):
                     pause.reset()
@@ -147,6 +175,15 @@ class Outbox(ABC, Generic[T]):
             if not (self._size or self._lines):
                 self._idle.set()
 
+    async def _until_allowed(self, namespace: str) -> None:
+        """Take one item's part of the rates, and wait until the common rate allows the item."""
+        self._rate_of_namespace.charge(namespace, 1 / self._rates.namespace_per_s)
+        self._rate_of_namespace.forget()
+        rest_s = self._rate.rest_s("")
+        self._rate.charge("", 1 / self._rates.per_s)
+        if rest_s:
+            await asyncio.sleep(rest_s)
+
     async def _next(self, waiting: _Waiting[T]) -> bool:
         """Send an item. Return False if no answer came."""
         self._take_out(waiting)
@@ -156,14 +193,13 @@ class Outbox(ABC, Generic[T]):
         try:
             await self._send(waiting.item)
         except ApiError as refusal:
-            self._answered_at = time.monotonic()
             waiting.tries += 1
             if refusal.status not in PASSING or waiting.tries >= self._retry.tries:
                 self._after_send(waiting.item, refusal)
             else:
                 self._again(waiting, self._delay(waiting, refusal))
         except KubeError as silence:  # the watches log that
-            answers_others = self._heard_at() > began
+            answers_others = time.monotonic() - self._client.silent_s > began
             waiting.tries += answers_others
             if waiting.tries >= self._retry.tries:
                 self._after_send(waiting.item, silence)
@@ -171,7 +207,6 @@ class Outbox(ABC, Generic[T]):
                 self._again(waiting, waiting.backoff.delay())
             return answers_others
         else:
-            self._answered_at = time.monotonic()
             self._after_send(waiting.item, None)
         return True
 

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from muster.adapters.kube import decode, devices
+from muster.adapters.kube import decode
 from muster.adapters.kube.client import ApiError, KubeClient
 from muster.adapters.kube.decode import Resource, T
-from muster.adapters.kube.node_agents import is_ready
+from muster.adapters.kube.nodes import is_ready
 from muster.adapters.preflight.checks import (
     EXEMPT,
     GATED,
@@ -75,7 +75,7 @@ class Reader:
         installed = await self._exists("serviceaccounts", f"{NAMESPACE}/serviceaccounts/muster")
         clock = await self._clock()
         published = await self._devices(served)
-        nodes = await self._pages(decode.nodes())
+        nodes = await self._pages(decode.NODES)
         believed = await self._exists("validatingadmissionpolicies", f"{POLICIES}/muster-node-agent")
         settings = Settings(node_agents=AGENTS if believed else "")
         pods = await self._pages(decode.pods(), lambda pod: _has_gpus(pod) or is_ready(pod, settings))
@@ -206,9 +206,9 @@ class Reader:
         """Return what DRA drivers publish."""
         slices = Slices(DEFAULTS)
         if "resourceslices" in served.get("resource.k8s.io/v1", frozenset()):
-            for resource_slice in await self._pages(devices.resource_slices()):
+            for resource_slice in await self._pages(decode.RESOURCE_SLICES):
                 slices.see_slice(resource_slice.metadata.name, resource_slice)
-            for device_class in await self._pages(devices.device_classes()):
+            for device_class in await self._pages(decode.DEVICE_CLASSES):
                 slices.see_class(device_class.metadata.name, device_class)
         return slices
 

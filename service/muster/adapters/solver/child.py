@@ -22,8 +22,8 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from muster.adapters.solver import wire
-from muster.adapters.solver.messages import Answer, Ask, Failed, OutOfMemory, Ready
 from muster.adapters.solver.replica import Replica
+from muster.adapters.solver.wire import Answer, Ask, Failed, OutOfMemory, Ready
 from muster.domain.alternatives import Alternatives
 from muster.domain.decision import Decision
 from muster.domain.snapshot import Snapshot

@@ -1,5 +1,7 @@
 """The service's end of the planner's process: starts it, asks it, ends it when a limit is reached.
 
+Where no process can be started, the service decides itself (`Inside`).
+
 All of this blocks, and belongs on one thread of its own, which lives as long as the service: the kernel ends
 the process together with the thread that started it. `close` alone may be called from elsewhere.
 """
@@ -7,6 +9,7 @@ the process together with the thread that started it. `close` alone may be calle
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 import os
 import resource
@@ -19,18 +22,19 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
 from muster.adapters.solver import wire
-from muster.adapters.solver.messages import Answer, Ask, Failed, OutOfMemory, Ready
 from muster.adapters.solver.replica import Sent
+from muster.adapters.solver.wire import Answer, Ask, Failed, OutOfMemory, Ready
 from muster.domain.alternatives import Alternatives
 from muster.domain.causes.not_planned import TookTooLong, TookTooMuchMemory
 from muster.domain.decision import Decision, Unplaceable
 from muster.gangs.messages.instructions import Solve
 from muster.gangs.reporting.places import AskAlternatives
-from muster.placement.limits import MOST_ROLES, Stretch
+from muster.placement.limits import MOST_ROLES, Limits, Stretch, Timings
 
 PLACE = "muster.placement.place:place"
 
@@ -357,3 +361,93 @@ class PlannerProcess:
             return Unplaceable(solve.request.gang, (TookTooMuchMemory(self._bounds.memory_mib),))
         name = signal.Signals(-status).name if status < 0 else f"status {status}"
         raise Defect(f"the planner's process died ({name})") from end
+
+
+TRY_AGAIN_S = 60.0
+"""How long it is decided inside before a process is tried again."""
+
+
+class Inside:
+    """Decides on the thread that calls it: bounded in time alone, by the planner."""
+
+    def __init__(self, bounds: Bounds, place: str = PLACE) -> None:
+        self._bounds = bounds
+        self._name = place
+        self._closed = self._interrupted = False
+        self.processor_s: float | None = None
+        self.stretches: Mapping[str, Stretch] = {}
+
+    def load(self) -> None:
+        """Half a second of imports."""
+        self._function()
+
+    def __call__(self, solve: Solve, seconds_left: Callable[[], float]) -> Decision:
+        """Decide one gang."""
+        self._interrupted = False
+        bounds, began = self._bounds, time.thread_time()
+
+        def left() -> float:
+            if self._closed or self._interrupted:
+                return 0.0
+            return min(seconds_left(), began + bounds.slice_s - time.thread_time())
+
+        timings = Timings(time.monotonic)
+        limits = Limits(bounds.deterministic_time, left, solve.excluded, timings, bounds.most_roles)
+        decision: Decision = self._function()(solve.snapshot, solve.request, limits)
+        self.processor_s, self.stretches = time.thread_time() - began, timings.stretches
+        return decision
+
+    def interrupt(self) -> None:
+        """Tell the decision in progress that its time is up."""
+        self._interrupted = True
+
+    def close(self) -> None:
+        """Tell the decision in progress, and each later one, that its time is up."""
+        self._closed = True
+
+    def _function(self) -> Any:
+        module, name = self._name.split(":")
+        return getattr(importlib.import_module(module), name)
+
+
+class Outside(PlannerProcess):
+    """Decides in a process; inside the service as long as no process can be started."""
+
+    def __init__(self, bounds: Bounds, place: str = PLACE) -> None:
+        super().__init__(bounds, place)
+        self._inside = Inside(bounds, place)
+        self._inside_until = 0.0
+
+    def load(self) -> None:
+        """Start the process and wait until it is ready; load the planner here where that fails."""
+        try:
+            super().load()
+        except CantStart as problem:
+            self._stay_inside(problem)
+            self._inside.load()
+
+    def __call__(self, solve: Solve, seconds_left: Callable[[], float]) -> Decision:
+        """Decide one gang."""
+        if time.monotonic() >= self._inside_until:
+            try:
+                return super().__call__(solve, seconds_left)
+            except CantStart as problem:
+                self._stay_inside(problem)
+        decision = self._inside(solve, seconds_left)
+        self.waited_s = 0.0
+        self.processor_s, self.stretches = self._inside.processor_s, self._inside.stretches
+        return decision
+
+    def interrupt(self) -> None:
+        """End the decision in progress; the process is replaced."""
+        self._inside.interrupt()
+        super().interrupt()
+
+    def close(self) -> None:
+        """End the process, and tell a decision inside that its time is up."""
+        self._inside.close()
+        super().close()
+
+    def _stay_inside(self, problem: CantStart) -> None:
+        self._inside_until = time.monotonic() + TRY_AGAIN_S
+        log.warning("planning inside the service, without limits of memory and time", why=str(problem))

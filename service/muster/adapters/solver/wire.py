@@ -1,4 +1,4 @@
-"""Messages between the service and the planner's process: pickles in frames, on one stream socket.
+"""What the service and the planner's process say to each other: pickles in frames, on one stream socket.
 
 Both ends are the same program, so pickle is safe here. Dataclasses with slots pickle slowly by default: some
 microseconds each, in Python. So each class of the domain is reduced to its constructor and its fields.
@@ -13,11 +13,13 @@ import pickle
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from operator import attrgetter
 from types import ModuleType
 from typing import Any, get_args
 
+from muster.adapters.solver.replica import Difference
 from muster.domain import (
     constraints,
     decision,
@@ -29,7 +31,61 @@ from muster.domain import (
     topology,
     typical,
 )
+from muster.domain.alternatives import Alternatives, Question
+from muster.domain.decision import Decision
 from muster.domain.reasons import Cause
+from muster.domain.request import Request
+from muster.placement.limits import Stretch
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The process has loaded the planner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Decide about one gang, or find its alternatives.
+
+    `until`: when its wall clock is spent, on the monotonic clock, which is the same in all processes.
+    `memory_bytes`: how much more memory the process may use meanwhile. `slice_s`: when its processor time is
+    spent, from the beginning of the decision.
+    """
+
+    difference: Difference
+    request: Request | Question
+    excluded: Mapping[tuple[str, str], str]
+    deterministic_time: float
+    until: float
+    memory_bytes: int
+    most_roles: int
+    slice_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was decided. `processor_s`: seconds of processor time that it took. `stretches`: what the time was
+    spent on, on the monotonic clock. `ends`: the process ends now, because it has grown too much over many
+    decisions."""
+
+    decision: Decision | Alternatives
+    processor_s: float
+    stretches: dict[str, Stretch] = field(default_factory=dict)
+    ends: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The planner has a defect. `error` is its type and its text."""
+
+    error: str
+    trace: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """The decision reached the memory limit; the process ends."""
+
 
 _MODULES: tuple[ModuleType, ...] = (
     constraints,

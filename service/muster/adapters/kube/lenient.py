@@ -1,7 +1,7 @@
-"""JSON of any depth → JSON that a decoder with a small stack reads.
+"""Read what msgspec refuses: JSON of any depth, and objects that do not have the shape of their kind.
 
 The API server accepts 10,000 levels of JSON, in custom resources and in managedFields. msgspec gives up near
-1,000, also where it only skips a value. The fields that are read lie at 20 levels at most. So this module
+1,000, also where it only skips a value. The fields that are read lie at 20 levels at most. So `bound_depth`
 puts 0 in the place of each object and list that lies deeper than MAX_DEPTH. It replaces half an escaped
 UTF-16 pair, and bytes that are no UTF-8, by U+FFFD.
 
@@ -10,6 +10,10 @@ There is no recursion and no loop over single bytes: numpy counts the brackets. 
 
 from __future__ import annotations
 
+import types
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -82,3 +86,67 @@ def _replace_half_pairs(codes: Codes, text: bytes) -> None:
     halves = np.concatenate((np.setdiff1d(first, last - 6, True), np.setdiff1d(last, first + 6, True)))
     for place in range(len(_REPLACEMENT)):
         codes[halves + 2 + place] = _REPLACEMENT[place]
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_elements = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def salvage(shape: type[S], text: bytes | msgspec.Raw) -> tuple[S, list[str]]:
+    """Return an object with each field that can be read, and the paths of those that can't.
+
+    A field that can't be read has its default. Objects inside, members of maps and elements of lists are
+    salvaged alike, as far as they are structs. Nothing is raised: of no object at all only defaults are read.
+    """
+    lost_paths: list[str] = []
+    return _struct(shape, text, "", lost_paths), lost_paths
+
+
+def _struct(shape: type[S], text: bytes | msgspec.Raw, path: str, lost_paths: list[str]) -> S:
+    members = _decode(_members, text)
+    if members is None:
+        lost_paths.append(path)
+        return shape()
+    values = {}
+    for field in msgspec.structs.fields(shape):
+        raw = members.get(field.encode_name)
+        if raw is not None:
+            value = _value(field.type, raw, f"{path}.{field.encode_name}".strip("."), lost_paths)
+            if value is not msgspec.UNSET:
+                values[field.name] = value
+    return shape(**values)
+
+
+def _value(kind: Any, text: msgspec.Raw, path: str, lost_paths: list[str]) -> Any:
+    """Return the value of this type; UNSET if there is nothing of it in `text`."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        pass
+    for part in _options(kind):
+        if isinstance(part, type) and issubclass(part, msgspec.Struct):
+            return _struct(part, text, path, lost_paths)
+        if get_origin(part) is list and (elements := _decode(_elements, text)) is not None:
+            of = get_args(part)[0]
+            items = [_value(of, raw, f"{path}[{number}]", lost_paths) for number, raw in enumerate(elements)]
+            return [item for item in items if item is not msgspec.UNSET]
+        if get_origin(part) is dict and (members := _decode(_members, text)) is not None:
+            of = get_args(part)[1]
+            pairs = {key: _value(of, raw, f"{path}.{key}", lost_paths) for key, raw in members.items()}
+            return {key: item for key, item in pairs.items() if item is not msgspec.UNSET}
+    lost_paths.append(path)
+    return msgspec.UNSET
+
+
+def _options(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+
+
+def _decode(decoder: msgspec.json.Decoder[Any], text: bytes | msgspec.Raw) -> Any:
+    """Return what the decoder reads; None if it can't."""
+    try:
+        return decoder.decode(text)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None

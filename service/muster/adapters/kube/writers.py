@@ -1,0 +1,458 @@
+"""What is written to the API server: events, evictions, statuses of PodGroups, and conditions of pods that
+wait.
+
+Each has an outbox of its own, which keeps, bounds and repeats what is to be written. No caller waits.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import structlog
+
+from muster.adapters.kube.client import ApiError, KubeClient, KubeError
+from muster.adapters.kube.outbox import Outbox, Rates, Retry
+from muster.adapters.kube.watch import Gone, Seen
+from muster.adapters.telemetry.metrics import Metrics
+from muster.dialects.objects import PodObject
+from muster.domain.podgroup import OURS, Condition
+from muster.domain.printable import printable
+from muster.gangs.messages.instructions import EmitEvent, EventReason, Evict, ShowWaiting, WriteStatus
+
+MOST_EVICTIONS = 20_000
+"""The most pods that may wait, of all namespaces. A pod above it is dropped; the gangs ask for it again."""
+NOT_THERE = (404, 409)
+"""The pod is gone, or another one bears its name."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pod:
+    namespace: str
+    name: str
+    uid: str
+    why: str = ""
+
+
+class Evictor(Outbox[_Pod]):
+    """Evicts the bound members of gangs that are given up, through the API that honours disruption budgets.
+
+    An eviction that is refused for long is given up. The gangs ask for it again as long as the pod is there.
+    The UID is a precondition, so a later pod of the same name is left alone. Before each eviction the evictor
+    asks `evicts` whether it is still wanted, by UID: the gang may have become complete while the pod waited.
+    An eviction without an answer is sent once more. For a pod that terminates already this changes nothing.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        metrics: Metrics,
+        evicts: Callable[[str], bool],
+        retry: Retry | None = None,
+    ) -> None:
+        super().__init__(client, Rates.unlimited(MOST_EVICTIONS), retry)
+        self._evicts = evicts
+        self._metrics = metrics
+
+    def evict(self, instruction: Evict) -> None:
+        """Queue the pods that do not wait already. Never waits."""
+        for name, uid in instruction.pods:
+            pod = _Pod(instruction.namespace, name, uid, instruction.why)
+            if self._put(instruction.namespace, uid, pod) is not None:
+                self._metrics.eviction("dropped")
+
+    def _is_due(self, item: _Pod) -> bool:
+        is_due = self._evicts(item.uid)
+        if not is_due:
+            self._metrics.eviction("withdrawn")
+        return is_due
+
+    async def _send(self, item: _Pod) -> None:
+        path = f"/api/v1/namespaces/{item.namespace}/pods/{item.name}/eviction"
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": item.name, "namespace": item.namespace},
+            "deleteOptions": {"preconditions": {"uid": item.uid}},
+        }
+        await self._client.post(f"eviction of pod {item.namespace}/{item.name}", path, body)
+
+    def _after_send(self, item: _Pod, refusal: KubeError | None) -> None:
+        if refusal is None:
+            log.info("evicted", pod=f"{item.namespace}/{item.name}", why=item.why)
+            self._metrics.eviction("evicted")
+        elif isinstance(refusal, ApiError) and refusal.status in NOT_THERE:
+            self._metrics.eviction("gone")
+        else:
+            log.warning("not evicted", why=item.why, error=str(refusal))
+            self._metrics.eviction("failed")
+
+
+MOST_STATUSES = 10_000
+"""Objects whose status may wait, and whose conditions are remembered: more PodGroups than a cluster has."""
+TEXT_LIMIT = 1024
+"""Characters of one text in a status."""
+LASTING = Retry(tries=100, limit_s=30.0)
+"""Some 40 minutes: what an object shows is asked for again only when it changes."""
+
+
+class StatusWriter(Outbox[WriteStatus]):
+    """Writes the status of PodGroup objects, by merge patch of the status subresource.
+
+    What came while the API server did not answer replaces what waited. So an outage costs one write for each
+    object, and not one for each change. A patch without an answer may land after the next one: the watch
+    shows it then, and the gangs ask for the status again. Only PodGroups of our own API are written: gangs
+    ask for no others.
+    """
+
+    def __init__(self, client: KubeClient, metrics: Metrics, retry: Retry | None = None) -> None:
+        super().__init__(client, Rates.unlimited(MOST_STATUSES), retry or LASTING)
+        self._metrics = metrics
+        self._since: OrderedDict[str, dict[str, tuple[bool, str]]] = OrderedDict()
+        """By object: condition → (status, since when)."""
+
+    def write(self, instruction: WriteStatus) -> None:
+        """Remember what the object is to show. Never waits."""
+        # by name, not UID: what was to be said of an object that is made anew is never said of it
+        if self._put(instruction.namespace, instruction.name, instruction) is not None:
+            self._metrics.status("dropped")
+
+    async def _send(self, item: WriteStatus) -> None:
+        path = f"/apis/{OURS}/namespaces/{item.namespace}/podgroups/{item.name}/status"
+        await self._client.patch(f"status of podgroup {item.namespace}/{item.name}", path, self._body(item))
+
+    def _after_send(self, item: WriteStatus, refusal: KubeError | None) -> None:
+        if refusal is not None:  # gone, or of a CRD that is not ours
+            log.warning("status not written", podgroup=f"{item.namespace}/{item.name}", error=str(refusal))
+        self._metrics.status("written" if refusal is None else "failed")
+
+    def _body(self, instruction: WriteStatus) -> dict[str, object]:
+        """Return the status as a patch, in which null takes away what is empty."""
+        status = instruction.status
+        return {
+            "status": {
+                "phase": status.phase,
+                "needed": status.needed,
+                "present": status.present,
+                "placed": status.placed,
+                "running": status.running,
+                "domain": printable(status.domain, TEXT_LIMIT) or None,
+                "reason": printable(status.reason, TEXT_LIMIT) or None,
+                "conditions": [
+                    self._condition(instruction.uid, condition) for condition in status.conditions
+                ],
+            },
+        }
+
+    def _condition(self, uid: str, condition: Condition) -> dict[str, object]:
+        """With the time since when it is so, as far as this process knows."""
+        states = self._since.setdefault(uid, {})
+        self._since.move_to_end(uid)
+        if len(self._since) > MOST_STATUSES:
+            self._since.popitem(last=False)
+        was, since = states.get(condition.type, (None, ""))
+        if was is not condition.status:
+            since = _text_of(datetime.now(UTC))
+            states[condition.type] = (condition.status, since)
+        return {
+            "type": condition.type,
+            "status": str(condition.status),
+            "reason": condition.reason,
+            "message": printable(condition.message, TEXT_LIMIT),
+            "lastTransitionTime": since,
+        }
+
+
+CONDITION = "gpu.topology/WaitingForMembers"
+COMPLETE = ("GangComplete", "The gang waits for no member.")
+"""Reason and message once it is over."""
+
+Said = tuple[str, str]
+"""Reason and message."""
+
+
+class ConditionWriter(Outbox[_Pod]):
+    """Writes the condition `gpu.topology/WaitingForMembers` of pods whose gang is incomplete.
+
+    The gangs say what each pod is to show, and the watch says what it shows. What differs is written. So a
+    write that was lost, dropped or overtaken by another is repeated. What a bound pod shows is taken back,
+    also if another service wrote it. Only the service that `leads` writes.
+
+    The pod's other conditions belong to others: a strategic merge patch leaves them alone. The UID in the
+    patch keeps a later pod of the same name from being told.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        metrics: Metrics,
+        leads: Callable[[], bool],
+        rates: Rates,
+        retry: Retry | None = None,
+    ) -> None:
+        super().__init__(client, rates, retry)
+        self._metrics = metrics
+        self._leads = leads
+        self._desired: dict[str, tuple[_Pod, Said | None]] = {}
+        """By UID: what pods are to show. None: nothing any more, which is forgotten once it is so."""
+        self._shown: dict[str, Said] = {}
+        """By UID: what pods show."""
+        self._sent: dict[str, Said | None] = {}
+        """By UID: what the write under way says."""
+        self._unreviewed: set[str] = set()
+        """UIDs of pods that may show what is over, seen while another service was the leader."""
+        self._fails = False
+
+    @property
+    def kept(self) -> int:
+        """Return of how many pods anything is kept."""
+        return len(self._desired.keys() | self._shown.keys() | self._sent.keys() | self._unreviewed)
+
+    def show(self, instruction: ShowWaiting) -> None:
+        """Take in what pods are to show. Never waits."""
+        self._catch_up()
+        text = (
+            (instruction.reason, printable(instruction.message, TEXT_LIMIT)) if instruction.reason else None
+        )
+        for name, uid in instruction.pods:
+            _, before = self._desired.get(uid, (None, None))
+            if text is None and before is None and uid not in self._shown:
+                continue
+            if text is None or before is None or instruction.renew:
+                self._desired[uid] = (_Pod(instruction.namespace, name, uid), text)
+                self._review(uid)
+
+    def see(self, change: Seen[PodObject] | Gone) -> None:
+        """Take in what a pod shows. Never waits."""
+        if isinstance(change, Gone):
+            self._desired.pop(change.key, None)
+            self._shown.pop(change.key, None)
+            self._unreviewed.discard(change.key)
+            return
+        metadata, status = change.object.metadata, change.object.status
+        uid = metadata.uid
+        our_conditions = (
+            condition
+            for condition in status.conditions or ()
+            if (condition.type, condition.status) == (CONDITION, "True")
+        )
+        self._now_shows(
+            uid, next(((condition.reason, condition.message) for condition in our_conditions), None)
+        )
+        if change.object.spec.node_name and (uid in self._shown or uid in self._desired):
+            self._desired[uid] = (_Pod(metadata.namespace, metadata.name, uid), None)
+        self._catch_up()
+        self._review(uid)
+
+    def _catch_up(self) -> None:
+        if self._unreviewed and self._leads():
+            pods, self._unreviewed = self._unreviewed, set()
+            for uid in pods:
+                self._review(uid)
+
+    def _review(self, uid: str) -> None:
+        """Queue the pod if it is to show something else than it shows."""
+        if uid not in self._desired:
+            return
+        pod, desired = self._desired[uid]
+        if desired == self._shown.get(uid):
+            if desired is None:
+                del self._desired[uid]
+        elif not self._leads():
+            self._unreviewed.add(uid)
+        elif (dropped := self._put(pod.namespace, uid, pod)) is not None:
+            if dropped.uid not in self._shown:
+                self._desired.pop(dropped.uid, None)  # it may be gone, which nothing would say again
+            self._metrics.condition("dropped")
+
+    def _is_due(self, item: _Pod) -> bool:
+        desired = self._desired[item.uid][1] if item.uid in self._desired else None
+        if desired != self._shown.get(item.uid) and self._leads():
+            self._sent[item.uid] = desired
+            return True
+        self._sent.pop(item.uid, None)
+        self._review(item.uid)
+        return False
+
+    async def _send(self, item: _Pod) -> None:
+        path = f"/api/v1/namespaces/{item.namespace}/pods/{item.name}/status"
+        subject = f"condition of pod {item.namespace}/{item.name}"
+        await self._client.patch(subject, path, self._body(item.uid), kind="strategic-merge")
+
+    def _after_send(self, item: _Pod, refusal: KubeError | None) -> None:
+        text = self._sent.pop(item.uid)
+        if refusal is None:
+            self._metrics.condition("written")
+            self._now_shows(item.uid, text)
+            self._review(item.uid)
+        elif isinstance(refusal, ApiError) and refusal.status in NOT_THERE:
+            self._metrics.condition("gone")
+            # The gangs may have named the pod after the watch said that it is gone.
+            self._desired.pop(item.uid, None)
+        else:
+            self._metrics.condition("failed")
+            if not self._fails:
+                log.warning("conditions are not written", error=str(refusal))
+        self._fails = refusal is not None
+
+    def _now_shows(self, uid: str, text: Said | None) -> None:
+        if text is None:
+            self._shown.pop(uid, None)
+        else:
+            self._shown[uid] = text
+
+    def _body(self, uid: str) -> dict[str, object]:
+        text = self._sent[uid]
+        reason, message = text or COMPLETE
+        condition = {"type": CONDITION, "status": str(text is not None), "reason": reason, "message": message}
+        if (uid in self._shown) is not (text is not None):
+            condition["lastTransitionTime"] = _text_of(datetime.now(UTC))
+        return {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
+
+
+COMPONENT = "muster"
+MESSAGE_LIMIT = 1024
+"""Bytes that the API server takes in `message`; our sentences put the cause first."""
+CONFLICT = 409
+"""There is an event of this name: a try whose answer did not come had landed."""
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,198}[a-z0-9])?")
+NORMAL = frozenset({EventReason.WAITING, EventReason.PLACED})
+
+
+@dataclass(frozen=True, slots=True)
+class EventSettings(Rates):
+    """`repeat_after_s`: an object's last event is posted once more only after so long."""
+
+    repeat_after_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Post:
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    reason: EventReason
+    message: str
+    at: datetime
+    id: str
+    """Of the event's own name, the same at each try."""
+
+
+class EventPoster(Outbox[_Post]):
+    """Posts Kubernetes events: what users see in `kubectl describe`. `instance` names this process in them.
+
+    An event that does not fit into the queue is dropped and counted: an event is a courtesy, the pods'
+    condition and /gangs carry the same sentence. core/v1 is used because `kubectl describe` and every
+    collector read it.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        metrics: Metrics,
+        instance: str,
+        settings: EventSettings | None = None,
+        retry: Retry | None = None,
+    ) -> None:
+        self._settings = settings or EventSettings()
+        super().__init__(client, self._settings, retry)
+        self._metrics = metrics
+        self._instance = instance
+        self._last: OrderedDict[str, tuple[EventReason, str, float]] = OrderedDict()
+
+    def emit(self, instruction: EmitEvent) -> None:
+        """Queue one event for each object. Never waits."""
+        now = datetime.now(UTC)
+        message = _shorten(printable(instruction.message, MESSAGE_LIMIT))
+        for name, uid in instruction.objects:
+            post = _Post(
+                instruction.api_version,
+                instruction.kind,
+                instruction.namespace,
+                name,
+                uid,
+                instruction.reason,
+                message,
+                now,
+                uuid4().hex[:16],
+            )
+            namespace = "" if post.kind == "Node" else post.namespace
+            if self._is_repeated(uid, instruction.reason, message):
+                self._metrics.event("repeated")
+            elif (dropped := self._put(namespace, post.id, post, of=uid)) is not None:
+                self._last.pop(dropped.uid, None)  # it was not said
+                self._metrics.event("dropped")
+
+    def _is_repeated(self, uid: str, reason: EventReason, message: str) -> bool:
+        """Whether the object's last event said the same not long ago: a retry, and no change of state."""
+        now, last = time.monotonic(), self._last.pop(uid, None)
+        same = last is not None and last[:2] == (reason, message)
+        if same and last is not None and now - last[2] < self._settings.repeat_after_s:
+            self._last[uid] = last
+            return True
+        self._last[uid] = (reason, message, now)
+        if len(self._last) > 2 * self._settings.queue:
+            self._last.popitem(last=False)
+        return False
+
+    async def _send(self, item: _Post) -> None:
+        subject = f"event on {item.kind.lower()} {item.namespace}/{item.name}"
+        await self._client.post(subject, f"/api/v1/namespaces/{item.namespace}/events", self._body(item))
+
+    def _after_send(self, item: _Post, refusal: KubeError | None) -> None:
+        if refusal is None or (isinstance(refusal, ApiError) and refusal.status == CONFLICT):
+            self._metrics.event("posted")
+        else:  # often in a namespace that is being deleted, where events no longer matter
+            log.warning("event lost", reason=item.reason.value, error=str(refusal))
+            self._metrics.event("failed")
+
+    def _body(self, post: _Post) -> dict[str, object]:
+        at = _text_of(post.at)
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": _event_name(post), "namespace": post.namespace},
+            "involvedObject": {
+                "apiVersion": post.api_version,
+                "kind": post.kind,
+                "name": post.name,
+                "uid": post.uid,
+                **({"namespace": post.namespace} if post.kind != "Node" else {}),
+            },
+            "reason": post.reason.value,
+            "message": post.message,
+            "type": "Normal" if post.reason in NORMAL else "Warning",
+            "firstTimestamp": at,
+            "lastTimestamp": at,
+            "count": 1,
+            "source": {"component": COMPONENT},
+            "reportingComponent": COMPONENT,
+            "reportingInstance": self._instance,
+        }
+
+
+def _event_name(post: _Post) -> str:
+    """Return the event's own name. A controller may be called what no object can be called."""
+    is_object_name = _OBJECT_NAME.fullmatch(post.name[:200])
+    return f"{post.name[:200] if is_object_name else COMPONENT}.{post.id}"
+
+
+def _text_of(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _shorten(message: str) -> str:
+    """At most MESSAGE_LIMIT bytes of UTF-8."""
+    encoded = message.encode()
+    if len(encoded) <= MESSAGE_LIMIT:
+        return message
+    return encoded[: MESSAGE_LIMIT - 3].decode(errors="ignore") + "…"
