@@ -127,19 +127,10 @@ def _read(decoder: msgspec.json.Decoder[S], text: bytes | msgspec.Raw) -> S:
 
 
 @dataclass(frozen=True, slots=True)
-class RawPage:
-    """One page of a list, with its objects still encoded. `token` is "" on the last."""
-
-    items: list[msgspec.Raw]
-    version: str
-    token: str
-
-
-@dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
+class Page(Generic[S]):
     """One page of a list. `token` is "" on the last; `unreadable` names what was left out."""
 
-    items: list[T]
+    items: list[S]
     version: str
     token: str
     unreadable: tuple[Undecodable, ...] = ()
@@ -221,8 +212,8 @@ class Resource(Generic[T]):
                 unreadable.append(problem)
         return Page(items, raw.version, raw.token, tuple(unreadable))
 
-    def raw_page(self, body: bytes) -> RawPage:
-        """Take one page of a list apart.
+    def raw_page(self, body: bytes) -> Page[msgspec.Raw]:
+        """Take one page of a list apart, with its objects still encoded.
 
         Raises:
             Undecodable: it is no list at all.
@@ -231,7 +222,7 @@ class Resource(Generic[T]):
             raw = _read(_raw_list, body)
         except Unreadable as problem:
             raise Undecodable(f"{self.kind}List", str(problem)) from problem
-        return RawPage(raw.items or [], raw.metadata.resource_version, raw.metadata.continue_)
+        return Page(raw.items or [], raw.metadata.resource_version, raw.metadata.continue_)
 
     def item(self, text: bytes | msgspec.Raw, *, in_part: bool = True) -> T:
         """Read one object; `in_part`: a bound pod also where some of its fields can't be read.

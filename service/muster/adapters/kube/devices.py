@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from muster.adapters.kube.watch import Gone, Seen
+from muster.adapters.kube.watch import Gone, Seen, name_and_object
 from muster.dialects.devices import shares
 from muster.dialects.devices.claims import Claims
 from muster.dialects.devices.objects import (
@@ -162,19 +162,13 @@ class DeviceIntake:
     async def on_slice(self, change: Seen[ResourceSlice] | Gone) -> None:
         """Take in a slice's change. Pods ask for more if its devices round up as no others did."""
         before = self.slices.roundings
-        if isinstance(change, Gone):
-            touched = self.slices.see_slice(change.key, None)
-        else:
-            touched = self.slices.see_slice(change.object.metadata.name, change.object)
-        await self._read_all(touched)
+        await self._read_all(self.slices.see_slice(*name_and_object(change)))
         if before != self.slices.roundings:
             await self._read_pods_again(None)
 
     async def on_class(self, change: Seen[DeviceClassObject] | Gone) -> None:
         """Take in a DeviceClass's change; any node may offer its devices, and any claim may name it."""
-        name, obj = (
-            (change.key, None) if isinstance(change, Gone) else (change.object.metadata.name, change.object)
-        )
+        name, obj = name_and_object(change)
         before = self.slices.resource_of(name), self.slices.roundings
         await self._read_all(self.slices.see_class(name, obj))
         if (self.slices.resource_of(name), self.slices.roundings) != before:
@@ -183,11 +177,7 @@ class DeviceIntake:
 
     async def on_rule(self, change: Seen[DeviceTaintRule] | Gone) -> None:
         """Take in a DeviceTaintRule's change; the devices that it names are healthy or not."""
-        if isinstance(change, Gone):
-            touched = self.slices.see_rule(change.key, None)
-        else:
-            touched = self.slices.see_rule(change.object.metadata.name, change.object)
-        await self._read_all(touched)
+        await self._read_all(self.slices.see_rule(*name_and_object(change)))
 
     async def _read_all(self, nodes: set[str]) -> None:
         for node in sorted(nodes):

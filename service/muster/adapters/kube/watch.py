@@ -30,7 +30,6 @@ from muster.adapters.kube.decode import (
     Deleted,
     Failed,
     Page,
-    RawPage,
     Resource,
     T,
     Undecodable,
@@ -75,6 +74,13 @@ class Gone:
     """An object was deleted, now or while the watch was down. `key` as `Resource.key` gives it."""
 
     key: str
+
+
+def name_and_object(change: Seen[T] | Gone) -> tuple[str, T | None]:
+    """Return the name of an object of no namespace, and the object as it is now; None if it is gone."""
+    if isinstance(change, Gone):
+        return change.key, None
+    return change.object.metadata.name, change.object
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +286,7 @@ class Watcher(Generic[T]):
                 until = time.monotonic() + SLICE_S
         return Page(items, raw.version, raw.token, tuple(unreadable))
 
-    async def _raw_page(self, token: str) -> RawPage:
+    async def _raw_page(self, token: str) -> Page[msgspec.Raw]:
         """Return the next page, of fewer objects if they are large."""
         while True:
             query = {**self._resource.select, "limit": str(self._page_size)}

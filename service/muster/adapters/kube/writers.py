@@ -335,12 +335,11 @@ class EventSettings(Rates):
 
 @dataclass(frozen=True, slots=True)
 class _Post:
-    api_version: str
-    kind: str
-    namespace: str
+    """An event on one of the objects of an instruction."""
+
+    of: EmitEvent
     name: str
     uid: str
-    reason: EventReason
     message: str
     at: datetime
     id: str
@@ -374,18 +373,8 @@ class EventPoster(Outbox[_Post]):
         now = datetime.now(UTC)
         message = _shorten(printable(instruction.message, MESSAGE_LIMIT))
         for name, uid in instruction.objects:
-            post = _Post(
-                instruction.api_version,
-                instruction.kind,
-                instruction.namespace,
-                name,
-                uid,
-                instruction.reason,
-                message,
-                now,
-                uuid4().hex[:16],
-            )
-            namespace = "" if post.kind == "Node" else post.namespace
+            post = _Post(instruction, name, uid, message, now, uuid4().hex[:16])
+            namespace = "" if instruction.kind == "Node" else instruction.namespace
             if self._is_repeated(uid, instruction.reason, message):
                 self._metrics.event("repeated")
             elif (dropped := self._put(namespace, post.id, post, of=uid)) is not None:
@@ -405,14 +394,15 @@ class EventPoster(Outbox[_Post]):
         return False
 
     async def _send(self, item: _Post) -> None:
-        subject = f"event on {item.kind.lower()} {item.namespace}/{item.name}"
-        await self._client.post(subject, f"/api/v1/namespaces/{item.namespace}/events", self._body(item))
+        namespace = item.of.namespace
+        subject = f"event on {item.of.kind.lower()} {namespace}/{item.name}"
+        await self._client.post(subject, f"/api/v1/namespaces/{namespace}/events", self._body(item))
 
     def _after_send(self, item: _Post, refusal: KubeError | None) -> None:
         if refusal is None or (isinstance(refusal, ApiError) and refusal.status == CONFLICT):
             self._metrics.event("posted")
         else:  # often in a namespace that is being deleted, where events no longer matter
-            log.warning("event lost", reason=item.reason.value, error=str(refusal))
+            log.warning("event lost", reason=item.of.reason.value, error=str(refusal))
             self._metrics.event("failed")
 
     def _body(self, post: _Post) -> dict[str, object]:
@@ -420,17 +410,17 @@ class EventPoster(Outbox[_Post]):
         return {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": _event_name(post), "namespace": post.namespace},
+            "metadata": {"name": _event_name(post), "namespace": post.of.namespace},
             "involvedObject": {
-                "apiVersion": post.api_version,
-                "kind": post.kind,
+                "apiVersion": post.of.api_version,
+                "kind": post.of.kind,
                 "name": post.name,
                 "uid": post.uid,
-                **({"namespace": post.namespace} if post.kind != "Node" else {}),
+                **({"namespace": post.of.namespace} if post.of.kind != "Node" else {}),
             },
-            "reason": post.reason.value,
+            "reason": post.of.reason.value,
             "message": post.message,
-            "type": "Normal" if post.reason in NORMAL else "Warning",
+            "type": "Normal" if post.of.reason in NORMAL else "Warning",
             "firstTimestamp": at,
             "lastTimestamp": at,
             "count": 1,
