@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.devices.booking import Ask, Booking, Refusal, Waiter
+from muster.devices.booking import Ask, Booking, Refused, Waiter
 from muster.devices.inventory import MEMORY, WHOLE, Gpu, Inventory
 from muster.devices.turns import Given, Isolation, Turns
 
@@ -23,17 +23,20 @@ def whole(container: str, *gpus: int, lends: bool = False) -> Booking:
 
 def ask(
     turns: Turns, waiter: Waiter, size: int, with_devices: tuple[str, ...] = (), must: tuple[str, ...] = ()
-) -> tuple[Waiter | None, tuple[str, ...] | Refusal]:
+) -> tuple[str, ...]:
     return turns.prefer([waiter], {waiter.name: with_devices}, NODE, (ALL, must, size))
 
 
-def take(turns: Turns, *devices: str) -> Given | Refusal:
-    return turns.allocate(NODE, devices, Isolation())
+def take(turns: Turns, *devices: str) -> Given | Refused:
+    try:
+        return turns.allocate(NODE, devices, Isolation())
+    except Refused as refusal:
+        return refusal
 
 
 def test_each_container_gets_what_was_answered_for_it() -> None:
     turns, waiter = Turns(), pod(whole("main", 5, 2), whole("helper", 7))
-    assert ask(turns, waiter, 2) == (waiter, ("GPU-5", "GPU-2"))
+    assert ask(turns, waiter, 2) == ("GPU-5", "GPU-2")
     assert turns.pending
     allocation = take(turns, "GPU-2", "GPU-5")
     assert isinstance(allocation, Given)
@@ -42,7 +45,7 @@ def test_each_container_gets_what_was_answered_for_it() -> None:
         "GPU-5,GPU-2",
     )
     assert not turns.pending
-    assert ask(turns, waiter, 1, ("main",)) == (waiter, ("GPU-7",))
+    assert ask(turns, waiter, 1, ("main",)) == ("GPU-7",)
     assert isinstance(take(turns, "GPU-7"), Given)
 
 
@@ -50,18 +53,18 @@ def test_each_container_gets_what_was_answered_for_it() -> None:
 def test_anything_else_is_refused_and_ends_the_turn(devices: tuple[str, ...]) -> None:
     turns, waiter = Turns(), pod(whole("main", 5, 2))
     ask(turns, waiter, 2)
-    assert isinstance(take(turns, *devices), Refusal)
-    assert isinstance(take(turns, "GPU-5", "GPU-2"), Refusal)
+    assert isinstance(take(turns, *devices), Refused)
+    assert isinstance(take(turns, "GPU-5", "GPU-2"), Refused)
 
 
 def test_who_takes_without_asking_gets_nothing() -> None:
     answer = take(Turns(), "GPU-1")
-    assert answer == Refusal("the kubelet takes 1 devices without asking which ones are planned")
+    assert str(answer) == "the kubelet takes 1 devices without asking which ones are planned"
 
 
 def test_devices_of_an_init_container_are_given_again_without_a_question() -> None:
     turns, waiter = Turns(), pod(whole("init", 5, 2, lends=True), whole("main", 5, 2))
-    assert ask(turns, waiter, 2)[1] == ("GPU-5", "GPU-2")
+    assert ask(turns, waiter, 2) == ("GPU-5", "GPU-2")
     assert isinstance(take(turns, "GPU-5", "GPU-2"), Given)
     again = take(turns, "GPU-2", "GPU-5")
     assert isinstance(again, Given)
@@ -85,7 +88,7 @@ def test_a_larger_container_keeps_what_the_init_container_had() -> None:
     turns, waiter = Turns(), pod(whole("init", 5, lends=True), whole("main", 5, 2))
     ask(turns, waiter, 1)
     take(turns, "GPU-5")
-    assert ask(turns, waiter, 2, must=("GPU-5",))[1] == ("GPU-5", "GPU-2")
+    assert ask(turns, waiter, 2, must=("GPU-5",)) == ("GPU-5", "GPU-2")
     assert isinstance(take(turns, "GPU-2", "GPU-5"), Given)
 
 
@@ -94,7 +97,7 @@ def test_what_was_lent_is_no_licence_for_more(devices: tuple[str, ...]) -> None:
     turns, waiter = Turns(), pod(whole("init", 5, 2, lends=True), whole("main", 5))
     ask(turns, waiter, 2)
     take(turns, "GPU-5", "GPU-2")
-    assert isinstance(take(turns, *devices), Refusal)
+    assert isinstance(take(turns, *devices), Refused)
 
 
 def test_memory_that_was_lent_must_be_even() -> None:
@@ -102,10 +105,9 @@ def test_memory_that_was_lent_must_be_even() -> None:
     init = Booking("team/pod", "init", (3, 4), units=2, pod_units=2, lends=True)
     waiter, turns = pod(init, shared), Turns()
     units = tuple(device.id for device in NODE.devices(MEMORY))
-    _, devices = turns.prefer([waiter], {waiter.name: ()}, NODE, (units, (), 4))
-    assert isinstance(devices, tuple)
+    devices = turns.prefer([waiter], {waiter.name: ()}, NODE, (units, (), 4))
     assert isinstance(take(turns, *devices), Given)
-    assert isinstance(take(turns, "GPU-3-_-0", "GPU-3-_-1"), Refusal)
+    assert isinstance(take(turns, "GPU-3-_-0", "GPU-3-_-1"), Refused)
 
 
 def test_the_end_of_a_pod_forgets_it() -> None:
@@ -113,5 +115,5 @@ def test_the_end_of_a_pod_forgets_it() -> None:
     ask(turns, waiter, 1)
     take(turns, "GPU-5")
     next_waiter = Waiter("team/next", "v", (Ask("main", 1),), (Booking("team/next", "main", (6,)),))
-    assert turns.prefer([next_waiter], {"team/next": ()}, NODE, (ALL, (), 1)) == (next_waiter, ("GPU-6",))
-    assert isinstance(take(turns, "GPU-5"), Refusal)
+    assert turns.prefer([next_waiter], {"team/next": ()}, NODE, (ALL, (), 1)) == ("GPU-6",)
+    assert isinstance(take(turns, "GPU-5"), Refused)

@@ -31,13 +31,6 @@ class Booking:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why no devices are given; the text is for the pod's event."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Ask:
     """A container that asks for devices of the resource. `lends`: as in Booking."""
 
@@ -60,13 +53,23 @@ class Waiter:
     has_plan: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Planless(Refusal):
-    """The kubelet admits a pod without a plan. `waiter` and `container` are None and "" if the pod is not
-    known: a static pod comes to the API server later."""
+class Refused(Exception):
+    """No devices are given. The kubelet puts the text into the pod's status. `waiter`: the pod, if it is
+    known."""
 
-    waiter: Waiter | None = None
-    container: str = ""
+    def __init__(self, text: str, waiter: Waiter | None = None) -> None:
+        super().__init__(text)
+        self.waiter = waiter
+
+
+class Planless(Refused):
+    """The kubelet admits a pod without a plan. `waiter` and `container` are None and "" if the pod is not
+    known: a static pod comes to the API server later. `planned`: the GPUs that plans of other pods name."""
+
+    def __init__(self, text: str, waiter: Waiter | None = None, container: str = "") -> None:
+        super().__init__(text, waiter)
+        self.container = container
+        self.planned = frozenset[str]()
 
 
 def bookings_of(pod: Pod, annotations: Mapping[str, str]) -> tuple[Booking, ...]:
@@ -114,13 +117,17 @@ def container_in_admission(
     waiters: Collection[Waiter],
     devices_by_pod: Mapping[str, Collection[str]],
     served: Mapping[str, Collection[str]],
-) -> tuple[Waiter, Booking] | Refusal:
+) -> tuple[Waiter, Booking]:
     """Return the container that the kubelet admits now, with its pod.
 
     `devices_by_pod` has, for each pod that the kubelet knows, the containers with devices. The kubelet admits
     pods one by one, and lists a pod just before its admission: so one listed pod lacks devices. It does not
     list init containers that end. `served` has, by the pod's uid, the containers that got devices from this
     agent.
+
+    Raises:
+        Refused: no such container, or its plan does not name its GPUs.
+        Planless: its pod has no plan.
     """
     lacking = [
         (waiter, unserved)
@@ -132,15 +139,15 @@ def container_in_admission(
     if len(lacking) != 1:
         names = ", ".join(sorted(waiter.name for waiter, _ in lacking)) or "none"
         sentence = f"not one pod of the node waits for devices, but {len(lacking)}: {names}"
-        return Refusal(sentence) if any(waiter.has_plan for waiter, _ in lacking) else Planless(sentence)
+        raise (Refused if any(waiter.has_plan for waiter, _ in lacking) else Planless)(sentence)
     ((waiter, unserved),) = lacking
     booking = next((planned for planned in waiter.bookings if planned.container == unserved[0]), None)
     if booking is not None:
         return waiter, booking
     if waiter.has_plan:
-        return Refusal(f"the plan of pod {waiter.name} does not name the GPUs of its container {unserved[0]}")
+        raise Refused(f"the plan of pod {waiter.name} does not name the GPUs of its container {unserved[0]}")
     sentence = f"pod {waiter.name} has no plan for its GPUs"
-    return Planless(f"{sentence}: let Muster schedule it (spec.schedulerName: muster)", waiter, unserved[0])
+    raise Planless(f"{sentence}: let Muster schedule it (spec.schedulerName: muster)", waiter, unserved[0])
 
 
 def _unserved(waiter: Waiter, with_devices: Collection[str], served: Collection[str]) -> list[str]:

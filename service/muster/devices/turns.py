@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from muster.devices.booking import Booking, Planless, Refusal, Waiter, container_in_admission
+from muster.devices.booking import Booking, Planless, Refused, Waiter, container_in_admission
 from muster.devices.inventory import Gpu, Inventory, by_gpu, units_of
 from muster.domain.allocation import MEM_GPUS, MEM_OF_GPU, MEM_OF_POD
 
@@ -53,44 +53,41 @@ class Grant:
 
 def prefer(
     booking: Booking, inventory: Inventory, available: Collection[str], must: Collection[str], size: int
-) -> tuple[str, ...] | Refusal:
+) -> tuple[str, ...]:
     """Return the devices that the kubelet should take, all of the booked GPUs.
 
     A shorter answer would be filled up with devices of other GPUs, so there is none.
+
+    Raises:
+        Refused: not all of them are free.
     """
     if size != booking.size:
-        return Refusal(
-            _sentence(booking, f"the kubelet asks for {size} devices and {booking.size} are planned")
-        )
+        raise _refusal(booking, f"the kubelet asks for {size} devices and {booking.size} are planned")
     gpus = _gpus(booking, inventory)
-    if isinstance(gpus, Refusal):
-        return gpus
     devices: list[str] = []
     for gpu in gpus:
         # what the container has already comes first: an init container's devices are used again
         free = [device for device in _devices(booking, gpu) if device in available]
         free.sort(key=lambda device: device not in must)
         if len(free) < (booking.units or 1):
-            return Refusal(_sentence(booking, _shortage(booking, gpu, len(free))))
+            raise _refusal(booking, _shortage(booking, gpu, len(free)))
         devices += free[: booking.units or 1]
     if foreign := sorted(set(must) - set(devices)):
-        return Refusal(_sentence(booking, f"the kubelet insists on {foreign[0]}, which is not in the plan"))
+        raise _refusal(booking, f"the kubelet insists on {foreign[0]}, which is not in the plan")
     return tuple(devices)
 
 
-def allocate(
-    booking: Booking, inventory: Inventory, devices: Collection[str], isolation: Isolation
-) -> Grant | Refusal:
-    """Return what a container gets with these devices, if they are the booked ones."""
+def allocate(booking: Booking, inventory: Inventory, devices: Collection[str], isolation: Isolation) -> Grant:
+    """Return what a container gets with these devices.
+
+    Raises:
+        Refused: they are not the booked ones.
+    """
     gpus = _gpus(booking, inventory)
-    if isinstance(gpus, Refusal):
-        return gpus
     counts = {uuid: len(ids) for uuid, ids in by_gpu(devices).items()}
     planned = {gpu.uuid: booking.units or 1 for gpu in gpus}
     if counts != planned:
-        return Refusal(
-            _sentence(booking, f"the kubelet gives {_amounts(counts)}, the plan is {_amounts(planned)}")
-        )
+        raise _refusal(booking, f"the kubelet gives {_amounts(counts)}, the plan is {_amounts(planned)}")
     uuids = [gpu.uuid for gpu in gpus]
     cdi = tuple(f"{CDI_KIND}={uuid}" for uuid in uuids)
     env = {VISIBLE: ",".join(uuids)}
@@ -120,18 +117,14 @@ def _share(
     return Grant(env | limit, cdi, mounts=(isolation.library,))
 
 
-def _gpus(booking: Booking, inventory: Inventory) -> tuple[Gpu, ...] | Refusal:
+def _gpus(booking: Booking, inventory: Inventory) -> tuple[Gpu, ...]:
     """Return the booked GPUs, in the plan's order."""
     pairs = [(index, inventory.find(index)) for index in booking.gpus]
     if missing := [str(index) for index, gpu in pairs if gpu is None]:
-        return Refusal(
-            _sentence(booking, f"GPU {', '.join(missing)} of the plan is not on the node any more")
-        )
+        raise _refusal(booking, f"GPU {', '.join(missing)} of the plan is not on the node any more")
     gpus = tuple(gpu for _, gpu in pairs if gpu is not None)
     if broken := [gpu for gpu in gpus if not gpu.healthy]:
-        return Refusal(
-            _sentence(booking, f"GPU {broken[0].index} ({broken[0].uuid}) of the plan is unhealthy")
-        )
+        raise _refusal(booking, f"GPU {broken[0].index} ({broken[0].uuid}) of the plan is unhealthy")
     return gpus
 
 
@@ -147,6 +140,10 @@ def _shortage(booking: Booking, gpu: Gpu, free: int) -> str:
 
 def _amounts(counts: dict[str, int]) -> str:
     return ", ".join(f"{uuid} x{count}" if count > 1 else uuid for uuid, count in sorted(counts.items()))
+
+
+def _refusal(booking: Booking, text: str) -> Refused:
+    return Refused(_sentence(booking, text))
 
 
 def _sentence(booking: Booking, text: str) -> str:
@@ -204,27 +201,31 @@ class Turns:
         devices_by_pod: Mapping[str, Collection[str]],
         inventory: Inventory,
         choice: tuple[Collection[str], Collection[str], int],
-    ) -> tuple[Waiter, tuple[str, ...]] | tuple[Waiter | None, Refusal]:
-        """Return the devices that the kubelet should take, with the pod that they are for.
+    ) -> tuple[str, ...]:
+        """Return the devices that the kubelet should take.
 
         `choice`: what the kubelet has available, what it insists on, and how many it needs.
+
+        Raises:
+            Refused: the plan can't be kept.
+            Planless: there is no plan.
         """
         uids = {waiter.uid for waiter in waiters}
         self._served = {uid: names for uid, names in self._served.items() if uid in uids}
-        turn = container_in_admission(waiters, devices_by_pod, self._served)
-        if isinstance(turn, Planless):
-            self._pass_on(turn)
-        if isinstance(turn, Refusal):
-            return None, turn
-        waiter, booking = turn
-        devices = prefer(booking, inventory, *choice)
-        if isinstance(devices, Refusal):
-            self._turn = None
-            return waiter, devices
+        try:
+            waiter, booking = container_in_admission(waiters, devices_by_pod, self._served)
+        except Planless as planless:
+            self._pass_on(planless)
+            raise
+        try:
+            devices = prefer(booking, inventory, *choice)
+        except Refused as refusal:
+            self._turn, refusal.waiter = None, waiter
+            raise
         if not isinstance(self._turn, _Turn) or self._turn.waiter.uid != waiter.uid:
             self._turn = _Turn(waiter)
         self._turn.answered = (booking, frozenset(devices))
-        return waiter, devices
+        return devices
 
     def _pass_on(self, planless: Planless) -> None:
         turn = self._turn
@@ -252,18 +253,21 @@ class Turns:
             self._served.setdefault(turn.waiter.uid, set()).add(turn.container)
         return turn.waiter, turn.allocated
 
-    def allocate(
-        self, inventory: Inventory, devices: Collection[str], isolation: Isolation
-    ) -> Given | Refusal:
-        """Return what the container of these devices gets, if they are what was answered before."""
+    def allocate(self, inventory: Inventory, devices: Collection[str], isolation: Isolation) -> Given:
+        """Return what the container of these devices gets.
+
+        Raises:
+            Refused: they are not what was answered before.
+        """
         turn = self._turn
         if not isinstance(turn, _Turn):
-            return Refusal(f"the kubelet takes {len(devices)} devices without asking which ones are planned")
+            raise Refused(f"the kubelet takes {len(devices)} devices without asking which ones are planned")
         booking = self._booking(turn, inventory, frozenset(devices))
-        grant = allocate(booking, inventory, devices, isolation)
-        if isinstance(grant, Refusal):
+        try:
+            grant = allocate(booking, inventory, devices, isolation)
+        except Refused:
             self._turn = None
-            return grant
+            raise
         self._served.setdefault(turn.waiter.uid, set()).add(booking.container)
         turn.answered = None
         turn.lent = turn.lent | set(devices) if booking.lends else turn.lent - set(devices)

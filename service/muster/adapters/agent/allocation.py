@@ -11,8 +11,7 @@ import msgspec
 
 from muster.adapters.agent.api import ApiError, ApiServer, Outbox, Target
 from muster.adapters.agent.kubelet import KubeletError, Sockets, devices_of_pods
-from muster.adapters.agent.plugin import Refused
-from muster.devices.booking import Ask, Booking, Planless, Refusal, Waiter, in_order
+from muster.devices.booking import Ask, Booking, Planless, Refused, Waiter, in_order
 from muster.devices.inventory import MEMORY, Inventory, uuid_of
 from muster.devices.turns import VISIBLE, Given, Isolation, Turns
 from muster.dialects import quantities
@@ -99,14 +98,6 @@ class Facts:
     cdi: bool = True
 
 
-class NoPlan(Refused):
-    """The container's pod has no plan. `planned` are the GPUs that plans of other pods on the node name."""
-
-    def __init__(self, text: str, planned: frozenset[str]) -> None:
-        super().__init__(text)
-        self.planned = planned
-
-
 class Allocator:
     """Answers the kubelet for one resource, one question after another."""
 
@@ -127,7 +118,7 @@ class Allocator:
         """Return the devices that the container in admission should get.
 
         Raises:
-            NoPlan: its pod has no plan. That is not told to the user yet.
+            Planless: its pod has no plan. That is not told to the user yet.
             Refused: its plan can't be kept.
         """
         async with self._lock:
@@ -137,12 +128,13 @@ class Allocator:
             except (KubeletError, ApiError, msgspec.DecodeError) as problem:
                 raise self.refuse(None, f"the plan of its GPUs can't be read: {problem}") from problem
             inventory = self.facts.inventory
-            waiter, devices = self._turns.prefer(pods, devices_by_pod, inventory, (available, must, size))
-            if not isinstance(devices, Refusal):
-                return devices
-            if isinstance(devices, Planless):
-                raise NoPlan(devices.text, _planned_uuids(pods, inventory))
-            raise self.refuse(waiter, devices.text)
+            try:
+                return self._turns.prefer(pods, devices_by_pod, inventory, (available, must, size))
+            except Planless as planless:
+                planless.planned = _planned_uuids(pods, inventory)
+                raise
+            except Refused as refusal:
+                raise self.refuse(refusal.waiter, str(refusal)) from refusal
 
     async def allocate(self, devices: list[str]) -> Given:
         """Return the container that gets these devices, with what it gets.
@@ -151,9 +143,10 @@ class Allocator:
             Refused: they are not what was answered.
         """
         async with self._lock:
-            allocation = self._turns.allocate(self.facts.inventory, devices, self.facts.isolation)
-            if isinstance(allocation, Refusal):
-                raise self.refuse(None, allocation.text)
+            try:
+                allocation = self._turns.allocate(self.facts.inventory, devices, self.facts.isolation)
+            except Refused as refusal:
+                raise self.refuse(None, str(refusal)) from refusal
             gpus = allocation.grant.env[VISIBLE]
             log.info("%s: container %s gets %s", allocation.waiter.name, allocation.booking.container, gpus)
             return allocation

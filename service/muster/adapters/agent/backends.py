@@ -19,11 +19,12 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from muster.adapters.agent.allocation import Allocator, NoPlan, target
+from muster.adapters.agent.allocation import Allocator, target
 from muster.adapters.agent.api import Outbox
 from muster.adapters.agent.generated import v1beta1 as api
 from muster.adapters.agent.kubelet import OPTIONS, KubeletError, Sockets, call, devices_of_node
-from muster.adapters.agent.plugin import SERVICE, Refused
+from muster.adapters.agent.plugin import SERVICE
+from muster.devices.booking import Planless, Refused
 from muster.devices.inventory import MEMORY, Device
 from muster.domain.allocation import ASSIGNED, MEM_ASSIGNED
 
@@ -72,7 +73,7 @@ class OwnDevices:
         """
         try:
             return await self._allocator.prefer(available, must, size)
-        except NoPlan as without:
+        except Planless as without:
             self._allocator.chose(())
             raise self._allocator.refuse(None, str(without)) from without
 
@@ -158,7 +159,7 @@ class SecondEndpoint:
         if not self._foreign(available):
             try:
                 return list(await self._allocator.prefer(available, must, size))
-            except NoPlan as without:
+            except Planless as without:
                 planned = without.planned
         unplanned = [device for device in available if device not in planned or device in must]
         devices = list[str]()

@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 
 from muster.adapters.agent.generated import v1beta1 as api
+from muster.devices.booking import Refused
 
 SERVICE = "v1beta1.DevicePlugin"
 MOST_BYTES = 32 * 1024 * 1024
@@ -39,10 +40,6 @@ async def listen(address: str, service: str, handlers: dict[str, Any]) -> Any:
         raise OSError(f"can't listen on {address}: {problem}") from problem
     await server.start()
     return server
-
-
-class Refused(Exception):
-    """No devices are given; the kubelet puts the text into the pod's status."""
 
 
 class Backend(Protocol):

@@ -28,7 +28,8 @@ from muster.adapters.agent.backends import OwnDevices, SecondEndpoint
 from muster.adapters.agent.generated.grpc.health import v1 as health
 from muster.adapters.agent.gpus import Source
 from muster.adapters.agent.kubelet import KubeletError, Sockets, creation_time, register
-from muster.adapters.agent.plugin import Backend, Plugin, Refused, listen
+from muster.adapters.agent.plugin import Backend, Plugin, listen
+from muster.devices.booking import Refused
 from muster.devices.hardware import UUIDS, Hardware, changes, renumbered, with_lost, with_unhealthy
 from muster.devices.inventory import MEMORY, WHOLE, InventoryError
 from muster.devices.turns import Isolation
