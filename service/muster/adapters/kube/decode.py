@@ -9,9 +9,8 @@ shape is read without those fields (`salvage`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
-from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -168,34 +167,25 @@ _name: Callable[[Identity], str] = attrgetter("name")
 _uid: Callable[[Identity], str] = attrgetter("uid")
 
 
+@dataclass(eq=False)
 class Resource(Generic[T]):
     """A kind that is listed and watched, at the first of `paths` that exists; `optional`: all may be missing
-    until the CRD is installed. `select` are selectors of the list and the watch. `plural` names it in
-    logs and metrics. `key` is what identifies an object to the rest of Muster: a pod's UID (a name used again
-    is another pod), a node's name (a node made again is the same place)."""
+    until the CRD is installed, and `by_right`: the account may lack the right to read it. `select` are
+    selectors of the list and the watch. `plural` names it in logs and metrics. `key` is what identifies an
+    object to the rest of Muster: a pod's UID (a name used again is another pod), a node's name (a node made
+    again is the same place)."""
 
-    def __init__(
-        self,
-        kind: str,
-        plural: str,
-        paths: tuple[str, ...],
-        shape: type[T],
-        key: Callable[[Identity], str],
-        *,
-        select: Mapping[str, str] = MappingProxyType({}),
-        optional: bool = False,
-        by_right: bool = False,
-    ) -> None:
-        self.by_right = by_right
-        self._most_bytes = MAX_JOB_BYTES if by_right else MAX_FREE_BYTES
-        self.kind = kind
-        self.plural = plural
-        self.paths = paths
-        self.key = key
-        self.select = select
-        self.optional = optional
-        self._shape = shape
-        self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(shape)
+    kind: str
+    plural: str
+    paths: tuple[str, ...]
+    shape: type[T]
+    key: Callable[[Identity], str]
+    select: Mapping[str, str] = field(default_factory=dict)
+    optional: bool = False
+    by_right: bool = False
+
+    def __post_init__(self) -> None:
+        self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(self.shape)
 
     def page(self, body: bytes) -> Page[T]:
         """Read one page of a list; what can't be read as a whole is left out.
@@ -257,16 +247,7 @@ class Resource(Generic[T]):
         raise Undecodable(self.kind, f"unknown event type {event.type!r}")
 
     def _item(self, text: bytes | msgspec.Raw, in_part: bool) -> T:
-        return self._free(text) if self._shape is CustomObject else _read(self._decoder, text)
-
-    def _free(self, text: bytes | msgspec.Raw) -> T:
-        """Return an object in which anything may be, but neither deep nor large."""
-        item = self._decoder.decode(bound_depth(bytes(text)))
-        if len(text) > self._most_bytes:
-            payload = _encoder.encode((item.spec, item.status))  # type: ignore[attr-defined]
-            if len(payload) > self._most_bytes:  # how many is not said: it is no news when that changes
-                raise ValueError(f"spec and status have more than {self._most_bytes:,} bytes")
-        return item
+        return _read(self._decoder, text)
 
     def _undecodable(self, text: bytes | msgspec.Raw, problem: str) -> Undecodable:
         try:
@@ -281,33 +262,39 @@ def named(metadata: Identity) -> str:
     return f"{metadata.namespace}/{metadata.name}".strip("/")
 
 
+@dataclass(eq=False)
 class _Pods(Resource[PodObject]):
     """The pods. Of a large pod no more is kept than is read of it (`dialects.pods.bounds`)."""
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__("Pod", "pods", ("/api/v1/pods",), PodObject, _uid)
-        self._settings = settings
+    settings: Settings = DEFAULTS
 
     def _item(self, text: bytes | msgspec.Raw, in_part: bool) -> PodObject:
-        pod = self._salvaged(text) if in_part else super()._item(text, in_part)
-        if len(text) > LARGE_BYTES:
-            pod = bounds.bounded(pod, self._settings)
-            if pod.spec.node_name:  # summed up already here, on the thread that decodes it, and remembered
-                requests.read("", pod.spec, self._settings, pod.status)
-        return pod
-
-    def _salvaged(self, text: bytes | msgspec.Raw) -> PodObject:
-        """Return the pod, of a bound one what can be read: it takes its GPUs all the same."""
         try:
-            return super()._item(text, in_part=True)
-        except Unreadable as problem:
+            pod = super()._item(text, in_part)
+        except Unreadable as problem:  # a bound pod takes its GPUs all the same
             pod, lost_paths = salvage(PodObject, bound_depth(bytes(text)))
-            if not (pod.metadata.uid and pod.spec.node_name):
+            if not (in_part and pod.metadata.uid and pod.spec.node_name):
                 raise
             log.warning(
                 "bound pod read in part", pod=named(pod.metadata), lost=lost_paths[:4], error=str(problem)
             )
-            return pod
+        if len(text) > LARGE_BYTES:
+            pod = bounds.bounded(pod, self.settings)
+            if pod.spec.node_name:  # summed up already here, on the thread that decodes it, and remembered
+                requests.read("", pod.spec, self.settings, pod.status)
+        return pod
+
+
+class _Custom(Resource[CustomObject]):
+    """Objects in which anything may be, but neither deep nor large."""
+
+    def _item(self, text: bytes | msgspec.Raw, in_part: bool) -> CustomObject:
+        item = self._decoder.decode(bound_depth(bytes(text)))
+        most_bytes = MAX_JOB_BYTES if self.by_right else MAX_FREE_BYTES
+        if len(text) > most_bytes and len(_encoder.encode((item.spec, item.status))) > most_bytes:
+            # how many is not said: it is no news when that changes
+            raise ValueError(f"spec and status have more than {most_bytes:,} bytes")
+        return item
 
 
 # --- what is listed and watched: a row for each kind ---------------------------------------------------
@@ -343,7 +330,7 @@ RESOURCE_CLAIM_TEMPLATES = _of("ResourceClaimTemplate", ResourceClaimTemplate, _
 
 def pods(settings: Settings = DEFAULTS) -> Resource[PodObject]:
     """Pods of all namespaces and phases: finished ones must be seen as finished."""
-    return _Pods(settings)
+    return _Pods("Pod", "pods", ("/api/v1/pods",), PodObject, _uid, settings=settings)
 
 
 def config_maps(namespace: str, name: str = "") -> Resource[ConfigMapObject]:
@@ -362,26 +349,28 @@ def pod_groups() -> tuple[Resource[CustomObject], ...]:
 def jobs(kind: str) -> Resource[CustomObject]:
     """Watch the objects of one kind of job, where it is served and the account may read it."""
     of = KINDS[kind]
-    return _of_jobs(of.kind, of.plural, of.group, of.versions)
+    versions = tuple(f"{of.group}/{version}" for version in of.versions)
+    return _custom(of.kind, of.plural, versions, named, by_right=True)
 
 
 def makers(kind: str) -> Resource[CustomObject]:
     """Watch the objects that make jobs: RayJobs and TrainJobs."""
-    return _of_jobs(kind, f"{kind.lower()}s", *MAKERS[kind])
-
-
-def _of_jobs(kind: str, plural: str, group: str, versions: tuple[str, ...]) -> Resource[CustomObject]:
-    paths = tuple(f"/apis/{group}/{version}/{plural}" for version in versions)
-    name = f"{plural}.{group}"
-    return Resource(kind, name, paths, CustomObject, named, optional=True, by_right=True)
+    group, versions = MAKERS[kind]
+    paths = tuple(f"{group}/{version}" for version in versions)
+    return _custom(kind, f"{kind.lower()}s", paths, named, by_right=True)
 
 
 def _custom(
-    kind: str, plural: str, versions: tuple[str, ...], key: Callable[[Identity], str]
+    kind: str,
+    plural: str,
+    versions: tuple[str, ...],
+    key: Callable[[Identity], str],
+    *,
+    by_right: bool = False,
 ) -> Resource[CustomObject]:
-    group = versions[0].partition("/")[0]
+    name = f"{plural}.{versions[0].partition('/')[0]}"
     paths = tuple(f"/apis/{version}/{plural}" for version in versions)
-    return Resource(kind, f"{plural}.{group}", paths, CustomObject, key, optional=True)
+    return _Custom(kind, name, paths, CustomObject, key, optional=True, by_right=by_right)
 
 
 TOPOLOGIES = _custom("Topology", "topologies", TOPOLOGY_APIS, _name)
