@@ -136,49 +136,40 @@ def _in_tree_report(report: Any) -> calls.InTreeReport:
     """
     about = _plan(PlanRef(epoch=report.epoch, gang=report.gang))
     nodes = tuple(report.nodes)
-    reasons = ("", *map(_reason_of, report.refusals))
+
+    def column(values_by_number: tuple[Any, ...]) -> Callable[[bytes], dict[str, Any]]:
+        """Return how a column is read: a byte for each node, the number of its value. Most have 0: none."""
+
+        @cache
+        def read(numbers: bytes) -> dict[str, Any]:
+            pairs = zip(nodes, numbers, strict=True) if numbers else ()
+            return {node: values_by_number[at - 1] for node, at in pairs if at}
+
+        return read
+
+    amounts = column(tuple(range(1, 256)))
+    refused = column(tuple(map(_reason_of, report.refusals)))
+    devices = column(tuple(frozenset(device_set.names) for device_set in report.device_sets))
+    groups_of_sets = tuple(tuple(_groups(device_set)) for device_set in report.device_sets)
+    all_groups = column(groups_of_sets)
 
     @cache
-    def column(values: bytes) -> dict[str, int]:
-        if not values:
-            return {}
-        return {node: value for node, value in zip(nodes, values, strict=True) if value}
-
-    @cache
-    def refused(values: bytes) -> dict[str, str]:
-        if not values:
-            return {}
-        return {node: reasons[by] for node, by in zip(nodes, values, strict=True) if by}
-
-    sets = (frozenset[str](), *(frozenset(device_set.names) for device_set in report.device_sets))
-
-    @cache
-    def devices(values: bytes) -> dict[str, frozenset[str]]:
-        if not values:
-            return {}
-        return {node: sets[at] for node, at in zip(nodes, values, strict=True) if at}
-
-    grouped = ((), *(tuple(_groups(device_set)) for device_set in report.device_sets))
-
-    @cache
-    def groups(values: bytes) -> dict[str, tuple[calls.AgreeingGroup, ...]]:
-        if not values:
-            return {}
-        return {node: grouped[at] for node, at in zip(nodes, values, strict=True) if grouped[at]}
+    def groups(numbers: bytes) -> dict[str, tuple[calls.AgreeingGroup, ...]]:
+        return {node: of_node for node, of_node in all_groups(numbers).items() if of_node}
 
     def answer(pods_answer: Any) -> tuple[tuple[int, ...], calls.InTreeAnswer]:
         return tuple(pods_answer.pods), calls.InTreeAnswer(
             refused=refused(pods_answer.refused),
-            room=column(pods_answer.room),
+            room=amounts(pods_answer.room),
             everywhere=_reason_of(pods_answer.everywhere) if pods_answer.HasField("everywhere") else "",
             missing_claims=tuple(pods_answer.missing_claims),
             more_missing_claims=pods_answer.more_missing_claims,
-            scores=column(pods_answer.scores),
+            scores=amounts(pods_answer.scores),
             devices=tuple(map(devices, (pods_answer.devices, *pods_answer.more_devices)))
             if pods_answer.devices
             else (),
             groups=tuple(map(groups, (pods_answer.devices, *pods_answer.more_devices)))
-            if any(grouped)
+            if any(groups_of_sets)
             else (),
         )
 
