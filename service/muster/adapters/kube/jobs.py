@@ -119,7 +119,7 @@ class IgnoredKeys:
     `emit` posts an event, if this replica `leads`.
     """
 
-    def __init__(self, emit: Callable[[EmitEvent], None], leads: Callable[[], bool] = always) -> None:
+    def __init__(self, emit: Callable[[EmitEvent], None], leads: Callable[[], bool]) -> None:
         self._standing = Standing(emit, leads)
         self.post_held = self._standing.post_held
         self._by_uid: dict[str, Hashable] = {}

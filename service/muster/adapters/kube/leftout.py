@@ -33,7 +33,7 @@ class Standing:
     keys: a key goes when its object goes.
     """
 
-    def __init__(self, emit: Callable[[EmitEvent], None], leads: Callable[[], bool] = always) -> None:
+    def __init__(self, emit: Callable[[EmitEvent], None], leads: Callable[[], bool]) -> None:
         self._emit = emit
         self._leads = leads
         self._held: dict[Hashable, EmitEvent] = {}

@@ -112,8 +112,8 @@ class StatusWriter(Outbox[WriteStatus]):
     ask for no others.
     """
 
-    def __init__(self, client: KubeClient, metrics: Metrics, retry: Retry | None = None) -> None:
-        super().__init__(client, Rates.unlimited(MOST_STATUSES), retry or LASTING)
+    def __init__(self, client: KubeClient, metrics: Metrics) -> None:
+        super().__init__(client, Rates.unlimited(MOST_STATUSES), LASTING)
         self._metrics = metrics
         self._since: OrderedDict[str, dict[str, tuple[bool, str]]] = OrderedDict()
         """By object: condition → (status, since when)."""
@@ -189,15 +189,8 @@ class ConditionWriter(Outbox[_Pod]):
     patch keeps a later pod of the same name from being told.
     """
 
-    def __init__(
-        self,
-        client: KubeClient,
-        metrics: Metrics,
-        leads: Callable[[], bool],
-        rates: Rates,
-        retry: Retry | None = None,
-    ) -> None:
-        super().__init__(client, rates, retry)
+    def __init__(self, client: KubeClient, metrics: Metrics, leads: Callable[[], bool], rates: Rates) -> None:
+        super().__init__(client, rates)
         self._metrics = metrics
         self._leads = leads
         self._desired: dict[str, tuple[_Pod, Said | None]] = {}
