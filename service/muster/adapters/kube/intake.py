@@ -175,7 +175,7 @@ class Intake:
         self._reading_pod = asyncio.Lock()
         """No pod is read again as it was while it changes or goes."""
         self._read_again = ReadAgain(self._read_pod_again)
-        self.jobs = Jobs(settings, put, emit, self._read_again.pods, leads)
+        self.jobs = Jobs(settings, put, self._standing, self._read_again.pods)
         self.devices = DeviceIntake(settings, put, self._read_node, self._read_claiming_pods, served)
         slices = self.devices.slices
         self.nodes = NodeIntake(settings, put, self._left_out, slices.published, self._labels_changed)

@@ -20,7 +20,7 @@ import msgspec
 import structlog
 
 from muster.adapters.kube.decode import jobs
-from muster.adapters.kube.leftout import Standing, always
+from muster.adapters.kube.leftout import Standing
 from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.devices import accelerators
 from muster.dialects.gangs import own
@@ -114,14 +114,10 @@ class Succeeded:
 
 
 class IgnoredKeys:
-    """Says once for each gang which keys on its pods have no effect: of KAI, or of unknown systems.
+    """Says once for each gang which keys on its pods have no effect: of KAI, or of unknown systems."""
 
-    `emit` posts an event, if this replica `leads`.
-    """
-
-    def __init__(self, emit: Callable[[EmitEvent], None], leads: Callable[[], bool]) -> None:
-        self._standing = Standing(emit, leads)
-        self.post_held = self._standing.post_held
+    def __init__(self, standing: Standing) -> None:
+        self._standing = standing
         self._by_uid: dict[str, Hashable] = {}
         self._pods = Counter[Hashable]()
 
@@ -206,7 +202,7 @@ class _Job:
 class Jobs:
     """The jobs of the cluster and the pods of ours that they made.
 
-    `put` takes inputs in order. `emit` posts a Kubernetes event on a job, if this replica `leads`.
+    `put` takes inputs in order. `standing` posts events on jobs.
     `read_again` reads the pods that `waiting` returns.
     """
 
@@ -214,22 +210,20 @@ class Jobs:
         self,
         settings: Settings,
         put: Callable[[Input], Awaitable[None]],
-        emit: Callable[[EmitEvent], None],
+        standing: Standing,
         read_again: Callable[[Iterable[tuple[str, str]], bool], Awaitable[None]],
-        leads: Callable[[], bool] = always,
     ) -> None:
         self._settings = settings
         self._put = put
-        self._emit = emit
+        self._standing = standing
         self._read_again = read_again
-        self._leads = leads
         self._jobs: dict[Key, _Job] = {}
         self._makers: dict[Key, Metadata] = {}
         self._by_uid: dict[str, Key] = {}
         self._places: dict[str, Member] = {}
         """By UID, of the same pods. A pod keeps its place if its owner references are removed."""
         self._named = _NamedGroups()
-        self._ignored = IgnoredKeys(emit, leads)
+        self._ignored = IgnoredKeys(standing)
         self._succeeded = Succeeded(put)
         self._absent: set[str] = set()
         self._levels: tuple[Level, ...] = DEFAULT_LEVELS
@@ -431,7 +425,6 @@ class Jobs:
     def post_held(self) -> None:
         """Post the events that stand about jobs, when this replica begins to lead. The events are made anew,
         because jobs change."""
-        self._ignored.post_held()
         for key, job in self._jobs.items():
             reasons, job.unposted = job.unposted, set()
             if EventReason.JOB_GONE in reasons:
@@ -489,12 +482,12 @@ class Jobs:
         """Post an event on an object, once for each job. A replica that does not lead notes that it would."""
         if not text or on is None or reason in job.posted:
             return
-        if not self._leads():
+        if not self._standing.leads():
             job.unposted.add(reason)
         else:
             job.posted.add(reason)
             objects = ((on.name, on.uid),)
-            self._emit(EmitEvent(namespace, objects, reason, text, on.kind, on.api_version))
+            self._standing.emit(EmitEvent(namespace, objects, reason, text, on.kind, on.api_version))
 
     def _warn_of_absence(self, place: Member, job: _Job, pod: Pod) -> None:
         """Post once, on the controller of several pods with GPUs that wait, that their job is not read."""

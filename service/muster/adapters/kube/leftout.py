@@ -34,15 +34,15 @@ class Standing:
     """
 
     def __init__(self, emit: Callable[[EmitEvent], None], leads: Callable[[], bool]) -> None:
-        self._emit = emit
-        self._leads = leads
+        self.emit = emit
+        self.leads = leads
         self._held: dict[Hashable, EmitEvent] = {}
 
     def say(self, key: Hashable, event: EmitEvent) -> None:
         """Post the event, or keep it as the newest about `key`."""
         self._held.pop(key, None)
-        if self._leads():
-            self._emit(event)
+        if self.leads():
+            self.emit(event)
         else:
             self._held[key] = event
 
@@ -54,7 +54,7 @@ class Standing:
         """Post what was kept, when this replica begins to lead."""
         events, self._held = self._held, {}
         for event in events.values():
-            self._emit(event)
+            self.emit(event)
 
 
 PROBLEM_LIMIT = 400
