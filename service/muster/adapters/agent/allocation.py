@@ -20,13 +20,18 @@ from muster.dialects.pods import pods
 from muster.domain.allocation import ALLOCATION, DEVICES, write_devices
 from muster.domain.pod import Pod
 
+_pod = msgspec.json.Decoder(PodObject)
+REFUSED, DIFFER = "GpusRefused", "GpusDiffer"
+"""Reasons of events."""
+
+log = logging.getLogger(__name__)
+
 
 class _List(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
 
 
 _list = msgspec.json.Decoder(_List)
-_pod = msgspec.json.Decoder(PodObject)
 
 
 async def waiters(api: ApiServer, node: str, resource: str) -> list[Waiter]:
@@ -81,12 +86,6 @@ def _ask(container: Container, resource: str, *, lends: bool) -> Iterator[Ask]:
     count = quantities.parse(limits.get(resource, 0))
     if count:
         yield Ask(container.name, int(count), lends)
-
-
-REFUSED, DIFFER = "GpusRefused", "GpusDiffer"
-"""Reasons of events."""
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)

@@ -32,6 +32,17 @@ MOST_BYTES = 192 * 1024 * 1024
 """Of an answer: 110 pods of one node, each of at most 1.5 MiB. Any user can make pods of that size, and the
 agent must answer for the others. While it is read, an answer is in memory twice."""
 MERGE_PATCH = "application/merge-patch+json"
+ROOM = 500
+"""Writes that may wait."""
+TRIES = 8
+"""With the longest delays of the back-off, half a minute."""
+LONGEST_DELAY_S = 8.0
+REPEAT_AFTER_S = 300.0
+"""The same sentence on the same object is posted again after so long."""
+REMEMBERED = 256
+MESSAGE_LIMIT = 1000
+
+log = logging.getLogger(__name__)
 
 
 class ApiError(Exception):
@@ -152,19 +163,6 @@ def _message(text: bytes) -> str:
         return msgspec.json.decode(text, type=_Status).message[:500]
     except msgspec.DecodeError:
         return text[:500].decode(errors="replace")
-
-
-ROOM = 500
-"""Writes that may wait."""
-TRIES = 8
-"""With the longest delays of the back-off, half a minute."""
-LONGEST_DELAY_S = 8.0
-REPEAT_AFTER_S = 300.0
-"""The same sentence on the same object is posted again after so long."""
-REMEMBERED = 256
-MESSAGE_LIMIT = 1000
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from muster.domain.allocation import ASSIGNED, MEM_ASSIGNED
 NOT_ISOLATED = "GpuMemoryNotIsolated"
 """Reason of an event."""
 HEALTH = {True: "Healthy", False: "Unhealthy"}
+T = TypeVar("T")
 
 
 class OwnDevices:
@@ -98,9 +99,6 @@ class OwnDevices:
 
     async def before_start(self, devices: list[str]) -> None:
         """Do nothing: the kubelet was not told to ask."""
-
-
-T = TypeVar("T")
 
 
 class SecondEndpoint:

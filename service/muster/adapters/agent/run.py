@@ -50,8 +50,9 @@ BROKEN, LOST, INEXACT = "GpusUnreadable", "GpuVanished", "GpusNotAsPlanned"
 RENUMBERED = "GpusRenumbered"
 """Reasons of events."""
 
-log = logging.getLogger(__name__)
 _node = msgspec.json.Decoder(NodeObject)
+
+log = logging.getLogger(__name__)
 
 
 class Probe:

@@ -27,6 +27,10 @@ Answer = dict[str, Any]
 Query = Callable[[], Mapping[str, str]]
 """Returns the query parameters. It is called as late as possible, because kubectl finds the namespace while
 the leader is looked up."""
+DEFAULT_NAMESPACE = "default"
+OF_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_MISSHAPEN = (TypeError, AttributeError, LookupError, ValueError)
+"""What reading a kubeconfig of another shape raises."""
 
 
 class NoAnswer(Exception):
@@ -130,12 +134,6 @@ def _kubectl(service: Where, path: str) -> str:
         lines = done.stderr.strip().splitlines()
         raise NoAnswer(f"kubectl get --raw {path}: {lines[-1] if lines else 'failed'}")
     return done.stdout
-
-
-DEFAULT_NAMESPACE = "default"
-OF_POD = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-_MISSHAPEN = (TypeError, AttributeError, LookupError, ValueError)
-"""What reading a kubeconfig of another shape raises."""
 
 
 class CurrentNamespace:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # the plugin must start at once
 
 
 Row = Mapping[str, Any]
+ENDS = ("running", "unplaceable", "invalid", "withdrawn", "given up")
+"""Phases that end an attempt. The gang stays in them until something changes."""
 
 
 def dump(value: object, output: str, out: TextIO) -> None:
@@ -220,10 +222,6 @@ def nodes(rows: Sequence[Row], out: TextIO) -> None:
 def _owner(owner: Row) -> str:
     gang = f"{owner['namespace']}/{owner['gang']}" if owner["gang"] else "other pods"
     return f"{gang}: {owner['gpus']}"
-
-
-ENDS = ("running", "unplaceable", "invalid", "withdrawn", "given up")
-"""Phases that end an attempt. The gang stays in them until something changes."""
 
 
 def explain(gangs: Sequence[Row], out: TextIO) -> None:

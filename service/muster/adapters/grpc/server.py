@@ -32,6 +32,19 @@ from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.tracing import ids_of_call
 from muster.gangs.messages import calls
 
+SERVICE = "muster.v1.GangService"
+SERIALIZE = methodcaller("SerializeToString")
+MESSAGE_LIMIT = 16 * 1024 * 1024
+"""Bytes of one answer: the candidates of a gang of thousands are some megabytes."""
+REQUEST_LIMIT = 256 * 1024 * 1024
+"""Bytes of one request. Watch has all Bindings in flight, and no session begins without it."""
+STALLED_S = 60.0
+"""A shim that takes no response of its session for so long does not read: the session ends."""
+CONCURRENT_CALLS = 256
+DRAIN_S = 2.0
+
+log = structlog.get_logger(__name__)
+
 
 class Cause(StrEnum):
     """Why a session ended."""
@@ -86,19 +99,6 @@ class Session:
             self._arrived.clear()
             await self._arrived.wait()
         return self._queue.popitem(last=False)[1] if self._queue else None
-
-
-SERVICE = "muster.v1.GangService"
-MESSAGE_LIMIT = 16 * 1024 * 1024
-"""Bytes of one answer: the candidates of a gang of thousands are some megabytes."""
-REQUEST_LIMIT = 256 * 1024 * 1024
-"""Bytes of one request. Watch has all Bindings in flight, and no session begins without it."""
-STALLED_S = 60.0
-"""A shim that takes no response of its session for so long does not read: the session ends."""
-CONCURRENT_CALLS = 256
-DRAIN_S = 2.0
-
-log = structlog.get_logger(__name__)
 
 
 class GangCalls(Protocol):

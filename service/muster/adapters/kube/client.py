@@ -39,6 +39,10 @@ _MISSHAPEN = (TypeError, AttributeError)
 """What the library raises for a kubeconfig of another shape: [] where a mapping belongs."""
 LINE_LIMIT = 64 * 1024 * 1024
 """Bytes of one watch event. etcd takes 1.5 MiB an object, and JSON can be some 20 times as long."""
+LIVENESS_TRIES = 2
+"""The second is for a service that stood still itself: the answer to the first came, too late to be read."""
+
+log = structlog.get_logger(__name__)
 
 
 class KubeError(Exception):
@@ -377,12 +381,6 @@ def environments_proxy(url: str) -> str | None:
     """
     to = urlsplit(url)
     return None if proxy_bypass(to.netloc) else getproxies().get(to.scheme)
-
-
-LIVENESS_TRIES = 2
-"""The second is for a service that stood still itself: the answer to the first came, too late to be read."""
-
-log = structlog.get_logger(__name__)
 
 
 class Liveness:

@@ -30,6 +30,11 @@ from muster.gangs.messages.inputs import DeviceClaimSeen, Input, NodeGone, NodeS
 
 OF_CLASS = "deviceclass.resource.kubernetes.io/"
 """With the name of a DeviceClass after it: the extended resource that Kubernetes gives each class."""
+EXTENDED = "resource.kubernetes.io/extended-resource-claim"
+"""An annotation of claims that Kubernetes makes for extended resources: no pod names them."""
+Held = tuple[tuple[Device, ...], tuple[str, ...], tuple[int, ...]]
+"""The devices of a claim, the UIDs of its pods, and what it takes of each device (`DeviceClaim.shares`)."""
+NOTHING: Held = ((), (), ())
 
 
 class ServedResources:
@@ -125,13 +130,6 @@ class ServedResources:
 
 def _others(pod: Pod) -> set[str]:
     return {name for name, _ in pod.resources.others}
-
-
-EXTENDED = "resource.kubernetes.io/extended-resource-claim"
-"""An annotation of claims that Kubernetes makes for extended resources: no pod names them."""
-Held = tuple[tuple[Device, ...], tuple[str, ...], tuple[int, ...]]
-"""The devices of a claim, the UIDs of its pods, and what it takes of each device (`DeviceClaim.shares`)."""
-NOTHING: Held = ((), (), ())
 
 
 class DeviceIntake:

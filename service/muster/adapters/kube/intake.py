@@ -53,6 +53,14 @@ from muster.gangs.messages.inputs import (
 )
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 
+READ_AT_ONCE = 16
+"""How many pods are read at once when what says something about them has changed."""
+REST_SHARE = 4
+"""The pause after them and after each further pod, as a multiple of the time that reading took."""
+_encoder = msgspec.json.Encoder()
+
+log = structlog.get_logger(__name__)
+
 
 class ClaimingPods:
     """The objects of pods that name ResourceClaims: such a pod is read again when a claim changes."""
@@ -89,12 +97,6 @@ class ClaimingPods:
 
 def _keys(obj: PodObject | None) -> set[str]:
     return {claim.key for claim in claims_of(obj) if claim.key} if obj is not None else set()
-
-
-READ_AT_ONCE = 16
-"""How many pods are read at once when what says something about them has changed."""
-REST_SHARE = 4
-"""The pause after them and after each further pod, as a multiple of the time that reading took."""
 
 
 class ReadAgain:
@@ -148,10 +150,6 @@ class ReadAgain:
             began = time.monotonic()
             await self._read(uid)
             await asyncio.sleep(REST_SHARE * (time.monotonic() - began))
-
-
-_encoder = msgspec.json.Encoder()
-log = structlog.get_logger(__name__)
 
 
 class Intake:

@@ -40,6 +40,18 @@ from muster.gangs.membership.podgroups import key_of
 from muster.gangs.messages.inputs import Input, JobSeen, PodGroupGone, PodGroupSeen
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(CustomObject)
+Key = tuple[str, str, str]
+"""Kind, namespace, name."""
+GONE_S = 30.0
+"""Seconds from the deletion of a job to the event about it, if some of its pods still wait.
+
+Usually the API server deletes these pods too.
+"""
+
+log = structlog.get_logger(__name__)
+
 
 class Succeeded:
     """How many pods of each Job have succeeded, by the Job's UID. The gangs learn it of Jobs with pods of
@@ -150,21 +162,6 @@ def _gang(pod: Pod) -> Hashable:
     if pod.claim is None or pod.claim.lone:
         return pod.controller.uid if pod.controller is not None else pod.uid
     return pod.namespace, pod.claim.dialect, pod.claim.name
-
-
-_encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(CustomObject)
-
-log = structlog.get_logger(__name__)
-
-Key = tuple[str, str, str]
-"""Kind, namespace, name."""
-
-GONE_S = 30.0
-"""Seconds from the deletion of a job to the event about it, if some of its pods still wait.
-
-Usually the API server deletes these pods too.
-"""
 
 
 @dataclass(frozen=True, slots=True)

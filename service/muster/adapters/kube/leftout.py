@@ -18,6 +18,11 @@ from muster.dialects.objects import Identity
 from muster.domain.printable import printable
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 
+PROBLEM_LIMIT = 400
+"""Characters of a problem that are shown."""
+
+log = structlog.get_logger(__name__)
+
 
 def always() -> bool:
     """Return true: of a service without other replicas."""
@@ -55,12 +60,6 @@ class Standing:
         events, self._held = self._held, {}
         for event in events.values():
             self.emit(event)
-
-
-PROBLEM_LIMIT = 400
-"""Characters of a problem that are shown."""
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,9 @@ _FIRST, _LAST = np.zeros(256, bool), np.zeros(256, bool)
 """The fourth byte of \\uD8xx to \\uDBxx, which begin a pair, and of \\uDCxx to \\uDFxx, which end one."""
 _FIRST[list(b"89abAB")] = True
 _LAST[list(b"cdefCDEF")] = True
+S = TypeVar("S", bound=msgspec.Struct)
+_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_elements = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def bound_depth(text: bytes, max_depth: int = MAX_DEPTH) -> bytes:
@@ -86,12 +89,6 @@ def _replace_half_pairs(codes: Codes, text: bytes) -> None:
     halves = np.concatenate((np.setdiff1d(first, last - 6, True), np.setdiff1d(last, first + 6, True)))
     for place in range(len(_REPLACEMENT)):
         codes[halves + 2 + place] = _REPLACEMENT[place]
-
-
-S = TypeVar("S", bound=msgspec.Struct)
-
-_members = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_elements = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def salvage(shape: type[S], text: bytes | msgspec.Raw) -> tuple[S, list[str]]:

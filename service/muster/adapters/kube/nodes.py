@@ -29,6 +29,16 @@ from muster.gangs.messages.inputs import Input, NodeGone, NodeSeen
 
 AGENT_NAME = "muster-node-agent"
 """The label app.kubernetes.io/name of the agents."""
+LARGE = 16 * 1024
+"""Nodes with more to read (`bounds.size`) are read on a thread. A node of 8 GPUs has less than half."""
+SHARE = 20
+"""What a second of reading costs a node, in seconds: it gets a twentieth of a core."""
+CHANGE_S = 0.5
+"""What a change costs a node besides: gangs are planned anew for it."""
+ADVANCE_S = 10.0
+"""How much a node may owe. A node that joins has some ten changes at once."""
+
+log = structlog.get_logger(__name__)
 
 
 class NodeAgents:
@@ -77,18 +87,6 @@ def is_ready(obj: PodObject, settings: Settings) -> bool:
         condition.type == "Ready" and condition.status == "True" for condition in obj.status.conditions or ()
     )
     return ready and meta.deletion_timestamp is None
-
-
-LARGE = 16 * 1024
-"""Nodes with more to read (`bounds.size`) are read on a thread. A node of 8 GPUs has less than half."""
-SHARE = 20
-"""What a second of reading costs a node, in seconds: it gets a twentieth of a core."""
-CHANGE_S = 0.5
-"""What a change costs a node besides: gangs are planned anew for it."""
-ADVANCE_S = 10.0
-"""How much a node may owe. A node that joins has some ten changes at once."""
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True)

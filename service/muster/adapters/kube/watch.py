@@ -56,10 +56,18 @@ SLICE_S = 0.005
 THREAD_BYTES = 256 * 1024
 """What is larger is decoded on a thread."""
 
-log = structlog.get_logger(__name__)
-
 Text = TypeVar("Text", bytes, msgspec.Raw)
 Decoded = TypeVar("Decoded")
+LARGE_BYTES = 64 * 1024
+"""Changes above this are paid for."""
+BYTES_PER_S = 2 * 1024 * 1024
+"""Of large changes of one namespace: this costs 15 to 50 ms in a second."""
+BURST_BYTES = 32 * 1024 * 1024
+"""What a namespace may change at once."""
+MAX_WAITING_BYTES = 64 * 1024 * 1024
+"""Of changes that wait, in all namespaces. What is above is read at once."""
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,16 +413,6 @@ class Watcher(Generic[T]):
 
     def _heard(self) -> None:
         self.last_heard = time.monotonic()
-
-
-LARGE_BYTES = 64 * 1024
-"""Changes above this are paid for."""
-BYTES_PER_S = 2 * 1024 * 1024
-"""Of large changes of one namespace: this costs 15 to 50 ms in a second."""
-BURST_BYTES = 32 * 1024 * 1024
-"""What a namespace may change at once."""
-MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""Of changes that wait, in all namespaces. What is above is read at once."""
 
 
 class _Spec(msgspec.Struct, rename="camel"):

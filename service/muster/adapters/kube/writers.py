@@ -30,6 +30,25 @@ MOST_EVICTIONS = 20_000
 NOT_THERE = (404, 409)
 """The pod is gone, or another one bears its name."""
 
+MOST_STATUSES = 10_000
+"""Objects whose status may wait, and whose conditions are remembered: more PodGroups than a cluster has."""
+TEXT_LIMIT = 1024
+"""Characters of one text in a status."""
+LASTING = Retry(tries=100, limit_s=30.0)
+"""Some 40 minutes: what an object shows is asked for again only when it changes."""
+CONDITION = "gpu.topology/WaitingForMembers"
+COMPLETE = ("GangComplete", "The gang waits for no member.")
+"""Reason and message once it is over."""
+Said = tuple[str, str]
+"""Reason and message."""
+COMPONENT = "muster"
+MESSAGE_LIMIT = 1024
+"""Bytes that the API server takes in `message`; our sentences put the cause first."""
+CONFLICT = 409
+"""There is an event of this name: a try whose answer did not come had landed."""
+_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,198}[a-z0-9])?")
+NORMAL = frozenset({EventReason.WAITING, EventReason.PLACED})
+
 log = structlog.get_logger(__name__)
 
 
@@ -93,14 +112,6 @@ class Evictor(Outbox[_Pod]):
         else:
             log.warning("not evicted", why=item.why, error=str(refusal))
             self._metrics.eviction("failed")
-
-
-MOST_STATUSES = 10_000
-"""Objects whose status may wait, and whose conditions are remembered: more PodGroups than a cluster has."""
-TEXT_LIMIT = 1024
-"""Characters of one text in a status."""
-LASTING = Retry(tries=100, limit_s=30.0)
-"""Some 40 minutes: what an object shows is asked for again only when it changes."""
 
 
 class StatusWriter(Outbox[WriteStatus]):
@@ -168,14 +179,6 @@ class StatusWriter(Outbox[WriteStatus]):
             "message": printable(condition.message, TEXT_LIMIT),
             "lastTransitionTime": since,
         }
-
-
-CONDITION = "gpu.topology/WaitingForMembers"
-COMPLETE = ("GangComplete", "The gang waits for no member.")
-"""Reason and message once it is over."""
-
-Said = tuple[str, str]
-"""Reason and message."""
 
 
 class ConditionWriter(Outbox[_Pod]):
@@ -308,15 +311,6 @@ class ConditionWriter(Outbox[_Pod]):
         if (uid in self._shown) is not (text is not None):
             condition["lastTransitionTime"] = _text_of(datetime.now(UTC))
         return {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
-
-
-COMPONENT = "muster"
-MESSAGE_LIMIT = 1024
-"""Bytes that the API server takes in `message`; our sentences put the cause first."""
-CONFLICT = 409
-"""There is an event of this name: a try whose answer did not come had landed."""
-_OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,198}[a-z0-9])?")
-NORMAL = frozenset({EventReason.WAITING, EventReason.PLACED})
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,9 @@ LONG_S = 0.5
 START_S = 60.0
 """How long a process may take to load the planner."""
 
+TRY_AGAIN_S = 60.0
+"""How long it is decided inside before a process is tried again."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -361,10 +364,6 @@ class PlannerProcess:
             return Unplaceable(solve.request.gang, (TookTooMuchMemory(self._bounds.memory_mib),))
         name = signal.Signals(-status).name if status < 0 else f"status {status}"
         raise Defect(f"the planner's process died ({name})") from end
-
-
-TRY_AGAIN_S = 60.0
-"""How long it is decided inside before a process is tried again."""
 
 
 class Inside:

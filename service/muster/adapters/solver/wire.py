@@ -37,6 +37,22 @@ from muster.domain.reasons import Cause
 from muster.domain.request import Request
 from muster.placement.limits import Stretch
 
+_MODULES: tuple[ModuleType, ...] = (
+    constraints,
+    decision,
+    levels,
+    node,
+    relaxations,
+    request,
+    snapshot,
+    topology,
+    typical,
+)
+_DOMAIN = "muster.domain."
+_LENGTH = struct.Struct(">Q")
+_CHUNK = 1 << 20
+Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
+
 
 @dataclass(frozen=True, slots=True)
 class Ready:
@@ -85,24 +101,6 @@ class Failed:
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
     """The decision reached the memory limit; the process ends."""
-
-
-_MODULES: tuple[ModuleType, ...] = (
-    constraints,
-    decision,
-    levels,
-    node,
-    relaxations,
-    request,
-    snapshot,
-    topology,
-    typical,
-)
-_DOMAIN = "muster.domain."
-_LENGTH = struct.Struct(">Q")
-_CHUNK = 1 << 20
-
-Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def encode(message: object) -> bytes:
