@@ -422,7 +422,7 @@ def test_nodes_are_shown_with_their_domains_and_what_is_free() -> None:
 
 def test_its_start_imports_nothing_slow(service: tuple[str, list[str]]) -> None:
     slow = {"kubernetes", "ortools", "aiohttp", "grpc", "numpy", "pydantic", "yaml", "typer", "rich", "click"}
-    modules = "muster.questions, muster.adapters.asking.service, muster.adapters.asking.explain"
+    modules = "muster.questions, muster.adapters.asking.service, muster.adapters.asking.show"
     ends = "contextlib.suppress(SystemExit)"
     runs = f"import contextlib, sys, {modules}\nwith {ends}: muster.questions.main()"
     code = f"{runs}\nprint({slow} & sys.modules.keys())"
