@@ -33,7 +33,6 @@ from muster.adapters.telemetry.tracing import ids_of_call
 from muster.gangs.messages import calls
 
 SERVICE = "muster.v1.GangService"
-SERIALIZE = methodcaller("SerializeToString")
 MESSAGE_LIMIT = 16 * 1024 * 1024
 """Bytes of one answer: the candidates of a gang of thousands are some megabytes."""
 REQUEST_LIMIT = 256 * 1024 * 1024
