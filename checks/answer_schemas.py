@@ -6,18 +6,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, get_args
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from muster.adapters.files.report import Answer
 from muster.adapters.preflight.report import Preflight
 from muster.adapters.status import Status
-from muster.domain.cause_json import cause_type
-from muster.domain.causes.cause import ConstraintCause
-from muster.domain.constraints import CAUSES
-from muster.domain.reasons import Cause
+from muster.domain.reasons import Cause, cause_type, kinds_of
 
 Schema = dict[str, Any]
 
@@ -64,7 +61,7 @@ def _schema(of: type, title: str) -> Schema:
 
 def _causes() -> dict[str, Schema]:
     """Return a schema for each type of cause: its fields, and what `cause_json` adds."""
-    types = {cause_class.__name__: cause_class for cause_class in _concrete(Cause)}
+    types = dict(sorted(kinds_of(Cause).items()))
     _, parts = msgspec.json.schema_components(types.values())
     schemas = {}
     for name, cause_class in types.items():
@@ -82,17 +79,6 @@ def _causes() -> dict[str, Schema]:
 
 _UNIT: Schema = {"enum": ["cpu_milli", "bytes", "count"]}
 _UNITS: Schema = {"type": "array", "items": _UNIT}
-
-
-def _concrete(kind: Any) -> Iterator[type]:
-    """Yield the classes of a union; for constraints, the concrete classes instead of their base."""
-    if members := get_args(kind):
-        for member in members:
-            yield from _concrete(member)
-    elif kind is ConstraintCause:
-        yield from CAUSES
-    else:
-        yield kind
 
 
 def _plain(schema: Any) -> Any:

@@ -10,11 +10,10 @@ from benchmarks.openb.replay import Replay
 from benchmarks.openb.trace import GPU, Nodes, Request
 from muster.domain.decision import Placed
 from muster.domain.node import Node, Resources, Usage
-from muster.domain.request import GangId, Member, NodeRules, Role, SelectorTerm, Slice
+from muster.domain.request import GangId, Member, NodeRules, Role, SelectorTerm, Slice, TypicalRequest
 from muster.domain.request import Request as Gang
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology, mask_of
-from muster.domain.typical import TypicalRequest
 from muster.placement.place import place
 
 MODEL = "nvidia.com/gpu.product"

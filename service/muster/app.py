@@ -49,6 +49,7 @@ from muster.adapters.telemetry.room import Room
 from muster.adapters.telemetry.tracing import Tracing
 from muster.adapters.web import Web
 from muster.config import Config
+from muster.dialects.keys import GPU_PRODUCT
 from muster.dialects.kinds.table import KINDS, MAKERS
 from muster.dialects.objects import PodObject
 from muster.dialects.settings import Settings as DialectSettings
@@ -126,7 +127,7 @@ class App:
             unready=self._unready,
             socket=config.socket,
         )
-        product = dialect_settings(config).gpu_product
+        product = GPU_PRODUCT
         self._board = Board(self.control_loop, history, product, config.gangs.extras_s)
         access = Access(self._client) if config.page.tokens else None
         of_page = partial(self._alternatives.of, asker=Asker.PAGE)
@@ -273,7 +274,7 @@ class App:
         snapshot = self.control_loop.gangs.snapshot()
         with_gpus = [name for name, state in snapshot.nodes.items() if state.node.topology.gpu_count]
         owners = await self.control_loop.owners(with_gpus)
-        product, domains = dialect_settings(self._config).gpu_product, self._room.domains(snapshot)
+        product, domains = GPU_PRODUCT, self._room.domains(snapshot)
         return nodes_of(snapshot, product, domains, owners)
 
     async def _show_gangs(self, namespace: str, name: str) -> Status:

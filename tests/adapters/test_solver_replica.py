@@ -14,9 +14,8 @@ from muster.domain.constraints import Affinity, AntiAffinity, Spread
 from muster.domain.levels import Naming
 from muster.domain.node import Resources, Usage
 from muster.domain.policies import Policies
-from muster.domain.request import GangId, Member, Request, Role
+from muster.domain.request import GangId, Member, Request, Role, TypicalRequest
 from muster.domain.snapshot import Snapshot
-from muster.domain.typical import TypicalRequest
 from muster.gangs.capacity.ledger import Ledger
 from muster.placement.cluster.columns import NOTHING, following
 from tests.gangs.world import node

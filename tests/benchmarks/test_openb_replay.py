@@ -15,7 +15,7 @@ from benchmarks.openb.published import published
 from benchmarks.openb.replay import replay
 from benchmarks.openb.runs import Task, run
 from benchmarks.openb.trace import GPU, Nodes, Request
-from muster.domain.typical import TypicalRequest
+from muster.domain.request import TypicalRequest
 
 TWO = Nodes(np.array([10, 20]), np.array([100, 100]), np.array([2, 8]), np.array([0, 1]), ("G2", "T4"))
 """Two G2 with 10 millicores, eight T4 with 20."""

@@ -18,7 +18,7 @@ from muster.devices.hardware import (
     with_lost,
 )
 from muster.devices.inventory import Gpu, Inventory
-from muster.dialects.settings import DEFAULTS
+from muster.dialects import keys
 from tests.local_cluster.test_cluster_topology import DOCUMENT
 
 
@@ -133,20 +133,19 @@ def test_gpus_with_other_uuids_than_before_are_named(before: tuple[str, ...], sa
 
 
 def test_the_service_reads_the_keys_that_the_agent_writes() -> None:
-    settings = DEFAULTS
     about_gpus = (
-        settings.matrix,
-        settings.unhealthy,
-        settings.memory_by_gpu,
-        settings.machine,
-        settings.gpu_uuids,
+        keys.MATRIX,
+        keys.UNHEALTHY_GPUS,
+        keys.MEMORY_BY_GPU,
+        keys.MACHINE,
+        keys.GPU_UUIDS,
     )
     assert {*annotations_of(hardware("gb200-nvl72-tray-4x", 1), "ecs.gn7", shared=True)} == {*about_gpus}
     labels = (
-        settings.nvlink_domain,
-        settings.nvlink_domain_size,
-        settings.interconnect,
-        settings.numa_node,
-        settings.gpu_count,
+        keys.NVLINK_DOMAIN,
+        keys.NVLINK_DOMAIN_SIZE,
+        keys.INTERCONNECT,
+        keys.NUMA_NODE,
+        keys.GPU_COUNT,
     )
     assert {*labels_of(hardware("gb200-nvl72-tray-4x"), shared=True)} == {*labels}

@@ -20,7 +20,7 @@ from e2e.fuzz import largest
 from muster.adapters.kube import decode
 from muster.adapters.kube.decode import Added, Deleted
 from muster.dialects.objects import PodObject
-from muster.dialects.pods import bounds, noderules, peers, pods, requests
+from muster.dialects.pods import bounds, peers, pods, requests
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.node import Resources, total
 from muster.domain.pod import Pod
@@ -107,11 +107,11 @@ REFUSED = {
     "sidecars with a resource each": "number of initContainers",
     "resources": "number of resources",
     "overhead": "number of resources",
-    "tolerations": f"number of {noderules.FIELD}",
-    "node selector": f"number of {noderules.FIELD}",
-    "terms of node affinity": f"number of {noderules.FIELD}",
-    "expressions of node affinity": f"number of {noderules.FIELD}",
-    "values of node affinity": f"number of {noderules.FIELD}",
+    "tolerations": f"number of {peers.NODE_FIELD}",
+    "node selector": f"number of {peers.NODE_FIELD}",
+    "terms of node affinity": f"number of {peers.NODE_FIELD}",
+    "expressions of node affinity": f"number of {peers.NODE_FIELD}",
+    "values of node affinity": f"number of {peers.NODE_FIELD}",
     "volumes": "number of PersistentVolumeClaims in volumes",
 }
 
@@ -200,7 +200,7 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
     for bound in (
         f"| {requests.MAX_CONTAINERS} each |",
         f"| {requests.MAX_RESOURCES} names |",
-        f"| {noderules.MAX_NAMES:,} together; {MAX_NAMES:,} in a gang of unlike members |",
+        f"| {peers.MAX_NODE_NAMES:,} together; {MAX_NAMES:,} in a gang of unlike members |",
         f"| {bounds.MAX_KEYS} each |",
         f"| {peers.MAX_CLAIMS} |",
     ):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,13 +13,10 @@ from hypothesis import strategies as st
 
 from muster.dialects.objects import PodObject
 from muster.dialects.pods import pods
-from muster.domain import relaxations
-from muster.domain.causes.cause import ConstraintCause
-from muster.domain.causes.waiting import MembersMissing
-from muster.domain.constraints import CAUSES
+from muster.domain.causes.not_planned import MembersMissing
 from muster.domain.decision import Unplaceable
 from muster.domain.printable import printable
-from muster.domain.reasons import Cause
+from muster.domain.reasons import Cause, Relaxation, kinds_of
 from muster.domain.request import GangId
 from muster.domain.sentences import MAX_CHARACTERS, sentence, unhealthy_sentence
 
@@ -107,23 +104,14 @@ def example(kind: Any) -> Any:
     return kind(**values)
 
 
-def concrete(union: Any) -> list[Any]:
-    """The classes of a union, constraints' own ones among them."""
-    return [kind for group in get_args(union) for kind in group.__subclasses__() or [group]]
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [*(kind for kind in get_args(Cause) if kind is not ConstraintCause), *CAUSES],
-    ids=lambda kind: kind.__name__,
-)
+@pytest.mark.parametrize("kind", kinds_of(Cause).values(), ids=lambda kind: kind.__name__)
 def test_each_cause(kind: Any) -> None:
     text = sentence((example(kind),))
     assert harmless(text)
     assert len(text) <= MAX_CHARACTERS
 
 
-@pytest.mark.parametrize("kind", concrete(relaxations.Relaxation), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", kinds_of(Relaxation).values(), ids=lambda kind: kind.__name__)
 def test_each_relaxation(kind: Any) -> None:
     cause = MembersMissing(1, 2)
     assert harmless(sentence(Unplaceable(GangId("n", "d", "g"), (cause,), (example(kind),))))

@@ -8,13 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from muster.dialects.devices.counters import counters_of
 from muster.dialects.devices.objects import CounterSet, ResourceSlice, SliceDevice
+from muster.dialects.devices.published import counters_of
 from muster.dialects.devices.slices import Slices
 from muster.dialects.nodes import nodes
 from muster.dialects.settings import DEFAULTS
-from muster.domain.counters import PoolCounters
-from muster.domain.node import Node
+from muster.domain.node import Node, PoolCounters
 from tests.dialects.drawn_counters import CASES, NUMBER
 from tests.dialects.objects import node_object
 from tests.dialects.test_dra import NVIDIA, device_class, gpu, seen

@@ -276,7 +276,7 @@ def test_kai_segments_are_those_of_the_role() -> None:
     assert group.role_wishes["worker"].segments == (Segment(3, "node"),)
     assert group.causes == ()
     uneven = read("LeaderWorkerSet", lws(6, worker=worker)).group
-    assert [(cause.field, cause.value) for cause in uneven.causes] == [  # type: ignore[union-attr]
+    assert [(cause.field, cause.value) for cause in uneven.causes] == [  # type: ignore[attr-defined]
         ("annotation kai.scheduler/segment-size", "3")
     ]
 
@@ -331,7 +331,7 @@ BAD_KEYS = {
 def test_what_kai_could_not_mean_is_a_cause_that_names_the_key(name: str) -> None:
     kind, spec, annotations = BAD_KEYS[name]
     (cause,) = read(kind, spec, annotations=annotations).group.causes
-    assert (cause.where, cause.field) == (  # type: ignore[union-attr]
+    assert (cause.where, cause.field) == (  # type: ignore[attr-defined]
         f"{kind.lower()}/default/x",
         f"annotation {next(iter(annotations))}",
     )
@@ -390,7 +390,7 @@ def test_a_misspelt_key_of_kai_on_a_job_is_a_cause_and_the_job_a_gang(name: str)
     meta, where, expected = SLIPS[name]
     result = read("Job", job(), **meta)  # type: ignore[arg-type]
     (cause,) = result.group.causes
-    assert (result.by_key, cause.field, cause.expected) == (True, where, expected)  # type: ignore[union-attr]
+    assert (result.by_key, cause.field, cause.expected) == (True, where, expected)  # type: ignore[attr-defined]
 
 
 def test_a_misspelt_key_of_kai_on_a_replicated_job_is_a_cause() -> None:

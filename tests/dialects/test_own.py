@@ -9,7 +9,6 @@ import pytest
 
 from muster.dialects.gangs.own import KEYS, PREFIX
 from muster.dialects.pods.pods import read
-from muster.dialects.settings import Settings
 from muster.domain.causes.ill_formed import BadValue, DialectsDisagree
 from muster.domain.constraints import PER_SCOPE
 from muster.domain.pod import GangClaim, Wishes
@@ -153,8 +152,6 @@ def test_labels_of_ack_among_the_annotations_say_where_they_belong() -> None:
         'pod/ns/p: annotation gpu-topology-replica is "2", expected none: it is a label',
     ]
     assert read(pod_object(annotations=ACK, limits=GPU, node="n")).causes == ()
-    settings = Settings(ack_name="gang")
-    assert not read(pod_object(annotations={"gpu-topology": "train"}, limits=GPU), settings).causes
 
 
 KNOWN = (

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from muster.dialects.keys import SHARED_GPUS
 from muster.dialects.pods.pods import gang_keys, read
 from muster.dialects.reading import Reading, agreed
 from muster.dialects.settings import Settings
 from muster.domain.causes.ill_formed import BadValue, DialectsDisagree, ForgedAllocation
-from muster.domain.node import Resources
+from muster.domain.node import GPU_MEM, Resources
 from muster.domain.pod import Batch, Controller, GangClaim
 from muster.domain.request import NodeRules, SelectorTerm, Toleration
 from muster.placement.explain.relaxations import SAY_MIN_MEMBER
@@ -380,8 +381,8 @@ def test_what_the_shim_holds_is_read_or_refused() -> None:
         return set(re.findall(r'"([^"]+)"', match[1]))
 
     settings = Settings()
-    assert held("Resources") == {*settings.gpu_resources, settings.gpu_memory, settings.shared_gpus}
-    assert held("GangKeys") == set(gang_keys(settings))
+    assert held("Resources") == {*settings.gpu_resources, GPU_MEM, SHARED_GPUS}
+    assert held("GangKeys") == set(gang_keys())
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import yaml
 from muster.dialects.policies import read
 from muster.domain.levels import DEFAULT_LEVELS, PRESETS, Naming
 from muster.domain.policies import Policies, Policy, Strategy, Topology
-from muster.domain.request import Term
-from muster.domain.typical import TypicalRequest
+from muster.domain.request import Term, TypicalRequest
 
 RECIPE = """
 topologyAwareScheduling:

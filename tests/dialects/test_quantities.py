@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.dialects.quantities import LARGEST, MOST, MOST_THOUSANDTHS, Quantity, milli, parse, whole
+from muster.dialects.quantities import LARGEST, MOST, MOST_THOUSANDTHS, Quantity, milli, parse
 
 GOOD: dict[Quantity, Fraction] = {
     "0": Fraction(0),
@@ -52,14 +52,12 @@ def test_what_is_none(text: Quantity) -> None:
     assert parse(text) is None
 
 
-def test_what_must_be_whole_is_rounded_up() -> None:
+def test_thousandths_are_rounded_up() -> None:
     assert milli(Fraction(1, 10**7)) == 1
-    assert whole(Fraction(3, 2)) == 2
 
 
 def test_what_no_node_could_have_is_cut_off_so_that_sums_hold() -> None:
     assert milli(Fraction(LARGEST)) == MOST_THOUSANDTHS
-    assert whole(Fraction(LARGEST)) == MOST
     assert 100_000 * MOST < 2**63
 
 

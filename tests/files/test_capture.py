@@ -19,6 +19,7 @@ from muster.adapters.files.decide import decide
 from muster.adapters.files.run import planner
 from muster.adapters.kube.client import KubeClient
 from muster.cli import main
+from muster.dialects import keys
 from muster.dialects.gangs import kai, other_systems, own, ranks
 from muster.dialects.nodes import nodes
 from muster.dialects.objects import Metadata, NodeObject, PodObject
@@ -171,12 +172,12 @@ async def test_nothing_is_kept_that_is_not_read(api: FakeApi, client: KubeClient
         *ranks.KEYS,
         pods.TEMPLATE_HASH,
         bounds.MIRROR,
-        DEFAULTS.matrix,
-        DEFAULTS.machine,
-        DEFAULTS.ack_name,
-        DEFAULTS.ack_replicas,
-        DEFAULTS.shared_gpus,
-        DEFAULTS.memory_by_gpu,
+        keys.MATRIX,
+        keys.MACHINE,
+        keys.ACK_NAME,
+        keys.ACK_REPLICAS,
+        keys.SHARED_GPUS,
+        keys.MEMORY_BY_GPU,
     ],
 )
 def test_every_annotation_and_label_that_is_read_is_kept(key: str) -> None:

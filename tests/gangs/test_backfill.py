@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from muster.domain.causes.not_planned import NotSupported
+from muster.domain.causes.not_planned import MembersMissing, NotSupported
 from muster.domain.causes.too_little import NotEnoughFree
-from muster.domain.causes.waiting import MembersMissing
 from muster.domain.constraints import MaxPer
 from muster.domain.decision import Decision, Unplaceable
 from muster.domain.levels import Naming

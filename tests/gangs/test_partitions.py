@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from muster.domain.counters import PoolCounters
-from muster.domain.node import Device, Node, Usage
+from muster.domain.node import Device, Node, PoolCounters, Usage
 from muster.gangs.capacity.device_claims import DeviceClaim
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.messages.inputs import DeviceClaimSeen

@@ -14,8 +14,7 @@ from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.podgroup import Coming, PodGroup
 from muster.domain.policies import Policies, Policy
 from muster.domain.quorums import Leaf, Quorum
-from muster.domain.request import Request, RolePreference, SelectorTerm, Term
-from muster.domain.typical import TypicalRequest
+from muster.domain.request import Request, RolePreference, SelectorTerm, Term, TypicalRequest
 from muster.gangs.capacity import requests
 from muster.gangs.membership.podgroups import completed
 from muster.gangs.messages import inputs
@@ -123,7 +122,7 @@ def test_what_a_pod_says_adds_to_its_pod_group_and_contradicts_nothing_in_it(
     group: PodGroup, wishes: dict[str, str], against: str
 ) -> None:
     pod = completed(named("p0", **wishes), {group.key: group})
-    assert [cause.second for cause in pod.causes] == ([against] if against else [])  # type: ignore[union-attr]
+    assert [cause.second for cause in pod.causes] == ([against] if against else [])  # type: ignore[attr-defined]
     if not against:
         assert pod.claim is not None
         assert all(getattr(pod.claim.wishes, key) == value for key, value in wishes.items())

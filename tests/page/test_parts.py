@@ -27,11 +27,11 @@ from muster.adapters.page.rows import MOST_REASON, MOST_ROWS, rows, with_positio
 from muster.domain.node import Node, Resources, Usage
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology
+from muster.domain.words import natural
 from muster.gangs.messages.instructions import Moved
 from muster.gangs.record.gang import GangView
 from muster.gangs.record.phases import Phase
 from muster.gangs.reporting.places import Taken
-from muster.placement.cluster.fabric import natural
 from tests.gangs.world import node
 from tests.placement.drawings import cluster, islands
 

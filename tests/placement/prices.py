@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from muster.domain.request import Request
+from muster.domain.request import Request, TypicalRequest
 from muster.domain.snapshot import NodeState, Snapshot
-from muster.domain.typical import TypicalRequest
 
 
 def is_priced(snapshot: Snapshot, request: Request) -> bool:

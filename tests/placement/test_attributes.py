@@ -10,9 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from muster.domain.causes.not_planned import NotSupported
-from muster.domain.constraints import DropConstraint
+from muster.domain.constraints import AttributesDiffer, DropConstraint
 from muster.domain.decision import Placed, Unplaceable
-from muster.domain.node_limits import AttributesDiffer
 from muster.domain.request import Request, RolePreference
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import bits, mask_of

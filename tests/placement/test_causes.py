@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from muster.domain.cause_json import cause_json
 from muster.domain.causes.out_of_place import (
     DomainTooSmall,
     IndicesUnknown,
@@ -25,19 +24,18 @@ from muster.domain.causes.too_little import (
     ResourceNotOffered,
 )
 from muster.domain.constraints import DropConstraint, SubgroupScope
-from muster.domain.decision import Unplaceable
-from muster.domain.node import Resources, Taint, Usage
-from muster.domain.reasons import Cause
-from muster.domain.relaxations import (
+from muster.domain.decision import (
     DropSelector,
     FewerMembers,
     MoreFree,
-    Relaxation,
     SmallerSegments,
     Tolerate,
     Uncordon,
+    Unplaceable,
     WiderScope,
 )
+from muster.domain.node import Resources, Taint, Usage
+from muster.domain.reasons import Cause, Relaxation, cause_json
 from muster.domain.request import GangId, Request
 from muster.domain.sentences import sentence
 from muster.domain.snapshot import Snapshot

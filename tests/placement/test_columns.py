@@ -17,10 +17,10 @@ from muster.domain.node import Node, Resources, Taint, Usage
 from muster.domain.request import NodeRules, Role, SelectorTerm, Toleration
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology
+from muster.domain.words import natural
 from muster.placement.cluster import columns as module
 from muster.placement.cluster.candidates import admits, candidates, refusal
 from muster.placement.cluster.columns import LARGEST, NOTHING, Columns, columns, following
-from muster.placement.cluster.fabric import natural
 from muster.placement.cluster.topology import place_of
 from tests.placement.drawings import islands
 from tests.placement.naive_parts import label

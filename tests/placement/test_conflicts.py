@@ -32,27 +32,26 @@ from muster.domain.constraints import (
     AffinityUnsatisfied,
     AntiAffinityLimits,
     DropConstraint,
+    MorePerPart,
     PerScope,
-    PerScopeCause,
-    PerScopeRelaxation,
+    RoomTooSmall,
     SkewTooLarge,
     Spread,
     SubgroupScope,
+    TooFewParts,
 )
-from muster.domain.decision import Placed
-from muster.domain.node import Taint, Usage, is_state
-from muster.domain.node_limits import RoomTooSmall
-from muster.domain.reasons import Cause
-from muster.domain.relaxations import (
+from muster.domain.decision import (
     DropSelector,
     FewerMembers,
     MoreFree,
-    Relaxation,
+    Placed,
     SmallerSegments,
     Tolerate,
     Uncordon,
     WiderScope,
 )
+from muster.domain.node import Taint, Usage, is_state
+from muster.domain.reasons import Cause, Relaxation
 from muster.domain.request import GangId, Request, Role, Running, Segment, SelectorTerm, Toleration
 from muster.domain.sentences import sentence
 from muster.domain.snapshot import NodeState, Snapshot
@@ -244,7 +243,7 @@ def told_by(cause: Cause, request: Request) -> set[Kind | Constraint]:  # noqa: 
             return {ROLE_SCOPE, *kinds}
         case SegmentsTooLarge():
             return {SEGMENTS, *kinds}
-        case PerScopeCause(running=running):
+        case TooFewParts(running=running):
             return {BY_SCOPE[KIND_OF[type(cause)]], *kinds, *([Kind.RUNNING] if running else [])}
         case AntiAffinityLimits() | AffinityUnsatisfied() | SkewTooLarge():
             return {BETWEEN_PODS, *kinds}
@@ -412,7 +411,7 @@ def applied(  # noqa: PLR0911 — one relaxation, one return
             return [World(snapshot, replace(request, required_scope=wider or None))]
         case SmallerSegments(name, sizes):
             return [role(name, segments=tuple(Segment(*each) for each in sizes))]
-        case PerScopeRelaxation(scope, members):
+        case MorePerPart(scope, members):
             kind = KIND_OF[type(relaxation)]
             rules = tuple(
                 kind(scope, members) if (type(rule), rule.scope) == (kind, scope) else rule
@@ -445,7 +444,7 @@ def smaller(relaxation: Relaxation, snapshot: Snapshot, request: Request) -> Ite
         case FewerMembers(least, before):
             if least + 1 < before:
                 yield FewerMembers(least + 1, before)
-        case PerScopeRelaxation(members_per_part=members, before=before) if abs(members - before) > 1:
+        case MorePerPart(members_per_part=members, before=before) if abs(members - before) > 1:
             yield replace(relaxation, members_per_part=members + (1 if before > members else -1))
 
 

@@ -20,13 +20,12 @@ from muster.domain.constraints import (
     AntiAffinityLimits,
     Constraint,
     DropConstraint,
+    RoomTooSmall,
     SkewTooLarge,
     Spread,
 )
-from muster.domain.decision import Placed, Unplaceable
-from muster.domain.node_limits import RoomTooSmall
-from muster.domain.reasons import Cause
-from muster.domain.relaxations import Relaxation, SmallerSegments
+from muster.domain.decision import Placed, SmallerSegments, Unplaceable
+from muster.domain.reasons import Cause, Relaxation
 from muster.domain.request import Member, Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.place import place

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from muster.domain.decision import Placed
 from muster.domain.node import Usage
+from muster.domain.request import TypicalRequest
 from muster.domain.snapshot import Snapshot
-from muster.domain.typical import TypicalRequest
 from muster.placement.cluster.columns import LARGEST, columns
 from muster.placement.gpus.damage import is_priced, prices_of
 from muster.placement.place import place

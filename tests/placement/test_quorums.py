@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from muster.domain.causes.not_planned import MembersMissing
 from muster.domain.causes.too_little import SubgroupsNeeded
-from muster.domain.causes.waiting import MembersMissing
 from muster.domain.constraints import Subgroup
 from muster.domain.decision import Placed, Unplaceable
 from muster.domain.node import Resources

@@ -16,9 +16,12 @@ from muster.domain.causes.ill_formed import (
 )
 from muster.domain.causes.not_planned import (
     ClaimsMissing,
+    JobMissing,
+    MembersMissing,
     NotDecided,
     NotSupported,
     PlannerDefect,
+    PodGroupMissing,
     RefusedEverywhere,
     TookTooLong,
     TookTooMuchMemory,
@@ -46,29 +49,30 @@ from muster.domain.causes.too_little import (
     RoomTaken,
     SubgroupsNeeded,
 )
-from muster.domain.causes.waiting import JobMissing, MembersMissing, PodGroupMissing
 from muster.domain.constraints import (
     AffinityUnsatisfied,
     AntiAffinityLimits,
+    AttributesDiffer,
     DropConstraint,
+    RoomTooSmall,
     SkewTooLarge,
     SubgroupScope,
 )
-from muster.domain.decision import Invalid, Placed, Unplaceable
-from muster.domain.node_limits import AttributesDiffer, RoomTooSmall
-from muster.domain.reasons import Cause
-from muster.domain.relaxations import (
+from muster.domain.decision import (
     DropSelector,
     FewerMembers,
+    Invalid,
     MoreFree,
-    Relaxation,
+    Placed,
     SmallerSegments,
     Tolerate,
     Uncordon,
+    Unplaceable,
     WiderScope,
 )
+from muster.domain.reasons import Cause, Relaxation
 from muster.domain.request import GangId, RolePreference
-from muster.domain.sentences import MAX_CHARACTERS, placed_sentence, relaxation_sentence, sentence
+from muster.domain.sentences import MAX_CHARACTERS, placed_sentence, sentence
 from muster.domain.words import GPU_MEMORY, gpus_with
 from muster.placement.place import place
 from tests.placement.constraints import TESTED
@@ -415,7 +419,7 @@ def test_two_causes_that_say_one_thing(causes: tuple[Cause, Cause], expected: st
 
 @pytest.mark.parametrize(("relaxation", "expected"), HELPS, ids=lambda value: type(value).__name__)
 def test_relaxations(relaxation: Relaxation, expected: str) -> None:
-    assert relaxation_sentence(relaxation) == expected
+    assert str(relaxation) == expected
 
 
 def test_decisions() -> None:

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from muster.domain.decision import Placed
 from muster.domain.levels import DEFAULT_LEVELS
-from muster.domain.request import GangId, Request
+from muster.domain.request import GangId, Request, TypicalRequest
 from muster.domain.snapshot import Snapshot
-from muster.domain.typical import TypicalRequest
 from muster.placement.place import place
 from muster.placement.verify import verify
 from tests.placement import naive

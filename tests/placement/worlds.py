@@ -33,10 +33,10 @@ from muster.domain.request import (
     Subrequest,
     Term,
     Toleration,
+    TypicalRequest,
 )
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology, Link, bits, mask_of
-from muster.domain.typical import TypicalRequest
 from tests.placement import naive
 from tests.placement.constraints import TESTED
 from tests.placement.drawings import LABELS, RACK, RESOURCE, ZONE, islands

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field, replace
 
 from muster.devices.booking import Booking, Planless, Refused, Waiter, container_in_admission
 from muster.devices.inventory import Gpu, Inventory, by_gpu, units_of
-from muster.domain.allocation import MEM_GPUS, MEM_OF_GPU, MEM_OF_POD
+from muster.domain.allocation import CDI_KIND, MEM_GPUS, MEM_OF_GPU, MEM_OF_POD
 
-CDI_KIND = "nvidia.com/gpu"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 MEM_OF_CONTAINER = "ALIYUN_COM_GPU_MEM_CONTAINER"
 NO_ISOLATION = "CGPU_DISABLE"

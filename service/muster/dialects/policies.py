@@ -31,8 +31,7 @@ from muster.dialects.reading import A_NAME, LABEL_KEY, NAME_PATTERN, natural
 from muster.dialects.settings import ALIYUN_GPU
 from muster.domain.levels import DEFAULT_LEVELS, PRESETS, Level, Naming
 from muster.domain.policies import Policies, Policy, Strategy, Topology
-from muster.domain.request import Scope, Term
-from muster.domain.typical import TypicalRequest
+from muster.domain.request import Scope, Term, TypicalRequest
 
 SECTION = "topologyAwareScheduling"
 
@@ -124,14 +123,16 @@ class _Reader:
 
     def _policies(self, value: object) -> tuple[Policy, ...]:
         policies: dict[str, Policy] = {}
-        for where, item in self._items("policies", value, MAX_POLICIES):
-            policy = self._mapping(where, item, ("name", "weight", "topology", "strategy"))
-            name = self._name(where, policy, policies)
+        for field_path, item in self._items("policies", value, MAX_POLICIES):
+            policy = self._mapping(field_path, item, ("name", "weight", "topology", "strategy"))
+            name = self._name(field_path, policy, policies)
             weight = natural(policy["weight"]) if isinstance(policy.get("weight"), str) else None
             if weight is None or weight > MAX_WEIGHT:
-                self._bad(f"{where}.weight", policy.get("weight"), f"a whole number from 0 to {MAX_WEIGHT}")
-            topology = self._word(f"{where}.topology", policy.get("topology"), Topology)
-            strategy = self._word(f"{where}.strategy", policy.get("strategy"), Strategy)
+                self._bad(
+                    f"{field_path}.weight", policy.get("weight"), f"a whole number from 0 to {MAX_WEIGHT}"
+                )
+            topology = self._word(f"{field_path}.topology", policy.get("topology"), Topology)
+            strategy = self._word(f"{field_path}.strategy", policy.get("strategy"), Strategy)
             policies[name] = Policy(name, weight or 0, Term(topology, strategy))
         return tuple(policies.values())
 
@@ -141,16 +142,16 @@ class _Reader:
         if base is None and preset != "":
             self._bad(f"{SECTION}.preset", preset, f"one of {', '.join(PRESETS)}")
         listed: dict[str, Level] = {}
-        for where, item in self._items("levels", value, MAX_LEVELS):
-            fields = self._mapping(where, item, ("name", "label"))
-            name = self._name(where, fields, listed)
+        for field_path, item in self._items("levels", value, MAX_LEVELS):
+            fields = self._mapping(field_path, item, ("name", "label"))
+            name = self._name(field_path, fields, listed)
             label = fields.get("label")
             if not isinstance(label, str) or not LABEL_KEY.fullmatch(label):
-                self._bad(f"{where}.label", label, _A_LABEL)
+                self._bad(f"{field_path}.label", label, _A_LABEL)
             elif name in BUILT_IN and label not in BUILT_IN[name]:
                 fixed = f"the scope {name} can't be changed; give a level of your own another name"
                 expected = f"{' or '.join(BUILT_IN[name])}: {fixed}"
-                self._bad(f"{where}.label", label, expected)
+                self._bad(f"{field_path}.label", label, expected)
             else:
                 listed[name] = Level(name, (label,))
         self._check_order(listed)
@@ -162,48 +163,48 @@ class _Reader:
 
     def _unique(self, value: object, levels: tuple[Level, ...]) -> tuple[str, ...]:
         scopes = []
-        for where, scope in self._items("uniqueNames", value, MAX_LEVELS):
+        for field_path, scope in self._items("uniqueNames", value, MAX_LEVELS):
             if problem := not_a_scope_of_labels(scope, levels):
-                self._bad(where, scope, problem)
+                self._bad(field_path, scope, problem)
             scopes.append(str(scope))
         return tuple(sorted(set(scopes)))
 
     def _typical(self, value: object) -> tuple[TypicalRequest, ...]:
         return tuple(
-            self._typical_request(f"{SECTION}.{where}", item)
-            for where, item in self._items("typicalRequests", value, MAX_TYPICAL)
+            self._typical_request(f"{SECTION}.{field_path}", item)
+            for field_path, item in self._items("typicalRequests", value, MAX_TYPICAL)
         )
 
-    def _typical_request(self, where: str, item: object) -> TypicalRequest:
-        fields = self._mapping(where, item, ("share", "gpus", "cpu", "gpuMemory", "nodeLabels"))
+    def _typical_request(self, field_path: str, item: object) -> TypicalRequest:
+        fields = self._mapping(field_path, item, ("share", "gpus", "cpu", "gpuMemory", "nodeLabels"))
         share, cpu = (
             self._quantity(fields.get(key, default)) for key, default in (("share", ""), ("cpu", "0"))
         )
         if not share:
-            self._bad(f"{where}.share", fields.get("share"), "a number above 0: how many such pods come")
+            self._bad(f"{field_path}.share", fields.get("share"), "a number above 0: how many such pods come")
         if cpu is None:
-            self._bad(f"{where}.cpu", fields.get("cpu"), "a quantity of cpu, as 8 or 500m")
+            self._bad(f"{field_path}.cpu", fields.get("cpu"), "a quantity of cpu, as 8 or 500m")
         counts = []
         for key, default in (("gpus", "1"), ("gpuMemory", "0")):
             text = fields.get(key, default)
             count = natural(text) if isinstance(text, str) else None
             if count is None or (not count and key in fields):
-                self._bad(f"{where}.{key}", text, "a whole number above 0")
+                self._bad(f"{field_path}.{key}", text, "a whole number above 0")
             counts.append(count or 0)
         labels = tuple(
-            (str(key), self._label_values(f"{where}.nodeLabels.{str(key)[:_SHOWN]}", str(key), values))
-            for key, values in self._mapping(f"{where}.nodeLabels", fields.get("nodeLabels", "")).items()
+            (str(key), self._label_values(f"{field_path}.nodeLabels.{str(key)[:_SHOWN]}", str(key), values))
+            for key, values in self._mapping(f"{field_path}.nodeLabels", fields.get("nodeLabels", "")).items()
         )
         return TypicalRequest(
             float(share or 0), counts[0], milli(cpu or Fraction(0)), counts[1], tuple(sorted(labels))
         )
 
-    def _label_values(self, where: str, key: str, values: object) -> tuple[str, ...]:
+    def _label_values(self, field_path: str, key: str, values: object) -> tuple[str, ...]:
         listed = values if isinstance(values, list) else [values]
         if not LABEL_KEY.fullmatch(key):
-            self._bad(where, key, _A_LABEL)
+            self._bad(field_path, key, _A_LABEL)
         if not listed or not all(isinstance(value, str) and value for value in listed):
-            self._bad(where, values, "a value of the label, or a list of values")
+            self._bad(field_path, values, "a value of the label, or a list of values")
             return ()
         return tuple(sorted(set(listed)))
 
@@ -245,13 +246,13 @@ class _Reader:
                 self._problem(f"{field}.{str(key)[:_SHOWN]}", f"unknown; known here: {', '.join(keys)}")
         return value
 
-    def _name(self, where: str, fields: Mapping[str, Any], before: Mapping[str, object]) -> str:
+    def _name(self, field_path: str, fields: Mapping[str, Any], before: Mapping[str, object]) -> str:
         name = fields.get("name")
         if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
-            self._bad(f"{where}.name", name, A_NAME)
+            self._bad(f"{field_path}.name", name, A_NAME)
             return ""
         if name in before:
-            self._problem(f"{where}.name", f'"{name}" is given twice')
+            self._problem(f"{field_path}.name", f'"{name}" is given twice')
         return name
 
     def _word(self, field: str, value: object, words: type[Topology] | type[Strategy]) -> str:

@@ -40,55 +40,46 @@ _BILLIONTHS[None] = BILLION
 
 
 def parse(value: Quantity) -> Fraction | None:
-    """Return the exact value, capped at an int64's range; None for what is no quantity."""
+    """Return the value as `billionths` reads it; None for what is no quantity."""
+    amount = billionths(value)
+    return Fraction(amount, BILLION) if amount is not None else None
+
+
+def billionths(value: Quantity) -> int | None:
+    """Return the value in billionths, rounded up as in the API server and capped at an int64's range.
+
+    Return None for what is no quantity.
+    """
     if isinstance(value, str) and len(value) > _MAX_LENGTH:
         return None  # nor is it remembered: users could fill the memory with such texts
-    return _parse(value)
+    return _billionths(value)
 
 
 @lru_cache(maxsize=4096, typed=True)
-def _parse(value: Quantity) -> Fraction | None:
+def _billionths(value: Quantity) -> int | None:
     if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
         return None
-    if isinstance(value, int | float):
-        return _capped(Fraction(value) if isinstance(value, int) else Fraction(repr(value)))
-    match = _PATTERN.fullmatch(value) if value.isascii() else None
+    if isinstance(value, int):
+        return _capped(value * BILLION)
+    text = value if isinstance(value, str) else repr(value)
+    if (whole := _WHOLE.fullmatch(text)) is not None:
+        return _capped(int(whole[1]) * _BILLIONTHS[whole[2]])
+    match = _PATTERN.fullmatch(text) if text.isascii() else None
     if match is None:
         return None
     number = Fraction(match["number"].rstrip("."))
     if match["suffix"]:
         number *= _SCALES[match["suffix"]]
     elif match["exponent"]:
-        # A quantity of 64 characters is past the cap, or below any thousandth, long before this bound.
+        # A quantity of 64 characters is past the cap, or below any billionth, long before this bound.
         number *= Fraction(10) ** max(-2 * _MAX_LENGTH, min(2 * _MAX_LENGTH, int(match["exponent"])))
-    return _capped(-number if match["sign"] == "-" else number)
+    return _capped(math.ceil((-number if match["sign"] == "-" else number) * BILLION))
 
 
-def billionths(value: Quantity) -> int | None:
-    """Return the value in billionths, rounded up as in the API server; None for what is no quantity."""
-    if isinstance(value, str) and len(value) > _MAX_LENGTH:
-        return None
-    return _billionths(value)
-
-
-@lru_cache(maxsize=4096, typed=True)
-def _billionths(value: Quantity) -> int | None:
-    whole = _WHOLE.fullmatch(value) if isinstance(value, str) else None
-    if whole is not None:
-        return min(LARGEST * BILLION, int(whole[1]) * _BILLIONTHS[whole[2]])
-    exact: Fraction | None = _parse.__wrapped__(value)
-    return math.ceil(exact * BILLION) if exact is not None else None
+def _capped(amount: int) -> int:
+    return max(-LARGEST * BILLION, min(LARGEST * BILLION, amount))
 
 
 def milli(value: Fraction) -> int:
     """Return the thousandths, rounded up, at most MOST_THOUSANDTHS."""
     return min(MOST_THOUSANDTHS, math.ceil(value * 1000))
-
-
-def whole(value: Fraction) -> int:
-    """Return the units, rounded up, at most MOST."""
-    return min(MOST, math.ceil(value))
-
-
-def _capped(value: Fraction) -> Fraction:
-    return max(Fraction(-LARGEST), min(Fraction(LARGEST), value))

@@ -14,6 +14,8 @@ sides stand here so that they cannot drift apart.
     ALIYUN_COM_GPU_GROUP, …_ASSIGNED, …_ASSUME_TIME     for the gputopology device plugin: whole GPUs
     ALIYUN_COM_GPU_MEM_IDX, …_DEV, …_POD, …_ASSIGNED, …_ASSUME_TIME, scheduler.framework.gpushare.allocation
                                                         for the gpushare device plugin: memory of shared GPUs
+    nvidia.cdi.k8s.io/container.<name>   nvidia.com/gpu=GPU-1f…,nvidia.com/gpu=GPU-7a…
+                                                        for NVIDIA's NRI plugin, by container: whole GPUs
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from dataclasses import asdict
 from typing import Any, TypeGuard
 
 from muster.domain.decision import MemberPlacement, Placed
-from muster.domain.node import Device
+from muster.domain.node import Device, Node
 from muster.domain.pod import Batch, Pod
 from muster.domain.topology import mask_of
 
@@ -45,6 +47,13 @@ MEM_ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 SHARES = "scheduler.framework.gpushare.allocation"
 """{"<place of the container in the pod, from 0>":{"<GPU>":GiB}}: the place and not the name, since the tools
 that read it (kubectl-inspect-gpushare) decode it into map[int]map[string]int."""
+
+CDI_KIND = "nvidia.com/gpu"
+"""The kind of CDI devices in the specification that NVIDIA's toolkit writes."""
+NRI = "nvidia.cdi.k8s.io"
+"""The prefix of the keys that NVIDIA's NRI plugin reads (`is_nri_key`)."""
+_MAX_NAME = 63
+"""Characters of a key behind its "/". Kubernetes takes no update of a pod that has a longer one."""
 
 RESERVED_KEYS = (
     ALLOCATION,
@@ -229,6 +238,29 @@ def container_gpus(pod: Pod, gpus: tuple[int, ...]) -> dict[str, list[int]]:
         if count:
             parts[name], undealt = undealt[:count], undealt[count:]
     return parts
+
+
+def is_nri_key(key: str) -> bool:
+    """Return whether NVIDIA's NRI plugin may give GPUs for an annotation with this key."""
+    return key == NRI or key.startswith(f"{NRI}/")
+
+
+def write_nri(node: Node, pod: Pod, place: MemberPlacement) -> dict[str, str]:
+    """Return what gives each container its planned GPUs; {} if the plugin can't or is not to do it there.
+
+    The plugin adds these GPUs to what a device plugin gives. So they are written for aliyun.com/gpu alone,
+    where that is a number and no device plugin serves it.
+    """
+    if not node.cdi_devices or place.units or not place.gpus or pod.gpu_resource != FOLLOWED_RESOURCE:
+        return {}
+    parts = container_gpus(pod, place.gpus)
+    lists_by_key = {
+        f"{NRI}/container.{name}": ",".join(node.cdi_devices[gpu] for gpu in gpus)
+        for name, gpus in parts.items()
+    }
+    complete = sum(map(len, parts.values())) == len(place.gpus)
+    short = all(len(key.partition("/")[2]) <= _MAX_NAME for key in lists_by_key)
+    return lists_by_key if complete and short and sum(map(len, lists_by_key.values())) <= MAX_BYTES else {}
 
 
 def _allocation(

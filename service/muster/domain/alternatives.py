@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from muster.domain.decision import MemberPlacement
 from muster.domain.printable import printable
@@ -138,26 +138,10 @@ def view(alternatives: Alternatives, note: str = NOTE) -> AlternativesView:
 
     `note` says against which cluster they were computed.
     """
-    tried = [
-        AlternativeView(
-            domain=printable(alternative.domain),
-            members=alternative.members,
-            of=alternative.of,
-            than=alternative.than.value,
-            level=alternative.level,
-            value=alternative.value,
-            chosen=alternative.chosen,
-            proven=alternative.proven,
-            free_gpus=alternative.free_gpus,
-            most_on_a_node=alternative.most_on_a_node,
-            says=printable(str(alternative)),
-        )
-        for alternative in alternatives.tried
-    ]
     return AlternativesView(
         domain=printable(alternatives.domain),
         scope=printable(alternatives.scope),
-        tried=tried,
+        tried=[_view(alternative) for alternative in alternatives.tried],
         left_out=alternatives.left_out,
         shut=alternatives.shut,
         late=alternatives.late,
@@ -167,19 +151,18 @@ def view(alternatives: Alternatives, note: str = NOTE) -> AlternativesView:
     )
 
 
+def _view(alternative: Alternative) -> AlternativeView:
+    body: Any = asdict(alternative)
+    del body["differs"]
+    body |= {"domain": printable(alternative.domain), "than": alternative.than.value}
+    view: AlternativeView = body | {"says": printable(str(alternative))}
+    return view
+
+
 def not_known(why: str) -> AlternativesView:
     """Return that the alternatives are not known, and why."""
-    return AlternativesView(
-        domain="",
-        scope="",
-        tried=[],
-        left_out=0,
-        shut=0,
-        late=False,
-        others="",
-        note=NOTE,
-        why_not=why,
-    )
+    nothing = Alternatives(GangId("", "", ""), "", "", (), 0, 0, late=False)
+    return {**view(nothing), "why_not": why}
 
 
 def _rest_in_words(alternatives: Alternatives) -> str:

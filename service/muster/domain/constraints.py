@@ -12,12 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, get_args
+from typing import ClassVar
 
-from muster.domain.causes.cause import ConstraintCause
-from muster.domain.node_limits import AttributesDiffer, RoomTooSmall
-from muster.domain.relaxations import ConstraintRelaxation
-from muster.domain.words import counted, or_wait, plural, plural_verb, so_many_fit
+from muster.domain.reasons import Cause, Relaxation
+from muster.domain.words import counted, of_role, or_wait, plural, plural_verb, so_many_fit
 
 NODE = "node"
 """As `topology_key`: each node is a domain of its own (host ports, volumes that attach to one node)."""
@@ -109,7 +107,7 @@ Constraint = AntiAffinity | Affinity | Spread
 
 
 @dataclass(frozen=True, slots=True)
-class AntiAffinityLimits(ConstraintCause):
+class AntiAffinityLimits(Cause):
     """A constraint, as its user named it, keeps pods out of one domain of `topology_key`. So `members_fit`
     fit."""
 
@@ -125,13 +123,12 @@ class AntiAffinityLimits(ConstraintCause):
 
     @property
     def advice(self) -> str:
-        """Return what helps."""
         wait = or_wait("pods that it keeps apart end", self.even_empty)
         return f"Relax {self.constraint}, or add nodes in another {self.topology_key}{wait}."
 
 
 @dataclass(frozen=True, slots=True)
-class AffinityUnsatisfied(ConstraintCause):
+class AffinityUnsatisfied(Cause):
     """A constraint lets members lie only in domains of `topology_key` with a matching pod. So `members_fit`
     fit."""
 
@@ -147,14 +144,13 @@ class AffinityUnsatisfied(ConstraintCause):
 
     @property
     def advice(self) -> str:
-        """Return what helps."""
         room = f"one {self.topology_key} with room for {counted('member', self.members_needed)}"
         wait = or_wait(f"more is free in one {self.topology_key} with such a pod", self.even_empty)
         return f"Relax {self.constraint}, or start a pod that it names in {room}{wait}."
 
 
 @dataclass(frozen=True, slots=True)
-class SkewTooLarge(ConstraintCause):
+class SkewTooLarge(Cause):
     """A constraint lets domains of `topology_key` differ by at most `max_skew` pods. So `members_fit` fit."""
 
     constraint: str
@@ -171,14 +167,13 @@ class SkewTooLarge(ConstraintCause):
 
     @property
     def advice(self) -> str:
-        """Return what helps."""
         wait = or_wait("more is free there", self.even_empty)
         few = f"the {self.topology_key} that has the fewest pods"
         return f"Raise maxSkew above {self.max_skew} in {self.constraint}, or add nodes in {few}{wait}."
 
 
 @dataclass(frozen=True, slots=True)
-class DropConstraint(ConstraintRelaxation):
+class DropConstraint(Relaxation):
     """The pods go without a constraint, as its user named it."""
 
     constraint: str
@@ -203,8 +198,16 @@ class PerScope(CountsOn):
 
 
 @dataclass(frozen=True, slots=True)
-class PerScopeCause(ConstraintCause):
-    """A number of members in one part of the scope, `members_per_part`, forbids it. So `members_fit` fit."""
+class MaxPer(PerScope):
+    """At most this number of members. A node without the label of the scope is a part of its own."""
+
+    annotation = "max-per"
+    nowhere = "max-per counts each node as one"
+
+
+@dataclass(frozen=True, slots=True)
+class TooFewParts(Cause):
+    """At most `members_per_part` of the gang may lie in one part of the scope. So `members_fit` fit."""
 
     scope: str
     members_per_part: int
@@ -214,49 +217,25 @@ class PerScopeCause(ConstraintCause):
     running: int = 0
     """Members that run already and count."""
 
-    @property
-    def those_that_run(self) -> str:
-        """Return a clause about the members that run, "" if there are none."""
-        runs = plural_verb("run", self.running)
-        return f", {self.running} that {runs} already counted" if self.running else ""
-
-
-@dataclass(frozen=True, slots=True)
-class PerScopeRelaxation(ConstraintRelaxation):
-    """Another number of members of the gang in one part of the scope, in place of `before`."""
-
-    scope: str
-    members_per_part: int
-    before: int
-
-
-@dataclass(frozen=True, slots=True)
-class MaxPer(PerScope):
-    """At most this number of members. A node without the label of the scope is a part of its own."""
-
-    annotation = "max-per"
-    nowhere = "max-per counts each node as one"
-
-
-@dataclass(frozen=True, slots=True)
-class TooFewParts(PerScopeCause):
-    """At most `members_per_part` of the gang may lie in one part of the scope. So `members_fit` fit."""
-
     def __str__(self) -> str:
-        most = counted("member", self.members_per_part)
-        return f"at most {most} may lie in one {self.scope}{self.those_that_run}{_so(self)}"
+        most, runs = counted("member", self.members_per_part), plural_verb("run", self.running)
+        running = f", {self.running} that {runs} already counted" if self.running else ""
+        return f"at most {most} may lie in one {self.scope}{running}{_so(self)}"
 
     @property
     def advice(self) -> str:
-        """Return what helps."""
         wait = or_wait(f"more is free in another {self.scope}", self.even_empty)
         raised = f"Raise max-per {self.scope} above {self.members_per_part}"
         return f"{raised}, or add nodes in another {self.scope}{wait}."
 
 
 @dataclass(frozen=True, slots=True)
-class MorePerPart(PerScopeRelaxation):
-    """More members of the gang may lie in one part of the scope."""
+class MorePerPart(Relaxation):
+    """More members of the gang may lie in one part of the scope, in place of `before`."""
+
+    scope: str
+    members_per_part: int
+    before: int
 
     def __str__(self) -> str:
         most = counted("member", self.members_per_part)
@@ -280,7 +259,7 @@ class Subgroup:
 
 
 @dataclass(frozen=True, slots=True)
-class SubgroupScope(ConstraintCause):
+class SubgroupScope(Cause):
     """All members of the subgroup must lie in one part of a scope: `constraint` names it. So `members_fit`
     of the gang fit."""
 
@@ -295,9 +274,60 @@ class SubgroupScope(ConstraintCause):
 
     @property
     def advice(self) -> str:
-        """Return what helps."""
         wait = or_wait(f"more is free in one {self.scope}", self.even_empty)
         return f"Make {self.constraint} wider than {self.scope}, or its members fewer{wait}."
+
+
+@dataclass(frozen=True, slots=True)
+class RoomTooSmall(Cause):
+    """Nodes can hold few members of a role, as for the volumes that they attach. On the nodes that admit it
+    there is room for `room` of its `members`; so `members_fit` of the gang fit."""
+
+    role: str
+    room: int
+    members: int
+    members_fit: int | None
+    members_needed: int
+    even_empty: bool = False
+
+    def __str__(self) -> str:
+        room = f"{counted('member', self.room)}, of {self.members}{of_role(self.role)}, at most"
+        return f"nodes can attach the volumes of {room}{_so(self)}"
+
+    @property
+    def advice(self) -> str:
+        few = f"Start at most {counted('member', self.room)}{of_role(self.role)}, " if self.room else ""
+        wait = or_wait("other pods' volumes are detached", self.even_empty)
+        give = "give" if few else "Give"
+        return f"{few}{give} each pod fewer volumes, or add nodes that can attach them{wait}."
+
+
+@dataclass(frozen=True, slots=True)
+class AttributesDiffer(Cause):
+    """The `gpus` of each member of a role must agree on `attributes`. On `nodes` of those that admit the role
+    some GPUs do. So `members_fit` of the gang fit."""
+
+    role: str
+    attributes: tuple[str, ...]
+    gpus: int
+    nodes: int
+    members_fit: int | None
+    members_needed: int
+    even_empty: bool = False
+
+    def __str__(self) -> str:
+        must = f"the {self.gpus} GPUs of each member{of_role(self.role)} must agree on matchAttribute "
+        must += " and ".join(self.attributes)
+        if not self.nodes:
+            return f"{must}, and no node that admits it has two GPUs that do"
+        return f"{must}{_so(self)}"
+
+    @property
+    def advice(self) -> str:
+        names = " and ".join(self.attributes)
+        wait = or_wait("more of such GPUs are free", self.even_empty or not self.nodes)
+        drop = f"drop matchAttribute {names}, or add nodes with {self.gpus} GPUs that agree on it{wait}"
+        return f"Ask for fewer than {self.gpus} GPUs in one pod, {drop}."
 
 
 _SoManyFit = (
@@ -309,9 +339,6 @@ _SoManyFit = (
     | TooFewParts
     | SubgroupScope
 )
-
-CAUSES: tuple[type[ConstraintCause], ...] = get_args(_SoManyFit)
-"""The causes of constraints, which `reasons.Cause` names by their base."""
 
 
 def _so(cause: _SoManyFit) -> str:

@@ -1,13 +1,15 @@
-"""What the planner answers: a placement with its proof, or the causes that forbid one."""
+"""What the planner answers: a placement with its proof, or the causes that forbid one and what would help."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from muster.domain.causes.not_planned import NotDecided, TookTooLong
-from muster.domain.reasons import Cause
-from muster.domain.relaxations import Relaxation
+from muster.domain.reasons import Cause, Relaxation
 from muster.domain.request import GangId
+from muster.domain.words import counted, for_role, listed, number, plural
+
+_LISTED_NODES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +123,109 @@ class Invalid:
 
 
 Decision = Placed | Unplaceable
+
+
+@dataclass(frozen=True, slots=True)
+class MoreFree(Relaxation):
+    """`amount` more of the resource free; `nodes` says how much on each node."""
+
+    resource: str
+    amount: int
+    nodes: tuple[tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        resource, nodes = self.resource, self.nodes
+        if len(nodes) > _LISTED_NODES:
+            least, most = (pick(freed for _, freed in nodes) for pick in (min, max))
+            share = number(resource, least) + (f" to {number(resource, most)}" if most > least else "")
+            free = f"{number(resource, self.amount)} more free {_unit(resource, self.amount)} in all"
+            return f"{free}, {share} on each of {len(nodes)} nodes"
+        (node, amount), *more_nodes = nodes
+        first = f"{number(resource, amount)} more free {_unit(resource, amount)} on {node}"
+        return " and ".join([first, *(f"{number(resource, free)} on {name}" for name, free in more_nodes)])
+
+
+@dataclass(frozen=True, slots=True)
+class Uncordon(Relaxation):
+    """These cordoned nodes admit pods again. All of them are needed."""
+
+    nodes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        if len(self.nodes) > _LISTED_NODES:
+            return f"to uncordon {len(self.nodes)} nodes: {listed(self.nodes)}"
+        return f"to uncordon {plural('node', len(self.nodes))} {' and '.join(self.nodes)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerate(Relaxation):
+    """The role tolerates a taint, as key=value:effect; `nodes` that have it have room."""
+
+    role: str
+    taint: str
+    nodes: int
+
+    def __str__(self) -> str:
+        return f"a toleration of taint {self.taint}{for_role(self.role)} ({_more_nodes(self.nodes)})"
+
+
+@dataclass(frozen=True, slots=True)
+class DropSelector(Relaxation):
+    """The role goes without one selector term, or its node affinity; `nodes` more have room then."""
+
+    role: str
+    selector: str
+    nodes: int
+
+    def __str__(self) -> str:
+        return f"no {self.selector}{for_role(self.role)} ({_more_nodes(self.nodes)})"
+
+
+@dataclass(frozen=True, slots=True)
+class WiderScope(Relaxation):
+    """Another required scope, or none (""): then all of `members_needed` fit, in `part`. `role`: whose own
+    scope it is, "" for the gang's."""
+
+    scope: str
+    wider: str
+    part: str
+    members_needed: int
+    role: str = ""
+
+    def __str__(self) -> str:
+        new = f"scope {self.wider}" if self.wider else "no required scope"
+        place, members = f" in {self.part}" if self.part else "", self.members_needed
+        return f"{new} instead of {self.scope}{for_role(self.role)} ({members} of {members} fit{place})"
+
+
+@dataclass(frozen=True, slots=True)
+class SmallerSegments(Relaxation):
+    """The role comes in segments of these sizes, widest first, or in none: ()."""
+
+    role: str
+    sizes: tuple[tuple[int, str], ...]
+
+    def __str__(self) -> str:
+        if not self.sizes:
+            return f"no segments{for_role(self.role)}"
+        by = ", each of ".join(f"{size} in one {scope}" for size, scope in self.sizes)
+        return f"segments of {by}{for_role(self.role)}"
+
+
+@dataclass(frozen=True, slots=True)
+class FewerMembers(Relaxation):
+    """`min_member` members of the gang are enough to start."""
+
+    min_member: int
+    before: int
+
+    def __str__(self) -> str:
+        return f"to start with {counted('member', self.min_member)} instead of {self.before}"
+
+
+def _more_nodes(count: int) -> str:
+    return f"{count} more {plural('node', count)}"
+
+
+def _unit(resource: str, amount: int) -> str:
+    return plural("GPU", amount) if "/" in resource else resource

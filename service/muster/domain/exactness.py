@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from muster.domain import nri
-from muster.domain.allocation import FOLLOWED_RESOURCE, SECOND_RESOURCE
+from muster.domain.allocation import FOLLOWED_RESOURCE, SECOND_RESOURCE, write_nri
 from muster.domain.decision import MemberPlacement
 from muster.domain.node import HandsOut, Node
 from muster.domain.pod import Pod
@@ -32,7 +31,7 @@ def is_exact(node: Node, pod: Pod, place: MemberPlacement) -> bool:
             return True
         case HandsOut.NRI if pod.gpu_resource == FOLLOWED_RESOURCE:
             # Without annotations nothing gives the containers any GPU, also if they take all of the node.
-            return not place.gpus or bool(nri.values(node, pod, place))
+            return not place.gpus or bool(write_nri(node, pod, place))
         case HandsOut.SECOND_ENDPOINT if not shared and pod.gpu_resource == SECOND_RESOURCE:
             return True
     return not place.gpus or _leaves_no_choice(node, pod, place)

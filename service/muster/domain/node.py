@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from muster.domain.counters import PoolCounters
 from muster.domain.topology import GpuTopology
 
 
@@ -88,16 +87,11 @@ class Resources:
             self.cpu_milli + other.cpu_milli,
             self.memory_bytes + other.memory_bytes,
             self.pods + other.pods,
-            _sum(self.others, other.others, 1),
+            _sum(self.others, other.others),
         )
 
     def __sub__(self, other: Resources) -> Resources:
-        return Resources(
-            self.cpu_milli - other.cpu_milli,
-            self.memory_bytes - other.memory_bytes,
-            self.pods - other.pods,
-            _sum(self.others, other.others, -1),
-        )
+        return self + other.times(-1)
 
     def times(self, count: int) -> Resources:
         """Return what `count` such pods ask for together."""
@@ -109,15 +103,16 @@ class Resources:
         return next((amount for resource, amount in self.others if resource == name), 0)
 
 
-def _sum(
-    first: tuple[tuple[str, int], ...], second: tuple[tuple[str, int], ...], sign: int
-) -> tuple[tuple[str, int], ...]:
+Amounts = tuple[tuple[str, int], ...]
+
+
+def _sum(first: Amounts, second: Amounts) -> Amounts:
     if not second:
         return first
-    total = dict(first)
+    amounts = dict(first)
     for name, amount in second:
-        total[name] = total.get(name, 0) + sign * amount
-    return tuple(sorted((name, amount) for name, amount in total.items() if amount))
+        amounts[name] = amounts.get(name, 0) + amount
+    return tuple(sorted((name, amount) for name, amount in amounts.items() if amount))
 
 
 def total(summands: Iterable[Resources]) -> Resources:
@@ -158,6 +153,57 @@ class Device:
 
     def __str__(self) -> str:
         return f"{self.driver}/{self.pool}/{self.name}"
+
+
+Need = tuple[tuple[int, int], ...]
+"""Numbers of counters, and how much of each a device consumes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCounters:
+    """The counters of a pool. `available` is how much there is of each, in billionths. `needs` names the
+    devices that consume counters.
+
+    The arithmetic follows the in-tree allocator (k8s.io/dynamic-resource-allocation, checkAvailableCounters).
+    All allocated devices of a pool consume its counters, each once. A device can be allocated if it exceeds
+    no counter. If a counter of the pool is exceeded already, no device that consumes counters can be
+    allocated. So a GPU and its partitions can't be allocated together.
+    """
+
+    available: tuple[int, ...]
+    needs: tuple[tuple[str, Need], ...]
+
+    def without_room(self, names: Sequence[str], allocated: Collection[str]) -> set[str]:
+        """Return which of the wanted devices can't be allocated next to the allocated ones.
+
+        The others can be allocated all together. The first ones of `names` come first.
+        """
+        needs = dict(self.needs)
+        amounts_left = list(self.available)
+        for name in set(allocated) & needs.keys():
+            _consume(amounts_left, needs[name])
+        exceeded = any(amount < 0 for amount in amounts_left)
+        without = set[str]()
+        for name in names:
+            need = needs.get(name, ())
+            if need and (exceeded or any(amounts_left[counter] < amount for counter, amount in need)):
+                without.add(name)
+            else:
+                _consume(amounts_left, need)
+        return without
+
+    def exceeded_by(self, names: Iterable[str]) -> set[int]:
+        """Return the counters that these devices together would exceed."""
+        needs = dict(self.needs)
+        amounts_left = list(self.available)
+        for name in names:
+            _consume(amounts_left, needs.get(name, ()))
+        return {counter for counter, amount in enumerate(amounts_left) if amount < 0}
+
+
+def _consume(amounts_left: list[int], need: Need) -> None:
+    for counter, amount in need:
+        amounts_left[counter] -= amount
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from muster.domain.levels import DEFAULT_LEVELS, DEFAULT_NAMING, Level, Naming
-from muster.domain.request import Term
-from muster.domain.typical import TypicalRequest
+from muster.domain.request import Term, TypicalRequest
 
 
 class Topology(StrEnum):

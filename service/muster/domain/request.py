@@ -139,6 +139,23 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
+class TypicalRequest:
+    """One kind of the requests that usually come, and its share: by these damage is measured.
+
+    `share` is positive; only the ratios between the shares of a mix count. A pod of it asks for `cpu_milli`
+    thousandths of a core and for `gpus` whole GPUs. If `units` is not zero, it asks for as many GiB of each
+    GPU's memory instead, as `aliyun.com/gpu-mem` counts. `labels`: label keys of nodes with the values that
+    it accepts, as its node selector or affinity has them; all must hold.
+    """
+
+    share: float
+    gpus: int
+    cpu_milli: int = 0
+    units: int = 0
+    labels: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Running:
     """A member that is bound already and stays where it is. `gpus` is the bit mask of its GPUs (shared ones
     too), 0 if it has none or they are unknown. The snapshot already counts what it takes."""

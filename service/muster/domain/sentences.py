@@ -18,22 +18,11 @@ from muster.domain.causes.out_of_place import (
     SegmentsTooLarge,
     within,
 )
-from muster.domain.constraints import PerScopeCause
+from muster.domain.constraints import TooFewParts
 from muster.domain.decision import Invalid, Placed, Unplaceable
 from muster.domain.node import Device
 from muster.domain.printable import printable
 from muster.domain.reasons import Cause
-from muster.domain.relaxations import (
-    ConstraintRelaxation,
-    DropSelector,
-    FewerMembers,
-    MoreFree,
-    Relaxation,
-    SmallerSegments,
-    Tolerate,
-    Uncordon,
-    WiderScope,
-)
 from muster.domain.request import Request, Scope
 from muster.domain.topology import LINK_GB_PER_S, NVLINK_GB_PER_S, bits
 from muster.domain.words import (
@@ -41,9 +30,7 @@ from muster.domain.words import (
     WHO_TELLS,
     and_more,
     counted,
-    for_role,
     listed,
-    number,
     of_role,
     plural,
     plural_verb,
@@ -53,7 +40,6 @@ from muster.domain.words import (
 MAX_CHARACTERS = 900
 """An event's note may have 1,024 bytes; what comes around the sentence needs room too."""
 
-_LISTED_NODES = 3
 _FASTEST_NVLINKS = 18
 
 
@@ -65,7 +51,7 @@ def sentence(decision: Placed | Unplaceable | Invalid | Iterable[Cause]) -> str:
     text = "; ".join(_clauses(causes)) or "no cause is known"
     relaxations = decision.relaxations if isinstance(decision, Unplaceable) else ()
     if relaxations:
-        text += f". It would help: {'; or '.join(map(relaxation_sentence, relaxations))}"
+        text += f". It would help: {'; or '.join(map(str, relaxations))}"
     return _cut(text if causes and isinstance(causes[0], BadValue) else text[0].upper() + text[1:])
 
 
@@ -97,56 +83,9 @@ def _join(cause: Cause, then: Cause) -> str | None:
             runs = f"{counted('member', running)} of one segment {run} {within(scope, part)}"
             pronoun = "it" if running == 1 else "them"
             return f"{cause}; {runs}, and the rest must join {pronoun}"
-        case PerScopeCause(scope), NoSuchDomain(missing) if scope == missing:
+        case TooFewParts(scope), NoSuchDomain(missing) if scope == missing:
             return f"{cause}; no node lies in any {scope}, so each counts as one"
     return None
-
-
-def relaxation_sentence(relaxation: Relaxation) -> str:  # noqa: PLR0911 — one relaxation, one sentence
-    """Return what would help, as a noun phrase: no capital, no full stop."""
-    match relaxation:
-        case MoreFree(resource, amount, nodes):
-            return _more_free(resource, amount, nodes)
-        case Uncordon(nodes):
-            return f"to uncordon {_named(nodes)}"
-        case Tolerate(role, taint, nodes):
-            return f"a toleration of taint {taint}{for_role(role)} ({_more_nodes(nodes)})"
-        case DropSelector(role, selector, nodes):
-            return f"no {selector}{for_role(role)} ({_more_nodes(nodes)})"
-        case WiderScope(scope, wider, part, members_needed, role):
-            new = f"scope {wider}" if wider else "no required scope"
-            place = f" in {part}" if part else ""
-            return (
-                f"{new} instead of {scope}{for_role(role)} ({members_needed} of {members_needed} fit{place})"
-            )
-        case SmallerSegments(role, sizes):
-            if not sizes:
-                return f"no segments{for_role(role)}"
-            by = ", each of ".join(f"{size} in one {scope}" for size, scope in sizes)
-            return f"segments of {by}{for_role(role)}"
-        case ConstraintRelaxation():
-            return str(relaxation)
-        case FewerMembers(min_member, before):
-            return f"to start with {counted('member', min_member)} instead of {before}"
-
-
-def _named(nodes: Sequence[str]) -> str:
-    """Return "node a", "nodes a and b", "6 nodes: a, b, c, d and 2 more"."""
-    if len(nodes) > _LISTED_NODES:
-        return f"{len(nodes)} nodes: {listed(nodes)}"
-    return f"{plural('node', len(nodes))} {' and '.join(nodes)}"
-
-
-def _more_free(resource: str, amount: int, nodes: tuple[tuple[str, int], ...]) -> str:
-    unit = plural("GPU", amount) if "/" in resource else resource
-    if len(nodes) > _LISTED_NODES:
-        least, most = (pick(freed for _, freed in nodes) for pick in (min, max))
-        share = number(resource, least) + (f" to {number(resource, most)}" if most > least else "")
-        return f"{number(resource, amount)} more free {unit} in all, {share} on each of {len(nodes)} nodes"
-    first, *more_nodes = nodes
-    unit = plural("GPU", first[1]) if "/" in resource else resource
-    listed = [f"{number(resource, first[1])} more free {unit} on {first[0]}"]
-    return " and ".join([*listed, *(f"{number(resource, n)} on {node}" for node, n in more_nodes)])
 
 
 def placed_sentence(plan: Placed, request: Request | None = None, not_exact: Sequence[str] = ()) -> str:
@@ -232,10 +171,6 @@ def differing_sentence(planned: int, actual: int) -> str:
     subject = f"the containers have {plural('GPU', actual.bit_count())} {','.join(map(str, bits(actual)))}"
     instead = f"{','.join(map(str, bits(planned)))} planned" if planned else "no plan"
     return _cut(f"{subject} of their node, with {instead}: Muster counts what they have")
-
-
-def _more_nodes(count: int) -> str:
-    return f"{count} more {plural('node', count)}"
 
 
 def _gpus(units: Mapping[int, int]) -> str:

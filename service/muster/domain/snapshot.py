@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from muster.domain.levels import DEFAULT_LEVELS, DEFAULT_NAMING, Level, Naming
 from muster.domain.node import Node, Resources, Usage, total
-from muster.domain.typical import TypicalRequest
+from muster.domain.request import TypicalRequest
 
 
 @dataclass(frozen=True, slots=True)

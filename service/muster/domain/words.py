@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from functools import lru_cache
 
 LISTED = 4
 """Things that one sentence lists; it counts the others."""
@@ -113,6 +115,16 @@ def listed(names: Sequence[str], most: int = LISTED) -> str:
 def such_pods(first: str, pods: int) -> str:
     """Return the pod, or how many pods there are and which is the first."""
     return first if pods == 1 else f"{pods} pods ({first} is the first)"
+
+
+@lru_cache(maxsize=1 << 16)
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Return a sort key that puts worker-2 before worker-10."""
+    return tuple(
+        (0, int(piece), piece) if piece.isdecimal() else (1, 0, piece)
+        for piece in re.split(r"(\d+)", name)
+        if piece
+    )
 
 
 def nearest(word: str, words: Iterable[str], similarity: float = 0.6) -> str:

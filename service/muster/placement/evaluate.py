@@ -12,8 +12,8 @@ from muster.domain.decision import MemberPlacement, Objective
 from muster.domain.node import Resources, Usage
 from muster.domain.request import Request, Scope
 from muster.domain.topology import mask_of
+from muster.domain.words import natural
 from muster.placement.cluster.columns import Columns, Ints
-from muster.placement.cluster.fabric import natural
 from muster.placement.cluster.topology import INSIDE, NONE, Place, narrow_to_wide
 from muster.placement.gang.existing import BoundMember, ExistingMembers, existing_of
 from muster.placement.gang.on_node import fit_of, gpus_of, on_row, unusable_gpus

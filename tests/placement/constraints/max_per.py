@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from muster.domain.causes.out_of_place import NoSuchDomain
 from muster.domain.constraints import MaxPer, MorePerPart, TooFewParts
-from muster.domain.relaxations import FewerMembers
+from muster.domain.decision import FewerMembers
 from tests.placement.constraints.tested import Tested
 
 ISLANDS = "rack r1: a[8 = 4+4] b[8 = 4+4]\n rack r2: c[8 = 4+4] d[8 = 4+4]\n: e[8 = 4+4]"

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from muster.domain.constraints import PerScope, PerScopeCause, PerScopeRelaxation
-from muster.domain.reasons import Cause
-from muster.domain.relaxations import Relaxation
+from muster.domain.constraints import MorePerPart, PerScope, TooFewParts
+from muster.domain.reasons import Cause, Relaxation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,8 +16,8 @@ class Tested:
     """A constraint, written apart from the planner: brute force counts by `kept`."""
 
     kind: type[PerScope]
-    cause: type[PerScopeCause]
-    relaxation: type[PerScopeRelaxation]
+    cause: type[TooFewParts]
+    relaxation: type[MorePerPart]
 
     word: str
     """In drawn gangs: "<word> rack=2 node=1"."""

@@ -33,8 +33,8 @@ from muster.devices.booking import Refused
 from muster.devices.hardware import UUIDS, Hardware, changes, renumbered, with_lost, with_unhealthy
 from muster.devices.inventory import MEMORY, WHOLE, InventoryError
 from muster.devices.turns import Isolation
+from muster.dialects.keys import ACK_NODE_MODE, NODE_AGENT, SECOND_ENDPOINT
 from muster.dialects.objects import NodeObject
-from muster.dialects.settings import DEFAULTS, SECOND_ENDPOINT
 from muster.domain.allocation import SECOND_RESOURCE, SEVERAL_ENDPOINTS_SINCE
 from muster.domain.rate import Backoff
 
@@ -378,8 +378,8 @@ class Agent:
     def _mode_of(self, node: NodeObject) -> str:
         """Return what the node's GPUs serve. Where NVIDIA's plugin offers them, that label comes first."""
         labels, version = node.metadata.labels or {}, node.status.node_info.kubelet_version
-        if labels.get(DEFAULTS.node_agent) != SECOND_ENDPOINT:
-            return labels.get(DEFAULTS.ack_node_mode, "")
+        if labels.get(NODE_AGENT) != SECOND_ENDPOINT:
+            return labels.get(ACK_NODE_MODE, "")
         if _minor(version) >= SEVERAL_ENDPOINTS_SINCE:
             return SECOND_ENDPOINT
         why = f"a second endpoint needs a kubelet of 1.{SEVERAL_ENDPOINTS_SINCE} or newer"

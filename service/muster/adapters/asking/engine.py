@@ -24,12 +24,12 @@ from muster.adapters.files.sources import BadInput
 from muster.adapters.kube.client import KubeError
 from muster.adapters.kube.decode import Undecodable
 from muster.adapters.status import nodes_of
+from muster.dialects.keys import GPU_PRODUCT
 from muster.dialects.settings import Settings
-from muster.domain.advice import explained
 from muster.domain.decision import Unplaceable
 from muster.domain.levels import domains_by_scope
 from muster.domain.pod import Pod
-from muster.domain.sentences import relaxation_sentence
+from muster.domain.reasons import explained
 from muster.gangs.reporting.places import Owner
 
 TIME_LIMIT_S = 10.0
@@ -56,7 +56,7 @@ def decide_cluster(kubeconfig: Path | None, context: str | None) -> tuple[dict[s
     before = outcome.before
     nodes_with_gpus = [state.node for state in before.nodes.values()]
     domains = domains_by_scope(nodes_with_gpus, before.levels, before.naming)
-    view = nodes_of(before, settings.gpu_product, domains, owners(cluster.pods))
+    view = nodes_of(before, GPU_PRODUCT, domains, owners(cluster.pods))
     return gangs_of(outcome), msgspec.to_builtins(view)
 
 
@@ -93,7 +93,7 @@ def _gang(outcome: Outcome) -> dict[str, Any]:
         "created": group.since,
         "reason": outcome.message,
         "causes": msgspec.to_builtins(explained(outcome.causes)),
-        "helps": list(map(relaxation_sentence, relaxations)),
+        "helps": list(map(str, relaxations)),
         "gpus_bound": sum(pod.gpus for pod in group.bound),
         "gpus_waiting": sum(pod.gpus for pod in group.unbound),
         "nodes": sorted({pod.node for pod in group.bound}),

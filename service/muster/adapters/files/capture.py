@@ -31,6 +31,7 @@ from muster.dialects.devices.objects import (
 )
 from muster.dialects.gangs import kai, misspelt, other_systems, ranks
 from muster.dialects.jobs.pruned import pruned, words
+from muster.dialects.keys import ACK_NAME, ACK_NODE_MODE, ACK_NODE_NAME, ACK_REPLICAS, MATRIX
 from muster.dialects.kinds.table import KINDS, MEMBER_KEYS, member
 from muster.dialects.nodes import configmaps
 from muster.dialects.objects import (
@@ -144,8 +145,8 @@ async def capture(client: KubeClient, settings: Settings = DEFAULTS) -> Captured
     )
     items = [
         *[item for part in parts async for item in part],
-        *(node_item(node, settings) for node in nodes),
-        *(pod_item(pod, settings, keys) for pod in pods),
+        *(node_item(node) for node in nodes),
+        *(pod_item(pod, keys) for pod in pods),
     ]
     return Captured(tuple(items), len(nodes), len(pods), tuple(lists.problems))
 
@@ -282,22 +283,20 @@ class _Lists:
 # --- what is written -------------------------------------------------------------------------------
 
 
-def node_item(node: NodeObject, settings: Settings = DEFAULTS) -> dict[str, Any]:
+def node_item(node: NodeObject) -> dict[str, Any]:
     """Return a node as an API object, with all its labels, because selectors and scopes may name any."""
-    return _item("v1", "Node", node, _metadata(node.metadata, node.metadata.labels, settings))
+    return _item("v1", "Node", node, _metadata(node.metadata, node.metadata.labels))
 
 
-def pod_item(
-    pod: PodObject, settings: Settings = DEFAULTS, keys: frozenset[str] = frozenset()
-) -> dict[str, Any]:
+def pod_item(pod: PodObject, keys: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Return a pod as an API object. `keys` are the label keys by which other pods select."""
     selected = {
         key: value
         for key, value in (pod.metadata.labels or {}).items()
         if key in keys or key in APP_KEYS or key.startswith(APP_PREFIX)
     }
-    labels = (selected | (_keep_read(pod.metadata.labels, settings) or {})) or None
-    meta = _metadata(pod.metadata, labels, settings)
+    labels = (selected | (_keep_read(pod.metadata.labels) or {})) or None
+    meta = _metadata(pod.metadata, labels)
     return _item("v1", "Pod", pod, replace(meta, owner_references=_controllers(meta)))
 
 
@@ -305,8 +304,8 @@ def config_map_item(config_map: ConfigMapObject, settings: Settings = DEFAULTS) 
     """Return the part of a ConfigMap that is read, as an API object."""
     data_keys = {configmaps.DEVICES, configmaps.LINKS, configmaps.BANDWIDTH, configmaps.UNHEALTHY}
     data = _only(config_map.data, data_keys | {settings.policies_key})
-    labels = _only(config_map.metadata.labels, {settings.ack_node_mode, settings.ack_node_name})
-    meta = _metadata(config_map.metadata, labels or None, settings)
+    labels = _only(config_map.metadata.labels, {ACK_NODE_MODE, ACK_NODE_NAME})
+    meta = _metadata(config_map.metadata, labels or None)
     return _item("v1", "ConfigMap", replace(config_map, data=data), meta)
 
 
@@ -343,10 +342,8 @@ def custom_item(kind: str, item: CustomObject) -> dict[str, Any]:
     return _item(item.api_version, kind, replace(item, spec=spec, status=None), meta)
 
 
-def _metadata(meta: Metadata, labels: dict[str, str] | None, settings: Settings) -> Metadata:
-    return replace(
-        meta, resource_version="", labels=labels, annotations=_keep_read(meta.annotations, settings)
-    )
+def _metadata(meta: Metadata, labels: dict[str, str] | None) -> Metadata:
+    return replace(meta, resource_version="", labels=labels, annotations=_keep_read(meta.annotations))
 
 
 def _controllers(meta: Metadata) -> list[OwnerReference] | None:
@@ -357,12 +354,12 @@ def _only(values: Mapping[str, V] | None, keys: Container[str]) -> dict[str, V]:
     return {key: value for key, value in (values or {}).items() if key in keys}
 
 
-def _keep_read(values: Mapping[str, str] | None, settings: Settings) -> dict[str, str] | None:
-    keys_read = {settings.matrix, settings.ack_name, settings.ack_replicas, settings.ack_node_mode}
+def _keep_read(values: Mapping[str, str] | None) -> dict[str, str] | None:
+    keys_read = {MATRIX, ACK_NAME, ACK_REPLICAS, ACK_NODE_MODE}
     values_read = {
         key: value
         for key, value in (values or {}).items()
-        if key in keys_read or key.startswith(KEPT_PREFIXES) or misspelt.meant(key, settings)
+        if key in keys_read or key.startswith(KEPT_PREFIXES) or misspelt.meant(key)
     }
     return values_read or None
 

@@ -27,6 +27,7 @@ from muster.adapters.files.owners import Owners
 from muster.adapters.files.shapes import PodManifest
 from muster.adapters.files.sources import BadInput, Document, Malformed, Printed, annotate, shown
 from muster.adapters.files.templates import with_children
+from muster.dialects.keys import MATRIX
 from muster.dialects.kinds.description import MAX_PODS, Member, letters
 from muster.dialects.kinds.table import member
 from muster.dialects.nodes import nodes
@@ -87,7 +88,7 @@ def cluster_of(documents: Iterable[Document | Printed], settings: Settings) -> C
     facts, policies = other_objects.facts_and_policies(objects, settings, inputs.notes)
     policies = _with_unique(policies, settings.unique_names)
     levels, topologies = policies.levels, other_objects.topologies(objects)
-    with_links, replaced = annotate(objects.of("Node", NodeObject), inputs.printed, settings.matrix)
+    with_links, replaced = annotate(objects.of("Node", NodeObject), inputs.printed, MATRIX)
     devices = Devices(objects, settings)
     all_nodes = tuple(
         nodes.read(node, settings, facts.get(name := node.metadata.name, ()), devices.offer(name))

@@ -20,7 +20,7 @@ from muster.dialects.objects import PodObject
 from muster.dialects.settings import Settings
 from muster.domain.causes.out_of_place import told_by_preset
 from muster.domain.levels import Level, part_of, preset_with, scope_meant
-from muster.domain.node import Node, TaintEffect
+from muster.domain.node import GPU_MEM, Node, TaintEffect
 from muster.domain.pod import Pod, Wishes
 from muster.domain.podgroup import PodGroup
 from muster.domain.request import Scope
@@ -88,9 +88,7 @@ def about_pods(pods: Iterable[Pod], manifests: Mapping[str, PodObject], settings
                 f"{subject}, which kube-scheduler's own plugin serves. If the pods name a gang "
                 "(gpu.topology/group), their claims are planned"
             )
-        for key, meant in sorted(
-            {pair for pod in manifests_left for pair in misspelt.pairs(pod.metadata, settings)}
-        ):
+        for key, meant in sorted({pair for pod in manifests_left for pair in misspelt.pairs(pod.metadata)}):
             yield f"the key {key} has no effect; did you mean {meant}?"
         yield from sorted({sentence for pod in manifests_left for sentence in slips.fractions(pod.metadata)})
 
@@ -166,7 +164,7 @@ def _unread(pods: Iterable[PodObject], settings: Settings) -> str:
         if any("mig-" in a for a in names_read)
         else ""
     )
-    offered = (*settings.gpu_resources, settings.gpu_memory)
+    offered = (*settings.gpu_resources, GPU_MEM)
     read = ", ".join(offered)
     slips = (did_you_mean(name, _of_vendor(name, offered)) for name in names_read)
     meant = "" if mig else next(filter(None, slips), "")

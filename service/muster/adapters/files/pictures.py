@@ -17,8 +17,7 @@ from muster.adapters.drawing import Mark, NodePicture, draw_node, draw_strips
 from muster.adapters.files.decide import Decided, Outcome, Status
 from muster.domain.printable import printable
 from muster.domain.snapshot import NodeState
-from muster.domain.words import listed
-from muster.placement.cluster.fabric import natural
+from muster.domain.words import listed, natural
 
 TAKEN = "x"
 """The mark of a GPU that was taken before."""

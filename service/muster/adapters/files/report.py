@@ -14,10 +14,9 @@ from muster.adapters.files.decide import Decided as DecidedGangs
 from muster.adapters.files.decide import Outcome
 from muster.domain import decision
 from muster.domain.alternatives import AlternativesView
-from muster.domain.cause_json import cause_json
 from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.printable import printable
-from muster.domain.sentences import relaxation_sentence
+from muster.domain.reasons import cause_json
 from muster.placement.model.objective import VALUES, values_of
 
 VERSION: Literal[1] = 1
@@ -236,7 +235,7 @@ def _explained(plan: Placed | None) -> list[Decided] | None:
 
 def _relaxations(decision: Decision | None) -> list[str]:
     relaxations = decision.relaxations if isinstance(decision, Unplaceable) else ()
-    return [printable(relaxation_sentence(relaxation)) for relaxation in relaxations]
+    return [printable(str(relaxation)) for relaxation in relaxations]
 
 
 def _objective(plan: Placed) -> Objective:

@@ -19,9 +19,8 @@ from muster.adapters.files.decide import Decided, Outcome
 from muster.adapters.files.pictures import Holdings, key_of
 from muster.domain.printable import printable
 from muster.domain.topology import GpuTopology, Link, bits
-from muster.domain.words import plural
+from muster.domain.words import natural, plural
 from muster.placement.cluster.columns import Columns, columns
-from muster.placement.cluster.fabric import natural
 from muster.placement.cluster.topology import Place
 
 WIDTH, MARGIN = 1180, 24

@@ -32,7 +32,7 @@ from muster.dialects.gangs import other_systems, podgroups
 from muster.dialects.gangs.subgroups import Topology
 from muster.dialects.kinds.description import Member
 from muster.dialects.objects import ConfigMapObject, CustomObject, Metadata, NamespaceObject, PodObject
-from muster.dialects.pods import peers, pods, resize
+from muster.dialects.pods import peers, pods, requests
 from muster.dialects.settings import Settings
 from muster.domain import allocation
 from muster.domain.levels import repeated_names
@@ -420,7 +420,7 @@ def digest(pod: PodObject) -> bytes:
     """16 bytes for all that is decoded of it but its version and the conditions that say nothing here:
     annotations alone may have 256 KiB."""
     metadata = msgspec.structs.replace(pod.metadata, resource_version="")
-    status = msgspec.structs.replace(pod.status, conditions=resize.conditions(pod.status))
+    status = msgspec.structs.replace(pod.status, conditions=requests.resize_conditions(pod.status))
     decoded = _encoder.encode((metadata, pod.spec, status))
     return hashlib.blake2b(decoded, digest_size=16, usedforsecurity=False).digest()
 

@@ -182,7 +182,7 @@ class NodeIntake:
                 await self._put(NodeGone(time.monotonic(), change.key))
             return
         name = change.object.metadata.name
-        self._objects[name] = nodes.kept(change.object, self._settings)
+        self._objects[name] = nodes.kept(change.object)
         await self._read_in_turn(name)
 
     async def on_config_map(self, key: str, obj: ConfigMapObject | None) -> None:

@@ -14,8 +14,8 @@ from muster.domain.node import Node
 from muster.domain.printable import printable
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology, bits
+from muster.domain.words import natural
 from muster.gangs.reporting.places import Taken
-from muster.placement.cluster.fabric import natural
 
 MOST_CHARACTERS = 63
 """Of a name that a label gives, as of any label value in Kubernetes."""

@@ -13,8 +13,7 @@ import msgspec
 
 from muster.adapters.preflight.facts import Facts, NodeFacts
 from muster.dialects.gangs.podgroups import APIS
-from muster.dialects.settings import DEFAULTS as LABELS
-from muster.dialects.settings import SECOND_ENDPOINT
+from muster.dialects.keys import NODE_AGENT, SECOND_ENDPOINT
 from muster.domain import exactness
 from muster.domain.allocation import SECOND_RESOURCE, SEVERAL_ENDPOINTS_SINCE
 from muster.domain.levels import DEFAULT_LEVELS
@@ -291,7 +290,7 @@ def devices(facts: Facts) -> Judged:
         plugins = f"the device plugin of {' or '.join(resources)} chooses which GPUs a container gets"
         clauses.append(f"on {_names(by_other_plugin)} {plugins}")
     if second:
-        label = f"{LABELS.node_agent}={SECOND_ENDPOINT}"
+        label = f"{NODE_AGENT}={SECOND_ENDPOINT}"
         nodes_to_label = f"those with {SECOND_RESOURCE} and a kubelet of 1.{SEVERAL_ENDPOINTS_SINCE} or newer"
         helps.append(f"install the node agent, and label {nodes_to_label} {label}")
     if len(by_other_plugin) > len(second):

@@ -40,6 +40,7 @@ from muster.dialects.nodes import nodes as node_dialect
 from muster.dialects.objects import NodeObject, PodObject
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain import exactness
+from muster.domain.node import GPU_MEM
 
 ACCOUNT = "system:serviceaccount:muster-system:muster"
 GROUPS = ("system:serviceaccounts", "system:serviceaccounts:muster-system", "system:authenticated")
@@ -47,7 +48,7 @@ NAMESPACE = "/api/v1/namespaces/muster-system"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 REVIEWS_AT_ONCE = 8
 PAGE_SIZE = 500
-GPU_RESOURCES = frozenset({*DEFAULTS.gpu_resources, DEFAULTS.gpu_memory})
+GPU_RESOURCES = frozenset({*DEFAULTS.gpu_resources, GPU_MEM})
 AGENTS = "muster-nodes"
 POLICIES = f"{ADMISSION}/validatingadmissionpolicies"
 BINDINGS = f"{ADMISSION}/validatingadmissionpolicybindings"

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from muster.domain.levels import Level, Naming
 from muster.domain.node import Node, Resources
+from muster.domain.request import TypicalRequest
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology
-from muster.domain.typical import TypicalRequest
 
 CHUNK = 64
 """How many states are compared at once."""

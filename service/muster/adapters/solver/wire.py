@@ -17,23 +17,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from types import ModuleType
-from typing import Any, get_args
+from typing import Any
 
 from muster.adapters.solver.replica import Difference
-from muster.domain import (
-    constraints,
-    decision,
-    levels,
-    node,
-    relaxations,
-    request,
-    snapshot,
-    topology,
-    typical,
-)
+from muster.domain import constraints, decision, levels, node, request, snapshot, topology
 from muster.domain.alternatives import Alternatives, Question
+from muster.domain.causes import ill_formed, not_planned, out_of_place, too_little
 from muster.domain.decision import Decision
-from muster.domain.reasons import Cause
 from muster.domain.request import Request
 from muster.placement.limits import Stretch
 
@@ -42,11 +32,13 @@ _MODULES: tuple[ModuleType, ...] = (
     decision,
     levels,
     node,
-    relaxations,
     request,
     snapshot,
     topology,
-    typical,
+    ill_formed,
+    not_planned,
+    out_of_place,
+    too_little,
 )
 _DOMAIN = "muster.domain."
 _LENGTH = struct.Struct(">Q")
@@ -162,8 +154,7 @@ def _timeout(until: float | None) -> float | None:
 def _reducers() -> dict[type, Callable[[Any], Any]]:
     """How each dataclass of the domain is taken apart."""
     table: dict[type, Callable[[Any], Any]] = dict(copyreg.dispatch_table)
-    values: list[Any] = [value for module in _MODULES for value in vars(module).values()]
-    for value in (*values, *get_args(Cause)):
+    for value in (value for module in _MODULES for value in vars(module).values()):
         if (
             isinstance(value, type)
             and dataclasses.is_dataclass(value)

@@ -131,10 +131,12 @@ class Claims:
 
     def asked(self, obj: PodObject) -> DevicesAsked:
         """Return what a pod asks for by its claims."""
-        where = f"pod/{obj.metadata.namespace}/{obj.metadata.name}"
+        object_name = f"pod/{obj.metadata.namespace}/{obj.metadata.name}"
         pod_claims = [claim for claim in claims_of(obj) if claim.key is not None]
         if len(pod_claims) > MAX_CLAIMS:
-            too_many = BadValue(where, "resourceClaims", str(len(pod_claims)), f"at most {MAX_CLAIMS} claims")
+            too_many = BadValue(
+                object_name, "resourceClaims", str(len(pod_claims)), f"at most {MAX_CLAIMS} claims"
+            )
             return DevicesAsked(causes=(too_many,))
         if any(claim.key not in self._asked for claim in pod_claims):
             return DevicesAsked(complete=False)
@@ -152,26 +154,26 @@ class Claims:
         for claim, request, resource in triples:
             field = f"resourceClaims {claim.name}, request {request.name}"
             if claim.shared:
-                causes.append(BadValue(where, field, "resourceClaimName", _SHARED))
+                causes.append(BadValue(object_name, field, "resourceClaimName", _SHARED))
             elif request.unplanned is not None:
                 field_of_request, value = request.unplanned
-                causes.append(BadValue(where, f"{field}, {field_of_request}", value, _NOT_PLANNED))
+                causes.append(BadValue(object_name, f"{field}, {field_of_request}", value, _NOT_PLANNED))
             elif len(resources := {self._resource_of(name) for name in request.classes}) > 1:
                 value = ", ".join(sorted(name or "no GPU resource" for name in resources))
-                causes.append(BadValue(where, f"{field}, firstAvailable", value, _ALIKE))
+                causes.append(BadValue(object_name, f"{field}, firstAvailable", value, _ALIKE))
             elif 0 in request.counts and len(triples) > 1:
-                causes.append(BadValue(where, f"{field}, {_MODE}", ALL, _ALONE))
+                causes.append(BadValue(object_name, f"{field}, {_MODE}", ALL, _ALONE))
             requests.setdefault(resource, []).append(request.counts)
             gpu_requests.append(shares.Asked(field, resource, request.counts[0], request.capacity))
-        part, wrong = shares.of_pod(where, gpu_requests, self._roundings() if gpu_requests else ())
+        part, wrong = shares.of_pod(object_name, gpu_requests, self._roundings() if gpu_requests else ())
         causes += wrong
         if len(requests) > 1:
             names = ", ".join(requests)
-            causes.append(BadValue(where, "resourceClaims", names, "GPUs of one resource in a pod"))
+            causes.append(BadValue(object_name, "resourceClaims", names, "GPUs of one resource in a pod"))
         resource = next(iter(requests), "")
         agreed, unplanned = self._agreed(pod_claims)
         causes += [
-            BadValue(where, f"resourceClaims {claim.name}, {bond.field}", bond.attribute, _NOT_OF_ALL)
+            BadValue(object_name, f"resourceClaims {claim.name}, {bond.field}", bond.attribute, _NOT_OF_ALL)
             for claim, bond in unplanned.items()
         ]
         counts = _summed(requests.get(resource, [])) if part is None else ()

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from muster.dialects.devices import shares
 from muster.dialects.devices.shares import SharedMemory
 from muster.domain.allocation import MAX_BYTES, MAX_GPUS
-from muster.domain.counters import PoolCounters
-from muster.domain.node import Device, PoolKey
+from muster.domain.node import Device, PoolCounters, PoolKey
 from muster.domain.topology import mask_of
+from muster.domain.words import natural
 
 PARTITION = re.compile(r"gpu\.nvidia\.com/partition([0-9]{1,3})")
 """What NVIDIA's driver publishes with its gate FabricManagerPartitioning."""
@@ -65,6 +66,12 @@ class Offer:
         """Return the name of the capacity that claims share; "" if they share none."""
         shared = self.devices[0].shared if self.devices else None
         return shared.name if shared is not None else ""
+
+    @property
+    def memory_resources(self) -> frozenset[str]:
+        """Return the names by which claims ask for memory of these devices."""
+        name = self.memory_name
+        return frozenset(shares.resource(name, gpu_resource) for gpu_resource in self.resources if name)
 
     def memory(self, devices: tuple[Device | None, ...]) -> tuple[int, ...]:
         """Return the GiB that claims may share of each GPU, () if they share none.
@@ -137,7 +144,7 @@ def _by_attributes(devices: tuple[Offered, ...]) -> list[Offered | None]:
     by_address = all(gpu.address for gpu in devices)
     ordered = sorted(
         devices,
-        key=lambda gpu: (gpu.address if by_address else "", gpu.device.pool, _natural(gpu.device.name)),
+        key=lambda gpu: (gpu.address if by_address else "", gpu.device.pool, natural(gpu.device.name)),
     )
     return [*ordered]
 
@@ -149,8 +156,3 @@ def _uuids(text: str | None, key: str) -> tuple[list[str], list[str]]:
     if all(uuids) and 0 < len(uuids) == len(set(uuids)) <= MAX_GPUS:
         return uuids, []
     return [], [f"{key} is no list of different uuids, as in GPU-1,GPU-2: it is not used"]
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Return a key by which gpu-2 comes before gpu-10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", name)]

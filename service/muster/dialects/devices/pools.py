@@ -7,7 +7,6 @@ newer. So no node can take a whole pool from another node by slices that name it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -101,7 +100,7 @@ class Pool:
         return gathered
 
     def _gathered(self, key: PoolKey, node: str) -> Gathered:
-        of_node = [*self._of(node), *self._of("")]
+        of_node = [entry for name in (node, "") for entry in self.slices.get(name, {}).items()]
         newest = max(pool_slice.generation for _, pool_slice in of_node)
         current = {name: pool_slice for name, pool_slice in of_node if pool_slice.generation == newest}
         count = current[min(current)].count
@@ -119,9 +118,6 @@ class Pool:
         else:
             return Gathered(key, _sorted(whole), alone=False)
         return Gathered(key, problem=f"pool {key[1]} of {key[0]} {problem}", alone=False)
-
-    def _of(self, node: str) -> Iterator[tuple[str, Slice]]:
-        yield from self.slices.get(node, {}).items()
 
 
 def _sorted(slices: dict[str, Slice]) -> tuple[Slice, ...]:

@@ -5,25 +5,39 @@ This takes long where a node publishes much. So it is asked of an immutable valu
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from typing import TypeVar
 
 import msgspec
 
+from muster.dialects import quantities
 from muster.dialects.devices import selectors, shares
-from muster.dialects.devices.counters import BadCountersError, apart, counters_of
-from muster.dialects.devices.objects import CounterSet, DeviceTaint, SliceDevice, TaintedDevices
+from muster.dialects.devices.objects import (
+    CounterSet,
+    CounterUse,
+    CounterValue,
+    DeviceTaint,
+    SliceDevice,
+    TaintedDevices,
+)
 from muster.dialects.devices.offers import KINDS_OF_NODES, PARTITION, Column, Offer, Offered
 from muster.dialects.devices.pools import MAX_DEVICES, MAX_POOLS, Gathered
 from muster.dialects.devices.selectors import Term
-from muster.domain.counters import PoolCounters
-from muster.domain.node import Device, PoolKey
+from muster.domain.node import Device, Need, PoolCounters, PoolKey
 
 _PCI = ("resource.kubernetes.io/pciBusID", "pciBusID", "pciAddr")
 
 _devices = msgspec.json.Decoder(list[SliceDevice])
 _counters = msgspec.json.Decoder(list[CounterSet])
+_LONGEST = 64
+"""Characters of an amount. A quantity of the API server is shorter."""
+_SHOWN = 4
+"""How many devices a sentence names."""
+
+
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +97,7 @@ class Published:
             problems += [by.problem] if by.problem else []
             planned, left_out = _alike(*_matching(by, devices))
             problems += [f"{left_out[0]}{_more(left_out)}: it is not planned yet"] if left_out else []
-            planned, overlap = apart(planned, counters, self.node)
+            planned, overlap = _apart(planned, counters, self.node)
             problems += overlap
             if planned:
                 offers[by.resource] = tuple(planned)
@@ -133,7 +147,7 @@ def _read(gathered: Gathered) -> _Pool:
     sets = [group for part in gathered.slices if part.counters for group in _counters.decode(part.counters)]
     try:
         return _Pool("", devices, counters_of(sets, devices))
-    except BadCountersError as error:
+    except _BadCountersError as error:
         return _Pool(f"{pool_name}: {error}: nothing of it is used")
 
 
@@ -179,13 +193,93 @@ def _agreed(planned: tuple[Offered, ...], devices: list[tuple[PoolKey, SliceDevi
         if len(codes) < len(by_device) or PARTITION.fullmatch(name):
             column = tuple(codes[by_device[at]] if at in by_device else -1 for at in range(len(planned)))
             columns.append((name, column))
-    return _shared(tuple(columns))
+    shared_columns: tuple[Column, ...] = _shared(tuple(columns))
+    return shared_columns
+
+
+class _BadCountersError(ValueError):
+    """Says why the in-tree allocator would use nothing of a pool."""
+
+
+def counters_of(sets: list[CounterSet], devices: list[SliceDevice]) -> PoolCounters | None:
+    """Return what devices of a pool consume; None if none of them consumes counters.
+
+    Counter sets stand in slices of their own, often of no single node. The in-tree allocator uses nothing of
+    a pool whose devices consume counters that are not there.
+
+    Raises:
+        _BadCountersError: The counters are not those that the devices name.
+    """
+    names = [group.name for group in sets]
+    if len(names) != len(set(names)):
+        raise _BadCountersError("it has two counter sets of one name")
+    available = {
+        (group.name, counter): _amount(value)
+        for group in sets
+        for counter, value in (group.counters or {}).items()
+    }
+    if not any(device.consumes_counters for device in devices):
+        return None
+    number = {key: at for at, key in enumerate(available)}
+    for device in devices:
+        for use in device.consumes_counters or ():
+            if use.counter_set not in names:
+                problem = f"device {device.name} consumes counters of set {use.counter_set}"
+                raise _BadCountersError(f"{problem}, which is not there")
+    needs = tuple(
+        (device.name, _need(device, device.consumes_counters, number))
+        for device in devices
+        if device.consumes_counters
+    )
+    counters: PoolCounters = _shared(PoolCounters(tuple(available.values()), needs))
+    return counters
+
+
+def _apart(
+    offered: list[Offered], counters: dict[PoolKey, PoolCounters], node: str
+) -> tuple[list[Offered], list[str]]:
+    """Return the devices without those that overlap, and a sentence for each pool that has such.
+
+    Devices overlap if there is not enough of a counter for all of them, as of a GPU and its partitions.
+    """
+    problems = list[str]()
+    for key, of_pool in counters.items():
+        names = [gpu.device.name for gpu in offered if gpu.device.pool_key == key]
+        exceeded = of_pool.exceeded_by(names)
+        if not exceeded:
+            continue
+        needs = dict(of_pool.needs)
+        out = [name for name in names if any(at in exceeded for at, _ in needs.get(name, ()))]
+        gone = {(key, name) for name in out}
+        offered = [gpu for gpu in offered if (gpu.device.pool_key, gpu.device.name) not in gone]
+        shown = ", ".join(out[:_SHOWN]) + (f" and {len(out) - _SHOWN} more" if len(out) > _SHOWN else "")
+        problems.append(
+            f"node {node}: of pool {key[1]} of {key[0]} the devices {shown} overlap, since there are too few "
+            "counters for all of them: these are not planned. Their DeviceClass should match whole GPUs alone"
+        )
+    return offered, problems
+
+
+def _need(device: SliceDevice, uses: Iterable[CounterUse], number: dict[tuple[str, str], int]) -> Need:
+    amounts = list[tuple[int, int]]()
+    for use in uses:
+        for name, value in (use.counters or {}).items():
+            at = number.get((use.counter_set, name))
+            if at is None:
+                problem = f"device {device.name} consumes counter {name} of set {use.counter_set}"
+                raise _BadCountersError(f"{problem}, which is not there")
+            amounts.append((at, _amount(value)))
+    return tuple(amounts)
+
+
+def _amount(value: CounterValue) -> int:
+    return quantities.billionths(value.value[:_LONGEST]) or 0
 
 
 @lru_cache(maxsize=KINDS_OF_NODES)
-def _shared(columns: tuple[Column, ...]) -> tuple[Column, ...]:
-    """Return the first of all equal arguments, since thousands of nodes have equal ones."""
-    return columns
+def _shared(value: V) -> V:
+    """Return the first of all equal values, since thousands of nodes have equal ones."""
+    return value
 
 
 def _joined(offers: dict[str, tuple[Offered, ...]], problems: list[str]) -> Offer:

@@ -113,7 +113,7 @@ class Asked:
 
 
 def of_pod(
-    where: str, requests: Sequence[Asked], roundings: Iterable[tuple[str, Rounding]]
+    object_name: str, requests: Sequence[Asked], roundings: Iterable[tuple[str, Rounding]]
 ) -> tuple[Slice | None, tuple[BadValue, ...]]:
     """Return the memory of shared GPUs that a pod asks for, or why that can't be planned.
 
@@ -126,24 +126,24 @@ def of_pod(
     if first is None:
         return None, ()
     capacities = (first.capacity and first.capacity.requests) or {}
-    if (wrong := _not_planned(where, first, capacities, len(requests))) is not None:
+    if (wrong := _not_planned(object_name, first, capacities, len(requests))) is not None:
         return None, (wrong,)
     ((name, amount),) = capacities.items()
     value = quantities.parse(amount)
     if value is None or not 0 <= value <= MOST_UNITS * GIB:
         field, most = f"{first.field}, capacity.requests[{name}]", f"at most {MOST_UNITS}Gi"
-        return None, (BadValue(where, field, str(amount), f"memory of one GPU, {most}"),)
+        return None, (BadValue(object_name, field, str(amount), f"memory of one GPU, {most}"),)
     rounded = max((rounding(value) for capacity, rounding in roundings if capacity == name), default=value)
     return Slice(max(1, math.ceil(rounded / GIB)), first.count, resource(name, first.resource)), ()
 
 
 def _not_planned(
-    where: str, request: Asked, capacities: Mapping[str, Quantity], requests: int
+    object_name: str, request: Asked, capacities: Mapping[str, Quantity], requests: int
 ) -> BadValue | None:
     """Return why a request with capacity can't be planned, whatever it asks for; None if it can."""
     if request.count > MAX_GPUS:
         return BadValue(
-            where, f"{request.field}, count", str(request.count), f"GPUs of one node: 1 to {MAX_GPUS}"
+            object_name, f"{request.field}, count", str(request.count), f"GPUs of one node: 1 to {MAX_GPUS}"
         )
     expected = ""
     if not request.count:
@@ -153,7 +153,7 @@ def _not_planned(
     elif len(capacities) > 1 or not all(map(_is_memory, capacities)):
         expected = "memory alone: other capacities are not planned yet"
     names = ", ".join(sorted(capacities))
-    return BadValue(where, f"{request.field}, capacity", names, expected) if expected else None
+    return BadValue(object_name, f"{request.field}, capacity", names, expected) if expected else None
 
 
 def _not_negative(quantity: Quantity | None) -> Fraction:

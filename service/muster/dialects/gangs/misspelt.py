@@ -18,9 +18,9 @@ from itertools import islice
 import msgspec
 
 from muster.dialects.gangs import kai, other_systems, own
+from muster.dialects.keys import ACK_NAME, ACK_REPLICAS, SHARED_GPUS
 from muster.dialects.objects import Metadata
 from muster.dialects.reading import ANNOTATION, EITHER, LABEL, SHOWN
-from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain.allocation import RESERVED_KEYS
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.words import listed, nearest
@@ -47,11 +47,11 @@ _OF_OBJECTS = frozenset({*kai.GANG_KEYS, *other_systems.OF_OBJECTS})
 _NAMED = 3
 
 
-@lru_cache(maxsize=8)
-def keys(settings: Settings = DEFAULTS) -> Mapping[str, str]:
+@lru_cache(maxsize=1)
+def keys() -> Mapping[str, str]:
     """Return each key of pods → whether it is a label or an annotation."""
     annotations = (*own.KEYS, *RESERVED_KEYS, kai.GROUP, kai.KAI_GROUP, kai.POLICY, kai.ROLE)
-    labels = (settings.ack_name, settings.ack_replicas, settings.shared_gpus, kai.SUBGROUP)
+    labels = (ACK_NAME, ACK_REPLICAS, SHARED_GPUS, kai.SUBGROUP)
     return {
         **dict.fromkeys(KAI_KEYS, EITHER),
         **dict.fromkeys(annotations, ANNOTATION),
@@ -61,14 +61,12 @@ def keys(settings: Settings = DEFAULTS) -> Mapping[str, str]:
 
 
 @lru_cache(maxsize=4096)
-def meant(key: str, settings: Settings = DEFAULTS) -> str:
+def meant(key: str) -> str:
     """Return the key that this one nearly is; "" for a key that is known, or that is like none."""
     prefix, _, name = key.rpartition("/")
-    if key in keys(settings) or prefix in other_systems.PREFIXES or len(key) > own.MAX_CHARACTERS:
+    if key in keys() or prefix in other_systems.PREFIXES or len(key) > own.MAX_CHARACTERS:
         return ""
-    compared = [
-        pod_key for pod_key in keys(settings) if pod_key.rpartition("/")[0] not in other_systems.PREFIXES
-    ]
+    compared = [pod_key for pod_key in keys() if pod_key.rpartition("/")[0] not in other_systems.PREFIXES]
     prefixes = {pod_key.rpartition("/")[0] for pod_key in compared}
     if prefix not in prefixes:
         prefix = nearest(prefix, prefixes, NEAR_PREFIX)
@@ -89,58 +87,53 @@ class _Slip:
     right: str
 
 
-def corrected(
-    where: str, meta: Metadata, settings: Settings = DEFAULTS
-) -> tuple[Metadata, tuple[BadValue, ...]]:
+def corrected(object_name: str, meta: Metadata) -> tuple[Metadata, tuple[BadValue, ...]]:
     """Return the metadata as they were probably meant, and a cause for each key that has no effect."""
     slips = [
-        *_found(ANNOTATION, meta.annotations or {}, settings),
-        *_found(LABEL, meta.labels or {}, settings),
+        *_found(ANNOTATION, meta.annotations or {}),
+        *_found(LABEL, meta.labels or {}),
     ]
     if not slips:
         return meta, ()
-    places, right = (
-        keys(settings),
-        {ANNOTATION: dict(meta.annotations or {}), LABEL: dict(meta.labels or {})},
-    )
+    places, right = keys(), {ANNOTATION: dict(meta.annotations or {}), LABEL: dict(meta.labels or {})}
     for slip in slips:
         if slip.right:
             right[places[slip.right] or slip.place].setdefault(slip.right, slip.value)
-    unknown = tuple(_unknown(where, [slip for slip in slips if not slip.right]))
-    causes = tuple(_cause(where, slip, places[slip.right]) for slip in slips if slip.right)
+    unknown = tuple(_unknown(object_name, [slip for slip in slips if not slip.right]))
+    causes = tuple(_cause(object_name, slip, places[slip.right]) for slip in slips if slip.right)
     meta = msgspec.structs.replace(meta, labels=right[LABEL], annotations=right[ANNOTATION])
     return meta, (*unknown, *causes)
 
 
-def pairs(meta: Metadata, settings: Settings = DEFAULTS) -> Iterator[tuple[str, str]]:
+def pairs(meta: Metadata) -> Iterator[tuple[str, str]]:
     """Yield each misspelt key of a pod with the key that was meant."""
     for place, values in ((ANNOTATION, meta.annotations), (LABEL, meta.labels)):
-        yield from ((slip.key, slip.right) for slip in _found(place, values or {}, settings) if slip.right)
+        yield from ((slip.key, slip.right) for slip in _found(place, values or {}) if slip.right)
 
 
-def _found(place: str, values: Mapping[str, str], settings: Settings) -> Iterator[_Slip]:
-    place_of = keys(settings)
+def _found(place: str, values: Mapping[str, str]) -> Iterator[_Slip]:
+    place_of = keys()
     for key in sorted(values.keys() & place_of.keys()):
         if place_of[key] not in (place, EITHER) and not (key in own.NODE_KEYS or key in RESERVED_KEYS):
             yield _Slip(place, key, values[key], key)
     unknown = sorted(values.keys() - place_of.keys(), key=lambda key: (not key.startswith(own.PREFIX), key))
     for key in islice(unknown, MAX_COMPARED):
-        right = meant(key, settings)
+        right = meant(key)
         if right or key.startswith(own.PREFIX):
             yield _Slip(place, key, values[key], right)
 
 
-def _cause(where: str, slip: _Slip, place: str) -> BadValue:
+def _cause(object_name: str, slip: _Slip, place: str) -> BadValue:
     a_place = "an annotation" if place == ANNOTATION else "a label"
     if slip.key == slip.right:
-        return BadValue(where, f"{slip.place} {slip.key}", slip.value, f"none: it is {a_place}")
+        return BadValue(object_name, f"{slip.place} {slip.key}", slip.value, f"none: it is {a_place}")
     which = f"the {place} " if place not in (slip.place, EITHER) else ""
     what = ", which names a PodGroup" if slip.right in _OF_OBJECTS else ""
     expected = f"none: did you mean {which}{slip.right}{what}?"
-    return BadValue(where, _field(slip), slip.value, expected)
+    return BadValue(object_name, _field(slip), slip.value, expected)
 
 
-def _unknown(where: str, slips: list[_Slip]) -> Iterator[BadValue]:
+def _unknown(object_name: str, slips: list[_Slip]) -> Iterator[BadValue]:
     """Yield one cause for all keys of our own prefix that are like none."""
     if not slips:
         return
@@ -148,7 +141,7 @@ def _unknown(where: str, slips: list[_Slip]) -> Iterator[BadValue]:
     names = ", ".join(key.removeprefix(own.PREFIX) for key in own.KEYS)
     also = f"; nor is there {listed([*map(_field, more_slips)], _NAMED)}" if more_slips else ""
     expected = f"none: the annotations {own.PREFIX}… are {names}{also}"
-    yield BadValue(where, _field(first), first.value, expected)
+    yield BadValue(object_name, _field(first), first.value, expected)
 
 
 def _field(slip: _Slip) -> str:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from muster.dialects.gangs import own
+from muster.dialects.keys import ACK_NAME, ACK_REPLICAS
 from muster.dialects.objects import Metadata, PodSpec
 from muster.dialects.reading import (
     AN_OBJECT_NAME,
@@ -32,7 +33,6 @@ from muster.dialects.reading import (
     agreed,
     positive,
 )
-from muster.dialects.settings import Settings
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.pod import GangClaim
 
@@ -43,6 +43,7 @@ TASK = "volcano.sh/task-spec"
 WAY_OUT = f"the annotations {own.GROUP} and {own.MIN_MEMBER}"
 
 _COUNT = 'a positive whole number: "1", "2", …'
+_ALL_REPLICAS = 'the number of all replicas, masters and workers together: "1", "2", …'
 _MAX_UNKNOWN = 4
 """Keys of unknown systems that are told of one pod."""
 
@@ -167,21 +168,43 @@ PREFIXES = frozenset(key.rpartition("/")[0] for key in places() if "/" in key) -
 """Prefixes of these systems, except that of coscheduling: they have other keys, which may be like ours."""
 
 
-def claim(where: str, meta: Metadata, settings: Settings) -> Reading:
-    """Return the gang that the pod `where` (kind/namespace/name) names in the words of other systems."""
-    return agreed(meta.name, (_claim(where, meta, words) for words in READ if not words.last))
+def claim(object_name: str, meta: Metadata) -> Reading:
+    """Return the gang that the pod `object_name` names in the words of other systems."""
+    return agreed(meta.name, (_claim(object_name, meta, words) for words in READ if not words.last))
 
 
-def last(where: str, meta: Metadata, spec: PodSpec, with_gpus: bool) -> Reading:
+def ack(object_name: str, meta: Metadata) -> Reading:
+    """Return the gang that ACK's labels of the pod `object_name` (kind/namespace/name) name.
+
+    gpu-topology: <gang's name, within its namespace>    gpu-topology-replica: "<all its pods>"
+    """
+    labels = meta.labels or {}
+    name, replicas = labels.get(ACK_NAME), labels.get(ACK_REPLICAS)
+    if name is None and replicas is None:
+        return Reading()
+    causes = []
+    if not name:
+        expected = f"the gang's name: {ACK_REPLICAS} alone says no gang"
+        causes.append(BadValue(object_name, ACK_NAME, name or "", expected))
+    count = positive(replicas)
+    if count is None:
+        causes.append(BadValue(object_name, ACK_REPLICAS, replicas or "", _ALL_REPLICAS))
+    if not name:
+        return Reading(causes=tuple(causes))
+    gang = GangClaim("ack", name, min_member=count, replicas=count, count_key=ACK_REPLICAS)
+    return Reading(gang, tuple(causes))
+
+
+def last(object_name: str, meta: Metadata, spec: PodSpec, with_gpus: bool) -> Reading:
     """Return the gang of a pod that nothing else names: one that is read, or one that is refused.
     `with_gpus`: the pod asks for GPUs, or shares of some."""
-    reading = agreed(meta.name, (_claim(where, meta, words) for words in READ if words.last))
+    reading = agreed(meta.name, (_claim(object_name, meta, words) for words in READ if words.last))
     if reading.claim is not None or reading.causes or spec.node_name:
         return reading
     for key, system in REFUSED.items():
         if (value := _value(meta, key)) is not None and not _names_none(meta, key, value, with_gpus):
             shown = " ".join(value[:SHOWN].split())
-            cause = BadValue(where, key, shown, f"{WAY_OUT} beside it: gangs of {system} are not read")
+            cause = BadValue(object_name, key, shown, f"{WAY_OUT} beside it: gangs of {system} are not read")
             is_name = OBJECT_NAME.fullmatch(value) and positive(value) is None
             gang = GangClaim(system, value) if is_name else None
             return Reading(gang, (cause,))
@@ -189,7 +212,7 @@ def last(where: str, meta: Metadata, spec: PodSpec, with_gpus: bool) -> Reading:
     for words, key in numbers:
         if (value := _value(meta, key)) is not None and not _are_apart(meta, words):
             expected = f"a gang beside it: add {' or '.join(words.names)}, or {own.GROUP}"
-            return Reading(causes=(BadValue(where, key, value, expected),))
+            return Reading(causes=(BadValue(object_name, key, value, expected),))
     return Reading()
 
 
@@ -204,14 +227,14 @@ def _names_none(meta: Metadata, key: str, value: str, with_gpus: bool) -> bool:
     )
 
 
-def of_spec(where: str, spec: PodSpec) -> Iterator[BadValue]:
+def of_spec(object_name: str, spec: PodSpec) -> Iterator[BadValue]:
     """Yield a cause for each field by which kube-scheduler would hold the pod with a gang of its own."""
     group, workload = spec.scheduling_group, spec.workload_ref
     expected = f"none: gangs of kube-scheduler are not read, and it would hold the pod as well. Use {WAY_OUT}"
     if group is not None:
-        yield BadValue(where, "schedulingGroup", group.pod_group_name or "", expected)
+        yield BadValue(object_name, "schedulingGroup", group.pod_group_name or "", expected)
     if workload is not None:
-        yield BadValue(where, "workloadRef", f"{workload.name}/{workload.pod_group}", expected)
+        yield BadValue(object_name, "workloadRef", f"{workload.name}/{workload.pod_group}", expected)
 
 
 def role(meta: Metadata) -> str:
@@ -255,13 +278,13 @@ def _are_apart(meta: Metadata, words: Words) -> bool:
     return any(key in annotations and value in ("", annotations[key]) for key, value in words.unless.items())
 
 
-def _claim(where: str, meta: Metadata, words: Words) -> Reading:
+def _claim(object_name: str, meta: Metadata, words: Words) -> Reading:
     values = ((key, _value(meta, key, words.place)) for key in words.names)
     names = [(key, name) for key, name in values if name is not None]
     if not names or _are_apart(meta, words):
         return Reading()
     more = tuple(
-        BadValue(where, key, value, f"{instead}, in place of it")
+        BadValue(object_name, key, value, f"{instead}, in place of it")
         for key, instead in words.more.items()
         if (value := _value(meta, key)) is not None
     )
@@ -269,37 +292,37 @@ def _claim(where: str, meta: Metadata, words: Words) -> Reading:
         words.or_least and _value(meta, words.least) is None and _value(meta, words.or_least) is not None
     )
     count_key = words.or_least if by_other_key else words.least
-    least, wrong = _number(where, meta, count_key)
-    size, wrong_size = _number(where, meta, words.size)
+    least, wrong = _number(object_name, meta, count_key)
+    size, wrong_size = _number(object_name, meta, words.size)
     causes = (*wrong, *(wrong_size if words.size != words.least else ()), *more)
     if size is not None and size < (least or 1):
-        causes += (BadValue(where, words.size, str(size), f"at least {words.least}, which is {least}"),)
+        causes += (BadValue(object_name, words.size, str(size), f"at least {words.least}, which is {least}"),)
     if words.least and least is None and not wrong and not words.by_object:
-        causes += (BadValue(where, words.least, "", f"how many pods start together: {_COUNT}"),)
+        causes += (BadValue(object_name, words.least, "", f"how many pods start together: {_COUNT}"),)
     by_object = least is None and not wrong and bool(words.by_object)
     counted = (count_key, least, size)
-    claims = (_named(where, words, key, name, None if by_object else counted) for key, name in names)
+    claims = (_named(object_name, words, key, name, None if by_object else counted) for key, name in names)
     return agreed(meta.name, (*claims, Reading(causes=causes)))
 
 
 def _named(
-    where: str, words: Words, key: str, name: str, counted: tuple[str, int | None, int | None] | None
+    object_name: str, words: Words, key: str, name: str, counted: tuple[str, int | None, int | None] | None
 ) -> Reading:
     """Return the gang `name`. `counted` has the key of its number, the number and its size. None means that
     a PodGroup has them."""
     by_object = counted is None
     if not (OBJECT_NAME.fullmatch(name) or (not by_object and NAME_PATTERN.fullmatch(name))):
         what = "a PodGroup in the pod's namespace" if by_object else "a gang"
-        return Reading(causes=(BadValue(where, key, name, f"the name of {what}: {AN_OBJECT_NAME}"),))
+        return Reading(causes=(BadValue(object_name, key, name, f"the name of {what}: {AN_OBJECT_NAME}"),))
     if counted is None:
         return Reading(GangClaim(words.by_object, name, by_object=True))
     count_key, least, size = counted
     return Reading(GangClaim(words.dialect, name, least, size=size, count_key=count_key))
 
 
-def _number(where: str, meta: Metadata, key: str) -> tuple[int | None, tuple[BadValue, ...]]:
+def _number(object_name: str, meta: Metadata, key: str) -> tuple[int | None, tuple[BadValue, ...]]:
     text = _value(meta, key) if key else None
     number = positive(text)
     if text is None or number is not None:
         return number, ()
-    return None, (BadValue(where, key, text, _COUNT),)
+    return None, (BadValue(object_name, key, text, _COUNT),)

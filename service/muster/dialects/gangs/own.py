@@ -21,8 +21,8 @@ from muster.dialects.reading import (
     A_SCOPE,
     LABEL_KEY,
     NAME_PATTERN,
+    Fields,
     Reading,
-    Values,
     natural,
     positive,
 )
@@ -80,10 +80,10 @@ class OwnKeys:
     causes: tuple[BadValue, ...] = ()
 
 
-def read(where: str, meta: Metadata) -> OwnKeys:
-    """Return what the pod `where` (kind/namespace/name) says."""
+def read(object_name: str, meta: Metadata) -> OwnKeys:
+    """Return what the pod `object_name` (kind/namespace/name) says."""
     annotations = meta.annotations or {}
-    gang, wishes = _Values(where, annotations), _Values(where, annotations)
+    gang, wishes = _Keys.of_keys(object_name, annotations), _Keys.of_keys(object_name, annotations)
     group = gang.matching(GROUP, NAME_PATTERN, A_NAME)
     min_member = gang.number(MIN_MEMBER, positive, 'a positive whole number: "1", "2", …')
     size = gang.number(SIZE, positive, 'a positive whole number: "1", "2", …')
@@ -94,7 +94,7 @@ def read(where: str, meta: Metadata) -> OwnKeys:
     return OwnKeys(group, min_member, size, constraints, rank, tuple(gang.causes), tuple(wishes.causes))
 
 
-def claim(where: str, keys: OwnKeys, other_gang: GangClaim | None) -> Reading:
+def claim(object_name: str, keys: OwnKeys, other_gang: GangClaim | None) -> Reading:
     """Return the gang that the annotations name; `other_gang` is what the pod claims in another dialect. A
     min-member or a size alone belongs to that."""
     if keys.group is not None:
@@ -107,41 +107,39 @@ def claim(where: str, keys: OwnKeys, other_gang: GangClaim | None) -> Reading:
         gang = GangClaim(NAME, other_gang.name, keys.min_member, size=keys.size, count_key=MIN_MEMBER)
         return Reading(gang)
     expected = f"a gang beside it: add the annotation {GROUP}"
-    return Reading(causes=(BadValue(where, key, str(count), expected),))
+    return Reading(causes=(BadValue(object_name, key, str(count), expected),))
 
 
-class _Values(Values):
+class _Keys(Fields):
     """The annotations of one pod. A value has a bounded length, and spaces around it do not count."""
 
-    def text(self, key: str) -> str | None:
-        text = self.texts.get(key)
-        if text is None:
+    def text(self, field: str, required: bool = False) -> str | None:
+        text = super().text(field, required)
+        if text is not None and len(text) > MAX_CHARACTERS:
+            self.bad(field, text, f"at most {MAX_CHARACTERS:,} characters")
             return None
-        if len(text) > MAX_CHARACTERS:
-            self.bad(key, text, f"at most {MAX_CHARACTERS:,} characters")
-            return None
-        return text.strip()
+        return text.strip() if text is not None else None
 
     def wishes(self) -> Wishes:
         return Wishes(
             role=self.matching(ROLE, NAME_PATTERN, A_NAME) or "",
             required_scope=self.matching(SCOPE, LABEL_KEY, A_SCOPE),
-            preferred_scopes=self.names(PREFERRED_SCOPES, LABEL_KEY, MAX_LISTED, _SCOPES),
+            preferred_scopes=self.names_in(PREFERRED_SCOPES, LABEL_KEY, MAX_LISTED, _SCOPES),
             role_scope=self.matching(ROLE_SCOPE, LABEL_KEY, A_SCOPE),
-            role_preferred=self.names(ROLE_PREFERRED_SCOPES, LABEL_KEY, MAX_LISTED, _SCOPES),
+            role_preferred=self.names_in(ROLE_PREFERRED_SCOPES, LABEL_KEY, MAX_LISTED, _SCOPES),
             segments=self._segments(),
             per_scope=tuple(limit for kind in PER_SCOPE for limit in self._per_scope(kind)),
         )
 
     def _segments(self) -> tuple[Segment, ...]:
         """Return the segments, widest first: each size is a multiple of the next."""
-        if SEGMENT_SIZE not in self.texts and SEGMENT_SCOPE not in self.texts:
+        if self.raw(SEGMENT_SIZE) is None and self.raw(SEGMENT_SCOPE) is None:
             return ()
         sizes = self._sizes()
         expected = f"a scope for each of {SEGMENT_SIZE}, each once: {_parts(_NOT_BY)}"
-        if SEGMENT_SCOPE not in self.texts:
+        if self.raw(SEGMENT_SCOPE) is None:
             self.bad(SEGMENT_SCOPE, "", expected)
-        scopes = self.names(SEGMENT_SCOPE, LABEL_KEY, MAX_LISTED, expected)
+        scopes = self.names_in(SEGMENT_SCOPE, LABEL_KEY, MAX_LISTED, expected)
         if sizes and scopes and (len(scopes) != len(sizes) or Scope.GPU in scopes):
             self.bad(SEGMENT_SCOPE, ",".join(scopes), expected)
             return ()
@@ -149,7 +147,7 @@ class _Values(Values):
 
     def _sizes(self) -> tuple[int, ...]:
         expected = f"at most {MAX_LEVELS} sizes, each a multiple of the next, as in 16,4"
-        if SEGMENT_SIZE not in self.texts:
+        if self.raw(SEGMENT_SIZE) is None:
             self.bad(SEGMENT_SIZE, "", f"{expected}, for the scopes in {SEGMENT_SCOPE}")
         text = self.text(SEGMENT_SIZE)
         if text is None:

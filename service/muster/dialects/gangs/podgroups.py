@@ -15,15 +15,14 @@ holds nothing).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from muster.dialects.fields import Fields
+import msgspec
+
 from muster.dialects.gangs import kai, other_systems, own, subgroups
 from muster.dialects.gangs.subgroups import Topologies, Topology
 from muster.dialects.objects import CustomObject
-from muster.dialects.reading import A_NAME, A_SCOPE, LABEL_KEY, NAME_PATTERN
+from muster.dialects.reading import A_NAME, A_SCOPE, LABEL_KEY, NAME_PATTERN, Fields
 from muster.domain.levels import DEFAULT_LEVELS, Level
 from muster.domain.pod import Wishes
 from muster.domain.podgroup import OURS, PodGroup, PodGroupStatus
@@ -177,7 +176,7 @@ def _volcano(obj: CustomObject) -> PodGroup:
     topology = spec.part("networkTopology")
     if topology.names() and topology.raw("mode") != "soft":
         spec.bad("networkTopology", topology.raw("mode") or "hard", _NOT_READ)
-    if spec.given("subGroupPolicy"):
+    if spec.raw("subGroupPolicy") is not None:
         spec.bad("subGroupPolicy", spec.raw("subGroupPolicy"), _NOT_READ)
     min_member = max(1, spec.natural("minMember") or 0, sum(least.values()))
     problems = (_SOFT,) if topology.raw("mode") == "soft" else ()
@@ -225,24 +224,7 @@ def _fit(operator: str, values: tuple[str, ...]) -> bool:
 
 def _status(value: object) -> PodGroupStatus | None:
     """Return the status as we wrote it before; None if we wrote none."""
-    if not isinstance(value, dict) or not isinstance(value.get("phase"), str):
+    try:
+        return msgspec.convert(value, PodGroupStatus)
+    except msgspec.ValidationError:
         return None
-    return PodGroupStatus(
-        phase=value["phase"],
-        needed=_count(value, "needed"),
-        present=_count(value, "present"),
-        placed=_count(value, "placed"),
-        running=_count(value, "running"),
-        domain=_text(value, "domain"),
-        reason=_text(value, "reason"),
-    )
-
-
-def _count(value: Mapping[str, Any], field: str) -> int:
-    number = value.get(field)
-    return number if isinstance(number, int) and not isinstance(number, bool) else 0
-
-
-def _text(value: Mapping[str, Any], field: str) -> str:
-    text = value.get(field)
-    return text if isinstance(text, str) else ""

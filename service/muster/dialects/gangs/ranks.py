@@ -6,7 +6,7 @@ after another. So a segment holds members of one group as far as it can.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from muster.dialects.objects import Metadata
 from muster.dialects.reading import natural
@@ -22,10 +22,20 @@ REPLICA_TYPE = "training.kubeflow.org/replica-type"
 RAY_REPLICA = "ray.io/worker-group-replica-index"
 RAY_HOST = "ray.io/replica-host-index"
 
-KEYS = (
-    POD_INDEX, COMPLETION_INDEX, JOB_GLOBAL_INDEX, GROUP_INDEX, WORKER_INDEX, REPLICA_INDEX, REPLICA_TYPE,
-    RAY_REPLICA, RAY_HOST,
-)  # fmt: skip
+ORDERS = (
+    # Before the ordinal: leaders are one StatefulSet, and the workers of each group another.
+    (GROUP_INDEX, WORKER_INDEX),
+    (JOB_GLOBAL_INDEX, COMPLETION_INDEX),
+    ("", COMPLETION_INDEX),
+    (REPLICA_TYPE, REPLICA_INDEX),
+    (RAY_REPLICA, RAY_HOST),
+    ("", POD_INDEX),
+)
+"""Annotations or labels of a pod's group and of its place in it; the first pair that speaks wins.
+
+They are in the reference pages of labels of Kubernetes, LeaderWorkerSet, JobSet and the training operator,
+and in KubeRay's constants."""
+KEYS = tuple(dict.fromkeys(key for pair in ORDERS for key in pair if key))
 _KNOWN = frozenset(KEYS)
 
 REPLICA_TYPES = ("launcher", "master", "chief", "ps", "evaluator", "worker")
@@ -40,42 +50,19 @@ def read(meta: Metadata) -> int | None:
     labels, annotations = meta.labels or {}, meta.annotations or {}
     if not (_KNOWN.isdisjoint(labels) and _KNOWN.isdisjoint(annotations)):
         values = {**annotations, **labels}
-        for order in ORDERS:
-            if (rank := order(values)) is not None:
+        for group_key, key in ORDERS:
+            if (rank := _rank(values, group_key, key)) is not None:
                 return rank
     return _of_name(meta)
 
 
-def _one(key: str) -> Callable[[Mapping[str, str]], int | None]:
-    return lambda values: natural(values.get(key))
-
-
-def _grouped(group_key: str, key: str) -> Callable[[Mapping[str, str]], int | None]:
-    def rank(values: Mapping[str, str]) -> int | None:
-        group, index = natural(values.get(group_key)), natural(values.get(key))
-        return None if group is None or index is None else group * GROUP + index
-
-    return rank
-
-
-def _replica(values: Mapping[str, str]) -> int | None:
-    index, kind = natural(values.get(REPLICA_INDEX)), values.get(REPLICA_TYPE, "").lower()
-    if index is None or kind not in REPLICA_TYPES:
-        return index
-    return REPLICA_TYPES.index(kind) * GROUP + index
-
-
-ORDERS: tuple[Callable[[Mapping[str, str]], int | None], ...] = (
-    # Before the ordinal: leaders are one StatefulSet, and the workers of each group another.
-    _grouped(GROUP_INDEX, WORKER_INDEX),
-    _grouped(JOB_GLOBAL_INDEX, COMPLETION_INDEX),
-    _one(COMPLETION_INDEX),
-    _replica,
-    _grouped(RAY_REPLICA, RAY_HOST),
-    _one(POD_INDEX),
-)
-"""Annotations and labels together → the rank, the first that speaks wins. The keys are in the reference pages
-of labels of Kubernetes, LeaderWorkerSet, JobSet and the training operator, and in KubeRay's constants."""
+def _rank(values: Mapping[str, str], group_key: str, key: str) -> int | None:
+    index = natural(values.get(key))
+    group = natural(values.get(group_key)) if group_key else 0
+    if group_key == REPLICA_TYPE:
+        kind = values.get(REPLICA_TYPE, "").lower()
+        group = REPLICA_TYPES.index(kind) if kind in REPLICA_TYPES else 0
+    return None if group is None or index is None else group * GROUP + index
 
 
 def _of_name(meta: Metadata) -> int | None:

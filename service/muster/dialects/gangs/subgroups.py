@@ -16,8 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, dropwhile, takewhile
 
-from muster.dialects.fields import Fields
-from muster.dialects.reading import A_NAME, LABEL_KEY, NAME_PATTERN, OBJECT_NAME
+from muster.dialects.reading import A_NAME, LABEL_KEY, NAME_PATTERN, OBJECT_NAME, Fields
 from muster.domain.constraints import Subgroup
 from muster.domain.levels import Level
 from muster.domain.pod import Wishes

@@ -8,25 +8,24 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from muster.dialects.devices.accelerators import CLAIMS, accelerators
-from muster.dialects.fields import Fields
-from muster.dialects.gangs import ranks
+from muster.dialects.gangs import kai, ranks
 from muster.dialects.gangs.own import GROUP, MIN_MEMBER, SEGMENT_SIZE
 from muster.dialects.gangs.podgroups import MAX_QUEUE
 from muster.dialects.gangs.subgroups import Constraint, Topologies
 from muster.dialects.jobs import slips
-from muster.dialects.kinds import kai_keys
 from muster.dialects.kinds.description import Described, Kind, Member, Owner, Role
 from muster.dialects.objects import Affinity, CustomObject, Metadata, PodObject, PodSpec
 from muster.dialects.pods import pods
-from muster.dialects.reading import positive
+from muster.dialects.reading import Fields, positive
 from muster.dialects.settings import BY_REQUEST, Settings
 from muster.domain.levels import Level
+from muster.domain.node import GPU_MEM
 from muster.domain.pod import Controller, GangClaim, Wishes
 from muster.domain.podgroup import Coming, PodGroup
 from muster.domain.request import Segment
 
-_PLACEMENT = (kai_keys.TOPOLOGY, kai_keys.REQUIRED, kai_keys.PREFERRED)
-_SEGMENTS = (kai_keys.TOPOLOGY, kai_keys.SEGMENT_REQUIRED, kai_keys.SEGMENT_PREFERRED)
+_PLACEMENT = (kai.TOPOLOGY, kai.REQUIRED, kai.PREFERRED)
+_SEGMENTS = (kai.TOPOLOGY, kai.SEGMENT_REQUIRED, kai.SEGMENT_PREFERRED)
 _PREEMPTIBILITIES = ("preemptible", "non-preemptible")
 _MAX_CONTAINERS = 64
 _MAX_COMING = 256
@@ -121,18 +120,16 @@ def family(
     key_maps = [on_job, *reader.templates.values()]
     roles = [role for role in reader.described.roles if role.count]
     resources = [_asked(role) for role in roles]
-    with_gpus = any(
-        not names.isdisjoint((*settings.gpu_resources, settings.gpu_memory)) for names in resources
-    )
+    with_gpus = any(not names.isdisjoint((*settings.gpu_resources, GPU_MEM)) for names in resources)
     possible = _ways(kind, owner, reader.described, with_gpus)
-    by_key = any(map(kai_keys.spoken, key_maps)) or slips.of_kai(on_job)
+    by_key = any(map(kai.spoken, key_maps)) or slips.of_kai(on_job)
     by_key = by_key or on_job.get(kind.asks, "false") != "false"
     of_object = Family(
         group,
         pods=reader.described.size * reader.described.copies,
         most=sum(role.count for role in reader.described.roles),
         by_key=by_key and kind.kind not in BY_REQUEST,
-        skipped=kai_keys.skipped(meta),
+        skipped=kai.skipped(meta),
         with_gpus=with_gpus,
         with_accelerators=with_gpus or any(map(accelerators, resources)) or any(map(_has_claims, roles)),
         held=bool(kind.label),
@@ -210,8 +207,8 @@ class _Reader:
     def _in_segments(self, role: Role) -> bool:
         """Return whether the order of the members says which of them lie together."""
         of_pods = self.templates[role.name]
-        by_pods = kai_keys.SEGMENT_SIZE in of_pods or SEGMENT_SIZE in of_pods
-        return by_pods or kai_keys.REQUIRED in role.keys or bool(role.exclusive)
+        by_pods = kai.SEGMENT_SIZE in of_pods or SEGMENT_SIZE in of_pods
+        return by_pods or kai.REQUIRED in role.keys or bool(role.exclusive)
 
     def _wishes(self, role: Role) -> Wishes:
         """Return the constraints of one role.
@@ -223,15 +220,15 @@ class _Reader:
         segments = [Segment(role.unit, scope)] if scope is not None and role.unit else []
         keys = {**self._annotations, **self.templates[role.name]}
         inner = None
-        if kai_keys.SEGMENT_SIZE in self.templates[role.name]:
+        if kai.SEGMENT_SIZE in self.templates[role.name]:
             inner = self._constraint(keys, _SEGMENTS).required
         if inner is not None:
-            text = keys[kai_keys.SEGMENT_SIZE]
+            text = keys[kai.SEGMENT_SIZE]
             size = positive(text)
             if size is None or (role.segments_fill and role.count % size):
                 even = f" that divides {role.count}, the pods of the role" if role.segments_fill else ""
                 expected = f"a positive whole number{even}"
-                self.owner.spec.said(f"annotation {kai_keys.SEGMENT_SIZE}", text, expected)
+                self.owner.spec.said(f"annotation {kai.SEGMENT_SIZE}", text, expected)
             else:
                 segments.append(Segment(size, inner))
         if role.unit:
@@ -244,48 +241,48 @@ class _Reader:
 
     def _queue(self) -> str:
         key_maps = [self._labels, *self.templates.values()]
-        return next((queue for keys in key_maps if (queue := keys.get(kai_keys.QUEUE))), "")
+        return next((queue for keys in key_maps if (queue := keys.get(kai.QUEUE))), "")
 
     def _unheard(self) -> Iterator[str]:
         """Yield a sentence for each of KAI's keys that has no effect here, and for our keys on the job."""
-        if priority := self._labels.get(kai_keys.PRIORITY):
+        if priority := self._labels.get(kai.PRIORITY):
             yield (
-                f"label {kai_keys.PRIORITY}: {priority[:63]} is not applied: the pods have the priority of "
+                f"label {kai.PRIORITY}: {priority[:63]} is not applied: the pods have the priority of "
                 "their spec.priorityClassName"
             )
-        kind = self._labels.get(kai_keys.PREEMPTIBILITY, _PREEMPTIBILITIES[0])
+        kind = self._labels.get(kai.PREEMPTIBILITY, _PREEMPTIBILITIES[0])
         if kind not in _PREEMPTIBILITIES:
             expected = " or ".join(_PREEMPTIBILITIES)
-            yield f"label {kai_keys.PREEMPTIBILITY} is {kind[:63]}, expected {expected}"
-        yield from kai_keys.unread_fractions({key for keys in self.templates.values() for key in keys})
-        in_units = [r.name[:63] for r in self.described.roles if r.unit and kai_keys.PREFERRED in r.keys]
+            yield f"label {kai.PREEMPTIBILITY} is {kind[:63]}, expected {expected}"
+        yield from kai.unread_fractions({key for keys in self.templates.values() for key in keys})
+        in_units = [r.name[:63] for r in self.described.roles if r.unit and kai.PREFERRED in r.keys]
         if in_units:
             yield (
-                f"annotation {kai_keys.PREFERRED} has no effect on a part that is replicated as a whole "
-                f"({', '.join(in_units[:8])}): write {kai_keys.REQUIRED}"
+                f"annotation {kai.PREFERRED} has no effect on a part that is replicated as a whole "
+                f"({', '.join(in_units[:8])}): write {kai.REQUIRED}"
             )
-        if any(kai_keys.SEGMENT_PREFERRED in keys for keys in (self._annotations, *self.templates.values())):
+        if any(kai.SEGMENT_PREFERRED in keys for keys in (self._annotations, *self.templates.values())):
             yield (
-                f"annotation {kai_keys.SEGMENT_PREFERRED} has no effect: "
-                f"write {kai_keys.SEGMENT_REQUIRED}, which every segment keeps"
+                f"annotation {kai.SEGMENT_PREFERRED} has no effect: "
+                f"write {kai.SEGMENT_REQUIRED}, which every segment keeps"
             )
         yield from self._misplaced()
         yield from slips.unheard((*self._annotations, *self._labels))
 
     def _misplaced(self) -> Iterator[str]:
         """Yield a sentence for each of KAI's keys that counts elsewhere, or in other kinds alone."""
-        roles, key = self.described.roles, kai_keys.MIN_MEMBER
+        roles, key = self.described.roles, kai.MIN_MEMBER
         if self._whole:
             yield (
                 f"annotation {key} has no effect on {', '.join(name[:63] for name in self._whole[:8])}: "
                 "its Jobs lie by segments, or each in one part, and so all their pods start together"
             )
-        for level in (kai_keys.REQUIRED, kai_keys.PREFERRED):
+        for level in (kai.REQUIRED, kai.PREFERRED):
             if any(level in self.templates[role.name] and level not in role.keys for role in roles):
                 yield f"annotation {level} has no effect on the pod template: write it on the job"
         on_pods = any(key in keys for keys in self.templates.values())
-        if self.owner.kind not in kai_keys.COUNTED and (on_pods or key in self._annotations):
-            yield f"annotation {key} has no effect: it counts in a {' or a '.join(kai_keys.COUNTED)}"
+        if self.owner.kind not in kai.COUNTED and (on_pods or key in self._annotations):
+            yield f"annotation {key} has no effect: it counts in a {' or a '.join(kai.COUNTED)}"
         elif on_pods:
             yield f"annotation {key} has no effect on the pod template: write it on the job"
 
@@ -293,7 +290,7 @@ class _Reader:
 def _keys_of_template(role: Role) -> Mapping[str, str]:
     """Return the labels and annotations of a role's pod template together."""
     meta = _template(role).part("metadata")
-    return {**kai_keys.labels_of(meta), **kai_keys.annotations_of(meta)}
+    return {**kai.labels_of(meta), **kai.annotations_of(meta)}
 
 
 def _asked(role: Role) -> frozenset[str]:
@@ -408,7 +405,7 @@ def _possible(kind: Kind, name: str, described: Described, template_names: bool)
         if template_names and all_together:
             yield annotate
         elif kind.kind not in BY_REQUEST:
-            yield f"label the job {kai_keys.QUEUE}: default"
+            yield f"label the job {kai.QUEUE}: default"
     elif kind.kind in BY_REQUEST:
         yield f"{infer}{change}"
         yield f"{annotate}{change}"
@@ -418,7 +415,7 @@ def _possible(kind: Kind, name: str, described: Described, template_names: bool)
         if described.change:
             yield f"{infer}{change}"
         if not template_names:
-            yield f'annotate the job {kai_keys.MIN_MEMBER}: "{size}"'
+            yield f'annotate the job {kai.MIN_MEMBER}: "{size}"'
 
 
 def _advice(described: Described, possible: tuple[str, ...]) -> str:

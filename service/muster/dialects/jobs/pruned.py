@@ -11,9 +11,8 @@ from typing import Any
 
 import msgspec
 
-from muster.dialects.gangs import misspelt
+from muster.dialects.gangs import kai, misspelt
 from muster.dialects.jobs import slips
-from muster.dialects.kinds import kai_keys
 from muster.dialects.kinds.description import Kind
 from muster.dialects.kinds.table import KINDS
 from muster.dialects.objects import CustomObject
@@ -89,15 +88,15 @@ class _Copy:
     def words(self, texts: dict[str, Any]) -> dict[str, Any]:
         """Return the labels or annotations that are read, and those that are slips."""
         if len(texts) > bounds.MAX_KEYS:
-            known_keys = {*misspelt.keys(), *KEYS, kai_keys.PRIORITY, *kai_keys.FRACTIONS}
+            known_keys = {*misspelt.keys(), *KEYS, kai.PRIORITY, *kai.FRACTIONS}
             texts = bounds.first_entries(texts, bounds.MAX_KEYS, known_keys)
-        other_keys = [key for key in texts if not (kai_keys.read(key) or key in KEYS)]
+        other_keys = [key for key in texts if not (kai.read_on_job(key) or key in KEYS)]
         wrong = slips.meant(other_keys, self._compared) if self._compared else {}
         self._compared -= min(len(other_keys), self._compared)
         return {
             key: self._value(value, 0)
             for key, value in texts.items()
-            if kai_keys.read(key) or key in KEYS or key in wrong
+            if kai.read_on_job(key) or key in KEYS or key in wrong
         }
 
     def _value(self, value: Any, levels: int) -> Any:

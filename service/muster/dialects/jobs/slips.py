@@ -12,20 +12,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
-from muster.dialects.fields import Fields
-from muster.dialects.gangs import misspelt, other_systems, own
-from muster.dialects.kinds import kai_keys
+from muster.dialects.gangs import kai, misspelt, other_systems, own
 from muster.dialects.kinds.table import member
 from muster.dialects.objects import Metadata
-from muster.dialects.reading import LABEL, SHOWN
+from muster.dialects.reading import LABEL, SHOWN, Fields
 from muster.domain.pod import Pod
 
 _INSTEAD = {
-    kai_keys.REQUIRED: own.SCOPE,
-    kai_keys.PREFERRED: own.PREFERRED_SCOPES,
-    kai_keys.SEGMENT_SIZE: own.SEGMENT_SIZE,
-    kai_keys.SEGMENT_REQUIRED: own.SEGMENT_SCOPE,
-    kai_keys.MIN_MEMBER: own.MIN_MEMBER,
+    kai.REQUIRED: own.SCOPE,
+    kai.PREFERRED: own.PREFERRED_SCOPES,
+    kai.SEGMENT_SIZE: own.SEGMENT_SIZE,
+    kai.SEGMENT_REQUIRED: own.SEGMENT_SCOPE,
+    kai.MIN_MEMBER: own.MIN_MEMBER,
 }
 """KAI's annotations that count in a job alone → ours of the same meaning."""
 
@@ -51,7 +49,7 @@ def meant(keys: Iterable[str], most: int = misspelt.MAX_COMPARED) -> Mapping[str
     """
     known_keys = misspelt.keys()
     unknown = (key for key in keys if key.startswith(own.PREFIX) or key not in known_keys)
-    ordered = sorted(unknown, key=lambda key: (not key.startswith((own.PREFIX, kai_keys.PREFIX)), key))
+    ordered = sorted(unknown, key=lambda key: (not key.startswith((own.PREFIX, kai.JOB_PREFIX)), key))
     return {key: right for key in islice(ordered, most) if (right := _meant(key)) is not None}
 
 
@@ -60,7 +58,7 @@ def _meant(key: str) -> str | None:
     if key in own.KEYS:
         return key
     right = misspelt.meant(key)
-    if right in own.KEYS or right.startswith(kai_keys.PREFIX):
+    if right in own.KEYS or right.startswith(kai.JOB_PREFIX):
         return right
     return "" if key.startswith(own.PREFIX) else None
 
@@ -70,13 +68,13 @@ def note_misspelt(fields: Fields, place: str, texts: Mapping[str, str]) -> None:
     for key in texts.keys() & _INSTEAD.keys() if place == LABEL else ():
         fields.said(f"{place} {key}", texts[key], "none: it is an annotation")
     for key, right in meant(texts).items():
-        if right.startswith(kai_keys.PREFIX):
+        if right.startswith(kai.JOB_PREFIX):
             fields.said(f"{place} {key[:SHOWN]}", texts[key], f"none: did you mean {right}?")
 
 
 def of_kai(keys: Iterable[str]) -> bool:
     """Return whether a misspelt key of KAI is among these."""
-    return any(right.startswith(kai_keys.PREFIX) for right in meant(keys).values())
+    return any(right.startswith(kai.JOB_PREFIX) for right in meant(keys).values())
 
 
 def unheard(keys: Iterable[str]) -> Iterator[str]:
@@ -114,4 +112,4 @@ def on_pod(meta: Metadata, pod: Pod) -> Iterator[str]:
 def fractions(meta: Metadata) -> Iterator[str]:
     """Yield a sentence for each key of KAI for a part of a GPU. For the pods of a known job, see the job."""
     if member(meta) is None:
-        yield from kai_keys.unread_fractions(meta.annotations or {})
+        yield from kai.unread_fractions(meta.annotations or {})

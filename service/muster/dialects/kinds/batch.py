@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from muster.dialects.fields import Fields
+from muster.dialects.gangs import kai
 from muster.dialects.gangs.ranks import COMPLETION_INDEX, POD_INDEX
-from muster.dialects.kinds import kai_keys
 from muster.dialects.kinds.description import (
     Described,
     Kind,
@@ -18,6 +17,7 @@ from muster.dialects.kinds.description import (
     why_idle,
 )
 from muster.dialects.objects import CustomObject, Metadata
+from muster.dialects.reading import Fields
 
 JOB_NAMES = ("job-name", "batch.kubernetes.io/job-name")
 
@@ -40,8 +40,8 @@ def job(owner: Owner) -> Described:
     spec = owner.spec
     count, all_there = at_once(spec)
     indexed = spec.text("completionMode") == "Indexed"
-    together = all_there and (indexed or kai_keys.asks_for_topology(owner.meta))
-    least = kai_keys.min_member(owner, count) or (count if together else min(1, count))
+    together = all_there and (indexed or kai.asks_for_topology(owner.meta))
+    least = kai.min_member(spec, owner.meta.annotations, count) or (count if together else min(1, count))
     if all_there:
         count = max(0, count - (owner.status.natural("succeeded") or 0))
     template = spec.raw("template")

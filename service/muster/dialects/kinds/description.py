@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from muster.dialects.fields import Fields
 from muster.dialects.objects import Container, CustomObject, Metadata, PodToleration, ResourceRequirements
+from muster.dialects.reading import Fields
 
 MAX_PODS = 200_000
 """The most pods of one object. The largest cluster that Kubernetes supports has 150,000."""
@@ -123,8 +123,8 @@ class Owner:
     def of(cls, kind: str, obj: CustomObject) -> Owner:
         """Return the object, ready to be read field by field."""
         meta = obj.metadata
-        where = f"{kind.lower()}/{meta.namespace}/{meta.name}"
-        spec, status = Fields.of(where, "spec", obj.spec), Fields.of(where, "status", obj.status)
+        object_name = f"{kind.lower()}/{meta.namespace}/{meta.name}"
+        spec, status = Fields.of(object_name, "spec", obj.spec), Fields.of(object_name, "status", obj.status)
         return cls(kind, obj.api_version, meta, spec, status)
 
     @property

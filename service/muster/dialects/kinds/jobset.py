@@ -6,9 +6,8 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from muster.dialects.fields import Fields
+from muster.dialects.gangs import kai
 from muster.dialects.gangs.ranks import COMPLETION_INDEX, JOB_GLOBAL_INDEX
-from muster.dialects.kinds import kai_keys
 from muster.dialects.kinds.batch import JOB_NAMES, at_once
 from muster.dialects.kinds.description import (
     MAX_ROLES,
@@ -24,6 +23,7 @@ from muster.dialects.kinds.description import (
     why_idle,
 )
 from muster.dialects.objects import Metadata, PodToleration
+from muster.dialects.reading import Fields
 
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 REPLICATED_JOB = "jobset.sigs.k8s.io/replicatedjob-name"
@@ -62,7 +62,7 @@ def describe(owner: Owner) -> Described:
         before += jobs
     if not roles:
         spec.bad("replicatedJobs", "", "replicated Jobs with a template each")
-    kai_keys.min_subgroups(owner, len(roles))
+    kai.min_subgroups(spec, owner.meta, len(roles))
     return Described(tuple(roles), idle=why_idle(owner, spec.raw("suspend")))
 
 
@@ -71,12 +71,12 @@ def _role(owner: Owner, number: int, item: Fields, jobs: int, before: int) -> Ro
     template = item.part("template")
     spec = template.part("spec")
     pods_of_job, _ = at_once(spec)
-    keys = kai_keys.annotations_of(template.part("metadata"))
+    keys = kai.annotations_of(template.part("metadata"))
     count = bounded(item, "replicas", jobs * pods_of_job)
-    first = kai_keys.number(template.part("metadata"), pods_of_job) or pods_of_job
+    first = kai.min_member(template.part("metadata"), keys, pods_of_job) or pods_of_job
     least = jobs * first
     path = f"spec.replicatedJobs[{number}].template.spec.template"
-    placement = _placement(owner, kai_keys.annotations_of(template.part("metadata")))
+    placement = _placement(owner, keys)
     pod = _pod(owner, name, pods_of_job, before, placement)
     unit = pods_of_job if jobs > 1 else 0
     exclusive = is_exclusive(placement)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from muster.dialects.fields import Fields
 from muster.dialects.gangs.ranks import REPLICA_INDEX, REPLICA_TYPE, REPLICA_TYPES
 from muster.dialects.kinds.description import (
     MAX_ROLES,
@@ -27,6 +26,7 @@ from muster.dialects.kinds.description import (
     why_idle,
 )
 from muster.dialects.objects import Container, Metadata
+from muster.dialects.reading import Fields
 
 GROUP = "kubeflow.org"
 JOB_NAME = "training.kubeflow.org/job-name"
@@ -115,7 +115,7 @@ def _order(name: str) -> tuple[int, str]:
 
 def _pod(owner: Owner, kind: str) -> Callable[[int, int], NewPod]:
     first = _FIRST.get((owner.kind, kind))
-    if owner.kind == "PyTorchJob" and not owner.spec.part(REPLICA_SPECS[owner.kind]).given(_MASTER):
+    if owner.kind == "PyTorchJob" and owner.spec.part(REPLICA_SPECS[owner.kind]).raw(_MASTER) is None:
         first = None
 
     def pod(_: int, number: int) -> NewPod:

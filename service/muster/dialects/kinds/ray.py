@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from muster.dialects.fields import Fields
-from muster.dialects.gangs import ranks
-from muster.dialects.kinds import kai_keys
+from muster.dialects.gangs import kai, ranks
 from muster.dialects.kinds.description import (
     MAX_ROLES,
     Described,
@@ -24,6 +22,7 @@ from muster.dialects.kinds.description import (
     why_idle,
 )
 from muster.dialects.objects import Container, Metadata, ResourceRequirements
+from muster.dialects.reading import Fields
 
 CLUSTER = "ray.io/cluster"
 RAY_GROUP = "ray.io/group"
@@ -77,7 +76,7 @@ def _hosts(item: Fields) -> int:
 
 def _role(owner: Owner, name: str, group: Fields, path: str, counts: tuple[int, int]) -> Role:
     template = group.part("template")
-    keys = kai_keys.annotations_of(template.part("metadata"))
+    keys = kai.annotations_of(template.part("metadata"))
     count, least = counts
     hosts = _hosts(group)
     pod = _pod(owner, name, hosts, group.part("labels"))
@@ -117,7 +116,7 @@ def _sidecars(owner: Owner) -> Iterator[Container]:
         return
     options = owner.spec.part("autoscalerOptions")
     autoscaler = container("autoscaler", "500m", "512Mi")
-    if options.given("resources"):
+    if options.raw("resources") is not None:
         try:
             resources = msgspec.convert(options.raw("resources"), ResourceRequirements)
         except msgspec.ValidationError:

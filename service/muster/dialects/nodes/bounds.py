@@ -11,6 +11,7 @@ from itertools import chain
 
 import msgspec
 
+from muster.dialects.keys import GPU_COUNT, GPU_UUIDS
 from muster.dialects.objects import ConfigMapObject, NodeObject, NodeTaint
 from muster.dialects.quantities import Quantity
 from muster.dialects.settings import Settings
@@ -75,8 +76,8 @@ def size(obj: NodeObject, maps: Iterable[ConfigMapObject], settings: Settings) -
     texts = chain(annotations.values(), *((part.data or {}).values() for part in maps))
     counts = (status.allocatable, obj.metadata.labels, obj.spec.taints, status.conditions)
     gpus = max(
-        annotations.get(settings.gpu_uuids, "").count(",") + 1,
-        _number(obj.metadata.labels or {}, settings.gpu_count),
+        annotations.get(GPU_UUIDS, "").count(",") + 1,
+        _number(obj.metadata.labels or {}, GPU_COUNT),
         *(_number(status.allocatable or {}, name) for name in settings.gpu_resources),
     )
     return (

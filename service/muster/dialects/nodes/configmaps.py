@@ -16,14 +16,15 @@ which is used without it; never an exception.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from muster.dialects.nodes import gpus, matrices
+from muster.dialects import keys
+from muster.dialects.nodes import matrices
 from muster.dialects.nodes.bounds import MAX_TEXT
 from muster.dialects.nodes.matrices import Matrix
 from muster.dialects.objects import ConfigMapObject, Metadata
-from muster.dialects.reading import natural
+from muster.dialects.reading import mask_of_list, natural
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain.allocation import MAX_GPUS
 from muster.domain.topology import Link
@@ -80,7 +81,7 @@ def read(
     node, name = node_of(obj, settings), f"ConfigMap {meta.namespace}/{meta.name}"
     if not node:
         return None
-    return (_topology if _is_topology(obj, settings) else _unhealthy)(node, name, data)
+    return (_topology if _is_topology(obj) else _unhealthy)(node, name, data)
 
 
 def node_of(obj: ConfigMapObject, settings: Settings = DEFAULTS) -> str:
@@ -88,9 +89,9 @@ def node_of(obj: ConfigMapObject, settings: Settings = DEFAULTS) -> str:
     meta = obj.metadata
     if meta.namespace != settings.system_namespace:
         return ""
-    if _is_topology(obj, settings):
-        return (meta.labels or {})[settings.ack_node_name]
-    node = meta.name.removeprefix(settings.unhealthy_prefix)
+    if _is_topology(obj):
+        return (meta.labels or {})[keys.ACK_NODE_NAME]
+    node = meta.name.removeprefix(keys.UNHEALTHY_PREFIX)
     return node if node != meta.name else ""
 
 
@@ -102,16 +103,16 @@ def kept(obj: ConfigMapObject) -> ConfigMapObject:
     return ConfigMapObject(identity, texts or dict.fromkeys(list(data)[:1], ""))
 
 
-def _is_topology(obj: ConfigMapObject, settings: Settings) -> bool:
+def _is_topology(obj: ConfigMapObject) -> bool:
     labels = obj.metadata.labels or {}
-    return bool(labels.get(settings.ack_node_name)) and labels.get(settings.ack_node_mode) == gpus.TOPOLOGY
+    return bool(labels.get(keys.ACK_NODE_NAME)) and labels.get(keys.ACK_NODE_MODE) == keys.ACK_TOPOLOGY
 
 
 def _unhealthy(node: str, name: str, data: Mapping[str, str]) -> UnhealthyGpus:
     if data and UNHEALTHY not in data:
         expected = f'{name}: expected the key {UNHEALTHY}, as in {UNHEALTHY}: "0,2"'
         return UnhealthyGpus(node, name, problems=(f"{expected}: all GPUs count as healthy",))
-    mask, slips = gpus.mask_of_list(data.get(UNHEALTHY, "")[:MAX_TEXT], MAX_GPUS)
+    mask, slips = mask_of_list(data.get(UNHEALTHY, "")[:MAX_TEXT], MAX_GPUS)
     if not slips:
         return UnhealthyGpus(node, name, mask)
     problem = (
@@ -122,9 +123,10 @@ def _unhealthy(node: str, name: str, data: Mapping[str, str]) -> UnhealthyGpus:
 
 def _topology(node: str, name: str, data: Mapping[str, str]) -> NodeTopology:
     problems: list[str] = []
-    unhealthy = matrix = None
+    unhealthy, matrix = 0, None
     try:
-        unhealthy = _devices(data, lambda problem: problems.append(f"{name}: {DEVICES}: {problem}"))
+        unhealthy, slip = _devices(data)
+        problems += [f"{name}: {DEVICES}: {slip}"] if slip else []
     except _Unreadable as error:
         problems.append(f"{name}: {DEVICES}: {error}; all GPUs count as healthy")
     try:
@@ -135,25 +137,24 @@ def _topology(node: str, name: str, data: Mapping[str, str]) -> NodeTopology:
         problems.extend(f"{name}: {LINKS}: {problem}" for problem in matrix.problems)
     if matrix is not None and BANDWIDTH in data:
         try:
-            matrix = _measured(
-                matrix, data, lambda problem: problems.append(f"{name}: {BANDWIDTH}: {problem}")
-            )
+            matrix, slip = _measured(matrix, data)
+            problems += [f"{name}: {BANDWIDTH}: {slip}"] if slip else []
         except _Unreadable as error:
             problems.append(f"{name}: {BANDWIDTH}: {error}; modelled bandwidths are used")
-    return NodeTopology(node, name, LINKS in data, matrix, unhealthy or 0, tuple(problems))
+    return NodeTopology(node, name, LINKS in data, matrix, unhealthy, tuple(problems))
 
 
 class _Unreadable(ValueError):
     """Its text says what is wrong with a value."""
 
 
-def _devices(data: Mapping[str, str], problem: Callable[[str], None]) -> int:
-    """Return the bit mask of the GPUs that are not healthy.
+def _devices(data: Mapping[str, str]) -> tuple[int, str]:
+    """Return the bit mask of the GPUs that are not healthy, and a sentence about entries that can't be read.
 
     An entry that can't be read changes no other GPU. A GPU that is reported broken is not planned on.
     """
     if DEVICES not in data:
-        return 0
+        return 0, ""
     states = _json(data[DEVICES])
     if not isinstance(states, dict):
         raise _Unreadable('expected a JSON object, as in {"0":"Healthy"}')
@@ -164,13 +165,14 @@ def _devices(data: Mapping[str, str], problem: Callable[[str], None]) -> int:
             bad.append(f"{key[:_SHOWN]!r}: {str(state)[:_SHOWN]!r}")
         else:
             mask |= (state.lower() != _HEALTHY) << gpu
-    if bad:
-        problem(f'{bad[0]} is no state of a GPU, expected as in {{"0":"Healthy"}}: the others are used')
-    return mask
+    expected = 'is no state of a GPU, expected as in {"0":"Healthy"}: the others are used'
+    return mask, f"{bad[0]} {expected}" if bad else ""
 
 
-def _measured(matrix: Matrix, data: Mapping[str, str], problem: Callable[[str], None]) -> Matrix:
+def _measured(matrix: Matrix, data: Mapping[str, str]) -> tuple[Matrix, str]:
     """Return the links with bandwidths that were measured: the slower of both ways, in whole GB/s.
+
+    Also return a sentence about pairs without two bandwidths.
 
     So the noise of a measurement does not make every node a kind of its own. A pair without two bandwidths
     keeps the modelled one.
@@ -185,10 +187,9 @@ def _measured(matrix: Matrix, data: Mapping[str, str], problem: Callable[[str], 
             bad.append(f"GPUs {i} and {j} have no positive number of GB/s")
         elif link is not None:
             links[i, j] = Link(link.kind, float(max(1, round(min(there, back)))))
-    if bad:
-        more = f" (and {len(bad) - 1} pairs more)" if len(bad) > 1 else ""
-        problem(f"{bad[0]} both ways{more}; modelled bandwidths are used there")
-    return replace(matrix, links=links)
+    more = f" (and {len(bad) - 1} pairs more)" if len(bad) > 1 else ""
+    slip = f"{bad[0]} both ways{more}; modelled bandwidths are used there" if bad else ""
+    return replace(matrix, links=links), slip
 
 
 def _speed(rows: list[list[object]], i: int, j: int) -> float | None:

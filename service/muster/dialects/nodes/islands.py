@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
+from muster.dialects import keys
 from muster.dialects.nodes.bounds import NodeKeys
 from muster.dialects.reading import positive
 from muster.domain.topology import GpuTopology, Link
@@ -69,14 +70,14 @@ or xGMI, or nothing but PCIe."""
 
 def of_labels(node: NodeKeys, gpu_count: int, amd: bool) -> GpuTopology:
     """Return the topology that the labels tell of, unknown if they tell nothing."""
-    labels, settings = node.labels, node.settings
+    labels = node.labels
     joined_by = _interconnect(node) or _by_product(node, gpu_count)
     size, switched = _islands(node, gpu_count, joined_by)
     if (joined_by == PCIE and size not in (None, 1)) or (joined_by == NVSWITCH and not switched):
-        contradiction = f"{settings.interconnect} is {joined_by}, but other labels say otherwise"
+        contradiction = f"{keys.INTERCONNECT} is {joined_by}, but other labels say otherwise"
         node.problems.append(f"{contradiction}: they are used")
     # Between islands nothing is known but that; the slowest kind promises nothing.
-    between = Link.of_kind("NODE" if labels.get(settings.numa_node) else "SYS")
+    between = Link.of_kind("NODE" if labels.get(keys.NUMA_NODE) else "SYS")
     if size is None and between.kind == "SYS" and joined_by == PCIE:
         between = Link.of_kind("PCIE")
     if gpu_count < 2 or (size is None and between.kind == "SYS"):
@@ -94,41 +95,40 @@ def note_against(node: NodeKeys, topology: GpuTopology) -> None:
     """Note what the labels say against a matrix that was read."""
     if not topology.known:
         return
-    labels, settings, problems = node.labels, node.settings, node.problems
+    labels, problems = node.labels, node.problems
     islands = [island.bit_count() for island in topology.islands]
     shape = f"the matrix has NVLink islands of {', '.join(map(str, islands))} GPUs"
     ending = f"{shape}: the matrix is used" if topology.has_fabric else _NO_NVLINK
-    domain = settings.nvlink_domain if settings.nvlink_domain in labels else settings.clique
+    domain = keys.NVLINK_DOMAIN if keys.NVLINK_DOMAIN in labels else keys.CLIQUE
     if domain in labels and len(islands) > 1:
         problems.append(f"{domain} puts all GPUs into one domain, but {shape}: the label decides the domain")
-    size = labels.get(settings.nvlink_domain_size)
+    size = labels.get(keys.NVLINK_DOMAIN_SIZE)
     if size is not None and set(islands) != {min(positive(size) or 0, topology.gpu_count)}:
-        problems.append(f"{settings.nvlink_domain_size} is {size!r}, but {ending}")
-    if labels.get(settings.nvswitch_present) == "true" and len(islands) > 1:
-        problems.append(f"{settings.nvswitch_present} is true, but {ending}")
+        problems.append(f"{keys.NVLINK_DOMAIN_SIZE} is {size!r}, but {ending}")
+    if labels.get(keys.NVSWITCH_PRESENT) == "true" and len(islands) > 1:
+        problems.append(f"{keys.NVSWITCH_PRESENT} is true, but {ending}")
     joined_by = _interconnect(node)
     if joined_by and (joined_by == PCIE) == topology.has_fabric:
-        problems.append(f"{settings.interconnect} is {joined_by}, but {ending}")
+        problems.append(f"{keys.INTERCONNECT} is {joined_by}, but {ending}")
     kinds = {link.kind for row in topology.links for link in row if link is not None}
     problems += _against_product(node, topology.has_fabric, kinds)
-    if labels.get(settings.numa_node) and "SYS" in kinds:
-        problems.append(f"{settings.numa_node} names one, but the matrix has SYS links: the matrix is used")
+    if labels.get(keys.NUMA_NODE) and "SYS" in kinds:
+        problems.append(f"{keys.NUMA_NODE} names one, but the matrix has SYS links: the matrix is used")
 
 
 def _against_product(node: NodeKeys, has_fabric: bool, kinds: Set[str]) -> Iterator[str]:
     """Yield what the name of the GPUs, or their NVLink generation, says against a matrix with these links."""
-    settings = node.settings
-    product = node.labels.get(settings.gpu_product, "")
-    name, label = product.removeprefix("NVIDIA-"), node.labels.get(settings.nvlink_version)
+    product = node.labels.get(keys.GPU_PRODUCT, "")
+    name, label = product.removeprefix("NVIDIA-"), node.labels.get(keys.NVLINK_VERSION)
     if not has_fabric:
         linked = name in LINKED_PRODUCTS or any(part in name for part in ALWAYS_LINKED)
         if linked and not ("-MIG-" in name or name.endswith("-SHARED")):
-            yield f"{settings.gpu_product} is {product!r}, whose GPUs have NVLink, but {_NO_NVLINK}"
+            yield f"{keys.GPU_PRODUCT} is {product!r}, whose GPUs have NVLink, but {_NO_NVLINK}"
         elif label is not None:
-            yield f"{settings.nvlink_version} is {label!r}, but {_NO_NVLINK}"
+            yield f"{keys.NVLINK_VERSION} is {label!r}, but {_NO_NVLINK}"
         return
     if name in NEVER_LINKED:
-        yield f"{settings.gpu_product} is {product!r}, which has no NVLink, but the matrix has: it is used"
+        yield f"{keys.GPU_PRODUCT} is {product!r}, which has no NVLink, but the matrix has: it is used"
     generation = _generation(node, [])
     most = max((int(kind[2:]) for kind in kinds if kind.startswith("NV")), default=0)
     if generation is not None and most > LINKS_OF_VERSION[generation]:
@@ -138,40 +138,39 @@ def _against_product(node: NodeKeys, has_fabric: bool, kinds: Set[str]) -> Itera
 
 def _interconnect(node: NodeKeys) -> str:
     """Return the word for what joins the GPUs, "" if no word can be read."""
-    word = node.labels.get(node.settings.interconnect, "")
+    word = node.labels.get(keys.INTERCONNECT, "")
     if not word or word.lower() in INTERCONNECTS:
         return word.lower()
-    label = f"{node.settings.interconnect} is {word!r}"
+    label = f"{keys.INTERCONNECT} is {word!r}"
     node.problems.append(f"{label}, known are {', '.join(INTERCONNECTS)}: it is read as no label")
     return ""
 
 
 def _by_product(node: NodeKeys, gpu_count: int) -> str:
     """Return NVSWITCH if the product implies it and no other label speaks of NVLink; else ""."""
-    settings = node.settings
-    product = node.labels.get(settings.gpu_product, "").removeprefix("NVIDIA-")
-    board = positive(node.labels.get(settings.gpu_count)) or gpu_count
+    product = node.labels.get(keys.GPU_PRODUCT, "").removeprefix("NVIDIA-")
+    board = positive(node.labels.get(keys.GPU_COUNT)) or gpu_count
     implied = product in SWITCHED_PRODUCTS and board == SWITCHED_BOARD and gpu_count <= board
     domains = {
-        settings.nvlink_domain,
-        settings.clique,
-        settings.nvlink_domain_size,
-        settings.nvswitch_present,
+        keys.NVLINK_DOMAIN,
+        keys.CLIQUE,
+        keys.NVLINK_DOMAIN_SIZE,
+        keys.NVSWITCH_PRESENT,
     }
     return NVSWITCH if implied and domains.isdisjoint(node.labels) else ""
 
 
 def _islands(node: NodeKeys, gpu_count: int, joined_by: str) -> tuple[int | None, bool]:
     """Return the GPUs of one island, None if unknown, and whether a switch joins them."""
-    labels, settings = node.labels, node.settings
-    present = labels.get(settings.nvswitch_present)
+    labels = node.labels
+    present = labels.get(keys.NVSWITCH_PRESENT)
     switched = present == "true" if present is not None else joined_by == NVSWITCH
-    if labels.get(settings.nvlink_domain) or labels.get(settings.clique):
+    if labels.get(keys.NVLINK_DOMAIN) or labels.get(keys.CLIQUE):
         return gpu_count, True
-    text = labels.get(settings.nvlink_domain_size)
+    text = labels.get(keys.NVLINK_DOMAIN_SIZE)
     if text is None:
         return (gpu_count if switched or joined_by in (NVLINK, XGMI) else None), switched
-    size, label = positive(text), f"{settings.nvlink_domain_size} is {text!r}"
+    size, label = positive(text), f"{keys.NVLINK_DOMAIN_SIZE} is {text!r}"
     if size is None:
         node.problems.append(f"{label}, expected a positive number of GPUs: it is read as no label")
         return (gpu_count if switched else None), switched
@@ -186,7 +185,7 @@ def _islands(node: NodeKeys, gpu_count: int, joined_by: str) -> tuple[int | None
 
 def _generation(node: NodeKeys, problems: list[str]) -> str | None:
     """Return the NVLink generation: by its own label, else by the product's name."""
-    key, product = node.settings.nvlink_version, node.labels.get(node.settings.gpu_product, "")
+    key, product = keys.NVLINK_VERSION, node.labels.get(keys.GPU_PRODUCT, "")
     label = node.labels.get(key)
     of_product = next((version for part, version in VERSION_OF_PRODUCT if part in product.upper()), None)
     generation = of_product if label is None else label.split(".")[0]

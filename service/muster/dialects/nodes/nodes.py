@@ -1,4 +1,15 @@
-"""A Node object → facts. Never an exception: what can't be read becomes a sentence in `Node.problems`."""
+"""A Node object → facts. Never an exception: what can't be read becomes a sentence in `Node.problems`.
+
+Which GPUs a node serves is said by these labels and annotations:
+
+label ack.node.gpu.schedule: default | topology | share | cgpu | disabled    what the GPUs serve
+capacity aliyun.com/gpu-count: 4     GPUs that share their memory; allocatable if the capacity has none
+capacity aliyun.com/gpu-mem: 64      GiB of all of them; less is allocatable if a GPU is broken
+annotation gpu.topology/gpu-mem: "16,16,8,24"    GiB of each, if they differ
+label ack.node.gpu.placement: binpack | spread   which of these GPUs memory is taken from
+
+The setting `nri_nodes` is the label of nodes where NVIDIA's NRI plugin gives GPUs by annotations.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +19,29 @@ from fractions import Fraction
 
 import msgspec
 
-from muster.dialects import quantities
-from muster.dialects.devices import compute_domains, offers, shares
+from muster.dialects import keys, quantities
+from muster.dialects.devices import compute_domains, offers
 from muster.dialects.devices.offers import Offer
-from muster.dialects.nodes import bounds, gpus, islands, matrices
+from muster.dialects.nodes import bounds, islands, matrices
 from muster.dialects.nodes.bounds import NodeKeys
 from muster.dialects.nodes.configmaps import NodeFact, NodeTopology
-from muster.dialects.nodes.gpus import OFFERED
 from muster.dialects.objects import NodeObject
-from muster.dialects.reading import NAME_PATTERN, SHOWN, positive
-from muster.dialects.settings import DEFAULTS, SECOND_ENDPOINT, Settings
-from muster.domain.allocation import FOLLOWED_RESOURCE, MAX_BYTES, MAX_GPUS, SECOND_RESOURCE
-from muster.domain.node import Device, HandsOut, Node, Resources, Taint
+from muster.dialects.reading import NAME_PATTERN, SHOWN, mask_of_list, natural, positive
+from muster.dialects.settings import ALIYUN_GPU, DEFAULTS, Settings
+from muster.domain.allocation import CDI_KIND, FOLLOWED_RESOURCE, MAX_BYTES, MAX_GPUS, SECOND_RESOURCE
+from muster.domain.node import GPU_MEM, Device, HandsOut, Node, Resources, Taint
 from muster.domain.topology import GpuTopology, bits, mask_of
 
 NO_OFFER = Offer()
 _PARTS = re.compile("-MIG-|-SHARED$")
 """In the product's name where the device plugin offers MIG devices as GPUs, or each GPU several times."""
 _MIG_RESOURCE = "nvidia.com/mig-"
+SHARING = ("share", "cgpu")
+"""Without isolation of memory, and with it: the planner makes no difference."""
+OFFERED = (keys.ACK_TOPOLOGY, *SHARING)
+"""With these a node agent offers the GPUs itself."""
+BINPACK, SPREAD = "binpack", "spread"
+_UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
 def read(
@@ -40,37 +56,37 @@ def read(
     ResourceSlices offer; `agent`: a node agent is ready there."""
     obj, left_out = bounds.bounded(obj, settings)
     reader = _Reader(obj, settings, more, left_out)
-    memory = reader.whole(settings.gpu_memory)
-    installed = reader.installed(settings.gpu_memory) if memory else 0
+    memory = reader.whole(GPU_MEM)
+    installed = reader.installed(GPU_MEM) if memory else 0
     counts = reader.counts()
     devices, tainted = reader.devices(offer, counts, memory)
     counts |= dict.fromkeys(offer.resources, len(devices)) if devices else {}
     gpu_count = reader.gpu_count(counts, memory)
     topology = reader.topology(gpu_count, amd=set(counts) == {"amd.com/gpu"})
-    offered = frozenset(counts) - {settings.shared_gpus} | ({settings.gpu_memory} if memory else set())
-    served = gpus.served(reader, offered)
-    shared = installed if settings.gpu_memory in served else 0
-    by_gpu = gpus.memory_by_gpu(reader, shared, gpu_count)
+    offered = frozenset(counts) - {keys.SHARED_GPUS} | ({GPU_MEM} if memory else set())
+    served = _served(reader, offered)
+    shared = installed if GPU_MEM in served else 0
+    by_gpu = _memory_by_gpu(reader, shared, gpu_count)
     if devices and offer.memory_name:
         by_gpu, served = offer.memory(devices), reader.whole_ones(offer, served)
     broken = reader.unhealthy(gpu_count)
     unhealthy = broken | tainted
     groups = offers.groups(offer, devices) if devices else {}
-    cdi = gpus.cdi_devices(reader, gpu_count, served)
-    gpus.note_missing(reader, installed - memory, by_gpu, unhealthy)
+    cdi = _cdi_devices(reader, gpu_count, served)
+    _note_missing(reader, installed - memory, by_gpu, unhealthy)
     return Node(
         name=obj.metadata.name,
         allocatable=reader.allocatable(),
         topology=topology,
-        gpu_resources=served - {settings.gpu_memory},
-        labels=compute_domains.with_fabric(reader.labels, settings.clique),
+        gpu_resources=served - {GPU_MEM},
+        labels=compute_domains.with_fabric(reader.labels, keys.CLIQUE),
         taints=tuple(Taint(taint.key, taint.value, taint.effect) for taint in obj.spec.taints or ()),
         unschedulable=obj.spec.unschedulable,
         # Without the condition (a node just made) the taints decide, as they do for kube-scheduler.
         ready=all(cond.status == "True" for cond in obj.status.conditions or () if cond.type == "Ready"),
         gpu_memory=by_gpu,
-        memory_resources=_memory_resources(offer) if devices else frozenset({settings.gpu_memory}),
-        spread=gpus.spreads(reader),
+        memory_resources=offer.memory_resources if devices else frozenset({GPU_MEM}),
+        spread=_spreads(reader),
         unhealthy=unhealthy,
         tainted=tainted
         & ~broken
@@ -82,33 +98,17 @@ def read(
         machine=reader.machine,
         cdi_devices=cdi,
         missing_gpus=0 if devices or memory else reader.missing_gpus(gpu_count, offer.published),
-        offers_parts=bool(_PARTS.search(reader.labels.get(settings.gpu_product, ""))),
+        offers_parts=bool(_PARTS.search(reader.labels.get(keys.GPU_PRODUCT, ""))),
         hands_out=HandsOut.NRI if cdi else reader.hands_out(served, bool(devices), agent),
         problems=bounds.shown(reader.problems),
     )
 
 
-def _memory_resources(offer: Offer) -> frozenset[str]:
-    """Return the names by which claims ask for memory of the GPUs of these devices."""
-    name = offer.memory_name
-    return (
-        frozenset(shares.resource(name, gpu_resource) for gpu_resource in offer.resources)
-        if name
-        else frozenset()
-    )
-
-
-def kept(obj: NodeObject, settings: Settings = DEFAULTS) -> NodeObject:
+def kept(obj: NodeObject) -> NodeObject:
     """Return what is worth keeping of a node to read it again: its annotations may have a megabyte."""
-    read_ones = {
-        settings.matrix,
-        settings.machine,
-        settings.memory_by_gpu,
-        settings.gpu_uuids,
-        settings.unhealthy,
-    }
+    read_keys = {keys.MATRIX, keys.MACHINE, keys.MEMORY_BY_GPU, keys.GPU_UUIDS, keys.UNHEALTHY_GPUS}
     annotations = obj.metadata.annotations or {}
-    texts = {key: text[: bounds.MAX_TEXT + 1] for key, text in annotations.items() if key in read_ones}
+    texts = {key: text[: bounds.MAX_TEXT + 1] for key, text in annotations.items() if key in read_keys}
     return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, annotations=texts))
 
 
@@ -126,15 +126,13 @@ class _Reader(NodeKeys):
     @property
     def machine(self) -> str:
         """Return the name of the machine: by the device plugin, else by the cloud, "" if it is no name."""
-        machine_name = self.annotations.get(self.settings.machine) or self.labels.get(
-            self.settings.instance_type
-        )
+        machine_name = self.annotations.get(keys.MACHINE) or self.labels.get(keys.INSTANCE_TYPE)
         return machine_name if machine_name and NAME_PATTERN.fullmatch(machine_name) else ""
 
     def counts(self) -> dict[str, int]:
         """Return how many GPUs each resource counts. Two resources name the same GPUs."""
         count_of = {name: self.whole(name) for name in self.settings.gpu_resources}
-        shared = self.settings.shared_gpus
+        shared = keys.SHARED_GPUS
         count_of[shared] = self.installed(shared) if self.whole(shared) else 0
         return {name: count for name, count in count_of.items() if count > 0}
 
@@ -149,14 +147,14 @@ class _Reader(NodeKeys):
         if not offer.devices:
             return (), 0
         if counts or memory:
-            plugin = ", ".join(sorted(counts)) or self.settings.gpu_memory
+            plugin = ", ".join(sorted(counts)) or GPU_MEM
             driver = offer.devices[0].device.driver
             self.problems.append(
                 f"a device plugin ({plugin}) and ResourceSlices of {driver} offer its GPUs: remove one of "
                 "them; the device plugin's alone are planned"
             )
             return (), 0
-        key = self.settings.gpu_uuids
+        key = keys.GPU_UUIDS
         devices, tainted, problems = offers.numbered(offer, self.annotations.get(key), key)
         self.problems.extend(problems)
         return devices, tainted
@@ -180,47 +178,47 @@ class _Reader(NodeKeys):
             return HandsOut.DRA
         if second and SECOND_RESOURCE in served:
             return HandsOut.SECOND_ENDPOINT if agent else HandsOut.AGENT_AWAY
-        if not served & {FOLLOWED_RESOURCE, self.settings.gpu_memory}:
+        if not served & {FOLLOWED_RESOURCE, GPU_MEM}:
             return HandsOut.OWN_CHOICE
-        listed = bool(self.annotations.get(self.settings.gpu_uuids))
-        if second or not listed or self.labels.get(self.settings.ack_node_mode) not in OFFERED:
+        listed = bool(self.annotations.get(keys.GPU_UUIDS))
+        if second or not listed or self.labels.get(keys.ACK_NODE_MODE) not in OFFERED:
             return HandsOut.READS_ANNOTATIONS
         return HandsOut.AGENT if agent else HandsOut.AGENT_AWAY
 
     def _asks_for_second_endpoint(self, agent: bool) -> bool:
         """Return whether a node agent is to be a second endpoint for the GPUs of NVIDIA's device plugin."""
-        key = self.settings.node_agent
+        key = keys.NODE_AGENT
         label = self.labels.get(key)
         if label is None:
             return False
-        if label != SECOND_ENDPOINT:
-            self.problems.append(f"the label {key} is {label[:63]!r}, expected {SECOND_ENDPOINT}")
+        if label != keys.SECOND_ENDPOINT:
+            self.problems.append(f"the label {key} is {label[:63]!r}, expected {keys.SECOND_ENDPOINT}")
         elif not agent:
             asks = f"the label {key} asks for a node agent, and none is ready there"
             self.problems.append(f"{asks}: containers may get other GPUs than planned")
-        return label == SECOND_ENDPOINT
+        return label == keys.SECOND_ENDPOINT
 
     def gpu_count(self, counts: Mapping[str, int], memory: int) -> int:
         """Return the node's GPUs; by label where its allocatable has `memory` of them alone.
 
         Allocatable counts healthy GPUs alone. Where a node agent lists all of them, its list counts.
         """
-        listed = self.annotations.get(self.settings.gpu_uuids, "")[:MAX_BYTES]
+        listed = self.annotations.get(keys.GPU_UUIDS, "")[:MAX_BYTES]
         gpus = min(listed.count(",") + 1, MAX_GPUS) if listed else 0
-        mode = self.labels.get(self.settings.ack_node_mode)
+        mode = self.labels.get(keys.ACK_NODE_MODE)
         if gpus and not (counts or memory) and mode in OFFERED:
             self.problems.append(
                 f"the node agent lists {gpus} GPUs, and the kubelet offers none of them: does the agent run?"
             )
         if gpus and counts:
             return gpus
-        label = self.labels.get(self.settings.gpu_count)
+        label = self.labels.get(keys.GPU_COUNT)
         count = max(counts.values(), default=(positive(label) or 0) if memory else 0)
         if len(set(counts.values())) > 1:
             listed = ", ".join(f"{resource} {number}" for resource, number in sorted(counts.items()))
             self.problems.append(f"allocatable counts its GPUs differently: {listed}; the largest is used")
         if label not in (None, str(count)) and (count or self._offers_none(label)):
-            self.problems.append(f"{self.settings.gpu_count} is {label!r}, but allocatable has {count} GPUs")
+            self.problems.append(f"{keys.GPU_COUNT} is {label!r}, but allocatable has {count} GPUs")
         if count > MAX_GPUS:
             self.problems.append(f"allocatable has {count} GPUs; {MAX_GPUS} of them are used")
         return min(count, MAX_GPUS)
@@ -244,14 +242,14 @@ class _Reader(NodeKeys):
     def missing_gpus(self, gpu_count: int, published: bool) -> int:
         """Return how many more GPUs the node has by its capacity, or by label, than it offers. `published`: a
         DRA driver may serve them, in whole or as parts."""
-        if self.settings.shared_gpus in self._allocatable or self._mig_devices:
+        if keys.SHARED_GPUS in self._allocatable or self._mig_devices:
             return 0
         there = max((self.installed(name) for name in self.settings.gpu_resources), default=0)
-        label = self.labels.get(self.settings.gpu_count)
+        label = self.labels.get(keys.GPU_COUNT)
         no_plugin = not (gpu_count or published or any(map(self._is_nvidias, self._allocatable)))
         never = no_plugin and positive(label)
         if never:
-            self.problems.append(f"{self.settings.gpu_count} is {label!r}, but allocatable has no GPUs")
+            self.problems.append(f"{keys.GPU_COUNT} is {label!r}, but allocatable has no GPUs")
         if label is not None and (gpu_count or never or self._offers_none(label)):
             there = max(there, min(positive(label) or 0, MAX_GPUS))
         elif there > gpu_count:
@@ -263,17 +261,14 @@ class _Reader(NodeKeys):
 
         A broken matrix is not replaced by labels: it was published, so the node has a device plugin that
         needs repair."""
-        settings = self.settings
         published = [fact for fact in self._facts if isinstance(fact, NodeTopology) and fact.speaks]
-        text = self.annotations.get(settings.matrix)
+        text = self.annotations.get(keys.MATRIX)
         if text is not None and gpu_count:
-            topology, problems = matrices.topology(text, gpu_count, settings.matrix)
+            topology, problems = matrices.topology(text, gpu_count, keys.MATRIX)
             self.problems.extend(problems)
             for fact in published:
                 if fact.matrix is not None and _kinds(fact.matrix.of_node(gpu_count)[0]) != _kinds(topology):
-                    self.problems.append(
-                        f"{fact.name} has another matrix than {settings.matrix}, which is used"
-                    )
+                    self.problems.append(f"{fact.name} has another matrix than {keys.MATRIX}, which is used")
         elif published and gpu_count:
             topology = self._published(published, gpu_count)
         else:
@@ -304,10 +299,8 @@ class _Reader(NodeKeys):
 
     def _published_unhealthy(self, gpu_count: int) -> int:
         """Return what the node agent says of them."""
-        key = self.settings.unhealthy
-        mask, slips = gpus.mask_of_list(
-            self.annotations.get(key, "")[:MAX_BYTES] if gpu_count else "", gpu_count
-        )
+        key = keys.UNHEALTHY_GPUS
+        mask, slips = mask_of_list(self.annotations.get(key, "")[:MAX_BYTES] if gpu_count else "", gpu_count)
         if slips:
             more = f" and {len(slips) - 1} more such" if len(slips) > 1 else ""
             expected = f"expected GPUs below {gpu_count} as in '0,2'"
@@ -342,3 +335,103 @@ class _Reader(NodeKeys):
 
 def _kinds(topology: GpuTopology) -> list[list[str]]:
     return [[link.kind if link else "" for link in row] for row in topology.links]
+
+
+def _served(node: NodeKeys, offered: frozenset[str]) -> frozenset[str]:
+    """Return which of the GPU resources in a node's allocatable may be planned there.
+
+    A mode serves one kind alone. Without the label, or with an unknown mode, all of them are served.
+    """
+    key = keys.ACK_NODE_MODE
+    mode = node.labels.get(key)
+    if mode == "default":
+        return offered - {ALIYUN_GPU, GPU_MEM}
+    if mode == keys.ACK_TOPOLOGY:
+        return offered & {ALIYUN_GPU}
+    if mode in SHARING:
+        return offered & {GPU_MEM}
+    if mode == "disabled":
+        return frozenset()
+    if mode is not None:
+        node.problems.append(
+            f"the label {key} is {mode!r}; known are default, topology, share, cgpu and disabled: it is read "
+            "as no label"
+        )
+    return offered
+
+
+def _memory_by_gpu(node: NodeKeys, gpu_mem: int, gpu_count: int) -> tuple[int, ...]:
+    """Return the GiB of each GPU of a node with `gpu_mem` in all, () if that is nothing."""
+    if not gpu_mem:
+        return ()
+    if not gpu_count:
+        node.problems.append(
+            f"allocatable has {gpu_mem} {GPU_MEM}, but neither {keys.SHARED_GPUS} nor the "
+            f"label {keys.GPU_COUNT} says of how many GPUs: nothing of it is served"
+        )
+        return ()
+    share, remainder = divmod(gpu_mem, gpu_count)
+    text = node.annotations.get(keys.MEMORY_BY_GPU)
+    if text is not None:
+        by_gpu = _listed(text)
+        if len(by_gpu) == gpu_count and sum(by_gpu) == gpu_mem:
+            return by_gpu
+        example = ",".join(str(share + (gpu < remainder)) for gpu in range(min(gpu_count, 8)))
+        node.problems.append(
+            f"{keys.MEMORY_BY_GPU} is {text[:SHOWN]!r}, expected GiB of each of {gpu_count} GPUs, "
+            f"{gpu_mem} in all, as in {example!r}: an even split is used"
+        )
+    if remainder:
+        node.problems.append(
+            f"{gpu_mem} GiB on {gpu_count} GPUs are not the same on each: {share} on each are used; the "
+            f"annotation {keys.MEMORY_BY_GPU} can say more"
+        )
+    return (share,) * gpu_count if share else ()
+
+
+def _note_missing(node: NodeKeys, units: int, by_gpu: tuple[int, ...], unhealthy: int) -> None:
+    """Note a problem if allocatable has `units` less than capacity. Unhealthy GPUs account for their own.
+
+    Other broken GPUs are unknown, so only kube-scheduler's sum of units keeps pods away from them.
+    """
+    broken = sum(units for gpu, units in enumerate(by_gpu) if unhealthy >> gpu & 1)
+    if by_gpu and units > broken:
+        node.problems.append(
+            f"allocatable has {units} {GPU_MEM} less than capacity, {broken} of them on "
+            "GPUs that are known to be unhealthy: which others are broken is not said"
+        )
+
+
+def _spreads(node: NodeKeys) -> bool:
+    """Return whether a node's slices go to the GPU with most left instead of least."""
+    placement = node.labels.get(keys.ACK_NODE_PLACEMENT, BINPACK)
+    if placement not in (BINPACK, SPREAD):
+        label = f"the label {keys.ACK_NODE_PLACEMENT} is {placement!r}"
+        node.problems.append(f"{label}; known are {BINPACK} and {SPREAD}: it is read as {BINPACK}")
+    return placement == SPREAD
+
+
+def _cdi_devices(node: NodeKeys, gpu_count: int, resources: frozenset[str]) -> tuple[str, ...]:
+    """Return the names of a node's CDI devices by GPU, () if the label `nri_nodes` asks for none."""
+    label, uuids_key = node.settings.nri_nodes, keys.GPU_UUIDS
+    key, _, value = label.partition("=")
+    if not key or node.labels.get(key) != value:
+        return ()
+    asks = f"the label {label} asks for annotations of NVIDIA's NRI plugin"
+    if FOLLOWED_RESOURCE not in resources:
+        node.problems.append(f"{asks}, which are written for {FOLLOWED_RESOURCE} alone: the node offers none")
+        return ()
+    uuids = [uuid.strip() for uuid in node.annotations.get(uuids_key, "")[:MAX_BYTES].split(",")]
+    if len(set(uuids)) != gpu_count or len(uuids) != gpu_count or not all(map(_UUID.fullmatch, uuids)):
+        expected = f"the annotation {uuids_key} with {gpu_count} different uuids, as in GPU-1,GPU-2"
+        node.problems.append(f"{asks}, which need {expected}: none are written")
+        return ()
+    return tuple(f"{CDI_KIND}={uuid}" for uuid in uuids)
+
+
+def _listed(text: str) -> tuple[int, ...]:
+    """Return the numbers in a list; () if one of them is none."""
+    if len(text) > MAX_GPUS * 12:
+        return ()
+    numbers = tuple(natural(part.strip()) for part in text.split(","))
+    return tuple(number for number in numbers if number is not None) if None not in numbers else ()

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from muster.dialects.devices.claims import MAX_CLAIMS
 from muster.dialects.gangs import misspelt
+from muster.dialects.keys import SHARED_GPUS
 from muster.dialects.objects import (
     Container,
     NodeAffinity,
@@ -27,11 +28,11 @@ from muster.dialects.objects import (
     PodObject,
     PodSpec,
 )
-from muster.dialects.pods import noderules, peers
-from muster.dialects.pods.requests import MAX_CONTAINERS, MAX_RESOURCES
-from muster.dialects.pods.resize import PENDING
+from muster.dialects.pods import peers
+from muster.dialects.pods.requests import MAX_CONTAINERS, MAX_RESOURCES, RESIZE_PENDING
 from muster.dialects.settings import DEFAULTS, Settings
 from muster.domain.causes.ill_formed import BadValue
+from muster.domain.node import GPU_MEM
 
 MIRROR = "kubernetes.io/config.mirror"
 """The annotation of a pod that a kubelet made to show a static pod."""
@@ -49,7 +50,7 @@ _MOST: Mapping[str, int] = {
     **dict.fromkeys(("containers", "init_containers"), MAX_CONTAINERS),
     **dict.fromkeys(("container_statuses", "init_container_statuses"), MAX_CONTAINERS),
     **dict.fromkeys(("limits", "requests", "overhead", "allocated_resources"), MAX_RESOURCES),
-    **dict.fromkeys(("node_selector", "tolerations"), noderules.MAX_NAMES),
+    **dict.fromkeys(("node_selector", "tolerations"), peers.MAX_NODE_NAMES),
     **dict.fromkeys(("required", "topology_spread_constraints"), peers.MAX_TERMS),
     **dict.fromkeys(("match_labels", "match_expressions"), peers.MAX_REQUIREMENTS),
     **dict.fromkeys(("match_label_keys", "mismatch_label_keys"), peers.MAX_REQUIREMENTS),
@@ -64,12 +65,12 @@ _FIRST: Mapping[str, Callable[[Any], bool]] = {
     "ports": lambda port: port.host_port > 0,
     "topology_spread_constraints": lambda constraint: constraint.when_unsatisfiable == "DoNotSchedule",
     "volumes": peers.has_claim,
-    "conditions": lambda condition: condition.type in (PENDING, "Ready"),
+    "conditions": lambda condition: condition.type in (RESIZE_PENDING, "Ready"),
 }
 """Field → which of its entries come first."""
 
 _TOO_MANY = NodeSelector(
-    [NodeSelectorTerm([NodeSelectorRequirement("", "In", [""] * (noderules.MAX_NAMES + 1))])]
+    [NodeSelectorTerm([NodeSelectorRequirement("", "In", [""] * (peers.MAX_NODE_NAMES + 1))])]
 )
 """Stands for a node affinity with more names than are read."""
 
@@ -81,13 +82,13 @@ def bounded(obj: PodObject, settings: Settings = DEFAULTS) -> PodObject:
     resources are those that Muster knows, and the first others. To do it twice changes nothing."""
     spec = _fewer_rules(obj.spec)
     counted = ("cpu", "memory", "ephemeral-storage", *settings.gpu_resources)
-    known_keys = {*misspelt.keys(settings), MIRROR, *counted, settings.gpu_memory, settings.shared_gpus}
+    known_keys = {*misspelt.keys(), MIRROR, *counted, GPU_MEM, SHARED_GPUS}
     cut = _Cut(frozenset(known_keys), bound=bool(spec.node_name))
     return cut.of(obj if spec is obj.spec else replace(obj, spec=spec))
 
 
-def exceeded(where: str, obj: PodObject, resource_names: int) -> Iterator[BadValue]:
-    """Yield a cause for each field of a pod that has more than is read. `where` is the pod, as
+def exceeded(object_name: str, obj: PodObject, resource_names: int) -> Iterator[BadValue]:
+    """Yield a cause for each field of a pod that has more than is read. `object_name` is the pod, as
     kind/namespace/name, and `resource_names` is the number of its resources besides CPU, memory and GPUs."""
     meta, spec = obj.metadata, obj.spec
     counts = (
@@ -96,11 +97,11 @@ def exceeded(where: str, obj: PodObject, resource_names: int) -> Iterator[BadVal
         ("containers", len(spec.containers or ()), MAX_CONTAINERS),
         ("initContainers", len(spec.init_containers or ()), MAX_CONTAINERS),
         ("resources", resource_names, MAX_RESOURCES),
-        (noderules.FIELD, noderules.size(spec), noderules.MAX_NAMES),
+        (peers.NODE_FIELD, peers.node_rules_size(spec), peers.MAX_NODE_NAMES),
     )
     for field, count, most in counts:
         if count > most:
-            yield BadValue(where, f"number of {field}", f"more than {most:,}", f"at most {most:,}")
+            yield BadValue(object_name, f"number of {field}", f"more than {most:,}", f"at most {most:,}")
 
 
 def first_entries(entries: Mapping[str, Any], most: int, known_keys: Set[str]) -> dict[str, Any]:
@@ -111,7 +112,11 @@ def first_entries(entries: Mapping[str, Any], most: int, known_keys: Set[str]) -
 
 def _fewer_rules(spec: PodSpec) -> PodSpec:
     affinity = spec.affinity
-    if affinity is None or affinity.node_affinity is None or noderules.size(spec) <= noderules.MAX_NAMES:
+    if (
+        affinity is None
+        or affinity.node_affinity is None
+        or peers.node_rules_size(spec) <= peers.MAX_NODE_NAMES
+    ):
         return spec
     fewer = NodeAffinity(_TOO_MANY, affinity.node_affinity.preferred)
     return replace(spec, affinity=replace(affinity, node_affinity=fewer))

@@ -1,4 +1,7 @@
-"""What a pod's fields say about other pods: affinity, anti-affinity, spread, host ports, volume claims.
+"""What a pod's fields say about nodes and about other pods.
+
+About nodes: node selector, required node affinity and tolerations. About other pods: affinity, anti-affinity,
+spread, host ports and volume claims.
 
 Only what is required is read: preferences never refuse a node. What the API server would refuse becomes a
 cause. What is valid and too large to be planned is left out: the in-tree plugins still judge it.
@@ -8,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
-from itertools import islice
-from typing import TypeVar
+from itertools import chain, islice
+from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 from msgspec.structs import replace
 
@@ -19,13 +23,13 @@ from muster.dialects.objects import (
     LabelSelector,
     Metadata,
     NodeSelectorRequirement,
+    NodeSelectorTerm,
     PodAffinity,
     PodAffinityTerm,
     PodSpec,
     TopologySpreadConstraint,
     Volume,
 )
-from muster.dialects.pods.noderules import Shared
 from muster.domain.causes.ill_formed import BadValue
 from muster.domain.peers import (
     ANY_ADDRESS,
@@ -37,7 +41,7 @@ from muster.domain.peers import (
     Selector,
     SpreadTerm,
 )
-from muster.domain.request import SelectorTerm
+from muster.domain.request import NodeRules, SelectorTerm, Toleration
 
 MAX_TERMS = 16
 """Of one kind, of one pod. A pod with more keeps none of that kind: the in-tree plugins judge them."""
@@ -57,9 +61,88 @@ plugins judge them."""
 MAX_REMEMBERED = 64
 """Labels of a pod. Of pods with more only a few are remembered."""
 
+NODE_FIELD = "names and values in nodeSelector, nodeAffinity and tolerations"
+MAX_NODE_NAMES = 1024
+"""Names and values in the rules for nodes of one pod. If a pod with more waits, it is refused."""
+
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
+V = TypeVar("V")
 _Raw = TypeVar("_Raw")
 _Read = TypeVar("_Read")
+
+
+class Shared(Generic[V]):
+    """One object for equal values: the thousands of pods of a template have the same rules.
+
+    A value is forgotten with its last holder.
+    """
+
+    def __init__(self) -> None:
+        self._values: WeakKeyDictionary[V, ref[V]] = WeakKeyDictionary()
+
+    def of(self, value: V) -> V:
+        """Return the object that stands for all values equal to this one."""
+        reference = self._values.get(value)
+        shared = reference() if reference is not None else None
+        if shared is None:
+            shared = value
+            self._values[value] = ref(value)
+        return shared
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+_live_node_rules = Shared[NodeRules]()
+"""The rules of pods that are there."""
+
+
+def node_rules(spec: PodSpec) -> NodeRules:
+    """Return the rules. Equal rules of pods that are there are one object."""
+    if node_rules_size(spec) > MAX_NODE_NAMES:
+        return NodeRules()
+    return _live_node_rules.of(_rules(spec))
+
+
+def node_rules_size(spec: PodSpec) -> int:
+    """Return how many names and values the rules have; of more than are read, some number above that."""
+    count = len(spec.node_selector or ()) + len(spec.tolerations or ())
+    for term in _node_terms(spec):
+        count += 1
+        for requirement in _requirements(term):
+            count += 1 + len(requirement.values or ())
+            if count > MAX_NODE_NAMES:
+                return count
+        if count > MAX_NODE_NAMES:
+            return count
+    return count
+
+
+def _node_terms(spec: PodSpec) -> list[NodeSelectorTerm]:
+    """Return the terms of the required node affinity, [] if there is none."""
+    node_affinity = spec.affinity.node_affinity if spec.affinity is not None else None
+    selector = node_affinity.required if node_affinity is not None else None
+    return (selector.node_selector_terms or []) if selector is not None else []
+
+
+def _rules(spec: PodSpec) -> NodeRules:
+    selector = sorted((spec.node_selector or {}).items())
+    any_of = [
+        tuple(SelectorTerm(rule.key, rule.operator, tuple(rule.values or ())) for rule in _requirements(term))
+        for term in _node_terms(spec)
+    ]
+    # In the API a term without requirements matches no node. It can't be dropped where it is the only one.
+    matching = tuple(requirements for requirements in any_of if requirements)
+    if any_of and not matching:
+        matching = ((SelectorTerm("metadata.name", "In", ()),),)
+    required = tuple(SelectorTerm(key, "In", (value,)) for key, value in selector)
+    tolerations = spec.tolerations or ()
+    tolerated = tuple(Toleration(t.key, t.operator or "Equal", t.value, t.effect) for t in tolerations)
+    return NodeRules(required, matching, tolerated)
+
+
+def _requirements(term: NodeSelectorTerm) -> Iterator[NodeSelectorRequirement]:
+    return chain(term.match_expressions or (), term.match_fields or ())
 
 
 def labels_of(labels: Mapping[str, str] | None) -> Labels:
@@ -85,10 +168,10 @@ def _shared_pair(pair: tuple[str, str]) -> tuple[str, str]:
     return pair
 
 
-def read(where: str, meta: Metadata, spec: PodSpec) -> tuple[PeerRules, tuple[BadValue, ...]]:
+def read(object_name: str, meta: Metadata, spec: PodSpec) -> tuple[PeerRules, tuple[BadValue, ...]]:
     """Return what a pod asks for about other pods, and what of it is ill-formed.
 
-    `where` is the pod, as kind/namespace/name.
+    `object_name` is the pod, as kind/namespace/name.
     """
     affinity = spec.affinity
     near = affinity.pod_affinity if affinity is not None else None
@@ -97,7 +180,7 @@ def read(where: str, meta: Metadata, spec: PodSpec) -> tuple[PeerRules, tuple[Ba
     claims = [*dict.fromkeys(_volume_claims(meta, spec))]
     if not (near or away or spec.topology_spread_constraints or ports or claims):
         return NO_PEER_RULES, ()
-    reader = _Reader(where, meta)
+    reader = _Reader(object_name, meta)
     rules = PeerRules(
         affinity=reader.peers("podAffinity", near),
         anti_affinity=reader.peers("podAntiAffinity", away),
@@ -106,7 +189,8 @@ def read(where: str, meta: Metadata, spec: PodSpec) -> tuple[PeerRules, tuple[Ba
         volume_claims=tuple(sorted(claims[:MAX_CLAIMS])),
     )
     if len(claims) > MAX_CLAIMS:
-        reader.too_many_claims()
+        field, most = "number of PersistentVolumeClaims in volumes", f"more than {MAX_CLAIMS}"
+        reader.causes.append(BadValue(object_name, field, most, f"at most {MAX_CLAIMS}"))
     if _size(rules) > MAX_SIZE:
         rules = PeerRules(host_ports=rules.host_ports, volume_claims=rules.volume_claims)
     if rules == NO_PEER_RULES:
@@ -139,19 +223,15 @@ class _TooLarge(Exception):
 
 
 class _Broken(Exception):
-    """A field has a value that the API server refuses."""
-
-    def __init__(self, field: str, value: str, expected: str) -> None:
-        super().__init__(field)
-        self.field, self.value, self.expected = field, value, expected
+    """The API server refuses a value. Arguments: the field, the value and what is expected."""
 
 
 class _Reader:
     """Reads the terms of one pod. What is ill-formed gathers in `causes`."""
 
-    def __init__(self, where: str, meta: Metadata) -> None:
+    def __init__(self, object_name: str, meta: Metadata) -> None:
         self.causes: list[BadValue] = []
-        self._where = where
+        self._where = object_name
         self._namespace = meta.namespace
         self._labels = meta.labels or {}
 
@@ -168,11 +248,6 @@ class _Reader:
         hard = [constraint for constraint in constraints if constraint.when_unsatisfiable == "DoNotSchedule"]
         return self._all("topologySpreadConstraints", hard, self._spread)
 
-    def too_many_claims(self) -> None:
-        """Note that a pod has more claims than are read."""
-        field, most = "number of PersistentVolumeClaims in volumes", f"more than {MAX_CLAIMS}"
-        self.causes.append(BadValue(self._where, field, most, f"at most {MAX_CLAIMS}"))
-
     def _all(
         self, kind: str, raw_terms: Iterable[_Raw], read_one: Callable[[_Raw], _Read]
     ) -> tuple[_Read, ...]:
@@ -186,8 +261,8 @@ class _Reader:
             except _TooLarge:
                 continue
             except _Broken as slip:
-                field = f"{kind}: {slip.field}"
-                self.causes.append(BadValue(self._where, field, slip.value, slip.expected))
+                field, value, expected = slip.args
+                self.causes.append(BadValue(self._where, f"{kind}: {field}", value, expected))
         return tuple(terms)
 
     def _peer(self, term: PodAffinityTerm) -> PeerTerm:

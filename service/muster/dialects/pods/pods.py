@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from muster.dialects.devices.claims import Claims, DevicesAsked
-from muster.dialects.gangs import ack, kai, misspelt, other_systems, own, ranks
+from muster.dialects.gangs import kai, misspelt, other_systems, own, ranks
+from muster.dialects.keys import ACK_NAME, ACK_REPLICAS
 from muster.dialects.kinds import table as kinds
 from muster.dialects.kinds.description import Member
 from muster.dialects.objects import Metadata, PodObject, PodSpec
-from muster.dialects.pods import bounds, noderules, peers, requests
+from muster.dialects.pods import bounds, peers, requests
 from muster.dialects.pods.requests import MAX_OF_A_POD, Asked
 from muster.dialects.reading import Reading, agreed
 from muster.dialects.settings import DEFAULTS, Settings
-from muster.domain import allocation, nri
+from muster.domain import allocation
 from muster.domain.causes.ill_formed import DialectsDisagree, ForgedAllocation
-from muster.domain.peers import PeerRules
 from muster.domain.pod import Controller, GangClaim, Pod, Wishes
 from muster.domain.reasons import Cause
 from muster.domain.topology import mask_of
@@ -30,8 +30,8 @@ TEMPLATE_HASH = "pod-template-hash"
 TRACEPARENTS = ("tracing.k8s.io/traceparent", "traceparent")
 """Annotations that name the trace of what made a pod: the key that KEP-5915 proposes, and the plain one."""
 TRACEPARENT = r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}"
-GANG_DIALECTS = (kai.claim, other_systems.claim, ack.claim)
-"""Each reads (where, metadata, settings) → Reading. A pod may speak several that agree, and those with a
+GANG_DIALECTS = (kai.claim, other_systems.claim, other_systems.ack)
+"""Each reads (where, metadata) → Reading. A pod may speak several that agree, and those with a
 PodGroup come first: it is asked for by the dialect of the first. `own` comes on top of each."""
 
 
@@ -44,55 +44,36 @@ def read(
     itself. `claims` are those of the cluster, if they are known. Of pods of other schedulers, and of static
     pods, only the usage counts: no claim, no causes.
     """
-    meta, spec = obj.metadata, obj.spec
-    where = f"pod/{meta.namespace}/{meta.name}"
-    amounts = requests.of_pod(where, obj, settings)
-    devices = claims.asked(obj) if claims is not None and spec.resource_claims else DevicesAsked()
-    peer_rules, bad_rules = peers.read(where, meta, spec)
-    gang = _gang(where, obj, amounts, settings, member)
-    causes = gang.causes
-    if gang.claim is not None:
-        amounts, bad_claims = requests.with_claims(where, spec, amounts, devices)
-        if not spec.node_name:
-            too_many = bounds.exceeded(where, obj, amounts.resource_names)
-            causes = (*causes, *too_many, *bad_claims, *bad_rules)
-    pod = _of_any_scheduler(obj, settings, amounts, peer_rules, complete=devices.complete)
-    if gang.claim is not None:
-        pod = replace(
-            pod,
-            claim=gang.claim,
-            causes=causes,
-            rank=pod.rank if gang.rank is None else gang.rank,
-            controller=_controller(meta),
-            traceparent=_traceparent(meta.annotations or {}),
-            preferences=_prefers(spec),
-            gpu_counts=tuple(min(count, MAX_OF_A_POD) for count in devices.gpu_counts),
-            match_attributes=devices.match_attributes,
-            several_claims=devices.several_claims,
-            unallocated_claims=devices.unallocated,
-            compute_domain=devices.compute_domain,
-        )
-    return _with_allocation(pod, meta.annotations or {}) if pod.node else pod
-
-
-def _of_any_scheduler(
-    obj: PodObject, settings: Settings, amounts: Asked, peer_rules: PeerRules, complete: bool
-) -> Pod:
-    """Return what counts of a pod of any scheduler. `complete`: all its claims are made."""
     meta, spec, status = obj.metadata, obj.spec, obj.status
-    return Pod(
+    annotations, object_name = meta.annotations or {}, f"pod/{meta.namespace}/{meta.name}"
+    amounts = requests.of_pod(object_name, obj, settings)
+    devices = claims.asked(obj) if claims is not None and spec.resource_claims else DevicesAsked()
+    gated = bool(spec.scheduling_gates) or not (devices.complete or spec.node_name)
+    peer_rules, bad_rules = peers.read(object_name, meta, spec)
+    gang = _gang(object_name, obj, amounts, settings, member)
+    causes, ours = gang.causes, gang.claim is not None
+    if not ours:
+        devices = DevicesAsked()
+    else:
+        amounts, bad_claims = requests.with_claims(object_name, spec, amounts, devices)
+        if not spec.node_name:
+            causes += (*bounds.exceeded(object_name, obj, amounts.resource_names), *bad_claims, *bad_rules)
+    pod = Pod(
         uid=meta.uid,
         namespace=meta.namespace,
         name=meta.name,
         scheduler_name=spec.scheduler_name,
         resources=amounts.resources,
         gpus=amounts.gpus,
+        gpu_counts=tuple(min(count, MAX_OF_A_POD) for count in devices.gpu_counts),
         gpu_resource=amounts.gpu_resource,
         slice=amounts.slice,
         container_gpus=amounts.container_gpus,
-        rules=noderules.read(spec),
-        rank=ranks.read(meta),
+        rules=peers.node_rules(spec),
+        claim=gang.claim,
+        rank=ranks.read(meta) if gang.rank is None else gang.rank,
         owner=_owner(meta),
+        controller=_controller(meta) if ours else None,
         priority=spec.priority or 0,
         created=_seconds(meta.creation_timestamp),
         started=_seconds(status.start_time),
@@ -101,11 +82,19 @@ def _of_any_scheduler(
         finished=status.phase in ("Succeeded", "Failed"),
         succeeded=status.phase == "Succeeded",
         terminating=meta.deletion_timestamp is not None,
-        gated=bool(spec.scheduling_gates) or not (complete or spec.node_name),
+        gated=gated,
         labels=peers.labels_of(meta.labels),
         peers=peer_rules,
+        traceparent=_traceparent(annotations) if ours else "",
+        preferences=ours and _prefers(spec),
+        match_attributes=devices.match_attributes,
+        several_claims=devices.several_claims,
+        unallocated_claims=devices.unallocated,
         device_claims=bool(spec.resource_claims) and spec.scheduler_name in settings.scheduler_names,
+        compute_domain=devices.compute_domain,
+        causes=causes,
     )
+    return _with_allocation(pod, annotations) if pod.node else pod
 
 
 def _with_allocation(pod: Pod, annotations: Mapping[str, str]) -> Pod:
@@ -113,14 +102,17 @@ def _with_allocation(pod: Pod, annotations: Mapping[str, str]) -> Pod:
     batch = allocation.read_batch(annotations) if pod.claim is not None else None
     if not (pod.gpus or pod.slice):
         return replace(pod, batch=batch)
-    gpus = allocation.read(annotations, pod)
-    pod = replace(pod, devices=allocation.planned_devices(annotations))
-    if pod.gpu_counts and gpus is not None:
-        pod = replace(pod, gpus=gpus.bit_count())
-    if allocation.reported_gpus(annotations, pod) is None:
-        return replace(pod, allocation=gpus, batch=batch)
-    planned = mask_of(allocation.planned_gpus(annotations, pod) or ())
-    return replace(pod, allocation=gpus, batch=batch, planned=None if planned == gpus else planned)
+    gpus, planned = allocation.read(annotations, pod), None
+    if allocation.reported_gpus(annotations, pod) is not None:
+        planned = mask_of(allocation.planned_gpus(annotations, pod) or ())
+    return replace(
+        pod,
+        gpus=gpus.bit_count() if pod.gpu_counts and gpus is not None else pod.gpus,
+        allocation=gpus,
+        planned=None if planned == gpus else planned,
+        devices=allocation.planned_devices(annotations),
+        batch=batch,
+    )
 
 
 def _traceparent(annotations: Mapping[str, str]) -> str:
@@ -175,7 +167,9 @@ class _Gang:
     causes: tuple[Cause, ...] = ()
 
 
-def _gang(where: str, obj: PodObject, amounts: Asked, settings: Settings, member: Member | None) -> _Gang:
+def _gang(
+    object_name: str, obj: PodObject, amounts: Asked, settings: Settings, member: Member | None
+) -> _Gang:
     """Return the gang of a pod that is ours, and what is ill-formed in it.
 
     A pod that the shim does not hold, with neither gang nor GPUs of ours, has no claim: the in-tree plugins
@@ -185,22 +179,22 @@ def _gang(where: str, obj: PodObject, amounts: Asked, settings: Settings, member
     spec = obj.spec
     if spec.scheduler_name not in settings.scheduler_names or _is_of_kubelet(obj):
         return _Gang()
-    meta, slips = (obj.metadata, ()) if spec.node_name else misspelt.corrected(where, obj.metadata, settings)
-    own_keys, name = own.read(where, meta), meta.name
+    meta, slips = (obj.metadata, ()) if spec.node_name else misspelt.corrected(object_name, obj.metadata)
+    own_keys, name = own.read(object_name, meta), meta.name
     with_gpus = bool(amounts.gpus or amounts.slice or amounts.shared_gpus)
-    reading = agreed(name, (dialect(where, meta, settings) for dialect in GANG_DIALECTS))
+    reading = agreed(name, (dialect(object_name, meta) for dialect in GANG_DIALECTS))
     if reading.claim is not None or reading.causes or own_keys.group is not None:
         member = None
     elif member is not None:
         job = f"{member.kind} {meta.namespace}/{member.owner}"
         reading = Reading(GangClaim(member.kind, member.gang, by_object=True, job=job))
     else:
-        reading = other_systems.last(where, meta, spec, with_gpus)
-    reading = agreed(name, (reading, own.claim(where, own_keys, reading.claim)))
-    if not (with_gpus or member is not None or amounts.causes or _speaks(obj.metadata, settings)):
+        reading = other_systems.last(object_name, meta, spec, with_gpus)
+    reading = agreed(name, (reading, own.claim(object_name, own_keys, reading.claim)))
+    if not (with_gpus or member is not None or amounts.causes or _speaks(obj.metadata)):
         return _Gang()
-    grouped = tuple(other_systems.of_spec(where, spec))
-    wishes, bad_wishes = _wishes(where, meta, own_keys)
+    grouped = tuple(other_systems.of_spec(object_name, spec))
+    wishes, bad_wishes = _wishes(object_name, meta, own_keys)
     if member is not None and not wishes.role:
         wishes = replace(wishes, role=member.role)
     claim = reading.claim or GangClaim(LONE, name, min_member=1, replicas=1, lone=True)
@@ -209,21 +203,21 @@ def _gang(where: str, obj: PodObject, amounts: Asked, settings: Settings, member
     return _Gang(replace(claim, wishes=wishes), own_keys.rank, () if spec.node_name else causes)
 
 
-def gang_keys(settings: Settings = DEFAULTS) -> tuple[str, ...]:
+def gang_keys() -> tuple[str, ...]:
     """For any of these labels or annotations the shim holds a pod, though it may ask for no GPU; a key that
     ends in "/" is a prefix. In the wrong place they are slips, which are said."""
-    ours = (own.PREFIX, settings.ack_name, settings.ack_replicas)
+    ours = (own.PREFIX, ACK_NAME, ACK_REPLICAS)
     return (*ours, *kai.GANG_KEYS, *other_systems.GANG_KEYS, *kinds.GANG_KEYS)
 
 
-def _speaks(meta: Metadata, settings: Settings) -> bool:
+def _speaks(meta: Metadata) -> bool:
     keys = {*(meta.labels or {}), *(meta.annotations or {})}
-    return bool(keys.intersection(gang_keys(settings))) or any(key.startswith(own.PREFIX) for key in keys)
+    return bool(keys.intersection(gang_keys())) or any(key.startswith(own.PREFIX) for key in keys)
 
 
-def _wishes(where: str, meta: Metadata, own_keys: own.OwnKeys) -> tuple[Wishes, tuple[Cause, ...]]:
+def _wishes(object_name: str, meta: Metadata, own_keys: own.OwnKeys) -> tuple[Wishes, tuple[Cause, ...]]:
     """Return the pod's constraints from all dialects together, and what is ill-formed in them."""
-    kai_keys = kai.read(where, meta)
+    kai_keys = kai.read(object_name, meta)
     causes: list[Cause] = [*own_keys.causes, *kai_keys.causes]
     mine = own_keys.wishes.role
     if mine and kai_keys.role and mine != kai_keys.role:
@@ -237,7 +231,7 @@ def _forged(obj: PodObject, settings: Settings) -> tuple[ForgedAllocation, ...]:
     annotations = obj.metadata.annotations or {}
     keys = [key for key in allocation.RESERVED_KEYS if key in annotations]
     if settings.nri_nodes:
-        keys += sorted(filter(nri.is_key, annotations))[:1]
+        keys += sorted(filter(allocation.is_nri_key, annotations))[:1]
     return tuple(ForgedAllocation(obj.metadata.name, key) for key in keys)
 
 

@@ -8,14 +8,17 @@ for its sum. The pod's overhead comes on top.
 Memory of shared GPUs (cGPU) is the resource aliyun.com/gpu-mem, in GiB. With the label aliyun.com/gpu-count
 it comes from this number of GPUs of one node, evenly.
 
-CPU and memory of a bound pod can be resized in place. It counts with the largest of what its spec asks for,
-what the kubelet has allocated and what runs (`resize`). Other resources can't be resized.
+CPU and memory of a bound pod can be resized in place, other resources can't. It counts with the largest of
+what its spec asks for, what the kubelet has allocated and what runs. Where the kubelet says that the resize
+is infeasible, the spec does not count. Source: k8s.io/component-helpers/resource,
+AggregateContainerRequests with UseStatusResources, and effectivePodLevelResources
+(InPlacePodVerticalScaling is GA; InPlacePodLevelResourcesVerticalScaling is on by default in 1.37).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -23,15 +26,14 @@ import msgspec
 
 from muster.dialects import quantities
 from muster.dialects.devices.claims import DevicesAsked
-from muster.dialects.fields import MAX_CAUSES
-from muster.dialects.objects import Container, PodObject, PodSpec, PodStatus
-from muster.dialects.pods import resize
+from muster.dialects.keys import SHARED_GPUS
+from muster.dialects.objects import Container, ContainerStatus, PodCondition, PodObject, PodSpec, PodStatus
 from muster.dialects.quantities import BILLION, Quantity
-from muster.dialects.reading import Values, positive
+from muster.dialects.reading import Fields, positive
 from muster.dialects.settings import Settings
 from muster.domain.allocation import MAX_GPUS
 from muster.domain.causes.ill_formed import BadValue
-from muster.domain.node import Resources
+from muster.domain.node import GPU_MEM, Resources
 from muster.domain.request import Slice
 
 Amounts = dict[str, int]
@@ -46,6 +48,12 @@ MAX_CONTAINERS = 256
 """Of a pod, and as many init containers. All are summed up; of more it is not kept which ask for GPUs."""
 MAX_RESOURCES = 64
 """Names of resources of one pod, besides CPU, memory and GPUs. Of more, the first by name are kept."""
+
+
+RESIZE_PENDING = "PodResizePending"
+"""The pod condition by which a kubelet says that it has not done a resize."""
+_RESIZED = ("cpu", "memory")
+_Raw = Mapping[str, Quantity]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +90,17 @@ class _Parts:
     pod: list[tuple[PodSpec, PodStatus]] = field(compare=False)
 
 
-def of_pod(where: str, obj: PodObject, settings: Settings) -> Asked:
+def of_pod(object_name: str, obj: PodObject, settings: Settings) -> Asked:
     """Return what a pod asks for. Of a bound pod, what its containers hold counts too."""
-    amounts = read(where, obj.spec, settings, obj.status if obj.spec.node_name else None)
+    amounts = read(object_name, obj.spec, settings, obj.status if obj.spec.node_name else None)
     labels = obj.metadata.labels or {}
-    if amounts.gpu_memory or amounts.shared_gpus or settings.shared_gpus in labels:
-        return _with_share(where, labels, amounts, settings)
+    if amounts.gpu_memory or amounts.shared_gpus or SHARED_GPUS in labels:
+        return _with_share(object_name, labels, amounts)
     return amounts
 
 
 def with_claims(
-    where: str, spec: PodSpec, amounts: Asked, devices: DevicesAsked
+    object_name: str, spec: PodSpec, amounts: Asked, devices: DevicesAsked
 ) -> tuple[Asked, tuple[BadValue, ...]]:
     """Return what a pod asks for with the GPUs of its claims, and why these can't be planned."""
     if not (devices.gpus or devices.slice):
@@ -100,26 +108,26 @@ def with_claims(
     if amounts.gpus or amounts.slice:
         names = ", ".join(claim.name for claim in (spec.resource_claims or ())[:4])
         expected = "GPUs by resources or by claims, not by both"
-        return amounts, (*devices.causes, BadValue(where, "resourceClaims", names, expected))
+        return amounts, (*devices.causes, BadValue(object_name, "resourceClaims", names, expected))
     if devices.slice:
         return replace(amounts, slice=devices.slice, container_gpus=()), devices.causes
     gpus = min(devices.gpus, MAX_OF_A_POD)
     return replace(amounts, gpus=gpus, gpu_resource=devices.gpu_resource, container_gpus=()), devices.causes
 
 
-def read(where: str, spec: PodSpec, settings: Settings, status: PodStatus | None = None) -> Asked:
-    """Sum up one pod. `where` is the pod, as kind/namespace/name.
+def read(object_name: str, spec: PodSpec, settings: Settings, status: PodStatus | None = None) -> Asked:
+    """Sum up one pod. `object_name` is the pod, as kind/namespace/name.
 
     `status` is given for a bound pod alone: what its containers hold differs from the spec after a resize.
     """
     status = status or PodStatus()
     parts = (spec.containers, spec.init_containers, spec.overhead, spec.resources)
-    encoded = _encoder.encode((*parts, resize.facts(status)))
+    encoded = _encoder.encode((*parts, _resize_facts(status)))
     digest = hashlib.blake2b(encoded, digest_size=16, usedforsecurity=False).digest()
     amounts = _asked(_Parts(digest, [(spec, status)]), settings)
     if not amounts.causes:
         return amounts
-    return replace(amounts, causes=tuple(replace(cause, where=where) for cause in amounts.causes))
+    return replace(amounts, causes=tuple(replace(cause, where=object_name) for cause in amounts.causes))
 
 
 @lru_cache(maxsize=1024)
@@ -133,8 +141,8 @@ def _sum(spec: PodSpec, status: PodStatus, settings: Settings) -> Asked:
     inits = [(c.name, reader.requests(c), c.restart_policy == "Always") for c in spec.init_containers or ()]
     total = sum_of([amounts for _, amounts in containers], [(a, stays) for _, a, stays in inits])
     whole_pod = reader.requests(Container("pod", spec.resources))
-    if resize.concerns(status):
-        resized = resize.Resized(spec, status, sum_of, reader.amounts)
+    if any(_resize_facts(status)):
+        resized = _Resized(spec, status, reader)
         total = resized.total(total)
         whole_pod = resized.whole_pod(whole_pod)
     total |= whole_pod  # before its containers'
@@ -142,7 +150,7 @@ def _sum(spec: PodSpec, status: PodStatus, settings: Settings) -> Asked:
     gpu_resource = reader.gpu_resource(total)
     # In the order in which the kubelet starts them: sidecars first.
     parts = [(name, a) for name, a, stays in inits if stays] + containers
-    memory = settings.gpu_memory
+    memory = GPU_MEM
     shares = [(name, a.get(memory, 0) // BILLION) for name, a in containers]
     shares += [(name, a[memory] // BILLION) for name, a, stays in inits if stays and a.get(memory)]
     other_resources = _others(total, settings)
@@ -160,23 +168,22 @@ def _sum(spec: PodSpec, status: PodStatus, settings: Settings) -> Asked:
         else (),
         gpu_memory=total.get(memory, 0) // BILLION,
         container_memory=tuple(shares) if few and total.get(memory) else (),
-        shared_gpus=total.get(settings.shared_gpus, 0) // BILLION,
+        shared_gpus=total.get(SHARED_GPUS, 0) // BILLION,
         resource_names=sum(map(settings.is_other, reader.names)),
-        causes=tuple(reader.causes),
+        causes=tuple(reader.slips.causes),
     )
 
 
 class _Reader:
-    """Reads the quantities of one pod; what is none gathers in `causes`."""
+    """Reads the quantities of one pod; what is none gathers in `slips`, without the pod's name."""
 
     def __init__(self, settings: Settings) -> None:
-        self.causes: list[BadValue] = []
-        """Without the pod that has them."""
+        self.slips = Fields.of_keys("", {})
         self.names: set[str] = set()
         """Of all resources in its maps, also where the amount is 0."""
         self._settings = settings
-        gpus = dict.fromkeys((*settings.gpu_resources, settings.shared_gpus), "a whole number of GPUs")
-        self._whole = {**gpus, settings.gpu_memory: 'a whole number of GiB without a unit, as in "3"'}
+        gpus = dict.fromkeys((*settings.gpu_resources, SHARED_GPUS), "a whole number of GPUs")
+        self._whole = {**gpus, GPU_MEM: 'a whole number of GiB without a unit, as in "3"'}
         """Resource that comes in whole numbers → what is expected of it."""
 
     def requests(self, container: Container) -> Amounts:
@@ -194,23 +201,19 @@ class _Reader:
             value, whole = quantities.billionths(text), self._whole.get(resource)
             if value is None or value < 0 or (whole and not _is_count(value)):
                 expected = whole or "a quantity that is not negative"
-                self._bad(f"{part}: {resource}", str(text), expected)
+                self.slips.bad(f"{part}: {resource}", str(text), expected)
             if value is not None and value > 0 and not (whole and value % BILLION):
                 # Also what is refused: of a pod that is bound all the same, too much is counted rather than
                 # too little.
                 amounts[resource] = min(value, MAX_OF_A_POD * BILLION) if whole else value
         return amounts
 
-    def _bad(self, field: str, value: str, expected: str) -> None:
-        if len(self.causes) < MAX_CAUSES:
-            self.causes.append(BadValue("", field, value, expected))
-
     def gpu_resource(self, total: Amounts) -> str:
         """Return the GPU resource that the pod requests, or "". Two are a cause, and the first counts."""
         names = [resource for resource in self._settings.gpu_resources if total.get(resource)]
         if len(names) > 1:
             amounts = ", ".join(f"{name}: {total[name] // BILLION}" for name in names)
-            self._bad("resources", amounts, "GPUs of one resource in a pod")
+            self.slips.bad("resources", amounts, "GPUs of one resource in a pod")
         return names[0] if names else ""
 
 
@@ -259,13 +262,103 @@ def add(total: Amounts, more: Mapping[str, int]) -> None:
         total[resource] = total.get(resource, 0) + amount
 
 
-def _with_share(where: str, labels: Mapping[str, str], total: Asked, settings: Settings) -> Asked:
+def resize_conditions(status: PodStatus) -> list[PodCondition]:
+    """Return the conditions that say something of a resize."""
+    return [condition for condition in status.conditions or () if condition.type == RESIZE_PENDING]
+
+
+def _is_infeasible(status: PodStatus) -> bool:
+    pending = resize_conditions(status)
+    return bool(pending) and pending[0].reason == "Infeasible"
+
+
+def _resize_facts(status: PodStatus) -> tuple[object, ...]:
+    """Return all of the status that `_Resized` reads."""
+    return (
+        _is_infeasible(status),
+        status.container_statuses,
+        status.init_container_statuses,
+        status.allocated_resources,
+        status.resources,
+    )
+
+
+class _Resized:
+    """The amounts of one bound pod. What can be resized is the largest of three sums."""
+
+    def __init__(self, spec: PodSpec, status: PodStatus, reader: _Reader) -> None:
+        self._spec = spec
+        self._status = status
+        self._reader = reader
+        self._infeasible = _is_infeasible(status)
+        # As findContainerStatus: the first of a name counts, and init containers come last.
+        statuses = (*(status.container_statuses or ()), *(status.init_container_statuses or ()))
+        self._status_of = {container_status.name: container_status for container_status in reversed(statuses)}
+
+    def total(self, by_spec: Amounts) -> Amounts:
+        """Return what the containers count as together. `by_spec` is the sum by the spec."""
+        status = self._status
+        running = status.resources.requests if status.resources is not None else None
+        if status.allocated_resources is not None and running is not None:
+            sums = [self._of_pod(status.allocated_resources), self._of_pod(running)]
+        else:
+            sums = [self._sum(_allocated), self._sum(_running)]
+        return self._largest(by_spec, sums)
+
+    def whole_pod(self, by_spec: Amounts) -> Amounts:
+        """Return what stands for the sum of the containers. `by_spec` is what the spec asks for as a
+        whole."""
+        status = self._status
+        if status.resources is None or not by_spec:
+            return by_spec
+        sums = [self._of_pod(raw or {}) for raw in (status.resources.requests, status.allocated_resources)]
+        return self._largest(by_spec, sums)
+
+    def _of_pod(self, raw: _Raw) -> Amounts:
+        return self._reader.amounts("pod", raw)
+
+    def _sum(self, of: Callable[[ContainerStatus | None], _Raw | None]) -> Amounts:
+        def amounts(container: Container) -> Amounts:
+            raw = of(self._status_of.get(container.name))
+            if raw is None and not self._infeasible:
+                return self._reader.requests(container)
+            return self._reader.amounts(container.name, raw or {})
+
+        return sum_of(
+            [amounts(container) for container in self._spec.containers or ()],
+            [
+                (amounts(container), container.restart_policy == "Always")
+                for container in self._spec.init_containers or ()
+            ],
+        )
+
+    def _largest(self, by_spec: Amounts, sums: Iterable[Amounts]) -> Amounts:
+        """Return the amounts of the spec, with the largest of each resource that can be resized."""
+        largest = {resource: amount for resource, amount in by_spec.items() if resource not in _RESIZED}
+        for amounts in sums if self._infeasible else (by_spec, *sums):
+            for resource in _RESIZED:
+                if resource in amounts:
+                    largest[resource] = max(amounts[resource], largest.get(resource, amounts[resource]))
+        return largest
+
+
+def _allocated(status: ContainerStatus | None) -> _Raw | None:
+    return status.allocated_resources if status is not None else None
+
+
+def _running(status: ContainerStatus | None) -> _Raw | None:
+    if status is not None and status.resources is not None and status.resources.requests is not None:
+        return status.resources.requests
+    return _allocated(status)
+
+
+def _with_share(object_name: str, labels: Mapping[str, str], total: Asked) -> Asked:
     """Return what a pod asks for with its memory of shared GPUs.
 
     Memory that can't be shared evenly is rounded up. Such a pod is never planned, but it may be bound
     already, and then it counts. A pod of whole GPUs has no share, whatever else it says.
     """
-    values, memory, label = Values(where, labels), settings.gpu_memory, settings.shared_gpus
+    values, memory, label = Fields.of_keys(object_name, labels), GPU_MEM, SHARED_GPUS
     if total.shared_gpus:
         expected = f"none: it is a label of pods, beside {memory}"
         values.bad(f"resource {label}", str(total.shared_gpus), expected)

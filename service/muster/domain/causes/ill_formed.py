@@ -6,15 +6,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from muster.domain.causes.cause import BaseCause
-from muster.domain.words import LISTED, and_more, counted, quoted, such_pods
+from muster.domain.reasons import Cause
+from muster.domain.words import counted, listed, quoted, such_pods
 
 _KEPT = 80
 """Characters that are kept of a value that can't be read."""
 
 
+class IllFormed(Cause):
+    """No cluster could place the pods as they are."""
+
+    __slots__ = ()
+    stays = True
+
+
 @dataclass(frozen=True, slots=True)
-class BadValue(BaseCause):
+class BadValue(IllFormed):
     """A label, annotation or field that can't be read. `where` is the object, as kind/namespace/name: the
     first of `pods` members that have it."""
 
@@ -23,7 +30,6 @@ class BadValue(BaseCause):
     value: str
     expected: str
     pods: int = 1
-    stays = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "value", self.value[:_KEPT])
@@ -38,17 +44,16 @@ class BadValue(BaseCause):
 
 
 @dataclass(frozen=True, slots=True)
-class MembersDisagree(BaseCause):
+class MembersDisagree(IllFormed):
     """Pods of one gang give a field different values."""
 
     field: str
     values: tuple[tuple[str, str], ...]
     """(value, the name of one pod that has it)."""
-    stays = True
 
     def __str__(self) -> str:
-        values = ", ".join(f"{quoted(value)} (pod {pod})" for value, pod in self.values[:LISTED])
-        return f"pods of one gang disagree on {self.field}: {values}{and_more(len(self.values))}"
+        values = [f"{quoted(value)} (pod {pod})" for value, pod in self.values]
+        return f"pods of one gang disagree on {self.field}: {listed(values)}"
 
     @property
     def advice(self) -> str:
@@ -56,12 +61,11 @@ class MembersDisagree(BaseCause):
 
 
 @dataclass(frozen=True, slots=True)
-class TooManyMembers(BaseCause):
+class TooManyMembers(IllFormed):
     """More pods than replicas belong to the gang."""
 
     live: int
     replicas: int
-    stays = True
 
     def __str__(self) -> str:
         return f"the gang has {self.live} live pods, more than its {self.replicas} replicas"
@@ -72,13 +76,12 @@ class TooManyMembers(BaseCause):
 
 
 @dataclass(frozen=True, slots=True)
-class ForgedAllocation(BaseCause):
+class ForgedAllocation(IllFormed):
     """A pod, the first of `pods`, came with an annotation that only the scheduler may write."""
 
     pod: str
     key: str
     pods: int = 1
-    stays = True
 
     def __str__(self) -> str:
         subject = such_pods(f"pod {self.pod}", self.pods)
@@ -90,14 +93,13 @@ class ForgedAllocation(BaseCause):
 
 
 @dataclass(frozen=True, slots=True)
-class DialectsDisagree(BaseCause):
+class DialectsDisagree(IllFormed):
     """A pod, the first of `pods`, speaks two dialects that name different gangs or counts."""
 
     pod: str
     first: str
     second: str
     pods: int = 1
-    stays = True
 
     def __str__(self) -> str:
         subject, names = such_pods(f"pod {self.pod}", self.pods), "names" if self.pods == 1 else "name"
@@ -108,29 +110,19 @@ class DialectsDisagree(BaseCause):
         return "Name the gang and its size in one way, or in the same words in each."
 
 
-IllFormed = BadValue | MembersDisagree | TooManyMembers | ForgedAllocation | DialectsDisagree
-
-C = TypeVar("C", bound=BaseCause)
+C = TypeVar("C", bound=Cause)
+_PLACES: dict[type, str] = {BadValue: "where", ForgedAllocation: "pod", DialectsDisagree: "pod"}
+"""Causes of single pods, and the field that names the pod."""
 
 
 def counted_once(causes: Iterable[C]) -> list[C]:
     """Return each cause of several pods once: with the name of the first pod, and the number of pods."""
     pods: dict[C, list[str]] = {}
     for cause in dict.fromkeys(causes):
-        match cause:
-            case BadValue(place):
-                pods.setdefault(replace(cause, where=""), []).append(place)
-            case ForgedAllocation(pod) | DialectsDisagree(pod):
-                pods.setdefault(replace(cause, pod=""), []).append(pod)
-            case _:
-                pods[cause] = []
-    return [_of_first(cause, sorted(names)) for cause, names in pods.items()]
-
-
-def _of_first(cause: C, names: list[str]) -> C:
-    match cause:
-        case BadValue():
-            return replace(cause, where=names[0], pods=len(names))
-        case ForgedAllocation() | DialectsDisagree():
-            return replace(cause, pod=names[0], pods=len(names))
-    return cause
+        place = _PLACES.get(type(cause))
+        alike = replace(cause, **{place: ""}) if place else cause
+        pods.setdefault(alike, []).extend([getattr(cause, place)] if place else [])
+    return [
+        replace(cause, **{_PLACES[type(cause)]: min(names), "pods": len(names)}) if names else cause
+        for cause, names in pods.items()
+    ]

@@ -1,22 +1,98 @@
-"""Causes of gangs without a plan, whatever the room: something is missing, refused or too much."""
+"""Causes of gangs that are not complete yet, or without a plan whatever the room."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from muster.domain.causes.cause import BaseCause
-from muster.domain.words import LISTED, and_more, plural, the_role
+from muster.domain.reasons import Cause
+from muster.domain.words import LISTED, and_more, of_role, plural, the_role
 
 _AGAIN = "It is tried again. If that does not help, make the pods more alike."
 
 
+class Waiting(Cause):
+    """The gang is not complete yet."""
+
+    __slots__ = ()
+
+
+class NotPlanned(Cause):
+    """Something is missing, refused or too much, whatever the room."""
+
+    __slots__ = ()
+    stays = True
+
+
+class Ended(NotPlanned):
+    """The planner was ended: nothing is known about the cluster."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class ClaimsMissing(BaseCause):
+class MembersMissing(Waiting):
+    """`role`: "" where members of any role count. `stateful_set`: the StatefulSet that has made one pod, and
+    may make each of the others when the one before runs; "" if no such set is known."""
+
+    present: int
+    needed: int
+    role: str = ""
+    stateful_set: str = ""
+
+    def __str__(self) -> str:
+        missing = max(0, self.needed - self.present)
+        members = f"{plural('member', missing)}{of_role(self.role)}"
+        sentence = f"waiting for {missing} more {members}: {self.present} of {self.needed} are here"
+        if not self.stateful_set:
+            return sentence
+        maker = f"StatefulSet {self.stateful_set} makes its pods one by one"
+        return f"{sentence}; {maker}, unless it has podManagementPolicy: Parallel"
+
+    @property
+    def advice(self) -> str:
+        if self.stateful_set:
+            return f"Create StatefulSet {self.stateful_set} again with podManagementPolicy: Parallel."
+        missing = self.needed - self.present
+        lacks = f"{missing} more {plural('pod', missing)}{of_role(self.role)}"
+        return f"Create {lacks}, or ask for fewer members. A quota or a suspended job may hold pods back."
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroupMissing(Waiting):
+    """The pods name a PodGroup that is not there (yet). `name` is namespace/name."""
+
+    name: str
+    stays = True
+
+    def __str__(self) -> str:
+        return f"PodGroup {self.name} does not exist yet; its pods wait for it"
+
+    @property
+    def advice(self) -> str:
+        return f"Create PodGroup {self.name}, or remove its name from the pods."
+
+
+@dataclass(frozen=True, slots=True)
+class JobMissing(Waiting):
+    """The job that made the pods, as kind, namespace and name, is not there: it says how many they are."""
+
+    job: str
+    stays = True
+
+    def __str__(self) -> str:
+        return f"{self.job} is not there; its pods wait for it, since it says how many they are"
+
+    @property
+    def advice(self) -> str:
+        return f"Create {self.job} again, or delete its pods."
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimsMissing(NotPlanned):
     """The pods name PersistentVolumeClaims that do not exist (yet). `more`: their number besides `claims`."""
 
     claims: tuple[str, ...]
     more: int = 0
-    stays = True
 
     def __str__(self) -> str:
         count = len(self.claims) + self.more
@@ -29,12 +105,11 @@ class ClaimsMissing(BaseCause):
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedEverywhere(BaseCause):
+class RefusedEverywhere(NotPlanned):
     """An in-tree plugin refuses members of the role whatever the node. `by` is the plugin and its reason."""
 
     role: str
     by: str
-    stays = True
 
     def __str__(self) -> str:
         return f"no node admits {the_role(self.role)}: {self.by}"
@@ -45,7 +120,7 @@ class RefusedEverywhere(BaseCause):
 
 
 @dataclass(frozen=True, slots=True)
-class NotSupported(BaseCause):
+class NotSupported(NotPlanned):
     """The gang shares GPUs, and has a rule about parts inside a node, `rule` (max-per, role-scope or
     segment-scope, or a subgroup's level) by `scope`: that is not decided. `attribute`: it shares no GPUs, and
     has the rule together with this matchAttribute."""
@@ -53,7 +128,6 @@ class NotSupported(BaseCause):
     rule: str
     scope: str
     attribute: str = ""
-    stays = True
 
     def __str__(self) -> str:
         if self.attribute:
@@ -70,10 +144,11 @@ class NotSupported(BaseCause):
 
 
 @dataclass(frozen=True, slots=True)
-class NotDecided(BaseCause):
+class NotDecided(NotPlanned):
     """The search ended before it found a plan or a proof that there is none. `truncated`: by wall clock."""
 
     truncated: bool
+    stays = False
 
     def __str__(self) -> str:
         by = "wall clock" if self.truncated else "its budget"
@@ -85,11 +160,10 @@ class NotDecided(BaseCause):
 
 
 @dataclass(frozen=True, slots=True)
-class PlannerDefect(BaseCause):
+class PlannerDefect(NotPlanned):
     """The planner failed on this gang, as `error` says: nothing is known."""
 
     error: str
-    stays = True
 
     def __str__(self) -> str:
         report = "please report it with the input (`muster capture` writes it from a cluster)"
@@ -101,13 +175,12 @@ class PlannerDefect(BaseCause):
 
 
 @dataclass(frozen=True, slots=True)
-class TookTooLong(BaseCause):
+class TookTooLong(Ended):
     """The planner was ended after `seconds` of wall clock: nothing is known. `others_wait`: because other
     gangs waited for it, and not because that is the limit."""
 
     seconds: float
     others_wait: bool = False
-    stays = True
 
     def __str__(self) -> str:
         why = "because other gangs waited" if self.others_wait else "the limit for one gang"
@@ -119,11 +192,10 @@ class TookTooLong(BaseCause):
 
 
 @dataclass(frozen=True, slots=True)
-class TookTooMuchMemory(BaseCause):
+class TookTooMuchMemory(Ended):
     """The planner was ended when it needed more than `limit_mib` MiB for the decision: nothing is known."""
 
     limit_mib: int
-    stays = True
 
     def __str__(self) -> str:
         limit = f"{self.limit_mib} MiB of memory, the limit for one gang"
@@ -135,12 +207,11 @@ class TookTooMuchMemory(BaseCause):
 
 
 @dataclass(frozen=True, slots=True)
-class TooManyRoles(BaseCause):
+class TooManyRoles(NotPlanned):
     """The gang's members differ too much: there are `roles` roles, and `most` are planned together."""
 
     roles: int
     most: int
-    stays = True
 
     def __str__(self) -> str:
         way_out = "give pods that do the same work equal requests, node selectors and tolerations"
@@ -149,11 +220,3 @@ class TooManyRoles(BaseCause):
     @property
     def advice(self) -> str:
         return f"Give pods that do the same work equal requests: a gang may have {self.most} roles."
-
-
-Ended = TookTooLong | TookTooMuchMemory
-"""Causes that say nothing about the cluster: the planner was ended."""
-
-NotPlanned = (
-    ClaimsMissing | RefusedEverywhere | NotSupported | NotDecided | PlannerDefect | Ended | TooManyRoles
-)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from muster.domain.causes.cause import BaseCause
 from muster.domain.node import is_state
+from muster.domain.reasons import Cause
 from muster.domain.request import Scope
 from muster.domain.words import (
     WHO_TELLS,
@@ -24,7 +24,7 @@ from muster.domain.words import (
 
 
 @dataclass(frozen=True, slots=True)
-class DomainTooSmall(BaseCause):
+class DomainTooSmall(Cause):
     """No part of the required scope holds all; the best one holds `members_fit`, or, where it holds none, has
     most free. `role`: "" where all roles of the gang are meant."""
 
@@ -51,7 +51,7 @@ class DomainTooSmall(BaseCause):
 
 
 @dataclass(frozen=True, slots=True)
-class RoleScope(BaseCause):
+class RoleScope(Cause):
     """All members of a role must lie in one part of its own scope. The best part holds `members_fit` of them;
     if that is all, it does not leave the other roles enough."""
 
@@ -74,7 +74,7 @@ class RoleScope(BaseCause):
 
 
 @dataclass(frozen=True, slots=True)
-class NoSuchDomain(BaseCause):
+class NoSuchDomain(Cause):
     """No node that admits the gang lies in a part of the required scope."""
 
     scope: str
@@ -114,7 +114,7 @@ class NoSuchDomain(BaseCause):
 
 
 @dataclass(frozen=True, slots=True)
-class IndicesUnknown(BaseCause):
+class IndicesUnknown(Cause):
     """No part of the scope, narrower than a node, can be promised: on the nodes that admit the gang, GPUs are
     taken by pods that do not say which. `role`: "" if the gang or several of its roles ask for the scope.
     `scope`: "" if the GPUs of these nodes can't be shared for that reason."""
@@ -135,7 +135,7 @@ class IndicesUnknown(BaseCause):
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentsTooLarge(BaseCause):
+class SegmentsTooLarge(Cause):
     """A role comes in segments, each in one part of a scope: `segments` are (members, scope), widest first.
     So `members_fit` of the gang fit."""
 
@@ -162,7 +162,7 @@ _AGAIN = "Start the whole gang again, so that all its members are placed togethe
 
 
 @dataclass(frozen=True, slots=True)
-class RunningElsewhere(BaseCause):
+class RunningElsewhere(Cause):
     """Running members determine the part of a scope where the others must be. `part` is "" if they are
     in several parts themselves, or in an unknown one."""
 
@@ -188,12 +188,11 @@ class RunningElsewhere(BaseCause):
 
     @property
     def advice_if_empty(self) -> str:
-        """Return what helps where the part has no room even if nothing else ran there."""
         return f"{_AGAIN}, or only prefer {self.scope}."
 
 
 @dataclass(frozen=True, slots=True)
-class NodesExcluded(BaseCause):
+class NodesExcluded(Cause):
     """Nodes that would have had room but do not admit the role.
 
     `by` is a selector term, a taint, "cordoned", "not ready", or the plugin that refused them. It may also be
@@ -244,7 +243,7 @@ def _asking_otherwise(detail: str, nodes: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class GpusNotMatching(BaseCause):
+class GpusNotMatching(Cause):
     """The claims of members match some GPUs of these nodes: `matching` of `gpus`. The others do not count.
 
     On `differing` of the nodes roles match different GPUs. None is planned there. `each` > 0: a member takes
@@ -272,18 +271,6 @@ class GpusNotMatching(BaseCause):
             return "Ask with selectors that match as many GPUs on more nodes, or for a number of GPUs."
         apart = ", or make each role a gang of its own" if self.differing else ""
         return f"Ask with selectors that more GPUs match{apart}."
-
-
-OutOfPlace = (
-    DomainTooSmall
-    | RoleScope
-    | NoSuchDomain
-    | IndicesUnknown
-    | SegmentsTooLarge
-    | RunningElsewhere
-    | NodesExcluded
-    | GpusNotMatching
-)
 
 
 def told_by_preset(preset: str, label: str) -> str:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from muster.domain.causes.cause import BaseCause
+from muster.domain.reasons import Cause
 from muster.domain.words import (
     GPU_MEMORY,
-    LISTED,
     amount,
     and_more,
     counted,
@@ -26,7 +25,7 @@ from muster.domain.words import (
 
 
 @dataclass(frozen=True, slots=True)
-class MemberTooLarge(BaseCause):
+class MemberTooLarge(Cause):
     """One member asks for more than any node that admits it has. `largest_node` has most of what is short."""
 
     role: str
@@ -51,7 +50,7 @@ class MemberTooLarge(BaseCause):
 
 
 @dataclass(frozen=True, slots=True)
-class ResourceNotOffered(BaseCause):
+class ResourceNotOffered(Cause):
     """No node of the cluster offers what the role asks for. `meant`: the resource that was probably meant, ""
     if there is none."""
 
@@ -74,7 +73,7 @@ class ResourceNotOffered(BaseCause):
 
 
 @dataclass(frozen=True, slots=True)
-class GpusNotOffered(BaseCause):
+class GpusNotOffered(Cause):
     """Nodes that admit the role offer some of their GPUs alone: `offered` of `there`. `names`: the first."""
 
     role: str
@@ -95,7 +94,7 @@ class GpusNotOffered(BaseCause):
 
 
 @dataclass(frozen=True, slots=True)
-class RoomTaken(BaseCause):
+class RoomTaken(Cause):
     """Who has the GPUs where the gang nearly fits: gangs of lower priority, other gangs, and pods in no gang.
 
     `where` says which nodes these are.
@@ -132,7 +131,7 @@ class RoomTaken(BaseCause):
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterTooSmall(BaseCause):
+class ClusterTooSmall(Cause):
     """The nodes that admit the role, taken together, could not host its members even if they were empty.
 
     `total` and `needed` count the resource that is short; where there is enough of it, it is in pieces too
@@ -168,7 +167,7 @@ class ClusterTooSmall(BaseCause):
 
 
 @dataclass(frozen=True, slots=True)
-class NotEnoughFree(BaseCause):
+class NotEnoughFree(Cause):
     """Less of a resource is free on the nodes that admit the role than its members need."""
 
     role: str
@@ -190,7 +189,7 @@ class NotEnoughFree(BaseCause):
 
 
 @dataclass(frozen=True, slots=True)
-class FreeInPieces(BaseCause):
+class FreeInPieces(Cause):
     """Enough of the resource is free in sum, but in pieces too small; `largest` of it on `largest_node`."""
 
     role: str
@@ -215,7 +214,7 @@ class FreeInPieces(BaseCause):
 
 
 @dataclass(frozen=True, slots=True)
-class FreeApart(BaseCause):
+class FreeApart(Cause):
     """Of each of these resources as much as is needed is free, but not on the same nodes. `resources`:
     (resource, free); (resource, what there is) if that is so even on empty nodes."""
 
@@ -244,7 +243,7 @@ class FreeApart(BaseCause):
 
 
 @dataclass(frozen=True, slots=True)
-class SubgroupsNeeded(BaseCause):
+class SubgroupsNeeded(Cause):
     """The gang starts with `needed` of its `subgroups`, and no choice of them fits. The causes next to this
     one are about `roles`, which have the fewest members of all choices."""
 
@@ -254,7 +253,7 @@ class SubgroupsNeeded(BaseCause):
 
     def __str__(self) -> str:
         needs = f"the gang needs {self.needed} of its {self.subgroups} subgroups, and no others fit either"
-        return f"{needs}: this is about {', '.join(self.roles[:LISTED])}{and_more(len(self.roles))}"
+        return f"{needs}: this is about {listed(self.roles)}"
 
     @property
     def advice(self) -> str:
@@ -262,7 +261,7 @@ class SubgroupsNeeded(BaseCause):
 
 
 @dataclass(frozen=True, slots=True)
-class MembersToCome(BaseCause):
+class MembersToCome(Cause):
     """Members of these roles come when the others have a node. Room for them is looked for at once."""
 
     members: int
@@ -282,16 +281,6 @@ class MembersToCome(BaseCause):
 
 ShortOf = ClusterTooSmall | NotEnoughFree | FreeInPieces | FreeApart
 """There is too little for the members of a role together."""
-
-TooLittle = (
-    MemberTooLarge
-    | ResourceNotOffered
-    | GpusNotOffered
-    | RoomTaken
-    | ShortOf
-    | SubgroupsNeeded
-    | MembersToCome
-)
 
 
 def _several(cause: ShortOf) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from muster.domain import allocation, exactness, nri
+from muster.domain import allocation, exactness
 from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.pod import Pod
 from muster.domain.request import Role
@@ -349,7 +349,7 @@ def _annotations(state: State, plan: Plan) -> tuple[dict[str, str], ...]:
             _devices(state, places[uid]),
             exact=exactness.is_exact(nodes[places[uid].node], plan.pods[uid], places[uid]),
         )
-        | nri.values(nodes[places[uid].node], plan.pods[uid], places[uid])
+        | allocation.write_nri(nodes[places[uid].node], plan.pods[uid], places[uid])
         for uid in plan.order
     )
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from muster.domain.causes.waiting import JobMissing, MembersMissing, PodGroupMissing
+from muster.domain.causes.not_planned import JobMissing, MembersMissing, PodGroupMissing
 from muster.domain.constraints import Subgroup
 from muster.domain.pod import GangClaim, Pod
 from muster.domain.podgroup import PodGroup

@@ -9,14 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from muster.domain.advice import CauseView, explained
 from muster.domain.decision import Placed
 from muster.domain.node import Usage
 from muster.domain.pod import Pod
-from muster.domain.reasons import Cause
-from muster.domain.relaxations import Relaxation
+from muster.domain.reasons import Cause, CauseView, Relaxation, explained
 from muster.domain.request import Role
-from muster.domain.sentences import relaxation_sentence
 from muster.gangs.capacity.queueing_hints import QueueingHint
 from muster.gangs.capacity.requests import Asks, asks
 from muster.gangs.membership.group import Group, NameKey
@@ -412,7 +409,7 @@ def view(gang: Gang) -> GangView:
         plan=gang.plan.placed if gang.plan is not None else None,
         queue=group.pod_group.queue if group.pod_group is not None else "",
         causes=explained(blocks(gang)),
-        helps=tuple(map(relaxation_sentence, gang.helps)) if gang.phase is Phase.UNPLACEABLE else (),
+        helps=tuple(map(str, gang.helps)) if gang.phase is Phase.UNPLACEABLE else (),
         gpus_bound=sum(pod.gpus for pod in group.bound),
         gpus_waiting=sum(pod.gpus for pod in group.unbound),
         nodes=tuple(sorted({pod.node for pod in group.bound})),

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from muster.domain.causes.waiting import MembersMissing
+from muster.domain.causes.not_planned import MembersMissing
 from muster.domain.pod import Pod
 from muster.domain.podgroup import OURS, PodGroup, PodGroupKey, PodGroupStatus
 from muster.domain.sentences import sentence

@@ -20,7 +20,8 @@ from muster.domain.levels import Level, part_of
 from muster.domain.node import Node, Taint
 from muster.domain.request import Scope
 from muster.domain.snapshot import NodeState, Snapshot
-from muster.placement.cluster.fabric import Shape, natural
+from muster.domain.words import natural
+from muster.placement.cluster.fabric import Shape
 from muster.placement.cluster.topology import (
     Codes,
     Domains,

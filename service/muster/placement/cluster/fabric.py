@@ -1,10 +1,9 @@
-"""Describe how the GPUs of a node are connected, and sort names in their natural order."""
+"""Describe how the GPUs of a node are connected."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from muster.domain.allocation import MAX_GPUS
 from muster.domain.topology import GpuTopology
@@ -42,13 +41,3 @@ class Shape:
 
     def __hash__(self) -> int:
         return self._hash
-
-
-@lru_cache(maxsize=1 << 16)
-def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Return a sort key that puts worker-2 before worker-10."""
-    return tuple(
-        (0, int(piece), piece) if piece.isdecimal() else (1, 0, piece)
-        for piece in re.split(r"(\d+)", name)
-        if piece
-    )

@@ -20,7 +20,8 @@ from muster.domain.levels import NVLINK, UNIQUE_LABELS, Hierarchy, Level, part_o
 from muster.domain.request import Scope
 from muster.domain.snapshot import NodeState
 from muster.domain.topology import GpuTopology, bits
-from muster.placement.cluster.fabric import Shape, natural
+from muster.domain.words import natural
+from muster.placement.cluster.fabric import Shape
 
 if TYPE_CHECKING:  # columns import this module
     from muster.placement.cluster.columns import Columns

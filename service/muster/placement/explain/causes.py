@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from muster.domain.causes.not_planned import NotDecided
+from muster.domain.causes.not_planned import MembersMissing, NotDecided
 from muster.domain.causes.out_of_place import (
     DomainTooSmall,
     GpusNotMatching,
@@ -25,7 +25,6 @@ from muster.domain.causes.too_little import (
     ResourceNotOffered,
     SubgroupsNeeded,
 )
-from muster.domain.causes.waiting import MembersMissing
 from muster.domain.decision import Unplaceable
 from muster.domain.node import Node
 from muster.domain.quorums import Leaf, Quorum

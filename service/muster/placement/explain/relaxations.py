@@ -12,16 +12,9 @@ from itertools import islice
 
 import numpy as np
 
+from muster.domain.decision import DropSelector, FewerMembers, MoreFree, Tolerate, Uncordon, WiderScope
 from muster.domain.node import is_state
-from muster.domain.relaxations import (
-    DropSelector,
-    FewerMembers,
-    MoreFree,
-    Relaxation,
-    Tolerate,
-    Uncordon,
-    WiderScope,
-)
+from muster.domain.reasons import Relaxation
 from muster.domain.request import Request, Role
 from muster.domain.topology import bits, mask_of
 from muster.domain.words import GPU_MEMORY

@@ -13,7 +13,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from muster.domain.request import Member, Request, Role, Running, Segment
-from muster.placement.cluster.fabric import natural
+from muster.domain.words import natural
 
 if TYPE_CHECKING:  # instances import this module
     from muster.placement.gang.instance import Instance

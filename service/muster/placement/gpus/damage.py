@@ -36,8 +36,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from muster.domain.request import Request
-from muster.domain.typical import TypicalRequest
+from muster.domain.request import Request, TypicalRequest
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
 from muster.placement.cluster.fabric import Shape
 

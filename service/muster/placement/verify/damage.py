@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.node import Resources
-from muster.domain.request import Request, Role
+from muster.domain.request import Request, Role, TypicalRequest
 from muster.domain.snapshot import NodeState, Snapshot
-from muster.domain.typical import TypicalRequest
 from muster.placement.verify.parts import NVLINK, Groups, Labels, Spots, in_wide
 
 _TYPICAL_GPUS = (1, 2, 4, 8)

@@ -14,8 +14,7 @@ from typing import ClassVar
 
 from muster.domain.causes.out_of_place import IndicesUnknown, NoSuchDomain
 from muster.domain.constraints import DropConstraint, PerScope
-from muster.domain.reasons import Cause
-from muster.domain.relaxations import Relaxation
+from muster.domain.reasons import Cause, Relaxation
 from muster.domain.request import Request, Role
 from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.rules import Rules

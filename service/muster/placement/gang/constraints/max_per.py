@@ -11,8 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from muster.domain.causes.out_of_place import NoSuchDomain
-from muster.domain.constraints import MaxPer, MorePerPart, PerScope, TooFewParts
-from muster.domain.node_limits import RoomTooSmall
+from muster.domain.constraints import MaxPer, MorePerPart, PerScope, RoomTooSmall, TooFewParts
 from muster.domain.reasons import Cause
 from muster.domain.request import Request, Scope
 from muster.placement.cluster.columns import LARGEST, Bools

@@ -13,10 +13,9 @@ import numpy as np
 
 from muster.domain.causes.out_of_place import RoleScope as RoleScopeTooSmall
 from muster.domain.causes.out_of_place import SegmentsTooLarge
-from muster.domain.constraints import DropConstraint, Subgroup, SubgroupScope
-from muster.domain.node_limits import AttributesDiffer
-from muster.domain.reasons import Cause
-from muster.domain.relaxations import Relaxation, SmallerSegments, WiderScope
+from muster.domain.constraints import AttributesDiffer, DropConstraint, Subgroup, SubgroupScope
+from muster.domain.decision import SmallerSegments, WiderScope
+from muster.domain.reasons import Cause, Relaxation
 from muster.domain.request import Request, Role, Scope, Segment
 from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.cluster.topology import own
