@@ -21,7 +21,7 @@ from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.phases import Phase
 from muster.placement.gang.instance import instance_of, unsupported
 from muster.placement.limits import Budget, Limits
-from muster.placement.search.members import best_for_most
+from muster.placement.search.search import best_for_most
 from tests.gangs.world import World
 
 _COUNTED = (Phase.COLLECTING, Phase.INVALID, Phase.RUNNING)

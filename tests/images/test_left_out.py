@@ -44,7 +44,7 @@ def test_the_plugin_hides_modules(module: str) -> None:
 def test_cp_sat_leaves_pandas_alone() -> None:
     """A program that imports Muster and pandas gets the real pandas."""
     code = (
-        "import sys; from muster.placement.model.cp_sat import cp_model; assert 'pandas' not in sys.modules; "
+        "import sys; from muster.placement.model.solver import cp_model; assert 'pandas' not in sys.modules; "
         "import pandas; assert pandas.Series([1, 2]).sum() == 3"
     )
     assert _run("-c", code).returncode == 0

@@ -19,8 +19,7 @@ from muster.placement.limits import Budget, Limits
 from muster.placement.model.solve import most_members
 from muster.placement.place import place
 from muster.placement.search.classes import coarse
-from muster.placement.search.count import count
-from muster.placement.search.count_bounds import by_filling, by_packings, by_sums, most_in_segments
+from muster.placement.search.count import by_filling, by_packings, by_sums, count, most_in_segments
 from muster.placement.search.regions import regions
 from tests.placement import naive
 from tests.placement.constraints import TESTED

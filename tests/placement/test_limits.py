@@ -18,11 +18,10 @@ from muster.placement.explain import conflict
 from muster.placement.gang.instance import Instance
 from muster.placement.limits import MOST_ROLES
 from muster.placement.place import Limits, place
-from muster.placement.search import members
+from muster.placement.search import search
 from muster.placement.search.count import count
 from muster.placement.search.plan import Found
-from muster.placement.search.search import search
-from muster.placement.search.surrogate_bounds import MOST_OF_PAIRS, prices
+from muster.placement.search.region_count import MOST_OF_PAIRS, prices
 from tests.placement.drawings import cluster, gang
 
 CLUSTER = """
@@ -55,13 +54,13 @@ def test_once_the_wall_clock_is_spent_no_fewer_members_are_tried(monkeypatch: py
     # In segments that have begun each way to leave members out is a search of its own, and none finds a plan.
     snapshot = cluster("rack r1: a[2, free 01]\n rack r2: b[2]")
     request = gang("8 x 1 GPU by 4 rack + 4 x 1 GPU, min 4, running w-8@a/0")
-    searched: list[int] = []
+    searched, original = list[int](), search.search
 
     def counted(*args: object) -> Found:
         searched.append(1)
-        return search(*args)  # type: ignore[arg-type]  # passed on as it comes
+        return original(*args)  # type: ignore[arg-type]  # passed on as it comes
 
-    monkeypatch.setattr(members, "search", counted)
+    monkeypatch.setattr(search, "search", counted)
     assert isinstance(place(snapshot, request), Unplaceable)
     in_time = len(searched)
     assert isinstance(place(snapshot, request, Limits(seconds_left=lambda: 0.0)), Unplaceable)

@@ -14,8 +14,7 @@ from muster.placement.limits import Budget
 from muster.placement.model.objective import OBJECTIVE, VALUES, Level, quality_levels
 from muster.placement.place import Limits, place
 from muster.placement.search import search
-from muster.placement.search.methods import Answer, Declined, Partial, Start
-from muster.placement.search.plan import Value
+from muster.placement.search.plan import Answer, Declined, Partial, Start, Value
 from muster.placement.search.search import METHODS
 from tests.placement.drawings import cluster, gang
 

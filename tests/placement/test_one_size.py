@@ -19,7 +19,7 @@ from muster.placement.gang.instance import Instance, instance_of
 from muster.placement.gpus.gpusets import GpuSet
 from muster.placement.place import Limits, place
 from muster.placement.search.plan import Share
-from muster.placement.search.role_aggregation import Aggregation, aggregated_roles
+from muster.placement.search.roles import Aggregation, aggregated_roles
 from tests.placement.brute_force import assert_as_good_as_trying_everything
 from tests.placement.drawings import RESOURCE, cluster, gang
 from tests.placement.test_one_role import assert_as_good_as_solved, racks_drawn, without

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from muster.placement.search.runs import fullest_first, place_in_run, renumbered
+from muster.placement.search.regions import fullest_first, place_in_run, renumbered
 
 
 def test_the_place_in_a_run_starts_again_with_each_code() -> None:

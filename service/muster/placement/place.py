@@ -19,8 +19,8 @@ from muster.placement.limits import Budget, Limits, unlike_roles
 from muster.placement.model.objective import NVLINK_DOMAINS
 from muster.placement.naming import named
 from muster.placement.search.count import too_small
-from muster.placement.search.members import best_for_most
 from muster.placement.search.plan import Found, Gap
+from muster.placement.search.search import best_for_most
 from muster.placement.verify import verify
 
 __all__ = ["Limits", "PlacementDefect", "place"]

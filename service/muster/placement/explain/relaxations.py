@@ -28,7 +28,7 @@ from muster.placement.gang.constraints import CONSTRAINTS
 from muster.placement.gang.constraints.constraint import Findings
 from muster.placement.gang.instance import room_of
 from muster.placement.gpus.slices import Ask, slice_room
-from muster.placement.search.runs import place_in_run
+from muster.placement.search.regions import place_in_run
 
 MAX_LISTED = 3
 """The most relaxations that are reported. The search ends when they are found."""

@@ -15,7 +15,7 @@ from muster.domain.request import Scope
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
 from muster.placement.gang.blocks import Blocks
 from muster.placement.gpus.node_rules import InNode
-from muster.placement.model.rule import Rule
+from muster.placement.model.problem import Rule
 
 PartsByRow = Ints
 """[row] int64: the part of a scope, −1 for none."""

@@ -1,13 +1,178 @@
-"""Build the model of the whole problem: what holds in every model, then the rules that bind members."""
+"""Build the model of the whole problem: what holds in every model, then the rules that bind members.
+
+What follows from rules part by part is added too. The solver would take long to find it, and it loses no
+plan. If rules force members into a part, the part uses at least a number of nodes. It also pays for these
+members: a table has the least cost of a number of members on a number of nodes, whichever nodes of the part
+these are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from muster.placement.model import by_part
-from muster.placement.model.objective import SUMS, WIDE, Level, parts_level
-from muster.placement.model.problem import FREE, Bools, Problem
-from muster.placement.model.variables import LinearExpr, LinearExprT, Variables
+import numpy as np
+
+from muster.domain.quorums import Leaf, Quorum
+from muster.placement.model.objective import NODES, SUMS, WIDE, Level, parts_level
+from muster.placement.model.problem import FREE, Bools, Ints, PartShare, Problem, Use, shares
+from muster.placement.model.solver import cp_model
+
+# Variables, with names that say what they mean
+
+
+LinearExpr = cp_model.LinearExpr
+IntVar = cp_model.IntVar
+LinearExprT = cp_model.LinearExprT
+
+
+class Model(cp_model.CpModel):
+    """A CP-SAT model without the CamelCase aliases that ortools 9.15 gives to each model.
+
+    They take a millisecond. They also tie the model into a reference cycle that only the garbage collector
+    frees.
+    """
+
+    def _add_pre_pep8_methods(self) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Classes that share their variables, because they may take the same.
+
+    They are classes of one cell, or a pool of classes whose cell does not matter: then `cell` is None.
+    `patterns` [class][column] is the pattern that each class takes if a variable says column. Patterns of one
+    column are equal in everything that the model looks at.
+    """
+
+    classes: tuple[int, ...]
+    patterns: tuple[tuple[int, ...], ...]
+    size: int
+    cell: int | None
+
+
+class Variables:
+    """All variables of one model.
+
+    `takes[v]` is how many nodes of group `group[v]` take column `column[v]`. `kind[v]` and `pattern[v]` are
+    what that means on the group's first class; other classes are equivalent. `touched[scope][part]` is
+    whether the gang touches the part, for each scope that is counted or limited. `placed[role]` is how many
+    members are placed. `placed_in[role, cell]` is how many are placed in the cell; it exists only if there
+    are rules.
+    """
+
+    def __init__(self, problem: Problem, levels: Sequence[Level], pooled: Bools | None = None) -> None:
+        """Make the variables. Patterns that differ only in levels other than `levels` share a variable."""
+        self.problem = problem
+        self.model = model = Model()
+        self.groups = _groups(problem, levels, pooled)
+        widths = [len(group.patterns[0]) for group in self.groups]
+        self.group = np.repeat(np.arange(len(widths)), widths)
+        self.column = [column for width in widths for column in range(width)]
+        self.pattern = np.array([p for group in self.groups for p in group.patterns[0]], np.int64)
+        self.kind = problem.kind[[group.classes[0] for group in self.groups]][self.group]
+        sizes = [self.groups[g].size for g in self.group]
+        self.takes = [model.new_int_var(0, size, f"takes/{v}") for v, size in enumerate(sizes)]
+        ends = np.cumsum(widths).tolist()
+        self.of_group = [range(end - width, end) for end, width in zip(ends, widths, strict=True)]
+        self.touched: dict[str, dict[int, cp_model.IntVar]] = {}
+        for scope in dict.fromkeys(level.scope for level in levels):
+            if scope is not None and scope in problem.parts:
+                part = problem.parts[scope]
+                parts = sorted({int(part[g.cell]) for g in self.groups if g.cell is not None} - {FREE})
+                self.touched[scope] = {one: model.new_bool_var(f"{scope}/{one}") for one in parts}
+        self.placed = [
+            model.new_int_var(0 if problem.partial else need, need, f"placed/{role}")
+            for role, need in enumerate(problem.need)
+        ]
+        self.placed_in = self._by_cell() if problem.rules else {}
+
+    def _by_cell(self) -> dict[tuple[int, int], LinearExprT]:
+        cells = sorted({group.cell for group in self.groups if group.cell is not None})
+        roles = [(role, need) for role, need in enumerate(self.problem.need) if need]
+        return {(role, cell): self._placed_in(role, cell, need) for role, need in roles for cell in cells}
+
+    def _placed_in(self, role: int, cell: int, need: int) -> LinearExprT:
+        unit = 1 if self.problem.unit is None else int(self.problem.unit[role, cell])
+        units = self.model.new_int_var(0, need // unit, f"placed/{role}/{cell}")
+        return units if unit == 1 else unit * units
+
+    def by_part(self, part: Ints, roles: Iterable[int]) -> dict[int, list[LinearExprT]]:
+        """Return `placed_in` of these roles by the part of the cell, -1 for none. `part` is [cell]."""
+        wanted, found = set(roles), dict[int, list[LinearExprT]]()
+        for (role, cell), variable in self.placed_in.items():
+            if role in wanted:
+                found.setdefault(int(part[cell]), []).append(variable)
+        return found
+
+    def total(self, weight: Ints, chosen: Sequence[int] | None = None) -> LinearExprT:
+        """Return Σ over nodes of the weight [kind, pattern] of their pattern, over all `takes` or the chosen
+        ones.
+        """
+        at = np.arange(len(self.takes)) if chosen is None else np.asarray(chosen, np.int64)
+        values = weight[self.kind[at], self.pattern[at]]
+        kept = np.flatnonzero(values)
+        return LinearExpr.weighted_sum([self.takes[at[i]] for i in kept], values[kept].tolist())
+
+    def cost(self, level: Level) -> LinearExprT:
+        """Return the cost of a level: the sum over the patterns taken, plus the parts touched."""
+        summed = self.total(level.cost(self.problem.patterns))
+        if level.scope not in self.touched:
+            return summed
+        return LinearExpr.sum([summed, *self.touched[level.scope].values()])
+
+    def use(self, solution: Sequence[int]) -> Use:
+        """Return the solver's solution by class. The first classes of a group get what the group takes."""
+        found: Use = {}
+        room = self.problem.size.copy()
+        for v, variable in enumerate(self.takes):
+            left, group = int(solution[variable.index]), self.groups[self.group[v]]
+            for c, patterns in zip(group.classes, group.patterns, strict=True) if left else ():
+                if taken := min(left, int(room[c])):
+                    found[c, patterns[self.column[v]]] = taken
+                    room[c] -= taken
+                    left -= taken
+        return found
+
+
+def _groups(problem: Problem, levels: Sequence[Level], pooled: Bools | None) -> list[Group]:
+    alike = _alike(problem, levels)
+    classes, patterns = np.nonzero(problem.open)
+    # The first of several equal patterns of a class stands for all.
+    _, first = np.unique(classes * (int(alike.max(initial=0)) + 1) + alike, return_index=True)
+    alike, classes, patterns = alike[first], classes[first], patterns[first]
+    begins = np.flatnonzero(np.diff(classes, prepend=-1)).tolist()
+    found: dict[tuple[int | None, bytes], dict[int, tuple[int, ...]]] = {}
+    for begin, end in zip(begins, [*begins[1:], len(classes)], strict=True):
+        c = int(classes[begin])
+        cell = None if pooled is not None and pooled[c] else int(problem.cell[c])
+        group = found.setdefault((cell, alike[begin:end].tobytes()), {})
+        group[c] = tuple(patterns[begin:end].tolist())
+    return [
+        Group(tuple(group), tuple(group.values()), int(problem.size[list(group)].sum()), cell)
+        for (cell, _), group in found.items()
+    ]
+
+
+def _alike(problem: Problem, levels: Sequence[Level]) -> Ints:
+    """Return a number for each open pattern, in the order of np.nonzero.
+
+    Patterns with equal numbers differ neither in members nor in what the levels count.
+    """
+    classes, pattern = np.nonzero(problem.open)
+    at = (problem.kind[classes], pattern)
+    weights = [problem.patterns.counts[:, :, role] for role in range(len(problem.need))]
+    for level in levels:
+        weights += [level.cost(problem.patterns), *([level.touches(problem)] if level.scope else [])]
+    code = np.zeros(len(classes), np.int64)
+    for weight in weights:
+        values, index = np.unique(weight[at], return_inverse=True)
+        code = np.unique(code * len(values) + index, return_inverse=True)[1]
+    return code
+
+
+# The model
 
 
 def build(problem: Problem, level: Level | None = None, pooled: Bools | None = None) -> Variables:
@@ -25,7 +190,7 @@ def build(problem: Problem, level: Level | None = None, pooled: Bools | None = N
     for name, value in problem.at_most.items():
         cost = variables.cost(SUMS.get(name) or parts_level(name))
         variables.model.add(cost <= value).with_name(f"decided/{name}")
-    by_part.add(variables, level)
+    _add_by_part(variables, level)
     if level is not None:
         variables.model.minimize(variables.cost(level))
     return variables
@@ -85,3 +250,154 @@ def _parts_touched(variables: Variables) -> None:
             taken = LinearExpr.sum([variables.takes[v] for v in chosen])
             room = group.size * touched[int(part[group.cell])]
             variables.model.add(taken <= room).with_name(f"touched/{scope}/{g}")
+
+
+# What follows from rules, part by part
+
+
+MAX_CHOICES = 16
+"""The most numbers of members in one part for which each number is a choice of the model."""
+
+MAX_MEMBERS = 256
+"""The most members, and the most nodes, of a part for which tables are made."""
+
+MAX_CLASSES = 128
+"""The most classes of nodes for which tables are made."""
+
+NEVER = np.int64(1) << 50
+
+
+def _add_by_part(variables: Variables, level: Level | None) -> None:
+    """Add to the model the fewest nodes of each part, and the least cost of each part at the level to
+    minimise.
+    """
+    problem = variables.problem
+    if not problem.rules or (problem.patterns.nodes[problem.patterns.valid] == 0).any():
+        return
+    # With several roles, or with very different nodes, tables of members are too weak to help.
+    alike = sum(map(bool, problem.need)) == 1 and problem.classes <= MAX_CLASSES
+    for i, share in enumerate(shares(problem)):
+        fewest = share.fewest_nodes(problem)
+        for part, nodes in fewest.items():
+            here = [
+                v
+                for g, group in enumerate(variables.groups)
+                if share.part[group.classes[0]] == part
+                for v in variables.of_group[g]
+            ]
+            taken = LinearExpr.sum([variables.takes[v] for v in here])
+            variables.model.add(taken >= nodes).with_name(f"by_part/{i}/{part}/nodes")
+            if alike and level is not None and problem.exact and NODES.name in problem.at_most:
+                others = sum(fewest.values()) - nodes
+                spare = problem.at_most[NODES.name] - others
+                _add_cost(variables, level, share, (part, here), spare, f"by_part/{i}/{part}")
+
+
+def _add_cost(
+    variables: Variables, level: Level, share: PartShare, where: tuple[int, list[int]], nodes: int, name: str
+) -> None:
+    """Make the part pay for the members that it takes, on at most this many nodes."""
+    problem, (part, here) = variables.problem, where
+    low, high = int(share.low[part]), int(share.high[part])
+    if not 0 <= high - low < MAX_CHOICES or high > MAX_MEMBERS or not 0 < nodes <= MAX_MEMBERS:
+        return
+    counts = np.asarray(problem.patterns.counts[:, :, list(share.roles)].sum(axis=2), np.int64)
+    cost = level.cost(problem.patterns)
+    least = _least(problem, counts, cost, share.part == part, (nodes, high))
+    chosen, model = [], variables.model
+    for members in range(low, high + 1):
+        if least[members] < NEVER // 2:
+            chosen.append((members, int(least[members]), model.new_bool_var(f"{name}/{members}")))
+    model.add_exactly_one([here_so_many for *_, here_so_many in chosen])
+    total = LinearExpr.weighted_sum([each for *_, each in chosen], [members for members, *_ in chosen])
+    model.add(variables.total(counts, here) == total).with_name(f"{name}/members")
+    paid = LinearExpr.weighted_sum([each for *_, each in chosen], [price for _, price, _ in chosen])
+    model.add(variables.total(cost, here) >= paid).with_name(f"{name}/cost")
+
+
+def _least(problem: Problem, counts: Ints, cost: Ints, inside: Ints, most: tuple[int, int]) -> Ints:
+    """Return [members] the least cost on up to `nodes` nodes, each as good as the best node of the part."""
+    nodes, members = most
+    kind = problem.kind[inside][:, None]
+    pattern = np.arange(problem.open.shape[1])
+    still_open = problem.open[inside]
+    each = np.full(int(counts.max(initial=0)) + 1, NEVER)
+    np.minimum.at(each, counts[kind, pattern][still_open], cost[kind, pattern][still_open])
+    table = np.full(members + 1, NEVER)
+    table[0] = 0
+    best = table.copy()
+    for _ in range(nodes):
+        grown = np.full_like(table, NEVER)
+        for count in np.flatnonzero(each < NEVER).tolist():
+            if count <= members:
+                reached = table[: members + 1 - count] + each[count]
+                np.minimum(grown[count:], reached, out=grown[count:])
+        table = np.minimum(grown, NEVER)
+        best = np.minimum(best, table)
+    return best
+
+
+# Quorums
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumRule:
+    """A quorum over roles, by index: several may have one of the `names`.
+
+    `need` is how many members each has, and `alike` the role as whose members the model counts them: so it
+    has few packings, though a gang may have many subgroups that ask for the same.
+    """
+
+    quorum: Quorum
+    names: tuple[str, ...]
+    need: tuple[int, ...]
+    alike: tuple[int, ...]
+
+    @property
+    def counted(self) -> tuple[int, ...]:
+        """Return how many members the model counts of each role."""
+        every = range(len(self.need))
+        return tuple(sum(self.need[i] for i in every if self.alike[i] == role) for role in every)
+
+    def add(self, variables: Variables) -> list[IntVar]:
+        """Let members be placed only so that the gang starts. Return how many are placed of each role."""
+        model = variables.model
+        placed = [model.new_int_var(0, need, f"of/{role}") for role, need in enumerate(self.need)]
+        for role, counted in enumerate(variables.placed):
+            model.add(LinearExpr.sum([placed[i] for i, of in enumerate(self.alike) if of == role]) == counted)
+        model.add(self._started(variables, placed, self.quorum, "quorum") == 1)
+        return placed
+
+    def _started(self, variables: Variables, placed: list[IntVar], part: Quorum | Leaf, name: str) -> IntVar:
+        """Return whether the part may get members and counts as started."""
+        model, started = variables.model, variables.model.new_bool_var(name)
+        if isinstance(part, Leaf):
+            roles = [role for role, of in enumerate(self.names) if of in part.roles]
+            members = LinearExpr.sum([placed[role] for role in roles])
+            model.add(members >= part.least * started)
+            model.add(members <= part.limit(sum(self.need[role] for role in roles)) * started)
+            if part.unit > 1:
+                self._whole_replicas(variables, members, part, name)
+            return started
+        parts = [self._started(variables, placed, each, f"{name}/{i}") for i, each in enumerate(part.parts)]
+        for each in parts:
+            model.add_implication(each, started)
+        count = LinearExpr.sum(parts)
+        model.add(count >= part.least * started)
+        if part.only:
+            model.add(count <= part.least)
+        return started
+
+    def _whole_replicas(self, variables: Variables, members: LinearExpr, leaf: Leaf, name: str) -> None:
+        """Let the members make whole replicas, with those that are there already. No member may come too.
+
+        Those that come back to replicas may come alone.
+        """
+        model, most = variables.model, sum(self.need)
+        some = model.new_bool_var(f"{name}/some")
+        replicas = model.new_int_var(0, most // leaf.unit + 1, f"{name}/replicas")
+        model.add(members >= some)
+        model.add(members <= most * some)
+        alone = model.new_bool_var(f"{name}/alone")
+        model.add(members <= leaf.back).only_enforce_if(alone)
+        model.add(members + leaf.begun * some == leaf.unit * replicas).only_enforce_if(~alone)

@@ -1,19 +1,24 @@
 """Describe the problem as the model sees it: nodes in classes, and what one node of each kind may take as
-patterns.
+patterns; and the rules that bind members to parts.
 
-Everything is an array: with 20,000 nodes no code here may loop over classes in Python.
+Everything is an array: with 20,000 nodes no code here may loop over classes in Python. The rules themselves
+are with the constraints that make them, in gang/constraints.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from muster.placement.gpus.links import NO_LINK
-from muster.placement.model.rule import Rule
+
+if TYPE_CHECKING:  # a rule adds to the model of a problem
+    from muster.placement.model.build import Variables
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -198,3 +203,138 @@ def carried(use: Use, kept: Ints) -> Use:
 def carried_back(use: Use, kept: Ints) -> Use:
     """Return a solution of a narrowed problem in terms of the classes that it was narrowed from."""
     return {(int(kept[c]), p): nodes for (c, p), nodes in use.items()}
+
+
+# Rules
+
+
+NO_LIMIT: Ints = np.zeros(0, np.int64)
+"""The `left` of rules without a limit for each part."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rule(ABC):
+    """A rule about the members of `roles`, and of `others`, in each part. `part` [cell] is −1 for none.
+
+    `left` [part] is the most members that a part takes, empty without such a limit. The members in a part are
+    a multiple of `step`. Methods without a solver use these two, and decline rules that say more.
+    """
+
+    part: Ints
+    roles: tuple[int, ...]
+    others: tuple[int, ...] = ()
+    left: Ints = field(default_factory=lambda: NO_LIMIT)
+    step: int = 1
+
+    in_numbers: ClassVar[bool] = False
+    """Whether `left` and `step` are all of the rule."""
+    in_one_part: ClassVar[bool] = False
+    """Whether the rule is that all members lie in one part."""
+
+    @abstractmethod
+    def add(self, variables: Variables, name: str) -> None:
+        """Add the rule to the model. The names of variables and constraints begin with `name`."""
+
+    def share(self, problem: Problem) -> PartShare | None:
+        """Return how many members each part takes, for the bound; None if the rule does not limit numbers."""
+        return None
+
+    @property
+    def bound(self) -> tuple[int, ...]:
+        """The roles whose members can break the rule."""
+        return (*self.roles, *self.others)
+
+    @property
+    def told_by(self) -> tuple[Ints, ...]:
+        """[cell] arrays: what else tells a part apart from others."""
+        return (self.of_part(self.left),) if len(self.left) else ()
+
+    def of_part(self, value: Ints) -> Ints:
+        """Return [cell] the value of the cell's part, −1 for none."""
+        known = np.append(value, -1)  # the last entry is for no part
+        return known[np.where(self.part < 0, len(value), self.part)]
+
+
+# What rules say about numbers: bounds that hold in every plan, which end hopeless searches early
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartShare:
+    """How many members of `roles` each part takes.
+
+    `part` [class] is −1 for none. Each part takes `low` [part] to `high` [part] members. The rule allows all
+    numbers from `low` to `even` [part] at once. `capacity` [class] is the most of these roles that the
+    class's nodes take, rules aside.
+    """
+
+    roles: tuple[int, ...]
+    part: Ints
+    low: Ints
+    high: Ints
+    even: Ints
+    capacity: Ints
+
+    def fewest_nodes(self, problem: Problem) -> dict[int, int]:
+        """Return the fewest nodes that hold its members, for each part that must take members."""
+        found = {}
+        for one in np.flatnonzero(self.low > 0).tolist():
+            inside = self.part == one
+            size = problem.size[inside]
+            each = np.repeat(self.capacity[inside] // np.maximum(1, size), size)
+            found[one] = _fewest(each, int(self.low[one]))
+        return found
+
+    def fewest_parts(self, other: Ints) -> int:
+        """Return the fewest parts of another scope, given by `other` [class], that hold what each part must
+        take.
+        """
+        total, least = 0, 0
+        codes = np.unique(np.stack([other, self.part]), axis=1)
+        codes = codes[:, (codes >= 0).all(axis=0)]
+        nested = len(np.unique(codes[0])) == codes.shape[1]
+        for one in np.flatnonzero(self.low > 0).tolist():
+            inside = self.part == one
+            free = int(self.capacity[inside & (other == FREE)].sum())
+            counted = inside & (other != FREE)
+            held = np.bincount(other[counted], self.capacity[counted]) if counted.any() else np.zeros(1)
+            count = _fewest(held.astype(np.int64), int(self.low[one]) - free)
+            total, least = total + count, max(least, count)
+        return total if nested else least
+
+    def in_fullest(self, other: Ints) -> Bools:
+        """Return [class] bool: the classes in the fullest parts of another scope, given by `other` [class].
+
+        For each part as many of them are taken as hold what the part may take. Classes that lie in no part
+        are always included.
+        """
+        found = np.asarray((other == FREE) | (self.part < 0))
+        for one in np.flatnonzero(self.high > 0).tolist():
+            inside = (self.part == one) & (other != FREE)
+            if inside.any():
+                held = np.bincount(other[inside], self.capacity[inside]).astype(np.int64)
+                fullest = np.argsort(-held, kind="stable")[: _fewest(held, int(self.high[one]))]
+                found |= inside & np.isin(other, fullest)
+        return found
+
+
+def shares(problem: Problem) -> Iterator[PartShare]:
+    """Yield the limits of the problem's rules."""
+    for rule in problem.rules:
+        share = rule.share(problem)
+        if share is not None:
+            yield share
+
+
+def capacity(problem: Problem, roles: tuple[int, ...]) -> Ints:
+    """Return [class] the most members of the roles that the class's nodes take."""
+    counts = problem.patterns.counts[:, :, list(roles)].sum(axis=2)
+    return np.asarray(np.where(problem.open, counts[problem.kind], 0).max(axis=1, initial=0) * problem.size)
+
+
+def _fewest(held: Ints, wanted: int) -> int:
+    """Return how many of the largest entries reach `wanted`; one more than there are if
+    all do not reach it.
+    """
+    if wanted <= 0:
+        return 0
+    return int(np.searchsorted(np.cumsum(np.sort(held)[::-1]), wanted)) + 1

@@ -14,12 +14,10 @@ import numpy as np
 
 from muster.placement.limits import Budget
 from muster.placement.model.bound import EPSILON, ITERATIONS, Bound, Coupling, Floats, bound
-from muster.placement.model.build import build, levels_of
-from muster.placement.model.cp_sat import cp_model
+from muster.placement.model.build import QuorumRule, build, levels_of
 from muster.placement.model.objective import NODES, SUMS, Level
 from muster.placement.model.problem import FREE, Bools, Ints, Problem, Use, carried_back
-from muster.placement.model.quorum import QuorumRule
-from muster.placement.model.solver import Status, run
+from muster.placement.model.solver import Status, cp_model, run
 
 GUESSES = (0, 3, 12, 48)
 """Guesses above the bound, in the level's unit. After them comes the largest possible value."""

@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from muster.placement.cluster.columns import LARGEST, Bools, Ints
-from muster.placement.search.runs import fullest_first, place_in_run, renumbered
+from muster.placement.search.regions import fullest_first, place_in_run, renumbered
 from muster.placement.search.tables import MAX_STEPS, NEVER, Table, steps
 
 MAX_CELLS = 10_000_000

@@ -55,11 +55,21 @@ from muster.placement.model.objective import (
 from muster.placement.search.capacities import Choices, Domains
 from muster.placement.search.capacities import fewest as fewest_that_hold
 from muster.placement.search.classes import parts_by_row
-from muster.placement.search.methods import Answer, Declined, Infeasible, Partial, Regions, Solved, Start
-from muster.placement.search.plan import Gap, Share, Value, share_of
+from muster.placement.search.plan import (
+    Answer,
+    Declined,
+    Gap,
+    Infeasible,
+    Partial,
+    Regions,
+    Share,
+    Solved,
+    Start,
+    Value,
+    share_of,
+)
 from muster.placement.search.region_count import MAX_CHOICES
-from muster.placement.search.regions import regions
-from muster.placement.search.runs import renumbered
+from muster.placement.search.regions import regions, renumbered
 from muster.placement.search.single_node import IDLE, at_least, by_level
 from muster.placement.search.tables import NEVER, OneCost, Table, one_cost
 

@@ -1,17 +1,25 @@
-"""Represent plans and their gaps, as exact methods exchange them."""
+"""Define what the exact methods exchange: plans, what is known of them, and answers.
+
+A method is asked for the next level of a partial plan. It decides this level, and as many after it as it can.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
 
 from muster.domain.decision import Step
-from muster.placement.gang.instance import Instance
+from muster.placement.cluster.columns import Ints
+from muster.placement.gang.instance import Counts, Instance
 from muster.placement.gang.on_node import costs_on, gpus_on
-from muster.placement.gang.rules import Counts
 from muster.placement.gpus.choices import choices
 from muster.placement.gpus.gpusets import GpuSet, best_sets
 from muster.placement.gpus.node_rules import Spread, free_by_domain, sets_under, spreads
+from muster.placement.limits import Budget
+from muster.placement.model.bound import Floats
+from muster.placement.model.objective import Level
+from muster.placement.model.problem import Problem, Use
 
 UNBOUNDED = 1.0
 """The gap if no bound is known."""
@@ -78,3 +86,166 @@ def lying(instance: Instance, row: int, counts: Counts, mask: int, allowed: int 
     if rule is None or not rule.binds_domains:
         return ()
     return spreads(rule, counts, free_by_domain(shape, free & allowed))[free_by_domain(shape, mask)]
+
+
+# The interface of exact methods
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Nothing is decided yet."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Regions:
+    """Regions that are equally good so far.
+
+    `rows` [node] are the nodes, `region` [node] is the region of each from 0, and `cap` [node] is how many
+    members it takes. `uncounted` are the levels, widest first, that are still to be counted: no single part
+    of them holds all members.
+    """
+
+    rows: Ints
+    region: Ints
+    cap: Ints
+    uncounted: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Counted:
+    """A region with its parts and nodes counted: the problem that is left, and a solution of it.
+
+    `value` is the number of touched parts of each level, widest first, then the number of nodes. `duals` are
+    the points where the bound of the nodes was found.
+    """
+
+    value: tuple[int, ...]
+    problem: Problem
+    use: Use
+    gap: Gap | None
+    duals: tuple[Floats, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodePlans:
+    """The problem with all patterns of single nodes and with some levels decided, and a solution of it if one
+    is known.
+    """
+
+    problem: Problem
+    use: Use | None
+
+    def shares(self, instance: Instance) -> tuple[Share, ...]:
+        """Return the solution node by node."""
+        counts, choice = self.problem.patterns.counts, self.problem.patterns.choice
+        return tuple(
+            share_of(instance, row, tuple(counts[kind, p].tolist()), int(choice[kind, p]))
+            for row, kind, p in self.problem.taken(self.use or {})
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """A plan whose levels are all decided."""
+
+    plan: tuple[Share, ...]
+
+    def shares(self, instance: Instance) -> tuple[Share, ...]:
+        """Return the plan node by node."""
+        return self.plan
+
+
+Known = Start | Regions | Counted | NodePlans | Complete
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partial:
+    """A plan whose first levels are decided.
+
+    `known` is what is known about it, and `levels` are those that are left. `value` is its value at the
+    levels of quality that are decided. `gap` is that of the first level not proven best. If the members are
+    units of larger ones, `likely` returns whether a region can probably hold the larger ones.
+    """
+
+    instance: Instance
+    scopes: tuple[str, ...]
+    need: Counts
+    levels: tuple[Level, ...]
+    known: Known = field(default_factory=Start)
+    value: Value = ()
+    gap: Gap | None = None
+    steps: tuple[Step, ...] = ()
+    likely: Callable[[Counted], bool] | None = None
+
+    @property
+    def active(self) -> tuple[int, ...]:
+        """The roles with members to place."""
+        return tuple(role for role, count in enumerate(self.need) if count)
+
+    def shares(self) -> tuple[Share, ...]:
+        """Return the plan node by node, once no levels are left."""
+        assert not isinstance(self.known, Start | Regions | Counted), self.levels
+        return self.known.shares(self.instance)
+
+    def decided(self, known: NodePlans, value: int) -> Partial:
+        """Return the plan with one more level of quality decided."""
+        return replace(self, levels=self.levels[1:], known=known, value=(*self.value, value))
+
+    def complete(self, shares: tuple[Share, ...], value: Value = ()) -> Partial:
+        """Return the plan with all levels decided."""
+        return replace(self, levels=(), known=Complete(shares), value=value)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Solved:
+    """The plans that are equally good as far as they are decided, and the `gap` of the first level not
+    proven.
+    """
+
+    plans: tuple[Partial, ...]
+    gap: Gap | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Infeasible:
+    """It is proven that nothing fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """No plan was found, but it is not proven that none exists. `gap` names the level."""
+
+    gap: Gap
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """The method does not apply, for this reason. `gap` is what it tried and could not prove."""
+
+    reason: str
+    gap: Gap | None = None
+
+
+Answer = Solved | Infeasible | Unknown | Declined
+
+
+Decide = Callable[[Partial, Value | None, Budget], tuple[Partial | None, Gap | None]]
+"""Decide all levels that are left of a plan: see search."""
+
+
+class Exact(Protocol):
+    """An exact method. `given` are the types of `Partial.known` with which it can begin."""
+
+    @property
+    def name(self) -> str:
+        """The name of the method, as `--explain` shows it."""
+
+    @property
+    def given(self) -> tuple[type, ...]:
+        """The types of `Partial.known` with which the method can begin."""
+
+    def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
+        """Decide the next level, `level`, and any number of levels after it.
+
+        `incumbent` is the value of the best plan so far. A plan that is worse need not be finished.
+        """

@@ -1,7 +1,11 @@
 """Count parts and nodes of regions on the coarse problem, widest scope first.
 
 A part that may hold the gang alone is a region of its own, so that it has a bound of its own. Parts of the
-narrowest level are left to the bound, which is made for them.
+narrowest level are left to the Lagrangian bound, which is made for them.
+
+Cheaper bounds come from prices of the members. At any price, the k nodes (racks, zones) with the largest
+value hold at least as much as any k others. So the fewest that reach the value of all members are a bound.
+For one role the bound is exact.
 """
 
 from __future__ import annotations
@@ -9,25 +13,25 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, islice
 from math import comb
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from muster.placement.cluster.columns import Ints
+from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.gang.instance import Counts, Instance
 from muster.placement.limits import Budget, takes_gpus
 from muster.placement.model.objective import NODES, UNUSABLE, Idle, Level, parts_level, quality_levels
-from muster.placement.model.problem import FREE, Problem, Use
-from muster.placement.model.shares import shares
+from muster.placement.model.problem import FREE, PartShare, Problem, Use, shares
 from muster.placement.model.solve import Decided, counted_scope, decide, least, nodes_bound
 from muster.placement.model.solver import Status
 from muster.placement.search.classes import REGION, coarse, fine, without_equals
-from muster.placement.search.greedy import greedy, with_others
-from muster.placement.search.methods import (
+from muster.placement.search.plan import (
     Answer,
     Counted,
+    Gap,
     Infeasible,
     Partial,
     Regions,
@@ -35,10 +39,8 @@ from muster.placement.search.methods import (
     Start,
     Unknown,
 )
-from muster.placement.search.plan import Gap
 from muster.placement.search.plan import Value as QualityValue
 from muster.placement.search.regions import NOWHERE, regions
-from muster.placement.search.surrogate_bounds import fewest_parts, in_fullest, parts_that_hold, prices, values
 
 FEW_PARTS = 4
 """How many parts of the narrowest level, for each price, a first solution may use."""
@@ -330,3 +332,260 @@ def _for_all(whole: Problem, decided: Decided) -> Decided:
 
 def _limited(problem: Problem, scope: str, parts: int, count: int) -> Problem:
     return problem.keeping(**{scope: parts}) if parts < count else problem
+
+
+# Bounds by prices
+
+
+Price = tuple[float, ...]
+"""The value of a member, by role."""
+
+RATIOS = 16
+"""Steps between the price of one role alone and that of another role alone."""
+
+MOST_OF_PAIRS = 512
+"""About the most prices of pairs of roles: all ratios for eight roles, then fewer ratios, then fewer pairs.
+
+Each price costs time on every node, and any choice of prices is a bound.
+"""
+
+
+def prices(instance: Instance, need: Counts) -> tuple[Price, ...]:
+    """Return the prices to try: each role alone, all equal, by GPUs, and pairs of roles at ratios of their
+    needs.
+
+    With many roles only some of these are tried.
+    """
+    active = [r for r, count in enumerate(need) if count]
+    found = [tuple(float(r == role) for r in range(len(need))) for role in active]
+    if len(active) > 1:
+        found += [tuple(float(n > 0) for n in need), tuple(float(role.gpus) for role in instance.roles)]
+        found += [tuple(float(ask.units * ask.gpus) for ask in instance.asks)]
+    pairs = comb(len(active), 2)
+    steps = max(1, min(RATIOS - 1, MOST_OF_PAIRS // max(1, pairs)))
+    every = -(-pairs // MOST_OF_PAIRS)
+    for a, b in islice(combinations(active, 2), 0, None, max(1, every)):
+        for step in range(1, steps + 1):
+            share = step / (steps + 1)
+            price = [0.0] * len(need)
+            price[a], price[b] = share / need[a], (1 - share) / need[b]
+            found.append(tuple(price))
+    return tuple(price for price in dict.fromkeys(found) if any(price))
+
+
+def values(problem: Problem, by_price: tuple[Price, ...]) -> NDArray[np.float64]:
+    """Return [price, class] the most that one node of each class can take."""
+    if not problem.classes or not by_price:
+        return np.zeros((len(by_price), problem.classes))
+    counts = problem.patterns.counts.astype(float)  # 0 if there is no pattern
+    worth = np.stack([(counts @ np.array(price)).max(axis=1, initial=0.0) for price in by_price])
+    return np.asarray(worth[:, problem.kind])
+
+
+def fewest_parts(problem: Problem, part: Ints, by_price: tuple[Price, ...], need: Counts) -> int | None:
+    """Return a lower bound of the parts that hold the gang; None if all parts do not hold it.
+
+    `part` is [class]. Classes of part FREE need no part. For one role without further rules the bound is
+    exact.
+    """
+    every = list(shares(problem))
+    if problem.spared:  # members without a price touch no part
+        priced = {role for price in by_price for role, value in enumerate(price) if value}
+        every = [share for share in every if priced.issuperset(share.roles)]
+    least = max((share.fewest_parts(part) for share in every), default=0)
+    for price, by_class in zip(by_price, values(problem, by_price), strict=True):
+        held = _held(by_class * problem.size, part, price, every)
+        wanted = float(np.dot(price, need)) * (1 - 1e-9) - held[FREE]
+        found = fewest(held[:FREE], wanted)
+        if found is None:
+            return None
+        least = max(least, found)
+    return least
+
+
+def _held(
+    capacity: NDArray[np.float64], part: Ints, price: Price, every: Sequence[PartShare]
+) -> NDArray[np.float64]:
+    """Return [part] what each part holds at a price, at most what rules allow. The last entry is for FREE."""
+    count = int(part.max(initial=FREE)) + 2
+    of = np.where(part == FREE, count - 1, part)
+    held = np.bincount(of, capacity, count).astype(float)
+    priced = {role for role, value in enumerate(price) if value}
+    for share in every:
+        if priced <= set(share.roles):
+            limits = np.append(share.high * max(price), np.inf)
+            code = of * len(limits) + np.where(share.part < 0, len(limits) - 1, share.part)
+            both = np.bincount(code, capacity, count * len(limits)).reshape(count, len(limits))
+            held = np.minimum(held, np.minimum(both, limits).sum(axis=1))
+    return held
+
+
+def fewest(capacities: NDArray[np.float64], wanted: float) -> int | None:
+    """Return how many of the largest capacities reach what is wanted; None if all do not."""
+    if wanted <= 0:
+        return 0
+    reached = np.cumsum(np.sort(capacities)[::-1])
+    if not len(reached) or reached[-1] < wanted:
+        return None
+    return int(np.searchsorted(reached, wanted)) + 1
+
+
+def parts_that_hold(problem: Problem, part: Ints, by_price: tuple[Price, ...], need: Counts) -> Ints:
+    """Return the parts whose capacity suffices at each price. No other part can hold the whole gang."""
+    holds, every = np.ones(int(part.max(initial=-1)) + 1, bool), list(shares(problem))
+    for price, by_class in zip(by_price, values(problem, by_price), strict=True):
+        wanted = float(np.dot(price, need)) * (1 - 1e-9)
+        holds &= _held(by_class * problem.size, part, price, every)[:FREE] >= wanted
+    return np.flatnonzero(holds)
+
+
+def in_fullest(problem: Problem, scope: str, by_class: NDArray[np.float64], count: int) -> Bools:
+    """Return [class] bool: whether the class is in one of the `count` fullest parts of a scope, or in no
+    part.
+
+    `by_class` [class] is what one node holds.
+    """
+    part = problem.part(scope)
+    inside = part != FREE
+    capacity = np.bincount(part[inside], (by_class * problem.size)[inside])
+    fullest = np.argsort(-capacity, kind="stable")[:count]
+    return np.asarray(~inside | np.isin(part, fullest))
+
+
+# A solution without a solver, for when the solver runs out of time
+
+
+def greedy(problem: Problem, by_price: tuple[Price, ...]) -> Use | None:
+    """Return a solution that touches at most the decided number of parts of each level.
+
+    The result is None if none is found, for example because several rules bind members.
+    """
+    if problem.exact:
+        return None  # it could place too many
+    if problem.rules:
+        return _shared_out(problem)
+    for price, by_class in zip(by_price, values(problem, by_price), strict=True):
+        chosen, inside = np.ones(problem.classes, bool), problem
+        for name, most in problem.at_most.items():  # widest first
+            if name in problem.parts:
+                chosen &= in_fullest(problem, name, by_class * chosen, most)
+                inside = replace(inside, open=inside.kept(chosen, name))
+        use = _filled(inside, np.flatnonzero(inside.open.any(axis=1)), np.array(price))
+        if use is not None:
+            return use
+    return None
+
+
+def with_others(problem: Problem, use: Use) -> Use | None:
+    """Return a solution with further members on patterns without GPUs, which touch no node of the gang's.
+
+    The result is None if the nodes that `use` leaves do not hold them.
+    """
+    held, size = np.zeros(len(problem.need), np.int64), problem.size.copy()
+    for (c, p), nodes in use.items():
+        held += nodes * problem.patterns.counts[problem.kind[c], p]
+        size[c] -= nodes
+    idle = problem.open & (problem.patterns.gpus == 0)[problem.kind]
+    missing = tuple(np.maximum(0, np.array(problem.need) - held).tolist())
+    rest = replace(problem, need=missing, size=size, open=idle)
+    more = _filled(rest, np.flatnonzero(idle.any(axis=1)), np.ones(len(missing), np.int64))
+    return None if more is None else {**use, **more}
+
+
+def _shared_out(problem: Problem) -> Use | None:
+    """Return a solution for one role that one rule divides among parts.
+
+    Each part uses its fullest narrower parts. It uses no more of them than its least members need, as long as
+    other parts have room.
+    """
+    active, every = [role for role, need in enumerate(problem.need) if need], list(shares(problem))
+    if len(active) != 1 or len(every) != 1 or len(problem.rules) != 1 or problem.exact:
+        return None
+    (share,), scope = (
+        every,
+        next((name for name in reversed([*problem.at_most]) if name in problem.parts), None),
+    )
+    if share.roles != tuple(active) or (problem.open.any(axis=1) & (share.part < 0)).any():
+        return None
+    if (share.low > share.even).any():  # no whole segments lie between
+        return None
+    other = problem.part(scope) if scope else np.zeros(problem.classes, np.int64)
+    held = [_by_part(share.capacity, other, share.part == part) for part in range(len(share.low))]
+    counts, left = share.low.copy(), problem.need[active[0]] - int(share.low.sum())
+    for spare in (True, False):
+        for part, (order, reached) in enumerate(held):
+            most = int(share.even[part])
+            if spare:
+                enough = int(np.searchsorted(reached, counts[part])) if counts[part] else -1
+                most = min(most, int(reached[enough])) if 0 <= enough < len(order) else int(counts[part])
+            more = max(0, min(left, most - int(counts[part])))
+            counts[part] += more
+            left -= more
+    use: Use = {}
+    for part in np.flatnonzero(counts).tolist():
+        order, reached = held[part]
+        chosen = order[: int(np.searchsorted(reached, counts[part])) + 1]
+        classes = np.flatnonzero((share.part == part) & np.isin(other, chosen))
+        if not _fill(problem, classes, active[0], int(counts[part]), use):
+            return None
+    return None if left or not _within_decided(problem, use) else use
+
+
+def _by_part(capacity: Ints, other: Ints, inside: Bools) -> tuple[Ints, Ints]:
+    """Return the parts of another scope, the fullest first, and [n] what the first n of
+    them hold together.
+    """
+    codes, index = np.unique(other[inside], return_inverse=True)
+    held = np.bincount(index, capacity[inside], len(codes)).astype(np.int64)
+    order = np.argsort(-held, kind="stable")
+    return codes[order], np.cumsum(held[order])
+
+
+def _fill(problem: Problem, classes: Ints, role: int, members: int, use: Use) -> bool:
+    """Add the roomiest nodes of these classes to `use` until they hold the members.
+    Return whether they do.
+    """
+    counts = np.where(problem.open[classes], problem.patterns.counts[problem.kind[classes], :, role], 0)
+    most = counts.max(axis=1)
+    for i in np.argsort(-most, kind="stable").tolist():
+        if members <= 0 or not most[i]:
+            break
+        nodes = min(int(problem.size[classes[i]]), -(-members // int(most[i])))
+        use[int(classes[i]), int(counts[i].argmax())] = nodes
+        members -= nodes * int(most[i])
+    return members <= 0
+
+
+def _within_decided(problem: Problem, use: Use) -> bool:
+    """Return whether the solution touches at most the decided number of parts."""
+    used = [c for c, _ in use]
+    for name, most in problem.at_most.items():
+        if name in problem.parts and len({*problem.part(name)[used].tolist()} - {FREE}) > most:
+            return False
+    return True
+
+
+def _filled(problem: Problem, classes: Ints, price: Ints) -> Use | None:
+    """Return a solution on these classes: the most useful patterns first, the least
+    wasteful between equals.
+    """
+    left = np.array(problem.need, np.int64)
+    room = problem.size.copy()
+    counts = problem.patterns.counts[problem.kind[classes]]
+    whole = counts @ price
+    use: Use = {}
+    while left.any():
+        useful = np.minimum(counts, left) @ price
+        useful = np.where(problem.open[classes] & (room[classes] > 0)[:, None], useful, 0.0)
+        most = useful.max(initial=0)
+        if most <= 0:
+            return None
+        wasted = np.where(useful == most, whole - useful, np.inf)
+        i, p = np.unravel_index(int(wasted.argmin()), useful.shape)
+        c, taken = int(classes[i]), counts[i, p]
+        times = min([int(room[c]), *(int(have // n) for have, n in zip(left, taken, strict=True) if n)])
+        times = max(1, times)
+        use[c, int(p)] = use.get((c, int(p)), 0) + times
+        room[c] -= times
+        left = np.maximum(0, left - times * taken)
+    return use

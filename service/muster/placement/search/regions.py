@@ -1,4 +1,4 @@
-"""Find the regions of a gang: domains of all scopes asked for, with the nodes that may host members there."""
+"""Find the regions of a gang, and work with columns of codes: of regions and of domains."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import numpy as np
 from muster.domain.request import Scope
 from muster.placement.cluster.columns import Ints
 from muster.placement.gang.instance import Counts, Instance
-from muster.placement.search.runs import renumbered
 
 NOWHERE = -1
 """The region of a node that is in none."""
@@ -41,3 +40,34 @@ def regions(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
     region = np.full(len(view.names), NOWHERE)
     region[rows] = code
     return region
+
+
+# Runs of equal codes
+
+
+def place_in_run(codes: Ints) -> Ints:
+    """Return the position of each entry among those of its code, from 0.
+
+    Equal codes must be adjacent.
+    """
+    at, begins = np.arange(len(codes)), np.ones(len(codes), bool)
+    begins[1:] = codes[1:] != codes[:-1]
+    return at - np.maximum.accumulate(np.where(begins, at, 0))
+
+
+def fullest_first(codes: Ints, cap: Ints) -> Ints:
+    """Return the order by code, and by falling `cap` inside each code. Equal entries keep their order.
+
+    None may be negative. One sort by one number takes half the time of a sort by two.
+    """
+    return np.argsort(codes * (int(cap.max(initial=0)) + 1) - cap, kind="stable")
+
+
+def renumbered(codes: Ints) -> Ints:
+    """Return the codes renumbered from 0, in their order. None may be negative.
+
+    Small codes are counted, which takes half the time of sorting them.
+    """
+    if int(codes.max(initial=0)) > 4 * len(codes):
+        return np.asarray(np.unique(codes, return_inverse=True)[1])
+    return np.asarray((np.cumsum(np.bincount(codes) > 0) - 1)[codes])

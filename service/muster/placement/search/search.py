@@ -1,26 +1,289 @@
-"""Find the best plan for given members: the first exact method that accepts a level decides it.
+"""Find the best plan of a gang, level by level.
 
-METHODS is the order in which methods are asked. Before that comes `presolved`. After counting, several
-regions may be equally good. Then each of them is decided to the end, and the best one is taken.
+First all members are tried: with the preferred scopes in the order given, then with the required scope alone.
+If not all members fit, the most that fit are placed, if these are at least `min_member`.
+
+For given members, the first exact method that accepts a level decides it. METHODS is the order in which they
+are asked. Before that comes `presolved`. After counting, several regions may be equally good. Then each of
+them is decided to the end, and the best one is taken.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 
+from muster.domain.constraints import Subgroup
 from muster.domain.decision import Step
-from muster.placement.gang.instance import Counts, Instance
+from muster.domain.quorums import Quorum, of_roles
+from muster.domain.request import RolePreference
+from muster.placement.gang.blocks import (
+    MAX_TRIES,
+    begun,
+    fewer_fit,
+    shared_out,
+    ways_to_cut,
+)
+from muster.placement.gang.instance import Counts, Instance, room_of, unsupported
 from muster.placement.limits import Budget
-from muster.placement.model.objective import NODES, levels_of_plan
-from muster.placement.search.dealing import dealt_by_role
-from muster.placement.search.members_without_gpus import MembersWithoutGpus
-from muster.placement.search.methods import Declined, Exact, Infeasible, Partial, Solved, Unknown
+from muster.placement.model.objective import MEMBERS, NODES, PREFERRED_SCOPE, ROLE_PREFERENCES, levels_of_plan
+from muster.placement.search.count import count
 from muster.placement.search.one_role import DomainTables, SortedCapacities
-from muster.placement.search.plan import Found, Gap, Value
+from muster.placement.search.plan import (
+    Declined,
+    Exact,
+    Found,
+    Gap,
+    Infeasible,
+    Partial,
+    Solved,
+    Unknown,
+    Value,
+)
 from muster.placement.search.quality import LevelCore, LinkThresholds
 from muster.placement.search.region_count import RegionCount
-from muster.placement.search.role_aggregation import RoleAggregation
-from muster.placement.search.single_node import SingleNode
+from muster.placement.search.roles import RoleAggregation, dealt_by_role
+from muster.placement.search.single_node import MembersWithoutGpus, SingleNode
+
+# The levels above the parts: members and preferences
+
+
+ALL, MOST, SUBSETS = "all-members", "most-members", "member-subsets"
+"""Methods that decide the members: all fit; a search for the most that fit; subsets one after another."""
+
+ALL_SHARE, CHOICE_SHARE, TRY_SHARE = 0.75, 0.125, 0.03125
+"""The largest shares of the solver's time if fewer members may do: for the plan of all members, for counting
+the most that fit, and for each step of a greedy choice. So time is left for a subset that is easy."""
+
+MOST_WAYS = 4096
+"""The most numbers of members by role that are looked at to try those with which the gang starts."""
+
+IN_ORDER = "scopes-in-order"
+"""How the preferred scope is decided."""
+
+
+def best_for_most(instance: Instance, budget: Budget, *, all_fit: bool = True) -> tuple[Instance, Found]:
+    """Return the best plan for the most members that fit, and the instance for these members.
+
+    `all_fit` is false if it is proven that not all members fit. If fewer than `min_member` fit, there are no
+    shares.
+    """
+    request, whole = instance.request, Found(())
+    required = (request.required_scope,) if request.required_scope else ()
+    partial = request.min_member < request.size
+    if all_fit and request.starts(request.waiting):
+        with budget.share(ALL_SHARE if partial else 1.0):
+            whole = _for_counts(instance, required, instance.need, ALL, budget)
+    if whole.shares or not partial:
+        return instance, whole
+    return _Fewer(instance, required, budget, proven=whole.gap is None).best()
+
+
+def _for_counts(
+    instance: Instance, required: tuple[str, ...], need: Counts, method: str, budget: Budget
+) -> Found:
+    """Return the best plan for exactly these members, in the first preferred scope that holds them, else in
+    none.
+    """
+    doubt: Gap | None = None
+    steps: tuple[Step, ...] = (Step(MEMBERS.name, method),)
+    if instance.request.preferred_scopes:
+        steps += (Step(PREFERRED_SCOPE.name, IN_ORDER),)
+    for scope in (*((scope,) for scope in instance.request.preferred_scopes), ()):
+        if unsupported(instance, scope):
+            doubt = Gap(PREFERRED_SCOPE.name)
+            continue
+        found = search(instance, (*required, *scope), need, budget)
+        if found.shares or not scope:
+            break
+        doubt = doubt or (Gap(PREFERRED_SCOPE.name) if found.gap else None)
+    if found.shares and instance.request.role_preferences:
+        steps += (Step(ROLE_PREFERENCES.name, IN_ORDER),)
+        found = _preferring(instance, (*required, *scope), need, found, budget)
+    return Found(found.shares, doubt or found.gap, (*steps, *found.steps))
+
+
+def _preferring(
+    instance: Instance, scopes: tuple[str, ...], need: Counts, found: Found, budget: Budget
+) -> Found:
+    """Return the best plan under the preferences of roles that can hold together, the earlier ones first.
+
+    A preference that holds is a subgroup of the request for those after it. One of all members is a scope of
+    the gang. When no time is left, the plan of those before it stays, and the level is not proven. Nor is it
+    if a scope is not supported.
+    """
+    doubt: Gap | None = None
+    for preference in instance.request.role_preferences:
+        for scope in preference.scopes:
+            if budget.spent:
+                return replace(found, gap=doubt or found.gap or Gap(ROLE_PREFERENCES.name))
+            asked, within = _asking(instance, scopes, preference, scope)
+            if unsupported(asked, within):
+                doubt = doubt or Gap(ROLE_PREFERENCES.name)
+                continue
+            tried = search(asked, within, need, budget)
+            if tried.shares:
+                instance, scopes, found = asked, within, tried
+                break
+            doubt = doubt or (Gap(ROLE_PREFERENCES.name) if tried.gap else None)
+    return replace(found, gap=doubt or found.gap)
+
+
+def _asking(
+    instance: Instance, scopes: tuple[str, ...], preference: RolePreference, scope: str
+) -> tuple[Instance, tuple[str, ...]]:
+    """Return the instance and the scopes of the gang with one preference of roles more."""
+    members = {role.name for role in instance.roles if role.members}
+    members |= {stay.running.role for stay in instance.existing.members}
+    if members <= preference.roles:
+        return instance, (*scopes, scope)
+    return instance.with_subgroup(Subgroup(preference.name, scope, preference.roles)), scopes
+
+
+@dataclass(slots=True)
+class _Fewer:
+    """The search for a plan with fewer members than all. `proven` is whether it is known that no more members
+    fit.
+    """
+
+    instance: Instance
+    required: tuple[str, ...]
+    budget: Budget
+    proven: bool
+    tried: dict[Counts, tuple[Instance, Found]] = field(default_factory=dict)
+
+    def best(self) -> tuple[Instance, Found]:
+        """Return the best plan of the most members. If that is not decided, return that
+        of a greedy choice.
+        """
+        counts = None if begun(self.instance.request) else self._most()
+        if counts is None and (begun(self.instance.request) or self.tried):
+            counts = self._counted_down()
+        order = range(len(self.instance.request.roles))
+        if counts is None and not self.proven:
+            counts = self._greedy(order) or self._greedy(order[::-1])
+        doubt = None if self.proven else Gap(MEMBERS.name)
+        if counts is None:
+            return self.instance, Found((), doubt)
+        fewer, found = self.tried[counts]
+        return fewer, replace(found, gap=doubt or found.gap)
+
+    def _attempt(self, counts: Counts, method: str) -> bool:
+        """Return whether a plan for these numbers of members is found, of each role the first by rank."""
+        if counts not in self.tried:
+            kept = {role.name: n for role, n in zip(self.instance.request.roles, counts, strict=True)}
+            fewer = self.instance.keeping(kept)
+            self.tried[counts] = (
+                fewer,
+                _for_counts(fewer, self.required, fewer.need, method, self.budget),
+            )
+        found = self.tried[counts][1]
+        self.proven &= bool(found.shares) or found.gap is None
+        return bool(found.shares)
+
+    def _most(self) -> Counts | None:
+        """Return the most members that fit.
+
+        The result is None if no plan has this many: counting inside one node ignores constraints between
+        nodes.
+        """
+        request = self.instance.request
+        with self.budget.share(CHOICE_SHARE):
+            fit = count(self.instance, self.required, self.budget, roles_in_order=True)
+        self.proven = fit.proven
+        counts = fit.counts or (0,) * len(request.roles)
+        method = SUBSETS if len(list(islice(ways_to_cut(request), 2))) > 1 else MOST
+        return counts if fit.members >= request.min_member and self._attempt(counts, method) else None
+
+    def _counted_down(self) -> Counts | None:
+        """Return the most members that fit, by trying numbers from the largest down, most for the earlier
+        roles first.
+
+        With a single role the greedy choice is the most, if fewer members fit whenever more do.
+        """
+        request = self.instance.request
+        if len(request.roles) == 1 and fewer_fit(request) and request.quorum is None:
+            return self._greedy(range(1))
+        with self.budget.share(CHOICE_SHARE):
+            for tries, counts in enumerate(self._fewer_and_fewer()):
+                if tries == MAX_TRIES or self.budget.spent:
+                    self.proven = False
+                    break
+                if self._attempt(counts, SUBSETS):
+                    return counts
+        return None
+
+    def _fewer_and_fewer(self) -> Iterator[Counts]:
+        caps, request = self._caps(), self.instance.request
+        every = range(min(sum(caps), request.size - 1), request.min_member - 1, -1)
+        ways = (counts for total in every for counts in shared_out(total, caps))
+        for counts in islice(ways, MOST_WAYS):
+            if self.budget.late:
+                break
+            if self._starts(counts):
+                yield counts
+        self.proven &= not self.budget.late and next(ways, None) is None
+
+    def _starts(self, counts: Counts) -> bool:
+        names = (role.name for role in self.instance.request.roles)
+        return self.instance.request.starts(dict(zip(names, counts, strict=True)))
+
+    def _greedy(self, order: Sequence[int]) -> Counts | None:
+        """Return the most members of each role that fit with those of the roles before it, in this order.
+
+        The result is None if these are fewer than `min_member`.
+        """
+        if (quorum := self.instance.request.quorum) is not None:
+            return self._greedy_by_subgroup(quorum, order)
+        counts, caps = [0] * len(order), self._caps()
+        for role in order:
+            low, high = 0, caps[role]
+            counts[role] = high
+            while low < high and not self.budget.late:
+                with self.budget.share(TRY_SHARE):
+                    fits = self._attempt(tuple(counts), SUBSETS)
+                low, high = (counts[role], high) if fits else (low, counts[role] - 1)
+                counts[role] = (low + high + 1) // 2
+            counts[role] = low
+        return tuple(counts) if sum(counts) >= self.instance.request.min_member else None
+
+    def _greedy_by_subgroup(self, quorum: Quorum, order: Sequence[int]) -> Counts | None:
+        """Return members of subgroups that start one after another, the fewest that start the gang first.
+
+        Of a step that does not fit, the last subgroup stays out. Roles of one subgroup follow the order.
+        """
+        names, caps = [role.name for role in self.instance.request.roles], self._caps()
+        left = {names[role]: caps[role] for role in order}
+        counts, begun = dict.fromkeys(names, 0), False
+        for _ in range(MAX_TRIES):
+            step = quorum.less(counts).fewest(left, some=True)
+            if step is None or self.budget.late:
+                break
+            taken = of_roles(step, left)
+            more = {name: count + taken[name] for name, count in counts.items()}
+            with self.budget.share(TRY_SHARE):
+                fits = quorum.starts(more) and self._attempt(tuple(more.values()), SUBSETS)
+            if fits:
+                left = {name: count - taken[name] for name, count in left.items()}
+                counts, begun = more, True
+            else:
+                last = [leaf for leaf, count in step if count][-1]
+                left |= dict.fromkeys(last.roles & left.keys(), 0)
+        enough = begun and sum(counts.values()) >= self.instance.request.min_member
+        return tuple(counts.values()) if enough else None
+
+    def _caps(self) -> Counts:
+        """Return for each role an upper bound of its members that fit."""
+        instance = self.instance
+        return tuple(
+            min(len(role.members), int(room_of(instance.columns, role)[instance.admitted[role.name]].sum()))
+            for role in instance.request.roles
+        )
+
+
+# The levels from the parts down
+
 
 MAX_FINISHED = 8
 """The most equally good regions that are decided to the end, for gangs that share GPUs or have a policy.

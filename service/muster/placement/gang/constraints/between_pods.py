@@ -28,10 +28,8 @@ from muster.placement.gang.constraints.max_per import MaxPerPart
 from muster.placement.gang.constraints.together import RoleScope
 from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.rules import Counts, PartsByRow, Rules, one_node_each
-from muster.placement.model.problem import Problem
-from muster.placement.model.rule import Rule
-from muster.placement.model.shares import PartShare, capacity
-from muster.placement.model.variables import IntVar, LinearExpr, Variables
+from muster.placement.model.build import IntVar, LinearExpr, Variables
+from muster.placement.model.problem import PartShare, Problem, Rule, capacity
 
 
 @dataclass(frozen=True, slots=True, eq=False)

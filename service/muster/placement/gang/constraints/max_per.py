@@ -20,10 +20,8 @@ from muster.placement.gang.constraints.constraint import ByScope, Findings, OfRo
 from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gang.rules import Counts, Rules
 from muster.placement.limits import takes_gpus
-from muster.placement.model.problem import Ints, Problem
-from muster.placement.model.rule import Rule
-from muster.placement.model.shares import PartShare, capacity
-from muster.placement.model.variables import LinearExpr, Variables
+from muster.placement.model.build import LinearExpr, Variables
+from muster.placement.model.problem import Ints, PartShare, Problem, Rule, capacity
 
 
 @dataclass(frozen=True, slots=True, eq=False)

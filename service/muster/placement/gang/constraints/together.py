@@ -23,8 +23,8 @@ from muster.placement.gang.blocks import Together
 from muster.placement.gang.constraints.constraint import ByName, Findings, OfRoles, role_of
 from muster.placement.gang.existing import ExistingMembers, common_parts
 from muster.placement.gang.rules import Rules
-from muster.placement.model.rule import Rule
-from muster.placement.model.variables import LinearExpr, Variables
+from muster.placement.model.build import LinearExpr, Variables
+from muster.placement.model.problem import Rule
 
 
 @dataclass(frozen=True, slots=True, eq=False)
