@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -180,12 +181,11 @@ class Plan:
 
     def _by_node(self) -> tuple[Ints, Ints]:
         """Return the rows of the plan's nodes, and [node, role] the members there."""
-        roles = self.request.roles
-        index, on_node = {role.name: i for i, role in enumerate(roles)}, dict[str, list[int]]()
-        for member in self.members:
-            on_node.setdefault(member.node, [0] * len(roles))[index[member.role]] += 1
-        rows = np.array([self.view.row[node] for node in on_node], np.int64)
-        return rows, np.array([*on_node.values()], np.int64)
+        roles, row = {role.name: i for i, role in enumerate(self.request.roles)}, self.view.row
+        pairs = [row[member.node] * len(roles) + roles[member.role] for member in self.members]
+        rows, on_node = np.unique(np.array(pairs, np.int64) // len(roles), return_inverse=True)
+        at = on_node * len(roles) + np.array(pairs, np.int64) % len(roles)
+        return rows, np.bincount(at, minlength=len(rows) * len(roles)).reshape(len(rows), len(roles))
 
 
 _value_of = lru_cache(maxsize=1 << 14)(value_of)
@@ -279,14 +279,28 @@ class Held:
         """
         topology = self.view.topology
         if scope == Scope.NVLINK_DOMAIN:
-            spots = zip(self.rows, self.spots, strict=True)
-            names = set().union(*(topology.touched(row, mask) for row, (_, mask) in spots))
-            return len(names.union(*(self._touched_by(stay) for stay in self.existing.members)))
+            return self._nvlink_domains()
         with_gpus = {*self.existing.with_gpus}
         with_gpus |= {row for row, (_, mask) in zip(self.rows, self.spots, strict=True) if mask}
         rows = [*(with_gpus or {*self.rows, *self.existing.masks})]
         codes: list[int] = topology.domains(scope).codes[rows].tolist()
         return len({*codes} - {NONE}) + codes.count(NONE)
+
+    def _nvlink_domains(self) -> int:
+        """Return how many NVLink domains are touched. Nodes with equal domains and GPUs are counted once."""
+        topology, shapes = self.view.topology, self.view.shape[self.rows].tolist()
+        names, alike = set[str](), Counter[tuple[int, int]]()
+        wide = topology.in_wide[self.rows].tolist()
+        for row, shape, in_wide, (_, mask) in zip(self.rows, shapes, wide, self.spots, strict=True):
+            if in_wide or row in self.existing.masks:
+                names |= topology.touched(row, mask)
+            else:
+                alike[shape, mask] += 1
+        names = names.union(*(self._touched_by(stay) for stay in self.existing.members))
+        return len(names) + sum(
+            nodes * sum(domain & mask > 0 for domain in self.view.shapes[shape].domains)
+            for (shape, mask), nodes in alike.items()
+        )
 
     def _touched_by(self, stay: BoundMember) -> set[str]:
         topology = self.view.topology

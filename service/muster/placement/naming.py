@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 from itertools import chain
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 
 import numpy as np
 
@@ -42,7 +42,7 @@ def named(instance: Instance, shares: Iterable[Share]) -> tuple[MemberPlacement,
     given = _given(instance, shares)
     members = chain.from_iterable(map(in_rank_order, instance.request.roles))
     order = {member.uid: i for i, member in enumerate(members)}
-    placed: list[tuple[int, MemberPlacement]] = []
+    places: list[MemberPlacement | None] = [None] * len(order)
     for block, (role, ask) in enumerate(zip(instance.roles, instance.asks, strict=True)):
         here = [i for i, masks in enumerate(given) if masks[block]]
         queue = iter(sorted(role.members, key=lambda member: order[member.uid]))
@@ -50,8 +50,8 @@ def named(instance: Instance, shares: Iterable[Share]) -> tuple[MemberPlacement,
             node = names[shares[i].row]
             for mask, member in zip(given[i][block], queue, strict=False):
                 place = MemberPlacement(member.uid, member.name, role.name, node, _indices(mask), ask.units)
-                placed.append((order[member.uid], place))
-    return tuple(place for _, place in sorted(placed, key=itemgetter(0)))
+                places[order[member.uid]] = place
+    return tuple(filter(None, places))
 
 
 _split = lru_cache(maxsize=1 << 14)(split)
