@@ -58,7 +58,7 @@ def fits_now(world: World, nodes: Iterable[Node], key: str) -> bool:
     instance = instance_of(snapshot, request, limits.excluded)
     if unsupported(instance) is not None:
         return False
-    _, plan = best_for_most(instance, Budget(limits), all_fit=True)
+    _, plan = best_for_most(instance, Budget(limits))
     return bool(plan.shares)
 
 

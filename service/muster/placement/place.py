@@ -18,7 +18,6 @@ from muster.placement.gang.instance import Instance, instance_of, unsupported
 from muster.placement.limits import Budget, Limits, unlike_roles
 from muster.placement.model.objective import NVLINK_DOMAINS
 from muster.placement.naming import named
-from muster.placement.search.count import too_small
 from muster.placement.search.plan import Found, Gap
 from muster.placement.search.search import best_for_most
 from muster.placement.verify import verify
@@ -64,9 +63,7 @@ def _with_one_subrequest(snapshot: Snapshot, request: Request, limits: Limits) -
     refused = unsupported(instance)
     if refused is not None:
         return Unplaceable(request.gang, (refused,))
-    with budget.phase("scan"):  # for one role, counting is as quick
-        hopeless = sum(map(bool, instance.need)) > 1 and too_small(instance, request.required_scope)
-    instance, found = best_for_most(instance, budget, all_fit=not hopeless)
+    instance, found = best_for_most(instance, budget)
     if not found.shares:
         with budget.phase("explain"):
             unplaced = explain(instance, limits, budget, proven=found.gap is None)

@@ -148,49 +148,36 @@ class _Pricing:
         return cls(costs, resources, rhs, kind, problem.size.astype(float), part, limit, spares)
 
     def at(self, x: Floats) -> tuple[Point, Floats]:
-        """Return the dual point at x, and the slope of the bound there [coupling]."""
+        """Return the dual point at x, and the slope of the bound there [coupling].
+
+        Patterns that touch no part can be used in all parts. A part is worth what its other patterns add.
+        """
         kinds, parts, inside = len(self.costs), int(self.part.max(initial=FREE)) + 1, self.part != FREE
         reduced = self.costs - self.resources @ x
-        best, each = reduced.argmin(axis=1), np.arange(kinds)
-        least = np.minimum(0.0, reduced[each, best])
+        cheapest, each_kind = reduced.argmin(axis=1), np.arange(kinds)
+        least = np.minimum(0.0, reduced[each_kind, cheapest])
+        value, slack = self.size * least[self.kind], reduced - least[:, None]
         if self.spares is not None:
-            return self._sparing(x, reduced, best, least)
-        value = self.size * least[self.kind]
+            anywhere = np.where(self.spares, reduced, np.inf)
+            spared = anywhere.argmin(axis=1)
+            always = np.minimum(0.0, anywhere[each_kind, spared])
+            value -= self.size * always[self.kind]
+            slack = np.where(self.spares, reduced - always[:, None], slack)
         by_part = np.bincount(self.part[inside], value[inside], parts).astype(float)
-        used = np.ones(parts + 1, bool)  # the last one stands for FREE
+        in_cheapest = np.ones(parts + 1, bool)  # the last one stands for FREE
         if self.limit is not None and parts > self.limit:
-            used[:-1] = False
+            in_cheapest[:-1] = False
             if self.limit:
-                used[np.argpartition(by_part, self.limit - 1)[: self.limit]] = True
-        taken = np.bincount(self.kind, self.size * (used[self.part] & (least < 0)[self.kind]), kinds)
-        slope = self.rhs - taken @ self.resources[each, best]
-        found = float(x @ self.rhs + value[used[self.part]].sum())
-        return Point(x, found, (reduced - least[:, None])[self.kind], by_part), slope
-
-    def _sparing(self, x: Floats, reduced: Floats, best: Ints, least: Floats) -> tuple[Point, Floats]:
-        """Return the same if some patterns touch no part: these can be used in all parts.
-
-        A part is worth what its other patterns add to that.
-        """
-        assert self.spares is not None
-        kinds, parts, inside = len(self.costs), int(self.part.max(initial=FREE)) + 1, self.part != FREE
-        each, anywhere = np.arange(kinds), np.where(self.spares, reduced, np.inf)
-        other = anywhere.argmin(axis=1)
-        always = np.minimum(0.0, anywhere[each, other])
-        value = self.size * (least - always)[self.kind]
-        by_part = np.bincount(self.part[inside], value[inside], parts).astype(float)
-        used = np.ones(parts + 1, bool)  # the last one stands for FREE
-        if self.limit is not None and parts > self.limit:
-            used[:-1] = False
-            if self.limit:
-                used[np.argpartition(by_part, self.limit - 1)[: self.limit]] = True
-        here = used[self.part]
-        taken = np.bincount(self.kind, self.size * (here & (least < 0)[self.kind]), kinds)
-        spared = np.bincount(self.kind, self.size * (~here & (always < 0)[self.kind]), kinds)
-        slope = self.rhs - taken @ self.resources[each, best] - spared @ self.resources[each, other]
-        found = float(x @ self.rhs + value[here].sum() + (self.size * always[self.kind]).sum())
-        slack = reduced - np.where(self.spares, always[:, None], least[:, None])
-        return Point(x, found, slack[self.kind], by_part), slope
+                in_cheapest[np.argpartition(by_part, self.limit - 1)[: self.limit]] = True
+        touched = in_cheapest[self.part]
+        nodes = np.bincount(self.kind, self.size * (touched & (least < 0)[self.kind]), kinds)
+        slope = self.rhs - nodes @ self.resources[each_kind, cheapest]
+        lower = float(x @ self.rhs + value[touched].sum())
+        if self.spares is not None:
+            nodes = np.bincount(self.kind, self.size * (~touched & (always < 0)[self.kind]), kinds)
+            slope -= nodes @ self.resources[each_kind, spared]
+            lower += float((self.size * always[self.kind]).sum())
+        return Point(x, lower, slack[self.kind], by_part), slope
 
 
 class _Master:
@@ -252,11 +239,11 @@ def bound(
     for seed in seeds or [unit * (pricing.rhs > 0) * factor for factor in (1.0, 0.5, 2.0)]:
         tried(seed)
     for i in range(iterations):
-        found = master.best()
-        best = max(points, key=lambda point: point.bound)
-        if found is None or found[0] - best.bound < CLOSE:
+        optimum = master.best()
+        highest = max(points, key=lambda point: point.bound)
+        if optimum is None or optimum[0] - highest.bound < CLOSE:
             break
         # Go half-way back to the best point, because plain cutting planes swing.
-        tried(0.6 * found[1] + 0.4 * best.x if i % 3 else found[1])
+        tried(0.6 * optimum[1] + 0.4 * highest.x if i % 3 else optimum[1])
     points.sort(key=lambda point: -point.bound)
     return Bound(points[0].bound, tuple(points[:KEPT_POINTS]), part, limit, problem.spares(scope))

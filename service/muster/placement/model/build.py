@@ -81,7 +81,7 @@ class Variables:
             if scope is not None and scope in problem.parts:
                 part = problem.parts[scope]
                 parts = sorted({int(part[g.cell]) for g in self.groups if g.cell is not None} - {FREE})
-                self.touched[scope] = {one: model.new_bool_var(f"{scope}/{one}") for one in parts}
+                self.touched[scope] = {code: model.new_bool_var(f"{scope}/{code}") for code in parts}
         self.placed = [
             model.new_int_var(0 if problem.partial else need, need, f"placed/{role}")
             for role, need in enumerate(problem.need)
@@ -100,20 +100,20 @@ class Variables:
 
     def by_part(self, part: Ints, roles: Iterable[int]) -> dict[int, list[LinearExprT]]:
         """Return `placed_in` of these roles by the part of the cell, -1 for none. `part` is [cell]."""
-        wanted, found = set(roles), dict[int, list[LinearExprT]]()
+        role_set, by_code = set(roles), dict[int, list[LinearExprT]]()
         for (role, cell), variable in self.placed_in.items():
-            if role in wanted:
-                found.setdefault(int(part[cell]), []).append(variable)
-        return found
+            if role in role_set:
+                by_code.setdefault(int(part[cell]), []).append(variable)
+        return by_code
 
-    def total(self, weight: Ints, chosen: Sequence[int] | None = None) -> LinearExprT:
+    def total(self, weight: Ints, indices: Sequence[int] | None = None) -> LinearExprT:
         """Return Σ over nodes of the weight [kind, pattern] of their pattern, over all `takes` or the chosen
         ones.
         """
-        at = np.arange(len(self.takes)) if chosen is None else np.asarray(chosen, np.int64)
+        at = np.arange(len(self.takes)) if indices is None else np.asarray(indices, np.int64)
         values = weight[self.kind[at], self.pattern[at]]
-        kept = np.flatnonzero(values)
-        return LinearExpr.weighted_sum([self.takes[at[i]] for i in kept], values[kept].tolist())
+        nonzero = np.flatnonzero(values)
+        return LinearExpr.weighted_sum([self.takes[at[i]] for i in nonzero], values[nonzero].tolist())
 
     def cost(self, level: Level) -> LinearExprT:
         """Return the cost of a level: the sum over the patterns taken, plus the parts touched."""
@@ -124,16 +124,16 @@ class Variables:
 
     def use(self, solution: Sequence[int]) -> Use:
         """Return the solver's solution by class. The first classes of a group get what the group takes."""
-        found: Use = {}
+        by_class: Use = {}
         room = self.problem.size.copy()
         for v, variable in enumerate(self.takes):
-            left, group = int(solution[variable.index]), self.groups[self.group[v]]
-            for c, patterns in zip(group.classes, group.patterns, strict=True) if left else ():
-                if taken := min(left, int(room[c])):
-                    found[c, patterns[self.column[v]]] = taken
-                    room[c] -= taken
-                    left -= taken
-        return found
+            nodes, group = int(solution[variable.index]), self.groups[self.group[v]]
+            for c, patterns in zip(group.classes, group.patterns, strict=True) if nodes else ():
+                if of_class := min(nodes, int(room[c])):
+                    by_class[c, patterns[self.column[v]]] = of_class
+                    room[c] -= of_class
+                    nodes -= of_class
+        return by_class
 
 
 def _groups(problem: Problem, levels: Sequence[Level], pooled: Bools | None) -> list[Group]:
@@ -143,15 +143,15 @@ def _groups(problem: Problem, levels: Sequence[Level], pooled: Bools | None) -> 
     _, first = np.unique(classes * (int(alike.max(initial=0)) + 1) + alike, return_index=True)
     alike, classes, patterns = alike[first], classes[first], patterns[first]
     begins = np.flatnonzero(np.diff(classes, prepend=-1)).tolist()
-    found: dict[tuple[int | None, bytes], dict[int, tuple[int, ...]]] = {}
+    by_key: dict[tuple[int | None, bytes], dict[int, tuple[int, ...]]] = {}
     for begin, end in zip(begins, [*begins[1:], len(classes)], strict=True):
         c = int(classes[begin])
         cell = None if pooled is not None and pooled[c] else int(problem.cell[c])
-        group = found.setdefault((cell, alike[begin:end].tobytes()), {})
+        group = by_key.setdefault((cell, alike[begin:end].tobytes()), {})
         group[c] = tuple(patterns[begin:end].tolist())
     return [
         Group(tuple(group), tuple(group.values()), int(problem.size[list(group)].sum()), cell)
-        for (cell, _), group in found.items()
+        for (cell, _), group in by_key.items()
     ]
 
 
@@ -203,36 +203,36 @@ def levels_of(problem: Problem, level: Level | None) -> list[Level]:
 
 
 def _members_placed(variables: Variables) -> None:
-    """Place all members of every role; if the gang may be partial, as many as `placed` counts."""
+    """Place all members of every role; if the gang may be partial, as many as `members` counts."""
     cells: dict[int, list[int]] = {}
     for v, g in enumerate(variables.group.tolist()):
         cell = variables.groups[g].cell
         if cell is not None:
             cells.setdefault(cell, []).append(v)
-    for role, placed in enumerate(variables.placed):
-        here = {cell: variable for (r, cell), variable in variables.placed_in.items() if r == role}
-        if not here:
-            _hosted(variables, role, None, placed, f"members/{role}")
+    for role, members in enumerate(variables.placed):
+        by_cell = {cell: variable for (r, cell), variable in variables.placed_in.items() if r == role}
+        if not by_cell:
+            _hosted(variables, role, None, members, f"members/{role}")
             continue
-        for cell, variable in here.items():
+        for cell, variable in by_cell.items():
             _hosted(variables, role, cells[cell], variable, f"members/{role}/{cell}")
-        variables.model.add(LinearExpr.sum(list(here.values())) == placed).with_name(f"members/{role}")
+        variables.model.add(LinearExpr.sum(list(by_cell.values())) == members).with_name(f"members/{role}")
 
 
 def _hosted(
-    variables: Variables, role: int, chosen: Sequence[int] | None, placed: LinearExprT, name: str
+    variables: Variables, role: int, indices: Sequence[int] | None, members: LinearExprT, name: str
 ) -> None:
-    hosted = variables.total(variables.problem.patterns.counts[:, :, role], chosen)
-    rule = hosted == placed if variables.problem.exact else hosted >= placed
+    hosted = variables.total(variables.problem.patterns.counts[:, :, role], indices)
+    rule = hosted == members if variables.problem.exact else hosted >= members
     variables.model.add(rule).with_name(name)
 
 
 def _nodes_taken(variables: Variables) -> None:
     """Let no group of nodes take more patterns than it has nodes."""
-    for g, chosen in enumerate(variables.of_group):
-        if len(chosen) > 1:  # a single pattern is limited by the variable's own bound
-            taken = LinearExpr.sum([variables.takes[v] for v in chosen])
-            variables.model.add(taken <= variables.groups[g].size).with_name(f"nodes/{g}")
+    for g, indices in enumerate(variables.of_group):
+        if len(indices) > 1:  # a single pattern is limited by the variable's own bound
+            nodes = LinearExpr.sum([variables.takes[v] for v in indices])
+            variables.model.add(nodes <= variables.groups[g].size).with_name(f"nodes/{g}")
 
 
 def _parts_touched(variables: Variables) -> None:
@@ -246,10 +246,10 @@ def _parts_touched(variables: Variables) -> None:
         for g, group in enumerate(variables.groups):
             if group.cell is None or part[group.cell] == FREE:
                 continue
-            chosen = [v for v in variables.of_group[g] if gpus[v] or not with_gpus]
-            taken = LinearExpr.sum([variables.takes[v] for v in chosen])
+            indices = [v for v in variables.of_group[g] if gpus[v] or not with_gpus]
+            nodes = LinearExpr.sum([variables.takes[v] for v in indices])
             room = group.size * touched[int(part[group.cell])]
-            variables.model.add(taken <= room).with_name(f"touched/{scope}/{g}")
+            variables.model.add(nodes <= room).with_name(f"touched/{scope}/{g}")
 
 
 # What follows from rules, part by part
@@ -279,40 +279,47 @@ def _add_by_part(variables: Variables, level: Level | None) -> None:
     for i, share in enumerate(shares(problem)):
         fewest = share.fewest_nodes(problem)
         for part, nodes in fewest.items():
-            here = [
+            indices = [
                 v
                 for g, group in enumerate(variables.groups)
                 if share.part[group.classes[0]] == part
                 for v in variables.of_group[g]
             ]
-            taken = LinearExpr.sum([variables.takes[v] for v in here])
-            variables.model.add(taken >= nodes).with_name(f"by_part/{i}/{part}/nodes")
+            taken_nodes = LinearExpr.sum([variables.takes[v] for v in indices])
+            variables.model.add(taken_nodes >= nodes).with_name(f"by_part/{i}/{part}/nodes")
             if alike and level is not None and problem.exact and NODES.name in problem.at_most:
-                others = sum(fewest.values()) - nodes
-                spare = problem.at_most[NODES.name] - others
-                _add_cost(variables, level, share, (part, here), spare, f"by_part/{i}/{part}")
+                elsewhere = sum(fewest.values()) - nodes
+                spare = problem.at_most[NODES.name] - elsewhere
+                _add_cost(variables, level, share, (part, indices), spare, f"by_part/{i}/{part}")
 
 
 def _add_cost(
-    variables: Variables, level: Level, share: PartShare, where: tuple[int, list[int]], nodes: int, name: str
+    variables: Variables,
+    level: Level,
+    share: PartShare,
+    part_indices: tuple[int, list[int]],
+    nodes: int,
+    name: str,
 ) -> None:
     """Make the part pay for the members that it takes, on at most this many nodes."""
-    problem, (part, here) = variables.problem, where
+    problem, (part, indices) = variables.problem, part_indices
     low, high = int(share.low[part]), int(share.high[part])
     if not 0 <= high - low < MAX_CHOICES or high > MAX_MEMBERS or not 0 < nodes <= MAX_MEMBERS:
         return
     counts = np.asarray(problem.patterns.counts[:, :, list(share.roles)].sum(axis=2), np.int64)
     cost = level.cost(problem.patterns)
     least = _least(problem, counts, cost, share.part == part, (nodes, high))
-    chosen, model = [], variables.model
+    options, model = [], variables.model
     for members in range(low, high + 1):
         if least[members] < NEVER // 2:
-            chosen.append((members, int(least[members]), model.new_bool_var(f"{name}/{members}")))
-    model.add_exactly_one([here_so_many for *_, here_so_many in chosen])
-    total = LinearExpr.weighted_sum([each for *_, each in chosen], [members for members, *_ in chosen])
-    model.add(variables.total(counts, here) == total).with_name(f"{name}/members")
-    paid = LinearExpr.weighted_sum([each for *_, each in chosen], [price for _, price, _ in chosen])
-    model.add(variables.total(cost, here) >= paid).with_name(f"{name}/cost")
+            options.append((members, int(least[members]), model.new_bool_var(f"{name}/{members}")))
+    model.add_exactly_one([here_so_many for *_, here_so_many in options])
+    total = LinearExpr.weighted_sum(
+        [variable for *_, variable in options], [members for members, *_ in options]
+    )
+    model.add(variables.total(counts, indices) == total).with_name(f"{name}/members")
+    paid = LinearExpr.weighted_sum([variable for *_, variable in options], [price for _, price, _ in options])
+    model.add(variables.total(cost, indices) >= paid).with_name(f"{name}/cost")
 
 
 def _least(problem: Problem, counts: Ints, cost: Ints, inside: Ints, most: tuple[int, int]) -> Ints:
@@ -321,20 +328,20 @@ def _least(problem: Problem, counts: Ints, cost: Ints, inside: Ints, most: tuple
     kind = problem.kind[inside][:, None]
     pattern = np.arange(problem.open.shape[1])
     still_open = problem.open[inside]
-    each = np.full(int(counts.max(initial=0)) + 1, NEVER)
-    np.minimum.at(each, counts[kind, pattern][still_open], cost[kind, pattern][still_open])
+    node_cost = np.full(int(counts.max(initial=0)) + 1, NEVER)
+    np.minimum.at(node_cost, counts[kind, pattern][still_open], cost[kind, pattern][still_open])
     table = np.full(members + 1, NEVER)
     table[0] = 0
-    best = table.copy()
+    cheapest = table.copy()
     for _ in range(nodes):
         grown = np.full_like(table, NEVER)
-        for count in np.flatnonzero(each < NEVER).tolist():
+        for count in np.flatnonzero(node_cost < NEVER).tolist():
             if count <= members:
-                reached = table[: members + 1 - count] + each[count]
+                reached = table[: members + 1 - count] + node_cost[count]
                 np.minimum(grown[count:], reached, out=grown[count:])
         table = np.minimum(grown, NEVER)
-        best = np.minimum(best, table)
-    return best
+        cheapest = np.minimum(cheapest, table)
+    return cheapest
 
 
 # Quorums
@@ -362,26 +369,30 @@ class QuorumRule:
     def add(self, variables: Variables) -> list[IntVar]:
         """Let members be placed only so that the gang starts. Return how many are placed of each role."""
         model = variables.model
-        placed = [model.new_int_var(0, need, f"of/{role}") for role, need in enumerate(self.need)]
+        by_role = [model.new_int_var(0, need, f"of/{role}") for role, need in enumerate(self.need)]
         for role, counted in enumerate(variables.placed):
-            model.add(LinearExpr.sum([placed[i] for i, of in enumerate(self.alike) if of == role]) == counted)
-        model.add(self._started(variables, placed, self.quorum, "quorum") == 1)
-        return placed
+            model.add(
+                LinearExpr.sum([by_role[i] for i, of in enumerate(self.alike) if of == role]) == counted
+            )
+        model.add(self._started(variables, by_role, self.quorum, "quorum") == 1)
+        return by_role
 
-    def _started(self, variables: Variables, placed: list[IntVar], part: Quorum | Leaf, name: str) -> IntVar:
+    def _started(self, variables: Variables, by_role: list[IntVar], part: Quorum | Leaf, name: str) -> IntVar:
         """Return whether the part may get members and counts as started."""
         model, started = variables.model, variables.model.new_bool_var(name)
         if isinstance(part, Leaf):
             roles = [role for role, of in enumerate(self.names) if of in part.roles]
-            members = LinearExpr.sum([placed[role] for role in roles])
+            members = LinearExpr.sum([by_role[role] for role in roles])
             model.add(members >= part.least * started)
             model.add(members <= part.limit(sum(self.need[role] for role in roles)) * started)
             if part.unit > 1:
                 self._whole_replicas(variables, members, part, name)
             return started
-        parts = [self._started(variables, placed, each, f"{name}/{i}") for i, each in enumerate(part.parts)]
-        for each in parts:
-            model.add_implication(each, started)
+        parts = [
+            self._started(variables, by_role, inner, f"{name}/{i}") for i, inner in enumerate(part.parts)
+        ]
+        for inner in parts:
+            model.add_implication(inner, started)
         count = LinearExpr.sum(parts)
         model.add(count >= part.least * started)
         if part.only:
@@ -394,10 +405,10 @@ class QuorumRule:
         Those that come back to replicas may come alone.
         """
         model, most = variables.model, sum(self.need)
-        some = model.new_bool_var(f"{name}/some")
+        any_member = model.new_bool_var(f"{name}/some")
         replicas = model.new_int_var(0, most // leaf.unit + 1, f"{name}/replicas")
-        model.add(members >= some)
-        model.add(members <= most * some)
+        model.add(members >= any_member)
+        model.add(members <= most * any_member)
         alone = model.new_bool_var(f"{name}/alone")
         model.add(members <= leaf.back).only_enforce_if(alone)
-        model.add(members + leaf.begun * some == leaf.unit * replicas).only_enforce_if(~alone)
+        model.add(members + leaf.begun * any_member == leaf.unit * replicas).only_enforce_if(~alone)

@@ -51,8 +51,8 @@ class Patterns:
 
     def values(self, name: str) -> Ints:
         """Return one of the costs by its name; 0 if no pattern has it."""
-        found: Ints | None = getattr(self, name) if name in self.__slots__ else self.costs.get(name)
-        return np.zeros_like(self.nodes) if found is None else found
+        costs: Ints | None = getattr(self, name) if name in self.__slots__ else self.costs.get(name)
+        return np.zeros_like(self.nodes) if costs is None else costs
 
     @classmethod
     def of_counts(cls, packings: list[Ints], roles: int) -> Patterns:
@@ -161,48 +161,46 @@ class Problem:
         kept_open = still_open.copy()
         for c, p in use:
             kept_open[c, p] = True
-        narrowed, kept = self.narrowed(kept_open)
-        return narrowed, carried(use, kept)
+        narrowed, old_classes = self.narrowed(kept_open)
+        return narrowed, carried(use, old_classes)
 
     def taken(self, use: Use) -> Iterator[tuple[int, int, int]]:
         """Yield the row of each node of a solution, with its kind and its pattern.
 
         The first nodes of a class are used first.
         """
-        used: dict[int, int] = {}
+        used_nodes: dict[int, int] = {}
         for (c, p), count in sorted(use.items()):
-            start = used.get(c, 0)
-            used[c] = start + count
+            start = used_nodes.get(c, 0)
+            used_nodes[c] = start + count
             for row in self.nodes(c)[start : start + count].tolist():
                 yield row, int(self.kind[c]), p
 
     def narrowed(self, still_open: Bools) -> tuple[Problem, Ints]:
         """Return the problem with only these patterns, and the old indices of the classes that are left."""
-        kept = np.flatnonzero(still_open.any(axis=1))
+        old_classes = np.flatnonzero(still_open.any(axis=1))
         return (
             replace(
                 self,
-                cell=self.cell[kept],
-                kind=self.kind[kept],
-                size=self.size[kept],
-                start=self.start[kept],
-                open=still_open[kept],
+                cell=self.cell[old_classes],
+                kind=self.kind[old_classes],
+                size=self.size[old_classes],
+                start=self.start[old_classes],
+                open=still_open[old_classes],
             ),
-            kept,
+            old_classes,
         )
 
 
-def carried(use: Use, kept: Ints) -> Use:
-    """Return a solution in terms of the classes `kept` by `Problem.narrowed`. What used other classes is
-    dropped.
-    """
-    index = {int(old): new for new, old in enumerate(kept)}
+def carried(use: Use, old_classes: Ints) -> Use:
+    """Return a solution in the classes that `Problem.narrowed` left; that of other classes is dropped."""
+    index = {int(old): new for new, old in enumerate(old_classes)}
     return {(index[c], p): nodes for (c, p), nodes in use.items() if c in index}
 
 
-def carried_back(use: Use, kept: Ints) -> Use:
+def carried_back(use: Use, old_classes: Ints) -> Use:
     """Return a solution of a narrowed problem in terms of the classes that it was narrowed from."""
-    return {(int(kept[c]), p): nodes for (c, p), nodes in use.items()}
+    return {(int(old_classes[c]), p): nodes for (c, p), nodes in use.items()}
 
 
 # Rules
@@ -251,8 +249,8 @@ class Rule(ABC):
 
     def of_part(self, value: Ints) -> Ints:
         """Return [cell] the value of the cell's part, −1 for none."""
-        known = np.append(value, -1)  # the last entry is for no part
-        return known[np.where(self.part < 0, len(value), self.part)]
+        padded = np.append(value, -1)  # the last entry is for no part
+        return padded[np.where(self.part < 0, len(value), self.part)]
 
 
 # What rules say about numbers: bounds that hold in every plan, which end hopeless searches early
@@ -276,45 +274,45 @@ class PartShare:
 
     def fewest_nodes(self, problem: Problem) -> dict[int, int]:
         """Return the fewest nodes that hold its members, for each part that must take members."""
-        found = {}
-        for one in np.flatnonzero(self.low > 0).tolist():
-            inside = self.part == one
+        nodes_of = {}
+        for code in np.flatnonzero(self.low > 0).tolist():
+            inside = self.part == code
             size = problem.size[inside]
-            each = np.repeat(self.capacity[inside] // np.maximum(1, size), size)
-            found[one] = _fewest(each, int(self.low[one]))
-        return found
+            by_node = np.repeat(self.capacity[inside] // np.maximum(1, size), size)
+            nodes_of[code] = _fewest(by_node, int(self.low[code]))
+        return nodes_of
 
-    def fewest_parts(self, other: Ints) -> int:
-        """Return the fewest parts of another scope, given by `other` [class], that hold what each part must
-        take.
-        """
+    def fewest_parts(self, other_part: Ints) -> int:
+        """Return the fewest parts of another scope (`other_part` [class]) for what each part must take."""
         total, least = 0, 0
-        codes = np.unique(np.stack([other, self.part]), axis=1)
+        codes = np.unique(np.stack([other_part, self.part]), axis=1)
         codes = codes[:, (codes >= 0).all(axis=0)]
         nested = len(np.unique(codes[0])) == codes.shape[1]
-        for one in np.flatnonzero(self.low > 0).tolist():
-            inside = self.part == one
-            free = int(self.capacity[inside & (other == FREE)].sum())
-            counted = inside & (other != FREE)
-            held = np.bincount(other[counted], self.capacity[counted]) if counted.any() else np.zeros(1)
-            count = _fewest(held.astype(np.int64), int(self.low[one]) - free)
+        for code in np.flatnonzero(self.low > 0).tolist():
+            inside = self.part == code
+            free = int(self.capacity[inside & (other_part == FREE)].sum())
+            counted = inside & (other_part != FREE)
+            capacities = (
+                np.bincount(other_part[counted], self.capacity[counted]) if counted.any() else np.zeros(1)
+            )
+            count = _fewest(capacities.astype(np.int64), int(self.low[code]) - free)
             total, least = total + count, max(least, count)
         return total if nested else least
 
-    def in_fullest(self, other: Ints) -> Bools:
-        """Return [class] bool: the classes in the fullest parts of another scope, given by `other` [class].
+    def in_fullest(self, other_part: Ints) -> Bools:
+        """Return [class] bool: the classes in the fullest parts of another scope (`other_part` [class]).
 
         For each part as many of them are taken as hold what the part may take. Classes that lie in no part
         are always included.
         """
-        found = np.asarray((other == FREE) | (self.part < 0))
-        for one in np.flatnonzero(self.high > 0).tolist():
-            inside = (self.part == one) & (other != FREE)
+        is_inside = np.asarray((other_part == FREE) | (self.part < 0))
+        for code in np.flatnonzero(self.high > 0).tolist():
+            inside = (self.part == code) & (other_part != FREE)
             if inside.any():
-                held = np.bincount(other[inside], self.capacity[inside]).astype(np.int64)
-                fullest = np.argsort(-held, kind="stable")[: _fewest(held, int(self.high[one]))]
-                found |= inside & np.isin(other, fullest)
-        return found
+                capacities = np.bincount(other_part[inside], self.capacity[inside]).astype(np.int64)
+                fullest = np.argsort(-capacities, kind="stable")[: _fewest(capacities, int(self.high[code]))]
+                is_inside |= inside & np.isin(other_part, fullest)
+        return is_inside
 
 
 def shares(problem: Problem) -> Iterator[PartShare]:
@@ -331,10 +329,10 @@ def capacity(problem: Problem, roles: tuple[int, ...]) -> Ints:
     return np.asarray(np.where(problem.open, counts[problem.kind], 0).max(axis=1, initial=0) * problem.size)
 
 
-def _fewest(held: Ints, wanted: int) -> int:
-    """Return how many of the largest entries reach `wanted`; one more than there are if
+def _fewest(capacities: Ints, target: int) -> int:
+    """Return how many of the largest entries reach `target`; one more than there are if
     all do not reach it.
     """
-    if wanted <= 0:
+    if target <= 0:
         return 0
-    return int(np.searchsorted(np.cumsum(np.sort(held)[::-1]), wanted)) + 1
+    return int(np.searchsorted(np.cumsum(np.sort(capacities)[::-1]), target)) + 1

@@ -70,78 +70,36 @@ def decide(
         return Decided(Status.SOLVED, problem, use)  # nothing that is left costs anything
     scope, limit = counted_scope(problem)
     with budget.phase("bound"):
-        found = bound(problem, cost, couplings(problem), scope, limit)
-        if use is None and level is NODES:
-            use = fullest_first(problem, found)
-    best: float = ceil(found.lower - EPSILON * max(1.0, abs(found.lower)))  # a bound: no plan costs less
-    best = max(best, floor)
-    most = _most_nodes(problem, found) if level is NODES else inf
+        lower_bound = bound(problem, cost, couplings(problem), scope, limit)
+    least_value: float = ceil(
+        lower_bound.lower - EPSILON * max(1.0, abs(lower_bound.lower))
+    )  # a bound: no plan costs less
+    least_value = max(least_value, floor)
+    most = _most_nodes(problem, lower_bound) if level is NODES else inf
     value = level.value(problem, use) // unit if use is not None else None
-    guesses = _guesses(best, most if value is None else value - 1)
-    while guesses and (value is None or value > best):
-        core = _next_core(problem, found, level, guesses)
-        solved = Solution(Status.UNKNOWN, {})
-        for tried in (_in_best_parts(core, found), core):
-            if tried is None or (value is not None and value <= best):
-                continue
-            upper = tried.upper if value is None else min(tried.upper, value - 1)
-            solved = _solve(replace(tried, upper=upper), level, unit, budget, best)
-            if solved.status is Status.SOLVED:
-                use, value = carried_back(solved.use, tried.kept), solved.value
+    guesses = _guesses(least_value, most if value is None else value - 1)
+    while guesses and (value is None or value > least_value):
+        core = _next_core(problem, lower_bound, level, guesses)
+        upper = core.upper if value is None else min(core.upper, value - 1)
+        solved = _solve(replace(core, upper=upper), level, unit, budget, least_value)
         if solved.status is Status.SOLVED:
-            best = max(best, solved.bound)
+            use, value, least_value = (
+                carried_back(solved.use, core.kept),
+                solved.value,
+                max(least_value, solved.bound),
+            )
         if solved.status is not Status.INFEASIBLE:
             break
-        best = upper + 1
-    duals = tuple(point.x for point in found.points)
+        least_value = upper + 1
+    duals = tuple(point.x for point in lower_bound.points)
     if value is None or use is None:
-        status = Status.INFEASIBLE if best > most or best == inf else Status.UNKNOWN
+        status = Status.INFEASIBLE if least_value > most or least_value == inf else Status.UNKNOWN
         return Decided(status, problem, {}, gap=1.0 if status is Status.UNKNOWN else None, duals=duals)
-    gap = (value - best) / max(1.0, abs(best)) if best < value else None
-    still_open, _ = found.within(problem, value)
+    gap = (value - least_value) / max(1.0, abs(least_value)) if least_value < value else None
+    still_open, _ = lower_bound.within(problem, value)
     narrowed, use = problem.keeping_use(still_open, use)
     narrowed = narrowed.keeping(**{level.name: value * unit})
     return Decided(Status.SOLVED, narrowed, use, value * unit, gap, duals)
-
-
-def fullest_first(problem: Problem, found: Bound) -> Use | None:
-    """Return a solution with few nodes of a coarse problem with one role: nodes that hold most members, in
-    few parts.
-
-    The parts are those that a dual point of the bound takes, or the fullest ones. The result is None with
-    several roles, or if these parts do not hold all members.
-    """
-    active = [role for role, need in enumerate(problem.need) if need]
-    stays = (problem.patterns.nodes[problem.patterns.valid] == 0).any()
-    if len(active) != 1 or problem.exact or problem.rules or len(problem.at_most) > 1 or stays:
-        return None
-    need = problem.need[active[0]]
-    held = np.where(problem.open, problem.patterns.counts[problem.kind, :, active[0]], 0)
-    pattern = held.argmax(axis=1)
-    most = held[np.arange(problem.classes), pattern]
-    best: tuple[int, Use] | None = None
-    fullest = np.bincount(found.part + 1, -most * problem.size, len(found.points[0].by_part) + 1)[1:]
-    for by_part in (*(point.by_part for point in found.points), fullest):
-        inside = np.ones(problem.classes, bool)
-        if found.limit is not None and len(by_part) > found.limit:
-            chosen = np.zeros(len(by_part) + 1, bool)  # the last one stands for FREE
-            chosen[np.argsort(by_part, kind="stable")[: found.limit]] = True
-            chosen[-1] = True
-            inside = chosen[found.part]
-        order = np.flatnonzero(inside)
-        order = order[np.argsort(-most[order], kind="stable")]
-        reached = np.cumsum(most[order] * problem.size[order])
-        if not len(reached) or reached[-1] < need:
-            continue
-        last = int(np.searchsorted(reached, need))
-        use = {(int(c), int(pattern[c])): int(problem.size[c]) for c in order[:last]}
-        c = int(order[last])
-        before = int(reached[last - 1]) if last else 0
-        use[c, int(pattern[c])] = -(-(need - before) // int(most[c]))
-        nodes = sum(use.values())
-        if best is None or nodes < best[0]:
-            best = (nodes, use)
-    return best[1] if best else None
 
 
 def feasible(problem: Problem, budget: Budget) -> Solution:
@@ -165,15 +123,15 @@ def most_members(
     second, and so on. With a quorum, only numbers count with which the gang starts.
     """
     variables = build(problem)
-    placed = variables.placed if quorum is None else quorum.add(variables)
+    by_role = variables.placed if quorum is None else quorum.add(variables)
     counts: tuple[int, ...] = ()
     proven = True
-    for members in (cp_model.LinearExpr.sum(placed), *(placed if roles_in_order else ())):
+    for members in (cp_model.LinearExpr.sum(by_role), *(by_role if roles_in_order else ())):
         variables.model.maximize(members)
         status, solver = run(variables.model, budget)
         if solver is None:
             return counts, status is Status.INFEASIBLE
-        counts = tuple(map(solver.value, placed))
+        counts = tuple(map(solver.value, by_role))
         proven &= solver.response_proto.status == cp_model.OPTIMAL
         variables.model.add(members >= solver.value(members))
     return counts, proven
@@ -181,15 +139,15 @@ def most_members(
 
 def couplings(problem: Problem) -> list[Coupling]:
     """Return what binds the nodes of the problem together: members of each role, and the levels decided."""
-    found = [
+    constraints = [
         Coupling(problem.patterns.counts[:, :, role], need, equal=problem.exact)
         for role, need in enumerate(problem.need)
         if need
     ]
     for name, value in problem.at_most.items():
         if name in SUMS:
-            found.append(Coupling(-SUMS[name].cost(problem.patterns), -value))
-    return found
+            constraints.append(Coupling(-SUMS[name].cost(problem.patterns), -value))
+    return constraints
 
 
 def nodes_bound(problem: Problem, duals: Sequence[Floats] = ()) -> Bound:
@@ -210,10 +168,10 @@ def counted_scope(problem: Problem) -> tuple[str | None, int | None]:
 def _in_units(problem: Problem, level: Level) -> tuple[Ints, int]:
     """Return the level's cost in its largest common unit, and the unit."""
     cost = level.cost(problem.patterns)
-    taken = np.zeros(cost.shape, bool)
-    np.logical_or.at(taken, problem.kind, problem.open)
-    unit = 1 if level.scope else int(np.gcd.reduce(np.abs(cost[taken]), initial=0)) or 1
-    return np.where(taken, cost // unit, 0), unit
+    is_open = np.zeros(cost.shape, bool)
+    np.logical_or.at(is_open, problem.kind, problem.open)
+    unit = 1 if level.scope else int(np.gcd.reduce(np.abs(cost[is_open]), initial=0)) or 1
+    return np.where(is_open, cost // unit, 0), unit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,14 +179,13 @@ class _Core:
     """What plans of cost `upper` or less can use: the problem, and the old indices of its classes.
 
     The cells of `pooled` [class] classes do not matter: every such plan touches their part, or no part is
-    counted. `several` is whether parts of several scopes are counted.
+    counted.
     """
 
     upper: float
     problem: Problem
     kept: Ints
     pooled: Bools | None
-    several: bool = False
 
 
 def _guesses(lower: float, last: float) -> list[float]:
@@ -236,15 +193,15 @@ def _guesses(lower: float, last: float) -> list[float]:
     return [*(lower + guess for guess in GUESSES if lower + guess < last), *([last] if last >= lower else [])]
 
 
-def _next_core(problem: Problem, found: Bound, level: Level, guesses: list[float]) -> _Core:
+def _next_core(problem: Problem, lower_bound: Bound, level: Level, guesses: list[float]) -> _Core:
     """Take the next guess off the list and return its core.
 
     A higher guess is taken at once if its core is hardly larger.
     """
-    core = _core(problem, found, level, guesses.pop(0))
+    core = _core(problem, lower_bound, level, guesses.pop(0))
     enough = max(FEW, MORE * int(core.problem.open.sum()))
     while guesses and guesses[0] < inf:
-        larger = _core(problem, found, level, guesses[0])
+        larger = _core(problem, lower_bound, level, guesses[0])
         if larger.problem.open.sum() > enough:
             break
         core = larger
@@ -252,58 +209,39 @@ def _next_core(problem: Problem, found: Bound, level: Level, guesses: list[float
     return core
 
 
-def _core(problem: Problem, found: Bound | None, level: Level | None, upper: float) -> _Core:
-    core, kept = problem, np.arange(problem.classes)
+def _core(problem: Problem, lower_bound: Bound | None, level: Level | None, upper: float) -> _Core:
+    core, old_classes = problem, np.arange(problem.classes)
     always: Bools | None = None
-    if found is not None and upper < inf:
-        still_open, always = found.within(problem, upper)
-        core, kept = problem.narrowed(still_open)
+    if lower_bound is not None and upper < inf:
+        still_open, always = lower_bound.within(problem, upper)
+        core, old_classes = problem.narrowed(still_open)
     scope, limit = counted_scope(problem)
-    scopes = (each.scope for each in levels_of(problem, level) if each.scope)
-    counted = {each for each in scopes if each in problem.parts}
+    counted = {counted_level.scope for counted_level in levels_of(problem, level) if counted_level.scope}
+    counted &= problem.parts.keys()
     if problem.rules:
-        return _Core(upper, core, kept, None)
+        return _Core(upper, core, old_classes, None)
     if counted - {scope}:
-        return _Core(upper, core, kept, core.idle(counted), several=True)
+        return _Core(upper, core, old_classes, core.idle(counted))
     if scope is None or limit is None:
-        return _Core(upper, core, kept, np.ones(core.classes, bool))
+        return _Core(upper, core, old_classes, np.ones(core.classes, bool))
     part = core.part(scope)
     pooled = part == FREE
     if always is not None:
         pooled |= np.append(always, True)[part]  # the last one stands for FREE
-    left = limit - len(np.unique(part[pooled & (part != FREE)]))
-    if left <= 0:
-        core, again = core.narrowed(core.kept(pooled & (left == 0), scope))
-        kept, pooled = kept[again], pooled[again]
+    parts_left = limit - len(np.unique(part[pooled & (part != FREE)]))
+    if parts_left <= 0:
+        core, again = core.narrowed(core.kept(pooled & (parts_left == 0), scope))
+        old_classes, pooled = old_classes[again], pooled[again]
     pooled |= core.idle((scope,))
-    return _Core(upper, replace(core, at_most={**core.at_most, scope: left}), kept, pooled)
+    return _Core(upper, replace(core, at_most={**core.at_most, scope: parts_left}), old_classes, pooled)
 
 
-def _in_best_parts(core: _Core, found: Bound) -> _Core | None:
-    """Return the core in the parts that the best dual point takes; None if that is the whole core.
-
-    There the cells of classes do not matter.
-    """
-    scope, limit = counted_scope(core.problem)
-    if core.pooled is None or core.several or core.pooled.all() or scope is None or limit is None:
-        return None
-    part = core.problem.part(scope)
-    others = np.unique(part[~core.pooled])
-    chosen = others[np.argsort(found.points[0].by_part[others], kind="stable")[:limit]]
-    inside = core.pooled | np.isin(part, chosen)
-    if inside.all():
-        return None
-    problem, kept = core.problem.narrowed(core.problem.kept(inside, scope))
-    problem = replace(problem, at_most={**problem.at_most, scope: 0})
-    return _Core(core.upper, problem, core.kept[kept], np.ones(problem.classes, bool))
-
-
-def _most_nodes(problem: Problem, found: Bound) -> float:
+def _most_nodes(problem: Problem, lower_bound: Bound) -> float:
     """Return the most nodes of any plan: those of the largest parts that may be touched."""
     nodes = np.where(problem.open, problem.patterns.nodes[problem.kind], 0).max(axis=1) * problem.size
-    inside = found.part != FREE
-    by_part = np.sort(np.bincount(found.part[inside], nodes[inside]))[::-1]
-    return float(nodes[~inside].sum() + by_part[: found.limit].sum())
+    inside = lower_bound.part != FREE
+    by_part = np.sort(np.bincount(lower_bound.part[inside], nodes[inside]))[::-1]
+    return float(nodes[~inside].sum() + by_part[: lower_bound.limit].sum())
 
 
 def _solve(core: _Core, level: Level | None, unit: int, budget: Budget, lower: float = -inf) -> Solution:
@@ -325,10 +263,10 @@ def _solve(core: _Core, level: Level | None, unit: int, budget: Budget, lower: f
     if solver is None:
         return Solution(status, {})
     solution: Sequence[int] = solver.response_proto.solution
-    found = variables.use(solution)
+    use = variables.use(solution)
     if level is None:
-        return Solution(Status.SOLVED, found)
-    value = level.value(core.problem, found)
+        return Solution(Status.SOLVED, use)
+    value = level.value(core.problem, use)
     optimal = solver.response_proto.status == cp_model.OPTIMAL
-    best = value if optimal else solver.best_objective_bound
-    return Solution(Status.SOLVED, found, value // unit, best / unit)
+    proven_bound = value if optimal else solver.best_objective_bound
+    return Solution(Status.SOLVED, use, value // unit, proven_bound / unit)

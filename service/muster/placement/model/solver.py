@@ -16,6 +16,8 @@ from types import ModuleType
 
 from muster.placement.limits import Budget
 
+__all__ = ["Status", "cp_model", "run"]
+
 
 class _NeverMade:
     """Stand for a class of pandas, for `isinstance` and in annotations. No object has this class."""
@@ -82,7 +84,7 @@ class Status(Enum):
 
 def run(model: cp_model.CpModel, budget: Budget) -> tuple[Status, cp_model.CpSolver | None]:
     """Return how the solve ended, and the solver with its solution if there is one."""
-    best: cp_model.CpSolver | None = None
+    feasible: cp_model.CpSolver | None = None
     for more, limit in (({}, FIRST_TRY), (LINEAR, inf)):
         if budget.spent:
             break
@@ -100,8 +102,8 @@ def run(model: cp_model.CpModel, budget: Budget) -> tuple[Status, cp_model.CpSol
         if status == cp_model.OPTIMAL:
             return Status.SOLVED, solver
         if status == cp_model.FEASIBLE:
-            best = solver
+            feasible = solver
         if seconds is not None and solver.wall_time >= seconds:
             budget.truncated = True
             break
-    return (Status.SOLVED, best) if best is not None else (Status.UNKNOWN, None)
+    return (Status.SOLVED, feasible) if feasible is not None else (Status.UNKNOWN, None)

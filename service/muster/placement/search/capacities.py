@@ -178,8 +178,8 @@ class Domains:
         domains = np.flatnonzero((np.array(slacks) >= 0).all(axis=0))
         still_open, fewest_nodes = self.possible[domains], self.fewest[domains]
         for price, slack in zip(self.prices, slacks, strict=True):
-            lost = price.members * fewest_nodes - price.nodes * self.amounts + price.gain[domains, None]
-            still_open &= lost <= slack[domains, None]
+            losses = price.members * fewest_nodes - price.nodes * self.amounts + price.gain[domains, None]
+            still_open &= losses <= slack[domains, None]
         touched = still_open.any(axis=1)
         domains, still_open, fewest_nodes = domains[touched], still_open[touched], fewest_nodes[touched]
         # The nodes that hold an amount, the roomiest ones, hold `spare` members more. No node can take fewer
@@ -188,10 +188,10 @@ class Domains:
         spare = np.where(still_open, self.reached[last] - self.amounts, 0)
         least = np.full(len(self.most), LARGEST)
         least[domains] = np.where(still_open, self.cap[last] - spare, LARGEST).min(axis=1, initial=LARGEST)
-        here = np.flatnonzero(self.cap >= least[self.domain])
-        domain, cap = np.searchsorted(domains, self.domain[here]), self.cap[here]
-        at_least = np.maximum(cap - spare.max(axis=1, initial=0)[domain], least[self.domain[here]])
-        rows, place = self.rows[here], place_in_run(domain)
+        indices = np.flatnonzero(self.cap >= least[self.domain])
+        domain, cap = np.searchsorted(domains, self.domain[indices]), self.cap[indices]
+        at_least = np.maximum(cap - spare.max(axis=1, initial=0)[domain], least[self.domain[indices]])
+        rows, place = self.rows[indices], place_in_run(domain)
         return Choices(self, nodes, rows, domain, place, cap, at_least, still_open, fewest_nodes)
 
 
@@ -243,10 +243,10 @@ class Choices:
 
     def alone(self, domain: int) -> Choices:
         """Return the choices of one domain."""
-        here, only = self.domain == domain, slice(domain, domain + 1)
-        nodes = {name: getattr(self, name)[here] for name in ("rows", "place", "cap", "least")}
+        inside, only = self.domain == domain, slice(domain, domain + 1)
+        nodes = {name: getattr(self, name)[inside] for name in ("rows", "place", "cap", "least")}
         return replace(
-            self, **nodes, domain=self.domain[here] * 0, open=self.open[only], fewest=self.fewest[only]
+            self, **nodes, domain=self.domain[inside] * 0, open=self.open[only], fewest=self.fewest[only]
         )
 
     def cheapest(self, cost: Ints, node: int, most: int) -> Ints | None:
@@ -277,6 +277,6 @@ class Choices:
         return np.asarray(table.split(np.zeros(1, np.int64), np.array([need]))[0] * self.of.step)
 
 
-def fewest(held: Ints, need: int) -> int:
+def fewest(capacities: Ints, need: int) -> int:
     """Return how many of the largest entries hold the members; one more than there are if all do not."""
-    return int(np.searchsorted(np.cumsum(-np.sort(-held)), need)) + 1
+    return int(np.searchsorted(np.cumsum(-np.sort(-capacities)), need)) + 1

@@ -84,20 +84,20 @@ def coarse(
     kind_of = np.array([kinds.setdefault(key, len(kinds)) if key else -1 for key in keys], np.int64)
     kind = kind_of[index]
     if instance.existing:  # a node that the gang is on already counts as 0
-        here = _already(instance, rows)
-        kind = np.where(here & (kind >= 0), kind + len(kinds), kind)
-    kept = kind >= 0
-    cells = cells_of(instance, rows[kept], scopes, None if region is None else region[kept])
+        is_touched = _already(instance, rows)
+        kind = np.where(is_touched & (kind >= 0), kind + len(kinds), kind)
+    has_kind = kind >= 0
+    cells = cells_of(instance, rows[has_kind], scopes, None if region is None else region[has_kind])
     lists = [np.frombuffer(key, np.int64) for key in kinds] * (2 if instance.existing else 1)
     patterns = Patterns.of_counts(lists, len(need))
     if instance.idle is Idle.BESIDE:
         patterns = _with_gpus(patterns, instance)
     if instance.existing:
         patterns.nodes[len(kinds) :] = 0
-    problem = _problem(need, patterns, rows[kept], kind[kept], cells, exact=False)
+    problem = _problem(need, patterns, rows[has_kind], kind[has_kind], cells, exact=False)
     rules = tuple(rule(problem.parts) for rule in instance.rules.model)
     spared = frozenset(instance.levels if instance.idle is Idle.BESIDE else ())
-    unit = _units(instance, rows[kept], cells.of_row)
+    unit = _units(instance, rows[has_kind], cells.of_row)
     return replace(problem, rules=rules, unit=unit, spared=spared), complete
 
 
@@ -116,11 +116,11 @@ def _maximal(instance: Instance, rows: Ints, need: Counts) -> tuple[Ints, list[I
     if instance.idle is not Idle.BESIDE:
         return index, [m.maximal for m in packings], complete
     with_gpus = np.array([takes_gpus(role) for role in instance.roles])
-    other, alone = packings_on(instance, rows, tuple(np.where(with_gpus, 0, need).tolist()))
-    complete &= all(alone[i].complete for i in np.unique(other))
-    both, index = np.unique(index * len(alone) + other, return_inverse=True)
+    alone_index, alone = packings_on(instance, rows, tuple(np.where(with_gpus, 0, need).tolist()))
+    complete &= all(alone[i].complete for i in np.unique(alone_index))
+    pairs, index = np.unique(index * len(alone) + alone_index, return_inverse=True)
     lists = []
-    for code in both.tolist():
+    for code in pairs.tolist():
         i, j = divmod(code, len(alone))
         touching = packings[i].maximal[(packings[i].maximal[:, with_gpus] > 0).any(axis=1)]
         lists.append(np.concatenate([touching, alone[j].maximal]))
@@ -144,10 +144,10 @@ def _units(instance: Instance, rows: Ints, cell: Ints) -> Ints | None:
     units = np.array([instance.rules.units_of(role) for role in range(len(instance.roles))])
     if (units == 1).all():
         return None
-    found = np.zeros((len(units), int(cell.max()) + 1), np.int64)
-    for of_role, by_rule in zip(found, units, strict=True):
+    by_role = np.zeros((len(units), int(cell.max()) + 1), np.int64)
+    for of_role, by_rule in zip(by_role, units, strict=True):
         np.gcd.at(of_role, cell, by_rule[instance.rules.in_node[rows]])
-    return found
+    return by_role
 
 
 def nodes_of(problem: Problem) -> tuple[Ints, Ints]:
@@ -182,7 +182,7 @@ def fine(instance: Instance, problem: Problem) -> tuple[Problem, bool]:
     """
     rows, _ = nodes_of(problem)
     index, packings = packings_on(instance, rows, problem.need)
-    left, priced = _left_over(instance, rows, index, packings), _priced(instance, rows, index, packings)
+    left_overs, priced = _left_over(instance, rows, index, packings), _priced(instance, rows, index, packings)
     unusable = None
     if instance.idle is not Idle.NONE:
         unusable = _by_packing(instance, rows, index, packings, instance.unusable)
@@ -206,7 +206,7 @@ def fine(instance: Instance, problem: Problem) -> tuple[Problem, bool]:
                 table[:, len(instance.roles) + FIELDS.index("packing")]
             ]
             key = table.tobytes()
-        tables.append(Table(table, key, left[i], None if unusable is None else unusable[i]))
+        tables.append(Table(table, key, left_overs[i], None if unusable is None else unusable[i]))
     return with_tables(instance, problem, tables), all(packings[m].complete for m in np.unique(index))
 
 
@@ -219,27 +219,27 @@ def with_tables(
     `further` are the names of the costs after FIELDS.
     """
     rows, cell = nodes_of(problem)
-    here = _already(instance, rows).tolist()
+    is_touched = _already(instance, rows).tolist()
     kinds: dict[tuple[tuple[bytes, ...], bool], int] = {}
-    found: list[Table] = []
+    by_kind: list[Table] = []
     kind = np.full(len(rows), -1, np.int64)
     for i, table in enumerate(tables):
         if table is not None:
-            key = (table.identity, here[i])
+            key = (table.identity, is_touched[i])
             if key not in kinds:
                 kinds[key] = len(kinds)
-                found.append(table)
+                by_kind.append(table)
             kind[i] = kinds[key]
-    patterns = _patterns(found, len(problem.need), further)
+    patterns = _patterns(by_kind, len(problem.need), further)
     if instance.idle is Idle.BESIDE:
         patterns = replace(patterns, nodes=np.asarray(patterns.gpus > 0, np.int64))
     for (_, already), k in kinds.items():
         if already:
             patterns.nodes[k] = 0
-    kept = kind >= 0
-    cells = Cells(cell[kept], problem.parts)
-    made = _problem(problem.need, patterns, rows[kept], kind[kept], cells, exact=True)
-    return replace(made, at_most=problem.at_most, rules=problem.rules, spared=problem.spared)
+    has_kind = kind >= 0
+    cells = Cells(cell[has_kind], problem.parts)
+    fine_problem = _problem(problem.need, patterns, rows[has_kind], kind[has_kind], cells, exact=True)
+    return replace(fine_problem, at_most=problem.at_most, rules=problem.rules, spared=problem.spared)
 
 
 @lru_cache(maxsize=1 << 15)
@@ -268,9 +268,9 @@ def ruled_patterns(
 ) -> tuple[Ints, bytes]:
     """Return the same for a node whose members a rule binds."""
     rows = [
-        (*counts, *(getattr(chosen, name) for name in SET_VALUES), chosen.mask.bit_count(), packing, choice)
+        (*counts, *(getattr(gpus, name) for name in SET_VALUES), gpus.mask.bit_count(), packing, choice)
         for packing, counts in enumerate(packings)
-        for choice, (chosen, _) in enumerate(sets_under(rule, shape, free, counts))
+        for choice, (gpus, _) in enumerate(sets_under(rule, shape, free, counts))
     ]
     table = np.array(rows, np.int64).reshape(len(rows), len(rule.gpus) + len(FIELDS))
     if wide:
@@ -302,39 +302,39 @@ def _by_packing(
 
     `cost` maps rows and counts [packing, role] to [row, packing].
     """
-    found: list[Ints] = [np.zeros(0, np.int64)] * len(rows)
+    by_row: list[Ints] = [np.zeros(0, np.int64)] * len(rows)
     for m in np.unique(index).tolist():
-        here = np.flatnonzero(index == m)
+        indices = np.flatnonzero(index == m)
         counts = np.array(packings[m].all, np.int64).reshape(len(packings[m].all), len(instance.roles))
-        for i, row in zip(here.tolist(), cost(rows[here], counts), strict=True):
-            found[i] = row
-    return found
+        for i, row in zip(indices.tolist(), cost(rows[indices], counts), strict=True):
+            by_row[i] = row
+    return by_row
 
 
-def _patterns(found: list[Table], roles: int, further: tuple[str, ...]) -> Patterns:
-    width = max((len(table.patterns) for table in found), default=0)
-    every = np.zeros((len(found), width, roles + len(FIELDS) + len(further)), np.int64)
+def _patterns(of_kinds: list[Table], roles: int, further: tuple[str, ...]) -> Patterns:
+    width = max((len(table.patterns) for table in of_kinds), default=0)
+    every = np.zeros((len(of_kinds), width, roles + len(FIELDS) + len(further)), np.int64)
 
     def made(of: Callable[[Table], Ints | None]) -> Ints:
         """Return [kind, pattern] a value of the packings."""
-        values = np.zeros((len(found), width), np.int64)
-        for kind, table in enumerate(found):
+        values = np.zeros((len(of_kinds), width), np.int64)
+        for kind, table in enumerate(of_kinds):
             of_table = of(table)
             if of_table is not None:
                 packing = table.patterns[:, roles + FIELDS.index("packing")]
                 values[kind, : len(packing)] = of_table[packing]
         return values
 
-    left = made(lambda table: table.left_over)
-    valid = np.zeros((len(found), width), bool)
-    for kind, table in enumerate(found):
+    left_over = made(lambda table: table.left_over)
+    valid = np.zeros((len(of_kinds), width), bool)
+    for kind, table in enumerate(of_kinds):
         count = len(table.patterns)
         every[kind, :count] = table.patterns
         valid[kind, :count] = True
     costs = {name: every[:, :, roles + i] for i, name in enumerate((*FIELDS, *further))}
     fields = {name: costs.pop(name) for name in ("weakest", "gpus", "packing", "choice")}
-    costs[BEST_FIT.field] = left
-    if any(table.unusable is not None for table in found):
+    costs[BEST_FIT.field] = left_over
+    if any(table.unusable is not None for table in of_kinds):
         costs[UNUSABLE.field] = made(lambda table: table.unusable)
     return Patterns(every[:, :, :roles], valid, valid.astype(np.int64), costs=costs, **fields)
 
@@ -362,21 +362,23 @@ def without_equals(problem: Problem, scope: str, limit: int) -> Bools:
     order = np.lexsort((problem.kind, part))
     part, begins = part[order], np.flatnonzero(np.diff(part[order], prepend=part[order][:1] - 1))
     bounds = list(zip(begins.tolist(), [*begins[1:].tolist(), problem.classes], strict=True))
-    others = [problem.part(other) for other in problem.parts if other != scope]
-    others += [rule.part[problem.cell] for rule in problem.rules]
+    other_parts = [problem.part(other_scope) for other_scope in problem.parts if other_scope != scope]
+    other_parts += [rule.part[problem.cell] for rule in problem.rules]
     labels = [problem.kind[order], problem.size[order]]
     if problem.spared:  # members with GPUs may be ruled out in some of the parts
         labels.append(problem.idle(problem.spared)[order].astype(np.int64))
-    labels += [told[problem.cell][order] for rule in problem.rules for told in rule.told_by]
-    labels += [_relative(codes[order], part, begins) for codes in others]
+    labels += [
+        labels_of_rule[problem.cell][order] for rule in problem.rules for labels_of_rule in rule.told_by
+    ]
+    labels += [_relative(codes[order], part, begins) for codes in other_parts]
     table = np.stack(labels)
-    kept = np.zeros(problem.classes, bool)
-    seen: dict[bytes, int] = {}
+    needed_classes = np.zeros(problem.classes, bool)
+    equal_parts: dict[bytes, int] = {}
     for begin, end in bounds:
         key = table[:, begin:end].tobytes()
-        seen[key] = seen.get(key, 0) + 1
-        kept[order[begin:end]] = part[begin] == FREE or seen[key] <= limit
-    return kept
+        equal_parts[key] = equal_parts.get(key, 0) + 1
+        needed_classes[order[begin:end]] = part[begin] == FREE or equal_parts[key] <= limit
+    return needed_classes
 
 
 def _relative(codes: Ints, part: Ints, begins: Ints) -> Ints:
@@ -391,6 +393,8 @@ def _relative(codes: Ints, part: Ints, begins: Ints) -> Ints:
     low, high = np.full(top, np.iinfo(np.int64).max), np.full(top, -2)
     np.minimum.at(low, codes[inside], part[inside])
     np.maximum.at(high, codes[inside], part[inside])
-    own = inside & (low[np.maximum(codes, 0)] == high[np.maximum(codes, 0)])
-    first = np.repeat(np.minimum.reduceat(np.where(own, codes, top), begins), np.diff([*begins, len(codes)]))
-    return np.where(own, top + 1 + codes - first, codes)
+    alone = inside & (low[np.maximum(codes, 0)] == high[np.maximum(codes, 0)])
+    first = np.repeat(
+        np.minimum.reduceat(np.where(alone, codes, top), begins), np.diff([*begins, len(codes)])
+    )
+    return np.where(alone, top + 1 + codes - first, codes)

@@ -163,8 +163,7 @@ class Partial:
     """A plan whose first levels are decided.
 
     `known` is what is known about it, and `levels` are those that are left. `value` is its value at the
-    levels of quality that are decided. `gap` is that of the first level not proven best. If the members are
-    units of larger ones, `likely` returns whether a region can probably hold the larger ones.
+    levels of quality that are decided. `gap` is that of the first level not proven best.
     """
 
     instance: Instance
@@ -175,7 +174,6 @@ class Partial:
     value: Value = ()
     gap: Gap | None = None
     steps: tuple[Step, ...] = ()
-    likely: Callable[[Counted], bool] | None = None
 
     @property
     def active(self) -> tuple[int, ...]:
@@ -187,9 +185,9 @@ class Partial:
         assert not isinstance(self.known, Start | Regions | Counted), self.levels
         return self.known.shares(self.instance)
 
-    def decided(self, known: NodePlans, value: int) -> Partial:
+    def decided(self, plans: NodePlans, value: int) -> Partial:
         """Return the plan with one more level of quality decided."""
-        return replace(self, levels=self.levels[1:], known=known, value=(*self.value, value))
+        return replace(self, levels=self.levels[1:], known=plans, value=(*self.value, value))
 
     def complete(self, shares: tuple[Share, ...], value: Value = ()) -> Partial:
         """Return the plan with all levels decided."""

@@ -74,20 +74,20 @@ class LevelCore:
         """Decide one level. The first level begins with all patterns of the nodes that counting has left."""
         if level.worst:
             return Declined("the level is not a sum")
-        known, gap = plan.known, None
-        if isinstance(known, Counted):
+        state, gap = plan.known, None
+        if isinstance(state, Counted):
             with budget.phase("sets"):
-                problem, use, complete = _prepared(plan.instance, known, budget)
-            known = NodePlans(problem, use)
+                problem, use, complete = _prepared(plan.instance, state, budget)
+            state = NodePlans(problem, use)
             gap = None if complete else Gap(NVLINK_DOMAINS.name)
-        assert isinstance(known, NodePlans)
+        assert isinstance(state, NodePlans)
         with budget.share(LEVEL_SHARE):
-            found = decide(known.problem, level, budget, known.use)
-        if found.status is not Status.SOLVED:
+            decision = decide(state.problem, level, budget, state.use)
+        if decision.status is not Status.SOLVED:
             return Unknown(gap or Gap(level.name))
-        if gap is None and found.gap is not None:
-            gap = Gap(level.name, found.gap)
-        return Solved((plan.decided(NodePlans(found.problem, found.use), found.value),), gap)
+        if gap is None and decision.gap is not None:
+            gap = Gap(level.name, decision.gap)
+        return Solved((plan.decided(NodePlans(decision.problem, decision.use), decision.value),), gap)
 
 
 def _prepared(instance: Instance, counted: Counted, budget: Budget) -> tuple[Problem, Use | None, bool]:
@@ -96,30 +96,30 @@ def _prepared(instance: Instance, counted: Counted, budget: Budget) -> tuple[Pro
 
     Patterns are left out that no plan with this number of nodes can have. The solution is the coarse one.
     """
-    placed = _trimmed(counted.problem, counted.use)
+    by_row = _trimmed(counted.problem, counted.use)
     idle = np.zeros(0, np.int64)
     if counted.problem.spared:
         counted, idle = _idle(counted)
     if instance.costs:
-        problem, complete = chosen(instance, counted, placed, budget)
+        problem, complete = chosen(instance, counted, by_row, budget)
     else:
         problem, complete = fine(instance, counted.problem)
     if len(idle):  # the nodes of a class are alike: all of them are idle, or none
-        here = np.isin(problem.rows[problem.start], idle)
-        touching = (problem.patterns.gpus > 0)[problem.kind] & here[:, None]
+        is_idle = np.isin(problem.rows[problem.start], idle)
+        touching = (problem.patterns.gpus > 0)[problem.kind] & is_idle[:, None]
         problem, _ = problem.narrowed(problem.open & ~touching)
     # Rules bind more than counts. So the solver finds a solution on the nodes of the coarse one.
     if instance.plain:
-        use = _as_use(problem, placed)
+        use = _as_use(problem, by_row)
     else:
-        used = {row for row, _, _ in counted.problem.taken(counted.use)}
-        use = _on_nodes(problem, sorted(used), budget)
+        used_rows = {row for row, _, _ in counted.problem.taken(counted.use)}
+        use = _on_nodes(problem, sorted(used_rows), budget)
     still_open, _ = nodes_bound(problem, counted.duals).within(problem, counted.value[-1])
     problem, use = _keeping(problem, still_open, use)
     scope, limit = counted_scope(problem)
     if scope is not None and limit is not None:
-        kept = without_equals(problem, scope, max(1, limit))
-        problem, use = _keeping(problem, problem.kept(kept, scope), use)
+        unequal = without_equals(problem, scope, max(1, limit))
+        problem, use = _keeping(problem, problem.kept(unequal, scope), use)
     counts = (problem.patterns.nodes[problem.kind] | ~problem.open).all(axis=1)
     most = np.where(counts, max(1, counted.value[-1]), problem.size)
     problem = replace(problem, size=np.minimum(problem.size, most))
@@ -171,56 +171,56 @@ def _on_nodes(problem: Problem, rows: list[int], budget: Budget) -> Use | None:
     """Return a solution that uses only these nodes, None if none is found."""
     if not rows:
         return None
-    used = np.isin(problem.rows, rows)
+    is_used = np.isin(problem.rows, rows)
     size = np.array(
-        [int(used[start : start + n].sum()) for start, n in zip(problem.start, problem.size, strict=True)]
+        [int(is_used[start : start + n].sum()) for start, n in zip(problem.start, problem.size, strict=True)]
     )
     inside = replace(problem, size=np.minimum(problem.size, size))
-    inside, kept = inside.narrowed(inside.open & (size > 0)[:, None])
+    inside, old_classes = inside.narrowed(inside.open & (size > 0)[:, None])
     solved = feasible(inside, budget)
     if solved.status is not Status.SOLVED:
         return None
-    return carried_back(solved.use, kept)
+    return carried_back(solved.use, old_classes)
 
 
-def _as_use(problem: Problem, placed: Mapping[int, Counts]) -> Use | None:
+def _as_use(problem: Problem, by_row: Mapping[int, Counts]) -> Use | None:
     """Return members by row as patterns: each packing with its first GPU set, which has the best links."""
     use: Use = {}
     class_of = {int(row): c for c in range(problem.classes) for row in problem.nodes(c)}
-    for row, counts in placed.items():
+    for row, counts in by_row.items():
         c = class_of.get(row)
         if c is None:
             return None
         kind = problem.kind[c]
         same = (problem.patterns.counts[kind] == np.array(counts)).all(axis=1) & problem.patterns.valid[kind]
-        found = np.flatnonzero(same)
-        if not len(found):
+        equal_patterns = np.flatnonzero(same)
+        if not len(equal_patterns):
             return None
-        key = (c, int(found[0]))
+        key = (c, int(equal_patterns[0]))
         use[key] = use.get(key, 0) + 1
     return use
 
 
-def _weakest(plan: Partial, known: NodePlans, budget: Budget) -> Answer:
+def _weakest(plan: Partial, state: NodePlans, budget: Budget) -> Answer:
     """Try the weakest links from the fastest down: the first with a plan is the level's value.
 
     More members can have faster links: with islands of 2 + 2 GPUs, three GPUs are slower than two or four. So
     each threshold filters the patterns, and the bound or the solver decides whether they still hold the gang.
     """
-    problem, use, patterns = known.problem, known.use, known.problem.patterns
+    problem, use, patterns = state.problem, state.use, state.problem.patterns
     links = np.where(problem.open, patterns.weakest[problem.kind], -1)
-    used = min((int(links[c, p]) for c, p in use), default=-1) if use is not None else -1
+    used_link = min((int(links[c, p]) for c, p in use), default=-1) if use is not None else -1
     gap: Gap | None = None
     for threshold in sorted(set(links[problem.open].tolist()), reverse=True):
         fast = problem.open & (links >= threshold)
-        found = use
-        if threshold > used:
-            solved, kept = _on_fast_links(problem, fast, budget)
+        fast_use = use
+        if threshold > used_link:
+            solved, old_classes = _on_fast_links(problem, fast, budget)
             if solved.status is not Status.SOLVED:
                 gap = Gap(WEAKEST_LINK.name) if solved.status is Status.UNKNOWN else gap
                 continue
-            found = carried_back(solved.use, kept)
-        decided = NodePlans(*_largest_rings(problem, fast, found))
+            fast_use = carried_back(solved.use, old_classes)
+        decided = NodePlans(*_largest_rings(problem, fast, fast_use))
         return Solved((plan.decided(decided, -threshold),), gap)
     return Unknown(Gap(WEAKEST_LINK.name))
 
@@ -228,18 +228,18 @@ def _weakest(plan: Partial, known: NodePlans, budget: Budget) -> Answer:
 def _on_fast_links(problem: Problem, fast: Bools, budget: Budget) -> tuple[Solution, Ints]:
     """Return whether these patterns still hold the gang, and the old indices of the classes that are left."""
     nothing = Solution(Status.INFEASIBLE, {})
-    narrowed, kept = problem.narrowed(fast)
+    narrowed, old_classes = problem.narrowed(fast)
     if not narrowed.classes:
-        return nothing, kept
+        return nothing, old_classes
     if NODES.name in narrowed.at_most:
         with budget.phase("bound"):
             count = nodes_bound(narrowed)
         if count.lower > narrowed.at_most[NODES.name] + 1e-6 * max(1, narrowed.at_most[NODES.name]):
-            return nothing, kept
+            return nothing, old_classes
         still_open, _ = count.within(narrowed, narrowed.at_most[NODES.name])
         narrowed, again = narrowed.narrowed(still_open)
-        kept = kept[again]
-    return feasible(narrowed, budget), kept
+        old_classes = old_classes[again]
+    return feasible(narrowed, budget), old_classes
 
 
 def _largest_rings(problem: Problem, fast: Bools, use: Use | None) -> tuple[Problem, Use | None]:
@@ -258,8 +258,8 @@ def _largest_rings(problem: Problem, fast: Bools, use: Use | None) -> tuple[Prob
     for (c, p), nodes in (use or {}).items():
         last = max(q for q in range(width) if fast[c, q] and packing[c, q] == packing[c, p])
         moved[c, last] = moved.get((c, last), 0) + nodes
-    narrowed, kept = problem.narrowed(still_open)
-    return narrowed, None if use is None else carried(moved, kept)
+    narrowed, old_classes = problem.narrowed(still_open)
+    return narrowed, None if use is None else carried(moved, old_classes)
 
 
 # Slices and policies: the patterns of a node are dear
@@ -278,12 +278,12 @@ MAX_PRICES = 12
 
 
 def chosen(
-    instance: Instance, counted: Counted, placed: Mapping[int, Counts], budget: Budget
+    instance: Instance, counted: Counted, by_row: Mapping[int, Counts], budget: Budget
 ) -> tuple[Problem, bool]:
     """Return the problem with all patterns of plans with the counted number of nodes, and whether they are
     complete.
 
-    Rows with members in `placed` are always considered. Other rows are, as long as there is time. Rows come
+    Rows with members in `by_row` are always considered. Other rows are, as long as there is time. Rows come
     first if a plan in their part may open few GPUs.
     """
     problem, nodes = counted.problem, counted.value[-1]
@@ -295,32 +295,32 @@ def chosen(
     sieve = _sieve(instance, counted, (index, packings), part)
     complete = all(packings[m].complete for m in np.unique(index))
     tables: list[Table | None] = [None] * len(rows)
-    used = np.isin(rows, list(placed))
-    near = np.isin(part, part[used])
-    order = np.lexsort((rows, part, -_promise(instance, rows, part, nodes), ~near, ~used))
+    is_used = np.isin(rows, list(by_row))
+    near = np.isin(part, part[is_used])
+    order = np.lexsort((rows, part, -_promise(instance, rows, part, nodes), ~near, ~is_used))
     with budget.share(1 - SHARE):
         for i in order.tolist():
-            if not used[i] and budget.spent:
+            if not is_used[i] and budget.spent:
                 complete = False
                 break
-            kept = sieve.kept(i, packings[index[i]])
-            if len(kept) > MAX_PACKINGS:
-                kept, complete = _some(kept, placed.get(int(rows[i]))), False
-            if len(kept):
-                tables[i], all_of_them = _table(instance, int(rows[i]), kept)
+            sieved = sieve.kept(i, packings[index[i]])
+            if len(sieved) > MAX_PACKINGS:
+                sieved, complete = _some(sieved, by_row.get(int(rows[i]))), False
+            if len(sieved):
+                tables[i], all_of_them = _table(instance, int(rows[i]), sieved)
                 complete &= all_of_them
-                budget.spend(choosing_time(instance.asks, kept))
+                budget.spend(choosing_time(instance.asks, sieved))
     further = tuple(cost.value for cost in instance.costs if cost is not Cost.NVLINK_DOMAINS)
     return with_tables(instance, problem, tables, further), complete
 
 
-def _some(packings: Ints, placed: Counts | None) -> Ints:
+def _some(packings: Ints, counts: Counts | None) -> Ints:
     """Return an evenly spaced sample of the packings, with the placed one."""
-    kept = np.zeros(len(packings), bool)
-    kept[np.linspace(0, len(packings) - 1, MAX_PACKINGS).astype(np.int64)] = True
-    if placed is not None:
-        kept |= (packings == np.array(placed)).all(axis=1)
-    return np.asarray(packings[kept])
+    sampled = np.zeros(len(packings), bool)
+    sampled[np.linspace(0, len(packings) - 1, MAX_PACKINGS).astype(np.int64)] = True
+    if counts is not None:
+        sampled |= (packings == np.array(counts)).all(axis=1)
+    return np.asarray(packings[sampled])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -356,9 +356,9 @@ def _sieve(instance: Instance, counted: Counted, mixed: tuple[Ints, list[Packing
         touching = np.array([takes_gpus(role) for role in instance.roles])
         prices = prices * touching[:, None]
     worth = np.array([(packing.maximal @ prices).max(axis=0, initial=0.0) for packing in packings])[index]
-    others = np.stack([_others(each, part, counted.value[-1]) for each in worth.T], axis=1)
-    wanted = need @ prices
-    return _Sieve(prices, wanted - others - EPSILON * (1 + wanted), touching)
+    elsewhere = np.stack([_others(by_price, part, counted.value[-1]) for by_price in worth.T], axis=1)
+    total = need @ prices
+    return _Sieve(prices, total - elsewhere - EPSILON * (1 + total), touching)
 
 
 def _prices(instance: Instance, need: Counts, duals: Sequence[Floats]) -> Floats:
@@ -366,16 +366,16 @@ def _prices(instance: Instance, need: Counts, duals: Sequence[Floats]) -> Floats
     bound.
     """
     active = [r for r, count in enumerate(need) if count]
-    found = [np.eye(len(need))[r] for r in active]
-    found += [
+    columns = [np.eye(len(need))[r] for r in active]
+    columns += [
         np.array([ask.gpus for ask in instance.asks]),
         np.array([ask.units * ask.gpus for ask in instance.asks]),
     ]
     for dual in duals:
         price = np.zeros(len(need))
         price[active] = np.maximum(0.0, dual[: len(active)])
-        found.append(price)
-    return np.stack(found[:MAX_PRICES], axis=1).astype(float)
+        columns.append(price)
+    return np.stack(columns[:MAX_PRICES], axis=1).astype(float)
 
 
 def _others(worth: Floats, part: Ints, nodes: int) -> Floats:
@@ -395,8 +395,8 @@ def _promise(instance: Instance, rows: Ints, part: Ints, nodes: int) -> Floats:
     """
     memory = instance.columns.gpu_memory[:, rows]
     free = instance.columns.free_gpus[rows] >> np.arange(len(memory))[:, None] & 1
-    left = (memory * (1 - free)).sum(axis=0).astype(float)
-    return np.asarray(left + _others(left, part, nodes))
+    unused = (memory * (1 - free)).sum(axis=0).astype(float)
+    return np.asarray(unused + _others(unused, part, nodes))
 
 
 def _table(instance: Instance, row: int, packings: Ints) -> tuple[Table, bool]:
@@ -406,13 +406,13 @@ def _table(instance: Instance, row: int, packings: Ints) -> tuple[Table, bool]:
     )
     packing = table[:, len(instance.roles) + FIELDS.index("packing")]
     at = np.array([row])
-    left = best_fit(instance, at, packings)[0]
+    left_over = best_fit(instance, at, packings)[0]
     if instance.prices is not None:
         damage = instance.prices.of_whole(at, instance.gpus(packings), instance.cpu(packings))[0]
         table = table.copy()
         table[:, len(instance.roles) + FIELDS.index("damage")] = damage[packing]
     unusable = None if instance.idle is Idle.NONE else instance.unusable(at, packings)[0]
-    return Table(table, table.tobytes(), left, unusable), complete
+    return Table(table, table.tobytes(), left_over, unusable), complete
 
 
 @lru_cache(maxsize=1 << 14)

@@ -67,10 +67,10 @@ class RegionCount:
 
     def solve(self, plan: Partial, level: Level, incumbent: QualityValue | None, budget: Budget) -> Answer:
         """Decide all parts that are left to count, and the nodes."""
-        instance, known = plan.instance, plan.known
+        instance, state = plan.instance, plan.known
         counting = Counting(instance, plan.need, budget, weigh=level is UNUSABLE)
-        if isinstance(known, Regions):
-            counting.regions(known.rows, known.region, known.uncounted)
+        if isinstance(state, Regions):
+            counting.regions(state.rows, state.region, state.uncounted)
         else:
             with budget.phase("scan"):
                 region = regions(instance, plan.scopes, plan.need)
@@ -78,18 +78,16 @@ class RegionCount:
             # A scope that is also a level is counted below, where it may count at most one part.
             once = tuple(scope for scope in instance.levels if scope in plan.scopes)
             if once:
-                others = tuple(scope for scope in plan.scopes if scope not in once)
-                region = regions(instance, others, plan.need)
+                other_scopes = tuple(scope for scope in plan.scopes if scope not in once)
+                region = regions(instance, other_scopes, plan.need)
             counting.regions(rows, region[rows], instance.levels, once)
-        found, gap = counting.found, None
+        regions_found, gap = counting.found, None
         if not (counting.proven and counting.complete):
-            gap = next(filter(None, (counted.gap for counted in found)), Gap(NODES.name))
-        if not found:
+            gap = next(filter(None, (counted.gap for counted in regions_found)), Gap(NODES.name))
+        if not regions_found:
             return Unknown(gap) if gap else Infeasible()
-        if plan.likely is not None and not any(map(plan.likely, found)):
-            return Unknown(Gap(NODES.name))
         below = quality_levels(instance.costs, instance.idle)
-        plans = [replace(plan, levels=below, known=counted, gap=counted.gap) for counted in found]
+        plans = [replace(plan, levels=below, known=counted, gap=counted.gap) for counted in regions_found]
         return Solved(tuple(plans), gap)
 
 
@@ -131,8 +129,8 @@ class Counting:
                 else []
             )
         self.complete &= complete
-        for one in holding:
-            inside, _ = problem.narrowed(problem.open & (part == one)[:, None])
+        for code in holding:
+            inside, _ = problem.narrowed(problem.open & (part == code)[:, None])
             if self._weigh:
                 self._least_unusable(inside, levels)
             else:
@@ -194,17 +192,17 @@ class Counting:
         """
         part, choices = problem.part(scope), []
         names = parts_that_hold(problem, part, self._prices, self._need) if parts == 1 else np.unique(part)
-        for chosen in combinations(names.tolist(), parts):
-            inside, _ = problem.narrowed(problem.kept(np.isin(part, chosen), scope))
+        for combination in combinations(names.tolist(), parts):
+            inside, _ = problem.narrowed(problem.kept(np.isin(part, combination), scope))
             fewest = fewest_parts(inside, inside.part(narrower[0]), self._prices, self._need)
             if fewest is not None:
-                choices.append((fewest, chosen, inside))
-        best = Status.INFEASIBLE
+                choices.append((fewest, combination, inside))
+        outcome = Status.INFEASIBLE
         for _, _, inside in sorted(choices, key=lambda choice: choice[:2]):
             status = self._parts(inside, narrower, (*prefix, parts))
             if status is not Status.INFEASIBLE:
-                best = Status.SOLVED if Status.SOLVED in (status, best) else status
-        return best
+                outcome = Status.SOLVED if Status.SOLVED in (status, outcome) else status
+        return outcome
 
     def _narrowest(self, problem: Problem, scope: str, lower: int, count: int, prefix: Value) -> Status:
         for parts in range(lower, min(count, 1 if scope in self._once else count) + 1):
@@ -357,10 +355,10 @@ def prices(instance: Instance, need: Counts) -> tuple[Price, ...]:
     With many roles only some of these are tried.
     """
     active = [r for r, count in enumerate(need) if count]
-    found = [tuple(float(r == role) for r in range(len(need))) for role in active]
+    candidates = [tuple(float(r == role) for r in range(len(need))) for role in active]
     if len(active) > 1:
-        found += [tuple(float(n > 0) for n in need), tuple(float(role.gpus) for role in instance.roles)]
-        found += [tuple(float(ask.units * ask.gpus) for ask in instance.asks)]
+        candidates += [tuple(float(n > 0) for n in need), tuple(float(role.gpus) for role in instance.roles)]
+        candidates += [tuple(float(ask.units * ask.gpus) for ask in instance.asks)]
     pairs = comb(len(active), 2)
     steps = max(1, min(RATIOS - 1, MOST_OF_PAIRS // max(1, pairs)))
     every = -(-pairs // MOST_OF_PAIRS)
@@ -369,8 +367,8 @@ def prices(instance: Instance, need: Counts) -> tuple[Price, ...]:
             share = step / (steps + 1)
             price = [0.0] * len(need)
             price[a], price[b] = share / need[a], (1 - share) / need[b]
-            found.append(tuple(price))
-    return tuple(price for price in dict.fromkeys(found) if any(price))
+            candidates.append(tuple(price))
+    return tuple(price for price in dict.fromkeys(candidates) if any(price))
 
 
 def values(problem: Problem, by_price: tuple[Price, ...]) -> NDArray[np.float64]:
@@ -394,12 +392,12 @@ def fewest_parts(problem: Problem, part: Ints, by_price: tuple[Price, ...], need
         every = [share for share in every if priced.issuperset(share.roles)]
     least = max((share.fewest_parts(part) for share in every), default=0)
     for price, by_class in zip(by_price, values(problem, by_price), strict=True):
-        held = _held(by_class * problem.size, part, price, every)
-        wanted = float(np.dot(price, need)) * (1 - 1e-9) - held[FREE]
-        found = fewest(held[:FREE], wanted)
-        if found is None:
+        capacities = _held(by_class * problem.size, part, price, every)
+        target = float(np.dot(price, need)) * (1 - 1e-9) - capacities[FREE]
+        parts = fewest(capacities[:FREE], target)
+        if parts is None:
             return None
-        least = max(least, found)
+        least = max(least, parts)
     return least
 
 
@@ -409,33 +407,33 @@ def _held(
     """Return [part] what each part holds at a price, at most what rules allow. The last entry is for FREE."""
     count = int(part.max(initial=FREE)) + 2
     of = np.where(part == FREE, count - 1, part)
-    held = np.bincount(of, capacity, count).astype(float)
+    capacities = np.bincount(of, capacity, count).astype(float)
     priced = {role for role, value in enumerate(price) if value}
     for share in every:
         if priced <= set(share.roles):
             limits = np.append(share.high * max(price), np.inf)
             code = of * len(limits) + np.where(share.part < 0, len(limits) - 1, share.part)
-            both = np.bincount(code, capacity, count * len(limits)).reshape(count, len(limits))
-            held = np.minimum(held, np.minimum(both, limits).sum(axis=1))
-    return held
+            of_pair = np.bincount(code, capacity, count * len(limits)).reshape(count, len(limits))
+            capacities = np.minimum(capacities, np.minimum(of_pair, limits).sum(axis=1))
+    return capacities
 
 
-def fewest(capacities: NDArray[np.float64], wanted: float) -> int | None:
+def fewest(capacities: NDArray[np.float64], target: float) -> int | None:
     """Return how many of the largest capacities reach what is wanted; None if all do not."""
-    if wanted <= 0:
+    if target <= 0:
         return 0
     reached = np.cumsum(np.sort(capacities)[::-1])
-    if not len(reached) or reached[-1] < wanted:
+    if not len(reached) or reached[-1] < target:
         return None
-    return int(np.searchsorted(reached, wanted)) + 1
+    return int(np.searchsorted(reached, target)) + 1
 
 
 def parts_that_hold(problem: Problem, part: Ints, by_price: tuple[Price, ...], need: Counts) -> Ints:
     """Return the parts whose capacity suffices at each price. No other part can hold the whole gang."""
     holds, every = np.ones(int(part.max(initial=-1)) + 1, bool), list(shares(problem))
     for price, by_class in zip(by_price, values(problem, by_price), strict=True):
-        wanted = float(np.dot(price, need)) * (1 - 1e-9)
-        holds &= _held(by_class * problem.size, part, price, every)[:FREE] >= wanted
+        target = float(np.dot(price, need)) * (1 - 1e-9)
+        holds &= _held(by_class * problem.size, part, price, every)[:FREE] >= target
     return np.flatnonzero(holds)
 
 
@@ -465,11 +463,11 @@ def greedy(problem: Problem, by_price: tuple[Price, ...]) -> Use | None:
     if problem.rules:
         return _shared_out(problem)
     for price, by_class in zip(by_price, values(problem, by_price), strict=True):
-        chosen, inside = np.ones(problem.classes, bool), problem
+        is_chosen, inside = np.ones(problem.classes, bool), problem
         for name, most in problem.at_most.items():  # widest first
             if name in problem.parts:
-                chosen &= in_fullest(problem, name, by_class * chosen, most)
-                inside = replace(inside, open=inside.kept(chosen, name))
+                is_chosen &= in_fullest(problem, name, by_class * is_chosen, most)
+                inside = replace(inside, open=inside.kept(is_chosen, name))
         use = _filled(inside, np.flatnonzero(inside.open.any(axis=1)), np.array(price))
         if use is not None:
             return use
@@ -481,14 +479,14 @@ def with_others(problem: Problem, use: Use) -> Use | None:
 
     The result is None if the nodes that `use` leaves do not hold them.
     """
-    held, size = np.zeros(len(problem.need), np.int64), problem.size.copy()
+    placed_members, size = np.zeros(len(problem.need), np.int64), problem.size.copy()
     for (c, p), nodes in use.items():
-        held += nodes * problem.patterns.counts[problem.kind[c], p]
+        placed_members += nodes * problem.patterns.counts[problem.kind[c], p]
         size[c] -= nodes
     idle = problem.open & (problem.patterns.gpus == 0)[problem.kind]
-    missing = tuple(np.maximum(0, np.array(problem.need) - held).tolist())
-    rest = replace(problem, need=missing, size=size, open=idle)
-    more = _filled(rest, np.flatnonzero(idle.any(axis=1)), np.ones(len(missing), np.int64))
+    missing = tuple(np.maximum(0, np.array(problem.need) - placed_members).tolist())
+    remainder = replace(problem, need=missing, size=size, open=idle)
+    more = _filled(remainder, np.flatnonzero(idle.any(axis=1)), np.ones(len(missing), np.int64))
     return None if more is None else {**use, **more}
 
 
@@ -509,36 +507,36 @@ def _shared_out(problem: Problem) -> Use | None:
         return None
     if (share.low > share.even).any():  # no whole segments lie between
         return None
-    other = problem.part(scope) if scope else np.zeros(problem.classes, np.int64)
-    held = [_by_part(share.capacity, other, share.part == part) for part in range(len(share.low))]
-    counts, left = share.low.copy(), problem.need[active[0]] - int(share.low.sum())
+    narrow_part = problem.part(scope) if scope else np.zeros(problem.classes, np.int64)
+    by_part = [_by_part(share.capacity, narrow_part, share.part == part) for part in range(len(share.low))]
+    counts, missing = share.low.copy(), problem.need[active[0]] - int(share.low.sum())
     for spare in (True, False):
-        for part, (order, reached) in enumerate(held):
+        for part, (order, reached) in enumerate(by_part):
             most = int(share.even[part])
             if spare:
                 enough = int(np.searchsorted(reached, counts[part])) if counts[part] else -1
                 most = min(most, int(reached[enough])) if 0 <= enough < len(order) else int(counts[part])
-            more = max(0, min(left, most - int(counts[part])))
+            more = max(0, min(missing, most - int(counts[part])))
             counts[part] += more
-            left -= more
+            missing -= more
     use: Use = {}
     for part in np.flatnonzero(counts).tolist():
-        order, reached = held[part]
-        chosen = order[: int(np.searchsorted(reached, counts[part])) + 1]
-        classes = np.flatnonzero((share.part == part) & np.isin(other, chosen))
+        order, reached = by_part[part]
+        fullest = order[: int(np.searchsorted(reached, counts[part])) + 1]
+        classes = np.flatnonzero((share.part == part) & np.isin(narrow_part, fullest))
         if not _fill(problem, classes, active[0], int(counts[part]), use):
             return None
-    return None if left or not _within_decided(problem, use) else use
+    return None if missing or not _within_decided(problem, use) else use
 
 
-def _by_part(capacity: Ints, other: Ints, inside: Bools) -> tuple[Ints, Ints]:
+def _by_part(capacity: Ints, narrow_part: Ints, inside: Bools) -> tuple[Ints, Ints]:
     """Return the parts of another scope, the fullest first, and [n] what the first n of
     them hold together.
     """
-    codes, index = np.unique(other[inside], return_inverse=True)
-    held = np.bincount(index, capacity[inside], len(codes)).astype(np.int64)
-    order = np.argsort(-held, kind="stable")
-    return codes[order], np.cumsum(held[order])
+    codes, index = np.unique(narrow_part[inside], return_inverse=True)
+    capacities = np.bincount(index, capacity[inside], len(codes)).astype(np.int64)
+    order = np.argsort(-capacities, kind="stable")
+    return codes[order], np.cumsum(capacities[order])
 
 
 def _fill(problem: Problem, classes: Ints, role: int, members: int, use: Use) -> bool:
@@ -558,9 +556,9 @@ def _fill(problem: Problem, classes: Ints, role: int, members: int, use: Use) ->
 
 def _within_decided(problem: Problem, use: Use) -> bool:
     """Return whether the solution touches at most the decided number of parts."""
-    used = [c for c, _ in use]
+    classes = [c for c, _ in use]
     for name, most in problem.at_most.items():
-        if name in problem.parts and len({*problem.part(name)[used].tolist()} - {FREE}) > most:
+        if name in problem.parts and len({*problem.part(name)[classes].tolist()} - {FREE}) > most:
             return False
     return True
 
@@ -569,23 +567,25 @@ def _filled(problem: Problem, classes: Ints, price: Ints) -> Use | None:
     """Return a solution on these classes: the most useful patterns first, the least
     wasteful between equals.
     """
-    left = np.array(problem.need, np.int64)
+    missing = np.array(problem.need, np.int64)
     room = problem.size.copy()
     counts = problem.patterns.counts[problem.kind[classes]]
     whole = counts @ price
     use: Use = {}
-    while left.any():
-        useful = np.minimum(counts, left) @ price
+    while missing.any():
+        useful = np.minimum(counts, missing) @ price
         useful = np.where(problem.open[classes] & (room[classes] > 0)[:, None], useful, 0.0)
         most = useful.max(initial=0)
         if most <= 0:
             return None
         wasted = np.where(useful == most, whole - useful, np.inf)
         i, p = np.unravel_index(int(wasted.argmin()), useful.shape)
-        c, taken = int(classes[i]), counts[i, p]
-        times = min([int(room[c]), *(int(have // n) for have, n in zip(left, taken, strict=True) if n)])
+        c, in_pattern = int(classes[i]), counts[i, p]
+        times = min(
+            [int(room[c]), *(int(have // n) for have, n in zip(missing, in_pattern, strict=True) if n)]
+        )
         times = max(1, times)
         use[c, int(p)] = use.get((c, int(p)), 0) + times
         room[c] -= times
-        left = np.maximum(0, left - times * taken)
+        missing = np.maximum(0, missing - times * in_pattern)
     return use

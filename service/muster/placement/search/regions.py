@@ -30,8 +30,8 @@ def regions(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
         usable &= part >= 0
         if instance.existing:
             holding = instance.existing.parts(view, scope)
-            there = [part[stay.row] for stay in instance.existing.members]
-            usable &= np.isin(part, there) if holding else False
+            touched_parts = [part[stay.row] for stay in instance.existing.members]
+            usable &= np.isin(part, touched_parts) if holding else False
         parts.append(part)
     rows = np.flatnonzero(usable)
     code = np.zeros(len(rows), np.int64)

@@ -24,7 +24,6 @@ from muster.placement.limits import Budget
 from muster.placement.model.objective import Level
 from muster.placement.search.plan import (
     Answer,
-    Counted,
     Decide,
     Declined,
     Infeasible,
@@ -46,13 +45,11 @@ class RoleAggregation:
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide all levels if the members can be assigned to the best plan of units."""
-        if plan.likely is not None:
-            return Declined("the members are units of several roles")
         with budget.phase("scan"):
             alike = aggregated_roles(plan.instance, plan.need)
         if isinstance(alike, Declined):
             return alike
-        units, gap = self.decide(replace(plan, need=alike.units, likely=alike.likely), incumbent, budget)
+        units, gap = self.decide(replace(plan, need=alike.units), incumbent, budget)
         if units is None:
             return Declined("no plan of units was found") if gap else Infeasible()
         shares = alike.dealt(plan.instance, units.shares())
@@ -76,28 +73,8 @@ class Aggregation:
     def units(self) -> Counts:
         """The same members, with the aggregated ones as members of one role."""
         alone = [0 if size else count for count, size in zip(self.need, self.sizes, strict=True)]
-        alone[self.unit] = self._units(1)
+        alone[self.unit] = sum(count * size for count, size in zip(self.need, self.sizes, strict=True))
         return tuple(alone)
-
-    def _units(self, least: int) -> int:
-        """Return how many units the members of at least this size are."""
-        sized = zip(self.need, self.sizes, strict=True)
-        return sum(count * size for count, size in sized if size >= least)
-
-    def likely(self, counted: Counted) -> bool:
-        """Return whether the nodes of the solution, filled up, hold the members.
-
-        The nodes of the best plan are nearly full too, so this is a good guess.
-        """
-        problem = counted.problem
-        full = [
-            (int(problem.patterns.counts[problem.kind[c], p, self.unit]), nodes)
-            for (c, p), nodes in counted.use.items()
-        ]
-        return all(
-            sum(units // size * size * nodes for units, nodes in full) >= self._units(size)
-            for size in filter(None, self.sizes)
-        )
 
     def dealt(self, instance: Instance, shares: Iterable[Share]) -> tuple[Share, ...]:
         """Return shares of units as shares of members; () if they do not hold the members.
@@ -106,15 +83,15 @@ class Aggregation:
         """
         levels = [instance.columns.topology.index(level) for level in instance.levels]
         roles = sorted(np.flatnonzero(self.sizes).tolist(), key=lambda role: -self.sizes[role])
-        left, found = list(self.need), []
+        missing, dealt_shares = list(self.need), []
         for share in sorted(shares, key=lambda share: (*(codes[share.row] for codes in levels), share.row)):
             room, counts = share.counts[self.unit], list(share.counts)
             for role in roles:
-                counts[role] = min(left[role], room // self.sizes[role])
-                left[role] -= counts[role]
+                counts[role] = min(missing[role], room // self.sizes[role])
+                missing[role] -= counts[role]
                 room -= counts[role] * self.sizes[role]
-            found.append(Share(share.row, tuple(counts), share.gpus, share.spread, share.shared))
-        return () if any(left[role] for role in roles) else tuple(found)
+            dealt_shares.append(Share(share.row, tuple(counts), share.gpus, share.spread, share.shared))
+        return () if any(missing[role] for role in roles) else tuple(dealt_shares)
 
 
 def aggregated_roles(instance: Instance, need: Counts) -> Aggregation | Declined:
@@ -127,12 +104,14 @@ def aggregated_roles(instance: Instance, need: Counts) -> Aggregation | Declined
         return Declined("rules, policies, slices or preferences")
     unit = min(active, key=lambda role: instance.roles[role].gpus)
     sizes = tuple(_size(instance, role, unit) if role in active else 0 for role in range(len(need)))
-    known = sorted(filter(None, sizes))
-    if len(known) < 2 or any(larger % smaller for smaller, larger in pairwise(known)):
+    sorted_sizes = sorted(filter(None, sizes))
+    if len(sorted_sizes) < 2 or any(larger % smaller for smaller, larger in pairwise(sorted_sizes)):
         return Declined("the requests are not multiples of one another")
     # Many small members need more pods than few large ones. So no node may be short of pods.
-    others = [np.minimum(room, need[role]) for role, room in enumerate(instance.room) if not sizes[role]]
-    members = instance.columns.free_count // instance.roles[unit].gpus + sum(others)
+    of_other_roles = [
+        np.minimum(room, need[role]) for role, room in enumerate(instance.room) if not sizes[role]
+    ]
+    members = instance.columns.free_count // instance.roles[unit].gpus + sum(of_other_roles)
     pods = max(1, *(role.resources.pods for role in instance.roles))
     short = instance.columns.pods < members * pods
     if (short & (instance.room[unit] > 0)).any():
@@ -146,12 +125,12 @@ def _size(instance: Instance, role: int, unit: int) -> int:
     """
     large, small = instance.roles[role], instance.roles[unit]
     size = large.gpus // small.gpus
-    asked, every = large.resources, small.resources.times(size)
+    of_large, every = large.resources, small.resources.times(size)
     multiple = (
         large.gpus == size * small.gpus
-        and asked.cpu_milli == every.cpu_milli
-        and asked.memory_bytes == every.memory_bytes
-        and asked.others == every.others
+        and of_large.cpu_milli == every.cpu_milli
+        and of_large.memory_bytes == every.memory_bytes
+        and of_large.others == every.others
         and np.array_equal(instance.room[role], instance.room[unit] // size)
     )
     return size if multiple else 0
@@ -195,35 +174,35 @@ def _alike(instance: Instance) -> list[list[int]]:
     """Return the groups of roles that ask for the same on the same nodes."""
     if instance.penalty is not None or instance.rules.caps is not None:
         return []
-    found: dict[object, list[int]] = {}
+    by_request: dict[object, list[int]] = {}
     for r, role in enumerate(instance.roles):
         if role.members:
             alike = (role.resources, role.gpus, role.gpu_resource, role.slice, role.match_attributes)
-            found.setdefault((*alike, instance.admits[r].tobytes()), []).append(r)
-    return [group for group in found.values() if len(group) > 1]
+            by_request.setdefault((*alike, instance.admits[r].tobytes()), []).append(r)
+    return [group for group in by_request.values() if len(group) > 1]
 
 
 def _best(counts: Ints, parts: Sequence[Ints], rows: Ints) -> Ints:
     """Return [node, role] the best of the ways that are tried, `counts` included."""
     need, room = counts.sum(axis=0), counts.sum(axis=1)
-    best, touched, least = counts, _touched(counts > 0, parts), _least(need, room, parts)
+    fewest, touched, least = counts, _touched(counts > 0, parts), _least(need, room, parts)
     for filled in _ways(need, room, parts, rows):
         if touched == least:
             break
         value = _touched(filled > 0, parts)
         if value < touched:
-            best, touched = filled, value
+            fewest, touched = filled, value
     tries = MOST_EXCHANGES if counts.size <= SMALL else 0
     while touched > least and tries > 0:
-        for other in islice(_exchanges(best), tries):
+        for exchanged in islice(_exchanges(fewest), tries):
             tries -= 1
-            value = _touched(other > 0, parts)
+            value = _touched(exchanged > 0, parts)
             if value < touched:
-                best, touched = other, value
+                fewest, touched = exchanged, value
                 break
         else:
             break
-    return best
+    return fewest
 
 
 def _exchanges(counts: Ints) -> Iterator[Ints]:
@@ -232,10 +211,10 @@ def _exchanges(counts: Ints) -> Iterator[Ints]:
     for pair, (a, b) in product(permutations(range(nodes), 2), permutations(range(roles), 2)):
         members = int(min(counts[pair[0], a], counts[pair[1], b]))
         if members:
-            other = counts.copy()
-            other[pair, a] += (-members, members)
-            other[pair, b] += (members, -members)
-            yield other
+            exchanged = counts.copy()
+            exchanged[pair, a] += (-members, members)
+            exchanged[pair, b] += (members, -members)
+            yield exchanged
 
 
 def _ways(need: Ints, room: Ints, parts: Sequence[Ints], rows: Ints) -> Iterator[Ints]:
@@ -244,8 +223,8 @@ def _ways(need: Ints, room: Ints, parts: Sequence[Ints], rows: Ints) -> Iterator
         sizes = [np.bincount(part, room)[part] for part in parts]
         keys = [key for size, part in zip(sizes, parts, strict=True) for key in (sign * size, part)]
         order = np.lexsort((rows, sign * room, *keys[::-1]))
-        for each in islice(permutations(range(len(need))), MOST_ORDERS):
-            filled, roles = np.zeros((len(room), len(need)), np.int64), np.array(each)
+        for ordered in islice(permutations(range(len(need))), MOST_ORDERS):
+            filled, roles = np.zeros((len(room), len(need)), np.int64), np.array(ordered)
             filled[np.ix_(order, roles)] = _overlaps(room[order], need[roles])
             yield filled
 
@@ -258,15 +237,15 @@ def _overlaps(room: Ints, need: Ints) -> Ints:
     return np.asarray(np.maximum(0, ends - begins))
 
 
-def _touched(there: Bools, parts: Sequence[Ints]) -> Touched:
-    """Return the parts that each role touches, summed. `there` [node, role] is whether it has members."""
-    node, role = np.nonzero(there)
-    found = [len(np.unique(part[node] * there.shape[1] + role)) for part in parts]
-    return (*found, len(node))
+def _touched(has_members: Bools, parts: Sequence[Ints]) -> Touched:
+    """Return the parts that each role touches, summed. `has_members` is [node, role]."""
+    node, role = np.nonzero(has_members)
+    of_levels = [len(np.unique(part[node] * has_members.shape[1] + role)) for part in parts]
+    return (*of_levels, len(node))
 
 
 def _least(need: Ints, room: Ints, parts: Sequence[Ints]) -> Touched:
     """Return a bound: each role alone in the largest parts."""
     sizes = [*(np.bincount(part, room) for part in parts), room]
-    held = (np.cumsum(np.sort(size)[::-1]) for size in sizes)
-    return tuple(int((np.searchsorted(sums, need) + 1).sum()) for sums in held)
+    reached = (np.cumsum(np.sort(size)[::-1]) for size in sizes)
+    return tuple(int((np.searchsorted(sums, need) + 1).sum()) for sums in reached)

@@ -28,7 +28,7 @@ from muster.placement.gang.blocks import (
 from muster.placement.gang.instance import Counts, Instance, room_of, unsupported
 from muster.placement.limits import Budget
 from muster.placement.model.objective import MEMBERS, NODES, PREFERRED_SCOPE, ROLE_PREFERENCES, levels_of_plan
-from muster.placement.search.count import count
+from muster.placement.search.count import count, too_small
 from muster.placement.search.one_role import DomainTables, SortedCapacities
 from muster.placement.search.plan import (
     Declined,
@@ -63,16 +63,17 @@ IN_ORDER = "scopes-in-order"
 """How the preferred scope is decided."""
 
 
-def best_for_most(instance: Instance, budget: Budget, *, all_fit: bool = True) -> tuple[Instance, Found]:
+def best_for_most(instance: Instance, budget: Budget) -> tuple[Instance, Found]:
     """Return the best plan for the most members that fit, and the instance for these members.
 
-    `all_fit` is false if it is proven that not all members fit. If fewer than `min_member` fit, there are no
-    shares.
+    If fewer than `min_member` fit, there are no shares.
     """
     request, whole = instance.request, Found(())
     required = (request.required_scope,) if request.required_scope else ()
     partial = request.min_member < request.size
-    if all_fit and request.starts(request.waiting):
+    with budget.phase("scan"):  # for one role, counting is as quick
+        hopeless = sum(map(bool, instance.need)) > 1 and too_small(instance, request.required_scope)
+    if not hopeless and request.starts(request.waiting):
         with budget.share(ALL_SHARE if partial else 1.0):
             whole = _for_counts(instance, required, instance.need, ALL, budget)
     if whole.shares or not partial:
@@ -94,18 +95,18 @@ def _for_counts(
         if unsupported(instance, scope):
             doubt = Gap(PREFERRED_SCOPE.name)
             continue
-        found = search(instance, (*required, *scope), need, budget)
-        if found.shares or not scope:
+        plan = search(instance, (*required, *scope), need, budget)
+        if plan.shares or not scope:
             break
-        doubt = doubt or (Gap(PREFERRED_SCOPE.name) if found.gap else None)
-    if found.shares and instance.request.role_preferences:
+        doubt = doubt or (Gap(PREFERRED_SCOPE.name) if plan.gap else None)
+    if plan.shares and instance.request.role_preferences:
         steps += (Step(ROLE_PREFERENCES.name, IN_ORDER),)
-        found = _preferring(instance, (*required, *scope), need, found, budget)
-    return Found(found.shares, doubt or found.gap, (*steps, *found.steps))
+        plan = _preferring(instance, (*required, *scope), need, plan, budget)
+    return Found(plan.shares, doubt or plan.gap, (*steps, *plan.steps))
 
 
 def _preferring(
-    instance: Instance, scopes: tuple[str, ...], need: Counts, found: Found, budget: Budget
+    instance: Instance, scopes: tuple[str, ...], need: Counts, plan: Found, budget: Budget
 ) -> Found:
     """Return the best plan under the preferences of roles that can hold together, the earlier ones first.
 
@@ -117,17 +118,17 @@ def _preferring(
     for preference in instance.request.role_preferences:
         for scope in preference.scopes:
             if budget.spent:
-                return replace(found, gap=doubt or found.gap or Gap(ROLE_PREFERENCES.name))
-            asked, within = _asking(instance, scopes, preference, scope)
-            if unsupported(asked, within):
+                return replace(plan, gap=doubt or plan.gap or Gap(ROLE_PREFERENCES.name))
+            preferring, within = _asking(instance, scopes, preference, scope)
+            if unsupported(preferring, within):
                 doubt = doubt or Gap(ROLE_PREFERENCES.name)
                 continue
-            tried = search(asked, within, need, budget)
+            tried = search(preferring, within, need, budget)
             if tried.shares:
-                instance, scopes, found = asked, within, tried
+                instance, scopes, plan = preferring, within, tried
                 break
             doubt = doubt or (Gap(ROLE_PREFERENCES.name) if tried.gap else None)
-    return replace(found, gap=doubt or found.gap)
+    return replace(plan, gap=doubt or plan.gap)
 
 
 def _asking(
@@ -166,21 +167,23 @@ class _Fewer:
         doubt = None if self.proven else Gap(MEMBERS.name)
         if counts is None:
             return self.instance, Found((), doubt)
-        fewer, found = self.tried[counts]
-        return fewer, replace(found, gap=doubt or found.gap)
+        fewer, plan = self.tried[counts]
+        return fewer, replace(plan, gap=doubt or plan.gap)
 
     def _attempt(self, counts: Counts, method: str) -> bool:
         """Return whether a plan for these numbers of members is found, of each role the first by rank."""
         if counts not in self.tried:
-            kept = {role.name: n for role, n in zip(self.instance.request.roles, counts, strict=True)}
-            fewer = self.instance.keeping(kept)
+            first_members = {
+                role.name: n for role, n in zip(self.instance.request.roles, counts, strict=True)
+            }
+            fewer = self.instance.keeping(first_members)
             self.tried[counts] = (
                 fewer,
                 _for_counts(fewer, self.required, fewer.need, method, self.budget),
             )
-        found = self.tried[counts][1]
-        self.proven &= bool(found.shares) or found.gap is None
-        return bool(found.shares)
+        plan = self.tried[counts][1]
+        self.proven &= bool(plan.shares) or plan.gap is None
+        return bool(plan.shares)
 
     def _most(self) -> Counts | None:
         """Return the most members that fit.
@@ -254,22 +257,22 @@ class _Fewer:
         Of a step that does not fit, the last subgroup stays out. Roles of one subgroup follow the order.
         """
         names, caps = [role.name for role in self.instance.request.roles], self._caps()
-        left = {names[role]: caps[role] for role in order}
+        unplaced = {names[role]: caps[role] for role in order}
         counts, begun = dict.fromkeys(names, 0), False
         for _ in range(MAX_TRIES):
-            step = quorum.less(counts).fewest(left, some=True)
+            step = quorum.less(counts).fewest(unplaced, some=True)
             if step is None or self.budget.late:
                 break
-            taken = of_roles(step, left)
-            more = {name: count + taken[name] for name, count in counts.items()}
+            of_step = of_roles(step, unplaced)
+            more = {name: count + of_step[name] for name, count in counts.items()}
             with self.budget.share(TRY_SHARE):
                 fits = quorum.starts(more) and self._attempt(tuple(more.values()), SUBSETS)
             if fits:
-                left = {name: count - taken[name] for name, count in left.items()}
+                unplaced = {name: count - of_step[name] for name, count in unplaced.items()}
                 counts, begun = more, True
             else:
                 last = [leaf for leaf, count in step if count][-1]
-                left |= dict.fromkeys(last.roles & left.keys(), 0)
+                unplaced |= dict.fromkeys(last.roles & unplaced.keys(), 0)
         enough = begun and sum(counts.values()) >= self.instance.request.min_member
         return tuple(counts.values()) if enough else None
 
@@ -300,10 +303,10 @@ If there is no plan and no gap, it is proven that nothing fits.
 
 def search(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Budget) -> Found:
     """Return the best plan with all members in one part of every scope of `scopes`."""
-    best, gap = decided(presolved(instance, scopes, need, budget), None, budget)
-    if best is None:
+    plan, gap = decided(presolved(instance, scopes, need, budget), None, budget)
+    if plan is None:
         return Found((), gap)
-    return Found(dealt_by_role(best.instance, best.shares()), gap, best.steps)
+    return Found(dealt_by_role(plan.instance, plan.shares()), gap, plan.steps)
 
 
 def presolved(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Budget) -> Partial:
@@ -326,7 +329,7 @@ def decided(plan: Partial, incumbent: Value | None, budget: Budget) -> Outcome:
             return None, gap
         plans = list(answer.plans)
         if len(plans[0].levels) < len(plan.levels):
-            plans = [_noted(plan, each, method, declined) for each in plans]
+            plans = [_noted(plan, solved_plan, method, declined) for solved_plan in plans]
             declined = []
         if len(plans) > 1:
             return _best(plans, gap, budget)
@@ -365,9 +368,9 @@ def _asked(plan: Partial, incumbent: Value | None, budget: Budget) -> Asked:
 def _noted(before: Partial, after: Partial, method: Exact, declined: list[tuple[str, str]]) -> Partial:
     """Record which method decided the levels that are no longer left, unless it did so itself."""
     done = before.levels[: len(before.levels) - len(after.levels)]
-    first, *others = after.steps[len(before.steps) :] or [Step(level.name, method.name) for level in done]
+    first, *further = after.steps[len(before.steps) :] or [Step(level.name, method.name) for level in done]
     first = replace(first, declined=(*declined, *first.declined))
-    return replace(after, steps=(*before.steps, first, *others))
+    return replace(after, steps=(*before.steps, first, *further))
 
 
 def _best(plans: list[Partial], gap: Gap | None, budget: Budget) -> Outcome:
@@ -375,17 +378,17 @@ def _best(plans: list[Partial], gap: Gap | None, budget: Budget) -> Outcome:
 
     What is not proven for one of them is not proven for the best.
     """
-    best: Partial | None = None
+    best_plan: Partial | None = None
     for i, plan in enumerate(plans):
         costs = plan.instance.costs
         if costs and i == MAX_FINISHED:
             gap = gap or Gap(costs[0].value)
             break
-        found, doubt = decided(plan, best.value if best else None, budget)
+        finished, doubt = decided(plan, best_plan.value if best_plan else None, budget)
         gap = gap or doubt
-        if found is not None and (best is None or found.value < best.value):
-            best = found
-    return best, gap if best is not None else gap or Gap(NODES.name)
+        if finished is not None and (best_plan is None or finished.value < best_plan.value):
+            best_plan = finished
+    return best_plan, gap if best_plan is not None else gap or Gap(NODES.name)
 
 
 METHODS: tuple[Exact, ...] = (

@@ -59,8 +59,6 @@ class SingleNode:
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide all levels if some node takes all members."""
-        if plan.likely is not None:
-            return Declined("the members are units of several roles")
         if plan.instance.idle is Idle.BESIDE or level is UNUSABLE:
             return Declined(IDLE)
         with budget.phase("scan"):
@@ -80,7 +78,7 @@ def on_one_node(
     The node is None if there is none.
     """
     view = instance.columns
-    wanted = np.array(need, np.int64)
+    counts = np.array(need, np.int64)
     fits = fits_at_once(instance, need)
     if instance.existing:
         # With existing members elsewhere, the gang is on several nodes, and parts must be counted.
@@ -97,7 +95,7 @@ def on_one_node(
     narrow = [scope for scope in scopes if scope in INSIDE]
     if instance.idle is Idle.NONE:
         return _best_on(instance, rows, need, narrow, budget)
-    unusable, proven = instance.unusable(rows, wanted[None])[:, 0], True
+    unusable, proven = instance.unusable(rows, counts[None])[:, 0], True
     for least in np.unique(unusable).tolist():
         share, sure = _best_on(instance, rows[unusable == least], need, narrow, budget)
         proven &= sure
@@ -110,26 +108,26 @@ def _best_on(
     instance: Instance, rows: Ints, need: Counts, narrow: list[str], budget: Budget
 ) -> tuple[Share | None, bool]:
     """Return the same for these nodes, which make equally many GPUs unusable."""
-    view, wanted = instance.columns, np.array(need, np.int64)
-    size = int(instance.gpus(wanted))
-    left = best_fit(instance, rows, wanted[None])[:, 0]
+    view, counts = instance.columns, np.array(need, np.int64)
+    size = int(instance.gpus(counts))
+    left_over = best_fit(instance, rows, counts[None])[:, 0]
     priced = _priced(instance, rows, need)
     if instance.costs:
-        return _sharing(instance, rows, need, narrow, (left, priced), budget)
-    best: tuple[tuple[int, ...], Share] | None = None
+        return _sharing(instance, rows, need, narrow, (left_over, priced), budget)
+    best_pair: tuple[tuple[int, ...], Share] | None = None
     levels, in_wide = quality_levels(instance.costs), view.topology.in_wide
-    for i in _alike(instance, rows, left, priced):
-        row, fit = int(rows[i]), int(left[i])
+    for i in _alike(instance, rows, left_over, priced):
+        row, fit = int(rows[i]), int(left_over[i])
         for allowed in parts_inside(instance, row, narrow):
-            for chosen, spread in _sets(instance, row, need, size, allowed):
+            for gpus, spread in _sets(instance, row, need, size, allowed):
                 worth = {
-                    "domains": int(size > 0) if in_wide[row] else chosen.domains,
-                    **_worth(chosen, priced, i, fit),
+                    "domains": int(size > 0) if in_wide[row] else gpus.domains,
+                    **_worth(gpus, priced, i, fit),
                 }
                 key = (*value_of(levels, worth), row, allowed)
-                if best is None or key < best[0]:
-                    best = (key, Share(row, need, chosen, spread))
-    return best[1] if best else None, True
+                if best_pair is None or key < best_pair[0]:
+                    best_pair = (key, Share(row, need, gpus, spread))
+    return best_pair[1] if best_pair else None, True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,9 +159,9 @@ def _priced(instance: Instance, rows: Ints, need: Counts) -> _Priced | None:
     return _Priced(damage[np.arange(len(rows)), gpu], 1 << gpu)
 
 
-def _worth(chosen: GpuSet, priced: _Priced | None, i: int, fit: int) -> dict[str, int]:
+def _worth(gpus: GpuSet, priced: _Priced | None, i: int, fit: int) -> dict[str, int]:
     """Return the sums of a plan by field, below the preferences."""
-    worth = {name: getattr(chosen, name) for name in CHOICE_VALUES} | {BEST_FIT.field: fit}
+    worth = {name: getattr(gpus, name) for name in CHOICE_VALUES} | {BEST_FIT.field: fit}
     return worth if priced is None else worth | {DAMAGE.field: int(priced.damage[i])}
 
 
@@ -178,24 +176,24 @@ def _sharing(
     """Return the same if members share GPUs or have a policy. If time runs out, it is the best of those
     examined.
     """
-    left, priced = values
-    best: tuple[tuple[int, ...], Share] | None = None
+    left_over, priced = values
+    best_pair: tuple[tuple[int, ...], Share] | None = None
     if instance.sliced and sum(map(bool, need)) > 1:
         index, packings = packings_on(instance, rows, need)
         holds = np.array([need in packing.all or not packing.complete for packing in packings], bool)[index]
-        rows, left = rows[holds], left[holds]
+        rows, left_over = rows[holds], left_over[holds]
     complete, levels = True, quality_levels(instance.costs)
-    every = np.array(_alike(instance, rows, left, priced), np.int64)
-    least = by_level(instance, at_least(instance, rows[every], (need,))[:, :, 0], left[every])
+    every = np.array(_alike(instance, rows, left_over, priced), np.int64)
+    least = by_level(instance, at_least(instance, rows[every], (need,))[:, :, 0], left_over[every])
     if priced is not None and not instance.existing:
         least[DAMAGE] = priced.damage[every]
     bounds = np.stack([least[level] for level in levels])
     order = np.lexsort((rows[every], *bounds[::-1]))
     for i, bound in zip(every[order].tolist(), bounds[:, order].T.tolist(), strict=True):
-        row, fit = int(rows[i]), int(left[i])
-        if best is not None and (*bound, row) > best[0]:
+        row, fit = int(rows[i]), int(left_over[i])
+        if best_pair is not None and (*bound, row) > best_pair[0]:
             break  # no other node can be better
-        if budget.spent and (best is not None or budget.truncated):
+        if budget.spent and (best_pair is not None or budget.truncated):
             complete = False
             break
         rule = instance.rules.node_rules[instance.rules.in_node[row]]
@@ -204,24 +202,24 @@ def _sharing(
         for allowed in parts_inside(instance, row, narrow):
             usable = allowed if priced is None else allowed & int(priced.gpus[i])
             on, node = costs_on(instance, row), replace(gpus_on(instance, row), allowed=usable)
-            found = choices(instance.asks, (need,), node, on)
+            sets = choices(instance.asks, (need,), node, on)
             budget.spend(NODE_TIME)
-            complete &= found.complete
-            if not len(found.packing):
+            complete &= sets.complete
+            if not len(sets.packing):
                 continue
-            chosen, shared = found.chosen(0)
+            gpus, shared = sets.chosen(0)
             costs = {
                 PREFERENCES[cost].field: int(value)
-                + (on.wide and cost is Cost.NVLINK_DOMAINS and chosen.mask > 0)
-                for cost, value in zip(on.costs, found.costs[:, 0], strict=True)
+                + (on.wide and cost is Cost.NVLINK_DOMAINS and gpus.mask > 0)
+                for cost, value in zip(on.costs, sets.costs[:, 0], strict=True)
             }
-            key = (*value_of(levels, costs | _worth(chosen, priced, i, fit)), row, allowed)
-            if best is None or key < best[0]:
-                best = (
+            key = (*value_of(levels, costs | _worth(gpus, priced, i, fit)), row, allowed)
+            if best_pair is None or key < best_pair[0]:
+                best_pair = (
                     key,
-                    Share(row, need, chosen, lying(instance, row, need, chosen.mask, allowed), shared),
+                    Share(row, need, gpus, lying(instance, row, need, gpus.mask, allowed), shared),
                 )
-    return best[1] if best else None, complete
+    return best_pair[1] if best_pair else None, complete
 
 
 def at_least(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -> Ints:
@@ -231,37 +229,37 @@ def at_least(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -> In
     """
     view = instance.columns
     levels = len(instance.costs) + len(CHOICE_VALUES)
-    found = np.zeros((levels, len(rows), len(packings)), np.int64)
+    bounds = np.zeros((levels, len(rows), len(packings)), np.int64)
     if instance.existing:  # then the gang's GPUs there count too, and only few nodes are examined
-        found[:] = -LARGEST
-        return found
+        bounds[:] = -LARGEST
+        return bounds
     shape, wide = view.shape[rows], view.topology.in_wide[rows]
     for code, in_wide in sorted(set(zip(shape.tolist(), wide.tolist(), strict=True))):
-        here = np.flatnonzero((shape == code) & (wide == in_wide))
+        indices = np.flatnonzero((shape == code) & (wide == in_wide))
         of_shape = view.shapes[code]
         lines = len(of_shape.memory)
         least = Least(
-            of_shape, view.gpu_memory[:lines, rows[here]], view.free_gpus[rows[here]], instance.asks
+            of_shape, view.gpu_memory[:lines, rows[indices]], view.free_gpus[rows[indices]], instance.asks
         )
         for m in reversed(range(len(packings))):  # largest first, because its results serve the others
-            found[:, here, m] = least.of(packings[m], instance.costs, in_wide)
+            bounds[:, indices, m] = least.of(packings[m], instance.costs, in_wide)
         if in_wide and Cost.NVLINK_DOMAINS in instance.costs:
             gpus = np.array(packings, np.int64) @ np.array([ask.gpus for ask in instance.asks], np.int64)
-            found[instance.costs.index(Cost.NVLINK_DOMAINS), here] = gpus > 0
-    return found
+            bounds[instance.costs.index(Cost.NVLINK_DOMAINS), indices] = gpus > 0
+    return bounds
 
 
-def by_level(instance: Instance, least: Ints, left: Ints) -> dict[Level, Ints]:
+def by_level(instance: Instance, least: Ints, left_over: Ints) -> dict[Level, Ints]:
     """Return the bounds of `at_least` and the best fit by their levels, the most important first."""
     fields = (*(PREFERENCES[cost].field for cost in instance.costs), *CHOICE_VALUES)
-    found = {**dict(zip(fields, least, strict=True)), BEST_FIT.field: left}
-    return {level: found[level.field] for level in quality_levels(instance.costs)}
+    by_field = {**dict(zip(fields, least, strict=True)), BEST_FIT.field: left_over}
+    return {level: by_field[level.field] for level in quality_levels(instance.costs)}
 
 
-def _alike(instance: Instance, rows: Ints, left: Ints, priced: _Priced | None) -> list[int]:
+def _alike(instance: Instance, rows: Ints, left_over: Ints, priced: _Priced | None) -> list[int]:
     """Return the best one of nodes with equal GPUs, as indices into `rows`."""
     code = kinds_of(instance, rows)
-    order = np.lexsort((rows, left, *(() if priced is None else (priced.damage,)), *code))
+    order = np.lexsort((rows, left_over, *(() if priced is None else (priced.damage,)), *code))
     begins = np.flatnonzero(np.diff(code[:, order], prepend=-2, axis=1).any(axis=0))
     return [int(i) for i in order[begins]]
 
@@ -270,7 +268,7 @@ def _sets(instance: Instance, row: int, need: Counts, size: int, allowed: int) -
     """Return the best set inside the mask, if there is one."""
     rule, shape, free = instance.node_rule(row)
     if rule is None:
-        return [(chosen, ()) for chosen in best_sets(shape, free, size, allowed)[:1]]
+        return [(gpus, ()) for gpus in best_sets(shape, free, size, allowed)[:1]]
     if not rule.admits(need):
         return []
     return list(sets_under(rule, shape, free, need, allowed)[:1])
@@ -310,10 +308,10 @@ class MembersWithoutGpus:
         if level is not UNUSABLE:
             return Declined("members without GPUs may lie on other nodes")
         active, without = list(plan.active), instance.on(instance.columns.gpu_total == 0)
-        found, gap = self.decide(replace(plan, instance=without, levels=plan.levels[1:]), None, budget)
-        if found is not None:
-            steps = (Step(level.name, self.name), *found.steps)
-            return Solved((replace(plan.complete(found.shares(), found.value), steps=steps),), gap)
+        completed, gap = self.decide(replace(plan, instance=without, levels=plan.levels[1:]), None, budget)
+        if completed is not None:
+            steps = (Step(level.name, self.name), *completed.steps)
+            return Solved((replace(plan.complete(completed.shares(), completed.value), steps=steps),), gap)
         if gap is None and (without.room[active] == instance.room[active]).all():
             return Infeasible()
         return Declined("nodes without GPUs do not hold the gang", gap)
@@ -332,15 +330,15 @@ class MembersWithoutGpus:
             return None
         with budget.phase("scan"):
             share, proven = on_one_node(inside, plan.scopes, plan.need, budget)
-        found: list[tuple[Share, ...]] = [] if share is None else [(share,)]
+        plans: list[tuple[Share, ...]] = [] if share is None else [(share,)]
         gap = None if proven else Gap(NODES.name)
         if not one_node and instance.room[:, wide].any():
             spread, doubt = self.decide(replace(plan, instance=instance.on(wide)), None, budget)
             gap = gap or doubt
-            found += [] if spread is None else [spread.shares()]
-        if not found:
+            plans += [] if spread is None else [spread.shares()]
+        if not plans:
             return Declined("no node is known to take all members", gap) if gap else Infeasible()
-        return Solved((plan.complete(min(found, key=lambda shares: _plan_value(instance, shares))),), gap)
+        return Solved((plan.complete(min(plans, key=lambda shares: _plan_value(instance, shares))),), gap)
 
 
 def _plan_value(instance: Instance, shares: Sequence[Share]) -> tuple[int, ...]:
@@ -352,22 +350,22 @@ def _plan_value(instance: Instance, shares: Sequence[Share]) -> tuple[int, ...]:
     topology = instance.columns.topology
     parts = [len(np.unique(topology.index_or_own(scope)[touching])) for scope in instance.levels]
     crossed = (*parts, len(touching))
-    found = [*crossed, unusable] if beside else [unusable, *crossed]
+    values = [*crossed, unusable] if beside else [unusable, *crossed]
     for cost in instance.costs:
         if cost is not Cost.NVLINK_DOMAINS:
-            found.append(sum(_cost(instance, share, cost) for share in shares))
+            values.append(sum(_cost(instance, share, cost) for share in shares))
     prices, damage = instance.prices, sum(share.gpus.damage for share in shares)
     if prices is not None:
         gpus, cpu = instance.gpus(counts), instance.cpu(counts)
-        each = zip(rows, gpus, cpu, strict=True)
+        lines = zip(rows, gpus, cpu, strict=True)
         damage = sum(
-            int(prices.of_whole(np.array([r]), np.array([g]), np.array([c]))[0, 0]) for r, g, c in each
+            int(prices.of_whole(np.array([r]), np.array([g]), np.array([c]))[0, 0]) for r, g, c in lines
         )
-    found += [-min(share.gpus.weakest for share in shares), -sum(share.gpus.ring for share in shares)]
+    values += [-min(share.gpus.weakest for share in shares), -sum(share.gpus.ring for share in shares)]
     fit = sum(int(best_fit(instance, np.array([s.row]), np.array([s.counts]))[0, 0]) for s in shares)
-    return (*found, sum(share.gpus.sockets for share in shares), damage, fit)
+    return (*values, sum(share.gpus.sockets for share in shares), damage, fit)
 
 
 def _cost(instance: Instance, share: Share, cost: Cost) -> int:
-    taken = Taken(np.array([share.shared]), np.array([share.gpus.mask & ~share.shared]))
-    return int(cost_of(cost, gpus_on(instance, share.row), taken, costs_on(instance, share.row))[0])
+    share_gpus = Taken(np.array([share.shared]), np.array([share.gpus.mask & ~share.shared]))
+    return int(cost_of(cost, gpus_on(instance, share.row), share_gpus, costs_on(instance, share.row))[0])
