@@ -18,12 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from ortools.linear_solver import pywraplp
 
-from muster.placement.model.problem import FREE, Bools, Ints, Problem
-
-Floats = NDArray[np.float64]
+from muster.placement.model.problem import FREE, Bools, Floats, Ints, Problem
 
 ITERATIONS = 40
 CLOSE = 0.02

@@ -123,12 +123,12 @@ class Worth:
     noun: str = ""
     unit: str = ""
 
-    def instead_of(self, chosen: Worth) -> str:
+    def instead_of(self, better: Worth) -> str:
         """Return "2 racks instead of 1", "best fit 12 instead of 4"."""
         if self.noun:
-            return f"{counted(self.noun, int(self.cost))} instead of {chosen.value}"
+            return f"{counted(self.noun, int(self.cost))} instead of {better.value}"
         name, unit = self.level.replace("_", " "), self.unit
-        return f"{name} {_in_words(self.value)}{unit} instead of {_in_words(chosen.value)}{unit}"
+        return f"{name} {_in_words(self.value)}{unit} instead of {_in_words(better.value)}{unit}"
 
 
 def _in_words(value: Value) -> str:

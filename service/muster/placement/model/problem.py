@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # a rule adds to the model of a problem
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 
 FREE = -1
 """In `Problem.parts`: the cell lies in no part, or in a part that the gang touches
@@ -279,7 +280,7 @@ class PartShare:
             inside = self.part == code
             size = problem.size[inside]
             by_node = np.repeat(self.capacity[inside] // np.maximum(1, size), size)
-            nodes_of[code] = _fewest(by_node, int(self.low[code]))
+            nodes_of[code] = fewest(by_node, int(self.low[code]))
         return nodes_of
 
     def fewest_parts(self, other_part: Ints) -> int:
@@ -295,7 +296,7 @@ class PartShare:
             capacities = (
                 np.bincount(other_part[counted], self.capacity[counted]) if counted.any() else np.zeros(1)
             )
-            count = _fewest(capacities.astype(np.int64), int(self.low[code]) - free)
+            count = fewest(capacities.astype(np.int64), int(self.low[code]) - free)
             total, least = total + count, max(least, count)
         return total if nested else least
 
@@ -310,7 +311,7 @@ class PartShare:
             inside = (self.part == code) & (other_part != FREE)
             if inside.any():
                 capacities = np.bincount(other_part[inside], self.capacity[inside]).astype(np.int64)
-                fullest = np.argsort(-capacities, kind="stable")[: _fewest(capacities, int(self.high[code]))]
+                fullest = np.argsort(-capacities, kind="stable")[: fewest(capacities, int(self.high[code]))]
                 is_inside |= inside & np.isin(other_part, fullest)
         return is_inside
 
@@ -329,10 +330,8 @@ def capacity(problem: Problem, roles: tuple[int, ...]) -> Ints:
     return np.asarray(np.where(problem.open, counts[problem.kind], 0).max(axis=1, initial=0) * problem.size)
 
 
-def _fewest(capacities: Ints, target: int) -> int:
-    """Return how many of the largest entries reach `target`; one more than there are if
-    all do not reach it.
-    """
+def fewest(capacities: Ints | Floats, target: float) -> int:
+    """Return how many of the largest capacities reach `target`; one more than there are if all do not."""
     if target <= 0:
         return 0
     return int(np.searchsorted(np.cumsum(np.sort(capacities)[::-1]), target)) + 1

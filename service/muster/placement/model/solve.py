@@ -13,10 +13,10 @@ from math import ceil, inf
 import numpy as np
 
 from muster.placement.limits import Budget
-from muster.placement.model.bound import EPSILON, ITERATIONS, Bound, Coupling, Floats, bound
+from muster.placement.model.bound import EPSILON, ITERATIONS, Bound, Coupling, bound
 from muster.placement.model.build import QuorumRule, build, levels_of
 from muster.placement.model.objective import NODES, SUMS, Level
-from muster.placement.model.problem import FREE, Bools, Ints, Problem, Use, carried_back
+from muster.placement.model.problem import FREE, Bools, Floats, Ints, Problem, Use, carried_back
 from muster.placement.model.solver import Status, cp_model, run
 
 GUESSES = (0, 3, 12, 48)
@@ -24,10 +24,6 @@ GUESSES = (0, 3, 12, 48)
 
 FEW, MORE = 160, 1.25
 """A higher guess is taken at once if it leaves at most FEW patterns, or MORE times as many as a lower one."""
-
-
-class ModelError(Exception):
-    """Report a defect of the model: it contradicts a solution that satisfies it."""
 
 
 @dataclass(frozen=True, slots=True)

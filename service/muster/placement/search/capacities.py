@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from muster.placement.cluster.columns import LARGEST, Bools, Ints
+from muster.placement.model.problem import fewest
 from muster.placement.search.regions import fullest_first, place_in_run, renumbered
 from muster.placement.search.tables import MAX_STEPS, NEVER, Table, steps
 
@@ -275,8 +276,3 @@ class Choices:
         if table.total[0, need] > domain * self.of.limit + most:
             return None
         return np.asarray(table.split(np.zeros(1, np.int64), np.array([need]))[0] * self.of.step)
-
-
-def fewest(capacities: Ints, need: int) -> int:
-    """Return how many of the largest entries hold the members; one more than there are if all do not."""
-    return int(np.searchsorted(np.cumsum(-np.sort(-capacities)), need)) + 1

@@ -182,7 +182,8 @@ def fine(instance: Instance, problem: Problem) -> tuple[Problem, bool]:
     """
     rows, _ = nodes_of(problem)
     index, packings = packings_on(instance, rows, problem.need)
-    left_overs, priced = _left_over(instance, rows, index, packings), _priced(instance, rows, index, packings)
+    left_overs = _by_packing(instance, rows, index, packings, partial(best_fit, instance))
+    priced = _priced(instance, rows, index, packings)
     unusable = None
     if instance.idle is not Idle.NONE:
         unusable = _by_packing(instance, rows, index, packings, instance.unusable)
@@ -276,11 +277,6 @@ def ruled_patterns(
     if wide:
         table[:, len(rule.gpus) + FIELDS.index("domains")] = 0
     return table, table.tobytes()
-
-
-def _left_over(instance: Instance, rows: Ints, index: Ints, packings: list[Packings]) -> list[Ints]:
-    """Return the best fit of each packing, by row."""
-    return _by_packing(instance, rows, index, packings, partial(best_fit, instance))
 
 
 def _priced(instance: Instance, rows: Ints, index: Ints, packings: list[Packings]) -> list[Ints]:

@@ -32,9 +32,8 @@ from muster.placement.gang.constraints.together import SEGMENTS
 from muster.placement.gang.instance import Counts, Instance, room_of
 from muster.placement.gang.packings import packings_on
 from muster.placement.limits import Budget
-from muster.placement.model.bound import Floats
 from muster.placement.model.build import QuorumRule
-from muster.placement.model.problem import Problem
+from muster.placement.model.problem import Floats, Problem
 from muster.placement.model.solve import feasible, most_members
 from muster.placement.model.solver import Status
 from muster.placement.search.classes import REGION, coarse

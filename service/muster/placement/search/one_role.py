@@ -52,8 +52,8 @@ from muster.placement.model.objective import (
     quality_levels,
     value_of,
 )
+from muster.placement.model.problem import fewest as fewest_that_hold
 from muster.placement.search.capacities import Choices, Domains
-from muster.placement.search.capacities import fewest as fewest_that_hold
 from muster.placement.search.classes import parts_by_row
 from muster.placement.search.plan import (
     Answer,
@@ -247,13 +247,13 @@ def joined(instance: Instance, regions: Regions, need: int, bound: DomainRules) 
 
 def over_domains(plan: Partial, budget: Budget) -> Solved | Declined:
     """Decide the parts that are left to count, the nodes, and all below."""
-    instance, known, (role,) = plan.instance, plan.known, plan.active
-    assert isinstance(known, Regions)
+    instance, holding, (role,) = plan.instance, plan.known, plan.active
+    assert isinstance(holding, Regions)
     bound = bound_by_domain(instance, role, plan.need[role])
     assert isinstance(bound, DomainRules), "sorted capacities accept no other rules"
-    if instance.costs and (known.uncounted or not instance.plain or instance.prices):
+    if instance.costs and (holding.uncounted or not instance.plain or instance.prices):
         return Declined("slices or policies, and several domains, rules or priced damage")
-    joint = joined(instance, known, plan.need[role], bound)
+    joint = joined(instance, holding, plan.need[role], bound)
     if isinstance(joint, Declined):
         return joint
     domain = parts_by_row(instance, joint.uncounted[-1], joint.rows) if joint.uncounted else joint.region

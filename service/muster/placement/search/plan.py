@@ -17,9 +17,8 @@ from muster.placement.gpus.choices import choices
 from muster.placement.gpus.gpusets import GpuSet, best_sets
 from muster.placement.gpus.node_rules import Spread, free_by_domain, sets_under, spreads
 from muster.placement.limits import Budget
-from muster.placement.model.bound import Floats
 from muster.placement.model.objective import Level
-from muster.placement.model.problem import Problem, Use
+from muster.placement.model.problem import Floats, Problem, Use
 
 UNBOUNDED = 1.0
 """The gap if no bound is known."""

@@ -22,9 +22,9 @@ from muster.placement.gpus.costs import Cost, On
 from muster.placement.gpus.gpusets import SET_VALUES
 from muster.placement.gpus.slices import Asks, NodeGpus
 from muster.placement.limits import Budget, takes_gpus
-from muster.placement.model.bound import EPSILON, Floats
+from muster.placement.model.bound import EPSILON
 from muster.placement.model.objective import NODES, NVLINK_DOMAINS, WEAKEST_LINK, Idle, Level
-from muster.placement.model.problem import FREE, Problem, Use, carried, carried_back
+from muster.placement.model.problem import FREE, Floats, Problem, Use, carried, carried_back
 from muster.placement.model.solve import Solution, counted_scope, decide, feasible, nodes_bound
 from muster.placement.model.solver import Status
 from muster.placement.search.classes import FIELDS, Table, fine, nodes_of, with_tables, without_equals

@@ -24,7 +24,7 @@ from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.gang.instance import Counts, Instance
 from muster.placement.limits import Budget, takes_gpus
 from muster.placement.model.objective import NODES, UNUSABLE, Idle, Level, parts_level, quality_levels
-from muster.placement.model.problem import FREE, PartShare, Problem, Use, shares
+from muster.placement.model.problem import FREE, PartShare, Problem, Use, fewest, shares
 from muster.placement.model.solve import Decided, counted_scope, decide, least, nodes_bound
 from muster.placement.model.solver import Status
 from muster.placement.search.classes import REGION, coarse, fine, without_equals
@@ -194,9 +194,9 @@ class Counting:
         names = parts_that_hold(problem, part, self._prices, self._need) if parts == 1 else np.unique(part)
         for combination in combinations(names.tolist(), parts):
             inside, _ = problem.narrowed(problem.kept(np.isin(part, combination), scope))
-            fewest = fewest_parts(inside, inside.part(narrower[0]), self._prices, self._need)
-            if fewest is not None:
-                choices.append((fewest, combination, inside))
+            least_parts = fewest_parts(inside, inside.part(narrower[0]), self._prices, self._need)
+            if least_parts is not None:
+                choices.append((least_parts, combination, inside))
         outcome = Status.INFEASIBLE
         for _, _, inside in sorted(choices, key=lambda choice: choice[:2]):
             status = self._parts(inside, narrower, (*prefix, parts))
@@ -395,7 +395,7 @@ def fewest_parts(problem: Problem, part: Ints, by_price: tuple[Price, ...], need
         capacities = _held(by_class * problem.size, part, price, every)
         target = float(np.dot(price, need)) * (1 - 1e-9) - capacities[FREE]
         parts = fewest(capacities[:FREE], target)
-        if parts is None:
+        if parts > len(capacities) - 1:
             return None
         least = max(least, parts)
     return least
@@ -416,16 +416,6 @@ def _held(
             of_pair = np.bincount(code, capacity, count * len(limits)).reshape(count, len(limits))
             capacities = np.minimum(capacities, np.minimum(of_pair, limits).sum(axis=1))
     return capacities
-
-
-def fewest(capacities: NDArray[np.float64], target: float) -> int | None:
-    """Return how many of the largest capacities reach what is wanted; None if all do not."""
-    if target <= 0:
-        return 0
-    reached = np.cumsum(np.sort(capacities)[::-1])
-    if not len(reached) or reached[-1] < target:
-        return None
-    return int(np.searchsorted(reached, target)) + 1
 
 
 def parts_that_hold(problem: Problem, part: Ints, by_price: tuple[Price, ...], need: Counts) -> Ints:
