@@ -1,8 +1,8 @@
 """Decide a gang: (Snapshot, Request, Limits) → Decision, a pure function.
 
-There is one way through. `search.members` chooses how many members to place. `search.search` presolves, and
-asks the exact methods for every level of the objective: the first one that accepts decides it. Then members
-get names, and `verify` checks the plan without any of that code. If nothing fits, the reason is explained.
+There is one way through. `search.search` chooses how many members to place. For these it presolves, and asks
+the exact methods for every level of the objective: the first one that accepts decides it. Then members get
+names, and `verify` checks the plan without any of that code. If nothing fits, the reason is explained.
 """
 
 from __future__ import annotations
