@@ -8,7 +8,8 @@ from muster.domain.node import Node, Resources, Taint
 from muster.domain.request import NodeRules, Role, SelectorTerm, Toleration
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology
-from muster.placement.cluster.candidates import candidates, matches, refusal, tolerated
+from muster.placement.cluster.candidates import admits, matches, refusal, tolerated
+from muster.placement.cluster.columns import columns
 
 NODE = Node("a", Resources(), GpuTopology.unknown(8), frozenset({"g"}), {"pool": "p", "count": "8"})
 
@@ -95,13 +96,7 @@ def test_refusals(node: Node, role_asked: Role, by: str | None) -> None:
     assert refusal(node, role_asked) == by
 
 
-def test_who_refused_is_counted() -> None:
-    nodes = [
-        changed(name="a"),
-        changed(name="b", ready=False),
-        changed(name="c"),
-        changed(name="d", ready=False),
-    ]
-    admission = candidates(Snapshot.of(nodes, ()), role(), {("w", "c"): "VolumeBinding", ("x", "a"): "other"})
-    assert admission.admitted == ("a",)
-    assert admission.refused == {"VolumeBinding": ("c",), "not ready": ("b", "d")}
+def test_a_role_is_kept_off_nodes_that_plugins_refuse() -> None:
+    nodes = [changed(name="a"), changed(name="b", ready=False), changed(name="c")]
+    excluded = {("w", "c"): "VolumeBinding", ("x", "a"): "other"}
+    assert admits(columns(Snapshot.of(nodes, ())), role(), excluded).tolist() == [True, False, False]

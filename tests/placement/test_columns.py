@@ -19,7 +19,7 @@ from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import GpuTopology
 from muster.domain.words import natural
 from muster.placement.cluster import columns as module
-from muster.placement.cluster.candidates import admits, candidates, refusal
+from muster.placement.cluster.candidates import admits, refusal
 from muster.placement.cluster.columns import LARGEST, NOTHING, Columns, columns, following
 from muster.placement.cluster.topology import place_of
 from tests.placement.drawings import islands
@@ -251,10 +251,3 @@ def test_admits_is_refusal_of_every_node(
             }
             admitted = admits(view, role, by_plugin)
             assert admitted.tolist() == [by[name] is None for name in view.names]
-            admission = candidates(snapshot, role, by_plugin)
-            assert admission.admitted == tuple(sorted(name for name in by if by[name] is None))
-            assert {name: reason for reason, names in admission.refused.items() for name in names} == {
-                name: reason for name, reason in by.items() if reason is not None
-            }
-            assert list(admission.refused) == sorted(admission.refused)
-            assert all(list(names) == sorted(names) for names in admission.refused.values())

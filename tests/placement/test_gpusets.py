@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from muster.domain.node import Node, Resources
 from muster.domain.snapshot import NodeState
 from muster.domain.topology import GpuTopology, Link, bits, mask_of
+from muster.placement.cluster.columns import gpu_counts
 from muster.placement.cluster.fabric import Shape
 from muster.placement.cluster.topology import place_of
-from muster.placement.gpus.damage import fragmentation, left_over_steps
-from muster.placement.gpus.gpusets import Sets, best_set_of, best_sets, sets_of, split
-from muster.placement.gpus.links import NO_LINK, popcounts, rings
+from muster.placement.gang.on_node import eighths
+from muster.placement.gpus.damage import fragmentation
+from muster.placement.gpus.gpusets import Sets, best_sets, sets_of, split
+from muster.placement.gpus.links import NO_LINK, rings
 from tests.placement import naive
 from tests.placement.drawings import TOPOLOGIES, islands, matrix
 
@@ -52,7 +54,7 @@ def measured(topology: GpuTopology) -> GpuTopology:
 @pytest.mark.parametrize("name", CUBES)
 def test_best_ring_sums_of_the_cube_mesh(name: str) -> None:
     """The check of the model in the design: k = 2 … 8, maximising the sum alone."""
-    table, count = rings(matrix(name), weakest_first=False), popcounts(8)
+    table, count = rings(matrix(name), weakest_first=False), gpu_counts(np.arange(1 << 8))
     sums = [int(table.total[count == k].max()) / 1000 for k in range(2, 9)]
     assert sums == [100, 125, 175, 210, 275, 325, 400]
 
@@ -117,9 +119,7 @@ def test_rings_of_larger_nodes(name: str) -> None:
         assert table.weakest[mask] in table.levels
 
 
-def in_order(
-    shape: Shape, free: int, per_domain: tuple[int, ...] | None = None
-) -> Iterator[tuple[int, list[Choice]]]:
+def in_order(shape: Shape, free: int) -> Iterator[tuple[int, list[Choice]]]:
     """The choices of each size by the words of `best_sets`, every subset looked at one by one."""
     table, links = rings(shape.topology), shape.topology.links
 
@@ -134,11 +134,7 @@ def in_order(
         return sum(1 for domain in shape.domains if domain & mask)
 
     for size in range(shape.topology.gpu_count + 1):
-        masks = [
-            mask
-            for mask in map(mask_of, combinations(bits(free), size))
-            if per_domain in (None, tuple((mask & domain).bit_count() for domain in shape.domains))
-        ]
+        masks = list(map(mask_of, combinations(bits(free), size)))
         fewest = min(map(domains, masks), default=0)
         worth = sorted(
             (-int(table.total[m]), distance(m), fragmentation(shape, free & ~m), -inside(free & ~m), m)
@@ -200,47 +196,6 @@ def test_nothing_is_one_choice_without_a_link() -> None:
     for shape in (*SHAPES.values(), *LARGE.values()):
         everything = (1 << shape.topology.gpu_count) - 1
         assert choices(sets_of(shape, everything), 0) == [(0, 0, NO_LINK, 0, 0, 0)]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "free", "per_domain", "expected_mask"),
-    [
-        ([4, 4], 0xFF, (2, 2), 0b0011_0011),
-        ([4, 4], 0b1100_1111, (1, 2), 0b1100_0001),
-        ([4, 4], 0b1100_1111, (1, 3), None),
-        ([4, 4], 0xFF, (0, 4), 0b1111_0000),
-        ([2, 2, 4], 0b1110_1101, (1, 0, 2), 0b0110_0001),
-        ([1] * 16, 0xFFFF, (1, 0) * 8, 0x5555),
-        ([8, 8], 0xFFFF, (0, 3), 0b111 << 8),
-        ([8, 12], 0xFFFFF, (2, 3), 0b111_0000_0011),
-        ([8, 12], 0b111, (2, 3), None),
-    ],
-)
-def test_so_many_of_each_domain(
-    sizes: list[int], free: int, per_domain: tuple[int, ...], expected_mask: int | None
-) -> None:
-    gpu_sets = best_set_of(shape_of(islands(sizes)), free, per_domain)
-    assert [s.mask for s in gpu_sets] == ([] if expected_mask is None else [expected_mask])
-
-
-@pytest.mark.parametrize(
-    "shape",
-    [
-        Shape(matrix(CUBES[0]), (0x0F, 0xF0), (0xFF,)),
-        shape_of(islands([3, 3, 2], between="PIX")),
-        shape_of(drawn_links(10, ["NV1", "NV2", "SYS"])),
-        LARGE["pcie"],
-    ],
-    ids=["cube in two", "islands", "drawn", "pcie"],
-)
-def test_so_many_of_each_domain_are_the_best_of_those(shape: Shape) -> None:
-    draw = random.Random(3)
-    for _ in range(20):
-        free = draw.randrange(1 << shape.topology.gpu_count)
-        per_domain = tuple(draw.randint(0, (free & domain).bit_count()) for domain in shape.domains)
-        gpu_sets = best_set_of(shape, free, per_domain)
-        expected = dict(in_order(shape, free, per_domain))[sum(per_domain)]
-        assert [astuple(s) for s in gpu_sets] == expected
 
 
 @pytest.mark.parametrize(
@@ -345,7 +300,8 @@ def test_left_over_counts_eighths(
     node: tuple[int, int, int, int], taking: tuple[int, int], steps: int
 ) -> None:
     many = [np.full(3, value, np.int64) for value in node]
-    assert left_over_steps(many[0], many[1], many[2], many[3], *taking).tolist() == [steps] * 3
+    total, free, cpu_total, cpu = many
+    assert (eighths(free - taking[0], total) + eighths(cpu - taking[1], cpu_total)).tolist() == [steps] * 3
 
 
 SOCKETS = {

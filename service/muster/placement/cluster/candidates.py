@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from muster.domain.causes.out_of_place import IN_SEVERAL_CLAIMS
 from muster.domain.node import Node, Taint, TaintEffect
 from muster.domain.request import Role, SelectorTerm, Toleration
-from muster.domain.snapshot import Snapshot
-from muster.placement.cluster.columns import Bools, Columns, Profile, columns
-from muster.placement.cluster.topology import Codes
+from muster.placement.cluster.columns import Bools, Columns, Profile
 
 NODE_NAME = "metadata.name"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
@@ -26,32 +24,33 @@ UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", TaintEffect.NO_SCH
 """The taint that a cordon stands for: a pod that tolerates this taint may use a cordoned node."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """The nodes that admit a role, and the nodes that refuse it, by name and sorted.
-
-    `refused` maps the first reason that applies to the nodes that it applies to.
-    """
-
-    admitted: tuple[str, ...]
-    refused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-
-def candidates(snapshot: Snapshot, role: Role, excluded: Mapping[tuple[str, str], str]) -> Candidates:
-    """Return which nodes admit `role`, regardless of what is free on them."""
-    view = columns(snapshot)
-    reason, reasons = _refusals(view, role, excluded)
-    named: list[list[str]] = [[] for _ in reasons]
-    admitted: list[str] = []
-    for name, code in zip(view.names, reason.tolist(), strict=True):
-        (named[code] if code >= 0 else admitted).append(name)
-    refused = {by: tuple(sorted(names)) for by, names in sorted(zip(reasons, named, strict=True)) if names}
-    return Candidates(tuple(sorted(admitted)), refused)
-
-
 def admits(view: Columns, role: Role, excluded: Mapping[tuple[str, str], str]) -> Bools:
     """Return [row] bool: whether the node admits `role`, regardless of what is free on it."""
-    return _refusals(view, role, excluded)[0] < 0
+    by_profile = [profile_refusal(profile, role) is None for profile in view.profiles]
+    admitted = np.array(by_profile, np.bool_)[view.profile] & selects(view, role)
+    for node, plugin in of_role(excluded, role.name).items():
+        if plugin and node in view.row:
+            admitted[view.row[node]] = False
+    return admitted
+
+
+def selects(view: Columns, role: Role) -> Bools:
+    """Return [row] bool: whether the node meets the node selector and the required affinity of the role."""
+    selected = np.ones(len(view.names), np.bool_)
+    for term in role.rules.required:
+        selected &= holding(view, term)
+    return selected & in_affinity(view, role) if role.rules.any_of else selected
+
+
+def in_affinity(view: Columns, role: Role) -> Bools:
+    """Return [row] bool: whether the node meets an alternative of the role's required affinity.
+
+    As in the Kubernetes API, a term without requirements matches no node.
+    """
+    holds = np.zeros(len(view.names), np.bool_)
+    for terms in filter(None, role.rules.any_of):
+        holds |= np.logical_and.reduce([holding(view, term) for term in terms])
+    return holds
 
 
 def refusal(node: Node, role: Role) -> str | None:
@@ -63,7 +62,6 @@ def refusal(node: Node, role: Role) -> str | None:
         if not matches(term, node):
             return selector_text(term)
     any_of = role.rules.any_of
-    # As in the Kubernetes API, a term without requirements matches no node.
     if any_of and not any(terms and all(matches(term, node) for term in terms) for terms in any_of):
         return affinity_text(any_of)
     return None
@@ -102,33 +100,6 @@ def profile_refusal(node: Node | Profile, role: Role) -> str | None:
             value = f"={taint.value}" if taint.value else ""
             return f"taint {taint.key}{value}:{taint.effect}"
     return None
-
-
-def _refusals(
-    view: Columns, role: Role, excluded: Mapping[tuple[str, str], str]
-) -> tuple[Codes, tuple[str, ...]]:
-    """Return `refusal` for all nodes at once, and the reasons.
-
-    The array is [row] int32: the index of the reason, -1 if the node admits the role. An exclusion by a
-    plugin replaces any other reason.
-    """
-    codes: dict[str | None, int] = {None: -1}
-
-    def code(by: str | None) -> int:
-        return codes.setdefault(by, len(codes) - 1)
-
-    by_profile = [code(profile_refusal(profile, role)) for profile in view.profiles]
-    reason: Codes = np.array(by_profile, np.int32)[view.profile]
-    for term in role.rules.required:
-        reason[(reason < 0) & ~holding(view, term)] = code(selector_text(term))
-    any_of = role.rules.any_of
-    if any_of:
-        holds = [np.logical_and.reduce([holding(view, term) for term in terms]) for terms in any_of if terms]
-        reason[(reason < 0) & ~np.logical_or.reduce(holds)] = code(affinity_text(any_of))
-    for node, by in of_role(excluded, role.name).items():
-        if by and node in view.row:
-            reason[view.row[node]] = code(by)
-    return reason, tuple(by for by in codes if by is not None)
 
 
 def holding(view: Columns, term: SelectorTerm) -> Bools:

@@ -22,6 +22,7 @@ from muster.placement.cluster.candidates import (
     UNSCHEDULABLE,
     affinity_text,
     holding,
+    in_affinity,
     of_role,
     profile_refusal,
     selector_text,
@@ -440,10 +441,7 @@ def refusals_of(view: Columns, role: Role, excluded: Mapping[tuple[str, str], st
     for term in role.rules.required:
         add(selector_text(term), ~holding(view, term))
     if role.rules.any_of:
-        holds = np.zeros(len(view.names), np.bool_)
-        for terms in filter(None, role.rules.any_of):
-            holds |= np.logical_and.reduce([holding(view, term) for term in terms])
-        add(affinity_text(role.rules.any_of), ~holds)
+        add(affinity_text(role.rules.any_of), ~in_affinity(view, role))
     by_plugin: dict[str, list[int]] = {}
     for node, plugin in of_role(excluded, role.name).items():
         if plugin and node in view.row:

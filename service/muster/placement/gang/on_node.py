@@ -14,7 +14,6 @@ from muster.placement.cluster.columns import Bools, Columns, Ints
 from muster.placement.cluster.topology import Domains
 from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gpus.costs import Cost, On
-from muster.placement.gpus.damage import left_over_steps
 from muster.placement.gpus.node_rules import InNode
 from muster.placement.gpus.slices import NodeGpus, ask_of
 from muster.placement.limits import takes_gpus
@@ -86,14 +85,25 @@ def best_fit(instance: Instance, rows: Ints, counts: Ints) -> Ints:
 def fit_of(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) -> Ints:
     """Return [row, packing] int64: what is left free on the node, and what it costs to open the node.
 
+    The shares of GPUs and of cpu that stay free count. Less is better, because it keeps empty nodes empty.
+
     `counts` is int64, members of these roles: [packing, role], or [row, packing, role] if each node has its
     own packings.
     """
     at, with_gpus = rows[:, None], np.array([takes_gpus(role) for role in roles])
     total, free = _gpu_shares(view, roles, rows, counts)
     cpu = counts @ np.array([role.resources.cpu_milli for role in roles], np.int64)
-    left = left_over_steps(total, free, view.cpu_total[at], view.cpu[at], 0, cpu)
+    left = eighths(free, total) + eighths(view.cpu[at] - cpu, view.cpu_total[at])
     return left + opening(view)[at] * (counts[..., with_gpus] > 0).any(axis=-1)
+
+
+def eighths(left: Ints, total: Ints) -> Ints:
+    """Return the share `left` / `total` in eighths, rounded down; 0 if either is not positive.
+
+    The steps are coarse on purpose: with finer ones nearly every node would be a class of its own. On a node
+    with 8 GPUs a step is one GPU.
+    """
+    return 8 * np.maximum(left, 0) * (total > 0) // np.maximum(total, 1)
 
 
 def _gpu_shares(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) -> tuple[Ints, Ints]:

@@ -21,9 +21,9 @@ from muster.domain.topology import GpuTopology
 from muster.placement.cluster.columns import gpu_counts
 from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
 from muster.placement.gpus.costs import SPREAD, Cost, On, Taken, cost_of, parts_of
-from muster.placement.gpus.damage import fragmentation, unusable, unusable_slices
-from muster.placement.gpus.gpusets import SET_VALUES, GpuSet, kinds_in, least_of
-from muster.placement.gpus.links import NO_LINK, popcounts, rings, socket_distances
+from muster.placement.gpus.damage import damage_of, damage_to_pools, fragmentation, unusable, unusable_slices
+from muster.placement.gpus.gpusets import SET_VALUES, GpuSet, kinds_in, least_of, links_over, that_matter
+from muster.placement.gpus.links import NO_LINK, rings, socket_distances
 from muster.placement.gpus.node_rules import Spread, free_by_domain, spreads
 from muster.placement.gpus.slices import (
     NEVER,
@@ -230,20 +230,16 @@ def _narrowed(
     for cost in on.costs:
         found = found.those(least_of(found.packing, cost_of(cost, node, found.taken, on)))
     packing, masks, shared = found.packing, found.taken.all, found.taken.shared
-    weakest, ring, inside = _links(shape, node.free, masks, on.there)
-    whole_weakest, whole_ring, _ = _links(shape, node.free, found.taken.whole, 0)
+    weakest, ring, inside = links_over(shape, node.free, masks, on.there)
+    whole_weakest, whole_ring, _ = links_over(shape, node.free, found.taken.whole, 0)
     sockets = socket_distances(shape.topology, masks | on.there)
-    damage = found.filled + STEP * _pool_damage(node, masks)
+    damage = found.filled + STEP * damage_to_pools(shape, node.free, masks)
     tightness = np.zeros(len(packing), np.int64)
     for gpu, units in enumerate(node.memory):
         tightness += (shared >> gpu & 1) * (-units if shape.spread else units)
-    # As in gpusets: keep the first of each equal weakest link, then only sets with a faster weakest link.
-    # in one union, the GPUs with the best links are taken whole
-    split = (shared, -whole_ring, -whole_weakest)
-    order = np.lexsort((*split, masks, -inside, tightness, damage, sockets, -ring, packing))
-    rank = packing[order] * (2 * NO_LINK) + weakest[order]
-    order = order[np.diff(np.maximum.accumulate(rank), prepend=-1) > 0]
-    order = order[np.lexsort((-weakest[order], packing[order]))]
+    # Of equal unions, the GPUs with the best links are taken whole.
+    split = (-whole_weakest, -whole_ring, shared)
+    order = that_matter(packing, weakest, -ring, sockets, damage, tightness, -inside, masks, *split)
     best = found.those(order)
     costs = np.zeros((len(on.costs), len(order)), np.int64)
     for level, cost in enumerate(on.costs):
@@ -260,35 +256,12 @@ def _ways(node: NodeGpus, on: On, packings: tuple[Counts, ...]) -> list[dict[Cou
     return [spreads(on.rule, packing, free) for packing in packings]
 
 
-def _links(shape: Shape, free: int, masks: Values, there: int) -> tuple[Values, Values, Values]:
-    """Return [way] the weakest link and the sum of the ring over the gang's GPUs, and the
-    links of the rest.
-    """
-    union = masks | there
-    if shape.topology.gpu_count > MAX_RING_GPUS:
-        none = np.zeros_like(masks)
-        return np.where(gpu_counts(union) < 2, NO_LINK, 0), none, none
-    table = rings(shape.topology)
-    return table.weakest[union], table.total[union], table.inside[free & ~masks]
-
-
-def _pool_damage(node: NodeGpus, masks: Values) -> Values:
-    """Return [way] the damage of taking these GPUs out of the wholly free ones."""
-    shape = node.shape
-    unused = np.array([unusable(k) for k in range(shape.topology.gpu_count + 1)])
-    damage = np.zeros_like(masks)
-    for pool in shape.pools:
-        before = max(0, (node.free & pool).bit_count() - shape.hidden)
-        after = np.maximum(0, gpu_counts(node.free & ~masks & pool) - shape.hidden)
-        damage += unused[after] - unused[before]
-    return damage
-
-
 def _by_first_fit(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: On) -> Choices:
     """Return one way for each packing, for nodes with too many ways to try."""
-    rows = []
+    count = max(len(node.memory), node.free.bit_length())
+    gpus, rows = tuple(Gpu(node.units(gpu), node.whole(gpu)) for gpu in range(count)), []
     for m, packing in enumerate(packings):
-        found = first_fit(asks, packing, gpus_of(node))
+        found = first_fit(asks, packing, gpus)
         if found is None:
             continue
         taken, whole = found
@@ -304,17 +277,11 @@ def _by_first_fit(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: 
             [0 if mask >> g & 1 else units for g, units in enumerate(left)],
         )
         damage = after - fragmentation(node.shape, node.free, node.memory)
-        pool = int(_pool_damage(node, np.array([shared | mask]))[0])
+        pool = damage_of(node.shape, node.free, shared | mask)
         rows.append((m, shared, mask, (damage - pool) * int(STEP)))
     table = np.array(rows, np.int64).reshape(len(rows), 4).T
     ways = _Found(table[0], Taken(table[1], table[2]), table[3])
     return _narrowed(node, on, packings, ways, complete=False)
-
-
-def gpus_of(node: NodeGpus) -> tuple[Gpu, ...]:
-    """Return the node's GPUs as packings see them."""
-    count = max(len(node.memory), node.free.bit_length())
-    return tuple(Gpu(node.units(gpu), node.whole(gpu)) for gpu in range(count))
 
 
 class Least:
@@ -463,7 +430,7 @@ def _best_links(topology: GpuTopology) -> tuple[Values, Values]:
     count = topology.gpu_count
     fastest, largest = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
     if count <= MAX_RING_GPUS:
-        table, sizes = rings(topology), popcounts(count)
+        table, sizes = rings(topology), gpu_counts(np.arange(1 << count))
         np.maximum.at(fastest, sizes, table.weakest)
         np.maximum.at(largest, sizes, table.total)
     fastest[:2] = NO_LINK

@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muster.domain.request import Request, TypicalRequest
-from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
+from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints, gpus_in
 from muster.placement.cluster.fabric import Shape
 
 TYPICAL_GPUS = (1, 2, 4, 8)
@@ -49,12 +49,7 @@ TYPICAL_PARTS = (4, 2, 1)
 GPU = 1000
 """One GPU, in thousandths."""
 
-EIGHTHS = 8
-"""Steps of the best fit, for GPUs and for cpu. On a node with 8 GPUs a step is one GPU."""
-
-Values = NDArray[np.int64]
-
-Whole = TypeVar("Whole", int, Values)
+Whole = TypeVar("Whole", int, Ints)
 """A whole number, or one for each of many nodes."""
 
 
@@ -90,26 +85,19 @@ def unusable_slices(shape: Shape, gpu: int, left: Whole) -> Whole:
     return of_slices + (GPU * left // every if shape.pools else 0)
 
 
-def left_over_steps(
-    gpu_total: Values,
-    free_count: Values,
-    cpu_total: Values,
-    cpu_free: Values,
-    gpus: Values | int,
-    cpu_milli: Values | int,
-) -> Values:
-    """Return the best fit of many nodes, 0 to 16: the shares of GPUs and of cpu still free after taking
-    these.
-
-    Each share is rounded down to eighths. Less is better, because it keeps empty nodes empty. The steps are
-    coarse on purpose: with finer ones nearly every node would be a class of its own.
-    """
-    return _eighths(free_count - gpus, gpu_total) + _eighths(cpu_free - cpu_milli, cpu_total)
+def damage_of(shape: Shape, free: int, mask: int) -> int:
+    """Return the damage of taking these of the `free` GPUs whole: F after minus F before."""
+    return fragmentation(shape, free & ~mask) - fragmentation(shape, free)
 
 
-def _eighths(left: Values, total: Values) -> Values:
-    """Return the share `left` / `total` in eighths; 0 if either is not positive."""
-    return EIGHTHS * np.maximum(left, 0) * (total > 0) // np.maximum(total, 1)
+def damage_to_pools(shape: Shape, free: Ints | int, masks: Ints) -> Ints:
+    """Return [way] int64: the damage of taking the GPUs of each mask out of the wholly `free` ones."""
+    wasted = np.array([unusable(k) for k in range(shape.topology.gpu_count + 1)])
+    damage = np.zeros_like(masks)
+    for pool in shape.pools:
+        damage += wasted[np.maximum(0, gpus_in(free & ~masks, pool) - shape.hidden)]
+        damage -= wasted[np.maximum(0, gpus_in(np.asarray(free), pool) - shape.hidden)]
+    return damage
 
 
 STEP = 10

@@ -11,14 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from muster.domain.topology import GpuTopology, bits, mask_of
+from muster.placement.cluster.columns import gpu_counts
 from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
-from muster.placement.gpus.damage import fragmentation, unusable
+from muster.placement.gpus.damage import damage_of, damage_to_pools
 from muster.placement.gpus.links import (
     NO_LINK,
     Rings,
@@ -26,7 +27,6 @@ from muster.placement.gpus.links import (
     kinds_of,
     link_matrix,
     pcie_homes,
-    popcounts,
     rings,
     socket_distance,
     socket_distances,
@@ -42,8 +42,8 @@ class GpuSet:
 
     `domains` is how many NVLink domains they touch. `weakest` and `ring` are the weakest link and the sum of
     the best ring, in MB/s. With fewer than two GPUs they are NO_LINK and 0; with unknown links they are 0.
-    `sockets` is how far apart they hang below the node's CPU sockets: see `links`. `damage` is F after minus
-    F before, in GPU-thousandths. It is negative if the set takes GPUs that no typical request could use.
+    `sockets` is how far apart they hang below the node's CPU sockets. `damage` is F after minus F before, in
+    GPU-thousandths. It is negative if the set takes GPUs that no typical request could use.
     """
 
     mask: int
@@ -81,15 +81,6 @@ def best_sets(shape: Shape, free: int, size: int, allowed: int = -1) -> tuple[Gp
     return _row(sets_of(shape, free), size)
 
 
-@lru_cache(maxsize=1 << 14)
-def best_set_of(shape: Shape, free: int, per_domain: tuple[int, ...]) -> tuple[GpuSet, ...]:
-    """Return sets as `best_sets` does, with exactly `per_domain[i]` GPUs of `shape.domains[i]`.
-
-    The result is () if a domain has too few.
-    """
-    return _row(sets_within(shape, free, free, per_domain), sum(per_domain))
-
-
 def _row(sets: Sets, size: int) -> tuple[GpuSet, ...]:
     if size >= len(sets.choices):
         return ()
@@ -101,7 +92,7 @@ def _row(sets: Sets, size: int) -> tuple[GpuSet, ...]:
 def value_of(shape: Shape, free: int, mask: int) -> GpuSet:
     """Return this set with its values, if taken from the `free` GPUs of a node of this shape."""
     domains = sum(1 for domain in shape.domains if domain & mask)
-    damage = fragmentation(shape, free & ~mask) - fragmentation(shape, free)
+    damage = damage_of(shape, free, mask)
     if mask.bit_count() < 2:
         return GpuSet(mask, domains, NO_LINK, 0, 0, damage)
     if shape.topology.gpu_count > MAX_RING_GPUS:
@@ -201,13 +192,8 @@ def _greedily(topology: GpuTopology, union: int, sizes: tuple[int, ...]) -> list
 
 
 def _in_order(union: int, sizes: tuple[int, ...]) -> list[int]:
-    gpus, parts = bits(union), []
-    for size in filter(None, sizes):
-        part = 0
-        for _ in range(size):
-            part |= 1 << next(gpus)
-        parts.append(part)
-    return parts
+    gpus = bits(union)
+    return [mask_of(list(islice(gpus, size))) for size in filter(None, sizes)]
 
 
 TABLED_GPUS = 8
@@ -245,17 +231,11 @@ def sets_of(shape: Shape, free: int) -> Sets:
 
 
 @lru_cache(maxsize=1 << 12)
-def sets_within(shape: Shape, free: int, allowed: int, per_domain: tuple[int, ...] | None = None) -> Sets:
-    """Return the same for sets inside `allowed`, and with `per_domain[i]` GPUs of domain
-    i if that is given.
-    """
+def sets_within(shape: Shape, free: int, allowed: int) -> Sets:
+    """Return the same for sets inside `allowed`."""
     if shape.topology.gpu_count > MAX_RING_GPUS:
-        return _without_links(shape, free, allowed & free, per_domain)
-    masks = _up_to_symmetry(shape, free & allowed, per_domain is not None)
-    if per_domain is not None:
-        count = popcounts(shape.topology.gpu_count)
-        for domain, wanted in zip(shape.domains, per_domain, strict=True):
-            masks = masks[count[masks & domain] == wanted]
+        return _without_links(shape, free, allowed & free)
+    masks = _up_to_symmetry(shape, free & allowed)
     one = np.zeros_like(masks)
     return Sets(*(table[0] for table in _best(shape, 1, one, one + free, masks)))
 
@@ -284,30 +264,25 @@ def _best(shape: Shape, rows: int, row: Values, free: Values, masks: Values) -> 
     """
     topology = shape.topology
     known, sizes = rings(topology), topology.gpu_count + 1
-    group = row * sizes + popcounts(topology.gpu_count)[masks]
+    group = row * sizes + gpu_counts(masks)
     domains = np.zeros_like(masks)
     for domain in shape.domains:
         domains += (masks & domain) != 0
     fewest = least_of(group, domains)
     masks, free, group, domains = masks[fewest], free[fewest], group[fewest], domains[fewest]
-    weakest, ring, damage = known.weakest[masks], known.total[masks], _damages(shape, free, masks)
+    weakest, ring, damage = known.weakest[masks], known.total[masks], damage_to_pools(shape, free, masks)
     inside = known.inside[free & ~masks]
     sockets = socket_distances(topology, masks)
 
     # Of sets with equal weakest links only the best matters: narrow each such group to it, key by key.
     finer = group * len(known.levels) + np.searchsorted(known.levels, weakest)
+    keys = (-ring, sockets, damage, -inside, masks)
     left = np.arange(len(masks))
-    for key in (-ring, sockets, damage, -inside, masks):
+    for key in keys:
         left = left[least_of(finer[left], key[left])]
-
-    # Largest ring first, so a later set matters only if its weakest link is faster.
-    keys = (masks, -inside, damage, sockets, -ring, group)
-    left = left[np.lexsort(tuple(key[left] for key in keys))]
-    rank = group[left] * (2 * NO_LINK) + weakest[left]
-    left = left[np.diff(np.maximum.accumulate(rank), prepend=-1) > 0]
+    left = left[that_matter(group[left], weakest[left], *(key[left] for key in keys))]
     choices = np.bincount(group[left], minlength=rows * sizes)
-    last = np.cumsum(choices)[group[left]] - 1
-    choice = last - np.arange(len(left))  # reversed: the largest weakest link first
+    choice = np.arange(len(left)) - (np.cumsum(choices) - choices)[group[left]]
     width = max(1, int(choices.max()))
     every = (masks, domains, weakest, ring, sockets, damage)
     arrays = [np.zeros((rows * sizes, width), np.int64) for _ in every]
@@ -319,6 +294,32 @@ def _best(shape: Shape, rows: int, row: Values, free: Values, masks: Values) -> 
     return tables
 
 
+def that_matter(group: Values, weakest: Values, *keys: Values) -> Values:
+    """Return the indices of the sets that can be in a best plan, group by group.
+
+    Of two sets the one with smaller `keys` is better, the first key deciding first. A worse set matters only
+    if its `weakest` link is faster. The fastest weakest link comes first.
+    """
+    order = np.lexsort((*keys[::-1], group))
+    rank = group[order] * (2 * NO_LINK) + weakest[order]
+    order = order[np.diff(np.maximum.accumulate(rank), prepend=-1) > 0]
+    return order[np.lexsort((-weakest[order], group[order]))]
+
+
+def links_over(shape: Shape, free: int, masks: Values, there: int) -> tuple[Values, Values, Values]:
+    """Return [way] the weakest link and the sum of the ring over these GPUs and those already `there`.
+
+    The third array is the sum of the links among the `free` GPUs that stay. Without a link matrix all links
+    count as 0.
+    """
+    union = masks | there
+    if shape.topology.gpu_count > MAX_RING_GPUS:
+        none = np.zeros_like(masks)
+        return np.where(gpu_counts(union) < 2, NO_LINK, 0), none, none
+    table = rings(shape.topology)
+    return table.weakest[union], table.total[union], table.inside[free & ~masks]
+
+
 def least_of(group: Values, key: Values) -> NDArray[np.bool_]:
     """Return [i] bool: whether `key[i]` is the least of its group. Groups are small numbers."""
     if not len(group):
@@ -328,23 +329,13 @@ def least_of(group: Values, key: Values) -> NDArray[np.bool_]:
     return np.asarray(key == least[group])
 
 
-def _damages(shape: Shape, free: Values, masks: Values) -> Values:
-    count = popcounts(shape.topology.gpu_count)
-    unused = np.array([unusable(k) for k in range(shape.topology.gpu_count + 1)])
-    damage = np.zeros_like(masks)
-    for pool in shape.pools:
-        damage += unused[np.maximum(count[free & ~masks & pool] - shape.hidden, 0)]
-        damage -= unused[np.maximum(count[free & pool] - shape.hidden, 0)]
-    return damage
-
-
-def _up_to_symmetry(shape: Shape, allowed: int, fixed_domains: bool) -> Values:
+def _up_to_symmetry(shape: Shape, allowed: int) -> Values:
     """Return subsets of `allowed`. Of those that differ by a swap of equal GPUs, only the lowest is returned.
 
     That is 17 sets instead of 65,536 for 16 GPUs behind one NVSwitch.
     """
     masks = np.zeros(1, np.int64)
-    for kind in kinds_in(shape, fixed_domains):
+    for kind in kinds_in(shape, False):
         lowest = [0]
         for gpu in kind:
             if allowed >> gpu & 1:
@@ -375,28 +366,22 @@ def kinds_in(shape: Shape, fixed_domains: bool) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, parts.values()))
 
 
-def _without_links(shape: Shape, free: int, allowed: int, per_domain: tuple[int, ...] | None) -> Sets:
+def _without_links(shape: Shape, free: int, allowed: int) -> Sets:
     """Return one choice of each size, for nodes with too many GPUs for the tables; their links count as
     unknown.
 
     The choice touches as few domains as possible. It prefers the fullest domain that is enough, then low
     indices.
     """
-    if per_domain is None:
-        found = [_packed(shape.domains, allowed, size) for size in range(allowed.bit_count() + 1)]
-    else:
-        pairs = list(zip(shape.domains, per_domain, strict=True))
-        enough = all((domain & allowed).bit_count() >= wanted for domain, wanted in pairs)
-        found = [sum(_lowest(domain & allowed, wanted) for domain, wanted in pairs)] if enough else []
     sizes = shape.topology.gpu_count + 1
     arrays = {field.name: np.zeros((sizes, 1), np.int64) for field in fields(Sets)}
     sets = Sets(**{**arrays, "choices": np.zeros(sizes, np.int64)})
-    for mask in found:
-        size = mask.bit_count()
+    for size in range(allowed.bit_count() + 1):
+        mask = _packed(shape.domains, allowed, size)
         sets.masks[size, 0] = mask
         sets.domains[size, 0] = sum(1 for domain in shape.domains if domain & mask)
         sets.weakest[size, 0] = NO_LINK if size < 2 else 0
-        sets.damage[size, 0] = fragmentation(shape, free & ~mask) - fragmentation(shape, free)
+        sets.damage[size, 0] = damage_of(shape, free, mask)
         sets.choices[size] = 1
     return sets
 
@@ -407,11 +392,11 @@ def _packed(domains: Iterable[int], allowed: int, left: int) -> int:
         enough = [domain for domain in open_domains if domain.bit_count() >= left]
         pick = min(enough, key=int.bit_count) if enough else max(open_domains, key=int.bit_count)
         open_domains.remove(pick)
-        taken |= _lowest(pick, left)
+        taken |= lowest(pick, left)
         left -= min(left, pick.bit_count())
     return taken
 
 
-def _lowest(mask: int, count: int) -> int:
+def lowest(mask: int, count: int) -> int:
     """Return the lowest `count` bits of the mask."""
-    return sum(1 << gpu for gpu in list(bits(mask))[:count])
+    return mask_of(list(bits(mask))[:count])

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muster.domain.topology import GpuTopology, bits
+from muster.placement.cluster.columns import gpu_counts
 from muster.placement.cluster.fabric import MAX_RING_GPUS
 
 MB_PER_GB = 1000
@@ -75,7 +76,7 @@ def rings(topology: GpuTopology, weakest_first: bool = True) -> Rings:
     inside = np.zeros(1, np.int64)
     for gpu in range(count):
         inside = np.concatenate((inside, inside + _subset_sums(links[gpu, :gpu].tolist())))
-    small = popcounts(count) < 2
+    small = gpu_counts(np.arange(1 << count)) < 2
     levels = np.array(sorted({0, *thresholds, NO_LINK}))
     weakest, total = np.where(small, NO_LINK, weakest[state_of]), np.where(small, 0, total[state_of])
     return Rings(weakest, total, inside, levels)
@@ -91,12 +92,6 @@ def link_matrix(topology: GpuTopology) -> Values:
             if link is not None and i != j:
                 matrix[i, j] = round(link.gb_per_s * MB_PER_GB)
     return matrix
-
-
-@lru_cache(maxsize=MAX_RING_GPUS + 1)
-def popcounts(count: int) -> Values:
-    """Return the number of bits of each mask below 2^count."""
-    return _subset_sums([1] * count)
 
 
 def _subset_sums(values: list[int]) -> Values:

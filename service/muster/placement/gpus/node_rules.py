@@ -8,18 +8,18 @@ vector may be taken.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from math import lcm, prod
 
 import numpy as np
 
-from muster.domain.topology import bits, mask_of
+from muster.placement.cluster.columns import Ints, gpu_counts
 from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
-from muster.placement.gpus.damage import fragmentation
-from muster.placement.gpus.gpusets import GpuSet, best_sets, rank, value_of
-from muster.placement.gpus.links import popcounts, rings
+from muster.placement.gpus.damage import damage_to_pools
+from muster.placement.gpus.gpusets import GpuSet, best_sets, least_of, links_over, lowest, that_matter
+from muster.placement.gpus.links import socket_distances
 
 MAX_WAYS = 1 << 14
 """The most ways to divide the GPUs of one node that are tried.
@@ -242,8 +242,8 @@ def sets_under(
     """Return the GPU sets for a packing under the rule that can be in a best plan, and how members lie in
     each.
 
-    The order is that of `best_sets`. Values are those of all the gang's GPUs on the node, existing members
-    included.
+    The order is that of `best_sets`. Links count over all the gang's GPUs on the node, existing members
+    included. Domains count if they are touched newly.
     """
     size = sum(count * gpus for count, gpus in zip(packing, rule.gpus, strict=True))
     anywhere: Spread = (None,) * len(packing)
@@ -252,43 +252,30 @@ def sets_under(
     ways = spreads(rule, packing, free_by_domain(shape, free & allowed)) if rule.binds_domains else None
     if ways is not None and not ways:
         return ()
-    every = [
-        (_value(shape, free, mask, rule), ways[vector] if ways is not None else anywhere)
-        for mask in _masks(shape, free & allowed, size)
-        if ways is None or (vector := free_by_domain(shape, mask)) in ways
-    ]
-    fewest = min((chosen.domains for chosen, _ in every), default=0)
-    every = [pair for pair in every if pair[0].domains == fewest]
-    small = shape.topology.gpu_count <= MAX_RING_GPUS
-
-    def order(chosen: GpuSet) -> tuple[int, ...]:
-        rest = -int(rings(shape.topology).inside[free & ~chosen.mask]) if small else 0
-        _, _, *below_the_weakest_link = rank(chosen)
-        return *below_the_weakest_link, rest, chosen.mask
-
-    every.sort(key=lambda pair: order(pair[0]))
-    best: list[tuple[GpuSet, Spread]] = []
-    for pair in every:  # largest ring first, so a later set matters only if its weakest link is faster
-        if not best or pair[0].weakest > best[-1][0].weakest:
-            best.append(pair)
-    return tuple(reversed(best))
+    masks = _masks(shape, free & allowed, size)
+    if ways is not None:
+        masks = masks[[free_by_domain(shape, mask) in ways for mask in masks.tolist()]]
+    domains = np.zeros_like(masks)
+    for domain in shape.domains:
+        if not domain & rule.touched:
+            domains += masks & domain != 0
+    fewest = least_of(np.zeros_like(masks), domains)
+    masks, domains = masks[fewest], domains[fewest]
+    weakest, ring, inside = links_over(shape, free, masks, rule.there)
+    sockets = socket_distances(shape.topology, masks | rule.there)
+    damage = damage_to_pools(shape, free, masks)
+    order = that_matter(np.zeros_like(masks), weakest, -ring, sockets, damage, -inside, masks)
+    values = np.stack((masks, domains, weakest, ring, sockets, damage))[:, order].T.tolist()
+    return tuple(
+        (GpuSet(*of_set), ways[free_by_domain(shape, of_set[0])] if ways is not None else anywhere)
+        for of_set in values
+    )
 
 
-def _value(shape: Shape, free: int, mask: int, rule: InNode) -> GpuSet:
-    """Return the set with its values, together with the GPUs that the gang already has there.
-
-    `domains` counts only domains that are touched newly.
-    """
-    damage = fragmentation(shape, free & ~mask) - fragmentation(shape, free)
-    domains = sum(1 for domain in shape.domains if domain & mask and not domain & rule.touched)
-    union = value_of(shape, free | rule.there, mask | rule.there)
-    return replace(union, mask=mask, domains=domains, damage=damage)
-
-
-def _masks(shape: Shape, free: int, size: int) -> list[int]:
+def _masks(shape: Shape, free: int, size: int) -> Ints:
+    """Return the sets of `size` free GPUs; on nodes with too many to try, only that of the lowest indices."""
     count = shape.topology.gpu_count
-    if count > MAX_RING_GPUS:  # too many to try, so take those with the lowest indices
-        gpus = list(bits(free))[:size]
-        return [mask_of(gpus)] if len(gpus) == size else []
-    masks = np.flatnonzero(popcounts(count) == size)
-    return [int(mask) for mask in masks[(masks & ~free) == 0]]
+    if count > MAX_RING_GPUS:
+        return np.array([lowest(free, size)] if free.bit_count() >= size else [], np.int64)
+    masks: Ints = np.arange(1 << count)
+    return np.asarray(masks[(masks & ~free == 0) & (gpu_counts(masks) == size)])

@@ -21,7 +21,7 @@ from muster.domain.constraints import (
 )
 from muster.domain.reasons import Cause
 from muster.domain.request import Request, Role
-from muster.placement.cluster.candidates import holding, tolerated
+from muster.placement.cluster.candidates import selects, tolerated
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
 from muster.placement.gang.constraints.constraint import ByName, Findings
 from muster.placement.gang.constraints.max_per import MaxPerPart
@@ -263,11 +263,7 @@ def eligible_to(view: Columns, rule: Spread, role: Role) -> Bools:
     for key in rule.required_keys:
         eligible &= view.label(key).codes >= 0
     if rule.honor_affinity:
-        for term in role.rules.required:
-            eligible &= holding(view, term)
-        if role.rules.any_of:
-            every = [[holding(view, term) for term in terms] for terms in role.rules.any_of if terms]
-            eligible &= np.logical_or.reduce([np.logical_and.reduce(one) for one in every])
+        eligible &= selects(view, role)
     if rule.honor_taints:
         clean = [
             all(
