@@ -19,7 +19,7 @@ PICTURES: Mapping[str, tuple[str, ...]] = {
     "muster": ("cli", "app"),
     "muster.dialects": (),
     "muster.gangs": ("coordinator",),
-    "muster.placement": ("place", "moves", "firstfit"),
+    "muster.placement": ("place", "moves"),
     "muster.adapters": ("control_loop", "planner", "scrape"),
 }
 """Package → its modules that are drawn next to its folders: the ways in."""

@@ -1,4 +1,4 @@
-"""What first-fit would have done on the cluster as it is: `muster.placement.firstfit`, fed with API objects.
+"""What first-fit would have done on the cluster as it is: `baseline`, fed with API objects.
 
 First-fit is one pod at a time, the first node with room, its lowest free GPUs: what a scheduler that counts
 GPUs and a device plugin that knows no links come to.
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from local_cluster.api import Object
+from local_cluster.demo import baseline
 from local_cluster.demo.facts import Seat
 from muster.dialects.nodes import nodes as node_reader
 from muster.dialects.objects import NodeObject, PodObject
@@ -19,7 +20,6 @@ from muster.domain.node import Node
 from muster.domain.pod import Pod
 from muster.domain.request import GangId, Member, Request, Role
 from muster.domain.snapshot import Snapshot
-from muster.placement import firstfit
 
 
 def first_fit(nodes: Iterable[Object], pods: Iterable[Object], objects: Iterable[Object]) -> list[Seat]:
@@ -28,7 +28,7 @@ def first_fit(nodes: Iterable[Object], pods: Iterable[Object], objects: Iterable
     snapshot = Snapshot.of(map(read_node, nodes), [usage for usage in usages if usage])
     roles = tuple(_role(read_pod(pod)) for pod in _pods(objects))
     request = Request(GangId("default", "demo", "asked"), roles, min_member=len(roles))
-    members = firstfit.first_fit(snapshot, request).members
+    members = baseline.first_fit(snapshot, request).members
     return [Seat(member.name, member.node, member.gpus) for member in members]
 
 

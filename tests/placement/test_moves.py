@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from local_cluster.demo.baseline import first_fit
 from muster.domain.constraints import AntiAffinity
 from muster.domain.decision import Placed
-from muster.placement.firstfit import first_fit
 from muster.placement.moves import alternates, move
 from muster.placement.place import place
 from muster.placement.verify import verify

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from local_cluster.demo.baseline import first_fit
 from muster.domain.causes.not_planned import NotSupported
 from muster.domain.causes.out_of_place import DomainTooSmall
 from muster.domain.causes.too_little import (
@@ -23,7 +24,6 @@ from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology
 from muster.domain.words import GPU_MEMORY
 from muster.placement.cluster.columns import columns
-from muster.placement.firstfit import first_fit
 from muster.placement.gpus.choices import Least, choices
 from muster.placement.gpus.costs import SHARING_COSTS, Cost, On
 from muster.placement.gpus.slices import Ask, Gpu, NodeGpus, fitting

@@ -56,17 +56,8 @@ class Profile(NamedTuple):
 
 def profile_of(node: Node) -> Profile:
     """Return the profile of the node."""
-    return Profile(
-        node.gpu_resources,
-        node.ready,
-        node.unschedulable,
-        node.taints,
-        bool(node.gpu_memory),
-        node.memory_resources,
-        node.partitions,
-        node.missing_gpus,
-        node.offers_parts,
-    )
+    profile = Profile._make(getattr(node, field) for field in Profile._fields)
+    return profile._replace(gpu_memory=bool(node.gpu_memory))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -168,12 +159,30 @@ def gpu_counts(masks: Ints) -> Ints:
     return counts
 
 
+def memory_in(memory: Ints, masks: Ints | int) -> Ints:
+    """Return [GPU, row] int64: the units of each GPU that is in the mask of its row, 0 for the others."""
+    return memory * (masks >> np.arange(len(memory))[:, None] & 1)
+
+
 def gpus_in(masks: Ints, part: int) -> Ints:
     """Return int64, in the shape of `masks`: how many GPUs of each mask lie in `part`.
 
     `part` is a mask of GPUs of one node. It may have more bits than the masks of columns.
     """
     return gpu_counts(masks & part)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A property of `Columns`: one line of one of its matrices."""
+
+    matrix: str
+    line: int
+
+    def __get__(self, view: Columns, _: type[Columns]) -> Ints:
+        """Return [row] the line."""
+        column: Ints = getattr(view, self.matrix)[self.line]
+        return column
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -228,41 +237,18 @@ class Columns:
         """The row of each node, by name."""
         return self.nodes.index
 
-    @property
-    def free_gpus(self) -> Ints:
-        """[row] The free GPUs as a bit mask."""
-        column: Ints = self.amounts[0]
-        return column
-
-    @property
-    def free_count(self) -> Ints:
-        """[row] How many of the free GPUs can be given to pods, as `NodeState.free_gpu_count` says."""
-        column: Ints = self.amounts[1]
-        return column
-
-    @property
-    def unindexed(self) -> Ints:
-        """[row] How many GPUs are taken by pods whose GPU indices are unknown."""
-        column: Ints = self.amounts[2]
-        return column
-
-    @property
-    def cpu(self) -> Ints:
-        """[row] Free cpu in thousandths of a core. Like all free amounts, it may be negative."""
-        column: Ints = self.amounts[3]
-        return column
-
-    @property
-    def memory(self) -> Ints:
-        """[row] Free memory in bytes."""
-        column: Ints = self.amounts[4]
-        return column
-
-    @property
-    def pods(self) -> Ints:
-        """[row] How many more pods the node has room for."""
-        column: Ints = self.amounts[5]
-        return column
+    free_gpus = _Line("amounts", 0)
+    """[row] The free GPUs as a bit mask."""
+    free_count = _Line("amounts", 1)
+    """[row] How many of the free GPUs can be given to pods, as `NodeState.free_gpu_count` says."""
+    unindexed = _Line("amounts", 2)
+    """[row] How many GPUs are taken by pods whose GPU indices are unknown."""
+    cpu = _Line("amounts", 3)
+    """[row] Free cpu in thousandths of a core. Like all free amounts, it may be negative."""
+    memory = _Line("amounts", 4)
+    """[row] Free memory in bytes."""
+    pods = _Line("amounts", 5)
+    """[row] How many more pods the node has room for."""
 
     def other(self, name: str) -> Ints:
         """Return by row what is free of a resource of `Resources.others`, in its own unit.
@@ -275,23 +261,12 @@ class Columns:
             found = self.others[name] = fixed(np.fromiter(amounts, np.int64, len(self.states)))
         return found
 
-    @property
-    def gpu_total(self) -> Ints:
-        """[row] The number of GPUs of the node, including those that masks do not show."""
-        column: Ints = self.totals[6]
-        return column
-
-    @property
-    def cpu_total(self) -> Ints:
-        """[row] Allocatable cpu in thousandths of a core."""
-        column: Ints = self.totals[3]
-        return column
-
-    @property
-    def memory_total(self) -> Ints:
-        """[row] Allocatable memory in bytes."""
-        column: Ints = self.totals[4]
-        return column
+    gpu_total = _Line("totals", 6)
+    """[row] The number of GPUs of the node, including those that masks do not show."""
+    cpu_total = _Line("totals", 3)
+    """[row] Allocatable cpu in thousandths of a core."""
+    memory_total = _Line("totals", 4)
+    """[row] Allocatable memory in bytes."""
 
     @property
     def levels(self) -> tuple[Level, ...]:

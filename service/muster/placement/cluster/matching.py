@@ -13,8 +13,9 @@ domains, one mechanism serves both, and a gang has one of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
 
 from muster.domain.decision import MemberPlacement
 from muster.domain.node import Node
@@ -24,17 +25,46 @@ from muster.domain.topology import mask_of
 from muster.placement.cluster.candidates import not_offered
 from muster.placement.cluster.columns import NOTHING, Columns, columns, following
 
-_States = Mapping[str, tuple[NodeState, int, NodeState]]
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
-class _Matched:
-    """The view of the last such gang. `states` has by node the state, its mask, and what they make."""
+class _Shown(Generic[K]):
+    """The last view that showed a gang other GPUs than there are.
+
+    `states` has by node the state, its key, and what they make.
+    """
 
     snapshot: Snapshot | None = None
-    masks: Mapping[str, int] = field(default_factory=dict)
-    states: _States = field(default_factory=dict)
+    keys: Mapping[str, K] = field(default_factory=dict)
+    states: Mapping[str, tuple[NodeState, K, NodeState]] = field(default_factory=dict)
     view: Columns = NOTHING
+
+
+def _showing(
+    memo: list[_Shown[K]],
+    snapshot: Snapshot,
+    keys: Mapping[str, K],
+    make: Callable[[NodeState, K], NodeState],
+) -> Columns:
+    """Return the columns of the snapshot in which the nodes of `keys` have the states that `make` returns.
+
+    It is cheap if the last keys were the same, and few nodes have changed since. Several threads may call
+    this: the memo has one entry, which is replaced as a whole.
+    """
+    last = memo[0]
+    if last.snapshot is snapshot and last.keys == keys:
+        return last.view
+    states: dict[str, tuple[NodeState, K, NodeState]] = {}
+    for name, key in keys.items():
+        state, before = snapshot.nodes[name], last.states.get(name)
+        if before is None or before[0] is not state or before[1] != key:
+            before = (state, key, make(state, key))
+        states[name] = before
+    nodes = {**snapshot.nodes, **{name: shown for name, (*_, shown) in states.items()}}
+    view = following(last.view, replace(snapshot, nodes=nodes))
+    memo[0] = _Shown(snapshot, keys, states, view)
+    return view
 
 
 def masks_of(snapshot: Snapshot, request: Request) -> dict[str, int]:
@@ -161,24 +191,10 @@ def differing(snapshot: Snapshot, request: Request, nodes: Iterable[str]) -> set
 def view_of(snapshot: Snapshot, request: Request) -> Columns:
     """Return the cluster as columns, with the GPUs that the gang may have.
 
-    Gangs without such a rule have the view of `columns`. Several threads may call this: the memo has one
-    entry, which is replaced as a whole.
+    Gangs without such a rule have the view of `columns`.
     """
     masks = masks_of(snapshot, request)
-    if not masks:
-        return columns(snapshot)
-    last = _latest[0]
-    if last.snapshot is snapshot and last.masks == masks:
-        return last.view
-    states: dict[str, tuple[NodeState, int, NodeState]] = {}
-    for name, mask in masks.items():
-        state, before = snapshot.nodes[name], last.states.get(name)
-        same = before is not None and before[0] is state and before[1] == mask
-        states[name] = before if same and before is not None else (state, mask, _only(state, mask))
-    nodes = {**snapshot.nodes, **{name: shown for name, (*_, shown) in states.items()}}
-    view = following(last.view, replace(snapshot, nodes=nodes))
-    _latest[0] = _Matched(snapshot, masks, states, view)
-    return view
+    return _showing(_latest_matched, snapshot, masks, _only) if masks else columns(snapshot)
 
 
 def _only(state: NodeState, mask: int) -> NodeState:
@@ -191,7 +207,7 @@ def _only(state: NodeState, mask: int) -> NodeState:
     return replace(state, node=node, free_gpus=free, tainted=0, memory=memory)
 
 
-_latest = [_Matched()]
+_latest_matched: list[_Shown[int]] = [_Shown()]
 
 
 def attributes_of(request: Request) -> list[tuple[str, ...]]:
@@ -200,36 +216,13 @@ def attributes_of(request: Request) -> list[tuple[str, ...]]:
     return list(dict.fromkeys(named))
 
 
-@dataclass(frozen=True, slots=True)
-class _Grouped:
-    """A view with groups, and by node the state that its state was made of, with that."""
-
-    attributes: tuple[str, ...] = ()
-    states: Mapping[str, tuple[NodeState, NodeState]] = field(default_factory=dict)
-    view: Columns = NOTHING
-
-
 def by_attributes(view: Columns, request: Request) -> Columns:
-    """Return the view with groups on nodes where GPUs agree on the gang's attributes, if it names any.
-
-    It is cheap if the last gang with attributes named the same, and few nodes have changed since. Several
-    threads may call this: the memo has one entry, which is replaced as a whole.
-    """
+    """Return the view with groups on nodes where GPUs agree on the gang's attributes, if it names any."""
     named = attributes_of(request)
     if not named:
         return view
-    attributes, last = named[0], _latest_grouped[0]
-    known = last.states if last.attributes == attributes else {}
-    states = {}
-    for name, state in view.snapshot.nodes.items():
-        before = known.get(name)
-        if before is None or before[0] is not state:
-            before = (state, _grouped(state, attributes))
-        states[name] = before
-    snapshot = replace(view.snapshot, nodes={name: grouped for name, (_, grouped) in states.items()})
-    grouped_view = following(last.view, snapshot)
-    _latest_grouped[0] = _Grouped(attributes, states, grouped_view)
-    return grouped_view
+    keys = dict.fromkeys(view.snapshot.nodes, named[0])
+    return _showing(_latest_grouped, view.snapshot, keys, _grouped)
 
 
 def _grouped(state: NodeState, attributes: tuple[str, ...]) -> NodeState:
@@ -257,4 +250,4 @@ def groups_of(node: Node, attributes: tuple[str, ...]) -> tuple[int, ...]:
     return tuple(sorted(groups, key=lambda mask: mask & -mask))
 
 
-_latest_grouped = [_Grouped()]
+_latest_grouped: list[_Shown[tuple[str, ...]]] = [_Shown()]

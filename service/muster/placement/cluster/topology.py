@@ -97,6 +97,9 @@ NONE = -1
 INSIDE = (Scope.GPU.value, Scope.NVLINK_DOMAIN.value)
 """Scopes whose parts may be smaller than a node."""
 
+NARROW = (*INSIDE, Scope.NODE.value)
+"""The scopes up to the node, narrowest first."""
+
 
 @dataclass(frozen=True, eq=False)
 class Domains:
@@ -334,6 +337,5 @@ def narrow_to_wide(levels: tuple[Level, ...], asked: Iterable[str]) -> tuple[str
     Label keys that the gang asks for come before the widest level.
     """
     named = [level.scope for level in levels[::-1]]
-    narrow = (Scope.GPU.value, Scope.NVLINK_DOMAIN.value, Scope.NODE.value)
     custom = [scope for scope in asked if scope not in {*Scope, *named}]
-    return tuple(dict.fromkeys((*narrow, *named[:-1], *custom, *named[-1:])))
+    return tuple(dict.fromkeys((*NARROW, *named[:-1], *custom, *named[-1:])))

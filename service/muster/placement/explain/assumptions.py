@@ -27,7 +27,7 @@ from muster.placement.cluster.candidates import (
     profile_refusal,
     selector_text,
 )
-from muster.placement.cluster.columns import Bools, Columns, Ints, Profile, amounts_of, memory_of
+from muster.placement.cluster.columns import Bools, Columns, Ints, Profile, amounts_of, memory_in, memory_of
 from muster.placement.cluster.fabric import Shape
 from muster.placement.cluster.topology import Codes, place_of
 from muster.placement.gang.constraints import CONSTRAINTS, constraints_of
@@ -150,8 +150,7 @@ def _all_memory(view: Columns) -> Ints:
     of_shape = np.zeros((lines, len(view.shapes)), np.int64)
     for i, shape in enumerate(view.shapes):
         of_shape[: len(shape.memory), i] = shape.memory[:lines]
-    healthy: Ints = view.totals[0] >> np.arange(lines)[:, None] & 1
-    return np.asarray(of_shape[:, view.shape] * healthy)
+    return memory_in(of_shape[:, view.shape], view.totals[0])
 
 
 def _running(view: Columns, request: Request) -> Mapping[int, list[Usage]]:
@@ -251,6 +250,14 @@ class World:
     def target(self) -> int:
         """How many members must fit."""
         return min(self.request.min_member, self.request.size)
+
+    @property
+    def admitting(self) -> Bools:
+        """[row] Whether the node admits members of any role."""
+        rows: Bools = np.logical_or.reduce(
+            [self.admitted[role.name] for role in self.request.roles if role.members]
+        )
+        return rows
 
     @property
     def scopes(self) -> tuple[str, ...]:

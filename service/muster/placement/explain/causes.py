@@ -29,12 +29,12 @@ from muster.domain.decision import Unplaceable
 from muster.domain.node import Node
 from muster.domain.quorums import Leaf, Quorum
 from muster.domain.reasons import Cause
-from muster.domain.request import Request, Role, Scope
+from muster.domain.request import Request, Role
 from muster.domain.snapshot import Snapshot
 from muster.domain.words import GPU_MEMORY, LISTED, gpus_with, nearest
 from muster.placement.cluster.columns import Bools, Columns, Ints
 from muster.placement.cluster.matching import differing, masks_of
-from muster.placement.cluster.topology import INSIDE
+from muster.placement.cluster.topology import INSIDE, NARROW
 from muster.placement.explain.assumptions import (
     CPU,
     GPU,
@@ -131,16 +131,12 @@ def _contested_nodes(conflict: Conflict, causes: Iterable[Cause]) -> tuple[str, 
     """Return the nodes whose GPUs the gang lacks because other pods have them."""
     if Assumption(Kind.TAKEN, what=GPU) not in conflict.obstacles:
         return ()
-    view, world = conflict.assumptions.view, conflict.world()
-    rows = np.zeros(len(view.names), np.bool_)
-    for role in conflict.members_of:
-        if role.members:
-            refusals = conflict.assumptions.refused[role.name].values()
-            rows |= world.admitted[role.name] & ~np.logical_or.reduce([np.zeros_like(rows), *refusals])
+    view, admitted = conflict.assumptions.view, conflict.as_it_is.admitted
+    rows = np.logical_or.reduce([admitted[role.name] for role in conflict.members_of])
     for cause in causes:
         if isinstance(cause, DomainTooSmall | RoleScope) and cause.best:
             row = view.row.get(cause.best.rpartition("/")[0] if cause.scope in INSIDE else cause.best)
-            if row is not None and cause.scope in (*INSIDE, Scope.NODE):
+            if row is not None and cause.scope in NARROW:
                 rows &= np.arange(len(rows)) == row
             else:
                 domains = view.topology.domains(cause.scope)
@@ -247,7 +243,7 @@ def shortage(conflict: Conflict) -> Cause | None:
     world = conflict.world(without=RULES)
     if conflict.nobody_admits and conflict.even_empty and conflict.obstacles_of(Kind.REFUSED):
         return None
-    rows = np.flatnonzero(np.logical_or.reduce([world.admitted[role.name] for role in conflict.members_of]))
+    rows = np.flatnonzero(world.admitting)
     if not len(rows) and len(world.view.names):
         return None
     request = conflict.assumptions.request

@@ -15,16 +15,14 @@ from muster.domain.levels import preset_with, scope_meant
 from muster.domain.reasons import Cause
 from muster.domain.request import Request, Role, Scope
 from muster.domain.words import GPU_MEMORY
-from muster.placement.cluster.columns import Bools, Columns
-from muster.placement.cluster.topology import INSIDE
+from muster.placement.cluster.columns import Bools, Columns, memory_in
+from muster.placement.cluster.topology import INSIDE, NARROW
 from muster.placement.explain.assumptions import CPU, GPU, Assumption, Kind, World, free_of
 from muster.placement.explain.conflict import Conflict
 from muster.placement.gang.blocks import blocks_of
 from muster.placement.gang.constraints.constraint import Findings
 from muster.placement.gang.existing import BoundMember, common_parts, existing_of
 from muster.placement.gpus.slices import ask_of, slice_room
-
-NARROW = (Scope.GPU.value, Scope.NVLINK_DOMAIN.value, Scope.NODE.value)
 
 
 def findings_of(conflict: Conflict) -> _Findings:
@@ -62,7 +60,7 @@ class _Findings(Findings):
         return wider_scopes(self.view, scope)
 
     def is_nowhere(self, scope: str) -> bool:
-        return scope not in (*INSIDE, Scope.NODE) and not self.view.topology.domains(scope).names
+        return scope not in NARROW and not self.view.topology.domains(scope).names
 
     def no_such(self, scope: str, role: Role | None = None) -> NoSuchDomain | IndicesUnknown | None:
         if scope == Scope.NODE:
@@ -70,7 +68,7 @@ class _Findings(Findings):
         world = self.conflict.world(refusals_of_conflict=scope not in INSIDE)
         name, view = role.name if role else "", world.view
         if scope in INSIDE:
-            rows = (world.admitted[name] if role else _admitting_rows(world)) & (view.gpu_total > 0)
+            rows = (world.admitted[name] if role else world.admitting) & (view.gpu_total > 0)
             promised = (rows & _promised_rows(view, scope)).any()
             return IndicesUnknown(scope, int(rows.sum()), name) if rows.any() and not promised else None
         rows = view.topology.index(scope) >= 0
@@ -111,7 +109,7 @@ class _Findings(Findings):
             roles = self.conflict.part_of_gang
             numbers = (members, world.target, has_links, self.even_empty)
             return DomainTooSmall(scope, part, *numbers, roles, has_matrix)
-        unsure = _admitting_rows(world) & ~_promised_rows(world.view, scope)
+        unsure = world.admitting & ~_promised_rows(world.view, scope)
         if scope in INSIDE and unsure.any():
             return IndicesUnknown(scope, int(unsure.sum()))
         return self._nowhere(scope, self.conflict.part_of_gang)
@@ -177,8 +175,8 @@ class _Findings(Findings):
                     free = (int(view.free_gpus[row]) & mask).bit_count()
                     fit = free // role.gpus if role.gpus else int(room[row])
                     if role.slice:
-                        memory = view.gpu_memory[:, row] * (mask >> np.arange(len(view.gpu_memory)) & 1)
-                        fit = int(slice_room(memory[:, None], ask_of(role))[0])
+                        memory = memory_in(view.gpu_memory[:, [row]], mask)
+                        fit = int(slice_room(memory, ask_of(role))[0])
                     members += min(int(room[row]), fit)
         return members
 
@@ -197,16 +195,9 @@ def _promised_rows(view: Columns, scope: str) -> Bools:
     return view.promised if scope == Scope.NVLINK_DOMAIN else np.asarray(view.unindexed == 0)
 
 
-def _admitting_rows(world: World) -> Bools:
-    rows: Bools = np.logical_or.reduce(
-        [world.admitted[role.name] for role in world.request.roles if role.members]
-    )
-    return rows
-
-
 def _most_free(world: World, scope: str) -> str:
     """Return the part with most GPUs free, or most cpu, where no part holds a member; "" if there is none."""
-    view, hosts = world.view, _admitting_rows(world)
+    view, hosts = world.view, world.admitting
     has_slices = any(role.slice for role in world.request.roles)
     whole = GPU if any(role.gpus for role in world.request.roles) else CPU
     free = np.maximum(0, free_of(view, GPU_MEMORY if has_slices else whole))

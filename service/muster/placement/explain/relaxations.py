@@ -18,7 +18,7 @@ from muster.domain.reasons import Relaxation
 from muster.domain.request import Request, Role
 from muster.domain.topology import bits, mask_of
 from muster.domain.words import GPU_MEMORY
-from muster.placement.cluster.columns import LARGEST, Columns, Ints, gpus_in
+from muster.placement.cluster.columns import LARGEST, Columns, Ints, gpus_in, memory_in
 from muster.placement.cluster.fabric import ALL_GPUS
 from muster.placement.cluster.topology import INSIDE
 from muster.placement.explain.assumptions import GPU, Assumption, Kind, World, binds_members
@@ -297,10 +297,7 @@ class _Search:
                 np.maximum(0, gpus_in(of.free_gpus[rows], mask) - of.unindexed[rows]) for of in (view, empty)
             )
             return now[None], then[None]
-        now, then = (
-            of.gpu_memory[:, rows] * (mask >> np.arange(len(of.gpu_memory))[:, None] & 1)
-            for of in (view, empty)
-        )
+        now, then = (memory_in(of.gpu_memory[:, rows], mask) for of in (view, empty))
         # If the indices of taken GPUs are unknown, these GPUs must become free, not their memory.
         return now, np.where(view.unindexed[rows] == 0, then, now)
 

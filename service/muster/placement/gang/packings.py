@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muster.domain.request import Role
-from muster.placement.cluster.columns import Bools, Ints, gpu_counts
+from muster.placement.cluster.columns import Bools, Ints, gpu_counts, memory_in
 from muster.placement.gang.instance import Counts, Instance
 from muster.placement.gpus.node_rules import InNode, allowed, few_ways, free_by_domain
 from muster.placement.gpus.slices import (
@@ -85,7 +85,7 @@ def packings_on(
     if masks is not None:
         free = free & masks
         gpus = np.minimum(gpu_counts(free), gpus)
-        memory = memory * (masks >> np.arange(len(memory))[:, None] & 1)
+        memory = memory_in(memory, masks)
         for r, role in enumerate(instance.roles):
             caps[r] = np.minimum(caps[r], gpus // role.gpus) if role.gpus else caps[r]
             caps[r] = np.minimum(caps[r], slice_room(memory, ask_of(role))) if role.slice else caps[r]
