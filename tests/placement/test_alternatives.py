@@ -128,9 +128,9 @@ def test_at_most_so_many_are_computed_and_the_others_are_counted(monkeypatch: py
 
     monkeypatch.setattr(module, "place", counted)
     found = of_best(nodes, "8 x 1 GPU")
-    assert len(found.tried) == module.MOST
-    assert found.left_out == 19 - module.MOST
-    assert calls <= module.MOST + 3
+    assert len(found.tried) == module.MAX_ALTERNATIVES
+    assert found.left_out == 19 - module.MAX_ALTERNATIVES
+    assert calls <= module.MAX_ALTERNATIVES + 3
     assert view(found)["others"] == "11 more racks were not tried"
 
 

@@ -26,12 +26,12 @@ from muster.placement.limits import Limits, asks_gpus
 from muster.placement.model.objective import Worth
 from muster.placement.place import PlacementDefect, place
 
-MOST = 8
+MAX_ALTERNATIVES = 8
 """Alternatives that are computed for one gang."""
 
 
 def alternatives(snapshot: Snapshot, question: Question, limits: Limits | None = None) -> Alternatives:
-    """Return the alternatives of the gang's place: at most `MOST`, the best first.
+    """Return the alternatives of the gang's place: at most `MAX_ALTERNATIVES`, the best first.
 
     `snapshot` is without the gang. The gang's own domain is tried first, and kept if something better has
     come free there. The best place outside of it is next. Then come the domains with just enough free GPUs,
@@ -46,7 +46,7 @@ def alternatives(snapshot: Snapshot, question: Question, limits: Limits | None =
     late = False
     for part in places.to_try():
         late = limits.seconds_left is not None and limits.seconds_left() <= 0
-        if late or len(found) == MOST:
+        if late or len(found) == MAX_ALTERNATIVES:
             break
         if part is not None and (part,) in found:
             continue
@@ -54,9 +54,9 @@ def alternatives(snapshot: Snapshot, question: Question, limits: Limits | None =
         members = decision.members if isinstance(decision, Placed) else ()
         touched = places.touched(members) if part is None else (part,)
         if decision is not None and touched:
-            about = _About(places.name(touched), *places.free_on(touched), _is_proven(decision))
+            proven, free = _is_proven(decision), places.free_on(touched)
             there = worths(question.request, members, view) if members else []
-            compared = _compared(about, here, there)
+            compared = _compared(places.name(touched), free, proven, here, there)
             if set(touched) != places.chosen or compared[1].than is Than.BETTER:
                 found[touched] = compared
     tried = tuple(alternative for _, alternative in sorted(found.values(), key=lambda each: each[0]))
@@ -186,18 +186,13 @@ def _is_proven(decision: Decision) -> bool:
     return not any(isinstance(cause, Ended | NotDecided | TooManyRoles) for cause in decision.causes)
 
 
-@dataclass(frozen=True, slots=True)
-class _About:
-    """What is known of an alternative besides its plan."""
+def _compared(
+    domain: str, free: tuple[int, int], proven: bool, here: list[Worth], there: list[Worth]
+) -> tuple[list[float], Alternative]:
+    """Return an alternative, and what orders it among the others: the costs of its levels.
 
-    domain: str
-    free_gpus: int
-    most_on_a_node: int
-    proven: bool
-
-
-def _compared(about: _About, here: list[Worth], there: list[Worth]) -> tuple[list[float], Alternative]:
-    """Return an alternative, and what orders it among the others: the costs of its levels."""
+    `free` is how many GPUs are free in its domain, and on one of the nodes there at most.
+    """
     order = [worth.cost for worth in there] or [math.inf]
     fit, size = (int(-levels[0].cost) if levels else 0 for levels in (there, here))
     level, than, says = "", Than.EQUAL, ""
@@ -212,7 +207,4 @@ def _compared(about: _About, here: list[Worth], there: list[Worth]) -> tuple[lis
             ours, theirs = differ
             than = Than.WORSE if theirs.cost > ours.cost else Than.BETTER
             level, value, chosen, says = ours.level, theirs.value, ours.value, theirs.instead_of(ours)
-    free = (about.free_gpus, about.most_on_a_node)
-    return order, Alternative(
-        about.domain, fit, size, than, level, value, chosen, about.proven, *free, differs=says
-    )
+    return order, Alternative(domain, fit, size, than, level, value, chosen, proven, *free, differs=says)

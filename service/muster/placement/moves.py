@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import reduce
 from itertools import combinations, islice
 from math import comb
 from types import MappingProxyType
@@ -67,10 +66,8 @@ def alternates(
         return tuple((member.node,) for member in placed.members)
     view = view_of(snapshot, request)
     snapshot = view.snapshot
-    taken: dict[str, list[Usage]] = {}
-    for usage in _usages(request, placed):
-        taken.setdefault(usage.node, []).append(usage)
-    after = {view.row[name]: _after(snapshot.nodes[name], usages) for name, usages in taken.items()}
+    full = snapshot.taking(_usage(request, member) for member in placed.members)
+    after = {view.row[member.node]: full.nodes[member.node] for member in placed.members}
     free = view.free_count.copy()
     for row, state in after.items():
         free[row] = state.free_gpu_count
@@ -228,19 +225,11 @@ def _full(view: Columns, role: Role, placed: Placed) -> list[int]:
     return [view.row[node] for node, most in role.room.items() if node in view.row and there[node] >= most]
 
 
-def _after(state: NodeState, usages: Iterable[Usage]) -> NodeState:
-    return reduce(NodeState.taking, usages, state)
-
-
 def _fits(state: NodeState, role: Role) -> bool:
     room = member_room(role.resources, state.free) > 0 and state.free_gpu_count >= role.gpus
     if not role.slice:
         return room
     return room and sum(left >= role.slice.units for left in state.free_memory) >= role.slice.gpus
-
-
-def _usages(request: Request, placed: Placed) -> list[Usage]:
-    return [_usage(request, member) for member in placed.members]
 
 
 def _usage(request: Request, member: MemberPlacement) -> Usage:

@@ -16,7 +16,7 @@ from muster.placement.cluster.columns import Ints
 from muster.placement.gang.blocks import rank_key
 from muster.placement.gang.instance import Counts, Instance
 from muster.placement.gang.on_node import gpus_on
-from muster.placement.gpus.gpusets import split
+from muster.placement.gpus.gpusets import lowest, split
 from muster.placement.gpus.slices import dealt
 from muster.placement.search.plan import Share
 
@@ -52,10 +52,6 @@ def named(instance: Instance, shares: Iterable[Share]) -> tuple[MemberPlacement,
                 place = MemberPlacement(member.uid, member.name, role.name, node, _indices(mask), ask.units)
                 places[order[member.uid]] = place
     return tuple(filter(None, places))
-
-
-_split = lru_cache(maxsize=1 << 14)(split)
-"""Many nodes of a gang have equal GPUs, so splits are cached."""
 
 
 @lru_cache(maxsize=1 << 14)
@@ -109,18 +105,18 @@ def _masks(instance: Instance, share: Share, sliced: bool) -> list[list[int]]:
         ]
         sizes = [gpus[block] for block in bound]
         rest = (left & inside).bit_count() - sum(sizes)
-        for block, mask in zip(bound, _split(shape.topology, left & inside, (*sizes, rest)), strict=False):
+        for block, mask in zip(bound, split(shape.topology, left & inside, (*sizes, rest)), strict=False):
             given[block].append(mask)
             left &= ~mask
     for block, members in enumerate(share.spread):
         for across in members or ():
             if isinstance(across, tuple):
-                mask = sum(_lowest(left & shape.domains[d], count) for d, count in enumerate(across))
+                mask = sum(lowest(left & shape.domains[d], count) for d, count in enumerate(across))
                 given[block].append(mask)
                 left &= ~mask
     loose = [block for block, count in enumerate(share.counts) for _ in range(count - len(given[block]))]
     for block, mask in zip(
-        loose, _split(shape.topology, left, tuple(gpus[block] for block in loose)), strict=True
+        loose, split(shape.topology, left, tuple(gpus[block] for block in loose)), strict=True
     ):
         given[block].append(mask)
     return given
@@ -144,7 +140,3 @@ def _slices(instance: Instance, share: Share) -> list[list[int]]:
 def _in_domain(members: Counts | tuple[Counts, ...] | None, domain: int) -> int:
     count = members[domain] if members and domain < len(members) else 0
     return count if isinstance(count, int) else 0
-
-
-def _lowest(mask: int, count: int) -> int:
-    return sum(1 << gpu for gpu in list(bits(mask))[:count])

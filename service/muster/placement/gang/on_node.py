@@ -123,7 +123,7 @@ def _gpu_shares(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) 
     return np.where(serves, of_shape, total), left - counts @ units - each * (counts @ whole)
 
 
-LEAST_STEPS, MOST_STEPS = 16, 64
+MIN_STEPS, MAX_STEPS = 16, 64
 """In how many steps the free nodes of a domain are counted. With more, nearly all nodes of wide domains would
 differ."""
 
@@ -149,7 +149,7 @@ def opening(view: Columns) -> Ints:
             free = np.bincount(domain[whole], minlength=len(nodes))
             free[0] = 0
             largest = max(1, int(nodes[1:].max()))
-            cost[whole] += -(-min(MOST_STEPS, max(LEAST_STEPS, largest)) * free[domain[whole]] // largest)
+            cost[whole] += -(-min(MAX_STEPS, max(MIN_STEPS, largest)) * free[domain[whole]] // largest)
     return cost
 
 
@@ -158,7 +158,7 @@ SLACK = GPU // 8
 """A GPU that lacks this much of its share, or less, is still usable."""
 MIB = 20
 """Memory is counted in MiB, as a shift of bytes."""
-MOST = 1 << 42
+LARGEST_AMOUNT = 1 << 42
 """Amounts are cut here, so that their products do not overflow."""
 
 
@@ -198,4 +198,4 @@ def unusable_gpus(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints
 def _shares(amount: Ints, scale: tuple[Ints, Ints]) -> Ints:
     """Return how many GPUs have their share in this amount, in thousandths."""
     times, whole = scale
-    return np.asarray(np.clip(amount, 0, MOST) * times // whole)
+    return np.asarray(np.clip(amount, 0, LARGEST_AMOUNT) * times // whole)

@@ -34,7 +34,7 @@ MIN_STEPS = 3
 ENOUGH = -1
 """In the key of a packing: there is enough of the resource, so it rules out no packing."""
 
-LOTS = 1 << 62
+UNLIMITED = 1 << 62
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +64,11 @@ def _tuples(packings: Ints) -> tuple[Counts, ...]:
     return tuple(map(tuple, packings.tolist()))
 
 
-def _listed(every: Sequence[Counts], largest: Sequence[Counts], roles: int, *, complete: bool) -> Packings:
-    """Return packings that are known one by one."""
-    table = np.array(every, np.int64).reshape(len(every), roles)
-    maximal = np.array(largest, np.int64).reshape(len(largest), roles)
-    return Packings(maximal, complete, lambda: table)
+def _listed(packings: Sequence[Counts], roles: int, *, complete: bool) -> Packings:
+    """Return these packings, and the maximal ones among them."""
+    table = np.array(packings, np.int64).reshape(len(packings), roles)
+    below = (table[:, None] <= table[None]).all(axis=2)
+    return Packings(table[below.sum(axis=1) == 1], complete, lambda: table)  # below itself alone
 
 
 def packings_on(
@@ -197,33 +197,18 @@ def _sharing_gpus(
     GPUs differ only in their order are checked once.
     """
     index_of, found = mixed
-    units = [ask.units for ask, count in zip(asks, need, strict=True) if ask.units and count]
-    step = gcd(*units)
-    useful = np.minimum(memory // step, sum(need) * max(units) // step)
-    gpus = len(memory)
-    whole = np.zeros((0, len(index_of)), np.int64)
-    if whole_gpus(asks, need):
-        wide = max(gpus, int(free.max(initial=0)).bit_length())
-        useful = np.concatenate([useful, np.zeros((wide - gpus, len(index_of)), np.int64)])
-        whole = free >> np.arange(wide)[:, None] & 1
-    kinds = np.sort(useful * 2 + (whole if len(whole) else 0), axis=0)
-    index, first = distinct(np.concatenate([index_of[None], kinds]))
-    kept = []
+    units, whole = _gpu_kinds(asks, need, memory, free)
+    index, first = distinct(np.concatenate([index_of[None], units * 2 + whole]))
+    fitting_lists = []
     for i in first.tolist():
         packings = found[int(index_of[i])]
-        every = tuple(Gpu(value // 2 * step, bool(value % 2)) for value in kinds[:, i].tolist() if value)
-        kept.append(_kept(packings, *fitting(asks, packings.all, every)))
-    return index, kept
-
-
-def _kept(packings: Packings, kept: tuple[Counts, ...], complete: bool) -> Packings:
-    """Return fewer packings, and the maximal ones among them."""
-    if len(kept) == len(packings.all):
-        return packings
-    counts = np.array(kept, np.int64).reshape(len(kept), -1)
-    below: Bools = np.asarray((counts[:, None] <= counts[None]).all(axis=2))
-    most = below.sum(axis=1) == 1  # below itself alone
-    return Packings(counts[most], packings.complete and complete, lambda: counts)
+        pairs = zip(units[:, i].tolist(), whole[:, i].tolist(), strict=True)
+        gpus = tuple(Gpu(left, free_whole) for left, free_whole in pairs if left or free_whole)
+        fitting_packings, complete = fitting(asks, packings.all, gpus)
+        if len(fitting_packings) < len(packings.all):
+            packings = _listed(fitting_packings, len(asks), complete=packings.complete and complete)
+        fitting_lists.append(packings)
+    return index, fitting_lists
 
 
 def _under_rules(
@@ -249,24 +234,18 @@ def _under_rules(
 
 @lru_cache(maxsize=1 << 14)
 def _ruled(packings: tuple[Counts, ...], rule: InNode, free: Counts, complete: bool) -> Packings:
-    kept = tuple(packing for packing in packings if allowed(rule, packing, free))
-
-    def below(packing: Counts, other: Counts) -> bool:
-        return packing != other and all(a <= b for a, b in zip(packing, other, strict=True))
-
-    largest = tuple(packing for packing in kept if not any(below(packing, other) for other in kept))
-    return _listed(kept, largest, len(rule.gpus), complete=complete and few_ways(rule, free))
+    allowed_packings = [packing for packing in packings if allowed(rule, packing, free)]
+    return _listed(allowed_packings, len(rule.gpus), complete=complete and few_ways(rule, free))
 
 
 def _of_one_role(caps: Ints, role: int, roles: int) -> tuple[Ints, list[Packings]]:
-    def counts(n: int) -> Counts:
-        return (*(0,) * role, n, *(0,) * (roles - role - 1))
+    def up_to(cap: int) -> Ints:
+        counts = np.zeros((cap, roles), np.int64)
+        counts[:, role] = np.arange(1, cap + 1)
+        return counts
 
     values, index = np.unique(caps, return_inverse=True)
-    return index, [
-        _listed([counts(n) for n in range(1, cap + 1)], [counts(cap)] if cap else [], roles, complete=True)
-        for cap in values.tolist()
-    ]
+    return index, [Packings(up_to(cap)[-1:], True, partial(up_to, cap)) for cap in values.tolist()]
 
 
 def _one_each(instance: Instance, rows: Ints, active: list[int]) -> bool:
@@ -279,11 +258,9 @@ def _one_each(instance: Instance, rows: Ints, active: list[int]) -> bool:
 def _of_one_member(caps: Ints, active: list[int]) -> tuple[Ints, list[Packings]]:
     """Return the packings of one member each."""
     index, first = distinct((caps[active] > 0).astype(np.int64))
-    found = []
-    for fits in caps[:, first].T > 0:
-        every = [tuple(int(r == one) for r in range(len(caps))) for one in active if fits[one]]
-        found.append(_listed(every, every, len(caps), complete=True))
-    return index, found
+    one_each = np.eye(len(caps), dtype=np.int64)[active]
+    fitting_counts = [one_each[fits] for fits in caps[active][:, first].T > 0]
+    return index, [Packings(counts, True, partial(np.asarray, counts)) for counts in fitting_counts]
 
 
 def _binding(caps: Ints, asks: Ints, free: Ints) -> Ints:
@@ -326,7 +303,7 @@ def _spread(packings: Packings, active: list[int], roles: int) -> Packings:
 @lru_cache(maxsize=1 << 14)
 def _packings(asks: tuple[Counts, ...], caps: Counts, free: Counts, steps: Counts, units: Counts) -> Packings:
     """Return packings that have a multiple of the unit of each role."""
-    left = tuple(LOTS if f == ENOUGH else f * step for f, step in zip(free, steps, strict=True))
+    left = tuple(UNLIMITED if f == ENOUGH else f * step for f, step in zip(free, steps, strict=True))
     grouped = tuple(tuple(ask * unit for ask in role) for role, unit in zip(asks, units, strict=True))
     caps = tuple(cap // unit for cap, unit in zip(caps, units, strict=True))
     complete = prod(cap + 1 for cap in caps) <= MAX_PACKINGS
@@ -342,11 +319,11 @@ def _packings(asks: tuple[Counts, ...], caps: Counts, free: Counts, steps: Count
         )
         found = list(dict.fromkeys([*filter(any, _some(grouped, caps, left)), *largest]))
 
-    def members(packing: Counts) -> Counts:
-        return tuple(count * unit for count, unit in zip(packing, units, strict=True))
-
-    every, maximal = list(map(members, found)), list(map(members, largest))
-    return _listed(every, maximal, len(asks), complete=complete)
+    table, maximal = (
+        np.array(packings, np.int64).reshape(len(packings), len(asks)) * np.array(units, np.int64)
+        for packings in (found, largest)
+    )
+    return Packings(maximal, complete, lambda: table)
 
 
 def _one_more(packing: Counts) -> Iterator[Counts]:

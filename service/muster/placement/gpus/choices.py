@@ -9,7 +9,7 @@ are narrowed, level by level, to those of each weakest link that matter.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import Any
@@ -118,11 +118,8 @@ def choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: On) ->
     count = np.bincount(found.packing, minlength=len(first))[like]
     packing = np.repeat(np.arange(len(packings)), count)
     at = begins[like][packing] + np.arange(len(packing)) - np.repeat(np.cumsum(count) - count, count)
-    fields = (found.masks, found.shared, found.weakest, found.ring, found.sockets, found.damage)
-    masks, shared, *values = (field[at] for field in fields)
-    weakest, ring, sockets, damage = values
-    costs = found.costs[:, at]
-    return Choices(packing, masks, shared, costs, weakest, ring, sockets, damage, found.complete)
+    arrays = {name: getattr(found, name)[at] for name in ("masks", "shared", *CHOICE_VALUES)}
+    return replace(found, packing=packing, costs=found.costs[:, at], **arrays)
 
 
 def _choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: On) -> Choices:

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import compress, count, repeat
 from operator import is_, is_not
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,14 +108,13 @@ DIGITS = 6
 where half a step goes.
 """
 
-MOST = 1 << 40
+MAX_STEPS = 1 << 40
 """The most steps: sums over nodes must fit into int64."""
 
-MOST_CODES = 4
+MAX_CODES = 4
 """The most codes for each node. Beyond it, codes are given anew."""
 
 Floats = NDArray[np.float64]
-T = TypeVar("T", np.int64, np.float64, np.bool_)
 
 
 def is_priced(request: Request, view: Columns) -> bool:
@@ -169,8 +168,7 @@ def kinds_of(typical: tuple[TypicalRequest, ...]) -> Kinds:
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Gpus:
+class _Gpus(NamedTuple):
     """The GPUs of nodes.
 
     [node, GPU]: the `units` left for slices, the thousandths that are `free`, and whether the GPU is `whole`.
@@ -183,16 +181,6 @@ class _Gpus:
     whole: Bools
     have: Ints
     room: Ints
-
-    def with_rows(self, rows: Ints, some: _Gpus) -> _Gpus:
-        """Return the GPUs with these nodes replaced."""
-        return _Gpus(
-            _with(self.units, rows, some.units),
-            _with(self.free, rows, some.free),
-            _with(self.whole, rows, some.whole),
-            _with(self.have, rows, some.have),
-            _with(self.room, rows, some.room),
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -235,15 +223,7 @@ class Prices:
         """Return [row, way] int64: the damage of taking `gpus` [way] whole GPUs and `cpu_milli` [way] of
         these nodes.
         """
-        _, first, alike = np.unique(self.code[rows], return_index=True, return_inverse=True)
-        return self._of_whole(rows[first], gpus, cpu_milli)[alike]
-
-    def of_slice(self, rows: Ints, units: int, cpu_milli: int) -> Ints:
-        """Return [row, GPU] int64: the damage of one slice on each GPU, LARGEST if it has no room."""
-        _, first, alike = np.unique(self.code[rows], return_index=True, return_inverse=True)
-        return self._of_slice(rows[first], units, cpu_milli)[alike]
-
-    def _of_whole(self, rows: Ints, gpus: Ints, cpu_milli: Ints) -> Ints:
+        rows, alike = self._once(rows)
         found = np.zeros((len(rows), len(gpus)), np.int64)
         whole, units = self.gpus.whole[rows], self.gpus.units[rows]
         from_last = np.cumsum(whole[:, ::-1], axis=1)[:, ::-1]
@@ -256,9 +236,11 @@ class Prices:
                 gone[node[begins]] = np.add.reduceat(had, begins, axis=0, dtype=np.int64)
             have, room = self.gpus.have[rows] - gone, self.gpus.room[rows] - GPU * gone
             found[:, way] = self._damage(rows, have, room, cpu)
-        return found
+        return found[alike]
 
-    def _of_slice(self, rows: Ints, units: int, cpu_milli: int) -> Ints:
+    def of_slice(self, rows: Ints, units: int, cpu_milli: int) -> Ints:
+        """Return [row, GPU] int64: the damage of one slice on each GPU, LARGEST if it has no room."""
+        rows, alike = self._once(rows)
         gpus, memory = self.gpus, self.nodes.memory
         found = np.full((len(rows), memory.shape[1]), LARGEST)
         # The first of several equal GPUs stands for all.
@@ -274,13 +256,18 @@ class Prices:
         have = gpus.have[row] - had + has
         room = gpus.room[row] - had * gpus.free[row, gpu][:, None] + has * free
         found[index, gpu] = self._damage(row, have, room, cpu_milli)
-        return np.where(holds, np.take_along_axis(found, same, axis=1), LARGEST)
+        return np.where(holds, np.take_along_axis(found, same, axis=1), LARGEST)[alike]
+
+    def _once(self, rows: Ints) -> tuple[Ints, Ints]:
+        """Return one row of each code, and [row] the index of the row that stands for it."""
+        _, first, alike = np.unique(self.code[rows], return_index=True, return_inverse=True)
+        return rows[first], alike
 
     def _damage(self, rows: Ints, have: Ints, room: Ints, cpu_milli: int) -> Ints:
         taken = self.usable[rows] - _usable(self.kinds, have, room, self.view.cpu[rows] - cpu_milli)
         # Sum along the last axis, so that the sum of a row does not depend on other rows.
         damage = np.round((self.weights[self.nodes.row_class[rows]] * taken).sum(axis=1), DIGITS)
-        steps: Ints = np.rint(np.clip(damage / STEP, -MOST, MOST)).astype(np.int64)
+        steps: Ints = np.rint(np.clip(damage / STEP, -MAX_STEPS, MAX_STEPS)).astype(np.int64)
         return STEP * steps
 
 
@@ -300,7 +287,7 @@ _latest: list[Prices | None] = [None]
 def _following(last: Prices | None, view: Columns) -> Prices:
     kinds = kinds_of(view.snapshot.typical)
     nodes = _nodes_of(view, kinds, last.nodes if last else None)
-    if last and (last.nodes is not nodes or len(last.codes) > MOST_CODES * len(view.names)):
+    if last and (last.nodes is not nodes or len(last.codes) > MAX_CODES * len(view.names)):
         last = None
     differs = map(is_not, view.states, last.view.states) if last else repeat(True, len(view.states))
     rows = np.fromiter(compress(count(), differs), np.int64)
@@ -310,12 +297,13 @@ def _following(last: Prices | None, view: Columns) -> Prices:
     codes = last.codes if last else defaultdict(count().__next__)
     code = np.array([codes[state.tobytes()] for state in np.hstack(told)], np.int64)
     if last:
-        gpus, usable = last.gpus.with_rows(rows, gpus), _with(last.usable, rows, usable)
+        gpus = _Gpus(*(_with(old, rows, new) for old, new in zip(last.gpus, gpus, strict=True)))
+        usable = _with(last.usable, rows, usable)
         code = _with(last.code, rows, code)
     return Prices(view, kinds, nodes, gpus, usable, _weights(kinds, nodes, gpus, usable), code, codes)
 
 
-def _with(old: NDArray[T], rows: Ints, values: NDArray[T]) -> NDArray[T]:
+def _with(old: NDArray[Any], rows: Ints, values: NDArray[Any]) -> NDArray[Any]:
     """Return the array with these rows replaced."""
     new = old.copy()
     new[rows] = values

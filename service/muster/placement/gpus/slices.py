@@ -147,7 +147,7 @@ def _reached(
     reached = np.zeros(shape, np.bool_)
     reached[(0,) * len(shape)] = True
     for gpu in gpus:
-        ways = [(0, *way) for way in fillings(gpu.units, units, most) if any(way)]
+        ways = [(0, *way) for way in every_filling(gpu.units, units, most) if any(way)]
         if gpu.whole and whole:
             ways.append((1, *(0,) * len(units)))
         before = reached
@@ -155,20 +155,6 @@ def _reached(
             at = [np.maximum(0, np.arange(n) - step) for n, step in zip(shape, way, strict=True)]
             reached = reached | before[np.ix_(*at)]
     return reached
-
-
-def fillings(room: int, units: Counts, most: Counts) -> Iterator[Counts]:
-    """Yield the ways to fill one GPU with slices of these units such that no slice can be added."""
-    if not units:
-        yield ()
-        return
-    fit = min(most[0], room // units[0])
-    if len(units) == 1:
-        yield (fit,)
-        return
-    for count in range(fit, -1, -1):
-        for rest in fillings(room - count * units[0], units[1:], most[1:]):
-            yield (count, *rest)
 
 
 def every_filling(room: int, units: Counts, most: Counts) -> Iterator[Counts]:

@@ -54,32 +54,24 @@ def by_scope(
     bound = any(role.segments or role.required_scope for role in request.roles)
     if bound or request.per_scope or request.subgroups or request.role_preferences:
         new = spots_of_members(snapshot, placed.members)
-        yield from _role_scopes(fabric, request, new, old)
-        yield from _subgroups(fabric, request, new, old)
+        yield from _in_one_part(fabric, request, new, old)
         yield from _role_preferences(fabric, request, placed, (*new.values(), *old.values()))
         yield from _segments(fabric, request, new, old)
         yield from _max_per(fabric, request, new, old)
 
 
-def _role_scopes(fabric: Fabric, request: Request, new: Spots, old: Spots) -> list[str]:
-    wrong = []
-    for role in request.roles:
-        if role.required_scope is None or not any(spot.role == role.name for spot in new.values()):
-            continue
-        members = [spot for spot in (*new.values(), *old.values()) if spot.role == role.name]
-        if not fabric.common(members, role.required_scope):
-            wrong.append(f"no one {role.required_scope} holds all members of role {role.name}")
-    return wrong
-
-
-def _subgroups(fabric: Fabric, request: Request, new: Spots, old: Spots) -> list[str]:
-    wrong = []
-    for group in request.subgroups:
-        members = [spot for spot in (*new.values(), *old.values()) if spot.role in group.roles]
-        placed = any(spot.role in group.roles for spot in new.values())
-        if placed and not fabric.common(members, group.scope):
-            wrong.append(f"{group.name}: no one {group.scope} holds all its members")
-    return wrong
+def _in_one_part(fabric: Fabric, request: Request, new: Spots, old: Spots) -> Iterator[str]:
+    """Yield the roles and subgroups that do not lie in one part."""
+    bound = [
+        ({role.name}, role.required_scope, "", f"members of role {role.name}")
+        for role in request.roles
+        if role.required_scope is not None
+    ]
+    bound += [({*group.roles}, group.scope, f"{group.name}: ", "its members") for group in request.subgroups]
+    for roles, scope, group_name, whose in bound:
+        members = [spot for spot in (*new.values(), *old.values()) if spot.role in roles]
+        if any(spot.role in roles for spot in new.values()) and not fabric.common(members, scope):
+            yield f"{group_name}no one {scope} holds all {whose}"
 
 
 def _role_preferences(

@@ -8,7 +8,7 @@ from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.levels import Level
 from muster.domain.request import Request
 from muster.domain.snapshot import NodeState, Snapshot
-from muster.domain.topology import GpuTopology
+from muster.placement.verify.links import homes
 from muster.placement.verify.parts import Fabric, Groups, Spot, Spots
 
 NVSWITCH = "nvidia.com/nvswitch.present"
@@ -60,25 +60,15 @@ def _mask(spots: Iterable[Spot]) -> int:
     return mask
 
 
-def _numa_nodes(state: NodeState) -> list[int]:
-    """Each GPU is of the first NUMA node in which it has no link SYS; if GPUs are not known, all are one."""
+def _numa_nodes(state: NodeState) -> Iterable[int]:
+    """Return the NUMA nodes as masks of GPUs; if it is unknown which GPUs are taken, all are in one."""
     topology = state.node.topology
     if state.unindexed_gpus:
         return [(1 << topology.gpu_count) - 1]
-    found: list[int] = []
-    for gpu in range(topology.gpu_count):
-        apart = _apart(topology, gpu)
-        home = next((mask for mask in found if not mask & apart), None)
-        if home is None:
-            found.append(1 << gpu)
-        else:
-            found[found.index(home)] = home | 1 << gpu
-    return found
-
-
-def _apart(topology: GpuTopology, gpu: int) -> int:
-    links = enumerate(topology.links[gpu])
-    return sum(1 << other for other, link in links if link is not None and link.kind == "SYS")
+    masks: dict[int, int] = {}
+    for gpu, (numa_node, *_) in enumerate(homes(topology)):
+        masks[numa_node] = masks.get(numa_node, 0) | 1 << gpu
+    return masks.values()
 
 
 def _sharing(spot: Spot, members: Sequence[MemberPlacement], old: Sequence[Spot]) -> tuple[int, int]:

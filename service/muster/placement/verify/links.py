@@ -106,16 +106,15 @@ def _distance(spot: Spot) -> int:
 @lru_cache(maxsize=4096)
 def _apart(topology: GpuTopology, mask: int) -> int:
     """Return the costs of all further parts that the GPUs of the mask touch."""
-    homes = _homes(topology)
-    mine = [homes[gpu] for gpu in range(topology.gpu_count) if mask >> gpu & 1]
+    mine = [home for gpu, home in enumerate(homes(topology)) if mask >> gpu & 1]
     further = [len({home[: depth + 1] for home in mine}) - 1 for depth in range(len(_NEAR_TO_FAR))]
     return _NUMA_NODE * further[0] + sum(further[1:]) if mine else 0
 
 
 @lru_cache(maxsize=256)
-def _homes(topology: GpuTopology) -> tuple[tuple[int, ...], ...]:
+def homes(topology: GpuTopology) -> tuple[tuple[int, ...], ...]:
     """Return by GPU the number of its NUMA node, of its host bridge there, and so on down to its switch."""
-    homes: list[tuple[int, ...]] = []
+    so_far: list[tuple[int, ...]] = []
     for gpu in range(topology.gpu_count):
         home: tuple[int, ...] = ()
         for nearest in range(len(_NEAR_TO_FAR) - 1, -1, -1):
@@ -124,12 +123,12 @@ def _homes(topology: GpuTopology) -> tuple[tuple[int, ...], ...]:
             while any(
                 _kind(topology, gpu, other) in across
                 for other in range(gpu)
-                if homes[other][: len(home) + 1] == (*home, number)
+                if so_far[other][: len(home) + 1] == (*home, number)
             ):
                 number += 1
             home = (*home, number)
-        homes.append(home)
-    return tuple(homes)
+        so_far.append(home)
+    return tuple(so_far)
 
 
 def _kind(topology: GpuTopology, a: int, b: int) -> str:
