@@ -152,10 +152,10 @@ def satisfies(term: SelectorTerm, value: str | None) -> bool:  # noqa: PLR0911 â
         case "DoesNotExist":
             return value is None
         case "Gt" | "Lt":
-            left, right = _int64(value or ""), _int64(term.values[0]) if len(term.values) == 1 else None
-            if left is None or right is None:
+            of_node, of_term = _int64(value or ""), _int64(term.values[0]) if len(term.values) == 1 else None
+            if of_node is None or of_term is None:
                 return False
-            return left > right if term.operator == "Gt" else left < right
+            return of_node > of_term if term.operator == "Gt" else of_node < of_term
     return False
 
 
@@ -228,12 +228,12 @@ class _Common(Mapping[str, str]):
     others: tuple[Mapping[str, str], ...]
 
     def __getitem__(self, node: str) -> str:
-        if all(node in other for other in self.others):
+        if all(node in refusing for refusing in self.others):
             return self.first[node]
         raise KeyError(node)
 
     def __iter__(self) -> Iterator[str]:
-        return (node for node in self.first if all(node in other for other in self.others))
+        return (node for node in self.first if all(node in refusing for refusing in self.others))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -244,8 +244,8 @@ def common(refused: Iterable[Mapping[str, str]]) -> Mapping[str, str]:
 
     The maps are not copied.
     """
-    first, *others = refused
-    return _Common(first, tuple(others)) if others else first
+    first, *more = refused
+    return _Common(first, tuple(more)) if more else first
 
 
 def of_role(excluded: Mapping[tuple[str, str], str], role: str) -> Mapping[str, str]:

@@ -102,9 +102,11 @@ def changes(last: Order, snapshot: Snapshot, size: int) -> Changes:
         before: list[NodeState | None] = [last.states[row] for row in rows]
     else:  # nodes were added or removed, or are in another order
         row_before = {name: row for row, name in enumerate(last.names)}
-        known = [name for name in last.names if name in snapshot.nodes]  # nearly sorted, so sorting is cheap
-        added = [name for name in snapshot.nodes if name not in row_before]
-        names = tuple(sorted(known + added, key=natural))
+        old_names = [
+            name for name in last.names if name in snapshot.nodes
+        ]  # nearly sorted, so sorting is cheap
+        new_names = [name for name in snapshot.nodes if name not in row_before]
+        names = tuple(sorted(old_names + new_names, key=natural))
         states = [snapshot.nodes[name] for name in names]
         row_now = {name: row for row, name in enumerate(names)}
         position_rows = [row_now[name] for name in snapshot.nodes]
@@ -130,7 +132,7 @@ def _compared(
     Lists compare elements by identity first, at a few ns each. Only a chunk that differs costs more.
     """
     chunks: list[list[NodeState]] = []
-    found: list[tuple[int, NodeState, NodeState]] = []
+    pairs: list[tuple[int, NodeState, NodeState]] = []
     for start, old in zip(range(0, len(now), size), chain(before, repeat([])), strict=False):
         new = now[start : start + size]
         if old == new:
@@ -138,9 +140,9 @@ def _compared(
             continue
         chunks.append(new)
         differing = compress(count(), map(is_not, old, new))
-        found.extend((start + i, old[i], new[i]) for i in differing)
-    same = sum(map(len, before)) == len(now) and all(old.node.name == new.node.name for _, old, new in found)
-    return chunks, [position for position, _, _ in found] if same else None
+        pairs.extend((start + i, old[i], new[i]) for i in differing)
+    same = sum(map(len, before)) == len(now) and all(old.node.name == new.node.name for _, old, new in pairs)
+    return chunks, [position for position, _, _ in pairs] if same else None
 
 
 Ints = NDArray[np.int64]
@@ -255,11 +257,11 @@ class Columns:
 
         It is read when it is first asked for: few gangs ask for more than GPUs, cpu and memory.
         """
-        found = self.others.get(name)
-        if found is None:
+        column = self.others.get(name)
+        if column is None:
             amounts = (_cut(state.free.other(name)) for state in self.states)
-            found = self.others[name] = fixed(np.fromiter(amounts, np.int64, len(self.states)))
-        return found
+            column = self.others[name] = fixed(np.fromiter(amounts, np.int64, len(self.states)))
+        return column
 
     gpu_total = _Line("totals", 6)
     """[row] The number of GPUs of the node, including those that masks do not show."""
@@ -285,10 +287,10 @@ class Columns:
 
     def part(self, scope: str) -> Domains:
         """Return the domains of a scope that labels give: a level, a label key, or wide NVLink domains."""
-        found = self._domains.get(scope)
-        if found is None:
-            found = self._domains[scope] = by_path(self, scope)
-        return found
+        domains = self._domains.get(scope)
+        if domains is None:
+            domains = self._domains[scope] = by_path(self, scope)
+        return domains
 
     def named(self, scope: str) -> Domains:
         """Return the names that labels give to the parts of a scope, as `part_of` reads them.
@@ -396,26 +398,41 @@ def _kept(
             for key, parts in readings.copy().items()
         }
     if readings is not last._readings or snapshot.naming != last.snapshot.naming:
-        kept = (levels, snapshot.naming) == (last.levels, last.snapshot.naming) and wide is last.wide
-        kept = kept and all(parts is last._readings[key] for key, parts in readings.items())
-        domains = domains.copy() if kept else {}
+        same_labels = (levels, snapshot.naming) == (last.levels, last.snapshot.naming) and wide is last.wide
+        same_labels = same_labels and all(parts is last._readings[key] for key, parts in readings.items())
+        domains = domains.copy() if same_labels else {}
     if step.source is not None:
-        there = set(step.order.names)
-        places = {name: place for name, place in places.copy().items() if name in there}
+        node_names = set(step.order.names)
+        places = {name: place for name, place in places.copy().items() if name in node_names}
     return readings, domains, places
 
 
 def amounts_of(state: NodeState) -> tuple[int, ...]:
     """Return one node's values for the lines of `Columns.amounts`."""
     mask, free = state.free_gpus, state.free
-    given = min(mask.bit_count(), state.free_gpu_count)
-    return mask, given, state.unindexed_gpus, _cut(free.cpu_milli), _cut(free.memory_bytes), _cut(free.pods)
+    count = min(mask.bit_count(), state.free_gpu_count)
+    return (
+        mask,
+        count,
+        state.unindexed_gpus,
+        _cut(free.cpu_milli),
+        _cut(free.memory_bytes),
+        _cut(free.pods),
+    )
 
 
 def _totals(node: Node) -> tuple[int, ...]:
-    gpus, each = node.topology.gpu_count, node.allocatable
+    gpus, total = node.topology.gpu_count, node.allocatable
     mask = ((1 << gpus) - 1) & ~node.unhealthy
-    return mask, mask.bit_count(), 0, _cut(each.cpu_milli), _cut(each.memory_bytes), _cut(each.pods), gpus
+    return (
+        mask,
+        mask.bit_count(),
+        0,
+        _cut(total.cpu_milli),
+        _cut(total.memory_bytes),
+        _cut(total.pods),
+        gpus,
+    )
 
 
 def _cut(amount: int) -> int:
@@ -441,9 +458,9 @@ def _memory_with(
     """Return `Columns.gpu_memory` with these rows set. The shapes decide how many lines it has."""
     lines = max((len(shape.memory) for shape in shapes), default=0)
     if lines != len(old):
-        kept = np.zeros((lines, old.shape[1]), np.int64)
-        kept[: min(len(old), lines)] = old[:lines]
-        old = fixed(kept)
+        resized = np.zeros((lines, old.shape[1]), np.int64)
+        resized[: min(len(old), lines)] = old[:lines]
+        old = fixed(resized)
     if not lines:
         rows = ()
     return with_rows(old, source, rows, [memory_of(states[row], lines) for row in rows])
@@ -451,8 +468,8 @@ def _memory_with(
 
 def memory_of(state: NodeState, lines: int) -> tuple[int, ...]:
     """Return one node's values for the lines of `Columns.gpu_memory`."""
-    left = [_cut(units) for units in state.free_memory[:lines]]
-    return (*left, *(0,) * (lines - len(left)))
+    line = [_cut(line) for line in state.free_memory[:lines]]
+    return (*line, *(0,) * (lines - len(line)))
 
 
 def _nothing() -> Columns:

@@ -85,10 +85,10 @@ def masks_of(snapshot: Snapshot, request: Request) -> dict[str, int]:
             continue
         every, untainted = (1 << state.node.topology.gpu_count) - 1, state.node.untainted
         offered = (role for role in asking if not_offered(state.node, role) is None)
-        found = {role.matching.get(name, untainted) & every for role in offered}
-        if not found:
+        masks_of_roles = {role.matching.get(name, untainted) & every for role in offered}
+        if not masks_of_roles:
             continue
-        mask = found.pop() if len(found) == 1 else 0
+        mask = masks_of_roles.pop() if len(masks_of_roles) == 1 else 0
         if mask != untainted:
             masks[name] = mask
     return masks
@@ -109,16 +109,16 @@ def by_subrequest(snapshot: Snapshot, request: Request) -> Iterator[Request]:
     if not most:
         yield request
         return
-    seen = list[Request]()
+    tried = list[Request]()
     for rank in range(most):
-        each = _with(request, [_taking(role, role.subrequests[: rank + 1][-1:]) for role in request.roles])
-        if each not in seen:
-            seen.append(each)
-            yield each
-    if any(each.gpus != role.gpus or each.every for role in request.roles for each in role.subrequests):
+        taking = _with(request, [_taking(role, role.subrequests[: rank + 1][-1:]) for role in request.roles])
+        if taking not in tried:
+            tried.append(taking)
+            yield taking
+    if any(sub.gpus != role.gpus or sub.every for role in request.roles for sub in role.subrequests):
         return
     mixed = _with(request, [_mixed(snapshot, role) for role in request.roles])
-    if mixed.roles not in [tuple(replace(role, chosen=None) for role in each.roles) for each in seen]:
+    if mixed.roles not in [tuple(replace(role, chosen=None) for role in earlier.roles) for earlier in tried]:
         yield mixed
 
 
@@ -133,8 +133,8 @@ def chosen(snapshot: Snapshot, request: Request, members: Iterable[MemberPlaceme
     roles = []
     for role in request.roles:
         places = by_role.get(role.name, ())
-        taken = [each for each in role.subrequests if all(serves(each, *place) for place in places)]
-        roles.append(_taking(role, taken[:1]) if places else role)
+        serving = [sub for sub in role.subrequests if all(serves(sub, *place) for place in places)]
+        roles.append(_taking(role, serving[:1]) if places else role)
     return _with(request, roles)
 
 
@@ -148,15 +148,15 @@ def serves(subrequest: Subrequest, node: str, gpus: int, untainted: int) -> bool
 
 def _taking(role: Role, subrequest: Sequence[Subrequest]) -> Role:
     """Return the role with this subrequest, if there is one."""
-    for each in subrequest:
-        agree = role.match_attributes if each.gpus > 1 else ()
+    for choice in subrequest:
+        agree = role.match_attributes if choice.gpus > 1 else ()
         return replace(
             role,
-            gpus=each.gpus,
+            gpus=choice.gpus,
             match_attributes=agree,
-            matching=each.matching,
+            matching=choice.matching,
             subrequests=(),
-            chosen=each,
+            chosen=choice,
         )
     return role
 
@@ -168,24 +168,26 @@ def _with(request: Request, roles: Sequence[Role]) -> Request:
 def _mixed(snapshot: Snapshot, role: Role) -> Role:
     if not role.subrequests:
         return role
-    found = {}
-    for name in dict.fromkeys(name for each in role.subrequests for name in each.matching):
+    matching = {}
+    for name in dict.fromkeys(name for sub in role.subrequests for name in sub.matching):
         state = snapshot.nodes.get(name)
         if state is not None:
-            masks = [each.matching.get(name, state.node.untainted) for each in role.subrequests]
+            masks = [sub.matching.get(name, state.node.untainted) for sub in role.subrequests]
             free = state.free_gpus | state.tainted
-            found[name] = next((mask for mask in masks if (mask & free).bit_count() >= role.gpus), masks[0])
-    return replace(role, matching=found, subrequests=())
+            matching[name] = next(
+                (mask for mask in masks if (mask & free).bit_count() >= role.gpus), masks[0]
+            )
+    return replace(role, matching=matching, subrequests=())
 
 
 def differing(snapshot: Snapshot, request: Request, nodes: Iterable[str]) -> set[str]:
     """Return which of these nodes are such where roles match different GPUs."""
-    found, asking = set(), _asking(request)
+    differing_nodes, asking = set(), _asking(request)
     for name in nodes:
         node = snapshot.nodes[name].node
         if len({role.matching.get(name) for role in asking if not_offered(node, role) is None}) > 1:
-            found.add(name)
-    return found
+            differing_nodes.add(name)
+    return differing_nodes
 
 
 def view_of(snapshot: Snapshot, request: Request) -> Columns:
@@ -212,16 +214,16 @@ _latest_matched: list[_Shown[int]] = [_Shown()]
 
 def attributes_of(request: Request) -> list[tuple[str, ...]]:
     """Return the different lists of attributes that roles with members name, without the empty one."""
-    named = (role.match_attributes for role in request.roles if role.members and role.match_attributes)
-    return list(dict.fromkeys(named))
+    attributes = (role.match_attributes for role in request.roles if role.members and role.match_attributes)
+    return list(dict.fromkeys(attributes))
 
 
 def by_attributes(view: Columns, request: Request) -> Columns:
     """Return the view with groups on nodes where GPUs agree on the gang's attributes, if it names any."""
-    named = attributes_of(request)
-    if not named:
+    attributes = attributes_of(request)
+    if not attributes:
         return view
-    keys = dict.fromkeys(view.snapshot.nodes, named[0])
+    keys = dict.fromkeys(view.snapshot.nodes, attributes[0])
     return _showing(_latest_grouped, view.snapshot, keys, _grouped)
 
 

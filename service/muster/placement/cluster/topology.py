@@ -46,8 +46,8 @@ def with_rows(
         new = old.copy()
     else:
         new = np.zeros((*old.shape[:-1], len(source)), old.dtype)
-        kept = source >= 0
-        new[..., kept] = old[..., source[kept]]
+        has_source = source >= 0
+        new[..., has_source] = old[..., source[has_source]]
     if rows:
         new[..., rows] = np.array(values, old.dtype).T
     return fixed(new)
@@ -68,18 +68,18 @@ def coded(
     """
     if source is None and (not rows or [values[c] if c >= 0 else None for c in codes[rows].tolist()] == new):
         return codes, values
-    known = {value: code for code, value in enumerate(values)}
-    given = [-1 if value is None else known.setdefault(value, len(known)) for value in new]
-    codes, values = with_rows(codes, source, rows, given), tuple(known)
+    code_of = {value: code for code, value in enumerate(values)}
+    new_codes = [-1 if value is None else code_of.setdefault(value, len(code_of)) for value in new]
+    codes, values = with_rows(codes, source, rows, new_codes), tuple(code_of)
     # The last assignment wins, so going backwards leaves the first row of each code. The last entry is for
     # -1.
     first = np.full(len(values) + 1, len(codes))
     first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
-    used = np.flatnonzero(first[:-1] < len(codes)).tolist()
-    used.sort(key=lambda code: order(values[code]) if order else first[code])
+    codes_in_use = np.flatnonzero(first[:-1] < len(codes)).tolist()
+    codes_in_use.sort(key=lambda code: order(values[code]) if order else first[code])
     rank = np.full(len(values) + 1, -1, np.int32)
-    rank[used] = np.arange(len(used))
-    return fixed(rank[codes]), tuple(values[code] for code in used)
+    rank[codes_in_use] = np.arange(len(codes_in_use))
+    return fixed(rank[codes]), tuple(values[code] for code in codes_in_use)
 
 
 def fixed(array: NDArray[Any]) -> NDArray[Any]:
@@ -242,43 +242,43 @@ def own(index: Ints) -> Ints:
 def by_path(view: Columns, scope: str) -> Domains:
     """Return the domains of a scope that labels give. Wider domains tell domains of one name apart."""
     hierarchy = Hierarchy.of(scope, view.levels, view.snapshot.naming)
-    own, *around = (view.named(level.scope) for level in hierarchy.levels)
+    named, *around = (view.named(level.scope) for level in hierarchy.levels)
     ended = _ends(view, hierarchy, 0)
-    told: list[Ints] = []
+    codes_around: list[Ints] = []
     for i, domains in enumerate(around, start=1):
-        told.append(np.where(ended, NONE, domains.codes))
+        codes_around.append(np.where(ended, NONE, domains.codes))
         ended |= _ends(view, hierarchy, i)
-    if not any(_several(own.codes, codes) for codes in told):
-        return own
-    rows = np.flatnonzero(own.codes >= 0).tolist()
-    texts = [(*domains.names, "") for domains in (own, *around)]
-    lines = [own.codes[rows].tolist(), *(codes[rows].tolist() for codes in told)]
-    said = ([text[code] for code in line] for text, line in zip(texts, lines, strict=True))
-    paths = list(zip(*said, strict=True))
+    if not any(_several(named.codes, codes) for codes in codes_around):
+        return named
+    rows = np.flatnonzero(named.codes >= 0).tolist()
+    texts = [(*domains.names, "") for domains in (named, *around)]
+    lines = [named.codes[rows].tolist(), *(codes[rows].tolist() for codes in codes_around)]
+    names_by_row = ([text[code] for code in line] for text, line in zip(texts, lines, strict=True))
+    paths = list(zip(*names_by_row, strict=True))
     names = hierarchy.names(set(paths))
-    blank = np.full(len(own.codes), NONE, np.int32)
+    blank = np.full(len(named.codes), NONE, np.int32)
     return Domains(*coded(blank, (), None, rows, [names[path] for path in paths], natural))
 
 
 def _ends(view: Columns, hierarchy: Hierarchy, at: int) -> Bools:
     """Return [row] bool: whether the node's path ends at this level, because the name there is unique."""
     level = hierarchy.levels[at]
-    there = view.named(level.scope).codes >= 0
+    has_name = view.named(level.scope).codes >= 0
     if level.scope in hierarchy.unique:
-        return np.asarray(there)
+        return np.asarray(has_name)
     for label in level.labels:
         if label not in UNIQUE_LABELS:
             values = view.label(label)
-            there &= (values.codes < 0) | (values.codes == values.index.get("", NONE))
-    return np.asarray(there)
+            has_name &= (values.codes < 0) | (values.codes == values.index.get("", NONE))
+    return np.asarray(has_name)
 
 
-def _several(own: Codes, wider: Codes | Ints) -> bool:
+def _several(codes: Codes, wider: Codes | Ints) -> bool:
     """Return whether nodes of one domain lie in two wider domains."""
-    rows = np.flatnonzero((own >= 0) & (wider >= 0))
-    any_of = np.zeros(int(own.max(initial=NONE)) + 1, np.int64)
-    any_of[own[rows]] = wider[rows]
-    return bool((any_of[own[rows]] != wider[rows]).any())
+    rows = np.flatnonzero((codes >= 0) & (wider >= 0))
+    any_of = np.zeros(int(codes.max(initial=NONE)) + 1, np.int64)
+    any_of[codes[rows]] = wider[rows]
+    return bool((any_of[codes[rows]] != wider[rows]).any())
 
 
 @dataclass(frozen=True)
@@ -331,11 +331,11 @@ def place_of(state: NodeState) -> Place:
     return Place(node.name, state, shape, wide, promised)
 
 
-def narrow_to_wide(levels: tuple[Level, ...], asked: Iterable[str]) -> tuple[str, ...]:
+def narrow_to_wide(levels: tuple[Level, ...], scopes: Iterable[str]) -> tuple[str, ...]:
     """Return all scopes that a plan may be reported to lie in, narrowest first.
 
     Label keys that the gang asks for come before the widest level.
     """
-    named = [level.scope for level in levels[::-1]]
-    custom = [scope for scope in asked if scope not in {*Scope, *named}]
-    return tuple(dict.fromkeys((*NARROW, *named[:-1], *custom, *named[-1:])))
+    level_scopes = [level.scope for level in levels[::-1]]
+    custom = [scope for scope in scopes if scope not in {*Scope, *level_scopes}]
+    return tuple(dict.fromkeys((*NARROW, *level_scopes[:-1], *custom, *level_scopes[-1:])))

@@ -78,8 +78,8 @@ class Choices:
         NVLink domains are counted in `costs`, so the set says 0.
         """
         values = {name: int(getattr(self, name)[choice]) for name in CHOICE_VALUES}
-        chosen = GpuSet(int(self.masks[choice]), 0, **values)
-        return chosen, int(self.shared[choice])
+        gpu_set = GpuSet(int(self.masks[choice]), 0, **values)
+        return gpu_set, int(self.shared[choice])
 
 
 NODE_TIME, PACKING_TIME, LIKE_TIME = 1e-3, 2e-5, 3e-6
@@ -98,8 +98,8 @@ def choosing_time(asks: Asks, packings: Values) -> float:
 def _taking(asks: Asks, packings: Values) -> tuple[Values, Values]:
     """Return the first of all packings that take equal GPUs, and for each packing its index among these."""
     whole = packings @ np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
-    taken = np.concatenate([packings[:, [ask.units > 0 for ask in asks]], whole[:, None]], axis=1)
-    _, first, like = np.unique(taken, axis=0, return_index=True, return_inverse=True)
+    gpus_taken = np.concatenate([packings[:, [ask.units > 0 for ask in asks]], whole[:, None]], axis=1)
+    _, first, like = np.unique(gpus_taken, axis=0, return_index=True, return_inverse=True)
     return first, like
 
 
@@ -113,22 +113,22 @@ def choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: On) ->
     first, like = _taking(asks, table)
     if len(first) == len(packings) or (on.rule is not None and on.rule.binds_domains):
         return _choices(asks, packings, node, on)
-    found = _choices(asks, tuple(packings[m] for m in first.tolist()), node, on)
-    begins = np.searchsorted(found.packing, np.arange(len(first)))
-    count = np.bincount(found.packing, minlength=len(first))[like]
+    own_choices = _choices(asks, tuple(packings[m] for m in first.tolist()), node, on)
+    begins = np.searchsorted(own_choices.packing, np.arange(len(first)))
+    count = np.bincount(own_choices.packing, minlength=len(first))[like]
     packing = np.repeat(np.arange(len(packings)), count)
     at = begins[like][packing] + np.arange(len(packing)) - np.repeat(np.cumsum(count) - count, count)
-    arrays = {name: getattr(found, name)[at] for name in ("masks", "shared", *CHOICE_VALUES)}
-    return replace(found, packing=packing, costs=found.costs[:, at], **arrays)
+    arrays = {name: getattr(own_choices, name)[at] for name in ("masks", "shared", *CHOICE_VALUES)}
+    return replace(own_choices, packing=packing, costs=own_choices.costs[:, at], **arrays)
 
 
 def _choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: On) -> Choices:
     table_in = np.array(packings, np.int64).reshape(len(packings), len(asks))
     nothing = np.zeros(0, np.int64)
-    found = _sets(asks, table_in, node, on) if packings else _Found(nothing, Taken(nothing, nothing), nothing)
-    if found is None:
+    ways = _sets(asks, table_in, node, on) if packings else _Found(nothing, Taken(nothing, nothing), nothing)
+    if ways is None:
         return _by_first_fit(asks, packings, node, on)
-    return _narrowed(node, on, packings, found, complete=True)
+    return _narrowed(node, on, packings, ways, complete=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,10 +142,10 @@ class _Found:
     taken: Taken
     filled: Values
 
-    def those(self, kept: NDArray[Any]) -> _Found:
-        """Return the ways in `kept` only."""
-        taken = Taken(self.taken.shared[kept], self.taken.whole[kept])
-        return _Found(self.packing[kept], taken, self.filled[kept])
+    def those(self, selection: NDArray[Any]) -> _Found:
+        """Return the ways in `selection` only."""
+        gpus = Taken(self.taken.shared[selection], self.taken.whole[selection])
+        return _Found(self.packing[selection], gpus, self.filled[selection])
 
 
 def _sets(asks: Asks, packings: Values, node: NodeGpus, on: On) -> _Found | None:
@@ -155,12 +155,12 @@ def _sets(asks: Asks, packings: Values, node: NodeGpus, on: On) -> _Found | None
     whole = packings @ np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
     places = packings[:, sliced] * gpus
     most = int(places.sum(axis=1).max(initial=0))
-    taken = _pairs(node, on, min(units, default=0), int(whole.max(initial=0)), most)
-    if taken is None:
+    gpu_sets = _pairs(node, on, min(units, default=0), int(whole.max(initial=0)), most)
+    if gpu_sets is None:
         return None
-    shared, index = np.unique(taken.shared, return_inverse=True)
-    right_size = gpu_counts(taken.whole) == whole[:, None]
-    found: list[tuple[Values, Values, Values]] = []
+    shared, index = np.unique(gpu_sets.shared, return_inverse=True)
+    right_size = gpu_counts(gpu_sets.whole) == whole[:, None]
+    ways: list[tuple[Values, Values, Values]] = []
     # A member of several GPUs has one slice on each. So packings with equal numbers of such members are
     # solved together.
     several = packings[:, sliced] * (gpus > 1)
@@ -172,15 +172,15 @@ def _sets(asks: Asks, packings: Values, node: NodeGpus, on: On) -> _Found | None
         cheapest = filled(node, shared, units, tuple(packings[group][:, sliced].max(axis=0).tolist()), slots)
         of_group = cheapest[(slice(None), *places[group].T)].reshape(len(shared), -1)
         damage = np.broadcast_to(of_group, (len(shared), len(group))).T[:, index]
-        which, way = np.nonzero((damage < NEVER) & right_size[group])
-        found.append((group[which], way, damage[which, way]))
-    packing, way, damage = (np.concatenate(each) for each in zip(*found, strict=True))
-    return _Found(packing, Taken(taken.shared[way], taken.whole[way]), damage)
+        group_index, way = np.nonzero((damage < NEVER) & right_size[group])
+        ways.append((group[group_index], way, damage[group_index, way]))
+    packing, way, damage = (np.concatenate(arrays) for arrays in zip(*ways, strict=True))
+    return _Found(packing, Taken(gpu_sets.shared[way], gpu_sets.whole[way]), damage)
 
 
 def _pairs(node: NodeGpus, on: On, smallest: int, whole: int, places: int) -> Taken | None:
     """Return all sets, up to a swap of GPUs that are alike; None if there are too many."""
-    shared, taken = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    shared, whole_gpus = np.zeros(1, np.int64), np.zeros(1, np.int64)
     for gpus in _alike(node, on):
         slices, free = 0 < smallest <= node.units(gpus[0]), node.whole(gpus[0])
         ways = [
@@ -191,18 +191,18 @@ def _pairs(node: NodeGpus, on: On, smallest: int, whole: int, places: int) -> Ta
         lowest = [sum(1 << gpu for gpu in gpus[:n]) for n in range(len(gpus) + 1)]
         of_shared = np.array([lowest[first] for first, _ in ways])
         of_whole = np.array([lowest[first + then] - lowest[first] for first, then in ways])
-        shared, taken = (shared[:, None] + of_shared).ravel(), (taken[:, None] + of_whole).ravel()
-        kept = (gpu_counts(shared) <= places) & (gpu_counts(taken) <= whole)
-        shared, taken = shared[kept], taken[kept]
+        shared, whole_gpus = (shared[:, None] + of_shared).ravel(), (whole_gpus[:, None] + of_whole).ravel()
+        small_enough = (gpu_counts(shared) <= places) & (gpu_counts(whole_gpus) <= whole)
+        shared, whole_gpus = shared[small_enough], whole_gpus[small_enough]
         if len(shared) > MAX_SETS:
             return None
-    return Taken(shared, taken)
+    return Taken(shared, whole_gpus)
 
 
 def _alike(node: NodeGpus, on: On) -> list[list[int]]:
     """Return the usable GPUs in groups. GPUs of one group can be swapped without any effect."""
     groups: dict[tuple[int, ...], list[int]] = {}
-    touched, there = (on.rule.touched, on.rule.there) if on.rule else (0, 0)
+    touched, gang_gpus = (on.rule.touched, on.rule.there) if on.rule else (0, 0)
     counted = [parts_of(cost, node.shape.topology) for cost in on.costs]
     for number, kind in enumerate(kinds_in(node.shape, on.rule is not None and on.rule.binds_domains)):
         for gpu in kind:
@@ -210,39 +210,41 @@ def _alike(node: NodeGpus, on: On) -> list[list[int]]:
             every = node.shape.memory[gpu] if gpu < len(node.shape.memory) else 0
             if units or free:
                 homes = (next((mask for mask in parts if mask >> gpu & 1), 0) for parts in counted)
-                key = (number, units, every, free, touched >> gpu & 1, there >> gpu & 1, *homes)
+                key = (number, units, every, free, touched >> gpu & 1, gang_gpus >> gpu & 1, *homes)
                 groups.setdefault(key, []).append(gpu)
     return [sorted(group) for group in groups.values()]
 
 
 def _narrowed(
-    node: NodeGpus, on: On, packings: tuple[Counts, ...], found: _Found, *, complete: bool
+    node: NodeGpus, on: On, packings: tuple[Counts, ...], candidates: _Found, *, complete: bool
 ) -> Choices:
     """Return the choices that matter, out of all ways."""
     shape = node.shape
     ways = _ways(node, on, packings)
     if ways is not None:
-        pairs = zip(found.packing.tolist(), found.taken.all.tolist(), strict=True)
-        found = found.those(np.array([free_by_domain(shape, mask) in ways[m] for m, mask in pairs], bool))
+        pairs = zip(candidates.packing.tolist(), candidates.taken.all.tolist(), strict=True)
+        candidates = candidates.those(
+            np.array([free_by_domain(shape, mask) in ways[m] for m, mask in pairs], bool)
+        )
     for cost in on.costs:
-        found = found.those(least_of(found.packing, cost_of(cost, node, found.taken, on)))
-    packing, masks, shared = found.packing, found.taken.all, found.taken.shared
+        candidates = candidates.those(least_of(candidates.packing, cost_of(cost, node, candidates.taken, on)))
+    packing, masks, shared = candidates.packing, candidates.taken.all, candidates.taken.shared
     weakest, ring, inside = links_over(shape, node.free, masks, on.there)
-    whole_weakest, whole_ring, _ = links_over(shape, node.free, found.taken.whole, 0)
+    whole_weakest, whole_ring, _ = links_over(shape, node.free, candidates.taken.whole, 0)
     sockets = socket_distances(shape.topology, masks | on.there)
-    damage = found.filled + STEP * damage_to_pools(shape, node.free, masks)
+    damage = candidates.filled + STEP * damage_to_pools(shape, node.free, masks)
     tightness = np.zeros(len(packing), np.int64)
     for gpu, units in enumerate(node.memory):
         tightness += (shared >> gpu & 1) * (-units if shape.spread else units)
     # Of equal unions, the GPUs with the best links are taken whole.
     split = (-whole_weakest, -whole_ring, shared)
     order = that_matter(packing, weakest, -ring, sockets, damage, tightness, -inside, masks, *split)
-    best = found.those(order)
+    best_ways = candidates.those(order)
     costs = np.zeros((len(on.costs), len(order)), np.int64)
     for level, cost in enumerate(on.costs):
-        costs[level] = cost_of(cost, node, best.taken, on)
+        costs[level] = cost_of(cost, node, best_ways.taken, on)
     values = (weakest[order], ring[order], sockets[order], damage[order] // STEP)
-    return Choices(best.packing, masks[order], shared[order], costs, *values, complete)
+    return Choices(best_ways.packing, masks[order], shared[order], costs, *values, complete)
 
 
 def _ways(node: NodeGpus, on: On, packings: tuple[Counts, ...]) -> list[dict[Counts, Spread]] | None:
@@ -258,20 +260,20 @@ def _by_first_fit(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: 
     count = max(len(node.memory), node.free.bit_length())
     gpus, rows = tuple(Gpu(node.units(gpu), node.whole(gpu)) for gpu in range(count)), []
     for m, packing in enumerate(packings):
-        found = first_fit(asks, packing, gpus)
-        if found is None:
+        first_way = first_fit(asks, packing, gpus)
+        if first_way is None:
             continue
-        taken, whole = found
-        shared = sum(1 << g for g in range(len(node.memory)) if any(of_role[g] for of_role in taken))
-        left = [
-            units - sum(of_role[g] * ask.units for of_role, ask in zip(taken, asks, strict=True))
+        slices_by_role, whole = first_way
+        shared = sum(1 << g for g in range(len(node.memory)) if any(of_role[g] for of_role in slices_by_role))
+        units_left = [
+            units - sum(of_role[g] * ask.units for of_role, ask in zip(slices_by_role, asks, strict=True))
             for g, units in enumerate(node.memory)
         ]
         mask = sum(1 << g for g in whole)
         after = fragmentation(
             node.shape,
             node.free & ~(shared | mask),
-            [0 if mask >> g & 1 else units for g, units in enumerate(left)],
+            [0 if mask >> g & 1 else units for g, units in enumerate(units_left)],
         )
         damage = after - fragmentation(node.shape, node.free, node.memory)
         pool = damage_of(node.shape, node.free, shared | mask)
@@ -302,7 +304,7 @@ class Least:
 
         A value without a bound of its own is never below 0.
         """
-        places, needed, kind = self._places(packing)
+        places, demand, kind = self._places(packing)
         slots = sum(count * ask.gpus for count, ask in zip(packing, self._asks, strict=True) if ask.units)
         if self._shape.spread:
             opened = np.minimum((self._free & (places > 0)).sum(axis=0), slots)
@@ -310,10 +312,10 @@ class Least:
         else:
             most_used = self._once((kind, "used"), lambda: _cumulated(np.where(self._free, 0, places)))
             most_unused = self._once((kind, "unused"), lambda: _cumulated(np.where(self._free, places, 0)))
-            opened = (most_used[-1] + most_unused < needed).sum(axis=0)
+            opened = (most_used[-1] + most_unused < demand).sum(axis=0)
             opened = np.minimum(opened, len(places))
-            held = np.take_along_axis(most_unused, opened[None], axis=0)
-            shared = opened + np.minimum((most_used + held < needed).sum(axis=0), len(places))
+            held_by_unused = np.take_along_axis(most_unused, opened[None], axis=0)
+            shared = opened + np.minimum((most_used + held_by_unused < demand).sum(axis=0), len(places))
         # A node that needs more GPUs than it has cannot hold the packing at all.
         shared = np.minimum(shared, len(places))
         sign = -1 if self._shape.spread else 1
@@ -322,10 +324,10 @@ class Least:
 
         def covering(parts: tuple[int, ...]) -> Values:
             """Return [node] the fewest of these parts of the node that can hold the slices."""
-            if not needed:
+            if not demand:
                 return np.full(places.shape[1], int(whole > 0))
             most = self._once((kind, parts), lambda: _cumulated(_within(parts, places)))
-            return np.asarray(np.minimum((most < needed).sum(axis=0), len(parts)), np.int64)
+            return np.asarray(np.minimum((most < demand).sum(axis=0), len(parts)), np.int64)
 
         def least(cost: Cost) -> Values:
             """Return [node] the bound of one level before the links."""
@@ -342,8 +344,8 @@ class Least:
         size = np.minimum(shared + whole, len(fastest) - 1)
         lines = [least(cost) for cost in costs]
         damage = self._damaged(packing, opened, whole)
-        known = {"weakest": -fastest[size], "ring": -largest[size], "damage": damage}
-        return np.stack([*lines, *(known.get(name, none) for name in CHOICE_VALUES)])
+        bounds = {"weakest": -fastest[size], "ring": -largest[size], "damage": damage}
+        return np.stack([*lines, *(bounds.get(name, none) for name in CHOICE_VALUES)])
 
     def _once(self, key: Hashable, make: Callable[[], Values]) -> Values:
         if key not in self._known:
@@ -385,8 +387,8 @@ class Least:
         table = np.array([unusable(k) for k in range(shape.topology.gpu_count + 1)])
 
         def at_best() -> Values:
-            left = np.minimum(np.arange(len(table))[:, None, None], self._fresh)
-            after = table[np.maximum(0, left - shape.hidden)].min(axis=0)
+            free_after = np.minimum(np.arange(len(table))[:, None, None], self._fresh)
+            after = table[np.maximum(0, free_after - shape.hidden)].min(axis=0)
             return np.asarray((after - table[np.maximum(0, self._fresh - shape.hidden)]).sum(axis=0))
 
         if len(shape.pools) != 1 or whole:
@@ -397,8 +399,8 @@ class Least:
         return np.asarray(after - before)
 
     def _filled(self, ask: Ask, places: int) -> Values:
-        known = [filled for (of, most), filled in self._damage.items() if of == ask and most >= places]
-        return known[0] if known else self._fill(ask, places)
+        tables = [filled for (of, most), filled in self._damage.items() if of == ask and most >= places]
+        return tables[0] if tables else self._fill(ask, places)
 
     def _fill(self, ask: Ask, most: int) -> Values:
         """Return [places, node]: the least damage of this many slices, on any GPUs."""
@@ -408,9 +410,9 @@ class Least:
         for gpu, units in enumerate(self._memory):
             grown, before = total.copy(), self._before(gpu)
             for count in range(1, min(most, int(units.max(initial=0)) // ask.units) + 1):
-                left = units - count * ask.units
-                after = unusable_slices(self._shape, gpu, np.maximum(0, left))
-                cost = np.where(left >= 0, after - before, never)
+                units_left = units - count * ask.units
+                after = unusable_slices(self._shape, gpu, np.maximum(0, units_left))
+                cost = np.where(units_left >= 0, after - before, never)
                 np.minimum(grown[count:], total[: most + 1 - count] + cost, out=grown[count:])
             total = grown
         self._damage[ask, most] = total
@@ -440,7 +442,7 @@ def _within(parts: tuple[int, ...], places: Values) -> Values:
     return np.array([places[np.array(part >> gpus & 1, bool)].sum(axis=0) for part in parts])
 
 
-def _cumulated(held: Values) -> Values:
+def _cumulated(amounts: Values) -> Values:
     """Return [n, node]: what the n largest entries hold together, from n = 0 on."""
-    largest = -np.sort(-held, axis=0)
-    return np.concatenate([np.zeros((1, held.shape[1]), np.int64), np.cumsum(largest, axis=0)])
+    largest = -np.sort(-amounts, axis=0)
+    return np.concatenate([np.zeros((1, amounts.shape[1]), np.int64), np.cumsum(largest, axis=0)])

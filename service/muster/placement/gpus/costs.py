@@ -61,12 +61,12 @@ SHARING_COSTS = (Cost.SHARING, Cost.SHARED_GPUS)
 @lru_cache(maxsize=256)
 def costs_of(terms: tuple[Term, ...], sliced: bool) -> tuple[Cost, ...]:
     """Return the levels between nodes and links, in their order; () if they are only the NVLink domains."""
-    chosen = [
+    of_terms = [
         (SPREAD if term.strategy == Strategy.SPREAD else PACK)[Topology(term.topology)] for term in terms
     ]
     if not any(term.topology == Topology.NVLINK for term in terms):
-        chosen.append(Cost.NVLINK_DOMAINS)
-    costs = tuple(dict.fromkeys((*chosen, *(SHARING_COSTS if sliced else ()))))
+        of_terms.append(Cost.NVLINK_DOMAINS)
+    costs = tuple(dict.fromkeys((*of_terms, *(SHARING_COSTS if sliced else ()))))
     return () if costs == (Cost.NVLINK_DOMAINS,) else costs
 
 
@@ -110,12 +110,12 @@ def parts_of(cost: Cost, topology: GpuTopology) -> tuple[int, ...]:
     return parts(topology) if parts else ()
 
 
-def cost_of(cost: Cost, node: NodeGpus, taken: Taken, on: On) -> Values:
+def cost_of(cost: Cost, node: NodeGpus, ways: Taken, on: On) -> Values:
     """Return [way] int64: the cost of each way."""
-    masks, shape = taken.all, node.shape
+    masks, shape = ways.all, node.shape
     if cost in (Cost.SHARING, Cost.SHARED_GPUS):
         counted = node.free if cost is Cost.SHARING else ~on.there
-        gpus = gpu_counts(taken.shared & counted)
+        gpus = gpu_counts(ways.shared & counted)
         return -gpus if shape.spread else gpus
     if cost in (Cost.NVSWITCH, Cost.NVSWITCH_SPREAD):
         counts = not on.here and on.nvswitch is (cost is Cost.NVSWITCH_SPREAD)
@@ -129,8 +129,8 @@ def cost_of(cost: Cost, node: NodeGpus, taken: Taken, on: On) -> Values:
 
 def _parts(masks: Values, parts: tuple[int, ...], touched: int) -> Values:
     """Return [way] int64: how many parts the GPUs touch, without the parts that are touched anyway."""
-    found = np.zeros_like(masks)
+    touched_parts = np.zeros_like(masks)
     for part in parts:
         if not part & touched:
-            found += masks & part != 0
-    return found
+            touched_parts += masks & part != 0
+    return touched_parts

@@ -69,20 +69,20 @@ def fragmentation(shape: Shape, free: int, memory: Sequence[int] = ()) -> int:
     """
     whole = sum(unusable(max(0, (free & pool).bit_count() - shape.hidden)) for pool in shape.pools)
     return whole + sum(
-        unusable_slices(shape, gpu, left) for gpu, left in enumerate(memory) if not free >> gpu & 1
+        unusable_slices(shape, gpu, units) for gpu, units in enumerate(memory) if not free >> gpu & 1
     )
 
 
-def unusable_slices(shape: Shape, gpu: int, left: Whole) -> Whole:
-    """Return F of one partly used GPU that has `left` units of its memory free, in GPU-thousandths."""
+def unusable_slices(shape: Shape, gpu: int, units: Whole) -> Whole:
+    """Return F of one partly used GPU that has `units` units of its memory free, in GPU-thousandths."""
     every = shape.memory[gpu]
     if shape.spread or not every:
-        return 0 * left
-    too_large = 0 * left
+        return 0 * units
+    too_large = 0 * units
     for part in TYPICAL_PARTS:
-        too_large = too_large + (left * part < every)
-    of_slices = GPU * left * too_large // (len(TYPICAL_PARTS) * every)
-    return of_slices + (GPU * left // every if shape.pools else 0)
+        too_large = too_large + (units * part < every)
+    of_slices = GPU * units * too_large // (len(TYPICAL_PARTS) * every)
+    return of_slices + (GPU * units // every if shape.pools else 0)
 
 
 def damage_of(shape: Shape, free: int, mask: int) -> int:
@@ -224,39 +224,39 @@ class Prices:
         these nodes.
         """
         rows, alike = self._once(rows)
-        found = np.zeros((len(rows), len(gpus)), np.int64)
+        damage = np.zeros((len(rows), len(gpus)), np.int64)
         whole, units = self.gpus.whole[rows], self.gpus.units[rows]
         from_last = np.cumsum(whole[:, ::-1], axis=1)[:, ::-1]
         for way, (size, cpu) in enumerate(zip(gpus.tolist(), cpu_milli.tolist(), strict=True)):
-            gone = np.zeros((len(rows), len(self.kinds.units)), np.int64)
+            gpus_taken = np.zeros((len(rows), len(self.kinds.units)), np.int64)
             node, gpu = np.nonzero(whole & (from_last <= size))
             if len(node):
                 begins = np.flatnonzero(np.diff(node, prepend=-1))
                 had = _enough(self.kinds, units[node, gpu], whole[node, gpu])
-                gone[node[begins]] = np.add.reduceat(had, begins, axis=0, dtype=np.int64)
-            have, room = self.gpus.have[rows] - gone, self.gpus.room[rows] - GPU * gone
-            found[:, way] = self._damage(rows, have, room, cpu)
-        return found[alike]
+                gpus_taken[node[begins]] = np.add.reduceat(had, begins, axis=0, dtype=np.int64)
+            have, room = self.gpus.have[rows] - gpus_taken, self.gpus.room[rows] - GPU * gpus_taken
+            damage[:, way] = self._damage(rows, have, room, cpu)
+        return damage[alike]
 
     def of_slice(self, rows: Ints, units: int, cpu_milli: int) -> Ints:
         """Return [row, GPU] int64: the damage of one slice on each GPU, LARGEST if it has no room."""
         rows, alike = self._once(rows)
         gpus, memory = self.gpus, self.nodes.memory
-        found = np.full((len(rows), memory.shape[1]), LARGEST)
+        damage = np.full((len(rows), memory.shape[1]), LARGEST)
         # The first of several equal GPUs stands for all.
-        told = np.stack([gpus.units[rows], gpus.whole[rows], memory[rows]])
-        same = (told[:, :, :, None] == told[:, :, None, :]).all(axis=0).argmax(axis=2)
-        holds = told[0] >= units
+        gpu_states = np.stack([gpus.units[rows], gpus.whole[rows], memory[rows]])
+        same = (gpu_states[:, :, :, None] == gpu_states[:, :, None, :]).all(axis=0).argmax(axis=2)
+        holds = gpu_states[0] >= units
         index, gpu = np.nonzero(holds & (same == np.arange(same.shape[1])))
         row = rows[index]
-        left = gpus.units[row, gpu] - units
+        units_left = gpus.units[row, gpu] - units
         had = _enough(self.kinds, gpus.units[row, gpu], gpus.whole[row, gpu])
-        has = _enough(self.kinds, left, np.zeros(len(row), bool))
-        free = (left * GPU // np.maximum(1, memory[row, gpu]))[:, None]
+        has = _enough(self.kinds, units_left, np.zeros(len(row), bool))
+        free = (units_left * GPU // np.maximum(1, memory[row, gpu]))[:, None]
         have = gpus.have[row] - had + has
         room = gpus.room[row] - had * gpus.free[row, gpu][:, None] + has * free
-        found[index, gpu] = self._damage(row, have, room, cpu_milli)
-        return np.where(holds, np.take_along_axis(found, same, axis=1), LARGEST)[alike]
+        damage[index, gpu] = self._damage(row, have, room, cpu_milli)
+        return np.where(holds, np.take_along_axis(damage, same, axis=1), LARGEST)[alike]
 
     def _once(self, rows: Ints) -> tuple[Ints, Ints]:
         """Return one row of each code, and [row] the index of the row that stands for it."""
@@ -264,9 +264,9 @@ class Prices:
         return rows[first], alike
 
     def _damage(self, rows: Ints, have: Ints, room: Ints, cpu_milli: int) -> Ints:
-        taken = self.usable[rows] - _usable(self.kinds, have, room, self.view.cpu[rows] - cpu_milli)
+        loss = self.usable[rows] - _usable(self.kinds, have, room, self.view.cpu[rows] - cpu_milli)
         # Sum along the last axis, so that the sum of a row does not depend on other rows.
-        damage = np.round((self.weights[self.nodes.row_class[rows]] * taken).sum(axis=1), DIGITS)
+        damage = np.round((self.weights[self.nodes.row_class[rows]] * loss).sum(axis=1), DIGITS)
         steps: Ints = np.rint(np.clip(damage / STEP, -MAX_STEPS, MAX_STEPS)).astype(np.int64)
         return STEP * steps
 
@@ -293,9 +293,15 @@ def _following(last: Prices | None, view: Columns) -> Prices:
     rows = np.fromiter(compress(count(), differs), np.int64)
     gpus = _gpus_of(view, kinds, rows, nodes.memory)
     usable = _usable(kinds, gpus.have, gpus.room, view.cpu[rows])
-    told = (nodes.row_class[rows, None], view.cpu[rows, None], gpus.units, gpus.whole, nodes.memory[rows])
+    lines = (
+        nodes.row_class[rows, None],
+        view.cpu[rows, None],
+        gpus.units,
+        gpus.whole,
+        nodes.memory[rows],
+    )
     codes = last.codes if last else defaultdict(count().__next__)
-    code = np.array([codes[state.tobytes()] for state in np.hstack(told)], np.int64)
+    code = np.array([codes[state.tobytes()] for state in np.hstack(lines)], np.int64)
     if last:
         gpus = _Gpus(*(_with(old, rows, new) for old, new in zip(last.gpus, gpus, strict=True)))
         usable = _with(last.usable, rows, usable)
@@ -316,8 +322,8 @@ def _weights(kinds: Kinds, nodes: _Nodes, gpus: _Gpus, usable: Floats) -> Floats
     supply = np.maximum((nodes.accepts * by_class[:, kinds.size]).sum(axis=0), GPU)
     every = nodes.memory[nodes.memory > 0]
     part = kinds.units / every.mean() if len(every) else np.ones(len(kinds.units))
-    asked = kinds.gpus * np.where(kinds.units > 0, np.minimum(1, part), 1)
-    price = kinds.share / asked[kinds.shape[kinds.size]] * (gpus.free.sum() / supply) ** 2
+    gpus_asked = kinds.gpus * np.where(kinds.units > 0, np.minimum(1, part), 1)
+    price = kinds.share / gpus_asked[kinds.shape[kinds.size]] * (gpus.free.sum() / supply) ** 2
     weights = np.zeros((len(kinds.cpu), classes))
     np.add.at(weights, kinds.size, (nodes.accepts * price).T)
     return np.ascontiguousarray(weights.T)

@@ -61,9 +61,9 @@ SET_VALUES = {"domains": 1, "weakest": -1, "ring": -1, "sockets": 1, "damage": 1
 """
 
 
-def rank(chosen: GpuSet) -> tuple[int, ...]:
+def rank(gpu_set: GpuSet) -> tuple[int, ...]:
     """Return the values in the order in which they decide, each to be small."""
-    return tuple(sign * getattr(chosen, name) for name, sign in SET_VALUES.items())
+    return tuple(sign * getattr(gpu_set, name) for name, sign in SET_VALUES.items())
 
 
 @lru_cache(maxsize=1 << 16)
@@ -141,9 +141,9 @@ def _exactly(topology: GpuTopology, union: int, sizes: tuple[int, ...]) -> list[
     """
     table = rings(topology)
     for floor in table.levels[::-1].tolist():
-        found = _largest_sum(table, floor, union, sizes, {})
-        if found is not None:
-            return list(found[1])
+        best_split = _largest_sum(table, floor, union, sizes, {})
+        if best_split is not None:
+            return list(best_split[1])
     raise AssertionError("no split: the sizes do not sum up to the union")
 
 
@@ -163,22 +163,22 @@ def _largest_sum(
     key = (union, sizes)
     if key in memo:
         return memo[key]
-    lowest, rest = union & -union, tuple(bits(union & (union - 1)))
-    best: _Split | None = None
+    lowest, later_gpus = union & -union, tuple(bits(union & (union - 1)))
+    best_split: _Split | None = None
     for size in sorted(set(sizes), reverse=True):
         at = sizes.index(size)
-        left = sizes[:at] + sizes[at + 1 :]
-        for others in combinations(rest, size - 1):
-            part = lowest | mask_of(others)
+        later_sizes = sizes[:at] + sizes[at + 1 :]
+        for more_gpus in combinations(later_gpus, size - 1):
+            part = lowest | mask_of(more_gpus)
             if table.weakest[part] < floor:
                 continue
-            found = _largest_sum(table, floor, union & ~part, left, memo)
-            if found is not None:
-                summed = found[0] + int(table.total[part])
-                if best is None or summed > best[0]:
-                    best = (summed, (part, *found[1]))
-    memo[key] = best
-    return best
+            inner_split = _largest_sum(table, floor, union & ~part, later_sizes, memo)
+            if inner_split is not None:
+                summed = inner_split[0] + int(table.total[part])
+                if best_split is None or summed > best_split[0]:
+                    best_split = (summed, (part, *inner_split[1]))
+    memo[key] = best_split
+    return best_split
 
 
 def _greedily(topology: GpuTopology, union: int, sizes: tuple[int, ...]) -> list[int]:
@@ -236,8 +236,8 @@ def sets_within(shape: Shape, free: int, allowed: int) -> Sets:
     if shape.topology.gpu_count > MAX_RING_GPUS:
         return _without_links(shape, free, allowed & free)
     masks = _up_to_symmetry(shape, free & allowed)
-    one = np.zeros_like(masks)
-    return Sets(*(table[0] for table in _best(shape, 1, one, one + free, masks)))
+    row = np.zeros_like(masks)
+    return Sets(*(table[0] for table in _best(shape, 1, row, row + free, masks)))
 
 
 @lru_cache(maxsize=256)
@@ -263,31 +263,35 @@ def _best(shape: Shape, rows: int, row: Values, free: Values, masks: Values) -> 
     only the one with lower indices must be among the candidates.
     """
     topology = shape.topology
-    known, sizes = rings(topology), topology.gpu_count + 1
+    ring_table, sizes = rings(topology), topology.gpu_count + 1
     group = row * sizes + gpu_counts(masks)
     domains = np.zeros_like(masks)
     for domain in shape.domains:
         domains += (masks & domain) != 0
     fewest = least_of(group, domains)
     masks, free, group, domains = masks[fewest], free[fewest], group[fewest], domains[fewest]
-    weakest, ring, damage = known.weakest[masks], known.total[masks], damage_to_pools(shape, free, masks)
-    inside = known.inside[free & ~masks]
+    weakest, ring, damage = (
+        ring_table.weakest[masks],
+        ring_table.total[masks],
+        damage_to_pools(shape, free, masks),
+    )
+    inside = ring_table.inside[free & ~masks]
     sockets = socket_distances(topology, masks)
 
     # Of sets with equal weakest links only the best matters: narrow each such group to it, key by key.
-    finer = group * len(known.levels) + np.searchsorted(known.levels, weakest)
+    finer = group * len(ring_table.levels) + np.searchsorted(ring_table.levels, weakest)
     keys = (-ring, sockets, damage, -inside, masks)
-    left = np.arange(len(masks))
+    sets = np.arange(len(masks))
     for key in keys:
-        left = left[least_of(finer[left], key[left])]
-    left = left[that_matter(group[left], weakest[left], *(key[left] for key in keys))]
-    choices = np.bincount(group[left], minlength=rows * sizes)
-    choice = np.arange(len(left)) - (np.cumsum(choices) - choices)[group[left]]
+        sets = sets[least_of(finer[sets], key[sets])]
+    sets = sets[that_matter(group[sets], weakest[sets], *(key[sets] for key in keys))]
+    choices = np.bincount(group[sets], minlength=rows * sizes)
+    choice = np.arange(len(sets)) - (np.cumsum(choices) - choices)[group[sets]]
     width = max(1, int(choices.max()))
     every = (masks, domains, weakest, ring, sockets, damage)
     arrays = [np.zeros((rows * sizes, width), np.int64) for _ in every]
     for array, values in zip(arrays, every, strict=True):
-        array[group[left], choice] = values[left]
+        array[group[sets], choice] = values[sets]
     tables = (*(array.reshape(rows, sizes, width) for array in arrays), choices.reshape(rows, sizes))
     for table in tables:
         table.setflags(write=False)
@@ -306,13 +310,13 @@ def that_matter(group: Values, weakest: Values, *keys: Values) -> Values:
     return order[np.lexsort((-weakest[order], group[order]))]
 
 
-def links_over(shape: Shape, free: int, masks: Values, there: int) -> tuple[Values, Values, Values]:
-    """Return [way] the weakest link and the sum of the ring over these GPUs and those already `there`.
+def links_over(shape: Shape, free: int, masks: Values, gang_gpus: int) -> tuple[Values, Values, Values]:
+    """Return [way] the weakest link and the sum of the ring over these GPUs and the `gang_gpus` there.
 
     The third array is the sum of the links among the `free` GPUs that stay. Without a link matrix all links
     count as 0.
     """
-    union = masks | there
+    union = masks | gang_gpus
     if shape.topology.gpu_count > MAX_RING_GPUS:
         none = np.zeros_like(masks)
         return np.where(gpu_counts(union) < 2, NO_LINK, 0), none, none
@@ -386,15 +390,15 @@ def _without_links(shape: Shape, free: int, allowed: int) -> Sets:
     return sets
 
 
-def _packed(domains: Iterable[int], allowed: int, left: int) -> int:
-    taken, open_domains = 0, [allowed & domain for domain in domains if allowed & domain]
-    while left:
-        enough = [domain for domain in open_domains if domain.bit_count() >= left]
+def _packed(domains: Iterable[int], allowed: int, missing: int) -> int:
+    gpus, open_domains = 0, [allowed & domain for domain in domains if allowed & domain]
+    while missing:
+        enough = [domain for domain in open_domains if domain.bit_count() >= missing]
         pick = min(enough, key=int.bit_count) if enough else max(open_domains, key=int.bit_count)
         open_domains.remove(pick)
-        taken |= lowest(pick, left)
-        left -= min(left, pick.bit_count())
-    return taken
+        gpus |= lowest(pick, missing)
+        missing -= min(missing, pick.bit_count())
+    return gpus
 
 
 def lowest(mask: int, count: int) -> int:

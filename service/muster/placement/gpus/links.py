@@ -66,9 +66,9 @@ def rings(topology: GpuTopology, weakest_first: bool = True) -> Rings:
     open_states = np.ones(states, bool)
     for threshold in thresholds:
         closed = _longest_rings(_between_kinds(links, kinds, threshold), sizes)
-        found = open_states & (closed > _NEVER // 2)
-        weakest[found], total[found] = threshold, closed[found]
-        open_states &= ~found
+        closed_now = open_states & (closed > _NEVER // 2)
+        weakest[closed_now], total[closed_now] = threshold, closed[closed_now]
+        open_states &= ~closed_now
         if open_states.sum() <= 1 + len(kinds):  # no ring closes over the empty set or a single GPU
             break
     step_of = {gpu: stride for stride, kind in zip(_strides(sizes), kinds, strict=True) for gpu in kind}
@@ -107,8 +107,8 @@ def kinds_of(links: Values) -> list[list[int]]:
     kinds: list[list[int]] = []
     for gpu in range(len(links)):
         for kind in kinds:
-            others = [k for k in range(len(links)) if k not in (gpu, kind[0])]
-            if (links[gpu, others] == links[kind[0], others]).all():
+            third_gpus = [k for k in range(len(links)) if k not in (gpu, kind[0])]
+            if (links[gpu, third_gpus] == links[kind[0], third_gpus]).all():
                 kind.append(gpu)
                 break
         else:
@@ -147,18 +147,18 @@ def _longest_rings(links: Values, sizes: tuple[int, ...]) -> Values:
     """
     strides = _strides(sizes)
     states = int(np.prod([size + 1 for size in sizes], dtype=np.int64))
-    taken = np.stack([np.arange(states) // s % (n + 1) for s, n in zip(strides, sizes, strict=True)], axis=1)
-    total = taken.sum(axis=1)
-    lowest = (taken > 0).argmax(axis=1)
-    best = np.full((states, len(sizes)), _NEVER, np.int64)
+    counts = np.stack([np.arange(states) // s % (n + 1) for s, n in zip(strides, sizes, strict=True)], axis=1)
+    total = counts.sum(axis=1)
+    lowest = (counts > 0).argmax(axis=1)
+    longest = np.full((states, len(sizes)), _NEVER, np.int64)
     for kind, stride in enumerate(strides):
-        best[stride, kind] = 0
+        longest[stride, kind] = 0
     for length in range(1, sum(sizes)):
         layer = np.flatnonzero(total == length)
         for kind, stride in enumerate(strides):
-            grown = layer[(taken[layer, kind] < sizes[kind]) & (lowest[layer] <= kind)]
-            best[grown + stride, kind] = np.maximum((best[grown] + links[:, kind]).max(axis=1), _NEVER)
-    closed = (best + links[:, lowest].T).max(axis=1)
+            grown = layer[(counts[layer, kind] < sizes[kind]) & (lowest[layer] <= kind)]
+            longest[grown + stride, kind] = np.maximum((longest[grown] + links[:, kind]).max(axis=1), _NEVER)
+    closed = (longest + links[:, lowest].T).max(axis=1)
     closed[total < 2] = _NEVER
     return np.asarray(closed)
 
@@ -183,26 +183,26 @@ def pcie_parts(topology: GpuTopology) -> tuple[tuple[int, ...], ...]:
     Parts lie inside the parts of the border before. Each GPU, in the order of indices, joins the first part
     to which it has no link that crosses the border.
     """
-    found: list[tuple[int, ...]] = []
+    parts_by_border: list[tuple[int, ...]] = []
     outer = [(1 << topology.gpu_count) - 1]
     for kinds, _ in BORDERS:
         outer = [part for mask in outer for part in _parted(topology, mask, kinds)]
-        found.append(tuple(outer))
-    return tuple(found)
+        parts_by_border.append(tuple(outer))
+    return tuple(parts_by_border)
 
 
 def _parted(topology: GpuTopology, inside: int, kinds: frozenset[str]) -> list[int]:
     """Return the parts of these GPUs at one border."""
-    found: list[int] = []
+    parts: list[int] = []
     for gpu in bits(inside):
         links = enumerate(topology.links[gpu])
-        apart = sum(1 << other for other, link in links if link is not None and link.kind in kinds)
-        home = next((i for i, mask in enumerate(found) if not mask & apart), None)
+        apart = sum(1 << neighbour for neighbour, link in links if link is not None and link.kind in kinds)
+        home = next((i for i, mask in enumerate(parts) if not mask & apart), None)
         if home is None:
-            found.append(1 << gpu)
+            parts.append(1 << gpu)
         else:
-            found[home] |= 1 << gpu
-    return found
+            parts[home] |= 1 << gpu
+    return parts
 
 
 def numa_nodes(topology: GpuTopology) -> tuple[int, ...]:
@@ -215,14 +215,14 @@ def socket_distances(topology: GpuTopology, masks: Values) -> Values:
 
     The distance is 0 below one PCIe switch, and on nodes whose link matrix is not used.
     """
-    found = np.zeros_like(masks)
+    distances = np.zeros_like(masks)
     if topology.gpu_count > MAX_RING_GPUS:
-        return found
+        return distances
     for (_, cost), parts in zip(BORDERS, pcie_parts(topology), strict=True):
         if len(parts) > 1:
             touched = sum(((masks & part) != 0).astype(np.int64) for part in parts)
-            found += cost * np.maximum(0, touched - 1)
-    return found
+            distances += cost * np.maximum(0, touched - 1)
+    return distances
 
 
 @lru_cache(maxsize=1 << 14)

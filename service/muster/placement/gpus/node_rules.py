@@ -87,24 +87,24 @@ class InNode:
             (self.most < 0 or sum(packing) <= self.most)
             and all(count % unit == 0 for count, unit in zip(packing, self.unit, strict=True))
             and all(sum(packing[b] for b in blocks) <= most for blocks, most in self.limits)
-            and all(_apart(packing, mine, others) for mine, others in self.apart)
+            and all(_apart(packing, blocks, repelled) for blocks, repelled in self.apart)
         )
 
     def takes_one(self, blocks: Sequence[int]) -> bool:
         """Return whether the node takes at most one member of all these blocks."""
-        return any({*blocks} <= {*mine} & {*others} for mine, others in self.apart)
+        return any({*blocks} <= {*first} & {*repelled} for first, repelled in self.apart)
 
     def alone(self, block: int) -> int:
         """Return how many members of this block alone the limits allow, −1 for no limit."""
         most = [most for blocks, most in self.limits if block in blocks]
-        most += [1 for mine, others in self.apart if block in mine and block in others]
+        most += [1 for first, repelled in self.apart if block in first and block in repelled]
         most += [self.most] if self.most >= 0 else []
         return min(most, default=-1)
 
 
-def _apart(packing: Counts, mine: Counts, others: Counts) -> bool:
-    first, second = sum(packing[b] for b in mine), sum(packing[b] for b in others)
-    return not first or not second or first == second == 1 == sum(packing[b] for b in mine if b in others)
+def _apart(packing: Counts, blocks: Counts, repelled: Counts) -> bool:
+    first, second = sum(packing[b] for b in blocks), sum(packing[b] for b in repelled)
+    return not first or not second or first == second == 1 == sum(packing[b] for b in blocks if b in repelled)
 
 
 def few_ways(rule: InNode, free: Counts) -> bool:
@@ -135,46 +135,60 @@ def spreads(rule: InNode, packing: Counts, free: Counts) -> dict[Counts, Spread]
 
     `free` is the number of free GPUs by domain.
     """
-    found: dict[Counts, Spread] = {}
+    spread_by_vector: dict[Counts, Spread] = {}
     none = (0,) * len(free)
-    for used, _, spread in islice(_walk(rule, packing, free, 0, none, none, ()), MAX_WAYS):
-        found.setdefault(used, spread)
-    return found
+    for vector, _, spread in islice(_walk(rule, packing, free, 0, none, none, ()), MAX_WAYS):
+        spread_by_vector.setdefault(vector, spread)
+    return spread_by_vector
 
 
 def _walk(
-    rule: InNode, packing: Counts, free: Counts, block: int, used: Counts, touched: Counts, spread: Spread
+    rule: InNode,
+    packing: Counts,
+    free: Counts,
+    block: int,
+    vector: Counts,
+    touched: Counts,
+    spread: Spread,
 ) -> Iterator[tuple[Counts, Counts, Spread]]:
     if block == len(packing):
-        yield used, touched, spread
+        yield vector, touched, spread
         return
-    for more_used, more_touched, placed in _placed(rule, packing, free, block, used, touched, spread):
-        yield from _walk(rule, packing, free, block + 1, more_used, more_touched, (*spread, placed))
+    for more_used, more_touched, way in _placed(rule, packing, free, block, vector, touched, spread):
+        yield from _walk(rule, packing, free, block + 1, more_used, more_touched, (*spread, way))
 
 
 def _placed(
-    rule: InNode, packing: Counts, free: Counts, block: int, used: Counts, touched: Counts, spread: Spread
+    rule: InNode,
+    packing: Counts,
+    free: Counts,
+    block: int,
+    vector: Counts,
+    touched: Counts,
+    spread: Spread,
 ) -> Iterator[tuple[Counts, Counts, Counts | tuple[Counts, ...] | None]]:
     """Yield the ways to add one block's members to those of the blocks before it."""
     count, gpus = packing[block], rule.gpus[block]
     bound = rule.domain_unit[block] or rule.pinned[block] >= 0 or any(block in group for group in rule.single)
     if not count or (not gpus and not bound):
-        yield used, touched, None
+        yield vector, touched, None
     elif bound or (rule.domain_most and gpus == 1):  # a single GPU never spans domains
         unit = rule.domain_unit[block] or 1
         if count % unit == 0:
-            each = unit * gpus
-            room = tuple((f - u) // each if each else count // unit for f, u in zip(free, used, strict=True))
-            for placed in _compositions(count // unit, room):
-                members = tuple(n * unit for n in placed)
+            of_group = unit * gpus
+            room = tuple(
+                (f - u) // of_group if of_group else count // unit for f, u in zip(free, vector, strict=True)
+            )
+            for groups in _compositions(count // unit, room):
+                members = tuple(n * unit for n in groups)
                 if _allowed(rule, block, members, spread):
-                    yield from _added(rule, free, used, touched, members, gpus, members)
+                    yield from _added(rule, free, vector, touched, members, gpus, members)
     elif rule.domain_most:
-        yield from _member_by_member(rule, free, count, gpus, used, touched)
+        yield from _member_by_member(rule, free, count, gpus, vector, touched)
     else:
-        left = tuple(f - u for f, u in zip(free, used, strict=True))
-        for share in _compositions(count * gpus, left):
-            yield tuple(u + s for u, s in zip(used, share, strict=True)), touched, None
+        free_left = tuple(f - u for f, u in zip(free, vector, strict=True))
+        for share in _compositions(count * gpus, free_left):
+            yield tuple(u + s for u, s in zip(vector, share, strict=True)), touched, None
 
 
 def _allowed(rule: InNode, block: int, members: Counts, spread: Spread) -> bool:
@@ -183,36 +197,36 @@ def _allowed(rule: InNode, block: int, members: Counts, spread: Spread) -> bool:
     for group in rule.single:
         if block in group:
             every = [members, *(spread[b] or () for b in group if b < block)]
-            if len({d for one in every for d, n in enumerate(one) if n}) > 1:
+            if len({d for by_domain in every for d, n in enumerate(by_domain) if n}) > 1:
                 return False
     return True
 
 
 def _added(
-    rule: InNode, free: Counts, used: Counts, touched: Counts, members: Counts, gpus: int, placed: Counts
+    rule: InNode, free: Counts, vector: Counts, touched: Counts, members: Counts, gpus: int, way: Counts
 ) -> Iterator[tuple[Counts, Counts, Counts]]:
-    more = tuple(u + n * gpus for u, n in zip(used, members, strict=True))
+    more = tuple(u + n * gpus for u, n in zip(vector, members, strict=True))
     counted = tuple(t + (n if gpus else 0) for t, n in zip(touched, members, strict=True))
     if all(m <= f for m, f in zip(more, free, strict=True)) and _within(rule, counted):
-        yield more, counted, placed
+        yield more, counted, way
 
 
 def _member_by_member(
-    rule: InNode, free: Counts, count: int, gpus: int, used: Counts, touched: Counts
+    rule: InNode, free: Counts, count: int, gpus: int, vector: Counts, touched: Counts
 ) -> Iterator[tuple[Counts, Counts, tuple[Counts, ...]]]:
     """Yield the ways to place members that may span domains. A member counts in each
     domain that it touches.
     """
-    states: dict[tuple[Counts, Counts], tuple[Counts, ...]] = {(used, touched): ()}
+    states: dict[tuple[Counts, Counts], tuple[Counts, ...]] = {(vector, touched): ()}
     for _ in range(count):
         more: dict[tuple[Counts, Counts], tuple[Counts, ...]] = {}
         for (have, counts), shares in states.items():
-            left = tuple(f - u for f, u in zip(free, have, strict=True))
-            for share in _compositions(gpus, left):
-                taken = tuple(u + s for u, s in zip(have, share, strict=True))
+            free_left = tuple(f - u for f, u in zip(free, have, strict=True))
+            for share in _compositions(gpus, free_left):
+                vector_after = tuple(u + s for u, s in zip(have, share, strict=True))
                 counted = tuple(t + (s > 0) for t, s in zip(counts, share, strict=True))
                 if len(more) < MAX_STATES and _within(rule, counted):
-                    more.setdefault((taken, counted), (*shares, share))
+                    more.setdefault((vector_after, counted), (*shares, share))
         states = more
     for (have, counts), shares in sorted(states.items()):
         yield have, counts, shares
@@ -229,10 +243,10 @@ def _compositions(total: int, most: Counts) -> Iterator[Counts]:
         if total == 0:
             yield ()
         return
-    rest = most[1:]
-    for first in range(min(total, most[0]), max(0, total - sum(rest)) - 1, -1):
-        for others in _compositions(total - first, rest):
-            yield (first, *others)
+    later_parts = most[1:]
+    for first in range(min(total, most[0]), max(0, total - sum(later_parts)) - 1, -1):
+        for later_summands in _compositions(total - first, later_parts):
+            yield (first, *later_summands)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -248,7 +262,7 @@ def sets_under(
     size = sum(count * gpus for count, gpus in zip(packing, rule.gpus, strict=True))
     anywhere: Spread = (None,) * len(packing)
     if not rule.binds_domains and not rule.touched:
-        return tuple((chosen, anywhere) for chosen in best_sets(shape, free, size, allowed))
+        return tuple((gpu_set, anywhere) for gpu_set in best_sets(shape, free, size, allowed))
     ways = spreads(rule, packing, free_by_domain(shape, free & allowed)) if rule.binds_domains else None
     if ways is not None and not ways:
         return ()

@@ -79,11 +79,11 @@ def slice_room(memory: Values, ask: Ask) -> Values:
     most = places.sum(axis=0) // max(1, ask.gpus)
     if ask.gpus == 1:
         return np.asarray(most, np.int64)
-    found = np.zeros(memory.shape[1], np.int64)
+    members = np.zeros(memory.shape[1], np.int64)
     for bit in reversed(range(int(most.max(initial=0)).bit_length())):
-        more = found + (1 << bit)
-        found = np.where(np.minimum(places, more).sum(axis=0) >= more * ask.gpus, more, found)
-    return found
+        more = members + (1 << bit)
+        members = np.where(np.minimum(places, more).sum(axis=0) >= more * ask.gpus, more, members)
+    return members
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def fitting(
     groups: dict[Counts, list[Counts]] = {}
     for packing in packings:
         groups.setdefault(tuple(packing[r] for r in several), []).append(packing)
-    kept, complete = set[Counts](), True
+    fits, complete = set[Counts](), True
     for counts, group in groups.items():
         most = {r: max(packing[r] for packing in group) for r in single} | dict(
             zip(several, counts, strict=True)
@@ -117,7 +117,7 @@ def fitting(
         whole = max(whole_gpus(asks, packing) for packing in group)
         if (whole + 1) * prod(n + 1 for n in places) > MAX_CELLS:
             complete = False
-            kept.update(packing for packing in group if first_fit(asks, packing, gpus) is not None)
+            fits.update(packing for packing in group if first_fit(asks, packing, gpus) is not None)
             continue
         reached = _reached(
             tuple(asks[r].units for r in sliced), tuple(most[r] for r in sliced), places, whole, gpus
@@ -126,8 +126,8 @@ def fitting(
             [[whole_gpus(asks, packing), *(packing[r] * asks[r].gpus for r in sliced)] for packing in group]
         )
         holds = reached[tuple(at.T)]
-        kept.update(packing for packing, held in zip(group, holds.tolist(), strict=True) if held)
-    return tuple(packing for packing in packings if packing in kept), complete
+        fits.update(packing for packing, fit in zip(group, holds.tolist(), strict=True) if fit)
+    return tuple(packing for packing in packings if packing in fits), complete
 
 
 def whole_gpus(asks: Asks, packing: Counts) -> int:
@@ -159,8 +159,8 @@ def _reached(
 
 def every_filling(room: int, units: Counts, most: Counts) -> Iterator[Counts]:
     """Yield all ways to fill one GPU with slices of these units."""
-    for way in product(*(range(min(n, room // each) + 1) for each, n in zip(units, most, strict=True))):
-        if sum(count * each for count, each in zip(way, units, strict=True)) <= room:
+    for way in product(*(range(min(n, room // size) + 1) for size, n in zip(units, most, strict=True))):
+        if sum(count * size for count, size in zip(way, units, strict=True)) <= room:
             yield way
 
 
@@ -171,26 +171,26 @@ def first_fit(asks: Asks, packing: Counts, gpus: tuple[Gpu, ...]) -> tuple[list[
     free one only if no other will do. The result is how many slices of each role each GPU takes, and the GPUs
     taken whole.
     """
-    left = [gpu.units for gpu in gpus]
-    taken = [[0] * len(gpus) for _ in asks]
+    units_left = [gpu.units for gpu in gpus]
+    slices_by_role = [[0] * len(gpus) for _ in asks]
     opened = [not gpu.whole for gpu in gpus]
     for r in sorted(range(len(asks)), key=lambda r: -asks[r].units):
         ask = asks[r]
         for _ in range(packing[r] if ask.units else 0):
-            enough = [g for g in range(len(gpus)) if left[g] >= ask.units]
-            enough.sort(key=lambda g: (taken[r][g] >= packing[r], not opened[g], left[g], g))
-            chosen = enough[: ask.gpus]
-            if len(chosen) < ask.gpus:
+            enough = [g for g in range(len(gpus)) if units_left[g] >= ask.units]
+            enough.sort(key=lambda g: (slices_by_role[r][g] >= packing[r], not opened[g], units_left[g], g))
+            best_gpus = enough[: ask.gpus]
+            if len(best_gpus) < ask.gpus:
                 return None
-            for g in chosen:
-                left[g] -= ask.units
-                taken[r][g] += 1
+            for g in best_gpus:
+                units_left[g] -= ask.units
+                slices_by_role[r][g] += 1
                 opened[g] = True
-    unopened = [g for g, used in enumerate(opened) if not used]
+    unopened = [g for g, is_open in enumerate(opened) if not is_open]
     whole = whole_gpus(asks, packing)
     if len(unopened) < whole:
         return None
-    return [tuple(counts) for counts in taken], unopened[:whole]
+    return [tuple(counts) for counts in slices_by_role], unopened[:whole]
 
 
 NEVER = np.int64(1) << 60
@@ -208,21 +208,21 @@ def filled(node: NodeGpus, shared: Values, units: Counts, most: Counts, slots: C
     sorted, and with each set it must have the set without its highest GPU.
     """
     cells = tuple(n + 1 for n in slots)
-    found = np.full((len(shared), *cells), NEVER, np.int64)
-    found[(0,) * found.ndim] = 0  # the first set is empty: no GPU is filled
+    least_damage = np.full((len(shared), *cells), NEVER, np.int64)
+    least_damage[(0,) * least_damage.ndim] = 0  # the first set is empty: no GPU is filled
     index = {mask: i for i, mask in enumerate(shared.tolist())}
     highest = [mask.bit_length() - 1 for mask in shared.tolist()]
     for gpu in sorted({gpu for gpu in highest if gpu >= 0}):
         sets = [i for i, top in enumerate(highest) if top == gpu]
-        grown_from = found[[index[int(shared[i]) & ~(1 << gpu)] for i in sets]]
-        best = np.full_like(grown_from, NEVER)
+        grown_from = least_damage[[index[int(shared[i]) & ~(1 << gpu)] for i in sets]]
+        least_of_sets = np.full_like(grown_from, NEVER)
         for way, cost in _ways(node, gpu, units, most):
             into = tuple(slice(n, None) for n in way)
             out_of = tuple(slice(0, cell - n) for n, cell in zip(way, cells, strict=True))
-            target = best[(slice(None), *into)]
+            target = least_of_sets[(slice(None), *into)]
             np.minimum(target, grown_from[(slice(None), *out_of)] + cost, out=target)
-        found[sets] = np.where(best < NEVER // 2, best, NEVER)
-    return found
+        least_damage[sets] = np.where(least_of_sets < NEVER // 2, least_of_sets, NEVER)
+    return least_damage
 
 
 def _ways(node: NodeGpus, gpu: int, units: Counts, most: Counts) -> tuple[tuple[Counts, int], ...]:
@@ -230,19 +230,19 @@ def _ways(node: NodeGpus, gpu: int, units: Counts, most: Counts) -> tuple[tuple[
 
     On nodes that spread, a small extra cost makes the GPUs fill evenly.
     """
-    left = node.memory[gpu]
-    most = tuple(min(n, left // each) for n, each in zip(most, units, strict=True))
-    return _costed(node.shape, gpu, bool(node.free >> gpu & 1), left, units, most)
+    units_left = node.memory[gpu]
+    most = tuple(min(n, units_left // of_slice) for n, of_slice in zip(most, units, strict=True))
+    return _costed(node.shape, gpu, bool(node.free >> gpu & 1), units_left, units, most)
 
 
 @lru_cache(maxsize=1 << 14)
 def _costed(
-    shape: Shape, gpu: int, fresh: bool, left: int, units: Counts, most: Counts
+    shape: Shape, gpu: int, fresh: bool, units_left: int, units: Counts, most: Counts
 ) -> tuple[tuple[Counts, int], ...]:
-    ways = np.array([way for way in every_filling(left, units, most) if any(way)], np.int64)
+    ways = np.array([way for way in every_filling(units_left, units, most) if any(way)], np.int64)
     ways = ways.reshape(len(ways), len(units))
-    before = 0 if fresh else unusable_slices(shape, gpu, left)
-    costs = (unusable_slices(shape, gpu, left - ways @ np.array(units, np.int64)) - before) * int(STEP)
+    before = 0 if fresh else unusable_slices(shape, gpu, units_left)
+    costs = (unusable_slices(shape, gpu, units_left - ways @ np.array(units, np.int64)) - before) * int(STEP)
     if shape.spread:
         costs += np.minimum(ways.sum(axis=1) ** 2, int(STEP) >> 6)
     return tuple(zip(map(tuple, ways.tolist()), costs.tolist(), strict=True))
@@ -262,18 +262,18 @@ def dealt(asks: Asks, packing: Counts, node: NodeGpus, shared: int) -> tuple[Cou
     for gpu in bits(shared):
         more: dict[Counts, tuple[int, tuple[Counts, ...]]] = {}
         ways = _ways(node, gpu, units, most)
-        for state, (cost, given) in states.items():
+        for state, (cost, ways_so_far) in states.items():
             for way, extra in ways:
                 reached = tuple(have + n for have, n in zip(state, way, strict=True))
-                if any(n > wanted for n, wanted in zip(reached, goal, strict=True)):
+                if any(n > limit for n, limit in zip(reached, goal, strict=True)):
                     continue
                 if reached not in more or cost + extra < more[reached][0]:
-                    more[reached] = (cost + extra, (*given, way))
+                    more[reached] = (cost + extra, (*ways_so_far, way))
         states = more
-    given = states[goal][1]
+    ways_so_far = states[goal][1]
     count = len(node.memory)
-    found = [[0] * count for _ in asks]
-    for gpu, way in zip(bits(shared), given, strict=True):
+    slices_by_role = [[0] * count for _ in asks]
+    for gpu, way in zip(bits(shared), ways_so_far, strict=True):
         for r, n in zip(sliced, way, strict=True):
-            found[r][gpu] = n
-    return tuple(map(tuple, found))
+            slices_by_role[r][gpu] = n
+    return tuple(map(tuple, slices_by_role))

@@ -13,10 +13,10 @@ from muster.domain.snapshot import NodeState, Snapshot
 from muster.placement.verify.parts import Groups, Spot, Spots
 
 
-def admission(snapshot: Snapshot, request: Request, placed: Placed) -> list[str]:
+def admission(snapshot: Snapshot, request: Request, plan: Placed) -> list[str]:
     """Return a sentence for each role and node of the plan where the node does not admit the role."""
     roles = {role.name: role for role in request.roles}
-    pairs = sorted({(m.role, m.node) for m in placed.members if m.role in roles})
+    pairs = sorted({(m.role, m.node) for m in plan.members if m.role in roles})
     return [
         f"node {name} does not admit role {role}: {why}"
         for role, name in pairs
@@ -83,10 +83,10 @@ def _holds(term: SelectorTerm, node: Node) -> bool:
     if len(numbers) != 2 or not all(text.lstrip("+-").isdigit() and text.isascii() for text in numbers):
         return False
     try:
-        left, right = map(int, numbers)
+        of_node, of_term = map(int, numbers)
     except ValueError:
         return False
-    return {"Gt": left > right, "Lt": left < right}.get(term.operator, False)
+    return {"Gt": of_node > of_term, "Lt": of_node < of_term}.get(term.operator, False)
 
 
 def capacities(request: Request, groups: Groups, touched: Spots) -> list[str]:
@@ -126,18 +126,18 @@ def _short(name: str, free: Resources, total: Resources) -> list[str]:
     ]
     amounts += [(resource, amount, free.other(resource)) for resource, amount in total.others]
     return [
-        f"node {name} has {there} of {resource} free, the plan takes {asked}"
-        for resource, asked, there in amounts
-        if asked > 0 and asked > there
+        f"node {name} has {free_amount} of {resource} free, the plan takes {amount}"
+        for resource, amount, free_amount in amounts
+        if amount > 0 and amount > free_amount
     ]
 
 
 def _all_free(spot: Spot, members: Sequence[MemberPlacement]) -> bool:
     """Return whether each member has free GPUs of its own. This is a quick test that most nodes pass."""
-    taken = sum([len(member.gpus) for member in members])
+    gpus = sum([len(member.gpus) for member in members])
     return (
         not any(member.units for member in members)
-        and taken == spot.gpus.bit_count() <= spot.state.free_gpu_count
+        and gpus == spot.gpus.bit_count() <= spot.state.free_gpu_count
         and not spot.gpus & ~spot.state.free_gpus
     )
 
@@ -148,24 +148,24 @@ def _gpus(state: NodeState, members: Sequence[MemberPlacement]) -> list[str]:
     Each GPU must go to one member whole, or to several members for which it has the memory.
     """
     wrong, name = [], state.node.name
-    taken: set[int] = set()
+    whole_gpus: set[int] = set()
     shared: Counter[int] = Counter()
     for member in members:
         for gpu in member.gpus:
-            if gpu in taken or (not member.units and gpu in shared):
+            if gpu in whole_gpus or (not member.units and gpu in shared):
                 wrong.append(f"GPU {gpu} of node {name} is given twice")
             if member.units:
                 shared[gpu] += member.units
                 continue
             if gpu < 0 or not state.free_gpus >> gpu & 1:
                 wrong.append(f"GPU {gpu} of node {name} is not free")
-            taken.add(gpu)
+            whole_gpus.add(gpu)
     room = max(0, state.free_gpus.bit_count() - state.unindexed_gpus)
-    if len(taken) > room:
-        wrong.append(f"node {name} has {room} GPUs free, the plan takes {len(taken)}")
+    if len(whole_gpus) > room:
+        wrong.append(f"node {name} has {room} GPUs free, the plan takes {len(whole_gpus)}")
     memory = state.free_memory
     for gpu, units in sorted(shared.items()):
-        left = memory[gpu] if 0 <= gpu < len(memory) else 0
-        if units > left:
-            wrong.append(f"GPU {gpu} of node {name} has {left} units left, the plan takes {units}")
+        units_left = memory[gpu] if 0 <= gpu < len(memory) else 0
+        if units > units_left:
+            wrong.append(f"GPU {gpu} of node {name} has {units_left} units left, the plan takes {units}")
     return wrong

@@ -18,22 +18,22 @@ from muster.placement.verify.members import in_rank_order
 from muster.placement.verify.parts import Fabric, Spot, Spots, describes, spots_of_members
 
 
-def scopes(fabric: Fabric, request: Request, placed: Placed, everyone: Spots) -> list[str]:
+def scopes(fabric: Fabric, request: Request, plan: Placed, everyone: Spots) -> list[str]:
     """Return what is wrong with the required scope, and with the claimed preferred and narrowest scopes."""
     wrong, spots = [], everyone.values()
     if request.required_scope is not None and not fabric.common(spots, request.required_scope):
         wrong.append(f"no one {request.required_scope} holds all members, although it is required")
-    claimed = placed.objective.preferred_reached
+    claimed = plan.objective.preferred_reached
     preferred = next((scope for scope in request.preferred_scopes if fabric.common(spots, scope)), None)
     if claimed != preferred:
         wrong.append(f"the preferred scope that holds all members is {preferred}, not {claimed}")
-    reached = placed.scope_reached
+    reached = plan.scope_reached
     if reached is not None and not any(
-        describes(placed.domain, f"{reached} {part}") for part in fabric.common(spots, reached)
+        describes(plan.domain, f"{reached} {part}") for part in fabric.common(spots, reached)
     ):
-        wrong.append(f"the members do not lie in {reached}, {placed.domain}")
-    if reached is None and placed.domain:
-        wrong.append(f"no scope is reached, but the plan lies in {placed.domain}")
+        wrong.append(f"the members do not lie in {reached}, {plan.domain}")
+    if reached is None and plan.domain:
+        wrong.append(f"no scope is reached, but the plan lies in {plan.domain}")
     narrow = ["nvlink-domain", "node", *(level.scope for level in reversed(fabric.levels))]
     if any(spot.gpus for spot in spots):
         narrow.insert(0, "gpu")
@@ -47,15 +47,13 @@ def scopes(fabric: Fabric, request: Request, placed: Placed, everyone: Spots) ->
     return wrong
 
 
-def by_scope(
-    fabric: Fabric, snapshot: Snapshot, request: Request, placed: Placed, old: Spots
-) -> Iterator[str]:
+def by_scope(fabric: Fabric, snapshot: Snapshot, request: Request, plan: Placed, old: Spots) -> Iterator[str]:
     """Yield a sentence for each such constraint that the plan breaks. Existing members (`old`) count."""
     bound = any(role.segments or role.required_scope for role in request.roles)
     if bound or request.per_scope or request.subgroups or request.role_preferences:
-        new = spots_of_members(snapshot, placed.members)
+        new = spots_of_members(snapshot, plan.members)
         yield from _in_one_part(fabric, request, new, old)
-        yield from _role_preferences(fabric, request, placed, (*new.values(), *old.values()))
+        yield from _role_preferences(fabric, request, plan, (*new.values(), *old.values()))
         yield from _segments(fabric, request, new, old)
         yield from _max_per(fabric, request, new, old)
 
@@ -75,16 +73,16 @@ def _in_one_part(fabric: Fabric, request: Request, new: Spots, old: Spots) -> It
 
 
 def _role_preferences(
-    fabric: Fabric, request: Request, placed: Placed, members: Sequence[Spot]
+    fabric: Fabric, request: Request, plan: Placed, members: Sequence[Spot]
 ) -> Iterator[str]:
-    held = []
+    reached = []
     for preference in request.role_preferences:
-        mine = [spot for spot in members if spot.role in preference.roles]
-        scopes = (scope for scope in preference.scopes if fabric.common(mine, scope))
-        held.append((preference.name, next(scopes, None)))
-    stated = list(placed.objective.role_preferences)
-    if stated != held:
-        yield f"the preferred scopes that hold roles are {held}, not {stated}"
+        spots = [spot for spot in members if spot.role in preference.roles]
+        scopes = (scope for scope in preference.scopes if fabric.common(spots, scope))
+        reached.append((preference.name, next(scopes, None)))
+    stated = list(plan.objective.role_preferences)
+    if stated != reached:
+        yield f"the preferred scopes that hold roles are {reached}, not {stated}"
 
 
 def _segments(fabric: Fabric, request: Request, new: Spots, old: Spots) -> list[str]:
@@ -101,9 +99,9 @@ def _segments(fabric: Fabric, request: Request, new: Spots, old: Spots) -> list[
         for segment in role.segments:
             for start in range(0, len(order), segment.size):
                 uids = order[start : start + segment.size]
-                placed = [new[uid] for uid in uids if uid in new]
-                there = [*placed, *(old[uid] for uid in uids if uid in old)]
-                if placed and not fabric.common(there, segment.scope):
+                new_spots = [new[uid] for uid in uids if uid in new]
+                spots = [*new_spots, *(old[uid] for uid in uids if uid in old)]
+                if new_spots and not fabric.common(spots, segment.scope):
                     last = start + len(uids) - 1
                     wrong.append(
                         f"no one {segment.scope} holds members {start} to {last} by rank of role {role.name}"
@@ -116,11 +114,11 @@ def _max_per(fabric: Fabric, request: Request, new: Spots, old: Spots) -> list[s
     for rule in request.per_scope:
         if not isinstance(rule, MaxPer) or rule.scope == "gpu":
             continue  # a GPU never holds two members that take it whole
-        mine, others = (fabric.count(each.values(), rule.scope) for each in (new, old))
+        counts, old_counts = (fabric.count(spots.values(), rule.scope) for spots in (new, old))
         wrong += [
-            f"{count + others[part]} members lie in {rule.scope} {''.join(part)}, at most {rule.members} may"
-            for part, count in sorted(mine.items())
-            if count + others[part] > rule.members
+            f"{count + old_counts[part]} members lie in {rule.scope} {''.join(part)}, at most {rule.members} may"
+            for part, count in sorted(counts.items())
+            if count + old_counts[part] > rule.members
         ]
     return wrong
 
@@ -128,17 +126,17 @@ def _max_per(fabric: Fabric, request: Request, new: Spots, old: Spots) -> list[s
 Members = Sequence[MemberPlacement]
 
 
-def between_pods(snapshot: Snapshot, request: Request, placed: Placed) -> Iterator[str]:
+def between_pods(snapshot: Snapshot, request: Request, plan: Placed) -> Iterator[str]:
     """Yield what the plan breaks of the request's constraints and of the room of its roles."""
-    yield from _room(request, placed.members)
+    yield from _room(request, plan.members)
     for rule in request.constraints:
         match rule:
             case AntiAffinity():
-                yield from _anti_affinity(snapshot, rule, placed.members)
+                yield from _anti_affinity(snapshot, rule, plan.members)
             case Affinity():
-                yield from _affinity(snapshot, rule, placed.members)
+                yield from _affinity(snapshot, rule, plan.members)
             case Spread():
-                yield from _spread(snapshot, request, rule, placed.members)
+                yield from _spread(snapshot, request, rule, plan.members)
 
 
 def _room(request: Request, members: Members) -> Iterator[str]:
@@ -158,29 +156,29 @@ def _by_domain(
     snapshot: Snapshot, key: str, members: Iterable[MemberPlacement], roles: frozenset[str]
 ) -> dict[str, set[str]]:
     """Return the uids of the members of these roles in each domain."""
-    found: dict[str, set[str]] = {}
+    uids: dict[str, set[str]] = {}
     for member in members:
         domain = _domain(snapshot.nodes[member.node].node, key)
         if member.role in roles and domain is not None:
-            found.setdefault(domain, set()).add(member.uid)
-    return found
+            uids.setdefault(domain, set()).add(member.uid)
+    return uids
 
 
 def _holding(snapshot: Snapshot, key: str, nodes: Iterable[str]) -> set[str]:
     """Return the domains of these nodes."""
-    there = (_domain(snapshot.nodes[name].node, key) for name in nodes if name in snapshot.nodes)
-    return {domain for domain in there if domain is not None}
+    domains = (_domain(snapshot.nodes[name].node, key) for name in nodes if name in snapshot.nodes)
+    return {domain for domain in domains if domain is not None}
 
 
 def _anti_affinity(snapshot: Snapshot, rule: AntiAffinity, members: Members) -> Iterator[str]:
-    mine = _by_domain(snapshot, rule.topology_key, members, rule.roles)
-    others = _by_domain(snapshot, rule.topology_key, members, rule.others)
-    taken = _holding(snapshot, rule.topology_key, rule.existing)
-    for domain, uids in sorted(mine.items()):
-        repelling = others.get(domain, set())
+    bound = _by_domain(snapshot, rule.topology_key, members, rule.roles)
+    repelling_uids = _by_domain(snapshot, rule.topology_key, members, rule.others)
+    repelling_domains = _holding(snapshot, rule.topology_key, rule.existing)
+    for domain, uids in sorted(bound.items()):
+        repelling = repelling_uids.get(domain, set())
         if repelling and len(uids | repelling) > 1:
             yield f"{rule.name}: {len(uids | repelling)} members lie in {rule.topology_key} {domain}"
-        if domain in taken:
+        if domain in repelling_domains:
             yield f"{rule.name}: members lie in {rule.topology_key} {domain}, where a pod repels them"
 
 
@@ -189,10 +187,10 @@ def _affinity(snapshot: Snapshot, rule: Affinity, members: Members) -> Iterator[
     bare = sorted({m.node for m in members if m.role in rule.roles and _bare(snapshot, m, key)})
     for node in bare:
         yield f"{rule.name}: node {node} has no label {key}"
-    mine = _by_domain(snapshot, key, members, rule.roles)
+    bound = _by_domain(snapshot, key, members, rule.roles)
     opened = {*_by_domain(snapshot, key, members, rule.others - rule.roles)}
     opened |= _holding(snapshot, key, rule.existing)
-    unmatched = sorted(mine.keys() - opened)
+    unmatched = sorted(bound.keys() - opened)
     themselves = _by_domain(snapshot, key, members, rule.roles & rule.others)
     if unmatched and not rule.existing and unmatched[0] in themselves:
         unmatched = unmatched[1:]  # the first member may open one domain
@@ -207,10 +205,10 @@ def _bare(snapshot: Snapshot, member: MemberPlacement, key: str) -> bool:
 def _spread(snapshot: Snapshot, request: Request, rule: Spread, members: Members) -> Iterator[str]:
     key = rule.topology_key
     for role in request.roles:
-        mine = [member for member in members if member.role == role.name and role.name in rule.roles]
-        if not mine:
+        own_members = [member for member in members if member.role == role.name and role.name in rule.roles]
+        if not own_members:
             continue
-        for node in sorted({member.node for member in mine if _bare(snapshot, member, key)}):
+        for node in sorted({member.node for member in own_members if _bare(snapshot, member, key)}):
             yield f"{rule.name}: node {node} has no label {key}"
         counts: dict[str, int] = {}
         eligible: set[str] = set()
@@ -223,7 +221,7 @@ def _spread(snapshot: Snapshot, request: Request, rule: Spread, members: Members
             if member.role in rule.counted and member.node in eligible:
                 counts[str(_domain(snapshot.nodes[member.node].node, key))] += 1
         least = 0 if len(counts) < rule.min_domains else min(counts.values(), default=0)
-        for domain in sorted(_by_domain(snapshot, key, mine, rule.roles)):
+        for domain in sorted(_by_domain(snapshot, key, own_members, rule.roles)):
             if counts.get(domain, 0) - least > rule.max_skew:
                 yield (
                     f"{rule.name}: {key} {domain} holds {counts[domain]} pods, "

@@ -15,41 +15,41 @@ NVSWITCH = "nvidia.com/nvswitch.present"
 
 
 def costs(
-    fabric: Fabric, request: Request, placed: Placed, groups: Groups, touched: Spots, old: Spots
+    fabric: Fabric, request: Request, plan: Placed, groups: Groups, touched: Spots, old: Spots
 ) -> list[str]:
     """Return what is wrong with the claimed costs. NVLink domains are among the parts crossed."""
-    asked = [(term.topology, term.strategy == "spread") for term in request.terms]
-    found: dict[str, int] = {}
-    for topology, spread in asked:
+    policies = [(term.topology, term.strategy == "spread") for term in request.terms]
+    totals: dict[str, int] = {}
+    for topology, spread in policies:
         name = {"nvlink": "nvlink_domains", "numa": "numa_nodes", "nvswitch": "nvswitch"}[topology]
         if spread:
             name = f"{topology}_spread"
         if name != "nvlink_domains":
-            found[name] = sum(
+            totals[name] = sum(
                 _of_term(fabric, topology, spread, spot, _running(old, spot)) for spot in touched.values()
             )
     if any(role.slice and role.members for role in request.roles):
         shares = [_sharing(spot, groups[name], _running(old, spot)) for name, spot in touched.items()]
-        found["sharing"] = sum(opened for opened, _ in shares)
-        found["shared_gpus"] = sum(shared for _, shared in shares)
-    counted, claimed = tuple(found.items()), placed.objective.costs
+        totals["sharing"] = sum(opened for opened, _ in shares)
+        totals["shared_gpus"] = sum(shared for _, shared in shares)
+    counted, claimed = tuple(totals.items()), plan.objective.costs
     return [] if counted == claimed else [f"the costs are {counted}, not {claimed}"]
 
 
 def _running(old: Spots, spot: Spot) -> list[Spot]:
-    return [each for each in old.values() if each.state.node.name == spot.state.node.name]
+    return [other_spot for other_spot in old.values() if other_spot.state.node.name == spot.state.node.name]
 
 
 def _of_term(fabric: Fabric, topology: str, spread: bool, spot: Spot, old: Sequence[Spot]) -> int:
     """Count what a policy counts on one node. What running members touch costs nothing."""
     if topology == "nvswitch":
         has = spot.state.node.labels.get(NVSWITCH) == "true"
-        return int(spot.gpus > 0 and has == spread and not any(each.gpus or not each.known for each in old))
+        return int(spot.gpus > 0 and has == spread and not any(stay.gpus or not stay.known for stay in old))
     if topology == "nvlink":
         new = fabric.touched(spot, "nvlink-domain")
-        return -len(new.difference(*(fabric.touched(each, "nvlink-domain") for each in old)))
-    there = _mask(old)
-    numa = [part for part in _numa_nodes(spot.state) if part & spot.gpus and not part & there]
+        return -len(new.difference(*(fabric.touched(stay, "nvlink-domain") for stay in old)))
+    old_gpus = _mask(old)
+    numa = [part for part in _numa_nodes(spot.state) if part & spot.gpus and not part & old_gpus]
     return -len(numa) if spread else len(numa)
 
 
@@ -84,7 +84,7 @@ def _sharing(spot: Spot, members: Sequence[MemberPlacement], old: Sequence[Spot]
 
 
 def crossings(
-    fabric: Fabric, snapshot: Snapshot, request: Request, placed: Placed, everyone: Spots, *, few: bool
+    fabric: Fabric, snapshot: Snapshot, request: Request, plan: Placed, everyone: Spots, *, few: bool
 ) -> list[str]:
     """Return a sentence if the number of touched parts is not what the plan claims.
 
@@ -92,11 +92,11 @@ def crossings(
     part of it then, so it ranks no plans: whether it is claimed is checked on clusters of `few` nodes alone.
     Members without GPUs touch nothing if others have GPUs.
     """
-    claimed = placed.objective.crossings
+    claimed = plan.objective.crossings
     near = [spot.state for spot in everyone.values()]
     every = [*near, *snapshot.nodes.values()] if few else near
-    said = () if few else [scope for scope, _ in claimed]
-    scopes = [level.scope for level in snapshot.levels if level.scope in said or _carried(every, level)]
+    claims = () if few else [scope for scope, _ in claimed]
+    scopes = [level.scope for level in snapshot.levels if level.scope in claims or _carried(every, level)]
     scopes.append("node")
     if any(role.gpus or role.slice for role in request.roles if role.members):
         scopes.append("nvlink-domain")

@@ -28,7 +28,7 @@ def is_priced(request: Request) -> bool:
     return not slices or (alone and slices[0].gpus == 1)
 
 
-def damage(placed: Placed, groups: Groups, touched: Spots) -> list[str]:
+def damage(plan: Placed, groups: Groups, touched: Spots) -> list[str]:
     """Return a sentence if F after − F before, over the nodes that the plan touches, is
     not what it claims.
     """
@@ -40,20 +40,20 @@ def damage(placed: Placed, groups: Groups, touched: Spots) -> list[str]:
         for pool in _pools(state):
             total += _wasted((after & pool).bit_count() - state.unindexed_gpus)
             total -= _wasted((before & pool).bit_count() - state.unindexed_gpus)
-    claimed = placed.objective.damage
+    claimed = plan.objective.damage
     return [f"the damage is {total}, not {claimed}"] if total != claimed else []
 
 
 def _spoilt(state: NodeState, free: int, members: Iterable[MemberPlacement]) -> int:
     """Return F of the partly used GPUs after these members have theirs. `free` masks the wholly free GPUs."""
     node, total = state.node, 0
-    for gpu, (every, left) in enumerate(zip(node.gpu_memory, state.free_memory, strict=True)):
+    for gpu, (every, units_left) in enumerate(zip(node.gpu_memory, state.free_memory, strict=True)):
         if free >> gpu & 1 or node.spread or not every:
             continue
-        rest = left - sum(member.units or left for member in members if gpu in member.gpus)
-        useless = sum(rest * parts < every for parts in _TYPICAL_PARTS)
-        total += 1000 * rest * useless // (len(_TYPICAL_PARTS) * every)
-        total += 1000 * rest // every if node.gpu_resources else 0
+        units_after = units_left - sum(member.units or units_left for member in members if gpu in member.gpus)
+        useless = sum(units_after * parts < every for parts in _TYPICAL_PARTS)
+        total += 1000 * units_after * useless // (len(_TYPICAL_PARTS) * every)
+        total += 1000 * units_after // every if node.gpu_resources else 0
     return total
 
 
@@ -89,7 +89,7 @@ class _Left(NamedTuple):
     units: Sequence[int]
 
 
-def priced_damage(snapshot: Snapshot, request: Request, placed: Placed, groups: Groups) -> list[str]:
+def priced_damage(snapshot: Snapshot, request: Request, plan: Placed, groups: Groups) -> list[str]:
     """Return what is wrong with the claimed damage. A sum halfway between two steps may go to either."""
     prices = _prices(snapshot)
     cpu = {role.name: role.resources.cpu_milli for role in request.roles}
@@ -100,14 +100,14 @@ def priced_damage(snapshot: Snapshot, request: Request, placed: Placed, groups: 
             _left_before(state),
             _left_after(state, members, sum(cpu.get(m.role, 0) for m in members)),
         )
-        taken = sum(
+        loss = sum(
             price * (_usable(kind, state, before) - _usable(kind, state, after))
             for kind, price in zip(snapshot.typical, prices, strict=True)
         )
-        steps, doubt = max(-_MOST_STEPS, min(_MOST_STEPS, taken / _STEP)), 1e-6 + 1e-12 * abs(taken)
+        steps, doubt = max(-_MOST_STEPS, min(_MOST_STEPS, loss / _STEP)), 1e-6 + 1e-12 * abs(loss)
         low += _STEP * math.ceil(steps - 0.5 - doubt)
         high += _STEP * math.floor(steps + 0.5 + doubt)
-    claimed = placed.objective.damage
+    claimed = plan.objective.damage
     return [] if low <= claimed <= high else [f"the damage is {low} to {high}, not {claimed}"]
 
 
@@ -117,31 +117,31 @@ def _prices(snapshot: Snapshot) -> list[float]:
     It is worth more if the request comes often, and if few GPUs can serve it.
     """
     states = snapshot.nodes.values()
-    left = [(state, _left_before(state)) for state in states]
-    free = sum(sum(_thousandths(state, now)) for state, now in left)
+    left_by_node = [(state, _left_before(state)) for state in states]
+    free = sum(sum(_thousandths(state, now)) for state, now in left_by_node)
     sizes = [units for state in states for units in state.node.gpu_memory if units]
     shares = sum(kind.share for kind in snapshot.typical)
-    found = []
+    prices = []
     for kind in snapshot.typical:
-        supply = max(_GPU, sum(_usable(kind, state, now) for state, now in left))
+        supply = max(_GPU, sum(_usable(kind, state, now) for state, now in left_by_node))
         part = min(1.0, kind.units * len(sizes) / sum(sizes)) if kind.units and sizes else 1.0
-        found.append(kind.share / shares / (kind.gpus * part) * (free / supply) ** 2)
-    return found
+        prices.append(kind.share / shares / (kind.gpus * part) * (free / supply) ** 2)
+    return prices
 
 
-def _usable(kind: TypicalRequest, state: NodeState, left: _Left) -> float:
+def _usable(kind: TypicalRequest, state: NodeState, room: _Left) -> float:
     """Return the GPU-thousandths that requests of the kind can use of the node."""
     node = state.node
     serves = node.gpu_memory if kind.units else node.gpu_resources
-    chosen = all(node.labels.get(key) in values for key, values in kind.labels)
-    if not (serves and chosen and node.ready) or node.unschedulable:
+    selected = all(node.labels.get(key) in values for key, values in kind.labels)
+    if not (serves and selected and node.ready) or node.unschedulable:
         return 0.0
     free = [
         thousandths
-        for gpu, thousandths in enumerate(_thousandths(state, left))
-        if (gpu < len(left.units) and left.units[gpu] >= kind.units if kind.units else gpu in left.whole)
+        for gpu, thousandths in enumerate(_thousandths(state, room))
+        if (gpu < len(room.units) and room.units[gpu] >= kind.units if kind.units else gpu in room.whole)
     ]
-    fitting, fed = len(free) // kind.gpus, left.cpu_milli / max(1, kind.cpu_milli)
+    fitting, fed = len(free) // kind.gpus, room.cpu_milli / max(1, kind.cpu_milli)
     return sum(free) * min(1.0, fed / fitting) if fitting and fed >= 1 else 0.0
 
 
@@ -159,19 +159,19 @@ def _left_after(state: NodeState, members: Sequence[MemberPlacement], cpu_milli:
     units = [*before.units]
     shared = {gpu: member.units for member in members if member.units for gpu in member.gpus}
     count = sum(len(member.gpus) for member in members if not member.units)
-    gone = [*before.whole][len(before.whole) - count :] if count else []
-    for gpu in (*gone, *shared):
+    taken_gpus = [*before.whole][len(before.whole) - count :] if count else []
+    for gpu in (*taken_gpus, *shared):
         if gpu < len(units):  # a GPU that the node lacks is a sentence of `members`
             units[gpu] -= shared.get(gpu, units[gpu])
-    whole = [gpu for gpu in before.whole if gpu not in gone and gpu not in shared]
+    whole = [gpu for gpu in before.whole if gpu not in taken_gpus and gpu not in shared]
     return _Left(before.cpu_milli - cpu_milli, whole, units)
 
 
-def _thousandths(state: NodeState, left: _Left) -> list[int]:
+def _thousandths(state: NodeState, room: _Left) -> list[int]:
     """Return what is free of each GPU."""
     every = state.node.gpu_memory or (0,) * state.node.topology.gpu_count
     return [
-        _GPU if gpu in left.whole else _GPU * left.units[gpu] // size if left.units and size else 0
+        _GPU if gpu in room.whole else _GPU * room.units[gpu] // size if room.units and size else 0
         for gpu, size in enumerate(every)
     ]
 
@@ -179,51 +179,53 @@ def _thousandths(state: NodeState, left: _Left) -> list[int]:
 _SLACK, _MIB = 125, 2**20
 
 
-def unusable(request: Request, placed: Placed, groups: Groups, touched: Spots, old: Spots) -> list[str]:
+def unusable(request: Request, plan: Placed, groups: Groups, touched: Spots, old: Spots) -> list[str]:
     """Return what is wrong with the claimed number of GPUs that members without GPUs make unusable."""
-    claimed, total = placed.objective.unusable_gpus, 0
+    claimed, total = plan.objective.unusable_gpus, 0
     asks = {role.name: role for role in request.roles}
     idle = {name for name, role in asks.items() if not (role.gpus or role.slice)}
-    if not idle or not any(member.role in idle for member in placed.members):
+    if not idle or not any(member.role in idle for member in plan.members):
         return [] if claimed is None else [f"all members have GPUs, so {claimed} can't be made unusable"]
     with_gpus = {spot.state.node.name for spot in old.values() if spot.gpus or not spot.known}
     for name, members in groups.items():
         roles = [asks[m.role] for m in members if m.role in asks]
-        others = [role for role in roles if role.gpus or role.slice]
-        if len(others) < len(roles):
+        with_gpu_roles = [role for role in roles if role.gpus or role.slice]
+        if len(with_gpu_roles) < len(roles):
             state = touched[name].state
-            total += _unusable_now(state, roles, others)
-            total += _unusable_later(state, roles, others, beside=bool(others) or name in with_gpus)
+            total += _unusable_now(state, roles, with_gpu_roles)
+            total += _unusable_later(
+                state, roles, with_gpu_roles, beside=bool(with_gpu_roles) or name in with_gpus
+            )
     return [f"members without GPUs make {total} GPUs unusable, not {claimed}"] if total != claimed else []
 
 
-def _unusable_now(state: NodeState, roles: Sequence[Role], others: Sequence[Role]) -> int:
+def _unusable_now(state: NodeState, roles: Sequence[Role], takers: Sequence[Role]) -> int:
     """Return how many of the free GPUs lose more than the slack of their share."""
-    free = min(state.free_gpus.bit_count(), state.free_gpu_count) - sum(role.gpus for role in others)
+    free = min(state.free_gpus.bit_count(), state.free_gpu_count) - sum(role.gpus for role in takers)
     before, after = (
         min(
             _GPU * free,
             *(
                 share
-                for share, _ in _shares(state, [a - b for a, b in zip(left, _asked(those), strict=True)])
+                for share, _ in _shares(state, [a - b for a, b in zip(amounts, _asked(counted), strict=True)])
             ),
         )
-        for left, those in ((_amounts(state.free), others), (_amounts(state.free), roles))
+        for amounts, counted in ((_amounts(state.free), takers), (_amounts(state.free), roles))
     )
     return -((after - before + _SLACK) // _GPU)
 
 
-def _unusable_later(state: NodeState, roles: Sequence[Role], others: Sequence[Role], *, beside: bool) -> int:
+def _unusable_later(state: NodeState, roles: Sequence[Role], takers: Sequence[Role], *, beside: bool) -> int:
     """Return how many shares members without GPUs take beyond those of the gang's own GPUs."""
-    own = sum(role.gpus for role in others)
+    gpus = sum(role.gpus for role in takers)
     excess = max(
-        max(0, mine - _GPU * own) - max(0, theirs - _GPU * own)
-        for (_, mine), (_, theirs) in zip(
-            _shares(state, _asked(roles)), _shares(state, _asked(others)), strict=True
+        max(0, share_all - _GPU * gpus) - max(0, share_takers - _GPU * gpus)
+        for (_, share_all), (_, share_takers) in zip(
+            _shares(state, _asked(roles)), _shares(state, _asked(takers)), strict=True
         )
     )
     rounded = -((_SLACK - excess) // _GPU) if beside else max(1, -(-excess // _GPU))
-    return min(rounded, state.node.topology.gpu_count - own)
+    return min(rounded, state.node.topology.gpu_count - gpus)
 
 
 def _shares(state: NodeState, amounts: Iterable[int]) -> Iterator[tuple[int, int]]:
@@ -253,7 +255,7 @@ _FEWEST, _MOST = 16, 64
 """The size of the largest domain of a scope, as it counts."""
 
 
-def best_fit(snapshot: Snapshot, request: Request, placed: Placed, groups: Groups) -> list[str]:
+def best_fit(snapshot: Snapshot, request: Request, plan: Placed, groups: Groups) -> list[str]:
     """Return what is wrong with the claimed best fit."""
     asks = {role.name: role for role in request.roles}
     in_memory = any(m.role in asks and asks[m.role].slice for members in groups.values() for m in members)
@@ -261,12 +263,12 @@ def best_fit(snapshot: Snapshot, request: Request, placed: Placed, groups: Group
     for name, members in groups.items():
         state, roles = snapshot.nodes[name], [asks[m.role] for m in members if m.role in asks]
         total += _gpus_left(state, roles, in_memory)
-        left = state.free.cpu_milli - sum(role.resources.cpu_milli for role in roles)
-        total += _share(left, state.node.allocatable.cpu_milli)
+        cpu_left = state.free.cpu_milli - sum(role.resources.cpu_milli for role in roles)
+        total += _share(cpu_left, state.node.allocatable.cpu_milli)
         if _wholly_free(state) and any(role.gpus or role.slice for role in roles):
             opened.append(state)
     total += sum(_opening(snapshot, scope, opened) for scope in _scopes(snapshot) if opened)
-    claimed = placed.objective.best_fit
+    claimed = plan.objective.best_fit
     return [f"the best fit is {total}, not {claimed}"] if total != claimed else []
 
 
@@ -281,8 +283,8 @@ def _gpus_left(state: NodeState, roles: Sequence[Role], in_memory: bool) -> int:
     return _share(sum(state.free_memory) - units - memory // count * whole, memory)
 
 
-def _share(left: int, every: int) -> int:
-    return _EIGHTHS * left // every if left > 0 and every > 0 else 0
+def _share(amount_left: int, every: int) -> int:
+    return _EIGHTHS * amount_left // every if amount_left > 0 and every > 0 else 0
 
 
 def _scopes(snapshot: Snapshot) -> list[str]:
@@ -312,12 +314,12 @@ def _free(state: NodeState) -> int:
     return min(state.free_gpus.bit_count(), state.free_gpu_count)
 
 
-def preferences(request: Request, placed: Placed) -> list[str]:
+def preferences(request: Request, plan: Placed) -> list[str]:
     """Return what is wrong with the claimed value of the preferences."""
     scores = {role.name: role.scores for role in request.roles if role.members}
     counted = None
     if any(scores.values()):
-        reached = (scores.get(member.role, {}).get(member.node, 0) for member in placed.members)
+        reached = (scores.get(member.role, {}).get(member.node, 0) for member in plan.members)
         counted = sum(100 - min(100, max(0, score)) for score in reached)
-    claimed = placed.objective.preference_penalty
+    claimed = plan.objective.preference_penalty
     return [] if counted == claimed else [f"the preferences are missed by {counted}, not {claimed}"]

@@ -18,7 +18,7 @@ FEW_NODES = 40
 decision."""
 
 
-def verify(snapshot: Snapshot, request: Request, placed: Placed) -> tuple[str, ...]:
+def verify(snapshot: Snapshot, request: Request, plan: Placed) -> tuple[str, ...]:
     """Return what is wrong with the plan, one sentence each; () if it is valid.
 
     `snapshot` is the cluster without the plan. The plan is not blamed for what existing members break without
@@ -27,32 +27,32 @@ def verify(snapshot: Snapshot, request: Request, placed: Placed) -> tuple[str, .
     The best fit and priced damage depend on all nodes of the cluster. They rank plans and make none invalid.
     So they are counted on small clusters alone.
     """
-    groups = by_node(placed.members)
+    groups = by_node(plan.members)
     unknown = sorted(groups.keys() - snapshot.nodes.keys())
     if unknown:
         return tuple(f"node {name} is not in the cluster" for name in unknown)
-    unmatched, snapshot = matching(request, placed), seen_by(request, snapshot)
+    unmatched, snapshot = matching(request, plan), seen_by(request, snapshot)
     touched, old = spots_of_nodes(snapshot, groups), spots_of_running(snapshot, request)
     everyone = spots_by_node([*touched.values(), *old.values()])
     priced, few = bool(snapshot.typical) and is_priced(request), len(snapshot.nodes) <= FEW_NODES
-    fabric = Fabric(snapshot, everyone.values(), in_words=" of " in placed.domain)
+    fabric = Fabric(snapshot, everyone.values(), in_words=" of " in plan.domain)
     return (
-        *members(request, placed),
-        *attributes(snapshot, request, placed),
+        *members(request, plan),
+        *attributes(snapshot, request, plan),
         *unmatched,
         *capacities(request, groups, touched),
-        *admission(snapshot, request, placed),
-        *scopes(fabric, request, placed, everyone),
-        *by_scope(fabric, snapshot, request, placed, old),
-        *between_pods(snapshot, request, placed),
-        *crossings(fabric, snapshot, request, placed, everyone, few=few),
-        *proof(placed),
-        *costs(fabric, request, placed, groups, touched, old),
-        *(() if priced else damage(placed, groups, touched)),
-        *(priced_damage(snapshot, request, placed, groups) if priced and few else ()),
-        *unusable(request, placed, groups, touched, old),
-        *(best_fit(snapshot, request, placed, groups) if few else ()),
-        *preferences(request, placed),
-        *links(placed, [everyone[name] for name in touched]),
-        *sockets(placed, [everyone[name] for name in touched]),
+        *admission(snapshot, request, plan),
+        *scopes(fabric, request, plan, everyone),
+        *by_scope(fabric, snapshot, request, plan, old),
+        *between_pods(snapshot, request, plan),
+        *crossings(fabric, snapshot, request, plan, everyone, few=few),
+        *proof(plan),
+        *costs(fabric, request, plan, groups, touched, old),
+        *(() if priced else damage(plan, groups, touched)),
+        *(priced_damage(snapshot, request, plan, groups) if priced and few else ()),
+        *unusable(request, plan, groups, touched, old),
+        *(best_fit(snapshot, request, plan, groups) if few else ()),
+        *preferences(request, plan),
+        *links(plan, [everyone[name] for name in touched]),
+        *sockets(plan, [everyone[name] for name in touched]),
     )

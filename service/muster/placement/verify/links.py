@@ -20,7 +20,7 @@ _MB_PER_GB = 1000
 """Links count in whole MB/s, as in the objective."""
 
 
-def links(placed: Placed, spots: Sequence[Spot]) -> list[str]:
+def links(plan: Placed, spots: Sequence[Spot]) -> list[str]:
     """Return what is wrong with the claimed links over the gang's GPUs on the nodes that the plan touches."""
     wrong = []
     unknown = {
@@ -28,19 +28,19 @@ def links(placed: Placed, spots: Sequence[Spot]) -> list[str]:
         for spot in spots
         if spot.gpus.bit_count() > 1 and not any(map(any, spot.state.node.topology.links))
     }
-    new = {member.node for member in placed.members if member.gpus}
+    new = {member.node for member in plan.members if member.gpus}
     states = [spot.state for spot in spots]
-    if sorted(unknown & new) != list(placed.unknown_links):
-        wrong.append(f"links are unknown on {sorted(unknown & new)}, not on {list(placed.unknown_links)}")
+    if sorted(unknown & new) != list(plan.unknown_links):
+        wrong.append(f"links are unknown on {sorted(unknown & new)}, not on {list(plan.unknown_links)}")
     unsure = sorted(state.node.name for state in states if state.unindexed_gpus and state.node.name in new)
-    if unsure != list(placed.unknown_indices):
-        wrong.append(f"taken GPUs are unknown on {unsure}, not on {list(placed.unknown_indices)}")
+    if unsure != list(plan.unknown_indices):
+        wrong.append(f"taken GPUs are unknown on {unsure}, not on {list(plan.unknown_indices)}")
     rings = [_ring(spot) for spot in spots if spot.gpus.bit_count() > 1]
     if None in rings:
         return wrong
     weakest = min((ring[0] for ring in rings if ring), default=0) / _MB_PER_GB or None
     total = sum(ring[1] for ring in rings if ring) / _MB_PER_GB
-    claimed = placed.objective
+    claimed = plan.objective
     if weakest != claimed.weakest_link_gb_per_s:
         wrong.append(f"the weakest link is {weakest}, not {claimed.weakest_link_gb_per_s} GB/s")
     if total != claimed.ring_gb_per_s:
@@ -73,14 +73,14 @@ def _best_ring(topology: GpuTopology, mask: int) -> tuple[int, int] | None:
         return value, value * len(gpus)
     if len(gpus) > MAX_RING_BY_FORCE:
         return None
-    first, *others = gpus
-    best = (-1, -1)
-    for order in permutations(others):
+    first, *later_gpus = gpus
+    best_ring = (-1, -1)
+    for order in permutations(later_gpus):
         if order[0] > order[-1]:
             continue  # the same ring in the other direction
         links = [speed[a, b] for a, b in pairwise((first, *order, first))]
-        best = max(best, (min(links), sum(links)))
-    return best
+        best_ring = max(best_ring, (min(links), sum(links)))
+    return best_ring
 
 
 _NEAR_TO_FAR = ("PXB", "PHB", "NODE", "SYS")
@@ -90,10 +90,10 @@ _NUMA_NODE = 64
 """The cost of a further NUMA node. Any other further part costs 1."""
 
 
-def sockets(placed: Placed, spots: Sequence[Spot]) -> list[str]:
+def sockets(plan: Placed, spots: Sequence[Spot]) -> list[str]:
     """Return whether the claimed distance is wrong. Existing members on the nodes of the plan count too."""
     total = sum(_distance(spot) for spot in spots)
-    claimed = placed.objective.socket_distance
+    claimed = plan.objective.socket_distance
     return [f"the socket distance is {total}, not {claimed}"] if total != claimed else []
 
 
@@ -106,9 +106,9 @@ def _distance(spot: Spot) -> int:
 @lru_cache(maxsize=4096)
 def _apart(topology: GpuTopology, mask: int) -> int:
     """Return the costs of all further parts that the GPUs of the mask touch."""
-    mine = [home for gpu, home in enumerate(homes(topology)) if mask >> gpu & 1]
-    further = [len({home[: depth + 1] for home in mine}) - 1 for depth in range(len(_NEAR_TO_FAR))]
-    return _NUMA_NODE * further[0] + sum(further[1:]) if mine else 0
+    gpu_homes = [home for gpu, home in enumerate(homes(topology)) if mask >> gpu & 1]
+    further = [len({home[: depth + 1] for home in gpu_homes}) - 1 for depth in range(len(_NEAR_TO_FAR))]
+    return _NUMA_NODE * further[0] + sum(further[1:]) if gpu_homes else 0
 
 
 @lru_cache(maxsize=256)
@@ -121,9 +121,9 @@ def homes(topology: GpuTopology) -> tuple[tuple[int, ...], ...]:
             across = _NEAR_TO_FAR[nearest:]
             number = 0
             while any(
-                _kind(topology, gpu, other) in across
-                for other in range(gpu)
-                if so_far[other][: len(home) + 1] == (*home, number)
+                _kind(topology, gpu, earlier) in across
+                for earlier in range(gpu)
+                if so_far[earlier][: len(home) + 1] == (*home, number)
             ):
                 number += 1
             home = (*home, number)

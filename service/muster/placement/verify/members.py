@@ -17,16 +17,16 @@ from muster.domain.request import Member, Request, Role
 from muster.domain.snapshot import NodeState, Snapshot
 
 
-def members(request: Request, placed: Placed) -> list[str]:
+def members(request: Request, plan: Placed) -> list[str]:
     """Return what is wrong with the set of placed members, and with what each member gets."""
     wrong = []
     asks = [(role, _gpu_counts(role), role.slice.units if role.slice else 0) for role in request.roles]
     expected = {member.uid: (member.name, *ask) for ask in asks for member in ask[0].members}
-    seen: set[str] = set()
-    for member in placed.members:
-        if member.uid in seen:
+    placed_uids: set[str] = set()
+    for member in plan.members:
+        if member.uid in placed_uids:
             wrong.append(f"member {member.name} is placed twice")
-        seen.add(member.uid)
+        placed_uids.add(member.uid)
         if member.uid not in expected:
             wrong.append(f"member {member.name} is not of the gang")
             continue
@@ -34,21 +34,21 @@ def members(request: Request, placed: Placed) -> list[str]:
         if (member.name, member.role) != (name, role.name):
             wrong.append(f"member {name} of role {role.name} is called {member.name} of role {member.role}")
         if len(member.gpus) not in gpu_counts:
-            asked = " or ".join(map(str, sorted(gpu_counts)))
-            wrong.append(f"member {name} asks for {asked} GPUs and gets {len(member.gpus)}")
+            numbers = " or ".join(map(str, sorted(gpu_counts)))
+            wrong.append(f"member {name} asks for {numbers} GPUs and gets {len(member.gpus)}")
         if member.units != units:
             wrong.append(f"member {name} asks for {units} units of a GPU and gets {member.units}")
-    if len(seen) < min(request.min_member, request.size):
-        wrong.append(f"{len(seen)} members are placed, at least {request.min_member} must be")
-    if not seen:
+    if len(placed_uids) < min(request.min_member, request.size):
+        wrong.append(f"{len(placed_uids)} members are placed, at least {request.min_member} must be")
+    if not placed_uids:
         wrong.append("no member is placed")
-    for role in request.roles if len(seen) < request.size else ():
-        order = [member.uid in seen for member in in_rank_order(role.members)]
+    for role in request.roles if len(placed_uids) < request.size else ():
+        order = [member.uid in placed_uids for member in in_rank_order(role.members)]
         if order != sorted(order, reverse=True):
             wrong.append(f"role {role.name} leaves out others than its last ranks")
-    wrong += _subgroups(request, placed)
-    if placed.gang != request.gang:
-        wrong.append(f"the plan is of gang {placed.gang}, not of {request.gang}")
+    wrong += _subgroups(request, plan)
+    if plan.gang != request.gang:
+        wrong.append(f"the plan is of gang {plan.gang}, not of {request.gang}")
     return wrong
 
 
@@ -58,30 +58,30 @@ def _gpu_counts(role: Role) -> set[int]:
     return {subrequest.gpus for subrequest in role.subrequests} or {gpus}
 
 
-def _subgroups(request: Request, placed: Placed) -> list[str]:
+def _subgroups(request: Request, plan: Placed) -> list[str]:
     """Return what is wrong with the choice of subgroups, if the gang starts with some of them."""
     if request.quorum is None:
         return []
-    started, wrong = _started(request.quorum, Counter(member.role for member in placed.members))
+    started, wrong = _started(request.quorum, Counter(member.role for member in plan.members))
     return wrong if started else ["fewer subgroups start than the gang needs", *wrong]
 
 
-def _started(part: Quorum | Leaf, found: Mapping[str, int]) -> tuple[bool, list[str]]:
+def _started(part: Quorum | Leaf, members_by_role: Mapping[str, int]) -> tuple[bool, list[str]]:
     """Return whether a subgroup starts with these members by role, and what is wrong below it."""
     if isinstance(part, Leaf):
-        members = sum(found.get(role, 0) for role in part.roles)
+        members = sum(members_by_role.get(role, 0) for role in part.roles)
         in_part = (members + part.begun) % part.unit if members > part.back else 0
         torn = [f"{members} members are not whole replicas of {part.unit}"] if in_part else []
         if 0 <= part.most < members:
             torn.append(f"{members} members start, and only {part.most} have all of their replica")
         return members >= part.least and not torn, torn
-    below = [(each, *_started(each, found)) for each in part.parts]
+    below = [(inner, *_started(inner, members_by_role)) for inner in part.parts]
     wrong = [sentence for *_, sentences in below for sentence in sentences]
-    used = [(each, started) for each, started, _ in below if found.keys() & _roles_of(each)]
-    if not all(started for _, started in used):
+    starting = [(inner, started) for inner, started, _ in below if members_by_role.keys() & _roles_of(inner)]
+    if not all(started for _, started in starting):
         wrong.append("a subgroup that does not start has members")
-    if part.only and len(used) > part.least:
-        wrong.append(f"{len(used)} subgroups start, {part.least} are asked for")
+    if part.only and len(starting) > part.least:
+        wrong.append(f"{len(starting)} subgroups start, {part.least} are asked for")
     return sum(started for _, started, _ in below) >= part.least, wrong
 
 
@@ -91,14 +91,14 @@ def _roles_of(part: Quorum | Leaf) -> frozenset[str]:
     return frozenset[str]().union(*map(_roles_of, part.parts))
 
 
-def attributes(snapshot: Snapshot, request: Request, placed: Placed) -> list[str]:
+def attributes(snapshot: Snapshot, request: Request, plan: Placed) -> list[str]:
     """Return a sentence for each member whose GPUs do not agree on an attribute that its role names.
 
     There is one too for a member that may get GPUs with which its node would not start it.
     """
     roles = {role.name: role for role in request.roles}
     wrong = []
-    for member in placed.members:
+    for member in plan.members:
         node, role = snapshot.nodes[member.node].node, roles.get(member.role)
         if role is None or not (role.match_attributes or node.partitions):
             continue
@@ -113,8 +113,8 @@ def attributes(snapshot: Snapshot, request: Request, placed: Placed) -> list[str
 
 def starts_with(node: Node, gpus: int, role: Role) -> bool:
     """Return whether a member with this number of GPUs starts on the node, whichever of them it gets."""
-    named = {(gpus, attribute) for attribute in ("", *role.match_attributes)}
-    is_one = bool(named & {*node.partitions}) and not role.several_claims
+    partitions = {(gpus, attribute) for attribute in ("", *role.match_attributes)}
+    is_one = bool(partitions & {*node.partitions}) and not role.several_claims
     return gpus < 2 or not node.partitions or is_one
 
 
@@ -132,22 +132,22 @@ def in_rank_order(members: Sequence[Member]) -> list[Member]:
     return sorted(members, key=key)
 
 
-def proof(placed: Placed) -> list[str]:
+def proof(plan: Placed) -> list[str]:
     """Return a sentence if the claims about the proof contradict each other."""
-    if placed.optimal and (placed.gap is not None or placed.truncated):
+    if plan.optimal and (plan.gap is not None or plan.truncated):
         return ["the plan is called optimal, but has a gap or was cut short"]
     return []
 
 
-def matching(request: Request, placed: Placed) -> list[str]:
+def matching(request: Request, plan: Placed) -> list[str]:
     """Return a sentence for each member with GPUs that do not match, by any one of its subrequests."""
     allowed = {
-        role.name: [(each.gpus, each.matching) for each in role.subrequests] or [(role.gpus, role.matching)]
+        role.name: [(sub.gpus, sub.matching) for sub in role.subrequests] or [(role.gpus, role.matching)]
         for role in request.roles
         if role.matching or role.subrequests
     }
     wrong = []
-    for member in placed.members if allowed else ():
+    for member in plan.members if allowed else ():
         choices = allowed.get(member.role, [])
         of_size = [matching for count, matching in choices if count == len(member.gpus)]
         unlike = [

@@ -60,10 +60,10 @@ class Labels:
         return {node: texts[names] for node, names in names_by_node.items()}
 
     def _all_named(
-        self, wanted: Iterable[str], around: list[tuple[str, tuple[str, ...]]]
+        self, first_names: Iterable[str], around: list[tuple[str, tuple[str, ...]]]
     ) -> Mapping[str, set[Names]]:
         """Return what all nodes of the cluster say, for each of these names."""
-        names_by_first: dict[str, set[Names]] = {name: set() for name in wanted}
+        names_by_first: dict[str, set[Names]] = {name: set() for name in first_names}
         if names_by_first:
             every = [state.node for state in self._snapshot.nodes.values()]
             for names in set(self._names_by_node(every, around).values()):
@@ -87,36 +87,36 @@ class Labels:
         return names_by_node
 
     def _names(self, node: Node, around: list[tuple[str, tuple[str, ...]]]) -> Names:
-        found, labels = [""] * len(around), node.labels
+        names, labels = [""] * len(around), node.labels
         for i, (word, keys) in enumerate(around):
             apart = keys == NVLINK[1] and not node.topology.gpu_count
             for key in () if apart else keys:
                 if name := labels.get(key):
-                    found[i] = name
+                    names[i] = name
                     break
-            if not found[0]:
+            if not names[0]:
                 break
-            if found[i] and (key in UNIQUE or word in self._snapshot.naming.unique):
+            if names[i] and (key in UNIQUE or word in self._snapshot.naming.unique):
                 break
-        return tuple(found)
+        return tuple(names)
 
     def _around(self, scope: str) -> list[tuple[str, tuple[str, ...]]]:
         """Return the scope and those around it, outwards: the levels of the snapshot and of its trees."""
-        known = [i for i, (word, keys) in enumerate(self._order) if scope in (word, *keys)]
-        inside = self._order[known[0] :] if known else []
-        whole = [each for each in inside[:1] if scope == each[0] or each[1] == (scope,)]
-        found = whole or [(scope, (scope,))]
-        for _, keys in found:  # `found` grows in this loop
-            wider = [self._order[i - 1] for i, each in enumerate(self._order) if i and keys[0] in each[1]]
+        places = [i for i, (word, keys) in enumerate(self._order) if scope in (word, *keys)]
+        inside = self._order[places[0] :] if places else []
+        whole = [level for level in inside[:1] if scope == level[0] or level[1] == (scope,)]
+        scopes = whole or [(scope, (scope,))]
+        for _, keys in scopes:  # `scopes` grows in this loop
+            wider = [self._order[i - 1] for i, level in enumerate(self._order) if i and keys[0] in level[1]]
             for tree in self._snapshot.naming.trees:
                 for outer, inner in pairwise(tree):
                     if inner in keys:
-                        alone = (each for each in self._order if each[1] == (outer,))
+                        alone = (level for level in self._order if level[1] == (outer,))
                         wider.append(next(alone, (outer, (outer,))))
-            for each in wider:
-                if each not in found and each not in inside:
-                    found.append(each)
-        return found
+            for level in wider:
+                if level not in scopes and level not in inside:
+                    scopes.append(level)
+        return scopes
 
 
 def _homes(touched: set[Names], every: set[Names]) -> Mapping[Names, Names]:
@@ -127,16 +127,16 @@ def _homes(touched: set[Names], every: set[Names]) -> Mapping[Names, Names]:
     levels = list(zip(*every, strict=True))
     if all(len({*level} - {""}) < 2 for level in levels):
         return dict.fromkeys(touched, max(every, key=lambda names: (len(names) - names.count(""), names)))
-    found = {}
+    homes = {}
     for names in touched:
-        fuller = [each for each in every if each != names and _fits(names, each)]
-        fullest = [each for each in fuller if not any(each != one and _fits(each, one) for one in fuller)]
-        found[names] = fullest[0] if len(fullest) == 1 else names
-    return found
+        fuller = [more for more in every if more != names and _fits(names, more)]
+        fullest = [more for more in fuller if not any(more != most and _fits(more, most) for most in fuller)]
+        homes[names] = fullest[0] if len(fullest) == 1 else names
+    return homes
 
 
-def _fits(names: Names, other: Names) -> bool:
-    return all(mine in ("", theirs) for mine, theirs in zip(names, other, strict=True))
+def _fits(names: Names, longer: Names) -> bool:
+    return all(own_name in ("", theirs) for own_name, theirs in zip(names, longer, strict=True))
 
 
 def _text(words: list[str], names: Names) -> str:
@@ -149,15 +149,15 @@ def in_wide(node: Node) -> bool:
     return node.topology.gpu_count > 0 and any(node.labels.get(key) for key in NVLINK[1])
 
 
-def describes(said: str, part: str) -> bool:
+def describes(description: str, part: str) -> bool:
     """Return whether a description fits a part: it has the part's name, and some of its wider parts.
 
     "of no zone" fits a part without a zone.
     """
-    (name, *around), (known, *wider) = said.split(" of "), part.split(" of ")
-    named = {f"no {each.partition(' ')[0]}" for each in wider}
-    absent = {each for each in around if each.startswith("no ")} - named
-    return name == known and {*around} <= {*wider, *absent}
+    (name, *around), (part_name, *wider) = description.split(" of "), part.split(" of ")
+    denied = {f"no {phrase.partition(' ')[0]}" for phrase in wider}
+    absent = {phrase for phrase in around if phrase.startswith("no ")} - denied
+    return name == part_name and {*around} <= {*wider, *absent}
 
 
 class Spot(NamedTuple):
@@ -181,10 +181,10 @@ Groups = Mapping[str, Sequence[MemberPlacement]]
 
 def by_node(members: Iterable[MemberPlacement]) -> Groups:
     """Return the members of a plan by node, in their order."""
-    found: dict[str, list[MemberPlacement]] = {}
+    members_by_node: dict[str, list[MemberPlacement]] = {}
     for member in members:
-        found.setdefault(member.node, []).append(member)
-    return found
+        members_by_node.setdefault(member.node, []).append(member)
+    return members_by_node
 
 
 def spots_of_nodes(snapshot: Snapshot, groups: Groups) -> Spots:
@@ -200,23 +200,25 @@ def spots_of_members(snapshot: Snapshot, members: Iterable[MemberPlacement]) -> 
 def spots_of_running(snapshot: Snapshot, request: Request) -> Spots:
     """Return a spot for each existing member. Members on nodes that are gone are left out."""
     asks = {role.name: role.gpus or role.slice for role in request.roles}
-    found = {}
+    spots = {}
     for r in request.running:
         if r.node in snapshot.nodes:
             counted = r.usage.unindexed_gpus if r.usage is not None else 0
-            known = r.gpus > 0 or not (counted or asks.get(r.role))
-            found[r.member.uid] = Spot(r.role, snapshot.nodes[r.node], r.gpus, known)
-    return found
+            is_known = r.gpus > 0 or not (counted or asks.get(r.role))
+            spots[r.member.uid] = Spot(r.role, snapshot.nodes[r.node], r.gpus, is_known)
+    return spots
 
 
 def spots_by_node(spots: Iterable[Spot]) -> Spots:
     """Return one spot for each node, for all of these spots."""
-    found: dict[str, Spot] = {}
+    united: dict[str, Spot] = {}
     for spot in spots:
         name = spot.state.node.name
-        one = found.get(name)
-        found[name] = Spot("", spot.state, spot.gpus | one.gpus, spot.known and one.known) if one else spot
-    return found
+        before = united.get(name)
+        united[name] = (
+            Spot("", spot.state, spot.gpus | before.gpus, spot.known and before.known) if before else spot
+        )
+    return united
 
 
 def _spot(state: NodeState, role: str, members: Iterable[MemberPlacement]) -> Spot:
@@ -316,10 +318,10 @@ class Fabric:
             islands = node.topology.islands
             name = self._named(node, "nvlink-domain") if node.topology.gpu_count else ""
             if name:
-                found = {name: (1 << node.topology.gpu_count) - 1}
+                domains = {name: (1 << node.topology.gpu_count) - 1}
             elif state.unindexed_gpus and len(islands) > 1:
-                found = {}
+                domains = {}
             else:
-                found = {f"{node.name}/{i}": mask for i, mask in enumerate(islands)}
-            self._known[node.name] = found
+                domains = {f"{node.name}/{i}": mask for i, mask in enumerate(islands)}
+            self._known[node.name] = domains
         return self._known[node.name]
