@@ -102,9 +102,8 @@ def changes(last: Order, snapshot: Snapshot, size: int) -> Changes:
         before: list[NodeState | None] = [last.states[row] for row in rows]
     else:  # nodes were added or removed, or are in another order
         row_before = {name: row for row, name in enumerate(last.names)}
-        old_names = [
-            name for name in last.names if name in snapshot.nodes
-        ]  # nearly sorted, so sorting is cheap
+        # Nearly sorted, so sorting is cheap.
+        old_names = [name for name in last.names if name in snapshot.nodes]
         new_names = [name for name in snapshot.nodes if name not in row_before]
         names = tuple(sorted(old_names + new_names, key=natural))
         states = [snapshot.nodes[name] for name in names]

@@ -114,11 +114,11 @@ def _max_per(fabric: Fabric, request: Request, new: Spots, old: Spots) -> list[s
     for rule in request.per_scope:
         if not isinstance(rule, MaxPer) or rule.scope == "gpu":
             continue  # a GPU never holds two members that take it whole
-        counts, old_counts = (fabric.count(spots.values(), rule.scope) for spots in (new, old))
+        counts, before = (fabric.count(spots.values(), rule.scope) for spots in (new, old))
         wrong += [
-            f"{count + old_counts[part]} members lie in {rule.scope} {''.join(part)}, at most {rule.members} may"
+            f"{count + before[part]} members lie in {rule.scope} {''.join(part)}, at most {rule.members} may"
             for part, count in sorted(counts.items())
-            if count + old_counts[part] > rule.members
+            if count + before[part] > rule.members
         ]
     return wrong
 

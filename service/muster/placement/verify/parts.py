@@ -214,10 +214,8 @@ def spots_by_node(spots: Iterable[Spot]) -> Spots:
     united: dict[str, Spot] = {}
     for spot in spots:
         name = spot.state.node.name
-        before = united.get(name)
-        united[name] = (
-            Spot("", spot.state, spot.gpus | before.gpus, spot.known and before.known) if before else spot
-        )
+        before = united.get(name, spot)
+        united[name] = Spot("", spot.state, spot.gpus | before.gpus, spot.known and before.known)
     return united
 
 
