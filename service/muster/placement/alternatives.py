@@ -39,28 +39,30 @@ def alternatives(snapshot: Snapshot, question: Question, limits: Limits | None =
     """
     limits = limits or Limits()
     view = view_of(snapshot, question.request)
-    own = sorted({view.row[each.node] for each in question.members})
-    places = _Places.of(view, question, own, limits)
-    here = worths(question.request, question.members, view)
-    found: dict[tuple[int, ...], tuple[list[float], Alternative]] = {}
+    own_rows = sorted({view.row[member.node] for member in question.members})
+    places = _Places.of(view, question, own_rows, limits)
+    own_worths = worths(question.request, question.members, view)
+    compared_by_domains: dict[tuple[int, ...], tuple[list[float], Alternative]] = {}
     late = False
     for part in places.to_try():
         late = limits.seconds_left is not None and limits.seconds_left() <= 0
-        if late or len(found) == MAX_ALTERNATIVES:
+        if late or len(compared_by_domains) == MAX_ALTERNATIVES:
             break
-        if part is not None and (part,) in found:
+        if part is not None and (part,) in compared_by_domains:
             continue
         decision = _placed_on(snapshot, question.request, places.rows(part), limits)
         members = decision.members if isinstance(decision, Placed) else ()
         touched = places.touched(members) if part is None else (part,)
         if decision is not None and touched:
             proven, free = _is_proven(decision), places.free_on(touched)
-            there = worths(question.request, members, view) if members else []
-            compared = _compared(places.name(touched), free, proven, here, there)
+            worths_there = worths(question.request, members, view) if members else []
+            compared = _compared(places.name(touched), free, proven, own_worths, worths_there)
             if set(touched) != places.chosen or compared[1].than is Than.BETTER:
-                found[touched] = compared
-    tried = tuple(alternative for _, alternative in sorted(found.values(), key=lambda each: each[0]))
-    left_out = sum((part,) not in found for part in places.others)
+                compared_by_domains[touched] = compared
+    tried = tuple(
+        alternative for _, alternative in sorted(compared_by_domains.values(), key=lambda member: member[0])
+    )
+    left_out = sum((part,) not in compared_by_domains for part in places.others)
     return Alternatives(question.gang, places.own, places.scope, tried, left_out, places.shut, late)
 
 
@@ -81,22 +83,22 @@ class _Places:
     asked: int
 
     @classmethod
-    def of(cls, view: Columns, question: Question, own: Sequence[int], limits: Limits) -> _Places:
+    def of(cls, view: Columns, question: Question, own_rows: Sequence[int], limits: Limits) -> _Places:
         request, topology = question.request, view.topology
-        scope = _scope(view, own)
+        scope = _scope(view, own_rows)
         part = topology.index_or_own(scope)
         roles = [role for role in request.roles if role.members]
         admitted = np.logical_or.reduce([admits(view, role, limits.excluded) for role in roles])
         if asks_gpus(request):
-            free, each = (
+            free, amounts = (
                 view.free_count,
                 [role.gpus or (role.slice.gpus if role.slice else 0) for role in roles],
             )
         else:
-            free, each = view.cpu, [role.resources.cpu_milli for role in roles]
-        asked = sum(amount * len(role.members) for amount, role in zip(each, roles, strict=True))
-        chosen = frozenset(int(part[row]) for row in own)
-        return cls(view, scope, part, chosen, admitted, np.where(admitted, free, 0), asked)
+            free, amounts = view.cpu, [role.resources.cpu_milli for role in roles]
+        amount_asked = sum(amount * len(role.members) for amount, role in zip(amounts, roles, strict=True))
+        own_parts = frozenset(int(part[row]) for row in own_rows)
+        return cls(view, scope, part, own_parts, admitted, np.where(admitted, free, 0), amount_asked)
 
     @property
     def own(self) -> str:
@@ -136,7 +138,7 @@ class _Places:
         return np.flatnonzero(inside & self.open)
 
     def touched(self, members: Sequence[MemberPlacement]) -> tuple[int, ...]:
-        return tuple(sorted({int(self.part[self.view.row[each.node]]) for each in members}))
+        return tuple(sorted({int(self.part[self.view.row[member.node]]) for member in members}))
 
     def free_on(self, parts: Sequence[int]) -> tuple[int, int]:
         """Return the free GPUs of these domains, on nodes that admit the gang, and the most on one node."""
@@ -151,16 +153,16 @@ class _Places:
         return domains_of(Scope.NODE.value, nodes)
 
 
-def _scope(view: Columns, own: Sequence[int]) -> str:
+def _scope(view: Columns, own_rows: Sequence[int]) -> str:
     """Return the narrowest scope, the node or wider, that has all these rows in one domain.
 
     Return the widest scope if none does.
     """
-    if len(own) == 1:
+    if len(own_rows) == 1:
         return Scope.NODE.value
     scopes = (*view.topology.scopes, Scope.NVLINK_DOMAIN.value)[::-1]
     for scope in scopes:
-        parts = {int(view.topology.index(scope)[row]) for row in own}
+        parts = {int(view.topology.index(scope)[row]) for row in own_rows}
         if len(parts) == 1 and min(parts) >= 0:
             return scope
     return next(iter(view.topology.scopes), Scope.NODE.value)
@@ -187,24 +189,24 @@ def _is_proven(decision: Decision) -> bool:
 
 
 def _compared(
-    domain: str, free: tuple[int, int], proven: bool, here: list[Worth], there: list[Worth]
+    domain: str, free: tuple[int, int], proven: bool, own_worths: list[Worth], other_worths: list[Worth]
 ) -> tuple[list[float], Alternative]:
     """Return an alternative, and what orders it among the others: the costs of its levels.
 
     `free` is how many GPUs are free in its domain, and on one of the nodes there at most.
     """
-    order = [worth.cost for worth in there] or [math.inf]
-    fit, size = (int(-levels[0].cost) if levels else 0 for levels in (there, here))
+    order = [worth.cost for worth in other_worths] or [math.inf]
+    fit, size = (int(-levels[0].cost) if levels else 0 for levels in (other_worths, own_worths))
     level, than, says = "", Than.EQUAL, ""
     value: Value = None
-    chosen: Value = None
+    own_value: Value = None
     if fit < size:
-        level, than, value, chosen = "members", Than.FEWER, fit, size
+        level, than, value, own_value = "members", Than.FEWER, fit, size
     else:
-        pairs = zip(here, there, strict=True)
+        pairs = zip(own_worths, other_worths, strict=True)
         differ = next(((ours, theirs) for ours, theirs in pairs if ours.cost != theirs.cost), None)
         if differ is not None:
             ours, theirs = differ
             than = Than.WORSE if theirs.cost > ours.cost else Than.BETTER
-            level, value, chosen, says = ours.level, theirs.value, ours.value, theirs.instead_of(ours)
-    return order, Alternative(domain, fit, size, than, level, value, chosen, proven, *free, differs=says)
+            level, value, own_value, says = ours.level, theirs.value, ours.value, theirs.instead_of(ours)
+    return order, Alternative(domain, fit, size, than, level, value, own_value, proven, *free, differs=says)

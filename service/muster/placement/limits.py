@@ -141,16 +141,16 @@ class Budget:
         self._deterministic -= deterministic_time
 
 
-def member_room(asked: Resources, free: Resources) -> int:
-    """Return how many times `asked` fits in `free`. As in kube-scheduler, what is not asked for is not
+def member_room(demand: Resources, free: Resources) -> int:
+    """Return how many times `demand` fits in `free`. As in kube-scheduler, what is not asked for is not
     checked.
     """
-    counts = [max(0, free.pods) // max(1, asked.pods)]
-    if asked.cpu_milli > 0:
-        counts.append(max(0, free.cpu_milli) // asked.cpu_milli)
-    if asked.memory_bytes > 0:
-        counts.append(max(0, free.memory_bytes) // asked.memory_bytes)
-    counts += [max(0, free.other(name)) // amount for name, amount in asked.others]
+    counts = [max(0, free.pods) // max(1, demand.pods)]
+    if demand.cpu_milli > 0:
+        counts.append(max(0, free.cpu_milli) // demand.cpu_milli)
+    if demand.memory_bytes > 0:
+        counts.append(max(0, free.memory_bytes) // demand.memory_bytes)
+    counts += [max(0, free.other(name)) // amount for name, amount in demand.others]
     return min(counts)
 
 

@@ -49,7 +49,7 @@ MOST_SETS = 7_000
 def alternates(
     snapshot: Snapshot,
     request: Request,
-    placed: Placed,
+    plan: Placed,
     limit: int = 8,
     *,
     excluded: Mapping[tuple[str, str], str] = NONE,
@@ -63,20 +63,20 @@ def alternates(
     """
     # then the whole gang is planned again
     if any(constraint.binds for constraint, *_ in constraints_of(request)):
-        return tuple((member.node,) for member in placed.members)
+        return tuple((member.node,) for member in plan.members)
     view = view_of(snapshot, request)
     snapshot = view.snapshot
-    full = snapshot.taking(_usage(request, member) for member in placed.members)
-    after = {view.row[member.node]: full.nodes[member.node] for member in placed.members}
+    full = snapshot.taking(_usage(request, member) for member in plan.members)
+    after = {view.row[member.node]: full.nodes[member.node] for member in plan.members}
     free = view.free_count.copy()
     for row, state in after.items():
         free[row] = state.free_gpu_count
-    inside = _same_part(view, request, placed)
+    inside = _same_part(view, request, plan)
     levels = [view.topology.index(level.scope) for level in view.levels[::-1]]
     memo: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     open_to: dict[str, Ints] = {}
-    found = []
-    for member in placed.members:
+    alternate_nodes = []
+    for member in plan.members:
         home = view.row[member.node]
         near = tuple(int(codes[home]) for codes in levels)
         if member.role not in open_to:
@@ -84,7 +84,7 @@ def alternates(
             room = room_of(view, role) > 0
             for row, state in after.items():
                 room[row] = _fits(state, role)
-            room[_full(view, role, placed)] = False
+            room[_full(view, role, plan)] = False
             open_to[member.role] = np.flatnonzero(inside & room & admits(view, role, excluded))
         rows = open_to[member.role]
         if (member.role, near) not in memo:
@@ -93,15 +93,15 @@ def alternates(
             ]
             order = np.lexsort((rows, free[rows], *apart[::-1]))[:limit]
             memo[member.role, near] = rows[order].tolist()
-        others = (view.names[row] for row in memo[member.role, near] if row != home)
-        found.append((member.node, *islice(others, limit - 1)))
-    return tuple(found)
+        other_nodes = (view.names[row] for row in memo[member.role, near] if row != home)
+        alternate_nodes.append((member.node, *islice(other_nodes, limit - 1)))
+    return tuple(alternate_nodes)
 
 
 def move(
     snapshot: Snapshot,
     request: Request,
-    placed: Placed,
+    plan: Placed,
     uid: str,
     node: str,
     *,
@@ -112,16 +112,16 @@ def move(
     The GPUs are best together with the gang's others on the node. The plan is verified, but no longer proven
     optimal. `snapshot` is the cluster without this gang. `excluded` is as in `alternates`.
     """
-    member = next((m for m in placed.members if m.uid == uid), None)
+    member = next((m for m in plan.members if m.uid == uid), None)
     if member is None or node not in snapshot.nodes:
         return None
     if member.node == node:
-        return placed
+        return plan
     view = view_of(snapshot, request)
     snapshot = view.snapshot
     role = next(role for role in request.roles if role.name == member.role)
-    rest = tuple(m for m in placed.members if m.uid != uid)
-    after = snapshot.taking(_usage(request, m) for m in rest)
+    staying = tuple(m for m in plan.members if m.uid != uid)
+    after = snapshot.taking(_usage(request, m) for m in staying)
     if (
         (role.name, node) in excluded
         or refusal(snapshot.nodes[node].node, role)
@@ -132,19 +132,19 @@ def move(
     free = after.nodes[node].free_gpus
     allowed = place.all_gpus
     if request.required_scope is not None:
-        allowed = _inside(view, place, request.required_scope, rest)
-    there = mask_of([gpu for m in rest if m.node == node for gpu in m.gpus])
+        allowed = _inside(view, place, request.required_scope, staying)
+    gang_gpus = mask_of([gpu for m in staying if m.node == node for gpu in m.gpus])
     if role.slice:
-        chosen = _best_shared(place, after.nodes[node], allowed, there, role)
+        gpus = _best_shared(place, after.nodes[node], allowed, gang_gpus, role)
     else:
-        chosen = _best_beside(place, free, allowed, there, role.gpus)
-    if chosen is None:
+        gpus = _best_beside(place, free, allowed, gang_gpus, role.gpus)
+    if gpus is None:
         return None
-    moved = replace(member, node=node, gpus=tuple(bits(chosen)))
-    members = tuple(moved if m.uid == uid else m for m in placed.members)
+    moved = replace(member, node=node, gpus=tuple(bits(gpus)))
+    members = tuple(moved if m.uid == uid else m for m in plan.members)
     value, scope, part = objective(request, members, view)
-    plan = replace(
-        placed,
+    moved_plan = replace(
+        plan,
         members=members,
         objective=value,
         scope_reached=scope,
@@ -156,43 +156,40 @@ def move(
         unknown_links=unknown_links(request, members, view),
         unknown_indices=unknown_indices(members, view),
     )
-    return None if verify(snapshot, request, plan) else plan
+    return None if verify(snapshot, request, moved_plan) else moved_plan
 
 
-def _best_beside(place: Place, free: int, allowed: int, there: int, size: int) -> int | None:
-    """Return the mask of the free and allowed GPUs that are best together with `there`; None if too few are
-    free.
+def _best_beside(place: Place, free: int, allowed: int, gang_gpus: int, size: int) -> int | None:
+    """Return the mask of the free and allowed GPUs that are best with `gang_gpus`; None if too few are free.
 
-    `there` masks the GPUs that the gang already has on the node. Where sets are too many, as on nodes with
-    more than 16 GPUs, the GPUs are best by themselves.
+    `gang_gpus` masks the GPUs that the gang already has on the node.
     """
-    gpus = tuple(bits(free & allowed))
-    if not there or comb(len(gpus), size) > MOST_SETS:
-        best = best_sets(place.shape, free, size, allowed)
-        return best[0].mask if best else None
+    if not gang_gpus:
+        gpu_sets = best_sets(place.shape, free, size, allowed)
+        return gpu_sets[0].mask if gpu_sets else None
 
     def order(extra: int) -> tuple[int, ...]:
-        return *rank(value_of(place.shape, free | there, there | extra)), extra
+        return *rank(value_of(place.shape, free | gang_gpus, gang_gpus | extra)), extra
 
     return min(map(mask_of, combinations(gpus, size)), key=order, default=None)
 
 
-def _best_shared(place: Place, state: NodeState, allowed: int, there: int, role: Role) -> int | None:
+def _best_shared(place: Place, state: NodeState, allowed: int, gang_gpus: int, role: Role) -> int | None:
     """Return the mask of the GPUs for one member's slices that are best with the gang's others; None without
     room.
     """
-    rule = InNode((0,), (1,), (0,), (-1,), there=there)
+    rule = InNode((0,), (1,), (0,), (-1,), there=gang_gpus)
     node = NodeGpus(place.shape, state.free_gpus, state.free_memory, allowed)
-    found = choices(
+    ways = choices(
         (ask_of(role),), ((1,),), node, On((Cost.NVLINK_DOMAINS, *SHARING_COSTS), bool(place.wide), rule)
     )
-    return int(found.masks[0]) if len(found.masks) else None
+    return int(ways.masks[0]) if len(ways.masks) else None
 
 
-def _inside(view: Columns, place: Place, scope: str, rest: tuple[MemberPlacement, ...]) -> int:
+def _inside(view: Columns, place: Place, scope: str, staying: tuple[MemberPlacement, ...]) -> int:
     """Return the mask of the node's GPUs in parts of the scope that hold the rest of the gang."""
     common: set[str] | None = None
-    for member in rest:
+    for member in staying:
         parts = view.topology.parts(view.row[member.node], scope)
         inside = {name for name, mask in parts if mask_of(member.gpus) & ~mask == 0}
         common = inside if common is None else common & inside
@@ -203,7 +200,7 @@ def _inside(view: Columns, place: Place, scope: str, rest: tuple[MemberPlacement
     return reach
 
 
-def _same_part(view: Columns, request: Request, placed: Placed) -> Bools:
+def _same_part(view: Columns, request: Request, plan: Placed) -> Bools:
     """Return [row] bool: whether the node is in the part of the required scope that holds the plan and
     existing members.
     """
@@ -211,25 +208,25 @@ def _same_part(view: Columns, request: Request, placed: Placed) -> Bools:
     scope = request.required_scope
     if scope is None:
         return inside
-    held = Held(view, spots_of(view, used_gpus(placed.members)), existing_of(view, request))
-    if not held.common(scope) or not placed.members:
+    held_members = Held(view, spots_of(view, used_gpus(plan.members)), existing_of(view, request))
+    if not held_members.common(scope) or not plan.members:
         return ~inside
-    row = view.row[placed.members[0].node]
+    row = view.row[plan.members[0].node]
     domain = view.topology.regions(scope)
     return np.asarray(domain == domain[row])
 
 
-def _full(view: Columns, role: Role, placed: Placed) -> list[int]:
+def _full(view: Columns, role: Role, plan: Placed) -> list[int]:
     """Return the rows of nodes that cannot hold another member of the role next to those of the plan."""
-    there = Counter(member.node for member in placed.members if member.role == role.name)
-    return [view.row[node] for node, most in role.room.items() if node in view.row and there[node] >= most]
+    counts = Counter(member.node for member in plan.members if member.role == role.name)
+    return [view.row[node] for node, most in role.room.items() if node in view.row and counts[node] >= most]
 
 
 def _fits(state: NodeState, role: Role) -> bool:
     room = member_room(role.resources, state.free) > 0 and state.free_gpu_count >= role.gpus
     if not role.slice:
         return room
-    return room and sum(left >= role.slice.units for left in state.free_memory) >= role.slice.gpus
+    return room and sum(units >= role.slice.units for units in state.free_memory) >= role.slice.gpus
 
 
 def _usage(request: Request, member: MemberPlacement) -> Usage:

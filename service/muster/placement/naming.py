@@ -39,16 +39,18 @@ def named(instance: Instance, shares: Iterable[Share]) -> tuple[MemberPlacement,
     last ranks first.
     """
     shares, names = tuple(shares), instance.columns.names
-    given = _given(instance, shares)
+    masks_of_shares = _given(instance, shares)
     members = chain.from_iterable(map(in_rank_order, instance.request.roles))
     order = {member.uid: i for i, member in enumerate(members)}
     places: list[MemberPlacement | None] = [None] * len(order)
     for block, (role, ask) in enumerate(zip(instance.roles, instance.asks, strict=True)):
-        here = [i for i, masks in enumerate(given) if masks[block]]
+        shares_of_block = [i for i, masks in enumerate(masks_of_shares) if masks[block]]
         queue = iter(sorted(role.members, key=lambda member: order[member.uid]))
-        for i in _along_fabric(instance, block, here, np.array([shares[i].row for i in here], np.int64)):
+        for i in _along_fabric(
+            instance, block, shares_of_block, np.array([shares[i].row for i in shares_of_block], np.int64)
+        ):
             node = names[shares[i].row]
-            for mask, member in zip(given[i][block], queue, strict=False):
+            for mask, member in zip(masks_of_shares[i][block], queue, strict=False):
                 place = MemberPlacement(member.uid, member.name, role.name, node, _indices(mask), ask.units)
                 places[order[member.uid]] = place
     return tuple(filter(None, places))
@@ -75,16 +77,16 @@ def _along_fabric(instance: Instance, block: int, shares: list[int], rows: Ints)
 def _given(instance: Instance, shares: Iterable[Share]) -> list[list[list[int]]]:
     """Return `_masks` of each share. Many nodes of a gang have equal GPUs and members: these count once."""
     shape, sliced = instance.columns.shape, instance.sliced
-    known: dict[tuple[object, ...], list[list[int]]] = {}
-    given = []
+    masks_by_key: dict[tuple[object, ...], list[list[int]]] = {}
+    masks_of_shares = []
     for share in shares:
         like = share.row if sliced else shape[share.row].item()  # GPUs that are shared differ by node
         key = (like, share.counts, share.gpus.mask, share.spread, share.shared)
-        masks = known.get(key)
+        masks = masks_by_key.get(key)
         if masks is None:
-            masks = known[key] = _masks(instance, share, sliced)
-        given.append(masks)
-    return given
+            masks = masks_by_key[key] = _masks(instance, share, sliced)
+        masks_of_shares.append(masks)
+    return masks_of_shares
 
 
 def _masks(instance: Instance, share: Share, sliced: bool) -> list[list[int]]:
@@ -94,32 +96,36 @@ def _masks(instance: Instance, share: Share, sliced: bool) -> list[list[int]]:
     """
     gpus = [role.gpus for role in instance.roles]
     shape = instance.columns.shapes[instance.columns.shape[share.row]]
-    given: list[list[int]] = [[] for _ in gpus]
-    left = share.gpus.mask & ~share.shared
+    masks_by_block: list[list[int]] = [[] for _ in gpus]
+    free_gpus = share.gpus.mask & ~share.shared
     if sliced:
         for block, masks in enumerate(_slices(instance, share)):
-            given[block] += masks
+            masks_by_block[block] += masks
     for domain, inside in enumerate(shape.domains if any(share.spread) else ()):
         bound = [
             block for block, members in enumerate(share.spread) for _ in range(_in_domain(members, domain))
         ]
         sizes = [gpus[block] for block in bound]
-        rest = (left & inside).bit_count() - sum(sizes)
-        for block, mask in zip(bound, split(shape.topology, left & inside, (*sizes, rest)), strict=False):
-            given[block].append(mask)
-            left &= ~mask
+        spare = (free_gpus & inside).bit_count() - sum(sizes)
+        for block, mask in zip(
+            bound, split(shape.topology, free_gpus & inside, (*sizes, spare)), strict=False
+        ):
+            masks_by_block[block].append(mask)
+            free_gpus &= ~mask
     for block, members in enumerate(share.spread):
         for across in members or ():
             if isinstance(across, tuple):
-                mask = sum(lowest(left & shape.domains[d], count) for d, count in enumerate(across))
-                given[block].append(mask)
-                left &= ~mask
-    loose = [block for block, count in enumerate(share.counts) for _ in range(count - len(given[block]))]
+                mask = sum(lowest(free_gpus & shape.domains[d], count) for d, count in enumerate(across))
+                masks_by_block[block].append(mask)
+                free_gpus &= ~mask
+    loose = [
+        block for block, count in enumerate(share.counts) for _ in range(count - len(masks_by_block[block]))
+    ]
     for block, mask in zip(
-        loose, split(shape.topology, left, tuple(gpus[block] for block in loose)), strict=True
+        loose, split(shape.topology, free_gpus, tuple(gpus[block] for block in loose)), strict=True
     ):
-        given[block].append(mask)
-    return given
+        masks_by_block[block].append(mask)
+    return masks_by_block
 
 
 def _slices(instance: Instance, share: Share) -> list[list[int]]:
@@ -128,13 +134,13 @@ def _slices(instance: Instance, share: Share) -> list[list[int]]:
     Places are dealt out in turn, GPU by GPU. No GPU has more places of a block than the block has members. So
     each member gets different GPUs.
     """
-    given: list[list[int]] = []
+    masks_by_block: list[list[int]] = []
     dealt_out = dealt(instance.asks, share.counts, gpus_on(instance, share.row), share.shared)
     for ask, count, by_gpu in zip(instance.asks, share.counts, dealt_out, strict=True):
         places = [gpu for gpu, slices in enumerate(by_gpu) for _ in range(slices)]
         members = [sum(1 << gpu for gpu in places[i::count]) for i in range(count)] if ask.units else []
-        given.append(members)
-    return given
+        masks_by_block.append(members)
+    return masks_by_block
 
 
 def _in_domain(members: Counts | tuple[Counts, ...] | None, domain: int) -> int:

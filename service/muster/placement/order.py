@@ -23,7 +23,7 @@ MAX_STEPS = 20_000
 """The most steps of the search for an order, if the first try finds none."""
 
 
-def scheduling_order(request: Request, placed: Placed, snapshot: Snapshot) -> tuple[str, ...]:
+def scheduling_order(request: Request, plan: Placed, snapshot: Snapshot) -> tuple[str, ...]:
     """Return the uids of the placed members in an order in which the in-tree plugins accept each.
 
     `snapshot` is the cluster without the gang. With several constraints there may be no such order, or none
@@ -31,21 +31,23 @@ def scheduling_order(request: Request, placed: Placed, snapshot: Snapshot) -> tu
     constraints the order is that of the request.
     """
     if not request.constraints:
-        there = {member.uid for member in placed.members}
-        return tuple(member.uid for role in request.roles for member in role.members if member.uid in there)
+        placed_uids = {member.uid for member in plan.members}
+        return tuple(
+            member.uid for role in request.roles for member in role.members if member.uid in placed_uids
+        )
     view, roles = columns(snapshot), {role.name: role for role in request.roles}
     plugins: list[_Plugin] = []
     for rule in request.constraints:
         if isinstance(rule, Affinity):
-            plugins.append(_Near(view, rule, placed.members))
+            plugins.append(_Near(view, rule, plan.members))
         elif isinstance(rule, Spread):
-            present = dict.fromkeys(member.role for member in placed.members)
+            present = dict.fromkeys(member.role for member in plan.members)
             plugins += [
                 _Even(view, rule, roles[name].name, request) for name in present if name in rule.roles
             ]
     if not plugins:
-        return tuple(member.uid for member in placed.members)
-    queue = _by_rounds(placed.members, plugins)
+        return tuple(member.uid for member in plan.members)
+    queue = _by_rounds(plan.members, plugins)
     order = _in_passes(queue, plugins)
     if len(order) < len(queue):
         for member in reversed(order):
@@ -53,8 +55,8 @@ def scheduling_order(request: Request, placed: Placed, snapshot: Snapshot) -> tu
                 plugin.add(member, -1)
         order = _searched(queue, plugins) or order
     done = {member.uid for member in order}
-    left = [member for member in placed.members if member.uid not in done]
-    return tuple(member.uid for member in (*order, *left))
+    unordered = [member for member in plan.members if member.uid not in done]
+    return tuple(member.uid for member in (*order, *unordered))
 
 
 class _Plugin(Protocol):
@@ -78,8 +80,8 @@ class _Near:
         rows = [view.row[node] for node in rule.existing if node in view.row]
         self._there = {int(self._domains[row]) for row in rows} - {-1}
         self._matching: Counter[int] = Counter()
-        others = {self._at(member) for member in members if member.role in rule.others - rule.roles}
-        self._open_later = others | self._there
+        opened_by_others = {self._at(member) for member in members if member.role in rule.others - rule.roles}
+        self._open_later = opened_by_others | self._there
 
     def _at(self, member: MemberPlacement) -> int:
         return int(self._domains[self._row[member.node]])
@@ -112,7 +114,7 @@ class _Even:
     def __init__(self, view: Columns, rule: Spread, role: str, request: Request) -> None:
         self._rule, self._role, self._row = rule, role, view.row
         self._domains = view.topology.by_label(rule.topology_key)
-        eligible = eligible_to(view, rule, next(each for each in request.roles if each.name == role))
+        eligible = eligible_to(view, rule, next(asking for asking in request.roles if asking.name == role))
         self._eligible = eligible & (self._domains >= 0)
         self._count = dict.fromkeys(self._domains[self._eligible].tolist(), 0)
         for node, pods in rule.existing.items():
@@ -126,8 +128,8 @@ class _Even:
             return True
         domain = int(self._domains[self._row[member.node]])
         least = 0 if self._few else min(self._levels)
-        own = member.role in self._rule.counted
-        return domain >= 0 and self._count.get(domain, 0) + own - least <= self._rule.max_skew
+        counts_itself = member.role in self._rule.counted
+        return domain >= 0 and self._count.get(domain, 0) + counts_itself - least <= self._rule.max_skew
 
     def add(self, member: MemberPlacement, times: int = 1) -> None:
         row = self._row[member.node]
@@ -150,7 +152,7 @@ class _Even:
 def _by_rounds(members: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -> list[MemberPlacement]:
     """Return the members: first those that others need, then round by round over the domains."""
     ranked = []
-    first = sorted(members, key=lambda member: min(0, *(each.urgency(member) for each in plugins)))
+    first = sorted(members, key=lambda member: min(0, *(plugin.urgency(member) for plugin in plugins)))
     for i, member in enumerate(first):
         urgencies = [plugin.urgency(member) for plugin in plugins]
         ranked.append((min(0, *urgencies), max(0, *urgencies), i, member))
@@ -159,26 +161,26 @@ def _by_rounds(members: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -
     for member in members:
         for plugin in plugins:
             plugin.add(member, -1)
-    return [member for *_, member in sorted(ranked, key=lambda one: one[:3])]
+    return [member for *_, member in sorted(ranked, key=lambda entry: entry[:3])]
 
 
 def _in_passes(queue: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -> list[MemberPlacement]:
     """Return the members that are accepted in this order. The others are tried again as
     long as that helps.
     """
-    order, left = list[MemberPlacement](), list(queue)
-    while left:
+    order, remaining = list[MemberPlacement](), list(queue)
+    while remaining:
         waiting = []
-        for member in left:
+        for member in remaining:
             if all(plugin.accepts(member) for plugin in plugins):
                 order.append(member)
                 for plugin in plugins:
                     plugin.add(member)
             else:
                 waiting.append(member)
-        if len(waiting) == len(left):
+        if len(waiting) == len(remaining):
             break
-        left = waiting
+        remaining = waiting
     return order
 
 
@@ -219,7 +221,7 @@ def _searched(queue: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -> l
 
     if not fill():
         return None
-    named: dict[tuple[str, str], list[MemberPlacement]] = {}
+    members_by_kind: dict[tuple[str, str], list[MemberPlacement]] = {}
     for member in reversed(queue):
-        named.setdefault((member.role, member.node), []).append(member)
-    return [named[kind].pop() for kind in path]
+        members_by_kind.setdefault((member.role, member.node), []).append(member)
+    return [members_by_kind[kind].pop() for kind in path]

@@ -44,32 +44,32 @@ def resources_of(roles: Iterable[Role]) -> tuple[str, ...]:
     return (*RESOURCES, *sorted({name for role in roles for name, _ in role.resources.others}))
 
 
-def free_of(view: Columns, what: str) -> Ints:
+def free_of(view: Columns, resource: str) -> Ints:
     """Return [row] int64: what is free of a resource. GPU memory is summed over the node's GPUs."""
-    if what == GPU_MEMORY:
+    if resource == GPU_MEMORY:
         return np.asarray(view.gpu_memory.sum(axis=0))
     free = {GPU: view.free_count, CPU: view.cpu, MEMORY: view.memory, PODS: view.pods}
-    return free[what] if what in free else view.other(what)
+    return free[resource] if resource in free else view.other(resource)
 
 
-def in_one_piece(view: Columns, what: str) -> Ints:
+def in_one_piece(view: Columns, resource: str) -> Ints:
     """Return [row] int64: the largest free piece of a resource. Of GPU memory, a piece lies on one GPU."""
-    return view.gpu_memory.max(axis=0, initial=0) if what == GPU_MEMORY else free_of(view, what)
+    return view.gpu_memory.max(axis=0, initial=0) if resource == GPU_MEMORY else free_of(view, resource)
 
 
-def amount_of(role: Role, what: str) -> int:
+def amount_of(role: Role, resource: str) -> int:
     """Return what one member asks for, in the units of `free_of`."""
     gpu_memory = role.slice.units * role.slice.gpus if role.slice else 0
-    return _amount(what, role.gpus, gpu_memory, role.resources)
+    return _amount(resource, role.gpus, gpu_memory, role.resources)
 
 
-def taken_of(usage: Usage, what: str) -> int:
+def taken_of(usage: Usage, resource: str) -> int:
     """Return what a pod takes, in the units of `free_of`."""
     gpus = usage.gpus.bit_count() + usage.unindexed_gpus
-    return _amount(what, 0 if usage.units else gpus, gpus * usage.units, usage.resources)
+    return _amount(resource, 0 if usage.units else gpus, gpus * usage.units, usage.resources)
 
 
-def _amount(what: str, gpus: int, gpu_memory: int, resources: Resources) -> int:
+def _amount(resource: str, gpus: int, gpu_memory: int, resources: Resources) -> int:
     amounts = {
         GPU: gpus,
         GPU_MEMORY: gpu_memory,
@@ -77,7 +77,7 @@ def _amount(what: str, gpus: int, gpu_memory: int, resources: Resources) -> int:
         MEMORY: resources.memory_bytes,
         PODS: max(1, resources.pods),
     }
-    return amounts[what] if what in amounts else resources.other(what)
+    return amounts[resource] if resource in amounts else resources.other(resource)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,11 +280,11 @@ def _without_role(request: Request, assumption: Assumption) -> Request:
     As many fewer members must fit. Constraints that need this role's members are dropped too, so that fewer
     roles never forbid more.
     """
-    gone = sum(len(role.members) for role in request.roles if role.name == assumption.role)
+    members_dropped = sum(len(role.members) for role in request.roles if role.name == assumption.role)
     roles = tuple(
         replace(role, members=()) if role.name == assumption.role else role for role in request.roles
     )
-    request = replace(request, roles=roles, min_member=max(0, request.min_member - gone))
+    request = replace(request, roles=roles, min_member=max(0, request.min_member - members_dropped))
     rules = (rule for rule in request.constraints if not rule.counts_on(assumption.role))
     limits = (limit for limit in request.per_scope if not limit.counts_on(assumption.role))
     return replace(request, constraints=tuple(rules), per_scope=tuple(limits))
@@ -367,7 +367,7 @@ class Assumptions:
         request = replace(self.request, roles=self.roles)
         rules = [Assumption(Kind.RUNNING)] if request.running else []
         for constraint in reversed(CONSTRAINTS):
-            rules += [Assumption(constraint, role, what) for role, what in constraint.asked(request)]
+            rules += [Assumption(constraint, role, key) for role, key in constraint.asked(request)]
         return (*rules, *([Assumption(Kind.SCOPE)] if request.required_scope else []))
 
     @cached_property
@@ -386,7 +386,9 @@ class Assumptions:
                 if assumption not in key:
                     request = _without(request, assumption)
             resources = resources_of(self.roles)
-            free = frozenset(what for what in resources if Assumption(Kind.TAKEN, what=what) not in key)
+            free = frozenset(
+                resource for resource in resources if Assumption(Kind.TAKEN, what=resource) not in key
+            )
             view, room = self._free(free)
             self._worlds[key] = World(view, request, self._admitted(key), room, self._bare)
         return self._worlds[key]
@@ -397,8 +399,8 @@ class Assumptions:
         if not binds_members(self.request):
             return self._site
         request = replace(self.request, running=())
-        for constraint, role, what in constraints_of(request):
-            request = constraint.without(request, role, what)
+        for constraint, role, key in constraints_of(request):
+            request = constraint.without(request, role, key)
         roles = tuple(replace(role, members=()) for role in request.roles)
         request = replace(request, roles=roles)
         everywhere = np.ones(len(self.view.names), np.bool_)

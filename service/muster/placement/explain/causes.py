@@ -162,13 +162,13 @@ def _members_missing(quorum: Quorum, waiting: Mapping[str, int]) -> Iterator[Mem
     starting = [leaf for leaf, count in lacking.fewest() or () if count]
     short = starting or [leaf for leaf in lacking.leaves() if leaf.least and leaf.of(waiting)]
     for leaf in short:
-        there = leaf.of(waiting)
-        yield MembersMissing(there, there + leaf.fewest(1), _names(leaf))
+        present = leaf.of(waiting)
+        yield MembersMissing(present, present + leaf.fewest(1), _names(leaf))
     if not short:
         torn = [leaf for leaf in quorum.leaves() if leaf.of(waiting) and not leaf.starts(leaf.of(waiting))]
         for leaf in [leaf for leaf in torn if leaf.least] or torn:
-            there = leaf.of(waiting)
-            yield MembersMissing(there, max(there + 1, leaf.fewest(there)), _names(leaf))
+            present = leaf.of(waiting)
+            yield MembersMissing(present, max(present + 1, leaf.fewest(present)), _names(leaf))
 
 
 def _names(leaf: Leaf) -> str:
@@ -253,9 +253,9 @@ def shortage(conflict: Conflict) -> Cause | None:
     # Members that fit one by one may still break a rule, so then they are not counted.
     fit = None if request.required_scope or any(constraints_of(request)) else conflict.oracle.members(world)
     short, *more = _limits(conflict, world, rows)
-    free = {what: _sum(free_of(world.view, what)[rows]) for what in (short, *more)}
+    free = {resource: _sum(free_of(world.view, resource)[rows]) for resource in (short, *more)}
     if more:
-        apart = tuple((_name_of(conflict, what), amount) for what, amount in free.items())
+        apart = tuple((_name_of(conflict, resource), amount) for resource, amount in free.items())
         return FreeApart(conflict.name, apart, fit, world.target, conflict.even_empty)
     if conflict.even_empty:
         return _cluster_too_small(conflict, world, whole, rows, short, fit)
@@ -267,7 +267,7 @@ def shortage(conflict: Conflict) -> Cause | None:
 
 
 def _cluster_too_small(
-    conflict: Conflict, world: World, whole: Columns, rows: Ints, what: str, fit: int | None
+    conflict: Conflict, world: World, whole: Columns, rows: Ints, resource: str, fit: int | None
 ) -> ClusterTooSmall:
     """Return the cause that the cluster has too little of a resource, even without other pods.
 
@@ -275,23 +275,23 @@ def _cluster_too_small(
     without existing members.
     """
     request = conflict.assumptions.request
-    running, waiting = _running_on(world.view, request, rows, what), [role.name for role in request.roles]
+    running, waiting = _running_on(world.view, request, rows, resource), [role.name for role in request.roles]
     names = {role.name for role in conflict.members_of} | {role for role, _ in running}
     roles = ", ".join((*sorted(names.difference(waiting)), *(name for name in waiting if name in names)))
-    demand = _demand(world, what) + sum(amount for _, amount in running)
+    demand = _demand(world, resource) + sum(amount for _, amount in running)
     return ClusterTooSmall(
         roles,
-        _name_of(conflict, what),
-        _sum(free_of(whole, what)[rows]),
+        _name_of(conflict, resource),
+        _sum(free_of(whole, resource)[rows]),
         demand,
         fit if fit is None else fit + len(running),
         world.target + len(running),
-        *_largest(whole, rows, what),
+        *_largest(whole, rows, resource),
         conflict.nobody_admits,
     )
 
 
-def _running_on(view: Columns, request: Request, rows: Ints, what: str) -> list[tuple[str, int]]:
+def _running_on(view: Columns, request: Request, rows: Ints, resource: str) -> list[tuple[str, int]]:
     """Return the role of each existing member on these nodes, and how much of a resource the member takes.
 
     Roles without waiting members come first.
@@ -301,12 +301,12 @@ def _running_on(view: Columns, request: Request, rows: Ints, what: str) -> list[
     roles, nodes = {role.name: role for role in request.roles}, {view.names[row] for row in rows}
     running = [member for member in request.running if member.node in nodes]
     of_past_roles = [
-        (member.role, taken_of(member.usage, what))
+        (member.role, taken_of(member.usage, resource))
         for member in running
         if member.role not in roles and member.usage
     ]
     waiting = [
-        (member.role, amount_of(roles[member.role], what)) for member in running if member.role in roles
+        (member.role, amount_of(roles[member.role], resource)) for member in running if member.role in roles
     ]
     return of_past_roles + waiting
 
@@ -318,22 +318,22 @@ def _limits(conflict: Conflict, world: World, rows: Ints) -> list[str]:
     Otherwise the result is an irreducible set of resources that are short only together.
     """
     resources = [
-        what
-        for what in resources_of(conflict.members_of)
-        if any(amount_of(role, what) for role in conflict.members_of)
+        resource
+        for resource in resources_of(conflict.members_of)
+        if any(amount_of(role, resource) for role in conflict.members_of)
     ]
     in_use = {obstacle.what for obstacle in conflict.obstacles_of(Kind.TAKEN)}
-    resources.sort(key=lambda what: what not in in_use)
-    shares = {what: _share_covered(conflict, world, rows, what) for what in resources}
-    alone = [what for what in resources if shares[what] < 1]
+    resources.sort(key=lambda resource: resource not in in_use)
+    shares = {resource: _share_covered(conflict, world, rows, resource) for resource in resources}
+    alone = [resource for resource in resources if shares[resource] < 1]
     if alone:
-        return [min(alone, key=lambda what: (what not in in_use, shares[what]))]
+        return [min(alone, key=lambda resource: (resource not in in_use, shares[resource]))]
 
     def forbids(subset: frozenset[str]) -> bool:
         return conflict.oracle.enough(_asking_only(world, subset)) is False
 
-    short = irreducible([(what,) for what in reversed(resources)], forbids)
-    return [what for what in resources if what in short]
+    short = irreducible([(resource,) for resource in reversed(resources)], forbids)
+    return [resource for resource in resources if resource in short]
 
 
 def _asking_only(world: World, resources: Collection[str]) -> World:
@@ -359,10 +359,14 @@ def _too_large(conflict: Conflict, world: World, rows: Ints) -> Cause | None:
         if not len(hosts) or room_of(world.view, role)[hosts].any():
             continue
         if (limit := _limit_of_member(world.view, role, hosts)) is not None:
-            what, amount, node, largest = limit
-            if not largest and what not in RESOURCES and not _is_offered(world.view, what):
-                return not_offered(world.view, role, what)
-            name = gpus_with(role.slice.units) if what == GPU and role.slice else _name_of(conflict, what)
+            resource, amount, node, largest = limit
+            if not largest and resource not in RESOURCES and not _is_offered(world.view, resource):
+                return not_offered(world.view, role, resource)
+            name = (
+                gpus_with(role.slice.units)
+                if resource == GPU and role.slice
+                else _name_of(conflict, resource)
+            )
             return MemberTooLarge(role.name, name, amount, node, largest, conflict.nobody_admits)
     return None
 
@@ -372,22 +376,22 @@ def _limit_of_member(view: Columns, role: Role, rows: Ints) -> tuple[str, int, s
 
     The node has most of the resource. If each resource alone is enough on some node, the node has most GPUs.
     """
-    for what in resources_of((role,)):
-        node, largest = _largest(view, rows, what)
-        amount = role.slice.units if what == GPU_MEMORY and role.slice else amount_of(role, what)
+    for resource in resources_of((role,)):
+        node, largest = _largest(view, rows, resource)
+        amount = role.slice.units if resource == GPU_MEMORY and role.slice else amount_of(role, resource)
         if amount > largest:
-            return what, amount, node, largest
+            return resource, amount, node, largest
     row = rows[int(_most_gpus(view, role)[rows].argmax())]
-    for what in (CPU, MEMORY, PODS, *(name for name, _ in role.resources.others), GPU):
-        amount, free = amount_of(role, what), int(free_of(view, what)[row])
+    for resource in (CPU, MEMORY, PODS, *(name for name, _ in role.resources.others), GPU):
+        amount, free = amount_of(role, resource), int(free_of(view, resource)[row])
         if amount > free:
-            return what, amount, view.names[row], free
+            return resource, amount, view.names[row], free
     gpus = role.slice and role.slice.gpus
     return (GPU, gpus, view.names[row], int(_most_gpus(view, role)[row])) if gpus else None
 
 
-def _is_offered(view: Columns, what: str) -> bool:
-    return any(state.node.allocatable.other(what) for state in view.states)
+def _is_offered(view: Columns, resource: str) -> bool:
+    return any(state.node.allocatable.other(resource) for state in view.states)
 
 
 def _most_gpus(view: Columns, role: Role) -> Ints:
@@ -397,17 +401,17 @@ def _most_gpus(view: Columns, role: Role) -> Ints:
     return np.asarray((view.gpu_memory >= role.slice.units).sum(axis=0), np.int64)
 
 
-def _share_covered(conflict: Conflict, world: World, rows: Ints, what: str) -> float:
+def _share_covered(conflict: Conflict, world: World, rows: Ints, resource: str) -> float:
     """Return the share of the demand that this resource covers. Below 1 the resource is short by itself.
 
     For one role members are counted node by node, else amounts are summed up.
     """
-    free, demand = np.maximum(0, free_of(world.view, what)[rows]), _demand(world, what)
+    free, demand = np.maximum(0, free_of(world.view, resource)[rows]), _demand(world, resource)
     if len(conflict.members_of) > 1:
         return _sum(free) / demand if demand else np.inf
     (role,) = conflict.members_of
-    amount = amount_of(role, what)
-    if what == GPU_MEMORY:
+    amount = amount_of(role, resource)
+    if resource == GPU_MEMORY:
         room = slice_room(world.view.gpu_memory[:, rows], ask_of(role))
     elif amount:
         room = free // amount
@@ -416,9 +420,9 @@ def _share_covered(conflict: Conflict, world: World, rows: Ints, what: str) -> f
     return _sum(np.minimum(room, world.target)) / max(1, world.target)
 
 
-def _demand(world: World, what: str) -> int:
+def _demand(world: World, resource: str) -> int:
     """Return how much of the resource the smallest members need, as many as must fit."""
-    amounts = sorted((amount_of(role, what), len(role.members)) for role in world.request.roles)
+    amounts = sorted((amount_of(role, resource), len(role.members)) for role in world.request.roles)
     demand, missing = 0, world.target
     for amount, members in amounts:
         demand += amount * min(missing, members)
@@ -426,11 +430,11 @@ def _demand(world: World, what: str) -> int:
     return demand
 
 
-def _largest(view: Columns, rows: Ints, what: str) -> tuple[str, int]:
+def _largest(view: Columns, rows: Ints, resource: str) -> tuple[str, int]:
     """Return the node with most of a resource, and the amount. GPU memory is that of a single GPU."""
     if not len(rows):
         return "", 0
-    free = in_one_piece(view, what)[rows]
+    free = in_one_piece(view, resource)[rows]
     largest = int(free.argmax())
     return view.names[rows[largest]], max(0, int(free[largest]))
 
@@ -439,10 +443,10 @@ def _sum(free: Ints) -> int:
     return sum(np.maximum(0, free).tolist())  # Python's integers do not overflow, however absurd an amount is
 
 
-def _name_of(conflict: Conflict, what: str) -> str:
+def _name_of(conflict: Conflict, resource: str) -> str:
     """Return the name of a resource for messages: GPUs have the name of their resource."""
     names = [role.gpu_resource for role in conflict.members_of if role.gpus]
-    return names[0] if what == GPU and names else what
+    return names[0] if resource == GPU and names else resource
 
 
 def not_offered(view: Columns, role: Role, resource: str) -> ResourceNotOffered:

@@ -59,16 +59,16 @@ class _Ranked:
         return self.running is None and not self.left_out
 
 
-def blocks_of(request: Request, kept: Mapping[str, int] | None = None) -> Blocks:
+def blocks_of(request: Request, counts: Mapping[str, int] | None = None) -> Blocks:
     """Return the blocks of a request, role after role. A role without members keeps an empty block.
 
-    `kept` is how many members of each role are to be placed, the first by rank. None means all.
+    `counts` is how many members of each role are to be placed, the first by rank. None means all.
     """
     cut = _Cut()
     for role in request.roles:
-        running = [one for one in request.running if one.role == role.name]
+        running = [stay for stay in request.running if stay.role == role.name]
         first = len(cut.roles)
-        count = len(role.members) if kept is None else kept[role.name]
+        count = len(role.members) if counts is None else counts[role.name]
         if not role.segments and count == len(role.members):
             cut.roles.append(role)
         elif not role.segments:
@@ -76,8 +76,9 @@ def blocks_of(request: Request, kept: Mapping[str, int] | None = None) -> Blocks
         else:
             members = sorted(role.members, key=rank_key)
             every = [_Ranked(member, left_out=i >= count) for i, member in enumerate(members)]
-            every += [_Ranked(one.member, one) for one in running]
-            list(_divided(cut, role, sorted(every, key=lambda one: rank_key(one.member)), role.segments))
+            every += [_Ranked(stay.member, stay) for stay in running]
+            every.sort(key=lambda entry: rank_key(entry.member))
+            list(_divided(cut, role, every, role.segments))
         if role.required_scope:
             cut.together.append(
                 Together(role.required_scope, tuple(range(first, len(cut.roles))), tuple(running))
@@ -100,19 +101,19 @@ def _divided(
 ) -> Iterator[int]:
     """Append the blocks of these members, and yield their indices."""
     if not segments:
-        yield from _block(cut, role, [one.member for one in ranked if one.new], ())
+        yield from _block(cut, role, [entry.member for entry in ranked if entry.new], ())
         return
     size, scope = segments[0].size, segments[0].scope
     chunks = [ranked[at : at + size] for at in range(0, len(ranked), size)]
-    whole = [len(chunk) == size and all(one.new for one in chunk) for chunk in chunks]
+    whole = [len(chunk) == size and all(entry.new for entry in chunk) for chunk in chunks]
     together = [
-        one.member for chunk, all_of_it in zip(chunks, whole, strict=True) if all_of_it for one in chunk
+        entry.member for chunk, all_of_it in zip(chunks, whole, strict=True) if all_of_it for entry in chunk
     ]
     yield from _block(cut, role, together, segments)
     for chunk, all_of_it in zip(chunks, whole, strict=True):
         if not all_of_it:
             blocks = tuple(_divided(cut, role, chunk, segments[1:]))
-            running = tuple(one.running for one in chunk if one.running is not None)
+            running = tuple(entry.running for entry in chunk if entry.running is not None)
             if blocks:
                 cut.together.append(Together(scope, blocks, running))
             yield from blocks
@@ -164,10 +165,10 @@ def fewer_fit(request: Request) -> bool:
 
 def by_role(instance: Instance, counts: tuple[int, ...]) -> tuple[int, ...]:
     """Return the number of members for each role of the request, given the number for each block."""
-    kept = dict.fromkeys((role.name for role in instance.request.roles), 0)
+    count_by_role = dict.fromkeys((role.name for role in instance.request.roles), 0)
     for block, count in zip(instance.roles, counts, strict=True):
-        kept[block.name] += count
-    return tuple(kept.values())
+        count_by_role[block.name] += count
+    return tuple(count_by_role.values())
 
 
 def shared_out(total: int, sizes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
@@ -175,7 +176,7 @@ def shared_out(total: int, sizes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     if not sizes:
         yield ()
         return
-    first, *others = sizes
-    for count in range(min(first, total), max(0, total - sum(others)) - 1, -1):
-        for rest in shared_out(total - count, tuple(others)):
-            yield (count, *rest)
+    first, *later_sizes = sizes
+    for count in range(min(first, total), max(0, total - sum(later_sizes)) - 1, -1):
+        for later_counts in shared_out(total - count, tuple(later_sizes)):
+            yield (count, *later_counts)

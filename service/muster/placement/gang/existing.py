@@ -54,19 +54,20 @@ class ExistingMembers:
 
     def after(self, view: Columns, row: int, rule: InNode) -> InNode:
         """Return the rule for further members on the node: `rule`, less what existing members use up."""
-        here = [stay for stay in self.members if stay.row == row]
-        if not here:
+        staying = [stay for stay in self.members if stay.row == row]
+        if not staying:
             return rule
         domains = view.shapes[view.shape[row]].domains
         touching = [
-            sum(bool(stay.running.gpus & domain) or (stay.unknown and len(domains) == 1) for stay in here)
+            sum(bool(stay.running.gpus & domain) or (stay.unknown and len(domains) == 1) for stay in staying)
             for domain in domains
         ]
         return replace(
             rule,
-            most=rule.most if rule.most < 0 else max(0, rule.most - len(here)),
+            most=rule.most if rule.most < 0 else max(0, rule.most - len(staying)),
             domain_most=tuple(
-                max(0, most - there) for most, there in zip(rule.domain_most, touching, strict=False)
+                max(0, most - members_touching)
+                for most, members_touching in zip(rule.domain_most, touching, strict=False)
             ),
             there=self.masks[row],
             touched=sum(domain for domain, count in zip(domains, touching, strict=True) if count),

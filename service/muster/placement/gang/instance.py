@@ -119,20 +119,20 @@ class Instance:
 
     def common_unit(self, role: int) -> int:
         """Return the largest number such that every node takes a multiple of it, whatever its rule."""
-        units, used = self.rules.units_of(role), np.flatnonzero(np.bincount(self.rules.in_node)).tolist()
-        return gcd(*(units[i] for i in used))
+        units = self.rules.units_of(role)
+        return gcd(*(units[i] for i in np.unique(self.rules.in_node).tolist()))
 
-    def keeping(self, kept: Mapping[str, int]) -> Instance:
-        """Return the instance for only `kept` members of each role, the first by rank."""
-        return instance_with(self.columns, self.request, self.admitted, kept)
+    def keeping(self, counts: Mapping[str, int]) -> Instance:
+        """Return the instance for only `counts` members of each role, the first by rank."""
+        return instance_with(self.columns, self.request, self.admitted, counts)
 
     def with_subgroup(self, subgroup: Subgroup) -> Instance:
         """Return the instance for the same members, with one more subgroup."""
         request = replace(self.request, subgroups=(*self.request.subgroups, subgroup))
-        kept = {role.name: 0 for role in request.roles}
+        counts = {role.name: 0 for role in request.roles}
         for block in self.roles:
-            kept[block.name] += len(block.members)
-        return instance_with(self.columns, request, self.admitted, kept)
+            counts[block.name] += len(block.members)
+        return instance_with(self.columns, request, self.admitted, counts)
 
     @property
     def scopes(self) -> tuple[str, ...]:
@@ -202,15 +202,15 @@ def instance_of(snapshot: Snapshot, request: Request, excluded: Mapping[tuple[st
 
 
 def instance_with(
-    view: Columns, request: Request, admitted: Mapping[str, Bools], kept: Mapping[str, int] | None = None
+    view: Columns, request: Request, admitted: Mapping[str, Bools], counts: Mapping[str, int] | None = None
 ) -> Instance:
     """Return the instance under the assumption that `admitted` nodes, by role name, admit the roles.
 
-    `kept` is how many members of each role there are, the first by rank. None means all.
+    `counts` is how many members of each role there are, the first by rank. None means all.
     """
     existing = existing_of(view, request)
-    there = replace(request, running=tuple(stay.running for stay in existing.members))
-    blocks = blocks_of(there, kept)
+    present = replace(request, running=tuple(stay.running for stay in existing.members))
+    blocks = blocks_of(present, counts)
     rules = rules_of(view, request, blocks, existing)
     admits = np.stack([admitted[role.name] for role in blocks.roles]) & ~rules.refused
     room = np.where(admits, np.stack([room_of(view, role) for role in blocks.roles]), 0)
@@ -267,13 +267,13 @@ def _room_under(rule: InNode, shape: Shape, r: int, room: Ints, free: Ints) -> I
             room = np.minimum(room, sum(count // (unit * gpus) * unit for count in by_domain))
         step = rule.unit_of(r)
         return np.asarray(room // step * step)
-    found = np.zeros_like(room)
+    members = np.zeros_like(room)
     for have, mask in {*zip(room.tolist(), free.tolist(), strict=True)}:
-        alone = [tuple(n if other == r else 0 for other in range(len(rule.gpus))) for n in range(have, 0, -1)]
+        alone = [tuple(n if block == r else 0 for block in range(len(rule.gpus))) for n in range(have, 0, -1)]
         by_mask = free_by_domain(shape, mask)
         most = next((packing[r] for packing in alone if allowed(rule, packing, by_mask)), 0)
-        found[(room == have) & (free == mask)] = most
-    return found
+        members[(room == have) & (free == mask)] = most
+    return members
 
 
 def room_of(view: Columns, role: Role) -> Ints:
@@ -281,13 +281,13 @@ def room_of(view: Columns, role: Role) -> Ints:
 
     As in kube-scheduler, a resource that the role does not ask for is not checked.
     """
-    asked: Resources = role.resources
-    room = np.maximum(0, view.pods) // min(max(1, asked.pods), BEYOND)
-    if asked.cpu_milli > 0:
-        room = np.minimum(room, np.maximum(0, view.cpu) // min(asked.cpu_milli, BEYOND))
-    if asked.memory_bytes > 0:
-        room = np.minimum(room, np.maximum(0, view.memory) // min(asked.memory_bytes, BEYOND))
-    for name, amount in asked.others:
+    demand: Resources = role.resources
+    room = np.maximum(0, view.pods) // min(max(1, demand.pods), BEYOND)
+    if demand.cpu_milli > 0:
+        room = np.minimum(room, np.maximum(0, view.cpu) // min(demand.cpu_milli, BEYOND))
+    if demand.memory_bytes > 0:
+        room = np.minimum(room, np.maximum(0, view.memory) // min(demand.memory_bytes, BEYOND))
+    for name, amount in demand.others:
         room = np.minimum(room, np.maximum(0, view.other(name)) // min(amount, BEYOND))
     if role.gpus:
         room = np.minimum(room, view.free_count // role.gpus)
@@ -337,7 +337,7 @@ def _in_node(rules: Rules, existing: ExistingMembers) -> None:
     in_wide = view.topology.in_wide
     gpus, nothing = tuple(role.gpus for role in rules.blocks.roles), (-1,) * count
     every: dict[InNode | None, int] = {None: 0}
-    found = np.zeros(len(view.names), np.int64)
+    rule_of_row = np.zeros(len(view.names), np.int64)
 
     def index(row: int) -> int:
         wide, domains = in_wide[row], len(view.shapes[view.shape[row]].domains)
@@ -350,7 +350,7 @@ def _in_node(rules: Rules, existing: ExistingMembers) -> None:
             () if wide else tuple(rules.single),
             rules.node_most,
             (rules.domain_most,) * domains if rules.domain_most >= 0 else (),
-            apart=tuple((mine, others) for here, mine, others in rules.apart if here[row]),
+            apart=tuple((first, repelled) for labelled, first, repelled in rules.apart if labelled[row]),
             limits=tuple((members, int(most[row])) for most, members in rules.limits if most[row] < LARGEST),
         )
         rule = existing.after(view, row, rule)
@@ -358,19 +358,19 @@ def _in_node(rules: Rules, existing: ExistingMembers) -> None:
         free = free and not rule.apart and not rule.limits
         return every.setdefault(None if free and not rule.binds_domains else rule, len(every))
 
-    elsewhere = np.arange(len(found))
+    elsewhere = np.arange(len(rule_of_row))
     if existing.masks:
         elsewhere = np.delete(elsewhere, list(existing.masks))
     code = view.shape[elsewhere] * 2 + in_wide[elsewhere]
-    for line in (*(here for here, _, _ in rules.apart), *(most for most, _ in rules.limits)):
+    for line in (*(labelled for labelled, _, _ in rules.apart), *(most for most, _ in rules.limits)):
         values, dense = np.unique(line[elsewhere], return_inverse=True)
         code = np.unique(code * len(values) + dense, return_inverse=True)[1]
     _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
     if len(elsewhere):
-        found[elsewhere] = np.array([index(row) for row in elsewhere[first].tolist()])[inverse]
+        rule_of_row[elsewhere] = np.array([index(row) for row in elsewhere[first].tolist()])[inverse]
     for row in existing.masks:
-        found[row] = index(row)
-    rules.in_node, rules.node_rules = found, tuple(every)
+        rule_of_row[row] = index(row)
+    rules.in_node, rules.node_rules = rule_of_row, tuple(every)
 
 
 def unsupported(instance: Instance, scopes: tuple[str, ...] = ()) -> NotSupported | None:
@@ -382,8 +382,8 @@ def unsupported(instance: Instance, scopes: tuple[str, ...] = ()) -> NotSupporte
     domains. Where GPUs must agree on attributes, their groups stand in the place of NVLink domains.
     """
     request = instance.request
-    if named := attributes_of(request):
-        return _with_attributes(instance, named, scopes)
+    if attributes := attributes_of(request):
+        return _with_attributes(instance, attributes, scopes)
     if not instance.sliced:
         return None
     several = (instance.columns.topology.whole_nodes() < 0) & (instance.columns.gpu_total > 0)
@@ -395,17 +395,17 @@ def unsupported(instance: Instance, scopes: tuple[str, ...] = ()) -> NotSupporte
 
 
 def _with_attributes(
-    instance: Instance, named: list[tuple[str, ...]], scopes: tuple[str, ...]
+    instance: Instance, attributes: list[tuple[str, ...]], scopes: tuple[str, ...]
 ) -> NotSupported | None:
-    request, (first, *others) = instance.request, map(" and ".join, named)
+    request, (first, *more) = instance.request, map(" and ".join, attributes)
     if instance.sliced:
         return NotSupported("matchAttribute", first)
-    if others:
-        return NotSupported("matchAttribute", others[0], first)
+    if more:
+        return NotSupported("matchAttribute", more[0], first)
     rules = [("scope", scope) for scope in (request.required_scope, *scopes) if scope]
     rules += [(rule, scope) for rule, scope, _ in _scopes(request)]
-    found = next((each for each in rules if each[1] == Scope.NVLINK_DOMAIN), None)
-    return NotSupported(*found, first) if found is not None else None
+    rule_inside = next((rule for rule in rules if rule[1] == Scope.NVLINK_DOMAIN), None)
+    return NotSupported(*rule_inside, first) if rule_inside is not None else None
 
 
 def _scopes(request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:

@@ -56,9 +56,9 @@ def on_row(
     view: Columns, existing: ExistingMembers, costs: tuple[Cost, ...], row: int, rule: InNode | None
 ) -> On:
     """Return what decides the costs of GPU choices on a node with these existing members."""
-    here = any(stay.row == row and stay.has_gpus for stay in existing.members)
+    has_members = any(stay.row == row and stay.has_gpus for stay in existing.members)
     wide, nvswitch = view.topology.in_wide[row], view.label(NVSWITCH)
-    return On(costs, bool(wide), rule, bool(_is_true(nvswitch)[row]), here)
+    return On(costs, bool(wide), rule, bool(_is_true(nvswitch)[row]), has_members)
 
 
 def kinds_of(instance: Instance, rows: Ints) -> Ints:
@@ -93,17 +93,17 @@ def fit_of(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) -> In
     at, with_gpus = rows[:, None], np.array([takes_gpus(role) for role in roles])
     total, free = _gpu_shares(view, roles, rows, counts)
     cpu = counts @ np.array([role.resources.cpu_milli for role in roles], np.int64)
-    left = eighths(free, total) + eighths(view.cpu[at] - cpu, view.cpu_total[at])
-    return left + opening(view)[at] * (counts[..., with_gpus] > 0).any(axis=-1)
+    shares = eighths(free, total) + eighths(view.cpu[at] - cpu, view.cpu_total[at])
+    return shares + opening(view)[at] * (counts[..., with_gpus] > 0).any(axis=-1)
 
 
-def eighths(left: Ints, total: Ints) -> Ints:
-    """Return the share `left` / `total` in eighths, rounded down; 0 if either is not positive.
+def eighths(free: Ints, total: Ints) -> Ints:
+    """Return the share `free` / `total` in eighths, rounded down; 0 if either is not positive.
 
     The steps are coarse on purpose: with finer ones nearly every node would be a class of its own. On a node
     with 8 GPUs a step is one GPU.
     """
-    return 8 * np.maximum(left, 0) * (total > 0) // np.maximum(total, 1)
+    return 8 * np.maximum(free, 0) * (total > 0) // np.maximum(total, 1)
 
 
 def _gpu_shares(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) -> tuple[Ints, Ints]:
@@ -118,9 +118,9 @@ def _gpu_shares(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) 
     serves, asks = of_shape > 0, [ask_of(role) for role in roles]
     units = np.array([ask.units * ask.gpus for ask in asks], np.int64)
     whole = np.array([0 if ask.units else ask.gpus for ask in asks], np.int64)
-    each = np.where(serves, of_shape // np.maximum(1, total), 1)
-    left = np.where(serves, view.gpu_memory[:, rows].sum(axis=0)[:, None], free)
-    return np.where(serves, of_shape, total), left - counts @ units - each * (counts @ whole)
+    units_of_gpu = np.where(serves, of_shape // np.maximum(1, total), 1)
+    free_units = np.where(serves, view.gpu_memory[:, rows].sum(axis=0)[:, None], free)
+    return np.where(serves, of_shape, total), free_units - counts @ units - units_of_gpu * (counts @ whole)
 
 
 MIN_STEPS, MAX_STEPS = 16, 64
@@ -171,27 +171,29 @@ def unusable_gpus(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints
     with_gpus = np.array([takes_gpus(role) for role in roles])
     counts = counts if counts.ndim == 3 else counts[None]
     theirs, idle = counts * with_gpus, counts * ~with_gpus
-    taken = counts @ np.array([role.gpus for role in roles], np.int64)
+    gpus_taken = counts @ np.array([role.gpus for role in roles], np.int64)
     total = view.gpu_total[rows][:, None]
-    before = after = GPU * (view.free_count[rows][:, None] - taken)
+    before = after = GPU * (view.free_count[rows][:, None] - gpus_taken)
     excess = np.zeros_like(before)
-    for every, free, asked, unit in (
+    for every, free, demand, unit in (
         (view.cpu_total, view.cpu, [role.resources.cpu_milli for role in roles], 0),
         (view.memory_total, view.memory, [role.resources.memory_bytes for role in roles], MIB),
     ):
-        whole, left = every[rows][:, None] >> unit, free[rows][:, None]
+        whole, free_amount = every[rows][:, None] >> unit, free[rows][:, None]
         scale = np.where(whole > 0, GPU * total, 0), np.maximum(1, whole)
-        of_theirs = theirs @ np.array(asked, np.int64)
-        of_all = of_theirs + idle @ np.array(asked, np.int64)
+        of_theirs = theirs @ np.array(demand, np.int64)
+        of_all = of_theirs + idle @ np.array(demand, np.int64)
         enough = np.where(whole > 0, 0, GPU * total)
-        before = np.minimum(before, enough + _shares((left - of_theirs) >> unit, scale))
-        after = np.minimum(after, enough + _shares((left - of_all) >> unit, scale))
-        beyond = [np.maximum(0, _shares(each >> unit, scale) - GPU * taken) for each in (of_all, of_theirs)]
+        before = np.minimum(before, enough + _shares((free_amount - of_theirs) >> unit, scale))
+        after = np.minimum(after, enough + _shares((free_amount - of_all) >> unit, scale))
+        beyond = [
+            np.maximum(0, _shares(amount >> unit, scale) - GPU * gpus_taken) for amount in (of_all, of_theirs)
+        ]
         excess = np.maximum(excess, beyond[0] - beyond[1])
     now = (before - after + GPU - 1 - SLACK) // GPU
     alone = ~(theirs.any(axis=-1) | beside[:, None])
     later = np.where(alone, np.maximum(1, -(-excess // GPU)), (excess + GPU - 1 - SLACK) // GPU)
-    later = np.minimum(later, total - taken)
+    later = np.minimum(later, total - gpus_taken)
     return np.asarray(np.where(idle.any(axis=-1), now + later, 0))
 
 

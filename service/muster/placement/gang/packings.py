@@ -79,8 +79,8 @@ def packings_on(
     A node may use the GPUs of its mask in `masks` [row]. None means all of its GPUs.
     """
     view = instance.columns
-    wanted = np.array(need, np.int64)
-    caps = np.minimum(instance.room[:, rows], wanted[:, None])
+    most_wanted = np.array(need, np.int64)
+    caps = np.minimum(instance.room[:, rows], most_wanted[:, None])
     gpus, memory, free = view.free_count[rows], view.gpu_memory[:, rows], view.free_gpus[rows]
     if masks is not None:
         free = free & masks
@@ -91,19 +91,19 @@ def packings_on(
             caps[r] = np.minimum(caps[r], slice_room(memory, ask_of(role))) if role.slice else caps[r]
     active = [r for r, count in enumerate(need) if count]
     if len(active) == 1:
-        index, found = _of_one_role(caps[active[0]], active[0], len(need))
+        index, lists = _of_one_role(caps[active[0]], active[0], len(need))
     elif _one_each(instance, rows, active):
-        index, found = _of_one_member(caps, active)
+        index, lists = _of_one_member(caps, active)
     else:
         sliced = any(instance.asks[r].units for r in active)
         tabled = _packed(instance, rows, caps, memory, free) if sliced else None
         if tabled is not None:
-            index, found = tabled
+            index, lists = tabled
         else:
-            index, found = _of_roles(instance, rows, caps, active, gpus)
+            index, lists = _of_roles(instance, rows, caps, active, gpus)
             if sliced:
-                index, found = _sharing_gpus(instance.asks, need, (index, found), memory, free)
-    return _under_rules(instance, rows, index, found, free)
+                index, lists = _sharing_gpus(instance.asks, need, (index, lists), memory, free)
+    return _under_rules(instance, rows, index, lists, free)
 
 
 def _of_roles(
@@ -117,14 +117,16 @@ def _of_roles(
     free = np.concatenate([gpus[None], _free(instance, rows)])
     key = np.concatenate([caps, _binding(caps, asks, np.maximum(0, free))])
     index, first = distinct(key)
-    asked = tuple(map(tuple, asks.tolist()))
+    asks_of_roles = tuple(map(tuple, asks.tolist()))
     steps = tuple(gcd(*column) or 1 for column in asks.T.tolist())
     units = tuple(instance.common_unit(r) for r in active)
-    found = []
+    lists = []
     for values in key[:, first].T.tolist():
         caps_of, free_of = tuple(values[: len(active)]), tuple(values[len(active) :])
-        found.append(_spread(_packings(asked, caps_of, free_of, steps, units), active, len(instance.roles)))
-    return index, found
+        lists.append(
+            _spread(_packings(asks_of_roles, caps_of, free_of, steps, units), active, len(instance.roles))
+        )
+    return index, lists
 
 
 def _asked(instance: Instance, roles: Sequence[Role]) -> Ints:
@@ -160,10 +162,10 @@ def _packed(
     if any(rule is not None and max(rule.unit) > 1 for rule in instance.rules.node_rules):
         return None  # then a packing below one that fits need not fit
     units, whole = _gpu_kinds(asks, caps.max(axis=1, initial=0).tolist(), memory, free)
-    each = _asked(instance, instance.roles).T
-    left = np.minimum(np.maximum(0, _free(instance, rows)), each @ caps)  # more than this is of no use
-    index, first = distinct(np.concatenate([caps, left, units * 2 + whole]))
-    table = packed(asks, caps[:, first], each, left[:, first], units[:, first], whole[:, first])
+    amounts = _asked(instance, instance.roles).T
+    useful = np.minimum(np.maximum(0, _free(instance, rows)), amounts @ caps)  # more than this is of no use
+    index, first = distinct(np.concatenate([caps, useful, units * 2 + whole]))
+    table = packed(asks, caps[:, first], amounts, useful[:, first], units[:, first], whole[:, first])
     if table is None:
         return None
     return index, [
@@ -196,14 +198,16 @@ def _sharing_gpus(
     `memory` [GPU, row] is what is left of each GPU, and `free` [row] masks the free GPUs. Nodes whose useful
     GPUs differ only in their order are checked once.
     """
-    index_of, found = mixed
+    index_of, lists = mixed
     units, whole = _gpu_kinds(asks, need, memory, free)
     index, first = distinct(np.concatenate([index_of[None], units * 2 + whole]))
     fitting_lists = []
     for i in first.tolist():
-        packings = found[int(index_of[i])]
+        packings = lists[int(index_of[i])]
         pairs = zip(units[:, i].tolist(), whole[:, i].tolist(), strict=True)
-        gpus = tuple(Gpu(left, free_whole) for left, free_whole in pairs if left or free_whole)
+        gpus = tuple(
+            Gpu(units_left, free_whole) for units_left, free_whole in pairs if units_left or free_whole
+        )
         fitting_packings, complete = fitting(asks, packings.all, gpus)
         if len(fitting_packings) < len(packings.all):
             packings = _listed(fitting_packings, len(asks), complete=packings.complete and complete)
@@ -212,7 +216,7 @@ def _sharing_gpus(
 
 
 def _under_rules(
-    instance: Instance, rows: Ints, index: Ints, found: list[Packings], free_gpus: Ints
+    instance: Instance, rows: Ints, index: Ints, lists: list[Packings], free_gpus: Ints
 ) -> tuple[Ints, list[Packings]]:
     """Return the packings without those that the rule of a node forbids.
 
@@ -220,13 +224,13 @@ def _under_rules(
     """
     rules = instance.rules
     if len(rules.node_rules) == 1:
-        return index, found
+        return index, lists
     view, index_of = instance.columns, index
     index, first = distinct(np.stack([index, rules.in_node[rows], view.shape[rows], free_gpus]))
     ruled = []
     for i in first.tolist():
         rule, shape, _ = instance.node_rule(int(rows[i]))
-        packings = found[int(index_of[i])]
+        packings = lists[int(index_of[i])]
         by_domain = free_by_domain(shape, int(free_gpus[i]))
         ruled.append(packings if rule is None else _ruled(packings.all, rule, by_domain, packings.complete))
     return index, ruled
@@ -250,8 +254,8 @@ def _of_one_role(caps: Ints, role: int, roles: int) -> tuple[Ints, list[Packings
 
 def _one_each(instance: Instance, rows: Ints, active: list[int]) -> bool:
     """Return whether each of these nodes takes at most one member, whatever its role."""
-    used = np.unique(instance.rules.in_node[rows]).tolist()
-    rules = [instance.rules.node_rules[i] for i in used]
+    rules_in_use = np.unique(instance.rules.in_node[rows]).tolist()
+    rules = [instance.rules.node_rules[i] for i in rules_in_use]
     return bool(rules) and all(rule is not None and rule.takes_one(active) for rule in rules)
 
 
@@ -268,11 +272,11 @@ def _binding(caps: Ints, asks: Ints, free: Ints) -> Ints:
 
     It is ENOUGH if the most members of all roles fit at once.
     """
-    found = np.empty_like(free)
+    steps = np.empty_like(free)
     for i, ask in enumerate(asks.T):
         step = gcd(*ask.tolist()) or 1
-        found[i] = np.where(ask @ caps <= free[i], ENOUGH, free[i] // step)
-    return found
+        steps[i] = np.where(ask @ caps <= free[i], ENOUGH, free[i] // step)
+    return steps
 
 
 def distinct(key: Ints) -> tuple[Ints, Ints]:
@@ -303,25 +307,34 @@ def _spread(packings: Packings, active: list[int], roles: int) -> Packings:
 @lru_cache(maxsize=1 << 14)
 def _packings(asks: tuple[Counts, ...], caps: Counts, free: Counts, steps: Counts, units: Counts) -> Packings:
     """Return packings that have a multiple of the unit of each role."""
-    left = tuple(UNLIMITED if f == ENOUGH else f * step for f, step in zip(free, steps, strict=True))
+    free_amounts = tuple(UNLIMITED if f == ENOUGH else f * step for f, step in zip(free, steps, strict=True))
     grouped = tuple(tuple(ask * unit for ask in role) for role, unit in zip(asks, units, strict=True))
     caps = tuple(cap // unit for cap, unit in zip(caps, units, strict=True))
     complete = prod(cap + 1 for cap in caps) <= MAX_PACKINGS
     if complete:
-        found = [
-            packing for packing in _walk(grouped, [range(cap + 1) for cap in caps], left) if any(packing)
+        packings_found = [
+            packing
+            for packing in _walk(grouped, [range(cap + 1) for cap in caps], free_amounts)
+            if any(packing)
         ]
-        known = set(found)
-        largest = [packing for packing in found if not any(more in known for more in _one_more(packing))]
+        known_packings = set(packings_found)
+        largest = [
+            packing
+            for packing in packings_found
+            if not any(more in known_packings for more in _one_more(packing))
+        ]
     else:
         largest = list(
-            dict.fromkeys(_filled(grouped, caps, left, packing) for packing in _some(grouped, caps, left))
+            dict.fromkeys(
+                _filled(grouped, caps, free_amounts, packing)
+                for packing in _some(grouped, caps, free_amounts)
+            )
         )
-        found = list(dict.fromkeys([*filter(any, _some(grouped, caps, left)), *largest]))
+        packings_found = list(dict.fromkeys([*filter(any, _some(grouped, caps, free_amounts)), *largest]))
 
     table, maximal = (
         np.array(packings, np.int64).reshape(len(packings), len(asks)) * np.array(units, np.int64)
-        for packings in (found, largest)
+        for packings in (packings_found, largest)
     )
     return Packings(maximal, complete, lambda: table)
 
@@ -339,7 +352,7 @@ def _some(asks: tuple[Counts, ...], caps: Counts, free: Counts) -> Iterator[Coun
         yield from _walk(asks, [_thinned(cap, steps) for cap in caps], free)
         return
     for r, cap in enumerate(caps):
-        grids = [_thinned(cap, MIN_STEPS) if other == r else [0] for other in range(len(caps))]
+        grids = [_thinned(cap, MIN_STEPS) if role == r else [0] for role in range(len(caps))]
         yield from _walk(asks, grids, free)
 
 
@@ -350,12 +363,17 @@ def _thinned(cap: int, steps: int) -> Sequence[int]:
 def _filled(asks: tuple[Counts, ...], caps: Counts, free: Counts, packing: Counts) -> Counts:
     """Return the packing with as many members added as fit, role after role. It is a maximal packing."""
     filled = list(packing)
-    left = [f - sum(n * ask[i] for n, ask in zip(packing, asks, strict=True)) for i, f in enumerate(free)]
+    free_amounts = [
+        f - sum(n * ask[i] for n, ask in zip(packing, asks, strict=True)) for i, f in enumerate(free)
+    ]
     for r, ask in enumerate(asks):
-        room = min((have // each for have, each in zip(left, ask, strict=True) if each), default=caps[r])
+        room = min(
+            (have // amount for have, amount in zip(free_amounts, ask, strict=True) if amount),
+            default=caps[r],
+        )
         more = min(room, caps[r] - filled[r])
         filled[r] += more
-        left = [have - more * each for have, each in zip(left, ask, strict=True)]
+        free_amounts = [have - more * amount for have, amount in zip(free_amounts, ask, strict=True)]
     return tuple(filled)
 
 
@@ -367,9 +385,9 @@ def _walk(asks: tuple[Counts, ...], grids: Sequence[Sequence[int]], free: Counts
     for count in grids[0]:
         if count > room:
             return
-        left = tuple(f - count * ask for f, ask in zip(free, asks[0], strict=True))
-        for rest in _walk(asks[1:], grids[1:], left):
-            yield (count, *rest)
+        free_after = tuple(f - count * ask for f, ask in zip(free, asks[0], strict=True))
+        for later_counts in _walk(asks[1:], grids[1:], free_after):
+            yield (count, *later_counts)
 
 
 Small = NDArray[np.int16]

@@ -17,13 +17,13 @@ from muster.placement.gang.constraints.constraint import Constraint
 def _in_this_folder() -> Iterator[Constraint]:
     for module in iter_modules(__path__):
         defined = vars(import_module(f"{__name__}.{module.name}")).values()
-        yield from (each for each in defined if isinstance(each, Constraint))
+        yield from (constraint for constraint in defined if isinstance(constraint, Constraint))
 
 
-CONSTRAINTS = tuple(sorted(set(_in_this_folder()), key=lambda each: each.order))
+CONSTRAINTS = tuple(sorted(set(_in_this_folder()), key=lambda constraint: constraint.order))
 """Causes and relaxations name constraints in this order. Explanations try to drop the last one first."""
 
 
 def constraints_of(request: Request) -> Iterator[tuple[Constraint, str, str]]:
     """Yield what a request asks for as (constraint, role, what), in the order of CONSTRAINTS."""
-    return ((each, role, what) for each in CONSTRAINTS for role, what in each.asked(request))
+    return ((constraint, role, key) for constraint in CONSTRAINTS for role, key in constraint.asked(request))

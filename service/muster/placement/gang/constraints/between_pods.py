@@ -42,21 +42,21 @@ class Apart(Rule):
     def add(self, variables: Variables, name: str) -> None:
         """Let each part have members of one side only, or a single member that is on both sides."""
         problem, model = variables.problem, variables.model
-        both = tuple(role for role in self.roles if role in self.others)
+        on_both_sides = tuple(role for role in self.roles if role in self.others)
         sides = (
-            (tuple(role for role in self.roles if role not in both), None),
-            (tuple(role for role in self.others if role not in both), None),
-            (both, 1),
+            (tuple(role for role in self.roles if role not in on_both_sides), None),
+            (tuple(role for role in self.others if role not in on_both_sides), None),
+            (on_both_sides, 1),
         )
-        chosen: dict[int, list[IntVar]] = {}
+        sides_by_part: dict[int, list[IntVar]] = {}
         for side, (roles, most) in enumerate(sides):
             need = sum(problem.need[role] for role in roles) if most is None else most
-            for part, placed in variables.by_part(self.part, roles).items():
+            for part, counts in variables.by_part(self.part, roles).items():
                 if part >= 0:
-                    here = model.new_bool_var(f"{name}/{part}/{side}")
-                    model.add(LinearExpr.sum(placed) <= need * here).with_name(f"{name}/{part}/{side}")
-                    chosen.setdefault(part, []).append(here)
-        for part, sides_here in chosen.items():
+                    has_members = model.new_bool_var(f"{name}/{part}/{side}")
+                    model.add(LinearExpr.sum(counts) <= need * has_members).with_name(f"{name}/{part}/{side}")
+                    sides_by_part.setdefault(part, []).append(has_members)
+        for part, sides_here in sides_by_part.items():
             if len(sides_here) > 1:
                 model.add_at_most_one(sides_here).with_name(f"{name}/{part}")
 
@@ -67,23 +67,23 @@ def _add_anti_affinity(rules: Rules, rule: AntiAffinity, name: str) -> None:
     Members are kept off the domains of pods that they must stay apart from, and out of each other's domains.
     """
     domains = rules.view.topology.by_label(rule.topology_key)
-    mine, others = rules.blocks_of(rule.roles), rules.blocks_of(rule.others)
-    taken = domains[rules.rows(rule.existing)]
-    rules.refuse(mine, (domains >= 0) & np.isin(domains, taken))
-    if not mine or not others:
+    blocks, repelled = rules.blocks_of(rule.roles), rules.blocks_of(rule.others)
+    repelling_domains = domains[rules.rows(rule.existing)]
+    rules.refuse(blocks, (domains >= 0) & np.isin(domains, repelling_domains))
+    if not blocks or not repelled:
         return
     labelled = domains >= 0
-    for block in set(mine) & set(others):
+    for block in set(blocks) & set(repelled):
         rules.cap(block, np.where(labelled, 1, LARGEST))
-    if len({*mine, *others}) > 1:
-        rules.apart.append((labelled, mine, others))
+    if len({*blocks, *repelled}) > 1:
+        rules.apart.append((labelled, blocks, repelled))
     if one_node_each(domains):
         return
-    if set(mine) == set(others):
-        left = np.ones(int(domains.max(initial=0)) + 1, np.int64)
-        rules.bind(name, domains, lambda part: MaxPerPart(part, mine, left=left))
+    if set(blocks) == set(repelled):
+        room = np.ones(int(domains.max(initial=0)) + 1, np.int64)
+        rules.bind(name, domains, lambda part: MaxPerPart(part, blocks, left=room))
     else:
-        rules.bind(name, domains, lambda part: Apart(part, mine, others))
+        rules.bind(name, domains, lambda part: Apart(part, blocks, repelled))
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -108,9 +108,9 @@ class Near(Rule):
         opening = variables.by_part(self.part, set(self.others) - set(self.roles))
         themselves = variables.by_part(self.part, set(self.others) & set(self.roles)) if self.first else {}
         first = []
-        for part, placed in variables.by_part(self.part, self.roles).items():
+        for part, counts in variables.by_part(self.part, self.roles).items():
             if part < 0:
-                model.add(LinearExpr.sum(placed) == 0).with_name(f"{name}/none")
+                model.add(LinearExpr.sum(counts) == 0).with_name(f"{name}/none")
                 continue
             if self.opened[part]:
                 continue
@@ -121,7 +121,7 @@ class Near(Rule):
                     model.add(opens <= LinearExpr.sum(members)).with_name(f"{name}/{part}/{kind}")
                     openers.append(opens)
                     first += [opens] if kind == "first" else []
-            model.add(LinearExpr.sum(placed) <= need * LinearExpr.sum(openers)).with_name(f"{name}/{part}")
+            model.add(LinearExpr.sum(counts) <= need * LinearExpr.sum(openers)).with_name(f"{name}/{part}")
         if first:
             model.add_at_most_one(first).with_name(f"{name}/first")
 
@@ -132,29 +132,31 @@ def _add_affinity(rules: Rules, rule: Affinity, name: str) -> None:
     If no member can open a domain, members are only kept off nodes without a matching pod.
     """
     domains = rules.view.topology.by_label(rule.topology_key)
-    mine, others = rules.blocks_of(rule.roles), rules.blocks_of(rule.others)
-    if not mine:
+    blocks, openers = rules.blocks_of(rule.roles), rules.blocks_of(rule.others)
+    if not blocks:
         return
-    rules.refuse(mine, domains < 0)
+    rules.refuse(blocks, domains < 0)
     opened = np.zeros(int(domains.max(initial=0)) + 1, bool)
-    there = domains[rules.rows(rule.existing)]
-    opened[there[there >= 0]] = True
-    both, opening = set(mine) & set(others), set(others) - set(mine)
-    first = bool(both) and not rule.existing
+    domains_of_pods = domains[rules.rows(rule.existing)]
+    opened[domains_of_pods[domains_of_pods >= 0]] = True
+    matching_themselves, opening = set(blocks) & set(openers), set(openers) - set(blocks)
+    first = bool(matching_themselves) and not rule.existing
     if not opening and not first:
-        rules.refuse(mine, (domains < 0) | ~opened[np.maximum(domains, 0)])
+        rules.refuse(blocks, (domains < 0) | ~opened[np.maximum(domains, 0)])
         return
-    if not opening and both == set(mine):
-        if sum(len(rules.blocks.roles[block].members) for block in mine) > 1:
-            rules.bind(name, domains, lambda part: RoleScope(part, mine))
-            rules.together.append((name, mine))
+    if not opening and matching_themselves == set(blocks):
+        if sum(len(rules.blocks.roles[block].members) for block in blocks) > 1:
+            rules.bind(name, domains, lambda part: RoleScope(part, blocks))
+            rules.together.append((name, blocks))
         return
-    rules.bind(name, domains, lambda part: Near(part, mine, others, opened=opened, first=first))
+    rules.bind(name, domains, lambda part: Near(part, blocks, openers, opened=opened, first=first))
 
     def may_hold(packing: Counts) -> Bools:
-        needed = any(packing[block] for block in mine)
-        opens = any(packing[block] for block in opening) or (first and any(packing[block] for block in both))
-        return np.asarray(opened[np.maximum(domains, 0)] | (opens or not needed))
+        has_members = any(packing[block] for block in blocks)
+        opens = any(packing[block] for block in opening) or (
+            first and any(packing[block] for block in matching_themselves)
+        )
+        return np.asarray(opened[np.maximum(domains, 0)] | (opens or not has_members))
 
     rules.whole.append(may_hold)
 
@@ -191,12 +193,12 @@ class Skew(Rule):
         part, held_by = self.counts[problem.cell], capacity(problem, self.roles)
         unit = problem.unit_of(self.roles)
         parts, inside = len(self.there), part >= 0
-        held = np.bincount(part[inside], held_by[inside], parts).astype(np.int64)
-        reached = self.there + held
+        room = np.bincount(part[inside], held_by[inside], parts).astype(np.int64)
+        reached = self.there + room
         highest = min([self.highest, *reached[self.eligible].tolist()])
 
         def most(least: int) -> Ints:
-            return np.where(self.eligible, np.clip(least + self.most - self.there, 0, held) // unit * unit, 0)
+            return np.where(self.eligible, np.clip(least + self.most - self.there, 0, room) // unit * unit, 0)
 
         lowest, need = self.lowest, sum(problem.need[role] for role in self.roles)
         elsewhere = ((self.part[problem.cell] >= 0) & ~inside & (held_by > 0)).any()
@@ -224,7 +226,7 @@ class Skew(Rule):
                 model.add(least <= members).with_name(f"{name}/{part}/least")
         need = sum(problem.need[role] for role in self.roles)
         same = set(self.roles) == set(self.others)
-        for part, placed in variables.by_part(self.part, self.roles).items():
+        for part, counts in variables.by_part(self.part, self.roles).items():
             if part not in total:
                 continue  # no pod counts there
             within = total[part] <= least + self.most
@@ -232,7 +234,7 @@ class Skew(Rule):
                 model.add(within).with_name(f"{name}/{part}")
                 continue
             receives = model.new_bool_var(f"{name}/{part}/receives")
-            model.add(LinearExpr.sum(placed) <= need * receives).with_name(f"{name}/{part}/receives")
+            model.add(LinearExpr.sum(counts) <= need * receives).with_name(f"{name}/{part}/receives")
             model.add(within).only_enforce_if(receives).with_name(f"{name}/{part}")
 
 
@@ -243,10 +245,10 @@ def _add_spread(rules: Rules, rule: Spread, name: str) -> None:
     or limits for each node keep the skew small.
     """
     domains = rules.view.topology.by_label(rule.topology_key)
-    mine, counted = rules.blocks_of(rule.roles), rules.blocks_of(rule.counted)
-    rules.refuse(mine, domains < 0)
+    blocks_bound, counted = rules.blocks_of(rule.roles), rules.blocks_of(rule.counted)
+    rules.refuse(blocks_bound, domains < 0)
     alike: dict[object, Counts] = {}
-    for block in mine:
+    for block in blocks_bound:
         admission = rules.blocks.roles[block].rules if rule.honor_affinity or rule.honor_taints else None
         alike[admission] = (*alike.get(admission, ()), block)
     for i, blocks in enumerate(alike.values()):
@@ -282,7 +284,7 @@ def _spread_of(
     name: str,
     domains: PartsByRow,
     counts: PartsByRow,
-    mine: Counts,
+    bound: Counts,
     counted: Counts,
 ) -> None:
     """Add the rule for blocks that have the same eligible nodes.
@@ -291,31 +293,31 @@ def _spread_of(
     others.
     """
     parts = int(domains.max(initial=0)) + 1
-    eligible, there = np.zeros(parts, bool), np.zeros(parts, np.int64)
+    eligible, pods_there = np.zeros(parts, bool), np.zeros(parts, np.int64)
     eligible[counts[counts >= 0]] = True
     for node, pods in rule.existing.items():
         row = rules.view.row.get(node)
         if row is not None and counts[row] >= 0:
-            there[counts[row]] += pods
+            pods_there[counts[row]] += pods
     need = sum(len(rules.blocks.roles[block].members) for block in counted)
     few = int(eligible.sum()) < rule.min_domains or not eligible.any()
-    lowest, highest = (0, 0) if few else _least(there[eligible], need)
+    lowest, highest = (0, 0) if few else _least(pods_there[eligible], need)
     most = rule.max_skew
     if not counted or lowest == highest:  # then the number of pods in the emptiest part is known
-        left = np.where(eligible, lowest + most - there, LARGEST)
-        rules.refuse(mine, (domains >= 0) & (left[np.maximum(domains, 0)] < 0))
+        room = np.where(eligible, lowest + most - pods_there, LARGEST)
+        rules.refuse(bound, (domains >= 0) & (room[np.maximum(domains, 0)] < 0))
         if not counted:
             return
-        if set(mine) == set(counted):
-            left = np.maximum(0, left)
-            _known_least(rules, name, counts, left, mine)
+        if set(bound) == set(counted):
+            room = np.maximum(0, room)
+            _known_least(rules, name, counts, room, bound)
             return
     rules.cells[name], rules.cells[f"{name} counted"] = domains, counts
     skew = partial(
         Skew,
-        roles=mine,
+        roles=bound,
         others=counted,
-        there=there,
+        there=pods_there,
         eligible=eligible,
         most=most,
         lowest=lowest,
@@ -324,40 +326,40 @@ def _spread_of(
     rules.model.append(lambda parts: skew(parts[name], counts=parts[f"{name} counted"]))
 
     def may_hold(packing: Counts) -> Bools:
-        if not any(packing[block] for block in mine):
+        if not any(packing[block] for block in bound):
             return np.ones(len(domains), bool)
         at, more = np.maximum(domains, 0), sum(packing[block] for block in counted)
-        total = np.where(eligible[at], there[at] + np.where(counts >= 0, more, 0), 0)
+        total = np.where(eligible[at], pods_there[at] + np.where(counts >= 0, more, 0), 0)
         if few:
             return np.asarray(total <= most)
-        smallest = np.partition(np.append(there[eligible], LARGEST), 1)[:2]
-        alone = (there[at] == smallest[0]) & eligible[at]
+        smallest = np.partition(np.append(pods_there[eligible], LARGEST), 1)[:2]
+        alone = (pods_there[at] == smallest[0]) & eligible[at]
         least = np.minimum(np.where(alone, smallest[1], smallest[0]), np.where(eligible[at], total, LARGEST))
         return np.asarray(total - least <= most)
 
     rules.whole.append(may_hold)
 
 
-def _least(there: Ints, need: int) -> tuple[int, int]:
+def _least(pods_there: Ints, need: int) -> tuple[int, int]:
     """Return the number of pods in the emptiest domain: now, and the largest possible after `need` more are
     placed.
     """
-    low, ordered = int(there.min()), np.sort(there)
+    low, ordered = int(pods_there.min()), np.sort(pods_there)
     # By n: the pods that raise the first n domains to the n-th.
     filled = np.arange(1, len(ordered) + 1) * ordered - np.cumsum(ordered)
     last = int(np.searchsorted(filled, need, side="right"))
     return low, int(ordered[last - 1] + (need - filled[last - 1]) // last)
 
 
-def _known_least(rules: Rules, name: str, counts: PartsByRow, left: Ints, blocks: Counts) -> None:
-    """Give each domain room for `left` [domain] int64 members of these blocks."""
-    by_row = np.where(counts >= 0, left[np.maximum(counts, 0)], LARGEST)
+def _known_least(rules: Rules, name: str, counts: PartsByRow, room: Ints, blocks: Counts) -> None:
+    """Let each domain hold `room` [domain] int64 members of these blocks."""
+    by_row = np.where(counts >= 0, room[np.maximum(counts, 0)], LARGEST)
     if one_node_each(counts):
         rules.at_most(blocks, by_row)
         return
     for block in blocks:
         rules.cap(block, by_row)
-    rules.bind(name, counts, lambda part: MaxPerPart(part, blocks, left=left))
+    rules.bind(name, counts, lambda part: MaxPerPart(part, blocks, left=room))
 
     def may_hold(packing: Counts) -> Bools:
         return np.asarray(by_row >= sum(packing[block] for block in blocks))
@@ -379,8 +381,8 @@ class _BetweenPods(ByName):
                 case Spread():
                     _add_spread(rules, rule, name)
 
-    def causes(self, findings: Findings, role: str, what: str) -> Iterator[Cause]:
-        rule = next(rule for rule in findings.request.constraints if rule.name == what)
+    def causes(self, findings: Findings, role: str, key: str) -> Iterator[Cause]:
+        rule = next(rule for rule in findings.request.constraints if rule.name == key)
         # Without running pods that the rule avoids or counts, it may hold. Pods that it looks for stay.
         even_empty = findings.even_empty and (isinstance(rule, Affinity) or not rule.existing)
         numbers = (*findings.fit(), even_empty)

@@ -87,7 +87,7 @@ class Findings(ABC):
 class Constraint(ABC):
     """One kind of constraint.
 
-    `role` and `what` say which constraint of a request is meant, as `asked` yields them.
+    `role` and `key` say which constraint of a request is meant, as `asked` yields them.
     """
 
     order: ClassVar[int]
@@ -100,7 +100,7 @@ class Constraint(ABC):
         """Yield the constraints of this kind in the request, as (role, what). Each can be dropped alone."""
 
     @abstractmethod
-    def without(self, request: Request, role: str, what: str) -> Request:
+    def without(self, request: Request, role: str, key: str) -> Request:
         """Return the request without this constraint."""
 
     def scopes(self, request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
@@ -112,10 +112,10 @@ class Constraint(ABC):
         """Add what the request asks for to the rules of the gang."""
 
     @abstractmethod
-    def causes(self, findings: Findings, role: str, what: str) -> Iterator[Cause]:
+    def causes(self, findings: Findings, role: str, key: str) -> Iterator[Cause]:
         """Yield the causes of the refusal that this constraint accounts for."""
 
-    def relaxations(self, findings: Findings, role: str, what: str) -> Iterator[Relaxation]:
+    def relaxations(self, findings: Findings, role: str, key: str) -> Iterator[Relaxation]:
         """Yield weaker constraints with which the gang fits. Each of them was tried."""
         yield from ()
 
@@ -132,7 +132,7 @@ class OfRoles(Constraint):
         """Yield each role that has the constraint."""
         yield from ((role.name, "") for role in request.roles if getattr(role, self.field))
 
-    def without(self, request: Request, role: str, what: str) -> Request:
+    def without(self, request: Request, role: str, key: str) -> Request:
         """Return the request without the constraint of this role."""
         return self.changed(request, role, self.nothing)
 
@@ -150,18 +150,18 @@ class ByName(Constraint):
 
     def asked(self, request: Request) -> Iterator[tuple[str, str]]:
         """Yield each name once."""
-        yield from (("", name) for name in dict.fromkeys(each.name for each in getattr(request, self.field)))
+        yield from (("", name) for name in dict.fromkeys(rule.name for rule in getattr(request, self.field)))
 
-    def without(self, request: Request, role: str, what: str) -> Request:
+    def without(self, request: Request, role: str, key: str) -> Request:
         """Return the request without the objects of this name."""
-        left = tuple(each for each in getattr(request, self.field) if each.name != what)
-        change: dict[str, object] = {self.field: left}
+        rules = tuple(rule for rule in getattr(request, self.field) if rule.name != key)
+        change: dict[str, object] = {self.field: rules}
         return replace(request, **change)  # type: ignore[arg-type]
 
-    def relaxations(self, findings: Findings, role: str, what: str) -> Iterator[Relaxation]:
+    def relaxations(self, findings: Findings, role: str, key: str) -> Iterator[Relaxation]:
         """Yield that the constraint is dropped, if the gang fits without it."""
-        if findings.works(self.without(findings.request, role, what)):
-            yield DropConstraint(what)
+        if findings.works(self.without(findings.request, role, key)):
+            yield DropConstraint(key)
 
 
 class ByScope(Constraint):
@@ -171,21 +171,21 @@ class ByScope(Constraint):
 
     def of(self, request: Request) -> dict[str, PerScope]:
         """Return the constraints of this kind in the request, by scope."""
-        return {each.scope: each for each in request.per_scope if isinstance(each, self.kind)}
+        return {limit.scope: limit for limit in request.per_scope if isinstance(limit, self.kind)}
 
     def asked(self, request: Request) -> Iterator[tuple[str, str]]:
         """Yield each scope that has the constraint."""
         yield from (("", scope) for scope in self.of(request))
 
-    def without(self, request: Request, role: str, what: str) -> Request:
+    def without(self, request: Request, role: str, key: str) -> Request:
         """Return the request without the constraint for this scope."""
-        return self.changed(request, what)
+        return self.changed(request, key)
 
     def changed(self, request: Request, scope: str, *changed: PerScope) -> Request:
         """Return the request with these constraints in place of the one for the scope."""
         old = self.of(request).get(scope)
-        others = (each for each in request.per_scope if each is not old)
-        return replace(request, per_scope=(*others, *changed))
+        other_limits = (limit for limit in request.per_scope if limit is not old)
+        return replace(request, per_scope=(*other_limits, *changed))
 
     def scopes(self, request: Request) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
         """Yield each scope, for all roles that take GPUs."""

@@ -32,16 +32,16 @@ class MaxPerPart(Rule):
 
     def add(self, variables: Variables, name: str) -> None:
         """Add one inequality for each part to the model."""
-        for part, placed in variables.by_part(self.part, self.roles).items():
+        for part, counts in variables.by_part(self.part, self.roles).items():
             if part >= 0:
                 most = int(self.left[part])
-                variables.model.add(LinearExpr.sum(placed) <= most).with_name(f"{name}/{part}")
+                variables.model.add(LinearExpr.sum(counts) <= most).with_name(f"{name}/{part}")
 
     def share(self, problem: Problem) -> PartShare:
         """Return the limits of each part for the bound."""
         low, part = np.zeros(len(self.left), np.int64), self.part[problem.cell]
-        left = self.left - self.left % problem.unit_of(self.roles)
-        return PartShare(self.roles, part, low, left, left, capacity(problem, self.roles))
+        room = self.left - self.left % problem.unit_of(self.roles)
+        return PartShare(self.roles, part, low, room, room, capacity(problem, self.roles))
 
 
 class _MaxPer(ByScope):
@@ -52,18 +52,18 @@ class _MaxPer(ByScope):
             if rule.scope != Scope.GPU:  # a GPU never holds two members that take it whole
                 _add_max_per(rules, rule, existing)
 
-    def causes(self, findings: Findings, role: str, what: str) -> Iterator[Cause]:
-        rule = self.of(findings.request)[what]
+    def causes(self, findings: Findings, role: str, key: str) -> Iterator[Cause]:
+        rule = self.of(findings.request)[key]
         yield TooFewParts(rule.scope, rule.members, *findings.fit(), findings.even_empty, findings.running)
         if isinstance(nowhere := findings.no_such(rule.scope), NoSuchDomain):
             yield nowhere
 
-    def relaxations(self, findings: Findings, role: str, what: str) -> Iterator[MorePerPart]:
+    def relaxations(self, findings: Findings, role: str, key: str) -> Iterator[MorePerPart]:
         """Yield the smallest number that works: the step is doubled, then the interval is halved."""
-        request, before = findings.request, self.of(findings.request)[what].members
+        request, before = findings.request, self.of(findings.request)[key].members
 
         def works(members: int) -> bool:
-            return findings.works(self.changed(request, what, MaxPer(what, members)))
+            return findings.works(self.changed(request, key, MaxPer(key, members)))
 
         low, step, most = before, 1, request.size + len(request.running)
         while low < most and not works(high := min(before + step, most)):
@@ -73,7 +73,7 @@ class _MaxPer(ByScope):
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if works(middle) else (middle, high)
-        yield MorePerPart(what, high, before)
+        yield MorePerPart(key, high, before)
 
 
 MAX_PER = _MaxPer()
@@ -95,12 +95,12 @@ def _add_max_per(rules: Rules, rule: PerScope, existing: ExistingMembers) -> Non
         codes = own(codes)
     elif (codes < 0).all():
         return
-    taken = np.zeros(int(codes.max(initial=0)) + 1, np.int64)
+    members_there = np.zeros(int(codes.max(initial=0)) + 1, np.int64)
     for stay in existing.members:
         if codes[stay.row] >= 0 and (stay.has_gpus or not wide):
-            taken[codes[stay.row]] += 1
-    left: Ints = np.maximum(0, rule.members - taken)
-    rules.bind(f"max-per {rule.scope}", codes, lambda part: MaxPerPart(part, blocks, left=left))
+            members_there[codes[stay.row]] += 1
+    room: Ints = np.maximum(0, rule.members - members_there)
+    rules.bind(f"max-per {rule.scope}", codes, lambda part: MaxPerPart(part, blocks, left=room))
 
 
 def _less(most: int, members: int) -> int:
@@ -125,13 +125,13 @@ class _Room(OfRoles):
         for name in dict.fromkeys(rules.blocks.roles[block].name for block in rules.active):
             blocks = rules.blocks_of([name])
             room, row = rules.blocks.roles[blocks[0]].room, rules.view.row
-            known = {row[node]: most for node, most in room.items() if node in row}
-            if known:
+            most_by_row = {row[node]: most for node, most in room.items() if node in row}
+            if most_by_row:
                 most = np.full(len(rules.view.names), LARGEST, np.int64)
-                most[list(known)] = list(known.values())
+                most[list(most_by_row)] = list(most_by_row.values())
                 rules.at_most(blocks, most)
 
-    def causes(self, findings: Findings, role: str, what: str) -> Iterator[RoomTooSmall]:
+    def causes(self, findings: Findings, role: str, key: str) -> Iterator[RoomTooSmall]:
         """Yield how many members the nodes that admit the role can hold, as far as known."""
         asking = role_of(findings.request, role)
         members = len(asking.members)

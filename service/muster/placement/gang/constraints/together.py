@@ -35,14 +35,14 @@ class RoleScope(Rule):
 
     def add(self, variables: Variables, name: str) -> None:
         """Add a choice of one part to the model."""
-        chosen, model = [], variables.model
+        choices, model = [], variables.model
         need = sum(variables.problem.need[role] for role in self.roles)
-        for part, placed in variables.by_part(self.part, self.roles).items():
-            here = model.new_bool_var(f"{name}/{part}") if part >= 0 else model.new_constant(0)
-            model.add(LinearExpr.sum(placed) <= need * here).with_name(f"{name}/{part}")
-            chosen.append(here)
-        if chosen:
-            model.add_at_most_one(chosen).with_name(name)
+        for part, counts in variables.by_part(self.part, self.roles).items():
+            is_chosen = model.new_bool_var(f"{name}/{part}") if part >= 0 else model.new_constant(0)
+            model.add(LinearExpr.sum(counts) <= need * is_chosen).with_name(f"{name}/{part}")
+            choices.append(is_chosen)
+        if choices:
+            model.add_at_most_one(choices).with_name(name)
 
 
 class _RoleScope(OfRoles):
@@ -57,7 +57,7 @@ class _RoleScope(OfRoles):
         for together in rules.blocks.together:
             in_one_part(rules, together, existing)
 
-    def causes(self, findings: Findings, role: str, what: str) -> Iterator[Cause]:
+    def causes(self, findings: Findings, role: str, key: str) -> Iterator[Cause]:
         asking = role_of(findings.request, role)
         scope = str(asking.required_scope)
         if (nowhere := findings.no_such(scope, asking)) is not None:
@@ -66,7 +66,7 @@ class _RoleScope(OfRoles):
         yield RoleScopeTooSmall(role, scope, *findings.best_part(asking, scope), findings.even_empty)
         yield from findings.joining(scope, role)
 
-    def relaxations(self, findings: Findings, role: str, what: str) -> Iterator[WiderScope]:
+    def relaxations(self, findings: Findings, role: str, key: str) -> Iterator[WiderScope]:
         scope = str(role_of(findings.request, role).required_scope)
         for wider in () if findings.is_nowhere(scope) else findings.wider(scope):
             if findings.works(self.changed(findings.request, role, wider)):
@@ -148,11 +148,11 @@ def _pin(rules: Rules, row: int, parts: frozenset[str], blocks: tuple[int, ...])
     topology = rules.view.topology
     if topology.in_wide[row]:
         return
-    left = [domain for domain, (name, _) in enumerate(topology.nvlink_domains(row)) if name in parts]
-    if len(left) == 1:
+    domains = [domain for domain, (name, _) in enumerate(topology.nvlink_domains(row)) if name in parts]
+    if len(domains) == 1:
         pins = rules.pinned.setdefault(row, {})
         for block in blocks:
-            rules.refused[block, row] |= pins.setdefault(block, left[0]) != left[0]
+            rules.refused[block, row] |= pins.setdefault(block, domains[0]) != domains[0]
 
 
 class _Subgroup(ByName):
@@ -166,19 +166,19 @@ class _Subgroup(ByName):
 
     def add(self, rules: Rules, request: Request, existing: ExistingMembers) -> None:
         for group in request.subgroups:
-            running = tuple(one for one in request.running if one.role in group.roles)
+            running = tuple(member for member in request.running if member.role in group.roles)
             in_one_part(rules, Together(group.scope, rules.blocks_of(group.roles), running), existing)
 
-    def causes(self, findings: Findings, role: str, what: str) -> Iterator[Cause]:
-        group = _named(findings.request, what)
-        yield SubgroupScope(what, group.scope, *findings.fit(), findings.even_empty)
+    def causes(self, findings: Findings, role: str, key: str) -> Iterator[Cause]:
+        group = _named(findings.request, key)
+        yield SubgroupScope(key, group.scope, *findings.fit(), findings.even_empty)
         yield from findings.joining(group.scope, *group.roles)
         if (nowhere := findings.no_such(group.scope)) is not None:
             yield nowhere
 
-    def relaxations(self, findings: Findings, role: str, what: str) -> Iterator[Relaxation]:
-        if not findings.is_nowhere(_named(findings.request, what).scope):
-            yield from super().relaxations(findings, role, what)
+    def relaxations(self, findings: Findings, role: str, key: str) -> Iterator[Relaxation]:
+        if not findings.is_nowhere(_named(findings.request, key).scope):
+            yield from super().relaxations(findings, role, key)
 
 
 SUBGROUP = _Subgroup()
@@ -197,11 +197,11 @@ class WholeSegments(Rule):
     def add(self, variables: Variables, name: str) -> None:
         """Add one equation for each part to the model."""
         model, (role,) = variables.model, self.roles
-        for part, placed in variables.by_part(self.part, self.roles).items():
+        for part, counts in variables.by_part(self.part, self.roles).items():
             if part >= 0:
                 most = variables.problem.need[role] // self.step
                 number = model.new_int_var(0, most, f"{name}/{part}")
-                model.add(LinearExpr.sum(placed) == self.step * number).with_name(f"{name}/{part}")
+                model.add(LinearExpr.sum(counts) == self.step * number).with_name(f"{name}/{part}")
 
 
 class _Segments(OfRoles):
@@ -216,7 +216,7 @@ class _Segments(OfRoles):
         for block in range(len(rules.blocks.roles)):
             rules.order.append(tuple(_add_segments(rules, block)))
 
-    def causes(self, findings: Findings, role: str, what: str) -> Iterator[Cause]:
+    def causes(self, findings: Findings, role: str, key: str) -> Iterator[Cause]:
         asking = role_of(findings.request, role)
         for segment in asking.segments:
             if (nowhere := findings.no_such(segment.scope, asking)) is not None:
@@ -225,7 +225,7 @@ class _Segments(OfRoles):
         yield SegmentsTooLarge(role, _sizes(asking.segments), *findings.fit(), findings.even_empty)
         yield from findings.begun_segment(asking)
 
-    def relaxations(self, findings: Findings, role: str, what: str) -> Iterator[SmallerSegments]:
+    def relaxations(self, findings: Findings, role: str, key: str) -> Iterator[SmallerSegments]:
         """Yield the first of these that works: half of the sizes, a quarter …, no segments.
 
         Nested sizes stay multiples of each other.
@@ -293,18 +293,18 @@ class _Attributes(OfRoles):
                 rules.domain_unit[block] = 1
                 rules.refused[block] |= ~has_groups[view.shape]
 
-    def causes(self, findings: Findings, role: str, what: str) -> Iterator[AttributesDiffer]:
+    def causes(self, findings: Findings, role: str, key: str) -> Iterator[AttributesDiffer]:
         """Yield that too few GPUs agree."""
         asking = role_of(findings.request, role)
-        fit, needed = findings.fit()
+        fit, must_fit = findings.fit()
         nodes, even_empty = findings.agreeing(asking), findings.even_empty
-        yield AttributesDiffer(role, asking.match_attributes, asking.gpus, nodes, fit, needed, even_empty)
+        yield AttributesDiffer(role, asking.match_attributes, asking.gpus, nodes, fit, must_fit, even_empty)
 
-    def relaxations(self, findings: Findings, role: str, what: str) -> Iterator[DropConstraint]:
+    def relaxations(self, findings: Findings, role: str, key: str) -> Iterator[DropConstraint]:
         """Yield that the constraint is dropped, if the gang fits without it."""
-        if findings.works(self.without(findings.request, role, what)):
-            named = " and ".join(role_of(findings.request, role).match_attributes)
-            yield DropConstraint(f"matchAttribute {named}")
+        if findings.works(self.without(findings.request, role, key)):
+            attributes = " and ".join(role_of(findings.request, role).match_attributes)
+            yield DropConstraint(f"matchAttribute {attributes}")
 
 
 ATTRIBUTES = _Attributes()
