@@ -52,6 +52,6 @@ def first_fit(snapshot: Snapshot, request: Request) -> FirstFit:
 def _lowest(state: NodeState, role: Role) -> tuple[int, ...] | None:
     """Return the first GPUs with room for one member; None if there are too few."""
     if role.slice:
-        gpus = [gpu for gpu, left in enumerate(state.free_memory) if left >= role.slice.units]
+        gpus = [gpu for gpu, units in enumerate(state.free_memory) if units >= role.slice.units]
         return tuple(gpus[: role.slice.gpus]) if len(gpus) >= role.slice.gpus else None
     return tuple(bits(state.free_gpus))[: role.gpus] if state.free_gpu_count >= role.gpus else None

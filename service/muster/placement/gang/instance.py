@@ -119,8 +119,8 @@ class Instance:
 
     def common_unit(self, role: int) -> int:
         """Return the largest number such that every node takes a multiple of it, whatever its rule."""
-        units = self.rules.units_of(role)
-        return gcd(*(units[i] for i in np.unique(self.rules.in_node).tolist()))
+        units, rules = self.rules.units_of(role), np.flatnonzero(np.bincount(self.rules.in_node))
+        return gcd(*(units[rule] for rule in rules.tolist()))
 
     def keeping(self, counts: Mapping[str, int]) -> Instance:
         """Return the instance for only `counts` members of each role, the first by rank."""

@@ -74,7 +74,7 @@ def fragmentation(shape: Shape, free: int, memory: Sequence[int] = ()) -> int:
 
 
 def unusable_slices(shape: Shape, gpu: int, units: Whole) -> Whole:
-    """Return F of one partly used GPU that has so many `units` of its memory free, in GPU-thousandths."""
+    """Return F of one partly used GPU with `units` of its memory free, in GPU-thousandths."""
     every = shape.memory[gpu]
     if shape.spread or not every:
         return 0 * units
