@@ -135,7 +135,7 @@ def test_a_node_stays_left_out_when_the_role_gets_another_name() -> None:
     world.see(wishing("p0", priority=1))
     solve = world.solves[-1]
     assert [role.name for role in solve.request.roles] == ["role-1", "role-2"]
-    assert solve.excluded == {("role-2", refused): "VolumeBinding"}
+    assert solve.excluded == {"role-2": {refused: "VolumeBinding"}}
     world.solve()
     small = world.verdict().members.index(("p0", "p0"))
     assert not world.reserve(small, on=refused).claimed

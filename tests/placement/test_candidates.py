@@ -98,5 +98,5 @@ def test_refusals(node: Node, role_asked: Role, by: str | None) -> None:
 
 def test_a_role_is_kept_off_nodes_that_plugins_refuse() -> None:
     nodes = [changed(name="a"), changed(name="b", ready=False), changed(name="c")]
-    excluded = {("w", "c"): "VolumeBinding", ("x", "a"): "other"}
+    excluded = {"w": {"c": "VolumeBinding"}, "x": {"a": "other"}}
     assert admits(columns(Snapshot.of(nodes, ())), role(), excluded).tolist() == [True, False, False]

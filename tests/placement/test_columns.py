@@ -233,20 +233,21 @@ roles = st.builds(
     rules,
 )
 excluded = st.dictionaries(
-    st.tuples(st.sampled_from("wx"), st.sampled_from([*NAMES, "gone"])), st.sampled_from(["Plugin", ""])
+    st.sampled_from("wx"),
+    st.dictionaries(st.sampled_from([*NAMES, "gone"]), st.sampled_from(["Plugin", ""])),
 )
 
 
 @SETTINGS
 @given(histories(), st.lists(roles, min_size=1, max_size=3), excluded)
 def test_admits_is_refusal_of_every_node(
-    history: list[Snapshot], roles_asked: list[Role], by_plugin: dict[tuple[str, str], str]
+    history: list[Snapshot], roles_asked: list[Role], by_plugin: dict[str, dict[str, str]]
 ) -> None:
     for snapshot in history:
         view = columns(snapshot)
         for role in roles_asked:
             by = {
-                name: by_plugin.get((role.name, name)) or refusal(state.node, role)
+                name: by_plugin.get(role.name, {}).get(name) or refusal(state.node, role)
                 for name, state in snapshot.nodes.items()
             }
             admitted = admits(view, role, by_plugin)

@@ -182,7 +182,7 @@ def test_prices_are_few_for_any_number_of_roles(roles: int) -> None:
 
 def test_a_pair_that_a_plugin_refused_is_left_out_and_named() -> None:
     snapshot, request = cluster(": a[8] b[8, free 1000 0000]"), gang("1 x 2 GPU")
-    decision = place(snapshot, request, Limits(excluded={("w", "a"): "VolumeBinding"}))
+    decision = place(snapshot, request, Limits(excluded={"w": {"a": "VolumeBinding"}}))
     assert isinstance(decision, Unplaceable)
     assert NodesExcluded("w", "VolumeBinding", 1) in decision.causes
 
@@ -194,7 +194,7 @@ def test_roles_that_differ_in_the_nodes_that_admit_them_alone_count_once() -> No
         replace(gang("1 x 1 GPU").roles[0], name=name, members=(Member(name, name),)) for name in names
     )
     request = replace(gang("1 x 1 GPU"), roles=roles, min_member=len(names))
-    elsewhere = {(role, node): "VolumeBinding" for role in names for node in names if node != role}
+    elsewhere = {role: {node: "VolumeBinding" for node in names if node != role} for role in names}
     decision = place(cluster(": a[8] b[8] c[8] d[8]"), request, Limits(excluded=elsewhere, most_roles=1))
     assert isinstance(decision, Placed)
     assert {member.name: member.node for member in decision.members} == {name: name for name in names}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from muster.domain.node import Resources
 from muster.domain.request import Request, Role
-from muster.placement.cluster.candidates import of_role
+from muster.placement.cluster.candidates import Excluded
 
 PHASES = ("scan", "bound", "build", "solve", "sets", "verify", "explain")
 """What a decision's time is spent on. The rest of it, for example naming members, is in no phase."""
@@ -60,14 +60,14 @@ class Limits:
 
     `deterministic_time` is CP-SAT's own measure (about a second of a core), over all solves of the decision.
     So the same input gives the same answer. `seconds_left` is an outer guard: it is called before each solve
-    and returns how much wall clock time is left. A decision that it cut short is `truncated`. `excluded` maps
-    (role, node) to the plugin that refused the pair. `timings` is filled in if given. A gang with more than
+    and returns how much wall clock time is left. A decision that it cut short is `truncated`. `excluded` has
+    the nodes that plugins refuse, by role. `timings` is filled in if given. A gang with more than
     `most_roles` unlike roles is refused before any search.
     """
 
     deterministic_time: float = 0.5
     seconds_left: Callable[[], float] | None = None
-    excluded: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    excluded: Excluded = field(default_factory=dict)
     timings: Timings | None = None
     most_roles: int = MOST_ROLES
 
@@ -154,7 +154,7 @@ def member_room(demand: Resources, free: Resources) -> int:
     return min(counts)
 
 
-def unlike_roles(request: Request, excluded: Mapping[tuple[str, str], str]) -> int:
+def unlike_roles(request: Request, excluded: Excluded) -> int:
     """Return the number of different roles. Roles that differ only in the nodes that plugins refuse count as
     one.
 
@@ -165,7 +165,7 @@ def unlike_roles(request: Request, excluded: Mapping[tuple[str, str], str]) -> i
     return len(
         {
             (
-                "" if of_role(excluded, role.name) else role.name,
+                "" if excluded.get(role.name) else role.name,
                 role.resources,
                 role.gpus,
                 role.gpu_resource,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import combinations, islice
 from math import comb
@@ -16,7 +15,7 @@ from muster.domain.node import Usage
 from muster.domain.request import Request, Role
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits, mask_of
-from muster.placement.cluster.candidates import admits, refusal
+from muster.placement.cluster.candidates import Excluded, admits, refusal
 from muster.placement.cluster.columns import Bools, Columns, Ints
 from muster.placement.cluster.matching import view_of
 from muster.placement.cluster.topology import Place
@@ -39,7 +38,7 @@ from muster.placement.gpus.slices import NodeGpus, ask_of
 from muster.placement.limits import member_room
 from muster.placement.verify import verify
 
-NONE: Mapping[tuple[str, str], str] = MappingProxyType({})
+NONE: Excluded = MappingProxyType({})
 """No pair is excluded."""
 
 MOST_SETS = 7_000
@@ -52,14 +51,14 @@ def alternates(
     plan: Placed,
     limit: int = 8,
     *,
-    excluded: Mapping[tuple[str, str], str] = NONE,
+    excluded: Excluded = NONE,
 ) -> tuple[tuple[str, ...], ...]:
     """Return for each member, in the plan's order, the nodes where it may go: the planned one first, `limit`
     in all.
 
     The others are in the same part of the required scope and have room next to the rest of the plan. Nearest
     nodes come first: same rack, same zone, then the least room. `snapshot` is the cluster without this gang.
-    `excluded` are (role, node) pairs that a plugin refused, as in Limits.
+    `excluded` are nodes that plugins refuse, by role, as in Limits.
     """
     # then the whole gang is planned again
     if any(constraint.binds for constraint, *_ in constraints_of(request)):
@@ -105,7 +104,7 @@ def move(
     uid: str,
     node: str,
     *,
-    excluded: Mapping[tuple[str, str], str] = NONE,
+    excluded: Excluded = NONE,
 ) -> Placed | None:
     """Return the plan with this one member on `node`, on the best GPUs there; None if that breaks a rule.
 
@@ -123,7 +122,7 @@ def move(
     staying = tuple(m for m in plan.members if m.uid != uid)
     after = snapshot.taking(_usage(request, m) for m in staying)
     if (
-        (role.name, node) in excluded
+        node in excluded.get(role.name, {})
         or refusal(snapshot.nodes[node].node, role)
         or not _fits(after.nodes[node], role)
     ):

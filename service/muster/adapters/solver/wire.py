@@ -62,7 +62,7 @@ class Ask:
 
     difference: Difference
     request: Request | Question
-    excluded: Mapping[tuple[str, str], str]
+    excluded: Mapping[str, Mapping[str, str]]
     deterministic_time: float
     until: float
     memory_bytes: int

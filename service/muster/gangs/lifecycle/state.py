@@ -23,7 +23,7 @@ from muster.gangs.record.gang import Gang, Solving, Timer, Timers
 from muster.gangs.record.phases import InPhase, Phase, Planned, Planning, Trigger, Unplaceable
 from muster.gangs.reporting.publisher import Publisher
 from muster.gangs.reservations import Backfill, Retained
-from muster.placement.cluster.candidates import ByRole
+from muster.placement.cluster.candidates import Excluded
 
 _WAITING = (Phase.PLANNING, Phase.UNPLACEABLE, Phase.WITHDRAWN)
 """Phases in which a refused gang still waits."""
@@ -211,13 +211,10 @@ class State:
         snapshot = self.ledger.without(own_uids) if own_uids else self.ledger.snapshot()
         return self.backfill.open_to(gang, snapshot)
 
-    def excluded(self, gang: Gang, roles: Iterable[Role], pods: Mapping[str, Pod]) -> ByRole:
-        """Return (role, node) → the plugin that refuses the pair, from in-tree answers and late refusals."""
+    def excluded(self, gang: Gang, roles: Iterable[Role], pods: Mapping[str, Pod]) -> Excluded:
+        """Return role → node → the plugin that refuses the pair, from in-tree answers and late refusals."""
         roles = tuple(roles)
         nodes_by_role = self.in_tree.excluded(gang.key, roles, self.ledger.nodes)
-        late: dict[str, dict[str, str]] = {}
-        for (role, node), by in gang.excluded(roles, pods).items():
-            late.setdefault(role, {})[node] = by
-        for role, nodes in late.items():
+        for role, nodes in gang.excluded(roles, pods).items():
             nodes_by_role[role] = {**nodes_by_role.get(role, {}), **nodes}
-        return ByRole(nodes_by_role)
+        return nodes_by_role

@@ -24,7 +24,7 @@ class Lane(StrEnum):
 class Solve:
     """Place `request` on `snapshot`. Answer with `inputs.Decided` of this generation, or with `SolveFailed`.
 
-    `excluded`: (role, node) → the in-tree plugin that refused the pair, for `placement.limits.Limits`.
+    `excluded`: role → node → the in-tree plugin that refused the pair, for `placement.limits.Limits`.
     `lane`: which planner decides. `reserves`: the answer is no plan; it says where the gang's backfill
     reservation would lie.
     """
@@ -33,7 +33,7 @@ class Solve:
     generation: int
     request: Request
     snapshot: Snapshot
-    excluded: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    excluded: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     lane: Lane = Lane.FOREGROUND
     reserves: bool = False
 

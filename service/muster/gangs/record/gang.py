@@ -256,25 +256,21 @@ class Gang:
             pair: times for pair, times in self.refusals.items() if pair[1] != node or pair in self.exclusions
         }
 
-    def excluded(self, roles: Iterable[Role], pods: Mapping[str, Pod]) -> dict[tuple[str, str], str]:
-        """Return (role, node) → the plugin that refused the pair, in the planner's form.
+    def excluded(self, roles: Iterable[Role], pods: Mapping[str, Pod]) -> dict[str, dict[str, str]]:
+        """Return role → node → the plugin that refused the pair, in the planner's form.
 
         `pods`: the members by UID.
         """
-        if not self.exclusions:
-            return {}
+        nodes_by_asks: dict[Asks, dict[str, str]] = {}
+        for (refused, node), exclusion in self.exclusions.items():
+            nodes_by_asks.setdefault(refused, {})[node] = exclusion.plugin
         asking = {
             role.name: asks(pods[member.uid])
             for role in roles
-            for member in role.members
+            for member in (role.members if nodes_by_asks else ())
             if member.uid in pods
         }
-        return {
-            (name, node): out.plugin
-            for (refused, node), out in self.exclusions.items()
-            for name, role_asks in asking.items()
-            if role_asks == refused
-        }
+        return {name: nodes_by_asks[asked] for name, asked in asking.items() if asked in nodes_by_asks}
 
     @property
     def phase(self) -> Phase:

@@ -70,7 +70,7 @@ class AskAlternatives:
     gang: str
     snapshot: Snapshot
     request: Question
-    excluded: Mapping[tuple[str, str], str]
+    excluded: Mapping[str, Mapping[str, str]]
 
 
 def taken(

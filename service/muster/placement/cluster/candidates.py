@@ -2,7 +2,7 @@
 
 This module models the checks of kube-scheduler's in-tree filters that matter most: readiness, cordons,
 taints, node selectors, required node affinity, and the GPU resource that a node offers. The shim reports
-other refusals as pairs (role, node). The planner excludes these pairs, each with the name of the plugin.
+other refusals, by role and node. The planner excludes these pairs, each with the name of the plugin.
 """
 
 from __future__ import annotations
@@ -18,17 +18,20 @@ from muster.domain.node import Node, Taint, TaintEffect
 from muster.domain.request import Role, SelectorTerm, Toleration
 from muster.placement.cluster.columns import Bools, Columns, Profile
 
+Excluded = Mapping[str, Mapping[str, str]]
+"""Role → node → the plugin of kube-scheduler that refuses the pair."""
+
 NODE_NAME = "metadata.name"
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 UNSCHEDULABLE = Taint("node.kubernetes.io/unschedulable", "", TaintEffect.NO_SCHEDULE)
 """The taint that a cordon stands for: a pod that tolerates this taint may use a cordoned node."""
 
 
-def admits(view: Columns, role: Role, excluded: Mapping[tuple[str, str], str]) -> Bools:
+def admits(view: Columns, role: Role, excluded: Excluded) -> Bools:
     """Return [row] bool: whether the node admits `role`, regardless of what is free on it."""
     by_profile = [profile_refusal(profile, role) is None for profile in view.profiles]
     admitted = np.array(by_profile, np.bool_)[view.profile] & selects(view, role)
-    for node, plugin in of_role(excluded, role.name).items():
+    for node, plugin in excluded.get(role.name, {}).items():
         if plugin and node in view.row:
             admitted[view.row[node]] = False
     return admitted
@@ -198,29 +201,6 @@ def _int64(text: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ByRole(Mapping[tuple[str, str], str]):
-    """(role, node) → what refuses the pair, stored by role.
-
-    With 64 roles that all but one of 5,000 nodes refuse, there are 64 dictionaries. A look-up for one role
-    does not search those of the others.
-    """
-
-    roles: Mapping[str, Mapping[str, str]]
-
-    def __getitem__(self, pair: tuple[str, str]) -> str:
-        return self.roles[pair[0]][pair[1]]
-
-    def __contains__(self, pair: object) -> bool:
-        return isinstance(pair, tuple) and pair[1] in self.roles.get(pair[0], ())
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        return ((role, node) for role, nodes in self.roles.items() for node in nodes)
-
-    def __len__(self) -> int:
-        return sum(map(len, self.roles.values()))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class _Common(Mapping[str, str]):
     """Node → what refuses it in the first of these maps, for the nodes that all of them refuse."""
 
@@ -246,10 +226,3 @@ def common(refused: Iterable[Mapping[str, str]]) -> Mapping[str, str]:
     """
     first, *more = refused
     return _Common(first, tuple(more)) if more else first
-
-
-def of_role(excluded: Mapping[tuple[str, str], str], role: str) -> Mapping[str, str]:
-    """Return node → what refuses it, for one role."""
-    if isinstance(excluded, ByRole):
-        return excluded.roles.get(role, {})
-    return {node: by for (name, node), by in excluded.items() if name == role}

@@ -20,10 +20,10 @@ from muster.domain.snapshot import NodeState
 from muster.domain.words import GPU_MEMORY
 from muster.placement.cluster.candidates import (
     UNSCHEDULABLE,
+    Excluded,
     affinity_text,
     holding,
     in_affinity,
-    of_role,
     profile_refusal,
     selector_text,
 )
@@ -314,7 +314,7 @@ def _without(request: Request, assumption: Assumption) -> Request:
 class Assumptions:
     """All assumptions of a request about a cluster."""
 
-    def __init__(self, instance: Instance, excluded: Mapping[tuple[str, str], str]) -> None:
+    def __init__(self, instance: Instance, excluded: Excluded) -> None:
         view, request = instance.columns, instance.request
         self._site, self.view, self._excluded = instance, view, excluded
         self.request = replace(request, min_member=min(request.min_member, request.size))
@@ -323,9 +323,10 @@ class Assumptions:
         self._views: dict[frozenset[str], tuple[Columns, Mapping[str, Ints]]] = {}
         self._worlds: dict[frozenset[Assumption], World] = {}
 
-    def excluding(self, pairs: Mapping[tuple[str, str], str]) -> Assumptions:
-        """Return the assumptions, and that these pairs of role and node do not go together, for a reason."""
-        return Assumptions(self._site, {**self._excluded, **pairs})
+    def excluding(self, roles: Iterable[str], nodes: Mapping[str, str]) -> Assumptions:
+        """Return the assumptions, and that these nodes refuse these roles, each for its reason."""
+        excluded = {role: {**self._excluded.get(role, {}), **nodes} for role in roles}
+        return Assumptions(self._site, {**self._excluded, **excluded})
 
     @cached_property
     def all(self) -> frozenset[Assumption]:
@@ -433,7 +434,7 @@ def resource_missing(role: Role) -> str:
     return f"no {role.slice.resource if role.slice else role.gpu_resource}"
 
 
-def refusals_of(view: Columns, role: Role, excluded: Mapping[tuple[str, str], str]) -> dict[str, Bools]:
+def refusals_of(view: Columns, role: Role, excluded: Excluded) -> dict[str, Bools]:
     """Return reason → [row] bool: the nodes that refuse the role for this reason, also if others hold too.
 
     The reasons have the words of `candidates`.
@@ -452,7 +453,7 @@ def refusals_of(view: Columns, role: Role, excluded: Mapping[tuple[str, str], st
     if role.rules.any_of:
         add(affinity_text(role.rules.any_of), ~in_affinity(view, role))
     by_plugin: dict[str, list[int]] = {}
-    for node, plugin in of_role(excluded, role.name).items():
+    for node, plugin in excluded.get(role.name, {}).items():
         if plugin and node in view.row:
             by_plugin.setdefault(plugin, []).append(view.row[node])
     for plugin, rows in sorted(by_plugin.items()):

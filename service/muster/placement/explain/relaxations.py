@@ -69,8 +69,8 @@ def _on_whole_gpus(conflict: Conflict) -> Conflict:
     roles = [role for role in assumptions.roles if _links_gpus(assumptions.request, role)] if nodes else []
     if not roles:
         return conflict
-    exclusions = {(role.name, node): "parts of GPUs" for role in roles for node in nodes}
-    return replace(conflict, assumptions=assumptions.excluding(exclusions))
+    parts = dict.fromkeys(nodes, "parts of GPUs")
+    return replace(conflict, assumptions=assumptions.excluding([role.name for role in roles], parts))
 
 
 def _links_gpus(request: Request, role: Role) -> bool:

@@ -16,7 +16,7 @@ from muster.domain.constraints import Subgroup
 from muster.domain.node import Resources
 from muster.domain.request import Request, Role, Scope
 from muster.domain.snapshot import Snapshot
-from muster.placement.cluster.candidates import admits
+from muster.placement.cluster.candidates import Excluded, admits
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints, gpus_in
 from muster.placement.cluster.fabric import Shape
 from muster.placement.cluster.matching import attributes_of, by_attributes, view_of
@@ -194,7 +194,7 @@ class Instance:
         return counts @ np.array([role.resources.cpu_milli for role in self.roles], np.int64)
 
 
-def instance_of(snapshot: Snapshot, request: Request, excluded: Mapping[tuple[str, str], str]) -> Instance:
+def instance_of(snapshot: Snapshot, request: Request, excluded: Excluded) -> Instance:
     """Return the instance of a request. Roles without members stay in it."""
     view = by_attributes(view_of(snapshot, request), request)
     by_name = {role.name: admits(view, role, excluded) for role in request.roles}
