@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from itertools import combinations, islice
-from math import comb
+from itertools import islice
 from types import MappingProxyType
 
 import numpy as np
@@ -32,8 +31,7 @@ from muster.placement.gang.existing import existing_of
 from muster.placement.gang.instance import room_of
 from muster.placement.gpus.choices import choices
 from muster.placement.gpus.costs import SHARING_COSTS, Cost, On
-from muster.placement.gpus.gpusets import best_sets, rank, value_of
-from muster.placement.gpus.node_rules import InNode
+from muster.placement.gpus.node_rules import InNode, sets_under
 from muster.placement.gpus.slices import NodeGpus, ask_of
 from muster.placement.limits import member_room
 from muster.placement.verify import verify
@@ -163,14 +161,10 @@ def _best_beside(place: Place, free: int, allowed: int, gang_gpus: int, size: in
 
     `gang_gpus` masks the GPUs that the gang already has on the node.
     """
-    if not gang_gpus:
-        gpu_sets = best_sets(place.shape, free, size, allowed)
-        return gpu_sets[0].mask if gpu_sets else None
-
-    def order(extra: int) -> tuple[int, ...]:
-        return *rank(value_of(place.shape, free | gang_gpus, gang_gpus | extra)), extra
-
-    return min(map(mask_of, combinations(gpus, size)), key=order, default=None)
+    touched = sum(domain for domain in place.shape.domains if domain & gang_gpus)
+    rule = InNode((size,), (1,), (0,), (-1,), there=gang_gpus, touched=touched)
+    gpu_sets = sets_under(rule, place.shape, free, (1,), allowed)
+    return gpu_sets[0][0].mask if gpu_sets else None
 
 
 def _best_shared(place: Place, state: NodeState, allowed: int, gang_gpus: int, role: Role) -> int | None:

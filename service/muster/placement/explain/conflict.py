@@ -25,8 +25,7 @@ class Oracle:
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
-        self._most: dict[World, Fit] = {}
-        self._up_to_target: dict[World, Fit] = {}
+        self._fits: dict[tuple[World, int | None], Fit] = {}
 
     def enough(self, world: World) -> bool | None:
         """Return whether `world.target` members fit; None if that was not decided."""
@@ -39,17 +38,11 @@ class Oracle:
 
     def up_to_target(self, world: World) -> Fit:
         """Return how many members fit, at most as many as must fit."""
-        if world in self._most:
-            return self._most[world]
-        if world not in self._up_to_target:
-            self._up_to_target[world] = self._count(world, world.target)
-        return self._up_to_target[world]
+        return self._fits.get((world, None)) or self._count(world, world.target)
 
     def most(self, world: World) -> Fit:
         """Return the most members that fit."""
-        if world not in self._most:
-            self._most[world] = self._count(world, None)
-        return self._most[world]
+        return self._count(world, None)
 
     def members(self, world: World) -> int | None:
         """Return the number of the most members that fit; None if that was not decided."""
@@ -57,9 +50,14 @@ class Oracle:
         return fit.members if fit.proven else None
 
     def _count(self, world: World, target: int | None) -> Fit:
-        if self.budget.late:  # counting takes time too, and there are many worlds
-            return Fit(0, "", False)
-        return count(world.instance, world.scopes, self.budget, target)
+        key = (world, target)
+        if key not in self._fits:
+            # Counting takes time too, and there are many worlds.
+            fit = Fit(0, "", False)
+            if not self.budget.late:
+                fit = count(world.instance, world.scopes, self.budget, target)
+            self._fits[key] = fit
+        return self._fits[key]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,6 @@ from muster.placement.gpus.links import (
     link_matrix,
     pcie_homes,
     rings,
-    socket_distance,
     socket_distances,
 )
 
@@ -61,11 +60,6 @@ SET_VALUES = {"domains": 1, "weakest": -1, "ring": -1, "sockets": 1, "damage": 1
 """
 
 
-def rank(gpu_set: GpuSet) -> tuple[int, ...]:
-    """Return the values in the order in which they decide, each to be small."""
-    return tuple(sign * getattr(gpu_set, name) for name, sign in SET_VALUES.items())
-
-
 @lru_cache(maxsize=1 << 16)
 def best_sets(shape: Shape, free: int, size: int, allowed: int = -1) -> tuple[GpuSet, ...]:
     """Return the sets of `size` free and allowed GPUs that can be in a best plan, largest weakest link first.
@@ -92,14 +86,10 @@ def _row(sets: Sets, size: int) -> tuple[GpuSet, ...]:
 def value_of(shape: Shape, free: int, mask: int) -> GpuSet:
     """Return this set with its values, if taken from the `free` GPUs of a node of this shape."""
     domains = sum(1 for domain in shape.domains if domain & mask)
-    damage = damage_of(shape, free, mask)
-    if mask.bit_count() < 2:
-        return GpuSet(mask, domains, NO_LINK, 0, 0, damage)
-    if shape.topology.gpu_count > MAX_RING_GPUS:
-        return GpuSet(mask, domains, 0, 0, 0, damage)
-    table = rings(shape.topology)
-    sockets = socket_distance(shape.topology, mask)
-    return GpuSet(mask, domains, int(table.weakest[mask]), int(table.total[mask]), sockets, damage)
+    masks = np.array([mask])
+    weakest, ring, _ = links_over(shape, 0, masks, 0)
+    links = int(weakest[0]), int(ring[0]), int(socket_distances(shape.topology, masks)[0])
+    return GpuSet(mask, domains, *links, damage_of(shape, free, mask))
 
 
 @lru_cache(maxsize=1 << 14)

@@ -225,12 +225,6 @@ def socket_distances(topology: GpuTopology, masks: Values) -> Values:
     return distances
 
 
-@lru_cache(maxsize=1 << 14)
-def socket_distance(topology: GpuTopology, mask: int) -> int:
-    """Return the same for one mask."""
-    return int(socket_distances(topology, np.array([mask]))[0])
-
-
 @lru_cache(maxsize=256)
 def pcie_homes(topology: GpuTopology) -> tuple[tuple[int, ...], ...]:
     """Return by GPU the parts that it lies in, −1 for one that it has alone.
