@@ -272,7 +272,11 @@ def is_little(release: MoreFree) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Search:
-    """The search for what must become free for one role. `empty` is the cluster without other pods."""
+    """The search for what must become free for one role. `empty` is the cluster without other pods.
+
+    The GPUs of a node are pools of units. For slices, each GPU is a pool of memory. For members that take
+    GPUs whole, all GPUs together are one pool.
+    """
 
     world: World
     empty: Columns

@@ -133,9 +133,10 @@ def ways_to_cut(request: Request) -> Iterator[Mapping[str, int]]:
     """Yield numbers of members by role, such that solving with each of them covers all ways to leave members
     out.
 
-    A role with a number of members has whole segments and a shorter one. Solving for that number also covers
-    all plans with fewer whole segments and with a shorter last one. Only a longer last segment needs another
-    try. The largest numbers come first. This holds only if no segment has existing members.
+    The last members by rank are left out, so a segment may be shorter, and each number is a problem of its
+    own. A role with a number of members has whole segments and a shorter one. Solving for that number also
+    covers all plans with fewer whole segments and with a shorter last one. Only a longer last segment needs
+    another try. The largest numbers come first. This holds only if no segment has existing members.
     """
     names = [role.name for role in request.roles]
     for counts in product(*map(_cuts, request.roles)):

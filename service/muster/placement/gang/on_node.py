@@ -165,6 +165,9 @@ LARGEST_AMOUNT = 1 << 42
 def unusable_gpus(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints, beside: Bools) -> Ints:
     """Return [row, packing] int64: the GPUs that these members without GPUs make unusable on these nodes.
 
+    Such members take the cpu and memory next to GPUs. A GPU's share of a resource is what the node has of it
+    over the GPUs of the node. Shares are counted in GPU-thousandths.
+
     `counts` is int64, members of these roles: [packing, role], or [row, packing, role] if each node has its
     own packings. `beside` [row] bool is whether members of the gang with GPUs run on the node.
     """

@@ -457,6 +457,10 @@ class Packed:
 def packed(asks: Asks, caps: Ints, amounts: Ints, free: Ints, units: Ints, whole: Bools) -> Packed | None:
     """Return the table for these kinds of nodes; None if it would be too large.
 
+    A dynamic program goes over the GPUs of the nodes. For each number of members of the other roles it finds
+    the most members of one role, the deep one. This decides all packings, because a packing with fewer
+    members than one that fits also fits.
+
     `caps` [role, kind] is how many members of each role alone a node takes. `amounts` [resource, role] is
     what a member asks for of further resources, and `free` [resource, kind] is what a node has. `units` [GPU,
     kind] is what is left of each GPU's memory, and `whole` [GPU, kind] bool is whether a member may take the

@@ -284,7 +284,7 @@ def _by_first_fit(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: 
 
 
 class Least:
-    """Lower bounds for nodes of one shape.
+    """Lower bounds for nodes of one shape. Only the few nodes with good bounds are then searched exactly.
 
     `memory` [GPU, node] is the units left, and `free` [node] masks the wholly free GPUs. Each bound holds
     among the plans that reach the best values of the levels before it.

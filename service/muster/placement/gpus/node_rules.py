@@ -181,8 +181,9 @@ def _placed(
             )
             for groups in _compositions(count // unit, room):
                 members = tuple(n * unit for n in groups)
-                if _allowed(rule, block, members, spread):
-                    yield from _added(rule, free, vector, touched, members, gpus, members)
+                counted = tuple(t + n for t, n in zip(touched, members, strict=True)) if gpus else touched
+                if _allowed(rule, block, members, spread) and _within(rule, counted):
+                    yield tuple(u + n * gpus for u, n in zip(vector, members, strict=True)), counted, members
     elif rule.domain_most:
         yield from _member_by_member(rule, free, count, gpus, vector, touched)
     else:
@@ -200,15 +201,6 @@ def _allowed(rule: InNode, block: int, members: Counts, spread: Spread) -> bool:
             if len({d for by_domain in every for d, n in enumerate(by_domain) if n}) > 1:
                 return False
     return True
-
-
-def _added(
-    rule: InNode, free: Counts, vector: Counts, touched: Counts, members: Counts, gpus: int, way: Counts
-) -> Iterator[tuple[Counts, Counts, Counts]]:
-    more = tuple(u + n * gpus for u, n in zip(vector, members, strict=True))
-    counted = tuple(t + (n if gpus else 0) for t, n in zip(touched, members, strict=True))
-    if all(m <= f for m, f in zip(more, free, strict=True)) and _within(rule, counted):
-        yield more, counted, way
 
 
 def _member_by_member(

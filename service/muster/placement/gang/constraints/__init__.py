@@ -1,7 +1,7 @@
 """List the constraints on the places of members, besides the gang's own scope.
 
-Each is a module of this folder, and enters itself: the list is all objects of type `Constraint` in these
-modules. So one file adds a constraint to the planner. The verifier has its own code, in placement/verify.
+The modules of this folder enter them: the list is all objects of type `Constraint` there. So one file adds a
+constraint to the planner. The verifier has its own code, in placement/verify.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Define the interface of a constraint: its rules in the model, how it is dropped, its cause, and what would
 help.
 
-Each constraint is a module of this folder that has all of this. CONSTRAINTS in __init__.py finds them, and
-the planner walks through that list. The verifier checks each constraint again without this code.
+Each constraint is a class of this folder that has all of this. CONSTRAINTS in __init__.py finds them, and the
+planner walks through that list. The verifier checks each constraint again without this code.
 """
 
 from __future__ import annotations
