@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from itertools import islice
-from types import MappingProxyType
 
 import numpy as np
 
@@ -36,12 +35,6 @@ from muster.placement.gpus.slices import NodeGpus, ask_of
 from muster.placement.limits import member_room
 from muster.placement.verify import verify
 
-NONE: Excluded = MappingProxyType({})
-"""No pair is excluded."""
-
-MOST_SETS = 7_000
-"""The most sets of GPUs that are compared one by one: all of a node with 16 GPUs."""
-
 
 def alternates(
     snapshot: Snapshot,
@@ -49,7 +42,7 @@ def alternates(
     plan: Placed,
     limit: int = 8,
     *,
-    excluded: Excluded = NONE,
+    excluded: Excluded | None = None,
 ) -> tuple[tuple[str, ...], ...]:
     """Return for each member, in the plan's order, the nodes where it may go: the planned one first, `limit`
     in all.
@@ -82,7 +75,7 @@ def alternates(
             for row, state in after.items():
                 room[row] = _fits(state, role)
             room[_full(view, role, plan)] = False
-            open_to[member.role] = np.flatnonzero(inside & room & admits(view, role, excluded))
+            open_to[member.role] = np.flatnonzero(inside & room & admits(view, role, excluded or {}))
         rows = open_to[member.role]
         if (member.role, near) not in memo:
             apart = [
@@ -95,19 +88,12 @@ def alternates(
     return tuple(alternate_nodes)
 
 
-def move(
-    snapshot: Snapshot,
-    request: Request,
-    plan: Placed,
-    uid: str,
-    node: str,
-    *,
-    excluded: Excluded = NONE,
-) -> Placed | None:
+def move(snapshot: Snapshot, request: Request, plan: Placed, uid: str, node: str) -> Placed | None:
     """Return the plan with this one member on `node`, on the best GPUs there; None if that breaks a rule.
 
     The GPUs are best together with the gang's others on the node. The plan is verified, but no longer proven
-    optimal. `snapshot` is the cluster without this gang. `excluded` is as in `alternates`.
+    optimal. `snapshot` is the cluster without this gang. That no plugin refuses the node is for the caller to
+    know.
     """
     member = next((m for m in plan.members if m.uid == uid), None)
     if member is None or node not in snapshot.nodes:
@@ -119,11 +105,7 @@ def move(
     role = next(role for role in request.roles if role.name == member.role)
     staying = tuple(m for m in plan.members if m.uid != uid)
     after = snapshot.taking(_usage(request, m) for m in staying)
-    if (
-        node in excluded.get(role.name, {})
-        or refusal(snapshot.nodes[node].node, role)
-        or not _fits(after.nodes[node], role)
-    ):
+    if refusal(snapshot.nodes[node].node, role) or not _fits(after.nodes[node], role):
         return None
     place = view.place(view.row[node])
     free = after.nodes[node].free_gpus
