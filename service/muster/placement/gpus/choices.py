@@ -23,7 +23,7 @@ from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
 from muster.placement.gpus.costs import SPREAD, Cost, On, Taken, cost_of, parts_of
 from muster.placement.gpus.damage import damage_of, damage_to_pools, fragmentation, unusable, unusable_slices
 from muster.placement.gpus.gpusets import SET_VALUES, GpuSet, kinds_in, least_of, links_over, that_matter
-from muster.placement.gpus.links import NO_LINK, rings, socket_distances
+from muster.placement.gpus.links import NO_LINK, rings
 from muster.placement.gpus.node_rules import Spread, free_by_domain, spreads
 from muster.placement.gpus.slices import (
     NEVER,
@@ -229,9 +229,8 @@ def _narrowed(
     for cost in on.costs:
         candidates = candidates.those(least_of(candidates.packing, cost_of(cost, node, candidates.taken, on)))
     packing, masks, shared = candidates.packing, candidates.taken.all, candidates.taken.shared
-    weakest, ring, inside = links_over(shape, node.free, masks, on.there)
-    whole_weakest, whole_ring, _ = links_over(shape, node.free, candidates.taken.whole, 0)
-    sockets = socket_distances(shape.topology, masks | on.there)
+    weakest, ring, sockets, inside = links_over(shape, node.free, masks, on.there)
+    whole_weakest, whole_ring, *_ = links_over(shape, node.free, candidates.taken.whole, 0)
     damage = candidates.filled + STEP * damage_to_pools(shape, node.free, masks)
     tightness = np.zeros(len(packing), np.int64)
     for gpu, units in enumerate(node.memory):

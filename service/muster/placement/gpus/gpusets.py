@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from muster.domain.topology import GpuTopology, bits, mask_of
 from muster.placement.cluster.columns import gpu_counts
-from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
+from muster.placement.cluster.fabric import ALL_GPUS, MAX_RING_GPUS, Shape
 from muster.placement.gpus.damage import damage_of, damage_to_pools
 from muster.placement.gpus.links import (
     NO_LINK,
@@ -86,10 +86,11 @@ def _row(sets: Sets, size: int) -> tuple[GpuSet, ...]:
 def value_of(shape: Shape, free: int, mask: int) -> GpuSet:
     """Return this set with its values, if taken from the `free` GPUs of a node of this shape."""
     domains = sum(1 for domain in shape.domains if domain & mask)
-    masks = np.array([mask])
-    weakest, ring, _ = links_over(shape, 0, masks, 0)
-    links = int(weakest[0]), int(ring[0]), int(socket_distances(shape.topology, masks)[0])
-    return GpuSet(mask, domains, *links, damage_of(shape, free, mask))
+    damage = damage_of(shape, free, mask)
+    if shape.topology.gpu_count > MAX_RING_GPUS:  # a mask may have more bits than an element of an array
+        return GpuSet(mask, domains, NO_LINK if mask.bit_count() < 2 else 0, 0, 0, damage)
+    table, sockets = rings(shape.topology), socket_distances(shape.topology, np.array([mask]))
+    return GpuSet(mask, domains, int(table.weakest[mask]), int(table.total[mask]), int(sockets[0]), damage)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -300,18 +301,19 @@ def that_matter(group: Values, weakest: Values, *keys: Values) -> Values:
     return order[np.lexsort((-weakest[order], group[order]))]
 
 
-def links_over(shape: Shape, free: int, masks: Values, gang_gpus: int) -> tuple[Values, Values, Values]:
-    """Return [way] the weakest link and the sum of the ring over these GPUs and the `gang_gpus` there.
+def links_over(shape: Shape, free: int, masks: Values, present: int) -> tuple[Values, Values, Values, Values]:
+    """Return [way] the weakest link, the ring and the socket distance over these GPUs and those `present`.
 
-    The third array is the sum of the links among the `free` GPUs that stay. Without a link matrix all links
-    count as 0.
+    The last array is the sum of the links among the `free` GPUs that stay. Without a link matrix all links
+    count as 0. `present` may have more bits than the masks of columns.
     """
-    union = masks | gang_gpus
     if shape.topology.gpu_count > MAX_RING_GPUS:
         none = np.zeros_like(masks)
-        return np.where(gpu_counts(union) < 2, NO_LINK, 0), none, none
-    table = rings(shape.topology)
-    return table.weakest[union], table.total[union], table.inside[free & ~masks]
+        count = gpu_counts(masks & ~(present & ALL_GPUS)) + present.bit_count()
+        return np.where(count < 2, NO_LINK, 0), none, none, none
+    table, union = rings(shape.topology), masks | present
+    sockets = socket_distances(shape.topology, union)
+    return table.weakest[union], table.total[union], sockets, table.inside[free & ~masks]
 
 
 def least_of(group: Values, key: Values) -> NDArray[np.bool_]:

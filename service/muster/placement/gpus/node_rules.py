@@ -19,7 +19,6 @@ from muster.placement.cluster.columns import Ints, gpu_counts
 from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
 from muster.placement.gpus.damage import damage_to_pools
 from muster.placement.gpus.gpusets import GpuSet, best_sets, least_of, links_over, lowest, that_matter
-from muster.placement.gpus.links import socket_distances
 
 MAX_WAYS = 1 << 14
 """The most ways to divide the GPUs of one node that are tried.
@@ -267,8 +266,7 @@ def sets_under(
             domains += masks & domain != 0
     fewest = least_of(np.zeros_like(masks), domains)
     masks, domains = masks[fewest], domains[fewest]
-    weakest, ring, inside = links_over(shape, free, masks, rule.there)
-    sockets = socket_distances(shape.topology, masks | rule.there)
+    weakest, ring, sockets, inside = links_over(shape, free, masks, rule.there)
     damage = damage_to_pools(shape, free, masks)
     order = that_matter(np.zeros_like(masks), weakest, -ring, sockets, damage, -inside, masks)
     values = np.stack((masks, domains, weakest, ring, sockets, damage))[:, order].T.tolist()
