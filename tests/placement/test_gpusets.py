@@ -20,9 +20,8 @@ from muster.placement.cluster.fabric import Shape
 from muster.placement.cluster.topology import place_of
 from muster.placement.gang.on_node import eighths
 from muster.placement.gpus.damage import fragmentation
-from muster.placement.gpus.gpusets import Sets, best_sets, sets_of, split, value_of
+from muster.placement.gpus.gpusets import Sets, best_sets, sets_of, split
 from muster.placement.gpus.links import NO_LINK, rings
-from muster.placement.gpus.node_rules import InNode, sets_under
 from tests.placement import naive
 from tests.placement.drawings import TOPOLOGIES, islands, matrix
 
@@ -326,12 +325,3 @@ def test_nvlink_says_nothing_of_sockets_but_other_links_do() -> None:
     """On the cube mesh GPU 0 has two NVLinks to 3, in its socket, and to 6, in the other."""
     (gpu_set,) = best_sets(shape_of(matrix(CUBES[0])), 0b0100_1001, 2)
     assert (gpu_set.mask, gpu_set.sockets) == (0b0000_1001, 0)
-
-
-def test_gpus_that_masks_of_arrays_do_not_show_count_among_those_of_the_gang() -> None:
-    everything = (1 << 62) - 1
-    wide = Shape(GpuTopology.unknown(62), (everything,), (everything,))
-    rule = InNode((1,), (1,), (0,), (-1,), there=1 << 68, touched=everything)
-    ((gpu_set, _),) = sets_under(rule, wide, everything, (1,))
-    assert (gpu_set.mask, gpu_set.domains, gpu_set.weakest) == (1, 0, 0)
-    assert value_of(wide, everything | 1 << 68, 1 | 1 << 68).weakest == 0

@@ -15,6 +15,7 @@ from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits, mask_of
 from muster.placement.cluster.candidates import Excluded, admits, refusal
 from muster.placement.cluster.columns import Bools, Columns, Ints
+from muster.placement.cluster.fabric import MAX_RING_GPUS
 from muster.placement.cluster.matching import view_of
 from muster.placement.cluster.topology import Place
 from muster.placement.evaluate import (
@@ -141,8 +142,11 @@ def move(snapshot: Snapshot, request: Request, plan: Placed, uid: str, node: str
 def _best_beside(place: Place, free: int, allowed: int, gang_gpus: int, size: int) -> int | None:
     """Return the mask of the free and allowed GPUs that are best with `gang_gpus`; None if too few are free.
 
-    `gang_gpus` masks the GPUs that the gang already has on the node.
+    `gang_gpus` masks the GPUs that the gang already has on the node. On nodes with too many GPUs for ring
+    tables, the GPUs are best by themselves.
     """
+    if place.shape.topology.gpu_count > MAX_RING_GPUS:
+        gang_gpus = 0
     touched = sum(domain for domain in place.shape.domains if domain & gang_gpus)
     rule = InNode((size,), (1,), (0,), (-1,), there=gang_gpus, touched=touched)
     gpu_sets = sets_under(rule, place.shape, free, (1,), allowed)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from muster.domain.topology import GpuTopology, bits, mask_of
 from muster.placement.cluster.columns import gpu_counts
-from muster.placement.cluster.fabric import ALL_GPUS, MAX_RING_GPUS, Shape
+from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
 from muster.placement.gpus.damage import damage_of, damage_to_pools
 from muster.placement.gpus.links import (
     NO_LINK,
@@ -87,7 +87,7 @@ def value_of(shape: Shape, free: int, mask: int) -> GpuSet:
     """Return this set with its values, if taken from the `free` GPUs of a node of this shape."""
     domains = sum(1 for domain in shape.domains if domain & mask)
     damage = damage_of(shape, free, mask)
-    if shape.topology.gpu_count > MAX_RING_GPUS:  # a mask may have more bits than an element of an array
+    if shape.topology.gpu_count > MAX_RING_GPUS:
         return GpuSet(mask, domains, NO_LINK if mask.bit_count() < 2 else 0, 0, 0, damage)
     table, sockets = rings(shape.topology), socket_distances(shape.topology, np.array([mask]))
     return GpuSet(mask, domains, int(table.weakest[mask]), int(table.total[mask]), int(sockets[0]), damage)
@@ -305,12 +305,11 @@ def links_over(shape: Shape, free: int, masks: Values, present: int) -> tuple[Va
     """Return [way] the weakest link, the ring and the socket distance over these GPUs and those `present`.
 
     The last array is the sum of the links among the `free` GPUs that stay. Without a link matrix all links
-    count as 0. `present` may have more bits than the masks of columns.
+    count as 0.
     """
     if shape.topology.gpu_count > MAX_RING_GPUS:
         none = np.zeros_like(masks)
-        count = gpu_counts(masks & ~(present & ALL_GPUS)) + present.bit_count()
-        return np.where(count < 2, NO_LINK, 0), none, none, none
+        return np.where(gpu_counts(masks | present) < 2, NO_LINK, 0), none, none, none
     table, union = rings(shape.topology), masks | present
     sockets = socket_distances(shape.topology, union)
     return table.weakest[union], table.total[union], sockets, table.inside[free & ~masks]
