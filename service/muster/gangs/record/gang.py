@@ -270,7 +270,9 @@ class Gang:
             for member in (role.members if nodes_by_asks else ())
             if member.uid in pods
         }
-        return {name: nodes_by_asks[asked] for name, asked in asking.items() if asked in nodes_by_asks}
+        return {
+            name: nodes_by_asks[pod_asks] for name, pod_asks in asking.items() if pod_asks in nodes_by_asks
+        }
 
     @property
     def phase(self) -> Phase:
