@@ -73,7 +73,7 @@ def test_a_field_that_is_added_arrives(
 ) -> None:
     message = grown(kind, library_type, repeated)(added=value)
     contract = grown_contract(kind.__name__, proto_type, repeated)
-    monkeypatch.setattr(reflection, "message", contract)
+    monkeypatch.setattr(reflection, "message_class", contract)
     assert contract(kind.__name__).FromString(to_bytes(message)).added == value
 
 

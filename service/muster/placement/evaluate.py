@@ -181,11 +181,12 @@ class Plan:
 
     def _by_node(self) -> tuple[Ints, Ints]:
         """Return the rows of the plan's nodes, and [node, role] the members there."""
-        roles, row = {role.name: i for i, role in enumerate(self.request.roles)}, self.view.row
-        pairs = [row[member.node] * len(roles) + roles[member.role] for member in self.members]
-        rows, on_node = np.unique(np.array(pairs, np.int64) // len(roles), return_inverse=True)
-        at = on_node * len(roles) + np.array(pairs, np.int64) % len(roles)
-        return rows, np.bincount(at, minlength=len(rows) * len(roles)).reshape(len(rows), len(roles))
+        index, row = {role.name: i for i, role in enumerate(self.request.roles)}, self.view.row
+        width = len(self.request.roles)
+        pairs = np.array([row[member.node] * width + index[member.role] for member in self.members], np.int64)
+        rows, on_node = np.unique(pairs // width, return_inverse=True)
+        counts = np.bincount(on_node * width + pairs % width, minlength=len(rows) * width)
+        return rows, counts.reshape(len(rows), width)
 
 
 _value_of = lru_cache(maxsize=1 << 14)(value_of)
