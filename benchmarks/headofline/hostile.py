@@ -38,8 +38,8 @@ OF_OTHERS = 600_000
 """Bytes of the labels of a Secret that has 1 MB with who owns them."""
 CUT = largest.OF_A_GROUP // 2
 """Bytes, at most, of the answer where the API server refused a new PodGroup or dropped its field."""
-DEVICES, SLICES, READ_SLICES, USED_SLICES = 128, 100, 8, 2
-"""Devices of a slice; slices of the node, of the pool that Muster reads, and with GPUs that are used."""
+DEVICES, SLICES, READ_SLICES = 128, 100, 8
+"""Devices of a slice; slices of the node, and of the pool that Muster reads. The first has all used GPUs."""
 CLASSES, OF_SLICES = f"{GROUP}/deviceclasses", f"{GROUP}/resourceslices"
 CLASS = "headofline-hostile"
 
@@ -81,10 +81,10 @@ def matrix(cluster: LocalCluster, admin: Api) -> Iterator[Changes]:
 @contextlib.contextmanager
 def slices(cluster: LocalCluster, admin: Api) -> Iterator[Changes]:
     """Have a node with many ResourceSlices change the devices of one after another, and each second time of
-    one whose devices are used."""
+    the one whose devices are used."""
 
     def change(index: int) -> tuple[str, Object]:
-        part = index // 2 % (USED_SLICES if index % 2 else SLICES)
+        part = 0 if index % 2 else index // 2 % SLICES
         return f"{OF_SLICES}/{_name(part)}", {"spec": {"devices": _devices(part, str(index))}}
 
     expression = {"cel": {"expression": f"device.driver == '{DRIVER}'"}}

@@ -167,7 +167,7 @@ def test_one_matrix_is_as_large_as_is_read_and_one_as_an_annotation_may_be() -> 
 
 def test_the_slices_that_are_read_have_as_many_devices_as_are_read() -> None:
     assert hostile.READ_SLICES * hostile.DEVICES == MAX_DEVICES
-    assert hostile.USED_SLICES * hostile.DEVICES == MAX_GPUS
+    assert hostile.DEVICES >= MAX_GPUS
 
 
 def test_a_large_node_is_large_in_each_field() -> None:
