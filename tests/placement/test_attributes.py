@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from muster.domain.causes.not_planned import NotSupported
+from muster.domain.causes.not_planned import NotDecided, NotSupported
 from muster.domain.constraints import AttributesDiffer, DropConstraint
 from muster.domain.decision import Placed, Unplaceable
 from muster.domain.request import Request, RolePreference
@@ -123,6 +123,20 @@ def test_a_node_in_partitions_gets_no_member_that_would_hang_there(case: str) ->
         assert any(
             "need not be one partition" in violation for violation in verify(among, request, elsewhere)
         )
+
+
+@pytest.mark.parametrize("terms", ["numa:spread", "numa:pack", "nvlink:spread", "nvlink:pack"])
+@pytest.mark.parametrize("members", [1, 4])
+def test_a_node_with_too_many_sets_of_gpus_to_try_gets_an_answer(members: int, terms: str) -> None:
+    groups = {ROOT: tuple(0xFF << first for first in range(0, 32, 8))}
+    decision = place(
+        grouped(": a[32 pcie, free 01111111 01111111 01111111 01111111]", a=groups),
+        asked(f"{members} x 2 GPU, terms {terms}", ROOT),
+    )
+    if isinstance(decision, Unplaceable):
+        assert [type(cause) for cause in decision.causes] == [NotDecided]
+    else:
+        assert not decision.optimal
 
 
 def test_many_attributes_make_no_more_groups_than_there_are_gpus() -> None:

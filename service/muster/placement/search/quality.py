@@ -77,7 +77,10 @@ class LevelCore:
         state, gap = plan.known, None
         if isinstance(state, Counted):
             with budget.phase("sets"):
-                problem, use, complete = _prepared(plan.instance, state, budget)
+                prepared = _prepared(plan.instance, state, budget)
+            if prepared is None:
+                return Unknown(Gap(level.name))
+            problem, use, complete = prepared
             state = NodePlans(problem, use)
             gap = None if complete else Gap(NVLINK_DOMAINS.name)
         assert isinstance(state, NodePlans)
@@ -90,10 +93,13 @@ class LevelCore:
         return Solved((plan.decided(NodePlans(decision.problem, decision.use), decision.value),), gap)
 
 
-def _prepared(instance: Instance, counted: Counted, budget: Budget) -> tuple[Problem, Use | None, bool]:
+def _prepared(
+    instance: Instance, counted: Counted, budget: Budget
+) -> tuple[Problem, Use | None, bool] | None:
     """Return the problem with all patterns, a solution of it if one is found, and whether its patterns are
     complete.
 
+    The result is None if no pattern is known, as on a node with too many sets of GPUs to try.
     Patterns are left out that no plan with this number of nodes can have. The solution is the coarse one.
     """
     by_row = _trimmed(counted.problem, counted.use)
@@ -104,6 +110,8 @@ def _prepared(instance: Instance, counted: Counted, budget: Budget) -> tuple[Pro
         problem, complete = chosen(instance, counted, by_row, budget)
     else:
         problem, complete = fine(instance, counted.problem)
+    if not problem.open.any():
+        return None
     if len(idle):  # the nodes of a class are alike: all of them are idle, or none
         is_idle = np.isin(problem.rows[problem.start], idle)
         touching = (problem.patterns.gpus > 0)[problem.kind] & is_idle[:, None]
