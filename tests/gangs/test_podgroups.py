@@ -552,7 +552,7 @@ def test_the_names_of_roles_are_looked_up_once_and_not_for_each_subgroup(
     names = [f"s{i}" for i in range(100)]
     quorum = Quorum(50, tuple(Leaf(frozenset({name}), 1) for name in names))
     role_wishes = {name: Wishes(role=name) for name in names}
-    world = World(Settings(settle_s=0)).start(node("a", gpus=100))
+    world = World(Settings(settle_s=0)).start(node("a", gpus=50), node("b", gpus=50))
     seen(world, replace(REPLICAS, min_member=50, role_wishes=role_wishes, quorum=quorum, size=100))
     monkeypatch.setattr(requests, "_wishes", counted)
     world.see(*(pod for name in names for pod in replica(name, count=1)))
