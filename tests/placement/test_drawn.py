@@ -301,10 +301,9 @@ def test_a_rack_in_no_wide_domain_is_weighed_against_racks_that_are_one() -> Non
 @pytest.mark.parametrize(
     ("drawn", "gang_text"),
     [
-        (": a[64] b[64]", "132 x 1 GPU, scope node, min 1"),
-        (": a[64] b[8]", "132 x 1 GPU, scope nvlink-domain, min 1"),
-        (": a[72] b[8]", "132 x 1 GPU, scope nvlink-domain, min 1"),
-        (": a[64] b[64]", "12 x 1 GPU by 4 nvlink-domain + 8 x 4 GPU by 2 node"),
+        (": a[62] b[62]", "132 x 1 GPU, scope node, min 1"),
+        (": a[62] b[8]", "132 x 1 GPU, scope nvlink-domain, min 1"),
+        (": a[62] b[62]", "12 x 1 GPU by 4 nvlink-domain + 8 x 4 GPU by 2 node"),
         ("rack r0: a[8] b[8] c[8]", "100 x 0 GPU + 100 x 0 GPU + 8 x 1 GPU"),
         (": " + " ".join(f"n{i}[8]" for i in range(8)), " + ".join(["3 x 1 GPU"] * 4)),
         (": a[16 pcie] b[16 pcie]", "4 x 0 GPU by 2 nvlink-domain + 12 x 1 GPU"),
@@ -315,9 +314,9 @@ def test_nodes_of_many_gpus_and_gangs_of_many_mixes_are_placed(drawn: str, gang_
 
 
 def test_a_refusal_on_nodes_of_many_gpus_is_told() -> None:
-    decision = place(cluster(": a[64, cpu 3]"), gang("5 x 1 GPU 1 cpu, scope nvlink-domain"))
+    decision = place(cluster(": a[62, cpu 3]"), gang("5 x 1 GPU 1 cpu, scope nvlink-domain"))
     assert isinstance(decision, Unplaceable)
-    full = ": a[64, cpu 70, free " + "0" * 62 + "11] b[8, free 00000011]"
+    full = ": a[62, cpu 70, free " + "0" * 60 + "11] b[8, free 00000011]"
     decision = place(cluster(full), gang("5 x 1 GPU, scope nvlink-domain"))
     assert isinstance(decision, Unplaceable)
     assert decision.causes
