@@ -100,6 +100,14 @@ async def test_a_large_node_is_read_on_a_thread(bench: Bench, case: str) -> None
     assert (len(bench.nodes()), bench.on_loop) == (1, [False])
 
 
+@pytest.mark.parametrize("count", ["256", "9" * 60])
+async def test_gpus_that_no_node_has_make_no_node_large(bench: Bench, count: str) -> None:
+    await bench.sees(node_object({GPU: count}))
+    (node,) = bench.nodes()
+    assert node.topology.gpu_count == MAX_GPUS
+    assert bench.on_loop == [True]
+
+
 async def test_a_small_node_is_read_at_once_while_a_large_one_is_being_read(bench: Bench) -> None:
     await bench.sees(named("m", large()))
     await bench.sees(node_object({GPU: "8"}))

@@ -85,7 +85,7 @@ class Session:
         return True
 
     def end(self, cause: Cause) -> None:
-        """End it; the first cause stays. What is queued is not sent: a later session is told everything."""
+        """End the session; the first cause stays. Queued messages are dropped: the next session gets all."""
         if self.cause is None:
             self.cause = cause
             self._queue.clear()

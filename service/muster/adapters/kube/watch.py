@@ -65,7 +65,7 @@ BYTES_PER_S = 2 * 1024 * 1024
 BURST_BYTES = 32 * 1024 * 1024
 """What a namespace may change at once."""
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""Of changes that wait, in all namespaces. What is above is read at once."""
+"""Of changes that wait, in all namespaces. A change beyond that is read at once."""
 
 log = structlog.get_logger(__name__)
 

@@ -1,6 +1,6 @@
 """A Node object → facts. Never an exception: what can't be read becomes a sentence in `Node.problems`.
 
-Which GPUs a node serves is said by these labels and annotations:
+These labels and annotations say which GPUs a node serves:
 
 label ack.node.gpu.schedule: default | topology | share | cgpu | disabled    what the GPUs serve
 capacity aliyun.com/gpu-count: 4     GPUs that share their memory; allocatable if the capacity has none

@@ -45,8 +45,8 @@ class Nodes:
         """Node → the message that was last reported about it."""
         self._renamed: dict[str, float] = {}
         """Node → when all gangs were last planned again because it is in other domains, the oldest first."""
-        self._renames: dict[str, float] = {}
-        """Node → when that is done again, since it has changed in between."""
+        self._rename_due: dict[str, float] = {}
+        """Node that changed again since → when all gangs are planned again because of that."""
         self._wakes: dict[str, tuple[float, int]] = {}
         """Node → since when its changes are counted, and how many there were."""
         self._later: dict[str, float] = {}
@@ -94,7 +94,7 @@ class Nodes:
 
     def next_deadline(self) -> float | None:
         """Return when `tick` is due; None if it is not."""
-        return min((*self._later.values(), *self._renames.values()), default=None)
+        return min((*self._later.values(), *self._rename_due.values()), default=None)
 
     def tick(self, now: float) -> None:
         """Let nodes that changed too often help gangs now."""
@@ -103,8 +103,8 @@ class Nodes:
         ledger.existing_pods.changes.everything |= bool(due)
         for name in due:
             del self._later[name]
-        for name in [name for name, at in self._renames.items() if at <= now]:
-            del self._renames[name]
+        for name in [name for name, at in self._rename_due.items() if at <= now]:
+            del self._rename_due[name]
             self._joined(name, now)
 
     def _helps_later(self, name: str, now: float) -> bool:
@@ -167,7 +167,7 @@ class Nodes:
         for node in [*takewhile(lambda node: self._renamed[node] + for_s <= now, self._renamed)]:
             del self._renamed[node]
         if name in self._renamed:
-            self._renames[name] = self._renamed[name] + for_s
+            self._rename_due[name] = self._renamed[name] + for_s
         else:
             self._renamed[name] = now
             planning.capacity_freed(self._state, anywhere=True)

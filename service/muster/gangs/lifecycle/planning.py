@@ -70,13 +70,13 @@ def refuse(
     if gang.exclusions:
         text, kinds = f"{text}. {_describe_exclusions(gang)}", (*kinds, "left out")
         # All other nodes have been tried by now.
-        for pair, out in gang.exclusions.items():
-            if out.until == math.inf:
-                ends = out.since + state.settings.exclusion(gang.refusals[pair])
+        for pair, exclusion in gang.exclusions.items():
+            if exclusion.until == math.inf:
+                ends = exclusion.since + state.settings.exclusion(gang.refusals[pair])
                 until = max(ends, now + state.settings.exclusion_first_s)
-                gang.exclusions[pair] = replace(out, until=until)
+                gang.exclusions[pair] = replace(exclusion, until=until)
         # An exclusion may have ended while the gang waited for the planner.
-        first_end = min(out.ends(state.unbound_gone_at) for out in gang.exclusions.values())
+        first_end = min(exclusion.ends(state.unbound_gone_at) for exclusion in gang.exclusions.values())
         again_at = min(again_at, max(now, state.unbound_gone_at + ROOM_AFTER_S, first_end))
     if again_at < math.inf:
         state.timers.set(gang, again_at)
@@ -130,8 +130,8 @@ def refresh_refusal(state: State, gang: Gang, now: float) -> None:
 def _describe_exclusions(gang: Gang) -> str:
     """Return a sentence on the nodes that plugins refused: which, how many, and why."""
     nodes: dict[tuple[str, str], set[str]] = {}
-    for (_, node), out in gang.exclusions.items():
-        nodes.setdefault((out.plugin, out.message[:80]), set()).add(node)
+    for (_, node), exclusion in gang.exclusions.items():
+        nodes.setdefault((exclusion.plugin, exclusion.message[:80]), set()).add(node)
     listed = [
         f"{min(names) if len(names) == 1 else f'{len(names)} nodes'} ({plugin}: {why})"
         for (plugin, why), names in sorted(nodes.items(), key=lambda item: (-len(item[1]), item[0]))
@@ -152,7 +152,9 @@ def in_tree_answered(state: State, gang: Gang, changed: bool) -> None:
     """Go on with a gang for which in-tree plugins have answered. `changed`: the answers are new."""
     if changed:
         gang.exclusions = {
-            pair: out for pair, out in gang.exclusions.items() if out.plugin in (*MODELLED, NODE_CHANGED)
+            pair: exclusion
+            for pair, exclusion in gang.exclusions.items()
+            if exclusion.plugin in (*MODELLED, NODE_CHANGED)
         }
     if gang.timers.pop(Timer.IN_TREE, None) is not None:
         state.enqueue_again(gang)

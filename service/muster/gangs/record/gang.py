@@ -248,9 +248,9 @@ class Gang:
         if not self.refusals and not self.exclusions:
             return
         self.exclusions = {
-            pair: out
-            for pair, out in self.exclusions.items()
-            if pair[1] != node or out.plugin == NODE_CHANGED
+            pair: exclusion
+            for pair, exclusion in self.exclusions.items()
+            if pair[1] != node or exclusion.plugin == NODE_CHANGED
         }
         self.refusals = {
             pair: times for pair, times in self.refusals.items() if pair[1] != node or pair in self.exclusions

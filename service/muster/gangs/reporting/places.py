@@ -103,7 +103,7 @@ def details(ledger: Ledger, gang: Gang, view: GangView) -> GangDetails:
     """Return what is known of a gang."""
     places = tuple(_places(ledger, gang))
     excluded = sorted(gang.exclusions.items(), key=_node)
-    refused = tuple(Refused(node, out.plugin, out.message) for (_, node), out in excluded)
+    refused = tuple(Refused(node, exclusion.plugin, exclusion.message) for (_, node), exclusion in excluded)
     return GangDetails(view, places, gang.group.present - len(places), refused)
 
 
