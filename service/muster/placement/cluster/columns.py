@@ -165,14 +165,6 @@ def memory_in(memory: Ints, masks: Ints | int) -> Ints:
     return memory * (masks >> np.arange(len(memory))[:, None] & 1)
 
 
-def gpus_in(masks: Ints, part: int) -> Ints:
-    """Return int64, in the shape of `masks`: how many GPUs of each mask lie in `part`.
-
-    `part` is a mask of GPUs of one node. It may have more bits than the masks of columns.
-    """
-    return gpu_counts(masks & part)
-
-
 @dataclass(frozen=True, slots=True)
 class _Line:
     """A property of `Columns`: one line of one of its matrices."""

@@ -18,7 +18,7 @@ from muster.domain.reasons import Relaxation
 from muster.domain.request import Request, Role
 from muster.domain.topology import bits, mask_of
 from muster.domain.words import GPU_MEMORY
-from muster.placement.cluster.columns import LARGEST, Columns, Ints, gpus_in, memory_in
+from muster.placement.cluster.columns import LARGEST, Columns, Ints, gpu_counts, memory_in
 from muster.placement.cluster.fabric import ALL_GPUS
 from muster.placement.cluster.topology import INSIDE
 from muster.placement.explain.assumptions import GPU, Assumption, Kind, World, binds_members
@@ -298,7 +298,8 @@ class _Search:
         view, empty = self.world.view, self.empty
         if not self.role.slice:
             now, then = (
-                np.maximum(0, gpus_in(of.free_gpus[rows], mask) - of.unindexed[rows]) for of in (view, empty)
+                np.maximum(0, gpu_counts(of.free_gpus[rows] & mask) - of.unindexed[rows])
+                for of in (view, empty)
             )
             return now[None], then[None]
         now, then = (memory_in(of.gpu_memory[:, rows], mask) for of in (view, empty))

@@ -17,7 +17,7 @@ from muster.domain.node import Resources
 from muster.domain.request import Request, Role, Scope
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.candidates import Excluded, admits
-from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints, gpus_in
+from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints, gpu_counts
 from muster.placement.cluster.fabric import Shape
 from muster.placement.cluster.matching import attributes_of, by_attributes, view_of
 from muster.placement.gang.blocks import Blocks, blocks_of
@@ -263,7 +263,7 @@ def _room_under(rule: InNode, shape: Shape, r: int, room: Ints, free: Ints) -> I
     unit, gpus = rule.domain_unit[r], rule.gpus[r]
     if simple:
         if unit and gpus:
-            by_domain = (gpus_in(free, domain) for domain in shape.domains)
+            by_domain = (gpu_counts(free & domain) for domain in shape.domains)
             room = np.minimum(room, sum(count // (unit * gpus) * unit for count in by_domain))
         step = rule.unit_of(r)
         return np.asarray(room // step * step)

@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from muster.domain.request import Request, TypicalRequest
-from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints, gpus_in
+from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints, gpu_counts
 from muster.placement.cluster.fabric import Shape
 
 TYPICAL_GPUS = (1, 2, 4, 8)
@@ -95,8 +95,8 @@ def damage_to_pools(shape: Shape, free: Ints | int, masks: Ints) -> Ints:
     wasted = np.array([unusable(k) for k in range(shape.topology.gpu_count + 1)])
     damage = np.zeros_like(masks)
     for pool in shape.pools:
-        damage += wasted[np.maximum(0, gpus_in(free & ~masks, pool) - shape.hidden)]
-        damage -= wasted[np.maximum(0, gpus_in(np.asarray(free), pool) - shape.hidden)]
+        damage += wasted[np.maximum(0, gpu_counts(free & ~masks & pool) - shape.hidden)]
+        damage -= wasted[np.maximum(0, gpu_counts(np.asarray(free & pool)) - shape.hidden)]
     return damage
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from muster.domain.request import Role, Scope
-from muster.placement.cluster.columns import LARGEST, Ints, gpus_in
+from muster.placement.cluster.columns import LARGEST, Ints, gpu_counts
 from muster.placement.cluster.topology import INSIDE
 from muster.placement.gang.blocks import (
     MAX_TRIES,
@@ -666,7 +666,7 @@ def _on_nodes(instance: Instance, role: Role, rows: Ints) -> _Segments:
     for code in np.unique(view.shape[rows]).tolist():
         of_shape = np.flatnonzero(view.shape[rows] == code)
         for domain in view.shapes[code].domains:
-            members = gpus_in(view.free_gpus[rows[of_shape]], domain) // role.gpus
+            members = gpu_counts(view.free_gpus[rows[of_shape]] & domain) // role.gpus
             whole[of_shape] += members // size
             short[of_shape] = np.maximum(short[of_shape], members % size)
     fit = np.minimum(whole, room // size)
