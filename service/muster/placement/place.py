@@ -36,8 +36,8 @@ class PlacementDefect(Exception):
 def place(snapshot: Snapshot, request: Request, limits: Limits | None = None) -> Decision:
     """Return the best plan of the gang, or why there is none.
 
-    Of the subrequests of its claims the first with which it fits is planned. If it fits with none, the cause
-    is told for the last one, which allows most.
+    The subrequests of its claims are tried in order, and the first one that fits is planned. If none fits,
+    the last one is explained, since it allows the most.
 
     Raises:
         PlacementDefect: The plan that was found does not pass `verify`.

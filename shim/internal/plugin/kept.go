@@ -38,8 +38,8 @@ type kept struct {
 	armed bool      // further pods are tried by a timer
 }
 
-// keptPod is a pod that was refused, or nil if it was not refused since it was tried again. It is due if a plan has ended
-// since it was refused.
+// keptPod is a place in the line of refused pods. `pod` is nil between a retry and the next refusal. `due` means: a plan
+// ended after the refusal, so a retry may succeed.
 type keptPod struct {
 	pod       *v1.Pod
 	namespace string

@@ -180,7 +180,7 @@ def capture_cluster(
 
 
 def read_cluster(kubeconfig: Path | None, context: str | None) -> Captured:
-    """Read the cluster. It raises as `capture_cluster`."""
+    """Read the cluster. Raises the same exceptions as `capture_cluster`."""
 
     async def read() -> Captured:
         async with KubeClient(str(kubeconfig) if kubeconfig else None, context) as client:

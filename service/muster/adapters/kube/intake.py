@@ -439,7 +439,7 @@ def usage_alone(obj: PodObject) -> PodObject:
 
 
 def without_labels(obj: CustomObject) -> CustomObject:
-    """Return what is read of a PodGroup or Topology: it may have 1.5 MB of labels."""
+    """Return a PodGroup or Topology with the fields that are read, without its labels (up to 1.5 MB)."""
     meta = obj.metadata
     more = {key: "…" for key in other_systems.MORE_OF_GROUPS if (meta.annotations or {}).get(key)}
     named_alone = Metadata(

@@ -410,7 +410,7 @@ class Inside:
 
 
 class Outside(PlannerProcess):
-    """Decides in a process; inside the service as long as no process can be started."""
+    """Decides in a planner process, or inside the service while no process can be started."""
 
     def __init__(self, bounds: Bounds, place: str = PLACE) -> None:
         super().__init__(bounds, place)

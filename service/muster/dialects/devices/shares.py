@@ -41,7 +41,10 @@ class Rounding:
     values: tuple[Fraction, ...] = ()
 
     def __call__(self, amount: Fraction) -> Fraction:
-        """Return what a claim takes that asks for this. Whether it may is an in-tree answer."""
+        """Return how much of the capacity a claim takes that asks for `amount`.
+
+        The in-tree plugin decides whether it may.
+        """
         if self.values:
             return next((value for value in self.values if value >= amount), amount)
         over = max(Fraction(0), amount - self.least)

@@ -134,8 +134,8 @@ class RoomTaken(Cause):
 class ClusterTooSmall(Cause):
     """The nodes that admit the role, taken together, could not host its members even if they were empty.
 
-    `total` and `needed` count the resource that is short; where there is enough of it, it is in pieces too
-    small: `largest_node` has most of it, `largest`.
+    `total` and `needed` count the resource that is short. If the total is enough, no single node has enough:
+    `largest_node` has the most, `largest`.
     """
 
     role: str

@@ -379,7 +379,8 @@ _Hosts = Mapping[str, list[int | None]]
 class Replicas:
     """The replicas of a gang: those that run, and those that wait. Each pod is read once.
 
-    Hosts start that come back to a replica that runs, and whole replicas. A host's rank tells its replica.
+    A host may start if its replica runs already, or if all hosts of its replica wait. A host's rank tells its
+    replica.
     """
 
     def __init__(self, group: Group) -> None:

@@ -293,7 +293,8 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
     excluded = state.excluded(gang, tried_request.roles, {pod.uid: pod for pod in gang.group.unbound})
     floor = None
     if lane is Lane.BACKGROUND and namespace_of(gang.key) not in state.shares[lane].resting(state.now):
-        # What overtook its last plan could overtake each one: its equals wait this time.
+        # The cluster changed while the last plan was computed. So that this does not repeat, gangs of equal
+        # priority wait too.
         overtaken = isinstance(gang.in_phase, Planning) and gang.in_phase.overtaken
         floor = gang.group.priority + overtaken
     solve = Solve(gang.key, gang.generation, tried_request, snapshot, excluded, lane)

@@ -83,7 +83,7 @@ def is_same_for(request: Request, policies: Policies, before: Node, after: Node 
 
 
 def _labels_read(request: Request, policies: Policies) -> frozenset[str]:
-    """Return the keys of node labels on which a plan of this request may stand."""
+    """Return the keys of node labels that decide where this request may be placed."""
     keys = labels_of_domains(policies)
     keys.update(request.preferred_scopes)
     keys.update(limit.scope for limit in request.per_scope)

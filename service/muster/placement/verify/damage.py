@@ -45,7 +45,10 @@ def damage(plan: Placed, groups: Groups, touched: Spots) -> list[str]:
 
 
 def _spoilt(state: NodeState, free: int, members: Iterable[MemberPlacement]) -> int:
-    """Return F of the partly used GPUs after these members have theirs. `free` masks the wholly free GPUs."""
+    """Return F of the GPUs that are partly used once these members have their shares.
+
+    `free` masks the wholly free GPUs.
+    """
     node, total = state.node, 0
     for gpu, (every, units_left) in enumerate(zip(node.gpu_memory, state.free_memory, strict=True)):
         if free >> gpu & 1 or node.spread or not every:
