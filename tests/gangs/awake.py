@@ -19,6 +19,7 @@ from muster.gangs.messages.instructions import Lane
 from muster.gangs.pending.scheduling_queue import namespace_of
 from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.phases import Phase
+from muster.placement.cluster.matching import ClusterView
 from muster.placement.gang.instance import instance_of, unsupported
 from muster.placement.limits import Budget, Limits
 from muster.placement.search.search import best_for_most
@@ -55,7 +56,7 @@ def fits_now(world: World, nodes: Iterable[Node], key: str) -> bool:
     snapshot = state.backfill.open_to(gang, snapshot)
     request = state.in_tree.limited(key, request, snapshot)
     limits = Limits(excluded=state.excluded(gang, request.roles, {pod.uid: pod for pod in group.unbound}))
-    instance = instance_of(snapshot, request, limits.excluded)
+    instance = instance_of(ClusterView(snapshot, request), limits.excluded)
     if unsupported(instance) is not None:
         return False
     _, plan = best_for_most(instance, Budget(limits))

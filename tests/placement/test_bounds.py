@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from muster.domain.decision import Placed
 from muster.domain.request import Member, Request, Scope
 from muster.placement.cluster.columns import Ints
+from muster.placement.cluster.matching import ClusterView
 from muster.placement.gang.blocks import begun, by_role, ways_to_cut
 from muster.placement.gang.instance import Counts, Instance, instance_of
 from muster.placement.limits import Budget, Limits
@@ -45,7 +46,9 @@ def drawn(data: st.DataObject, name: str) -> tuple[Instance, tuple[str, ...]]:
     """A instance, and its scope if that is wider than a node."""
     world: World = data.draw(worlds(*FEATURES[name]))
     scope = world.request.required_scope
-    return instance_of(world.snapshot, world.request, {}), () if scope in (None, *NARROW) else (scope,)
+    return instance_of(ClusterView(world.snapshot, world.request), {}), () if scope in (None, *NARROW) else (
+        scope,
+    )
 
 
 @pytest.mark.parametrize("name", FEATURES)
@@ -92,7 +95,7 @@ def test_bounds_hold(name: str, data: st.DataObject) -> None:
 )
 def test_the_most_of_one_role_in_segments(drawn: str, asked: str, expected: int) -> None:
     request = replace(gang(asked), min_member=1)
-    instance = instance_of(cluster(drawn), request, {})
+    instance = instance_of(ClusterView(cluster(drawn), request), {})
     counted = most_in_segments(instance, np.zeros(len(instance.columns.names), np.int64))
     placed = place(cluster(drawn), request)
     assert isinstance(placed, Placed)
@@ -110,7 +113,7 @@ def as_by_trying_everything(data: st.DataObject) -> None:
     role = max(request.roles, key=lambda role: len(role.segments))
     role = replace(role, members=(*role.members, *(Member(f"more{i}", f"more-{i}") for i in range(3))))
     asked = Request(request.gang, (role,), 1)
-    instance = instance_of(snapshot, asked, {})
+    instance = instance_of(ClusterView(snapshot, asked), {})
     counted = most_in_segments(instance, np.zeros(len(instance.columns.names), np.int64))
     assume(counted is not None and role.segments)
     found = naive.best(snapshot, asked)

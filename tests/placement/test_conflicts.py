@@ -57,6 +57,7 @@ from muster.domain.sentences import sentence
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits, mask_of
 from muster.domain.words import GPU_MEMORY
+from muster.placement.cluster.matching import ClusterView
 from muster.placement.explain.assumptions import Assumption, Assumptions, Kind
 from muster.placement.explain.causes import explain
 from muster.placement.explain.conflict import Oracle, conflict_of, irreducible
@@ -153,7 +154,7 @@ def test_a_conflict_is_sufficient_and_irreducible(name: str, data: st.DataObject
     snapshot, request = without_taints(data.draw(worlds(*FEATURES[name])))
     if fits(snapshot, request):
         return
-    instance, limits = instance_of(snapshot, request, {}), Limits(deterministic_time=60)
+    instance, limits = instance_of(ClusterView(snapshot, request), {}), Limits(deterministic_time=60)
     assumptions = Assumptions(instance, {})
     conflict = conflict_of(assumptions, Oracle(Budget(limits)), proven=False)
     assert conflict is not None
@@ -438,7 +439,7 @@ def smaller(relaxation: Relaxation, snapshot: Snapshot, request: Request) -> Ite
             cordoned = [name for name, state in snapshot.nodes.items() if state.node.unschedulable]
             yield from (Uncordon(some) for some in combinations(cordoned, len(nodes) - 1))
         case WiderScope(scope, wider, role=name):
-            view = instance_of(snapshot, request, {}).columns
+            view = instance_of(ClusterView(snapshot, request), {}).columns
             between = takewhile(lambda other: other != (wider or None), wider_scopes(view, scope))
             yield from (WiderScope(scope, other or "", "", 0, name) for other in between)
         case FewerMembers(least, before):
@@ -501,7 +502,7 @@ def test_members_inside_a_node_keep_the_rules_over_nodes() -> None:
     request = gang("2 x 1 GPU by 2 rack, scope nvlink-domain, running w-9@a/10, min 1")
     request = replace(request, constraints=(even,))
     assert not fits(snapshot, request)
-    instance, limits = instance_of(snapshot, request, {}), Limits(deterministic_time=60)
+    instance, limits = instance_of(ClusterView(snapshot, request), {}), Limits(deterministic_time=60)
     conflict = conflict_of(Assumptions(instance, {}), Oracle(Budget(limits)), proven=False)
     assert conflict is not None
     assert {each.kind for each in conflict.obstacles} == {Kind.RUNNING, Kind.SCOPE, BETWEEN_PODS}

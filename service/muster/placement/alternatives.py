@@ -20,7 +20,7 @@ from muster.domain.request import Request, Scope, SelectorTerm
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.candidates import NODE_NAME, admits
 from muster.placement.cluster.columns import Bools, Columns, Ints, columns
-from muster.placement.cluster.matching import view_of
+from muster.placement.cluster.matching import ClusterView
 from muster.placement.evaluate import worths
 from muster.placement.limits import Limits, asks_gpus
 from muster.placement.model.objective import Worth
@@ -38,7 +38,7 @@ def alternatives(snapshot: Snapshot, question: Question, limits: Limits | None =
     then those with too few.
     """
     limits = limits or Limits()
-    view = view_of(snapshot, question.request)
+    view = ClusterView(snapshot, question.request).columns
     own_rows = sorted({view.row[member.node] for member in question.members})
     places = _Places.of(view, question, own_rows, limits)
     own_worths = worths(question.request, question.members, view)

@@ -9,12 +9,13 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from muster.domain.decision import MemberPlacement, Objective
+from muster.domain.decision import MemberPlacement, Objective, Placed
 from muster.domain.node import Resources, Usage
 from muster.domain.request import Request, Scope
 from muster.domain.topology import mask_of
 from muster.domain.words import natural
 from muster.placement.cluster.columns import Columns, Ints
+from muster.placement.cluster.matching import ClusterView
 from muster.placement.cluster.topology import INSIDE, NONE, Place, narrow_to_wide
 from muster.placement.gang.existing import BoundMember, ExistingMembers, existing_of
 from muster.placement.gang.on_node import fit_of, gpus_of, on_row, unusable_gpus
@@ -55,6 +56,22 @@ def objective(
         if common and (scope != Scope.GPU or gpus):
             return value, scope, f"{scope} {min(common, key=natural)}"
     return value, None, ""
+
+
+def evaluated(cluster: ClusterView, members: tuple[MemberPlacement, ...]) -> Placed:
+    """Return the plan with its values. Nothing is proven of it."""
+    request, view = cluster.request, cluster.columns
+    value, scope, part = objective(request, members, view)
+    return Placed(
+        request.gang,
+        members,
+        value,
+        scope,
+        part,
+        optimal=False,
+        unknown_links=unknown_links(request, members, view),
+        unknown_indices=unknown_indices(members, view),
+    )
 
 
 def worths(request: Request, members: Sequence[MemberPlacement], view: Columns) -> list[Worth]:

@@ -16,16 +16,9 @@ from muster.domain.topology import bits, mask_of
 from muster.placement.cluster.candidates import Excluded, admits, refusal
 from muster.placement.cluster.columns import Bools, Columns, Ints
 from muster.placement.cluster.fabric import MAX_RING_GPUS
-from muster.placement.cluster.matching import view_of
+from muster.placement.cluster.matching import ClusterView
 from muster.placement.cluster.topology import Place
-from muster.placement.evaluate import (
-    Held,
-    objective,
-    spots_of,
-    unknown_indices,
-    unknown_links,
-    used_gpus,
-)
+from muster.placement.evaluate import Held, evaluated, spots_of, used_gpus
 from muster.placement.gang.constraints import constraints_of
 from muster.placement.gang.existing import existing_of
 from muster.placement.gang.instance import room_of
@@ -55,7 +48,7 @@ def alternates(
     # then the whole gang is planned again
     if any(constraint.binds for constraint, *_ in constraints_of(request)):
         return tuple((member.node,) for member in plan.members)
-    view = view_of(snapshot, request)
+    view = ClusterView(snapshot, request).columns
     snapshot = view.snapshot
     full = snapshot.taking(_usage(request, member) for member in plan.members)
     after = {view.row[member.node]: full.nodes[member.node] for member in plan.members}
@@ -101,7 +94,8 @@ def move(snapshot: Snapshot, request: Request, plan: Placed, uid: str, node: str
         return None
     if member.node == node:
         return plan
-    view = view_of(snapshot, request)
+    cluster = ClusterView(snapshot, request)
+    view = cluster.columns
     snapshot = view.snapshot
     role = next(role for role in request.roles if role.name == member.role)
     staying = tuple(m for m in plan.members if m.uid != uid)
@@ -122,20 +116,7 @@ def move(snapshot: Snapshot, request: Request, plan: Placed, uid: str, node: str
         return None
     moved = replace(member, node=node, gpus=tuple(bits(gpus)))
     members = tuple(moved if m.uid == uid else m for m in plan.members)
-    value, scope, part = objective(request, members, view)
-    moved_plan = replace(
-        plan,
-        members=members,
-        objective=value,
-        scope_reached=scope,
-        domain=part,
-        optimal=False,
-        gap=None,
-        unproven=None,
-        steps=(),
-        unknown_links=unknown_links(request, members, view),
-        unknown_indices=unknown_indices(members, view),
-    )
+    moved_plan = replace(evaluated(cluster, members), truncated=plan.truncated, coming=plan.coming)
     return None if verify(snapshot, request, moved_plan) else moved_plan
 
 

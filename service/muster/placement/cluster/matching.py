@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Generic, TypeVar
 
 from muster.domain.decision import MemberPlacement
@@ -67,36 +68,76 @@ def _showing(
     return view
 
 
-def masks_of(snapshot: Snapshot, request: Request) -> dict[str, int]:
-    """Return node → bit mask of the GPUs that the gang may have.
+@dataclass(frozen=True, eq=False)
+class ClusterView:
+    """The cluster as a gang sees it. Each part is read once, when the part is first needed."""
 
-    Nodes where these are all that have no taint are left out. Until a subrequest is chosen (`by_subrequest`)
-    the gang may have any GPU.
+    snapshot: Snapshot
+    request: Request
 
-    Roles that take no GPUs, or have no members, do not count.
-    """
-    asking = _asking(request)
-    if any(role.subrequests for role in asking):
-        return {}
-    masks = {}
-    for name in dict.fromkeys(name for role in asking for name in role.matching):
-        state = snapshot.nodes.get(name)
-        if state is None:
-            continue
-        every, untainted = (1 << state.node.topology.gpu_count) - 1, state.node.untainted
-        offered = (role for role in asking if not_offered(state.node, role) is None)
-        masks_of_roles = {role.matching.get(name, untainted) & every for role in offered}
-        if not masks_of_roles:
-            continue
-        mask = masks_of_roles.pop() if len(masks_of_roles) == 1 else 0
-        if mask != untainted:
-            masks[name] = mask
-    return masks
+    @cached_property
+    def columns(self) -> Columns:
+        """The nodes with the GPUs that the gang may have. Most gangs have the view of `columns`."""
+        if not self.masks:
+            return columns(self.snapshot)
+        return _showing(_latest_matched, self.snapshot, self.masks, _only)
+
+    @cached_property
+    def masks(self) -> Mapping[str, int]:
+        """Node → bit mask of the GPUs that the gang may have, unless these are all that have no taint.
+
+        Until a subrequest is chosen (`by_subrequest`), the gang may have any GPU.
+        """
+        if any(role.subrequests for role in self._asking):
+            return {}
+        masks = {}
+        for name in dict.fromkeys(name for role in self._asking for name in role.matching):
+            state = self.snapshot.nodes.get(name)
+            if state is None:
+                continue
+            every, untainted = (1 << state.node.topology.gpu_count) - 1, state.node.untainted
+            masks_of_roles = {mask & every for mask in self._matching(state.node, untainted)}
+            if not masks_of_roles:
+                continue
+            mask = masks_of_roles.pop() if len(masks_of_roles) == 1 else 0
+            if mask != untainted:
+                masks[name] = mask
+        return masks
+
+    def differing(self, nodes: Iterable[str]) -> int:
+        """Return on how many of these nodes roles match different GPUs."""
+        states = (self.snapshot.nodes[name] for name in nodes)
+        return sum(len(self._matching(state.node, -1)) > 1 for state in states)
+
+    def _matching(self, node: Node, default: int) -> set[int]:
+        """Return the masks of roles that the node can serve; `default` if a role names no GPUs of it."""
+        offered = (role for role in self._asking if not_offered(node, role) is None)
+        return {role.matching.get(node.name, default) for role in offered}
+
+    @cached_property
+    def _asking(self) -> list[Role]:
+        """The roles with members that take GPUs, or shares of some. No other role counts."""
+        return [role for role in self.request.roles if (role.gpus or role.slice) and role.members]
+
+    @cached_property
+    def attributes(self) -> tuple[tuple[str, ...], ...]:
+        """The different lists of attributes that roles with members name, without the empty list."""
+        return attributes_of(self.request.roles)
+
+    @cached_property
+    def grouped(self) -> Columns:
+        """The same nodes, with groups where GPUs agree on the gang's attributes, if it names any."""
+        if not self.attributes:
+            return self.columns
+        snapshot = self.columns.snapshot
+        keys = dict.fromkeys(snapshot.nodes, self.attributes[0])
+        return _showing(_latest_grouped, snapshot, keys, _grouped)
 
 
-def _asking(request: Request) -> list[Role]:
-    """Return the roles that take GPUs, or shares of some."""
-    return [role for role in request.roles if (role.gpus or role.slice) and role.members]
+def attributes_of(roles: Iterable[Role]) -> tuple[tuple[str, ...], ...]:
+    """Return the different lists of attributes that roles with members name, without the empty list."""
+    attributes = (role.match_attributes for role in roles if role.members and role.match_attributes)
+    return tuple(dict.fromkeys(attributes))
 
 
 def by_subrequest(snapshot: Snapshot, request: Request) -> Iterator[Request]:
@@ -180,25 +221,6 @@ def _mixed(snapshot: Snapshot, role: Role) -> Role:
     return replace(role, matching=matching, subrequests=())
 
 
-def differing(snapshot: Snapshot, request: Request, nodes: Iterable[str]) -> set[str]:
-    """Return which of these nodes are such where roles match different GPUs."""
-    differing_nodes, asking = set(), _asking(request)
-    for name in nodes:
-        node = snapshot.nodes[name].node
-        if len({role.matching.get(name) for role in asking if not_offered(node, role) is None}) > 1:
-            differing_nodes.add(name)
-    return differing_nodes
-
-
-def view_of(snapshot: Snapshot, request: Request) -> Columns:
-    """Return the cluster as columns, with the GPUs that the gang may have.
-
-    Gangs without such a rule have the view of `columns`.
-    """
-    masks = masks_of(snapshot, request)
-    return _showing(_latest_matched, snapshot, masks, _only) if masks else columns(snapshot)
-
-
 def _only(state: NodeState, mask: int) -> NodeState:
     """Return the state with these GPUs alone. Those with taints are sound, but serve no slices."""
     hidden = ((1 << state.node.topology.gpu_count) - 1) & ~mask
@@ -210,21 +232,6 @@ def _only(state: NodeState, mask: int) -> NodeState:
 
 
 _latest_matched: list[_Shown[int]] = [_Shown()]
-
-
-def attributes_of(request: Request) -> list[tuple[str, ...]]:
-    """Return the different lists of attributes that roles with members name, without the empty one."""
-    attributes = (role.match_attributes for role in request.roles if role.members and role.match_attributes)
-    return list(dict.fromkeys(attributes))
-
-
-def by_attributes(view: Columns, request: Request) -> Columns:
-    """Return the view with groups on nodes where GPUs agree on the gang's attributes, if it names any."""
-    attributes = attributes_of(request)
-    if not attributes:
-        return view
-    keys = dict.fromkeys(view.snapshot.nodes, attributes[0])
-    return _showing(_latest_grouped, view.snapshot, keys, _grouped)
 
 
 def _grouped(state: NodeState, attributes: tuple[str, ...]) -> NodeState:

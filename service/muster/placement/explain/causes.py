@@ -30,10 +30,9 @@ from muster.domain.node import Node
 from muster.domain.quorums import Leaf, Quorum
 from muster.domain.reasons import Cause
 from muster.domain.request import Request, Role
-from muster.domain.snapshot import Snapshot
 from muster.domain.words import GPU_MEMORY, LISTED, gpus_with, nearest
 from muster.placement.cluster.columns import Bools, Columns, Ints
-from muster.placement.cluster.matching import differing, masks_of
+from muster.placement.cluster.matching import ClusterView
 from muster.placement.cluster.topology import INSIDE, NARROW
 from muster.placement.explain.assumptions import (
     CPU,
@@ -185,46 +184,38 @@ def _subgroups_needed(quorum: Quorum, request: Request) -> Iterator[SubgroupsNee
         yield SubgroupsNeeded(quorum.least, len(quorum.parts), roles)
 
 
-def with_matching(refusal: Unplaceable, snapshot: Snapshot, request: Request, limits: Limits) -> Unplaceable:
-    """Return the refusal. If the gang might fit on GPUs that its claims do not match, a cause says so."""
-    if (all_matching := _all_matching(request)) is not None:
-        return replace(refusal, causes=(*refusal.causes, all_matching))
-    masks = masks_of(snapshot, request)
-    if not masks or (request.quorum is None and not _fits_with_all(snapshot, request, limits)):
-        return refusal
-    matching: dict[str, int] = {}
-    gpus = 0
-    for name, mask in masks.items():
-        node = snapshot.nodes[name].node
-        every = (1 << node.topology.gpu_count) - 1
-        if every & ~node.tainted & ~mask:  # else it has more than without the claims: taints are tolerated
-            matching[name] = mask.bit_count()
-            gpus += node.topology.gpu_count
-    if not matching:
-        return refusal
-    unlike = len(differing(snapshot, request, matching))
-    cause = GpusNotMatching(len(matching), sum(matching.values()), gpus, unlike)
-    return replace(refusal, causes=(*refusal.causes, cause))
+def not_matching(cluster: ClusterView, limits: Limits) -> Iterator[GpusNotMatching]:
+    """Yield the cause that claims match too few GPUs, if the gang might fit on GPUs that they do not match.
 
-
-def _all_matching(request: Request) -> GpusNotMatching | None:
-    """Return that members take all matching GPUs of a node, with how many nodes have as many; None if not.
-
-    The last number that was tried is the smallest.
+    If members take all matching GPUs of a node, the cause says how many nodes have as many. The last number
+    that was tried is the smallest.
     """
+    request, masks = cluster.request, cluster.masks
     for role in request.roles:
         if role.chosen is not None and role.chosen.every and role.members:
             nodes = sum(map(bool, role.matching.values()))
             gpus = nodes * role.gpus
-            return GpusNotMatching(nodes, gpus, gpus, each=role.gpus) if nodes else None
-    return None
+            yield from [GpusNotMatching(nodes, gpus, gpus, each=role.gpus)] if nodes else ()
+            return
+    if not masks or (request.quorum is None and not _fits_with_all(cluster, limits)):
+        return
+    matching: dict[str, int] = {}
+    gpus = 0
+    for name, mask in masks.items():
+        node = cluster.snapshot.nodes[name].node
+        every = (1 << node.topology.gpu_count) - 1
+        if every & ~node.tainted & ~mask:  # else it has more than without the claims: taints are tolerated
+            matching[name] = mask.bit_count()
+            gpus += node.topology.gpu_count
+    if matching:
+        yield GpusNotMatching(len(matching), sum(matching.values()), gpus, cluster.differing(matching))
 
 
-def _fits_with_all(snapshot: Snapshot, request: Request, limits: Limits) -> bool:
+def _fits_with_all(cluster: ClusterView, limits: Limits) -> bool:
     """Return whether the gang may fit if members may have any GPU."""
-    roles = tuple(replace(role, matching={}) for role in request.roles)
-    instance = instance_of(snapshot, replace(request, roles=roles), limits.excluded)
-    assumptions = Assumptions(instance, limits.excluded)
+    roles = tuple(replace(role, matching={}) for role in cluster.request.roles)
+    all_gpus = replace(cluster, request=replace(cluster.request, roles=roles))
+    assumptions = Assumptions(instance_of(all_gpus, limits.excluded), limits.excluded)
     return Oracle(Budget(limits)).enough(assumptions.world(assumptions.all)) is not False
 
 

@@ -15,11 +15,10 @@ from muster.domain.causes.not_planned import NotSupported
 from muster.domain.constraints import Subgroup
 from muster.domain.node import Resources
 from muster.domain.request import Request, Role, Scope
-from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.candidates import Excluded, admits
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints, gpu_counts
 from muster.placement.cluster.fabric import Shape
-from muster.placement.cluster.matching import attributes_of, by_attributes, view_of
+from muster.placement.cluster.matching import ClusterView, attributes_of
 from muster.placement.gang.blocks import Blocks, blocks_of
 from muster.placement.gang.constraints import CONSTRAINTS
 from muster.placement.gang.existing import ExistingMembers, existing_of
@@ -194,11 +193,11 @@ class Instance:
         return counts @ np.array([role.resources.cpu_milli for role in self.roles], np.int64)
 
 
-def instance_of(snapshot: Snapshot, request: Request, excluded: Excluded) -> Instance:
-    """Return the instance of a request. Roles without members stay in it."""
-    view = by_attributes(view_of(snapshot, request), request)
-    by_name = {role.name: admits(view, role, excluded) for role in request.roles}
-    return instance_with(view, request, by_name)
+def instance_of(cluster: ClusterView, excluded: Excluded) -> Instance:
+    """Return the instance of a gang. Roles without members stay in it."""
+    view = cluster.grouped
+    by_name = {role.name: admits(view, role, excluded) for role in cluster.request.roles}
+    return instance_with(view, cluster.request, by_name)
 
 
 def instance_with(
@@ -382,7 +381,7 @@ def unsupported(instance: Instance, scopes: tuple[str, ...] = ()) -> NotSupporte
     domains. Where GPUs must agree on attributes, their groups stand in the place of NVLink domains.
     """
     request = instance.request
-    if attributes := attributes_of(request):
+    if attributes := attributes_of(request.roles):
         return _with_attributes(instance, attributes, scopes)
     if not instance.sliced:
         return None
@@ -395,7 +394,7 @@ def unsupported(instance: Instance, scopes: tuple[str, ...] = ()) -> NotSupporte
 
 
 def _with_attributes(
-    instance: Instance, attributes: list[tuple[str, ...]], scopes: tuple[str, ...]
+    instance: Instance, attributes: tuple[tuple[str, ...], ...], scopes: tuple[str, ...]
 ) -> NotSupported | None:
     request, (first, *more) = instance.request, map(" and ".join, attributes)
     if instance.sliced:
