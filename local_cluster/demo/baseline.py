@@ -8,14 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from muster.domain.decision import MemberPlacement, Objective
-from muster.domain.node import Usage
+from muster.domain.node import Resources, Usage
 from muster.domain.request import Request, Role
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits, mask_of
 from muster.placement.cluster.candidates import refusal
 from muster.placement.cluster.columns import columns
 from muster.placement.evaluate import objective
-from muster.placement.limits import member_room
 from muster.placement.naming import in_rank_order
 
 
@@ -39,7 +38,7 @@ def first_fit(snapshot: Snapshot, request: Request) -> FirstFit:
         for member in in_rank_order(role):
             for name, state in states.items():
                 gpus, units = _lowest(state, role), role.slice.units if role.slice else 0
-                room = member_room(role.resources, state.free) > 0 and refusal(state.node, role) is None
+                room = _has_room(role.resources, state.free) and refusal(state.node, role) is None
                 if room and gpus is not None:
                     usage = Usage(member.uid, name, role.resources, gpus=mask_of(gpus), units=units)
                     states[name] = state.taking(usage)
@@ -47,6 +46,15 @@ def first_fit(snapshot: Snapshot, request: Request) -> FirstFit:
                     break
     value, _, _ = objective(request, members, view)
     return FirstFit(tuple(members), value, len(members) == request.size)
+
+
+def _has_room(demand: Resources, free: Resources) -> bool:
+    """Return whether a member has room. As in kube-scheduler, what is not asked for is not checked."""
+    after = free - demand
+    amounts = [after.pods, *(after.other(name) for name, _ in demand.others)]
+    amounts += [after.cpu_milli] if demand.cpu_milli else []
+    amounts += [after.memory_bytes] if demand.memory_bytes else []
+    return min(amounts) >= 0
 
 
 def _lowest(state: NodeState, role: Role) -> tuple[int, ...] | None:

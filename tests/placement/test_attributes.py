@@ -16,6 +16,7 @@ from muster.domain.request import Request, RolePreference
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import bits, mask_of
 from muster.placement.cluster.matching import groups_of
+from muster.placement.moves import move
 from muster.placement.place import place
 from muster.placement.verify import verify
 from tests.placement.drawings import cluster, gang
@@ -47,6 +48,18 @@ def test_members_do_not_span_groups() -> None:
     decision = place(grouped(": a[8]", a=PAIRS), asked("4 x 2 GPU", ROOT))
     assert isinstance(decision, Placed)
     assert sorted(mask_of(member.gpus) for member in decision.members) == sorted(PAIRS[ROOT])
+
+
+def test_a_member_moves_to_gpus_that_agree() -> None:
+    """The lowest free GPUs of both nodes are 1 and 2, which do not agree."""
+    nodes = ": a[8, free 0111 1111] b[8, free 0111 1111]"
+    snapshot, request = grouped(nodes, a=PAIRS, b=PAIRS), asked("1 x 2 GPU", ROOT)
+    plan = place(snapshot, request)
+    assert isinstance(plan, Placed)
+    (other,) = {"a", "b"} - {plan.members[0].node}
+    moved = move(snapshot, request, plan, plan.members[0].uid, other)
+    assert moved is not None
+    assert mask_of(moved.members[0].gpus) in PAIRS[ROOT]
 
 
 @pytest.mark.parametrize(

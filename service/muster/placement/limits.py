@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from muster.domain.node import Resources
 from muster.domain.request import Request, Role
 from muster.placement.cluster.candidates import Excluded
 
@@ -139,19 +138,6 @@ class Budget:
     def spend(self, deterministic_time: float) -> None:
         """Take away the deterministic time that a solve has used."""
         self._deterministic -= deterministic_time
-
-
-def member_room(demand: Resources, free: Resources) -> int:
-    """Return how many times `demand` fits in `free`. As in kube-scheduler, what is not asked for is not
-    checked.
-    """
-    counts = [max(0, free.pods) // max(1, demand.pods)]
-    if demand.cpu_milli > 0:
-        counts.append(max(0, free.cpu_milli) // demand.cpu_milli)
-    if demand.memory_bytes > 0:
-        counts.append(max(0, free.memory_bytes) // demand.memory_bytes)
-    counts += [max(0, free.other(name)) // amount for name, amount in demand.others]
-    return min(counts)
 
 
 def unlike_roles(request: Request, excluded: Excluded) -> int:

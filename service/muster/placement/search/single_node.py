@@ -94,20 +94,23 @@ def on_one_node(
         return None, True
     narrow = [scope for scope in scopes if scope in INSIDE]
     if instance.idle is Idle.NONE:
-        return _best_on(instance, rows, need, narrow, budget)
+        return best_on(instance, rows, need, narrow, budget)
     unusable, proven = instance.unusable(rows, counts[None])[:, 0], True
     for least in np.unique(unusable).tolist():
-        share, sure = _best_on(instance, rows[unusable == least], need, narrow, budget)
+        share, sure = best_on(instance, rows[unusable == least], need, narrow, budget)
         proven &= sure
         if share is not None:
             return share, proven
     return None, proven
 
 
-def _best_on(
+def best_on(
     instance: Instance, rows: Ints, need: Counts, narrow: list[str], budget: Budget
 ) -> tuple[Share | None, bool]:
-    """Return the same for these nodes, which make equally many GPUs unusable."""
+    """Return the best of these nodes, which take all members and make equally many GPUs unusable.
+
+    The members lie inside one part of each of the `narrow` scopes.
+    """
     view, counts = instance.columns, np.array(need, np.int64)
     size = int(instance.gpus(counts))
     left_over = best_fit(instance, rows, counts[None])[:, 0]
