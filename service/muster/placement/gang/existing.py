@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from operator import or_
 
 from muster.domain.request import Request, Running, Scope
 from muster.placement.cluster.columns import Columns
@@ -26,12 +28,25 @@ class BoundMember:
         return self.has_gpus and not self.running.gpus
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class ExistingMembers:
-    """All existing members of a gang. `masks` are their GPUs by row, as bit masks."""
+    """All existing members of a gang."""
 
-    masks: Mapping[int, int]
     members: tuple[BoundMember, ...]
+
+    @cached_property
+    def by_row(self) -> Mapping[int, list[BoundMember]]:
+        """The members on each node, by row."""
+        by_row = dict[int, list[BoundMember]]()
+        for stay in self.members:
+            by_row.setdefault(stay.row, []).append(stay)
+        return by_row
+
+    @cached_property
+    def masks(self) -> Mapping[int, int]:
+        """Their GPUs by row, as bit masks."""
+        gpus = {row: [stay.running.gpus for stay in members] for row, members in self.by_row.items()}
+        return {row: reduce(or_, masks) for row, masks in gpus.items()}
 
     def __bool__(self) -> bool:
         return bool(self.members)
@@ -47,15 +62,15 @@ class ExistingMembers:
         """
         return self.with_gpus if gpus or scope == Scope.NVLINK_DOMAIN else frozenset(self.masks)
 
-    @property
+    @cached_property
     def with_gpus(self) -> frozenset[int]:
         """The rows of the nodes where members with GPUs are."""
         return frozenset(stay.row for stay in self.members if stay.has_gpus)
 
     def after(self, view: Columns, row: int, rule: InNode) -> InNode:
         """Return the rule for further members on the node: `rule`, less what existing members use up."""
-        staying = [stay for stay in self.members if stay.row == row]
-        if not staying:
+        staying = self.by_row.get(row)
+        if staying is None:
             return rule
         domains = view.shapes[view.shape[row]].domains
         touching = [
@@ -77,15 +92,12 @@ class ExistingMembers:
 def existing_of(view: Columns, request: Request) -> ExistingMembers:
     """Return the existing members of a request. A member whose node is gone is left out."""
     asks = {role.name: takes_gpus(role) for role in request.roles}
-    members = tuple(
+    members = (
         BoundMember(view.row[running.node], running, running.has_gpus or asks.get(running.role, False))
         for running in request.running
         if running.node in view.row
     )
-    masks: dict[int, int] = {}
-    for stay in members:
-        masks[stay.row] = masks.get(stay.row, 0) | stay.running.gpus
-    return ExistingMembers(masks, members)
+    return ExistingMembers(tuple(members))
 
 
 def common_parts(view: Columns, scope: str, members: Iterable[BoundMember]) -> frozenset[str] | None:

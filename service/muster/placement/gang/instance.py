@@ -19,8 +19,8 @@ from muster.placement.cluster.candidates import Excluded, admits
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints, gpu_counts
 from muster.placement.cluster.fabric import Shape
 from muster.placement.cluster.matching import ClusterView, attributes_of
-from muster.placement.gang.blocks import Blocks, blocks_of
-from muster.placement.gang.constraints import CONSTRAINTS
+from muster.placement.gang.blocks import blocks_of
+from muster.placement.gang.constraints import CONSTRAINTS, rules_of
 from muster.placement.gang.existing import ExistingMembers, existing_of
 from muster.placement.gang.on_node import unusable_gpus
 from muster.placement.gang.rules import Rules
@@ -211,6 +211,7 @@ def instance_with(
     present = replace(request, running=tuple(stay.running for stay in existing.members))
     blocks = blocks_of(present, counts)
     rules = rules_of(view, request, blocks, existing)
+    penalty = _penalties(view, blocks.roles)
     admits = np.stack([admitted[role.name] for role in blocks.roles]) & ~rules.refused
     room = np.where(admits, np.stack([room_of(view, role) for role in blocks.roles]), 0)
     if rules.caps is not None:
@@ -225,7 +226,7 @@ def instance_with(
         existing,
         rules,
         admitted,
-        _penalties(view, blocks.roles),
+        penalty,
     )
     return replace(instance, room=_ruled_room(instance)) if len(rules.node_rules) > 1 else instance
 
@@ -317,59 +318,6 @@ def fits_at_once(instance: Instance, need: Counts) -> Bools:
     for may_hold in instance.rules.whole:
         admitted &= may_hold(need)
     return admitted
-
-
-def rules_of(view: Columns, request: Request, blocks: Blocks, existing: ExistingMembers) -> Rules:
-    """Return the rules of a request."""
-    count = len(blocks.roles)
-    rules = Rules(view, blocks, np.zeros((count, len(view.names)), bool))
-    rules.unit, rules.domain_unit = [1] * count, [0] * count
-    for constraint in CONSTRAINTS:
-        constraint.add(rules, request, existing)
-    _in_node(rules, existing)
-    return rules
-
-
-def _in_node(rules: Rules, existing: ExistingMembers) -> None:
-    """Set the rule of each node, by row. Equal rules share one index."""
-    view, count = rules.view, len(rules.blocks.roles)
-    in_wide = view.topology.in_wide
-    gpus, nothing = tuple(role.gpus for role in rules.blocks.roles), (-1,) * count
-    every: dict[InNode | None, int] = {None: 0}
-    rule_of_row = np.zeros(len(view.names), np.int64)
-
-    def index(row: int) -> int:
-        wide, domains = in_wide[row], len(view.shapes[view.shape[row]].domains)
-        pins = rules.pinned.get(row, {})
-        rule = InNode(
-            gpus,
-            tuple(rules.unit),
-            (0,) * count if wide else tuple(rules.domain_unit),
-            tuple(pins.get(block, -1) for block in range(count)),
-            () if wide else tuple(rules.single),
-            rules.node_most,
-            (rules.domain_most,) * domains if rules.domain_most >= 0 else (),
-            apart=tuple((first, repelled) for labelled, first, repelled in rules.apart if labelled[row]),
-            limits=tuple((members, int(most[row])) for most, members in rules.limits if most[row] < LARGEST),
-        )
-        rule = existing.after(view, row, rule)
-        free = max(rule.unit) == 1 and rule.most < 0 and not rule.touched and rule.pinned == nothing
-        free = free and not rule.apart and not rule.limits
-        return every.setdefault(None if free and not rule.binds_domains else rule, len(every))
-
-    elsewhere = np.arange(len(rule_of_row))
-    if existing.masks:
-        elsewhere = np.delete(elsewhere, list(existing.masks))
-    code = view.shape[elsewhere] * 2 + in_wide[elsewhere]
-    for line in (*(labelled for labelled, _, _ in rules.apart), *(most for most, _ in rules.limits)):
-        values, dense = np.unique(line[elsewhere], return_inverse=True)
-        code = np.unique(code * len(values) + dense, return_inverse=True)[1]
-    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-    if len(elsewhere):
-        rule_of_row[elsewhere] = np.array([index(row) for row in elsewhere[first].tolist()])[inverse]
-    for row in existing.masks:
-        rule_of_row[row] = index(row)
-    rules.in_node, rules.node_rules = rule_of_row, tuple(every)
 
 
 def unsupported(instance: Instance, scopes: tuple[str, ...] = ()) -> NotSupported | None:

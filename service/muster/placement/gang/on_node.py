@@ -56,9 +56,8 @@ def on_row(
     view: Columns, existing: ExistingMembers, costs: tuple[Cost, ...], row: int, rule: InNode | None
 ) -> On:
     """Return what decides the costs of GPU choices on a node with these existing members."""
-    has_members = any(stay.row == row and stay.has_gpus for stay in existing.members)
     wide, nvswitch = view.topology.in_wide[row], view.label(NVSWITCH)
-    return On(costs, bool(wide), rule, bool(_is_true(nvswitch)[row]), has_members)
+    return On(costs, bool(wide), rule, bool(_is_true(nvswitch)[row]), row in existing.with_gpus)
 
 
 def kinds_of(instance: Instance, rows: Ints) -> Ints:

@@ -14,6 +14,7 @@ import numpy as np
 from muster.domain.request import Scope
 from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints
 from muster.placement.gang.blocks import Blocks
+from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gpus.node_rules import InNode
 from muster.placement.model.problem import Rule
 
@@ -64,6 +65,57 @@ class Rules:
     """([row] int64, blocks): the most members of these blocks together that the node holds."""
     whole: list[Callable[[Counts], Bools]] = field(default_factory=list)
     """Functions from a packing of the whole gang to [row] bool: whether the node may hold it."""
+
+    @classmethod
+    def of(cls, view: Columns, blocks: Blocks) -> Rules:
+        """Return rules that bind nothing yet."""
+        count = len(blocks.roles)
+        refused = np.zeros((count, len(view.names)), bool)
+        return cls(view, blocks, refused, unit=[1] * count, domain_unit=[0] * count)
+
+    def set_node_rules(self, existing: ExistingMembers) -> None:
+        """Set the rule of each node from what constraints have added. Equal rules share one index."""
+        view, in_wide = self.view, self.view.topology.in_wide
+        every: dict[InNode | None, int] = {None: 0}
+        self.in_node, self.node_rules = np.zeros(len(view.names), np.int64), tuple(every)
+        collected = (self.pinned, self.single, self.apart, self.limits, existing)
+        units = (*(unit - 1 for unit in self.unit), *self.domain_unit)
+        if not any(collected) and not any(units) and max(self.node_most, self.domain_most) < 0:
+            return
+
+        def index(row: int) -> int:
+            rule = existing.after(view, row, self._rule_on(row, bool(in_wide[row])))
+            return every.setdefault(rule if rule.binds else None, len(every))
+
+        elsewhere = np.arange(len(self.in_node))
+        if existing.masks:
+            elsewhere = np.delete(elsewhere, list(existing.masks))
+        code = view.shape[elsewhere] * 2 + in_wide[elsewhere]
+        for line in (*(labelled for labelled, _, _ in self.apart), *(most for most, _ in self.limits)):
+            values, dense = np.unique(line[elsewhere], return_inverse=True)
+            code = np.unique(code * len(values) + dense, return_inverse=True)[1]
+        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+        if len(elsewhere):
+            self.in_node[elsewhere] = np.array([index(row) for row in elsewhere[first].tolist()])[inverse]
+        for row in existing.masks:
+            self.in_node[row] = index(row)
+        self.node_rules = tuple(every)
+
+    def _rule_on(self, row: int, wide: bool) -> InNode:
+        """Return the rule of a node without existing members. In a `wide` domain the node is one domain."""
+        view, count, pins = self.view, len(self.blocks.roles), self.pinned.get(row, {})
+        domains = len(view.shapes[view.shape[row]].domains)
+        return InNode(
+            tuple(role.gpus for role in self.blocks.roles),
+            tuple(self.unit),
+            (0,) * count if wide else tuple(self.domain_unit),
+            tuple(pins.get(block, -1) for block in range(count)),
+            () if wide else tuple(self.single),
+            self.node_most,
+            (self.domain_most,) * domains if self.domain_most >= 0 else (),
+            apart=tuple((first, repelled) for labelled, first, repelled in self.apart if labelled[row]),
+            limits=tuple((members, int(most[row])) for most, members in self.limits if most[row] < LARGEST),
+        )
 
     @property
     def active(self) -> Counts:

@@ -76,6 +76,12 @@ class InNode:
             or bool(self.domain_most)
         )
 
+    @property
+    def binds(self) -> bool:
+        """Whether the rule says anything."""
+        numbers = max(self.unit) > 1 or self.most >= 0 or bool(self.apart or self.limits)
+        return numbers or self.binds_domains or bool(self.touched)
+
     def unit_of(self, block: int) -> int:
         """Return the unit of the block: the node takes a multiple of this number of members."""
         return lcm(self.unit[block], max(1, self.domain_unit[block]))

@@ -11,7 +11,11 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from muster.domain.request import Request
+from muster.placement.cluster.columns import Columns
+from muster.placement.gang.blocks import Blocks
 from muster.placement.gang.constraints.constraint import Constraint
+from muster.placement.gang.existing import ExistingMembers
+from muster.placement.gang.rules import Rules
 
 
 def _in_this_folder() -> Iterator[Constraint]:
@@ -27,3 +31,12 @@ CONSTRAINTS = tuple(sorted(set(_in_this_folder()), key=lambda constraint: constr
 def constraints_of(request: Request) -> Iterator[tuple[Constraint, str, str]]:
     """Yield what a request asks for as (constraint, role, what), in the order of CONSTRAINTS."""
     return ((constraint, role, key) for constraint in CONSTRAINTS for role, key in constraint.asked(request))
+
+
+def rules_of(view: Columns, request: Request, blocks: Blocks, existing: ExistingMembers) -> Rules:
+    """Return the rules of a request."""
+    rules = Rules.of(view, blocks)
+    for constraint in CONSTRAINTS:
+        constraint.add(rules, request, existing)
+    rules.set_node_rules(existing)
+    return rules
