@@ -14,7 +14,7 @@ from muster.domain.decision import Placed
 from muster.domain.request import Member, Request, Scope
 from muster.placement.cluster.columns import Ints
 from muster.placement.cluster.matching import ClusterView
-from muster.placement.gang.blocks import begun, by_role, ways_to_cut
+from muster.placement.gang.blocks import begun, ways_to_cut
 from muster.placement.gang.instance import Counts, Instance, instance_of
 from muster.placement.limits import Budget, Limits
 from muster.placement.model.solve import most_members
@@ -150,7 +150,7 @@ def over_all_parts(instance: Instance, scopes: tuple[str, ...]) -> Iterator[Coun
         fewer = instance.keeping(members)
         part = regions(fewer, scopes, fewer.need)
         for one in range(int(part.max(initial=-1)) + 1):
-            yield by_role(fewer, by_solver(fewer, np.flatnonzero(part == one)))
+            yield tuple(fewer.by_role(by_solver(fewer, np.flatnonzero(part == one))).values())
 
 
 def by_solver(instance: Instance, rows: Ints) -> Counts:

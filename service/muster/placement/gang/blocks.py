@@ -10,13 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import TYPE_CHECKING
 
 from muster.domain.request import Member, Request, Role, Running, Segment
 from muster.domain.words import natural
-
-if TYPE_CHECKING:  # instances import this module
-    from muster.placement.gang.instance import Instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +158,6 @@ def begun(request: Request) -> bool:
 def fewer_fit(request: Request) -> bool:
     """Return whether one member can always be left out of those that keep the request's constraints."""
     return all(constraint.fewer_fit for constraint in (*request.constraints, *request.per_scope))
-
-
-def by_role(instance: Instance, counts: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the number of members for each role of the request, given the number for each block."""
-    count_by_role = dict.fromkeys((role.name for role in instance.request.roles), 0)
-    for block, count in zip(instance.roles, counts, strict=True):
-        count_by_role[block.name] += count
-    return tuple(count_by_role.values())
 
 
 def shared_out(total: int, sizes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

@@ -128,10 +128,7 @@ class Instance:
     def with_subgroup(self, subgroup: Subgroup) -> Instance:
         """Return the instance for the same members, with one more subgroup."""
         request = replace(self.request, subgroups=(*self.request.subgroups, subgroup))
-        counts = {role.name: 0 for role in request.roles}
-        for block in self.roles:
-            counts[block.name] += len(block.members)
-        return instance_with(self.columns, request, self.admitted, counts)
+        return instance_with(self.columns, request, self.admitted, self.by_role(self.need))
 
     @property
     def scopes(self) -> tuple[str, ...]:
@@ -179,10 +176,14 @@ class Instance:
 
     def starts(self, counts: Counts) -> bool:
         """Return whether these members, by block, start as many subgroups as the gang needs."""
-        by_role = dict.fromkeys((role.name for role in self.roles), 0)
-        for role, count in zip(self.roles, counts, strict=True):
-            by_role[role.name] += count
-        return self.request.starts(by_role)
+        return self.request.starts(self.by_role(counts))
+
+    def by_role(self, counts: Counts) -> dict[str, int]:
+        """Return the number of members for each role of the request, given the number for each block."""
+        members = dict.fromkeys((role.name for role in self.request.roles), 0)
+        for block, count in zip(self.roles, counts, strict=True):
+            members[block.name] += count
+        return members
 
     def gpus(self, counts: Ints) -> Ints:
         """Return the number of whole GPUs that `counts` members take. The last axis is the role."""
@@ -201,11 +202,16 @@ def instance_of(cluster: ClusterView, excluded: Excluded) -> Instance:
 
 
 def instance_with(
-    view: Columns, request: Request, admitted: Mapping[str, Bools], counts: Mapping[str, int] | None = None
+    view: Columns,
+    request: Request,
+    admitted: Mapping[str, Bools],
+    counts: Mapping[str, int] | None = None,
+    rooms: Mapping[str, Ints] | None = None,
 ) -> Instance:
     """Return the instance under the assumption that `admitted` nodes, by role name, admit the roles.
 
-    `counts` is how many members of each role there are, the first by rank. None means all.
+    `counts` is how many members of each role there are, the first by rank. None means all. `rooms` are the
+    results of `room_of` by role name, if they are known.
     """
     existing = existing_of(view, request)
     present = replace(request, running=tuple(stay.running for stay in existing.members))
@@ -213,7 +219,8 @@ def instance_with(
     rules = rules_of(view, request, blocks, existing)
     penalty = _penalties(view, blocks.roles)
     admits = np.stack([admitted[role.name] for role in blocks.roles]) & ~rules.refused
-    room = np.where(admits, np.stack([room_of(view, role) for role in blocks.roles]), 0)
+    rooms = rooms or {role.name: room_of(view, role) for role in request.roles}
+    room = np.where(admits, np.stack([rooms[role.name] for role in blocks.roles]), 0)
     if rules.caps is not None:
         room = np.minimum(room, rules.caps)
     instance = Instance(

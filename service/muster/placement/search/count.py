@@ -22,7 +22,6 @@ from muster.placement.cluster.topology import INSIDE
 from muster.placement.gang.blocks import (
     MAX_TRIES,
     begun,
-    by_role,
     fewer_fit,
     shared_out,
     ways_to_cut,
@@ -189,7 +188,7 @@ class _Counter:
         across = self._in_regions(instance)
         fit = max(inside, across, key=self._rank)
         fit = replace(fit, proven=inside.proven and across.proven)
-        return replace(fit, counts=by_role(instance, fit.counts)) if fit.counts else fit
+        return replace(fit, counts=tuple(instance.by_role(fit.counts).values())) if fit.counts else fit
 
     def _in_regions(self, instance: Instance) -> Fit:
         """Return the most members that fit in one region, the most promising regions first."""
