@@ -419,13 +419,6 @@ class Packed:
     deep: int
     roles: int
 
-    def holds(self, packing: Counts) -> Bools:
-        """Return [kind] bool: whether there is room for the packing of members of these roles alone."""
-        at = tuple(packing[r] for r in self.axes)
-        if any(n >= size for n, size in zip(at, self.most.shape, strict=False)):
-            return np.zeros(self.most.shape[-1], bool)
-        return np.asarray(self.most[at] >= packing[self.deep])
-
     def largest(self) -> list[Ints]:
         """Return the maximal packings of each kind, [packing, role] int64."""
         most = self.most

@@ -22,9 +22,17 @@ from muster.placement.cluster.columns import gpu_counts
 from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
 from muster.placement.gpus.costs import SPREAD, Cost, On, Taken, cost_of, parts_of
 from muster.placement.gpus.damage import damage_of, damage_to_pools, fragmentation, unusable, unusable_slices
-from muster.placement.gpus.gpusets import SET_VALUES, GpuSet, kinds_in, least_of, links_over, that_matter
+from muster.placement.gpus.gpusets import (
+    SET_VALUES,
+    GpuSet,
+    best_sets,
+    kinds_in,
+    least_of,
+    links_over,
+    that_matter,
+)
 from muster.placement.gpus.links import NO_LINK, rings
-from muster.placement.gpus.node_rules import Spread, free_by_domain, spreads
+from muster.placement.gpus.node_rules import InNode, Spread, free_by_domain, spreads
 from muster.placement.gpus.slices import (
     NEVER,
     STEP,
@@ -280,6 +288,27 @@ def _by_first_fit(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: 
     table = np.array(rows, np.int64).reshape(len(rows), 4).T
     ways = _Found(table[0], Taken(table[1], table[2]), table[3])
     return _narrowed(node, on, packings, ways, complete=False)
+
+
+@lru_cache(maxsize=1 << 14)
+def sets_under(
+    rule: InNode, shape: Shape, free: int, packing: Counts, allowed: int = -1
+) -> tuple[tuple[GpuSet, Spread], ...]:
+    """Return the sets of whole GPUs for a packing under the rule that can be in a best plan, and how members
+    lie in each.
+
+    The order is that of `best_sets`. Links count over all the gang's GPUs on the node, existing members
+    included. Domains count if they are touched newly.
+    """
+    anywhere: Spread = (None,) * len(packing)
+    if not rule.binds_domains and not rule.touched:
+        size = sum(count * gpus for count, gpus in zip(packing, rule.gpus, strict=True))
+        return tuple((gpu_set, anywhere) for gpu_set in best_sets(shape, free, size, allowed))
+    node, on = NodeGpus(shape, free, (), allowed), On((Cost.NVLINK_DOMAINS,), rule=rule)
+    ways = spreads(rule, packing, free_by_domain(shape, free & allowed)) if rule.binds_domains else {}
+    sets = choices(tuple(map(Ask, rule.gpus)), (packing,), node, on)
+    gpu_sets = (replace(sets.chosen(i)[0], domains=int(sets.costs[0, i])) for i in range(len(sets.packing)))
+    return tuple((gpus, ways.get(free_by_domain(shape, gpus.mask), anywhere)) for gpus in gpu_sets)
 
 
 class Least:

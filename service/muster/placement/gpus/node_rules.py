@@ -13,12 +13,7 @@ from functools import lru_cache
 from itertools import islice
 from math import lcm, prod
 
-import numpy as np
-
-from muster.placement.cluster.columns import Ints, gpu_counts
-from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
-from muster.placement.gpus.damage import damage_to_pools
-from muster.placement.gpus.gpusets import GpuSet, best_sets, least_of, links_over, lowest, that_matter
+from muster.placement.cluster.fabric import Shape
 
 MAX_WAYS = 1 << 14
 """The most ways to divide the GPUs of one node that are tried.
@@ -244,48 +239,3 @@ def _compositions(total: int, most: Counts) -> Iterator[Counts]:
     for first in range(min(total, most[0]), max(0, total - sum(later_parts)) - 1, -1):
         for later_summands in _compositions(total - first, later_parts):
             yield (first, *later_summands)
-
-
-@lru_cache(maxsize=1 << 14)
-def sets_under(
-    rule: InNode, shape: Shape, free: int, packing: Counts, allowed: int = -1
-) -> tuple[tuple[GpuSet, Spread], ...]:
-    """Return the GPU sets for a packing under the rule that can be in a best plan, and how members lie in
-    each.
-
-    The order is that of `best_sets`. Links count over all the gang's GPUs on the node, existing members
-    included. Domains count if they are touched newly.
-    """
-    size = sum(count * gpus for count, gpus in zip(packing, rule.gpus, strict=True))
-    anywhere: Spread = (None,) * len(packing)
-    if not rule.binds_domains and not rule.touched:
-        return tuple((gpu_set, anywhere) for gpu_set in best_sets(shape, free, size, allowed))
-    ways = spreads(rule, packing, free_by_domain(shape, free & allowed)) if rule.binds_domains else None
-    if ways is not None and not ways:
-        return ()
-    masks = _masks(shape, free & allowed, size)
-    if ways is not None:
-        masks = masks[[free_by_domain(shape, mask) in ways for mask in masks.tolist()]]
-    domains = np.zeros_like(masks)
-    for domain in shape.domains:
-        if not domain & rule.touched:
-            domains += masks & domain != 0
-    fewest = least_of(np.zeros_like(masks), domains)
-    masks, domains = masks[fewest], domains[fewest]
-    weakest, ring, sockets, inside = links_over(shape, free, masks, rule.there)
-    damage = damage_to_pools(shape, free, masks)
-    order = that_matter(np.zeros_like(masks), weakest, -ring, sockets, damage, -inside, masks)
-    values = np.stack((masks, domains, weakest, ring, sockets, damage))[:, order].T.tolist()
-    return tuple(
-        (GpuSet(*of_set), ways[free_by_domain(shape, of_set[0])] if ways is not None else anywhere)
-        for of_set in values
-    )
-
-
-def _masks(shape: Shape, free: int, size: int) -> Ints:
-    """Return the sets of `size` free GPUs; on nodes with too many to try, only that of the lowest indices."""
-    count = shape.topology.gpu_count
-    if count > MAX_RING_GPUS:
-        return np.array([lowest(free, size)] if free.bit_count() >= size else [], np.int64)
-    masks: Ints = np.arange(1 << count)
-    return np.asarray(masks[(masks & ~free == 0) & (gpu_counts(masks) == size)])

@@ -14,8 +14,9 @@ from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.instance import Counts, Instance
 from muster.placement.gang.on_node import best_fit
 from muster.placement.gang.packings import Packings, packings_on
+from muster.placement.gpus.choices import sets_under
 from muster.placement.gpus.gpusets import SET_VALUES, sets_of
-from muster.placement.gpus.node_rules import InNode, sets_under
+from muster.placement.gpus.node_rules import InNode
 from muster.placement.limits import takes_gpus
 from muster.placement.model.objective import BEST_FIT, UNUSABLE, WIDE, Idle
 from muster.placement.model.problem import FREE, Patterns, Problem

@@ -37,11 +37,11 @@ from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.instance import Instance
 from muster.placement.gang.on_node import best_fit, costs_on, gpus_on, kinds_of
 from muster.placement.gang.packings import distinct
-from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, PACKING_TIME
+from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, PACKING_TIME, sets_under
 from muster.placement.gpus.choices import Choices as NodeChoices
 from muster.placement.gpus.choices import choices as node_choices
 from muster.placement.gpus.gpusets import SET_VALUES, sets_of
-from muster.placement.gpus.node_rules import InNode, allowed, few_ways, free_by_domain, sets_under
+from muster.placement.gpus.node_rules import InNode, allowed, few_ways, free_by_domain
 from muster.placement.limits import Budget, takes_gpus
 from muster.placement.model.objective import (
     BEST_FIT,

@@ -9,13 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from muster.domain.decision import Step
 from muster.placement.cluster.columns import Ints
 from muster.placement.gang.instance import Counts, Instance
 from muster.placement.gang.on_node import costs_on, gpus_on
-from muster.placement.gpus.choices import choices
+from muster.placement.gpus.choices import choices, sets_under
 from muster.placement.gpus.gpusets import GpuSet, best_sets
-from muster.placement.gpus.node_rules import Spread, free_by_domain, sets_under, spreads
+from muster.placement.gpus.node_rules import Spread, free_by_domain, spreads
 from muster.placement.limits import Budget
 from muster.placement.model.objective import Level
 from muster.placement.model.problem import Floats, Problem, Use
@@ -72,11 +74,20 @@ def share_of(instance: Instance, row: int, counts: Counts, choice: int) -> Share
         # Alone, a packing may have been examined more closely than among others, so it has fewer choices.
         gpus, shared = sets.chosen(min(choice, len(sets.packing) - 1))
         return Share(row, counts, gpus, lying(instance, row, counts, gpus.mask), shared)
+    return Share(row, counts, *sets_on(instance, row, counts)[choice])
+
+
+def sets_on(
+    instance: Instance, row: int, counts: Counts, allowed: int = -1
+) -> tuple[tuple[GpuSet, Spread], ...]:
+    """Return the sets of whole GPUs that the node may give to these members, as `best_sets` orders them, and
+    how the members lie in each.
+    """
     rule, shape, free = instance.node_rule(row)
-    if rule is None:
-        size = sum(count * role.gpus for count, role in zip(counts, instance.roles, strict=True))
-        return Share(row, counts, best_sets(shape, free, size)[choice])
-    return Share(row, counts, *sets_under(rule, shape, free, counts)[choice])
+    if rule is not None:
+        return sets_under(rule, shape, free, counts, allowed) if rule.admits(counts) else ()
+    size = int(instance.gpus(np.array(counts)))
+    return tuple((gpus, ()) for gpus in best_sets(shape, free, size, allowed))
 
 
 def lying(instance: Instance, row: int, counts: Counts, mask: int, allowed: int = -1) -> Spread:

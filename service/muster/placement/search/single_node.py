@@ -20,8 +20,7 @@ from muster.placement.gang.on_node import best_fit, costs_on, gpus_on, kinds_of
 from muster.placement.gang.packings import packings_on
 from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, Least, choices
 from muster.placement.gpus.costs import Cost, Taken, cost_of
-from muster.placement.gpus.gpusets import GpuSet, best_sets
-from muster.placement.gpus.node_rules import Spread, sets_under
+from muster.placement.gpus.gpusets import GpuSet
 from muster.placement.limits import Budget
 from muster.placement.model.objective import (
     BEST_FIT,
@@ -46,6 +45,7 @@ from muster.placement.search.plan import (
     Start,
     Value,
     lying,
+    sets_on,
 )
 
 IDLE = "members without GPUs may be better off elsewhere"
@@ -112,7 +112,6 @@ def best_on(
     The members lie inside one part of each of the `narrow` scopes.
     """
     view, counts = instance.columns, np.array(need, np.int64)
-    size = int(instance.gpus(counts))
     left_over = best_fit(instance, rows, counts[None])[:, 0]
     priced = _priced(instance, rows, need)
     if instance.costs:
@@ -122,9 +121,9 @@ def best_on(
     for i in _alike(instance, rows, left_over, priced):
         row, fit = int(rows[i]), int(left_over[i])
         for allowed in parts_inside(instance, row, narrow):
-            for gpus, spread in _sets(instance, row, need, size, allowed):
+            for gpus, spread in sets_on(instance, row, need, allowed)[:1]:
                 worth = {
-                    "domains": int(size > 0) if in_wide[row] else gpus.domains,
+                    "domains": int(gpus.mask > 0) if in_wide[row] else gpus.domains,
                     **_worth(gpus, priced, i, fit),
                 }
                 key = (*value_of(levels, worth), row, allowed)
@@ -265,16 +264,6 @@ def _alike(instance: Instance, rows: Ints, left_over: Ints, priced: _Priced | No
     order = np.lexsort((rows, left_over, *(() if priced is None else (priced.damage,)), *code))
     begins = np.flatnonzero(np.diff(code[:, order], prepend=-2, axis=1).any(axis=0))
     return [int(i) for i in order[begins]]
-
-
-def _sets(instance: Instance, row: int, need: Counts, size: int, allowed: int) -> list[tuple[GpuSet, Spread]]:
-    """Return the best set inside the mask, if there is one."""
-    rule, shape, free = instance.node_rule(row)
-    if rule is None:
-        return [(gpus, ()) for gpus in best_sets(shape, free, size, allowed)[:1]]
-    if not rule.admits(need):
-        return []
-    return list(sets_under(rule, shape, free, need, allowed)[:1])
 
 
 def parts_inside(instance: Instance, row: int, scopes: list[str]) -> list[int]:
