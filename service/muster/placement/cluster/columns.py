@@ -150,6 +150,10 @@ Bools = NDArray[np.bool_]
 LARGEST = 2**62
 """The largest amount in a column. Larger ones are cut, so that an absurd quantity does not overflow."""
 
+GPU, CPU, MEMORY, PODS = "gpu", "cpu", "memory", "pods"
+LINE_OF = {GPU: 1, CPU: 3, MEMORY: 4, PODS: 5}
+"""The line of `Columns.amounts` for each resource that every cluster has."""
+
 CHUNK = 256
 """How many states are compared at once. Only a chunk that differs is looked through one by one."""
 
@@ -212,7 +216,7 @@ class Columns:
     There is a line for each index that a GPU serving slices has on any node.
     """
     others: dict[str, Ints]
-    """Free amounts of further resources by name, [row] int64: those that `other` was asked for."""
+    """Free amounts of further resources by name, [row] int64: those that `free` was asked for."""
     _order: Order
     _readings: dict[tuple[bool, str], Domains]
     """Results of `named` (key True) and `label` (key False). Views share them while all their nodes agree."""
@@ -243,12 +247,13 @@ class Columns:
     pods = _Line("amounts", 5)
     """[row] How many more pods the node has room for."""
 
-    def other(self, name: str) -> Ints:
-        """Return by row what is free of a resource of `Resources.others`, in its own unit.
+    def free(self, name: str) -> Ints:
+        """Return by row what is free of a resource: one of LINE_OF, or of `Resources.others` in its own unit.
 
-        It is read when it is first asked for: few gangs ask for more than GPUs, cpu and memory.
+        The latter are read when they are first asked for: few gangs ask for more than GPUs, cpu and memory.
         """
-        column = self.others.get(name)
+        line = LINE_OF.get(name)
+        column: Ints | None = self.others.get(name) if line is None else self.amounts[line]
         if column is None:
             amounts = (_cut(state.free.other(name)) for state in self.states)
             column = self.others[name] = fixed(np.fromiter(amounts, np.int64, len(self.states)))
@@ -332,7 +337,7 @@ def following(last: Columns, snapshot: Snapshot) -> Columns:
     nodes = last.nodes
     if source is not None:
         nodes = Domains(fixed(np.arange(len(order.names), dtype=np.int32)), order.names)
-    free = with_rows(last.amounts, source, step.rows, [amounts_of(states[row]) for row in step.rows])
+    free = with_rows(last.amounts, source, step.rows, [free_amounts(states[row]) for row in step.rows])
 
     new_nodes = [states[row].node for row in step.renewed]
     totals = with_rows(last.totals, source, step.renewed, [_totals(node) for node in new_nodes])
@@ -398,7 +403,7 @@ def _kept(
     return readings, domains, places
 
 
-def amounts_of(state: NodeState) -> tuple[int, ...]:
+def free_amounts(state: NodeState) -> tuple[int, ...]:
     """Return one node's values for the lines of `Columns.amounts`."""
     mask, free = state.free_gpus, state.free
     count = min(mask.bit_count(), state.free_gpu_count)

@@ -14,7 +14,7 @@ from typing import overload
 
 import numpy as np
 
-from muster.domain.node import Resources, Taint, Usage
+from muster.domain.node import Taint, Usage
 from muster.domain.request import Request, Role
 from muster.domain.snapshot import NodeState
 from muster.domain.words import GPU_MEMORY
@@ -27,14 +27,25 @@ from muster.placement.cluster.candidates import (
     profile_refusal,
     selector_text,
 )
-from muster.placement.cluster.columns import Bools, Columns, Ints, Profile, amounts_of, memory_in, memory_of
+from muster.placement.cluster.columns import (
+    CPU,
+    GPU,
+    MEMORY,
+    PODS,
+    Bools,
+    Columns,
+    Ints,
+    Profile,
+    free_amounts,
+    memory_in,
+    memory_of,
+)
 from muster.placement.cluster.fabric import Shape
 from muster.placement.cluster.topology import Codes, place_of
 from muster.placement.gang.constraints import CONSTRAINTS, constraints_of
 from muster.placement.gang.constraints.constraint import Constraint
-from muster.placement.gang.instance import Instance, instance_with, room_of
+from muster.placement.gang.instance import Instance, amounts_of, instance_with, room_of
 
-GPU, CPU, MEMORY, PODS = "gpu", "cpu", "memory", "pods"
 RESOURCES = (GPU, GPU_MEMORY, CPU, MEMORY, PODS)
 """Resources that each cluster has. Further resources have their own names, as in `Resources.others`."""
 
@@ -46,10 +57,7 @@ def resources_of(roles: Iterable[Role]) -> tuple[str, ...]:
 
 def free_of(view: Columns, resource: str) -> Ints:
     """Return [row] int64: what is free of a resource. GPU memory is summed over the node's GPUs."""
-    if resource == GPU_MEMORY:
-        return np.asarray(view.gpu_memory.sum(axis=0))
-    free = {GPU: view.free_count, CPU: view.cpu, MEMORY: view.memory, PODS: view.pods}
-    return free[resource] if resource in free else view.other(resource)
+    return np.asarray(view.gpu_memory.sum(axis=0)) if resource == GPU_MEMORY else view.free(resource)
 
 
 def in_one_piece(view: Columns, resource: str) -> Ints:
@@ -59,25 +67,17 @@ def in_one_piece(view: Columns, resource: str) -> Ints:
 
 def amount_of(role: Role, resource: str) -> int:
     """Return what one member asks for, in the units of `free_of`."""
-    gpu_memory = role.slice.units * role.slice.gpus if role.slice else 0
-    return _amount(resource, role.gpus, gpu_memory, role.resources)
+    if resource == GPU_MEMORY:
+        return role.slice.units * role.slice.gpus if role.slice else 0
+    return amounts_of(role.resources, role.gpus).get(resource, 0)
 
 
 def taken_of(usage: Usage, resource: str) -> int:
     """Return what a pod takes, in the units of `free_of`."""
     gpus = usage.gpus.bit_count() + usage.unindexed_gpus
-    return _amount(resource, 0 if usage.units else gpus, gpus * usage.units, usage.resources)
-
-
-def _amount(resource: str, gpus: int, gpu_memory: int, resources: Resources) -> int:
-    amounts = {
-        GPU: gpus,
-        GPU_MEMORY: gpu_memory,
-        CPU: resources.cpu_milli,
-        MEMORY: resources.memory_bytes,
-        PODS: max(1, resources.pods),
-    }
-    return amounts[resource] if resource in amounts else resources.other(resource)
+    if resource == GPU_MEMORY:
+        return gpus * usage.units
+    return amounts_of(usage.resources, 0 if usage.units else gpus).get(resource, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def emptied(view: Columns, request: Request) -> Columns:
     free = view.totals[: len(view.amounts)].copy()
     gpu_memory = _all_memory(view)
     for row in running:
-        free[:, row] = amounts_of(states[row])
+        free[:, row] = free_amounts(states[row])
         gpu_memory[:, row] = memory_of(states[row], len(gpu_memory))
     shape, shapes, promised = _shapes(view, states, free[2])
     return replace(
@@ -140,7 +140,7 @@ def partly(view: Columns, empty: Columns, resources: Collection[str]) -> Columns
     free = view.amounts.copy()
     for resource in LINES.keys() & set(resources):
         free[LINES[resource]] = empty.amounts[LINES[resource]]
-    other_amounts = {name: (empty if name in resources else view).other(name) for name in view.others}
+    other_amounts = {name: (empty if name in resources else view).free(name) for name in view.others}
     memory = (empty if GPU_MEMORY in resources else view).gpu_memory
     return replace(empty if GPU in resources else view, amounts=free, gpu_memory=memory, others=other_amounts)
 

@@ -31,14 +31,10 @@ from muster.domain.quorums import Leaf, Quorum
 from muster.domain.reasons import Cause
 from muster.domain.request import Request, Role
 from muster.domain.words import GPU_MEMORY, LISTED, gpus_with, nearest
-from muster.placement.cluster.columns import Bools, Columns, Ints
+from muster.placement.cluster.columns import CPU, GPU, MEMORY, PODS, Bools, Columns, Ints
 from muster.placement.cluster.matching import ClusterView
 from muster.placement.cluster.topology import INSIDE, NARROW
 from muster.placement.explain.assumptions import (
-    CPU,
-    GPU,
-    MEMORY,
-    PODS,
     RESOURCES,
     Assumption,
     Assumptions,

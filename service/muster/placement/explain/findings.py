@@ -15,9 +15,9 @@ from muster.domain.levels import preset_with, scope_meant
 from muster.domain.reasons import Cause
 from muster.domain.request import Request, Role, Scope
 from muster.domain.words import GPU_MEMORY
-from muster.placement.cluster.columns import Bools, Columns, memory_in
+from muster.placement.cluster.columns import CPU, GPU, Bools, Columns, memory_in
 from muster.placement.cluster.topology import INSIDE, NARROW
-from muster.placement.explain.assumptions import CPU, GPU, Assumption, Kind, World, free_of
+from muster.placement.explain.assumptions import Assumption, Kind, World, free_of
 from muster.placement.explain.conflict import Conflict
 from muster.placement.gang.blocks import blocks_of
 from muster.placement.gang.constraints.constraint import Findings

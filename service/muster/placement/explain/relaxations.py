@@ -18,10 +18,10 @@ from muster.domain.reasons import Relaxation
 from muster.domain.request import Request, Role
 from muster.domain.topology import bits, mask_of
 from muster.domain.words import GPU_MEMORY
-from muster.placement.cluster.columns import LARGEST, Columns, Ints, gpu_counts, memory_in
+from muster.placement.cluster.columns import GPU, LARGEST, Columns, Ints, gpu_counts, memory_in
 from muster.placement.cluster.fabric import ALL_GPUS
 from muster.placement.cluster.topology import INSIDE
-from muster.placement.explain.assumptions import GPU, Assumption, Kind, World, binds_members
+from muster.placement.explain.assumptions import Assumption, Kind, World, binds_members
 from muster.placement.explain.conflict import Conflict, irreducible
 from muster.placement.explain.findings import findings_of
 from muster.placement.gang.constraints import CONSTRAINTS

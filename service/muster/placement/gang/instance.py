@@ -5,6 +5,7 @@ An instance has the cluster as columns, which nodes admit which roles, and how m
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import gcd, lcm
@@ -16,7 +17,17 @@ from muster.domain.constraints import Subgroup
 from muster.domain.node import Resources
 from muster.domain.request import Request, Role, Scope
 from muster.placement.cluster.candidates import Excluded, admits
-from muster.placement.cluster.columns import LARGEST, Bools, Columns, Ints, gpu_counts
+from muster.placement.cluster.columns import (
+    CPU,
+    GPU,
+    LARGEST,
+    MEMORY,
+    PODS,
+    Bools,
+    Columns,
+    Ints,
+    gpu_counts,
+)
 from muster.placement.cluster.fabric import Shape
 from muster.placement.cluster.matching import ClusterView, attributes_of
 from muster.placement.gang.blocks import blocks_of
@@ -67,11 +78,6 @@ class Instance:
     def asks(self) -> Asks:
         """The GPUs or slices that a member asks for, by role."""
         return tuple(map(ask_of, self.roles))
-
-    @property
-    def others(self) -> tuple[str, ...]:
-        """Names of the further resources (`Resources.others`) that members ask for."""
-        return tuple(sorted({name for role in self.roles for name, _ in role.resources.others}))
 
     @property
     def sliced(self) -> bool:
@@ -283,45 +289,38 @@ def _room_under(rule: InNode, shape: Shape, r: int, room: Ints, free: Ints) -> I
     return members
 
 
-def room_of(view: Columns, role: Role) -> Ints:
-    """Return [row] int64: how many members of the role fit into what is free.
+def amounts_of(resources: Resources, gpus: int = 0) -> dict[str, int]:
+    """Return what a pod asks for by resource, in the units of `Columns.free`, without zeros.
 
-    As in kube-scheduler, a resource that the role does not ask for is not checked.
+    As in kube-scheduler, a resource that the pod does not ask for is not checked.
     """
-    demand: Resources = role.resources
-    room = np.maximum(0, view.pods) // min(max(1, demand.pods), BEYOND)
-    if demand.cpu_milli > 0:
-        room = np.minimum(room, np.maximum(0, view.cpu) // min(demand.cpu_milli, BEYOND))
-    if demand.memory_bytes > 0:
-        room = np.minimum(room, np.maximum(0, view.memory) // min(demand.memory_bytes, BEYOND))
-    for name, amount in demand.others:
-        room = np.minimum(room, np.maximum(0, view.other(name)) // min(amount, BEYOND))
-    if role.gpus:
-        room = np.minimum(room, view.free_count // role.gpus)
+    every = {GPU: gpus, CPU: resources.cpu_milli, MEMORY: resources.memory_bytes}
+    amounts = {name: amount for name, amount in every.items() if amount > 0}
+    return {**amounts, PODS: max(1, resources.pods), **dict(resources.others)}
+
+
+def room_of(view: Columns, role: Role) -> Ints:
+    """Return [row] int64: how many members of the role fit into what is free."""
+    amounts = amounts_of(role.resources, role.gpus)
+    rooms = [np.maximum(0, view.free(name)) // min(amount, BEYOND) for name, amount in amounts.items()]
     if role.slice:
-        room = np.minimum(room, slice_room(view.gpu_memory, ask_of(role)))
-    return room
+        rooms.append(slice_room(view.gpu_memory, ask_of(role)))
+    return np.asarray(np.minimum.reduce(rooms))
 
 
 def fits_at_once(instance: Instance, need: Counts) -> Bools:
     """Return [row] bool: whether the node takes all these members together, by sums of resources."""
-    view = instance.columns
-    total = Resources(pods=0)
+    view, total = instance.columns, Counter[str]()
     admitted = np.ones(len(view.names), bool)
     for r, (role, count) in enumerate(zip(instance.roles, need, strict=True)):
         if count:
-            total += role.resources.times(count)
+            amounts = amounts_of(role.resources, role.gpus)
+            total.update({name: count * amount for name, amount in amounts.items()})
             admitted &= instance.admits[r]
-    gpus = sum(count * role.gpus for count, role in zip(need, instance.roles, strict=True))
-    admitted &= (view.pods >= total.pods) & (view.free_count >= gpus)
+    for name, amount in total.items():
+        admitted &= view.free(name) >= amount
     if instance.sliced or instance.rules.caps is not None:
         admitted &= (instance.room >= np.array(need)[:, None]).all(axis=0)
-    if total.cpu_milli:
-        admitted &= view.cpu >= total.cpu_milli
-    if total.memory_bytes:
-        admitted &= view.memory >= total.memory_bytes
-    for name, amount in total.others:
-        admitted &= view.other(name) >= amount
     for may_hold in instance.rules.whole:
         admitted &= may_hold(need)
     return admitted

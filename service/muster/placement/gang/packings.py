@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from muster.domain.request import Role
 from muster.placement.cluster.columns import Bools, Ints, gpu_counts, memory_in
-from muster.placement.gang.instance import Counts, Instance
+from muster.placement.gang.instance import Counts, Instance, amounts_of
 from muster.placement.gpus.node_rules import InNode, allowed, few_ways, free_by_domain
 from muster.placement.gpus.slices import (
     Asks,
@@ -111,10 +111,9 @@ def _of_roles(
 ) -> tuple[Ints, list[Packings]]:
     caps = caps[active]
     roles = [instance.roles[r] for r in active]
-    asks = np.concatenate(
-        [np.array([[role.gpus] for role in roles], np.int64), _asked(instance, roles)], axis=1
-    )
-    free = np.concatenate([gpus[None], _free(instance, rows)])
+    names, demand = _asked(roles)
+    asks = np.concatenate([np.array([[role.gpus] for role in roles], np.int64), demand], axis=1)
+    free = np.concatenate([gpus[None], _free(instance, rows, names)])
     key = np.concatenate([caps, _binding(caps, asks, np.maximum(0, free))])
     index, first = distinct(key)
     asks_of_roles = tuple(map(tuple, asks.tolist()))
@@ -129,25 +128,16 @@ def _of_roles(
     return index, lists
 
 
-def _asked(instance: Instance, roles: Sequence[Role]) -> Ints:
-    """Return [role, resource] int64: what a member of each role asks for besides GPUs."""
-    asks = [
-        (
-            role.resources.cpu_milli,
-            role.resources.memory_bytes,
-            max(1, role.resources.pods),
-            *(role.resources.other(name) for name in instance.others),
-        )
-        for role in roles
-    ]
-    return np.array(asks, np.int64)
+def _asked(roles: Sequence[Role]) -> tuple[list[str], Ints]:
+    """Return the resources that these roles ask for besides GPUs, and [role, resource] how much of each."""
+    amounts = [amounts_of(role.resources) for role in roles]
+    names = sorted(set[str]().union(*amounts))
+    return names, np.array([[of_role.get(name, 0) for name in names] for of_role in amounts], np.int64)
 
 
-def _free(instance: Instance, rows: Ints) -> Ints:
-    """Return [resource, row] int64: what these nodes have free of the resources of `_asked`."""
-    view = instance.columns
-    lines = [view.cpu, view.memory, view.pods, *(view.other(name) for name in instance.others)]
-    return np.stack([line[rows] for line in lines])
+def _free(instance: Instance, rows: Ints, names: Sequence[str]) -> Ints:
+    """Return [resource, row] int64: what these nodes have free of these resources."""
+    return np.stack([instance.columns.free(name)[rows] for name in names])
 
 
 def _packed(
@@ -162,10 +152,10 @@ def _packed(
     if any(rule is not None and max(rule.unit) > 1 for rule in instance.rules.node_rules):
         return None  # then a packing below one that fits need not fit
     units, whole = _gpu_kinds(asks, caps.max(axis=1, initial=0).tolist(), memory, free)
-    amounts = _asked(instance, instance.roles).T
-    useful = np.minimum(np.maximum(0, _free(instance, rows)), amounts @ caps)  # more than this is of no use
+    names, demand = _asked(instance.roles)
+    useful = np.minimum(np.maximum(0, _free(instance, rows, names)), demand.T @ caps)  # more is of no use
     index, first = distinct(np.concatenate([caps, useful, units * 2 + whole]))
-    table = packed(asks, caps[:, first], amounts, useful[:, first], units[:, first], whole[:, first])
+    table = packed(asks, caps[:, first], demand.T, useful[:, first], units[:, first], whole[:, first])
     if table is None:
         return None
     return index, [

@@ -28,7 +28,7 @@ from muster.placement.gang.blocks import (
 )
 from muster.placement.gang.constraints import constraints_of
 from muster.placement.gang.constraints.together import SEGMENTS
-from muster.placement.gang.instance import Counts, Instance, room_of
+from muster.placement.gang.instance import Counts, Instance, amounts_of, room_of
 from muster.placement.gang.packings import packings_on
 from muster.placement.limits import Budget
 from muster.placement.model.build import QuorumRule
@@ -495,20 +495,18 @@ def _resources(instance: Instance, rows: Ints, active: Sequence[int]) -> list[tu
 
     The number of members that rules leave to a node counts as a resource.
     """
-    view, roles = instance.columns, [instance.roles[r] for r in active]
+    roles = [instance.roles[r] for r in active]
+    amounts = [amounts_of(role.resources, role.gpus) for role in roles]
     resources = [
-        ([role.gpus for role in roles], view.free_count),
-        ([min(role.resources.cpu_milli, LARGEST) for role in roles], view.cpu),
-        ([min(role.resources.memory_bytes, LARGEST) for role in roles], view.memory),
-        ([min(max(1, role.resources.pods), LARGEST) for role in roles], view.pods),
-        *(([role.resources.other(name) for role in roles], view.other(name)) for name in instance.others),
+        ([min(of_role.get(name, 0), LARGEST) for of_role in amounts], instance.columns.free(name))
+        for name in sorted(set[str]().union(*amounts))
     ]
     most = np.array(
         [LARGEST if rule is None or rule.most < 0 else rule.most for rule in instance.rules.node_rules]
     )
     if most.min() < LARGEST:
         resources.append(([1] * len(roles), most[instance.rules.in_node]))
-    return [(np.array(amount, np.int64), free[rows]) for amount, free in resources if any(amount)]
+    return [(np.array(amount, np.int64), free[rows]) for amount, free in resources]
 
 
 def by_packings(problem: Problem, unit: int) -> tuple[Ints, bool]:

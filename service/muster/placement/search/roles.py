@@ -18,8 +18,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from muster.placement.cluster.columns import Bools, Ints
-from muster.placement.gang.instance import Counts, Instance
+from muster.placement.cluster.columns import PODS, Bools, Ints
+from muster.placement.gang.instance import Counts, Instance, amounts_of
 from muster.placement.limits import Budget
 from muster.placement.model.objective import Level
 from muster.placement.search.plan import (
@@ -125,15 +125,10 @@ def _size(instance: Instance, role: int, unit: int) -> int:
     """
     large, small = instance.roles[role], instance.roles[unit]
     size = large.gpus // small.gpus
-    of_large, every = large.resources, small.resources.times(size)
-    multiple = (
-        large.gpus == size * small.gpus
-        and of_large.cpu_milli == every.cpu_milli
-        and of_large.memory_bytes == every.memory_bytes
-        and of_large.others == every.others
-        and np.array_equal(instance.room[role], instance.room[unit] // size)
-    )
-    return size if multiple else 0
+    of_large, every = amounts_of(large.resources, large.gpus), amounts_of(small.resources, small.gpus)
+    every = {name: size * amount for name, amount in every.items()}
+    multiple = {**of_large, PODS: 0} == {**every, PODS: 0}
+    return size if multiple and np.array_equal(instance.room[role], instance.room[unit] // size) else 0
 
 
 # Roles that ask for the same
