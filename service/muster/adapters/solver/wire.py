@@ -6,7 +6,6 @@ microseconds each, in Python. So each class of the domain is reduced to its cons
 
 from __future__ import annotations
 
-import copyreg
 import dataclasses
 import io
 import pickle
@@ -15,31 +14,16 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from operator import attrgetter
-from types import ModuleType
 from typing import Any
 
 from muster.adapters.solver.replica import Difference
-from muster.domain import constraints, decision, levels, node, request, snapshot, topology
 from muster.domain.alternatives import Alternatives, Question
-from muster.domain.causes import ill_formed, not_planned, out_of_place, too_little
 from muster.domain.decision import Decision
 from muster.domain.request import Request
 from muster.placement.limits import Stretch
 
-_MODULES: tuple[ModuleType, ...] = (
-    constraints,
-    decision,
-    levels,
-    node,
-    request,
-    snapshot,
-    topology,
-    ill_formed,
-    not_planned,
-    out_of_place,
-    too_little,
-)
 _DOMAIN = "muster.domain."
 _LENGTH = struct.Struct(">Q")
 _CHUNK = 1 << 20
@@ -95,12 +79,17 @@ class OutOfMemory:
     """The decision reached the memory limit; the process ends."""
 
 
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        """Take a dataclass of the domain apart."""
+        reduce = _reducer(type(value))
+        return NotImplemented if reduce is None else reduce(value)
+
+
 def encode(message: object) -> bytes:
     """Return the message as bytes."""
     buffer = io.BytesIO()
-    pickler = pickle.Pickler(buffer, protocol=5)
-    pickler.dispatch_table = _REDUCERS
-    pickler.dump(message)
+    _Pickler(buffer, protocol=5).dump(message)
     return buffer.getvalue()
 
 
@@ -151,33 +140,22 @@ def _timeout(until: float | None) -> float | None:
     return None if until is None else max(0.001, until - time.monotonic())
 
 
-def _reducers() -> dict[type, Callable[[Any], Any]]:
-    """How each dataclass of the domain is taken apart."""
-    table: dict[type, Callable[[Any], Any]] = dict(copyreg.dispatch_table)
-    for value in (value for module in _MODULES for value in vars(module).values()):
-        if (
-            isinstance(value, type)
-            and dataclasses.is_dataclass(value)
-            and value.__module__.startswith(_DOMAIN)
-        ):
-            table[value] = _reducer(value)
-    return table
-
-
-def _reducer(dataclass_type: type) -> Callable[[Any], Reduced]:
-    arguments = [field for field in dataclasses.fields(dataclass_type) if field.init]
+@cache
+def _reducer(kind: type) -> Callable[[Any], Reduced] | None:
+    """Return how values of a type are taken apart; None if it is no dataclass of the domain."""
+    if not (dataclasses.is_dataclass(kind) and kind.__module__.startswith(_DOMAIN)):
+        return None
+    arguments = [field for field in dataclasses.fields(kind) if field.init]
     names = [field.name for field in arguments]
     if any(field.kw_only for field in arguments):
         raise TypeError(
-            f"{dataclass_type.__name__} has fields that its constructor does not take by position"
+            f"{kind.__name__} has fields that its constructor does not take by position"
         )
     if len(names) == 1:
         only_field = attrgetter(names[0])
-        return lambda value: (dataclass_type, (only_field(value),))
+        return lambda value: (kind, (only_field(value),))
     if not names:
-        return lambda _: (dataclass_type, ())
+        return lambda _: (kind, ())
     fields = attrgetter(*names)
-    return lambda value: (dataclass_type, fields(value))
+    return lambda value: (kind, fields(value))
 
-
-_REDUCERS = _reducers()
