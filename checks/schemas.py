@@ -52,6 +52,8 @@ def _plain(schema: Any, *, names: bool = False) -> Any:
     """Return the schema without what is not said of a setting. `names`: its keys are names of settings."""
     if isinstance(schema, list):
         return [_plain(item) for item in schema]
+    if isinstance(schema, str):
+        return " ".join(schema.split())  # a docstring may have several lines
     if not isinstance(schema, dict):
         return schema
     fields = {key: value for key, value in schema.items() if names or key not in NOT_SAID}

@@ -31,10 +31,9 @@ from muster.adapters.kube.client import KubeClient, Liveness
 from muster.adapters.kube.decode import Resource, T
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.leftout import LeftOut
-from muster.adapters.kube.outbox import Rates
 from muster.adapters.kube.volumes import VolumeIntake
-from muster.adapters.kube.watch import Gone, PacedWatcher, Seen, Sink, Watcher, WatchSettings
-from muster.adapters.kube.writers import ConditionWriter, EventPoster, EventSettings, Evictor, StatusWriter
+from muster.adapters.kube.watch import Gone, PacedWatcher, Seen, Sink, Watcher
+from muster.adapters.kube.writers import ConditionWriter, EventPoster, Evictor, StatusWriter
 from muster.adapters.page.access import Access
 from muster.adapters.page.board import Board
 from muster.adapters.page.detail import History
@@ -58,7 +57,6 @@ from muster.domain.words import listed
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages.inputs import Input, Synced, WatchInterrupted, WatchResumed
 from muster.gangs.messages.instructions import Lane
-from muster.gangs.messages.settings import Settings as GangSettings
 
 EVENTS_DRAIN_S = 2.0
 MOST_EXPLAINED = 8
@@ -83,8 +81,7 @@ class App:
         self._tracing = Tracing()
         self._attempts = Attempts(self._tracing)
         self._client = KubeClient(str(config.kubeconfig) if config.kubeconfig else None, config.context)
-        events = EventSettings(**config.events.model_dump())
-        self._events = EventPoster(self._client, self.metrics, sockets.gethostname(), events)
+        self._events = EventPoster(self._client, self.metrics, sockets.gethostname(), config.events)
         self._evictor = Evictor(self._client, self.metrics, gangs.evicts)
         limits_s = {Lane.FOREGROUND: config.gangs.patience_s, Lane.BACKGROUND: config.planner.time_limit_s}
         self._planners = {
@@ -96,8 +93,7 @@ class App:
             dialect_settings(config), self._put, self._events.emit, self._left_out, self._leads
         )
         self._statuses = StatusWriter(self._client, self.metrics)
-        rates = Rates(**config.conditions.model_dump(exclude={"enabled"}))
-        self._conditions = ConditionWriter(self._client, self.metrics, self._leads, rates)
+        self._conditions = ConditionWriter(self._client, self.metrics, self._leads, config.conditions)
         history = History()
         self.control_loop = ControlLoop(
             gangs,
@@ -150,7 +146,6 @@ class App:
     def _watches(self) -> Iterator[tuple[str, Watcher[Any]]]:
         """All watches, by what they are of."""
         config, intake, dialects = self._config, self._intake, dialect_settings(self._config)
-        settings = WatchSettings(**config.watch.model_dump())
 
         def watch(
             resource: Resource[T],
@@ -160,7 +155,7 @@ class App:
             kind: type[Watcher[Any]] = Watcher,
         ) -> tuple[str, Watcher[Any]]:
             return resource.plural, kind(
-                self._client, resource, sink, self.metrics, settings, silence, self._left_out, absence
+                self._client, resource, sink, self.metrics, config.watch, silence, self._left_out, absence
             )
 
         yield watch(decode.NODES, intake.nodes.on_node, self._silence("nodes"))
@@ -369,7 +364,7 @@ def dialect_settings(config: Config) -> DialectSettings:
 
 def serve(config: Config) -> None:
     """Build everything and run until SIGTERM or SIGINT."""
-    asyncio.run(_serve(App(config, Coordinator(GangSettings(**config.gangs.model_dump())), planning(config))))
+    asyncio.run(_serve(App(config, Coordinator(config.gangs), planning(config))))
 
 
 async def _serve(app: App) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from muster.config import Config
 
@@ -61,20 +61,26 @@ def load(
 
 def reference() -> str:
     """Return all settings with their defaults, as a YAML file that changes nothing."""
-    return "\n".join(_reference(Config, "")) + "\n"
+    return "\n".join(_reference(_SCHEMA, Config().model_dump(mode="json"), "")) + "\n"
 
 
-def _reference(section: type[BaseModel], indent: str) -> list[str]:
+_SCHEMA = Config.model_json_schema()
+
+
+def _section(field: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a setting that is a section; {} for any other setting."""
+    schema: dict[str, Any] = _SCHEMA["$defs"].get(field.get("$ref", "").rpartition("/")[2], {})
+    return schema if "properties" in schema else {}
+
+
+def _reference(section: dict[str, Any], defaults: dict[str, Any], indent: str) -> list[str]:
     lines = []
-    for name, field in section.model_fields.items():
-        default = field.get_default(call_default_factory=True)
-        if isinstance(default, BaseModel):
-            lines += [f"{indent}{name}:", *_reference(type(default), indent + "  ")]
+    for name, field in section["properties"].items():
+        if inner := _section(field):
+            lines += [f"{indent}{name}:", *_reference(inner, defaults[name], indent + "  ")]
             continue
-        plain = list(default) if isinstance(default, tuple) else default
-        plain = str(plain) if isinstance(plain, Path) else plain
-        shown = yaml.safe_dump(plain, default_flow_style=True, width=1000).removesuffix("...\n").strip()
-        lines += [f"{indent}# {field.description}", f"{indent}{name}: {shown}"]
+        shown = yaml.safe_dump(defaults[name], default_flow_style=True, width=1000).removesuffix("...\n").strip()
+        lines += [f"{indent}# {' '.join(field['description'].split())}", f"{indent}{name}: {shown}"]
     return lines
 
 
@@ -147,14 +153,14 @@ def _line(
         (sources[path[:end]] for end in range(len(path), 0, -1) if path[:end] in sources), "settings"
     )
     dotted = ".".join(path)
-    if kind == "extra_forbidden":
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         renamed = dotted.replace(*_RENAMED)
         if renamed != dotted:
             return f"{source}: {dotted} has a new name: {renamed}"
-        section: Any = Config
+        section = _SCHEMA
         for part in path[:-1]:
-            section = section.model_fields[part].annotation
-        return f"{source}: there is no setting {dotted!r}; known here: {', '.join(section.model_fields)}"
+            section = _section(section["properties"][part])
+        return f"{source}: there is no setting {dotted!r}; known here: {', '.join(section['properties'])}"
     setting = "" if source == "--" + dotted.replace(".", "-").replace("_", "-") else f"{dotted}: "
     message = message.removeprefix(_OF_OURS)
     return f"{source}: {setting}{message[0].lower()}{message[1:]}"

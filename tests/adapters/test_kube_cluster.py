@@ -13,9 +13,10 @@ from local_cluster.patience import HANG_S
 from muster.adapters.kube import decode
 from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.intake import Intake
-from muster.adapters.kube.watch import Watcher, WatchSettings
+from muster.adapters.kube.watch import Watcher
 from muster.adapters.kube.writers import EventPoster
 from muster.adapters.telemetry.metrics import Metrics
+from muster.config import Watch
 from muster.dialects.settings import Settings
 from muster.gangs.messages.inputs import Input, NodeSeen, PodGone, PodSeen
 from muster.gangs.messages.instructions import EmitEvent, EventReason
@@ -56,7 +57,7 @@ async def test_sees_nodes_and_pods_survives_a_restart_and_posts_an_event(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     api, pods_path = cluster.api, "/api/v1/namespaces/default/pods"
-    settings = WatchSettings(backoff_first_s=0.05, backoff_limit_s=0.5)
+    settings = Watch(backoff_first_s=0.05, backoff_limit_s=0.5)
     heard, metrics = Heard(), Metrics()
     intake = Intake(Settings(), heard.put, lambda _: None)
     await asyncio.to_thread(api.create, "/api/v1/nodes", NODE)

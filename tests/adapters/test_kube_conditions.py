@@ -11,15 +11,17 @@ from typing import Any
 from local_cluster.patience import HANG_S
 from muster.adapters.kube import decode, writers
 from muster.adapters.kube.client import KubeClient
-from muster.adapters.kube.outbox import Rates
 from muster.adapters.kube.watch import Gone, Seen
 from muster.adapters.kube.writers import CONDITION, ConditionWriter
 from muster.adapters.telemetry.metrics import Metrics
+from muster.config import Rates
 from muster.gangs.messages.instructions import ShowWaiting
 from tests.adapters.at_work import at_work
 from tests.adapters.fake_api import FakeApi, pod
 
-FAST = Rates(1_000, 1_000.0, 1_000, 1_000, 1_000.0, 1_000)
+FAST = Rates(
+    queue=1_000, per_s=1_000.0, burst=1_000, namespace_queue=1_000, namespace_per_s=1_000.0, namespace_burst=1_000
+)
 WAITS = ("MembersMissing", "Waiting for 1 more member: 1 of 2 are here.")
 
 
@@ -147,7 +149,7 @@ async def test_what_still_waits_is_not_written_once_another_service_leads(
     api: FakeApi, client: KubeClient
 ) -> None:
     leads, metrics = [True], Metrics()
-    slow = Rates(1_000, 1_000.0, 1_000, 1_000, namespace_per_s=20.0, namespace_burst=1)
+    slow = FAST.model_copy(update={"namespace_per_s": 20.0, "namespace_burst": 1})
     writer = ConditionWriter(client, metrics, lambda: leads[0], slow)
     async with at_work(writer):
         desk = Desk(writer, metrics)
@@ -166,7 +168,7 @@ async def test_what_still_waits_is_not_written_once_another_service_leads(
 async def test_pods_that_are_gone_before_the_gangs_know_it_are_forgotten(
     api: FakeApi, client: KubeClient
 ) -> None:
-    few = Rates(1_000, 1_000.0, 1_000, namespace_queue=2, namespace_per_s=1_000.0, namespace_burst=10)
+    few = FAST.model_copy(update={"namespace_queue": 2, "namespace_burst": 10})
     async with writing(client, rates=few) as desk:
         api.failing = [404, 404]
         for name in ("a", "b", "c"):
@@ -187,7 +189,9 @@ async def test_a_pod_that_is_gone_is_no_failure(api: FakeApi, client: KubeClient
 
 
 async def test_a_namespace_that_floods_delays_itself_alone(api: FakeApi, client: KubeClient) -> None:
-    slow = Rates(1_000, 1_000.0, 1_000, namespace_queue=100, namespace_per_s=0.01, namespace_burst=2)
+    slow = FAST.model_copy(
+        update={"namespace_queue": 100, "namespace_per_s": 0.01, "namespace_burst": 2}
+    )
     async with writing(client, rates=slow) as desk:
         desk.show(*(f"p{number}" for number in range(500)), ns="flood")
         desk.show("a", ns="other")

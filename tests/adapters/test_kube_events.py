@@ -14,8 +14,9 @@ from local_cluster.patience import HANG_S
 from muster.adapters.kube import client as kube
 from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.outbox import Retry
-from muster.adapters.kube.writers import MESSAGE_LIMIT, EventPoster, EventSettings
+from muster.adapters.kube.writers import MESSAGE_LIMIT, EventPoster
 from muster.adapters.telemetry.metrics import Metrics
+from muster.config import Events
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 from tests.adapters.at_work import at_work
 from tests.adapters.fake_api import FakeApi
@@ -37,7 +38,7 @@ def unplaceable(pod: str, message: str) -> EmitEvent:
 
 @asynccontextmanager
 async def posting(
-    client: KubeClient, settings: EventSettings | None = None
+    client: KubeClient, settings: Events | None = None
 ) -> AsyncIterator[tuple[EventPoster, Metrics]]:
     metrics = Metrics()
     poster = EventPoster(client, metrics, "host-1", settings, Retry(first_s=0.001, limit_s=0.002))
@@ -95,13 +96,13 @@ async def test_the_same_state_is_said_once_and_a_change_back_again(api: FakeApi,
 
 
 async def test_a_full_queue_drops_and_counts(client: KubeClient) -> None:
-    poster = EventPoster(client, metrics := Metrics(), "host-1", EventSettings(queue=3))
+    poster = EventPoster(client, metrics := Metrics(), "host-1", Events(queue=3))
     poster.emit(waiting(*(f"pod-{number}" for number in range(10))))
     assert results(metrics)["dropped"] == 7
 
 
 async def test_what_was_dropped_is_said_when_it_comes_again(api: FakeApi, client: KubeClient) -> None:
-    async with posting(client, EventSettings(queue=1)) as (poster, metrics):
+    async with posting(client, Events(queue=1)) as (poster, metrics):
         poster.emit(waiting("a", "b"))
         await drained(poster)
         poster.emit(waiting("b"))
@@ -112,7 +113,7 @@ async def test_what_was_dropped_is_said_when_it_comes_again(api: FakeApi, client
 
 async def test_the_rate_is_limited(api: FakeApi, client: KubeClient) -> None:
     loop = asyncio.get_running_loop()
-    async with posting(client, EventSettings(per_s=100, burst=1)) as (poster, _):
+    async with posting(client, Events(per_s=100, burst=1)) as (poster, _):
         began = loop.time()
         poster.emit(waiting(*(f"pod-{number}" for number in range(11))))
         await drained(poster)
@@ -128,7 +129,7 @@ async def test_a_namespace_that_floods_delays_and_drops_its_own_events_alone(
     api: FakeApi, client: KubeClient
 ) -> None:
     """Nothing of the flood's rest can be posted while the test runs: its budget is two events."""
-    settings = EventSettings(queue=100, namespace_queue=80, namespace_per_s=1e-6, namespace_burst=2)
+    settings = Events(queue=100, namespace_queue=80, namespace_per_s=1e-6, namespace_burst=2)
     async with posting(client, settings) as (poster, metrics):
         for number in range(4000):
             poster.emit(of_gang("flood", f"pod-{number}"))
@@ -149,7 +150,7 @@ async def test_a_namespace_that_refuses_events_holds_up_itself_alone(
     """As one does whose quota of events is used up: each of its events is tried again for long."""
     api.refusing["full"] = 403
     metrics = Metrics()
-    poster = EventPoster(client, metrics, "host-1", EventSettings(burst=1000), Retry(first_s=60, limit_s=60))
+    poster = EventPoster(client, metrics, "host-1", Events(burst=1000), Retry(first_s=60, limit_s=60))
     async with at_work(poster):
         for number in range(400):
             poster.emit(of_gang("full", f"pod-{number}"))
@@ -160,7 +161,7 @@ async def test_a_namespace_that_refuses_events_holds_up_itself_alone(
 
 
 async def test_events_on_nodes_have_a_budget_of_their_own(api: FakeApi, client: KubeClient) -> None:
-    settings = EventSettings(namespace_per_s=1e-6, namespace_burst=1)
+    settings = Events(namespace_per_s=1e-6, namespace_burst=1)
     async with posting(client, settings) as (poster, _):
         for pod in "abc":
             poster.emit(of_gang("default", pod))

@@ -20,8 +20,9 @@ from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.decode import Added, Deleted, Resource, Undecodable
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.leftout import LeftOut
-from muster.adapters.kube.watch import Gone, Seen, Watcher, WatchSettings
+from muster.adapters.kube.watch import Gone, Seen, Watcher
 from muster.adapters.telemetry.metrics import Metrics
+from muster.config import Watch
 from muster.app import App, planning
 from muster.config_sources import load
 from muster.dialects.pods import pods
@@ -44,7 +45,7 @@ from tests.adapters.fake_api import (
 )
 
 GROUPS = "/apis/scheduling.run.ai/v2/podgroups"
-QUICK = WatchSettings(page_size=8, backoff_first_s=0.01, backoff_limit_s=0.05)
+QUICK = Watch(page_size=8, backoff_first_s=0.01, backoff_limit_s=0.05)
 HALF = '"' + r"\ud800" * 3 + '"'
 
 

@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 from local_cluster.patience import HANG_S
 from muster.adapters.kube import decode
 from muster.adapters.kube.client import LIVENESS_TRIES, KubeClient, Liveness, Unreachable
-from muster.adapters.kube.watch import Watcher, WatchSettings
+from muster.adapters.kube.watch import Watcher
 from muster.adapters.telemetry.metrics import Metrics
+from muster.config import Watch
 from tests.adapters.at_work import at_work
 from tests.adapters.fake_api import FakeApi, pod
 
@@ -19,7 +20,7 @@ from tests.adapters.fake_api import FakeApi, pod
 async def watching(client: KubeClient) -> AsyncIterator[tuple[asyncio.Queue[object], asyncio.Queue[bool]]]:
     """What a watcher of pods sees, and when it says that it is behind."""
     changes, silent = asyncio.Queue[object](), asyncio.Queue[bool]()
-    settings = WatchSettings(backoff_first_s=0.01, backoff_limit_s=0.05)
+    settings = Watch(backoff_first_s=0.01, backoff_limit_s=0.05)
     watcher = Watcher(client, decode.pods(), changes.put, Metrics(), settings, silent.put)
     async with at_work(watcher):
         yield changes, silent

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from local_cluster.patience import HANG_S
 from muster.adapters.kube.client import ApiError, KubeError, Unreachable
-from muster.adapters.kube.outbox import PASSING, Outbox, Rates, Retry
+from muster.adapters.kube.outbox import PASSING, Outbox, Retry
+from muster.config import Rates
 from tests.adapters.at_work import at_work
 
 QUICK = Retry(tries=3, first_s=0.001, limit_s=0.002)
@@ -304,7 +305,7 @@ def test_it_is_bounded_and_each_namespace_has_its_share(
     """Against a plain model: by namespace, what waits by key, in order."""
 
     async def sent() -> tuple[list[str], dict[str, dict[str, str]]]:
-        rates = replace(Rates.unlimited(limit), namespace_queue=limit_of_namespace)
+        rates = Rates.unlimited(limit).model_copy(update={"namespace_queue": limit_of_namespace})
         box = Box(lanes=lanes, rates=rates)
         waiting: dict[str, dict[str, str]] = {namespace: {} for namespace in "mno"}
         for number, (namespace, key) in enumerate(steps):

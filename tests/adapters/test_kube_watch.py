@@ -13,13 +13,14 @@ import pytest
 from local_cluster.patience import HANG_S
 from muster.adapters.kube import decode, watch
 from muster.adapters.kube.client import ApiError, ConfigError, KubeClient, Unreachable
-from muster.adapters.kube.watch import Gone, Seen, Watcher, WatchSettings
+from muster.adapters.kube.watch import Gone, Seen, Watcher
 from muster.adapters.telemetry.metrics import Metrics
+from muster.config import Watch
 from muster.domain.rate import Backoff
 from tests.adapters.at_work import at_work
 from tests.adapters.fake_api import FakeApi, kubeconfig, pod
 
-QUICK = WatchSettings(page_size=2, backoff_first_s=0.01, backoff_limit_s=0.05)
+QUICK = Watch(page_size=2, backoff_first_s=0.01, backoff_limit_s=0.05)
 
 
 class Sink:
@@ -65,7 +66,7 @@ class Bench:
 @asynccontextmanager
 async def watching(
     client: KubeClient,
-    settings: WatchSettings = QUICK,
+    settings: Watch = QUICK,
     on_silence: Callable[[bool], Awaitable[None]] | None = None,
 ) -> AsyncIterator[Bench]:
     sink, metrics = Sink(), Metrics()
@@ -180,7 +181,7 @@ async def test_a_page_token_that_expired_begins_the_list_again(api: FakeApi, cli
         assert bench.restarts("410") == 1
 
 
-IMPATIENT = WatchSettings(read_deadline_s=0.05, backoff_first_s=0.01, backoff_limit_s=0.05)
+IMPATIENT = Watch(read_deadline_s=0.05, backoff_first_s=0.01, backoff_limit_s=0.05)
 
 
 async def test_a_watch_of_something_idle_is_opened_again_and_nothing_waits_for_it(

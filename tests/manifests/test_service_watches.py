@@ -17,8 +17,9 @@ from muster.adapters.kube import decode
 from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.volumes import VolumeIntake
-from muster.adapters.kube.watch import Gone, Seen, Watcher, WatchSettings
+from muster.adapters.kube.watch import Gone, Seen, Watcher
 from muster.adapters.telemetry.metrics import Metrics
+from muster.config import Watch
 from muster.dialects.settings import DEFAULTS
 from muster.gangs.messages.inputs import (
     NamespaceSeen,
@@ -32,7 +33,7 @@ from tests.manifests.rendering import SCHEDULER_CONFIG
 
 pytestmark = pytest.mark.cluster
 
-QUICK = WatchSettings(backoff_first_s=0.05, backoff_limit_s=0.2)
+QUICK = Watch(backoff_first_s=0.05, backoff_limit_s=0.2)
 CRD = "podgroups.scheduling.run.ai"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 

@@ -17,7 +17,6 @@ Such a try counts as a refusal, so that an item that can never be written is giv
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -26,6 +25,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from muster.adapters.kube.client import ApiError, KubeClient, KubeError
+from muster.config import Rates
 from muster.domain.rate import Backoff, Rate
 
 LANES = 8
@@ -38,24 +38,6 @@ that has just started does not know all rights yet. 429: a disruption budget, or
 T = TypeVar("T")
 _LineId = tuple[str, int]
 """A namespace, and which of its lines."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """`queue`: how many may wait. `per_s` and `burst`: how fast they are sent, tries of refused ones
-    included. `namespace_…`: the same for one namespace."""
-
-    queue: int = 10_000
-    per_s: float = 50.0
-    burst: int = 100
-    namespace_queue: int = 1_000
-    namespace_per_s: float = 20.0
-    namespace_burst: int = 50
-
-    @classmethod
-    def unlimited(cls, queue: int) -> Rates:
-        """Return rates that bound the queue alone."""
-        return cls(queue, math.inf, 1, queue, math.inf, 1)
 
 
 @dataclass(frozen=True, slots=True)

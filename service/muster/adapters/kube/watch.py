@@ -18,7 +18,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 import structlog
@@ -40,6 +40,9 @@ from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects.objects import Identity
 from muster.domain.printable import printable
 from muster.domain.rate import Backoff, Rate
+
+if TYPE_CHECKING:  # `muster place` reads devices as the watches do, and has no settings of them
+    from muster.config import Watch
 
 HTTP_FORBIDDEN, HTTP_NOT_FOUND, HTTP_GONE = 403, 404, 410
 FORBIDDEN_TRIES = 3
@@ -91,19 +94,6 @@ def name_and_object(change: Seen[T] | Gone) -> tuple[str, T | None]:
     return change.object.metadata.name, change.object
 
 
-@dataclass(frozen=True, slots=True)
-class WatchSettings:
-    """`page_size`: objects a list request. `timeout_s`: after how long the server is asked to end a watch.
-    `read_deadline_s`: silence after which one watch is opened again, though the server answers (`liveness`).
-    `backoff_first_s`, `backoff_limit_s`: waits between tries."""
-
-    page_size: int = 500
-    timeout_s: float = 300.0
-    read_deadline_s: float = 120.0
-    backoff_first_s: float = 0.25
-    backoff_limit_s: float = 5.0
-
-
 class _Expired(Exception):
     """The resource version is too old to go on from: list again."""
 
@@ -128,7 +118,7 @@ class Watcher(Generic[T]):
         resource: Resource[T],
         sink: Sink[T],
         metrics: Metrics,
-        settings: WatchSettings | None = None,
+        settings: Watch,
         on_silence: Callable[[bool], Awaitable[None]] | None = None,
         left_out: LeftOut | None = None,
         on_absence: Callable[[bool], Awaitable[None]] | None = None,
@@ -140,7 +130,7 @@ class Watcher(Generic[T]):
         self._resource = resource
         self._sink = sink
         self._metrics = metrics
-        self._settings = settings or WatchSettings()
+        self._settings = settings
         self._backoff = Backoff(self._settings.backoff_first_s, self._settings.backoff_limit_s)
         self._known: dict[str, str] = {}
         """Key → resource version of what the sink believes to exist."""

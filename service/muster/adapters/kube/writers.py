@@ -17,9 +17,10 @@ from uuid import uuid4
 import structlog
 
 from muster.adapters.kube.client import ApiError, KubeClient, KubeError
-from muster.adapters.kube.outbox import Outbox, Rates, Retry
+from muster.adapters.kube.outbox import Outbox, Retry
 from muster.adapters.kube.watch import Gone, Seen
 from muster.adapters.telemetry.metrics import Metrics
+from muster.config import Events, Rates
 from muster.dialects.objects import PodObject
 from muster.domain.podgroup import OURS, Condition
 from muster.domain.printable import printable
@@ -314,13 +315,6 @@ class ConditionWriter(Outbox[_Pod]):
 
 
 @dataclass(frozen=True, slots=True)
-class EventSettings(Rates):
-    """`repeat_after_s`: an object's last event is posted once more only after so long."""
-
-    repeat_after_s: float = 600.0
-
-
-@dataclass(frozen=True, slots=True)
 class _Post:
     """An event on one of the objects of an instruction."""
 
@@ -346,10 +340,10 @@ class EventPoster(Outbox[_Post]):
         client: KubeClient,
         metrics: Metrics,
         instance: str,
-        settings: EventSettings | None = None,
+        settings: Events | None = None,
         retry: Retry | None = None,
     ) -> None:
-        self._settings = settings or EventSettings()
+        self._settings = settings or Events()
         super().__init__(client, self._settings, retry)
         self._metrics = metrics
         self._instance = instance

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le
 
 
 class Partial(StrEnum):
@@ -13,85 +16,81 @@ class Partial(StrEnum):
     KEEP = "keep"
 
 
+Seconds = Annotated[float, Gt(0)]
+AnySeconds = Annotated[float, Ge(0)]
+Count = Annotated[int, Ge(0)]
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Times in seconds, unless the text says otherwise."""
+    """How long each phase of a gang may last: in seconds, unless the text says otherwise.
 
-    recheck_s: float = 1.0
-    """Pause after the cluster changed under two answers in a row."""
-    waiting_s: float = 3.0
+    `muster config` prints what is said of each setting.
+    """
+
+    recheck_s: Seconds = 1.0
+    """Pause after two answers in a row that the cluster overtook."""
+    waiting_s: Seconds = 3.0
     """How long a gang may be incomplete before an event says so: its pods appear one after another."""
-    plan_s: float = 60.0
-    """From a plan to its Permit."""
-    bind_s: float = 20.0
-    """From Permit, or from a new session that reports the Binding as under way, to each member seen bound."""
-    session_s: float = 10.0
-    """The same for a Binding of unknown fate, or one that a new session does not report.
-
-    The client that sent such a Binding no longer waits for it.
-    """
-    exclusion_first_s: float = 1.0
-    """How long a node that an in-tree plugin refused is left out, unless it changes first.
-
-    Four times as long after each further refusal, up to `exclusion_s`.
-    """
-    exclusion_s: float = 300.0
-    backoff_s: float = 1.0
-    """Pause after a withdrawal. It doubles with each withdrawal in a row, up to `backoff_max_s`."""
-    backoff_max_s: float = 30.0
-    prompt_retries: int = 3
-    """How many withdrawals in a row are retried at once, if something was learnt."""
-    partial_s: float = 30.0
-    """How long a gang may be partially bound before `partial` is applied.
-
-    It is longer than `bind_s`, so that a lost Binding can be made again.
-    """
+    plan_s: Seconds = 60.0
+    """From a plan to its Permit, at most."""
+    bind_s: Seconds = 20.0
+    """From Permit to each member seen bound, at most. A new session may report the Binding as under way."""
+    session_s: Seconds = 10.0
+    """The same for a Binding of unknown fate, or one that a new session's shim does not know: the client that
+    sent it no longer waits."""
+    exclusion_first_s: Seconds = 1.0
+    """How long a node that an in-tree plugin refused is left out, once the others have been tried; 4 times as
+    long each time."""
+    exclusion_s: Seconds = 300.0
+    """How long such a node is left out at most, however often it refused."""
+    backoff_s: Seconds = 1.0
+    """Pause after a withdrawal; doubles with each in a row."""
+    backoff_max_s: Seconds = 30.0
+    """Longest such pause."""
+    prompt_retries: Count = 3
+    """Withdrawals in a row that are tried again at once, if something was learnt."""
+    partial_s: Seconds = 30.0
+    """How long a gang may be partially bound, at most: longer than bind_s, so that a lost Binding can be made
+    again."""
     partial: Partial = Partial.EVICT
-    """Whether the bound members of such a gang are evicted or stay."""
-    lost_s: float = 20.0
-    """How long the place of a member is kept that a running gang lost and needs.
-
-    A Job's controller makes a new pod up to 10 seconds after one has failed.
-    """
-    member_s: float = 0.02
-    """`plan_s` and `bind_s` are at least this long for each member; `partial_s` grows by as much."""
-    device_s: float = 0.1
-    """`bind_s` is longer by this for each member with devices of a DRA driver. Four writes come before its
+    """What is done then with its bound members; `keep`: the rest waits."""
+    lost_s: Seconds = 20.0
+    """How long the place of a member is kept that a running gang lost and needs. A Job's controller makes a new
+    pod up to 10 seconds after one has failed."""
+    member_s: AnySeconds = 0.02
+    """plan_s and bind_s are at least this long for each member; partial_s grows like bind_s."""
+    device_s: AnySeconds = 0.1
+    """bind_s is longer by this for each member with devices of a DRA driver. Four writes come before its
     Binding: the claim, its finalizer, its allocation, and the pod's status."""
-    settle_s: float = 0.5
-    """A gang that states how many members it needs, but not how many will come, is planned this long after
-    its last pod."""
-    settle_most_s: float = 3.0
-    """The same after its first pod, at the latest."""
-    extras_s: float = 300.0
-    """How much younger members count in the queue that their gang can do without.
-
-    So long they may wait for gangs that came later and lack members which they need.
-    """
-    numbers_s: float = 60.0
-    """How soon a refusal is published again if only its numbers have changed."""
-    backfill_after_s: float = 600.0
-    """How long the oldest waiting gang waits before its best domain is reserved for it."""
-    backfill_s: float = 600.0
-    """How long that reservation lasts at most."""
-    backfill_share: float = 0.75
-    """Largest part of all GPUs that the reserved nodes may have (or one node)."""
-    status_s: float = 1.0
-    """From a change to the status of its PodGroup, and between two writes of it."""
-    patience_s: float = 2.0
-    """How long a decision may last while other gangs wait for the planner; see `planner_share`."""
-    pause_max_s: float = 600.0
-    """Longest pause of a gang after a decision about it was ended."""
-    ahead: int = 768
-    """If this many members are planned and not permitted, no more gangs are planned.
-
-    It is 1.5 times what the shim lets through at once (`maxInFlight`), so that the next members wait there.
-    One namespace counts for half at most, and from then on none of its gangs is planned.
-    """
-    answers_s: float = 3.0
-    """How long a gang waits for the answers of in-tree plugins; then it is planned without them."""
-    alternates: int = 8
-    """Number of nodes that each member gets in addition to its planned one."""
+    settle_s: AnySeconds = 0.5
+    """After its last pod came, a gang with no fixed number of pods waits so long for more."""
+    settle_most_s: AnySeconds = 3.0
+    """So long after the first one, at most."""
+    extras_s: AnySeconds = 300.0
+    """How much younger members count that their gang can do without: what other gangs need comes first for so
+    long."""
+    numbers_s: Seconds = 60.0
+    """How soon pods are told again why nothing fits, where only the numbers in it changed."""
+    backfill_after_s: Seconds = 600.0
+    """After how long what comes free in the best domain is reserved for the oldest gang."""
+    backfill_s: Seconds = 600.0
+    """How long it is reserved, at most."""
+    backfill_share: Annotated[float, Gt(0), Le(1)] = 0.75
+    """Share of the cluster's GPUs that it covers, at most (or one node)."""
+    status_s: Seconds = 1.0
+    """From a change to the status of its PodGroup; as long between two of them."""
+    patience_s: Seconds = 2.0
+    """How long one decision may last while other gangs wait for the planner."""
+    pause_max_s: Seconds = 600.0
+    """Longest pause of a gang after the planner was stopped while it decided about it."""
+    ahead: Annotated[int, Ge(1)] = 768
+    """With this many members planned, not permitted, only partially bound gangs are planned. Half of it for one
+    namespace. It is 1.5 times what the shim lets through at once (`maxInFlight`)."""
+    answers_s: Seconds = 3.0
+    """How long a gang waits for in-tree plugins to say which nodes they refuse it or prefer."""
+    alternates: Count = 8
+    """Nodes that each member may use instead of its planned one."""
 
     def plan_for(self, members: int) -> float:
         """Return `plan_s` for a gang with this many members."""
