@@ -32,7 +32,7 @@ from muster.adapters.kube.decode import Resource, T
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.volumes import VolumeIntake
-from muster.adapters.kube.watch import Gone, PacedWatcher, Seen, Sink, Watcher
+from muster.adapters.kube.watch import PacedWatcher, Sink, Watcher
 from muster.adapters.kube.writers import ConditionWriter, EventPoster, Evictor, StatusWriter
 from muster.adapters.page.access import Access
 from muster.adapters.page.board import Board
@@ -139,9 +139,9 @@ class App:
     async def _put(self, message: Input) -> None:
         await self.control_loop.put(message)
 
-    async def _on_pod(self, change: Seen[PodObject] | Gone) -> None:
-        self._conditions.see(change)
-        await self._intake.on_pod(change)
+    async def _on_pod(self, uid: str, obj: PodObject | None) -> None:
+        self._conditions.see(uid, obj)
+        await self._intake.on_pod(uid, obj)
 
     def _watches(self) -> Iterator[tuple[str, Watcher[Any]]]:
         """All watches, by what they are of."""

@@ -11,12 +11,12 @@ from typing import Any
 from local_cluster.patience import HANG_S
 from muster.adapters.kube import decode, writers
 from muster.adapters.kube.client import KubeClient
-from muster.adapters.kube.watch import Gone, Seen
 from muster.adapters.kube.writers import CONDITION, ConditionWriter
 from muster.adapters.telemetry.metrics import Metrics
 from muster.config import Rates
 from muster.gangs.messages.instructions import ShowWaiting
 from tests.adapters.at_work import at_work
+from tests.adapters.changes import seen
 from tests.adapters.fake_api import FakeApi, pod
 
 FAST = Rates(
@@ -46,7 +46,7 @@ class Desk:
             item["status"]["conditions"] = [condition]
         if node:
             item["spec"]["nodeName"] = node
-        self.writer.see(Seen(decode.pods().item(json.dumps(item).encode())))
+        self.writer.see(*seen(decode.pods().item(json.dumps(item).encode())))
 
     async def written(self, times: int = 1) -> None:
         async with asyncio.timeout(HANG_S):
@@ -139,7 +139,7 @@ async def test_a_write_that_was_overtaken_is_made_up_for(api: FakeApi, client: K
 async def test_a_standby_writes_nothing(api: FakeApi, client: KubeClient) -> None:
     async with writing(client, leads=False) as standby, writing(client) as leader:
         standby.see("a", WAITS, node="n")
-        standby.writer.see(Gone("uid-a"))
+        standby.writer.see("uid-a", None)
         leader.show("b")
         path, _ = await api.patch()
         assert path.endswith("/b/status")
@@ -172,7 +172,7 @@ async def test_pods_that_are_gone_before_the_gangs_know_it_are_forgotten(
     async with writing(client, rates=few) as desk:
         api.failing = [404, 404]
         for name in ("a", "b", "c"):
-            desk.writer.see(Gone(f"uid-{name}"))
+            desk.writer.see(f"uid-{name}", None)
         desk.show("a", "b", "c")
         await asyncio.wait_for(desk.writer.until_empty(), HANG_S)
         assert desk.writer.kept == 0

@@ -16,11 +16,11 @@ from muster.adapters.kube.devices import (
     ServedResources,
 )
 from muster.adapters.kube.intake import READ_AT_ONCE, Intake
-from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.devices.objects import ResourceClaim
 from muster.dialects.objects import PodStatus
 from muster.dialects.settings import DEFAULTS
 from muster.gangs.messages.inputs import DeviceClaimSeen, Input, NodeSeen, PodSeen
+from tests.adapters.changes import seen
 from tests.dialects.objects import node_object, pod_object
 from tests.dialects.test_dra import device_class, gpu, piece
 from tests.dialects.test_shares import shared
@@ -54,42 +54,42 @@ def heard() -> Heard:
 
 async def test_a_node_is_read_again_when_its_slices_or_the_class_change(heard: Heard) -> None:
     intake = Intake(DEFAULTS, heard.put, lambda event: None)
-    await intake.nodes.on_node(Seen(node_object({"cpu": "8"})))
-    await intake.devices.on_slice(Seen(piece([gpu(0), gpu(1)])))
-    await intake.devices.on_class(Seen(device_class()))
-    await intake.devices.on_slice(Seen(piece([gpu(0)], generation=2)))
-    await intake.devices.on_slice(Gone("s"))
+    await intake.nodes.on_node(*seen(node_object({"cpu": "8"})))
+    await intake.devices.on_slice(*seen(piece([gpu(0), gpu(1)])))
+    await intake.devices.on_class(*seen(device_class()))
+    await intake.devices.on_slice(*seen(piece([gpu(0)], generation=2)))
+    await intake.devices.on_slice("s", None)
     nodes = [event.node for event in heard.events if isinstance(event, NodeSeen)]
     assert [len(node.devices) for node in nodes] == [0, 2, 1, 0]
 
 
 async def test_slices_of_drivers_that_no_class_names_have_no_node_read(heard: Heard) -> None:
     intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again, heard.served)
-    await intake.on_slice(Seen(piece([gpu(0)])))
+    await intake.on_slice(*seen(piece([gpu(0)])))
     assert heard.read == []  # no class names GPUs yet
-    await intake.on_class(Seen(device_class()))
-    await intake.on_slice(Seen(piece([{"name": "nic"}], "t", driver="nic.example.com")))
-    await intake.on_slice(Gone("t"))
+    await intake.on_class(*seen(device_class()))
+    await intake.on_slice(*seen(piece([{"name": "nic"}], "t", driver="nic.example.com")))
+    await intake.on_slice("t", None)
     assert heard.read == ["n"]
-    await intake.on_slice(Gone("s"))
+    await intake.on_slice("s", None)
     assert heard.read == ["n", "n"]
 
 
 async def test_slices_may_come_before_their_node(heard: Heard) -> None:
     intake = Intake(DEFAULTS, heard.put, lambda event: None)
-    await intake.devices.on_class(Seen(device_class()))
-    await intake.devices.on_slice(Seen(piece([gpu(0)])))
-    await intake.nodes.on_node(Seen(node_object({"cpu": "8"})))
+    await intake.devices.on_class(*seen(device_class()))
+    await intake.devices.on_slice(*seen(piece([gpu(0)])))
+    await intake.nodes.on_node(*seen(node_object({"cpu": "8"})))
     (event,) = heard.events
     assert isinstance(event, NodeSeen)
     assert len(event.node.devices) == 1
 
 
-def claim(results: list[dict[str, Any]] | None, **more: Any) -> Seen[ResourceClaim]:
+def claim(results: list[dict[str, Any]] | None, **more: Any) -> tuple[str, ResourceClaim]:
     """A claim with these devices; None if it is not allocated."""
     allocation = {"devices": {"results": results}} if results is not None else None
     metadata = {"name": "c", "uid": "uid-c", **more.pop("metadata", {})}
-    return Seen(
+    return seen(
         msgspec.convert({"metadata": metadata, "status": {"allocation": allocation, **more}}, ResourceClaim)
     )
 
@@ -110,11 +110,11 @@ async def test_a_claim_is_told_once_for_each_change_of_what_it_holds(heard: Hear
         claim([RESULT, admin], metadata=owner),
         claim([RESULT], reservedFor=[POD], metadata=owner),
         claim([admin], reservedFor=[POD]),
-        Gone("uid-c"),
+        ("uid-c", None),
         claim([RESULT], reservedFor=[POD | {"resource": "podgroups"}], metadata=owner),
-        Gone("uid-c"),
+        ("uid-c", None),
     ):
-        await intake.on_claim(change)
+        await intake.on_claim(*change)
     claim_events = [event for event in heard.events if isinstance(event, DeviceClaimSeen)]
     assert [(len(event.devices), event.consumers) for event in claim_events] == [
         (1, ()),
@@ -133,14 +133,14 @@ async def test_a_claim_is_told_again_when_it_takes_more_of_its_device(heard: Hea
     more = share | {"consumedCapacity": {"memory": "3Ki"}}
     results_in_turn: list[list[dict[str, Any]]] = [[share], [more], [share, RESULT], [RESULT]]
     for results in results_in_turn:
-        await intake.on_claim(claim(results))
+        await intake.on_claim(*claim(results))
     claim_events = [event for event in heard.events if isinstance(event, DeviceClaimSeen)]
     assert [event.shares for event in claim_events] == [(2048,), (3072,), (2048, 0), ()]
 
 
 async def test_pods_are_read_again_when_devices_round_up_as_none_did_before(heard: Heard) -> None:
     intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again, heard.served)
-    await intake.on_class(Seen(device_class()))
+    await intake.on_class(*seen(device_class()))
     heard.claims.clear()
     policy = {"default": "80Gi", "validValues": ["5Gi", "80Gi"]}
     for slice_, claims in (
@@ -149,22 +149,22 @@ async def test_pods_are_read_again_when_devices_round_up_as_none_did_before(hear
         (piece([gpu(2)], "u"), [None]),
         (piece([shared(3, policy=policy)], "v"), [None, None]),
     ):
-        await intake.on_slice(Seen(slice_))
+        await intake.on_slice(*seen(slice_))
         assert heard.claims == claims
-    await intake.on_slice(Gone("v"))
+    await intake.on_slice("v", None)
     assert heard.claims == [None] * 3
 
 
 def asking(
     name: str, uid: str, count: int = 2, annotations: dict[str, str] | None = None
-) -> Seen[ResourceClaim]:
+) -> tuple[str, ResourceClaim]:
     """A claim for GPUs."""
     request = {"name": "r", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": count}}
     fields = {
         "metadata": {"namespace": "ns", "name": name, "uid": uid, "annotations": annotations or {}},
         "spec": {"devices": {"requests": [request]}},
     }
-    return Seen(msgspec.convert(fields, ResourceClaim))
+    return seen(msgspec.convert(fields, ResourceClaim))
 
 
 async def test_a_pod_is_read_again_when_its_claim_is_made_or_its_class_changes(heard: Heard) -> None:
@@ -174,13 +174,13 @@ async def test_a_pod_is_read_again_when_its_claim_is_made_or_its_class_changes(h
     status = msgspec.convert(
         {"resourceClaimStatuses": [{"name": "c", "resourceClaimName": "p-c"}]}, PodStatus
     )
-    await intake.on_pod(Seen(obj))
-    await intake.devices.on_claim(asking("p-c", "u"))
-    await intake.on_pod(Seen(msgspec.structs.replace(obj, status=status)))
-    await intake.devices.on_class(Seen(device_class()))
-    await intake.devices.on_claim(asking("another", "v", 5))
-    await intake.on_pod(Gone("u"))
-    await intake.devices.on_claim(Gone("u"))
+    await intake.on_pod(*seen(obj))
+    await intake.devices.on_claim(*asking("p-c", "u"))
+    await intake.on_pod(*seen(msgspec.structs.replace(obj, status=status)))
+    await intake.devices.on_class(*seen(device_class()))
+    await intake.devices.on_claim(*asking("another", "v", 5))
+    await intake.on_pod("u", None)
+    await intake.devices.on_claim("u", None)
     pods = [event.pod for event in heard.events if isinstance(event, PodSeen)]
     assert [(pod.gated, pod.gpus) for pod in pods] == [(True, 0), (False, 0), (False, 2)]
 
@@ -196,13 +196,13 @@ async def test_most_pods_of_a_claim_are_read_later(heard: Heard) -> None:
     intake = Intake(DEFAULTS, put, lambda event: None)
     spec = {"resourceClaims": [{"name": "c", "resourceClaimName": "shared"}]}
     for number in range(pods):
-        await intake.on_pod(Seen(pod_object(labels=GANG, spec=spec, name=f"p{number}", uid=f"{number:03}")))
+        await intake.on_pod(*seen(pod_object(labels=GANG, spec=spec, name=f"p{number}", uid=f"{number:03}")))
     await intake.started()
     heard.events.clear()
     all_read.clear()
-    await intake.devices.on_claim(asking("shared", "v"))
+    await intake.devices.on_claim(*asking("shared", "v"))
     assert len(heard.events) == READ_AT_ONCE
-    await intake.on_pod(Gone(f"{pods - 1:03}"))  # it is not read again, as if it were there
+    await intake.on_pod(f"{pods - 1:03}", None)  # it is not read again, as if it were there
     await asyncio.wait_for(all_read.wait(), HANG_S)
     read_pods = [event.pod for event in heard.events if isinstance(event, PodSeen)]
     assert [pod.uid for pod in read_pods] == [f"{number:03}" for number in range(pods - 1)]
@@ -214,10 +214,10 @@ async def test_while_the_service_starts_no_pod_is_read_later(heard: Heard) -> No
     intake, count = Intake(DEFAULTS, heard.put, lambda event: None), 3 * READ_AT_ONCE
     for number in range(count):
         spec = {"resourceClaims": [{"name": "c", "resourceClaimName": f"c{number}"}]}
-        await intake.on_pod(Seen(pod_object(labels=GANG, spec=spec, name=f"p{number}", uid=f"u{number}")))
+        await intake.on_pod(*seen(pod_object(labels=GANG, spec=spec, name=f"p{number}", uid=f"u{number}")))
     heard.events.clear()
     for number in range(count):
-        await intake.devices.on_claim(asking(f"c{number}", "v"))
+        await intake.devices.on_claim(*asking(f"c{number}", "v"))
     pods = [event.pod for event in heard.events if isinstance(event, PodSeen)]
     assert [pod.uid for pod in pods] == [f"u{number}" for number in range(count)]
 
@@ -226,12 +226,12 @@ async def test_pods_are_read_later_in_the_pause_after_such_a_reading(heard: Hear
     """A kubelet may have all pods with claims read again by each change of a slice."""
     intake = Intake(DEFAULTS, heard.put, lambda event: None)
     spec = {"resourceClaims": [{"name": "c", "resourceClaimName": "shared"}]}
-    await intake.devices.on_class(Seen(device_class()))
-    await intake.on_pod(Seen(pod_object(labels=GANG, spec=spec)))
+    await intake.devices.on_class(*seen(device_class()))
+    await intake.on_pod(*seen(pod_object(labels=GANG, spec=spec)))
     await intake.started()
     heard.events.clear()
     for count in range(2, 100):
-        await intake.devices.on_claim(asking("shared", "v", count))
+        await intake.devices.on_claim(*asking("shared", "v", count))
     assert len(heard.events) == 1
     assert intake._read_again.reader is not None
     await asyncio.wait_for(intake._read_again.reader, HANG_S)
@@ -242,25 +242,25 @@ async def test_pods_are_read_later_in_the_pause_after_such_a_reading(heard: Hear
 async def test_a_class_that_counts_the_same_has_no_pods_read_again(heard: Heard) -> None:
     intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again, heard.served)
     for change in (
-        Seen(device_class()),
-        Seen(device_class()),
-        Gone("gpu.nvidia.com"),
-        Gone("gpu.nvidia.com"),
+        seen(device_class()),
+        seen(device_class()),
+        ("gpu.nvidia.com", None),
+        ("gpu.nvidia.com", None),
     ):
-        await intake.on_class(change)
+        await intake.on_class(*change)
     assert heard.claims == [None, None]
 
 
 async def test_memory_of_other_drivers_has_no_pods_read_again(heard: Heard) -> None:
     """Each of many slices may round up in another way. They count once a class takes the driver's GPUs."""
     intake = DeviceIntake(DEFAULTS, heard.put, heard.read_again, heard.read_pods_again, heard.served)
-    await intake.on_class(Seen(device_class()))
+    await intake.on_class(*seen(device_class()))
     for number in range(3):
         policy = {"default": "80Gi", "validValues": [f"{number}Gi"]}
         memory = [shared(number, policy=policy)]
-        await intake.on_slice(Seen(piece(memory, f"s{number}", driver="cxl.example.com")))
+        await intake.on_slice(*seen(piece(memory, f"s{number}", driver="cxl.example.com")))
     assert heard.claims == [None]
-    await intake.on_class(Seen(device_class("device.driver == 'cxl.example.com'")))
+    await intake.on_class(*seen(device_class("device.driver == 'cxl.example.com'")))
     assert heard.claims == [None, None]
 
 
@@ -270,13 +270,13 @@ async def test_which_claims_have_pods_read_again(heard: Heard) -> None:
         asking("a", "1"),
         asking("a", "1"),
         asking("b", "2", annotations={EXTENDED: "true"}),
-        Gone("2"),
+        ("2", None),
         asking("a", "3"),  # made again under its name, before the first one is seen to be gone
-        Gone("1"),
-        Gone("3"),
-        Gone("3"),
+        ("1", None),
+        ("3", None),
+        ("3", None),
     ):
-        await intake.on_claim(change)
+        await intake.on_claim(*change)
     assert heard.claims == ["ns/a", "ns/a"]
 
 

@@ -20,7 +20,7 @@ from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.decode import Added, Deleted, Resource, Undecodable
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.leftout import LeftOut
-from muster.adapters.kube.watch import Gone, Seen, Watcher
+from muster.adapters.kube.watch import Watcher
 from muster.adapters.telemetry.metrics import Metrics
 from muster.config import Watch
 from muster.app import App, planning
@@ -32,6 +32,7 @@ from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages.inputs import Input, PodGone, PodSeen
 from muster.gangs.messages.instructions import EmitEvent
 from tests.adapters.at_work import at_work
+from tests.adapters.changes import seen
 from tests.adapters.fake_api import (
     FakeApi,
     Stream,
@@ -159,10 +160,10 @@ class Bench:
         self.said: asyncio.Queue[str] = asyncio.Queue()
         self.watcher = Watcher(client, decode.pods(), self._sink, self.metrics, QUICK, None, self.left_out)
 
-    async def _sink(self, change: Seen[Any] | Gone) -> None:
-        if isinstance(change, Seen) and change.object.metadata.name.startswith("bad"):
+    async def _sink(self, key: str, obj: Any) -> None:
+        if obj is not None and obj.metadata.name.startswith("bad"):
             raise RecursionError("as the test wants it")
-        self.said.put_nowait(f"-{change.key}" if isinstance(change, Gone) else change.object.metadata.name)
+        self.said.put_nowait(f"-{key}" if obj is None else obj.metadata.name)
 
     async def hears(self, *sentences: str) -> None:
         assert [await asyncio.wait_for(self.said.get(), HANG_S) for _ in sentences] == list(sentences)
@@ -244,7 +245,7 @@ class Events:
     async def pod(self, item: dict[str, Any]) -> None:
         addition = decode.pods().event(json.dumps({"type": "ADDED", "object": item}).encode())
         assert isinstance(addition, Added)
-        await self.intake.on_pod(Seen(addition.object))
+        await self.intake.on_pod(*seen(addition.object))
 
     def last(self) -> Pod:
         assert isinstance(self.seen[-1], PodSeen)
@@ -267,7 +268,7 @@ async def test_a_bound_pod_that_no_dialect_can_read_takes_its_gpus(monkeypatch: 
     bound["spec"]["nodeName"] = "n"
     await events.pod(bound)
     assert (events.last().node, events.last().gpus, events.last().claim) == ("n", 2, None)
-    await events.intake.on_pod(Gone("uid-a"))
+    await events.intake.on_pod("uid-a", None)
     assert isinstance(events.seen[-1], PodGone)
 
 

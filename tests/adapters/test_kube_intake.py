@@ -12,7 +12,6 @@ from structlog.testing import capture_logs
 
 from muster.adapters.kube import decode
 from muster.adapters.kube.intake import Intake
-from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.objects import ConfigMapObject, CustomObject, NamespaceObject
 from muster.dialects.pods import pods
 from muster.dialects.settings import Settings
@@ -33,6 +32,7 @@ from muster.gangs.messages.inputs import (
     PoliciesSeen,
 )
 from muster.gangs.messages.instructions import EmitEvent, EventReason
+from tests.adapters.changes import seen, seen_by_name
 from tests.adapters.fake_api import config_map, custom, gpu_node, gpu_pod
 
 AGENTS = "muster-nodes"
@@ -50,23 +50,23 @@ class Bench:
     async def sees_pod(self, item: dict[str, Any]) -> None:
         addition = decode.pods().event(json.dumps({"type": "ADDED", "object": item}).encode())
         assert isinstance(addition, decode.Added)
-        await self.intake.on_pod(Seen(addition.object))
+        await self.intake.on_pod(*seen(addition.object))
 
     async def sees_node(self, item: dict[str, Any]) -> None:
         addition = decode.NODES.event(json.dumps({"type": "ADDED", "object": item}).encode())
         assert isinstance(addition, decode.Added)
-        await self.intake.nodes.on_node(Seen(addition.object))
+        await self.intake.nodes.on_node(*seen(addition.object))
 
     async def sees_config_map(self, item: dict[str, Any]) -> None:
-        await self.intake.on_config_map(Seen(msgspec.convert(item, ConfigMapObject)))
+        await self.intake.on_config_map(*seen(msgspec.convert(item, ConfigMapObject)))
 
     async def sees_pod_group(self, item: dict[str, Any]) -> None:
-        await self.intake.on_pod_group(Seen(msgspec.convert(item, CustomObject)))
+        await self.intake.on_pod_group(*seen(msgspec.convert(item, CustomObject)))
 
     async def sees_topology(self, name: str, *labels: str) -> None:
         spec = {"levels": [{"nodeLabel": label} for label in labels]}
         item = custom("kai.scheduler/v1alpha1", "Topology", name, spec)
-        await self.intake.on_topology(Seen(msgspec.convert(item, CustomObject)))
+        await self.intake.on_topology(*seen_by_name(msgspec.convert(item, CustomObject)))
 
     def last_node(self) -> Node:
         return next(event.node for event in reversed(self.events) if isinstance(event, NodeSeen))
@@ -88,7 +88,7 @@ async def test_topologies_tell_domains_apart(bench: Bench) -> None:
     await bench.sees_topology("flat", "kubernetes.io/hostname")
     trees = [event.policies.naming.trees for event in bench.events if isinstance(event, PoliciesSeen)]
     assert trees == [(("example.com/row", "example.com/shelf"),)]
-    await bench.intake.on_topology(Gone("dc"))
+    await bench.intake.on_topology("dc", None)
     assert isinstance(bench.events[-1], PoliciesSeen)
     assert bench.events[-1].policies == DEFAULT_POLICIES
 
@@ -163,7 +163,7 @@ async def test_a_number_beyond_64_bits_is_a_slip_as_any(bench: Bench) -> None:
 async def test_a_pod_that_comes_again_is_seen_again(bench: Bench) -> None:
     for _ in range(2):
         await bench.sees_pod(gpu_pod("a", 1))
-        await bench.intake.on_pod(Gone("uid-a"))
+        await bench.intake.on_pod("uid-a", None)
     assert bench.kinds() == [PodSeen, PodGone] * 2
 
 
@@ -177,9 +177,9 @@ async def test_what_was_never_seen_is_not_gone(bench: Bench) -> None:
     await bench.sees_pod(gpu_pod("a", 1))
     await bench.sees_node(gpu_node("n", 8))
     for key in ("uid-a", "uid-b"):
-        await bench.intake.on_pod(Gone(key))
+        await bench.intake.on_pod(key, None)
     for key in ("n", "m"):
-        await bench.intake.nodes.on_node(Gone(key))
+        await bench.intake.nodes.on_node(key, None)
     assert bench.kinds() == [PodSeen, NodeSeen, PodGone, NodeGone]
 
 
@@ -230,7 +230,7 @@ async def test_a_nodes_config_maps_are_read_with_it_whichever_comes_first(bench:
     labels = {"ack.node.gpu.schedule": "topology", "nodename": "n"}
     await bench.sees_config_map(config_map("kube-system", "topology-of-n", devices, labels))
     assert bench.last_node().unhealthy == 0b1000_0101
-    await bench.intake.on_config_map(Gone("kube-system/unhealthy-gpu-n"))
+    await bench.intake.on_config_map("kube-system/unhealthy-gpu-n", None)
     assert bench.last_node().unhealthy == 0b1000_0000
     assert bench.kinds() == [NodeSeen] * 3
 
@@ -294,7 +294,7 @@ async def test_bad_policies_at_the_start_leave_the_defaults_which_is_said(bench:
 
 async def test_without_their_config_map_the_defaults_hold(bench: Bench) -> None:
     await bench.sees_config_map(policies(POLICIES))
-    await bench.intake.on_config_map(Gone("muster-system/kai-scheduler-config"))
+    await bench.intake.on_config_map("muster-system/kai-scheduler-config", None)
     *_, last = bench.events
     assert isinstance(last, PoliciesSeen)
     assert last.policies == DEFAULT_POLICIES
@@ -306,15 +306,15 @@ def kai_group(**constraint: str) -> dict[str, Any]:
 
 
 async def test_of_a_namespace_the_labels_count(bench: Bench) -> None:
-    def seen(labels: dict[str, str] | None, **more: Any) -> Seen[NamespaceObject]:
+    def team(labels: dict[str, str] | None, **more: Any) -> tuple[str, NamespaceObject]:
         item = {"metadata": {"name": "team-a", "labels": labels, **more}, "status": {"phase": "Active"}}
-        return Seen(msgspec.convert(item, NamespaceObject))
+        return seen(msgspec.convert(item, NamespaceObject))
 
-    await bench.intake.on_namespace(seen({"team": "a", "env": "b"}))
-    await bench.intake.on_namespace(seen({"env": "b", "team": "a"}, annotations={"touched": "1"}))
-    await bench.intake.on_namespace(seen(None))
-    await bench.intake.on_namespace(Gone("team-a"))
-    await bench.intake.on_namespace(Gone("team-b"))
+    await bench.intake.on_namespace(*team({"team": "a", "env": "b"}))
+    await bench.intake.on_namespace(*team({"env": "b", "team": "a"}, annotations={"touched": "1"}))
+    await bench.intake.on_namespace(*team(None))
+    await bench.intake.on_namespace("team-a", None)
+    await bench.intake.on_namespace("team-b", None)
     assert bench.kinds() == [NamespaceSeen, NamespaceSeen, NamespaceGone]
     first, second, _ = bench.events
     assert isinstance(first, NamespaceSeen)
@@ -327,8 +327,8 @@ async def test_a_pod_group_comes_and_goes(bench: Bench) -> None:
     await bench.sees_pod_group(kai_group())
     written = kai_group() | {"status": {"phase": "Running"}}
     await bench.sees_pod_group(written)
-    await bench.intake.on_pod_group(Gone("uid-train"))
-    await bench.intake.on_pod_group(Gone("uid-other"))
+    await bench.intake.on_pod_group("uid-train", None)
+    await bench.intake.on_pod_group("uid-other", None)
     assert bench.kinds() == [PodGroupSeen, PodGroupGone]
     *_, last = bench.events
     assert isinstance(last, PodGroupGone)
@@ -354,7 +354,7 @@ async def test_a_topology_that_changes_has_pod_groups_read_again(bench: Bench) -
     assert bench.last_group().causes
     await bench.sees_topology("dc", "example.com/row", "kubernetes.io/hostname")
     assert bench.last_group().causes == ()
-    await bench.intake.on_topology(Gone("dc"))
+    await bench.intake.on_topology("dc", None)
     assert bench.last_group().causes
 
 
@@ -403,7 +403,7 @@ async def test_a_node_has_a_second_endpoint_while_its_agent_is_ready(bench: Benc
     await bench.sees_pod(agent_pod("agent-1", "node-a"))
     assert (bench.last_node().hands_out, bench.last_node().problems) == (SECOND, ())
     await bench.sees_pod(agent_pod("agent-2", "node-a"))
-    await bench.intake.on_pod(Gone("uid-agent-1"))
+    await bench.intake.on_pod("uid-agent-1", None)
     assert bench.last_node().hands_out == SECOND
     await bench.sees_pod(agent_pod("agent-2", "node-a", deletionTimestamp="2026-11-23T00:00:00Z"))
     assert bench.last_node().hands_out == AWAY

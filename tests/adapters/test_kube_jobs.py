@@ -12,13 +12,13 @@ import pytest
 from local_cluster.patience import HANG_S
 from muster.adapters.kube import jobs
 from muster.adapters.kube.intake import READ_AT_ONCE, Intake
-from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.kinds.table import modes_of
 from muster.dialects.objects import CustomObject, NodeObject, OwnerReference, PodObject
 from muster.dialects.settings import Settings
 from muster.gangs.messages.inputs import Input, Tick
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 from muster.gangs.record.gang import Gang
+from tests.adapters.changes import seen, seen_by_name
 from tests.adapters.fake_api import gpu_node
 from tests.gangs.world import World
 
@@ -47,7 +47,7 @@ class Bench:
 
     async def start(self, gpus: int = 8) -> Bench:
         self.world.start()
-        await self.intake.nodes.on_node(Seen(msgspec.convert(gpu_node("a", gpus), NodeObject)))
+        await self.intake.nodes.on_node(*seen(msgspec.convert(gpu_node("a", gpus), NodeObject)))
         await self.intake.started()
         return self
 
@@ -61,7 +61,7 @@ class Bench:
     async def custom(self, api_version: str, kind: str, spec: Object, **meta: object) -> None:
         metadata = {"name": "train", "namespace": "ns", "uid": "j", **meta}
         item = {"apiVersion": api_version, "metadata": metadata, "spec": spec}
-        await self.intake.jobs.on_job(kind, Seen(msgspec.convert(item, CustomObject)))
+        await self.intake.jobs.on_job(kind, *seen_by_name(msgspec.convert(item, CustomObject)))
 
     async def all_read(self) -> None:
         """Wait until all pods are read that a job has read again."""
@@ -70,7 +70,7 @@ class Bench:
 
     async def pods(self, *names: str, node: str = "", **annotations: str) -> None:
         for name in names:
-            await self.intake.on_pod(Seen(pod(name, node, **annotations)))
+            await self.intake.on_pod(*seen(pod(name, node, **annotations)))
 
     @property
     def gangs(self) -> list[Gang]:
@@ -171,15 +171,15 @@ async def test_a_job_with_other_accelerators_is_warned_of_too(job_first: bool) -
     for name in ("train-0", "train-1"):
         meta = {"name": name, "namespace": "ns", "uid": name, "ownerReferences": [owner]}
         item = {"metadata": meta, "spec": {"schedulerName": "muster", **TPU["spec"]}}
-        await bench.intake.on_pod(Seen(msgspec.convert(item, PodObject)))
+        await bench.intake.on_pod(*seen(msgspec.convert(item, PodObject)))
     if not job_first:
         await bench.custom("batch/v1", "Job", spec)
-        await bench.intake.on_pod(Seen(msgspec.convert(item, PodObject)))
+        await bench.intake.on_pod(*seen(msgspec.convert(item, PodObject)))
     ((subject, message),) = bench.events(EventReason.NO_GANG)
     assert (subject, bench.gangs) == ("Job train", [])
     assert "one gang of 2, annotate each pod template: gpu.topology/group: train" in message
     for name in ("train-0", "train-1"):
-        await bench.intake.on_pod(Gone(name))
+        await bench.intake.on_pod(name, None)
     assert bench.intake.jobs._by_uid == {}
 
 
@@ -193,7 +193,7 @@ async def test_a_leader_that_comes_first_is_warned_of_before_its_workers_come() 
     owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "train", "uid": "s", "controller": True}
     meta = {"name": "train-0", "namespace": "ns", "uid": "p", "labels": labels, "ownerReferences": [owner]}
     item = {"metadata": meta, "spec": {"schedulerName": "muster", **TEMPLATE["spec"]}}
-    await bench.intake.on_pod(Seen(msgspec.convert(item, PodObject)))
+    await bench.intake.on_pod(*seen(msgspec.convert(item, PodObject)))
     ((subject, message),) = bench.events(EventReason.NO_GANG)
     assert subject == "LeaderWorkerSet train"
     assert "its 3 pods name no gang" in message
@@ -213,10 +213,10 @@ async def test_a_number_of_the_pods_that_is_not_their_jobs_is_said_once_on_the_j
     assert bench.events(EventReason.NO_GANG) == []
 
 
-def pod_group(least: int) -> Seen[CustomObject]:
+def pod_group(least: int) -> tuple[str, CustomObject]:
     meta = {"name": "g", "namespace": "ns", "uid": "g"}
     item = {"apiVersion": "scheduling.run.ai/v2", "metadata": meta, "spec": {"minMember": least}}
-    return Seen(msgspec.convert(item, CustomObject))
+    return seen(msgspec.convert(item, CustomObject))
 
 
 @pytest.mark.parametrize("first", ["job", "pods", "group"])
@@ -225,11 +225,11 @@ async def test_a_pod_groups_number_above_that_of_its_job_is_said_on_the_job(firs
     bench = await Bench().start()
 
     async def group() -> None:
-        await bench.intake.on_pod_group(pod_group(6))
+        await bench.intake.on_pod_group(*pod_group(6))
 
     async def pods() -> None:
         for name in ALL:
-            await bench.intake.on_pod(Seen(pod(name, of_group="g")))
+            await bench.intake.on_pod(*seen(pod(name, of_group="g")))
 
     steps = {"job": bench.job, "group": group, "pods": pods}
     for step in (steps.pop(first), *steps.values(), pods, group):
@@ -243,9 +243,9 @@ async def test_a_pod_groups_number_above_that_of_its_job_is_said_on_the_job(firs
 async def test_a_pod_groups_number_may_be_smaller() -> None:
     bench = await Bench().start()
     await bench.job()
-    await bench.intake.on_pod_group(pod_group(3))
+    await bench.intake.on_pod_group(*pod_group(3))
     for name in ALL:
-        await bench.intake.on_pod(Seen(pod(name, of_group="g")))
+        await bench.intake.on_pod(*seen(pod(name, of_group="g")))
     assert bench.events(EventReason.COUNTS_DIFFER) == []
 
 
@@ -256,7 +256,7 @@ async def test_a_pod_that_names_its_gang_itself_leaves_that_of_its_job() -> None
     await bench.pods(ALL[0], group="mine", **{"min-member": "2"})
     assert bench.gang.name[2] == "mine"
     assert bench.world.coordinator.state.roster.pod_groups == {}
-    await bench.intake.on_pod(Gone(ALL[0]))
+    await bench.intake.on_pod(ALL[0], None)
     assert bench.intake.jobs._by_uid == {}
 
 
@@ -301,12 +301,12 @@ async def test_a_job_that_is_deleted_while_its_pods_start_splits_nothing() -> No
     bench = await Bench("on").start()
     await bench.job()
     await bench.pods(*ALL[:3])
-    await bench.intake.jobs.on_job("PyTorchJob", Gone("ns/train"))
+    await bench.intake.jobs.on_job("PyTorchJob", "ns/train", None)
     assert bench.gang.phase == "collecting"
     await bench.pods(*ALL[:2], node="a")  # bound before it went
     assert (bench.gang.group.needed, bench.world.evictions) == (4, [])
     for name in ALL[:3]:
-        await bench.intake.on_pod(Gone(name))
+        await bench.intake.on_pod(name, None)
     assert (bench.gangs, dict(bench.world.coordinator.state.roster.pod_groups)) == ([], {})
 
 
@@ -324,16 +324,16 @@ async def test_pods_whose_job_is_deleted_without_them_stay_one_gang(deleted_firs
     await bench.job()
     await bench.pods(*ALL[:3])
     if deleted_first:
-        await bench.intake.jobs.on_job("PyTorchJob", Gone("ns/train"))
+        await bench.intake.jobs.on_job("PyTorchJob", "ns/train", None)
     for name in ALL[:3]:
-        await bench.intake.on_pod(Seen(orphan(name)))
+        await bench.intake.on_pod(*seen(orphan(name)))
     if not deleted_first:
-        await bench.intake.jobs.on_job("PyTorchJob", Gone("ns/train"))
+        await bench.intake.jobs.on_job("PyTorchJob", "ns/train", None)
     assert (bench.gang.phase, bench.gang.group.needed) == ("collecting", 4)
-    await bench.intake.on_pod(Seen(orphan(ALL[0], node="a")))
+    await bench.intake.on_pod(*seen(orphan(ALL[0], node="a")))
     assert (len(bench.gangs), bench.world.evictions) == (1, [])
     for name in ALL[:3]:
-        await bench.intake.on_pod(Gone(name))
+        await bench.intake.on_pod(name, None)
     assert (bench.gangs, bench.intake.jobs._places, bench.intake.jobs._jobs) == ([], {}, {})
 
 
@@ -355,13 +355,13 @@ async def test_that_a_job_was_deleted_without_its_pods_is_said_once_on_the_first
     await bench.job()
     await bench.pods(*ALL[:3])
     for _ in range(2):
-        await bench.intake.jobs.on_job("PyTorchJob", Gone("ns/train"))
+        await bench.intake.jobs.on_job("PyTorchJob", "ns/train", None)
         await turn()
     assert bench.events(EventReason.JOB_GONE) == [
         ("Pod train-master-0", "PyTorchJob ns/train was deleted; its last count, 4, holds")
     ]
     await bench.job()
-    await bench.intake.jobs.on_job("PyTorchJob", Gone("ns/train"))
+    await bench.intake.jobs.on_job("PyTorchJob", "ns/train", None)
     await turn()
     assert len(bench.events(EventReason.JOB_GONE)) == 2
 
@@ -375,10 +375,10 @@ async def test_that_a_job_was_deleted_is_no_news_for(case: str) -> None:
     bench = await Bench(GONE[case]).start()
     await bench.job()
     await bench.pods(*ALL, node="a" if case == "pods that run" else "")
-    await bench.intake.jobs.on_job("PyTorchJob", Gone("ns/train"))
+    await bench.intake.jobs.on_job("PyTorchJob", "ns/train", None)
     if case == "pods that are deleted with it":
         for name in ALL:
-            await bench.intake.on_pod(Gone(name))
+            await bench.intake.on_pod(name, None)
     await turn()
     assert bench.events(EventReason.JOB_GONE) == []
 
@@ -404,7 +404,7 @@ async def test_pods_that_have_ended_or_are_being_deleted_are_not_too_many() -> N
         deleted = "" if change else "2026-01-01T00:00:00Z"
         meta = msgspec.structs.replace(changed_pod.metadata, deletion_timestamp=deleted or None)
         status = msgspec.structs.replace(changed_pod.status, **change)
-        await bench.intake.on_pod(Seen(msgspec.structs.replace(changed_pod, metadata=meta, status=status)))
+        await bench.intake.on_pod(*seen(msgspec.structs.replace(changed_pod, metadata=meta, status=status)))
     await bench.pods("worker-3", "worker-4")
     assert bench.events(EventReason.COUNTS_DIFFER) == []
 
@@ -417,14 +417,14 @@ async def test_a_pod_that_another_controller_adopts_is_the_jobs_no_more() -> Non
     by = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": True}
     owner = msgspec.convert(by, OwnerReference)
     meta = msgspec.structs.replace(changed_pod.metadata, owner_references=[owner])
-    await bench.intake.on_pod(Seen(msgspec.structs.replace(changed_pod, metadata=meta)))
+    await bench.intake.on_pod(*seen(msgspec.structs.replace(changed_pod, metadata=meta)))
     assert sorted(gang.phase for gang in bench.gangs) == ["collecting", "planned"]
 
 
 async def test_a_pod_that_never_was_a_member_is_none_by_its_labels() -> None:
     bench = await Bench("on").start()
     await bench.job()
-    await bench.intake.on_pod(Seen(orphan(ALL[0])))
+    await bench.intake.on_pod(*seen(orphan(ALL[0])))
     assert bench.gang.phase == "planned"
 
 
@@ -517,7 +517,7 @@ async def test_kais_keys_on_pods_that_no_job_makes_are_said_once_for_each_gang()
         )
 
     for name, of in (("a", "g"), ("b", "g"), ("c", ""), ("c", "")):
-        await bench.intake.on_pod(Seen(bare(name, of)))
+        await bench.intake.on_pod(*seen(bare(name, of)))
     events = bench.events(EventReason.KEY_IGNORED)
     assert [subject for subject, _ in events] == ["Pod train-a", "Pod train-c"]
     assert events[0][1] == (
@@ -525,7 +525,7 @@ async def test_kais_keys_on_pods_that_no_job_makes_are_said_once_for_each_gang()
         "write gpu.topology/segment-size"
     )
     for name in "abc":
-        await bench.intake.on_pod(Gone(name))
+        await bench.intake.on_pod(name, None)
     assert (bench.intake.jobs._ignored._by_uid, dict(bench.intake.jobs._ignored._pods)) == ({}, {})
 
 
@@ -547,9 +547,9 @@ async def test_keys_of_the_object_that_made_the_job_count() -> None:
     meta = msgspec.structs.replace(
         worker.metadata, labels={"ray.io/group": "gpus", "ray.io/cluster": "train"}, owner_references=[owner]
     )
-    await bench.intake.on_pod(Seen(msgspec.structs.replace(worker, metadata=meta)))
+    await bench.intake.on_pod(*seen(msgspec.structs.replace(worker, metadata=meta)))
     assert bench.gang.group.needed == 1
-    await bench.intake.jobs.on_maker("RayJob", Seen(msgspec.convert(maker, CustomObject)))
+    await bench.intake.jobs.on_maker("RayJob", *seen_by_name(msgspec.convert(maker, CustomObject)))
     assert needed(bench) == {"gpus": 1, "headgroup": 1}
 
 
@@ -560,7 +560,7 @@ async def test_pods_of_other_schedulers_are_not_looked_at() -> None:
     foreign_pod = msgspec.structs.replace(
         foreign_pod, spec=msgspec.structs.replace(foreign_pod.spec, scheduler_name="default-scheduler")
     )
-    await bench.intake.on_pod(Seen(foreign_pod))
+    await bench.intake.on_pod(*seen(foreign_pod))
     assert bench.gangs == []
     assert bench.world.coordinator.state.roster.pod_groups == {}
 
@@ -592,8 +592,8 @@ def of_set(name: str, statefulset: str, index: int) -> PodObject:
 async def test_no_template_is_to_name_the_gang_of_a_group_that_is_not_read() -> None:
     bench = await Bench().start()
     await bench.intake.jobs.on_absence("LeaderWorkerSet", True)
-    await bench.intake.on_pod(Seen(of_set("train-0", "train", 0)))
-    await bench.intake.on_pod(Seen(of_set("train-0-1", "train-0", 1)))
+    await bench.intake.on_pod(*seen(of_set("train-0", "train", 0)))
+    await bench.intake.on_pod(*seen(of_set("train-0-1", "train-0", 1)))
     ((_, message),) = bench.events(EventReason.NO_GANG)
     assert message.endswith("the right is missing (scheduler-config/jobs)")
 
@@ -604,16 +604,16 @@ async def test_workers_that_come_after_their_leader_are_of_its_gang() -> None:
     spec = {"replicas": 1, "startupPolicy": "LeaderReady", "leaderWorkerTemplate": groups}
     await bench.custom("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", spec)
     leader = of_set("train-0", "train", 0)
-    await bench.intake.on_pod(Seen(leader))
+    await bench.intake.on_pod(*seen(leader))
     assert (bench.gang.phase, bench.gang.group.needed) == ("planned", 1)
     bench.world.reserve(gang="train-0")
     bench.world.permit("train-0")
     spec_of_bound = msgspec.structs.replace(leader.spec, node_name="a")
-    await bench.intake.on_pod(Seen(msgspec.structs.replace(leader, spec=spec_of_bound)))
+    await bench.intake.on_pod(*seen(msgspec.structs.replace(leader, spec=spec_of_bound)))
     assert bench.gang.phase == "running"
     key = bench.gang.key
     for number in (1, 2):
-        await bench.intake.on_pod(Seen(of_set(f"train-0-{number}", "train-0", number)))
+        await bench.intake.on_pod(*seen(of_set(f"train-0-{number}", "train-0", number)))
     bench.world.wait(0)
     assert (bench.gang.key, bench.gang.phase) == (key, "planned")
     assert len(bench.gang.group.bound) == 1
@@ -626,7 +626,7 @@ async def test_pods_that_come_later_are_not_too_many() -> None:
     await bench.custom("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", spec)
     for number in range(3):
         name = f"train-0-{number}" if number else "train-0"
-        await bench.intake.on_pod(Seen(of_set(name, "train-0" if number else "train", number)))
+        await bench.intake.on_pod(*seen(of_set(name, "train-0" if number else "train", number)))
     assert bench.events(EventReason.COUNTS_DIFFER) == []
 
 
@@ -684,7 +684,7 @@ async def test_an_object_that_makes_jobs_has_those_of_its_namespace_alone_read_a
     await bench.custom("ray.io/v1", "RayCluster", {})
     bench.intake.jobs._read_jobs = noted  # type: ignore[method-assign]
     maker = {"metadata": {"name": "maker", "namespace": "ns", "uid": "m", "labels": QUEUE}}
-    await bench.intake.jobs.on_maker("RayJob", Seen(msgspec.convert(maker, CustomObject)))
+    await bench.intake.jobs.on_maker("RayJob", *seen_by_name(msgspec.convert(maker, CustomObject)))
     assert read == [("RayCluster", "ns", "train")]
 
 
@@ -721,8 +721,8 @@ async def test_a_job_and_a_pod_that_go_while_many_are_read_again_are_left_out() 
         asyncio.create_task(bench.intake.jobs.on_absence("PyTorchJob", absent=True)),
     ]
     await asyncio.sleep(0)
-    await bench.intake.on_pod(Gone("worker-1"))
-    await bench.intake.jobs.on_job("PyTorchJob", Gone("ns/other"))
+    await bench.intake.on_pod("worker-1", None)
+    await bench.intake.jobs.on_job("PyTorchJob", "ns/other", None)
     await asyncio.gather(*reading)
     assert "ns/other" not in {f"{key[1]}/{key[2]}" for key in bench.intake.jobs._jobs}
     assert {pod.name for pod in bench.world.coordinator.state.roster.pods.values()} <= {
@@ -739,7 +739,7 @@ async def test_a_pod_that_goes_while_it_is_read_again_is_gone() -> None:
     inbox = asyncio.Queue[Input](1)
     bench.inbox = inbox
     inbox.put_nowait(Tick(bench.world.now))
-    readings = asyncio.gather(bench.job(labels=QUEUE), bench.intake.on_pod(Gone("worker-0")))
+    readings = asyncio.gather(bench.job(labels=QUEUE), bench.intake.on_pod("worker-0", None))
     while not readings.done() or not inbox.empty():
         await asyncio.sleep(0)
         if inbox.full():

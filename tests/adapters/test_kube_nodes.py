@@ -15,7 +15,6 @@ from muster.adapters.kube import nodes as node_intake
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.nodes import ADVANCE_S, CHANGE_S, LARGE, SHARE, NodeIntake
-from muster.adapters.kube.watch import Gone, Seen
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects.devices.published import Published
 from muster.dialects.nodes import bounds
@@ -25,6 +24,7 @@ from muster.domain.allocation import MAX_GPUS
 from muster.domain.node import Node
 from muster.domain.rate import Rate
 from muster.gangs.messages.inputs import Input, NodeGone, NodeSeen
+from tests.adapters.changes import seen
 from tests.adapters.fake_api import config_map
 from tests.dialects.objects import node_object
 from tests.dialects.test_dra import device_class, gpu, piece
@@ -59,7 +59,7 @@ class Bench:
         self.seen.append(message)
 
     async def sees(self, obj: NodeObject) -> None:
-        await self.intake.on_node(Seen(obj))
+        await self.intake.on_node(*seen(obj))
 
     def nodes(self, name: str = "n") -> list[Node]:
         return [event.node for event in self.seen if isinstance(event, NodeSeen) and event.node.name == name]
@@ -127,13 +127,13 @@ async def test_changes_before_the_reading_are_read_at_once(bench: Bench) -> None
 
 async def test_a_large_node_that_goes_before_it_is_read_is_never_seen(bench: Bench) -> None:
     await bench.sees(large())
-    await bench.intake.on_node(Gone("n"))
+    await bench.intake.on_node("n", None)
     await bench.intake.until_read()
     assert not bench.seen
     bench.may_end.clear()
     await bench.sees(large())
     await bench.started.wait()
-    await bench.intake.on_node(Gone("n"))
+    await bench.intake.on_node("n", None)
     await bench.sees(node_object({GPU: "8"}))
     bench.may_end.set()
     await bench.intake.until_read()
@@ -194,11 +194,11 @@ async def test_slices_of_a_node_are_decoded_on_the_thread(monkeypatch: pytest.Mo
         return read(facts)
 
     monkeypatch.setattr(node_intake._Facts, "read", noted)
-    await intake.devices.on_class(Seen(device_class()))
-    await intake.nodes.on_node(Seen(node_object({"cpu": "8"})))
+    await intake.devices.on_class(*seen(device_class()))
+    await intake.nodes.on_node(*seen(node_object({"cpu": "8"})))
     for at in range(3):
         devices = [gpu(number) for number in range(128 * at, 128 * at + 128)]
-        await intake.devices.on_slice(Seen(piece(devices, f"s{at}", count=3)))
+        await intake.devices.on_slice(*seen(piece(devices, f"s{at}", count=3)))
     await intake.nodes.until_read()
     assert on_loop[-1] is False
     last = messages[-1]

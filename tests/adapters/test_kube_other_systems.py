@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.objects import CustomObject, PodObject
 from muster.gangs.messages.instructions import EventReason
+from tests.adapters.changes import seen
 from tests.adapters.test_kube_jobs import TEMPLATE, Bench, Object
 
 KUEUE = "kueue.x-k8s.io"
@@ -24,12 +24,12 @@ async def pods(
         meta = {"name": name, "namespace": "ns", "uid": name, "labels": labels, "annotations": annotations}
         gate_fields = {"schedulingGates": [{"name": f"{KUEUE}/admission"}]} if gates else {}
         item = {"metadata": meta, "spec": {"schedulerName": "muster", **TEMPLATE["spec"], **gate_fields}}
-        await bench.intake.on_pod(Seen(msgspec.convert(item, PodObject)))
+        await bench.intake.on_pod(*seen(msgspec.convert(item, PodObject)))
 
 
 async def pod_group(bench: Bench, api: str, **spec: object) -> None:
     item = {"apiVersion": api, "metadata": {"name": "g", "namespace": "ns", "uid": "g"}, "spec": spec}
-    await bench.intake.on_pod_group(Seen(msgspec.convert(item, CustomObject)))
+    await bench.intake.on_pod_group(*seen(msgspec.convert(item, CustomObject)))
 
 
 async def test_a_gang_of_volcano_waits_for_its_pod_group_and_for_its_pods() -> None:
@@ -91,4 +91,4 @@ async def test_a_key_of_an_unknown_system_is_told_on_the_first_pod() -> None:
     await pods(bench, "a", labels={"example.com/gang-id": "g"})
     ((subject, message),) = bench.events(EventReason.KEY_IGNORED)
     assert (subject, message.startswith("label example.com/gang-id is not read")) == ("Pod a", True)
-    await bench.intake.on_pod(Gone("a"))
+    await bench.intake.on_pod("a", None)

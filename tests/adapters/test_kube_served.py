@@ -7,11 +7,11 @@ from itertools import permutations
 import pytest
 
 from muster.adapters.kube.intake import Intake
-from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.devices.objects import DeviceClassObject
 from muster.dialects.quantities import MOST
 from muster.dialects.settings import DEFAULTS
 from muster.gangs.messages.inputs import Input, NodeSeen, PodSeen
+from tests.adapters.changes import seen
 from tests.dialects.objects import node_object, pod_object
 from tests.dialects.test_dra import device_class
 
@@ -31,14 +31,14 @@ class Bench:
         self.inputs.append(message)
 
     async def node(self, allocatable: dict[str, str]) -> None:
-        await self.intake.nodes.on_node(Seen(node_object({"nvidia.com/gpu": "8", **allocatable})))
+        await self.intake.nodes.on_node(*seen(node_object({"nvidia.com/gpu": "8", **allocatable})))
         await self.intake.nodes.until_read()
 
     async def pod(self, resource: str) -> None:
-        await self.intake.on_pod(Seen(pod_object(limits={"nvidia.com/gpu": "1", resource: "1"})))
+        await self.intake.on_pod(*seen(pod_object(limits={"nvidia.com/gpu": "1", resource: "1"})))
 
     async def see_class(self, device_class: DeviceClassObject) -> None:
-        await self.intake.devices.on_class(Seen(device_class))
+        await self.intake.devices.on_class(*seen(device_class))
 
     @property
     def offered(self) -> dict[str, int]:
@@ -89,7 +89,7 @@ async def test_without_its_class_the_resource_is_offered_no_more(bench: Bench) -
     await bench.see_class(NIC_CLASS)
     await bench.node({})
     await bench.pod(NIC)
-    await bench.intake.devices.on_class(Gone("nic"))
+    await bench.intake.devices.on_class("nic", None)
     assert bench.offered == {}
     assert not bench.asked_about
 
@@ -111,5 +111,5 @@ async def test_nodes_are_read_again_once_for_any_number_of_pods(bench: Bench) ->
     await bench.node({})
     for _ in range(3):
         await bench.pod(NIC)
-        await bench.intake.on_pod(Gone("u"))
+        await bench.intake.on_pod("u", None)
     assert sum(isinstance(message, NodeSeen) for message in bench.inputs) == 2

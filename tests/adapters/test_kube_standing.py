@@ -9,10 +9,10 @@ import pytest
 
 from muster.adapters.kube import jobs
 from muster.adapters.kube.leftout import LeftOut, On
-from muster.adapters.kube.watch import Gone, Seen
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects.objects import ConfigMapObject
 from muster.gangs.messages.instructions import EmitEvent, EventReason
+from tests.adapters.changes import seen
 from tests.adapters.fake_api import config_map
 from tests.adapters.test_kube_jobs import ALL, Bench, orphan, turn
 
@@ -58,7 +58,7 @@ async def test_a_new_leader_says_nothing_of_jobs_whose_pods_run_or_are_gone() ->
     await bench.pods(*ALL)
     await bench.pods(*ALL[:2], node="a")
     for name in ALL[2:]:
-        await bench.intake.on_pod(Gone(name))
+        await bench.intake.on_pod(name, None)
     begin(bench)
     assert bench.posted == []
 
@@ -69,7 +69,7 @@ async def test_a_new_leader_says_that_a_job_was_deleted(back: bool, monkeypatch:
     bench = await standby("on")
     await bench.job()
     await bench.pods(*ALL[:3])
-    await bench.intake.jobs.on_job("PyTorchJob", Gone("ns/train"))
+    await bench.intake.jobs.on_job("PyTorchJob", "ns/train", None)
     await turn()
     assert bench.posted == []
     if back:
@@ -83,9 +83,9 @@ async def test_keys_without_effect_on_pods_that_no_job_makes(stays: bool) -> Non
     bench = await standby()
     orphan_pod = orphan("a")
     meta = msgspec.structs.replace(orphan_pod.metadata, annotations={"kai.scheduler/segment-size": "2"})
-    await bench.intake.on_pod(Seen(msgspec.structs.replace(orphan_pod, metadata=meta)))
+    await bench.intake.on_pod(*seen(msgspec.structs.replace(orphan_pod, metadata=meta)))
     if not stays:
-        await bench.intake.on_pod(Gone("a"))
+        await bench.intake.on_pod("a", None)
     assert bench.posted == []
     begin(bench)
     assert [event.reason for event in bench.posted] == ([EventReason.KEY_IGNORED] if stays else [])
@@ -97,13 +97,13 @@ async def test_policies_that_can_not_be_read(then: str) -> None:
 
     async def sees(text: str) -> None:
         item = config_map("muster-system", "kai-scheduler-config", {"config.yaml": text})
-        await bench.intake.on_config_map(Seen(msgspec.convert(item, ConfigMapObject)))
+        await bench.intake.on_config_map(*seen(msgspec.convert(item, ConfigMapObject)))
 
     await sees("topologyAwareScheduling: 1")
     if then == "good":
         await sees(json.dumps({"topologyAwareScheduling": {"enabled": False}}))
     elif then == "gone":
-        await bench.intake.on_config_map(Gone("muster-system/kai-scheduler-config"))
+        await bench.intake.on_config_map("muster-system/kai-scheduler-config", None)
     assert bench.posted == []
     begin(bench)
     assert len(bench.posted) == (1 if then == "bad still" else 0)

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from muster.adapters.kube.intake import Intake
-from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.objects import CustomObject, NodeObject, PodObject
 from muster.dialects.settings import Settings
 from muster.gangs.messages.inputs import Input, JobSeen
+from tests.adapters.changes import seen, seen_by_name
 from tests.adapters.fake_api import gpu_node
 from tests.gangs.world import World
 
@@ -31,7 +31,7 @@ class Bench:
         self.world.send(message)
 
     async def node(self) -> Bench:
-        await self.intake.nodes.on_node(Seen(msgspec.convert(gpu_node("a", 8), NodeObject)))
+        await self.intake.nodes.on_node(*seen(msgspec.convert(gpu_node("a", 8), NodeObject)))
         return self
 
     async def job(self, succeeded: int, uid: str = "u1", **spec: Any) -> None:
@@ -41,10 +41,10 @@ class Bench:
             "spec": {"parallelism": 3, "completions": 3, **spec},
             "status": {"succeeded": succeeded},
         }
-        await self.intake.jobs.on_job("Job", Seen(msgspec.convert(item, CustomObject)))
+        await self.intake.jobs.on_job("Job", *seen_by_name(msgspec.convert(item, CustomObject)))
 
     async def job_gone(self) -> None:
-        await self.intake.jobs.on_job("Job", Gone("ns/train"))
+        await self.intake.jobs.on_job("Job", "ns/train", None)
 
     async def pod(self, name: str, node: str = "", phase: str = "Pending", owner: str = "u1") -> None:
         labels = {"gpu-topology": "train", "gpu-topology-replica": "3"}
@@ -60,11 +60,11 @@ class Bench:
             },
             "status": {"phase": phase},
         }  # fmt: skip
-        await self.intake.on_pod(Seen(msgspec.convert(item, PodObject)))
+        await self.intake.on_pod(*seen(msgspec.convert(item, PodObject)))
 
     async def pods_gone(self, *names: str) -> None:
         for name in names:
-            await self.intake.on_pod(Gone(name))
+            await self.intake.on_pod(name, None)
 
     @property
     def phases(self) -> list[str]:

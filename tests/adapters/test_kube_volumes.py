@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from muster.adapters.kube.volumes import VolumeIntake
-from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.objects import CsiDriver, PersistentVolume, PersistentVolumeClaim, StorageClass
 from muster.gangs.messages.inputs import Input, VolumeClaimSeen
+from tests.adapters.changes import seen
 
 Object = dict[str, Any]
 KINDS: dict[str, Any] = {
@@ -50,8 +50,8 @@ class Bench:
 
     async def sees(self, kind: str, item: Object | str) -> None:
         """The object, or a key that is gone."""
-        change = Gone(item) if isinstance(item, str) else Seen(msgspec.convert(item, KINDS[kind]))
-        await getattr(self.intake, f"on_{kind}")(change)
+        change = (item, None) if isinstance(item, str) else seen(msgspec.convert(item, KINDS[kind]))
+        await getattr(self.intake, f"on_{kind}")(*change)
 
     def told(self) -> list[bool]:
         assert {(event.namespace, event.name) for event in self.events} <= {("ns", "data")}

@@ -13,7 +13,7 @@ import pytest
 from local_cluster.patience import HANG_S
 from muster.adapters.kube import decode, watch
 from muster.adapters.kube.client import ApiError, ConfigError, KubeClient, Unreachable
-from muster.adapters.kube.watch import Gone, Seen, Watcher
+from muster.adapters.kube.watch import Watcher
 from muster.adapters.telemetry.metrics import Metrics
 from muster.config import Watch
 from muster.domain.rate import Backoff
@@ -30,13 +30,12 @@ class Sink:
         self.said: list[str] = []
         self._more = asyncio.Condition()
 
-    async def __call__(self, change: Seen[Any] | Gone) -> None:
+    async def __call__(self, key: str, obj: Any) -> None:
         async with self._more:
-            if isinstance(change, Gone):
-                self.said.append(f"-{change.key}")
+            if obj is None:
+                self.said.append(f"-{key}")
             else:
-                metadata = change.object.metadata
-                self.said.append(f"+{metadata.name}/{metadata.resource_version}")
+                self.said.append(f"+{obj.metadata.name}/{obj.metadata.resource_version}")
             self._more.notify_all()
 
     async def until(self, condition: Callable[[list[str]], bool]) -> None:

@@ -25,10 +25,10 @@ import msgspec
 import structlog
 
 from muster.adapters.kube.intake import Intake
-from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.objects import ConfigMapObject, CustomObject, NodeObject, PodObject
 from muster.dialects.settings import Settings
 from muster.gangs.messages.inputs import Input
+from tests.adapters.changes import seen
 from tests.gangs.reachable import sizes
 from tests.gangs.world import World
 
@@ -116,10 +116,10 @@ class Churn:
         await self._pod(member, "", f"owner-{uid}", annotations=annotations)
         metadata = {"name": "group", "namespace": "ns", "uid": uid}
         body = {"apiVersion": "scheduling.run.ai/v2", "metadata": metadata, "spec": {"minMember": 2}}
-        await self.intake.on_pod_group(Seen(msgspec.convert(body, CustomObject)))
+        await self.intake.on_pod_group(*seen(msgspec.convert(body, CustomObject)))
         self.world.wait(5)
         await self._delete(member)
-        await self.intake.on_pod_group(Gone(uid))
+        await self.intake.on_pod_group(uid, None)
 
     async def _node_with_facts(self) -> None:
         """A node of a name never used before, as an autoscaler makes them, with a broken ConfigMap."""
@@ -128,16 +128,16 @@ class Churn:
         labels = {"ack.node.gpu.schedule": "topology", "nodename": name}
         metadata = {"name": f"of-{name}", "namespace": "kube-system", "labels": labels}
         body = {"metadata": metadata, "data": {"devices": '{"0":"Unhealthy"}', "linkType": "[["}}
-        await self.intake.on_config_map(Seen(msgspec.convert(body, ConfigMapObject)))
-        await self.intake.nodes.on_node(Gone(name))
-        await self.intake.on_config_map(Gone(f"kube-system/of-{name}"))
+        await self.intake.on_config_map(*seen(msgspec.convert(body, ConfigMapObject)))
+        await self.intake.nodes.on_node(name, None)
+        await self.intake.on_config_map(f"kube-system/of-{name}", None)
 
     # --- objects ----------------------------------------------------------------------------------------
 
     async def node(self, name: str) -> None:
         amounts = {"cpu": "64", "memory": "64Gi", "pods": "110", GPU: "4"}
         body = {"metadata": {"name": name, "uid": name}, "status": {"allocatable": amounts}}
-        await self.intake.nodes.on_node(Seen(msgspec.convert(body, NodeObject)))
+        await self.intake.nodes.on_node(*seen(msgspec.convert(body, NodeObject)))
 
     async def _gang(self, gang: str, owner: str, of: int, gpus: int = 1) -> list[str]:
         uids = [f"{owner}-{rank}" for rank in range(of)]
@@ -194,12 +194,12 @@ class Churn:
             "status": {"phase": phase, "startTime": began if phase != "Pending" else None},
         }
         self.pods += phase == "Pending"
-        await self.intake.on_pod(Seen(msgspec.convert(body, PodObject)))
+        await self.intake.on_pod(*seen(msgspec.convert(body, PodObject)))
         self.world.wait(0)
 
     async def _delete(self, *uids: str) -> None:
         for uid in uids:
-            await self.intake.on_pod(Gone(uid))
+            await self.intake.on_pod(uid, None)
             self.world.wait(0)
 
     def sizes(self) -> Counter[str]:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from muster.adapters.grpc import messages
 from muster.adapters.kube.intake import Intake
-from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.objects import NodeObject, PodObject
 from muster.dialects.settings import Settings
 from muster.gangs.messages.inputs import Input
+from tests.adapters.changes import seen
 from tests.dialects.test_fuzz import NODE, POD
 from tests.gangs.world import World
 
@@ -61,11 +61,11 @@ def test_any_objects_are_planned_or_refused(steps: list[PodObject | NodeObject |
         for step in steps:
             match step:
                 case PodObject():
-                    await intake.on_pod(Seen(step))
+                    await intake.on_pod(*seen(step))
                 case NodeObject():
-                    await intake.nodes.on_node(Seen(step))
+                    await intake.nodes.on_node(*seen(step))
                 case str():
-                    await intake.on_pod(Gone(step.removeprefix("gone/")))
+                    await intake.on_pod(step.removeprefix("gone/"), None)
             world.wait(5)
 
     world.start()

@@ -17,7 +17,7 @@ from muster.adapters.kube import decode
 from muster.adapters.kube.client import KubeClient
 from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.volumes import VolumeIntake
-from muster.adapters.kube.watch import Gone, Seen, Watcher
+from muster.adapters.kube.watch import Watcher
 from muster.adapters.telemetry.metrics import Metrics
 from muster.config import Watch
 from muster.dialects.settings import DEFAULTS
@@ -69,7 +69,7 @@ CLAIM_OF_A_DISK: list[tuple[str, dict[str, Any]]] = [
 async def watching(kubeconfig: Path) -> AsyncIterator[tuple[Heard, Metrics]]:
     heard, metrics = Heard(), Metrics()
     intake = Intake(DEFAULTS, heard.put, lambda _: None)
-    sinks: list[tuple[decode.Resource[Any], Callable[[Seen[Any] | Gone], Awaitable[None]]]] = [
+    sinks: list[tuple[decode.Resource[Any], Callable[[str, Any], Awaitable[None]]]] = [
         (decode.NODES, intake.nodes.on_node),
         (decode.pods(), intake.on_pod),
         (decode.NAMESPACES, intake.on_namespace),

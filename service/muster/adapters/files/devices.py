@@ -20,7 +20,7 @@ from muster.adapters.files.decide import ClaimFacts
 from muster.adapters.files.other_objects import Objects, Readers
 from muster.adapters.files.shapes import PodManifest
 from muster.adapters.files.sources import Document, Object, field_at
-from muster.adapters.kube.devices import EXTENDED, OF_CLASS, held_by
+from muster.adapters.kube.devices import EXTENDED, OF_CLASS, held_by, is_unallocated
 from muster.dialects.devices import compute_domains, selectors
 from muster.dialects.devices.claims import Claims
 from muster.dialects.devices.compute_domains import CHANNEL_CLASS
@@ -172,15 +172,14 @@ class Devices:
 
     def _see(self, claim: ResourceClaim) -> None:
         meta, key = claim.metadata, _key(claim.metadata)
-        devices, unallocated = held_by(claim), claim.status.allocation is None
+        devices = held_by(claim)
         if devices[0]:
             self._held.append(DeviceClaim(meta.uid, *devices))
-        if not unallocated:
+        if claim.status.allocation is not None:
             self._allocated.add(key)
         if (meta.annotations or {}).get(EXTENDED) != "true":
-            of_a_pod = any(owner.controller for owner in meta.owner_references or ())
             self._specs[key] = claim.spec
-            self.claims.see("/".join(key), claim.spec, unallocated=None if of_a_pod else unallocated)
+            self.claims.see("/".join(key), claim.spec, unallocated=is_unallocated(claim))
 
     def offer(self, node: str) -> Offer:
         """Return what the node's slices offer as GPUs."""

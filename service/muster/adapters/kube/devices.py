@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from muster.adapters.kube.watch import Gone, Seen, name_and_object
+from muster.adapters.kube.decode import named
 from muster.dialects.devices import shares
 from muster.dialects.devices.claims import Claims
 from muster.dialects.devices.objects import (
@@ -157,25 +157,24 @@ class DeviceIntake:
         self._held: dict[str, Held] = {}
         """By the claim's UID."""
 
-    async def on_slice(self, change: Seen[ResourceSlice] | Gone) -> None:
+    async def on_slice(self, name: str, obj: ResourceSlice | None) -> None:
         """Take in a slice's change. Pods ask for more if its devices round up as no others did."""
         before = self.slices.roundings
-        await self._read_all(self.slices.see_slice(*name_and_object(change)))
+        await self._read_all(self.slices.see_slice(name, obj))
         if before != self.slices.roundings:
             await self._read_pods_again(None)
 
-    async def on_class(self, change: Seen[DeviceClassObject] | Gone) -> None:
+    async def on_class(self, name: str, obj: DeviceClassObject | None) -> None:
         """Take in a DeviceClass's change; any node may offer its devices, and any claim may name it."""
-        name, obj = name_and_object(change)
         before = self.slices.resource_of(name), self.slices.roundings
         await self._read_all(self.slices.see_class(name, obj))
         if (self.slices.resource_of(name), self.slices.roundings) != before:
             await self._read_pods_again(None)
         await self._served.see_class(name, obj)
 
-    async def on_rule(self, change: Seen[DeviceTaintRule] | Gone) -> None:
+    async def on_rule(self, name: str, obj: DeviceTaintRule | None) -> None:
         """Take in a DeviceTaintRule's change; the devices that it names are healthy or not."""
-        await self._read_all(self.slices.see_rule(*name_and_object(change)))
+        await self._read_all(self.slices.see_rule(name, obj))
 
     async def _read_all(self, nodes: set[str]) -> None:
         for node in sorted(nodes):
@@ -196,19 +195,13 @@ class DeviceIntake:
         if self.claims.see(name, spec, unallocated=unallocated):
             await self._read_pods_again(name)
 
-    async def on_claim(self, change: Seen[ResourceClaim] | Gone) -> None:
+    async def on_claim(self, uid: str, obj: ResourceClaim | None) -> None:
         """Take in a claim's change, and pass it on if it holds other devices, or for other pods."""
-        if isinstance(change, Gone):
-            uid, holding = change.key, NOTHING
+        if obj is None:
             await self._asks(uid, self._names.pop(uid, ""), None)
-        else:
-            meta = change.object.metadata
-            uid, holding = meta.uid, held_by(change.object)
-            if (meta.annotations or {}).get(EXTENDED) != "true":
-                of_a_pod = any(owner.controller for owner in meta.owner_references or ())
-                unallocated = None if of_a_pod else change.object.status.allocation is None
-                name = f"{meta.namespace}/{meta.name}"
-                await self._asks(uid, name, change.object.spec, unallocated=unallocated)
+        elif (obj.metadata.annotations or {}).get(EXTENDED) != "true":
+            await self._asks(uid, named(obj.metadata), obj.spec, unallocated=is_unallocated(obj))
+        holding = held_by(obj) if obj is not None else NOTHING
         if self._held.get(uid, NOTHING) == holding:
             return
         if holding == NOTHING:
@@ -216,6 +209,12 @@ class DeviceIntake:
         else:
             self._held[uid] = holding
         await self._put(DeviceClaimSeen(time.monotonic(), uid, *holding))
+
+
+def is_unallocated(claim: ResourceClaim) -> bool | None:
+    """Return whether a claim that pods may share has no devices yet; None for the claim of one pod."""
+    of_a_pod = any(owner.controller for owner in claim.metadata.owner_references or ())
+    return None if of_a_pod else claim.status.allocation is None
 
 
 def held_by(claim: ResourceClaim) -> Held:

@@ -24,7 +24,6 @@ from muster.adapters.kube.devices import DeviceIntake, ServedResources
 from muster.adapters.kube.jobs import Jobs
 from muster.adapters.kube.leftout import LeftOut, Standing, always
 from muster.adapters.kube.nodes import NodeIntake
-from muster.adapters.kube.watch import Gone, Seen
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects import policies as policy_dialect
 from muster.dialects.devices.claims import claims_of
@@ -208,27 +207,26 @@ class Intake:
 
     # --- pods and nodes ------------------------------------------------------------------------------
 
-    async def on_pod(self, change: Seen[PodObject] | Gone) -> None:
+    async def on_pod(self, uid: str, obj: PodObject | None) -> None:
         """Take in a pod's change, and pass it on if it changes what is read of the pod."""
         async with self._reading_pod:
-            await self._on_pod(change)
+            await self.nodes.agents.see(uid, obj)
+            await (self._on_pod(uid, obj) if obj is not None else self._forget_pod(uid))
 
-    async def _on_pod(self, change: Seen[PodObject] | Gone) -> None:
-        if isinstance(change, Gone):
-            self._pod_digests.pop(change.key, None)
-            self._claiming.see(change.key, None)
-            await self.nodes.agents.see(change.key, None)
-            await self.jobs.forget_pod(change.key)
-            if self._pods.pop(change.key, None) is not None:
-                await self._put(PodGone(time.monotonic(), change.key))
-            return
-        uid, pod_digest = change.object.metadata.uid, digest(change.object)
-        await self.nodes.agents.see(uid, change.object)
+    async def _forget_pod(self, uid: str) -> None:
+        self._pod_digests.pop(uid, None)
+        self._claiming.see(uid, None)
+        await self.jobs.forget_pod(uid)
+        if self._pods.pop(uid, None) is not None:
+            await self._put(PodGone(time.monotonic(), uid))
+
+    async def _on_pod(self, uid: str, obj: PodObject) -> None:
+        pod_digest = digest(obj)
         if self._pod_digests.get(uid) == pod_digest:
             return
-        ours = change.object.spec.scheduler_name in self._settings.scheduler_names
-        self._claiming.see(uid, change.object if ours else None)
-        await self._take_pod(change.object)
+        ours = obj.spec.scheduler_name in self._settings.scheduler_names
+        self._claiming.see(uid, obj if ours else None)
+        await self._take_pod(obj)
         self._pod_digests[uid] = pod_digest
 
     async def _read_claiming_pods(self, claim: str | None) -> None:
@@ -263,13 +261,13 @@ class Intake:
             log.exception("bound pod read for its usage alone", pod=named(obj.metadata))
             return pods.read(usage_alone(obj), self._settings)
 
-    async def on_namespace(self, change: Seen[NamespaceObject] | Gone) -> None:
+    async def on_namespace(self, name: str, obj: NamespaceObject | None) -> None:
         """Take in a namespace's change, and pass it on if its labels changed."""
-        if isinstance(change, Gone):
-            if self._namespaces.pop(change.key, None) is not None:
-                await self._put(NamespaceGone(time.monotonic(), change.key))
+        if obj is None:
+            if self._namespaces.pop(name, None) is not None:
+                await self._put(NamespaceGone(time.monotonic(), name))
             return
-        name, labels = change.object.metadata.name, peers.labels_of(change.object.metadata.labels)
+        labels = peers.labels_of(obj.metadata.labels)
         if self._namespaces.get(name) != labels:
             self._namespaces[name] = labels
             await self._put(NamespaceSeen(time.monotonic(), name, labels))
@@ -316,11 +314,9 @@ class Intake:
 
     # --- ConfigMaps ----------------------------------------------------------------------------------
 
-    async def on_config_map(self, change: Seen[ConfigMapObject] | Gone) -> None:
+    async def on_config_map(self, key: str, obj: ConfigMapObject | None) -> None:
         """Take in a ConfigMap's change: policies, or facts about a node."""
         settings = self._settings
-        key = change.key if isinstance(change, Gone) else named(change.object.metadata)
-        obj = None if isinstance(change, Gone) else change.object
         if key != f"{settings.policies_namespace}/{settings.policies_name}":
             await self.nodes.on_config_map(key, obj)
         elif obj is None:
@@ -371,25 +367,23 @@ class Intake:
 
     # --- PodGroups -----------------------------------------------------------------------------------
 
-    async def on_pod_group(self, change: Seen[CustomObject] | Gone) -> None:
+    async def on_pod_group(self, uid: str, obj: CustomObject | None) -> None:
         """Take in a PodGroup's change."""
-        if isinstance(change, Gone):
-            self._group_objects.pop(change.key, None)
-            if (group := self._groups.pop(change.key, None)) is not None:
+        if obj is None:
+            self._group_objects.pop(uid, None)
+            if (group := self._groups.pop(uid, None)) is not None:
                 self.jobs.group_gone(group.key)
                 await self._put(PodGroupGone(time.monotonic(), group.key))
             return
-        uid = change.object.metadata.uid
-        self._group_objects[uid] = without_labels(change.object)
+        self._group_objects[uid] = without_labels(obj)
         await self._read_group(uid)
 
-    async def on_topology(self, change: Seen[CustomObject] | Gone) -> None:
+    async def on_topology(self, name: str, obj: CustomObject | None) -> None:
         """Take in a KAI Topology's change, and read all PodGroups again: they may name it."""
-        if isinstance(change, Gone):
-            self._topologies.pop(change.key, None)
+        if obj is None:
+            self._topologies.pop(name, None)
         else:
-            name = change.object.metadata.name
-            self._topologies[name] = podgroups.read_topology(change.object)
+            self._topologies[name] = podgroups.read_topology(obj)
         await self._pass_on_policies()
         await self._read_groups()
 

@@ -21,7 +21,6 @@ import structlog
 
 from muster.adapters.kube.decode import jobs
 from muster.adapters.kube.leftout import Standing
-from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.devices import accelerators
 from muster.dialects.gangs import own
 from muster.dialects.gangs.subgroups import Topologies
@@ -77,10 +76,9 @@ class Succeeded:
         self._gone: set[str] = set()
         """Deleted Jobs in `_said` and `_pods`."""
 
-    async def see_job(self, obj: CustomObject) -> None:
-        """Take in a Job's change."""
+    async def see_job(self, name: str, obj: CustomObject) -> None:
+        """Take in a Job's change. `name`: its namespace and name."""
         meta, number = obj.metadata, batch.succeeded(obj)
-        name = f"{meta.namespace}/{meta.name}"
         if self._uids.get(name) != meta.uid:
             self.forget_job(name)  # the watch may skip a deletion
         if number == self._said.get(meta.uid, 0):
@@ -228,12 +226,12 @@ class Jobs:
 
     # --- the watches' sinks --------------------------------------------------------------------------
 
-    async def on_job(self, kind: str, change: Seen[CustomObject] | Gone) -> None:
-        """Take in a job's change."""
-        if isinstance(change, Gone):
-            key = _key(kind, change.key)
+    async def on_job(self, kind: str, name: str, obj: CustomObject | None) -> None:
+        """Take in the change of a job, whose namespace and name are `name`."""
+        key = _key(kind, name)
+        if obj is None:
             if kind == batch.JOB.kind:
-                self._succeeded.forget_job(change.key)
+                self._succeeded.forget_job(name)
             if (job := self._jobs.get(key)) is not None:
                 job.is_deleted = True
                 self._forget_if_unused(key)
@@ -241,25 +239,24 @@ class Jobs:
                     asyncio.get_running_loop().call_later(GONE_S, self._report_gone, key)
             return
         if kind == batch.JOB.kind:
-            await self._succeeded.see_job(change.object)
-        meta = change.object.metadata
-        text = _encoder.encode(pruned(KINDS[kind], change.object))
-        job = self._jobs.setdefault((kind, meta.namespace, meta.name), _Job())
+            await self._succeeded.see_job(name, obj)
+        text = _encoder.encode(pruned(KINDS[kind], obj))
+        job = self._jobs.setdefault(key, _Job())
         if job.is_deleted:
             job.is_deleted = False
             job.posted.discard(EventReason.JOB_GONE)
             job.unposted.discard(EventReason.JOB_GONE)
         if job.text != text:
             job.text = text
-            await self._read_jobs([(kind, meta.namespace, meta.name)])
+            await self._read_jobs([key])
 
-    async def on_maker(self, kind: str, change: Seen[CustomObject] | Gone) -> None:
+    async def on_maker(self, kind: str, name: str, obj: CustomObject | None) -> None:
         """Take in the change of an object that makes jobs. KAI's keys on it count for these jobs."""
-        if isinstance(change, Gone):
-            self._makers.pop(_key(kind, change.key), None)
+        key = _key(kind, name)
+        if obj is None:
+            self._makers.pop(key, None)
             return  # the jobs that it made are deleted too
-        meta = change.object.metadata
-        key = (kind, meta.namespace, meta.name)
+        meta = obj.metadata
         maker = Metadata(meta.name, labels=words(meta.labels), annotations=words(meta.annotations))
         if self._makers.get(key) != maker:
             self._makers[key] = maker

@@ -17,7 +17,6 @@ from functools import cached_property
 import structlog
 
 from muster.adapters.kube.leftout import LeftOut
-from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.devices.published import Published
 from muster.dialects.nodes import bounds, configmaps, nodes
 from muster.dialects.nodes.configmaps import NodeFact, PolicyText
@@ -170,19 +169,18 @@ class NodeIntake:
         """Return the nodes as they were read last, by name."""
         return self._nodes
 
-    async def on_node(self, change: Seen[NodeObject] | Gone) -> None:
+    async def on_node(self, name: str, obj: NodeObject | None) -> None:
         """Take in a node's change."""
-        if isinstance(change, Gone):
-            self._objects.pop(change.key, None)
-            self._waiting.discard(change.key)
-            self._gone_meanwhile |= self._being_read == change.key
+        if obj is None:
+            self._objects.pop(name, None)
+            self._waiting.discard(name)
+            self._gone_meanwhile |= self._being_read == name
             self._rate.forget()
-            if self._nodes.pop(change.key, None) is not None:
+            if self._nodes.pop(name, None) is not None:
                 self._on_labels()
-                await self._put(NodeGone(time.monotonic(), change.key))
+                await self._put(NodeGone(time.monotonic(), name))
             return
-        name = change.object.metadata.name
-        self._objects[name] = nodes.kept(change.object)
+        self._objects[name] = nodes.kept(obj)
         await self._read_in_turn(name)
 
     async def on_config_map(self, key: str, obj: ConfigMapObject | None) -> None:

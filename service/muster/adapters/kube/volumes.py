@@ -14,16 +14,11 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
-from muster.adapters.kube.watch import Gone, Seen
 from muster.dialects.objects import CsiDriver, PersistentVolume, PersistentVolumeClaim, StorageClass
 from muster.gangs.messages.inputs import Input, VolumeClaimSeen
 
 ONE_NODE = frozenset({"ReadWriteOnce", "ReadWriteOncePod"})
 """Access modes of one node. A claim with any other mode can be used on several."""
-
-ClaimKey = tuple[str, str]
-"""Namespace and name."""
-
 
 @dataclass(frozen=True, slots=True)
 class Claim:
@@ -38,27 +33,22 @@ class VolumeIntake:
 
     def __init__(self, put: Callable[[Input], Awaitable[None]]) -> None:
         self._put = put
-        self._claims: dict[ClaimKey, Claim] = {}
-        """Claims of one node, as they are now."""
+        self._claims: dict[str, Claim] = {}
+        """Namespace and name → claims of one node, as they are now."""
         self._attached: dict[str, str | None] = {}
         """Volume → its CSI driver, "" for another kind that is attached; None for one that never is."""
         self._provisioners: dict[str, str] = {}
         """Storage class → provisioner."""
         self._drivers: dict[str, bool] = {}
         """CSI driver → whether its volumes are attached to nodes."""
-        self._claims_of: dict[str, set[ClaimKey]] = {}
+        self._claims_of: dict[str, set[str]] = {}
         """Volume → claims that name it."""
-        self._told: set[ClaimKey] = set()
+        self._told: set[str] = set()
         """The claims that the gangs know to attach once."""
 
-    async def on_claim(self, change: Seen[PersistentVolumeClaim] | Gone) -> None:
+    async def on_claim(self, key: str, obj: PersistentVolumeClaim | None) -> None:
         """Take in a claim's change, and report whether its volume attaches to one node alone."""
-        if isinstance(change, Gone):
-            namespace, _, name = change.key.partition("/")
-            key, claim = (namespace, name), None
-        else:
-            meta = change.object.metadata
-            key, claim = (meta.namespace, meta.name), _claim(change.object)
+        claim = _claim(obj) if obj is not None else None
         before = self._claims.pop(key, None)
         if before is not None and before.volume:
             self._claims_of[before.volume].discard(key)
@@ -70,41 +60,39 @@ class VolumeIntake:
                 self._claims_of.setdefault(claim.volume, set()).add(key)
         await self._tell([key])
 
-    async def on_volume(self, change: Seen[PersistentVolume] | Gone) -> None:
+    async def on_volume(self, name: str, obj: PersistentVolume | None) -> None:
         """Take in a volume's change, for the claims that are bound to it."""
-        if isinstance(change, Gone):
-            name = change.key
+        if obj is None:
             self._attached.pop(name, None)
         else:
-            name = change.object.metadata.name
-            self._attached[name] = _driver(change.object)
+            self._attached[name] = _driver(obj)
         await self._tell(sorted(self._claims_of.get(name, ())))
 
-    async def on_storage_class(self, change: Seen[StorageClass] | Gone) -> None:
+    async def on_storage_class(self, name: str, obj: StorageClass | None) -> None:
         """Take in a storage class's change; any claim may use it."""
-        if isinstance(change, Gone):
-            self._provisioners.pop(change.key, None)
+        if obj is None:
+            self._provisioners.pop(name, None)
         else:
-            self._provisioners[change.object.metadata.name] = change.object.provisioner
+            self._provisioners[name] = obj.provisioner
         await self._tell(sorted(self._claims))
 
-    async def on_driver(self, change: Seen[CsiDriver] | Gone) -> None:
+    async def on_driver(self, name: str, obj: CsiDriver | None) -> None:
         """Take in a CSI driver's change; any claim may use it."""
-        if isinstance(change, Gone):
-            self._drivers.pop(change.key, None)
+        if obj is None:
+            self._drivers.pop(name, None)
         else:
-            attached = change.object.spec.attach_required is not False
-            self._drivers[change.object.metadata.name] = attached
+            self._drivers[name] = obj.spec.attach_required is not False
         await self._tell(sorted(self._claims))
 
-    async def _tell(self, keys: Iterable[ClaimKey]) -> None:
+    async def _tell(self, keys: Iterable[str]) -> None:
         for key in keys:
             once = self._attaches_once(key)
             if once != (key in self._told):
                 (self._told.add if once else self._told.discard)(key)
-                await self._put(VolumeClaimSeen(time.monotonic(), *key, once))
+                namespace, _, name = key.partition("/")
+                await self._put(VolumeClaimSeen(time.monotonic(), namespace, name, once))
 
-    def _attaches_once(self, key: ClaimKey) -> bool:
+    def _attaches_once(self, key: str) -> bool:
         """Return whether the claim's volume attaches to one node alone.
 
         A claim without a volume yet gets one from its storage class's provisioner. A provisioner that is no

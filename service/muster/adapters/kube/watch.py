@@ -1,4 +1,4 @@
-"""List, then watch, for ever: what the cluster holds, as a stream of `Seen` and `Gone`.
+"""List, then watch, for ever: what the cluster holds, as a stream of changes.
 
 The pieces that a naive watch lacks are why this module exists: bookmarks and a resource version to go on from
 after a cut; a new list after 410, with the deletions that happened meanwhile; a deadline on silence, since a
@@ -17,7 +17,6 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -73,33 +72,13 @@ MAX_WAITING_BYTES = 64 * 1024 * 1024
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Seen(Generic[T]):
-    """An object as it is now."""
-
-    object: T
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """An object was deleted, now or while the watch was down. `key` as `Resource.key` gives it."""
-
-    key: str
-
-
-def name_and_object(change: Seen[T] | Gone) -> tuple[str, T | None]:
-    """Return the name of an object of no namespace, and the object as it is now; None if it is gone."""
-    if isinstance(change, Gone):
-        return change.key, None
-    return change.object.metadata.name, change.object
-
-
 class _Expired(Exception):
     """The resource version is too old to go on from: list again."""
 
 
-Sink = Callable[[Seen[T] | Gone], Awaitable[None]]
-"""Takes changes, in order; the watch waits for it."""
+Sink = Callable[[str, T | None], Awaitable[None]]
+"""Takes the key of an object (`Resource.key`) and the object as it is now, None if it was deleted, now or while
+the watch was down. In order; the watch waits for it."""
 
 
 class Watcher(Generic[T]):
@@ -382,14 +361,14 @@ class Watcher(Generic[T]):
             return  # listed again, unchanged
         on = On.read(self._resource.kind, self._path, item.metadata)
         with self._left_out.guard(self._resource.plural, key, named(item.metadata), on):
-            await self._sink(Seen(item))
+            await self._sink(key, item)
         self._known[key] = version
 
     async def _gone(self, key: str) -> None:
         self._left_out.clear(self._resource.plural, key)
         if key in self._known:
             with self._left_out.guard(self._resource.plural, key, key):
-                await self._sink(Gone(key))
+                await self._sink(key, None)
             del self._known[key]
 
     def _leave_out(self, problem: Undecodable) -> None:

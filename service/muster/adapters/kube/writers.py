@@ -18,7 +18,6 @@ import structlog
 
 from muster.adapters.kube.client import ApiError, KubeClient, KubeError
 from muster.adapters.kube.outbox import Outbox, Retry
-from muster.adapters.kube.watch import Gone, Seen
 from muster.adapters.telemetry.metrics import Metrics
 from muster.config import Events, Rates
 from muster.dialects.objects import PodObject
@@ -226,15 +225,14 @@ class ConditionWriter(Outbox[_Pod]):
                 self._desired[uid] = (_Pod(instruction.namespace, name, uid), text)
                 self._review(uid)
 
-    def see(self, change: Seen[PodObject] | Gone) -> None:
-        """Take in what a pod shows. Never waits."""
-        if isinstance(change, Gone):
-            self._desired.pop(change.key, None)
-            self._shown.pop(change.key, None)
-            self._unreviewed.discard(change.key)
+    def see(self, uid: str, obj: PodObject | None) -> None:
+        """Take in what a pod shows; None if it is gone. Never waits."""
+        if obj is None:
+            self._desired.pop(uid, None)
+            self._shown.pop(uid, None)
+            self._unreviewed.discard(uid)
             return
-        metadata, status = change.object.metadata, change.object.status
-        uid = metadata.uid
+        metadata, status = obj.metadata, obj.status
         our_conditions = (
             condition
             for condition in status.conditions or ()
@@ -243,7 +241,7 @@ class ConditionWriter(Outbox[_Pod]):
         self._now_shows(
             uid, next(((condition.reason, condition.message) for condition in our_conditions), None)
         )
-        if change.object.spec.node_name and (uid in self._shown or uid in self._desired):
+        if obj.spec.node_name and (uid in self._shown or uid in self._desired):
             self._desired[uid] = (_Pod(metadata.namespace, metadata.name, uid), None)
         self._catch_up()
         self._review(uid)
