@@ -21,6 +21,7 @@ import structlog
 
 from muster.adapters.kube.decode import named
 from muster.adapters.kube.devices import DeviceIntake, ServedResources
+from muster.adapters.kube.grouped import Grouped
 from muster.adapters.kube.jobs import Jobs
 from muster.adapters.kube.leftout import LeftOut, Standing, always
 from muster.adapters.kube.nodes import NodeIntake
@@ -66,18 +67,16 @@ class ClaimingPods:
 
     def __init__(self) -> None:
         self._pods: dict[str, PodObject] = {}
-        self._by_claim: dict[str, set[str]] = {}
-        """Namespace and name of a claim → UIDs of pods."""
+        self._by_claim = Grouped[tuple[str, str], str]()
+        """Each pod with a claim that it names, by the namespace and name of the claim."""
 
     def see(self, uid: str, obj: PodObject | None) -> None:
         """Take in a pod; None if it is gone."""
         before = self._pods.pop(uid, None)
         for key in _keys(before):
-            self._by_claim[key].discard(uid)
-            if not self._by_claim[key]:
-                del self._by_claim[key]
+            self._by_claim.put((uid, key), None)
         for key in _keys(obj):
-            self._by_claim.setdefault(key, set()).add(uid)
+            self._by_claim.put((uid, key), key)
         if obj is not None and obj.spec.resource_claims:
             self._pods[uid] = obj
 
@@ -86,7 +85,8 @@ class ClaimingPods:
 
         `claim`: its namespace and name.
         """
-        uids = sorted(self._by_claim.get(claim, ()) if claim is not None else self._pods)
+        of_claim = (uid for uid, _ in self._by_claim.keys_of(claim)) if claim is not None else self._pods
+        uids = sorted(of_claim)
         return [(self._pods[uid].metadata.namespace, uid) for uid in uids]
 
     def get(self, uid: str) -> PodObject | None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +19,7 @@ import msgspec
 import structlog
 
 from muster.adapters.kube.decode import jobs
+from muster.adapters.kube.grouped import Grouped
 from muster.adapters.kube.leftout import Standing
 from muster.dialects.devices import accelerators
 from muster.dialects.gangs import own
@@ -69,10 +69,8 @@ class Succeeded:
         """Only numbers above 0."""
         self._uids: dict[str, str] = {}
         """Namespace and name → UID of the Job that exists and is in `_said`."""
-        self._pods: dict[str, set[str]] = {}
-        """Job → UIDs of its pods of ours."""
-        self._owners: dict[str, str] = {}
-        """The same, from each pod to its Job."""
+        self._pods = Grouped[str, str]()
+        """UIDs of pods of ours, by their Job."""
         self._gone: set[str] = set()
         """Deleted Jobs in `_said` and `_pods`."""
 
@@ -84,7 +82,7 @@ class Succeeded:
         if number == self._said.get(meta.uid, 0):
             return
         self._uids[name], self._said[meta.uid] = meta.uid, number
-        if meta.uid in self._pods:
+        if meta.uid in self._pods.groups:
             await self._put(JobSeen(time.monotonic(), meta.uid, number))
         if not number:
             del self._uids[name], self._said[meta.uid]
@@ -92,7 +90,7 @@ class Succeeded:
     def forget_job(self, name: str) -> None:
         """Forget a Job without pods of ours, by its namespace and name."""
         uid = self._uids.pop(name, "")
-        if uid in self._pods:
+        if uid in self._pods.groups:
             self._gone.add(uid)
         else:
             self._said.pop(uid, None)
@@ -100,22 +98,18 @@ class Succeeded:
     async def see_pod(self, pod: Pod) -> None:
         """Take in a pod of ours."""
         by = pod.controller
-        if by is None or by.kind != batch.JOB.kind or pod.uid in self._owners:
+        if by is None or by.kind != batch.JOB.kind or self._pods.group_of(pod.uid) is not None:
             return
-        self._owners[pod.uid] = by.uid
-        first = by.uid not in self._pods
-        self._pods.setdefault(by.uid, set()).add(pod.uid)
+        first = by.uid not in self._pods.groups
+        self._pods.put(pod.uid, by.uid)
         if first and by.uid in self._said:
             await self._put(JobSeen(time.monotonic(), by.uid, self._said[by.uid]))
 
     async def forget_pod(self, uid: str) -> None:
         """Forget a pod."""
-        if (job := self._owners.pop(uid, None)) is None:
+        job = self._pods.put(uid, None)
+        if job is None or job in self._pods.groups:
             return
-        self._pods[job].discard(uid)
-        if self._pods[job]:
-            return
-        del self._pods[job]
         if job in self._said:
             await self._put(JobSeen(time.monotonic(), job, 0))
             if job in self._gone:
@@ -128,31 +122,27 @@ class IgnoredKeys:
 
     def __init__(self, standing: Standing) -> None:
         self._standing = standing
-        self._by_uid: dict[str, Hashable] = {}
-        self._pods = Counter[Hashable]()
+        self._pods = Grouped[str, Hashable]()
 
     def see(self, obj: PodObject, pod: Pod) -> None:
         """Take in a pod, and post an event on it if it is the first of its gang."""
         slip_text = "; ".join(slips.on_pod(obj.metadata, pod))
         if not slip_text:
             self.forget(pod.uid)
-        elif pod.uid not in self._by_uid:
+        elif self._pods.group_of(pod.uid) is None:
             gang = _gang(pod)
-            self._by_uid[pod.uid] = gang
-            self._pods[gang] += 1
-            if self._pods[gang] == 1:
+            first = gang not in self._pods.groups
+            self._pods.put(pod.uid, gang)
+            if first:
                 pods_of_event = ((pod.name, pod.uid),)
                 event = EmitEvent(pod.namespace, pods_of_event, EventReason.KEY_IGNORED, slip_text)
                 self._standing.say(gang, event)
 
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone."""
-        gang = self._by_uid.pop(uid, None)
-        if gang is not None:
-            self._pods[gang] -= 1
-            if not self._pods[gang]:
-                del self._pods[gang]
-                self._standing.drop(gang)
+        gang = self._pods.put(uid, None)
+        if gang is not None and gang not in self._pods.groups:
+            self._standing.drop(gang)
 
 
 def _gang(pod: Pod) -> Hashable:
@@ -176,9 +166,8 @@ class _Waiting:
 class _Job:
     """One job. `text` is its object as JSON, or None if it was not seen. `family` is None until it is needed.
 
-    `pods` maps the UID of each pod of our schedulers to its gang. The gang is "" for a pod that is alone or
-    names its gang itself. `gangs` counts the pods of each gang. `present` has, by gang, the UIDs of pods that
-    neither ended nor are being deleted. `waiting` has the pods that are not bound, and all pods until the
+    `pods` has the UIDs of the pods of our schedulers, by gang. The gang is "" for a pod that is alone or names
+    its gang itself. `present` has, by gang, the UIDs of pods that neither ended nor are being deleted. `waiting` has the pods that are not bound, and all pods until the
     job is known. They are read again when the job becomes a gang, or stops being a gang. `posted` are the
     reasons of the events on the job. `unposted` are the reasons of events that wait until this replica leads.
     """
@@ -186,9 +175,8 @@ class _Job:
     text: bytes | None = None
     is_deleted: bool = False
     family: Family | None = None
-    pods: dict[str, str] = field(default_factory=dict)
-    gangs: Counter[str] = field(default_factory=Counter)
-    present: dict[str, set[str]] = field(default_factory=dict)
+    pods: Grouped[str, str] = field(default_factory=Grouped)
+    present: Grouped[str, str] = field(default_factory=Grouped)
     waiting: dict[str, _Waiting] = field(default_factory=dict)
     posted: set[EventReason] = field(default_factory=set)
     unposted: set[EventReason] = field(default_factory=set)
@@ -217,7 +205,9 @@ class Jobs:
         self._by_uid: dict[str, Key] = {}
         self._places: dict[str, Member] = {}
         """By UID, of the same pods. A pod keeps its place if its owner references are removed."""
-        self._named = _NamedGroups()
+        self._groups: dict[PodGroupKey, PodGroup] = {}
+        self._named = Grouped[str, PodGroupKey]()
+        """UIDs of waiting pods of jobs, by the PodGroup that they name: its number may differ from a job's."""
         self._ignored = IgnoredKeys(standing)
         self._succeeded = Succeeded(put)
         self._absent: set[str] = set()
@@ -313,18 +303,14 @@ class Jobs:
         job = self._jobs.setdefault(key, _Job())
         self._by_uid[pod.uid], self._places[pod.uid] = key, place
         gang = place.gang if pod.claim is not None and pod.claim.dialect == place.kind else ""
-        if job.pods.get(pod.uid) != gang:
+        if job.pods.group_of(pod.uid) != gang:
             of_job = self._family(key)
-            if gang and not job.gangs[gang] and of_job is not None:
+            if gang and gang not in job.pods.groups and of_job is not None:
                 await self._put(PodGroupSeen(time.monotonic(), of_job.gang(gang)))
             await self._leave(job, key, pod.uid)
-            job.pods[pod.uid] = gang
-            job.gangs[gang] += bool(gang)
-        if gang and pod.present:
-            job.present.setdefault(gang, set()).add(pod.uid)
-        elif gang in job.present:
-            job.present[gang].discard(pod.uid)
-        self._named.names(pod.uid, key, None if pod.node else key_of(pod))
+            job.pods.put(pod.uid, gang)
+        job.present.put(pod.uid, gang if gang and pod.present else None)
+        self._named.put(pod.uid, None if pod.node else key_of(pod))
         is_known = job.text is not None or place.kind in self._absent
         if is_known and (pod.node or pod.finished):
             job.waiting.pop(pod.uid, None)
@@ -342,8 +328,7 @@ class Jobs:
         await self._succeeded.forget_pod(uid)
         key = self._by_uid.pop(uid, None)
         self._places.pop(uid, None)
-        if key is not None:
-            self._named.forget(uid)
+        self._named.put(uid, None)
         if key is not None and (job := self._jobs.get(key)) is not None:
             job.waiting.pop(uid, None)
             await self._leave(job, key, uid)
@@ -351,24 +336,21 @@ class Jobs:
 
     async def _leave(self, job: _Job, key: Key, uid: str) -> None:
         """Take a pod out of the gang that it was in."""
-        gang = job.pods.pop(uid, "")
-        job.gangs[gang] -= bool(gang)
-        if gang in job.present:
-            job.present[gang].discard(uid)
-        if gang and not job.gangs[gang]:
-            del job.gangs[gang]
-            job.present.pop(gang, None)
+        gang = job.pods.put(uid, None)
+        job.present.put(uid, None)
+        if gang and gang not in job.pods.groups:
             await self._put(PodGroupGone(time.monotonic(), (key[1], key[0], gang)))
 
     def see_group(self, group: PodGroup) -> None:
         """Take in a PodGroup object. Its number may differ from the number of the jobs whose pods name it."""
         claim = GangClaim(group.dialect, group.name, by_object=True)
-        for key in self._named.see(group):
+        self._groups[group.key] = group
+        for key in dict.fromkeys(self._by_uid[uid] for uid in self._named.keys_of(group.key)):
             self._warn(key, self._jobs[key], claim)
 
     def group_gone(self, key: PodGroupKey) -> None:
         """Forget a PodGroup object."""
-        self._named.gone(key)
+        self._groups.pop(key, None)
 
     # --- reading jobs --------------------------------------------------------------------------------
 
@@ -394,9 +376,9 @@ class Jobs:
         for key in list(keys):
             if (job := self._jobs.get(key)) is not None:  # else it went meanwhile
                 before, job.family = job.family, None
-                of_job = self._family(key) if job.pods else None
+                of_job = self._family(key) if job.pods.groups else None
                 if of_job is not None and of_job != before:
-                    for gang in sorted(gang for gang, pods in job.gangs.items() if pods):
+                    for gang in sorted(filter(None, job.pods.groups)):
                         await self._put(PodGroupSeen(time.monotonic(), of_job.gang(gang)))
                     if before is None or before.is_gang(self._settings) != of_job.is_gang(self._settings):
                         await self._read_pods(key, before is None)
@@ -413,7 +395,7 @@ class Jobs:
 
     def _forget_if_unused(self, key: Key) -> None:
         job = self._jobs.get(key)
-        if job is not None and not job.pods and (job.is_deleted or job.text is None):
+        if job is not None and not job.pods.groups and (job.is_deleted or job.text is None):
             del self._jobs[key]
 
     def post_held(self) -> None:
@@ -445,15 +427,22 @@ class Jobs:
         if claim is None or claim.lone:
             reason, text = EventReason.NO_GANG, of_job.advice if of_job.is_warned_of(self._settings) else ""
         else:
-            stated = self._named.complete(key[1], claim)
+            stated = self._complete(key[1], claim)
             reason, text = EventReason.COUNTS_DIFFER, of_job.difference(stated)
         by = of_job.group.owner
         self._post(key[1], job, by, reason, text)
         self._post(key[1], job, by, EventReason.KEY_IGNORED, "; ".join(of_job.group.problems))
 
+    def _complete(self, namespace: str, claim: GangClaim) -> GangClaim:
+        """Return a pod's claim with the minMember of the PodGroup that it names."""
+        group = self._groups.get((namespace, claim.dialect, claim.name)) if claim.by_object else None
+        if group is None:
+            return claim
+        return replace(claim, min_member=claim.min_member or group.min_member)
+
     def _warn_of_more(self, key: Key, job: _Job, gang: str) -> None:
         """Post once, on the job, that a gang has more pods than the job makes."""
-        of_job, count = self._family(key), len(job.present.get(gang, ()))
+        of_job, count = self._family(key), len(job.present.keys_of(gang))
         if of_job is not None and count > of_job.most > 0 and not of_job.group.causes:
             makes = f"it makes {of_job.most} pods of gang {gang}"
             text = f"{makes}, and {count} are there: all are placed if they fit"
@@ -464,7 +453,7 @@ class Jobs:
         job, of_job = self._jobs.get(key), self._family(key)
         if job is None or not job.is_deleted or of_job is None:
             return
-        members = [waiter.obj.metadata for uid, waiter in job.waiting.items() if job.pods.get(uid)]
+        members = [waiter.obj.metadata for uid, waiter in job.waiting.items() if job.pods.group_of(uid)]
         waiting = [meta for meta in members if meta.deletion_timestamp is None]
         if waiting:
             first = min(waiting, key=lambda meta: meta.name)
@@ -501,49 +490,3 @@ class Jobs:
 def _key(kind: str, key: str) -> Key:
     namespace, _, name = key.partition("/")
     return (kind, namespace, name)
-
-
-class _NamedGroups:
-    """PodGroup objects, and the jobs whose waiting pods name them, so that their numbers can be compared."""
-
-    def __init__(self) -> None:
-        self._groups: dict[PodGroupKey, PodGroup] = {}
-        self._by_uid: dict[str, tuple[PodGroupKey, Key]] = {}
-        self._jobs: dict[PodGroupKey, Counter[Key]] = {}
-
-    def names(self, uid: str, job: Key, group: PodGroupKey | None) -> None:
-        """Note the PodGroup that a waiting pod of a job names. None: it names none, or is bound."""
-        if self._by_uid.get(uid) == (group, job):
-            return
-        self.forget(uid)
-        if group is not None:
-            self._by_uid[uid] = (group, job)
-            self._jobs.setdefault(group, Counter())[job] += 1
-
-    def forget(self, uid: str) -> None:
-        """Forget a pod."""
-        group, job = self._by_uid.pop(uid, (None, None))
-        if group is None or job is None:
-            return
-        jobs = self._jobs[group]
-        jobs[job] -= 1
-        if not jobs[job]:
-            del jobs[job]
-        if not jobs:
-            del self._jobs[group]
-
-    def see(self, group: PodGroup) -> list[Key]:
-        """Take in a PodGroup, and return the jobs whose waiting pods name it."""
-        self._groups[group.key] = group
-        return list(self._jobs.get(group.key, ()))
-
-    def gone(self, key: PodGroupKey) -> None:
-        """Forget a PodGroup."""
-        self._groups.pop(key, None)
-
-    def complete(self, namespace: str, claim: GangClaim) -> GangClaim:
-        """Return a pod's claim with the minMember of the PodGroup that it names."""
-        group = self._groups.get((namespace, claim.dialect, claim.name)) if claim.by_object else None
-        if group is None:
-            return claim
-        return replace(claim, min_member=claim.min_member or group.min_member)

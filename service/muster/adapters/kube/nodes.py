@@ -16,6 +16,7 @@ from functools import cached_property
 
 import structlog
 
+from muster.adapters.kube.grouped import Grouped
 from muster.adapters.kube.leftout import LeftOut
 from muster.dialects.devices.published import Published
 from muster.dialects.nodes import bounds, configmaps, nodes
@@ -51,28 +52,20 @@ class NodeAgents:
     def __init__(self, settings: Settings, on_change: Callable[[str], Awaitable[None]]) -> None:
         self._settings = settings
         self._on_change = on_change
-        self._nodes: dict[str, str] = {}
-        """UID of a ready agent's pod → its node."""
-        self._ready: dict[str, set[str]] = {}
-        """The same by node."""
+        self._ready = Grouped[str, str]()
+        """UIDs of ready agents' pods, by node."""
 
     async def see(self, uid: str, obj: PodObject | None) -> None:
         """Take in a pod, None if it is gone."""
-        before = self._nodes.pop(uid, "")
-        after = obj.spec.node_name if obj is not None and is_ready(obj, self._settings) else ""
-        if after:
-            self._nodes[uid] = after
-            self._ready.setdefault(after, set()).add(uid)
-        if before and before != after:
-            self._ready[before].discard(uid)
-            if not self._ready[before]:
-                del self._ready[before]
-        for node in {before, after} - {""} if before != after else ():
-            await self._on_change(node)
+        after = obj.spec.node_name or None if obj is not None and is_ready(obj, self._settings) else None
+        before = self._ready.put(uid, after)
+        for node in (before, after) if before != after else ():
+            if node is not None:
+                await self._on_change(node)
 
     def ready(self, node: str) -> bool:
         """Return whether an agent is ready there."""
-        return node in self._ready
+        return node in self._ready.groups
 
 
 def is_ready(obj: PodObject, settings: Settings) -> bool:
@@ -152,10 +145,9 @@ class NodeIntake:
         self._rate = Rate(ADVANCE_S, clock)
         self._nodes: dict[str, Node] = {}
         self._objects: dict[str, NodeObject] = {}
-        self._node_of: dict[str, str] = {}
-        """By ConfigMap."""
-        self._maps: dict[str, dict[str, _ConfigMap]] = {}
-        """By node and ConfigMap."""
+        self._maps: dict[str, _ConfigMap] = {}
+        self._maps_of = Grouped[str, str]()
+        """Their keys, by node."""
         self._waiting: set[str] = set()
         """Nodes that are to be read on the thread, or later."""
         self._due: deque[str | asyncio.Future[None]] = deque()
@@ -187,13 +179,9 @@ class NodeIntake:
         """Take in what the ConfigMap of this key says of a node from now on: None if it says nothing."""
         node = configmaps.node_of(obj, self._settings) if obj is not None else ""
         new = _ConfigMap(configmaps.kept(obj), self._settings) if obj is not None and node else None
-        before = self._node_of.pop(key, "")
-        old = self._maps[before].pop(key) if before else None
-        if before and not self._maps[before]:
-            del self._maps[before]
+        before, old = self._maps_of.put(key, node or None) or "", self._maps.pop(key, None)
         if new is not None:
-            self._node_of[key] = node
-            self._maps.setdefault(node, {})[key] = old if old == new and old is not None else new
+            self._maps[key] = old if old == new and old is not None else new
         if (before, old) != (node, new):
             for name in sorted({before, node} - {""}):
                 await self.read_again(name)
@@ -249,8 +237,7 @@ class NodeIntake:
                 self._being_read = ""
 
     def _facts(self, name: str) -> _Facts:
-        maps = sorted(self._maps.get(name, {}).items())[: bounds.MAX_CONFIG_MAPS]
-        about = tuple(config_map for _, config_map in maps)
+        about = tuple(self._maps[key] for key in sorted(self._maps_of.keys_of(name))[: bounds.MAX_CONFIG_MAPS])
         published, agent = self._published(name), self.agents.ready(name)
         return _Facts(self._objects[name], about, published, agent, self._settings)
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
+from muster.adapters.kube.grouped import Grouped
 from muster.dialects.objects import CsiDriver, PersistentVolume, PersistentVolumeClaim, StorageClass
 from muster.gangs.messages.inputs import Input, VolumeClaimSeen
 
@@ -41,23 +42,18 @@ class VolumeIntake:
         """Storage class → provisioner."""
         self._drivers: dict[str, bool] = {}
         """CSI driver → whether its volumes are attached to nodes."""
-        self._claims_of: dict[str, set[str]] = {}
-        """Volume → claims that name it."""
+        self._claims_of = Grouped[str, str]()
+        """Claims by the volume that they name."""
         self._told: set[str] = set()
         """The claims that the gangs know to attach once."""
 
     async def on_claim(self, key: str, obj: PersistentVolumeClaim | None) -> None:
         """Take in a claim's change, and report whether its volume attaches to one node alone."""
         claim = _claim(obj) if obj is not None else None
-        before = self._claims.pop(key, None)
-        if before is not None and before.volume:
-            self._claims_of[before.volume].discard(key)
-            if not self._claims_of[before.volume]:
-                del self._claims_of[before.volume]
+        self._claims.pop(key, None)
+        self._claims_of.put(key, claim.volume or None if claim is not None else None)
         if claim is not None:
             self._claims[key] = claim
-            if claim.volume:
-                self._claims_of.setdefault(claim.volume, set()).add(key)
         await self._tell([key])
 
     async def on_volume(self, name: str, obj: PersistentVolume | None) -> None:
@@ -66,7 +62,7 @@ class VolumeIntake:
             self._attached.pop(name, None)
         else:
             self._attached[name] = _driver(obj)
-        await self._tell(sorted(self._claims_of.get(name, ())))
+        await self._tell(sorted(self._claims_of.keys_of(name)))
 
     async def on_storage_class(self, name: str, obj: StorageClass | None) -> None:
         """Take in a storage class's change; any claim may use it."""
