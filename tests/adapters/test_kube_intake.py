@@ -48,14 +48,10 @@ class Bench:
         self.events.append(message)
 
     async def sees_pod(self, item: dict[str, Any]) -> None:
-        addition = decode.pods().event(json.dumps({"type": "ADDED", "object": item}).encode())
-        assert isinstance(addition, decode.Added)
-        await self.intake.on_pod(*seen(addition.object))
+        await self.intake.on_pod(*seen(decode.pods().item(json.dumps(item).encode())))
 
     async def sees_node(self, item: dict[str, Any]) -> None:
-        addition = decode.NODES.event(json.dumps({"type": "ADDED", "object": item}).encode())
-        assert isinstance(addition, decode.Added)
-        await self.intake.nodes.on_node(*seen(addition.object))
+        await self.intake.nodes.on_node(*seen(decode.NODES.item(json.dumps(item).encode())))
 
     async def sees_config_map(self, item: dict[str, Any]) -> None:
         await self.intake.on_config_map(*seen(msgspec.convert(item, ConfigMapObject)))

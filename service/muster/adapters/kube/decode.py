@@ -136,31 +136,11 @@ class Page(Generic[S]):
 
 
 @dataclass(frozen=True, slots=True)
-class Added(Generic[T]):
-    """Added or modified: for us the same, the state as it is now."""
-
-    object: T
-
-
-@dataclass(frozen=True, slots=True)
-class Deleted:
-    """The object of this metadata is gone."""
+class Change(Generic[T]):
+    """An object as it is now, None if it is gone. A bookmark has the version of the watch, and no name."""
 
     metadata: Identity
-
-
-@dataclass(frozen=True, slots=True)
-class Bookmark:
-    """The version that the watch has reached; no object changed."""
-
-    version: str
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The API server ended the watch with this status."""
-
-    status: Status
+    object: T | None = None
 
 
 _name: Callable[[Identity], str] = attrgetter("name")
@@ -225,8 +205,8 @@ class Resource(Generic[T]):
         except Unreadable as problem:
             raise self._undecodable(text, str(problem)) from problem
 
-    def event(self, line: bytes) -> Added[T] | Deleted | Bookmark | Failed:
-        """Read one line of a watch.
+    def event(self, line: bytes) -> Change[T] | Status:
+        """Read one line of a watch; the API server ends the watch with a status.
 
         Raises:
             Undecodable: the line or its object has another shape.
@@ -235,13 +215,12 @@ class Resource(Generic[T]):
             event = _read(_event, line)
             match event.type:
                 case "ADDED" | "MODIFIED":
-                    return Added(self.item(event.object))
-                case "DELETED":  # whatever shape the rest of it has, it is gone
-                    return Deleted(_read(_only_metadata, event.object).metadata)
-                case "BOOKMARK":
-                    return Bookmark(_read(_only_metadata, event.object).metadata.resource_version)
+                    item = self.item(event.object)
+                    return Change(item.metadata, item)
+                case "DELETED" | "BOOKMARK":  # whatever shape the rest of it has
+                    return Change(_read(_only_metadata, event.object).metadata)
                 case "ERROR":
-                    return Failed(_read(_status, event.object))
+                    return _read(_status, event.object)
         except Unreadable as problem:
             raise Undecodable(self.kind, str(problem)) from problem
         raise Undecodable(self.kind, f"unknown event type {event.type!r}")

@@ -23,17 +23,7 @@ import msgspec
 import structlog
 
 from muster.adapters.kube.client import ApiError, KubeClient, Silent, TooLarge, Unreachable
-from muster.adapters.kube.decode import (
-    Added,
-    Bookmark,
-    Deleted,
-    Failed,
-    Page,
-    Resource,
-    T,
-    Undecodable,
-    named,
-)
+from muster.adapters.kube.decode import Page, Resource, Status, T, Undecodable, named
 from muster.adapters.kube.leftout import LeftOut, On
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects.objects import Identity
@@ -339,19 +329,15 @@ class Watcher(Generic[T]):
                 raise  # it is unknown which change was missed: list again
             self._leave_out(problem)
             return
-        match event:
-            case Added(item):
-                await self._seen(item)
-                self._version = item.metadata.resource_version
-            case Deleted(metadata):
-                await self._gone(self._resource.key(metadata))
-                self._version = metadata.resource_version
-            case Bookmark(version):
-                self._version = version
-            case Failed(status) if status.code == HTTP_GONE:
+        if isinstance(event, Status):
+            if event.code == HTTP_GONE:
                 raise _Expired
-            case Failed(status):
-                raise ApiError(f"WATCH {self._resource.plural}", status.code, status.message)
+            raise ApiError(f"WATCH {self._resource.plural}", event.code, event.message)
+        if event.object is not None:
+            await self._seen(event.object)
+        elif key := self._resource.key(event.metadata):
+            await self._gone(key)
+        self._version = event.metadata.resource_version
 
     # --- to the sink ---------------------------------------------------------------------------------
 
@@ -474,19 +460,18 @@ class PacedWatcher(Watcher[T]):
                 await asyncio.sleep(rest_s)
                 continue
             self._charge(namespace, line)
-            event: Added[T] | Any
             try:
-                event = await self._decoded(self._resource.event, line)
+                event: Any = await self._decoded(self._resource.event, line)
             except Undecodable as problem:
                 event = problem
             async with self._turn:
                 if self._waiting.get(key) != (namespace, line):
                     continue  # a later change has come
                 self._forget(key)
-                if isinstance(event, Added):
-                    await super()._seen(event.object)
-                elif isinstance(event, Undecodable):
+                if isinstance(event, Undecodable):
                     self._leave_out(event)
+                else:
+                    await super()._seen(event.object)
 
     def _charge(self, namespace: str, line: bytes) -> None:
         self._rate.forget()
