@@ -126,16 +126,9 @@ class Asking:
         Raises:
             Failed: There is no service. Only it knows how gangs were decided.
         """
-        from muster.adapters.asking.service import NoAnswer
-
         if self.by_engine:
             raise Failed("only a service knows that: leave out --no-service, or ask `why`")
-        try:
-            return list(self._ask("/explain", query)["gangs"])
-        except NoAnswer as problem:
-            if self.watches:
-                raise
-            raise Failed(str(problem)) from None
+        return list(self._ask("/explain", query)["gangs"])
 
     def nodes(self) -> list[dict[str, Any]]:
         """Return nodes as the service shows them."""
@@ -156,10 +149,8 @@ class Asking:
             try:
                 answer = self._ask(path, query)
             except NoAnswer as problem:
-                if self.watches:
+                if self.watches or self._url:
                     raise
-                if self._url:
-                    raise Failed(str(problem)) from None
                 print(f"note: {problem}", file=sys.stderr)
                 print("note: decided from the cluster, by the same engine", file=sys.stderr)
                 self.by_engine = True
@@ -171,10 +162,7 @@ class Asking:
             raise Failed(
                 f"without a service it is decided here, and that needs Muster's whole package: {problem}"
             ) from None
-        try:
-            return decide_cluster(self._kubeconfig, self._context)
-        except NoAnswer as problem:
-            raise Failed(str(problem)) from None
+        return decide_cluster(self._kubeconfig, self._context)
 
     def _ask(self, path: str, query: Query) -> dict[str, Any]:
         from muster.adapters.asking.service import ask

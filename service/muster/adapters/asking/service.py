@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from muster.command_line import Failed
+
 DEADLINE_S = 10.0
 PORT = 8080
 NAMESPACE = "muster-system"
@@ -33,8 +35,8 @@ _MISSHAPEN = (TypeError, AttributeError, LookupError, ValueError)
 """What reading a kubeconfig of another shape raises."""
 
 
-class NoAnswer(Exception):
-    """Report that no service answers, and why."""
+class NoAnswer(Failed):
+    """Report that no service answers, and why. It ends a command, unless the command asks again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,19 +101,16 @@ def _reference(api_version: str, kind: str, namespace: str, name: str) -> OwnerR
 def _with_additions(template: Template, new: NewPod) -> Template:
     """Return the template with what the controller adds to the spec of this pod."""
     spec = template.spec
-    if new.node_selector or new.tolerations:
-        spec = msgspec.structs.replace(
-            spec,
-            node_selector={**(spec.node_selector or {}), **new.node_selector},
-            tolerations=[*(spec.tolerations or ()), *new.tolerations],
-        )
-    if new.containers or new.init_containers:
-        spec = msgspec.structs.replace(
-            spec,
-            containers=[*(spec.containers or ()), *new.containers],
-            init_containers=[*(spec.init_containers or ()), *new.init_containers],
-        )
-    return template if spec is template.spec else msgspec.structs.replace(template, spec=spec)
+    if not (new.node_selector or new.tolerations or new.containers or new.init_containers):
+        return template
+    spec = msgspec.structs.replace(
+        spec,
+        node_selector={**(spec.node_selector or {}), **new.node_selector},
+        tolerations=[*(spec.tolerations or ()), *new.tolerations],
+        containers=[*(spec.containers or ()), *new.containers],
+        init_containers=[*(spec.init_containers or ()), *new.init_containers],
+    )
+    return msgspec.structs.replace(template, spec=spec)
 
 
 def _replicas(document: Document) -> Made:

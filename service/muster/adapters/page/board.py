@@ -11,8 +11,8 @@ import gzip
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Protocol
@@ -323,17 +323,13 @@ class _Turns:
 
     def __init__(self) -> None:
         self.spent = 0.0
-        self._began = 0.0
 
-    def one(self) -> _Turns:
-        """Return the context of one turn."""
-        return self
-
-    def __enter__(self) -> None:
-        self._began = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.spent += time.perf_counter() - self._began
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Measure one turn."""
+        began = time.perf_counter()
+        yield
+        self.spent += time.perf_counter() - began
 
 
 # --- the log of changes --------------------------------------------------------------------------
