@@ -39,7 +39,8 @@ from muster.adapters.page.board import Board
 from muster.adapters.page.detail import History
 from muster.adapters.page.rows import with_positions
 from muster.adapters.page.server import Limits, PageServer
-from muster.adapters.planner import Place, Planner
+from muster.adapters.planner import Planner
+from muster.adapters.solver.process import Bounds, Outside
 from muster.adapters.status import VERSION as STATUS_VERSION
 from muster.adapters.status import Explained, Nodes, Status, nodes_of
 from muster.adapters.telemetry.attempts import Attempts
@@ -75,7 +76,7 @@ class _Part(Protocol):
 class App:
     """One service. `run` returns after `stop` was set and everything has ended."""
 
-    def __init__(self, config: Config, gangs: Coordinator, places: Mapping[Lane, Place]) -> None:
+    def __init__(self, config: Config, gangs: Coordinator, places: Mapping[Lane, Outside]) -> None:
         self._config = config
         self.metrics = Metrics()
         self._tracing = Tracing()
@@ -125,7 +126,7 @@ class App:
         )
         product = GPU_PRODUCT
         self._board = Board(self.control_loop, history, product, config.gangs.extras_s)
-        access = Access(self._client) if config.page.tokens else None
+        access = Access(self._client.post) if config.page.tokens else None
         of_page = partial(self._alternatives.of, asker=Asker.PAGE)
         limits = Limits(clients=config.page.clients)
         self.page = PageServer(self._board, access, limits, of_page, config.socket)
@@ -375,13 +376,11 @@ async def _serve(app: App) -> None:
     await app.run(stop)
 
 
-def planning(config: Config) -> dict[Lane, Place]:
+def planning(config: Config) -> dict[Lane, Outside]:
     """`place` with this service's limits, in a process for each lane.
 
     The background's process starts with its first gang: most clusters never have one that is so slow.
     """
-    from muster.adapters.solver.process import Bounds, Outside
-
     settings = config.planner
     bounds = Bounds(settings.deterministic_time, settings.memory_mib, settings.most_roles)
     foreground = replace(bounds, slice_s=settings.slice_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from local_cluster.patience import HANG_S
 from muster.adapters import alternatives as module
 from muster.adapters.alternatives import AlternativesAnswerer, Asker
 from muster.adapters.solver import process
-from muster.adapters.solver.process import Defect
+from muster.adapters.solver.process import Defect, PlannerProcess
 from muster.domain.alternatives import Alternatives, Question
 from muster.domain.causes.not_planned import TookTooLong
 from muster.domain.decision import Decision, Unplaceable
@@ -31,7 +32,7 @@ def asking(key: str) -> AskAlternatives | str:
     return AskAlternatives(key, Snapshot({}), Question(Request(GANG, (), 1), ()), {})
 
 
-class Process:
+class Process(PlannerProcess):
     """Answers once it may go on."""
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ class Process:
             GANG, "rack r1", "rack", (), 3, 0, False
         )
 
-    def answer(self, solve: AskAlternatives, _: Callable[[], float]) -> Decision | Alternatives:
+    def answer(self, solve: Any, seconds_left: object) -> Decision | Alternatives:
         self.asked.append(solve.gang)
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)

@@ -12,8 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from local_cluster.patience import HANG_S
-from muster.adapters.planner import Place, Planner
-from muster.adapters.solver.process import Defect
+from muster.adapters.planner import Planner
+from muster.adapters.solver.process import Defect, Outside
 from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
 from muster.adapters.telemetry.tracing import Tracing
@@ -47,7 +47,7 @@ class Bench:
         return await asyncio.wait_for(self.answers.get(), HANG_S)
 
 
-class Deciding:
+class Deciding(Outside):
     """A function as the planner's thread calls it."""
 
     waited_s = 0.25
@@ -55,14 +55,14 @@ class Deciding:
     stretches: Mapping[str, Stretch] = {}
 
     def __init__(self, decide: Callable[[Solve, Callable[[], float]], Decision]) -> None:
-        self._decide = decide
+        self._decides = decide
         self.is_loaded, self.is_closed, self.is_interrupted = False, threading.Event(), threading.Event()
 
     def load(self) -> None:
         self.is_loaded = True
 
     def __call__(self, solve: Solve, seconds_left: Callable[[], float]) -> Decision:
-        return self._decide(solve, seconds_left)
+        return self._decides(solve, seconds_left)
 
     def interrupt(self) -> None:
         self.is_interrupted.set()
@@ -78,7 +78,7 @@ async def planning(decide: Callable[[Solve, Callable[[], float]], Decision]) -> 
 
 
 @asynccontextmanager
-async def planning_in(place: Place) -> AsyncIterator[Bench]:
+async def planning_in(place: Outside) -> AsyncIterator[Bench]:
     metrics, attempts = Metrics(), Attempts(Tracing())
 
     async def put(answer: Decided | SolveFailed) -> None:

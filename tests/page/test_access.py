@@ -56,11 +56,11 @@ HEADERS = {
 
 @pytest.mark.parametrize(("header", "answer"), HEADERS.values(), ids=HEADERS.keys())
 async def test_what_is_said_of_a_token(api: Api, header: str, answer: Answer) -> None:
-    assert await Access(api).check(header) is answer
+    assert await Access(api.post).check(header) is answer
 
 
 async def test_the_api_server_is_asked_for_exactly_this_right(api: Api) -> None:
-    await Access(api).check("Bearer good")
+    await Access(api.post).check("Bearer good")
     (_, token), (path, review) = api.asked
     assert token == {"token": "good"}
     assert path == "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -70,7 +70,7 @@ async def test_the_api_server_is_asked_for_exactly_this_right(api: Api) -> None:
 
 async def test_an_answer_counts_for_a_short_time(api: Api) -> None:
     now = 0.0
-    asking = Access(api, clock=lambda: now)
+    asking = Access(api.post, clock=lambda: now)
     for _ in range(3):
         assert await asking.check("Bearer good") is Answer.ALLOWED
         assert await asking.check("Bearer bad") is Answer.UNKNOWN
@@ -92,7 +92,7 @@ PROBLEMS = {
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS.keys())
 async def test_without_the_api_server_the_page_is_closed(api: Api, problem: KubeError) -> None:
     api.problem = problem
-    asking = Access(api)
+    asking = Access(api.post)
     assert await asking.check("Bearer good") is Answer.UNAVAILABLE
     api.problem = None
     assert await asking.check("Bearer good") is Answer.ALLOWED
@@ -101,18 +101,18 @@ async def test_without_the_api_server_the_page_is_closed(api: Api, problem: Kube
 @pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"status": {"authenticated": "yes"}}', b"\xff"])
 async def test_an_answer_that_makes_no_sense_is_closed(api: Api, body: bytes) -> None:
     api.said = body
-    assert await Access(api).check("Bearer good") is Answer.UNAVAILABLE
+    assert await Access(api.post).check("Bearer good") is Answer.UNAVAILABLE
 
 
 async def test_an_api_server_that_hangs_is_closed(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "WAIT_S", 0.01)
     api.gate.clear()
-    assert await Access(api).check("Bearer good") is Answer.UNAVAILABLE
+    assert await Access(api.post).check("Bearer good") is Answer.UNAVAILABLE
 
 
 async def test_few_tokens_are_asked_about_at_once(api: Api) -> None:
     api.gate.clear()
-    asking = Access(api)
+    asking = Access(api.post)
     checks = [asyncio.create_task(asking.check(f"Bearer {at}")) for at in range(access.AT_ONCE + 2)]
     for _ in range(5):
         await asyncio.sleep(0)
@@ -122,7 +122,7 @@ async def test_few_tokens_are_asked_about_at_once(api: Api) -> None:
 
 
 async def test_a_flood_of_unknown_tokens_is_not_passed_on(api: Api) -> None:
-    asking = Access(api, clock=lambda: 0.0)
+    asking = Access(api.post, clock=lambda: 0.0)
     await asking.check("Bearer good")
     answers = [await asking.check(f"Bearer bad-{at}") for at in range(100)]
     assert answers.count(Answer.UNKNOWN) == access.BURST - 1
@@ -132,7 +132,7 @@ async def test_a_flood_of_unknown_tokens_is_not_passed_on(api: Api) -> None:
 
 async def test_a_flood_of_unknown_tokens_cuts_no_user_off(api: Api) -> None:
     now = 0.0
-    asking = Access(api, clock=lambda: now)
+    asking = Access(api.post, clock=lambda: now)
     await asking.check("Bearer good")
     now = access.ALLOWED_S + 1
     api.gate.clear()
@@ -149,7 +149,7 @@ async def test_a_flood_of_unknown_tokens_cuts_no_user_off(api: Api) -> None:
 async def test_the_memory_of_tokens_is_bounded(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "MOST_KNOWN", 3)
     monkeypatch.setattr(access, "BURST", 1e9)
-    asking = Access(api, clock=lambda: 0.0)
+    asking = Access(api.post, clock=lambda: 0.0)
     for at in range(5):
         await asking.check(f"Bearer bad-{at}")
     before = len(api.asked)

@@ -13,13 +13,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
-from typing import Protocol
 
 import structlog
 
 from muster.adapters.solver.process import Bounds, CantStart, Closed, Defect, PlannerProcess
 from muster.domain.alternatives import Alternatives, AlternativesView, not_known, view
-from muster.domain.decision import Decision
 from muster.domain.rate import Budget
 from muster.gangs.reporting.places import AskAlternatives
 
@@ -56,16 +54,6 @@ class Asker(Enum):
     EXPLAIN = "explain"
 
 
-class Answers(Protocol):
-    """`PlannerProcess`, as far as it is used here."""
-
-    def answer(self, solve: AskAlternatives, seconds_left: Callable[[], float]) -> Decision | Alternatives:
-        """Find the alternatives."""
-
-    def close(self) -> None:
-        """End the process."""
-
-
 class _Share(Budget):
     """What one kind of askers may use: seconds of a core that come back slowly, and places to wait in."""
 
@@ -76,7 +64,7 @@ class _Share(Budget):
         return self.available <= 0 or self.waiting >= WAITING
 
 
-def _process() -> Answers:
+def _process() -> PlannerProcess:
     return PlannerProcess(Bounds(DETERMINISTIC_TIME, MEMORY_MIB, niceness=NICENESS, spare=False), PLACE)
 
 
@@ -86,11 +74,11 @@ class AlternativesAnswerer:
     def __init__(
         self,
         ask: Callable[[str], AskAlternatives | str],
-        start: Callable[[], Answers] = _process,
+        start: Callable[[], PlannerProcess] = _process,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ask, self._start, self._clock = ask, start, clock
-        self._process: Answers | None = None
+        self._process: PlannerProcess | None = None
         self._one_at_a_time = asyncio.Lock()
         self._shares = {asker: _Share(BURST_S, SHARE, clock) for asker in Asker}
         self._kept: OrderedDict[str, tuple[float, AlternativesView]] = OrderedDict()
@@ -149,7 +137,7 @@ class AlternativesAnswerer:
             self._kept.popitem(last=False)
         return view
 
-    def _wait_for_answer(self, process: Answers, question: AskAlternatives) -> AlternativesView:
+    def _wait_for_answer(self, process: PlannerProcess, question: AskAlternatives) -> AlternativesView:
         """Wait for the process, in a thread."""
         until = time.monotonic() + LIMIT_S
         try:

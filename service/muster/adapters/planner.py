@@ -11,20 +11,19 @@ import asyncio
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
 import structlog
 
-from muster.adapters.solver.process import Defect
+from muster.adapters.solver.process import Defect, Outside
 from muster.adapters.telemetry.attempts import Attempts
 from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.causes.not_planned import Ended
 from muster.domain.decision import Decision, Placed
 from muster.gangs.messages.inputs import Decided, SolveFailed
 from muster.gangs.messages.instructions import EndSolve, Lane, Solve
-from muster.placement.limits import PHASES, Stretch
+from muster.placement.limits import PHASES
 
 SWITCH_INTERVAL_S = 0.0005
 """Python's default of 5 ms is what a call of the shim would wait, several times over, for a planner that
@@ -36,45 +35,13 @@ PASSED_ON = "passed on"
 log = structlog.get_logger(__name__)
 
 
-class Place(Protocol):
-    """`placement.place.place` with the limits of this service: blocking, called in the planner's thread."""
-
-    @property
-    def waited_s(self) -> float:
-        """How long the last decision waited before it began, in seconds."""
-
-    @property
-    def processor_s(self) -> float | None:
-        """Processor time of the last decision, in seconds; None if it is unknown."""
-
-    @property
-    def stretches(self) -> Mapping[str, Stretch]:
-        """What the last decision's time was spent on, on the monotonic clock; {} if it is unknown."""
-
-    def load(self) -> None:
-        """Load the solver, before the first gang has to wait for it."""
-
-    def __call__(self, solve: Solve, seconds_left: Callable[[], float]) -> Decision:
-        """Decide. `seconds_left` is what remains of the wall clock.
-
-        Raises:
-            Defect: the planner failed; the text says how.
-        """
-
-    def interrupt(self) -> None:
-        """End the decision in progress, from any thread: it says `TookTooLong`."""
-
-    def close(self) -> None:
-        """End what decides, from any thread; a decision in progress may fail."""
-
-
 class Planner:
     """`submit` never waits; the coordinator asks for one gang at a time, so next to nothing queues.
     `run` ends only by cancellation."""
 
     def __init__(
         self,
-        place: Place,
+        place: Outside,
         put: Callable[[Decided | SolveFailed], Awaitable[None]],
         metrics: Metrics,
         attempts: Attempts,

@@ -12,9 +12,9 @@ import hashlib
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -46,42 +46,35 @@ class Answer(Enum):
     """The API server can't be asked now."""
 
 
-class Client(Protocol):
-    """`kube.client.KubeClient`, as far as it is used here."""
-
-    async def post(self, subject: str, path: str, body: object) -> bytes:
-        """Return the body of the answer to a POST."""
-
-
-class _User(msgspec.Struct):
-    username: str = ""
+class _User(msgspec.Struct, rename={"user": "username"}):
+    user: str = ""
     uid: str = ""
     groups: list[str] = []
     extra: dict[str, list[str]] = {}
 
 
-class _TokenStatus(msgspec.Struct):
+class _Status(msgspec.Struct):
+    """What a TokenReview or a SubjectAccessReview says."""
+
     authenticated: bool = False
     user: _User = msgspec.field(default_factory=_User)
-
-
-class _TokenReview(msgspec.Struct):
-    status: _TokenStatus
-
-
-class _AccessStatus(msgspec.Struct):
     allowed: bool = False
 
 
-class _AccessReview(msgspec.Struct):
-    status: _AccessStatus
+class _Review(msgspec.Struct):
+    status: _Status
 
 
 class Access:
-    """Asks the API server about tokens. Tokens themselves are not kept: only keyed digests of them are."""
+    """Asks the API server about tokens, by `post` of its client. Tokens themselves are not kept: only keyed
+    digests of them are."""
 
-    def __init__(self, client: Client, clock: Callable[[], float] = time.monotonic) -> None:
-        self._client = client
+    def __init__(
+        self,
+        post: Callable[[str, str, object], Awaitable[bytes]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._post = post
         self._clock = clock
         self._key = secrets.token_bytes(32)
         self._known: dict[Answer, OrderedDict[bytes, float]] = {
@@ -128,22 +121,15 @@ class Access:
             of_answer.popitem(last=False)
 
     async def _ask(self, token: str) -> Answer:
-        review = await self._review("authentication.k8s.io", "TokenReview", {"token": token})
-        status = msgspec.json.decode(review, type=_TokenReview).status
-        if not status.authenticated:
+        of_token = await self._review("authentication.k8s.io", "TokenReview", {"token": token})
+        if not of_token.authenticated:
             return Answer.UNKNOWN
-        user = status.user
-        review_spec = {
-            "user": user.username,
-            "uid": user.uid,
-            "groups": user.groups,
-            "extra": user.extra,
-            "nonResourceAttributes": {"path": PATH, "verb": "get"},
-        }
-        access_review = await self._review("authorization.k8s.io", "SubjectAccessReview", review_spec)
-        allowed = msgspec.json.decode(access_review, type=_AccessReview).status.allowed
-        return Answer.ALLOWED if allowed else Answer.FORBIDDEN
+        attributes = {"nonResourceAttributes": {"path": PATH, "verb": "get"}}
+        spec = msgspec.structs.asdict(of_token.user) | attributes
+        of_user = await self._review("authorization.k8s.io", "SubjectAccessReview", spec)
+        return Answer.ALLOWED if of_user.allowed else Answer.FORBIDDEN
 
-    async def _review(self, group: str, kind: str, spec: dict[str, Any]) -> bytes:
+    async def _review(self, group: str, kind: str, spec: dict[str, Any]) -> _Status:
         body = {"apiVersion": f"{group}/v1", "kind": kind, "spec": spec}
-        return await self._client.post(kind, f"/apis/{group}/v1/{kind.lower()}s", body)
+        answer = await self._post(kind, f"/apis/{group}/v1/{kind.lower()}s", body)
+        return msgspec.json.decode(answer, type=_Review).status

@@ -19,7 +19,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from muster.adapters.solver import wire
 from muster.adapters.solver.replica import Replica
@@ -48,11 +48,8 @@ _TRIM_MIB = 64
 """Growth in one decision after which free memory is given back to the system."""
 
 
-class Place(Protocol):
-    """`placement.place.place`, or `placement.alternatives.alternatives`."""
-
-    def __call__(self, snapshot: Snapshot, request: Any, limits: Limits) -> Decision | Alternatives:
-        """Answer about one gang within the limits."""
+Place = Callable[[Snapshot, Any, Limits], Decision | Alternatives]
+"""`placement.place.place`, or `placement.alternatives.alternatives`."""
 
 
 def main(fd: int, parent: int, place: str) -> None:
