@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from muster.adapters.kube import jobs
-from muster.adapters.kube.leftout import LeftOut, On
+from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.telemetry.metrics import Metrics
-from muster.dialects.objects import ConfigMapObject
+from muster.dialects.objects import ConfigMapObject, Identity
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 from tests.adapters.changes import seen
 from tests.adapters.fake_api import config_map
@@ -114,7 +114,7 @@ def test_objects_that_are_left_out(then: str) -> None:
     posted: list[EmitEvent] = []
     leads = False
     left_out = LeftOut(Metrics(), posted.append, lambda: leads)
-    left_out.add("pods", "u", "pods ns/a: too deep", On("Pod", "v1", "ns", "a", "u"))
+    left_out.add("pods", "u", "pods ns/a: too deep", ("Pod", "/api/v1/pods", Identity("a", "", "ns", "u")))
     if then == "read again":
         left_out.clear("pods", "u")
     elif then == "gone from the list":

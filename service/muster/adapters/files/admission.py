@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -18,6 +19,7 @@ from muster.adapters.files import shapes
 from muster.adapters.files.other_objects import Objects, Readers
 from muster.adapters.files.shapes import PodManifest, Spec
 from muster.adapters.files.sources import Document, shown
+from muster.adapters.kube.decode import Resource, resource
 from muster.dialects import quantities
 from muster.dialects.kinds import jobset, leaderworkerset
 from muster.dialects.objects import (
@@ -43,12 +45,16 @@ _UNREADY = tuple(
 Quantities = dict[str, str | int | float]
 
 
+FOR_NEW_PODS: tuple[tuple[str, Resource[Any]], ...] = (
+    ("scheduling.k8s.io/v1", resource("PriorityClass", shapes.PriorityClass, api="apis/scheduling.k8s.io/v1")),
+    ("node.k8s.io/v1", resource("RuntimeClass", shapes.RuntimeClass, api="apis/node.k8s.io/v1")),
+    ("v1", resource("LimitRange", shapes.LimitRange)),
+)
+"""Objects that the API server applies to new pods, each with its API version."""
 READERS: Readers = {
-    ("scheduling.k8s.io", "PriorityClass"): partial(shapes.stored, shape=shapes.PriorityClass),
-    ("node.k8s.io", "RuntimeClass"): partial(shapes.stored, shape=shapes.RuntimeClass),
-    ("", "LimitRange"): partial(shapes.stored, shape=shapes.LimitRange),
+    (version.rpartition("/")[0], of_kind.kind): partial(shapes.stored, shape=of_kind.shape)
+    for version, of_kind in FOR_NEW_PODS
 }
-"""Objects of the input that change new pods."""
 
 
 class Admission:

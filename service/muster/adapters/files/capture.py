@@ -16,7 +16,7 @@ import msgspec
 import yaml
 from msgspec.structs import replace
 
-from muster.adapters.files import shapes
+from muster.adapters.files.admission import FOR_NEW_PODS
 from muster.adapters.kube import decode, devices
 from muster.adapters.kube.client import ApiError, KubeClient
 from muster.adapters.kube.decode import Resource, T
@@ -98,21 +98,6 @@ KEPT_SPEC = frozenset(
     }
 )
 """The fields of the spec of a PodGroup or Topology that are read."""
-
-
-def _for_new_pods(api: str, kind: str, plural: str, shape: type[T]) -> tuple[str, Resource[T]]:
-    path = f"/{'apis' if '/' in api else 'api'}/{api}/{plural}"
-    return api, Resource(kind, plural, (path,), shape, lambda metadata: metadata.name)
-
-
-FOR_NEW_PODS: tuple[tuple[str, Resource[Any]], ...] = (
-    _for_new_pods("scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", shapes.PriorityClass),
-    _for_new_pods("node.k8s.io/v1", "RuntimeClass", "runtimeclasses", shapes.RuntimeClass),
-    _for_new_pods("v1", "LimitRange", "limitranges", shapes.LimitRange),
-)
-"""Objects that the API server applies to new pods, each with its API version. A job that is given next to the
-capture makes such pods.
-"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -279,7 +279,7 @@ class _Custom(Resource[CustomObject]):
 # --- what is listed and watched: a row for each kind ---------------------------------------------------
 
 
-def _of(
+def resource(
     kind: str,
     shape: type[T],
     key: Callable[[Identity], str] = _name,
@@ -287,23 +287,24 @@ def _of(
     *,
     optional: bool = False,
 ) -> Resource[T]:
+    """Return a kind of one version, whose plural follows from its name."""
     plural = kind.lower() + ("es" if kind.endswith("s") else "s")
     return Resource(kind, plural, (f"/{api}/{plural}",), shape, key, optional=optional)
 
 
 _STORAGE, _DRA = "apis/storage.k8s.io/v1", "apis/resource.k8s.io/v1"
 
-NODES = _of("Node", NodeObject)
-NAMESPACES = _of("Namespace", NamespaceObject)
-VOLUME_CLAIMS = _of("PersistentVolumeClaim", PersistentVolumeClaim, named)
-VOLUMES = _of("PersistentVolume", PersistentVolume)
-STORAGE_CLASSES = _of("StorageClass", StorageClass, api=_STORAGE)
-CSI_DRIVERS = _of("CSIDriver", CsiDriver, api=_STORAGE)
-RESOURCE_SLICES = _of("ResourceSlice", ResourceSlice, api=_DRA, optional=True)
-DEVICE_CLASSES = _of("DeviceClass", DeviceClassObject, api=_DRA, optional=True)
-DEVICE_TAINT_RULES = _of("DeviceTaintRule", DeviceTaintRule, api=_DRA, optional=True)
-RESOURCE_CLAIMS = _of("ResourceClaim", ResourceClaim, _uid, _DRA, optional=True)
-RESOURCE_CLAIM_TEMPLATES = _of("ResourceClaimTemplate", ResourceClaimTemplate, _uid, _DRA, optional=True)
+NODES = resource("Node", NodeObject)
+NAMESPACES = resource("Namespace", NamespaceObject)
+VOLUME_CLAIMS = resource("PersistentVolumeClaim", PersistentVolumeClaim, named)
+VOLUMES = resource("PersistentVolume", PersistentVolume)
+STORAGE_CLASSES = resource("StorageClass", StorageClass, api=_STORAGE)
+CSI_DRIVERS = resource("CSIDriver", CsiDriver, api=_STORAGE)
+RESOURCE_SLICES = resource("ResourceSlice", ResourceSlice, api=_DRA, optional=True)
+DEVICE_CLASSES = resource("DeviceClass", DeviceClassObject, api=_DRA, optional=True)
+DEVICE_TAINT_RULES = resource("DeviceTaintRule", DeviceTaintRule, api=_DRA, optional=True)
+RESOURCE_CLAIMS = resource("ResourceClaim", ResourceClaim, _uid, _DRA, optional=True)
+RESOURCE_CLAIM_TEMPLATES = resource("ResourceClaimTemplate", ResourceClaimTemplate, _uid, _DRA, optional=True)
 """Only captures list these."""
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import structlog
 
@@ -62,22 +61,8 @@ class Standing:
             self.emit(event)
 
 
-@dataclass(frozen=True, slots=True)
-class On:
-    """An object that an event can be posted on."""
-
-    kind: str
-    api_version: str
-    namespace: str
-    name: str
-    uid: str
-
-    @classmethod
-    def read(cls, kind: str, path: str, metadata: Identity) -> On:
-        """Return the object with this metadata. `path` is the path of its kind in the API."""
-        _, root, *version = path.split("/")
-        api_version = version[0] if root == "api" else "/".join(version[:2])
-        return cls(kind, api_version, metadata.namespace, metadata.name, metadata.uid)
+On = tuple[str, str, Identity]
+"""An object that an event can be posted on: its kind, the path of its kind in the API, and its metadata."""
 
 
 class LeftOut:
@@ -107,11 +92,13 @@ class LeftOut:
             self._problems[resource, key] = problem
         self._metrics.unreadable_object(resource)
         log.error("object left out", resource=resource, problem=problem)
-        if on is not None and on.name and on.uid:
+        if on is not None and on[2].name and on[2].uid:
+            kind, path, meta = on
+            _, root, *version = path.split("/")
+            api_version = version[0] if root == "api" else "/".join(version[:2])
             message = f"left out by Muster: {problem}"
-            objects = ((on.name, on.uid),)
-            namespace = on.namespace or "default"
-            event = EmitEvent(namespace, objects, EventReason.INVALID, message, on.kind, on.api_version)
+            objects, namespace = ((meta.name, meta.uid),), meta.namespace or "default"
+            event = EmitEvent(namespace, objects, EventReason.INVALID, message, kind, api_version)
             self._standing.say((resource, key), event)
 
     def clear(self, resource: str, key: str) -> None:

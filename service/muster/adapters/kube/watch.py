@@ -24,7 +24,7 @@ import structlog
 
 from muster.adapters.kube.client import ApiError, KubeClient, Silent, TooLarge, Unreachable
 from muster.adapters.kube.decode import Page, Resource, Status, T, Undecodable, named
-from muster.adapters.kube.leftout import LeftOut, On
+from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.telemetry.metrics import Metrics
 from muster.dialects.objects import Identity
 from muster.domain.printable import printable
@@ -345,7 +345,7 @@ class Watcher(Generic[T]):
         key, version = self._resource.key(item.metadata), item.metadata.resource_version
         if self._known.get(key) == version:
             return  # listed again, unchanged
-        on = On.read(self._resource.kind, self._path, item.metadata)
+        on = (self._resource.kind, self._path, item.metadata)
         with self._left_out.guard(self._resource.plural, key, named(item.metadata), on):
             await self._sink(key, item)
         self._known[key] = version
@@ -359,7 +359,7 @@ class Watcher(Generic[T]):
 
     def _leave_out(self, problem: Undecodable) -> None:
         """One object of another shape than its kind: what was known of it stays, the rest goes on."""
-        on = On.read(self._resource.kind, self._path, problem.metadata)
+        on = (self._resource.kind, self._path, problem.metadata)
         self._left_out.add(self._resource.plural, problem.key, str(problem), on)
 
     @property
