@@ -102,23 +102,7 @@ def _relabel(scene: Scene, at: int) -> None:
 
 def _loop(scene: Scene, metrics: Metrics) -> ControlLoop:
     """Return the loop that gauges are read from. The scene itself changes the gangs."""
-
-    def unused(_: object) -> None:
-        pass
-
-    return ControlLoop(
-        scene.gangs,
-        metrics,
-        solve=unused,
-        end_solve=unused,
-        emit=unused,
-        evict=unused,
-        write_status=unused,
-        show_waiting=unused,
-        in_flight=lambda _: (),
-        inbox=1,
-        attempts=Attempts(Tracing()),
-    )
+    return ControlLoop(scene.gangs, metrics, Attempts(Tracing()), {}, lambda _: (), 1)
 
 
 async def _none(*_: object) -> object:

@@ -44,7 +44,15 @@ from muster.domain.topology import GpuTopology, Link
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import Filter, Permit, PlanRef, Reserve, Score
-from muster.gangs.messages.instructions import Moved
+from muster.gangs.messages.instructions import (
+    EmitEvent,
+    EndSolve,
+    Evict,
+    Moved,
+    ShowWaiting,
+    Solve,
+    WriteStatus,
+)
 from muster.gangs.messages.settings import Settings
 
 MEMBERS = 8
@@ -68,15 +76,14 @@ class Service:
         self.loop = ControlLoop(
             Coordinator(Settings(settle_s=0)),
             metrics,
-            solve=self._planner.submit,
-            end_solve=self._planner.end,
-            emit=_nothing,
-            evict=_nothing,
-            write_status=_nothing,
-            show_waiting=_nothing,
-            in_flight=lambda _: (),
-            inbox=4096,
-            attempts=attempts,
+            attempts,
+            {
+                Solve: self._planner.submit,
+                EndSolve: self._planner.end,
+                **dict.fromkeys((EmitEvent, Evict, WriteStatus, ShowWaiting), _nothing),
+            },
+            lambda _: (),
+            4096,
             moved=self._moved,
         )
         self._session = Session(EPOCH)

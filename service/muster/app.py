@@ -57,7 +57,15 @@ from muster.domain import exactness
 from muster.domain.words import listed
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages.inputs import Input, Synced, WatchInterrupted, WatchResumed
-from muster.gangs.messages.instructions import Lane
+from muster.gangs.messages.instructions import (
+    EmitEvent,
+    EndSolve,
+    Evict,
+    Lane,
+    ShowWaiting,
+    Solve,
+    WriteStatus,
+)
 
 EVENTS_DRAIN_S = 2.0
 MOST_EXPLAINED = 8
@@ -99,17 +107,19 @@ class App:
         self.control_loop = ControlLoop(
             gangs,
             self.metrics,
-            solve=lambda solve: self._planners[solve.lane].submit(solve),
-            end_solve=self._planners[Lane.BACKGROUND].end,
-            emit=self._events.emit,
-            evict=self._evictor.evict,
-            write_status=self._statuses.write,
-            show_waiting=self._conditions.show if config.conditions.enabled else lambda _: None,
-            in_flight=self._intake.in_flight,
-            begins=self._intake.post_held,
-            inbox=config.inbox,
-            attempts=self._attempts,
+            self._attempts,
+            {
+                Solve: lambda solve: self._planners[solve.lane].submit(solve),
+                EndSolve: self._planners[Lane.BACKGROUND].end,
+                EmitEvent: self._events.emit,
+                Evict: self._evictor.evict,
+                WriteStatus: self._statuses.write,
+                ShowWaiting: self._conditions.show if config.conditions.enabled else lambda _: None,
+            },
+            self._intake.in_flight,
+            config.inbox,
             moved=history.moved,
+            begins=self._intake.post_held,
         )
         self._alternatives = AlternativesAnswerer(gangs.alternatives)
         self._watchers = dict(self._watches())

@@ -79,7 +79,9 @@ def _reference(section: dict[str, Any], defaults: dict[str, Any], indent: str) -
         if inner := _section(field):
             lines += [f"{indent}{name}:", *_reference(inner, defaults[name], indent + "  ")]
             continue
-        shown = yaml.safe_dump(defaults[name], default_flow_style=True, width=1000).removesuffix("...\n").strip()
+        shown = (
+            yaml.safe_dump(defaults[name], default_flow_style=True, width=1000).removesuffix("...\n").strip()
+        )
         lines += [f"{indent}# {' '.join(field['description'].split())}", f"{indent}{name}: {shown}"]
     return lines
 

@@ -18,5 +18,5 @@ def seen(obj: T) -> tuple[str, T]:
 
 
 def seen_by_name(obj: T) -> tuple[str, T]:
-    """As jobs and Topologies are seen."""
+    """As jobs are seen."""
     return named(obj.metadata), obj

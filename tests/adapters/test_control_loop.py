@@ -114,15 +114,15 @@ class Bench:
         self.loop = ControlLoop(
             self.gangs,
             self.metrics,
-            solve=lambda _: None,
-            end_solve=lambda _: None,
-            emit=self.emitted.append,
-            evict=self.evicted.append,
-            write_status=self.statuses.append,
-            show_waiting=self.told.append,
-            in_flight=self.in_flight,
+            Attempts(Tracing()),
+            {
+                EmitEvent: self.emitted.append,
+                Evict: self.evicted.append,
+                WriteStatus: self.statuses.append,
+                ShowWaiting: self.told.append,
+            },
+            self.in_flight,
             inbox=8,
-            attempts=Attempts(Tracing()),
             begins=lambda: self.led.append(self.loop.leads),
         )
         self.task = asyncio.create_task(self.loop.run())

@@ -20,7 +20,12 @@ from tests.adapters.changes import seen
 from tests.adapters.fake_api import FakeApi, pod
 
 FAST = Rates(
-    queue=1_000, per_s=1_000.0, burst=1_000, namespace_queue=1_000, namespace_per_s=1_000.0, namespace_burst=1_000
+    queue=1_000,
+    per_s=1_000.0,
+    burst=1_000,
+    namespace_queue=1_000,
+    namespace_per_s=1_000.0,
+    namespace_burst=1_000,
 )
 WAITS = ("MembersMissing", "Waiting for 1 more member: 1 of 2 are here.")
 
@@ -189,9 +194,7 @@ async def test_a_pod_that_is_gone_is_no_failure(api: FakeApi, client: KubeClient
 
 
 async def test_a_namespace_that_floods_delays_itself_alone(api: FakeApi, client: KubeClient) -> None:
-    slow = FAST.model_copy(
-        update={"namespace_queue": 100, "namespace_per_s": 0.01, "namespace_burst": 2}
-    )
+    slow = FAST.model_copy(update={"namespace_queue": 100, "namespace_per_s": 0.01, "namespace_burst": 2})
     async with writing(client, rates=slow) as desk:
         desk.show(*(f"p{number}" for number in range(500)), ns="flood")
         desk.show("a", ns="other")

@@ -22,8 +22,8 @@ from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.kube.watch import Watcher
 from muster.adapters.telemetry.metrics import Metrics
-from muster.config import Watch
 from muster.app import App, planning
+from muster.config import Watch
 from muster.config_sources import load
 from muster.dialects.pods import pods
 from muster.dialects.settings import Settings

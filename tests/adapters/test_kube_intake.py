@@ -32,7 +32,7 @@ from muster.gangs.messages.inputs import (
     PoliciesSeen,
 )
 from muster.gangs.messages.instructions import EmitEvent, EventReason
-from tests.adapters.changes import seen, seen_by_name
+from tests.adapters.changes import seen
 from tests.adapters.fake_api import config_map, custom, gpu_node, gpu_pod
 
 AGENTS = "muster-nodes"
@@ -62,7 +62,7 @@ class Bench:
     async def sees_topology(self, name: str, *labels: str) -> None:
         spec = {"levels": [{"nodeLabel": label} for label in labels]}
         item = custom("kai.scheduler/v1alpha1", "Topology", name, spec)
-        await self.intake.on_topology(*seen_by_name(msgspec.convert(item, CustomObject)))
+        await self.intake.on_topology(name, msgspec.convert(item, CustomObject))
 
     def last_node(self) -> Node:
         return next(event.node for event in reversed(self.events) if isinstance(event, NodeSeen))

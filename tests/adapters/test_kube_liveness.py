@@ -21,7 +21,8 @@ async def watching(client: KubeClient) -> AsyncIterator[tuple[asyncio.Queue[obje
     """What a watcher of pods sees, and when it says that it is behind."""
     changes, silent = asyncio.Queue[object](), asyncio.Queue[bool]()
     settings = Watch(backoff_first_s=0.01, backoff_limit_s=0.05)
-    watcher = Watcher(client, decode.pods(), changes.put, Metrics(), settings, silent.put)
+    pods = decode.pods()
+    watcher = Watcher(client, pods, lambda *change: changes.put(change), Metrics(), settings, silent.put)
     async with at_work(watcher):
         yield changes, silent
 

@@ -326,11 +326,11 @@ async def test_a_line_that_is_no_event_makes_a_new_list(api: FakeApi, client: Ku
 
 async def test_a_slow_sink_holds_the_watch_back(api: FakeApi, client: KubeClient) -> None:
     inbox: asyncio.Queue[Any] = asyncio.Queue(1)
-    watcher = Watcher(client, decode.pods(), inbox.put, Metrics(), QUICK)
+    watcher = Watcher(client, decode.pods(), lambda *change: inbox.put(change), Metrics(), QUICK)
     api.has(*(f"p{number}" for number in range(5)))
     task = asyncio.create_task(watcher.run())
     changes = [await asyncio.wait_for(inbox.get(), HANG_S) for _ in range(5)]
-    assert [change.object.metadata.name for change in changes] == ["p0", "p1", "p2", "p3", "p4"]
+    assert [obj.metadata.name for _, obj in changes] == ["p0", "p1", "p2", "p3", "p4"]
     task.cancel()
 
 

@@ -38,7 +38,7 @@ def token(kubeconfig: Path) -> str:
 
 async def answers(kubeconfig: Path, *tokens: str) -> list[Answer]:
     async with KubeClient(str(kubeconfig)) as client:
-        access = Access(client)
+        access = Access(client.post)
         return [await access.check(f"Bearer {token}") for token in tokens]
 
 

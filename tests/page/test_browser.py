@@ -408,7 +408,7 @@ async def test_another_process_of_the_service_is_read_anew(browser: Browser) -> 
 async def test_a_token_is_asked_for_and_a_bad_one_learns_nothing(browser: Browser) -> None:
     scene = six()
     async with (
-        serving(scene, access=Access(Api())) as (page, _),
+        serving(scene, access=Access(Api().post)) as (page, _),
         opened(browser, f"{page.url}#gang={scene.key('rlhf')}", own_clock=True) as tab,
     ):
         dialog = tab.get_by_role("dialog", name="This page needs a token")

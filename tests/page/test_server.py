@@ -276,7 +276,7 @@ TOKENS = {"good": 200, "stranger": 403, "bad": 401, None: 401}
 async def test_a_bad_token_learns_nothing(
     scene: Scene, http: aiohttp.ClientSession, path: str, token: str | None, status: int
 ) -> None:
-    async with serving(scene, access=Access(Api())) as (page, _):
+    async with serving(scene, access=Access(Api().post)) as (page, _):
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         async with http.get(page.url + path, headers=headers) as answer:
             expected = 404 if status == 200 and "gang" in path else status
@@ -294,7 +294,7 @@ async def test_an_api_server_that_is_away_closes_the_page(scene: Scene, http: ai
     api = Api()
     api.said = b""
     async with (
-        serving(scene, access=Access(api)) as (page, _),
+        serving(scene, access=Access(api.post)) as (page, _),
         http.get(page.url + "api/state", headers={"Authorization": "Bearer good"}) as answer,
     ):
         assert (answer.status, answer.headers["Retry-After"]) == (503, "1")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from muster.adapters.grpc import messages
@@ -22,18 +22,7 @@ from muster.domain.node import Usage
 from muster.gangs.coordinator import Coordinator
 from muster.gangs.messages import calls
 from muster.gangs.messages.inputs import Input, SessionClosed, SessionOpened, Tick
-from muster.gangs.messages.instructions import (
-    AskInTree,
-    EmitEvent,
-    EndSolve,
-    Evict,
-    Instruction,
-    Moved,
-    PushVerdict,
-    ShowWaiting,
-    Solve,
-    WriteStatus,
-)
+from muster.gangs.messages.instructions import AskInTree, Instruction, Moved, PushVerdict
 from muster.gangs.reporting.places import Owner
 from muster.gangs.reporting.tally import Tally
 
@@ -47,38 +36,34 @@ class ControlLoop:
     """Carries inputs to the gangs and instructions from them. `run` ends only by cancellation, or by a defect
     in the Coordinator: its state can't be trusted then, and a restart rebuilds it from what is bound.
 
-    Others may ask `gangs`. Only this class changes it.
+    Others may ask `gangs`. Only this class changes it. `carry_out`: kind of instruction → what carries it
+    out. Those for the shim, and moves, are carried out here. `begins` hears that this replica leads.
     """
 
-    def __init__(  # noqa: PLR0913 - one argument for each kind of instruction
+    def __init__(
         self,
         gangs: Coordinator,
         metrics: Metrics,
-        *,
-        solve: Callable[[Solve], None],
-        end_solve: Callable[[EndSolve], None],
-        emit: Callable[[EmitEvent], None],
-        evict: Callable[[Evict], None],
-        write_status: Callable[[WriteStatus], None],
-        show_waiting: Callable[[ShowWaiting], None],
+        attempts: Attempts,
+        carry_out: Mapping[type[Any], Callable[[Any], None]],
         in_flight: Callable[[Iterable[tuple[str, str, dict[str, str]]]], tuple[Usage, ...]],
         inbox: int,
-        attempts: Attempts,
+        *,
         moved: Callable[[Moved], None] = lambda _: None,
         begins: Callable[[], None] = lambda: None,
     ) -> None:
         self.gangs = gangs
         self._metrics = metrics
         self._attempts = attempts
+        self._deeds: dict[type[Any], Callable[[Any], None]] = {
+            **carry_out,
+            PushVerdict: self._push,
+            AskInTree: self._ask,
+            Moved: self._note_move,
+        }
+        self.phases = Phases(metrics)
         self._moved = moved
         self._begins = begins
-        self.phases = Phases(metrics)
-        self._solve = solve
-        self._end_solve = end_solve
-        self._emit = emit
-        self._evict = evict
-        self._write_status = write_status
-        self._show_waiting = show_waiting
         self._in_flight = in_flight
         self._inbox: asyncio.Queue[Callable[[], None] | Input] = asyncio.Queue(inbox)
         self._synced = asyncio.Event()
@@ -178,27 +163,12 @@ class ControlLoop:
 
     def _carry_out(self, instructions: Iterable[Instruction]) -> None:
         for instruction in instructions:
-            match instruction:
-                case Solve():
-                    self._solve(instruction)
-                case EndSolve():
-                    self._end_solve(instruction)
-                case PushVerdict():
-                    self._push(instruction)
-                case AskInTree():
-                    self._ask(instruction)
-                case EmitEvent():
-                    self._emit(instruction)
-                case WriteStatus():
-                    self._write_status(instruction)
-                case ShowWaiting():
-                    self._show_waiting(instruction)
-                case Evict():
-                    self._evict(instruction)
-                case Moved():
-                    self.phases.moved(instruction, self._attempts.exported(instruction.gang))
-                    self._attempts.moved(instruction)
-                    self._moved(instruction)
+            self._deeds[type(instruction)](instruction)
+
+    def _note_move(self, move: Moved) -> None:
+        self.phases.moved(move, self._attempts.exported(move.gang))
+        self._attempts.moved(move)
+        self._moved(move)
 
     def _push(self, verdict: PushVerdict) -> None:
         traceparent = self._attempts.traceparent(verdict.gang)

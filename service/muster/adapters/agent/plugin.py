@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import grpc
 import grpc.aio
 
 from muster.adapters.agent.generated import v1beta1 as api
 from muster.devices.booking import Refused
-
-if TYPE_CHECKING:  # they pass calls on to the same service of another plugin
-    from muster.adapters.agent.backends import OwnDevices, SecondEndpoint
 
 SERVICE = "v1beta1.DevicePlugin"
 MOST_BYTES = 32 * 1024 * 1024
@@ -45,10 +42,33 @@ async def listen(address: str, service: str, handlers: dict[str, Any]) -> Any:
     return server
 
 
-class Plugin:
-    """Serves one resource. All that `backend` answers, but its list of devices, may raise Refused."""
+class Backend(Protocol):
+    """What a plugin offers and answers. All but `devices` may raise Refused. `prefer`, `allocate` and
+    `before_start` are for one container."""
 
-    def __init__(self, socket: Path, backend: OwnDevices | SecondEndpoint) -> None:
+    async def look(self) -> str:
+        """Return why containers may get other GPUs than planned; "" if they don't."""
+
+    async def options(self) -> api.DevicePluginOptions:
+        """Return what the kubelet may ask."""
+
+    def devices(self) -> AsyncIterator[api.ListAndWatchResponse]:
+        """Return all devices, and again whenever one changes. The kubelet disconnects at the end."""
+
+    async def prefer(self, available: list[str], must: list[str], size: int) -> Sequence[str]:
+        """Return the devices that the kubelet should take: `size` of `available`, and all of `must`."""
+
+    async def allocate(self, devices: list[str]) -> api.ContainerAllocateResponse:
+        """Return what the container of these devices gets."""
+
+    async def before_start(self, devices: list[str]) -> None:
+        """Do what must be done before the container of these devices starts."""
+
+
+class Plugin:
+    """Serves one resource."""
+
+    def __init__(self, socket: Path, backend: Backend) -> None:
         self.socket = socket
         self._backend = backend
         self._server: Any = None

@@ -28,7 +28,7 @@ from muster.adapters.agent.backends import OwnDevices, SecondEndpoint
 from muster.adapters.agent.generated.grpc.health import v1 as health
 from muster.adapters.agent.gpus import Source
 from muster.adapters.agent.kubelet import KubeletError, Sockets, creation_time, register
-from muster.adapters.agent.plugin import Plugin, listen
+from muster.adapters.agent.plugin import Backend, Plugin, listen
 from muster.devices.booking import Refused
 from muster.devices.hardware import UUIDS, Hardware, changes, renumbered, with_lost, with_unhealthy
 from muster.devices.inventory import MEMORY, WHOLE, InventoryError
@@ -122,7 +122,7 @@ class Offering:
     """
 
     resource: str
-    backend: OwnDevices | SecondEndpoint
+    backend: Backend
     endpoint: str
     first: Path | None
     sockets: Sockets
@@ -400,7 +400,7 @@ class Agent:
             self._own = None
             # The kubelet may still know a socket of the same name, and would refuse it.
             short += f"-{time.time_ns() // 1_000_000:x}"
-            backend: OwnDevices | SecondEndpoint = SecondEndpoint(first, sockets, allocator, self._note_missing)
+            backend: Backend = SecondEndpoint(sockets.plugins / FIRST, sockets, allocator, self._note_missing)
         else:
             self._note_missing(frozenset())
             first, backend = None, (own_devices := OwnDevices(allocator, self._outbox))

@@ -46,7 +46,10 @@ Quantities = dict[str, str | int | float]
 
 
 FOR_NEW_PODS: tuple[tuple[str, Resource[Any]], ...] = (
-    ("scheduling.k8s.io/v1", resource("PriorityClass", shapes.PriorityClass, api="apis/scheduling.k8s.io/v1")),
+    (
+        "scheduling.k8s.io/v1",
+        resource("PriorityClass", shapes.PriorityClass, api="apis/scheduling.k8s.io/v1"),
+    ),
     ("node.k8s.io/v1", resource("RuntimeClass", shapes.RuntimeClass, api="apis/node.k8s.io/v1")),
     ("v1", resource("LimitRange", shapes.LimitRange)),
 )

@@ -166,10 +166,11 @@ class _Waiting:
 class _Job:
     """One job. `text` is its object as JSON, or None if it was not seen. `family` is None until it is needed.
 
-    `pods` has the UIDs of the pods of our schedulers, by gang. The gang is "" for a pod that is alone or names
-    its gang itself. `present` has, by gang, the UIDs of pods that neither ended nor are being deleted. `waiting` has the pods that are not bound, and all pods until the
-    job is known. They are read again when the job becomes a gang, or stops being a gang. `posted` are the
-    reasons of the events on the job. `unposted` are the reasons of events that wait until this replica leads.
+    `pods` has the UIDs of the pods of our schedulers, by gang. The gang is "" for a pod that is alone or
+    names its gang itself. `present` has, by gang, the UIDs of pods that neither ended nor are being deleted.
+    `waiting` has the pods that are not bound, and all pods until the job is known. They are read again when
+    the job becomes a gang, or stops being a gang. `posted` are the reasons of the events on the job.
+    `unposted` are the reasons of events that wait until this replica leads.
     """
 
     text: bytes | None = None
@@ -207,7 +208,8 @@ class Jobs:
         """By UID, of the same pods. A pod keeps its place if its owner references are removed."""
         self._groups: dict[PodGroupKey, PodGroup] = {}
         self._named = Grouped[str, PodGroupKey]()
-        """UIDs of waiting pods of jobs, by the PodGroup that they name: its number may differ from a job's."""
+        """UIDs of waiting pods of jobs, by the PodGroup that they name. Its number may differ from a job's.
+        """
         self._ignored = IgnoredKeys(standing)
         self._succeeded = Succeeded(put)
         self._absent: set[str] = set()

@@ -237,7 +237,9 @@ class NodeIntake:
                 self._being_read = ""
 
     def _facts(self, name: str) -> _Facts:
-        about = tuple(self._maps[key] for key in sorted(self._maps_of.keys_of(name))[: bounds.MAX_CONFIG_MAPS])
+        about = tuple(
+            self._maps[key] for key in sorted(self._maps_of.keys_of(name))[: bounds.MAX_CONFIG_MAPS]
+        )
         published, agent = self._published(name), self.agents.ready(name)
         return _Facts(self._objects[name], about, published, agent, self._settings)
 

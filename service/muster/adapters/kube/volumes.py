@@ -21,6 +21,7 @@ from muster.gangs.messages.inputs import Input, VolumeClaimSeen
 ONE_NODE = frozenset({"ReadWriteOnce", "ReadWriteOncePod"})
 """Access modes of one node. A claim with any other mode can be used on several."""
 
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """What counts of a claim that one node alone may use."""

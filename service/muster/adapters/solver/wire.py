@@ -82,7 +82,7 @@ class OutOfMemory:
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         """Take a dataclass of the domain apart."""
-        reduce = _reducer(type(value))
+        reduce = _reducer(type(value))  # type: ignore[arg-type]
         return NotImplemented if reduce is None else reduce(value)
 
 
@@ -148,9 +148,7 @@ def _reducer(kind: type) -> Callable[[Any], Reduced] | None:
     arguments = [field for field in dataclasses.fields(kind) if field.init]
     names = [field.name for field in arguments]
     if any(field.kw_only for field in arguments):
-        raise TypeError(
-            f"{kind.__name__} has fields that its constructor does not take by position"
-        )
+        raise TypeError(f"{kind.__name__} has fields that its constructor does not take by position")
     if len(names) == 1:
         only_field = attrgetter(names[0])
         return lambda value: (kind, (only_field(value),))
@@ -158,4 +156,3 @@ def _reducer(kind: type) -> Callable[[Any], Reduced] | None:
         return lambda _: (kind, ())
     fields = attrgetter(*names)
     return lambda value: (kind, fields(value))
-

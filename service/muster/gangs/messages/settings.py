@@ -56,8 +56,8 @@ class Settings:
     partial: Partial = Partial.EVICT
     """What is done then with its bound members; `keep`: the rest waits."""
     lost_s: Seconds = 20.0
-    """How long the place of a member is kept that a running gang lost and needs. A Job's controller makes a new
-    pod up to 10 seconds after one has failed."""
+    """How long the place of a member is kept that a running gang lost and needs. A Job's controller makes a
+    new pod up to 10 seconds after one has failed."""
     member_s: AnySeconds = 0.02
     """plan_s and bind_s are at least this long for each member; partial_s grows like bind_s."""
     device_s: AnySeconds = 0.1
@@ -85,8 +85,8 @@ class Settings:
     pause_max_s: Seconds = 600.0
     """Longest pause of a gang after the planner was stopped while it decided about it."""
     ahead: Annotated[int, Ge(1)] = 768
-    """With this many members planned, not permitted, only partially bound gangs are planned. Half of it for one
-    namespace. It is 1.5 times what the shim lets through at once (`maxInFlight`)."""
+    """With this many members planned, not permitted, only partially bound gangs are planned. Half of it for
+    one namespace. It is 1.5 times what the shim lets through at once (`maxInFlight`)."""
     answers_s: Seconds = 3.0
     """How long a gang waits for in-tree plugins to say which nodes they refuse it or prefer."""
     alternates: Count = 8
