@@ -76,7 +76,7 @@ class Http(_Section):
     host: str = "127.0.0.1"
     """Address of what is shown over HTTP: /metrics, /healthz, /gangs …"""
     port: Port | None = 0
-    """Its port; 0 takes a free one (written beside the socket), null is off."""
+    """Its port; 0 takes a free one (written next to the socket), null is off."""
 
 
 class Page(_Section):
@@ -158,15 +158,15 @@ class Rates(_Section):
     queue: Positive = 10_000
     """How many may wait; more are dropped and counted."""
     per_s: PerSecond = 50.0
-    """Written in a second, at most."""
+    """How many are written in a second, at most."""
     burst: Positive = 100
-    """Written at once after a pause, at most."""
+    """How many are written at once after a pause, at most."""
     namespace_queue: Positive = 1_000
-    """Of one namespace that may wait."""
+    """How many of one namespace may wait."""
     namespace_per_s: PerSecond = 20.0
-    """Of one namespace in a second, at most."""
+    """How many of one namespace are written in a second, at most."""
     namespace_burst: Positive = 50
-    """Of one namespace written at once after a pause, at most."""
+    """How many of one namespace are written at once after a pause, at most."""
 
     @classmethod
     def unlimited(cls, queue: int) -> Self:

@@ -67,8 +67,8 @@ class _Expired(Exception):
 
 
 Sink = Callable[[str, T | None], Awaitable[None]]
-"""Takes the key of an object (`Resource.key`) and the object as it is now, None if it was deleted, now or
-while the watch was down. In order; the watch waits for it."""
+"""Takes the key of an object (`Resource.key`), and the object as it is now. None: it was deleted, perhaps
+while the watch was down. Changes come in order, and the watch waits for the sink."""
 
 
 class Watcher(Generic[T]):
