@@ -150,8 +150,7 @@ class InTreeAnswer:
     devices: tuple[Mapping[str, frozenset[str]], ...] = ()
     groups: tuple[Mapping[str, tuple[AgreeingGroup, ...]], ...] = ()
 
-    def hash_of_all(self) -> int:
-        """Return a hash that equal answers share. It reads the whole answer, so it is no `__hash__`."""
+    def __hash__(self) -> int:
         by_node = (self.refused, self.room, *self.devices, *self.groups)
         return hash(
             (self.everywhere, self.missing_claims, *(frozenset(by_name.items()) for by_name in by_node))

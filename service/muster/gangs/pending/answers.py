@@ -50,44 +50,6 @@ NOTHING = InTreeAnswer()
 """The answer for a pod that was not asked about."""
 
 
-def reuse_equal(
-    answers: Mapping[str, InTreeAnswer], before: Mapping[str, InTreeAnswer]
-) -> dict[str, InTreeAnswer]:
-    """Return pod UID → answer, with the object of `before` for each answer that equals it.
-
-    Large answers of many pods are then compared once.
-    """
-    compared: dict[tuple[int, int], bool] = {}
-    reused = {}
-    for uid, new in answers.items():
-        old = before.get(uid, NOTHING)
-        pair = (id(new), id(old))
-        if pair not in compared:
-            compared[pair] = new == old
-        reused[uid] = old if compared[pair] else new
-    return reused
-
-
-def not_empty(answers: Mapping[str, InTreeAnswer]) -> dict[str, InTreeAnswer]:
-    """Return the answers that state something."""
-    return {uid: answer for uid, answer in answers.items() if answer != NOTHING}
-
-
-def kinds_of(answers: Iterable[InTreeAnswer]) -> dict[int, int]:
-    """Return id() of each answer, and of the empty one → that of the first equal one.
-
-    Answers are compared if their hashes are equal.
-    """
-    kinds, by_hash = dict[int, int](), dict[int, list[InTreeAnswer]]()
-    for answer in {id(candidate): candidate for candidate in (NOTHING, *answers)}.values():
-        alike = by_hash.setdefault(answer.hash_of_all(), [])
-        first = next((candidate for candidate in alike if candidate == answer), answer)
-        if first is answer:
-            alike.append(answer)
-        kinds[id(answer)] = id(first)
-    return kinds
-
-
 MOST_GPU_LISTS = 16
 """Lists of matching GPUs that the answers for one gang may have: for each kind of its pods, each subrequest,
 and with allocationMode All for each number of GPUs.

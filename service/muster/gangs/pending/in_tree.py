@@ -9,7 +9,7 @@ into roles, room, scores and excluded nodes. It makes no call.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -25,13 +25,10 @@ from muster.gangs.pending.answers import (
     MOST_GPU_LISTS,
     NOTHING,
     SubrequestCache,
-    kinds_of,
     limited,
     name_parts,
-    not_empty,
     parts_of,
     rename_roles,
-    reuse_equal,
     subrequests,
     too_many,
     too_many_nodes,
@@ -65,16 +62,30 @@ class _Record:
     until: float
     """When the gang is planned without answers, in seconds of the inputs' clock."""
     answered: bool = False
-    answers: dict[str, InTreeAnswer] = field(default_factory=dict)
+    answers: Mapping[str, InTreeAnswer] = field(default_factory=dict)
     """Pod UID → answer."""
-    kinds: dict[int, int] = field(default_factory=dict)
-    """What `kinds_of` says of the answers: large ones are compared once, and not for each role."""
+    alike: Mapping[str, InTreeAnswer] = field(default_factory=dict)
+    """Pod UID → an answer that equals the pod's, one for all of these: large ones are compared once."""
     version: int = 0
-    """Rises when the answers change."""
+    """Rises when the answers change. `used` is the version that the planner was last asked with."""
+    used: int = 0
     gpu_lists: int = 0
     """Lists of matching GPUs in the answers. More than `MOST_GPU_LISTS` are not kept, and refuse the gang."""
     parts: list[InTreeReport] = field(default_factory=list)
     """Parts of a report that is not complete yet."""
+
+    def take(self, answers: Mapping[str, InTreeAnswer]) -> None:
+        """Take in new answers by pod. What equals an answer before keeps that one in `alike`."""
+        distinct = {id(answer): answer for answer in (NOTHING, *self.alike.values(), *answers.values())}
+        firsts = dict[InTreeAnswer, InTreeAnswer]()
+        first_of = {number: firsts.setdefault(answer, answer) for number, answer in distinct.items()}
+        self.answers, self.answered = answers, True
+        self.alike = {uid: first_of[id(answer)] for uid, answer in answers.items()}
+
+    @property
+    def stated(self) -> dict[str, InTreeAnswer]:
+        """Return `alike` without the answers that state nothing."""
+        return {uid: answer for uid, answer in self.alike.items() if answer is not NOTHING}
 
 
 class InTree:
@@ -85,7 +96,6 @@ class InTree:
         self._records: dict[str, _Record] = {}
         self._suspects: set[str] = set()
         self._numbers = itertools.count(1)
-        self._used: dict[str, int] = {}
 
     def begin(self, answers_in_tree: bool) -> None:
         """Begin a session. `answers_in_tree`: its shim answers questions.
@@ -139,8 +149,8 @@ class InTree:
 
     def know(self, gang: str, answers: Mapping[str, InTreeAnswer]) -> None:
         """Take answers that are known without a question, by UID of a pod."""
-        kinds = kinds_of(answers.values())
-        self._records[gang] = _Record(0, tuple(answers), 0.0, True, dict(answers), kinds)
+        record = self._records[gang] = _Record(0, tuple(answers), 0.0)
+        record.take(answers)
 
     def take(self, report: InTreeReport) -> bool:
         """Take in a report. Return whether it changed what may fit.
@@ -171,12 +181,12 @@ class InTree:
             bare = {number: replace(answer, devices=(), groups=()) for number, answer in distinct.items()}
             answers = {uid: bare[id(answer)] for uid, answer in answers.items()}
         more, record.gpu_lists = lists != record.gpu_lists, lists
-        reused = reuse_equal(answers, record.answers)
-        changed = reused != record.answers
-        if changed and report.gang not in self._suspects:
-            changed = not_empty(reused) != not_empty(record.answers)
+        before, stated_before = record.alike, record.stated
+        record.take(answers)
+        changed = record.alike != before
+        if report.gang not in self._suspects:
+            changed = record.stated != stated_before
         changed |= more and lists > MOST_GPU_LISTS
-        record.answers, record.answered, record.kinds = answers, True, kinds_of(answers.values())
         record.version += changed
         return changed
 
@@ -184,20 +194,19 @@ class InTree:
         """Forget everything about a gang. Return what takes its question back, if one was asked."""
         record = self._records.pop(gang.key, None)
         self._suspects.discard(gang.key)
-        self._used.pop(gang.key, None)
         if record is None or not self._listening:
             return None
         return AskInTree(gang.key, next(self._numbers), gang.group.gang.namespace, ())
 
     def used(self, gang: str) -> None:
         """Note that the planner is asked with the answers as they are now."""
-        if gang in self._records:
-            self._used[gang] = self._records[gang].version
+        if (record := self._records.get(gang)) is not None:
+            record.used = record.version
 
     def outdated(self, gang: str) -> bool:
         """Return whether the answers have changed since the planner was asked."""
         record = self._records.get(gang)
-        return record is not None and record.version != self._used.get(gang, 0)
+        return record is not None and record.version != record.used
 
     def causes(self, gang: Gang, request: Request) -> tuple[Cause, ...]:
         """Return why the gang can't be placed on any node, as far as the plugins know.
@@ -332,7 +341,7 @@ class InTree:
         differences it is split only if it is `alone`: its scope then acts as the gang's. A role that is not
         split has its first member's scores, and the GPUs that all of its members may have.
         """
-        answers = list(_of(role, record) if role.required_scope is None else _alike(role, record))
+        answers = _answers(role, record) if role.required_scope is None else _alike(role, record)
         by_answer: dict[int, tuple[InTreeAnswer, list[object]]] = {}
         for member, answer in zip(role.members, answers, strict=True):
             by_answer.setdefault(id(answer), (answer, []))[1].append(member)
@@ -380,16 +389,15 @@ def _concerns(pod: Pod) -> bool:
     return pod.preferences or pod.device_claims or bool(pod.peers.volume_claims)
 
 
-def _of(role: Role, record: _Record) -> Iterator[InTreeAnswer]:
-    return (record.answers.get(member.uid, NOTHING) for member in role.members)
+def _answers(role: Role, record: _Record) -> list[InTreeAnswer]:
+    return [record.answers.get(member.uid, NOTHING) for member in role.members]
 
 
-def _alike(role: Role, record: _Record) -> Iterator[InTreeAnswer]:
+def _alike(role: Role, record: _Record) -> list[InTreeAnswer]:
     """Return the answers of the role's members, the first of the role in place of those that equal it."""
-    first: dict[int, InTreeAnswer] = {}
-    return (
-        first.setdefault(record.kinds.get(id(answer), id(answer)), answer) for answer in _of(role, record)
-    )
+    first = dict[int, InTreeAnswer]()
+    alike = (id(record.alike.get(member.uid, NOTHING)) for member in role.members)
+    return [first.setdefault(*pair) for pair in zip(alike, _answers(role, record), strict=True)]
 
 
 def _distinct(role: Role, record: _Record) -> list[InTreeAnswer]:
