@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from muster.devices.inventory import Gpu, Inventory
+from muster.domain.topology import LINK_WORDS
 
 MATRIX, UNHEALTHY, MEMORY_BY_GPU, MACHINE = (
     "GPU_TOPOLOGY",
@@ -29,19 +30,6 @@ PUBLISHED = "gpu.topology/published"
 """Annotation: the keys of the node that the agent has written, so that it takes no others away."""
 SWITCHED_FROM = 4
 """GPUs from which "all pairs have the same NVLinks" can only be a switch (a bridge joins two)."""
-
-_COUNTS = ["Single", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine"]
-_COUNTS += ["Ten", "Eleven", "Twelve", "Thirteen", "Fourteen", "Fifteen", "Sixteen", "Seventeen", "Eighteen"]
-WORDS = {
-    "SYS": "Cross CPU socket",
-    "NODE": "Same CPU socket",
-    "PHB": "Host PCI bridge",
-    "PXB": "Multiple PCI switches",
-    "PIX": "Single PCI switch",
-    "PSB": "Same board",
-    **{f"NV{n}": f"{word} NVLink{'' if n == 1 else 's'}" for n, word in enumerate(_COUNTS, start=1)},
-}
-"""Abbreviation of a link → the words that the original device plugin writes after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +100,9 @@ def matrix(links: tuple[tuple[str, ...], ...]) -> str | None:
     that it has no words for."""
     pairs = {}
     for i, j in combinations(range(len(links)), 2):
-        if links[i][j] not in WORDS:
+        if links[i][j] not in LINK_WORDS:
             return None
-        pairs[f"GPU_{links[i][j]}_{i}_{j}"] = WORDS[links[i][j]]
+        pairs[f"GPU_{links[i][j]}_{i}_{j}"] = LINK_WORDS[links[i][j]]
     return json.dumps(pairs, sort_keys=True, separators=(",", ":"))
 
 

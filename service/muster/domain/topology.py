@@ -26,6 +26,23 @@ LINK_GB_PER_S: Mapping[str, float] = MappingProxyType(
 """Modelled bandwidths, GB/s. Among the PCIe kinds only the order is meant. PCIE says no more than that the
 path is PCIe: it may be any of these, so it counts as little more than the slowest."""
 
+_COUNTS = (
+    "Single", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten", "Eleven", "Twelve",
+    "Thirteen", "Fourteen", "Fifteen", "Sixteen", "Seventeen", "Eighteen",
+)  # fmt: skip
+LINK_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "SYS": "Cross CPU socket",
+        "NODE": "Same CPU socket",
+        "PHB": "Host PCI bridge",
+        "PXB": "Multiple PCI switches",
+        "PIX": "Single PCI switch",
+        "PSB": "Same board",
+        **{f"NV{n}": f"{word} NVLink{'' if n == 1 else 's'}" for n, word in enumerate(_COUNTS, start=1)},
+    }
+)
+"""Kind of a link → the words of the original device plugin for it. That stops at NV4, we at NV18."""
+
 FABRIC_KINDS = re.compile(r"NV([1-9]|1[0-8])$|XGMI$")
 """Link kinds that make a fast island: GPUs that these connect, directly or not, share an nvlink-domain."""
 

@@ -19,7 +19,7 @@ from itertools import combinations
 
 from muster.dialects.nodes.bounds import MAX_TEXT
 from muster.domain.allocation import MAX_GPUS
-from muster.domain.topology import LINK_GB_PER_S, GpuTopology, Link
+from muster.domain.topology import LINK_GB_PER_S, LINK_WORDS, GpuTopology, Link
 
 MAX_COLUMNS = 4 * MAX_GPUS
 """Of a line in a table: GPUs come first, network cards and affinities after them."""
@@ -35,26 +35,12 @@ _KEY = re.compile(r"GPU_(?P<kind>.+)_(?P<i>[0-9]{1,4})_(?P<j>[0-9]{1,4})", re.IG
 _COLUMN = re.compile(r"GPU[0-9]{1,4}|NIC[0-9]+|mlx[0-9a-z_]+|CPU|NUMA|Affinity", re.IGNORECASE)
 """The name of a column."""
 
-# fmt: off
-_COUNTS = (
-    "single", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
-    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen",
-)
-# fmt: on
-_WORDS = {
-    "cross cpu socket": "SYS",
-    "same cpu socket": "NODE",
-    "host pci bridge": "PHB",
-    "multiple pci switches": "PXB",
-    "single pci switch": "PIX",
-    "same board": "PSB",
+_KIND_OF = {
+    **{kind.lower(): kind for kind in (*LINK_GB_PER_S, *LINK_WORDS)},
+    **{words.lower(): kind for kind, words in LINK_WORDS.items()},
     "soc": "SYS",
-    **{f"{word} nvlink{'s' * (count > 1)}": f"NV{count}" for count, word in enumerate(_COUNTS, start=1)},
 }
-"""Words of the original device plugin (in lower case) → the abbreviation. It stops at NV4, we at NV18.
-Old drivers print SOC for SYS."""
-_KINDS = (*LINK_GB_PER_S, *(f"NV{count}" for count in range(1, len(_COUNTS) + 1)))
-_KIND_OF = {**{kind.lower(): kind for kind in _KINDS}, **_WORDS}
+"""How a link is written, in lower case → its kind. Old drivers print SOC for SYS."""
 _LINKS = {word: Link.of_kind(kind) for word, kind in _KIND_OF.items()}
 _LONGEST = 80
 """Of a link's word, in characters. None of them is half as long."""
