@@ -10,7 +10,7 @@ import pytest
 from local_cluster.places import TOPOLOGIES
 from local_cluster.topology import load_topology
 from muster.dialects.nodes import nodes
-from muster.dialects.nodes.configmaps import NodeFact, NodeTopology, PolicyText, UnhealthyGpus, read
+from muster.dialects.nodes.configmaps import NodeFact, PolicyText, read
 from muster.dialects.nodes.matrices import Matrix
 from muster.dialects.settings import Settings
 from muster.domain.snapshot import NodeState
@@ -21,17 +21,17 @@ LABELS = {"ack.node.gpu.schedule": "topology", "nodename": "n"}
 PAIR = [["X", "NV2"], ["NV2", "X"]]
 
 
-def published(name: str = "n-topology", **data: object) -> NodeTopology:
+def published(name: str = "n-topology", **data: object) -> NodeFact:
     """What is read of a device plugin's ConfigMap; values that are no text become JSON."""
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in data.items()}
     fact = read(config_map(name, texts, LABELS))
-    assert isinstance(fact, NodeTopology)
+    assert isinstance(fact, NodeFact)
     return fact
 
 
-def unhealthy(text: str | None) -> UnhealthyGpus:
+def unhealthy(text: str | None) -> NodeFact:
     fact = read(config_map("unhealthy-gpu-n", None if text is None else {"gpus": text}))
-    assert isinstance(fact, UnhealthyGpus)
+    assert isinstance(fact, NodeFact)
     return fact
 
 
@@ -74,7 +74,7 @@ def test_a_matrix_with_all_that_it_may_have() -> None:
     )
     link = Link("NV2", 48.0)  # the slower way, in whole GB/s
     matrix = Matrix({(0, 1): link})
-    assert fact == NodeTopology("n", "ConfigMap kube-system/n-topology", True, matrix, 0b10, ())
+    assert fact == NodeFact("n", "ConfigMap kube-system/n-topology", True, matrix, 0b10, ())
 
 
 @pytest.mark.parametrize("itself", ["X", "", "Self", "N/A", None])
@@ -221,7 +221,7 @@ def test_which_gpus_are_unhealthy(text: str | None, mask: int, well: bool) -> No
 
 def test_a_config_map_of_unhealthy_gpus_without_their_key_is_a_problem() -> None:
     fact = read(config_map("unhealthy-gpu-n", {"gpu": "0,2"}))
-    assert isinstance(fact, UnhealthyGpus)
+    assert isinstance(fact, NodeFact)
     assert 'expected the key gpus, as in gpus: "0,2"' in fact.problems[0]
 
 

@@ -14,7 +14,7 @@ from muster.dialects.gangs import podgroups
 from muster.dialects.gangs.podgroups import APIS, TOPOLOGY_APIS
 from muster.dialects.gangs.subgroups import Topology
 from muster.dialects.nodes import configmaps
-from muster.dialects.nodes.configmaps import NodeFact, NodeTopology, PolicyText, UnhealthyGpus
+from muster.dialects.nodes.configmaps import NodeFact, PolicyText
 from muster.dialects.objects import ConfigMapObject, CustomObject, NamespaceObject
 from muster.dialects.pods import peers
 from muster.dialects.settings import Settings
@@ -90,7 +90,7 @@ def facts_and_policies(
                 end = "" if read is not None else ": it is refused, and the defaults hold"
                 notes.extend(f"{document.name}: {problem}{end}" for problem in problems)
                 policies_in_force = read if read is not None else policies_in_force
-            case NodeTopology() | UnhealthyGpus() as fact:
+            case NodeFact() as fact:
                 facts.setdefault(fact.node, []).append(fact)
             case None if item.metadata.name == settings.policies_name:
                 place = f"{settings.policies_namespace}/{settings.policies_name}"

@@ -39,24 +39,15 @@ _SHOWN = 40
 
 
 @dataclass(frozen=True, slots=True)
-class NodeTopology:
+class NodeFact:
     """What a device plugin publishes about one node's GPUs. `speaks`: it has a matrix; `matrix` is None if
-    that can't be read. `unhealthy` is a bit mask. `name` is the ConfigMap's, for sentences."""
+    that can't be read. Nothing may be planned on the GPUs of the bit mask `unhealthy`. `name` is the
+    ConfigMap's, for sentences."""
 
     node: str
     name: str
     speaks: bool = False
     matrix: Matrix | None = None
-    unhealthy: int = 0
-    problems: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class UnhealthyGpus:
-    """GPUs of one node, as a bit mask, on which nothing may be planned."""
-
-    node: str
-    name: str
     unhealthy: int = 0
     problems: tuple[str, ...] = ()
 
@@ -68,12 +59,7 @@ class PolicyText:
     text: str
 
 
-NodeFact = NodeTopology | UnhealthyGpus
-
-
-def read(
-    obj: ConfigMapObject, settings: Settings = DEFAULTS
-) -> NodeTopology | UnhealthyGpus | PolicyText | None:
+def read(obj: ConfigMapObject, settings: Settings = DEFAULTS) -> NodeFact | PolicyText | None:
     """Return what the ConfigMap publishes; None if it is of another kind."""
     meta, data = obj.metadata, obj.data or {}
     if (meta.namespace, meta.name) == (settings.policies_namespace, settings.policies_name):
@@ -108,20 +94,20 @@ def _is_topology(obj: ConfigMapObject) -> bool:
     return bool(labels.get(keys.ACK_NODE_NAME)) and labels.get(keys.ACK_NODE_MODE) == keys.ACK_TOPOLOGY
 
 
-def _unhealthy(node: str, name: str, data: Mapping[str, str]) -> UnhealthyGpus:
+def _unhealthy(node: str, name: str, data: Mapping[str, str]) -> NodeFact:
     if data and UNHEALTHY not in data:
         expected = f'{name}: expected the key {UNHEALTHY}, as in {UNHEALTHY}: "0,2"'
-        return UnhealthyGpus(node, name, problems=(f"{expected}: all GPUs count as healthy",))
+        return NodeFact(node, name, problems=(f"{expected}: all GPUs count as healthy",))
     mask, slips = mask_of_list(data.get(UNHEALTHY, "")[:MAX_TEXT], MAX_GPUS)
     if not slips:
-        return UnhealthyGpus(node, name, mask)
+        return NodeFact(node, name, unhealthy=mask)
     problem = (
         f'{name}: {UNHEALTHY} has {slips[0][:_SHOWN]!r} in it, expected GPUs as in "0,2": the others are used'
     )
-    return UnhealthyGpus(node, name, mask, (problem,))
+    return NodeFact(node, name, unhealthy=mask, problems=(problem,))
 
 
-def _topology(node: str, name: str, data: Mapping[str, str]) -> NodeTopology:
+def _topology(node: str, name: str, data: Mapping[str, str]) -> NodeFact:
     problems: list[str] = []
     unhealthy, matrix = 0, None
     try:
@@ -141,7 +127,7 @@ def _topology(node: str, name: str, data: Mapping[str, str]) -> NodeTopology:
             problems += [f"{name}: {BANDWIDTH}: {slip}"] if slip else []
         except _Unreadable as error:
             problems.append(f"{name}: {BANDWIDTH}: {error}; modelled bandwidths are used")
-    return NodeTopology(node, name, LINKS in data, matrix, unhealthy, tuple(problems))
+    return NodeFact(node, name, LINKS in data, matrix, unhealthy, tuple(problems))
 
 
 class _Unreadable(ValueError):

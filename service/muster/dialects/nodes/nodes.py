@@ -24,7 +24,7 @@ from muster.dialects.devices import compute_domains, offers
 from muster.dialects.devices.offers import Offer
 from muster.dialects.nodes import bounds, islands, matrices
 from muster.dialects.nodes.bounds import NodeKeys
-from muster.dialects.nodes.configmaps import NodeFact, NodeTopology
+from muster.dialects.nodes.configmaps import NodeFact
 from muster.dialects.objects import NodeObject
 from muster.dialects.reading import NAME_PATTERN, SHOWN, mask_of_list, natural, positive
 from muster.dialects.settings import ALIYUN_GPU, DEFAULTS, Settings
@@ -261,7 +261,7 @@ class _Reader(NodeKeys):
 
         A broken matrix is not replaced by labels: it was published, so the node has a device plugin that
         needs repair."""
-        published = [fact for fact in self._facts if isinstance(fact, NodeTopology) and fact.speaks]
+        published = [fact for fact in self._facts if fact.speaks]
         text = self.annotations.get(keys.MATRIX)
         if text is not None and gpu_count:
             topology, problems = matrices.topology(text, gpu_count, keys.MATRIX)
@@ -276,7 +276,7 @@ class _Reader(NodeKeys):
         islands.note_against(self, topology)
         return topology
 
-    def _published(self, facts: list[NodeTopology], gpu_count: int) -> GpuTopology:
+    def _published(self, facts: list[NodeFact], gpu_count: int) -> GpuTopology:
         first, *more_facts = facts
         if more_facts:
             self.problems.append(f"{more_facts[0].name} speaks of the node too: {first.name} is used")
