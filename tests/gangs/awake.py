@@ -55,7 +55,7 @@ def fits_now(world: World, nodes: Iterable[Node], key: str) -> bool:
     snapshot = Snapshot.of(nodes, usages, policies.levels, policies.typical)
     snapshot = state.backfill.open_to(gang, snapshot)
     request = state.in_tree.limited(key, request, snapshot)
-    limits = Limits(excluded=state.excluded(gang, request.roles, {pod.uid: pod for pod in group.unbound}))
+    limits = Limits(excluded=state.excluded(gang, request.roles, group.unbound))
     instance = instance_of(ClusterView(snapshot, request), limits.excluded)
     if unsupported(instance) is not None:
         return False

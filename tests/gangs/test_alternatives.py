@@ -47,7 +47,7 @@ def test_nothing_is_changed_and_no_instruction_follows() -> None:
     asked(world)
     assert (world.coordinator.snapshot(), world.coordinator.summary()) == before[:2]
     assert not state.ledger.gained
-    assert not state.ledger.existing_pods.changes
+    assert not state.ledger.existing_pods.changes.of_peers
     world.wait(0)
     assert len(world.verdicts) == before[2]
 

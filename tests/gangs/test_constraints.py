@@ -17,7 +17,7 @@ from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.capacity.queueing_hints import QueueingHint
 from muster.gangs.capacity.requests import peer_interest, request
 from muster.gangs.peers.constraints import MAX_RULES
-from muster.gangs.peers.peer_changes import PeerChanges
+from muster.gangs.peers.existing_pods import Changes
 from muster.gangs.pending.watchers import Watchers
 from tests.gangs.test_requests import group_of
 from tests.gangs.world import foreign, node, wishing
@@ -383,11 +383,11 @@ def test_a_request_leaves_the_index_as_it_was() -> None:
     usage = replace(members[0], node="a").usage
     assert usage is not None
     ledger.hold((usage,))
-    ledger.existing_pods.take_changes()
+    ledger.take_changes()
     for _ in range(2):
         assert request(group_of(*members), ledger).constraints == (AntiAffinity(APART, HOST, ONE, ONE),)
     assert ledger.existing_pods.matching((term("web"),)) == {"a"}
-    assert not ledger.existing_pods.changes
+    assert not ledger.existing_pods.changes.of_peers
     stranger = [replace(member("x", WEB, anti_affinity=(term("web"),)), namespace="ns")]
     assert request(group_of(*stranger), ledger).constraints == (
         AntiAffinity(APART, HOST, ONE, ONE, OPEN("a")),
@@ -414,14 +414,14 @@ def test_which_changes_of_other_pods_bear_on_a_gang(change: Pod, expected: bool)
     watchers = Watchers()
     watchers.add(QueueingHint(frozenset(), (), interest))
     for move in (lambda: ledger.see(change), lambda: ledger.forget(change.uid)):
-        ledger.existing_pods.take_changes()
+        ledger.take_changes()
         move()
-        changes = ledger.existing_pods.take_changes()
+        changes = ledger.take_changes()
         assert bool(watchers.touched(changes, ledger.existing_pods.labels_of)) is expected
 
 
 def test_too_many_changes_are_a_change_of_everything() -> None:
-    changes = PeerChanges()
+    changes = Changes()
     for number in range(1000):
         changes.pod(other(f"x{number}", "a", {"i": str(number)}))
     assert changes.everything

@@ -119,9 +119,9 @@ def test_a_freed_device_is_a_gain() -> None:
     ledger = Ledger()
     ledger.set_node(served())
     ledger.see_claim(DeviceClaim("c", devices(0), ()))
-    ledger.take_gained()
+    ledger.take_changes()
     assert ledger.see_claim(DeviceClaim("c", (), ())) == ("n",)
-    assert ledger.take_gained() == {"n"}
+    assert ledger.take_changes().gained == {"n"}
 
 
 def test_the_shim_is_told_the_devices_of_the_planned_gpus() -> None:

@@ -195,7 +195,7 @@ def test_what_has_gone_leaves_nothing_behind() -> None:
         )
         ledger.see(existing_pod)
         ledger.forget(existing_pod.uid)
-        ledger.existing_pods.take_changes()
+        ledger.take_changes()
     index = ledger.existing_pods
     tables = (
         index._in_namespace,

@@ -14,7 +14,7 @@ from muster.domain import peers
 from muster.domain.peers import Labels, PeerRules, PeerTerm, Selector, matches
 from muster.domain.request import SelectorTerm
 from muster.gangs.capacity.queueing_hints import QueueingHint
-from muster.gangs.peers.peer_changes import MAX_CHANGES, PeerChanges, PeerInterest
+from muster.gangs.peers.existing_pods import MAX_CHANGES, Changes, PeerInterest
 from muster.gangs.pending import scheduling_queue as queue
 from muster.gangs.pending import watchers
 from muster.gangs.pending.watchers import MAX_INTERESTS, MAX_LOOKED_AT, Watchers
@@ -45,7 +45,7 @@ CLAIMS = st.frozensets(st.tuples(st.sampled_from("mn"), st.just("data")), max_si
 TERMS = st.frozensets(TERM, max_size=3)
 WATCHED = st.builds(PeerInterest, TERMS, TERMS, CLAIMS)
 MARKS = st.builds(
-    PeerChanges,
+    Changes,
     st.sets(st.tuples(st.sampled_from("mn"), LABELS), max_size=3),
     TERMS.map(set),
     CLAIMS.map(set),
@@ -66,7 +66,7 @@ def watching(number: int, interest: PeerInterest) -> QueueingHint:
     return QueueingHint(frozenset(), (("", 1, number),), interest)
 
 
-def bears_on(changes: PeerChanges, interest: PeerInterest) -> bool:
+def bears_on(changes: Changes, interest: PeerInterest) -> bool:
     """What `Watchers` is to answer, by a look at each term."""
     return (
         changes.everything
@@ -82,7 +82,7 @@ def bears_on(changes: PeerChanges, interest: PeerInterest) -> bool:
 
 @given(st.lists(WATCHED, max_size=8), st.data(), MARKS)
 def test_it_finds_those_that_a_look_at_each_finds(
-    interests: list[PeerInterest], data: st.DataObject, changes: PeerChanges
+    interests: list[PeerInterest], data: st.DataObject, changes: Changes
 ) -> None:
     index = Watchers()
     hints = {watching(number, interest) for number, interest in enumerate(interests)}
@@ -147,7 +147,7 @@ def test_one_pod_is_held_against_few_terms(
         return matches(selector, labels)
 
     monkeypatch.setattr(watchers, "matches", noted)
-    assert len(index.touched(PeerChanges({("ns", X)}), labels_of)) == touched_count
+    assert len(index.touched(Changes({("ns", X)}), labels_of)) == touched_count
     assert len(selectors) == looks
 
 
@@ -157,7 +157,7 @@ def test_a_crowd_takes_nothing_from_the_precision_of_others(monkeypatch: pytest.
     for number in range(50):
         index.add(hint(number, one((is_in("app", "x"), SelectorTerm("r", "NotIn", (str(number),))))))
     index.add(own_hint := hint(50, one((is_in("job", "j7"), SelectorTerm("app", "NotIn", ("x",))), "ns")))
-    touched = index.touched(PeerChanges({("ns", X)}), labels_of)
+    touched = index.touched(Changes({("ns", X)}), labels_of)
     assert (len(touched), own_hint in touched) == (50, False)
 
 
@@ -166,15 +166,15 @@ def test_needs_that_watch_very_much_are_touched_by_every_change() -> None:
     index.add(hint(1, *wide))
     index.add(hint(2, *wide[1:]))
     assert {
-        touched_hint.quotas[0][2] for touched_hint in index.touched(PeerChanges({("ns", ())}), labels_of)
+        touched_hint.quotas[0][2] for touched_hint in index.touched(Changes({("ns", ())}), labels_of)
     } == {1}
 
 
 def test_changes_that_gather_are_bounded() -> None:
-    gathered = PeerChanges()
+    gathered = Changes()
     for number in range(MAX_CHANGES + 1):
-        gathered.add(PeerChanges({("ns", (("i", str(number)),))}))
-    assert gathered == PeerChanges(everything=True)
+        gathered.add(Changes({("ns", (("i", str(number)),))}))
+    assert gathered == Changes(everything=True)
 
 
 def test_a_pod_event_is_held_against_few_terms_of_refused_gangs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,6 +214,6 @@ def test_gangs_that_hold_places_are_looked_at_a_few_times(monkeypatch: pytest.Mo
         group: Any = None  # it is not looked at
         retaining = Gang(f"ns/ack/g{number}", ("ns", "ack", "g", ""), group, retained={"u"})
         waiting.refused(retaining, hint(0))
-    woken = waiting.freed({"a"}, PeerChanges(), anywhere=False, update_at=0.0)
+    woken = waiting.freed(Changes(gained={"a"}), update_at=0.0)
     assert len(looks) <= 1024
     assert len(woken) == 2000 - len(looks)

@@ -35,6 +35,9 @@ class Wishes:
     role_preferred: tuple[str, ...] = ()
 
 
+NO_WISHES = Wishes()
+
+
 @dataclass(frozen=True, slots=True)
 class GangClaim:
     """What one pod says of the gang it belongs to.
@@ -149,6 +152,11 @@ class Pod:
     compute_domain: str = ""
     """UID of NVIDIA's ComputeDomain, if one of its claims is a channel of one."""
     causes: tuple[Cause, ...] = ()
+
+    @property
+    def wishes(self) -> Wishes:
+        """Return where it wants its gang to be."""
+        return self.claim.wishes if self.claim is not None else NO_WISHES
 
     @property
     def fewest_gpus(self) -> int:

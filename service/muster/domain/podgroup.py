@@ -73,7 +73,7 @@ class Coming:
     @property
     def role(self) -> str:
         """Return the name of the role."""
-        return self.pod.claim.wishes.role if self.pod.claim is not None else ""
+        return self.pod.wishes.role
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits
 from muster.gangs.capacity.device_claims import DeviceClaim, DeviceClaims
-from muster.gangs.peers.existing_pods import ExistingPods
+from muster.gangs.peers.existing_pods import Changes, ExistingPods
 
 _SETTLED_AT_ONCE = 256
 """Nodes that are counted again at once, when more have changed since the last snapshot: about 10 ms."""
@@ -45,7 +45,8 @@ class Ledger:
         self._snapshot: Snapshot | None = None
         self._whole: Counter[tuple[str, int]] = Counter()
         self.gained: set[str] = set()
-        """Nodes that appeared, changed for plans, or on which a usage ended or moved, since `take_gained`."""
+        """Nodes that appeared, changed for plans, or on which a usage ended or moved, since `take_changes`.
+        """
 
     def set_policies(self, policies: Policies) -> None:
         """Set fabric levels and typical requests for all later snapshots."""
@@ -213,10 +214,11 @@ class Ledger:
         """Note that gangs from which these nodes were hidden may use them again."""
         self.gained.update(nodes)
 
-    def take_gained(self) -> set[str]:
-        """Return `gained`, and start a new set."""
-        gained, self.gained = self.gained, set()
-        return gained
+    def take_changes(self) -> Changes:
+        """Return the nodes that gained and the changes of other pods, and start anew."""
+        changes, self.existing_pods.changes = self.existing_pods.changes, Changes()
+        changes.gained, self.gained = self.gained, set()
+        return changes
 
     def _nodes_with(self, pools: Iterable[PoolKey]) -> set[str]:
         return {name for pool in pools for name in self._nodes_of.get(pool, ())}

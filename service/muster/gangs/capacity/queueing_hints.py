@@ -18,7 +18,7 @@ from muster.domain.node import Node, Resources
 from muster.domain.request import NodeRules, Request, Role, Scope
 from muster.domain.snapshot import NodeState
 from muster.gangs.capacity.ledger import Ledger, resources_fit
-from muster.gangs.peers.peer_changes import PeerInterest
+from muster.gangs.peers.existing_pods import PeerInterest
 from muster.placement.cluster.candidates import refusal
 
 _MORE_THAN_ANY_NODE = 1 << 20

@@ -18,7 +18,7 @@ from muster.domain.constraints import Subgroup
 from muster.domain.decision import Decision, MemberPlacement, Unplaceable
 from muster.domain.levels import FABRIC
 from muster.domain.node import Resources
-from muster.domain.pod import GROUP, Pod, Wishes
+from muster.domain.pod import GROUP, Pod
 from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.domain.quorums import Counts, Leaf, Quorum, members_of, of_roles
 from muster.domain.request import (
@@ -34,11 +34,10 @@ from muster.domain.request import (
 )
 from muster.domain.words import listed
 from muster.gangs.capacity.ledger import Ledger
-from muster.gangs.membership.consistency import claim_of
 from muster.gangs.membership.group import Group, stated_roles
 from muster.gangs.membership.podgroups import PREFIX
 from muster.gangs.peers.constraints import Kind, Peers
-from muster.gangs.peers.peer_changes import PeerInterest
+from muster.gangs.peers.existing_pods import PeerInterest
 from muster.placement.gang.blocks import first_by_rank, rank_key
 
 _Devices = tuple[tuple[int, ...], tuple[str, ...], bool, str]
@@ -159,7 +158,7 @@ def peer_interest(group: Group, ledger: Ledger) -> PeerInterest | None:
 
 
 def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
-    wishes = _wishes(group.unbound[0])
+    wishes = group.unbound[0].wishes
     placeholders = group.placeholders
     replicas = Replicas(group)
     members = (*replicas.in_turn(), *placeholders)
@@ -196,7 +195,7 @@ def _by_stated(by_role: Mapping[str, list[Pod]]) -> Names:
     """Return the names in the request of the roles that pods state."""
     names: dict[str, list[str]] = {}
     for name, pods in by_role.items():
-        names.setdefault(_wishes(pods[0]).role, []).append(name)
+        names.setdefault(pods[0].wishes.role, []).append(name)
     return names
 
 
@@ -245,7 +244,7 @@ def _role_preferences(
     for preference in group.role_preferences:
         if present := _names_of(names, preference.roles):
             yield replace(preference, roles=present)
-    wishes = {_wishes(pods[0]).role: _wishes(pods[0]) for pods in by_role.values()}
+    wishes = {pods[0].wishes.role: pods[0].wishes for pods in by_role.values()}
     for role, wish in wishes.items():
         if wish.role_preferred:
             title = f"role {role}" if role else "the role"
@@ -278,7 +277,7 @@ def asks(pod: Pod) -> Asks:
     """Return what the pod requests: equal for all pods of one role, whatever the role's name is now."""
     peers = pod.peers
     rules = (peers.affinity, peers.anti_affinity, peers.spread, peers.host_ports, peers.volume_claims)
-    facts = (_wishes(pod).role, pod.resources, pod.fewest_gpus, pod.gpu_resource, pod.slice, pod.rules)
+    facts = (pod.wishes.role, pod.resources, pod.fewest_gpus, pod.gpu_resource, pod.slice, pod.rules)
     return (*facts, _devices(pod), rules)
 
 
@@ -289,7 +288,7 @@ def _devices(pod: Pod) -> _Devices:
 
 def _compute_domain(pod: Pod) -> str:
     """Return the pod's ComputeDomain; "" also where users say themselves how its role lies."""
-    wishes = _wishes(pod)
+    wishes = pod.wishes
     return "" if wishes.role_scope or wishes.role_preferred or wishes.segments else pod.compute_domain
 
 
@@ -297,7 +296,7 @@ def _by_role(pods: Iterable[Pod], peers: Peers) -> dict[str, list[Pod]]:
     """Return role → its members, in the order of their ranks."""
     alike: dict[_Alike, list[Pod]] = {}
     for pod in pods:
-        wishes = _wishes(pod)
+        wishes = pod.wishes
         scopes = (wishes.role_scope, wishes.segments)
         key = (pod.slice, pod.resources, pod.rules, *scopes, _devices(pod), peers.kind(pod))
         alike.setdefault((wishes.role, -pod.fewest_gpus, pod.gpu_resource, key), []).append(pod)
@@ -333,7 +332,7 @@ def _roles(by_role: dict[str, list[Pod]]) -> Iterator[Role]:
     for name, pods in by_role.items():
         members = tuple(_member(pod) for pod in pods if not pod.node)
         if members:
-            first, wishes = pods[0], _wishes(pods[0])
+            first, wishes = pods[0], pods[0].wishes
             yield Role(
                 name,
                 members,
@@ -363,10 +362,6 @@ def _running(by_role: dict[str, list[Pod]], ledger: Ledger) -> Iterator[Running]
 
 def _member(pod: Pod) -> Member:
     return Member(pod.uid, pod.name, pod.rank)
-
-
-def _wishes(pod: Pod) -> Wishes:
-    return claim_of(pod).wishes
 
 
 _AFTER = 1 << 61
@@ -409,7 +404,7 @@ class Replicas:
     def in_turn(self) -> Iterator[Pod]:
         """Yield the members with ranks by which they start: hosts that come back, whole replicas, others."""
         for pod in self._group.members:
-            leaf = self._leaf_of.get(_role(pod)) if not pod.node else None
+            leaf = self._leaf_of.get(pod.wishes.role) if not pod.node else None
             running, waiting = self._hosts_of[leaf.roles] if leaf is not None else (None, None)
             if leaf is None or running is None or waiting is None or pod.rank is None:
                 yield pod
@@ -421,7 +416,7 @@ class Replicas:
     def _hosts(self, pods: Iterable[Pod]) -> _Hosts:
         hosts = defaultdict[str, list[int | None]](list)
         for pod in pods if self._leaf_of else ():
-            if (role := _role(pod)) in self._leaf_of:
+            if (role := pod.wishes.role) in self._leaf_of:
                 hosts[role].append(pod.rank)
         return hosts
 
@@ -434,7 +429,3 @@ def _replicas(hosts: _Hosts, leaf: Leaf) -> Counter[int] | None:
     ranks = [rank for role in leaf.roles for rank in hosts.get(role, ())]
     hosts_of = Counter(rank // GROUP for rank in ranks if rank is not None)
     return None if None in ranks or max(hosts_of.values(), default=0) > leaf.unit else hosts_of
-
-
-def _role(pod: Pod) -> str:
-    return pod.claim.wishes.role if pod.claim is not None else ""

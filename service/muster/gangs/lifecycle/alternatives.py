@@ -38,7 +38,7 @@ def ask(state: State, gang: Gang) -> AskAlternatives | str:
     group = replace(gang.group, bound=(), unbound=unplaced, followers=())
     request = requests.request(group, state.ledger, state.roster.policies)
     request = state.in_tree.refine(gang.key, request, state.ledger.nodes)
-    excluded = state.excluded(gang, request.roles, {pod.uid: pod for pod in unplaced})
+    excluded = state.excluded(gang, request.roles, unplaced)
     snapshot = state.backfill.open_to(gang, state.ledger.without(places.keys()))
     members = tuple(_members(request, places))
     return AskAlternatives(

@@ -296,7 +296,7 @@ def _move(state: State, gang: Gang, plan: Plan, uid: str, node: str) -> Placed |
 
 def _alternates(state: State, gang: Gang, plan: Plan) -> dict[str, tuple[str, ...]]:
     """Return UID → the nodes where a member may go, the planned one first."""
-    excluded = state.excluded(gang, plan.request.roles, plan.pods)
+    excluded = state.excluded(gang, plan.request.roles, plan.pods.values())
     alternates = moves.alternates(
         state.open_to(gang), plan.request, plan.placed, limit=state.settings.alternates, excluded=excluded
     )

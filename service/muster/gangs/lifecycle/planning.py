@@ -33,7 +33,6 @@ from muster.gangs.record.gang import (
     ROOM,
     ROOM_AFTER_S,
     ROOM_EVERY_S,
-    Ask,
     Exclusion,
     Gang,
     Solving,
@@ -151,11 +150,7 @@ _AT_ONCE = 32
 def in_tree_answered(state: State, gang: Gang, changed: bool) -> None:
     """Go on with a gang for which in-tree plugins have answered. `changed`: the answers are new."""
     if changed:
-        gang.exclusions = {
-            pair: exclusion
-            for pair, exclusion in gang.exclusions.items()
-            if exclusion.plugin in (*MODELLED, NODE_CHANGED)
-        }
+        gang.keep_exclusions(lambda _, exclusion: exclusion.plugin in (*MODELLED, NODE_CHANGED))
     if gang.timers.pop(Timer.IN_TREE, None) is not None:
         state.enqueue_again(gang)
     elif changed and gang.phase is Phase.UNPLACEABLE and Timer.RECOUNT not in gang.timers:
@@ -167,12 +162,11 @@ def capacity_freed(state: State, anywhere: bool = False) -> None:
 
     `anywhere`: any node may have gained.
     """
-    update_at = state.now + state.settings.numbers_s
-    gained, peers = state.ledger.take_gained(), state.ledger.existing_pods.take_changes()
+    changes = state.ledger.take_changes()
+    changes.anywhere = anywhere
     for solving in state.solving.values():
-        solving.since.add(gained, peers, anywhere)
-    woken = state.queue.freed(gained, peers, anywhere, update_at)
-    state.to_wake |= dict.fromkeys(woken)
+        solving.since.add(changes)
+    state.to_wake |= dict.fromkeys(state.queue.freed(changes, state.now + state.settings.numbers_s))
 
 
 def _requeue_woken(state: State) -> None:
@@ -288,9 +282,12 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
         gang.blocked, gang.helps = tuple(causes), ()
         refuse(state, gang, hint, kinds_of(causes), sentence(causes), state.now)
         return False
-    ask, gang.ask_next = gang.ask_next or _first_question(state, gang, request.priority), None
-    tried_request = requests.least_of(request) if ask is Ask.LEAST else request
-    excluded = state.excluded(gang, tried_request.roles, {pod.uid: pod for pod in gang.group.unbound})
+    tried_request = request
+    if not (gang.ask_all or gang.group.enough_bound) and state.queue.any_lacking(request.priority):
+        # The first of two gangs must not take what both need. Its other members have their turn later.
+        tried_request = requests.least_of(request)
+    gang.ask_all = False
+    excluded = state.excluded(gang, tried_request.roles, gang.group.unbound)
     floor = None
     if lane is Lane.BACKGROUND and namespace_of(gang.key) not in state.shares[lane].resting(state.now):
         # The cluster changed while the last plan was computed. So that this does not repeat, gangs of equal
@@ -310,22 +307,12 @@ def _begin(state: State, solving: Solving, ended: int = 0) -> None:
     state.publisher.instruct(solve)
 
 
-def _first_question(state: State, gang: Gang, priority: int) -> Ask:
-    """Return with which members the gang is planned.
-
-    While a gang that is as important lacks members which it needs, these are those alone that this one needs:
-    the first of two gangs must not take what both need. The others have their turn once these are bound.
-    """
-    shares = not gang.group.enough_bound and state.queue.any_lacking(priority)
-    return Ask.LEAST if shares else Ask.ALL
-
-
 def take_instructions(state: State) -> list[Instruction]:
     """Return the instructions so far, with the next Solve for each idle planner.
 
     Capacity that came free since the last call is looked at here, whatever freed it.
     """
-    if state.ledger.gained or state.ledger.existing_pods.changes:
+    if state.ledger.gained or state.ledger.existing_pods.changes.of_peers:
         capacity_freed(state)
     _ask_planners(state)
     return state.publisher.take()
@@ -359,7 +346,7 @@ def _ask_for_reservation(state: State, gang: Gang) -> bool:
     snapshot = state.backfill.after_all_ended(gang)
     request = state.in_tree.limited(gang.key, request, snapshot)
     scored_request = with_scores(request, state.ledger.snapshot())
-    excluded = state.excluded(gang, scored_request.roles, {pod.uid: pod for pod in group.unbound})
+    excluded = state.excluded(gang, scored_request.roles, group.unbound)
     number, lane = next(state.numbers), Lane.BACKGROUND
     solve = Solve(gang.key, number, scored_request, snapshot, excluded, lane, reserves=True)
     _begin(state, Solving(solve, QueueingHint.of(request)))
@@ -413,7 +400,7 @@ def _take_refusal(
         return
     gang.ended, gang.pause_s = 0, 0.0
     if solving.partial:  # other members than those it was asked about may fit
-        gang.ask_next = Ask.ALL
+        gang.ask_all = True
         state.enqueue_again(gang)
         return
     if overtaken and not phase.overtaken:

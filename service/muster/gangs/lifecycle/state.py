@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from muster.domain.pod import Pod
 from muster.domain.request import Role
@@ -211,7 +211,7 @@ class State:
         snapshot = self.ledger.without(own_uids) if own_uids else self.ledger.snapshot()
         return self.backfill.open_to(gang, snapshot)
 
-    def excluded(self, gang: Gang, roles: Iterable[Role], pods: Mapping[str, Pod]) -> Excluded:
+    def excluded(self, gang: Gang, roles: Iterable[Role], pods: Iterable[Pod]) -> Excluded:
         """Return role → node → the plugin that refuses the pair, from in-tree answers and late refusals."""
         roles = tuple(roles)
         nodes_by_role = self.in_tree.excluded(gang.key, roles, self.ledger.nodes)

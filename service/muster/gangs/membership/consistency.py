@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from muster.domain.causes.ill_formed import BadValue, MembersDisagree, TooManyMembers, counted_once
 from muster.domain.constraints import PER_SCOPE, PerScope
-from muster.domain.pod import GangClaim, Pod, Wishes
+from muster.domain.pod import GangClaim, Pod
 from muster.domain.policies import Policies
 from muster.domain.reasons import Cause
 from muster.domain.request import NodeRules, SelectorTerm
@@ -42,7 +42,7 @@ def ill_formed(
     if not unbound or causes:
         return tuple(causes)
     # Thousands of members with one claim and no role have nothing on which they could disagree.
-    differing = disagreements(unbound) if len(claims) > 1 or _wishes(unbound[0]).role else []
+    differing = disagreements(unbound) if len(claims) > 1 or unbound[0].wishes.role else []
     causes.extend(_too_many_names(gang_title, unbound) or differing or _unallocated(gang_title, unbound))
     if causes:
         return tuple(causes)
@@ -67,12 +67,12 @@ def disagreements(waiting: Iterable[Pod]) -> list[MembersDisagree]:
     pods = sorted(waiting, key=lambda pod: (pod.name, pod.uid))
     roles: dict[str, list[Pod]] = {}
     for pod in pods:
-        roles.setdefault(_wishes(pod).role, []).append(pod)
+        roles.setdefault(pod.wishes.role, []).append(pod)
     roles.pop("", None)  # pods without a role name may be of different roles
     checks = [(field, pods, describe) for field, describe in _OF_A_GANG.items()]
     for role, members in sorted(roles.items()):
         checks += [(f"{field} of role {role}", members, describe) for field, describe in _OF_A_ROLE.items()]
-        if any(_wishes(pod).role_scope or _wishes(pod).segments for pod in members):
+        if any(pod.wishes.role_scope or pod.wishes.segments for pod in members):
             # Different requests make several roles of one name, and each would choose a domain of its own.
             checks += [
                 (f"{field} of role {role}", members, describe) for field, describe in _OF_ONE_ROLE.items()
@@ -126,16 +126,12 @@ def claim_of(pod: Pod) -> GangClaim:
     return pod.claim
 
 
-def _wishes(pod: Pod) -> Wishes:
-    return claim_of(pod).wishes
-
-
 def _segments(pod: Pod) -> str:
-    return ",".join(f"{segment.size} in one {segment.scope}" for segment in _wishes(pod).segments)
+    return ",".join(f"{segment.size} in one {segment.scope}" for segment in pod.wishes.segments)
 
 
 def _per_scope(kind: type[PerScope], pod: Pod) -> str:
-    limits = (limit for limit in _wishes(pod).per_scope if isinstance(limit, kind))
+    limits = (limit for limit in pod.wishes.per_scope if isinstance(limit, kind))
     return ",".join(f"{limit.scope}={limit.members}" for limit in limits)
 
 
@@ -184,16 +180,16 @@ _OF_A_GANG: Mapping[str, Describe] = MappingProxyType(
         "number of replicas": lambda pod: str(claim_of(pod).replicas or ""),
         "min-member": lambda pod: str(claim_of(pod).min_member or ""),
         "size": lambda pod: str(claim_of(pod).size or ""),
-        "scope": lambda pod: _wishes(pod).required_scope or "",
-        "preferred scopes": lambda pod: ",".join(_wishes(pod).preferred_scopes),
+        "scope": lambda pod: pod.wishes.required_scope or "",
+        "preferred scopes": lambda pod: ",".join(pod.wishes.preferred_scopes),
         **{kind.annotation: partial(_per_scope, kind) for kind in PER_SCOPE},
-        "policies": lambda pod: ",".join(_wishes(pod).policies),
+        "policies": lambda pod: ",".join(pod.wishes.policies),
     }
 )
 _OF_A_ROLE: Mapping[str, Describe] = MappingProxyType(
     {
-        "role-scope": lambda pod: _wishes(pod).role_scope or "",
-        "role-preferred-scopes": lambda pod: ",".join(_wishes(pod).role_preferred),
+        "role-scope": lambda pod: pod.wishes.role_scope or "",
+        "role-preferred-scopes": lambda pod: ",".join(pod.wishes.role_preferred),
         "segments": _segments,
     }
 )

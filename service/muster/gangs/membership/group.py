@@ -220,7 +220,7 @@ def name_key(pod: Pod) -> NameKey:
 
 def stated_roles(pods: Iterable[Pod]) -> Counter[str]:
     """Return how many of these pods state each role."""
-    return Counter(pod.claim.wishes.role for pod in pods if pod.claim is not None)
+    return Counter(pod.wishes.role for pod in pods)
 
 
 def planning_facts(pod: Pod) -> tuple[object, ...]:

@@ -12,11 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from muster.domain.causes.ill_formed import BadValue, DialectsDisagree
-from muster.domain.pod import GROUP, GangClaim, Pod, Wishes
+from muster.domain.pod import GROUP, NO_WISHES, GangClaim, Pod, Wishes
 from muster.domain.podgroup import Coming, PodGroup, PodGroupKey
-
-_NO_WISHES = Wishes()
-
 
 def key_of(pod: Pod) -> PodGroupKey | None:
     """Return the key of the PodGroup that the pod names; None if it names none."""
@@ -41,7 +38,7 @@ def completed(pod: Pod, groups: Mapping[PodGroupKey, PodGroup]) -> Pod:
     if not pod.node and group.role_wishes and claim.wishes.role not in group.role_wishes:
         expected = f"a subgroup of {group.title}: {', '.join(sorted(group.role_wishes)[:8])}"
         causes = (*causes, BadValue(f"pod/{pod.namespace}/{pod.name}", "role", claim.wishes.role, expected))
-    wishes = _merged(claim.wishes, group.wishes, group.role_wishes.get(claim.wishes.role, _NO_WISHES))
+    wishes = _merged(claim.wishes, group.wishes, group.role_wishes.get(claim.wishes.role, NO_WISHES))
     # Owners join one gang up to this number: the pods of subgroups that it could do without are its own too.
     whole = group.min_member if group.quorum is None else group.size
     min_member = claim.min_member or whole
@@ -85,7 +82,7 @@ def _disagreement(pod: str, claim: GangClaim, group: PodGroup) -> DialectsDisagr
     """Return on what pod and PodGroup disagree; None if they agree where both state something."""
     pod_values = _stated(claim.min_member, claim.wishes, claim.wishes)
     group_values = _stated(
-        group.min_member, group.wishes, group.role_wishes.get(claim.wishes.role, _NO_WISHES)
+        group.min_member, group.wishes, group.role_wishes.get(claim.wishes.role, NO_WISHES)
     )
     if group.owner is not None and (claim.min_member or 0) <= (group.size or 0):
         pod_values.pop("min-member", None)  # fewer than its owner makes: the pod's own word counts
@@ -142,8 +139,7 @@ def followers(of_object: PodGroup, pods: Sequence[Pod]) -> Iterator[Followers]:
     """Yield the members that come later. `pods` are those of the gang, also those that have succeeded."""
     by_role = defaultdict[str, list[Pod]](list)
     for pod in pods if of_object.coming else ():
-        if pod.claim is not None:
-            by_role[pod.claim.wishes.role].append(pod)
+        by_role[pod.wishes.role].append(pod)
     for coming in of_object.coming:
         if coming.role in by_role:
             yield from _of_leaders(coming, by_role[coming.role])

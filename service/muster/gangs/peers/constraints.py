@@ -24,8 +24,7 @@ from muster.domain.peers import (
     matches,
 )
 from muster.domain.pod import Pod
-from muster.gangs.peers.existing_pods import ExistingPods
-from muster.gangs.peers.peer_changes import PeerInterest
+from muster.gangs.peers.existing_pods import ExistingPods, PeerInterest
 
 Kind = tuple[int, ...]
 """What members of one role have in common as to constraints; () if no constraint concerns any member."""

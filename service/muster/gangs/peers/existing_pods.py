@@ -13,13 +13,89 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 from muster.domain.peers import ANY_ADDRESS, HostPort, Labels, PeerTerm, Selector, matches
 from muster.domain.pod import Pod
 from muster.domain.request import SelectorTerm
-from muster.gangs.peers.peer_changes import PeerChanges
+
+MAX_CHANGES = 512
+"""More changes than this count as a change of everything."""
+
+
+@dataclass(slots=True)
+class Changes:
+    """Changes that may help a refused gang, since they were last taken.
+
+    Apart from free capacity, a gang that was refused under constraints may fit for three reasons. A pod that
+    it must avoid ended, a pod that it must be near was bound, or a node or namespace changed its labels.
+    `PeerInterest` is what a gang waits for. `pending.watchers` finds the gangs that a change concerns.
+    """
+
+    pods: set[tuple[str, Labels]] = field(default_factory=set)
+    """(namespace, labels) of pods that changed."""
+    terms: set[PeerTerm] = field(default_factory=set)
+    """Anti-affinity terms of these pods."""
+    claims: set[tuple[str, str]] = field(default_factory=set)
+    """(namespace, claim) of PersistentVolumeClaims."""
+    everything: bool = False
+    """Labels of nodes or namespaces changed, or more of other pods than can be listed."""
+    gained: set[str] = field(default_factory=set)
+    """Nodes with more free capacity."""
+    anywhere: bool = False
+    """Any node may have more free capacity."""
+
+    def pod(self, pod: Pod) -> None:
+        """Note that a pod came to a node, left it or changed there."""
+        if self.everything:
+            return
+        self.pods.add((pod.namespace, pod.labels))
+        self.terms.update(pod.peers.anti_affinity)
+        self.claims.update((pod.namespace, claim) for claim in pod.peers.volume_claims)
+        self._bound()
+
+    def add(self, changes: Changes) -> None:
+        """Add the changes of another collection."""
+        self.gained |= changes.gained
+        self.anywhere |= changes.anywhere
+        self.pods |= changes.pods
+        self.terms |= changes.terms
+        self.claims |= changes.claims
+        self.everything |= changes.everything
+        self._bound()
+
+    def _bound(self) -> None:
+        """Count more changes than can be listed as a change of everything."""
+        if self.everything or len(self.pods) + len(self.terms) + len(self.claims) > MAX_CHANGES:
+            self.pods, self.terms, self.claims, self.everything = set(), set(), set(), True
+
+    @property
+    def of_peers(self) -> bool:
+        """Return whether other pods, or labels, changed."""
+        return bool(self.pods or self.claims or self.everything)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerInterest:
+    """The pods and claims that a gang's constraints concern. Equal gangs have equal interests.
+
+    Host ports are left out: a port comes free on a node that also gains capacity.
+    """
+
+    terms: frozenset[PeerTerm] = frozenset()
+    """Terms that match other pods."""
+    repelled_by: frozenset[PeerTerm] = frozenset()
+    """Terms of other pods that repel this gang."""
+    claims: frozenset[tuple[str, str]] = frozenset()
+    """(namespace, claim) of PersistentVolumeClaims."""
+
+    @property
+    def size(self) -> int:
+        """Return how many terms and claims there are."""
+        return len(self.terms) + len(self.repelled_by) + len(self.claims)
+
 
 MAX_TERMS = 256
 MAX_OF_ALL = 2_048
@@ -192,7 +268,7 @@ class ExistingPods:
     def __init__(self) -> None:
         self.namespaces: dict[str, Labels] = {}
         """Namespace → its labels, if known."""
-        self.changes = PeerChanges()
+        self.changes = Changes()
         self._known: dict[str, Pod] = {}
         self._in_namespace: Counter[str] = Counter()
         """Namespace → known pods."""
@@ -299,11 +375,6 @@ class ExistingPods:
             _count(self._ports, ((port.port, port.protocol), port.address, node), pods)
         for claim in pod.peers.volume_claims:
             _count(self._claims, ((pod.namespace, claim), node), pods)
-
-    def take_changes(self) -> PeerChanges:
-        """Return `changes`, and start a new collection."""
-        changes, self.changes = self.changes, PeerChanges()
-        return changes
 
     # --- queries ------------------------------------------------------------------------------------
 

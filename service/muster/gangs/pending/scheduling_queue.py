@@ -13,7 +13,7 @@ from muster.gangs.capacity.hint_table import HintTable
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.capacity.queueing_hints import QueueingHint, may_fit_now
 from muster.gangs.messages.instructions import Lane
-from muster.gangs.peers.peer_changes import PeerChanges
+from muster.gangs.peers.existing_pods import Changes
 from muster.gangs.pending.watchers import Watchers
 from muster.gangs.record.gang import Gang, Solving
 
@@ -290,17 +290,14 @@ class SchedulingQueue:
         planned since."""
         return self._to_update.pop() if self._to_update else None
 
-    def freed(
-        self, gained: Collection[str], changes: PeerChanges, anywhere: bool, update_at: float
-    ) -> list[str]:
-        """Return the refused gangs that a change may help.
+    def freed(self, changes: Changes, update_at: float) -> list[str]:
+        """Return the refused gangs that changes may help.
 
-        `gained`: nodes with more free capacity; `anywhere`: any node may have. `changes`: other pods that
-        changed. `update_at`: when the numbers of the other gangs are updated.
+        `update_at`: when the numbers of the other gangs are updated.
         """
-        if anywhere:
+        if changes.anywhere:
             return self._woken(self._refused.keys(), update_at)
-        touched = self._touched(self._watchers, changes)
+        gained, touched = changes.gained, self._touched(self._watchers, changes)
         helped = self._hints.may_fit(self._ledger, gained, touched) if gained or touched else set()
         keys = self._woken(helped, update_at if gained else None)
         if not self._holding:
@@ -329,10 +326,10 @@ class SchedulingQueue:
             return True
         alone = Watchers()
         alone.add(solving.hint)
-        return self._may_fit(gang, solving.hint, since.gained, bool(self._touched(alone, since.peers)))
+        return self._may_fit(gang, solving.hint, since.gained, bool(self._touched(alone, since)))
 
-    def _touched(self, watchers: Watchers, changes: PeerChanges) -> set[QueueingHint]:
-        return watchers.touched(changes, self._ledger.existing_pods.labels_of) if changes else set()
+    def _touched(self, watchers: Watchers, changes: Changes) -> set[QueueingHint]:
+        return watchers.touched(changes, self._ledger.existing_pods.labels_of) if changes.of_peers else set()
 
     def _may_fit(self, gang: Gang, hint: QueueingHint, gained: Collection[str], touched: bool) -> bool:
         return may_fit_now(hint, self._ledger, gained, touched, self._own(gang))

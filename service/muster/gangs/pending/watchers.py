@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from muster.domain.peers import PeerTerm, matches
 from muster.gangs.capacity.queueing_hints import QueueingHint
-from muster.gangs.peers.peer_changes import PeerChanges
+from muster.gangs.peers.existing_pods import Changes
 
 MAX_LOOKED_AT = 5_000
 """Selector requirements that one change matches against labels (about 5 ms)."""
@@ -119,7 +119,7 @@ class Watchers:
         for term in interest.terms:
             self._leave(term, hint)
 
-    def touched(self, changes: PeerChanges, labels_of: Callable[[str], _Labels]) -> set[QueueingHint]:
+    def touched(self, changes: Changes, labels_of: Callable[[str], _Labels]) -> set[QueueingHint]:
         """Return the hints that these changes concern, and perhaps more.
 
         `labels_of` returns the labels of a namespace.
@@ -141,7 +141,7 @@ class Watchers:
                 touched.update(place.hints)
         return touched
 
-    def _met(self, changes: PeerChanges, labels_of: Callable[[str], _Labels]) -> dict[_Place, list[_Changed]]:
+    def _met(self, changes: Changes, labels_of: Callable[[str], _Labels]) -> dict[_Place, list[_Changed]]:
         """Return the places of terms that changed pods may match, with these pods."""
         met: dict[_Place, list[_Changed]] = {}
         namespaces = {namespace: labels_of(namespace) for namespace, _ in changes.pods}

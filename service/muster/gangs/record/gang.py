@@ -18,7 +18,7 @@ from muster.gangs.capacity.queueing_hints import QueueingHint
 from muster.gangs.capacity.requests import Asks, asks
 from muster.gangs.membership.group import Group, NameKey
 from muster.gangs.messages.instructions import EventReason, PushVerdict, Solve
-from muster.gangs.peers.peer_changes import PeerChanges
+from muster.gangs.peers.existing_pods import Changes
 from muster.gangs.record.phases import (
     Collecting,
     Finished,
@@ -67,24 +67,6 @@ class Exclusion:
         return self.until
 
 
-@dataclass(slots=True)
-class Since:
-    """What changed since a planner was asked.
-
-    `gained`: nodes with more free capacity; `anywhere`: any node may have. `peers`: other pods.
-    """
-
-    gained: set[str] = field(default_factory=set)
-    anywhere: bool = False
-    peers: PeerChanges = field(default_factory=PeerChanges)
-
-    def add(self, gained: Iterable[str], peers: PeerChanges, anywhere: bool) -> None:
-        """Add a change."""
-        self.gained.update(gained)
-        self.peers.add(peers)
-        self.anywhere |= anywhere
-
-
 @dataclass(frozen=True, slots=True)
 class Solving:
     """A Solve that is not answered yet.
@@ -97,8 +79,9 @@ class Solving:
     """What the gang must have to fit, by this request."""
     floor: int | None = None
     partial: bool = False
-    """Whether it asks for `Ask.LEAST`, and the gang has more members."""
-    since: Since = field(default_factory=Since)
+    """Whether it is about the fewest members with which the gang starts, and the gang has more."""
+    since: Changes = field(default_factory=Changes)
+    """What changed since the planner was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +90,6 @@ class Lost:
 
     pod: Pod
     usage: Usage
-
-
-class Ask(StrEnum):
-    """Which of a gang's waiting members the planner is asked about."""
-
-    ALL = "all"
-    LEAST = "those that the gang needs"
 
 
 class Timer(StrEnum):
@@ -199,8 +175,8 @@ class Gang:
     """Seconds that the gang had to wait after the last of these."""
     slow: bool = False
     """Whether the foreground planner ran out of time for it: the background planner decides then."""
-    ask_next: Ask | None = None
-    """What the next question is about, if the last one was not the only one."""
+    ask_all: bool = False
+    """Whether the next question is about all members, because the last one was not, and found nothing."""
     stale: bool = False
     """Whether pods of `group` have changed since it was counted, without effect on the phase.
 
@@ -220,11 +196,12 @@ class Gang:
 
     def end_exclusions(self, now: float, unbound_gone_at: float) -> None:
         """Forget the exclusions that have ended (see `Exclusion.ends`)."""
-        self.exclusions = {
-            pair: exclusion
-            for pair, exclusion in self.exclusions.items()
-            if exclusion.ends(unbound_gone_at) > now
-        }
+        self.keep_exclusions(lambda _, exclusion: exclusion.ends(unbound_gone_at) > now)
+
+    def keep_exclusions(self, stays: Callable[[str, Exclusion], bool]) -> None:
+        """Forget the exclusions that do not stay, by their node."""
+        pairs = self.exclusions.items()
+        self.exclusions = {pair: exclusion for pair, exclusion in pairs if stays(pair[1], exclusion)}
 
     def leave_out(self, node: str, pods: Iterable[Pod], now: float) -> bool:
         """Count that a change of the node voids a plan for these pods.
@@ -247,28 +224,25 @@ class Gang:
         """Try a node again that has changed. The node can't end its own exclusion by that."""
         if not self.refusals and not self.exclusions:
             return
-        self.exclusions = {
-            pair: exclusion
-            for pair, exclusion in self.exclusions.items()
-            if pair[1] != node or exclusion.plugin == NODE_CHANGED
-        }
+        self.keep_exclusions(lambda name, exclusion: name != node or exclusion.plugin == NODE_CHANGED)
         self.refusals = {
             pair: times for pair, times in self.refusals.items() if pair[1] != node or pair in self.exclusions
         }
 
-    def excluded(self, roles: Iterable[Role], pods: Mapping[str, Pod]) -> dict[str, dict[str, str]]:
+    def excluded(self, roles: Iterable[Role], pods: Iterable[Pod]) -> dict[str, dict[str, str]]:
         """Return role → node → the plugin that refused the pair, in the planner's form.
 
-        `pods`: the members by UID.
+        `pods`: its members.
         """
         nodes_by_asks: dict[Asks, dict[str, str]] = {}
         for (refused, node), exclusion in self.exclusions.items():
             nodes_by_asks.setdefault(refused, {})[node] = exclusion.plugin
+        pod_by_uid = {pod.uid: pod for pod in pods} if nodes_by_asks else {}
         asking = {
-            role.name: asks(pods[member.uid])
+            role.name: asks(pod_by_uid[member.uid])
             for role in roles
-            for member in (role.members if nodes_by_asks else ())
-            if member.uid in pods
+            for member in role.members
+            if member.uid in pod_by_uid
         }
         return {
             name: nodes_by_asks[pod_asks] for name, pod_asks in asking.items() if pod_asks in nodes_by_asks
@@ -350,9 +324,8 @@ class Gang:
 
 def _size(pod: Pod) -> tuple[object, ...]:
     """Return what the pod takes of a node, its role and its priority."""
-    role = pod.claim.wishes.role if pod.claim is not None else ""
     gpus = (pod.fewest_gpus, pod.gpu_counts, pod.gpu_resource, pod.slice)
-    return (role, pod.priority, pod.resources, *gpus)
+    return (pod.wishes.role, pod.priority, pod.resources, *gpus)
 
 
 @dataclass(frozen=True, slots=True)
