@@ -20,7 +20,7 @@ from benchmarks.headofline.changing import NothingAcceptedError, changing
 from benchmarks.headofline.stats import ALONE, Changes, Gang, Inputs, Trial
 from e2e.fuzz import largest
 from local_cluster.api import Answer, Api
-from muster.dialects.devices.pools import MAX_DEVICES
+from muster.dialects.devices.published import MAX_DEVICES
 from muster.dialects.nodes import bounds
 from muster.domain.allocation import MAX_GPUS
 

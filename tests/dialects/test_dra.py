@@ -10,7 +10,7 @@ import pytest
 from muster.dialects.devices import offers, published, selectors
 from muster.dialects.devices.objects import DeviceClassObject, DeviceTaintRule, ResourceSlice
 from muster.dialects.devices.offers import KINDS_OF_NODES
-from muster.dialects.devices.pools import MAX_DEVICES, MAX_POOLS
+from muster.dialects.devices.published import MAX_DEVICES, MAX_POOLS
 from muster.dialects.devices.slices import Slices
 from muster.dialects.nodes import nodes
 from muster.dialects.settings import DEFAULTS

@@ -12,7 +12,7 @@ from muster.adapters.kube import decode, intake, lenient, nodes, watch
 from muster.adapters.page import access, board, rows, server
 from muster.adapters.telemetry import logs, room
 from muster.config import Config
-from muster.dialects.devices import claims, pools
+from muster.dialects.devices import claims, published
 from muster.dialects.jobs import pruned
 from muster.dialects.kinds import description
 from muster.dialects.nodes import bounds
@@ -60,9 +60,9 @@ BOUNDS = (
     f"{allocation.MAX_GPUS} GPUs, a matrix of {bounds.MAX_TEXT >> 10} KiB",
     f"{bounds.MAX_LABELS:,} labels, {bounds.MAX_TAINTS} taints, "
     f"{bounds.MAX_RESOURCES} resources, {bounds.MAX_CONFIG_MAPS} ConfigMaps, "
-    f"{pools.MAX_POOLS} pools with "
-    f"{pools.MAX_DEVICES:,} devices; {bounds.MAX_PROBLEMS} problems, "
-    f"{pools.MAX_ROUNDINGS} ways to round memory up",
+    f"{published.MAX_POOLS} pools with "
+    f"{published.MAX_DEVICES:,} devices; {bounds.MAX_PROBLEMS} problems, "
+    f"{published.MAX_ROUNDINGS} ways to round memory up",
     f"{1 / nodes.CHANGE_S:g} changes a second, after {nodes.ADVANCE_S:g} s in advance",
     f"{PATIENCE} plans of a gang; all refused gangs once in {CONFIG.gangs.numbers_s:g} s; "
     f"{node_changes.WAKES} times those with members that it admits",

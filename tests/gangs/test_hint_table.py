@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from muster.domain.node import Node, Resources, Taint, Usage
 from muster.domain.request import NodeRules, SelectorTerm, Toleration
-from muster.gangs.capacity import hint_table as refused
-from muster.gangs.capacity.hint_table import FIRST_ROWS, HintTable
+from muster.gangs.capacity import queueing_hints as refused
 from muster.gangs.capacity.ledger import Ledger
-from muster.gangs.capacity.queueing_hints import QueueingHint, may_fit_now
+from muster.gangs.capacity.queueing_hints import FIRST_ROWS, HintTable, QueueingHint, may_fit_now
 from tests.gangs.world import node
 
 RESOURCES = ("nvidia.com/gpu", "aliyun.com/gpu", "")

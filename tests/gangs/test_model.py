@@ -94,7 +94,7 @@ def test_the_model_sees_at_once_that_a_wake_up_is_lost(monkeypatch: pytest.Monke
     cluster.world.see(foreign("f", "a", 4), foreign("f2", "b", 4), pod("p0", gang=""))
     cluster.world.solve()
     cluster.check()
-    monkeypatch.setattr("muster.gangs.capacity.hint_table.HintTable.may_fit", lambda *_: set())
+    monkeypatch.setattr("muster.gangs.capacity.queueing_hints.HintTable.may_fit", lambda *_: set())
     cluster.world.gone("f")
     with pytest.raises(Broken, match="p0 fits now, and nobody asks about it"):
         cluster.check()

@@ -16,7 +16,7 @@ from muster.domain.policies import Policies, Policy
 from muster.domain.quorums import Leaf, Quorum
 from muster.domain.request import Request, RolePreference, SelectorTerm, Term, TypicalRequest
 from muster.gangs.capacity import requests
-from muster.gangs.membership.podgroups import completed
+from muster.gangs.membership.group import completed
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate
 from muster.gangs.messages.settings import Settings

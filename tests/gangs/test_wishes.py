@@ -15,7 +15,7 @@ from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.podgroup import PodGroup
 from muster.domain.request import Segment
 from muster.gangs.membership.consistency import disagreements
-from muster.gangs.membership.podgroups import completed
+from muster.gangs.membership.group import completed
 from tests.gangs.world import pod
 
 STATED: dict[str, Any] = {

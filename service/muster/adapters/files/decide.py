@@ -28,7 +28,7 @@ from muster.gangs.membership.group import Group, NameKey
 from muster.gangs.membership.roster import Roster
 from muster.gangs.messages.calls import InTreeAnswer
 from muster.gangs.pending.in_tree import InTree
-from muster.gangs.record.plan import usages
+from muster.gangs.record.phases import usages
 from muster.gangs.reporting.places import with_holders
 from muster.placement.limits import Timings
 

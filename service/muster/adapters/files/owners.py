@@ -21,7 +21,7 @@ from muster.domain.levels import Level
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.podgroup import PodGroup
 from muster.domain.words import listed, plural
-from muster.gangs.membership.podgroups import key_of
+from muster.gangs.membership.group import key_of
 
 
 @dataclass(slots=True)

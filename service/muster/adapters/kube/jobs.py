@@ -35,7 +35,7 @@ from muster.dialects.settings import Settings
 from muster.domain.levels import DEFAULT_LEVELS, Level
 from muster.domain.pod import Controller, GangClaim, Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
-from muster.gangs.membership.podgroups import key_of
+from muster.gangs.membership.group import key_of
 from muster.gangs.messages.inputs import Input, JobSeen, PodGroupGone, PodGroupSeen
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 

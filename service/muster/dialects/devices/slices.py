@@ -19,8 +19,7 @@ from muster.dialects.devices.objects import (
     TaintedDevices,
 )
 from muster.dialects.devices.offers import Offer
-from muster.dialects.devices.pools import MAX_POOLS, MAX_ROUNDINGS, Pool, Slice
-from muster.dialects.devices.published import Class, Published, is_of
+from muster.dialects.devices.published import MAX_POOLS, MAX_ROUNDINGS, Class, Pool, Published, Slice, is_of
 from muster.dialects.devices.selectors import UnreadableSelectorError
 from muster.dialects.devices.shares import Rounding
 from muster.dialects.settings import Settings

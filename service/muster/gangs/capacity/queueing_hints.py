@@ -11,8 +11,11 @@ The proof counts the places that the gang itself holds as free for it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
 
 from muster.domain.node import Node, Resources
 from muster.domain.request import NodeRules, Request, Role, Scope
@@ -132,3 +135,191 @@ def _enough_whole(whole: _WholeGpus, hint: QueueingHint) -> bool:
         must <= sum(nodes * (free // k) for (name, free), nodes in whole.items() if name == resource)
         for resource, k, must in hint.quotas
     )
+
+
+MOST_OFFERS = 256
+"""Different nodes that are compared one by one. If there are more, groups are compared by their maxima."""
+FEW_NODES = 8
+"""If no more nodes gained, it counts whether they admit members."""
+MOST_NAMES = 4096
+"""Names and values of different node rules that are compared with a node, and one for each: about 10 ms.
+Members with other rules count as admitted."""
+FIRST_ROWS = 64
+_MOST = 2**62
+"""Larger amounts are stored as this one, because Kubernetes objects may state amounts beyond int64.
+
+Hints may then look as if they fitted, which proves nothing and costs one question.
+"""
+_ALWAYS = -_MOST
+"""Stored for a resource that a member does not request: every node has it, even an overcommitted one."""
+
+Numbers = NDArray[np.int64]
+
+
+class _Rows:
+    """Rows of int64 that grow at the end; shape (rows, columns)."""
+
+    def __init__(self, columns: int) -> None:
+        self._data: Numbers = np.empty((FIRST_ROWS, columns), dtype=np.int64)
+        self._count = 0
+
+    @property
+    def values(self) -> Numbers:
+        """Return the rows; shape (rows, columns)."""
+        return self._data[: self._count]
+
+    def append(self, *row: int) -> None:
+        """Add a row."""
+        if self._count == len(self._data):
+            self._data = np.concatenate([self._data, np.empty_like(self._data)])
+        self._data[self._count] = row
+        self._count += 1
+
+    def keep(self, rows: NDArray[np.bool_]) -> None:
+        """Remove the rows that are not selected; `rows` has shape (rows,)."""
+        remaining = self.values[rows]
+        self._data[: len(remaining)] = remaining
+        self._count = len(remaining)
+
+
+class HintTable:
+    """The hints of all refused gangs as arrays, each with a slot.
+
+    One pod that ends must not cost a look at each of ten thousand waiting gangs. The answer is that of
+    `may_fit_now`, or a superset: a gang that may fit is never left out.
+
+    Requests are rows (slot, GPU resource, GPUs, CPU, memory, pods, node rules). Quotas are rows (slot, GPU
+    resource, GPUs of a member, members). Slots of removed hints stay until they outnumber the others.
+    """
+
+    def __init__(self) -> None:
+        self._slots: dict[QueueingHint, int] = {}
+        self._hints: list[QueueingHint | None] = []
+        self._asks = _Rows(7)
+        self._quotas = _Rows(4)
+        self._resources = {"": 0}
+        self._rules: dict[NodeRules, int] = {}
+        """The number of each, in their order."""
+
+    def add(self, hint: QueueingHint) -> None:
+        """Add a hint that is not in the table yet."""
+        slot = self._slots[hint] = len(self._hints)
+        self._hints.append(hint)
+        for resource, gpus, resources, rules in hint.asks:
+            self._asks.append(
+                slot,
+                self._number(resource) if gpus else self._number(""),
+                min(gpus, _MOST),
+                min(resources.cpu_milli, _MOST) or _ALWAYS,
+                min(resources.memory_bytes, _MOST) or _ALWAYS,
+                min(resources.pods, _MOST),
+                self._rules.setdefault(rules, len(self._rules)),
+            )
+        for resource, gpus, members in hint.quotas:
+            self._quotas.append(slot, self._number(resource), min(gpus, _MOST), min(members, _MOST))
+
+    def discard(self, hint: QueueingHint) -> None:
+        """Remove a hint, if it is in the table."""
+        slot = self._slots.pop(hint, None)
+        if slot is not None:
+            self._hints[slot] = None
+            if len(self._hints) > 2 * len(self._slots) + FIRST_ROWS:
+                self._tidy()
+
+    def may_fit(
+        self, ledger: Ledger, gained: Collection[str], touched: Iterable[QueueingHint] = ()
+    ) -> set[QueueingHint]:
+        """Return the hints of gangs that may fit now; all others provably do not.
+
+        `gained`: nodes with more free capacity. `touched`: hints whose constraints concern other pods that
+        changed.
+        """
+        states = [state for state in map(ledger.state, gained) if state is not None]
+        asks = self._asks.values
+        fits = np.zeros(len(asks), dtype=np.bool_)
+        for offer in self._offers(states):
+            fits |= self._room(offer)
+        if len(states) <= FEW_NODES and fits.any():
+            fits[:] = False
+            for state in states:
+                room = self._room(np.array(self._offer(state), dtype=np.int64))
+                fits |= room & self._admitted(state.node, room)[asks[:, 6]]
+        slots = asks[:, 0]
+        helped = np.zeros(len(self._hints), dtype=np.bool_)
+        helped[slots[fits]] = True
+        helped[[self._slots[hint] for hint in touched]] = True
+        if helped.any():
+            quotas = self._quotas.values
+            helped[quotas[self._most(ledger) < quotas[:, 3], 0]] = False
+        helped_hints = (self._hints[slot] for slot in np.flatnonzero(helped))
+        return {hint for hint in helped_hints if hint is not None}
+
+    def _room(self, offer: Numbers) -> NDArray[np.bool_]:
+        """Return which requests fit in the offer of a node; shape (requests,)."""
+        asks = self._asks.values
+        has_room: NDArray[np.bool_] = (offer[asks[:, 1]] >= asks[:, 2]) & (asks[:, 3:6] <= offer[-3:]).all(
+            axis=1
+        )
+        return has_room
+
+    def _admitted(self, node: Node, room: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return by the number of node rules whether the node admits their members. Rules are looked at for
+        requests with room, in bounds."""
+        admitted, names = np.ones(len(self._rules), dtype=np.bool_), 0
+        to_check = np.zeros(len(self._rules), dtype=np.bool_)
+        to_check[self._asks.values[room, 6]] = True
+        for rules, number in self._rules.items():
+            if to_check[number]:
+                names += 1 + rules.size
+                if names > MOST_NAMES:
+                    break
+                admitted[number] = admits(node, rules)
+        return admitted
+
+    def _offers(self, states: Iterable[NodeState]) -> Numbers:
+        """Return what different nodes offer; shape (nodes, resources + 3), as `_offer` has it."""
+        different = {self._offer(state) for state in states}
+        offers = np.array(sorted(different), dtype=np.int64).reshape(-1, len(self._resources) + 3)
+        if len(offers) <= MOST_OFFERS:
+            return offers
+        return np.array([group.max(axis=0) for group in np.array_split(offers, MOST_OFFERS)])
+
+    def _offer(self, state: NodeState) -> tuple[int, ...]:
+        """Return free GPUs by resource (-1 if the node does not have it), then CPU, memory and pods."""
+        gpus = [-1] * len(self._resources)
+        for resource in state.node.gpu_resources:
+            if resource in self._resources:
+                gpus[self._resources[resource]] = state.most_gpus
+        gpus[self._resources[""]] = _MOST
+        free = state.free
+        return (*gpus, *map(_bounded, (free.cpu_milli, free.memory_bytes, free.pods)))
+
+    def _most(self, ledger: Ledger) -> Numbers:
+        """Return how many members of each quota all nodes together could hold at most; shape (quotas,)."""
+        quotas = self._quotas.values
+        most = np.zeros(len(quotas), dtype=np.int64)
+        for (resource, free), nodes in ledger.whole_gpus().items():
+            if resource in self._resources and free and nodes:
+                of_resource = quotas[:, 1] == self._resources[resource]
+                most[of_resource] += nodes * (free // quotas[of_resource, 2])
+        return most
+
+    def _number(self, resource: str) -> int:
+        return self._resources.setdefault(resource, len(self._resources))
+
+    def _tidy(self) -> None:
+        live = np.array([hint is not None for hint in self._hints], dtype=np.bool_)
+        numbers = np.cumsum(live) - 1
+        for rows in (self._asks, self._quotas):
+            rows.keep(live[rows.values[:, 0]])
+            rows.values[:, 0] = numbers[rows.values[:, 0]]
+        live_rules = np.unique(self._asks.values[:, 6])
+        rules = list(self._rules)
+        self._rules = {rules[number]: at for at, number in enumerate(live_rules.tolist())}
+        self._asks.values[:, 6] = np.searchsorted(live_rules, self._asks.values[:, 6])
+        self._hints = [hint for hint in self._hints if hint is not None]
+        self._slots = {hint: slot for slot, hint in enumerate(self._hints) if hint is not None}
+
+
+def _bounded(number: int) -> int:
+    return max(1 - _MOST, min(number, _MOST))

@@ -34,8 +34,7 @@ from muster.domain.request import (
 )
 from muster.domain.words import listed
 from muster.gangs.capacity.ledger import Ledger
-from muster.gangs.membership.group import Group, stated_roles
-from muster.gangs.membership.podgroups import PREFIX
+from muster.gangs.membership.group import PREFIX, Group, stated_roles
 from muster.gangs.peers.constraints import Kind, Peers
 from muster.gangs.peers.existing_pods import PeerInterest
 from muster.placement.gang.blocks import first_by_rank, rank_key

@@ -27,11 +27,11 @@ from muster.gangs.record.phases import (
     GivenUp,
     Permitted,
     Phase,
+    Plan,
     Planned,
     Reserving,
     Trigger,
 )
-from muster.gangs.record.plan import Plan
 from muster.gangs.reporting.differences import Differences
 
 _MAY_LEAVE = (Phase.COLLECTING, Phase.INVALID, Phase.PLANNING, Phase.UNPLACEABLE)

@@ -37,8 +37,7 @@ from muster.gangs.messages.calls import (
 )
 from muster.gangs.messages.instructions import EventReason, Outcome
 from muster.gangs.record.gang import Gang
-from muster.gangs.record.phases import Permitted, Phase, Planned, Reserving, Trigger
-from muster.gangs.record.plan import Plan, usages
+from muster.gangs.record.phases import Permitted, Phase, Plan, Planned, Reserving, Trigger, usages
 from muster.placement import moves
 from muster.placement.cluster.candidates import profile_refusal
 from muster.placement.cluster.matching import serves

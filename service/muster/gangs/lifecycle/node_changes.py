@@ -17,8 +17,7 @@ from muster.gangs.lifecycle.state import State
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 from muster.gangs.record.gang import Gang
-from muster.gangs.record.phases import Planned, Reserving, Trigger
-from muster.gangs.record.plan import Plan, is_same_for, labels_of_domains
+from muster.gangs.record.phases import Plan, Planned, Reserving, Trigger, is_same_for, labels_of_domains
 
 
 def holds(state: State, plan: Plan, before: Node | None, after: Node | None) -> bool:

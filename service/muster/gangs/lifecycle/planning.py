@@ -38,8 +38,7 @@ from muster.gangs.record.gang import (
     Solving,
     Timer,
 )
-from muster.gangs.record.phases import Phase, Planned, Planning, Trigger, Withdrawn
-from muster.gangs.record.plan import Plan, is_same_for, usages
+from muster.gangs.record.phases import Phase, Plan, Planned, Planning, Trigger, Withdrawn, is_same_for, usages
 from muster.gangs.reporting.places import with_holders
 from muster.gangs.reporting.publisher import Kinds, kinds_of
 from muster.gangs.reservations import with_scores

@@ -28,12 +28,13 @@ from muster.gangs.record.phases import (
     Invalid,
     Permitted,
     Phase,
+    Plan,
     Planning,
     Running,
     Trigger,
     Withdrawn,
+    usages,
 )
-from muster.gangs.record.plan import Plan, usages
 from muster.gangs.reporting.publisher import kinds_of, short
 
 

@@ -9,7 +9,15 @@ from dataclasses import replace
 from muster.domain.pod import Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.domain.policies import DEFAULT_POLICIES
-from muster.gangs.membership.group import Group, NameKey, group_of, name_key, planning_facts
+from muster.gangs.membership.group import (
+    Group,
+    NameKey,
+    completed,
+    group_of,
+    key_of,
+    name_key,
+    planning_facts,
+)
 from muster.gangs.membership.incarnations import (
     Owners,
     assign,
@@ -17,7 +25,6 @@ from muster.gangs.membership.incarnations import (
     without_earlier,
     without_strangers,
 )
-from muster.gangs.membership.podgroups import completed, key_of
 
 _MAX_DELETED = 10_000
 """How many deleted pods of a Job are counted at most: a Job's status may hold any number."""

@@ -9,9 +9,8 @@ import heapq
 import itertools
 from collections.abc import Callable, Collection
 
-from muster.gangs.capacity.hint_table import HintTable
 from muster.gangs.capacity.ledger import Ledger
-from muster.gangs.capacity.queueing_hints import QueueingHint, may_fit_now
+from muster.gangs.capacity.queueing_hints import HintTable, QueueingHint, may_fit_now
 from muster.gangs.messages.instructions import Lane
 from muster.gangs.peers.existing_pods import Changes
 from muster.gangs.pending.watchers import Watchers

@@ -26,13 +26,13 @@ from muster.gangs.record.phases import (
     InPhase,
     Permitted,
     Phase,
+    Plan,
     Planned,
     Reserving,
     Running,
     Trigger,
     after,
 )
-from muster.gangs.record.plan import Plan
 
 NODE_CHANGED = "NodeChanged"
 """In the place of a plugin: the node itself voided plans of the gang by its changes."""
