@@ -88,8 +88,8 @@ class Pool:
     """All slices of a pool, by the node that they name and by name, gathered as by the in-tree allocator.
 
     A pool counts on a node with the newest slices that name the node, or no node. They are enough if they are
-    all slices of the pool. Only if not, slices of other nodes are looked at: whether they make the pool whole,
-    or are newer. So no node can take a whole pool from another node by slices that name it. On the nodes
+    all slices of the pool. Only if not, slices of other nodes are looked at: whether they make the pool
+    whole, or are newer. So no node can take a whole pool from another node by slices that name it. On the nodes
     `in_part` slices of other nodes matter.
     """
 

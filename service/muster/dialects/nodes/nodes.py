@@ -493,9 +493,10 @@ def _of_labels(node: NodeKeys, gpu_count: int, amd: bool) -> GpuTopology:
     """Return the topology that the labels tell of, unknown if they tell nothing.
 
     First that speaks wins: `gpu.topology/nvlink-domain`, `nvidia.com/gpu.clique` (both: all GPUs of the node
-    are in one domain), the matrix (not here), `gpu.topology/nvlink-domain-size`, `nvidia.com/nvswitch.present`,
-    `gpu.topology/interconnect`, `nvidia.com/gpu.product`. What a label says against the one that won is a
-    problem of the node. `topology.kubernetes.io/numa-node` puts all GPUs of the node into one NUMA node.
+    are in one domain), the matrix (not here), `gpu.topology/nvlink-domain-size`,
+    `nvidia.com/nvswitch.present`, `gpu.topology/interconnect`, `nvidia.com/gpu.product`. What a label says
+    against the one that won is a problem of the node. `topology.kubernetes.io/numa-node` puts all GPUs of the
+    node into one NUMA node.
     """
     labels = node.labels
     joined_by = _interconnect(node) or _by_product(node, gpu_count)
