@@ -6,7 +6,6 @@ What is above a bound is left out, and a sentence in `Node.problems` says so.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import chain
 
 import msgspec
@@ -32,16 +31,6 @@ TOO_MANY_TAINTS = "muster.dev/too-many-taints"
 
 _ENTRY = 16
 """What a label, taint or resource counts in `size`."""
-
-
-@dataclass(slots=True)
-class NodeKeys:
-    """Labels and annotations of a node. What can't be read gathers in `problems`."""
-
-    labels: Mapping[str, str]
-    annotations: Mapping[str, str]
-    settings: Settings
-    problems: list[str]
 
 
 def bounded(obj: NodeObject, settings: Settings) -> tuple[NodeObject, list[str]]:

@@ -23,7 +23,6 @@ from muster.dialects import keys, quantities
 from muster.dialects.devices import compute_domains, offers
 from muster.dialects.devices.offers import Offer
 from muster.dialects.nodes import bounds, matrices
-from muster.dialects.nodes.bounds import NodeKeys
 from muster.dialects.nodes.configmaps import NodeFact
 from muster.dialects.objects import NodeObject
 from muster.dialects.reading import NAME_PATTERN, SHOWN, mask_of_list, natural, positive
@@ -112,13 +111,14 @@ def kept(obj: NodeObject) -> NodeObject:
     return msgspec.structs.replace(obj, metadata=msgspec.structs.replace(obj.metadata, annotations=texts))
 
 
-class _Reader(NodeKeys):
-    """Reads one node."""
+class _Reader:
+    """Reads one node. What can't be read gathers in `problems`."""
 
     def __init__(
         self, obj: NodeObject, settings: Settings, more: Iterable[NodeFact], problems: list[str]
     ) -> None:
-        super().__init__(obj.metadata.labels or {}, obj.metadata.annotations or {}, settings, problems)
+        self.labels, self.annotations = obj.metadata.labels or {}, obj.metadata.annotations or {}
+        self.settings, self.problems = settings, problems
         self._allocatable = obj.status.allocatable or {}
         self._capacity = obj.status.capacity or {}
         self._facts = sorted(more, key=lambda fact: fact.name)
@@ -337,7 +337,7 @@ def _kinds(topology: GpuTopology) -> list[list[str]]:
     return [[link.kind if link else "" for link in row] for row in topology.links]
 
 
-def _served(node: NodeKeys, offered: frozenset[str]) -> frozenset[str]:
+def _served(node: _Reader, offered: frozenset[str]) -> frozenset[str]:
     """Return which of the GPU resources in a node's allocatable may be planned there.
 
     A mode serves one kind alone. Without the label, or with an unknown mode, all of them are served.
@@ -360,7 +360,7 @@ def _served(node: NodeKeys, offered: frozenset[str]) -> frozenset[str]:
     return offered
 
 
-def _memory_by_gpu(node: NodeKeys, gpu_mem: int, gpu_count: int) -> tuple[int, ...]:
+def _memory_by_gpu(node: _Reader, gpu_mem: int, gpu_count: int) -> tuple[int, ...]:
     """Return the GiB of each GPU of a node with `gpu_mem` in all, () if that is nothing."""
     if not gpu_mem:
         return ()
@@ -389,7 +389,7 @@ def _memory_by_gpu(node: NodeKeys, gpu_mem: int, gpu_count: int) -> tuple[int, .
     return (share,) * gpu_count if share else ()
 
 
-def _note_missing(node: NodeKeys, units: int, by_gpu: tuple[int, ...], unhealthy: int) -> None:
+def _note_missing(node: _Reader, units: int, by_gpu: tuple[int, ...], unhealthy: int) -> None:
     """Note a problem if allocatable has `units` less than capacity. Unhealthy GPUs account for their own.
 
     Other broken GPUs are unknown, so only kube-scheduler's sum of units keeps pods away from them.
@@ -402,7 +402,7 @@ def _note_missing(node: NodeKeys, units: int, by_gpu: tuple[int, ...], unhealthy
         )
 
 
-def _spreads(node: NodeKeys) -> bool:
+def _spreads(node: _Reader) -> bool:
     """Return whether a node's slices go to the GPU with most left instead of least."""
     placement = node.labels.get(keys.ACK_NODE_PLACEMENT, BINPACK)
     if placement not in (BINPACK, SPREAD):
@@ -411,7 +411,7 @@ def _spreads(node: NodeKeys) -> bool:
     return placement == SPREAD
 
 
-def _cdi_devices(node: NodeKeys, gpu_count: int, resources: frozenset[str]) -> tuple[str, ...]:
+def _cdi_devices(node: _Reader, gpu_count: int, resources: frozenset[str]) -> tuple[str, ...]:
     """Return the names of a node's CDI devices by GPU, () if the label `nri_nodes` asks for none."""
     label, uuids_key = node.settings.nri_nodes, keys.GPU_UUIDS
     key, _, value = label.partition("=")
@@ -489,7 +489,7 @@ INTERCONNECTS = (NVSWITCH, NVLINK, XGMI, PCIE)
 or xGMI, or nothing but PCIe."""
 
 
-def _of_labels(node: NodeKeys, gpu_count: int, amd: bool) -> GpuTopology:
+def _of_labels(node: _Reader, gpu_count: int, amd: bool) -> GpuTopology:
     """Return the topology that the labels tell of, unknown if they tell nothing.
 
     First that speaks wins: `gpu.topology/nvlink-domain`, `nvidia.com/gpu.clique` (both: all GPUs of the node
@@ -519,7 +519,7 @@ def _of_labels(node: NodeKeys, gpu_count: int, amd: bool) -> GpuTopology:
     return GpuTopology.of_islands(gpu_count, size, inside, between)
 
 
-def _note_against(node: NodeKeys, topology: GpuTopology) -> None:
+def _note_against(node: _Reader, topology: GpuTopology) -> None:
     """Note what the labels say against a matrix that was read."""
     if not topology.known:
         return
@@ -544,7 +544,7 @@ def _note_against(node: NodeKeys, topology: GpuTopology) -> None:
         problems.append(f"{keys.NUMA_NODE} names one, but the matrix has SYS links: the matrix is used")
 
 
-def _against_product(node: NodeKeys, has_fabric: bool, kinds: Set[str]) -> Iterator[str]:
+def _against_product(node: _Reader, has_fabric: bool, kinds: Set[str]) -> Iterator[str]:
     """Yield what the name of the GPUs, or their NVLink generation, says against a matrix with these links."""
     product = node.labels.get(keys.GPU_PRODUCT, "")
     name, label = product.removeprefix("NVIDIA-"), node.labels.get(keys.NVLINK_VERSION)
@@ -564,7 +564,7 @@ def _against_product(node: NodeKeys, has_fabric: bool, kinds: Set[str]) -> Itera
         yield f"{by_labels}, but the matrix has NV{most}: the matrix is used"
 
 
-def _interconnect(node: NodeKeys) -> str:
+def _interconnect(node: _Reader) -> str:
     """Return the word for what joins the GPUs, "" if no word can be read."""
     word = node.labels.get(keys.INTERCONNECT, "")
     if not word or word.lower() in INTERCONNECTS:
@@ -574,7 +574,7 @@ def _interconnect(node: NodeKeys) -> str:
     return ""
 
 
-def _by_product(node: NodeKeys, gpu_count: int) -> str:
+def _by_product(node: _Reader, gpu_count: int) -> str:
     """Return NVSWITCH if the product implies it and no other label speaks of NVLink; else ""."""
     product = node.labels.get(keys.GPU_PRODUCT, "").removeprefix("NVIDIA-")
     board = positive(node.labels.get(keys.GPU_COUNT)) or gpu_count
@@ -588,7 +588,7 @@ def _by_product(node: NodeKeys, gpu_count: int) -> str:
     return NVSWITCH if implied and domains.isdisjoint(node.labels) else ""
 
 
-def _islands(node: NodeKeys, gpu_count: int, joined_by: str) -> tuple[int | None, bool]:
+def _islands(node: _Reader, gpu_count: int, joined_by: str) -> tuple[int | None, bool]:
     """Return the GPUs of one island, None if unknown, and whether a switch joins them."""
     labels = node.labels
     present = labels.get(keys.NVSWITCH_PRESENT)
@@ -611,7 +611,7 @@ def _islands(node: NodeKeys, gpu_count: int, joined_by: str) -> tuple[int | None
     return size, switched
 
 
-def _generation(node: NodeKeys, problems: list[str]) -> str | None:
+def _generation(node: _Reader, problems: list[str]) -> str | None:
     """Return the NVLink generation: by its own label, else by the product's name."""
     key, product = keys.NVLINK_VERSION, node.labels.get(keys.GPU_PRODUCT, "")
     label = node.labels.get(key)
