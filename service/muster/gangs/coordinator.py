@@ -41,7 +41,9 @@ class Coordinator:
         self._nodes = Nodes(self.state, self._pods.gang_of)
         self._sessions = Sessions(self.state, self._pods, self._nodes)
         self._clock = Clock(self.state, self._pods)
-        self._statuses = PodGroupStatuses(settings, self.state.roster, self._pods.gangs_named)
+        self._statuses = PodGroupStatuses(
+            settings, self.state.roster, self._pods.gangs_named, self.state.publisher
+        )
 
     # --- inputs -------------------------------------------------------------------------------------
 
@@ -53,64 +55,63 @@ class Coordinator:
                 planning.decided(self.state, message)
             case inputs.SolveFailed():
                 planning.solve_failed(self.state, message)
-            case inputs.Synced(now):
+            case inputs.Synced():
                 self.state.synced = True
-                self._pods.catch_up(now)
-                self._sessions.activate(now)
+                self._pods.catch_up()
+                self._sessions.activate()
             case inputs.SessionOpened():
                 self._sessions.opened(message)
-            case inputs.SessionClosed(now, epoch):
+            case inputs.SessionClosed(_, epoch):
                 if epoch == self.state.epoch:
-                    self._sessions.closed(now)
-            case inputs.WatchInterrupted(now, resource):
-                self._clock.interrupted(resource, now)
-            case inputs.WatchResumed(now, resource):
-                self._clock.resumed(resource, now)
-            case inputs.Tick(now):
-                self._clock.tick(now)
-                self._nodes.tick(now)
-                self._pods.tick(now)
-                self._pods.differences.tick(now)
+                    self._sessions.closed()
+            case inputs.WatchInterrupted(_, resource):
+                self._clock.interrupted(resource)
+            case inputs.WatchResumed(_, resource):
+                self._clock.resumed(resource)
+            case inputs.Tick():
+                self._clock.tick()
+                self._nodes.tick()
+                self._pods.tick()
+                self._pods.differences.tick()
             case _:
                 self._cluster_changed(message)
-        self._pods.catch_up(message.now)
-        self._sessions.catch_up(message.now)
-        return self._instructions(message.now)
+        self._pods.catch_up()
+        self._sessions.catch_up()
+        return self._instructions()
 
-    def _instructions(self, now: float) -> list[Instruction]:
+    def _instructions(self) -> list[Instruction]:
         """Return the instructions gathered so far, including PodGroup statuses that are due."""
-        for write in self._statuses.due_writes(now, self.state.active):
-            self.state.publisher.instruct(write)
+        self._statuses.write_due()
         return planning.take_instructions(self.state)
 
     def _cluster_changed(self, change: inputs.ClusterChange) -> None:
         """Take in a change of an object in the cluster."""
         match change:
-            case inputs.PodSeen(now, pod):
-                if touched := self._pods.seen(pod, now):
-                    self._nodes.taken_on(touched, now)
-            case inputs.PodGone(now, uid):
-                self._pods.gone(uid, now)
+            case inputs.PodSeen(_, pod):
+                if touched := self._pods.seen(pod):
+                    self._nodes.taken_on(touched)
+            case inputs.PodGone(_, uid):
+                self._pods.gone(uid)
             case inputs.NodeSeen() | inputs.NodeGone():
                 self._nodes.changed(change)
                 name = change.node.name if isinstance(change, inputs.NodeSeen) else change.name
-                self._pods.differences.node_changed(name, change.now)
-            case inputs.PodGroupSeen(now, group):
-                self._pods.group_seen(group.key, group, now)
-                self._statuses.shows(group, now)
-            case inputs.PodGroupGone(now, key):
-                self._pods.group_seen(key, None, now)
-            case inputs.JobSeen(now, uid, succeeded):
-                self._pods.job_seen(uid, succeeded, now)
+                self._pods.differences.node_changed(name)
+            case inputs.PodGroupSeen(_, group):
+                self._pods.group_seen(group.key, group)
+                self._statuses.shows(group)
+            case inputs.PodGroupGone(_, key):
+                self._pods.group_seen(key, None)
+            case inputs.JobSeen(_, uid, succeeded):
+                self._pods.job_seen(uid, succeeded)
             case inputs.NamespaceSeen() | inputs.NamespaceGone():
                 labels = change.labels if isinstance(change, inputs.NamespaceSeen) else None
                 self.state.ledger.existing_pods.see_namespace(change.name, labels)
             case inputs.VolumeClaimSeen(_, namespace, name, attaches_once):
                 self.state.ledger.existing_pods.see_claim(namespace, name, attaches_once)
-            case inputs.DeviceClaimSeen(now, uid, devices, consumers, shares):
-                if touched := self._pods.claim_seen(DeviceClaim(uid, devices, consumers, shares), now):
-                    self._nodes.taken_on(touched, now)
-            case inputs.PoliciesSeen(now, policies):
+            case inputs.DeviceClaimSeen(_, uid, devices, consumers, shares):
+                if touched := self._pods.claim_seen(DeviceClaim(uid, devices, consumers, shares)):
+                    self._nodes.taken_on(touched)
+            case inputs.PoliciesSeen(_, policies):
                 self._pods.policies_changed(policies)
 
     @property
@@ -213,4 +214,4 @@ class Coordinator:
         if not changes_nothing:
             self.state.now = call.now
         answer: calls.Answer = bindings.ANSWERS[type(call)](self.state, call)
-        return answer, [] if changes_nothing else self._instructions(call.now)
+        return answer, [] if changes_nothing else self._instructions()

@@ -13,8 +13,9 @@ cluster.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from muster.domain.decision import Decision, Placed
@@ -120,8 +121,9 @@ class Backfill:
     amount of work.
     """
 
-    def __init__(self, settings: Settings, ledger: Ledger) -> None:
+    def __init__(self, settings: Settings, ledger: Ledger, now: Callable[[], float]) -> None:
         self.current: BackfillReservation | None = None
+        self._now = now
         self._settings = settings
         self._ledger = ledger
         self._unseen = 0.0
@@ -137,17 +139,18 @@ class Backfill:
         """The gang whose turn it is, while the planner decides where its reservation would lie."""
         self._look_at: float | None = None
 
-    def waits(self, gang: Gang, now: float) -> None:
+    def waits(self, gang: Gang) -> None:
         """Note that the gang was refused. It waits since the first time."""
         priority, waiting = gang.group.priority, self._waiting.get(gang.key)
         if waiting is None:
-            self._put(gang.key, _Waiting(now - self._unseen, gang.name[0], priority))
+            self._waiting[gang.key] = _Waiting(math.inf, gang.name[0], priority)
+            self._wait_anew(gang.key)
         elif waiting.priority != priority:
             if self._drop_due(gang.key):
                 self._due_of(priority, waiting.namespace)[gang.key] = None
             waiting.priority = priority
 
-    def leaves(self, gang: Gang, now: float) -> None:
+    def leaves(self, gang: Gang) -> None:
         """Note that the gang no longer waits: it was planned, or it is gone or changed."""
         if self._waiting.get(gang.key) is None:
             return
@@ -159,7 +162,7 @@ class Backfill:
             self._turn = None
         if self.current is not None and self.current.gang == gang.key:
             self._end_current()
-            self._look_at = now
+            self._look_at = self._now()
 
     def open_to(self, gang: Gang, snapshot: Snapshot) -> Snapshot:
         """Return the cluster as the gang may use it: without what is reserved for another one."""
@@ -182,19 +185,19 @@ class Backfill:
             return None
         return self._waiting[oldest].since + self._settings.backfill_after_s + self._unseen
 
-    def look(self, now: float) -> str:
+    def look(self) -> str:
         """End the term that is over, and note which gangs have waited long enough, as far as one look goes.
 
         Return the key of the gang whose term ended; "" for none.
         """
         self._look_at, ended = None, ""
-        if self.current is not None and self.current.until + self._unseen <= now:
+        if self.current is not None and self.current.until + self._unseen <= self._now():
             ended = self.current.gang
             self._failed[ended] = self._failed.get(ended, frozenset()) | self._lacking(self.current)
-            self._put(ended, self._waiting.pop(ended), now)
+            self._wait_anew(ended)
             self._end_current()
-        if self._note_due(now) or (self._due and self.current is None):
-            self._look_at = now + _LOOK_S
+        if self._note_due() or (self._due and self.current is None):
+            self._look_at = self._now() + _LOOK_S
         return ended
 
     def next_turn(self) -> str | None:
@@ -209,13 +212,13 @@ class Backfill:
         own_uids = {pod.uid for pod in gang.group.bound}
         return self._ledger.after_all_ended(own_uids, self._failed.get(gang.key, frozenset()))
 
-    def has_none(self, key: str, now: float) -> None:
+    def has_none(self, key: str) -> None:
         """Let the gang whose turn it is wait anew: it gets no reservation."""
         self._failed.pop(key, None)  # from its next turn on each node is tried again
         self._turn = None
-        self._put(key, self._waiting.pop(key), now)
+        self._wait_anew(key)
 
-    def answered(self, key: str, request: Request, decision: Decision | None, now: float) -> bool:
+    def answered(self, key: str, request: Request, decision: Decision | None) -> bool:
         """Reserve what the planner chose for the gang whose turn it is. Return whether it has a reservation.
 
         It has none if the planner chose nothing, or more than `backfill_share` of the GPUs on several nodes.
@@ -232,10 +235,10 @@ class Backfill:
         gpus = {name: node.topology.gpu_count for name, node in self._ledger.nodes.items()}
         covered = sum(gpus.get(name, 0) for name in +wants)
         if not covered or (len(+wants) > 1 and covered > self._settings.backfill_share * sum(gpus.values())):
-            self.has_none(key, now)
+            self.has_none(key)
             return False
         self._turn = None
-        until = now + self._settings.backfill_s - self._unseen
+        until = self._now() + self._settings.backfill_s - self._unseen
         self.current = BackfillReservation(key, +wants, until, self._waiting[key].priority, resources)
         return True
 
@@ -253,13 +256,11 @@ class Backfill:
         self._ledger.gain(self.current.nodes)
         self.current = None
 
-    def _put(self, key: str, waiting: _Waiting, now: float | None = None) -> None:
-        """Queue a gang that waits since `now`; since `waiting.since` if `now` is None."""
-        if now is not None:
-            waiting.since = now - self._unseen
-        self._waiting[key], self._young[key] = waiting, None
+    def _wait_anew(self, key: str) -> None:
+        self._waiting[key].since = self._now() - self._unseen
+        self._young[key] = None
 
-    def _note_due(self, now: float) -> bool:
+    def _note_due(self) -> bool:
         """Move gangs that have waited long enough to those whose turn may come.
 
         Return whether more are left.
@@ -269,7 +270,7 @@ class Backfill:
             if key is None:
                 return False
             waiting = self._waiting[key]
-            if waiting.since + self._settings.backfill_after_s + self._unseen > now:
+            if waiting.since + self._settings.backfill_after_s + self._unseen > self._now():
                 return False
             del self._young[key]
             self._due_of(waiting.priority, waiting.namespace)[key] = None

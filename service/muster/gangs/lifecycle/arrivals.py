@@ -126,29 +126,29 @@ _COUNTED_LATER = (
 gang is doing goes on, and the pods are counted after it."""
 
 
-def _members_changed(state: State, gang: Gang, group: Group, now: float) -> None:
+def _members_changed(state: State, gang: Gang, group: Group) -> None:
     """Look at a gang again, because its pods changed."""
     same, levels = gang.group.facts == group.facts, gang.group.subgroups
     if group.bound and not gang.group.bound and gang.phase is not Phase.PERMITTED:
         gang.was_complete &= not group.was_split_by_crash  # bound by another service, or late
     if not gang.stale and {pod.uid for pod in group.unbound} - {pod.uid for pod in gang.group.unbound}:
-        reconciliation.note_arrival(gang, now)
+        reconciliation.note_arrival(state, gang)
     gang.group, gang.stale, gang.landed = group, False, 0
     _forget_late_bound(state, gang)
-    reconciliation.note_partially_bound(state, gang, now)
+    reconciliation.note_partially_bound(state, gang)
     reconciliation.release_retained(state, gang)
     match gang.in_phase:
         case Permitted() as permitted:
-            bindings.settle_bindings(state, gang, permitted, now)
+            bindings.settle_bindings(state, gang, permitted)
         case _ if same:
             return
         case Planned(plan) | Reserving(plan):
             changed = "" if levels == group.subgroups else "the levels of its PodGroup changed"
             if void := changed or _why_void(state, gang, plan):
-                reconciliation.withdraw(state, gang, Trigger.MEMBERS_CHANGED, void, now)
+                reconciliation.withdraw(state, gang, Trigger.MEMBERS_CHANGED, void)
         case _:
             gang.attempts = 0
-            reconciliation.reconcile(state, gang, now)
+            reconciliation.reconcile(state, gang)
 
 
 def _forget_late_bound(state: State, gang: Gang) -> None:
@@ -175,7 +175,7 @@ def _why_void(state: State, gang: Gang, plan: Plan) -> str:
     return sentence((group.waits_for,)) if group.waits_for is not None else ""
 
 
-def _gang_appeared(state: State, gang: Gang, now: float, earlier_gangs: Iterable[Gang]) -> None:
+def _gang_appeared(state: State, gang: Gang, earlier_gangs: Iterable[Gang]) -> None:
     """Take in a gang that is seen for the first time, or that goes on with pods of `earlier_gangs`.
 
     `earlier_gangs` are gangs of the same name that ended or gave pods away. What is known about them decides,
@@ -186,8 +186,8 @@ def _gang_appeared(state: State, gang: Gang, now: float, earlier_gangs: Iterable
     begun |= {pod.uid for pod in gang.group.unbound if pod.uid in state.orphans}
     forerunners = [before for before in earlier_gangs if begun & before.group.uids]
     _inherit(state, gang, forerunners)
-    reconciliation.note_arrival(gang, now)
-    reconciliation.reconcile(state, gang, now)
+    reconciliation.note_arrival(state, gang)
+    reconciliation.reconcile(state, gang)
     if forerunners:
         theirs = {uid for before in forerunners for uid in (*before.awaited, *before.elsewhere)}
         gang.elsewhere = frozenset(theirs - gang.group.uids)
@@ -241,53 +241,53 @@ def _givers(gangs: Iterable[Gang], groups: Mapping[str, Group]) -> list[Gang]:
     ]
 
 
-def _members_moving(state: State, gang: Gang, change: Change, now: float) -> None:
+def _members_moving(state: State, gang: Gang, change: Change) -> None:
     """Note that a pod came or went, and that the gang is counted after the others have done so."""
     gang.stale = True
-    reconciliation.note_arrival(gang, now)
+    reconciliation.note_arrival(state, gang)
     if gang.phase is Phase.PLANNING and change.leaves():
         state.go(gang, Trigger.IN_MOTION, Collecting())
     if gang.phase in _COUNTED_LATER:
         if gang.arrived is None or Timer.RECOUNT not in gang.timers:
-            gang.arrived = (now, now)  # earlier pods have been counted
+            gang.arrived = (state.now, state.now)  # earlier pods have been counted
         # A time in the past would look as if the service had stood still since then.
-        state.timers.set(gang, max(now, state.settings.settled(gang.arrived)), Timer.RECOUNT)
+        state.timers.set(gang, max(state.now, state.settings.settled(gang.arrived)), Timer.RECOUNT)
 
 
-def _count_later(state: State, gang: Gang, until: float, now: float) -> None:
+def _count_later(state: State, gang: Gang, until: float) -> None:
     """Note that the gang's pods changed, and that it is counted at `until`."""
     gang.stale = True
-    reconciliation.note_arrival(gang, now)
+    reconciliation.note_arrival(state, gang)
     if gang.phase is Phase.PLANNING:
         state.go(gang, Trigger.IN_MOTION, Collecting())
     state.timers.start(gang, until, Timer.RECOUNT)
 
 
-def _tell_soon(state: State, gang: Gang, member_count: int, now: float) -> None:
+def _tell_soon(state: State, gang: Gang, member_count: int) -> None:
     """Have the pods told in a moment what they wait for: some of them may be new.
 
     A gang of thousands, whose pods come one after another, is not looked at every few seconds.
     """
     state.timers.set_earlier(
-        gang, now + max(state.settings.waiting_s, state.settings.member_s * member_count)
+        gang, state.now + max(state.settings.waiting_s, state.settings.member_s * member_count)
     )
 
 
-def recount(state: State, gang: Gang, now: float) -> None:
+def recount(state: State, gang: Gang) -> None:
     """Count the gang: the pods that came or went one after another have done so."""
     if gang.phase in _COUNTED_LATER:
-        reconciliation.reconcile(state, gang, now)
+        reconciliation.reconcile(state, gang)
 
 
-def _take_over_bindings(state: State, gang: Gang, now: float) -> None:
+def _take_over_bindings(state: State, gang: Gang) -> None:
     """Wait for Bindings that may be under way of pods that are members of this gang now."""
     match gang.in_phase:
         case Planned(plan) | Reserving(plan):
-            reconciliation.withdraw(state, gang, Trigger.MEMBERS_CHANGED, _why_void(state, gang, plan), now)
+            reconciliation.withdraw(state, gang, Trigger.MEMBERS_CHANGED, _why_void(state, gang, plan))
         case Permitted() | GivenUp():
             pass
         case _:
-            reconciliation.reconcile(state, gang, now)
+            reconciliation.reconcile(state, gang)
 
 
 def _gang_gone(state: State, gang: Gang) -> None:
@@ -334,7 +334,7 @@ class Pods:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self.differences = Differences(state.publisher, state.ledger, lambda: state.active)
+        self.differences = Differences(state.publisher, state.ledger)
         self._names: dict[NameKey, set[str]] = {}
         """Name → keys of the gangs that have it."""
         self._counted: dict[NameKey, float] = {}
@@ -343,10 +343,10 @@ class Pods:
         """Namespace → PodGroups whose last change waits; None if it is gone."""
         self._rate = Rate(GROUPS_AHEAD_S, clock=lambda: state.now)
 
-    def seen(self, pod: Pod, now: float) -> tuple[str, ...]:
+    def seen(self, pod: Pod) -> tuple[str, ...]:
         """Take in a pod's new state. Return the nodes on which usage changed."""
         state = self._state
-        self.differences.see(pod, now)
+        self.differences.see(pod)
         had = state.ledger.bound.get(pod.uid)
         touched = state.ledger.see(pod)
         before = state.roster.pods.get(pod.uid)
@@ -354,18 +354,18 @@ class Pods:
         if pod.uid in state.orphans and (pod.node or not pod.present):
             reconciliation.drop_orphan(state, pod.uid)
         after = state.roster.pods.get(pod.uid, pod)
-        if not self._coalesced(names, before, after, now):
+        if not self._coalesced(names, before, after):
             owners = {pod_state.owner for pod_state in (before, after) if pod_state is not None}
-            self.regroup({name for name in names if not self._counted_later(name, owners, now)}, now)
+            self.regroup({name for name in names if not self._counted_later(name, owners)})
         for name in state.roster.take_begun():
             for gang in self._gangs_of(name):
                 gang.stale = True
                 state.recount_soon(gang)
         if had is not None and self._is_lost(before, pod, had):
-            self._lost(before, had, now)
+            self._lost(before, had)
         return touched
 
-    def gone(self, uid: str, now: float) -> None:
+    def gone(self, uid: str) -> None:
         """Forget a pod that is gone."""
         state = self._state
         self.differences.forget(uid)
@@ -374,26 +374,26 @@ class Pods:
         reconciliation.drop_orphan(state, uid)
         before = state.roster.pods.get(uid)
         names = state.roster.drop(uid)
-        if not self._coalesced(names, before, None, now):
+        if not self._coalesced(names, before, None):
             owners = {before.owner} if before is not None else set()
-            self.regroup({name for name in names if not self._counted_later(name, owners, now)}, now)
+            self.regroup({name for name in names if not self._counted_later(name, owners)})
         if had is not None:
-            self._lost(before, had, now)
+            self._lost(before, had)
         else:
-            planning.try_full_nodes(state, now)
+            planning.try_full_nodes(state)
 
-    def claim_seen(self, claim: DeviceClaim, now: float) -> tuple[str, ...]:
+    def claim_seen(self, claim: DeviceClaim) -> tuple[str, ...]:
         """Take in which devices a ResourceClaim holds. Return the nodes on which that changed."""
         before = self._state.ledger.device_claims.consumers_of(claim.uid)
         touched = self._state.ledger.see_claim(claim)
-        self.differences.claims_changed({*before, *claim.consumers}, now)
+        self.differences.claims_changed({*before, *claim.consumers})
         return touched
 
-    def group_seen(self, key: PodGroupKey, group: PodGroup | None, now: float) -> None:
+    def group_seen(self, key: PodGroupKey, group: PodGroup | None) -> None:
         """Take in a PodGroup's new state, now or later; None if it is gone."""
         synced = self._state.synced  # before, pods are not grouped, so a change costs nothing
         pod_count, waiting = self._state.roster.naming(key), self._groups.pop(key[0], {})
-        later = synced and bool(pod_count) and now < self._rate.due(key[0])
+        later = synced and bool(pod_count) and self._state.now < self._rate.due(key[0])
         if later:
             waiting[key] = group
         else:
@@ -404,28 +404,28 @@ class Pods:
             if synced:
                 self._rate.forget()
                 self._rate.charge(key[0], COUNT_EVERY_S * (pod_count + _MORE_PODS))
-            self.regroup(names, now)
+            self.regroup(names)
 
-    def tick(self, now: float) -> None:
+    def tick(self) -> None:
         """Take in a change of a PodGroup that is due: one, since it may take long."""
         namespace = min(self._groups, key=self._rate.due, default="")
-        if namespace and self._rate.due(namespace) <= now:
+        if namespace and self._rate.due(namespace) <= self._state.now:
             key, group = next(iter(self._groups[namespace].items()))
-            self.group_seen(key, group, now)
+            self.group_seen(key, group)
 
     def next_deadline(self) -> float | None:
         """Return when a change of a PodGroup is due, in seconds of the inputs' clock; None if none waits."""
         return min(map(self._rate.due, self._groups), default=None)
 
-    def job_seen(self, uid: str, succeeded: int, now: float) -> None:
+    def job_seen(self, uid: str, succeeded: int) -> None:
         """Take in how many pods of a Job have succeeded."""
         names = self._state.roster.see_succeeded(uid, succeeded)
         if len(names) <= MANY or not self._state.synced:
-            self.regroup({name for name in names if not self._counted_later(name, {uid}, now)}, now)
+            self.regroup({name for name in names if not self._counted_later(name, {uid})})
             return
         for gang in (gang for name in names for gang in self._gangs_of(name)):
             gang.stale = True
-            self._state.timers.start(gang, now + _COUNT_JOB_EVERY_S * len(names), Timer.RECOUNT)
+            self._state.timers.start(gang, self._state.now + _COUNT_JOB_EVERY_S * len(names), Timer.RECOUNT)
 
     def policies_changed(self, policies: Policies) -> None:
         """Take in new policies, and plan the waiting gangs again.
@@ -437,7 +437,7 @@ class Pods:
         self._state.to_group |= dict.fromkeys(self._state.roster.names)
         planning.capacity_freed(self._state, anywhere=True)
 
-    def regroup(self, names: set[NameKey], now: float) -> None:
+    def regroup(self, names: set[NameKey]) -> None:
         """Group the pods of these names again. Before the cluster is known, only note the names."""
         if not self._state.synced:
             self._state.to_group |= dict.fromkeys(names)
@@ -454,22 +454,21 @@ class Pods:
                 before = [*ended, *(giver for giver in gave if giver.key != key)]
                 if key in self._state.gangs:
                     _gang_joined(self._state, self._state.gangs[key], group, before)
-                    _members_changed(self._state, self._state.gangs[key], group, now)
+                    _members_changed(self._state, self._state.gangs[key], group)
                 else:
                     _gang_appeared(
                         self._state,
                         Gang(key, name, group, was_complete=not group.was_split_by_crash),
-                        now,
                         before,
                     )
             self._names[name] = set(groups)
-            self._counted[name] = now
+            self._counted[name] = self._state.now
             if not groups:
                 del self._names[name], self._counted[name]
         for key in sorted({self.gang_of(uid) for uid in self._state.orphans} & self._state.gangs.keys()):
-            _take_over_bindings(self._state, self._state.gangs[key], now)
+            _take_over_bindings(self._state, self._state.gangs[key])
 
-    def catch_up(self, now: float) -> None:
+    def catch_up(self) -> None:
         """Group the pods of some of the names that are to be grouped again."""
         if not self._state.synced:
             return
@@ -481,7 +480,7 @@ class Pods:
             names.add(name)
             pods += max(1, self._state.roster.size(name))
         if names:
-            self.regroup(names, now)
+            self.regroup(names)
 
     def gang_of(self, uid: str) -> str:
         """Return the key of the gang of a pod's UID; "" if it has none."""
@@ -529,7 +528,7 @@ class Pods:
     def _gangs_of(self, name: NameKey) -> list[Gang]:
         return [self._state.gangs[key] for key in sorted(self._names.get(name, ()))]
 
-    def _coalesced(self, names: set[NameKey], before: Pod | None, pod: Pod | None, now: float) -> bool:
+    def _coalesced(self, names: set[NameKey], before: Pod | None, pod: Pod | None) -> bool:
         """Return whether this change of one pod leaves its gang in its phase.
 
         The gang need not be counted now then: a gang of thousands is not counted again for each pod.
@@ -545,7 +544,7 @@ class Pods:
             return False  # its pods may form two gangs
         change = Change(before, pod, self._present(gang))
         if change.is_one_of_many(gang):
-            _members_moving(self._state, gang, change, now)
+            _members_moving(self._state, gang, change)
             return True
         permitted = gang.in_phase
         if (
@@ -553,7 +552,7 @@ class Pods:
             and (pod is not None and pod.node and pod.uid in permitted.awaited)
             and len(permitted.awaited) > 1
         ):
-            bindings.member_bound(self._state, gang, permitted, pod.uid, now)
+            bindings.member_bound(self._state, gang, permitted, pod.uid)
             return True
         unaffected = change.leaves_in_place(gang)
         gang.stale |= unaffected
@@ -561,7 +560,7 @@ class Pods:
         if unaffected and not (pod is not None and pod.present) and several_gangs:
             self._state.recount_soon(gang)  # owners may be assigned anew
         if unaffected and gang.phase is Phase.COLLECTING:
-            _tell_soon(self._state, gang, change.present, now)
+            _tell_soon(self._state, gang, change.present)
         return unaffected
 
     def _is_lost(self, before: Pod | None, pod: Pod, had: Usage) -> bool:
@@ -575,7 +574,7 @@ class Pods:
         node = self._state.ledger.nodes.get(had.node)
         return pod.terminating and (node is None or not node.ready)
 
-    def _lost(self, pod: Pod | None, had: Usage, now: float) -> None:
+    def _lost(self, pod: Pod | None, had: Usage) -> None:
         """Keep what a pod had that failed or is gone, if a running gang needs it."""
         if pod is None or pod.claim is None or pod.claim.lone:
             return
@@ -583,7 +582,7 @@ class Pods:
         short = [gang for gang in gangs if gang.was_complete and self._is_short(gang)]
         gang = next((gang for gang in short if pod.owner in gang.group.owners), next(iter(short), None))
         if gang is not None and self._state.synced:
-            reconciliation.member_lost(self._state, gang, pod, had, now)
+            reconciliation.member_lost(self._state, gang, pod, had)
         for gang in gangs:
             reconciliation.review_losses(self._state, gang)
 
@@ -598,7 +597,7 @@ class Pods:
             return bool(group.bound) and not group.enough_bound
         return 0 < size - len(gang.group.unbound) < gang.group.least
 
-    def _counted_later(self, name: NameKey, owners: set[str], now: float) -> bool:
+    def _counted_later(self, name: NameKey, owners: set[str]) -> bool:
         """Have the gangs of a name counted later, if they have many pods and were just counted.
 
         `owners` are those of the pod that changed. Return whether the gangs are counted later. So a name has
@@ -607,14 +606,14 @@ class Pods:
         """
         size = self._state.roster.size(name)
         until = self._counted.get(name, -math.inf) + COUNT_EVERY_S * size
-        if size < MANY or now >= until:
+        if size < MANY or self._state.now >= until:
             return False
         gangs = self._gangs_of(name)
         later = [gang for gang in gangs if gang.phase in _MAY_WAIT and not gang.is_partially_bound]
         if not later or any(owners & gang.group.owners for gang in gangs if gang not in later):
             return False
         for gang in later:
-            _count_later(self._state, gang, until, now)
+            _count_later(self._state, gang, until)
         return True
 
     def _gang_touched(self, names: set[NameKey], owner: str, stays: bool) -> Gang | None:

@@ -43,7 +43,7 @@ from muster.placement.cluster.candidates import profile_refusal
 from muster.placement.cluster.matching import serves
 
 
-def settle_bindings(state: State, gang: Gang, permitted: Permitted, now: float, late: bool = False) -> None:
+def settle_bindings(state: State, gang: Gang, permitted: Permitted, late: bool = False) -> None:
     """Remove settled members from those awaited: seen bound, gone, or given up if `late`.
 
     When none is left, reconcile the gang. Until then, capacity that was given back is retained, because it is
@@ -51,7 +51,7 @@ def settle_bindings(state: State, gang: Gang, permitted: Permitted, now: float, 
     """
     unbound = {pod.uid for pod in state.fresh(gang).unbound}
     awaited = permitted.awaited
-    settled = [uid for uid, until in awaited.items() if uid not in unbound or (late and until <= now)]
+    settled = [uid for uid, until in awaited.items() if uid not in unbound or (late and until <= state.now)]
     for uid in settled:
         until, pod = awaited.pop(uid), state.roster.pods.get(uid)
         if pod is not None and pod.node:
@@ -69,35 +69,33 @@ def settle_bindings(state: State, gang: Gang, permitted: Permitted, now: float, 
         state.timers.set(gang, min(awaited.values()))
         return
     gang.was_complete |= reconciliation.all_bound(state, gang)
-    reconciliation.note_partially_bound(state, gang, now)
+    reconciliation.note_partially_bound(state, gang)
     if permitted.why_lost and gang.group.unbound:
         trigger = Trigger.TOO_LATE if late else Trigger.GIVEN_BACK
-        reconciliation.withdraw(state, gang, trigger, permitted.why_lost, now, pause=True)
+        reconciliation.withdraw(state, gang, trigger, permitted.why_lost, pause=True)
     else:
-        reconciliation.reconcile(state, gang, now)
+        reconciliation.reconcile(state, gang)
 
 
-def member_bound(state: State, gang: Gang, permitted: Permitted, uid: str, now: float) -> None:
+def member_bound(state: State, gang: Gang, permitted: Permitted, uid: str) -> None:
     """Note that one of several awaited members was bound. Enough members may be bound now."""
     del permitted.awaited[uid]
     gang.stale, gang.landed = True, gang.landed + 1
     if gang.was_complete:
         return
     if len(gang.group.bound) + gang.landed < gang.group.least:
-        reconciliation.start_partial_grace(state, gang, now)
+        reconciliation.start_partial_grace(state, gang)
     else:
         state.fresh(gang)
-        reconciliation.note_partially_bound(state, gang, now)
+        reconciliation.note_partially_bound(state, gang)
 
 
-def _member_given_back(
-    state: State, gang: Gang, permitted: Permitted, uid: str, why: str, now: float
-) -> None:
+def _member_given_back(state: State, gang: Gang, permitted: Permitted, uid: str, why: str) -> None:
     """Note that the Binding of this permitted member is no longer under way."""
     del permitted.awaited[uid]
     permitted.why_lost, gang.missed = why, True
     state.retained.keep(gang, (uid,))
-    settle_bindings(state, gang, permitted, now)
+    settle_bindings(state, gang, permitted)
 
 
 def _filter(state: State, call: Filter | Score) -> FilterAnswer:
@@ -177,7 +175,7 @@ def _permit_reserving(state: State, gang: Gang, plan: Plan, call: Permit) -> Per
     why = _refusing_node(state, plan)
     if why or not reconciliation.plan_still_fits(state, plan):
         why = why or "others took what it was to have"
-        reconciliation.withdraw(state, gang, Trigger.NODE_CHANGED, why, call.now)
+        reconciliation.withdraw(state, gang, Trigger.NODE_CHANGED, why)
         return PermitAnswer(False, why)
     written = plan.annotations or _annotations(state, plan)
     bind_s = state.settings.bind_for(len(plan.order), plan.with_devices)
@@ -217,14 +215,12 @@ def _unreserve(state: State, call: Unreserve) -> None:
             trigger = Trigger.NODE_REFUSED if call.plugin else Trigger.GIVEN_BACK
             pause_s = planning.pause_between_nodes(state, gang) if learnt else 0.0
             pause = not call.plugin
-            reconciliation.withdraw(
-                state, gang, trigger, why, call.now, pause=pause, learnt=learnt, pause_s=pause_s
-            )
+            reconciliation.withdraw(state, gang, trigger, why, pause=pause, learnt=learnt, pause_s=pause_s)
         case Permitted(awaited=awaited) if uid in awaited and call.fate is BindingFate.UNKNOWN:
             awaited[uid] = call.now + state.settings.session_s
             state.timers.set(gang, min(awaited.values()))
         case Permitted(awaited=awaited) as permitted if uid in awaited:
-            _member_given_back(state, gang, permitted, uid, why, call.now)
+            _member_given_back(state, gang, permitted, uid, why)
 
 
 def _in_tree(state: State, report: InTreeReport) -> None:

@@ -65,7 +65,7 @@ class Nodes:
             self._later.pop(name, None)
         if not changed:
             return
-        late = self._helps_later(name, change.now)
+        late = self._helps_later(name)
         after = state.ledger.nodes.get(name)
         # Domains of constraints may have moved, or other nodes count.
         if _differ(before, after, lambda node: (node.labels, node.taints, node.unschedulable)) and not late:
@@ -80,7 +80,7 @@ class Nodes:
             if (plan := gang.plan) is not None and not holds(state, plan, before, after):
                 is_new = after is not None and gang.leave_out(name, plan.pods.values(), change.now)
                 why = f"node {name} {verb}"
-                reconciliation.withdraw(state, gang, Trigger.NODE_CHANGED, why, change.now, learnt=is_new)
+                reconciliation.withdraw(state, gang, Trigger.NODE_CHANGED, why, learnt=is_new)
         state.retained.release_taken(name)
         for gang in state.gangs.values():
             gang.forget_refusals(name)
@@ -89,31 +89,31 @@ class Nodes:
         keys = labels_of_domains(state.ledger.policies)
         # A new node may split domains of other nodes, but joins none.
         if before is not None and _differ(before, after, lambda node: [node.labels.get(key) for key in keys]):
-            self._joined(name, change.now)
+            self._joined(name)
 
     def next_deadline(self) -> float | None:
         """Return when `tick` is due; None if it is not."""
         return min((*self._later.values(), *self._rename_due.values()), default=None)
 
-    def tick(self, now: float) -> None:
+    def tick(self) -> None:
         """Let nodes that changed too often help gangs now."""
-        ledger, due = self._state.ledger, [name for name, at in self._later.items() if at <= now]
+        ledger, due = self._state.ledger, [name for name, at in self._later.items() if at <= self._state.now]
         ledger.gain(due)
         ledger.existing_pods.changes.everything |= bool(due)
         for name in due:
             del self._later[name]
-        for name in [name for name, at in self._rename_due.items() if at <= now]:
+        for name in [name for name, at in self._rename_due.items() if at <= self._state.now]:
             del self._rename_due[name]
-            self._joined(name, now)
+            self._joined(name)
 
-    def _helps_later(self, name: str, now: float) -> bool:
+    def _helps_later(self, name: str) -> bool:
         """Return whether a node has changed so often that it helps refused gangs only later."""
         ledger, for_s = self._state.ledger, self._state.settings.numbers_s
         if name not in ledger.gained or name not in ledger.nodes:
             return False
-        since, count = self._wakes.get(name, (now, 0))
-        if now - since >= for_s:
-            since, count = now, 0
+        since, count = self._wakes.get(name, (self._state.now, 0))
+        if self._state.now - since >= for_s:
+            since, count = self._state.now, 0
         self._wakes[name] = (since, count + 1)
         if count < WAKES:
             return False
@@ -138,14 +138,14 @@ class Nodes:
                     EmitEvent("default", ((node.name, node.name),), EventReason.INVALID, message, "Node")
                 )
 
-    def taken_on(self, nodes: tuple[str, ...], now: float) -> None:
+    def taken_on(self, nodes: tuple[str, ...]) -> None:
         """Void plans on nodes where others took reserved capacity, until what is left fits."""
         for name in nodes:
             self._state.retained.release_taken(name)
             for gang in self._planned_on(name):
                 if (plan := gang.plan) is not None and not reconciliation.plan_still_fits(self._state, plan):
                     why = f"others took what it was to have on node {name}"
-                    reconciliation.withdraw(self._state, gang, Trigger.NODE_CHANGED, why, now)
+                    reconciliation.withdraw(self._state, gang, Trigger.NODE_CHANGED, why)
 
     def _wake_members(self, name: str) -> None:
         """Plan the gangs again that have members on a node which changed: its labels and links affect where
@@ -157,18 +157,18 @@ class Nodes:
         for solving in state.solving.values():
             solving.since.anywhere |= solving.solve.gang in keys
 
-    def _joined(self, name: str, now: float) -> None:
+    def _joined(self, name: str) -> None:
         """Plan all refused gangs again: a domain that the node split may be one now.
 
         That helps few gangs, so one node does it once in a while. Its next change counts after that time.
         """
         for_s = self._state.settings.numbers_s
-        for node in [*takewhile(lambda node: self._renamed[node] + for_s <= now, self._renamed)]:
+        for node in [*takewhile(lambda node: self._renamed[node] + for_s <= self._state.now, self._renamed)]:
             del self._renamed[node]
         if name in self._renamed:
             self._rename_due[name] = self._renamed[name] + for_s
         else:
-            self._renamed[name] = now
+            self._renamed[name] = self._state.now
             planning.capacity_freed(self._state, anywhere=True)
 
     def _say_anew(self, node: str) -> None:

@@ -50,13 +50,7 @@ _PROMPT = 16
 
 
 def refuse(
-    state: State,
-    gang: Gang,
-    hint: QueueingHint,
-    kinds: Kinds,
-    text: str,
-    now: float,
-    again_at: float = math.inf,
+    state: State, gang: Gang, hint: QueueingHint, kinds: Kinds, text: str, again_at: float = math.inf
 ) -> None:
     """Refuse the gang. Its pods pass PreEnqueue once, so that kube-scheduler shows the reason on each of
     them.
@@ -71,17 +65,17 @@ def refuse(
         for pair, exclusion in gang.exclusions.items():
             if exclusion.until == math.inf:
                 ends = exclusion.since + state.settings.exclusion(gang.refusals[pair])
-                until = max(ends, now + state.settings.exclusion_first_s)
+                until = max(ends, state.now + state.settings.exclusion_first_s)
                 gang.exclusions[pair] = replace(exclusion, until=until)
         # An exclusion may have ended while the gang waited for the planner.
         first_end = min(exclusion.ends(state.unbound_gone_at) for exclusion in gang.exclusions.values())
-        again_at = min(again_at, max(now, state.unbound_gone_at + ROOM_AFTER_S, first_end))
+        again_at = min(again_at, max(state.now, state.unbound_gone_at + ROOM_AFTER_S, first_end))
     if again_at < math.inf:
         state.timers.set(gang, again_at)
-    state.backfill.waits(gang, now)
+    state.backfill.waits(gang)
     if state.backfill.current is not None and state.backfill.current.gang == gang.key:
         kinds, text = (*kinds, "backfill"), f"{text}. {state.backfill.current}"
-    state.publisher.refuse(gang, EventReason.UNPLACEABLE, kinds, text, now)
+    state.publisher.refuse(gang, EventReason.UNPLACEABLE, kinds, text)
 
 
 def exclude_node(state: State, gang: Gang, pod: Pod, call: Unreserve) -> bool:
@@ -97,19 +91,19 @@ def exclude_node(state: State, gang: Gang, pod: Pod, call: Unreserve) -> bool:
     return gang.refusals[pair] == 1
 
 
-def try_full_nodes(state: State, now: float) -> None:
+def try_full_nodes(state: State) -> None:
     """Try again the nodes that the scheduler refused as full: a pod that was not bound is gone.
 
     The pod may have had a place that only the scheduler knew, while its volumes were bound. The scheduler
     gets a second to see the same. A gang that pauses between two nodes goes on with those that it did not
     try: clients that delete pods all the time can't keep it at the first.
     """
-    state.unbound_gone_at = now
+    state.unbound_gone_at = state.now
     refused_at, state.short_of_room = state.short_of_room, {}
     for key, since in refused_at.items():
         gang = state.gangs.get(key)
         if gang is not None and gang.phase in (Phase.UNPLACEABLE, Phase.WITHDRAWN):
-            state.timers.set_earlier(gang, max(now + ROOM_AFTER_S, since + ROOM_EVERY_S))
+            state.timers.set_earlier(gang, max(state.now + ROOM_AFTER_S, since + ROOM_EVERY_S))
 
 
 def pause_between_nodes(state: State, gang: Gang) -> float:
@@ -118,11 +112,11 @@ def pause_between_nodes(state: State, gang: Gang) -> float:
     return 0.0 if tried <= _PROMPT else state.settings.backoff(1 + tried // (4 * _PROMPT))
 
 
-def refresh_refusal(state: State, gang: Gang, now: float) -> None:
+def refresh_refusal(state: State, gang: Gang) -> None:
     """Report the refusal again, because its numbers have changed."""
     if gang.phase in (Phase.INVALID, Phase.UNPLACEABLE):
         event = EventReason.INVALID if gang.phase is Phase.INVALID else EventReason.UNPLACEABLE
-        state.publisher.refuse(gang, event, gang.kinds, gang.reason, now)
+        state.publisher.refuse(gang, event, gang.kinds, gang.reason)
 
 
 def _describe_exclusions(gang: Gang) -> str:
@@ -279,7 +273,7 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
     state.in_tree.used(gang.key)
     if causes:
         gang.blocked, gang.helps = tuple(causes), ()
-        refuse(state, gang, hint, kinds_of(causes), sentence(causes), state.now)
+        refuse(state, gang, hint, kinds_of(causes), sentence(causes))
         return False
     tried_request = request
     if not (gang.ask_all or gang.group.enough_bound) and state.queue.any_lacking(request.priority):
@@ -317,9 +311,9 @@ def take_instructions(state: State) -> list[Instruction]:
     return state.publisher.take()
 
 
-def review_backfill(state: State, now: float) -> None:
+def review_backfill(state: State) -> None:
     """End the backfill reservation if its term is over, and ask where that of the next gang would lie."""
-    gang = state.gangs.get(state.backfill.look(now))
+    gang = state.gangs.get(state.backfill.look())
     if gang is not None and gang.phase is Phase.UNPLACEABLE:
         state.replan(gang, Trigger.FREED)
     idle = state.active and Lane.BACKGROUND not in state.solving and not state.queue.waiting(Lane.BACKGROUND)
@@ -327,7 +321,7 @@ def review_backfill(state: State, now: float) -> None:
         key = state.backfill.next_turn()
         if key is None or _ask_for_reservation(state, state.gangs[key]):
             return
-        state.backfill.has_none(key, now)
+        state.backfill.has_none(key)
 
 
 def _ask_for_reservation(state: State, gang: Gang) -> bool:
@@ -364,10 +358,10 @@ def decided(state: State, answer: inputs.Decided) -> None:
         gang.slow = True
         state.enqueue_again(gang)
     elif isinstance(decision, Unplaceable):
-        _take_refusal(state, gang, phase, solving, decision, answer.now, took_s)
+        _take_refusal(state, gang, phase, solving, decision, took_s)
     elif {place.uid for place in decision.members} - {pod.uid for pod in gang.group.unbound}:
         text = "the planner placed pods that it was not asked for, which is a defect"
-        _refuse_undecided(state, gang, solving.hint, text, answer.now)
+        _refuse_undecided(state, gang, solving.hint, text)
     elif not state.active or _is_outdated(state, gang, solving, decision):
         if phase.overtaken:  # twice in a row: other gangs have the planner first
             state.go(gang, Trigger.OVERTAKEN, Withdrawn())
@@ -379,23 +373,21 @@ def decided(state: State, answer: inputs.Decided) -> None:
 
 
 def _take_refusal(
-    state: State,
-    gang: Gang,
-    phase: Planning,
-    solving: Solving,
-    decision: Unplaceable,
-    now: float,
-    took_s: float,
+    state: State, gang: Gang, phase: Planning, solving: Solving, decision: Unplaceable, took_s: float
 ) -> None:
     """Handle causes why nothing fits."""
     decision = with_holders(decision, solving.solve.request.priority, state.ledger, state.roster.pods)
     gang.blocked, gang.helps = decision.causes, decision.relaxations
     overtaken = state.queue.overtaken(gang, solving) or state.in_tree.outdated(gang.key)
     if gang.arrived is not None:  # pods came that were not in the request
-        reconciliation.reconcile(state, gang, now)
+        reconciliation.reconcile(state, gang)
         return
     if any(isinstance(cause, Ended) for cause in decision.causes):
-        _planner_was_ended(state, gang, solving.hint, sentence(decision), now, took_s)
+        # The pause grows each time. What comes free does not end it: that happens all the time.
+        gang.ended += 1
+        gang.pause_s = state.settings.pause(gang.pause_s, took_s)
+        refuse(state, gang, solving.hint, ("not decided",), sentence(decision), state.now + gang.pause_s)
+        state.queue.leave(gang)
         return
     gang.ended, gang.pause_s = 0, 0.0
     if solving.partial:  # other members than those it was asked about may fit
@@ -406,12 +398,12 @@ def _take_refusal(
         state.replan(gang, Trigger.OUTDATED)
         return
     if any(isinstance(cause, NotDecided) for cause in decision.causes):
-        _refuse_undecided(state, gang, solving.hint, sentence(decision), now)
+        _refuse_undecided(state, gang, solving.hint, sentence(decision))
         return
-    refuse(state, gang, solving.hint, kinds_of(decision.causes), sentence(decision), now)
+    refuse(state, gang, solving.hint, kinds_of(decision.causes), sentence(decision))
     if overtaken:
         # If capacity comes free or plugins answer all the time, other gangs come first.
-        state.timers.set(gang, now + state.settings.recheck_s)
+        state.timers.set(gang, state.now + state.settings.recheck_s)
 
 
 def solve_failed(state: State, failure: inputs.SolveFailed) -> None:
@@ -421,7 +413,7 @@ def solve_failed(state: State, failure: inputs.SolveFailed) -> None:
         gang, _, solving, _ = open_question
         gang.blocked, gang.helps = (PlannerDefect(failure.error),), ()
         text = f"the planner failed, which is a defect: {failure.error}"
-        _refuse_undecided(state, gang, solving.hint, text, failure.now)
+        _refuse_undecided(state, gang, solving.hint, text)
 
 
 def _close_question(
@@ -444,7 +436,7 @@ def _close_question(
         took_s = share.over(answer.now)
     if solving.solve.reserves:
         decision = answer.decision if isinstance(answer, inputs.Decided) else None
-        _take_reservation(state, solving, decision, answer.now)
+        _take_reservation(state, solving, decision)
         return None
     gang = state.gangs.get(answer.gang)
     if gang is None or gang.generation != answer.generation or not isinstance(gang.in_phase, Planning):
@@ -520,34 +512,20 @@ def _batch(state: State, gang: Gang, planned: int, least: int) -> Batch:
     )
 
 
-def _planner_was_ended(
-    state: State, gang: Gang, hint: QueueingHint, text: str, now: float, took_s: float
-) -> None:
-    """Refuse a gang whose planning was stopped by a limit.
-
-    It is planned again after a pause that grows each time. Capacity that comes free does not end the pause:
-    that happens all the time.
-    """
-    gang.ended += 1
-    gang.pause_s = state.settings.pause(gang.pause_s, took_s)
-    refuse(state, gang, hint, ("not decided",), text, now, now + gang.pause_s)
-    state.queue.leave(gang)
-
-
-def _refuse_undecided(state: State, gang: Gang, hint: QueueingHint, text: str, now: float) -> None:
+def _refuse_undecided(state: State, gang: Gang, hint: QueueingHint, text: str) -> None:
     """Refuse a gang that the planner could not decide; plan it again after a pause that grows each time."""
     gang.attempts += 1
-    again_at = now + state.settings.backoff(gang.attempts)
-    refuse(state, gang, hint, ("not decided",), text, now, again_at)
+    again_at = state.now + state.settings.backoff(gang.attempts)
+    refuse(state, gang, hint, ("not decided",), text, again_at)
 
 
-def _take_reservation(state: State, solving: Solving, decision: Decision | None, now: float) -> None:
+def _take_reservation(state: State, solving: Solving, decision: Decision | None) -> None:
     """Reserve what a gang would have if all pods that may end had ended, and tell it.
 
     It gets no reservation if it would have nothing even then, or if the planner did not decide.
     """
-    reserves = state.backfill.answered(solving.solve.gang, solving.solve.request, decision, now)
+    reserves = state.backfill.answered(solving.solve.gang, solving.solve.request, decision)
     gang = state.gangs.get(solving.solve.gang)
     if reserves and gang is not None and gang.phase is Phase.UNPLACEABLE:
         kinds, text = (*gang.kinds, "backfill"), f"{gang.reason}. {state.backfill.current}"
-        state.publisher.refuse(gang, EventReason.UNPLACEABLE, kinds, text, now)
+        state.publisher.refuse(gang, EventReason.UNPLACEABLE, kinds, text)

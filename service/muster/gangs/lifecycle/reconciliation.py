@@ -38,21 +38,21 @@ from muster.gangs.record.phases import (
 from muster.gangs.reporting.publisher import kinds_of, short
 
 
-def reconcile(state: State, gang: Gang, now: float) -> None:
+def reconcile(state: State, gang: Gang) -> None:
     """Move the gang to the phase that its members call for, once none of its Bindings is under way."""
     group = state.fresh(gang)
-    note_partially_bound(state, gang, now)
+    note_partially_bound(state, gang)
     if isinstance(given_up := gang.in_phase, GivenUp) and group.bound and given_up.evicting:
-        evict(state, gang, given_up, now)
+        evict(state, gang, given_up)
     else:
-        reconcile_members(state, gang, group, now)
+        reconcile_members(state, gang, group)
     state.fresh(gang)  # stale members are looked at again, whatever the phase is now
 
 
-def reconcile_members(state: State, gang: Gang, group: Group, now: float) -> None:
+def reconcile_members(state: State, gang: Gang, group: Group) -> None:
     """Move a gang that is not given up to the phase that its members call for."""
     if gang.phase is Phase.COLLECTING and gang.arrived is None:
-        note_arrival(gang, now)  # the missing pods have come
+        note_arrival(state, gang)  # the missing pods have come
     review_losses(state, gang)
     if not gang.is_partially_bound:
         state.retained.release(gang, gang.retained - gang.lost.keys())
@@ -73,27 +73,27 @@ def reconcile_members(state: State, gang: Gang, group: Group, now: float) -> Non
     elif group.causes:
         state.go(gang, Trigger.ILL_FORMED, Invalid())
         kinds = kinds_of(group.causes)
-        state.publisher.refuse(gang, EventReason.INVALID, kinds, sentence(group.causes), now)
+        state.publisher.refuse(gang, EventReason.INVALID, kinds, sentence(group.causes))
     elif group.waits_for is not None:
         state.go(gang, Trigger.MEMBERS_MISSING, Collecting())
         gang.reason, gang.arrived = sentence((group.waits_for,)), None
         state.publisher.withdraw_verdict(gang)
-        state.timers.set(gang, now + state.settings.waiting_s)
-    elif (until := _expect_more_until(state, gang)) > now:
+        state.timers.set(gang, state.now + state.settings.waiting_s)
+    elif (until := _expect_more_until(state, gang)) > state.now:
         state.go(gang, Trigger.IN_MOTION, Collecting())
         gang.reason = ""
         state.timers.set(gang, until, Timer.RECOUNT)
         state.queue.lacks(gang)
     else:
         state.go(gang, Trigger.COMPLETE, Planning())
-        gang.end_exclusions(now, state.unbound_gone_at)
-        state.timers.set(gang, now + state.settings.waiting_s)
+        gang.end_exclusions(state.now, state.unbound_gone_at)
+        state.timers.set(gang, state.now + state.settings.waiting_s)
         state.enqueue(gang)
 
 
-def note_arrival(gang: Gang, now: float) -> None:
+def note_arrival(state: State, gang: Gang) -> None:
     """Note that a pod came or went since the planner was last asked."""
-    gang.arrived = (gang.arrived[0] if gang.arrived else now, now)
+    gang.arrived = (gang.arrived[0] if gang.arrived else state.now, state.now)
 
 
 def _expect_more_until(state: State, gang: Gang) -> float:
@@ -112,7 +112,6 @@ def withdraw(
     gang: Gang,
     trigger: Trigger,
     why: str,
-    now: float,
     pause: bool = False,
     learnt: bool = False,
     pause_s: float = 0.0,
@@ -139,11 +138,11 @@ def withdraw(
         if Timer.LOST in gang.timers:
             state.retained.keep_lost(gang)
     if pause_s:
-        state.timers.set(gang, now + pause_s)
+        state.timers.set(gang, state.now + pause_s)
     elif pause or (not learnt and gang.attempts > state.settings.prompt_retries):
-        state.timers.set(gang, now + state.settings.backoff(gang.attempts))
+        state.timers.set(gang, state.now + state.settings.backoff(gang.attempts))
     else:
-        reconcile(state, gang, now)
+        reconcile(state, gang)
 
 
 def release_retained(state: State, gang: Gang) -> None:
@@ -196,22 +195,22 @@ def all_bound(state: State, gang: Gang) -> bool:
     return all((pod := state.roster.pods.get(uid)) and pod.node for uid in gang.elsewhere)
 
 
-def note_partially_bound(state: State, gang: Gang, now: float) -> None:
+def note_partially_bound(state: State, gang: Gang) -> None:
     """Start or end the grace period, after the gang's bound members changed."""
     gang.was_complete |= gang.group.was_fully_bound
     if not gang.is_partially_bound:
         gang.timers.pop(Timer.PARTIAL, None)
     else:
-        start_partial_grace(state, gang, now)
+        start_partial_grace(state, gang)
 
 
-def start_partial_grace(state: State, gang: Gang, now: float) -> None:
+def start_partial_grace(state: State, gang: Gang) -> None:
     """Start the grace period of a gang with some members bound and others missing."""
     if gang.phase is not Phase.GIVEN_UP:
-        state.timers.start(gang, now + state.settings.partial_for(gang.group.needed), Timer.PARTIAL)
+        state.timers.start(gang, state.now + state.settings.partial_for(gang.group.needed), Timer.PARTIAL)
 
 
-def partial_grace_over(state: State, gang: Gang, now: float) -> None:
+def partial_grace_over(state: State, gang: Gang) -> None:
     """Evict the bound members of a partially bound gang, or let the others wait, as the setting says.
 
     Without a session nothing is evicted: another service may have the shim and complete the gang. A new
@@ -239,10 +238,10 @@ def partial_grace_over(state: State, gang: Gang, now: float) -> None:
         gang, EventReason.WITHDRAWN, f"gang given up: {why}; what is bound is evicted", members
     )
     state.retained.release(gang, held_uids)
-    evict(state, gang, given_up, now)
+    evict(state, gang, given_up)
 
 
-def evict(state: State, gang: Gang, given_up: GivenUp, now: float, again: bool = False) -> None:
+def evict(state: State, gang: Gang, given_up: GivenUp, again: bool = False) -> None:
     """Ask for the eviction of the gang's bound members that were not asked for yet.
 
     `again`: ask for all of them, which is repeated until they are gone.
@@ -252,21 +251,21 @@ def evict(state: State, gang: Gang, given_up: GivenUp, now: float, again: bool =
     if pods and state.active:
         given_up.evicting = evicting.union(uid for _, uid in pods)
         state.publisher.instruct(Evict(gang.group.gang.namespace, pods, gang.reason))
-    state.timers.start(gang, now + state.settings.partial_s, Timer.PHASE)
+    state.timers.start(gang, state.now + state.settings.partial_s, Timer.PHASE)
 
 
 _MOST = 256
 """Lost members of one gang that are noted, at most: each costs a look at its bound members."""
 
 
-def member_lost(state: State, gang: Gang, pod: Pod, usage: Usage, now: float) -> None:
+def member_lost(state: State, gang: Gang, pod: Pod, usage: Usage) -> None:
     """Note that a running gang lost a member that it needs, and keep what the member had."""
     if len(gang.lost) < _MOST:
         gang.lost[pod.uid] = Lost(pod, usage)
     elif len(gang.retained) <= state.roster.size(gang.name) - len(gang.group.unbound):
         return  # it keeps no more than still runs
     # A later loss must not keep the first place for longer.
-    state.timers.start(gang, now + state.settings.lost_s, Timer.LOST)
+    state.timers.start(gang, state.now + state.settings.lost_s, Timer.LOST)
     state.retained.keep_lost(gang)
     if gang.phase is Phase.UNPLACEABLE:  # the replacement was there before the place came free
         state.replan(gang, Trigger.FREED)

@@ -43,11 +43,11 @@ class Sessions:
     def opened(self, session: inputs.SessionOpened) -> None:
         """End the session before, and begin this one."""
         self._state.in_tree.begin(session.answers_in_tree)
-        self.closed(session.now)
+        self.closed()
         self._state.epoch, self._in_flight = session.epoch, session.in_flight
-        self.activate(session.now)
+        self.activate()
 
-    def closed(self, now: float) -> None:
+    def closed(self) -> None:
         """Withdraw the plans of the session that ended.
 
         Members of permitted gangs keep their places until they are seen bound or given up.
@@ -58,10 +58,10 @@ class Sessions:
             self._state.publisher.forget(gang)
             if gang.phase in (Phase.PLANNED, Phase.RESERVING):
                 reconciliation.withdraw(
-                    self._state, gang, Trigger.SESSION_OVER, "the scheduler's session ended", now
+                    self._state, gang, Trigger.SESSION_OVER, "the scheduler's session ended"
                 )
 
-    def activate(self, now: float) -> None:
+    def activate(self) -> None:
         """Begin to plan if the cluster is known and a shim is connected."""
         state = self._state
         if not state.active:
@@ -69,25 +69,25 @@ class Sessions:
         for node in state.ledger.nodes.values():
             self._nodes.report_problems(node)
         self._pods.differences.post_all()
-        under_way = self._take_in_flight(now)
+        under_way = self._take_in_flight()
         for gang in list(state.gangs.values()):
             if isinstance(permitted := gang.in_phase, Permitted):
                 for uid in permitted.awaited.keys() - under_way:
-                    permitted.awaited[uid] = now + state.settings.session_s
-                state.timers.set(gang, min(permitted.awaited.values(), default=now))
+                    permitted.awaited[uid] = state.now + state.settings.session_s
+                state.timers.set(gang, min(permitted.awaited.values(), default=state.now))
             if gang.phase is Phase.GIVEN_UP or Timer.PARTIAL in gang.timers or gang.is_partially_bound:
-                _begin_grace(state, gang, now)
+                _begin_grace(state, gang)
             state.to_tell[gang.key] = None
 
-    def catch_up(self, now: float) -> None:
+    def catch_up(self) -> None:
         """Tell the shim of some of the gangs that it does not know yet."""
         state = self._state
         for key in list(islice(state.to_tell, TOLD_AT_ONCE if state.active and not state.to_group else 0)):
             del state.to_tell[key]
             if (gang := state.gangs.get(key)) is not None:
-                _tell(state, gang, now)
+                _tell(state, gang)
 
-    def _take_in_flight(self, now: float) -> frozenset[str]:
+    def _take_in_flight(self) -> frozenset[str]:
         """Hold the capacity of the Bindings that the shim reported as under way.
 
         Return the UIDs of all pods that it reported.
@@ -101,7 +101,7 @@ class Sessions:
                 continue
             state.ledger.hold((usage,))
             gang = state.gangs.get(self._pods.gang_of(uid))
-            until = now + state.settings.bind_for(gang.group.present if gang else 1)
+            until = state.now + state.settings.bind_for(gang.group.present if gang else 1)
             if gang is not None and gang.phase is not Phase.GIVEN_UP:
                 reconciliation.add_binding_in_flight(state, gang, uid, until)
             else:
@@ -112,69 +112,69 @@ class Sessions:
         return under_way
 
 
-def _begin_grace(state: State, gang: Gang, now: float) -> None:
+def _begin_grace(state: State, gang: Gang) -> None:
     """Begin the grace of a partially bound gang again, even if it was given up.
 
     Another service may have completed it meanwhile.
     """
     if gang.phase is Phase.GIVEN_UP:
-        reconciliation.reconcile_members(state, gang, state.fresh(gang), now)
+        reconciliation.reconcile_members(state, gang, state.fresh(gang))
     gang.timers.pop(Timer.PARTIAL, None)
     state.fresh(gang)
-    reconciliation.note_partially_bound(state, gang, now)
+    reconciliation.note_partially_bound(state, gang)
 
 
-def _tell(state: State, gang: Gang, now: float) -> None:
+def _tell(state: State, gang: Gang) -> None:
     """Tell a new shim what it must know about the gang as it is now."""
     if (question := state.in_tree.ask_again(gang)) is not None:
         state.publisher.instruct(question)
     state.fresh(gang)
-    reconciliation.note_partially_bound(state, gang, now)
+    reconciliation.note_partially_bound(state, gang)
     if gang.phase in (Phase.INVALID, Phase.UNPLACEABLE):
-        planning.refresh_refusal(state, gang, now)
+        planning.refresh_refusal(state, gang)
     elif gang.phase is Phase.COLLECTING and gang.group.waits_for is not None:
-        state.timers.set(gang, now + state.settings.waiting_s)
+        state.timers.set(gang, state.now + state.settings.waiting_s)
 
 
-def _timer_expired(state: State, gang: Gang, timer: Timer, now: float, same: bool) -> None:
+def _timer_expired(state: State, gang: Gang, timer: Timer, same: bool) -> None:
     """Handle an expired timer. `same`: the gang is still in the phase in which the timer was set."""
     match timer:
         case Timer.PARTIAL:
-            reconciliation.partial_grace_over(state, gang, now)
+            reconciliation.partial_grace_over(state, gang)
         case Timer.LOST:
             reconciliation.lost_time_over(state, gang)
         case Timer.REFUSAL:
-            planning.refresh_refusal(state, gang, now)
+            planning.refresh_refusal(state, gang)
         case Timer.RECOUNT if same:
-            arrivals.recount(state, gang, now)
+            arrivals.recount(state, gang)
         case Timer.IN_TREE if same:
             state.enqueue_again(gang)
         case Timer.PHASE if same:
-            _phase_due(state, gang, now)
+            _phase_due(state, gang)
         case Timer.RECOUNT | Timer.IN_TREE | Timer.PHASE:
             pass  # the phase has ended
 
 
-def _phase_due(state: State, gang: Gang, now: float) -> None:
+def _phase_due(state: State, gang: Gang) -> None:
     """Handle the expired timer of the gang's phase."""
     match gang.in_phase:
         case Collecting():
             state.publisher.emit(gang, EventReason.WAITING, gang.reason)
-            state.publisher.show_waiting(gang, now)
+            state.publisher.show_waiting(gang)
         case Planning():
             state.publisher.waiting_is_over(gang)
         case Planned() | Reserving():
             reconciliation.withdraw(
-                state, gang, Trigger.TOO_LATE, "its pods were not ready to bind in time", now, pause=True
+                state, gang, Trigger.TOO_LATE, "its pods were not ready to bind in time", pause=True
             )
         case Permitted() as permitted:
-            bindings.settle_bindings(state, gang, permitted, now, late=True)
+            bindings.settle_bindings(state, gang, permitted, late=True)
         case GivenUp() as given_up:
-            reconciliation.evict(state, gang, given_up, now, again=True)
+            reconciliation.evict(state, gang, given_up, again=True)
         case Withdrawn():
-            reconciliation.reconcile(state, gang, now)
+            reconciliation.reconcile(state, gang)
         case Unplaceable():
-            gang.end_exclusions(now, state.unbound_gone_at)
+            gang.end_exclusions(state.now, state.unbound_gone_at)
             state.replan(gang, Trigger.FREED)
         case _:
             pass
@@ -198,12 +198,12 @@ class Clock:
         self._unfinished = -math.inf
         """When the last Tick came, if it left timers to the next one."""
 
-    def interrupted(self, resource: str, now: float) -> None:
+    def interrupted(self, resource: str) -> None:
         """Pause all timers: the watch of this resource is interrupted."""
-        self._state.interrupted.setdefault(resource, now)
+        self._state.interrupted.setdefault(resource, self._state.now)
         self._state.timers.pause()
 
-    def resumed(self, resource: str, now: float) -> None:
+    def resumed(self, resource: str) -> None:
         """Take in that a watch is back. When the last one is, postpone everything that is due.
 
         Events that were seen late, because the watches were interrupted, then have their full time again.
@@ -214,32 +214,32 @@ class Clock:
         since = min(interrupted.values())
         del interrupted[resource]
         if not interrupted:
-            _postpone(self._state, now - since)
+            _postpone(self._state, self._state.now - since)
         else:
             interrupted |= dict.fromkeys(interrupted, since)
 
-    def tick(self, now: float) -> None:
+    def tick(self) -> None:
         """Handle everything that is due."""
         state = self._state
         if state.interrupted:
             return
-        due = min((state.timers.next() or now, *state.orphans.values()))
-        if now - max(due, self._unfinished) > _STOOD_STILL_S:
-            _postpone(state, now - due + _STOOD_STILL_S)
+        due = min((state.timers.next() or state.now, *state.orphans.values()))
+        if state.now - max(due, self._unfinished) > _STOOD_STILL_S:
+            _postpone(state, state.now - due + _STOOD_STILL_S)
             return
-        if state.queue.update_at is not None and state.queue.update_at <= now:
+        if state.queue.update_at is not None and state.queue.update_at <= state.now:
             state.queue.update()
-        if (look_at := state.backfill.next_at()) is not None and look_at <= now:
-            planning.review_backfill(state, now)
-        for uid in [uid for uid, until in state.orphans.items() if until <= now]:
+        if (look_at := state.backfill.next_at()) is not None and look_at <= state.now:
+            planning.review_backfill(state)
+        for uid in [uid for uid, until in state.orphans.items() if until <= state.now]:
             reconciliation.drop_orphan(state, uid)
-        for gang, timer in list(islice(state.timers.due(now), AT_ONCE)):
+        for gang, timer in list(islice(state.timers.due(), AT_ONCE)):
             phase = gang.phase
             if gang.stale and gang.key in state.gangs:
-                self._pods.regroup({gang.name}, now)
+                self._pods.regroup({gang.name})
             if gang.key in state.gangs:
-                _timer_expired(state, gang, timer, now, same=gang.phase is phase)
-        self._unfinished = now if (state.timers.next() or math.inf) <= now else -math.inf
+                _timer_expired(state, gang, timer, same=gang.phase is phase)
+        self._unfinished = state.now if (state.timers.next() or math.inf) <= state.now else -math.inf
 
     def next_deadline(self) -> float | None:
         """Return when the next Tick is due, in seconds of the inputs' clock; None if no Tick is needed."""

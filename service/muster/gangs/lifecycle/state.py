@@ -71,7 +71,7 @@ class State:
             Lane.FOREGROUND: PlannerShare(planner_share.FOREGROUND),
             Lane.BACKGROUND: PlannerShare(planner_share.BACKGROUND),
         }
-        self.backfill = Backfill(settings, self.ledger)
+        self.backfill = Backfill(settings, self.ledger, lambda: self.now)
         self.in_tree = InTree()
         self.ahead: dict[str, int] = {}
         """Key of each gang that is planned and not permitted yet → number of its members."""
@@ -159,7 +159,7 @@ class State:
             ImpossibleTransitionError: the trigger does not lead there from the gang's phase.
         """
         gang.enter(trigger, to)
-        self.publisher.moved(gang, trigger, self.now)
+        self.publisher.moved(gang, trigger)
         self.roster.touched.add(gang.name[:3])
         gang.timers.pop(Timer.PHASE, None)
         if not gang.stale:  # else what has changed would not be counted
@@ -173,7 +173,7 @@ class State:
             self.ahead.pop(gang.key, None)
         self.queue.leave(gang)
         if gang.phase not in _WAITING:
-            self.backfill.leaves(gang, self.now)
+            self.backfill.leaves(gang)
 
     def enqueue(self, gang: Gang) -> None:
         """Queue the gang for a planner, with a new generation."""

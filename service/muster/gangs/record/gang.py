@@ -405,7 +405,7 @@ class Timers:
 
     def __init__(self, gangs: Mapping[str, Gang], now: Callable[[], float]) -> None:
         self._gangs = gangs
-        self._now = now
+        self.now = now
         self._heap: list[tuple[float, str, Timer]] = []
         self._set_at: dict[tuple[str, Timer], float] | None = None
         """(key, timer) → when it was set, since nothing can be seen; None while all watches work."""
@@ -414,7 +414,7 @@ class Timers:
         """Set the gang's timer to expire at `when`."""
         gang.timers[timer] = when
         if self._set_at is not None:
-            self._set_at[gang.key, timer] = self._now()
+            self._set_at[gang.key, timer] = self.now()
         heapq.heappush(self._heap, (when, gang.key, timer))
 
     def set_earlier(self, gang: Gang, when: float, timer: Timer = Timer.PHASE) -> None:
@@ -451,9 +451,9 @@ class Timers:
             heapq.heappop(self._heap)
         return None
 
-    def due(self, now: float) -> Iterator[tuple[Gang, Timer]]:
+    def due(self) -> Iterator[tuple[Gang, Timer]]:
         """Remove and yield the timers that have expired."""
-        while (when := self.next()) is not None and when <= now:
+        while (when := self.next()) is not None and when <= self.now():
             _, key, timer = heapq.heappop(self._heap)
             gang = self._gangs[key]
             del gang.timers[timer]
@@ -472,5 +472,5 @@ class Timers:
         set_at, self._set_at = self._set_at or {}, None
         for gang in self._gangs.values():
             for timer, when in gang.timers.items():
-                since_set = self._now() - set_at.get((gang.key, timer), -math.inf)
+                since_set = self.now() - set_at.get((gang.key, timer), -math.inf)
                 self.set(gang, when + min(seconds, since_set), timer)

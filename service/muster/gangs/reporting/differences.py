@@ -7,7 +7,7 @@ claims is told when it has lasted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from muster.domain.node import Device
 from muster.domain.pod import Pod
@@ -23,15 +23,11 @@ LASTS_S = 5.0
 
 
 class Differences:
-    """Pods whose containers have other GPUs. What an agent found, or claims hold, counts as taken.
+    """Pods whose containers have other GPUs. What an agent found, or claims hold, counts as taken."""
 
-    `active` returns whether this service is the one that speaks.
-    """
-
-    def __init__(self, publisher: Publisher, ledger: Ledger, active: Callable[[], bool]) -> None:
+    def __init__(self, publisher: Publisher, ledger: Ledger) -> None:
         self._publisher = publisher
         self._ledger = ledger
-        self._active = active
         self._pods: dict[str, Pod] = {}
         """Bound pods whose plan names devices, or whose agent found other GPUs."""
         self._due: dict[str, float] = {}
@@ -45,31 +41,31 @@ class Differences:
         """Return the number of the pods that differ."""
         return len(self._told)
 
-    def see(self, pod: Pod, now: float) -> None:
+    def see(self, pod: Pod) -> None:
         """Take in a pod's new state."""
         if pod.usage is None or (pod.planned is None and not pod.devices):
             self.forget(pod.uid)
         else:
             self._pods[pod.uid] = pod
-            self._judge(pod, now)
+            self._judge(pod)
 
-    def claims_changed(self, uids: Iterable[str], now: float) -> None:
+    def claims_changed(self, uids: Iterable[str]) -> None:
         """Judge these pods anew: their claims hold something else."""
         for pod in (self._pods[uid] for uid in uids if uid in self._pods):
-            self._judge(pod, now)
+            self._judge(pod)
 
-    def node_changed(self, name: str, now: float) -> None:
+    def node_changed(self, name: str) -> None:
         """Judge the pods of a node anew: it may have other devices."""
-        self.claims_changed(self._ledger.on_node(name), now)
+        self.claims_changed(self._ledger.on_node(name))
 
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone."""
         self._pods.pop(uid, None)
         self._forget_difference(uid)
 
-    def tick(self, now: float) -> None:
+    def tick(self) -> None:
         """Tell what has lasted long enough."""
-        for uid in [uid for uid, due in self._due.items() if due <= now]:
+        for uid in [uid for uid, due in self._due.items() if due <= self._publisher.now]:
             del self._due[uid]
             self._tell(uid, self._by_claims(self._pods[uid]))
 
@@ -89,7 +85,7 @@ class Differences:
         more = len(pods) - len(listed)
         return [*listed, *([f"{more} more pods have other GPUs than planned"] if more else [])]
 
-    def _judge(self, pod: Pod, now: float) -> None:
+    def _judge(self, pod: Pod) -> None:
         if pod.planned is not None:
             self._due.pop(pod.uid, None)
             self._tell(pod.uid, differing_sentence(pod.planned, pod.allocation or 0))
@@ -98,7 +94,7 @@ class Differences:
         elif pod.uid in self._told:
             self._tell(pod.uid, sentence)
         else:
-            self._due.setdefault(pod.uid, now + LASTS_S)
+            self._due.setdefault(pod.uid, self._publisher.now + LASTS_S)
 
     def _by_claims(self, pod: Pod) -> str:
         """Return how the devices that the pod's claims hold differ from the planned ones, "" if they do not.
@@ -125,7 +121,7 @@ class Differences:
 
     def _post(self, uid: str) -> None:
         pod, text = self._pods[uid], self._told[uid]
-        if self._active() and self._posted.get(uid) != text:
+        if self._publisher.listening() and self._posted.get(uid) != text:
             self._posted[uid] = text
             objects = ((pod.name, uid),)
             self._publisher.instruct(EmitEvent(pod.namespace, objects, EventReason.DEVICES_DIFFER, text))

@@ -22,6 +22,7 @@ from muster.gangs.messages.instructions import Outcome, WriteStatus
 from muster.gangs.messages.settings import Settings
 from muster.gangs.record.gang import Gang
 from muster.gangs.record.phases import Phase
+from muster.gangs.reporting.publisher import Publisher
 
 _SHOWN_AS = {Phase.PLANNED: Phase.PLANNING, Phase.RESERVING: Phase.PLANNING, Phase.WITHDRAWN: Phase.PLANNING}
 
@@ -52,33 +53,39 @@ class PodGroupStatuses:
     """
 
     def __init__(
-        self, settings: Settings, roster: Roster, gangs_of: Callable[[NameKey], Iterable[Gang]]
+        self,
+        settings: Settings,
+        roster: Roster,
+        gangs_of: Callable[[NameKey], Iterable[Gang]],
+        publisher: Publisher,
     ) -> None:
         self._settings = settings
         self._roster = roster
         self._gangs_of = gangs_of
+        self._publisher = publisher
         self._active = False
         self._due: dict[PodGroupKey, float] = {}
         self._written: dict[PodGroupKey, _Written] = {}
 
-    def due_writes(self, now: float, active: bool) -> list[WriteStatus]:
-        """Note the PodGroups that the roster reports as changed, and return the writes that are due.
+    def write_due(self) -> None:
+        """Note the PodGroups that the roster reports as changed, and write the statuses that are due.
 
-        If not `active`, another service has the shim and writes.
+        If nobody listens, another service has the shim and writes.
         """
         keys, self._roster.touched = self._roster.touched, set()
+        active = self._publisher.listening()
         if active and not self._active:
             keys = set(self._roster.pod_groups)
             self._written.clear()  # another service may have written since
         self._active = active
         for key in keys:
-            self._note(key, now)
+            self._note(key)
         if not active:
             self._due.clear()
-        writes = (self._look(key, now) for key in [key for key, when in self._due.items() if when <= now])
-        return [write for write in writes if write is not None]
+        for key in [key for key, when in self._due.items() if when <= self._publisher.now]:
+            self._look(key)
 
-    def shows(self, group: PodGroup, now: float) -> None:
+    def shows(self, group: PodGroup) -> None:
         """Take in what the object shows now.
 
         It may be an older write of this service; the next one is then seen soon.
@@ -86,25 +93,25 @@ class PodGroupStatuses:
         last = self._written.get(group.key)
         if last is not None and last.uid == group.uid and last.shown != group.status:
             last.shown = group.status
-            self._note(group.key, now)
+            self._note(group.key)
 
     def next_deadline(self) -> float | None:
         """Return when a status is due without an input, in seconds of the inputs' clock; None if none is."""
         return min(self._due.values(), default=None)
 
-    def _note(self, key: PodGroupKey, now: float) -> None:
+    def _note(self, key: PodGroupKey) -> None:
         group = self._roster.pod_groups.get(key)
         if group is None:
             self._written.pop(key, None)
         elif group.api_version == OURS:
-            due = now + self._settings.status_s
+            due = self._publisher.now + self._settings.status_s
             self._due[key] = min(due, self._due.get(key, due))
 
-    def _look(self, key: PodGroupKey, now: float) -> WriteStatus | None:
+    def _look(self, key: PodGroupKey) -> None:
         del self._due[key]
-        group = self._roster.pod_groups.get(key)
+        group, now = self._roster.pod_groups.get(key), self._publisher.now
         if group is None:
-            return None
+            return
         last = self._written.get(key)
         if last is None or last.uid != group.uid:
             last = self._written[key] = _Written(
@@ -114,13 +121,13 @@ class PodGroupStatuses:
         gangs = sorted(self._gangs_of(name), key=lambda gang: (gang.group.since, gang.key))
         status = _status_of(group, self._roster.named(name), gangs, last.status)
         if status == last.shown:
-            return None
+            return
         soon = last.at + self._settings.numbers_s
         if last.shown is not None and now < soon and replace(status, reason=last.shown.reason) == last.shown:
             self._due[key] = soon
-            return None
+            return
         last.status, last.shown, last.at = status, status, now
-        return WriteStatus(group.namespace, group.name, group.uid, status)
+        self._publisher.instruct(WriteStatus(group.namespace, group.name, group.uid, status))
 
 
 def _status_of(

@@ -46,8 +46,13 @@ class Publisher:
         self._settings = settings
         self._timers = timers
         self._numbers = numbers
-        self._listening = listening
+        self.listening = listening
         self._out: list[Instruction] = []
+
+    @property
+    def now(self) -> float:
+        """Return the time of the input or call that is being handled."""
+        return self._timers.now()
 
     def instruct(self, instruction: Instruction) -> None:
         """Add an instruction."""
@@ -58,13 +63,13 @@ class Publisher:
         out, self._out = self._out, []
         return out
 
-    def moved(self, gang: Gang, why: str, now: float) -> None:
+    def moved(self, gang: Gang, why: str) -> None:
         """Say that the gang has entered another phase."""
         group, link = gang.group, ""
         if gang.phase is Phase.PLANNING:
             link = next((pod.traceparent for pod in group.unbound if pod.traceparent), "")
         name, namespace = group.gang.name, group.gang.namespace
-        self._out.append(Moved(now, gang.key, name, namespace, gang.phase, why, link))
+        self._out.append(Moved(self.now, gang.key, name, namespace, gang.phase, why, link))
 
     def push(
         self,
@@ -76,7 +81,7 @@ class Publisher:
         required: int = 0,
     ) -> None:
         """Publish a verdict, which replaces the gang's last one."""
-        if self._listening():
+        if self.listening():
             required = required or min(max(1, gang.group.needed), len(members))
             namespace = gang.group.gang.namespace
             gang.verdict = PushVerdict(gang.key, generation, outcome, namespace, members, required, reason)
@@ -87,7 +92,7 @@ class Publisher:
         if gang.verdict is not None and gang.verdict.outcome is not Outcome.WITHDRAWN:
             self.push(gang, gang.verdict.generation, Outcome.WITHDRAWN, gang.verdict.members, gang.reason)
 
-    def refuse(self, gang: Gang, event: EventReason, kinds: Kinds, text: str, now: float) -> None:
+    def refuse(self, gang: Gang, event: EventReason, kinds: Kinds, text: str) -> None:
         """Publish why the gang does not fit, to the members that have not received it.
 
         The shim lets a pod through once for each generation. With a new generation all pods fail again, with
@@ -98,7 +103,7 @@ class Publisher:
         last, members = gang.verdict, gang.waiting()
         if last is not None and last.outcome is Outcome.REFUSED and gang.kinds == kinds:
             again_at = gang.refused_at + self._settings.numbers_s
-            if text == last.reason or now < again_at:
+            if text == last.reason or self.now < again_at:
                 if text != last.reason:
                     self._timers.set(gang, again_at, Timer.REFUSAL)
                 if not set(members) <= set(last.members):
@@ -106,7 +111,7 @@ class Publisher:
                 return
         if not gang.generation or (last is not None and last.generation == gang.generation):
             gang.generation = next(self._numbers)
-        gang.kinds, gang.refused_at = kinds, now
+        gang.kinds, gang.refused_at = kinds, self.now
         self.push(gang, gang.generation, Outcome.REFUSED, members, text)
         self.emit(gang, event, text)
 
@@ -114,7 +119,7 @@ class Publisher:
         """Forget what was published about the gang, because it no longer holds or no shim received it."""
         gang.verdict = gang.shown_at = None
 
-    def show_waiting(self, gang: Gang, now: float) -> None:
+    def show_waiting(self, gang: Gang) -> None:
         """Let the waiting pods of an incomplete gang say what it waits for.
 
         No scheduling cycle says it: the shim holds these pods before the first. Pods that have come since are
@@ -122,19 +127,19 @@ class Publisher:
         told in one Tick are not all told again in one. It is repeated, because a write may fail.
         """
         cause = gang.group.waits_for
-        if cause is None or not self._listening():
+        if cause is None or not self.listening():
             return
         told_at = -math.inf if gang.shown_at is None else gang.shown_at
         again_s = self._settings.numbers_s * (1 + crc32(gang.key.encode()) / 2**33)
-        renew = now >= told_at + again_s
-        gang.shown_at = told_at = now if renew else told_at
+        renew = self.now >= told_at + again_s
+        gang.shown_at = told_at = self.now if renew else told_at
         self._timers.set(gang, told_at + again_s)
         namespace, reason = gang.group.gang.namespace, type(cause).__name__
         self._out.append(ShowWaiting(namespace, gang.waiting(), reason, short(gang.reason), renew))
 
     def waiting_is_over(self, gang: Gang) -> None:
         """Take back what the pods say: the gang is complete, or its pods say something else."""
-        if self._listening() and gang.shown_at != -math.inf:
+        if self.listening() and gang.shown_at != -math.inf:
             gang.shown_at = -math.inf
             self._out.append(ShowWaiting(gang.group.gang.namespace, gang.waiting()))
 
@@ -148,7 +153,7 @@ class Publisher:
         """
         announcement = (reason, "" if reason in _ONCE_PER_STATE else message)
         pods = pods or gang.waiting()
-        if self._listening() and pods and gang.announced != announcement:
+        if self.listening() and pods and gang.announced != announcement:
             gang.announced = announcement
             namespace = gang.group.gang.namespace
             first = min(pods)
