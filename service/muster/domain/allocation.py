@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, TypeGuard
 
 from muster.domain.decision import MemberPlacement, Placed
@@ -166,6 +166,24 @@ def read_batch(annotations: Mapping[str, str]) -> Batch | None:
 
 def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and 0 <= value < MAX_MEMBERS
+
+
+def on_node(pod: Pod, annotations: Mapping[str, str]) -> Pod:
+    """Return a pod on a node with what its annotations say of its GPUs and of its gang's Bindings."""
+    batch = read_batch(annotations) if pod.claim is not None else None
+    if not (pod.gpus or pod.slice):
+        return replace(pod, batch=batch)
+    gpus, planned = read(annotations, pod), None
+    if reported_gpus(annotations, pod) is not None:
+        planned = mask_of(planned_gpus(annotations, pod) or ())
+    return replace(
+        pod,
+        gpus=gpus.bit_count() if pod.gpu_counts and gpus is not None else pod.gpus,
+        allocation=gpus,
+        planned=None if planned == gpus else planned,
+        devices=planned_devices(annotations),
+        batch=batch,
+    )
 
 
 def read(annotations: Mapping[str, str], pod: Pod) -> int | None:

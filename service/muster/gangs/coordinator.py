@@ -51,10 +51,10 @@ class Coordinator:
         """Take in an input, and return the instructions that follow from it."""
         self.state.now, self.state.members_counted = message.now, 0
         match message:
-            case inputs.Decided():
-                planning.decided(self.state, message)
             case inputs.SolveFailed():
                 planning.solve_failed(self.state, message)
+            case inputs.Decided():
+                planning.decided(self.state, message)
             case inputs.Synced():
                 self.state.synced = True
                 self._pods.catch_up()

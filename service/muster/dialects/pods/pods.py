@@ -21,7 +21,6 @@ from muster.domain import allocation
 from muster.domain.causes.ill_formed import DialectsDisagree, ForgedAllocation
 from muster.domain.pod import Controller, GangClaim, Pod, Wishes
 from muster.domain.reasons import Cause
-from muster.domain.topology import mask_of
 
 LONE = "gputopology"
 """The dialect of a pod that names no gang: it is a gang of one."""
@@ -46,10 +45,11 @@ def read(
     """
     meta, spec, status = obj.metadata, obj.spec, obj.status
     annotations, object_name = meta.annotations or {}, f"pod/{meta.namespace}/{meta.name}"
-    amounts = requests.of_pod(object_name, obj, settings)
     devices = claims.asked(obj) if claims is not None and spec.resource_claims else DevicesAsked()
     gated = bool(spec.scheduling_gates) or not (devices.complete or spec.node_name)
     peer_rules, bad_rules = peers.read(object_name, meta, spec)
+    labels, rules, rank = peers.labels_of(meta.labels), peers.node_rules(spec), ranks.read(meta)
+    amounts = requests.of_pod(object_name, obj, settings)
     gang = _gang(object_name, obj, amounts, settings, member)
     causes, ours = gang.causes, gang.claim is not None
     if not ours:
@@ -69,9 +69,9 @@ def read(
         gpu_resource=amounts.gpu_resource,
         slice=amounts.slice,
         container_gpus=amounts.container_gpus,
-        rules=peers.node_rules(spec),
+        rules=rules,
         claim=gang.claim,
-        rank=ranks.read(meta) if gang.rank is None else gang.rank,
+        rank=rank if gang.rank is None else gang.rank,
         owner=_owner(meta),
         controller=_controller(meta) if ours else None,
         priority=spec.priority or 0,
@@ -83,7 +83,7 @@ def read(
         succeeded=status.phase == "Succeeded",
         terminating=meta.deletion_timestamp is not None,
         gated=gated,
-        labels=peers.labels_of(meta.labels),
+        labels=labels,
         peers=peer_rules,
         traceparent=_traceparent(annotations) if ours else "",
         preferences=ours and _prefers(spec),
@@ -94,25 +94,7 @@ def read(
         compute_domain=devices.compute_domain,
         causes=causes,
     )
-    return _with_allocation(pod, annotations) if pod.node else pod
-
-
-def _with_allocation(pod: Pod, annotations: Mapping[str, str]) -> Pod:
-    """Return a pod on a node with what its annotations say of its GPUs and of its gang's Bindings."""
-    batch = allocation.read_batch(annotations) if pod.claim is not None else None
-    if not (pod.gpus or pod.slice):
-        return replace(pod, batch=batch)
-    gpus, planned = allocation.read(annotations, pod), None
-    if allocation.reported_gpus(annotations, pod) is not None:
-        planned = mask_of(allocation.planned_gpus(annotations, pod) or ())
-    return replace(
-        pod,
-        gpus=gpus.bit_count() if pod.gpu_counts and gpus is not None else pod.gpus,
-        allocation=gpus,
-        planned=None if planned == gpus else planned,
-        devices=allocation.planned_devices(annotations),
-        batch=batch,
-    )
+    return allocation.on_node(pod, annotations) if pod.node else pod
 
 
 def _traceparent(annotations: Mapping[str, str]) -> str:
@@ -179,6 +161,7 @@ def _gang(
     spec = obj.spec
     if spec.scheduler_name not in settings.scheduler_names or _is_of_kubelet(obj):
         return _Gang()
+    speaks, forged = _speaks(obj.metadata), _forged(obj, settings)
     meta, slips = (obj.metadata, ()) if spec.node_name else misspelt.corrected(object_name, obj.metadata)
     own_keys, name = own.read(object_name, meta), meta.name
     with_gpus = bool(amounts.gpus or amounts.slice or amounts.shared_gpus)
@@ -191,7 +174,7 @@ def _gang(
     else:
         reading = other_systems.last(object_name, meta, spec, with_gpus)
     reading = agreed(name, (reading, own.claim(object_name, own_keys, reading.claim)))
-    if not (with_gpus or member is not None or amounts.causes or _speaks(obj.metadata)):
+    if not (with_gpus or member is not None or amounts.causes or speaks):
         return _Gang()
     grouped = tuple(other_systems.of_spec(object_name, spec))
     wishes, bad_wishes = _wishes(object_name, meta, own_keys)
@@ -199,7 +182,7 @@ def _gang(
         wishes = replace(wishes, role=member.role)
     claim = reading.claim or GangClaim(LONE, name, min_member=1, replicas=1, lone=True)
     bad_amounts = (*amounts.causes, *amounts.share_causes)
-    causes = (*slips, *reading.causes, *bad_wishes, *bad_amounts, *grouped, *_forged(obj, settings))
+    causes = (*slips, *reading.causes, *bad_wishes, *bad_amounts, *grouped, *forged)
     return _Gang(replace(claim, wishes=wishes), own_keys.rank, () if spec.node_name else causes)
 
 

@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from muster.domain.causes.not_planned import Ended, NotDecided, PlannerDefect
 from muster.domain.decision import Decision, Placed, Unplaceable
+from muster.domain.node import Usage
 from muster.domain.pod import Batch, Pod
 from muster.domain.request import Subrequest
 from muster.domain.sentences import sentence
-from muster.domain.topology import mask_of
 from muster.gangs.capacity import requests
 from muster.gangs.capacity.ledger import fits
 from muster.gangs.capacity.queueing_hints import QueueingHint
@@ -357,19 +357,23 @@ def decided(state: State, answer: inputs.Decided) -> None:
     if solving.solve.lane is Lane.FOREGROUND and decision.truncated:
         gang.slow = True
         state.enqueue_again(gang)
-    elif isinstance(decision, Unplaceable):
+        return
+    if isinstance(decision, Unplaceable):
         _take_refusal(state, gang, phase, solving, decision, took_s)
-    elif {place.uid for place in decision.members} - {pod.uid for pod in gang.group.unbound}:
+        return
+    pods = {pod.uid: pod for pod in gang.group.unbound}
+    if {place.uid for place in decision.members} - pods.keys():
         text = "the planner placed pods that it was not asked for, which is a defect"
         _refuse_undecided(state, gang, solving.hint, text)
-    elif not state.active or _is_outdated(state, gang, solving, decision):
-        if phase.overtaken:  # twice in a row: other gangs have the planner first
-            state.go(gang, Trigger.OVERTAKEN, Withdrawn())
-            state.timers.set(gang, answer.now + state.settings.recheck_s)
-        else:
-            state.replan(gang, Trigger.OUTDATED)
+        return
+    taken = usages(decision, pods)
+    if state.active and not _is_outdated(state, gang, solving, decision, taken):
+        _accept_plan(state, gang, solving, decision, taken, answer.trace_id)
+    elif phase.overtaken:  # twice in a row: other gangs have the planner first
+        state.go(gang, Trigger.OVERTAKEN, Withdrawn())
+        state.timers.set(gang, state.now + state.settings.recheck_s)
     else:
-        _accept_plan(state, gang, solving, decision, answer)
+        state.replan(gang, Trigger.OUTDATED)
 
 
 def _take_refusal(
@@ -377,7 +381,7 @@ def _take_refusal(
 ) -> None:
     """Handle causes why nothing fits."""
     decision = with_holders(decision, solving.solve.request.priority, state.ledger, state.roster.pods)
-    gang.blocked, gang.helps = decision.causes, decision.relaxations
+    gang.blocked, gang.helps, text = decision.causes, decision.relaxations, sentence(decision)
     overtaken = state.queue.overtaken(gang, solving) or state.in_tree.outdated(gang.key)
     if gang.arrived is not None:  # pods came that were not in the request
         reconciliation.reconcile(state, gang)
@@ -386,7 +390,7 @@ def _take_refusal(
         # The pause grows each time. What comes free does not end it: that happens all the time.
         gang.ended += 1
         gang.pause_s = state.settings.pause(gang.pause_s, took_s)
-        refuse(state, gang, solving.hint, ("not decided",), sentence(decision), state.now + gang.pause_s)
+        refuse(state, gang, solving.hint, ("not decided",), text, state.now + gang.pause_s)
         state.queue.leave(gang)
         return
     gang.ended, gang.pause_s = 0, 0.0
@@ -398,9 +402,9 @@ def _take_refusal(
         state.replan(gang, Trigger.OUTDATED)
         return
     if any(isinstance(cause, NotDecided) for cause in decision.causes):
-        _refuse_undecided(state, gang, solving.hint, sentence(decision))
+        _refuse_undecided(state, gang, solving.hint, text)
         return
-    refuse(state, gang, solving.hint, kinds_of(decision.causes), sentence(decision))
+    refuse(state, gang, solving.hint, kinds_of(decision.causes), text)
     if overtaken:
         # If capacity comes free or plugins answer all the time, other gangs come first.
         state.timers.set(gang, state.now + state.settings.recheck_s)
@@ -431,9 +435,9 @@ def _close_question(
     del state.solving[solving.solve.lane]
     share = state.shares[solving.solve.lane]
     if isinstance(answer, inputs.Decided):
-        took_s = share.over(answer.now, answer.waited_s, answer.processor_s)
+        took_s = share.over(state.now, answer.waited_s, answer.processor_s)
     else:
-        took_s = share.over(answer.now)
+        took_s = share.over(state.now)
     if solving.solve.reserves:
         decision = answer.decision if isinstance(answer, inputs.Decided) else None
         _take_reservation(state, solving, decision)
@@ -456,31 +460,37 @@ def _find_changed_nodes(state: State, solving: Solving, decision: Placed) -> set
     }
 
 
-def _is_outdated(state: State, gang: Gang, solving: Solving, decision: Placed) -> bool:
-    """Return whether the cluster has changed in what the plan relies on."""
+def _is_outdated(
+    state: State, gang: Gang, solving: Solving, decision: Placed, taken: tuple[Usage, ...]
+) -> bool:
+    """Return whether the cluster has changed in what the plan relies on. `taken`: what it takes."""
     nodes = state.ledger.nodes
     if changed := _find_changed_nodes(state, solving, decision):
         for name in changed & nodes.keys():
             gang.leave_out(name, gang.group.unbound, state.now)
         return True
-    pods = {pod.uid: pod for pod in gang.group.unbound}
     if state.in_tree.outdated(gang.key):
         refused = state.in_tree.excluded(gang.key, solving.solve.request.roles, nodes)
         if any(place.node in refused.get(place.role, ()) for place in decision.members):
             return True
         may_have = state.in_tree.may_have(gang.key, solving.solve.request.roles, nodes)
-        for place in decision.members:
-            gpus, untainted = mask_of(place.gpus), ~nodes[place.node].tainted
+        for place, usage in zip(decision.members, taken, strict=True):
             choices = may_have.get(place.role, (Subrequest({}, len(place.gpus)),))
-            if not any(serves(subrequest, place.node, gpus, untainted) for subrequest in choices):
+            untainted = ~nodes[place.node].tainted
+            if not any(serves(subrequest, place.node, usage.gpus, untainted) for subrequest in choices):
                 return True
-    return not fits(state.open_to(gang), usages(decision, pods))
+    return not fits(state.open_to(gang), taken)
 
 
 def _accept_plan(
-    state: State, gang: Gang, solving: Solving, decision: Placed, answer: inputs.Decided
+    state: State,
+    gang: Gang,
+    solving: Solving,
+    decision: Placed,
+    taken: tuple[Usage, ...],
+    trace_id: str,
 ) -> None:
-    """Reserve what the planner chose, and send the plan to the shim."""
+    """Reserve what the planner chose, and send the plan to the shim. `taken`: what it takes."""
     pod_by_uid = {pod.uid: pod for pod in gang.group.unbound}
     pods = {member.uid: pod_by_uid[member.uid] for member in decision.members}
     order = scheduling_order(solving.solve.request, decision, solving.solve.snapshot)
@@ -488,13 +498,13 @@ def _accept_plan(
     least = len(order) if solving.solve.request.quorum else min(solving.solve.request.min_member, len(order))
     batch = _batch(state, gang, len(order), least)
     request = chosen(solving.solve.snapshot, solving.solve.request, decision.members)
-    plan = Plan(gang.generation, request, decision, pods, order, batch, answer.trace_id)
+    plan = Plan(gang.generation, request, decision, pods, order, batch, trace_id)
     gang.reason, gang.ended, gang.pause_s, gang.slow = "", 0, 0.0, False
-    state.ledger.hold(usages(decision, pods))
+    state.ledger.hold(taken)
     state.go(gang, Trigger.PLACED, Planned(plan))
     gang.retained -= pods.keys()
     state.retained.release(gang, gang.retained)
-    state.timers.set(gang, answer.now + state.settings.plan_for(len(order)))
+    state.timers.set(gang, state.now + state.settings.plan_for(len(order)))
     state.publisher.push(gang, gang.generation, Outcome.PLANNED, plan.members, required=least)
 
 
