@@ -78,7 +78,7 @@ class Jobs:
             meta = msgspec.convert(body["metadata"], Metadata, strict=False)
             place = member(meta)
             gang, role = (place.gang, place.role) if place is not None else ("", "")
-            rank = ranks.read(meta)
+            rank = ranks.rank_of(meta)
             order = 10**12 if rank is None else rank
             pods_by_gang.setdefault(gang, []).append((order, f"{role} {self._short(meta)}".strip()))
         return {gang: [name for _, name in sorted(pods)] for gang, pods in pods_by_gang.items()}

@@ -275,7 +275,7 @@ async def test_a_bound_pod_that_no_dialect_can_read_takes_its_gpus(monkeypatch: 
 async def test_a_pod_that_failed_is_read_again_when_it_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     events = Events()
     with monkeypatch.context() as patched:
-        patched.setattr("muster.dialects.gangs.ranks.read", lambda _: 1 // 0)
+        patched.setattr("muster.dialects.gangs.ranks.rank_of", lambda _: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             await events.pod(gpu_pod("a", 2))
     await events.pod(gpu_pod("a", 2))

@@ -76,7 +76,7 @@ def test_rules_are_forgotten_with_their_pods_and_of_large_labels_few_are_remembe
     before = len(peers._live)
     for pod in range(100):
         for size in (1, 256):
-            peers.read("pod/n/p", Metadata(name="p", namespace="n"), away_from(pod, size))
+            peers.rules_of("pod/n/p", Metadata(name="p", namespace="n"), away_from(pod, size))
             peers.labels_of({f"{pod}-{n}": "v" for n in range(size)})
     gc.collect()
     assert len(peers._live) == before
@@ -87,20 +87,20 @@ def test_rules_are_forgotten_with_their_pods_and_of_large_labels_few_are_remembe
 def test_pods_of_many_large_templates_share_the_rules_of_each() -> None:
     """However their pods come: equal rules of live pods are one object."""
     meta = Metadata(name="p", namespace="n")
-    all_rules = [peers.read("pod/n/p", meta, away_from(pod % 40, 200))[0] for pod in range(400)]
+    all_rules = [peers.rules_of("pod/n/p", meta, away_from(pod % 40, 200))[0] for pod in range(400)]
     assert len({id(rules) for rules in all_rules}) == 40
 
 
 def test_rules_that_are_too_large_together_are_left_out() -> None:
     term = away_from(0, 200).affinity.pod_anti_affinity.required[0]  # type: ignore[union-attr, index]
     many = PodSpec(affinity=Affinity(pod_anti_affinity=PodAffinity(required=[term] * 6)))
-    assert peers.read("pod/n/p", Metadata(name="p", namespace="n"), many) == (NO_PEER_RULES, ())
+    assert peers.rules_of("pod/n/p", Metadata(name="p", namespace="n"), many) == (NO_PEER_RULES, ())
 
 
 @pytest.mark.parametrize("claims", [peers.MAX_CLAIMS, peers.MAX_CLAIMS + 1, 10_000])
 def test_a_pod_with_too_many_claims_is_refused_and_keeps_no_more(claims: int) -> None:
     volumes = [Volume(f"v{n}", VolumeClaim(f"c{n:05}")) for n in range(claims)]
-    rules, causes = peers.read("pod/n/p", Metadata(name="p", namespace="n"), PodSpec(volumes=volumes))
+    rules, causes = peers.rules_of("pod/n/p", Metadata(name="p", namespace="n"), PodSpec(volumes=volumes))
     assert len(rules.volume_claims) == peers.MAX_CLAIMS
     sentences = [str(cause) for cause in causes]
     field = "number of PersistentVolumeClaims in volumes"
@@ -110,6 +110,6 @@ def test_a_pod_with_too_many_claims_is_refused_and_keeps_no_more(claims: int) ->
 
 def test_pods_of_one_template_share_their_large_rules() -> None:
     first, second = (
-        peers.read("pod/n/p", Metadata(name="p", namespace="n"), away_from(0, 256))[0] for _ in range(2)
+        peers.rules_of("pod/n/p", Metadata(name="p", namespace="n"), away_from(0, 256))[0] for _ in range(2)
     )
     assert first is second

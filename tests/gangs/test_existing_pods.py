@@ -200,7 +200,6 @@ def test_what_has_gone_leaves_nothing_behind() -> None:
     tables = (
         index._in_namespace,
         index._known,
-        index._node,
         index._by_labels,
         index._terminating,
         index.repelling,

@@ -314,7 +314,6 @@ def test_nothing_is_remembered_of_gangs_that_are_gone() -> None:
         world.gone(f"x{i}")
     in_tree: InTree = world.coordinator.state.in_tree
     assert not (in_tree._records)
-    assert not (in_tree._used)
     assert not (in_tree._suspects)
 
 

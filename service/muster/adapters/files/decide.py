@@ -135,7 +135,7 @@ def decide(cluster: Cluster, place: Place, clock: Clock) -> Decided:
     before, pending = ledger.snapshot(), _pending(roster, names)
     outcomes, again = dict[str, Outcome](), list[Outcome]()
     for number, group in enumerate(pending):
-        request = _request(group, ledger, cluster.policies, cluster.claims.answers)
+        request = _request(group, ledger, cluster.claims.answers)
         least_request = requests.least_of(request)
         waiting = chain((least.group for least in again), islice(pending, number + 1, None))
         if requests.asks_for_less(least_request, request) and _must_share(group, request, waiting):
@@ -155,11 +155,9 @@ def decide(cluster: Cluster, place: Place, clock: Clock) -> Decided:
     return Decided(tuple(outcomes[group.gang.key] for group in pending), before, ledger.snapshot())
 
 
-def _request(
-    group: Group, ledger: Ledger, policies: Policies, answers: Mapping[str, InTreeAnswer]
-) -> Request:
+def _request(group: Group, ledger: Ledger, answers: Mapping[str, InTreeAnswer]) -> Request:
     """Return the request for a gang, with the GPUs that its claims match."""
-    request = requests.request(group, ledger, policies)
+    request = requests.request(group, ledger)
     matches = {pod.uid: answers[pod.uid] for pod in group.unbound if pod.uid in answers}
     if not matches:
         return request

@@ -89,8 +89,8 @@ class Pool:
 
     A pool counts on a node with the newest slices that name the node, or no node. They are enough if they are
     all slices of the pool. Only if not, slices of other nodes are looked at: whether they make the pool
-    whole, or are newer. So no node can take a whole pool from another node by slices that name it. On the nodes
-    `in_part` slices of other nodes matter.
+    whole, or are newer. So no node can take a whole pool from another node by slices that name it. On the
+    nodes `in_part` slices of other nodes matter.
     """
 
     slices: dict[str, dict[str, Slice]] = field(default_factory=dict)

@@ -43,7 +43,7 @@ REPLICA_TYPES = ("launcher", "master", "chief", "ps", "evaluator", "worker")
 NVIDIA/KAI-Scheduler, "Workload to Index Computation")."""
 
 
-def read(meta: Metadata) -> int | None:
+def rank_of(meta: Metadata) -> int | None:
     """Return what the pod's controller numbered it, else the number at the end of its name, unless the name
     ends at random; None for neither. The first that can be read counts.
     """

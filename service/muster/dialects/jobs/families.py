@@ -367,7 +367,7 @@ def _coming_of(owner: Owner, role: Role, settings: Settings) -> Iterator[Coming]
     pod = pods.read(PodObject(metadata=meta, spec=spec), settings, place)
     if pod.claim is not None and not pod.causes:
         ranks_of_all = tuple(
-            ranks.read(Metadata(name=new.name, labels=dict(new.labels), annotations=dict(new.annotations)))
+            ranks.rank_of(Metadata(name=new.name, labels=dict(new.labels), annotations=dict(new.annotations)))
             for new in new_pods
         )
         unit = role.unit or role.count

@@ -168,7 +168,7 @@ def _shared_pair(pair: tuple[str, str]) -> tuple[str, str]:
     return pair
 
 
-def read(object_name: str, meta: Metadata, spec: PodSpec) -> tuple[PeerRules, tuple[BadValue, ...]]:
+def rules_of(object_name: str, meta: Metadata, spec: PodSpec) -> tuple[PeerRules, tuple[BadValue, ...]]:
     """Return what a pod asks for about other pods, and what of it is ill-formed.
 
     `object_name` is the pod, as kind/namespace/name.

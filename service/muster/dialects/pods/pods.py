@@ -47,8 +47,8 @@ def read(
     annotations, object_name = meta.annotations or {}, f"pod/{meta.namespace}/{meta.name}"
     devices = claims.asked(obj) if claims is not None and spec.resource_claims else DevicesAsked()
     gated = bool(spec.scheduling_gates) or not (devices.complete or spec.node_name)
-    peer_rules, bad_rules = peers.read(object_name, meta, spec)
-    labels, rules, rank = peers.labels_of(meta.labels), peers.node_rules(spec), ranks.read(meta)
+    peer_rules, bad_rules = peers.rules_of(object_name, meta, spec)
+    labels, rules, rank = peers.labels_of(meta.labels), peers.node_rules(spec), ranks.rank_of(meta)
     amounts = requests.of_pod(object_name, obj, settings)
     gang = _gang(object_name, obj, amounts, settings, member)
     causes, ours = gang.causes, gang.claim is not None

@@ -30,7 +30,7 @@ class Ledger:
         self.bound: dict[str, Usage] = {}
         self.held: dict[str, Usage] = {}
         self.policies = DEFAULT_POLICIES
-        self.existing_pods = ExistingPods()
+        self.existing_pods = ExistingPods(self.node_of)
         """The pods of these usages, for constraints between pods."""
         self.device_claims = DeviceClaims()
         """The devices that ResourceClaims hold. They count whether or not a pod's usage does."""
@@ -139,6 +139,11 @@ class Ledger:
         """Return what the pod takes now, bound or reserved; None if nothing."""
         return self.bound.get(uid) or self.held.get(uid)
 
+    def node_of(self, uid: str) -> str:
+        """Return the node that the pod is on, bound or by a reservation; "" for none."""
+        usage = self.usage(uid)
+        return usage.node if usage is not None else ""
+
     def snapshot(self) -> Snapshot:
         """Return the cluster as it is now: the same object until something changes."""
         if self._snapshot is None:
@@ -236,7 +241,8 @@ class Ledger:
         after = self.usage(uid)
         if before == after:
             return ()
-        self.existing_pods.place(uid, after.node if after is not None else "")
+        nodes = (usage.node if usage is not None else "" for usage in (before, after))
+        self.existing_pods.move(uid, *nodes)
         if before is not None:
             self.gained.add(before.node)
             on_node = self._on_node[before.node]

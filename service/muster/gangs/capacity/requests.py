@@ -19,7 +19,6 @@ from muster.domain.decision import Decision, MemberPlacement, Unplaceable
 from muster.domain.levels import FABRIC
 from muster.domain.node import Resources
 from muster.domain.pod import GROUP, Pod
-from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.domain.quorums import Counts, Leaf, Quorum, members_of, of_roles
 from muster.domain.request import (
     Member,
@@ -61,13 +60,13 @@ Asks = tuple[str, Resources, int, str, Slice | None, NodeRules, _Devices, tuple[
 """What a pod requests of a node, with the role name that the pod states."""
 
 
-def request(group: Group, ledger: Ledger, policies: Policies = DEFAULT_POLICIES) -> Request:
+def request(group: Group, ledger: Ledger) -> Request:
     """Return the request for the members that are not bound yet, and for those that come later.
 
     Members that are bound count as placed, so that only the rest must fit.
     """
     with ledger.existing_pods.without([pod.uid for pod in group.unbound]):
-        return _request(group, ledger, policies)
+        return _request(group, ledger)
 
 
 def without_followers(request: Request) -> Request:
@@ -156,7 +155,7 @@ def peer_interest(group: Group, ledger: Ledger) -> PeerInterest | None:
         return Peers(group.members, ledger.existing_pods, ledger.nodes).interest
 
 
-def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
+def _request(group: Group, ledger: Ledger) -> Request:
     wishes = group.unbound[0].wishes
     placeholders = group.placeholders
     replicas = Replicas(group)
@@ -180,7 +179,7 @@ def _request(group: Group, ledger: Ledger, policies: Policies) -> Request:
         preferred_scopes=wishes.preferred_scopes,
         per_scope=wishes.per_scope,
         running=tuple(_running(roles, ledger)),
-        terms=policies.terms(wishes.policies),
+        terms=ledger.policies.terms(wishes.policies),
         subgroups=tuple(_subgroups(group, names_by_stated)),
         role_preferences=tuple(_role_preferences(group, roles, names_by_stated)),
         constraints=peers.constraints(waiting),

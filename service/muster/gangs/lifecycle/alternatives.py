@@ -36,7 +36,7 @@ def ask(state: State, gang: Gang) -> AskAlternatives | str:
         return _NODE_GONE
     unplaced = tuple(replace(pod, node="") for pod in gang.group.members if pod.uid in places)
     group = replace(gang.group, bound=(), unbound=unplaced, followers=())
-    request = requests.request(group, state.ledger, state.roster.policies)
+    request = requests.request(group, state.ledger)
     request = state.in_tree.refine(gang.key, request, state.ledger.nodes)
     excluded = state.excluded(gang, request.roles, unplaced)
     snapshot = state.backfill.open_to(gang, state.ledger.without(places.keys()))

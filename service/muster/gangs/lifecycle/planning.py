@@ -261,7 +261,7 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
 
     Return False if the gang was refused without asking, because of what in-tree plugins answered.
     """
-    request = requests.request(gang.group, state.ledger, state.roster.policies)
+    request = requests.request(gang.group, state.ledger)
     snapshot = state.open_to(gang)
     causes = state.in_tree.causes(gang, request)
     if not causes:  # else they cost the event loop time for nothing
@@ -332,7 +332,7 @@ def _ask_for_reservation(state: State, gang: Gang) -> bool:
     group = state.fresh(gang)
     if not group.unbound or any(cause.stays for cause in gang.blocked):
         return False
-    request = requests.request(group, state.ledger, state.roster.policies)
+    request = requests.request(group, state.ledger)
     if state.in_tree.causes(gang, request):
         return False
     request = requests.least_of(state.in_tree.refine(gang.key, request, state.ledger.nodes))

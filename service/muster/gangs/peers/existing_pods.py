@@ -11,7 +11,7 @@ Pods with the same namespace and labels are counted together, so a query looks a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -263,16 +263,19 @@ def _rarest(selectors: Sequence[Selector]) -> SelectorTerm | None:
 
 
 class ExistingPods:
-    """Pods on nodes. `changes` gathers what changed until it is taken."""
+    """Pods on nodes. `changes` gathers what changed until it is taken.
 
-    def __init__(self) -> None:
+    `node_of` returns the node that a pod of this UID is on; "" for none.
+    """
+
+    def __init__(self, node_of: Callable[[str], str]) -> None:
+        self._node_of = node_of
         self.namespaces: dict[str, Labels] = {}
         """Namespace → its labels, if known."""
         self.changes = Changes()
         self._known: dict[str, Pod] = {}
         self._in_namespace: Counter[str] = Counter()
         """Namespace → known pods."""
-        self._node: dict[str, str] = {}
         self._by_labels: dict[str, LabelIndex] = {}
         self._terminating: dict[str, LabelIndex] = {}
         """The part of `_by_labels` that terminates."""
@@ -285,11 +288,11 @@ class ExistingPods:
     # --- changes ------------------------------------------------------------------------------------
 
     def see(self, pod: Pod) -> None:
-        """Take in a pod's new state. `place` sets the node that it is on."""
+        """Take in a pod's new state."""
         if pod.finished or not (pod.node or pod.claim is not None):
             self.forget(pod.uid)
             return
-        before, node = self._known.get(pod.uid), self._node.get(pod.uid, "")
+        before, node = self._known.get(pod.uid), self._node_of(pod.uid)
         self._known[pod.uid] = pod
         if before is None:
             self._in_namespace[pod.namespace] += 1
@@ -302,7 +305,7 @@ class ExistingPods:
 
     def forget(self, uid: str) -> None:
         """Forget a pod that is gone or finished."""
-        pod, node = self._known.pop(uid, None), self._node.get(uid, "")
+        pod, node = self._known.pop(uid, None), self._node_of(uid)
         if pod is None:
             return
         self._in_namespace[pod.namespace] -= 1
@@ -312,17 +315,10 @@ class ExistingPods:
             self._count(pod, node, -1)
             self.changes.pod(pod)
 
-    def place(self, uid: str, node: str) -> None:
-        """Note the node that a pod is on; "" for none."""
-        before = self._node.get(uid, "")
-        if before == node:
-            return
-        if node:
-            self._node[uid] = node
-        else:
-            del self._node[uid]
+    def move(self, uid: str, before: str, node: str) -> None:
+        """Note that a pod is on another node than before; "" for none."""
         pod = self._known.get(uid)
-        if pod is not None:
+        if pod is not None and before != node:
             self.changes.pod(pod)
             for counted_node, pods in ((before, -1), (node, 1)):
                 if counted_node:
@@ -353,9 +349,8 @@ class ExistingPods:
     @contextmanager
     def without(self, uids: Collection[str]) -> Iterator[None]:
         """Answer queries inside the block as if these pods were on no node."""
-        apart = [
-            (self._known[uid], self._node[uid]) for uid in uids if uid in self._known and uid in self._node
-        ]
+        pods = [self._known[uid] for uid in uids if uid in self._known]
+        apart = [(pod, node) for pod in pods if (node := self._node_of(pod.uid))]
         for pod, node in apart:
             self._count(pod, node, -1)
         try:
