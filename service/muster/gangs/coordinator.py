@@ -38,7 +38,7 @@ class Coordinator:
     def __init__(self, settings: Settings = _DEFAULTS) -> None:
         self.state = State(settings)
         self._pods = Pods(self.state)
-        self._nodes = Nodes(self.state, self._pods.gang_of)
+        self._nodes = Nodes(self.state, self._pods.gangs_of)
         self._sessions = Sessions(self.state, self._pods, self._nodes)
         self._clock = Clock(self.state, self._pods)
         self._statuses = PodGroupStatuses(
@@ -137,7 +137,7 @@ class Coordinator:
         keys = {key for key, gang in gangs if (gang.name[0], gang.group.gang.name) == (namespace, name)}
         pods = self.state.roster.pods.values()
         uids = (pod.uid for pod in pods if (pod.namespace, pod.name) == (namespace, name))
-        return sorted(keys or {key for uid in uids if (key := self._pods.gang_of(uid))})
+        return sorted(keys or set(self._pods.gangs_of(uids).values()))
 
     def differences(self) -> Differences:
         """Return the pods whose containers have other GPUs than the planned ones."""

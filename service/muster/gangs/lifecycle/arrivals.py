@@ -465,7 +465,7 @@ class Pods:
             self._counted[name] = self._state.now
             if not groups:
                 del self._names[name], self._counted[name]
-        for key in sorted({self.gang_of(uid) for uid in self._state.orphans} & self._state.gangs.keys()):
+        for key in sorted(set(self.gangs_of(self._state.orphans).values())):
             _take_over_bindings(self._state, self._state.gangs[key])
 
     def catch_up(self) -> None:
@@ -481,16 +481,6 @@ class Pods:
             pods += max(1, self._state.roster.size(name))
         if names:
             self.regroup(names)
-
-    def gang_of(self, uid: str) -> str:
-        """Return the key of the gang of a pod's UID; "" if it has none."""
-        keys = self._names.get(self._name_of(uid), set())
-        if len(keys) == 1:
-            return next(iter(keys))
-        for key in keys:
-            if any(member.uid == uid for member in self._state.gangs[key].group.unbound):
-                return key
-        return ""
 
     def gangs_of(self, uids: Iterable[str]) -> dict[str, str]:
         """Return UID → key of its gang, for bound and waiting pods. Pods of no gang are left out.

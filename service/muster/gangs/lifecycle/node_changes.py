@@ -6,7 +6,7 @@ node must not wait for ever.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import takewhile
 
 from muster.domain.node import Node
@@ -35,11 +35,11 @@ changes."""
 
 
 class Nodes:
-    """Handle changes of nodes. `gang_of` returns the key of the gang of a pod's UID, "" if it has none."""
+    """Handle changes of nodes. `gangs_of` returns UID → key of its gang, as `Pods.gangs_of`."""
 
-    def __init__(self, state: State, gang_of: Callable[[str], str]) -> None:
+    def __init__(self, state: State, gangs_of: Callable[[Iterable[str]], Mapping[str, str]]) -> None:
         self._state = state
-        self._gang_of = gang_of
+        self._gangs_of = gangs_of
         self._problems: dict[str, str] = {}
         """Node → the message that was last reported about it."""
         self._renamed: dict[str, float] = {}
@@ -152,7 +152,7 @@ class Nodes:
         their other members fit, however full it is.
         """
         state = self._state
-        keys = {self._gang_of(uid) for uid in state.ledger.on_node(name)} - {""}
+        keys = set(self._gangs_of(state.ledger.on_node(name)).values())
         state.to_wake |= dict.fromkeys(sorted(keys))
         for solving in state.solving.values():
             solving.since.anywhere |= solving.solve.gang in keys
@@ -179,10 +179,9 @@ class Nodes:
 
     def _planned_on(self, node: str) -> list[Gang]:
         """Return the gangs with a plan on the node that is not permitted yet."""
-        keys = {
-            self._gang_of(uid) for uid in self._state.ledger.on_node(node) if uid in self._state.ledger.held
-        }
-        gangs = (self._state.gangs[key] for key in sorted(keys) if key)
+        ledger = self._state.ledger
+        keys = set(self._gangs_of(ledger.on_node(node).keys() & ledger.held.keys()).values())
+        gangs = (self._state.gangs[key] for key in sorted(keys))
         return [gang for gang in gangs if isinstance(gang.in_phase, Planned | Reserving)]
 
 

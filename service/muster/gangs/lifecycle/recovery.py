@@ -94,20 +94,21 @@ class Sessions:
         """
         state = self._state
         in_flight, self._in_flight = self._in_flight, ()
+        under_way = frozenset(usage.pod_uid for usage in in_flight)
+        key_by_uid = self._pods.gangs_of(under_way)
         for usage in in_flight:
             uid = usage.pod_uid
             pod = state.roster.pods.get(uid)
             if uid in state.ledger.bound or (pod is not None and not pod.present):
                 continue
             state.ledger.hold((usage,))
-            gang = state.gangs.get(self._pods.gang_of(uid))
+            gang = state.gangs.get(key_by_uid.get(uid, ""))
             until = state.now + state.settings.bind_for(gang.group.present if gang else 1)
             if gang is not None and gang.phase is not Phase.GIVEN_UP:
                 reconciliation.add_binding_in_flight(state, gang, uid, until)
             else:
                 state.orphans[uid] = until
-        under_way = frozenset(usage.pod_uid for usage in in_flight)
-        for key in {self._pods.gang_of(uid) for uid in under_way} & state.gangs.keys():
+        for key in set(key_by_uid.values()):
             reconciliation.all_bindings_known(state.gangs[key])
         return under_way
 
