@@ -6,8 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from muster.dialects.objects import PodAffinityTerm
 from muster.dialects.pods import peers
@@ -291,20 +289,3 @@ def test_selectors_in_words() -> None:
     assert selector_words(()) == "all pods"
     assert selector_words(None) == "no pod"
     assert SpreadTerm(ZONE, IS_WEB, 2, 3).words == f"app=web by {ZONE}, maxSkew 2, minDomains 3"
-
-
-PORT = st.builds(
-    HostPort,
-    st.sampled_from([80, 443]),
-    st.sampled_from(["TCP", "UDP"]),
-    st.sampled_from(["0.0.0.0", "10.0.0.1", "::1"]),
-)
-
-
-@given(PORT, PORT)
-def test_ports_conflict_as_in_host_port_info(first: HostPort, second: HostPort) -> None:
-    """The rules of HostPortInfo.CheckConflict, written as there."""
-    same = (first.port, first.protocol) == (second.port, second.protocol)
-    expected = same and (first.address == "0.0.0.0" or second.address in ("0.0.0.0", first.address))
-    assert first.conflicts(second) is expected
-    assert second.conflicts(first) is expected

@@ -173,7 +173,7 @@ def _compare(
     assert index.with_port(port) == {
         node
         for existing_pod, node in on_nodes
-        if any(port.conflicts(host_port) for host_port in existing_pod.peers.host_ports)
+        if any(_conflict(port, host_port) for host_port in existing_pod.peers.host_ports)
     }
     assert index.with_claim("m", "data") == {
         node
@@ -245,3 +245,9 @@ def test_a_term_of_many_namespaces_and_values_stands_in_few_places() -> None:
     for term in (wide, of_values, of_namespaces):
         index.add("m", term, "a", -1)
     assert not index
+
+
+def _conflict(first: HostPort, second: HostPort) -> bool:
+    """The rules of HostPortInfo.CheckConflict (kube-scheduler, framework/types.go), written as there."""
+    same = (first.port, first.protocol) == (second.port, second.protocol)
+    return same and (first.address == "0.0.0.0" or second.address in ("0.0.0.0", first.address))

@@ -130,15 +130,6 @@ class HostPort:
     protocol: str = "TCP"
     address: str = ANY_ADDRESS
 
-    def conflicts(self, other: HostPort) -> bool:
-        """Return whether two pods on one node can't have both.
-
-        Source: k8s.io/kube-scheduler/framework/types.go, HostPortInfo.CheckConflict.
-        """
-        if (self.port, self.protocol) != (other.port, other.protocol):
-            return False
-        return self.address == other.address or ANY_ADDRESS in (self.address, other.address)
-
     @property
     def words(self) -> str:
         """The port as `8080/TCP`, with its address unless that is any."""
