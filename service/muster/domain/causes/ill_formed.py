@@ -100,14 +100,11 @@ class DialectsDisagree(IllFormed):
     first: str
     second: str
     pods: int = 1
+    advice = "Name the gang and its size in one way, or in the same words in each."
 
     def __str__(self) -> str:
         subject, names = such_pods(f"pod {self.pod}", self.pods), "names" if self.pods == 1 else "name"
         return f"{subject} {names} two different gangs or counts: {self.first} and {self.second}"
-
-    @property
-    def advice(self) -> str:
-        return "Name the gang and its size in one way, or in the same words in each."
 
 
 C = TypeVar("C", bound=Cause)

@@ -110,13 +110,10 @@ class RefusedEverywhere(NotPlanned):
 
     role: str
     by: str
+    advice = "Change what the plugin refuses in the pod, or in the objects that the pod names."
 
     def __str__(self) -> str:
         return f"no node admits {the_role(self.role)}: {self.by}"
-
-    @property
-    def advice(self) -> str:
-        return "Change what the plugin refuses in the pod, or in the objects that the pod names."
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +146,11 @@ class NotDecided(NotPlanned):
 
     truncated: bool
     stays = False
+    advice = _AGAIN
 
     def __str__(self) -> str:
         by = "wall clock" if self.truncated else "its budget"
         return f"the search was ended by {by} before it found a plan or a proof that there is none"
-
-    @property
-    def advice(self) -> str:
-        return _AGAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,14 +158,11 @@ class PlannerDefect(NotPlanned):
     """The planner failed on this gang, as `error` says: nothing is known."""
 
     error: str
+    advice = "Report it with the output of `muster capture`."
 
     def __str__(self) -> str:
         report = "please report it with the input (`muster capture` writes it from a cluster)"
         return f"not decided: the planner has a defect; {report}: {self.error}"
-
-    @property
-    def advice(self) -> str:
-        return "Report it with the output of `muster capture`."
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,14 +172,11 @@ class TookTooLong(Ended):
 
     seconds: float
     others_wait: bool = False
+    advice = _AGAIN
 
     def __str__(self) -> str:
         why = "because other gangs waited" if self.others_wait else "the limit for one gang"
         return f"not decided: the planner was ended after {self.seconds:.1f} s, {why}"
-
-    @property
-    def advice(self) -> str:
-        return _AGAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,14 +184,11 @@ class TookTooMuchMemory(Ended):
     """The planner was ended when it needed more than `limit_mib` MiB for the decision: nothing is known."""
 
     limit_mib: int
+    advice = "Make the pods more alike, or raise planner.memory_mib."
 
     def __str__(self) -> str:
         limit = f"{self.limit_mib} MiB of memory, the limit for one gang"
         return f"not decided: the planner was ended because it needed more than {limit}"
-
-    @property
-    def advice(self) -> str:
-        return "Make the pods more alike, or raise planner.memory_mib."
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,6 +149,7 @@ class ClusterTooSmall(Cause):
     anywhere: bool = False
     """No node admits the role: this is told of all nodes."""
     stays = True
+    advice = "Ask for fewer members, or add nodes: it does not fit even on an empty cluster."
 
     def __str__(self) -> str:
         need, fit = _need(self), _fit(self)
@@ -160,10 +161,6 @@ class ClusterTooSmall(Cause):
         if self.total < self.needed:
             return f"{need}, and {have}{fit}"
         return f"{need}; {have}, but {_pieces(self)}{fit}"
-
-    @property
-    def advice(self) -> str:
-        return "Ask for fewer members, or add nodes: it does not fit even on an empty cluster."
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,14 +247,11 @@ class SubgroupsNeeded(Cause):
     needed: int
     subgroups: int
     roles: tuple[str, ...]
+    advice = "Lower minSubGroup, or make the subgroups smaller: any of them may start the gang."
 
     def __str__(self) -> str:
         needs = f"the gang needs {self.needed} of its {self.subgroups} subgroups, and no others fit either"
         return f"{needs}: this is about {listed(self.roles)}"
-
-    @property
-    def advice(self) -> str:
-        return "Lower minSubGroup, or make the subgroups smaller: any of them may start the gang."
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +260,7 @@ class MembersToCome(Cause):
 
     members: int
     roles: tuple[str, ...]
+    advice = "The first members start where those that come later fit too: else they would wait for them."
 
     def __str__(self) -> str:
         come, of = (
@@ -273,10 +268,6 @@ class MembersToCome(Cause):
             f"{plural('role', len(self.roles))} {listed(self.roles)}",
         )
         return f"{self.members} of these members {come} when the others have a node: {of}"
-
-    @property
-    def advice(self) -> str:
-        return "The first members start where those that come later fit too: else they would wait for them."
 
 
 ShortOf = ClusterTooSmall | NotEnoughFree | FreeInPieces | FreeApart
