@@ -13,7 +13,8 @@ from itertools import combinations
 from pathlib import Path
 
 from local_cluster.places import TOPOLOGIES
-from muster.devices.hardware import SWITCHED_FROM, WORDS
+from muster.devices.hardware import SWITCHED_FROM
+from muster.domain.topology import LINK_WORDS
 
 _LINK = re.compile(r"[A-Z]+\d*")
 
@@ -43,12 +44,12 @@ class Topology:
         pairs = {}
         for i, j in combinations(range(self.gpu_count), 2):
             link = self.links[i][j]
-            if link not in WORDS:
+            if link not in LINK_WORDS:
                 raise TopologyError(
                     f"topology {self.name}: GPU_TOPOLOGY has no words for link {link} (GPUs {i}, {j}); "
                     f"publish it as labels"
                 )
-            pairs[f"GPU_{link}_{i}_{j}"] = WORDS[link]
+            pairs[f"GPU_{link}_{i}_{j}"] = LINK_WORDS[link]
         return json.dumps(pairs, sort_keys=True, separators=(",", ":"))
 
     def labels(self) -> dict[str, str]:
@@ -117,7 +118,7 @@ def _header_width(cells: list[str]) -> int:
 
     A row of the matrix begins with GPU0 as well, but goes on with a link: `GPU0 X NV1 …`.
     """
-    if cells[:1] != ["GPU0"] or (len(cells) > 1 and cells[1] in {"X", "0", *WORDS}):
+    if cells[:1] != ["GPU0"] or (len(cells) > 1 and cells[1] in {"X", "0", *LINK_WORDS}):
         return 0
     return next((i for i, cell in enumerate(cells) if cell != f"GPU{i}"), len(cells))
 
