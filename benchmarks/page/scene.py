@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from muster.adapters.page.detail import History
-from muster.domain.alternatives import AlternativesView, not_known, view
+from muster.domain.alternatives import Alternatives, not_known
 from muster.domain.node import Node, Resources
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.snapshot import Snapshot
@@ -117,13 +117,12 @@ class Scene:
         verdicts = self._verdicts.items()
         return [name for name, verdict in verdicts if verdict.outcome is Outcome.PLANNED]
 
-    async def alternatives(self, key: str) -> AlternativesView:
+    async def alternatives(self, key: str) -> Alternatives:
         """Return where else the gang could have gone, as the service does in a process of its own."""
         question = self.gangs.alternatives(key)
         if isinstance(question, str):
             return not_known(question)
-        answer = alternatives(question.snapshot, question.request, Limits(0.1, excluded=question.excluded))
-        return view(answer)
+        return alternatives(question.snapshot, question.request, Limits(0.1, excluded=question.excluded))
 
     def key(self, name: str) -> str:
         """Return the key of the gang of this name."""

@@ -14,7 +14,7 @@ from muster.adapters import alternatives as module
 from muster.adapters.alternatives import AlternativesAnswerer, Asker
 from muster.adapters.solver import process
 from muster.adapters.solver.process import Defect, PlannerProcess
-from muster.domain.alternatives import Alternatives, Question
+from muster.domain.alternatives import Alternatives, Question, not_known
 from muster.domain.causes.not_planned import TookTooLong
 from muster.domain.decision import Decision, Unplaceable
 from muster.domain.request import GangId, Request
@@ -41,9 +41,7 @@ class Process(PlannerProcess):
         self.asked: list[str] = []
         self.at_once = self.most_at_once = 0
         self.closed = threading.Event()
-        self.answers: Callable[[], Decision | Alternatives] = lambda: Alternatives(
-            GANG, "rack r1", "rack", (), 3, 0, False
-        )
+        self.answers: Callable[[], Decision | Alternatives] = lambda: not_known("")
 
     def answer(self, solve: Any, seconds_left: object) -> Decision | Alternatives:
         self.asked.append(solve.gang)
@@ -77,7 +75,7 @@ class World:
 
     async def why_not(self, key: str, asker: Asker = Asker.PAGE) -> str:
         async with asyncio.timeout(HANG_S):
-            return (await self.answerer.of(key, asker))["why_not"]
+            return (await self.answerer.of(key, asker)).why_not
 
 
 @pytest.fixture
@@ -129,7 +127,7 @@ async def test_answers_that_are_kept_are_bounded(world: World) -> None:
 async def test_who_has_used_up_its_share_waits_and_others_do_not(world: World) -> None:
     def slow() -> Decision | Alternatives:
         world.now += 2.0
-        return Alternatives(GANG, "", "rack", (), 0, 0, False)
+        return not_known("")
 
     await world.why_not("first")
     world.processes[0].answers = slow
@@ -183,11 +181,11 @@ async def test_the_real_process_answers(monkeypatch: pytest.MonkeyPatch) -> None
     answerer = AlternativesAnswerer(real)
     try:
         async with asyncio.timeout(HANG_S):
-            view = await answerer.of("ns/ack/g", Asker.PAGE)
+            answer = await answerer.of("ns/ack/g", Asker.PAGE)
     finally:
         answerer.close()
-    assert (view["why_not"], view["domain"]) == ("", "node a")
-    assert [(alternative["domain"], alternative["says"]) for alternative in view["tried"]] == [
+    assert (answer.why_not, answer.domain) == ("", "node a")
+    assert [(alternative.domain, alternative.says) for alternative in answer.tried] == [
         ("node b", "none of 1 members fit; 1 GPU is free there")
     ]
 

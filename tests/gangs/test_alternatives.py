@@ -36,7 +36,7 @@ def test_a_bound_gang_is_asked_about_as_if_it_waited() -> None:
     assert question.request.members == before.request.members
     assert question.snapshot.nodes["a"].free_gpu_count == 4
     (alternative,) = alternatives(question.snapshot, question.request).tried
-    assert (alternative.domain, str(alternative)) == ("node b", "as good at each level")
+    assert (alternative.domain, alternative.says) == ("node b", "as good at each level")
 
 
 def test_nothing_is_changed_and_no_instruction_follows() -> None:

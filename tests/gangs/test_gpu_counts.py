@@ -223,7 +223,7 @@ def test_other_places_are_asked_about_for_as_many_gpus_as_members_have() -> None
         (role,) = question.request.request.roles
         assert (role.gpus, role.subrequests, role.matching) == (2, (), {"n": 0b0011, "o": 0b1100})
         (alternative,) = alternatives(question.snapshot, question.request).tried
-        assert (alternative.domain, str(alternative)) == ("node o", "as good at each level")
+        assert (alternative.domain, alternative.says) == ("node o", "as good at each level")
         if world.phase() != "running":
             world.run()
 

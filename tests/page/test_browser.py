@@ -22,7 +22,7 @@ from muster.adapters.page import server as servers
 from muster.adapters.page.access import Access
 from muster.adapters.page.layout import arrange
 from muster.adapters.page.server import Limits, PageServer
-from muster.domain.alternatives import AlternativesView, not_known
+from muster.domain.alternatives import Alternatives, not_known
 from tests.gangs.world import node
 from tests.page.needs_browser import why_skipped
 from tests.page.test_access import Api
@@ -135,7 +135,7 @@ async def test_a_busy_service_says_that_alternatives_are_not_known(
 ) -> None:
     scene = six()
 
-    async def busy(_: str) -> AlternativesView:
+    async def busy(_: str) -> Alternatives:
         return not_known("Too many ask now.")
 
     monkeypatch.setattr(scene, "alternatives", busy)

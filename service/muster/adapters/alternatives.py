@@ -17,7 +17,7 @@ from enum import Enum
 import structlog
 
 from muster.adapters.solver.process import Bounds, CantStart, Closed, Defect, PlannerProcess
-from muster.domain.alternatives import Alternatives, AlternativesView, not_known, view
+from muster.domain.alternatives import Alternatives, not_known
 from muster.domain.rate import Budget
 from muster.gangs.reporting.places import AskAlternatives
 
@@ -81,15 +81,15 @@ class AlternativesAnswerer:
         self._process: PlannerProcess | None = None
         self._one_at_a_time = asyncio.Lock()
         self._shares = {asker: _Share(BURST_S, SHARE, clock) for asker in Asker}
-        self._kept: OrderedDict[str, tuple[float, AlternativesView]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[float, Alternatives]] = OrderedDict()
         self._idle: asyncio.TimerHandle | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="alternatives")
 
-    async def of(self, key: str, asker: Asker) -> AlternativesView:
+    async def of(self, key: str, asker: Asker) -> Alternatives:
         """Return the alternatives of a gang, or why they are not known."""
         share = self._shares[asker]
-        if (view_before := self._again(key)) is not None:
-            return view_before
+        if (answer_before := self._again(key)) is not None:
+            return answer_before
         if share.is_used_up:
             return not_known(BUSY)
         share.waiting += 1
@@ -107,11 +107,11 @@ class AlternativesAnswerer:
         if process is not None:
             process.close()
 
-    def _again(self, key: str) -> AlternativesView | None:
-        at, view = self._kept.get(key, (0.0, None))
-        return view if view is not None and self._clock() < at + KEPT_S else None
+    def _again(self, key: str) -> Alternatives | None:
+        at, answer = self._kept.get(key, (0.0, None))
+        return answer if self._clock() < at + KEPT_S else None
 
-    async def _answer(self, key: str, share: _Share) -> AlternativesView:
+    async def _answer(self, key: str, share: _Share) -> Alternatives:
         began = self._clock()
         question = self._ask(key)
         share.spend(self._clock() - began)
@@ -125,19 +125,19 @@ class AlternativesAnswerer:
             self._thread, self._wait_for_answer, self._process, question
         )
         try:
-            view = await asyncio.shield(answering)
+            answer = await asyncio.shield(answering)
         finally:
             # Its time counts although the one who asked may have gone. The lock is kept until then.
             await asyncio.wait([answering])
             share.spend(self._clock() - began)
             self._idle = asyncio.get_running_loop().call_later(IDLE_S, self.close)
-        self._kept[key] = (self._clock(), view)
+        self._kept[key] = (self._clock(), answer)
         self._kept.move_to_end(key)
         if len(self._kept) > KEPT:
             self._kept.popitem(last=False)
-        return view
+        return answer
 
-    def _wait_for_answer(self, process: PlannerProcess, question: AskAlternatives) -> AlternativesView:
+    def _wait_for_answer(self, process: PlannerProcess, question: AskAlternatives) -> Alternatives:
         """Wait for the process, in a thread."""
         until = time.monotonic() + LIMIT_S
         try:
@@ -145,4 +145,4 @@ class AlternativesAnswerer:
         except (CantStart, Defect, Closed) as problem:
             log.warning("no alternatives", gang=question.gang, why=str(problem))
             return not_known(NOT_FOUND)
-        return view(answer) if isinstance(answer, Alternatives) else not_known(TOO_LONG)
+        return answer if isinstance(answer, Alternatives) else not_known(TOO_LONG)

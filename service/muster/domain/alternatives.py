@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypedDict
 
 from muster.domain.decision import MemberPlacement
 from muster.domain.printable import printable
@@ -45,7 +44,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """The best that was found in one domain.
+    """The best that was found in one domain. `says` is the comparison in words.
 
     `level` is the first one that differs, "" if none does. `value` and `chosen` are its values there and at
     the gang's place. `proven`: nothing better exists in the domain. `free_gpus`: GPUs that are free there, on
@@ -62,69 +61,21 @@ class Alternative:
     proven: bool
     free_gpus: int
     most_on_a_node: int
-    differs: str = ""
-    """The comparison at `level` in words: "2 racks instead of 1"."""
-
-    def __str__(self) -> str:
-        proviso = "" if self.proven else "as far as was searched: "
-        match self.than:
-            case Than.EQUAL:
-                return f"{proviso}as good at each level"
-            case Than.FEWER:
-                fit = f"only {self.members}" if self.members else "none"
-                return f"{proviso}{fit} of {self.of} members fit; {self._free()}"
-        better = "better now: " if self.than is Than.BETTER else ""
-        return f"{proviso}{better}{self.differs}"
-
-    def _free(self) -> str:
-        free = f"{counted('GPU', self.free_gpus)} {'is' if self.free_gpus == 1 else 'are'} free there"
-        most = self.most_on_a_node
-        return f"{free}, at most {most} on one node" if most < self.free_gpus else free
+    says: str
 
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """The alternatives of a gang's place `domain`, the best first.
+    """Where else the gang could go than to `domain`, the best first. This is also what is shown.
 
     `left_out` counts the other domains of the scope that were not tried. `shut` counts those in which no node
-    admits the gang. `late`: the time was over before all were tried.
+    admits the gang. `late`: the time was over before all were tried. `others` says these in words. `note`
+    says against which cluster all was computed. `why_not`: why nothing is known, "" if it is.
     """
 
-    gang: GangId
     domain: str
     scope: str
     tried: tuple[Alternative, ...]
-    left_out: int
-    shut: int
-    late: bool
-
-
-class AlternativeView(TypedDict):
-    """One alternative, as data. `says` is the comparison in words."""
-
-    domain: str
-    members: int
-    of: int
-    than: str
-    level: str
-    value: Value
-    chosen: Value
-    proven: bool
-    free_gpus: int
-    most_on_a_node: int
-    says: str
-
-
-class AlternativesView(TypedDict):
-    """Where else the gang could go, as data.
-
-    `others` says in words how many domains are not listed, and why. `why_not`: why nothing is known, "" if it
-    is.
-    """
-
-    domain: str
-    scope: str
-    tried: list[AlternativeView]
     left_out: int
     shut: int
     late: bool
@@ -133,55 +84,32 @@ class AlternativesView(TypedDict):
     why_not: str
 
 
-def view(alternatives: Alternatives, note: str = NOTE) -> AlternativesView:
-    """Return the alternatives as data. Names from the cluster are made printable.
-
-    `note` says against which cluster they were computed.
-    """
-    return AlternativesView(
-        domain=printable(alternatives.domain),
-        scope=printable(alternatives.scope),
-        tried=[_view(alternative) for alternative in alternatives.tried],
-        left_out=alternatives.left_out,
-        shut=alternatives.shut,
-        late=alternatives.late,
-        others=_rest_in_words(alternatives),
-        note=note,
-        why_not="",
-    )
-
-
-def _view(alternative: Alternative) -> AlternativeView:
-    body: Any = asdict(alternative)
-    del body["differs"]
-    body |= {"domain": printable(alternative.domain), "than": alternative.than.value}
-    view: AlternativeView = body | {"says": printable(str(alternative))}
-    return view
-
-
-def not_known(why: str) -> AlternativesView:
+def not_known(why: str) -> Alternatives:
     """Return that the alternatives are not known, and why."""
-    nothing = Alternatives(GangId("", "", ""), "", "", (), 0, 0, late=False)
-    return {**view(nothing), "why_not": why}
+    return Alternatives("", "", (), 0, 0, late=False, others="", note=NOTE, why_not=why)
 
 
-def _rest_in_words(alternatives: Alternatives) -> str:
-    """Return how many other domains there are that are not listed; "" if none."""
-    left_out, shut = alternatives.left_out, alternatives.shut
-    scope = printable(SCOPE_NOUNS.get(alternatives.scope, alternatives.scope))
+def fewer_fit(fit: int, size: int, free_gpus: int, most_on_a_node: int) -> str:
+    """Return that only `fit` of `size` members fit into a domain."""
+    free = f"{counted('GPU', free_gpus)} {'is' if free_gpus == 1 else 'are'} free there"
+    if most_on_a_node < free_gpus:
+        free += f", at most {most_on_a_node} on one node"
+    return f"{f'only {fit}' if fit else 'none'} of {size} members fit; {free}"
+
+
+def others_in_words(scope: str, left_out: int, shut: int, late: bool) -> str:
+    """Return how many other domains there are that are not listed, and why; "" if none."""
+    noun = printable(SCOPE_NOUNS.get(scope, scope))
     parts = []
     if left_out:
-        because = " because the time was over" if alternatives.late else ""
-        parts.append(f"{left_out} more {plural(scope, left_out)} {_was(left_out)} not tried{because}")
+        because = " because the time was over" if late else ""
+        was = "was" if left_out == 1 else "were"
+        parts.append(f"{left_out} more {plural(noun, left_out)} {was} not tried{because}")
     if shut:
         have, do = ("has", "does") if shut == 1 else ("have", "do")
-        whose = f"{do} not admit" if alternatives.scope == Scope.NODE else f"{have} no node that admits"
-        parts.append(f"{shut} {plural(scope, shut)} {whose} the gang")
+        whose = f"{do} not admit" if scope == Scope.NODE else f"{have} no node that admits"
+        parts.append(f"{shut} {plural(noun, shut)} {whose} the gang")
     return "; ".join(parts)
-
-
-def _was(count: int) -> str:
-    return "was" if count == 1 else "were"
 
 
 def domains_of(scope: str, names: Sequence[str]) -> str:

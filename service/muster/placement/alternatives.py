@@ -13,9 +13,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from muster.domain.alternatives import Alternative, Alternatives, Question, Than, Value, domains_of
+from muster.domain.alternatives import (
+    NOTE,
+    Alternative,
+    Alternatives,
+    Question,
+    Than,
+    Value,
+    domains_of,
+    fewer_fit,
+    others_in_words,
+)
 from muster.domain.causes.not_planned import Ended, NotDecided, TooManyRoles
 from muster.domain.decision import Decision, MemberPlacement, Placed
+from muster.domain.printable import printable
 from muster.domain.request import Request, Scope, SelectorTerm
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.candidates import NODE_NAME, admits
@@ -63,7 +74,17 @@ def alternatives(snapshot: Snapshot, question: Question, limits: Limits | None =
         alternative for _, alternative in sorted(compared_by_domains.values(), key=lambda member: member[0])
     )
     left_out = sum((part,) not in compared_by_domains for part in places.others)
-    return Alternatives(question.gang, places.own, places.scope, tried, left_out, places.shut, late)
+    return Alternatives(
+        printable(places.own),
+        printable(places.scope),
+        tried,
+        left_out,
+        places.shut,
+        late,
+        others=others_in_words(places.scope, left_out, places.shut, late),
+        note=NOTE,
+        why_not="",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +218,12 @@ def _compared(
     """
     order = [worth.cost for worth in other_worths] or [math.inf]
     fit, size = (int(-levels[0].cost) if levels else 0 for levels in (other_worths, own_worths))
-    level, than, says = "", Than.EQUAL, ""
+    level, than, says = "", Than.EQUAL, "as good at each level"
     value: Value = None
     own_value: Value = None
     if fit < size:
         level, than, value, own_value = "members", Than.FEWER, fit, size
+        says = fewer_fit(fit, size, *free)
     else:
         pairs = zip(own_worths, other_worths, strict=True)
         differ = next(((ours, theirs) for ours, theirs in pairs if ours.cost != theirs.cost), None)
@@ -209,4 +231,8 @@ def _compared(
             ours, theirs = differ
             than = Than.WORSE if theirs.cost > ours.cost else Than.BETTER
             level, value, own_value, says = ours.level, theirs.value, ours.value, theirs.instead_of(ours)
-    return order, Alternative(domain, fit, size, than, level, value, own_value, proven, *free, differs=says)
+            says = f"better now: {says}" if than is Than.BETTER else says
+    proviso = "" if proven else "as far as was searched: "
+    says = printable(proviso + says)
+    domain = printable(domain)
+    return order, Alternative(domain, fit, size, than, level, value, own_value, proven, *free, says)

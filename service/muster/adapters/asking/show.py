@@ -7,14 +7,10 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from muster.domain.printable import printable
 from muster.domain.words import listed, nearest
-
-if TYPE_CHECKING:  # the plugin must start at once
-    from muster.domain.alternatives import AlternativesView
-
 
 Row = Mapping[str, Any]
 ENDS = ("running", "unplaceable", "invalid", "withdrawn", "given up")
@@ -259,7 +255,7 @@ def _decision(explanation: Row) -> Iterator[str]:
         yield from _alternatives(explanation.get("alternatives"))
 
 
-def _alternatives(view: AlternativesView | None) -> Iterator[str]:
+def _alternatives(view: Row | None) -> Iterator[str]:
     """Yield where else the gang could go. An older service does not say."""
     if view is None:
         return

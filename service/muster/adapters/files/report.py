@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict, get_args, get_type_hints
 
 from muster.adapters.files.decide import Decided as DecidedGangs
 from muster.adapters.files.decide import Outcome
 from muster.domain import decision
-from muster.domain.alternatives import AlternativesView
+from muster.domain.alternatives import Alternatives
 from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.printable import printable
 from muster.domain.reasons import cause_json
@@ -117,7 +118,7 @@ class Gang(TypedDict):
     message: str
     timings_ms: dict[str, float]
     decided: NotRequired[list[Decided] | None]
-    alternatives: NotRequired[AlternativesView | None]
+    alternatives: NotRequired[Alternatives | None]
 
 
 class Summary(TypedDict):
@@ -147,18 +148,18 @@ def as_json(
     decided: DecidedGangs,
     skipped: Mapping[str, int],
     notes: tuple[str, ...],
-    alternatives: Mapping[str, AlternativesView] | None = None,
+    alternatives: Mapping[str, Alternatives] | None = None,
 ) -> str:
     """Return the whole answer, one field in each line, as `report` makes it."""
     body = report(decided, skipped, notes, alternatives)
-    return json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(body, indent=2, ensure_ascii=False, allow_nan=False, default=asdict) + "\n"
 
 
 def report(
     decided: DecidedGangs,
     skipped: Mapping[str, int],
     notes: tuple[str, ...],
-    alternatives: Mapping[str, AlternativesView] | None = None,
+    alternatives: Mapping[str, Alternatives] | None = None,
 ) -> Answer:
     """Return the answer as data, as docs/place.md describes it.
 

@@ -20,7 +20,7 @@ from muster.adapters.files.notes import nothing_pending
 from muster.adapters.files.sources import BadInput
 from muster.adapters.kube.client import KubeClient
 from muster.dialects.settings import Settings
-from muster.domain.alternatives import AS_DECIDED, AlternativesView, Question, view
+from muster.domain.alternatives import AS_DECIDED, Alternatives, Question
 from muster.domain.causes.not_planned import PlannerDefect
 from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.printable import printable
@@ -122,13 +122,13 @@ def _keeping(plan: Place, questions: dict[str, Asked]) -> Place:
     return planned
 
 
-def _alternatives(questions: Mapping[str, Asked]) -> dict[str, AlternativesView]:
+def _alternatives(questions: Mapping[str, Asked]) -> dict[str, Alternatives]:
     """Return where else these gangs could go. Results repeat exactly: no wall clock bounds them."""
     from muster.placement.alternatives import alternatives
 
     limits = Limits(ALTERNATIVES_TIME)
     return {
-        key: view(alternatives(snapshot, question, limits), AS_DECIDED)
+        key: replace(alternatives(snapshot, question, limits), note=AS_DECIDED)
         for key, (snapshot, question) in questions.items()
     }
 
@@ -139,7 +139,7 @@ def _print(
     stdout: TextIO,
     cluster: Cluster,
     notes: tuple[str, ...],
-    alternatives: Mapping[str, AlternativesView] | None,
+    alternatives: Mapping[str, Alternatives] | None,
 ) -> None:
     if output == "json":
         by_kind = Counter[str]()
