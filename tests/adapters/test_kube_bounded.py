@@ -40,7 +40,8 @@ def test_what_lies_deeper_is_zero_and_all_else_is_as_it_was(
     text = json.dumps(value, ensure_ascii=ascii_only).encode()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("muster.adapters.kube.lenient.SLICE", size)
-        assert json.loads(bound_depth(text, depth)) == cut(value, depth)
+        patched.setattr("muster.adapters.kube.lenient.MAX_DEPTH", depth)
+        assert json.loads(bound_depth(text)) == cut(value, depth)
 
 
 @given(st.lists(st.sampled_from([r"\ud83d", r"\ude00", r"\uD800", r"\uDfFf", r"\\", r"\"", "a", r"\u0041"])))

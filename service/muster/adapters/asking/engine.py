@@ -30,6 +30,7 @@ from muster.domain.decision import Unplaceable
 from muster.domain.levels import domains_by_scope
 from muster.domain.pod import Pod
 from muster.domain.reasons import explained
+from muster.gangs.record.gang import Gang, view
 from muster.gangs.reporting.places import Owner
 
 TIME_LIMIT_S = 10.0
@@ -56,8 +57,8 @@ def decide_cluster(kubeconfig: Path | None, context: str | None) -> tuple[dict[s
     before = outcome.before
     nodes_with_gpus = [state.node for state in before.nodes.values()]
     domains = domains_by_scope(nodes_with_gpus, before.levels, before.naming)
-    view = nodes_of(before, GPU_PRODUCT, domains, owners(cluster.pods))
-    return gangs_of(outcome), msgspec.to_builtins(view)
+    nodes = nodes_of(before, GPU_PRODUCT, domains, owners(cluster.pods))
+    return gangs_of(outcome), msgspec.to_builtins(nodes)
 
 
 def owners(pods: Iterable[Pod]) -> dict[str, tuple[Owner, ...]]:
@@ -81,21 +82,12 @@ def gangs_of(decided_gangs: Decided) -> dict[str, Any]:
 def _gang(outcome: Outcome) -> dict[str, Any]:
     group, decision = outcome.group, outcome.decision
     relaxations = decision.relaxations if isinstance(decision, Unplaceable) else ()
+    gang = Gang(group.gang.key, (group.gang.namespace, group.gang.dialect, group.gang.name, ""), group)
     return {
-        "namespace": group.gang.namespace,
-        "name": group.gang.name,
-        "dialect": group.gang.dialect,
+        **msgspec.to_builtins(view(gang)),
         "phase": _PHASES.get(outcome.status, outcome.status.value),
-        "present": group.present,
-        "bound": len(group.bound),
-        "needed": group.needed,
-        "priority": group.priority,
-        "created": group.since,
         "reason": outcome.message,
         "causes": msgspec.to_builtins(explained(outcome.causes)),
         "helps": list(map(str, relaxations)),
-        "gpus_bound": sum(pod.gpus for pod in group.bound),
-        "gpus_waiting": sum(pod.gpus for pod in group.unbound),
-        "nodes": sorted({pod.node for pod in group.bound}),
-        "pods": sorted(pod.name for pod in (*group.unbound, *group.bound)),
+        "pods": sorted(pod.name for pod in group.members),
     }

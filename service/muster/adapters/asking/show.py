@@ -41,18 +41,8 @@ def status(answer: Row, out: TextIO) -> None:
     if not answer["ready"]:
         out.write("The service has not seen the whole cluster yet.\n")
     paragraphs([[f"note: {note}" for note in answer.get("notes", ())]], out)
-    rows = [
-        (
-            f"{gang['namespace']}/{gang['name']}",
-            gang["phase"],
-            f"{gang['present']}/{gang['needed']}",
-            gang["bound"],
-            gang["reason"],
-        )
-        for gang in answer["gangs"]
-    ]
-    if rows:
-        columns(("GANG", "PHASE", "SEEN/NEEDED", "BOUND", "WHY"), rows, out)
+    if answer["gangs"]:
+        gangs(answer["gangs"], out)
     else:
         out.write("no gangs\n")
 

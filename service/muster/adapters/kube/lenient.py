@@ -39,8 +39,8 @@ _members = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _elements = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-def bound_depth(text: bytes, max_depth: int = MAX_DEPTH) -> bytes:
-    """Return `text` with 0 in the place of each object and list that lies deeper than `max_depth`.
+def bound_depth(text: bytes) -> bytes:
+    """Return `text` with 0 in the place of each object and list that lies deeper than `MAX_DEPTH`.
 
     `text` is one JSON value. Broken escapes and bytes that are no UTF-8 are replaced. The result has no other
     difference. Text that is no JSON stays none, and nothing is raised for it.
@@ -61,17 +61,17 @@ def bound_depth(text: bytes, max_depth: int = MAX_DEPTH) -> bytes:
         steps[in_string.view(bool)] = 0
         depth = np.cumsum(steps, dtype=np.int32) + level
         inside, level = in_string[-1], depth[-1]
-        pieces.append(_shallow(piece, steps, depth, max_depth))
+        pieces.append(_shallow(piece, steps, depth))
     return b"".join(pieces)
 
 
-def _shallow(codes: Codes, steps: NDArray[np.int8], depth: NDArray[np.int32], max_depth: int) -> bytes:
+def _shallow(codes: Codes, steps: NDArray[np.int8], depth: NDArray[np.int32]) -> bytes:
     """Return the bytes that stay. `steps` and `depth` are what each byte adds to the depth, and the sum."""
-    ends = (steps < 0) & (depth == max_depth)
-    is_dropped = (depth > max_depth) | ends
+    ends = (steps < 0) & (depth == MAX_DEPTH)
+    is_dropped = (depth > MAX_DEPTH) | ends
     if not is_dropped.any():
         return codes.tobytes()
-    begins = (steps > 0) & (depth == max_depth + 1)
+    begins = (steps > 0) & (depth == MAX_DEPTH + 1)
     codes[begins] = _ZERO
     shallow: Codes = codes[begins | ~is_dropped]
     return shallow.tobytes()

@@ -417,14 +417,14 @@ class Timers:
             self._set_at[gang.key, timer] = self.now()
         heapq.heappush(self._heap, (when, gang.key, timer))
 
-    def set_earlier(self, gang: Gang, when: float, timer: Timer = Timer.PHASE) -> None:
-        """Set the gang's timer, unless it expires earlier.
+    def set_earlier(self, gang: Gang, when: float) -> None:
+        """Set the timer of the gang's phase, unless it expires earlier.
 
         A timer that is due earlier stays as it was set: set again, it would look as if the service had stood
         still since then.
         """
-        if when < gang.timers.get(timer, math.inf):
-            self.set(gang, when, timer)
+        if when < gang.timers.get(Timer.PHASE, math.inf):
+            self.set(gang, when)
 
     def start(self, gang: Gang, when: float, timer: Timer) -> None:
         """Set the gang's timer, unless it is set."""
