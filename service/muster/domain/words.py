@@ -134,7 +134,7 @@ def nearest(word: str, words: Iterable[str], similarity: float = 0.6) -> str:
     return near[0] if near else ""
 
 
-def did_you_mean(word: str, words: Iterable[str], similarity: float = 0.6) -> str:
+def did_you_mean(word: str, words: Iterable[str]) -> str:
     """Return a clause with the word that was probably meant; "" if there is none."""
-    near = nearest(word, words, similarity)
+    near = nearest(word, words)
     return f"; did you mean {near}?" if near else ""

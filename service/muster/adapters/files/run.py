@@ -88,7 +88,7 @@ def place_files(
     return ALL_PLACED if decided.all_placed else NOT_ALL_PLACED
 
 
-def planner(time_limit_s: float | None, deterministic_time: float = Limits().deterministic_time) -> Place:
+def planner(time_limit_s: float | None) -> Place:
     """Return `place` with a wall-clock guard for each gang, if a limit is given. A defect is a cause of its
     gang.
 
@@ -97,7 +97,7 @@ def planner(time_limit_s: float | None, deterministic_time: float = Limits().det
     from muster.placement.place import PlacementDefect, place
 
     def plan(snapshot: Snapshot, request: Request, timings: Timings) -> Decision:
-        limits = Limits(deterministic_time, timings=timings)
+        limits = Limits(timings=timings)
         if time_limit_s is not None:
             until = time.monotonic() + time_limit_s
             limits = replace(limits, seconds_left=lambda: until - time.monotonic())
