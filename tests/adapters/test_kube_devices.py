@@ -116,7 +116,7 @@ async def test_a_claim_is_told_once_for_each_change_of_what_it_holds(heard: Hear
     ):
         await intake.on_claim(*change)
     claim_events = [event for event in heard.events if isinstance(event, DeviceClaimSeen)]
-    assert [(len(event.devices), event.consumers) for event in claim_events] == [
+    assert [(len(event.claim.devices), event.claim.consumers) for event in claim_events] == [
         (1, ()),
         (1, ("uid-p",)),
         (1, ("uid-o",)),
@@ -135,7 +135,7 @@ async def test_a_claim_is_told_again_when_it_takes_more_of_its_device(heard: Hea
     for results in results_in_turn:
         await intake.on_claim(*claim(results))
     claim_events = [event for event in heard.events if isinstance(event, DeviceClaimSeen)]
-    assert [event.shares for event in claim_events] == [(2048,), (3072,), (2048, 0), ()]
+    assert [event.claim.shares for event in claim_events] == [(2048,), (3072,), (2048, 0), ()]
 
 
 async def test_pods_are_read_again_when_devices_round_up_as_none_did_before(heard: Heard) -> None:

@@ -11,12 +11,11 @@ import pytest
 
 from muster.domain.allocation import ALLOCATION
 from muster.domain.causes.ill_formed import BadValue
-from muster.domain.node import Device, Node, Resources, Usage
+from muster.domain.node import Device, DeviceClaim, Node, Resources, Usage
 from muster.domain.pod import GangClaim
 from muster.domain.policies import DEFAULT_POLICIES
 from muster.domain.request import Role
 from muster.domain.topology import mask_of
-from muster.gangs.capacity.device_claims import DeviceClaim
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.capacity.requests import request
 from muster.gangs.membership.consistency import ill_formed
@@ -149,17 +148,17 @@ def test_a_member_with_devices_has_no_second_candidate_and_others_none_with_devi
 
 def test_a_gang_waits_while_a_claim_holds_what_it_needs_and_not_longer() -> None:
     world = World().start(served())
-    world.send(DeviceClaimSeen(world.now, "c", devices(0), ()))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c", devices(0), ())))
     world.see(pod("p0", of=1, gpus=4))
     assert not world.planned()
-    world.send(DeviceClaimSeen(world.now, "c"))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c")))
     world.wait(1)
     assert world.planned()
 
 
 def test_claims_of_an_earlier_plan_are_free_for_their_own_gang() -> None:
     world = World().start(served())
-    world.send(DeviceClaimSeen(world.now, "c", devices(0, 1, 2, 3), ("p0",)))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c", devices(0, 1, 2, 3), ("p0",))))
     world.see(pod("p0", of=1, gpus=4))
     assert world.planned()
     world.see(pod("q0", gang="h", of=1, gpus=1))
@@ -172,7 +171,7 @@ def test_the_claims_of_a_plan_do_not_disturb_it() -> None:
     numbers = [int(name[-1]) for name in world.filter().devices[0]]
     assert world.reserve().claimed
     answer = world.permit()
-    world.send(DeviceClaimSeen(world.now, "c", devices(*numbers), ("p0",)))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c", devices(*numbers), ("p0",))))
     world.bind(answer)
     assert world.phase() == "running"
     state = world.coordinator.state.ledger.snapshot().nodes["n"]
@@ -183,7 +182,7 @@ def test_a_claim_of_others_withdraws_a_plan_that_was_to_have_the_device() -> Non
     world = World().start(served())
     world.see(pod("p0", of=1, gpus=4))
     assert world.planned()
-    world.send(DeviceClaimSeen(world.now, "c", devices(2), ()))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c", devices(2), ())))
     assert not world.planned()
 
 
@@ -195,11 +194,11 @@ def test_the_time_for_bindings_counts_the_claims() -> None:
 def test_what_a_member_holds_that_may_be_left_out_is_not_free_for_the_others() -> None:
     """The shim frees the devices of planned members alone: a plan on those of another one could never run."""
     world = World().start(served())
-    world.send(DeviceClaimSeen(world.now, "c", devices(0, 1, 2, 3), ("p1",)))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c", devices(0, 1, 2, 3), ("p1",))))
     claim = GangClaim("ack", "g", min_member=1, replicas=2)
     world.see(*(pod(f"p{rank}", gpus=4, claim=claim) for rank in range(2)))
     assert not world.planned()
-    world.send(DeviceClaimSeen(world.now, "c"))  # the shim frees them when the gang is refused
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c")))  # the shim frees them when the gang is refused
     world.wait(1)
     assert world.planned()
     assert world.reserve().claimed
@@ -226,10 +225,10 @@ def test_a_member_whose_devices_must_agree_waits_for_those() -> None:
     """Two GPUs of different groups are free. It is planned when one is freed that agrees with another."""
     world = World().start(replace(served(), attribute_groups={"root": (0b0011, 0b1100)}))
     for claim, number in (("c", 1), ("d", 3)):
-        world.send(DeviceClaimSeen(world.now, claim, devices(number), ()))
+        world.send(DeviceClaimSeen(world.now, DeviceClaim(claim, devices(number), ())))
     world.see(pod("p0", of=1, gpus=2, match_attributes=("root",)))
     assert not world.planned()
-    world.send(DeviceClaimSeen(world.now, "c"))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c")))
     world.wait(1)
     assert world.planned()
     assert world.filter().devices == ((str(device(0)), str(device(1))),)
@@ -334,11 +333,11 @@ def test_nodes_whose_pools_have_other_names_than_they() -> None:
 def test_a_member_that_tolerates_a_taint_waits_for_gpus_that_have_it() -> None:
     """It is planned on a tainted GPU, and again when the one is freed that it lacked."""
     world = World(answers_in_tree=True).start(replace(served(), unhealthy=0b1100, tainted=0b1100))
-    world.send(DeviceClaimSeen(world.now, "c", devices(3), ()))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c", devices(3), ())))
     world.see(pod("p0", of=1, gpus=4, device_claims=True))
     world.report(may_have(0, 1, 2, 3))
     assert not world.planned()
-    world.send(DeviceClaimSeen(world.now, "c"))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c")))
     world.wait(1)
     assert planned_devices(world) == [("gpu-0", "gpu-1", "gpu-2", "gpu-3")]
     assert world.reserve().claimed
@@ -447,7 +446,7 @@ def test_members_whose_gpus_must_agree_with_other_devices(case: str) -> None:
     """Members of roles with other numbers of devices have the same GPUs to choose from."""
     agreeing = AGREEING[case]
     world = World(answers_in_tree=True).start(served(gpus=8))
-    world.send(DeviceClaimSeen(world.now, "c", devices(*agreeing.held), ()))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c", devices(*agreeing.held), ())))
     size, uids = sum(members for members, *_ in agreeing.roles), itertools.count()
     ranks = [[next(uids) for _ in range(members)] for members, *_ in agreeing.roles]
     world.see(

@@ -10,7 +10,7 @@ import pytest
 
 from muster.dialects.pods.pods import read
 from muster.domain.allocation import ALLOCATION, DEVICES
-from muster.domain.node import Device
+from muster.domain.node import Device, DeviceClaim
 from muster.domain.pod import Pod
 from muster.domain.topology import mask_of
 from muster.gangs.messages.inputs import DeviceClaimSeen, NodeSeen
@@ -125,7 +125,7 @@ def told(world: World) -> list[str]:
 def hold(world: World, *claims: tuple[Device, ...], pods: tuple[str, ...] = ("p",)) -> None:
     """Each claim of the pod holds these devices, and is seen."""
     for at, devices in enumerate(claims):
-        world.send(DeviceClaimSeen(world.now, f"c{at}", devices, pods))
+        world.send(DeviceClaimSeen(world.now, DeviceClaim(f"c{at}", devices, pods)))
 
 
 DIFFER: dict[str, tuple[list[tuple[Device, ...]], str]] = {
@@ -212,7 +212,7 @@ def test_a_pod_that_ended_differs_no_more_and_a_new_leader_tells_what_stands() -
     first, second = by_plan(0, 1), by_plan(4, uid="q")
     world.see(first, second)
     hold(world, (gpu(2), gpu(3)))
-    world.send(DeviceClaimSeen(world.now, "d", (gpu(5),), ("q",)))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("d", (gpu(5),), ("q",))))
     world.wait(LASTS_S)
     assert len(told(world)) == 2
     world.see(replace(first, finished=True))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from muster.domain.allocation import ALLOCATION
-from muster.domain.node import Node, Usage
+from muster.domain.node import DeviceClaim, Node, Usage
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.topology import mask_of
 from muster.gangs.messages.calls import InTreeAnswer
@@ -61,7 +61,7 @@ def test_a_member_gets_as_many_gpus_as_its_subrequest_asks_for(
 ) -> None:
     """One big GPU, else two small ones. From the plan to the Binding each counts with what it has."""
     world = World(answers_in_tree=True).start(served())
-    world.send(DeviceClaimSeen(world.now, "c", devices(*claimed_numbers), ()))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c", devices(*claimed_numbers), ())))
     world.see(asking("p0", 1, 2, of=1))
     world.report(choices_of(big, (0, 1, 2)))
     assert given(world) == ([expected], (number,))
@@ -87,7 +87,7 @@ def test_all_members_take_one_subrequest() -> None:
 def test_the_subrequest_that_tolerates_a_taint_is_the_one_that_is_told() -> None:
     """The first subrequest does not name the node: it allows those without a taint, and one is left."""
     world = World(answers_in_tree=True).start(replace(served(), unhealthy=0b1000, tainted=0b1000))
-    world.send(DeviceClaimSeen(world.now, "c", devices(0, 1), ()))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c", devices(0, 1), ())))
     world.see(pod("p0", gpus=2, device_claims=True, of=1))
     world.report(on_nodes({}, {"n": (0, 1, 2, 3)}))
     assert given(world) == ([("gpu-2", "gpu-3")], (2,))
@@ -97,7 +97,7 @@ def test_members_by_several_subrequests_are_told_their_own() -> None:
     """On node m two GPUs without a taint are left; on n one is, so a member there tolerates the other's."""
     tainted = [replace(served(name), unhealthy=0b1000, tainted=0b1000) for name in ("m", "n")]
     world = World(answers_in_tree=True).start(*tainted)
-    world.send(DeviceClaimSeen(world.now, "c", devices(0, 1), ()))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c", devices(0, 1), ())))
     world.see(*(pod(f"p{rank}", gpus=2, device_claims=True, of=2) for rank in range(2)))
     world.report(on_nodes({"m": (0, 1)}, {"m": (), "n": (0, 1, 2, 3)}))
     members, numbers = given(world)
@@ -129,7 +129,7 @@ def test_all_that_match_on_a_node_go_to_one_member() -> None:
     nodes = [served("n"), served("o"), served("p", 2)]
     answer = on_nodes({"n": (0, 1, 2), "o": (1, 2, 3), "p": (0, 1)})
     world = World(answers_in_tree=True).start(*nodes)
-    world.send(DeviceClaimSeen(world.now, "c", devices(0), ()))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c", devices(0), ())))
     world.see(asking("p0", 0, of=1))
     world.report(answer)
     assert given(world) == ([("gpu-1", "gpu-2", "gpu-3")], (1,))
@@ -145,11 +145,11 @@ def test_all_that_match_on_a_node_go_to_one_member() -> None:
 
 def test_a_gang_that_wants_all_waits_for_a_gpu_that_comes_free() -> None:
     world = World(answers_in_tree=True).start(served())
-    world.send(DeviceClaimSeen(world.now, "c", devices(2), ()))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c", devices(2), ())))
     world.see(asking("p0", 0, of=1))
     world.report(may_have(1, 2, 3))
     assert not world.planned()
-    world.send(DeviceClaimSeen(world.now, "c"))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c")))
     world.wait(1)
     assert given(world) == ([("gpu-1", "gpu-2", "gpu-3")], (1,))
 
@@ -191,7 +191,7 @@ def test_three_kinds_of_members_that_want_all_have_too_many_lists() -> None:
 def test_claims_tell_how_many_gpus_a_bound_pod_has_whose_annotations_are_gone() -> None:
     world = World(answers_in_tree=True).start(served())
     bound = asking("p0", 0, of=1, node="n")
-    world.send(DeviceClaimSeen(world.now, "c", devices(1, 2), ("p0",)))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c", devices(1, 2), ("p0",))))
     world.see(replace(bound, running=True))
     assert free_of(world) == 0b1001
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.domain.node import Resources
+from muster.domain.node import DeviceClaim, Resources
 from muster.domain.pod import Pod
 from muster.domain.topology import bits
 from muster.gangs.lifecycle import reconciliation
@@ -289,10 +289,10 @@ def test_a_place_whose_devices_are_still_allocated_is_kept() -> None:
     world.see(*(member(f"g{i}", of=2, gpus=1) for i in range(2)))
     world.run()
     had = bits(world.pods["g0"].allocation or 0)
-    world.send(inputs.DeviceClaimSeen(world.now, "c", devices(*had), ("g0",)))
+    world.send(inputs.DeviceClaimSeen(world.now, DeviceClaim("c", devices(*had), ("g0",))))
     world.see(single("q", gpus=1))
     fail(world, "g0")
-    world.send(inputs.DeviceClaimSeen(world.now, "c", (), ()))
+    world.send(inputs.DeviceClaimSeen(world.now, DeviceClaim("c", (), ())))
     assert world.phase("q") == "unplaceable"
     world.see(member("g9", of=2, gpus=1, created=30.0))
     assert world.planned()

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from muster.domain.node import Device, Node, PoolCounters, Usage
-from muster.gangs.capacity.device_claims import DeviceClaim
+from muster.domain.node import Device, DeviceClaim, Node, PoolCounters, Usage
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.messages.inputs import DeviceClaimSeen
 from tests.gangs.test_device_claims import (
@@ -118,12 +117,12 @@ def test_a_partition_of_the_pods_own_earlier_claim_is_free_for_them() -> None:
 
 def test_a_gang_gets_the_gpus_without_partitions_and_the_other_one_when_it_is_whole() -> None:
     world = World().start(divided())
-    world.send(DeviceClaimSeen(world.now, "c", (part(1),), ("x",)))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c", (part(1),), ("x",))))
     world.see(*(pod(f"p{rank}", of=3, gpus=1) for rank in range(3)))
     assert planned_devices(world) == [("gpu-0",), ("gpu-2",), ("gpu-3",)]
     world.see(pod("q0", gang="h", of=1))
     assert not world.planned("h")
-    world.send(DeviceClaimSeen(world.now, "c"))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c")))
     world.wait(1)
     assert world.planned("h")
     assert world.filter("h").devices == ((str(device(1)),),)
@@ -133,7 +132,7 @@ def test_a_partition_that_others_get_withdraws_the_plan_that_was_to_have_its_gpu
     world = World().start(divided())
     world.see(pod("p0", of=1, gpus=4))
     assert world.planned()
-    world.send(DeviceClaimSeen(world.now, "c", (part(2),), ("x",)))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c", (part(2),), ("x",))))
     assert not world.planned()
     assert devices(2)[0] in world.coordinator.state.ledger.nodes["n"].devices
 
@@ -146,8 +145,8 @@ def test_a_member_keeps_its_plan_when_its_own_claims_are_written() -> None:
     number = int(name[-1])
     assert world.reserve().claimed
     answer = world.permit()
-    world.send(DeviceClaimSeen(world.now, "c", (device(number),), ("p0",)))
-    world.send(DeviceClaimSeen(world.now, "d", (part((number + 1) % 4),), ("p0",)))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c", (device(number),), ("p0",))))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("d", (part((number + 1) % 4),), ("p0",))))
     world.bind(answer)
     assert world.phase() == "running"
     state = world.coordinator.state.ledger.snapshot().nodes["n"]

@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 
 from muster.domain.allocation import ALLOCATION, MEM_GPUS
-from muster.domain.node import HandsOut, Node, Resources, Usage
+from muster.domain.node import DeviceClaim, HandsOut, Node, Resources, Usage
 from muster.domain.pod import Pod
 from muster.domain.request import Slice
-from muster.gangs.capacity.device_claims import DeviceClaim
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.messages.calls import InTreeAnswer
 from muster.gangs.messages.inputs import DeviceClaimSeen
@@ -226,7 +225,7 @@ def test_what_a_binding_says() -> None:
 
 def test_a_whole_gpu_and_shares_are_apart() -> None:
     world = started(shared())
-    world.send(DeviceClaimSeen(world.now, "c", devices(0), (), (GI,)))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c", devices(0), (), (GI,))))
     world.see(pod("p0", of=1, gpus=1))
     answer = world.filter()
     assert (answer.devices, answer.memory) == (((str(device(1)),),), ())
@@ -270,10 +269,10 @@ def test_members_get_shares_of_gpus_that_match() -> None:
 
 def test_a_share_that_comes_free_is_planned_again() -> None:
     world = started(shared(memory=(80,)))
-    world.send(DeviceClaimSeen(world.now, "c", devices(0), (), (60 * GI,)))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c", devices(0), (), (60 * GI,))))
     world.see(sharing("p", 30))
     assert not world.planned()
-    world.send(DeviceClaimSeen(world.now, "c", devices(0), (), (50 * GI,)))
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c", devices(0), (), (50 * GI,))))
     world.wait(1)
     assert world.planned()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -153,6 +153,29 @@ class Device:
 
     def __str__(self) -> str:
         return f"{self.driver}/{self.pool}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClaim:
+    """The devices that a ResourceClaim holds, and the UIDs of the pods that it is for. It holds none if it is
+    not allocated, or gone.
+
+    `shares` are the bytes that it takes of each device's memory, 0 if it takes the whole device; () if it
+    takes all of them whole.
+    """
+
+    uid: str
+    devices: tuple[Device, ...] = ()
+    consumers: tuple[str, ...] = ()
+    shares: tuple[int, ...] = ()
+
+    def parts(self) -> Iterator[tuple[Device, int]]:
+        """Return each device with what is taken of it."""
+        return zip(self.devices, self.shares or (0,) * len(self.devices), strict=True)
+
+    def is_for(self, uids: Collection[str]) -> bool:
+        """Return whether the claim is for some of these pods and for no others."""
+        return bool(self.consumers and uids) and set(self.consumers) <= set(uids)
 
 
 Need = tuple[tuple[int, int], ...]

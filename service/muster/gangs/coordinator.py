@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from muster.domain.snapshot import Snapshot
-from muster.gangs.capacity.device_claims import DeviceClaim
 from muster.gangs.lifecycle import alternatives, bindings, planning
 from muster.gangs.lifecycle.arrivals import Pods
 from muster.gangs.lifecycle.node_changes import Nodes
@@ -108,8 +107,8 @@ class Coordinator:
                 self.state.ledger.existing_pods.see_namespace(change.name, labels)
             case inputs.VolumeClaimSeen(_, namespace, name, attaches_once):
                 self.state.ledger.existing_pods.see_claim(namespace, name, attaches_once)
-            case inputs.DeviceClaimSeen(_, uid, devices, consumers, shares):
-                if touched := self._pods.claim_seen(DeviceClaim(uid, devices, consumers, shares)):
+            case inputs.DeviceClaimSeen(_, claim):
+                if touched := self._pods.claim_seen(claim):
                     self._nodes.taken_on(touched)
             case inputs.PoliciesSeen(_, policies):
                 self._pods.policies_changed(policies)

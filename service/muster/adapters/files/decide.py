@@ -12,7 +12,7 @@ from enum import StrEnum
 from itertools import chain, islice
 
 from muster.domain.decision import Decision, Placed, Unplaceable
-from muster.domain.node import Node
+from muster.domain.node import DeviceClaim, Node
 from muster.domain.peers import Labels
 from muster.domain.pod import Pod
 from muster.domain.podgroup import PodGroup
@@ -22,7 +22,6 @@ from muster.domain.request import Request
 from muster.domain.sentences import placed_sentence, sentence
 from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity import requests
-from muster.gangs.capacity.device_claims import DeviceClaim
 from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.membership.group import Group, NameKey
 from muster.gangs.membership.roster import Roster

@@ -45,10 +45,9 @@ from muster.dialects.devices.selectors import Term, UnreadableSelectorError, Val
 from muster.dialects.devices.slices import Slices
 from muster.dialects.objects import CustomObject, Metadata, PodResourceClaim, PodResourceClaimStatus
 from muster.dialects.settings import Settings
-from muster.domain.node import Device, Node, Resources
+from muster.domain.node import Device, DeviceClaim, Node, Resources
 from muster.domain.pod import Pod
 from muster.domain.words import plural
-from muster.gangs.capacity.device_claims import DeviceClaim
 from muster.gangs.messages.calls import InTreeAnswer
 
 T = TypeVar("T")
@@ -172,9 +171,9 @@ class Devices:
 
     def _see(self, claim: ResourceClaim) -> None:
         meta, key = claim.metadata, _key(claim.metadata)
-        devices = held_by(claim)
-        if devices[0]:
-            self._held.append(DeviceClaim(meta.uid, *devices))
+        held = held_by(claim)
+        if held.devices:
+            self._held.append(held)
         if claim.status.allocation is not None:
             self._allocated.add(key)
         if (meta.annotations or {}).get(EXTENDED) != "true":

@@ -24,7 +24,7 @@ from muster.dialects.devices.objects import (
 from muster.dialects.devices.slices import Slices
 from muster.dialects.quantities import MOST
 from muster.dialects.settings import Settings
-from muster.domain.node import Device, Node
+from muster.domain.node import Device, DeviceClaim, Node
 from muster.domain.pod import Pod
 from muster.gangs.messages.inputs import DeviceClaimSeen, Input, NodeGone, NodeSeen, PodGone, PodSeen
 
@@ -32,9 +32,6 @@ OF_CLASS = "deviceclass.resource.kubernetes.io/"
 """With the name of a DeviceClass after it: the extended resource that Kubernetes gives each class."""
 EXTENDED = "resource.kubernetes.io/extended-resource-claim"
 """An annotation of claims that Kubernetes makes for extended resources: no pod names them."""
-Held = tuple[tuple[Device, ...], tuple[str, ...], tuple[int, ...]]
-"""The devices of a claim, the UIDs of its pods, and what it takes of each device (`DeviceClaim.shares`)."""
-NOTHING: Held = ((), (), ())
 
 
 class ServedResources:
@@ -154,7 +151,7 @@ class DeviceIntake:
         """Namespace and name of claims, by UID."""
         self._uids: dict[str, str] = {}
         """The other way round."""
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, DeviceClaim] = {}
         """By the claim's UID."""
 
     async def on_slice(self, name: str, obj: ResourceSlice | None) -> None:
@@ -201,14 +198,12 @@ class DeviceIntake:
             await self._asks(uid, self._names.pop(uid, ""), None)
         elif (obj.metadata.annotations or {}).get(EXTENDED) != "true":
             await self._asks(uid, named(obj.metadata), obj.spec, unallocated=is_unallocated(obj))
-        holding = held_by(obj) if obj is not None else NOTHING
-        if self._held.get(uid, NOTHING) == holding:
-            return
-        if holding == NOTHING:
-            del self._held[uid]
-        else:
-            self._held[uid] = holding
-        await self._put(DeviceClaimSeen(time.monotonic(), uid, *holding))
+        held = held_by(obj) if obj is not None else DeviceClaim(uid)
+        held_before = self._held.pop(uid, DeviceClaim(uid))
+        if held.devices:
+            self._held[uid] = held
+        if held != held_before:
+            await self._put(DeviceClaimSeen(time.monotonic(), held))
 
 
 def is_unallocated(claim: ResourceClaim) -> bool | None:
@@ -217,24 +212,22 @@ def is_unallocated(claim: ResourceClaim) -> bool | None:
     return None if of_a_pod else claim.status.allocation is None
 
 
-def held_by(claim: ResourceClaim) -> Held:
+def held_by(claim: ResourceClaim) -> DeviceClaim:
     """Return the devices that the claim holds. A claim that only watches devices (adminAccess) holds none.
 
     Users can write the owner of a claim, and only schedulers write `reservedFor`. So the owner counts only
     while nothing is in `reservedFor`.
     """
-    allocation = claim.status.allocation
-    if allocation is None:
-        return NOTHING
-    results = [result for result in allocation.devices.results or () if not result.admin_access]
+    uid, allocation = claim.metadata.uid, claim.status.allocation
+    all_results = allocation.devices.results or () if allocation is not None else ()
+    results = [result for result in all_results if not result.admin_access]
+    if not results:
+        return DeviceClaim(uid)
     devices = tuple(Device(result.driver, result.pool, result.device) for result in results)
     reserved = claim.status.reserved_for
     owners = claim.metadata.owner_references or () if not reserved else ()
     consumers = {consumer.uid for consumer in reserved or () if consumer.resource == "pods"}
     consumers |= {owner.uid for owner in owners if owner.controller and owner.kind == "Pod"}
     shares_of_devices = tuple(map(shares.taken, results))
-    return (
-        (devices, tuple(sorted(consumers)), shares_of_devices if any(shares_of_devices) else ())
-        if devices
-        else NOTHING
-    )
+    shares_taken = shares_of_devices if any(shares_of_devices) else ()
+    return DeviceClaim(uid, devices, tuple(sorted(consumers)), shares_taken)

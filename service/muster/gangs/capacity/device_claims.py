@@ -18,38 +18,16 @@ more of it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 
-from muster.domain.node import GIB, Device, Node, PoolKey, Resources, Usage
+from muster.domain.node import GIB, Device, DeviceClaim, Node, PoolKey, Resources, Usage
 from muster.domain.topology import bits, mask_of
 
 _BY_COUNTERS = "devices of the same pool"
 """The holder of GPUs for which other devices leave too few counters. No UID of a pod has a space."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceClaim:
-    """A ResourceClaim that is allocated, and the UIDs of the pods that it is for.
-
-    `shares` are the bytes that it takes of each device's memory, 0 if it takes the whole device; () if it
-    takes all of them whole.
-    """
-
-    uid: str
-    devices: tuple[Device, ...]
-    consumers: tuple[str, ...]
-    shares: tuple[int, ...] = ()
-
-    def parts(self) -> Iterator[tuple[Device, int]]:
-        """Return each device with what is taken of it."""
-        return zip(self.devices, self.shares or (0,) * len(self.devices), strict=True)
-
-    def is_for(self, uids: Collection[str]) -> bool:
-        """Return whether the claim is for some of these pods and for no others."""
-        return bool(self.consumers and uids) and set(self.consumers) <= set(uids)
 
 
 class DeviceClaims:

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from muster.domain.node import Node, PoolKey, Resources, Usage
+from muster.domain.node import DeviceClaim, Node, PoolKey, Resources, Usage
 from muster.domain.pod import Pod
 from muster.domain.policies import DEFAULT_POLICIES, Policies
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits
-from muster.gangs.capacity.device_claims import DeviceClaim, DeviceClaims
+from muster.gangs.capacity.device_claims import DeviceClaims
 from muster.gangs.peers.existing_pods import Changes, ExistingPods
 
 _SETTLED_AT_ONCE = 256

@@ -10,13 +10,12 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from muster.domain.node import Usage
+from muster.domain.node import DeviceClaim, Usage
 from muster.domain.pod import Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
 from muster.domain.policies import Policies
 from muster.domain.rate import Rate
 from muster.domain.sentences import sentence
-from muster.gangs.capacity.device_claims import DeviceClaim
 from muster.gangs.lifecycle import bindings, planning, reconciliation
 from muster.gangs.lifecycle.state import State
 from muster.gangs.membership.group import Group, NameKey, name_key, planning_facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from muster.domain.decision import Decision
-from muster.domain.node import Device, Node, Usage
+from muster.domain.node import DeviceClaim, Node, Usage
 from muster.domain.peers import Labels
 from muster.domain.pod import Pod
 from muster.domain.podgroup import PodGroup, PodGroupKey
@@ -101,16 +101,10 @@ class VolumeClaimSeen:
 
 @dataclass(frozen=True, slots=True)
 class DeviceClaimSeen:
-    """A ResourceClaim holds these devices for these pods (UIDs).
-
-    It holds none if it is not allocated, or gone. `shares` are what it takes of each, as in `DeviceClaim`.
-    """
+    """A ResourceClaim holds other devices, or for other pods."""
 
     now: float
-    uid: str
-    devices: tuple[Device, ...] = ()
-    consumers: tuple[str, ...] = ()
-    shares: tuple[int, ...] = ()
+    claim: DeviceClaim
 
 
 @dataclass(frozen=True, slots=True)
