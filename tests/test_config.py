@@ -12,6 +12,7 @@ from muster.config import Config
 from muster.config_sources import SettingsError, load, reference
 from muster.dialects.kinds.table import KINDS
 from muster.dialects.settings import Settings as DialectSettings
+from muster.gangs.messages.settings import Partial
 
 
 def write(folder: Path, text: str) -> Path:
@@ -46,6 +47,12 @@ def test_lists_and_null_work_in_the_environment() -> None:
 
 def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
     assert load(write(tmp_path, "# nothing\n"), {}) == Config()
+
+
+@pytest.mark.parametrize("partial", Partial)
+def test_what_becomes_of_a_partially_bound_gang_may_be_written_as_a_word(partial: Partial) -> None:
+    """The gangs compare it by identity."""
+    assert load(environment={"MUSTER__GANGS__PARTIAL": partial.value}).gangs.partial is partial
 
 
 MODES = ("on", "off", "warn", "'on'", "true", "no")
