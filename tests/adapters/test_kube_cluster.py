@@ -16,7 +16,7 @@ from muster.adapters.kube.intake import Intake
 from muster.adapters.kube.watch import Watcher
 from muster.adapters.kube.writers import EventPoster
 from muster.adapters.telemetry.metrics import Metrics
-from muster.config import Watch
+from muster.config import Events, Watch
 from muster.dialects.settings import Settings
 from muster.gangs.messages.inputs import Input, NodeSeen, PodGone, PodSeen
 from muster.gangs.messages.instructions import EmitEvent, EventReason
@@ -64,7 +64,7 @@ async def test_sees_nodes_and_pods_survives_a_restart_and_posts_an_event(
     async with KubeClient(str(cluster.kubeconfig)) as client:
         pods = Watcher(client, decode.pods(), intake.on_pod, metrics, settings)
         nodes = Watcher(client, decode.NODES, intake.nodes.on_node, metrics, settings)
-        poster = EventPoster(client, metrics, "test")
+        poster = EventPoster(client, metrics, "test", Events())
         tasks = [asyncio.create_task(work.run()) for work in (pods, nodes, poster)]
         try:
             async with asyncio.timeout(HANG_S):

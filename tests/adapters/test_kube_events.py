@@ -21,6 +21,8 @@ from muster.gangs.messages.instructions import EmitEvent, EventReason
 from tests.adapters.at_work import at_work
 from tests.adapters.fake_api import FakeApi
 
+DEFAULTS = Events()
+
 
 def waiting(*pods: str, message: str = "1 of 2 members are there") -> EmitEvent:
     return EmitEvent("default", tuple((pod, f"uid-{pod}") for pod in pods), EventReason.WAITING, message)
@@ -38,10 +40,11 @@ def unplaceable(pod: str, message: str) -> EmitEvent:
 
 @asynccontextmanager
 async def posting(
-    client: KubeClient, settings: Events | None = None
+    client: KubeClient, settings: Events = DEFAULTS
 ) -> AsyncIterator[tuple[EventPoster, Metrics]]:
     metrics = Metrics()
-    poster = EventPoster(client, metrics, "host-1", settings, Retry(first_s=0.001, limit_s=0.002))
+    poster = EventPoster(client, metrics, "host-1", settings)
+    poster.retry = Retry(first_s=0.001, limit_s=0.002)
     async with at_work(poster):
         yield poster, metrics
 
@@ -150,7 +153,8 @@ async def test_a_namespace_that_refuses_events_holds_up_itself_alone(
     """As one does whose quota of events is used up: each of its events is tried again for long."""
     api.refusing["full"] = 403
     metrics = Metrics()
-    poster = EventPoster(client, metrics, "host-1", Events(burst=1000), Retry(first_s=60, limit_s=60))
+    poster = EventPoster(client, metrics, "host-1", Events(burst=1000))
+    poster.retry = Retry(first_s=60, limit_s=60)
     async with at_work(poster):
         for number in range(400):
             poster.emit(of_gang("full", f"pod-{number}"))

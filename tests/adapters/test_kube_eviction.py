@@ -12,7 +12,7 @@ import pytest
 from local_cluster.patience import HANG_S
 from muster.adapters.kube import client as kube
 from muster.adapters.kube.client import KubeClient
-from muster.adapters.kube.outbox import LANES, Retry
+from muster.adapters.kube.outbox import Outbox, Retry
 from muster.adapters.kube.writers import Evictor
 from muster.adapters.telemetry.metrics import Metrics
 from muster.gangs.messages.instructions import Evict
@@ -28,7 +28,8 @@ async def evicting(
     client: KubeClient, evicts: Callable[[str], bool] = lambda _: True
 ) -> AsyncIterator[tuple[Evictor, Metrics]]:
     metrics = Metrics()
-    evictor = Evictor(client, metrics, evicts, RETRY)
+    evictor = Evictor(client, metrics, evicts)
+    evictor.retry = RETRY
     async with at_work(evictor):
         yield evictor, metrics
 
@@ -153,9 +154,10 @@ async def test_10_000_evictions_of_one_namespace_do_not_delay_that_of_another(
     """Nor do those that a budget refuses: they wait for their next try."""
     api.refusing["flood"] = 429
     metrics = Metrics()
-    evictor = Evictor(client, metrics, lambda _: True, Retry(first_s=60, limit_s=60))
+    evictor = Evictor(client, metrics, lambda _: True)
+    evictor.retry = Retry(first_s=60, limit_s=60)
     evictor.evict(Evict("flood", tuple((f"p{number}", f"u{number}") for number in range(10_000)), HALF.why))
     evictor.evict(Evict("quiet", (("p", "u"),), HALF.why))
     async with at_work(evictor):
         assert _name(await api.event()) == "p"
-    assert api.refused <= 2 * LANES
+    assert api.refused <= 2 * Outbox.lanes

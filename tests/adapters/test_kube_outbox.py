@@ -41,7 +41,8 @@ class Box(Outbox[str]):
         lanes: int = 1,
         rates: Rates | None = None,
     ) -> None:
-        super().__init__(self, rates or Rates.unlimited(limit), retry, lanes)  # type: ignore[arg-type]
+        super().__init__(self, rates or Rates.unlimited(limit))  # type: ignore[arg-type]
+        self.retry, self.lanes = retry, lanes
         self.answers = {item: list(statuses) for item, statuses in answers.items()}
         self.sent: list[str] = []
         self.ended: list[tuple[str, int]] = []

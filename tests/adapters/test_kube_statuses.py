@@ -11,7 +11,7 @@ import pytest
 from local_cluster.patience import HANG_S
 from muster.adapters.kube import client as kube
 from muster.adapters.kube.client import KubeClient
-from muster.adapters.kube.outbox import LANES
+from muster.adapters.kube.outbox import Outbox
 from muster.adapters.kube.writers import MOST_STATUSES, StatusWriter
 from muster.adapters.telemetry.metrics import Metrics
 from muster.domain.podgroup import PodGroupStatus
@@ -133,5 +133,5 @@ async def test_10_000_statuses_of_one_namespace_do_not_delay_that_of_another(
     writer.write(WriteStatus("quiet", "train", "u", status))
     assert metrics.value("muster_podgroup_statuses_total", result="dropped") == 2, "one of the flood"
     async with at_work(writer):
-        paths = [(await api.patch())[0] for _ in range(2 * LANES)]
+        paths = [(await api.patch())[0] for _ in range(2 * Outbox.lanes)]
     assert any("/quiet/" in path for path in paths)

@@ -28,9 +28,6 @@ from muster.adapters.kube.client import ApiError, KubeClient, KubeError
 from muster.config import Rates
 from muster.domain.rate import Backoff, Rate
 
-LANES = 8
-"""Requests of one queue that run at the same time. One namespace may have half of them, because its requests
-may be slow."""
 PASSING = frozenset({401, 403, 429, 500, 502, 503, 504})
 """Refusals that may be none the next time. 401: the client reads its credentials again. 403: an API server
 that has just started does not know all rights yet. 429: a disruption budget, or a busy server."""
@@ -70,16 +67,17 @@ class _Waiting(Generic[T]):
 class Outbox(ABC, Generic[T]):
     """Sends items at these rates. `run` ends only by cancellation."""
 
-    def __init__(
-        self, client: KubeClient, rates: Rates, retry: Retry | None = None, lanes: int = LANES
-    ) -> None:
+    retry = Retry()
+    lanes = 8
+    """Requests that run at the same time. One namespace may have half of them, because its requests may be
+    slow."""
+
+    def __init__(self, client: KubeClient, rates: Rates) -> None:
         self._client = client
         self._rates = rates
         self._rate = Rate((rates.burst - 1) / rates.per_s)
         """Of all."""
         self._rate_of_namespace = Rate((rates.namespace_burst - 1) / rates.namespace_per_s)
-        self._retry = retry or Retry()
-        self._lanes = lanes
         self._waiting: dict[str, OrderedDict[Hashable, _Waiting[T]]] = {}
         """By namespace and key: all that waits, also for the next try."""
         self._size = 0
@@ -119,8 +117,8 @@ class Outbox(ABC, Generic[T]):
             if last is None:
                 return item
             self._take_out(last)
-        line = (namespace, hash(of or key) % max(1, self._lanes // 2))
-        waiting = _Waiting(item, key, line, self._retry.backoff())
+        line = (namespace, hash(of or key) % max(1, self.lanes // 2))
+        waiting = _Waiting(item, key, line, self.retry.backoff())
         self._keep(waiting)
         self._due(waiting)
         return last.item if last else None
@@ -128,7 +126,7 @@ class Outbox(ABC, Generic[T]):
     async def run(self) -> None:
         """Send what is queued, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for _ in range(self._lanes):
+            for _ in range(self.lanes):
                 group.create_task(self._work())
 
     async def until_empty(self) -> None:
@@ -136,7 +134,7 @@ class Outbox(ABC, Generic[T]):
         await self._idle.wait()
 
     async def _work(self) -> None:
-        pause = self._retry.backoff()
+        pause = self.retry.backoff()
         while True:
             at = await self._turns.get()
             line, namespace = self._lines[at], at[0]
@@ -176,14 +174,14 @@ class Outbox(ABC, Generic[T]):
             await self._send(waiting.item)
         except ApiError as refusal:
             waiting.tries += 1
-            if refusal.status not in PASSING or waiting.tries >= self._retry.tries:
+            if refusal.status not in PASSING or waiting.tries >= self.retry.tries:
                 self._after_send(waiting.item, refusal)
             else:
                 self._again(waiting, self._delay(waiting, refusal))
         except KubeError as silence:  # the watches log that
             answers_others = time.monotonic() - self._client.silent_s > began
             waiting.tries += answers_others
-            if waiting.tries >= self._retry.tries:
+            if waiting.tries >= self.retry.tries:
                 self._after_send(waiting.item, silence)
             else:
                 self._again(waiting, waiting.backoff.delay())
@@ -193,7 +191,7 @@ class Outbox(ABC, Generic[T]):
         return True
 
     def _delay(self, waiting: _Waiting[T], refusal: ApiError) -> float:
-        return max(waiting.backoff.delay(), min(refusal.retry_after or 0.0, self._retry.limit_s))
+        return max(waiting.backoff.delay(), min(refusal.retry_after or 0.0, self.retry.limit_s))
 
     def _again(self, waiting: _Waiting[T], delay: float) -> None:
         if self._find(waiting.namespace, waiting.key) is None:  # else a newer item has come meanwhile

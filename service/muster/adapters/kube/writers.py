@@ -34,8 +34,6 @@ MOST_STATUSES = 10_000
 """Objects whose status may wait, and whose conditions are remembered: more PodGroups than a cluster has."""
 TEXT_LIMIT = 1024
 """Characters of one text in a status."""
-LASTING = Retry(tries=100, limit_s=30.0)
-"""Some 40 minutes: what an object shows is asked for again only when it changes."""
 CONDITION = "gpu.topology/WaitingForMembers"
 COMPLETE = ("GangComplete", "The gang waits for no member.")
 """Reason and message once it is over."""
@@ -69,14 +67,8 @@ class Evictor(Outbox[_Pod]):
     An eviction without an answer is sent once more. For a pod that terminates already this changes nothing.
     """
 
-    def __init__(
-        self,
-        client: KubeClient,
-        metrics: Metrics,
-        evicts: Callable[[str], bool],
-        retry: Retry | None = None,
-    ) -> None:
-        super().__init__(client, Rates.unlimited(MOST_EVICTIONS), retry)
+    def __init__(self, client: KubeClient, metrics: Metrics, evicts: Callable[[str], bool]) -> None:
+        super().__init__(client, Rates.unlimited(MOST_EVICTIONS))
         self._evicts = evicts
         self._metrics = metrics
 
@@ -123,8 +115,11 @@ class StatusWriter(Outbox[WriteStatus]):
     ask for no others.
     """
 
+    retry = Retry(tries=100, limit_s=30.0)
+    """Some 40 minutes: what an object shows is asked for again only when it changes."""
+
     def __init__(self, client: KubeClient, metrics: Metrics) -> None:
-        super().__init__(client, Rates.unlimited(MOST_STATUSES), LASTING)
+        super().__init__(client, Rates.unlimited(MOST_STATUSES))
         self._metrics = metrics
         self._since: OrderedDict[str, dict[str, tuple[bool, str]]] = OrderedDict()
         """By object: condition → (status, since when)."""
@@ -333,16 +328,9 @@ class EventPoster(Outbox[_Post]):
     collector read it.
     """
 
-    def __init__(
-        self,
-        client: KubeClient,
-        metrics: Metrics,
-        instance: str,
-        settings: Events | None = None,
-        retry: Retry | None = None,
-    ) -> None:
-        self._settings = settings or Events()
-        super().__init__(client, self._settings, retry)
+    def __init__(self, client: KubeClient, metrics: Metrics, instance: str, settings: Events) -> None:
+        super().__init__(client, settings)
+        self._settings = settings
         self._metrics = metrics
         self._instance = instance
         self._last: OrderedDict[str, tuple[EventReason, str, float]] = OrderedDict()
