@@ -366,9 +366,9 @@ def decided(state: State, answer: inputs.Decided) -> None:
         text = "the planner placed pods that it was not asked for, which is a defect"
         _refuse_undecided(state, gang, solving.hint, text)
         return
-    taken = usages(decision, pods)
-    if state.active and not _is_outdated(state, gang, solving, decision, taken):
-        _accept_plan(state, gang, solving, decision, taken, answer.trace_id)
+    plan_usages = usages(decision, pods)
+    if state.active and not _is_outdated(state, gang, solving, decision, plan_usages):
+        _accept_plan(state, gang, solving, decision, plan_usages, answer.trace_id)
     elif phase.overtaken:  # twice in a row: other gangs have the planner first
         state.go(gang, Trigger.OVERTAKEN, Withdrawn())
         state.timers.set(gang, state.now + state.settings.recheck_s)
@@ -461,9 +461,9 @@ def _find_changed_nodes(state: State, solving: Solving, decision: Placed) -> set
 
 
 def _is_outdated(
-    state: State, gang: Gang, solving: Solving, decision: Placed, taken: tuple[Usage, ...]
+    state: State, gang: Gang, solving: Solving, decision: Placed, plan_usages: tuple[Usage, ...]
 ) -> bool:
-    """Return whether the cluster has changed in what the plan relies on. `taken`: what it takes."""
+    """Return whether what the plan relies on has changed. `plan_usages`: what it takes."""
     nodes = state.ledger.nodes
     if changed := _find_changed_nodes(state, solving, decision):
         for name in changed & nodes.keys():
@@ -474,12 +474,12 @@ def _is_outdated(
         if any(place.node in refused.get(place.role, ()) for place in decision.members):
             return True
         may_have = state.in_tree.may_have(gang.key, solving.solve.request.roles, nodes)
-        for place, usage in zip(decision.members, taken, strict=True):
+        for place, usage in zip(decision.members, plan_usages, strict=True):
             choices = may_have.get(place.role, (Subrequest({}, len(place.gpus)),))
             untainted = ~nodes[place.node].tainted
             if not any(serves(subrequest, place.node, usage.gpus, untainted) for subrequest in choices):
                 return True
-    return not fits(state.open_to(gang), taken)
+    return not fits(state.open_to(gang), plan_usages)
 
 
 def _accept_plan(
@@ -487,10 +487,10 @@ def _accept_plan(
     gang: Gang,
     solving: Solving,
     decision: Placed,
-    taken: tuple[Usage, ...],
+    plan_usages: tuple[Usage, ...],
     trace_id: str,
 ) -> None:
-    """Reserve what the planner chose, and send the plan to the shim. `taken`: what it takes."""
+    """Reserve what the planner chose, and send the plan to the shim. `plan_usages`: what it takes."""
     pod_by_uid = {pod.uid: pod for pod in gang.group.unbound}
     pods = {member.uid: pod_by_uid[member.uid] for member in decision.members}
     order = scheduling_order(solving.solve.request, decision, solving.solve.snapshot)
@@ -500,7 +500,7 @@ def _accept_plan(
     request = chosen(solving.solve.snapshot, solving.solve.request, decision.members)
     plan = Plan(gang.generation, request, decision, pods, order, batch, trace_id)
     gang.reason, gang.ended, gang.pause_s, gang.slow = "", 0, 0.0, False
-    state.ledger.hold(taken)
+    state.ledger.hold(plan_usages)
     state.go(gang, Trigger.PLACED, Planned(plan))
     gang.retained -= pods.keys()
     state.retained.release(gang, gang.retained)

@@ -70,7 +70,7 @@ class PodGroupStatuses:
     def write_due(self) -> None:
         """Note the PodGroups that the roster reports as changed, and write the statuses that are due.
 
-        If nobody listens, another service has the shim and writes.
+        If no shim listens here, another replica has the shim and writes.
         """
         keys, self._roster.touched = self._roster.touched, set()
         active = self._publisher.listening()
