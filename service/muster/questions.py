@@ -12,6 +12,7 @@ import io
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -43,28 +44,19 @@ COMMANDS: dict[str, Command] = {}
 """Name → the command. `muster` has them too."""
 
 
+@dataclass
 class Asking:
     """Asks the service, or decides from the cluster where there is none, and prints the answer."""
 
-    def __init__(
-        self,
-        output: Annotated[Output, Option(("--output", "-o"), "How to print.")] = Output.TABLE,
-        url: Annotated[str, Option((), "Address of the service. Default: by kubeconfig.", "URL")] = "",
-        kubeconfig: Annotated[Path | None, Option((), "Default: as kubectl.", "FILE")] = None,
-        context: Annotated[str | None, Option((), "Context in the kubeconfig.", "NAME")] = None,
-        muster_namespace: Annotated[str, Option((), "Where Muster runs.", "NAME")] = "muster-system",
-        no_service: Annotated[
-            bool, Option(("--no-service",), "Ask no service: decide from the cluster.")
-        ] = False,
-        watch: Annotated[bool, Option(("--watch", "-w"), "Print again what changes, until Ctrl-C.")] = False,
-    ) -> None:
-        self._output = output
-        self._url = url
-        self._kubeconfig = kubeconfig
-        self._context = context
-        self._namespace = muster_namespace
-        self.by_engine = no_service
-        self.watches = watch
+    output: Annotated[Output, Option(("--output", "-o"), "How to print.")] = Output.TABLE
+    url: Annotated[str, Option((), "Address of the service. Default: by kubeconfig.", "URL")] = ""
+    kubeconfig: Annotated[Path | None, Option((), "Default: as kubectl.", "FILE")] = None
+    context: Annotated[str | None, Option((), "Context in the kubeconfig.", "NAME")] = None
+    muster_namespace: Annotated[str, Option((), "Where Muster runs.", "NAME")] = "muster-system"
+    no_service: Annotated[bool, Option(("--no-service",), "Ask no service: decide from the cluster.")] = False
+    watch: Annotated[bool, Option(("--watch", "-w"), "Print again what changes, until Ctrl-C.")] = False
+
+    def __post_init__(self) -> None:
         self._printed = ""
         self._current: CurrentNamespace | None = None
 
@@ -76,7 +68,7 @@ class Asking:
         space, _, last = name.rpartition("/")
         if known_namespace := space or namespace:
             return lambda: {"namespace": known_namespace, "name": last}
-        current = self._current or CurrentNamespace(self._where(), by_kubectl=not self.by_engine)
+        current = self._current or CurrentNamespace(self._where(), by_kubectl=not self.no_service)
         self._current = current
         return lambda: {"namespace": current(), "name": last}
 
@@ -85,19 +77,19 @@ class Asking:
         from muster.adapters.asking import show
 
         text = io.StringIO()
-        if self._output is Output.TABLE:
+        if self.output is Output.TABLE:
             table(text)
         else:
             try:
-                show.dump(answers, self._output.value, text)
+                show.dump(answers, self.output.value, text)
             except ModuleNotFoundError as problem:  # krew's archive has no yaml
-                raise Failed(f"-o {self._output.value} needs Muster's whole package: {problem}") from None
+                raise Failed(f"-o {self.output.value} needs Muster's whole package: {problem}") from None
         if text.getvalue() != self._printed:
-            clear = self.watches and self._output is Output.TABLE and sys.stdout.isatty()
+            clear = self.watch and self.output is Output.TABLE and sys.stdout.isatty()
             self._printed = text.getvalue()
             print((CLEAR if clear else "") + self._printed, end="", flush=True)
 
-    def watch(self, asks: Callable[[], None]) -> None:
+    def ask_again(self, asks: Callable[[], None]) -> None:
         """Ask again and again, until Ctrl-C, or until the service has not answered for long.
 
         Raises:
@@ -126,7 +118,7 @@ class Asking:
         Raises:
             Failed: There is no service. Only it knows how gangs were decided.
         """
-        if self.by_engine:
+        if self.no_service:
             raise Failed("only a service knows that: leave out --no-service, or ask `why`")
         return list(self._ask("/explain", query)["gangs"])
 
@@ -145,15 +137,15 @@ class Asking:
         """Return the answers about gangs and nodes. A service is asked only for the path."""
         from muster.adapters.asking.service import NoAnswer
 
-        if not self.by_engine:
+        if not self.no_service:
             try:
                 answer = self._ask(path, query)
             except NoAnswer as problem:
-                if self.watches or self._url:
+                if self.watch or self.url:
                     raise
                 print(f"note: {problem}", file=sys.stderr)
                 print("note: decided from the cluster, by the same engine", file=sys.stderr)
-                self.by_engine = True
+                self.no_service = True
             else:
                 return answer, answer
         try:
@@ -162,7 +154,7 @@ class Asking:
             raise Failed(
                 f"without a service it is decided here, and that needs Muster's whole package: {problem}"
             ) from None
-        return decide_cluster(self._kubeconfig, self._context)
+        return decide_cluster(self.kubeconfig, self.context)
 
     def _ask(self, path: str, query: Query) -> dict[str, Any]:
         from muster.adapters.asking.service import ask
@@ -172,7 +164,7 @@ class Asking:
     def _where(self) -> Where:
         from muster.adapters.asking.service import Where
 
-        return Where(self._url, self._kubeconfig, self._context, self._namespace)
+        return Where(self.url, self.kubeconfig, self.context, self.muster_namespace)
 
 
 def command(asks: Callable[..., None]) -> None:
@@ -182,13 +174,13 @@ def command(asks: Callable[..., None]) -> None:
     @functools.wraps(asks)
     def asked(**options: Any) -> None:
         asking = Asking(**{parameter.name: options.pop(parameter.name) for parameter in shared})
-        if asking.watches and asking.by_engine:
+        if asking.watch and asking.no_service:
             raise Failed("--watch needs a service: leave out --no-service")
-        if not asking.watches:
+        if not asking.watch:
             asks(asking, **options)
             return
         with contextlib.suppress(KeyboardInterrupt):
-            asking.watch(functools.partial(asks, asking, **options))
+            asking.ask_again(functools.partial(asks, asking, **options))
 
     asked.__signature__ = inspect.Signature([*options_of_command, *shared])  # type: ignore[attr-defined]
     COMMANDS[asks.__name__] = asked
@@ -211,7 +203,7 @@ def why(asking: Asking, name: Name, namespace: Namespace = "") -> None:
     query = asking.query_for(name, namespace)
     gangs_found = asking.gangs(query)
     space, last = query().values()
-    if asking.by_engine:
+    if asking.no_service:
         gangs_found = [
             gang
             for gang in gangs_found

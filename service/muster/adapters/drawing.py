@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import combinations, groupby, pairwise, permutations, product
-from operator import itemgetter
+from itertools import combinations, pairwise, permutations, product
 
 from rich.text import Text
 
@@ -386,28 +385,21 @@ def draw_strips(pictures: Iterable[NodePicture]) -> Text:
 
 
 class Canvas:
-    """Characters by (row, column). Later characters replace earlier ones."""
+    """Lines of text. Later characters replace earlier ones."""
 
     def __init__(self) -> None:
-        self._cells: dict[tuple[int, int], tuple[str, str]] = {}
+        self._lines: list[Text] = []
 
     def put(self, row: int, column: int, text: str, style: str = "") -> None:
         """Write text from (row, column) to the right, over what is there."""
-        for offset, character in enumerate(text):
-            self._cells[row, column + offset] = (character, style)
+        self._lines += [Text() for _ in range(row + 1 - len(self._lines))]
+        line = self._lines[row]
+        line.pad_right(max(0, column - len(line)))
+        self._lines[row] = Text.assemble(line[:column], (text, style), line[column + len(text) :])
 
     def text(self) -> Text:
         """Return the whole sheet, without blanks at the ends of lines."""
-        drawn = Text(no_wrap=True, overflow="ignore")
-        height = 1 + max((row for row, _ in self._cells), default=-1)
-        for row in range(height):
-            width = 1 + max((column for r, column in self._cells if r == row), default=-1)
-            cells = [self._cells.get((row, column), (" ", "")) for column in range(width)]
-            for style, alike in groupby(cells, key=itemgetter(1)):
-                drawn.append("".join(character for character, _ in alike), style)
-            if row < height - 1:
-                drawn.append("\n")
-        return drawn
+        return Text("\n", no_wrap=True, overflow="ignore").join(self._lines)
 
 
 def put_box(canvas: Canvas, at: tuple[int, int], width: int, picture: NodePicture, gpu: int) -> None:

@@ -18,11 +18,13 @@ from urllib.parse import urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import msgspec
+import structlog
 import yaml
+
+from muster.adapters.kube.decode import Status
 
 if TYPE_CHECKING:
     import aiohttp
-import structlog
 
 CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 60.0
@@ -72,14 +74,6 @@ class ApiError(KubeError):
         super().__init__(f"{request}: {status}, {message}")
         self.status = status
         self.retry_after = retry_after
-
-
-class _Status(msgspec.Struct):
-    message: str = ""
-    code: int = 0
-
-
-_status = msgspec.json.Decoder(_Status)
 
 
 class KubeClient:
@@ -272,7 +266,7 @@ class KubeClient:
     async def _refusal(self, name: str, response: aiohttp.ClientResponse) -> ApiError:
         body = await response.content.read(ERROR_BODY_LIMIT)
         try:
-            message = _status.decode(body).message
+            message = msgspec.json.decode(body, type=Status).message
         except msgspec.DecodeError:
             message = body.decode(errors="replace")
         if response.status == 401:
