@@ -45,8 +45,6 @@ a plan by then."""
 EXIT_S = 1.0
 """How long a process that has closed its socket may take to exit: its status says what it died of."""
 
-POLL_S = 0.002
-
 WATCH_S = 0.1
 """So often the memory of the process is looked at while it decides."""
 
@@ -122,8 +120,7 @@ class _Child:
 
     def kill(self) -> None:
         """End it now. Any thread may call this."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)  # Popen.kill would take the exit status
+        self._process.kill()
 
     def is_over(self) -> bool:
         """Whether it has closed its end of the socket, while nothing was asked of it."""
@@ -140,19 +137,11 @@ class _Child:
     def reap(self, grace_s: float = 0.0) -> int:
         """End it, if it has not ended by itself after `grace_s`, and wait until it is gone: its exit status,
         negative for a signal."""
-        until = time.monotonic() + grace_s
-        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        with contextlib.suppress(ChildProcessError):
-            while time.monotonic() < until and os.waitid(os.P_PID, self.pid, options) is None:
-                time.sleep(POLL_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(grace_s)
         self.kill()
         self.channel.close()
-        try:
-            _, status = os.waitpid(self._process.pid, 0)
-        except ChildProcessError:
-            return 0
-        self._process.returncode = os.waitstatus_to_exitcode(status)
-        return self._process.returncode
+        return self._process.wait()
 
     def resident(self) -> int:
         """Return the bytes that it holds now; 0 if the system does not tell."""

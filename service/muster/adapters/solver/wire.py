@@ -26,7 +26,6 @@ from muster.placement.limits import Stretch
 
 _DOMAIN = "muster.domain."
 _LENGTH = struct.Struct(">Q")
-_CHUNK = 1 << 20
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
@@ -105,12 +104,9 @@ def send(channel: socket.socket, body: bytes, until: float | None = None) -> Non
         TimeoutError: the other end did not take it by then.
         OSError: the other end is gone.
     """
-    channel.settimeout(_timeout(until))
-    channel.sendall(_LENGTH.pack(len(body)))
-    view = memoryview(body)
-    for start in range(0, len(view), _CHUNK):
+    for part in (_LENGTH.pack(len(body)), body):
         channel.settimeout(_timeout(until))
-        channel.sendall(view[start : start + _CHUNK])
+        channel.sendall(part)
 
 
 def receive(channel: socket.socket, until: float | None = None) -> bytearray:
