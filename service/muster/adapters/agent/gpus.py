@@ -17,29 +17,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from muster.devices.hardware import Hardware
 from muster.devices.inventory import Gpu, Inventory, InventoryError
 from muster.dialects.nodes import matrices
 
+if TYPE_CHECKING:  # the library is not always there
+    from muster.adapters.agent.nvml import Nvml
+
 MEMORY_GIB = 16
 MOST_BYTES = 1 << 20
 _SETTING = re.compile(r"^#\s*([a-z-]+)\s*:\s*(.*?)\s*$", re.MULTILINE)
-
-
-class Source(Protocol):
-    """The GPUs of this node."""
-
-    def read(self) -> Hardware:
-        """Return what the node has now.
-
-        Raises:
-            InventoryError: it can't be told, or makes no sense.
-        """
-
-    def close(self) -> None:
-        """Let the GPUs go."""
 
 
 class MatrixFile:
@@ -49,7 +38,11 @@ class MatrixFile:
         self._path = path
 
     def read(self) -> Hardware:
-        """Return the GPUs of the file."""
+        """Return the GPUs of the file.
+
+        Raises:
+            InventoryError: they can't be told, or make no sense.
+        """
         try:
             text = self._path.read_bytes()[:MOST_BYTES].decode()
             settings = dict(_SETTING.findall(text))
@@ -91,6 +84,10 @@ class MatrixFile:
 
 def _split(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
+
+
+Source: TypeAlias = "MatrixFile | Nvml"
+"""The GPUs of this node."""
 
 
 def source_of(name: str) -> Source:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from muster.adapters.kube.decode import named
+from muster.adapters.kube.grouped import Grouped
 from muster.dialects.devices import shares
 from muster.dialects.devices.claims import Claims
 from muster.dialects.devices.objects import (
@@ -147,10 +148,8 @@ class DeviceIntake:
         self._read_again = read_again
         self._read_pods_again = read_pods_again
         self._served = served
-        self._names: dict[str, str] = {}
-        """Namespace and name of claims, by UID."""
-        self._uids: dict[str, str] = {}
-        """The other way round."""
+        self._uids = Grouped[str, str]()
+        """UIDs of claims by their namespace and name. One may be made again under its name."""
         self._held: dict[str, DeviceClaim] = {}
         """By the claim's UID."""
 
@@ -183,19 +182,16 @@ class DeviceIntake:
     ) -> None:
         """Take in what a claim asks for: pods that name it ask for that."""
         if spec is not None:
-            self._names[uid] = name
-            self._uids[name] = uid
-        elif self._uids.get(name) != uid:
-            return  # it has been made again under its name, or no pod names it
-        else:
-            del self._uids[name]
+            self._uids.put(uid, name)
+        elif not name or name in self._uids.groups:
+            return  # no pod names it, or it has been made again under its name
         if self.claims.see(name, spec, unallocated=unallocated):
             await self._read_pods_again(name)
 
     async def on_claim(self, uid: str, obj: ResourceClaim | None) -> None:
         """Take in a claim's change, and pass it on if it holds other devices, or for other pods."""
         if obj is None:
-            await self._asks(uid, self._names.pop(uid, ""), None)
+            await self._asks(uid, self._uids.put(uid, None) or "", None)
         elif (obj.metadata.annotations or {}).get(EXTENDED) != "true":
             await self._asks(uid, named(obj.metadata), obj.spec, unallocated=is_unallocated(obj))
         held = held_by(obj) if obj is not None else DeviceClaim(uid)
