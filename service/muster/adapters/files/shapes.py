@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from muster.adapters.files.sources import CLUSTER_WIDE, Document, shown, type_name
+from muster.adapters.files.sources import CLUSTER_WIDE, WORDS, Document, shown, type_name
 from muster.dialects import quantities
 from muster.dialects.objects import (
     Container,
@@ -147,7 +147,6 @@ _SAID = re.compile(r"(?P<said>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>.*)`)?
 _GOT = re.compile(r"Expected `(?P<expected>[^`]*)`(?:, got `(?P<got>[^`]*)`)?(?P<range>.*)", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _STEP = re.compile(r"\.(?P<field>\w+)|\[(?P<index>\d+)\]|(?P<any>\[\.\.\.\])")
-_WORDS = {"str": "string", "int": "integer", "float": "number", "array": "list", "bool": "boolean"}
 _MAX_NULLS = 1000
 
 Path = tuple[str | int, ...]
@@ -184,7 +183,7 @@ def _path(value: object, text: str, message: str) -> Path:
     def is_it(inner: object) -> bool:
         if missing:
             return isinstance(inner, dict) and missing[1] not in inner
-        return got is None or got["got"] is None or type_name(inner) == _WORDS.get(got["got"], got["got"])
+        return got is None or got["got"] is None or type_name(inner) == WORDS.get(got["got"], got["got"])
 
     steps = [step["field"] or step["index"] or None for step in _STEP.finditer(text)]
     return _follow(value, steps, is_it) or tuple(step or "…" for step in steps)
@@ -235,12 +234,12 @@ def _sentence(field: str, message: str, key: bool) -> str:
     got = _GOT.fullmatch(message)
     if got is None:
         return f"{field}: {message}" if field else message
-    kinds = [_WORDS.get(kind, kind) for kind in got["expected"].split(" | ") if kind != "null"]
+    kinds = [WORDS.get(kind, kind) for kind in got["expected"].split(" | ") if kind != "null"]
     expected = " or ".join(kinds) + got["range"]
     if key:
         expected = f"keys that are {expected}"
     return f"{field}: expected {expected}" + (
-        f", got {_WORDS.get(got['got'], got['got'])}" if got["got"] else ""
+        f", got {WORDS.get(got['got'], got['got'])}" if got["got"] else ""
     )
 
 

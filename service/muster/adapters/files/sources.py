@@ -390,14 +390,12 @@ class BadInput(Exception):
     """Report input that cannot be used. `lines` has one line for each malformed file."""
 
     def __init__(self, problems: Sequence[Malformed]) -> None:
-        first: dict[str, Malformed] = {}
-        count: dict[str, int] = {}
+        by_file: dict[str, list[Malformed]] = {}
         for problem in problems:
-            first.setdefault(problem.source, problem)
-            count[problem.source] = count.get(problem.source, 0) + 1
+            by_file.setdefault(problem.source, []).append(problem)
         self.lines = tuple(
-            f"{problem} (and {count[source] - 1} more in this file)" if count[source] > 1 else str(problem)
-            for source, problem in first.items()
+            f"{first}{f' (and {len(more)} more in this file)' if more else ''}"
+            for first, *more in by_file.values()
         )
         super().__init__("\n".join(self.lines))
 
@@ -412,22 +410,19 @@ def shown(value: object) -> str:
 
 def type_name(value: object) -> str:
     """Return JSON's word for the type of a value."""
-    if value is None:
-        return "null"
-    for kinds, name in _TYPES:
-        if isinstance(value, kinds):
-            return name
-    return type(value).__name__
+    return WORDS.get(type(value).__name__, type(value).__name__)
 
 
-_TYPES: tuple[tuple[type | tuple[type, ...], str], ...] = (
-    (bool, "boolean"),
-    (str, "string"),
-    (int, "integer"),
-    (float, "number"),
-    (list, "list"),
-    (dict, "object"),
-)
+WORDS = {
+    "NoneType": "null",
+    "array": "list",
+    "bool": "boolean",
+    "dict": "object",
+    "float": "number",
+    "int": "integer",
+    "str": "string",
+}
+"""The names of types in Python and in msgspec → JSON's words."""
 
 
 # --- links of GPUs, as tools print them ----------------------------------------------------------

@@ -88,19 +88,20 @@ def draw(decided: Decided) -> str:
     rack_of = _rack_of(view)
     racks = _select(_racks(everything.values(), rack_of, holdings), holdings)
     drawn = [place for cells in racks.values() for cell in cells for place in cell.places]
-    y = sheet.bottom + 20
-    for row in _rows(_panels(racks, Counter(rack_of.values()))):
-        x = float(MARGIN)
-        for panel in row:
-            _draw_panel(panel, x, y, sheet)
-            x += panel.width + BETWEEN
-        y += max(panel.height for panel in row) + BETWEEN
+    x, y = float(MARGIN), sheet.bottom + 20
+    below = y
+    for panel in _panels(racks, Counter(rack_of.values())):
+        if x > MARGIN and x + panel.width > WIDTH - MARGIN:
+            x, y = float(MARGIN), below
+        _draw_panel(panel, x, y, sheet)
+        x += panel.width + BETWEEN
+        below = max(below, y + panel.height + BETWEEN)
     undrawn = len(everything) - len(drawn)
     if undrawn:
         free = sum(place.state.free_gpu_count for place in everything.values()) - sum(
             place.state.free_gpu_count for place in drawn
         )
-        sheet.text(MARGIN, y + 6, f"Not drawn: {undrawn:,} nodes more, with {free:,} free GPUs.", "s")
+        sheet.text(MARGIN, below + 6, f"Not drawn: {undrawn:,} nodes more, with {free:,} free GPUs.", "s")
     height = math.ceil(sheet.bottom + MARGIN)
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
@@ -240,19 +241,6 @@ def _shared_domain(nodes: Sequence[Place]) -> str:
     """Return the NVLink domain that spans all these nodes; "" for none."""
     domains = {place.wide for place in nodes}
     return domains.pop() if len(domains) == 1 and len(nodes) > 1 else ""
-
-
-def _rows(panels: Iterable[_Panel]) -> list[list[_Panel]]:
-    """Return the panels in rows, each with as many panels as fit."""
-    rows: list[list[_Panel]] = []
-    room = 0.0
-    for panel in panels:
-        if not rows or panel.width > room:
-            rows.append([])
-            room = WIDTH - 2 * MARGIN
-        rows[-1].append(panel)
-        room -= panel.width + BETWEEN
-    return rows
 
 
 # --- boxes ----------------------------------------------------------------------------------------
