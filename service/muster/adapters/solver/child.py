@@ -11,6 +11,7 @@ import ctypes
 import gc
 import importlib
 import os
+import pkgutil
 import resource
 import signal
 import socket
@@ -58,8 +59,7 @@ def main(fd: int, parent: int, place: str) -> None:
     channel = socket.socket(fileno=fd)
     for loaded_late in _LOADED_LATE:
         importlib.import_module(loaded_late)
-    module, name = place.split(":")
-    serve(channel, getattr(importlib.import_module(module), name))
+    serve(channel, pkgutil.resolve_name(place))
 
 
 def serve(channel: socket.socket, place: Place) -> None:

@@ -9,9 +9,9 @@ the process together with the thread that started it. `close` alone may be calle
 from __future__ import annotations
 
 import contextlib
-import importlib
 import math
 import os
+import pkgutil
 import resource
 import select
 import signal
@@ -22,7 +22,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import structlog
 
@@ -367,7 +366,7 @@ class Inside:
 
     def load(self) -> None:
         """Half a second of imports."""
-        self._function()
+        pkgutil.resolve_name(self._name)
 
     def __call__(self, solve: Solve, seconds_left: Callable[[], float]) -> Decision:
         """Decide one gang."""
@@ -381,7 +380,7 @@ class Inside:
 
         timings = Timings(time.monotonic)
         limits = Limits(bounds.deterministic_time, left, solve.excluded, timings, bounds.most_roles)
-        decision: Decision = self._function()(solve.snapshot, solve.request, limits)
+        decision: Decision = pkgutil.resolve_name(self._name)(solve.snapshot, solve.request, limits)
         self.processor_s, self.stretches = time.thread_time() - began, timings.stretches
         return decision
 
@@ -392,10 +391,6 @@ class Inside:
     def close(self) -> None:
         """Tell the decision in progress, and each later one, that its time is up."""
         self._closed = True
-
-    def _function(self) -> Any:
-        module, name = self._name.split(":")
-        return getattr(importlib.import_module(module), name)
 
 
 class Outside(PlannerProcess):
