@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -52,16 +51,14 @@ class Planner:
         self._metrics = metrics
         self._attempts = attempts
         self._time_limit_s = time_limit_s
-        self._waiting: deque[tuple[Solve, float]] = deque()
-        self._arrived = asyncio.Event()
+        self._waiting: asyncio.Queue[tuple[Solve, float]] = asyncio.Queue()
         self._stopping = False
         self._deciding: tuple[str, int] | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="planner")
 
     def submit(self, solve: Solve) -> None:
         """Queue it, at the end."""
-        self._waiting.append((solve, time.monotonic()))
-        self._arrived.set()
+        self._waiting.put_nowait((solve, time.monotonic()))
 
     def end(self, instruction: EndSolve) -> None:
         """End this decision, if it is in progress."""
@@ -77,30 +74,27 @@ class Planner:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         loop = asyncio.get_running_loop()
         while True:
-            await self._arrived.wait()
-            while self._waiting:
-                solve, queued_at = self._waiting.popleft()
-                self._deciding, began = (solve.gang, solve.generation), time.monotonic()
-                trace_id = self._attempts.trace_id(solve.gang)
-                answer = await loop.run_in_executor(self._thread, self._decide, solve, trace_id)
-                self._deciding = None
-                decision = answer.decision if isinstance(answer, Decided) else None
-                passed_on = decision is not None and _is_passed_on(solve, decision)
-                stretches = self._place.stretches
-                if decision is not None and not solve.reserves:
-                    self._count(solve, decision, time.monotonic() - began)
-                self._metrics.snapshot_age.observe(time.monotonic() - queued_at)
-                for phase in stretches.keys() & {*PHASES}:
-                    self._metrics.planner_phase_seconds.labels(phase).observe(stretches[phase].seconds)
-                if not solve.reserves:
-                    self._attempts.solved(solve, began, decision, stretches, passed_on)
-                await self._put(answer)
-            self._arrived.clear()
+            solve, queued_at = await self._waiting.get()
+            self._deciding, began = (solve.gang, solve.generation), time.monotonic()
+            trace_id = self._attempts.trace_id(solve.gang)
+            answer = await loop.run_in_executor(self._thread, self._decide, solve, trace_id)
+            self._deciding = None
+            decision = answer.decision if isinstance(answer, Decided) else None
+            passed_on = decision is not None and _is_passed_on(solve, decision)
+            stretches = self._place.stretches
+            if decision is not None and not solve.reserves:
+                self._count(solve, decision, time.monotonic() - began)
+            self._metrics.snapshot_age.observe(time.monotonic() - queued_at)
+            for phase in stretches.keys() & {*PHASES}:
+                self._metrics.planner_phase_seconds.labels(phase).observe(stretches[phase].seconds)
+            if not solve.reserves:
+                self._attempts.solved(solve, began, decision, stretches, passed_on)
+            await self._put(answer)
 
     async def stop(self, deadline_s: float) -> None:
         """No more solving; what decides is ended."""
         self._stopping = True
-        self._waiting.clear()
+        self._waiting = asyncio.Queue()
         self._place.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
         try:
