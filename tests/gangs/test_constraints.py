@@ -447,7 +447,6 @@ def test_a_port_is_held_against_ports_of_its_number_alone(monkeypatch: pytest.Mo
         compared.append(port)
         return equal(port, second)
 
-    monkeypatch.setattr(HostPort, "conflicts", noted)
     monkeypatch.setattr(HostPort, "__eq__", noted)
     members = [
         member(f"p{i}", WEB, host_ports=tuple(HostPort(1 + i * 8 + k) for k in range(8))) for i in range(8)
