@@ -129,7 +129,8 @@ class Fields:
         if isinstance(value, str):
             return value
         if value is not None or required:
-            shown = f"the number {value}" if _is_number(value) else value
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            shown = f"the number {value}" if is_number else value
             self.bad(field, "" if value is None else shown, "a string")
         return None
 
@@ -195,10 +196,6 @@ class Fields:
             self.bad(field, value, f"a list of at most {at_most}")
             return None
         return value
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _shown(value: object) -> str:

@@ -131,7 +131,9 @@ def family(
         by_key=by_key and kind.kind not in BY_REQUEST,
         skipped=kai.skipped(meta),
         with_gpus=with_gpus,
-        with_accelerators=with_gpus or any(map(accelerators, resources)) or any(map(_has_claims, roles)),
+        with_accelerators=with_gpus
+        or any(map(accelerators, resources))
+        or any(_template(role).part("spec").raw(CLAIMS) for role in roles),
         held=bool(kind.label),
         advice=_advice(reader.described, possible),
         partly_later={r.name: r.later for r in reader.described.roles if 0 < r.later < r.count},
@@ -301,10 +303,6 @@ def _asked(role: Role) -> frozenset[str]:
     return frozenset(
         name for r in resources for part in ("limits", "requests") for name in r.part(part).names()
     )
-
-
-def _has_claims(role: Role) -> bool:
-    return bool(_template(role).part("spec").raw(CLAIMS))
 
 
 def _template(role: Role) -> Fields:

@@ -54,10 +54,9 @@ def read(
     causes, ours = gang.causes, gang.claim is not None
     if not ours:
         devices = DevicesAsked()
-    else:
-        amounts, bad_claims = requests.with_claims(object_name, spec, amounts, devices)
-        if not spec.node_name:
-            causes += (*bounds.exceeded(object_name, obj, amounts.resource_names), *bad_claims, *bad_rules)
+    amounts, bad_claims = requests.with_claims(object_name, spec, amounts, devices)
+    if ours and not spec.node_name:
+        causes += (*bounds.exceeded(object_name, obj, amounts.resource_names), *bad_claims, *bad_rules)
     pod = Pod(
         uid=meta.uid,
         namespace=meta.namespace,

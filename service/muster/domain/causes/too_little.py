@@ -110,17 +110,17 @@ class RoomTaken(Cause):
     def __str__(self) -> str:
         listed = (
             (self.lower_gpus, f"{counted('gang', self.lower_gangs)} of lower priority", self.lower_gangs),
-            (self.other_gpus, counted(self._other, self.other_gangs), self.other_gangs),
+            (
+                self.other_gpus,
+                counted("other gang" if self.lower_gangs else "gang", self.other_gangs),
+                self.other_gangs,
+            ),
             (self.pods_gpus, "pods in no gang", 2),
         )
         *clauses, last = [
             f"{holder} {'has' if count == 1 else 'have'} {gpus}" for gpus, holder, count in listed if gpus
         ]
         return f"of the GPUs {self.where}, {', '.join(clauses)}{' and ' if clauses else ''}{last}"
-
-    @property
-    def _other(self) -> str:
-        return "other gang" if self.lower_gangs else "gang"
 
     @property
     def advice(self) -> str:

@@ -356,8 +356,8 @@ class Pods:
         if not self._coalesced(names, before, after):
             owners = {pod_state.owner for pod_state in (before, after) if pod_state is not None}
             self.regroup({name for name in names if not self._counted_later(name, owners)})
-        for name in state.roster.take_begun():
-            for gang in self._gangs_of(name):
+        while state.roster.begun:
+            for gang in self._gangs_of(state.roster.begun.pop()):
                 gang.stale = True
                 state.recount_soon(gang)
         if had is not None and self._is_lost(before, pod, had):

@@ -234,8 +234,8 @@ def _next_gang(state: State, lane: Lane) -> Gang | None:
 
 def _next_to_update(state: State) -> str | None:
     """Return a refused gang that is planned again only for its numbers, or None."""
-    while (old := state.queue.next_to_update()) is not None:
-        gang = state.gangs.get(old)
+    while state.queue.to_update:
+        gang = state.gangs.get(state.queue.to_update.pop())
         if gang is not None and gang.phase is Phase.UNPLACEABLE and Timer.RECOUNT not in gang.timers:
             state.replan(gang, Trigger.FREED)
             if (key := state.queue.next(Lane.FOREGROUND)) is not None:

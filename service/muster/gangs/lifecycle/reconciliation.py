@@ -271,12 +271,6 @@ def member_lost(state: State, gang: Gang, pod: Pod, usage: Usage) -> None:
         state.replan(gang, Trigger.FREED)
 
 
-def lost_time_over(state: State, gang: Gang) -> None:
-    """Release the places of lost members. Replacements that wait already keep their turn."""
-    state.retained.release(gang, gang.retained & gang.lost.keys())
-    review_losses(state, gang)
-
-
 def review_losses(state: State, gang: Gang) -> None:
     """Forget what was lost if the gang has enough members again, or if no replacement came in time."""
     group = gang.group

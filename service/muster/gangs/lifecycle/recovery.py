@@ -143,7 +143,8 @@ def _timer_expired(state: State, gang: Gang, timer: Timer, same: bool) -> None:
         case Timer.PARTIAL:
             reconciliation.partial_grace_over(state, gang)
         case Timer.LOST:
-            reconciliation.lost_time_over(state, gang)
+            state.retained.release(gang, gang.retained & gang.lost.keys())
+            reconciliation.review_losses(state, gang)  # replacements that wait already keep their turn
         case Timer.REFUSAL:
             planning.refresh_refusal(state, gang)
         case Timer.RECOUNT if same:

@@ -45,7 +45,11 @@ class Roster:
         self._owners: dict[NameKey, Owners] = {}
         self._waiting: Counter[NameKey] = Counter()
         """Name → present pods that are not bound."""
-        self._begun: set[NameKey] = set()
+        self.begun: set[NameKey] = set()
+        """Names with an owner whose first pod began to run while other pods wait, until they are taken.
+
+        The waiting pods may belong to another incarnation now.
+        """
         self._names_of: dict[str, Counter[NameKey]] = {}
         """Owner → its pods by name."""
         self._succeeded: dict[str, int] = {}
@@ -112,7 +116,7 @@ class Roster:
             self.pods[pod.uid] = pod
             self._named[key][pod.uid] = pod
             if pod.started and not before.started and self._owners[key].begins(pod) and self._waiting[key]:
-                self._begun.add(key)
+                self.begun.add(key)
             return set()
         touched = self._drop(pod.uid)
         if pod.claim is not None:
@@ -179,14 +183,6 @@ class Roster:
         else:
             self._succeeded.pop(owner, None)
         return {name for name in self._names_of.get(owner, ()) if not name[3]}
-
-    def take_begun(self) -> set[NameKey]:
-        """Return and clear the names with an owner whose first pod began to run while other pods wait.
-
-        The waiting pods may belong to another incarnation now.
-        """
-        begun, self._begun = self._begun, set()
-        return begun
 
     def size(self, key: NameKey, owner: str | None = None) -> int:
         """Return how many present pods have the name, of all owners or of one."""

@@ -189,7 +189,10 @@ def _mask_on(node: Node, allowed: frozenset[str] | None) -> int:
     if allowed is None:
         return node.untainted
     mask = _among(_names_on(node), allowed)
-    return mask | (_among(_with_pools(node), allowed) if _name_pools(allowed) else 0)
+    # Names with pools are always right: the shim may count pools that are not used here.
+    return mask | (
+        _among(tuple(str(device or "") for device in node.devices), allowed) if _name_pools(allowed) else 0
+    )
 
 
 def _names_on(node: Node) -> tuple[str, ...]:
@@ -217,11 +220,6 @@ def _names(node: Node) -> tuple[str, ...]:
         f"{device.driver}/{device.name}" if device is not None and len(pools[device.driver]) == 1 else ""
         for device in node.devices
     )
-
-
-def _with_pools(node: Node) -> tuple[str, ...]:
-    """Return the names with pools. They are always right: the shim may count pools that are not used here."""
-    return tuple("" if device is None else str(device) for device in node.devices)
 
 
 @lru_cache(maxsize=1 << 12)

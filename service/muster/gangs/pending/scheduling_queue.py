@@ -204,7 +204,8 @@ class SchedulingQueue:
         self._number = 0
         self._passed_over = -1
         """Hints with at most this number were passed over, except for some that may have been asked about."""
-        self._to_update: list[str] = []
+        self.to_update: list[str] = []
+        """Gangs to be asked about only for their numbers, from the end. They may have been planned since."""
         self._lacking: dict[str, int] = {}
         """Gangs that lack members which they need, waiting or about to: key → priority."""
 
@@ -284,11 +285,6 @@ class SchedulingQueue:
             self._lacking.pop(key, None)
         return key
 
-    def next_to_update(self) -> str | None:
-        """Return a gang to be asked about only for its numbers; None if there is none. It may have been
-        planned since."""
-        return self._to_update.pop() if self._to_update else None
-
     def freed(self, changes: Changes, update_at: float) -> list[str]:
         """Return the refused gangs that changes may help.
 
@@ -342,5 +338,5 @@ class SchedulingQueue:
     def update(self) -> None:
         """Have the gangs asked about that were passed over."""
         old = (self._refused[hint] for hint, at in self._numbers.items() if at <= self._passed_over)
-        self._to_update = sorted({*self._to_update, *itertools.chain.from_iterable(old)}, reverse=True)
+        self.to_update = sorted({*self.to_update, *itertools.chain.from_iterable(old)}, reverse=True)
         self._passed_over, self.update_at = -1, None
