@@ -50,7 +50,7 @@ def fits_now(world: World, nodes: Iterable[Node], key: str) -> bool:
     request = requests.request(group, state.ledger)
     if state.in_tree.causes(gang, request):
         return False
-    request = state.in_tree.refine(key, request, state.ledger.nodes)
+    request = state.in_tree.refine(key, request)
     policies = state.roster.policies
     snapshot = Snapshot.of(nodes, usages, policies.levels, policies.typical)
     snapshot = state.backfill.open_to(gang, snapshot)

@@ -160,9 +160,9 @@ def _request(group: Group, ledger: Ledger, answers: Mapping[str, InTreeAnswer]) 
     matches = {pod.uid: answers[pod.uid] for pod in group.unbound if pod.uid in answers}
     if not matches:
         return request
-    in_tree = InTree()
+    in_tree = InTree(ledger.nodes)
     in_tree.know(request.gang.key, matches)
-    return in_tree.refine(request.gang.key, request, ledger.nodes)
+    return in_tree.refine(request.gang.key, request)
 
 
 def _telling_holders(place: Place, ledger: Ledger, roster: Roster) -> Place:

@@ -37,7 +37,7 @@ def ask(state: State, gang: Gang) -> AskAlternatives | str:
     unplaced = tuple(replace(pod, node="") for pod in gang.group.members if pod.uid in places)
     group = replace(gang.group, bound=(), unbound=unplaced, followers=())
     request = requests.request(group, state.ledger)
-    request = state.in_tree.refine(gang.key, request, state.ledger.nodes)
+    request = state.in_tree.refine(gang.key, request)
     excluded = state.excluded(gang, request.roles, unplaced)
     snapshot = state.backfill.open_to(gang, state.ledger.without(places.keys()))
     members = tuple(_members(request, places))

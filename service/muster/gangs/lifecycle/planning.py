@@ -265,7 +265,7 @@ def _solve(state: State, gang: Gang, lane: Lane) -> bool:
     snapshot = state.open_to(gang)
     causes = state.in_tree.causes(gang, request)
     if not causes:  # else they cost the event loop time for nothing
-        request = state.in_tree.refine(gang.key, request, state.ledger.nodes)
+        request = state.in_tree.refine(gang.key, request)
         request = state.in_tree.limited(gang.key, request, snapshot)
     gang.arrived = None
     interest = requests.peer_interest(gang.group, state.ledger) if request.constraints else None
@@ -335,7 +335,7 @@ def _ask_for_reservation(state: State, gang: Gang) -> bool:
     request = requests.request(group, state.ledger)
     if state.in_tree.causes(gang, request):
         return False
-    request = requests.least_of(state.in_tree.refine(gang.key, request, state.ledger.nodes))
+    request = requests.least_of(state.in_tree.refine(gang.key, request))
     snapshot = state.backfill.after_all_ended(gang)
     request = state.in_tree.limited(gang.key, request, snapshot)
     scored_request = with_scores(request, state.ledger.snapshot())
@@ -470,10 +470,10 @@ def _is_outdated(
             gang.leave_out(name, gang.group.unbound, state.now)
         return True
     if state.in_tree.outdated(gang.key):
-        refused = state.in_tree.excluded(gang.key, solving.solve.request.roles, nodes)
+        refused = state.in_tree.excluded(gang.key, solving.solve.request.roles)
         if any(place.node in refused.get(place.role, ()) for place in decision.members):
             return True
-        may_have = state.in_tree.may_have(gang.key, solving.solve.request.roles, nodes)
+        may_have = state.in_tree.may_have(gang.key, solving.solve.request.roles)
         for place, usage in zip(decision.members, plan_usages, strict=True):
             choices = may_have.get(place.role, (Subrequest({}, len(place.gpus)),))
             untainted = ~nodes[place.node].tainted

@@ -72,7 +72,7 @@ class State:
             Lane.BACKGROUND: PlannerShare(planner_share.BACKGROUND),
         }
         self.backfill = Backfill(settings, self.ledger, lambda: self.now)
-        self.in_tree = InTree()
+        self.in_tree = InTree(self.ledger.nodes)
         self.ahead: dict[str, int] = {}
         """Key of each gang that is planned and not permitted yet → number of its members."""
         self.orphans: dict[str, float] = {}
@@ -214,7 +214,7 @@ class State:
     def excluded(self, gang: Gang, roles: Iterable[Role], pods: Iterable[Pod]) -> Excluded:
         """Return role → node → the plugin that refuses the pair, from in-tree answers and late refusals."""
         roles = tuple(roles)
-        nodes_by_role = self.in_tree.excluded(gang.key, roles, self.ledger.nodes)
+        nodes_by_role = self.in_tree.excluded(gang.key, roles)
         for role, nodes in gang.excluded(roles, pods).items():
             nodes_by_role[role] = {**nodes_by_role.get(role, {}), **nodes}
         return nodes_by_role

@@ -17,7 +17,7 @@ from muster.domain.causes.not_planned import ClaimsMissing, RefusedEverywhere
 from muster.domain.node import Node
 from muster.domain.pod import Pod
 from muster.domain.reasons import Cause
-from muster.domain.request import Request, Role, Subrequest
+from muster.domain.request import Member, Request, Role, Subrequest
 from muster.domain.snapshot import Snapshot
 from muster.gangs.messages.calls import InTreeAnswer, InTreeReport, StaleError
 from muster.gangs.messages.instructions import AskInTree
@@ -89,9 +89,10 @@ class _Record:
 
 
 class InTree:
-    """Questions and answers, by gang."""
+    """Questions and answers, by gang. `nodes` are those of the cluster, which change all the time."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: Mapping[str, Node]) -> None:
+        self._nodes = nodes
         self._listening = False
         self._records: dict[str, _Record] = {}
         self._suspects: set[str] = set()
@@ -238,7 +239,7 @@ class InTree:
         everywhere = {(role, answer.everywhere) for role, answer in blocked.values() if answer.everywhere}
         return (*causes, *(RefusedEverywhere(role, by) for role, by in sorted(everywhere)))
 
-    def refine(self, gang: str, request: Request, nodes: Mapping[str, Node]) -> Request:
+    def refine(self, gang: str, request: Request) -> Request:
         """Return the request with a role for each answer, and with what it says of the nodes.
 
         Running members of a role that is split count with its first part. That changes no plan: such a role
@@ -249,7 +250,7 @@ class InTree:
         if record is None or not record.answers:
             return request
         alone, cache = _alone(request), SubrequestCache()
-        parts = {role.name: self._parts(role, record, alone, nodes, cache) for role in request.roles}
+        parts = {role.name: self._parts(role, record, alone, cache) for role in request.roles}
         by_name = name_parts(parts)
         names = {name: tuple(part.name for part in role_parts) for name, role_parts in by_name.items()}
         roles = [part for role_parts in by_name.values() for part in role_parts]
@@ -275,9 +276,7 @@ class InTree:
             and request.quorum.map_leaves(lambda leaf: replace(leaf, roles=parts_of(leaf.roles, names))),
         )
 
-    def excluded(
-        self, gang: str, roles: Iterable[Role], nodes: Iterable[str]
-    ) -> dict[str, Mapping[str, str]]:
+    def excluded(self, gang: str, roles: Iterable[Role]) -> dict[str, Mapping[str, str]]:
         """Return role → node → the plugin that refuses the pair, with its reason. `roles` are refined.
 
         The roles share one map of nodes for each answer: a user may create thousands of roles.
@@ -285,11 +284,10 @@ class InTree:
         record = self._records.get(gang)
         if record is None or not record.answers:
             return {}
-        nodes = tuple(nodes)
 
         @cache
         def refused(by: str) -> Mapping[str, str]:
-            return dict.fromkeys(nodes, by)
+            return dict.fromkeys(self._nodes, by)
 
         def of(answer: InTreeAnswer) -> Mapping[str, str]:
             by = answer.everywhere or (_missing(answer) if answer.missing_claims else "")
@@ -297,13 +295,11 @@ class InTree:
 
         return {role.name: common(map(of, _distinct(role, record))) for role in roles if role.members}
 
-    def may_have(
-        self, gang: str, roles: Iterable[Role], nodes: Mapping[str, Node]
-    ) -> Mapping[str, tuple[Subrequest, ...]]:
+    def may_have(self, gang: str, roles: Iterable[Role]) -> Mapping[str, tuple[Subrequest, ...]]:
         """Return role → the GPUs that members may have now, for each subrequest."""
         pairs = ((role, self._by_role(gang, [role])) for role in roles)
         cache = SubrequestCache()
-        return {role.name: subrequests(role, of[role.name], nodes, cache) for role, of in pairs if of}
+        return {role.name: subrequests(role, of[role.name], self._nodes, cache) for role, of in pairs if of}
 
     def limited(self, gang: str, request: Request, snapshot: Snapshot) -> Request:
         """Return a refined request: members may have no more GPUs than other devices agree with."""
@@ -331,9 +327,7 @@ class InTree:
         answers = _distinct(role, record)
         return [answers] if _stays_whole(role, alone) else [[answer] for answer in answers]
 
-    def _parts(
-        self, role: Role, record: _Record, alone: bool, nodes: Mapping[str, Node], cache: SubrequestCache
-    ) -> list[Role]:
+    def _parts(self, role: Role, record: _Record, alone: bool, cache: SubrequestCache) -> list[Role]:
         """Return the role's members as one role for each answer.
 
         A role is not split if it has segments, because they consist of consecutive members. If it has a scope
@@ -342,27 +336,24 @@ class InTree:
         split has its first member's scores, and the GPUs that all of its members may have.
         """
         answers = _answers(role, record) if role.required_scope is None else _alike(role, record)
-        by_answer: dict[int, tuple[InTreeAnswer, list[object]]] = {}
+        by_answer: dict[int, tuple[InTreeAnswer, list[Member]]] = {}
         for member, answer in zip(role.members, answers, strict=True):
             by_answer.setdefault(id(answer), (answer, []))[1].append(member)
         if len(by_answer) > 1 and _stays_whole(role, alone):
-            return [
-                _with_devices(replace(role, scores=answers[0].scores), _distinct(role, record), nodes, cache)
-            ]
-        return [
-            _with_devices(
-                replace(
-                    role,
-                    members=tuple(members),  # type: ignore[arg-type]
-                    room=dict(answer.room),
-                    scores=answer.scores,
-                ),
-                (answer,),
-                nodes,
-                cache,
-            )
-            for answer, members in by_answer.values()
-        ]
+            whole = replace(role, scores=answers[0].scores)
+            return [self._with_devices(whole, _distinct(role, record), cache)]
+        parts = list[Role]()
+        for answer, members in by_answer.values():
+            part = replace(role, members=tuple(members), room=dict(answer.room), scores=answer.scores)
+            parts.append(self._with_devices(part, (answer,), cache))
+        return parts
+
+    def _with_devices(self, role: Role, answers: Iterable[InTreeAnswer], cache: SubrequestCache) -> Role:
+        """Return the role with the GPUs that all these answers allow."""
+        choices = subrequests(role, answers, self._nodes, cache)
+        if len(choices) == 1 and not role.gpu_counts:
+            return replace(role, matching=choices[0].matching)
+        return replace(role, subrequests=choices)
 
 
 def _alone(request: Request) -> bool:
@@ -372,16 +363,6 @@ def _alone(request: Request) -> bool:
 def _stays_whole(role: Role, alone: bool) -> bool:
     """Return whether the role is not split, because of its segments or its scope. See `_parts`."""
     return bool(role.segments) or (role.required_scope is not None and not alone)
-
-
-def _with_devices(
-    role: Role, answers: Iterable[InTreeAnswer], nodes: Mapping[str, Node], cache: SubrequestCache
-) -> Role:
-    """Return the role with the GPUs that all these answers allow."""
-    choices = subrequests(role, answers, nodes, cache)
-    if len(choices) == 1 and not role.gpu_counts:
-        return replace(role, matching=choices[0].matching)
-    return replace(role, subrequests=choices)
 
 
 def _concerns(pod: Pod) -> bool:
