@@ -98,6 +98,7 @@ def placed_sentence(plan: Placed, request: Request | None = None, not_exact: Seq
     of = f"{running + new} of {running + (request.size if request else new)} members"
     if running:
         of += f": {running} {plural_verb('run', running)} already, {new} more"
+    unknown = "".join(f"; {doubt}" for doubt in doubts(plan))
     gpus: dict[str, Counter[int]] = {}
     for member in plan.members:
         gpus.setdefault(member.node, Counter()).update(dict.fromkeys(member.gpus, member.units))
@@ -122,7 +123,6 @@ def placed_sentence(plan: Placed, request: Request | None = None, not_exact: Seq
     missed_roles = [name for name, reached in plan.objective.role_preferences if reached is None]
     miss = missed_scopes + (_missed(plan, "role_preferences", listed(missed_roles)) if missed_roles else "")
     inexactness = f"; containers on {listed(not_exact)} may get other GPUs" if not_exact else ""
-    unknown = "".join(f"; {doubt}" for doubt in doubts(plan))
     return _cut(f"{of} {place}{_link(plan)}, {_proof(plan)}{unknown}{inexactness}{wait}{later}{miss}")
 
 

@@ -332,8 +332,8 @@ def _gpus_fit(usage: Usage, state: NodeState) -> bool:
 
 
 def _slices_fit(usage: Usage, state: NodeState) -> bool:
-    memory = state.free_memory
-    return all(gpu < len(memory) and memory[gpu] >= usage.units for gpu in bits(usage.gpus))
+    free_units = [units for gpu, units in enumerate(state.free_memory) if usage.gpus >> gpu & 1]
+    return len(free_units) == usage.gpus.bit_count() and all(units >= usage.units for units in free_units)
 
 
 def resources_fit(resources: Resources, free: Resources) -> bool:

@@ -381,7 +381,8 @@ def _take_refusal(
 ) -> None:
     """Handle causes why nothing fits."""
     decision = with_holders(decision, solving.solve.request.priority, state.ledger, state.roster.pods)
-    gang.blocked, gang.helps, text = decision.causes, decision.relaxations, sentence(decision)
+    gang.blocked, gang.helps = decision.causes, decision.relaxations
+    kinds, text = kinds_of(decision.causes), sentence(decision)
     overtaken = state.queue.overtaken(gang, solving) or state.in_tree.outdated(gang.key)
     if gang.arrived is not None:  # pods came that were not in the request
         reconciliation.reconcile(state, gang)
@@ -404,7 +405,7 @@ def _take_refusal(
     if any(isinstance(cause, NotDecided) for cause in decision.causes):
         _refuse_undecided(state, gang, solving.hint, text)
         return
-    refuse(state, gang, solving.hint, kinds_of(decision.causes), text)
+    refuse(state, gang, solving.hint, kinds, text)
     if overtaken:
         # If capacity comes free or plugins answer all the time, other gangs come first.
         state.timers.set(gang, state.now + state.settings.recheck_s)
