@@ -8,9 +8,8 @@ are tried.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush
 from itertools import product
 from typing import NamedTuple
 
@@ -41,9 +40,6 @@ from muster.placement.search.single_node import parts_inside
 
 MAX_COUNTED = 64
 """The most members that are counted next to begun segments. Each number tried is a solve."""
-
-CHUNK = 8
-"""How many parts get the closer bound at first. Later chunks have twice as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +99,7 @@ class _Counter:
             return self._together(instance)
         if begun(request):
             return self._next_to_begun(instance)
-        fit = self._of_one_role_in_segments(instance)
+        fit = most_in_segments(instance, self.scopes)
         if fit is not None:
             return fit
         most, proven = NOTHING, True
@@ -122,18 +118,6 @@ class _Counter:
 
     def _is_enough(self, fit: Fit) -> bool:
         return self.target is not None and fit.members >= self.target
-
-    def _of_one_role_in_segments(self, instance: Instance) -> Fit | None:
-        """Return what fits if a closed form says so; None if more than the segments of one role matters."""
-        if len(self.scopes) > 1 or any(scope in (*INSIDE, Scope.NODE) for scope in self.scopes):
-            return None
-        topology, scope = instance.columns.topology, next(iter(self.scopes), None)
-        members_and_row = most_in_segments(instance, topology.regions(scope))
-        if members_and_row is None:
-            return None
-        members, row = members_and_row
-        counts = tuple(min(members, len(role.members)) for role in instance.request.roles)
-        return Fit(members, topology.part(row, scope) if scope and row >= 0 else "", True, counts)
 
     def _next_to_begun(self, instance: Instance) -> Fit:
         """Return the most members that fit if some segments have existing members.
@@ -201,7 +185,7 @@ class _Counter:
         if not self.roles_in_order:
             parts = parts.with_lower()
         most, proven, enough = NOTHING, True, self.target or sum(parts.need)
-        for region in parts.by_promise():
+        for region in parts.by_promise(max(1, self.target or 0)):
             if not region.upper or region.upper < max(self.target or 0, most.members):
                 break
             if region.upper == most.members and not (
@@ -388,43 +372,31 @@ class _Regions:
         room = self.instance.room[:, self.rows[self.code == code]].sum(axis=1)
         return tuple(np.minimum(room, self.need).tolist())
 
-    def by_promise(self) -> Iterator[_Region]:
-        """Yield the regions in the order of their upper bounds, the first one between equals.
+    def by_promise(self, least: int) -> list[_Region]:
+        """Return the regions that may hold this many members, in the order of their upper bounds.
 
-        A region gets the closer bound only when it comes first by its sums and its bounds differ.
+        Where the bounds by sums differ, closer ones come from the packings of the nodes. Between equals the
+        first region comes first.
         """
-        waiting = [code for code in np.argsort(-self.upper, kind="stable").tolist() if self.upper[code]]
-        ready: list[tuple[int, int, _Region]] = []
-        size = CHUNK
-        while waiting or ready:
-            while waiting and (not ready or (-self.upper[waiting[0]], waiting[0]) < ready[0][:2]):
-                if self.upper[waiting[0]] == self.lower[waiting[0]]:
-                    code = waiting.pop(0)
-                    closer = [_Region(code, int(self.upper[code]))]
-                else:
-                    closer = self._closer(waiting[:size])
-                    waiting, size = waiting[size:], 2 * size
-                for region in closer:
-                    heappush(ready, (-region.upper, region.code, region))
-            if ready:
-                yield heappop(ready)[2]
-
-    def _closer(self, codes: list[int]) -> list[_Region]:
-        """Return closer upper bounds of these regions, from the packings of their nodes."""
-        inside = np.isin(self.code, codes)
+        promising, decided = self.upper >= max(least, int(self.lower.max())), self.upper == self.lower
+        by_code = {
+            code: _Region(code, int(self.upper[code]))
+            for code in np.flatnonzero(promising & decided).tolist()
+        }
+        inside = (promising & ~decided)[self.code]
         need = self.need if self.quorum is None else self.quorum.counted
         problem, complete = coarse(self.instance, self.rows[inside], need, (), self.code[inside])
-        if not problem.classes:
-            return []
-        upper, exact = by_packings(problem, self.instance.common_unit(self.active[0]))
-        exact &= self.quorum is None
-        present = np.unique(self.code[np.searchsorted(self.rows, problem.rows)])  # in the order of the parts
-        return [
-            _Region(code, most, complete)
-            if exact or most == self.lower[code]
-            else _Region(code, most, complete, problem, part)
-            for part, (code, most) in enumerate(zip(present.tolist(), upper.tolist(), strict=True))
-        ]
+        if problem.classes:
+            upper, exact = by_packings(problem, self.instance.common_unit(self.active[0]))
+            exact &= self.quorum is None
+            present = np.unique(
+                self.code[np.searchsorted(self.rows, problem.rows)]
+            )  # in the order of the parts
+            for part, (code, most) in enumerate(zip(present.tolist(), upper.tolist(), strict=True)):
+                by_code[code] = _Region(code, most, complete)
+                if not exact and most > self.lower[code]:
+                    by_code[code] = _Region(code, most, complete, problem, part)
+        return sorted(by_code.values(), key=lambda region: (-region.upper, region.code))
 
 
 # Bounds without a solver, of all parts at once
@@ -580,34 +552,49 @@ def _by_part(
     return by_region - (by_region % unit if len(roles) == 1 else 0), all_rules
 
 
-def most_in_segments(instance: Instance, region: Ints) -> tuple[int, int] | None:
-    """Return how many members of a single role in nested segments fit in one region, and a row of the region.
+def most_in_segments(instance: Instance, scopes: tuple[str, ...]) -> Fit | None:
+    """Return how many members of a single role in nested segments fit in one part of the scope.
 
-    The row is −1 if no member fits. `region` [row] int64 is −1 for none. The result is None if more than the
-    segments of one role binds the members, or if the parts of their scopes are not nested.
+    Whole segments of inner parts add up. Of the shorter segments only the longest counts, because just the
+    last segment of a role may be shorter. The result is None if more than the segments of one role binds the
+    members, or if the parts of their scopes are not nested.
     """
-    role = _only_in_segments(instance)
-    if role is None:
+    role, scope = _only_in_segments(instance), next(iter(scopes), None)
+    if role is None or len(scopes) > 1 or scope in (*INSIDE, Scope.NODE):
         return None
-    topology, rows = instance.columns.topology, np.flatnonzero(instance.admitted[role.name] & (region >= 0))
+    topology = instance.columns.topology
+    region = topology.regions(scope)
+    rows = np.flatnonzero(instance.admitted[role.name] & (region >= 0))
     for segment in role.segments:
         if segment.scope == Scope.NVLINK_DOMAIN:
             rows = rows[instance.columns.promised[rows]]
         elif segment.scope != Scope.NODE:
             rows = rows[topology.index(segment.scope)[rows] >= 0]
     if not len(rows):
-        return 0, -1
-    parts: _Segments | None = _on_nodes(instance, role, rows)
+        return NOTHING
+    whole, short, size = _on_nodes(instance, role, rows)
+    wider = [(rows, size)]
     for segment in reversed(role.segments):
-        if parts is not None and segment.scope != Scope.NVLINK_DOMAIN:
+        if segment.scope != Scope.NVLINK_DOMAIN:
             code = rows if segment.scope == Scope.NODE else topology.index(segment.scope)[rows]
-            parts = parts.within(code, segment.size)
-    parts = parts and parts.within(region[rows], parts.size)
-    if parts is None:
-        return None
-    members = np.minimum(parts.whole * parts.size + parts.short, len(role.members))
-    fullest = int(members.argmax())
-    return int(members[fullest]), int(rows[parts.part == fullest][0])
+            wider.append((code, segment.size))
+    part = np.arange(len(rows))
+    for code, step in (*wider, (region[rows], wider[-1][1])):
+        inside, (_, first) = np.unique(code, return_inverse=True)[1], np.unique(part, return_index=True)
+        # A node may have smaller segments than its NVLink domains.
+        if step % size or (inside != inside[first][part]).any():
+            return None
+        members, longest = (
+            np.bincount(inside[first], whole).astype(np.int64),
+            np.zeros(int(inside.max()) + 1, np.int64),
+        )
+        np.maximum.at(longest, inside[first], short)
+        whole, short, part, size = members - members % step, members % step + longest, inside, step
+    most = np.minimum(whole + short, len(role.members))
+    fullest = int(most.argmax())
+    counts = tuple(min(int(most[fullest]), len(role.members)) for role in instance.request.roles)
+    row = int(rows[part == fullest][0])
+    return Fit(int(most[fullest]), topology.part(row, scope) if scope else "", True, counts)
 
 
 def _only_in_segments(instance: Instance) -> Role | None:
@@ -623,50 +610,23 @@ def _only_in_segments(instance: Instance) -> Role | None:
     return None if wide or not role.gpus else role
 
 
-@dataclass(frozen=True, slots=True)
-class _Segments:
-    """What parts of one scope hold: `whole` [part] int64 segments of `size` members, and one of `short`.
+def _on_nodes(instance: Instance, role: Role, rows: Ints) -> tuple[Ints, Ints, int]:
+    """Return the members in whole segments on each node, those in the longest shorter one, and the size.
 
-    `part` [row] int64 is the part of each row, from 0. Whole segments of inner parts add up. Of the shorter
-    segments only the longest counts, because just the last segment of a role may be shorter.
+    The segments are those by NVLink domain, if the role has such, else of one member.
     """
-
-    part: Ints
-    whole: Ints
-    short: Ints
-    size: int
-
-    def within(self, code: Ints, size: int) -> _Segments | None:
-        """Return what the parts of a wider scope hold, by `code` [row] int64.
-
-        The result is None if the parts do not nest, or the segments: a node may have smaller ones than its
-        NVLink domains.
-        """
-        _, first = np.unique(self.part, return_index=True)
-        wider = np.unique(code, return_inverse=True)[1]
-        of_part = wider[first]
-        if size % self.size or (wider != of_part[self.part]).any():
-            return None
-        times, short = size // self.size, np.zeros(int(wider.max()) + 1, np.int64)
-        inner = np.bincount(of_part, self.whole).astype(np.int64)
-        np.maximum.at(short, of_part, self.short)
-        return _Segments(wider, inner // times, inner % times * self.size + short, size)
-
-
-def _on_nodes(instance: Instance, role: Role, rows: Ints) -> _Segments:
-    """Return what single nodes hold, in segments by NVLink domain if the role has such."""
-    view, room, row_index = instance.columns, room_of(instance.columns, role)[rows], np.arange(len(rows))
+    view, room = instance.columns, room_of(instance.columns, role)[rows]
+    whole, short = np.zeros_like(room), np.zeros_like(room)
     size = next((segment.size for segment in role.segments if segment.scope == Scope.NVLINK_DOMAIN), 0)
     if not size:
-        return _Segments(row_index, room, np.zeros_like(room), 1)
-    whole, short = np.zeros_like(room), np.zeros_like(room)
+        return room, short, 1
     for code in np.unique(view.shape[rows]).tolist():
         of_shape = np.flatnonzero(view.shape[rows] == code)
         for domain in view.shapes[code].domains:
             members = gpu_counts(view.free_gpus[rows[of_shape]] & domain) // role.gpus
-            whole[of_shape] += members // size
+            whole[of_shape] += members - members % size
             short[of_shape] = np.maximum(short[of_shape], members % size)
-    fit = np.minimum(whole, room // size)
+    fit = np.minimum(whole, room - room % size)
     # Where something else is short, a domain has room for one more segment.
     short = np.where(fit < whole, size - 1, short)
-    return _Segments(row_index, fit, np.minimum(short, room - fit * size), size)
+    return fit, np.minimum(short, room - fit), size
