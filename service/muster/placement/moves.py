@@ -90,10 +90,10 @@ def move(snapshot: Snapshot, request: Request, plan: Placed, uid: str, node: str
     if not fits_at_once(instance, instance.need)[rows].any():
         return None
     inside = [scope] if scope in INSIDE else []
-    share, _ = best_on(instance, rows, instance.need, inside, Budget(Limits()))
-    if share is None:
+    best_node, _ = best_on(instance, rows, instance.need, inside, Budget(Limits()))
+    if best_node is None:
         return None
-    (moved,) = named(instance, (share,))
+    (moved,) = named(instance, (best_node.share,))
     members = tuple(moved if place.uid == uid else place for place in plan.members)
     moved_plan = evaluated(ClusterView(snapshot, request), members)
     moved_plan = replace(moved_plan, truncated=plan.truncated, coming=plan.coming)

@@ -419,10 +419,10 @@ class Least:
             after = table[np.maximum(0, free_after - shape.hidden)].min(axis=0)
             return np.asarray((after - table[np.maximum(0, self._fresh - shape.hidden)]).sum(axis=0))
 
-        if len(shape.pools) != 1 or whole:
+        if len(shape.pools) != 1 or (whole and opened.any()):
             return self._once("pools", at_best).copy()
         before, after = table[
-            np.maximum(0, np.array([self._fresh[0], self._fresh[0] - opened]) - shape.hidden)
+            np.maximum(0, np.array([self._fresh[0], self._fresh[0] - opened - whole]) - shape.hidden)
         ]
         return np.asarray(after - before)
 

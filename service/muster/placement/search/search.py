@@ -393,7 +393,7 @@ def _best(plans: list[Partial], gap: Gap | None, budget: Budget) -> Outcome:
 
 METHODS: tuple[Exact, ...] = (
     MembersWithoutGpus(decided),
-    SingleNode(),
+    SingleNode(decided),
     RoleAggregation(decided),
     SortedCapacities(),
     DomainTables(),

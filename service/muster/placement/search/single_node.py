@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -19,13 +19,15 @@ from muster.placement.gang.instance import Counts, Instance, fits_at_once
 from muster.placement.gang.on_node import best_fit, costs_on, gpus_on, kinds_of
 from muster.placement.gang.packings import packings_on
 from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, Least, choices
-from muster.placement.gpus.costs import Cost, Taken, cost_of
-from muster.placement.gpus.gpusets import GpuSet
+from muster.placement.gpus.costs import Cost
+from muster.placement.gpus.damage import Prices
+from muster.placement.gpus.gpusets import SET_VALUES
 from muster.placement.limits import Budget
 from muster.placement.model.objective import (
     BEST_FIT,
     DAMAGE,
     NODES,
+    NVLINK_DOMAINS,
     PREFERENCES,
     UNUSABLE,
     Idle,
@@ -51,177 +53,170 @@ from muster.placement.search.plan import (
 IDLE = "members without GPUs may be better off elsewhere"
 
 
+@dataclass(frozen=True, slots=True)
 class SingleNode:
-    """Decide the plan on the best node that takes all members. No plan touches fewer parts."""
+    """Decide the plan on the best node that takes all members. No plan touches fewer parts.
 
+    Members without GPUs may be better off on other nodes, unless all members must lie inside one node.
+    """
+
+    decide: Decide
     name: ClassVar = "single-node"
     given: ClassVar = (Start,)
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide all levels if some node takes all members."""
-        if plan.instance.idle is Idle.BESIDE or level is UNUSABLE:
+        instance, wide = plan.instance, plan.instance.columns.topology.in_wide
+        inside = {Scope.NODE, Scope.GPU} & {*plan.scopes} or (sum(plan.need) == 1 and not instance.existing)
+        apart = (instance.idle is Idle.BESIDE or level is UNUSABLE) and not inside
+        if apart and Scope.NVLINK_DOMAIN not in plan.scopes:
             return Declined(IDLE)
+        nodes = instance.on(~wide) if apart else instance
         with budget.phase("scan"):
-            share, proven = on_one_node(plan.instance, plan.scopes, plan.need, budget)
+            narrow = [scope for scope in plan.scopes if scope in INSIDE]
+            rows = _rows(nodes, plan.scopes, plan.need)
+            best_node, proven = best_on(nodes, rows, plan.need, narrow, budget)
         gap = None if proven else Gap(NODES.name)
-        if share is None:
+        if best_node is None:
             return Declined("no node takes all members", gap)
-        return Solved((plan.complete((share,)),), gap)
+        shares: tuple[Share, ...] = (best_node.share,)
+        if apart and instance.room[:, wide].any():  # an NVLink domain of several nodes may be better
+            spread, doubt = self.decide(replace(plan, instance=instance.on(wide)), None, budget)
+            gap = gap or doubt
+            values = {shares: best_node.value} | ({spread.shares(): spread.value} if spread else {})
+            shares = min(values, key=lambda shares: _value(instance, shares, values[shares]))
+        return Solved((plan.complete(shares),), gap)
 
 
-def on_one_node(
-    instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Budget
-) -> tuple[Share | None, bool]:
-    """Return the best node that takes the whole gang inside one part of each scope, and whether that is
-    proven.
+def _value(instance: Instance, shares: Sequence[Share], value: Value) -> tuple[int, ...]:
+    """Return the value of a plan in one NVLink domain. `value` is that of the levels of quality."""
+    rows, counts = np.array([s.row for s in shares]), np.array([s.counts for s in shares], np.int64)
+    beside = instance.idle is Idle.BESIDE
+    touching = rows[[s.gpus.mask > 0 for s in shares]] if beside else rows
+    topology = instance.columns.topology
+    parts = [len(np.unique(topology.index_or_own(scope)[touching])) for scope in instance.levels]
+    crossed, unusable = (*parts, len(touching)), int(instance.unusable(rows, counts[:, None]).sum())
+    values_of_set = value[-len(quality_levels(instance.costs)) :]
+    return (*crossed, unusable, *values_of_set) if beside else (unusable, *crossed, *values_of_set)
 
-    The node is None if there is none.
-    """
-    view = instance.columns
-    counts = np.array(need, np.int64)
-    fits = fits_at_once(instance, need)
-    if instance.existing:
-        # With existing members elsewhere, the gang is on several nodes, and parts must be counted.
-        inside = any(scope in (*INSIDE, Scope.NODE) for scope in scopes)
-        if not inside or len(instance.existing.masks) != 1:
-            return None, True
-        fits &= np.isin(np.arange(len(fits)), list(instance.existing.masks))
-    for scope in scopes:
-        if scope not in (*INSIDE, Scope.NODE):
-            fits &= view.topology.index(scope) >= 0
-    rows = np.flatnonzero(fits)
-    if not len(rows):
-        return None, True
-    narrow = [scope for scope in scopes if scope in INSIDE]
-    if instance.idle is Idle.NONE:
-        return best_on(instance, rows, need, narrow, budget)
-    unusable, proven = instance.unusable(rows, counts[None])[:, 0], True
-    for least in np.unique(unusable).tolist():
-        share, sure = best_on(instance, rows[unusable == least], need, narrow, budget)
-        proven &= sure
-        if share is not None:
-            return share, proven
-    return None, proven
+
+class Best(NamedTuple):
+    """A node, with the value of the plan on it. Of equal values the first row is the best."""
+
+    value: Value
+    row: int
+    allowed: int
+    share: Share
 
 
 def best_on(
     instance: Instance, rows: Ints, need: Counts, narrow: list[str], budget: Budget
-) -> tuple[Share | None, bool]:
-    """Return the best of these nodes, which take all members and make equally many GPUs unusable.
+) -> tuple[Best | None, bool]:
+    """Return the best of these nodes, and whether that is proven. The node is None if there is none.
 
-    The members lie inside one part of each of the `narrow` scopes.
+    The members lie inside one part of each of the `narrow` scopes. Choosing GPUs takes a while if members
+    share GPUs or have a policy. If time runs out, the result is the best node so far.
     """
-    view, counts = instance.columns, np.array(need, np.int64)
-    left_over = best_fit(instance, rows, counts[None])[:, 0]
-    priced = _priced(instance, rows, need)
-    if instance.costs:
-        return _sharing(instance, rows, need, narrow, (left_over, priced), budget)
-    best_pair: tuple[tuple[int, ...], Share] | None = None
-    levels, in_wide = quality_levels(instance.costs), view.topology.in_wide
-    for i in _alike(instance, rows, left_over, priced):
-        row, fit = int(rows[i]), int(left_over[i])
+    if not len(rows):
+        return None, True
+    counts = np.array([need], np.int64)
+    exact = {BEST_FIT: best_fit(instance, rows, counts)[:, 0]}
+    usable = np.full(len(rows), -1)
+    if instance.prices is not None:
+        exact[DAMAGE], usable = _priced(instance, instance.prices, rows, need)
+    if instance.idle is not Idle.NONE:
+        exact[UNUSABLE] = instance.unusable(rows, counts)[:, 0]
+    alike = _alike(instance, rows, [*exact.values()])
+    rows, usable, exact = rows[alike], usable[alike], {level: of[alike] for level, of in exact.items()}
+    least = by_level(instance, at_least(instance, rows, (need,))[:, :, 0], exact[BEST_FIT]) | exact
+    levels = sorted(least, key=lambda level: level is not UNUSABLE)
+    lines, best_node = [least[level] for level in levels], None
+    by_field = {level.field: of.tolist() for level, of in exact.items()}
+    wide = instance.columns.topology.in_wide[rows].tolist()
+    bounds = [*zip(*(line.tolist() for line in lines), strict=True)]
+    slow, complete = bool(instance.costs), True
+    for i in np.lexsort((rows, *lines[::-1])).tolist():
+        row = int(rows[i])
+        if best_node is not None and (bounds[i], row) > best_node[:2]:
+            break  # no other node can be better
+        if slow and budget.spent and (best_node is not None or budget.truncated):
+            complete = False
+            break
         for allowed in parts_inside(instance, row, narrow):
-            for gpus, spread in sets_on(instance, row, need, allowed)[:1]:
-                worth = {
-                    "domains": int(gpus.mask > 0) if in_wide[row] else gpus.domains,
-                    **_worth(gpus, priced, i, fit),
-                }
-                key = (*value_of(levels, worth), row, allowed)
-                if best_pair is None or key < best_pair[0]:
-                    best_pair = (key, Share(row, need, gpus, spread))
-    return best_pair[1] if best_pair else None, True
+            share, values, proven = _on_best_gpus(instance, row, need, allowed & int(usable[i]), budget)
+            complete &= proven
+            if share is not None:
+                values |= {field: of[i] for field, of in by_field.items()}
+                if wide[i]:
+                    values[NVLINK_DOMAINS.field] = int(share.gpus.mask > 0)
+                candidate = Best(value_of(levels, values), row, allowed, share)
+                if best_node is None or candidate[:3] < best_node[:3]:
+                    best_node = candidate
+    return best_node, complete
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Priced:
-    """By row, the damage priced by typical requests, and the mask of the GPUs that may be taken.
+def _rows(instance: Instance, scopes: tuple[str, ...], need: Counts) -> Ints:
+    """Return the nodes that may take all members, in a part of each scope."""
+    fits = fits_at_once(instance, need)
+    if instance.existing:
+        # With existing members elsewhere, the gang is on several nodes, and parts must be counted.
+        inside = any(scope in (*INSIDE, Scope.NODE) for scope in scopes)
+        hosts = list(instance.existing.masks) if inside and len(instance.existing.masks) == 1 else []
+        fits &= np.isin(np.arange(len(fits)), hosts)
+    for scope in scopes:
+        if scope not in (*INSIDE, Scope.NODE):
+            fits &= instance.columns.topology.index(scope) >= 0
+    rows = np.flatnonzero(fits)
+    if len(rows) and instance.sliced and sum(map(bool, need)) > 1:
+        index, packings = packings_on(instance, rows, need)
+        holds = np.array([need in packing.all or not packing.complete for packing in packings], bool)[index]
+        rows = rows[holds]
+    return rows
+
+
+def _priced(instance: Instance, prices: Prices, rows: Ints, need: Counts) -> tuple[Ints, Ints]:
+    """Return by row the damage priced by typical requests, and the mask of the GPUs that may be taken.
 
     For a single slice the mask is the best GPU. What the slice opens and damages is the only difference
     between GPUs.
     """
-
-    damage: Ints
-    gpus: Ints
-
-
-def _priced(instance: Instance, rows: Ints, need: Counts) -> _Priced | None:
-    """Return the priced damage; None if damage is F."""
-    view, prices, counts = instance.columns, instance.prices, np.array([need], np.int64)
-    if prices is None:
-        return None
+    view, counts = instance.columns, np.array([need], np.int64)
     cpu = instance.cpu(counts)
     if not instance.sliced:
-        return _Priced(prices.of_whole(rows, instance.gpus(counts), cpu)[:, 0], np.full(len(rows), -1))
+        return prices.of_whole(rows, instance.gpus(counts), cpu)[:, 0], np.full(len(rows), -1)
     damage = prices.of_slice(rows, instance.asks[need.index(1)].units, int(cpu[0]))
     whole = (view.free_gpus[rows][:, None] >> np.arange(damage.shape[1]) & 1).astype(bool)
     spread = np.array([shape.spread for shape in view.shapes], bool)[view.shape[rows]]
     first = np.where(whole == spread[:, None], damage, LARGEST)
     first[(first == LARGEST).all(axis=1)] = 0  # no GPU of the preferred kind, so any will do
     gpu = np.lexsort((damage, first), axis=1)[:, 0]
-    return _Priced(damage[np.arange(len(rows)), gpu], 1 << gpu)
+    return damage[np.arange(len(rows)), gpu], 1 << gpu
 
 
-def _worth(gpus: GpuSet, priced: _Priced | None, i: int, fit: int) -> dict[str, int]:
-    """Return the sums of a plan by field, below the preferences."""
-    worth = {name: getattr(gpus, name) for name in CHOICE_VALUES} | {BEST_FIT.field: fit}
-    return worth if priced is None else worth | {DAMAGE.field: int(priced.damage[i])}
+def _on_best_gpus(
+    instance: Instance, row: int, need: Counts, allowed: int, budget: Budget
+) -> tuple[Share | None, dict[str, int], bool]:
+    """Return the best share of the node inside the mask, its values by field, and whether that is proven.
 
-
-def _sharing(
-    instance: Instance,
-    rows: Ints,
-    need: Counts,
-    narrow: list[str],
-    values: tuple[Ints, _Priced | None],
-    budget: Budget,
-) -> tuple[Share | None, bool]:
-    """Return the same if members share GPUs or have a policy. If time runs out, it is the best of those
-    examined.
+    The share is None if there is none.
     """
-    left_over, priced = values
-    best_pair: tuple[tuple[int, ...], Share] | None = None
-    if instance.sliced and sum(map(bool, need)) > 1:
-        index, packings = packings_on(instance, rows, need)
-        holds = np.array([need in packing.all or not packing.complete for packing in packings], bool)[index]
-        rows, left_over = rows[holds], left_over[holds]
-    complete, levels = True, quality_levels(instance.costs)
-    every = np.array(_alike(instance, rows, left_over, priced), np.int64)
-    least = by_level(instance, at_least(instance, rows[every], (need,))[:, :, 0], left_over[every])
-    if priced is not None and not instance.existing:
-        least[DAMAGE] = priced.damage[every]
-    bounds = np.stack([least[level] for level in levels])
-    order = np.lexsort((rows[every], *bounds[::-1]))
-    for i, bound in zip(every[order].tolist(), bounds[:, order].T.tolist(), strict=True):
-        row, fit = int(rows[i]), int(left_over[i])
-        if best_pair is not None and (*bound, row) > best_pair[0]:
-            break  # no other node can be better
-        if budget.spent and (best_pair is not None or budget.truncated):
-            complete = False
-            break
-        rule = instance.rules.node_rules[instance.rules.in_node[row]]
-        if rule is not None and not rule.admits(need):
-            continue
-        for allowed in parts_inside(instance, row, narrow):
-            usable = allowed if priced is None else allowed & int(priced.gpus[i])
-            on, node = costs_on(instance, row), replace(gpus_on(instance, row), allowed=usable)
-            sets = choices(instance.asks, (need,), node, on)
-            budget.spend(NODE_TIME)
-            complete &= sets.complete
-            if not len(sets.packing):
-                continue
+    costs, complete, shares = dict[str, int](), True, list[Share]()
+    rule = instance.rules.node_rules[instance.rules.in_node[row]]
+    if instance.costs and (rule is None or rule.admits(need)):
+        on, node = costs_on(instance, row), replace(gpus_on(instance, row), allowed=allowed)
+        sets = choices(instance.asks, (need,), node, on)
+        budget.spend(NODE_TIME)
+        complete = sets.complete
+        if len(sets.packing):
             gpus, shared = sets.chosen(0)
-            costs = {
-                PREFERENCES[cost].field: int(value)
-                + (on.wide and cost is Cost.NVLINK_DOMAINS and gpus.mask > 0)
-                for cost, value in zip(on.costs, sets.costs[:, 0], strict=True)
-            }
-            key = (*value_of(levels, costs | _worth(gpus, priced, i, fit)), row, allowed)
-            if best_pair is None or key < best_pair[0]:
-                best_pair = (
-                    key,
-                    Share(row, need, gpus, lying(instance, row, need, gpus.mask, allowed), shared),
-                )
-    return best_pair[1] if best_pair else None, complete
+            shares = [Share(row, need, gpus, lying(instance, row, need, gpus.mask, allowed), shared)]
+            values = zip(on.costs, sets.costs[:, 0].tolist(), strict=True)
+            costs = {PREFERENCES[cost].field: value for cost, value in values}
+    elif not instance.costs:
+        shares = [Share(row, need, *pair) for pair in sets_on(instance, row, need, allowed)[:1]]
+    if not shares:
+        return None, {}, complete
+    return shares[0], {name: getattr(shares[0].gpus, name) for name in SET_VALUES} | costs, complete
 
 
 def at_least(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -> Ints:
@@ -229,9 +224,8 @@ def at_least(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -> In
 
     The levels are the costs of the gang and the values of GPU sets: see `by_level`.
     """
-    view = instance.columns
-    levels = len(instance.costs) + len(CHOICE_VALUES)
-    bounds = np.zeros((levels, len(rows), len(packings)), np.int64)
+    view, costs = instance.columns, instance.costs or (Cost.NVLINK_DOMAINS,)
+    bounds = np.zeros((len(costs) + len(CHOICE_VALUES), len(rows), len(packings)), np.int64)
     if instance.existing:  # then the gang's GPUs there count too, and only few nodes are examined
         bounds[:] = -LARGEST
         return bounds
@@ -244,26 +238,23 @@ def at_least(instance: Instance, rows: Ints, packings: tuple[Counts, ...]) -> In
             of_shape, view.gpu_memory[:lines, rows[indices]], view.free_gpus[rows[indices]], instance.asks
         )
         for m in reversed(range(len(packings))):  # largest first, because its results serve the others
-            bounds[:, indices, m] = least.of(packings[m], instance.costs, in_wide)
-        if in_wide and Cost.NVLINK_DOMAINS in instance.costs:
+            bounds[:, indices, m] = least.of(packings[m], costs, in_wide)
+        if in_wide and Cost.NVLINK_DOMAINS in costs:
             gpus = np.array(packings, np.int64) @ np.array([ask.gpus for ask in instance.asks], np.int64)
-            bounds[instance.costs.index(Cost.NVLINK_DOMAINS), indices] = gpus > 0
+            bounds[costs.index(Cost.NVLINK_DOMAINS), indices] = gpus > 0
     return bounds
 
 
 def by_level(instance: Instance, least: Ints, left_over: Ints) -> dict[Level, Ints]:
     """Return the bounds of `at_least` and the best fit by their levels, the most important first."""
-    fields = (*(PREFERENCES[cost].field for cost in instance.costs), *CHOICE_VALUES)
-    by_field = {**dict(zip(fields, least, strict=True)), BEST_FIT.field: left_over}
-    return {level: by_field[level.field] for level in quality_levels(instance.costs)}
+    return dict(zip(quality_levels(instance.costs), (*least, left_over), strict=True))
 
 
-def _alike(instance: Instance, rows: Ints, left_over: Ints, priced: _Priced | None) -> list[int]:
-    """Return the best one of nodes with equal GPUs, as indices into `rows`."""
+def _alike(instance: Instance, rows: Ints, values: Sequence[Ints]) -> Ints:
+    """Return the best one of nodes with equal GPUs, as indices into `rows`. The last value counts first."""
     code = kinds_of(instance, rows)
-    order = np.lexsort((rows, left_over, *(() if priced is None else (priced.damage,)), *code))
-    begins = np.flatnonzero(np.diff(code[:, order], prepend=-2, axis=1).any(axis=0))
-    return [int(i) for i in order[begins]]
+    order = np.lexsort((rows, *values, *code))
+    return order[np.diff(code[:, order], prepend=-2, axis=1).any(axis=0)]
 
 
 def parts_inside(instance: Instance, row: int, scopes: list[str]) -> list[int]:
@@ -283,22 +274,17 @@ def parts_inside(instance: Instance, row: int, scopes: list[str]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class MembersWithoutGpus:
-    """Decide gangs inside one node, and gangs without GPUs that nodes without GPUs hold."""
+    """Decide gangs without GPUs that nodes without GPUs hold."""
 
     decide: Decide
     name: ClassVar = "members-without-gpus"
     given: ClassVar = (Start,)
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
-        """Decide all levels if the gang lies inside one node, or if nodes without GPUs hold it."""
+        """Decide all levels if nodes without GPUs hold the gang."""
         instance = plan.instance
-        if instance.idle is Idle.NONE:
-            return Declined("")
-        inside = self._inside_one(plan, budget)
-        if inside is not None:
-            return inside
         if level is not UNUSABLE:
-            return Declined("members without GPUs may lie on other nodes")
+            return Declined("" if instance.idle is Idle.NONE else "other members have GPUs")
         active, without = list(plan.active), instance.on(instance.columns.gpu_total == 0)
         completed, gap = self.decide(replace(plan, instance=without, levels=plan.levels[1:]), None, budget)
         if completed is not None:
@@ -307,57 +293,3 @@ class MembersWithoutGpus:
         if gap is None and (without.room[active] == instance.room[active]).all():
             return Infeasible()
         return Declined("nodes without GPUs do not hold the gang", gap)
-
-    def _inside_one(self, plan: Partial, budget: Budget) -> Answer | None:
-        """Return the best plan if all members must lie inside one node; None if they need not.
-
-        An NVLink domain may span nodes. Then the best plan inside such domains is compared.
-        """
-        instance, wide = plan.instance, plan.instance.columns.topology.in_wide
-        alone = sum(plan.need) == 1 and not instance.existing
-        one_node = alone or bool({Scope.NODE, Scope.GPU} & {*plan.scopes})
-        inside = instance if one_node else instance.on(~wide)
-        narrow = alone or {Scope.NODE, *INSIDE} & {*plan.scopes}
-        if not narrow or not inside.room[list(plan.active)].any():
-            return None
-        with budget.phase("scan"):
-            share, proven = on_one_node(inside, plan.scopes, plan.need, budget)
-        plans: list[tuple[Share, ...]] = [] if share is None else [(share,)]
-        gap = None if proven else Gap(NODES.name)
-        if not one_node and instance.room[:, wide].any():
-            spread, doubt = self.decide(replace(plan, instance=instance.on(wide)), None, budget)
-            gap = gap or doubt
-            plans += [] if spread is None else [spread.shares()]
-        if not plans:
-            return Declined("no node is known to take all members", gap) if gap else Infeasible()
-        return Solved((plan.complete(min(plans, key=lambda shares: _plan_value(instance, shares))),), gap)
-
-
-def _plan_value(instance: Instance, shares: Sequence[Share]) -> tuple[int, ...]:
-    """Return the value of a plan in one NVLink domain, without the domains: these are equal for all."""
-    rows, counts = np.array([s.row for s in shares]), np.array([s.counts for s in shares], np.int64)
-    unusable = int(instance.unusable(rows, counts[:, None]).sum())
-    beside = instance.idle is Idle.BESIDE
-    touching = rows[[s.gpus.mask > 0 for s in shares]] if beside else rows
-    topology = instance.columns.topology
-    parts = [len(np.unique(topology.index_or_own(scope)[touching])) for scope in instance.levels]
-    crossed = (*parts, len(touching))
-    values = [*crossed, unusable] if beside else [unusable, *crossed]
-    for cost in instance.costs:
-        if cost is not Cost.NVLINK_DOMAINS:
-            values.append(sum(_cost(instance, share, cost) for share in shares))
-    prices, damage = instance.prices, sum(share.gpus.damage for share in shares)
-    if prices is not None:
-        gpus, cpu = instance.gpus(counts), instance.cpu(counts)
-        lines = zip(rows, gpus, cpu, strict=True)
-        damage = sum(
-            int(prices.of_whole(np.array([r]), np.array([g]), np.array([c]))[0, 0]) for r, g, c in lines
-        )
-    values += [-min(share.gpus.weakest for share in shares), -sum(share.gpus.ring for share in shares)]
-    fit = sum(int(best_fit(instance, np.array([s.row]), np.array([s.counts]))[0, 0]) for s in shares)
-    return (*values, sum(share.gpus.sockets for share in shares), damage, fit)
-
-
-def _cost(instance: Instance, share: Share, cost: Cost) -> int:
-    share_gpus = Taken(np.array([share.shared]), np.array([share.gpus.mask & ~share.shared]))
-    return int(cost_of(cost, gpus_on(instance, share.row), share_gpus, costs_on(instance, share.row))[0])
