@@ -20,6 +20,7 @@ from muster.placement.gpus.node_rules import InNode
 from muster.placement.limits import takes_gpus
 from muster.placement.model.objective import BEST_FIT, UNUSABLE, WIDE, Idle
 from muster.placement.model.problem import FREE, Patterns, Problem
+from muster.placement.model.solve import counted_scope
 
 REGION = "region"
 """In `Problem.parts`: the region that a cell lies in."""
@@ -349,12 +350,15 @@ def _problem(
     )
 
 
-def without_equals(problem: Problem, scope: str, limit: int) -> Bools:
-    """Return [class] bool: all classes, but no more than `limit` parts of `scope` that are equal.
+def without_equals(problem: Problem) -> Bools:
+    """Return [class, pattern] bool: the open patterns, without those of equal parts that are of no use.
 
-    More equal parts are of no use. Parts are equal if they have the same classes, in the same parts of the
-    wider scopes and of the rules.
+    As many equal parts are kept as parts of the narrowest limited scope may be touched. Parts are equal if
+    they have the same classes, in the same parts of the wider scopes and of the rules.
     """
+    scope, limit = counted_scope(problem)
+    if scope is None or limit is None:
+        return problem.open
     part = problem.part(scope)
     order = np.lexsort((problem.kind, part))
     part, begins = part[order], np.flatnonzero(np.diff(part[order], prepend=part[order][:1] - 1))
@@ -374,8 +378,8 @@ def without_equals(problem: Problem, scope: str, limit: int) -> Bools:
     for begin, end in bounds:
         key = table[:, begin:end].tobytes()
         equal_parts[key] = equal_parts.get(key, 0) + 1
-        needed_classes[order[begin:end]] = part[begin] == FREE or equal_parts[key] <= limit
-    return needed_classes
+        needed_classes[order[begin:end]] = part[begin] == FREE or equal_parts[key] <= max(1, limit)
+    return problem.kept(needed_classes, scope)
 
 
 def _relative(codes: Ints, part: Ints, begins: Ints) -> Ints:

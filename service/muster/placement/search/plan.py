@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from muster.domain.decision import Step
-from muster.placement.cluster.columns import Ints
+from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.gang.instance import Counts, Instance
 from muster.placement.gang.on_node import costs_on, gpus_on
 from muster.placement.gpus.choices import choices, sets_under
@@ -20,7 +20,8 @@ from muster.placement.gpus.gpusets import GpuSet, best_sets
 from muster.placement.gpus.node_rules import Spread, free_by_domain, spreads
 from muster.placement.limits import Budget
 from muster.placement.model.objective import Level
-from muster.placement.model.problem import Floats, Problem, Use
+from muster.placement.model.problem import Problem, Use
+from muster.placement.model.solve import Decided
 
 UNBOUNDED = 1.0
 """The gap if no bound is known."""
@@ -122,21 +123,6 @@ class Regions:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Counted:
-    """A region with its parts and nodes counted: the problem that is left, and a solution of it.
-
-    `value` is the number of touched parts of each level, widest first, then the number of nodes. `duals` are
-    the points where the bound of the nodes was found.
-    """
-
-    value: tuple[int, ...]
-    problem: Problem
-    use: Use
-    gap: Gap | None
-    duals: tuple[Floats, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class NodePlans:
     """The problem with all patterns of single nodes and with some levels decided, and a solution of it if one
     is known.
@@ -144,6 +130,11 @@ class NodePlans:
 
     problem: Problem
     use: Use | None
+
+    def keeping(self, still_open: Bools) -> NodePlans:
+        """Return the problem with only these patterns. What the solution uses is always kept."""
+        problem, use = self.problem.keeping_use(still_open, self.use or {})
+        return NodePlans(problem, None if self.use is None else use)
 
     def shares(self, instance: Instance) -> tuple[Share, ...]:
         """Return the solution node by node."""
@@ -165,7 +156,8 @@ class Complete:
         return self.plan
 
 
-Known = Start | Regions | Counted | NodePlans | Complete
+Known = Start | Regions | Decided | NodePlans | Complete
+"""What is known of a plan. With `Decided`, parts and nodes are counted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -192,7 +184,7 @@ class Partial:
 
     def shares(self) -> tuple[Share, ...]:
         """Return the plan node by node, once no levels are left."""
-        assert not isinstance(self.known, Start | Regions | Counted), self.levels
+        assert not isinstance(self.known, Start | Regions | Decided), self.levels
         return self.known.shares(self.instance)
 
     def decided(self, plans: NodePlans, value: int) -> Partial:

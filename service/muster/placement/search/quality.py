@@ -25,12 +25,11 @@ from muster.placement.limits import Budget, takes_gpus
 from muster.placement.model.bound import EPSILON
 from muster.placement.model.objective import NODES, NVLINK_DOMAINS, WEAKEST_LINK, Idle, Level
 from muster.placement.model.problem import FREE, Floats, Problem, Use, carried, carried_back
-from muster.placement.model.solve import Solution, counted_scope, decide, feasible, nodes_bound
+from muster.placement.model.solve import Decided, Solution, counted_scope, decide, feasible, nodes_bound
 from muster.placement.model.solver import Status
 from muster.placement.search.classes import FIELDS, Table, fine, nodes_of, with_tables, without_equals
 from muster.placement.search.plan import (
     Answer,
-    Counted,
     Declined,
     Gap,
     NodePlans,
@@ -68,24 +67,24 @@ class LevelCore:
     """
 
     name: ClassVar = "level-core"
-    given: ClassVar = (Counted, NodePlans)
+    given: ClassVar = (Decided, NodePlans)
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide one level. The first level begins with all patterns of the nodes that counting has left."""
         if level.worst:
             return Declined("the level is not a sum")
-        state, gap = plan.known, None
-        if isinstance(state, Counted):
+        plans, gap = plan.known, None
+        if isinstance(plans, Decided):
             with budget.phase("sets"):
-                prepared = _prepared(plan.instance, state, budget)
-            if prepared is None:
-                return Unknown(Gap(level.name))
-            problem, use, complete = prepared
-            state = NodePlans(problem, use)
+                plans, complete = _prepared(plan.instance, plans, budget)
             gap = None if complete else Gap(NVLINK_DOMAINS.name)
-        assert isinstance(state, NodePlans)
+        assert isinstance(plans, NodePlans)
+        if (
+            not plans.problem.open.any()
+        ):  # no pattern is known, as on a node with too many sets of GPUs to try
+            return Unknown(Gap(level.name))
         with budget.share(LEVEL_SHARE):
-            decision = decide(state.problem, level, budget, state.use)
+            decision = decide(plans.problem, level, budget, plans.use)
         if decision.status is not Status.SOLVED:
             return Unknown(gap or Gap(level.name))
         if gap is None and decision.gap is not None:
@@ -93,13 +92,10 @@ class LevelCore:
         return Solved((plan.decided(NodePlans(decision.problem, decision.use), decision.value),), gap)
 
 
-def _prepared(
-    instance: Instance, counted: Counted, budget: Budget
-) -> tuple[Problem, Use | None, bool] | None:
-    """Return the problem with all patterns, a solution of it if one is found, and whether its patterns are
+def _prepared(instance: Instance, counted: Decided, budget: Budget) -> tuple[NodePlans, bool]:
+    """Return the problem with all patterns, with a solution if one is found, and whether its patterns are
     complete.
 
-    The result is None if no pattern is known, as on a node with too many sets of GPUs to try.
     Patterns are left out that no plan with this number of nodes can have. The solution is the coarse one.
     """
     by_row = _trimmed(counted.problem, counted.use)
@@ -111,7 +107,7 @@ def _prepared(
     else:
         problem, complete = fine(instance, counted.problem)
     if not problem.open.any():
-        return None
+        return NodePlans(problem, None), complete
     if len(idle):  # the nodes of a class are alike: all of them are idle, or none
         is_idle = np.isin(problem.rows[problem.start], idle)
         touching = (problem.patterns.gpus > 0)[problem.kind] & is_idle[:, None]
@@ -122,19 +118,16 @@ def _prepared(
     else:
         used_rows = {row for row, _, _ in counted.problem.taken(counted.use)}
         use = _on_nodes(problem, sorted(used_rows), budget)
-    still_open, _ = nodes_bound(problem, counted.duals).within(problem, counted.value[-1])
-    problem, use = _keeping(problem, still_open, use)
-    scope, limit = counted_scope(problem)
-    if scope is not None and limit is not None:
-        unequal = without_equals(problem, scope, max(1, limit))
-        problem, use = _keeping(problem, problem.kept(unequal, scope), use)
+    still_open, _ = nodes_bound(problem, counted.duals).within(problem, counted.value)
+    plans = NodePlans(problem, use).keeping(still_open)
+    plans = plans.keeping(without_equals(plans.problem))
+    problem = plans.problem
     counts = (problem.patterns.nodes[problem.kind] | ~problem.open).all(axis=1)
-    most = np.where(counts, max(1, counted.value[-1]), problem.size)
-    problem = replace(problem, size=np.minimum(problem.size, most))
-    return problem, use, complete
+    most = np.where(counts, max(1, counted.value), problem.size)
+    return replace(plans, problem=replace(problem, size=np.minimum(problem.size, most))), complete
 
 
-def _idle(counted: Counted) -> tuple[Counted, Ints]:
+def _idle(counted: Decided) -> tuple[Decided, Ints]:
     """Return the rows that have no members with GPUs in any best plan, as counting has shown.
 
     In the problem that is returned these rows are one cell, which lies in no part. They stay apart if rules
@@ -151,12 +144,6 @@ def _idle(counted: Counted) -> tuple[Counted, Ints]:
     parts = {scope: np.append(part, FREE) for scope, part in problem.parts.items()}
     cell = np.where(idle, nowhere, problem.cell)
     return replace(counted, problem=replace(problem, cell=cell, parts=parts)), rows
-
-
-def _keeping(problem: Problem, still_open: Bools, use: Use | None) -> tuple[Problem, Use | None]:
-    """Return the narrowed problem, and the solution in its classes. What the solution uses is always kept."""
-    narrowed, moved = problem.keeping_use(still_open, use or {})
-    return narrowed, None if use is None else moved
 
 
 def _trimmed(problem: Problem, use: Use) -> dict[int, Counts]:
@@ -286,7 +273,7 @@ MAX_PRICES = 12
 
 
 def chosen(
-    instance: Instance, counted: Counted, by_row: Mapping[int, Counts], budget: Budget
+    instance: Instance, counted: Decided, by_row: Mapping[int, Counts], budget: Budget
 ) -> tuple[Problem, bool]:
     """Return the problem with all patterns of plans with the counted number of nodes, and whether they are
     complete.
@@ -294,7 +281,7 @@ def chosen(
     Rows with members in `by_row` are always considered. Other rows are, as long as there is time. Rows come
     first if a plan in their part may open few GPUs.
     """
-    problem, nodes = counted.problem, counted.value[-1]
+    problem, nodes = counted.problem, counted.value
     rows, cell = nodes_of(problem)
     index, packings = packings_on(instance, rows, problem.need)
     scope, limit = counted_scope(problem)
@@ -353,7 +340,7 @@ class _Sieve:
         return np.asarray(every[enough])
 
 
-def _sieve(instance: Instance, counted: Counted, mixed: tuple[Ints, list[Packings]], part: Ints) -> _Sieve:
+def _sieve(instance: Instance, counted: Decided, mixed: tuple[Ints, list[Packings]], part: Ints) -> _Sieve:
     index, packings = mixed
     need = np.array(counted.problem.need)
     if instance.existing:  # nodes that the gang is on already are not counted
@@ -364,7 +351,7 @@ def _sieve(instance: Instance, counted: Counted, mixed: tuple[Ints, list[Packing
         touching = np.array([takes_gpus(role) for role in instance.roles])
         prices = prices * touching[:, None]
     worth = np.array([(packing.maximal @ prices).max(axis=0, initial=0.0) for packing in packings])[index]
-    elsewhere = np.stack([_others(by_price, part, counted.value[-1]) for by_price in worth.T], axis=1)
+    elsewhere = np.stack([_others(by_price, part, counted.value) for by_price in worth.T], axis=1)
     total = need @ prices
     return _Sieve(prices, total - elsewhere - EPSILON * (1 + total), touching)
 

@@ -30,7 +30,6 @@ from muster.placement.model.solver import Status
 from muster.placement.search.classes import REGION, coarse, fine, without_equals
 from muster.placement.search.plan import (
     Answer,
-    Counted,
     Gap,
     Infeasible,
     Partial,
@@ -68,70 +67,66 @@ class RegionCount:
     def solve(self, plan: Partial, level: Level, incumbent: QualityValue | None, budget: Budget) -> Answer:
         """Decide all parts that are left to count, and the nodes."""
         instance, state = plan.instance, plan.known
-        counting = Counting(instance, plan.need, budget, weigh=level is UNUSABLE)
+        once: tuple[str, ...] = ()
         if isinstance(state, Regions):
-            counting.regions(state.rows, state.region, state.uncounted)
+            rows, region, levels = state.rows, state.region, state.uncounted
         else:
             with budget.phase("scan"):
                 region = regions(instance, plan.scopes, plan.need)
-            rows = np.flatnonzero(region != NOWHERE)
+            rows, levels = np.flatnonzero(region != NOWHERE), instance.levels
             # A scope that is also a level is counted below, where it may count at most one part.
-            once = tuple(scope for scope in instance.levels if scope in plan.scopes)
+            once = tuple(scope for scope in levels if scope in plan.scopes)
             if once:
                 other_scopes = tuple(scope for scope in plan.scopes if scope not in once)
                 region = regions(instance, other_scopes, plan.need)
-            counting.regions(rows, region[rows], instance.levels, once)
-        regions_found, gap = counting.found, None
-        if not (counting.proven and counting.complete):
-            gap = next(filter(None, (counted.gap for counted in regions_found)), Gap(NODES.name))
-        if not regions_found:
+            region = region[rows]
+        counting = Counting(instance, plan.need, budget, frozenset(once))
+        if len(rows):
+            counting.regions(rows, region, levels, weigh=level is UNUSABLE)
+        gap = None
+        if not counting.proven:
+            gap = next(filter(None, (gap for _, _, gap in counting.best)), Gap(NODES.name))
+        if not counting.best:
             return Unknown(gap) if gap else Infeasible()
         below = quality_levels(instance.costs, instance.idle)
-        plans = [replace(plan, levels=below, known=counted, gap=counted.gap) for counted in regions_found]
+        plans = [replace(plan, levels=below, known=decided, gap=gap) for _, decided, gap in counting.best]
         return Solved(tuple(plans), gap)
 
 
 class Counting:
     """Collects the best regions so far: all have the same, least value.
 
-    `proven` is whether nothing was missed: if no region was found, none exists.
+    For the levels in `once`, a single part must suffice. `proven` is whether nothing was missed: if no region
+    was found, none exists.
     """
 
-    def __init__(self, instance: Instance, need: Counts, budget: Budget, *, weigh: bool = False) -> None:
-        self.found: list[Counted] = []
+    def __init__(self, instance: Instance, need: Counts, budget: Budget, once: frozenset[str]) -> None:
+        self.best: list[tuple[Value, Decided, Gap | None]] = []
         self.proven = True
-        self.complete = True
-        self._instance, self._need, self._budget = instance, need, budget
+        self._instance, self._need, self._budget, self._once = instance, need, budget, once
         self._prices = self._all_prices = prices(instance, need)
-        self._weigh = weigh
         self._touching = need
         if instance.idle is Idle.BESIDE:  # the others touch no parts
             with_gpus = map(takes_gpus, instance.roles)
             self._touching = tuple(n if takes else 0 for n, takes in zip(need, with_gpus, strict=True))
             self._prices = prices(instance, self._touching)
-        self._once: frozenset[str] = frozenset()
 
-    def regions(self, rows: Ints, region: Ints, levels: Sequence[str], once: Sequence[str] = ()) -> None:
-        """Count the regions that are given for each of these rows.
+    def regions(self, rows: Ints, region: Ints, levels: Sequence[str], *, weigh: bool) -> None:
+        """Count these levels of the regions that are given for each of these rows.
 
-        `levels` are those still to be counted. For those in `once`, a single part must suffice.
+        With `weigh`, the GPUs that members make unusable come first.
         """
-        if not len(rows):
-            return
-        self._once = frozenset(once)
         with self._budget.phase("scan"):
             problem, complete = coarse(self._instance, rows, self._need, self._instance.scopes, region)
             problem = replace(problem, spared=problem.spared - self._once)
             part = problem.part(REGION)
             holding = (
-                parts_that_hold(problem, part, self._all_prices, self._need).tolist()
-                if problem.classes
-                else []
+                parts_that_hold(problem, part, self._all_prices, self._need) if problem.classes else part
             )
-        self.complete &= complete
-        for code in holding:
+        self.proven &= complete
+        for code in holding.tolist():
             inside, _ = problem.narrowed(problem.open & (part == code)[:, None])
-            if self._weigh:
+            if weigh:
                 self._least_unusable(inside, levels)
             else:
                 self._parts(inside, levels, ())
@@ -140,7 +135,7 @@ class Counting:
         """Count a region for a gang without GPUs: first the GPUs that it makes unusable, on all packings."""
         with self._budget.phase("sets"):
             problem, complete = fine(self._instance, problem)
-        self.complete &= complete
+        self.proven &= complete
         once = {scope: 1 for scope in levels if scope in self._once}
         decided = decide(problem.keeping(**once), UNUSABLE, self._budget)
         self.proven &= decided.status is not Status.UNKNOWN and decided.gap is None
@@ -207,7 +202,7 @@ class Counting:
     def _narrowest(self, problem: Problem, scope: str, lower: int, count: int, prefix: Value) -> Status:
         for parts in range(lower, min(count, 1 if scope in self._once else count) + 1):
             value = (*prefix, parts)
-            if self.found and value > self.found[0].value[: len(value)]:
+            if self.best and value > self.best[0][0][: len(value)]:
                 return Status.SOLVED
             limited = _limited(problem, scope, parts, count)
             if parts == 1 and not (limited.part(scope) == FREE).any():
@@ -243,11 +238,7 @@ class Counting:
         Of equal parts only as many are used as can matter. All are kept for the levels below, at which they
         may differ.
         """
-        scope, limit = counted_scope(whole)
-        problem = whole
-        if scope is not None and limit is not None:
-            unequal = without_equals(whole, scope, max(1, limit))
-            problem, _ = whole.narrowed(whole.kept(unequal, scope))
+        problem, _ = whole.narrowed(without_equals(whole))
         first = self._few_parts(problem)
         uneven = any(share.low.any() for share in shares(problem))
         with self._budget.share(COUNTING_SHARE if uneven else 1):
@@ -257,11 +248,14 @@ class Counting:
             if use is not None:
                 decided = decide(problem, NODES, self._budget, use)
         if decided.status is Status.SOLVED:
-            if problem.classes < whole.classes or (problem.spared and problem is not whole):
+            if problem.open.sum() < whole.open.sum():
                 decided = _for_all(whole, decided)
             gap = doubt or (None if decided.gap is None else Gap(NODES.name, decided.gap))
-            counted = Counted((*prefix, decided.value), decided.problem, decided.use, gap, decided.duals)
-            self._add(counted)
+            value = (*prefix, decided.value)
+            if not self.best or value < self.best[0][0]:
+                self.best = []
+            if not self.best or value == self.best[0][0]:
+                self.best.append((value, decided, gap))
         self.proven &= decided.status is not Status.UNKNOWN
         return decided.status
 
@@ -305,12 +299,6 @@ class Counting:
         if decided.status is not Status.SOLVED:
             return None
         return _in_terms_of(problem, decided)
-
-    def _add(self, counted: Counted) -> None:
-        if not self.found or counted.value < self.found[0].value:
-            self.found = []
-        if not self.found or counted.value == self.found[0].value:
-            self.found.append(counted)
 
 
 def _in_terms_of(problem: Problem, decided: Decided) -> Use:
