@@ -300,18 +300,18 @@ class PartShare:
             total, least = total + count, max(least, count)
         return total if nested else least
 
-    def in_fullest(self, other_part: Ints) -> Bools:
+    def in_fullest(self, other_part: Ints, most: Ints) -> Bools:
         """Return [class] bool: the classes in the fullest parts of another scope (`other_part` [class]).
 
-        For each part as many of them are taken as hold what the part may take. Classes that lie in no part
+        For each part as many of them are taken as hold `most` [part] members. Classes that lie in no part
         are always included.
         """
         is_inside = np.asarray((other_part == FREE) | (self.part < 0))
-        for code in np.flatnonzero(self.high > 0).tolist():
+        for code in np.flatnonzero(most > 0).tolist():
             inside = (self.part == code) & (other_part != FREE)
             if inside.any():
                 capacities = np.bincount(other_part[inside], self.capacity[inside]).astype(np.int64)
-                fullest = np.argsort(-capacities, kind="stable")[: fewest(capacities, int(self.high[code]))]
+                fullest = np.argsort(-capacities, kind="stable")[: fewest(capacities, int(most[code]))]
                 is_inside |= inside & np.isin(other_part, fullest)
         return is_inside
 

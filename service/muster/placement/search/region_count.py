@@ -41,9 +41,6 @@ from muster.placement.search.plan import (
 from muster.placement.search.plan import Value as QualityValue
 from muster.placement.search.regions import NOWHERE, regions
 
-FEW_PARTS = 4
-"""How many parts of the narrowest level, for each price, a first solution may use."""
-
 MAX_CHOICES = 256
 """The most choices of parts of a level that are tried one by one. If there are more, the solver decides."""
 
@@ -276,22 +273,21 @@ class Counting:
         return decide(problem, NODES, self._budget, use, floor)
 
     def _few_parts(self, problem: Problem) -> Use | None:
-        """Return a first solution if rules make the search long; None without rules, or if none is found.
+        """Return a first solution if rules divide members among parts; None if they do not, or if none is
+        found.
 
-        It lies in the few parts that hold most of each role, or most of what the rules divide among parts.
+        It lies in the few narrower parts that hold most of what the rules divide.
         """
         scope, _ = counted_scope(problem)
-        if not problem.rules or scope is None:
-            return None
-        every = np.zeros(problem.classes, bool)
         shared = [share for share in shares(problem) if share.low.any()]
-        use = greedy(problem, self._all_prices) if shared else None
+        if not shared or scope is None:
+            return None
+        use = greedy(problem, self._all_prices)
         if use is not None:
             return use
+        every = np.zeros(problem.classes, bool)
         for share in shared:
-            every |= share.in_fullest(problem.part(scope))
-        for by_class in values(problem, self._prices) if not shared else ():
-            every |= in_fullest(problem, scope, by_class, FEW_PARTS)
+            every |= share.in_fullest(problem.part(scope), share.high)
         few, _ = problem.narrowed(problem.open & every[:, None])
         if few.classes == problem.classes or not few.classes:
             return None
@@ -475,70 +471,41 @@ def _shared_out(problem: Problem) -> Use | None:
     other parts have room.
     """
     active, every = [role for role, need in enumerate(problem.need) if need], list(shares(problem))
-    if len(active) != 1 or len(every) != 1 or len(problem.rules) != 1 or problem.exact:
+    if len(active) != 1 or len(every) != 1 or len(problem.rules) != 1:
         return None
-    (share,), scope = (
-        every,
-        next((name for name in reversed([*problem.at_most]) if name in problem.parts), None),
-    )
-    if share.roles != tuple(active) or (problem.open.any(axis=1) & (share.part < 0)).any():
+    (share,), (role,) = every, active
+    if share.roles != (role,) or (problem.open.any(axis=1) & (share.part < 0)).any():
         return None
     if (share.low > share.even).any():  # no whole segments lie between
         return None
-    narrow_part = problem.part(scope) if scope else np.zeros(problem.classes, np.int64)
-    by_part = [_by_part(share.capacity, narrow_part, share.part == part) for part in range(len(share.low))]
-    counts, missing = share.low.copy(), problem.need[active[0]] - int(share.low.sum())
-    for spare in (True, False):
-        for part, (order, reached) in enumerate(by_part):
-            most = int(share.even[part])
-            if spare:
-                enough = int(np.searchsorted(reached, counts[part])) if counts[part] else -1
-                most = min(most, int(reached[enough])) if 0 <= enough < len(order) else int(counts[part])
-            more = max(0, min(missing, most - int(counts[part])))
-            counts[part] += more
-            missing -= more
-    use: Use = {}
+    scope, _ = counted_scope(problem)
+    narrow_part = problem.part(scope or "")
+    parts, counts = len(share.low), share.low.copy()
+    fullest = share.in_fullest(narrow_part, counts) & (share.capacity > 0)
+    held = np.bincount(share.part[fullest], share.capacity[fullest], parts).astype(np.int64)
+    for most in (np.minimum(share.even, held), share.even):
+        room, missing = np.maximum(0, most - counts), problem.need[role] - int(counts.sum())
+        counts += np.clip(missing - (np.cumsum(room) - room), 0, room)
+    fullest = share.in_fullest(narrow_part, counts) & (share.capacity > 0)
+    in_pattern = np.where(problem.open, problem.patterns.counts[problem.kind, :, role], 0)
+    by_node, use = in_pattern.max(axis=1), Use()
     for part in np.flatnonzero(counts).tolist():
-        order, reached = by_part[part]
-        fullest = order[: int(np.searchsorted(reached, counts[part])) + 1]
-        classes = np.flatnonzero((share.part == part) & np.isin(narrow_part, fullest))
-        if not _fill(problem, classes, active[0], int(counts[part]), use):
+        classes = np.flatnonzero(fullest & (share.part == part))
+        classes = classes[np.argsort(-by_node[classes], kind="stable")]
+        before = np.cumsum(share.capacity[classes]) - share.capacity[classes]
+        nodes = np.clip(-(-(counts[part] - before) // by_node[classes]), 0, problem.size[classes])
+        use |= {
+            (c, int(in_pattern[c].argmax())): n
+            for c, n in zip(classes.tolist(), nodes.tolist(), strict=True)
+            if n
+        }
+        if share.capacity[classes].sum() < counts[part]:
             return None
-    return None if missing or not _within_decided(problem, use) else use
-
-
-def _by_part(capacity: Ints, narrow_part: Ints, inside: Bools) -> tuple[Ints, Ints]:
-    """Return the parts of another scope, the fullest first, and [n] what the first n of
-    them hold together.
-    """
-    codes, index = np.unique(narrow_part[inside], return_inverse=True)
-    capacities = np.bincount(index, capacity[inside], len(codes)).astype(np.int64)
-    order = np.argsort(-capacities, kind="stable")
-    return codes[order], np.cumsum(capacities[order])
-
-
-def _fill(problem: Problem, classes: Ints, role: int, members: int, use: Use) -> bool:
-    """Add the roomiest nodes of these classes to `use` until they hold the members.
-    Return whether they do.
-    """
-    counts = np.where(problem.open[classes], problem.patterns.counts[problem.kind[classes], :, role], 0)
-    most = counts.max(axis=1)
-    for i in np.argsort(-most, kind="stable").tolist():
-        if members <= 0 or not most[i]:
-            break
-        nodes = min(int(problem.size[classes[i]]), -(-members // int(most[i])))
-        use[int(classes[i]), int(counts[i].argmax())] = nodes
-        members -= nodes * int(most[i])
-    return members <= 0
-
-
-def _within_decided(problem: Problem, use: Use) -> bool:
-    """Return whether the solution touches at most the decided number of parts."""
-    classes = [c for c, _ in use]
-    for name, most in problem.at_most.items():
-        if name in problem.parts and len({*problem.part(name)[classes].tolist()} - {FREE}) > most:
-            return False
-    return True
+    touched = {
+        name: parts_level(name).value(problem, use) for name in problem.at_most if name in problem.parts
+    }
+    few_enough = all(count <= problem.at_most[name] for name, count in touched.items())
+    return use if few_enough and counts.sum() == problem.need[role] else None
 
 
 def _filled(problem: Problem, classes: Ints, price: Ints) -> Use | None:
