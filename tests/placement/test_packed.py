@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import product
+from collections.abc import Sequence
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.placement.gang.packings import packed
-from muster.placement.gpus.slices import Ask, Gpu, fitting
+from muster.placement.gpus.slices import Ask
 
 ASKS = st.one_of(
     st.builds(Ask, st.just(1), st.integers(1, 6)),
     st.builds(Ask, st.just(2), st.integers(1, 5)),
     st.builds(Ask, st.integers(0, 3)),
 )
+Gpu = tuple[int, bool]
+"""The units left of a GPU, and whether a member may take it whole."""
 
 
 def table(lines: int, columns: int, values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -28,7 +31,7 @@ def table(lines: int, columns: int, values: st.SearchStrategy[Any]) -> st.Search
 @given(st.data())
 def test_a_table_has_room_for_what_fits_mix_by_mix(data: st.DataObject) -> None:
     more_asks = data.draw(st.lists(ASKS, max_size=3))
-    asks = (Ask(1, data.draw(st.integers(1, 6))), *more_asks)
+    asks = (data.draw(ASKS.filter(lambda ask: ask.units > 0)), *more_asks)
     kinds, gpus = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 4))
     units = data.draw(table(gpus, kinds, st.sampled_from([0, 3, 5, 8, 8, 12])))
     whole = data.draw(table(gpus, kinds, st.booleans()))
@@ -36,9 +39,7 @@ def test_a_table_has_room_for_what_fits_mix_by_mix(data: st.DataObject) -> None:
     amounts = data.draw(table(2, len(asks), st.integers(0, 3)))
     free = data.draw(table(2, kinds, st.integers(0, 15)))
     packings_table = packed(asks, caps, amounts, free, units, whole)
-    if packings_table is None:  # no member asks for one slice alone
-        assert not any(cap.any() for ask, cap in zip(asks, caps, strict=True) if ask.units and ask.gpus == 1)
-        return
+    assert packings_table is not None
     largest = packings_table.largest()
     for kind in range(kinds):
         packings = tuple(
@@ -46,14 +47,41 @@ def test_a_table_has_room_for_what_fits_mix_by_mix(data: st.DataObject) -> None:
             for packing in product(*(range(cap + 1) for cap in caps[:, kind].tolist()))
             if (amounts @ np.array(packing) <= free[:, kind]).all()
         )
-        of_kind = zip(units[:, kind].tolist(), whole[:, kind].tolist(), strict=True)
-        fit, _ = fitting(asks, packings, tuple(Gpu(*gpu) for gpu in of_kind))
+        of_kind = tuple(zip(units[:, kind].tolist(), whole[:, kind].tolist(), strict=True))
+        fit = [packing for packing in packings if _fits(asks, packing, of_kind)]
         assert packings_table.every(kind).tolist() == sorted(list(packing) for packing in fit if any(packing))
         assert sorted(largest[kind].tolist()) == sorted(
             list(packing)
             for packing in fit
             if any(packing) and not any(_below(packing, larger) for larger in fit)
         )
+
+
+def _fits(asks: Sequence[Ask], packing: Sequence[int], gpus: tuple[Gpu, ...]) -> bool:
+    """Return whether some choice of GPUs for each member in turn holds them all."""
+    members = [ask for ask, count in zip(asks, packing, strict=True) for _ in range(count)]
+    return _place(sorted(members, key=lambda ask: -ask.units), gpus)
+
+
+def _place(members: list[Ask], gpus: tuple[Gpu, ...]) -> bool:
+    if not members:
+        return True
+    ask, *others = members
+    for chosen in {
+        tuple(sorted(gpus[i] for i in at)): at for at in combinations(range(len(gpus)), ask.gpus)
+    }.values():
+        if all(gpus[i][0] >= ask.units if ask.units else gpus[i][1] for i in chosen):
+            after = [
+                (left - ask.units, False)
+                if i in chosen and ask.units
+                else (0, False)
+                if i in chosen
+                else (left, free)
+                for i, (left, free) in enumerate(gpus)
+            ]
+            if _place(others, tuple(sorted(after))):
+                return True
+    return False
 
 
 def _below(packing: tuple[int, ...], larger: tuple[int, ...]) -> bool:

@@ -16,11 +16,12 @@ from muster.placement.cluster.columns import Bools, Ints, gpu_counts, memory_in
 from muster.placement.gang.instance import Counts, Instance, amounts_of
 from muster.placement.gpus.node_rules import InNode, allowed, few_ways, free_by_domain
 from muster.placement.gpus.slices import (
+    Ask,
     Asks,
     Gpu,
     ask_of,
     every_filling,
-    fitting,
+    first_fit,
     slice_room,
     whole_gpus,
 )
@@ -97,12 +98,9 @@ def packings_on(
     else:
         sliced = any(instance.asks[r].units for r in active)
         tabled = _packed(instance, rows, caps, memory, free) if sliced else None
-        if tabled is not None:
-            index, lists = tabled
-        else:
-            index, lists = _of_roles(instance, rows, caps, active, gpus)
-            if sliced:
-                index, lists = _sharing_gpus(instance.asks, need, (index, lists), memory, free)
+        index, lists = tabled or _of_roles(instance, rows, caps, active, gpus)
+        if sliced and tabled is None:
+            index, lists = _by_first_fit(instance.asks, need, (index, lists), memory, free)
     return _under_rules(instance, rows, index, lists, free)
 
 
@@ -149,8 +147,6 @@ def _packed(
     only in the order of their GPUs, or in amounts that are of no use, are one kind.
     """
     asks = instance.asks
-    if any(rule is not None and max(rule.unit) > 1 for rule in instance.rules.node_rules):
-        return None  # then a packing below one that fits need not fit
     units, whole = _gpu_kinds(asks, caps.max(axis=1, initial=0).tolist(), memory, free)
     names, demand = _asked(instance.roles)
     useful = np.minimum(np.maximum(0, _free(instance, rows, names)), demand.T @ caps)  # more is of no use
@@ -180,10 +176,10 @@ def _gpu_kinds(asks: Asks, need: Sequence[int], memory: Ints, free: Ints) -> tup
     return kinds // 2, kinds % 2 > 0
 
 
-def _sharing_gpus(
+def _by_first_fit(
     asks: Asks, need: Counts, mixed: tuple[Ints, list[Packings]], memory: Ints, free: Ints
 ) -> tuple[Ints, list[Packings]]:
-    """Return the packings without those whose slices and whole GPUs do not fit into the GPUs.
+    """Return the packings for which first fit finds GPUs.
 
     `memory` [GPU, row] is what is left of each GPU, and `free` [row] masks the free GPUs. Nodes whose useful
     GPUs differ only in their order are checked once.
@@ -194,13 +190,10 @@ def _sharing_gpus(
     fitting_lists = []
     for i in first.tolist():
         packings = lists[int(index_of[i])]
-        pairs = zip(units[:, i].tolist(), whole[:, i].tolist(), strict=True)
-        gpus = tuple(
-            Gpu(units_left, free_whole) for units_left, free_whole in pairs if units_left or free_whole
-        )
-        fitting_packings, complete = fitting(asks, packings.all, gpus)
-        if len(fitting_packings) < len(packings.all):
-            packings = _listed(fitting_packings, len(asks), complete=packings.complete and complete)
+        gpus = tuple(map(Gpu, units[:, i].tolist(), whole[:, i].tolist()))
+        fitting = [packing for packing in packings.all if first_fit(asks, packing, gpus) is not None]
+        if len(fitting) < len(packings.all):
+            packings = _listed(fitting, len(asks), complete=False)
         fitting_lists.append(packings)
     return index, fitting_lists
 
@@ -392,7 +385,7 @@ AT_ONCE = 1 << 17
 """Cells of the tables that are filled at once: as many as a core's cache holds."""
 
 MAX_WORK = 1 << 29
-"""The most steps of filling the tables. If there were more, packings are checked one by one."""
+"""The most steps of filling the tables. If there were more, first fit decides, and nothing is proven."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -401,7 +394,7 @@ class Packed:
 
     `most` [count of each role of `axes` …, kind of node] is int16. It is the most members of role `deep` on
     such a node, next to these counts of the other roles. It is below zero if these counts alone do not fit.
-    `roles` is the number of the gang's roles.
+    `roles` is the number of the gang's roles. If no role can be `deep`, it is this number.
     """
 
     most: Small
@@ -419,21 +412,21 @@ class Packed:
             alone[fewer] &= most[fewer] > most[more]
         *at, kind = np.nonzero(alone)
         order = np.argsort(kind, kind="stable")
-        packings = np.zeros((len(order), self.roles), np.int64)
+        packings = np.zeros((len(order), self.roles + 1), np.int64)
         for r, counts in zip(self.axes, at, strict=True):
             packings[:, r] = counts[order]
         packings[:, self.deep] = most[alone][order]
-        return np.split(packings, np.searchsorted(kind[order], np.arange(1, most.shape[-1])))
+        return np.split(packings[:, : self.roles], np.searchsorted(kind[order], np.arange(1, most.shape[-1])))
 
     def every(self, kind: int) -> Ints:
         """Return all packings of one kind except the empty one, [packing, role] int64, sorted."""
         most = self.most[..., kind]
         at = np.argwhere(most >= 0)
         times = most[tuple(at.T)].astype(np.int64) + 1
-        packings = np.zeros((int(times.sum()), self.roles), np.int64)
+        packings = np.zeros((int(times.sum()), self.roles + 1), np.int64)
         packings[:, list(self.axes)] = np.repeat(at, times, axis=0)
         packings[:, self.deep] = np.arange(len(packings)) - np.repeat(np.cumsum(times) - times, times)
-        packings = packings[packings.any(axis=1)]
+        packings = packings[packings.any(axis=1), : self.roles]
         return packings[np.lexsort(packings.T[::-1])]
 
 
@@ -451,12 +444,14 @@ def packed(asks: Asks, caps: Ints, amounts: Ints, free: Ints, units: Ints, whole
     """
     active = [r for r in range(len(asks)) if caps[r].max(initial=0)]
     single = [r for r in active if asks[r].units and asks[r].gpus == 1]
-    if not single:
-        return None
-    deep = max(single, key=lambda r: (int(caps[r].max()), -r))
+    deep = max(single, key=lambda r: (int(caps[r].max()), -r), default=len(asks))
+    roles, kinds = caps.shape
+    if not single:  # a role without members
+        asks = (*asks, Ask(1, int(units.max(initial=0)) + 1))
+        caps = np.append(caps, np.zeros((1, kinds), np.int64), axis=0)
+        amounts = np.append(amounts, np.zeros((len(amounts), 1), np.int64), axis=1)
     axes = tuple(r for r in active if r != deep)
     filling = _Filling(asks, caps.max(axis=1, initial=0), axes, deep)
-    kinds = caps.shape[1]
     if filling.work(int(units.max(initial=0)), len(units)) * kinds > MAX_WORK:
         return None
     chunk = max(1, AT_ONCE // filling.cells)
@@ -466,7 +461,7 @@ def packed(asks: Asks, caps: Ints, amounts: Ints, free: Ints, units: Ints, whole
     ]
     most = np.concatenate(parts, axis=-1)
     _limited(most, axes, deep, caps, amounts, free)
-    return Packed(most, axes, deep, len(asks))
+    return Packed(most, axes, deep, roles)
 
 
 def _limited(most: Small, axes: Counts, deep: int, caps: Ints, amounts: Ints, free: Ints) -> None:

@@ -1,4 +1,4 @@
-"""Count how many slices nodes take, which packings fit, and how slices fill GPUs with the least damage.
+"""Count how many slices nodes take, and fill GPUs with slices: by first fit, or with the least damage.
 
 A slice takes `units` of memory on each of several GPUs of a node, all different. Slices may share a GPU with
 each other, but not with a member that takes the GPU whole.
@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +21,6 @@ from muster.placement.gpus.damage import unusable_slices
 
 Counts = tuple[int, ...]
 Values = NDArray[np.int64]
-
-MAX_CELLS = 1 << 14
-"""The most combinations of slices of several roles on one node that are tried. Beyond it,
-first fit decides.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,67 +88,9 @@ class Gpu:
     whole: bool
 
 
-@lru_cache(maxsize=1 << 14)
-def fitting(
-    asks: Asks, packings: tuple[Counts, ...], gpus: tuple[Gpu, ...]
-) -> tuple[tuple[Counts, ...], bool]:
-    """Return the packings that fit on these GPUs, and whether the list is complete.
-
-    It may be incomplete if there are too many combinations, because then first fit decides.
-    """
-    sliced = [r for r, ask in enumerate(asks) if ask.units]
-    several = [r for r in sliced if asks[r].gpus > 1]
-    single = [r for r in sliced if asks[r].gpus == 1]
-    groups: dict[Counts, list[Counts]] = {}
-    for packing in packings:
-        groups.setdefault(tuple(packing[r] for r in several), []).append(packing)
-    fits, complete = set[Counts](), True
-    for counts, group in groups.items():
-        most = {r: max(packing[r] for packing in group) for r in single} | dict(
-            zip(several, counts, strict=True)
-        )
-        places = [most[r] * asks[r].gpus for r in sliced]
-        whole = max(whole_gpus(asks, packing) for packing in group)
-        if (whole + 1) * prod(n + 1 for n in places) > MAX_CELLS:
-            complete = False
-            fits.update(packing for packing in group if first_fit(asks, packing, gpus) is not None)
-            continue
-        reached = _reached(
-            tuple(asks[r].units for r in sliced), tuple(most[r] for r in sliced), places, whole, gpus
-        )
-        at = np.array(
-            [[whole_gpus(asks, packing), *(packing[r] * asks[r].gpus for r in sliced)] for packing in group]
-        )
-        holds = reached[tuple(at.T)]
-        fits.update(packing for packing, fit in zip(group, holds.tolist(), strict=True) if fit)
-    return tuple(packing for packing in packings if packing in fits), complete
-
-
 def whole_gpus(asks: Asks, packing: Counts) -> int:
     """Return how many whole GPUs a packing takes."""
     return sum(count * ask.gpus for count, ask in zip(packing, asks, strict=True) if not ask.units)
-
-
-def _reached(
-    units: Counts, most: Counts, places: list[int], whole: int, gpus: tuple[Gpu, ...]
-) -> NDArray[np.bool_]:
-    """Return [whole GPUs, places of each role …] bool: whether the GPUs have at least this room.
-
-    Each GPU is taken whole, or by as many slices as it holds. Of each role it takes at most one slice of a
-    member.
-    """
-    shape = (whole + 1, *(n + 1 for n in places))
-    reached = np.zeros(shape, np.bool_)
-    reached[(0,) * len(shape)] = True
-    for gpu in gpus:
-        ways = [(0, *way) for way in every_filling(gpu.units, units, most) if any(way)]
-        if gpu.whole and whole:
-            ways.append((1, *(0,) * len(units)))
-        before = reached
-        for way in ways:
-            at = [np.maximum(0, np.arange(n) - step) for n, step in zip(shape, way, strict=True)]
-            reached = reached | before[np.ix_(*at)]
-    return reached
 
 
 def every_filling(room: int, units: Counts, most: Counts) -> Iterator[Counts]:
