@@ -375,7 +375,7 @@ def _walk(asks: tuple[Counts, ...], grids: Sequence[Sequence[int]], free: Counts
 
 Small = NDArray[np.int16]
 
-NEVER = -(1 << 13)
+NO_ROOM = -(1 << 13)
 """Stands for a packing that does not fit.
 
 Adding members to it stays below zero, and a sum of four of it fits in 16 bits.
@@ -469,13 +469,13 @@ def _limited(most: Small, axes: Counts, deep: int, caps: Ints, amounts: Ints, fr
     np.minimum(most, caps[deep], out=most, casting="unsafe")
     at: tuple[Ints, ...] = np.indices(most.shape[:-1], sparse=True)
     for r, counts in zip(axes, at, strict=True):
-        most[np.broadcast_to(counts[..., None] > caps[r], most.shape)] = NEVER
+        most[np.broadcast_to(counts[..., None] > caps[r], most.shape)] = NO_ROOM
     for ask, has in zip(amounts, free, strict=True):
         if (ask @ caps <= has).all():
             continue
         sums = sum((counts * int(ask[r]) for r, counts in zip(axes, at, strict=True)), np.int64(0))
         spare = has - np.asarray(sums)[..., None]
-        most[np.broadcast_to(spare < 0, most.shape)] = NEVER
+        most[np.broadcast_to(spare < 0, most.shape)] = NO_ROOM
         if ask[deep]:
             np.minimum(most, spare // ask[deep], out=most, where=spare >= 0, casting="unsafe")
 
@@ -508,7 +508,7 @@ class _Filling:
 
     def most(self, units: Ints, whole: Bools) -> Small:
         """Return [count of each other role …, node] int16: the most members of the deep role."""
-        most = np.full((*self._sizes, units.shape[1]), NEVER, np.int16)
+        most = np.full((*self._sizes, units.shape[1]), NO_ROOM, np.int16)
         for several in product(*(range(self._sizes[i]) for i in self._several)):
             on_several = dict(zip(self._several, several, strict=True))
             sizes = tuple(
@@ -520,7 +520,7 @@ class _Filling:
             whole_gpus = np.broadcast_to(whole_gpus, np.broadcast_shapes(*(n.shape for n in counts)))
             places = (counts[i] * self._asks[self._axes[i]].gpus for i in self._sliced)
             cells = state[(np.minimum(whole_gpus, len(state) - 1), *places)]
-            most[counts] = np.where((whole_gpus < len(state))[..., None], cells, NEVER)
+            most[counts] = np.where((whole_gpus < len(state))[..., None], cells, NO_ROOM)
         return most
 
     def _state(self, sizes: Counts, gpus: int) -> tuple[int, ...]:
@@ -531,17 +531,17 @@ class _Filling:
     def _filled(self, units: Ints, whole: Bools, sizes: Counts, on_several: dict[int, int]) -> Small:
         shape = self._state(sizes, len(units))
         on_one = tuple(on_several.get(i, sizes[i] - 1) for i in self._sliced)
-        state = np.full((*shape, units.shape[1]), NEVER, np.int16)
+        state = np.full((*shape, units.shape[1]), NO_ROOM, np.int16)
         state[(0,) * len(shape)] = 0
         for memory, free in zip(units, whole, strict=True):
-            grown = np.maximum(state + (memory // self._deep).astype(np.int16), NEVER)
+            grown = np.maximum(state + (memory // self._deep).astype(np.int16), NO_ROOM)
             for way, gain in self._ways(memory, on_one):
                 _grow(grown, state, (0, *way), gain)
             if shape[0] > 1 and free.any():
                 _grow(
-                    grown, state, (1, *(0 for _ in self._sliced)), np.where(free, 0, NEVER).astype(np.int16)
+                    grown, state, (1, *(0 for _ in self._sliced)), np.where(free, 0, NO_ROOM).astype(np.int16)
                 )
-            state = np.maximum(grown, NEVER)
+            state = np.maximum(grown, NO_ROOM)
         return state
 
     def _ways(self, memory: Ints, on_one: Counts) -> Iterator[tuple[Counts, Small]]:
@@ -552,7 +552,7 @@ class _Filling:
         for way in every_filling(int(memory.max(initial=0)), self._units, on_one):
             if any(way):
                 spare = memory - sum(n * of_slice for n, of_slice in zip(way, self._units, strict=True))
-                yield way, np.where(spare >= 0, spare // self._deep, NEVER).astype(np.int16)
+                yield way, np.where(spare >= 0, spare // self._deep, NO_ROOM).astype(np.int16)
 
 
 def _grow(grown: Small, state: Small, step: Counts, gain: Small) -> None:

@@ -34,8 +34,8 @@ from muster.placement.gpus.gpusets import (
 from muster.placement.gpus.links import NO_LINK, rings
 from muster.placement.gpus.node_rules import InNode, Spread, free_by_domain, spreads
 from muster.placement.gpus.slices import (
-    NEVER,
-    STEP,
+    THOUSANDTH,
+    UNFILLED,
     Ask,
     Asks,
     Counts,
@@ -143,7 +143,8 @@ def _choices(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: On) -
 class _Found:
     """Ways to take GPUs for packings.
 
-    `packing` [way] is the index of the packing. `filled` [way] is the damage to the shared GPUs, in STEPs.
+    `packing` [way] is the index of the packing. `filled` [way] is the damage to the shared GPUs, in units of
+    THOUSANDTH.
     """
 
     packing: Values
@@ -180,7 +181,7 @@ def _sets(asks: Asks, packings: Values, node: NodeGpus, on: On) -> _Found | None
         cheapest = filled(node, shared, units, tuple(packings[group][:, sliced].max(axis=0).tolist()), slots)
         of_group = cheapest[(slice(None), *places[group].T)].reshape(len(shared), -1)
         damage = np.broadcast_to(of_group, (len(shared), len(group))).T[:, index]
-        group_index, way = np.nonzero((damage < NEVER) & right_size[group])
+        group_index, way = np.nonzero((damage < UNFILLED) & right_size[group])
         ways.append((group[group_index], way, damage[group_index, way]))
     packing, way, damage = (np.concatenate(arrays) for arrays in zip(*ways, strict=True))
     return _Found(packing, Taken(gpu_sets.shared[way], gpu_sets.whole[way]), damage)
@@ -239,7 +240,7 @@ def _narrowed(
     packing, masks, shared = candidates.packing, candidates.taken.all, candidates.taken.shared
     weakest, ring, sockets, inside = links_over(shape, node.free, masks, on.there)
     whole_weakest, whole_ring, *_ = links_over(shape, node.free, candidates.taken.whole, 0)
-    damage = candidates.filled + STEP * damage_to_pools(shape, node.free, masks)
+    damage = candidates.filled + THOUSANDTH * damage_to_pools(shape, node.free, masks)
     tightness = np.zeros(len(packing), np.int64)
     for gpu, units in enumerate(node.memory):
         tightness += (shared >> gpu & 1) * (-units if shape.spread else units)
@@ -250,7 +251,7 @@ def _narrowed(
     costs = np.zeros((len(on.costs), len(order)), np.int64)
     for level, cost in enumerate(on.costs):
         costs[level] = cost_of(cost, node, best_ways.taken, on)
-    values = (weakest[order], ring[order], sockets[order], damage[order] // STEP)
+    values = (weakest[order], ring[order], sockets[order], damage[order] // THOUSANDTH)
     return Choices(best_ways.packing, masks[order], shared[order], costs, *values, complete)
 
 
@@ -284,7 +285,7 @@ def _by_first_fit(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: 
         )
         damage = after - fragmentation(node.shape, node.free, node.memory)
         pool = damage_of(node.shape, node.free, shared | mask)
-        rows.append((m, shared, mask, (damage - pool) * int(STEP)))
+        rows.append((m, shared, mask, (damage - pool) * int(THOUSANDTH)))
     table = np.array(rows, np.int64).reshape(len(rows), 4).T
     ways = _Found(table[0], Taken(table[1], table[2]), table[3])
     return _narrowed(node, on, packings, ways, complete=False)

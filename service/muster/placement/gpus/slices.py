@@ -129,40 +129,40 @@ def first_fit(asks: Asks, packing: Counts, gpus: tuple[Gpu, ...]) -> tuple[list[
     return [tuple(counts) for counts in slices_by_role], unopened[:whole]
 
 
-NEVER = np.int64(1) << 60
-STEP = np.int64(1) << 24
+UNFILLED = np.int64(1) << 60
+THOUSANDTH = np.int64(1) << 24
 """One GPU-thousandth of damage in costs. Smaller amounts stand for evenness, which decides only between
 equals.
 """
 
 
 def filled(node: NodeGpus, shared: Values, units: Counts, most: Counts, slots: Counts) -> Values:
-    """Return [set of shared GPUs, places of each role …] int64: the least damage of filling the set, in
-    STEPs.
+    """Return [set of shared GPUs, places of each role …] int64: the least damage of filling the set, in units
+    of THOUSANDTH.
 
-    Each GPU of the set gets at least one slice. The value is NEVER if that is impossible. `shared` must be
+    Each GPU of the set gets at least one slice. The value is UNFILLED if that is impossible. `shared` must be
     sorted, and with each set it must have the set without its highest GPU.
     """
     cells = tuple(n + 1 for n in slots)
-    least_damage = np.full((len(shared), *cells), NEVER, np.int64)
+    least_damage = np.full((len(shared), *cells), UNFILLED, np.int64)
     least_damage[(0,) * least_damage.ndim] = 0  # the first set is empty: no GPU is filled
     index = {mask: i for i, mask in enumerate(shared.tolist())}
     highest = [mask.bit_length() - 1 for mask in shared.tolist()]
     for gpu in sorted({gpu for gpu in highest if gpu >= 0}):
         sets = [i for i, top in enumerate(highest) if top == gpu]
         grown_from = least_damage[[index[int(shared[i]) & ~(1 << gpu)] for i in sets]]
-        least_of_sets = np.full_like(grown_from, NEVER)
+        least_of_sets = np.full_like(grown_from, UNFILLED)
         for way, cost in _ways(node, gpu, units, most):
             into = tuple(slice(n, None) for n in way)
             out_of = tuple(slice(0, cell - n) for n, cell in zip(way, cells, strict=True))
             target = least_of_sets[(slice(None), *into)]
             np.minimum(target, grown_from[(slice(None), *out_of)] + cost, out=target)
-        least_damage[sets] = np.where(least_of_sets < NEVER // 2, least_of_sets, NEVER)
+        least_damage[sets] = np.where(least_of_sets < UNFILLED // 2, least_of_sets, UNFILLED)
     return least_damage
 
 
 def _ways(node: NodeGpus, gpu: int, units: Counts, most: Counts) -> tuple[tuple[Counts, int], ...]:
-    """Return the ways to fill the GPU with at least one slice, each with its damage in STEPs.
+    """Return the ways to fill the GPU with at least one slice, each with its damage in units of THOUSANDTH.
 
     On nodes that spread, a small extra cost makes the GPUs fill evenly.
     """
@@ -178,9 +178,11 @@ def _costed(
     ways = np.array([way for way in every_filling(units_left, units, most) if any(way)], np.int64)
     ways = ways.reshape(len(ways), len(units))
     before = 0 if fresh else unusable_slices(shape, gpu, units_left)
-    costs = (unusable_slices(shape, gpu, units_left - ways @ np.array(units, np.int64)) - before) * int(STEP)
+    costs = (unusable_slices(shape, gpu, units_left - ways @ np.array(units, np.int64)) - before) * int(
+        THOUSANDTH
+    )
     if shape.spread:
-        costs += np.minimum(ways.sum(axis=1) ** 2, int(STEP) >> 6)
+        costs += np.minimum(ways.sum(axis=1) ** 2, int(THOUSANDTH) >> 6)
     return tuple(zip(map(tuple, ways.tolist()), costs.tolist(), strict=True))
 
 

@@ -159,7 +159,7 @@ def nodes_of(problem: Problem) -> tuple[Ints, Ints]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Table:
+class NodePatterns:
     """What one node may take.
 
     `patterns` [pattern, column] has counts by role, FIELDS, then further costs. `key` is the same as bytes,
@@ -196,7 +196,7 @@ def fine(instance: Instance, problem: Problem) -> tuple[Problem, bool]:
         view.topology.in_wide[rows].tolist(),
     )
     ruled, node_rules = instance.rules.in_node[rows].tolist(), instance.rules.node_rules
-    tables: list[Table | None] = []
+    tables: list[NodePatterns | None] = []
     for i, m in enumerate(index.tolist()):
         rule = node_rules[ruled[i]]
         if rule is None:
@@ -209,12 +209,12 @@ def fine(instance: Instance, problem: Problem) -> tuple[Problem, bool]:
                 table[:, len(instance.roles) + FIELDS.index("packing")]
             ]
             key = table.tobytes()
-        tables.append(Table(table, key, left_overs[i], None if unusable is None else unusable[i]))
+        tables.append(NodePatterns(table, key, left_overs[i], None if unusable is None else unusable[i]))
     return with_tables(instance, problem, tables), all(packings[m].complete for m in np.unique(index))
 
 
 def with_tables(
-    instance: Instance, problem: Problem, tables: Sequence[Table | None], further: tuple[str, ...] = ()
+    instance: Instance, problem: Problem, tables: Sequence[NodePatterns | None], further: tuple[str, ...] = ()
 ) -> Problem:
     """Return the problem with the patterns of these tables, one table for each node; None leaves the node
     out.
@@ -224,7 +224,7 @@ def with_tables(
     rows, cell = nodes_of(problem)
     is_touched = _already(instance, rows).tolist()
     kinds: dict[tuple[tuple[bytes, ...], bool], int] = {}
-    by_kind: list[Table] = []
+    by_kind: list[NodePatterns] = []
     kind = np.full(len(rows), -1, np.int64)
     for i, table in enumerate(tables):
         if table is not None:
@@ -309,11 +309,11 @@ def _by_packing(
     return by_row
 
 
-def _patterns(of_kinds: list[Table], roles: int, further: tuple[str, ...]) -> Patterns:
+def _patterns(of_kinds: list[NodePatterns], roles: int, further: tuple[str, ...]) -> Patterns:
     width = max((len(table.patterns) for table in of_kinds), default=0)
     every = np.zeros((len(of_kinds), width, roles + len(FIELDS) + len(further)), np.int64)
 
-    def made(of: Callable[[Table], Ints | None]) -> Ints:
+    def made(of: Callable[[NodePatterns], Ints | None]) -> Ints:
         """Return [kind, pattern] a value of the packings."""
         values = np.zeros((len(of_kinds), width), np.int64)
         for kind, table in enumerate(of_kinds):

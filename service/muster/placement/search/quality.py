@@ -27,7 +27,7 @@ from muster.placement.model.objective import NODES, NVLINK_DOMAINS, WEAKEST_LINK
 from muster.placement.model.problem import FREE, Floats, Problem, Use, carried, carried_back
 from muster.placement.model.solve import Decided, Solution, counted_scope, decide, feasible, nodes_bound
 from muster.placement.model.solver import Status
-from muster.placement.search.classes import FIELDS, Table, fine, nodes_of, with_tables, without_equals
+from muster.placement.search.classes import FIELDS, NodePatterns, fine, nodes_of, with_tables, without_equals
 from muster.placement.search.plan import (
     Answer,
     Declined,
@@ -263,7 +263,7 @@ def _largest_rings(problem: Problem, fast: Bools, use: Use | None) -> tuple[Prob
 SHARE = 0.25
 """The largest share of the solver's time for choosing GPUs."""
 
-MAX_PACKINGS = 512
+MAX_SIEVED = 512
 """The most packings of one node that are considered. Three roles of slices have thousands; then a sample is
 taken.
 """
@@ -289,7 +289,7 @@ def chosen(
     part = part - int(part.min(initial=0))
     sieve = _sieve(instance, counted, (index, packings), part)
     complete = all(packings[m].complete for m in np.unique(index))
-    tables: list[Table | None] = [None] * len(rows)
+    tables: list[NodePatterns | None] = [None] * len(rows)
     is_used = np.isin(rows, list(by_row))
     near = np.isin(part, part[is_used])
     order = np.lexsort((rows, part, -_promise(instance, rows, part, nodes), ~near, ~is_used))
@@ -299,7 +299,7 @@ def chosen(
                 complete = False
                 break
             sieved = sieve.kept(i, packings[index[i]])
-            if len(sieved) > MAX_PACKINGS:
+            if len(sieved) > MAX_SIEVED:
                 sieved, complete = _some(sieved, by_row.get(int(rows[i]))), False
             if len(sieved):
                 tables[i], all_of_them = _table(instance, int(rows[i]), sieved)
@@ -312,7 +312,7 @@ def chosen(
 def _some(packings: Ints, counts: Counts | None) -> Ints:
     """Return an evenly spaced sample of the packings, with the placed one."""
     sampled = np.zeros(len(packings), bool)
-    sampled[np.linspace(0, len(packings) - 1, MAX_PACKINGS).astype(np.int64)] = True
+    sampled[np.linspace(0, len(packings) - 1, MAX_SIEVED).astype(np.int64)] = True
     if counts is not None:
         sampled |= (packings == np.array(counts)).all(axis=1)
     return np.asarray(packings[sampled])
@@ -394,7 +394,7 @@ def _promise(instance: Instance, rows: Ints, part: Ints, nodes: int) -> Floats:
     return np.asarray(unused + _others(unused, part, nodes))
 
 
-def _table(instance: Instance, row: int, packings: Ints) -> tuple[Table, bool]:
+def _table(instance: Instance, row: int, packings: Ints) -> tuple[NodePatterns, bool]:
     """Return the patterns of one node with the best fit of each, and whether these are complete."""
     table, complete = _patterns(
         tuple(map(tuple, packings.tolist())), instance.asks, gpus_on(instance, row), costs_on(instance, row)
@@ -407,7 +407,7 @@ def _table(instance: Instance, row: int, packings: Ints) -> tuple[Table, bool]:
         table = table.copy()
         table[:, len(instance.roles) + FIELDS.index("damage")] = damage[packing]
     unusable = None if instance.idle is Idle.NONE else instance.unusable(at, packings)[0]
-    return Table(table, table.tobytes(), left_over, unusable), complete
+    return NodePatterns(table, table.tobytes(), left_over, unusable), complete
 
 
 @lru_cache(maxsize=1 << 14)

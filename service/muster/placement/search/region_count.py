@@ -37,8 +37,8 @@ from muster.placement.search.plan import (
     Solved,
     Start,
     Unknown,
+    Value,
 )
-from muster.placement.search.plan import Value as QualityValue
 from muster.placement.search.regions import NOWHERE, regions
 
 MAX_CHOICES = 256
@@ -51,7 +51,7 @@ The proof that one part less is too few may take long, and the plan must still b
 """
 
 
-Value = tuple[int, ...]
+Touched = tuple[int, ...]
 """Touched parts of each level, widest first, then nodes."""
 
 
@@ -61,7 +61,7 @@ class RegionCount:
     name: ClassVar = "region-count"
     given: ClassVar = (Start, Regions)
 
-    def solve(self, plan: Partial, level: Level, incumbent: QualityValue | None, budget: Budget) -> Answer:
+    def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide all parts that are left to count, and the nodes."""
         instance, state = plan.instance, plan.known
         once: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ class Counting:
     """
 
     def __init__(self, instance: Instance, need: Counts, budget: Budget, once: frozenset[str]) -> None:
-        self.best: list[tuple[Value, Decided, Gap | None]] = []
+        self.best: list[tuple[Touched, Decided, Gap | None]] = []
         self.proven = True
         self._instance, self._need, self._budget, self._once = instance, need, budget, once
         self._prices = self._all_prices = prices(instance, need)
@@ -140,7 +140,7 @@ class Counting:
             problem = replace(decided.problem, at_most={UNUSABLE.name: decided.value})
             self._parts(problem, levels, (decided.value,))
 
-    def _parts(self, problem: Problem, levels: Sequence[str], prefix: Value) -> Status:
+    def _parts(self, problem: Problem, levels: Sequence[str], prefix: Touched) -> Status:
         if not levels:
             return self._nodes(problem, prefix)
         scope, *narrower = levels
@@ -156,7 +156,7 @@ class Counting:
         return self._wider(problem, levels, lower, count, prefix)
 
     def _wider(
-        self, problem: Problem, levels: Sequence[str], lower: int, count: int, prefix: Value
+        self, problem: Problem, levels: Sequence[str], lower: int, count: int, prefix: Touched
     ) -> Status:
         """Count a level that has narrower levels below it."""
         scope, *narrower = levels
@@ -177,7 +177,7 @@ class Counting:
         return self._parts(_limited(problem, scope, lower, count), narrower, (*prefix, lower))
 
     def _each(
-        self, problem: Problem, scope: str, parts: int, narrower: Sequence[str], prefix: Value
+        self, problem: Problem, scope: str, parts: int, narrower: Sequence[str], prefix: Touched
     ) -> Status:
         """Decide every choice of this number of parts as a region of its own; that with fewest narrower parts
         first.
@@ -196,7 +196,7 @@ class Counting:
                 outcome = Status.SOLVED if Status.SOLVED in (status, outcome) else status
         return outcome
 
-    def _narrowest(self, problem: Problem, scope: str, lower: int, count: int, prefix: Value) -> Status:
+    def _narrowest(self, problem: Problem, scope: str, lower: int, count: int, prefix: Touched) -> Status:
         for parts in range(lower, min(count, 1 if scope in self._once else count) + 1):
             value = (*prefix, parts)
             if self.best and value > self.best[0][0][: len(value)]:
@@ -214,7 +214,7 @@ class Counting:
                 return status
         return Status.INFEASIBLE
 
-    def _unproven(self, problem: Problem, scope: str, least: int, count: int, prefix: Value) -> Status:
+    def _unproven(self, problem: Problem, scope: str, least: int, count: int, prefix: Touched) -> Status:
         """Decide the nodes with the fewest parts for which a greedy solution exists.
 
         The solver ran out of time with fewer parts.
@@ -229,7 +229,7 @@ class Counting:
             return Status.UNKNOWN
         return self._nodes(_limited(problem, scope, parts, count), (*prefix, parts), Gap(scope))
 
-    def _nodes(self, whole: Problem, prefix: Value, doubt: Gap | None = None) -> Status:
+    def _nodes(self, whole: Problem, prefix: Touched, doubt: Gap | None = None) -> Status:
         """Decide the fewest nodes. `doubt` is the gap of a level above.
 
         Of equal parts only as many are used as can matter. All are kept for the levels below, at which they
@@ -319,8 +319,8 @@ def _limited(problem: Problem, scope: str, parts: int, count: int) -> Problem:
 # Bounds by prices
 
 
-Price = tuple[float, ...]
-"""The value of a member, by role."""
+RolePrices = tuple[float, ...]
+"""The price of a member, by role."""
 
 RATIOS = 16
 """Steps between the price of one role alone and that of another role alone."""
@@ -332,7 +332,7 @@ Each price costs time on every node, and any choice of prices is a bound.
 """
 
 
-def prices(instance: Instance, need: Counts) -> tuple[Price, ...]:
+def prices(instance: Instance, need: Counts) -> tuple[RolePrices, ...]:
     """Return the prices to try: each role alone, all equal, by GPUs, and pairs of roles at ratios of their
     needs.
 
@@ -355,7 +355,7 @@ def prices(instance: Instance, need: Counts) -> tuple[Price, ...]:
     return tuple(price for price in dict.fromkeys(candidates) if any(price))
 
 
-def values(problem: Problem, by_price: tuple[Price, ...]) -> NDArray[np.float64]:
+def most_by_price(problem: Problem, by_price: tuple[RolePrices, ...]) -> NDArray[np.float64]:
     """Return [price, class] the most that one node of each class can take."""
     if not problem.classes or not by_price:
         return np.zeros((len(by_price), problem.classes))
@@ -364,7 +364,7 @@ def values(problem: Problem, by_price: tuple[Price, ...]) -> NDArray[np.float64]
     return np.asarray(worth[:, problem.kind])
 
 
-def fewest_parts(problem: Problem, part: Ints, by_price: tuple[Price, ...], need: Counts) -> int | None:
+def fewest_parts(problem: Problem, part: Ints, by_price: tuple[RolePrices, ...], need: Counts) -> int | None:
     """Return a lower bound of the parts that hold the gang; None if all parts do not hold it.
 
     `part` is [class]. Classes of part FREE need no part. For one role without further rules the bound is
@@ -375,7 +375,7 @@ def fewest_parts(problem: Problem, part: Ints, by_price: tuple[Price, ...], need
         priced = {role for price in by_price for role, value in enumerate(price) if value}
         every = [share for share in every if priced.issuperset(share.roles)]
     least = max((share.fewest_parts(part) for share in every), default=0)
-    for price, by_class in zip(by_price, values(problem, by_price), strict=True):
+    for price, by_class in zip(by_price, most_by_price(problem, by_price), strict=True):
         capacities = _held(by_class * problem.size, part, price, every)
         target = float(np.dot(price, need)) * (1 - 1e-9) - capacities[FREE]
         parts = fewest(capacities[:FREE], target)
@@ -386,7 +386,7 @@ def fewest_parts(problem: Problem, part: Ints, by_price: tuple[Price, ...], need
 
 
 def _held(
-    capacity: NDArray[np.float64], part: Ints, price: Price, every: Sequence[PartShare]
+    capacity: NDArray[np.float64], part: Ints, price: RolePrices, every: Sequence[PartShare]
 ) -> NDArray[np.float64]:
     """Return [part] what each part holds at a price, at most what rules allow. The last entry is for FREE."""
     count = int(part.max(initial=FREE)) + 2
@@ -402,10 +402,10 @@ def _held(
     return capacities
 
 
-def parts_that_hold(problem: Problem, part: Ints, by_price: tuple[Price, ...], need: Counts) -> Ints:
+def parts_that_hold(problem: Problem, part: Ints, by_price: tuple[RolePrices, ...], need: Counts) -> Ints:
     """Return the parts whose capacity suffices at each price. No other part can hold the whole gang."""
     holds, every = np.ones(int(part.max(initial=-1)) + 1, bool), list(shares(problem))
-    for price, by_class in zip(by_price, values(problem, by_price), strict=True):
+    for price, by_class in zip(by_price, most_by_price(problem, by_price), strict=True):
         target = float(np.dot(price, need)) * (1 - 1e-9)
         holds &= _held(by_class * problem.size, part, price, every)[:FREE] >= target
     return np.flatnonzero(holds)
@@ -427,7 +427,7 @@ def in_fullest(problem: Problem, scope: str, by_class: NDArray[np.float64], coun
 # A solution without a solver, for when the solver runs out of time
 
 
-def greedy(problem: Problem, by_price: tuple[Price, ...]) -> Use | None:
+def greedy(problem: Problem, by_price: tuple[RolePrices, ...]) -> Use | None:
     """Return a solution that touches at most the decided number of parts of each level.
 
     The result is None if none is found, for example because several rules bind members.
@@ -436,7 +436,7 @@ def greedy(problem: Problem, by_price: tuple[Price, ...]) -> Use | None:
         return None  # it could place too many
     if problem.rules:
         return _shared_out(problem)
-    for price, by_class in zip(by_price, values(problem, by_price), strict=True):
+    for price, by_class in zip(by_price, most_by_price(problem, by_price), strict=True):
         is_chosen, inside = np.ones(problem.classes, bool), problem
         for name, most in problem.at_most.items():  # widest first
             if name in problem.parts:
