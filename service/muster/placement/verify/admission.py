@@ -16,12 +16,10 @@ from muster.placement.verify.parts import Groups, Spot, Spots
 def admission(snapshot: Snapshot, request: Request, plan: Placed) -> list[str]:
     """Return a sentence for each role and node of the plan where the node does not admit the role."""
     roles = {role.name: role for role in request.roles}
-    pairs = sorted({(m.role, m.node) for m in plan.members if m.role in roles})
-    return [
-        f"node {name} does not admit role {role}: {why}"
-        for role, name in pairs
-        if (why := _refused(snapshot.nodes[name].node, roles[role]))
-    ]
+    pairs = {(m.role, m.node) for m in plan.members if m.role in roles}
+    whys = ((role, name, _refused(snapshot.nodes[name].node, roles[role])) for role, name in pairs)
+    refused = sorted(refusal for refusal in whys if refusal[2])
+    return [f"node {name} does not admit role {role}: {why}" for role, name, why in refused]
 
 
 def _refused(node: Node, role: Role) -> str:

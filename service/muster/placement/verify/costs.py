@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from muster.domain.decision import MemberPlacement, Placed
-from muster.domain.levels import Level
 from muster.domain.request import Request
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.placement.verify.links import homes
@@ -93,26 +92,19 @@ def crossings(
     Members without GPUs touch nothing if others have GPUs.
     """
     claimed = plan.objective.crossings
-    near = [spot.state for spot in everyone.values()]
-    every = [*near, *snapshot.nodes.values()] if few else near
+    every = snapshot.nodes.values() if few else [spot.state for spot in everyone.values()]
     claims = () if few else [scope for scope, _ in claimed]
-    scopes = [level.scope for level in snapshot.levels if level.scope in claims or _carried(every, level)]
+    scopes = [
+        level.scope
+        for level in snapshot.levels
+        if level.scope in claims or any(state.node.labels.get(key) for key in level.labels for state in every)
+    ]
     scopes.append("node")
     if any(role.gpus or role.slice for role in request.roles if role.members):
         scopes.append("nvlink-domain")
-    touching = [spot for spot in everyone.values() if spot.gpus or not spot.known] or everyone.values()
-    counted = tuple((scope, len(fabric.touched_by_all(touching, scope))) for scope in scopes)
+    touching = {name: spot for name, spot in everyone.items() if spot.gpus or not spot.known} or everyone
+    counted = tuple((scope, fabric.count_touched(touching, scope)) for scope in scopes)
     if counted == claimed:
         return []
     numbers = [", ".join(f"{scope} {n}" for scope, n in crossings) for crossings in (counted, claimed)]
     return [f"the parts touched are {numbers[0]}, not {numbers[1]}"]
-
-
-def _carried(states: Iterable[NodeState], level: Level) -> bool:
-    """Return whether any of these nodes has a label of the level."""
-    for state in states:
-        labels = state.node.labels
-        for key in level.labels:
-            if labels.get(key):
-                return True
-    return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.node import Resources
 from muster.domain.request import Request, Role, TypicalRequest
 from muster.domain.snapshot import NodeState, Snapshot
-from muster.placement.verify.parts import NVLINK, Groups, Labels, Spots, in_wide
+from muster.placement.verify.parts import NVLINK, Groups, Kind, Labels, Spots
 
 _TYPICAL_GPUS = (1, 2, 4, 8)
 """Whole GPUs of the typical requests. All have equal weight."""
@@ -28,18 +28,20 @@ def is_priced(request: Request) -> bool:
     return not slices or (alone and slices[0].gpus == 1)
 
 
-def damage(plan: Placed, groups: Groups, touched: Spots) -> list[str]:
+def damage(plan: Placed, kinds: Mapping[Kind, int], groups: Groups, touched: Spots) -> list[str]:
     """Return a sentence if F after − F before, over the nodes that the plan touches, is
     not what it claims.
     """
     total = 0
+    for kind, nodes in kinds.items():
+        before, after = kind.free_gpus, kind.free_gpus & ~kind.new
+        for pool in _pools(kind):
+            total += nodes * _wasted((after & pool).bit_count() - kind.unindexed_gpus)
+            total -= nodes * _wasted((before & pool).bit_count() - kind.unindexed_gpus)
     for name, (_, state, gpus, _) in touched.items():
-        before, after = state.free_gpus, state.free_gpus & ~gpus
         if state.node.gpu_memory:
-            total += _spoilt(state, after, groups[name]) - _spoilt(state, before, [])
-        for pool in _pools(state):
-            total += _wasted((after & pool).bit_count() - state.unindexed_gpus)
-            total -= _wasted((before & pool).bit_count() - state.unindexed_gpus)
+            after = state.free_gpus & ~gpus
+            total += _spoilt(state, after, groups[name]) - _spoilt(state, state.free_gpus, [])
     claimed = plan.objective.damage
     return [f"the damage is {total}, not {claimed}"] if total != claimed else []
 
@@ -60,17 +62,15 @@ def _spoilt(state: NodeState, free: int, members: Iterable[MemberPlacement]) -> 
     return total
 
 
-def _pools(state: NodeState) -> tuple[int, ...]:
+def _pools(kind: Kind) -> tuple[int, ...]:
     """Return masks of GPUs: a typical request must find all its GPUs in one pool.
 
     A pool is an island if the node has NVLink, else the node.
     """
-    topology = state.node.topology
-    if state.node.gpu_memory and not state.node.gpu_resources:
+    if kind.slices_only:
         return ()
-    if state.unindexed_gpus or in_wide(state.node) or len(topology.islands) == topology.gpu_count:
-        return (-1,)
-    return topology.islands
+    islands = kind.topology.islands
+    return (-1,) if kind.unindexed_gpus or kind.wide or len(islands) == kind.topology.gpu_count else islands
 
 
 @cache

@@ -11,7 +11,7 @@ from muster.placement.verify.costs import costs, crossings
 from muster.placement.verify.damage import best_fit, damage, is_priced, preferences, priced_damage, unusable
 from muster.placement.verify.links import links, sockets
 from muster.placement.verify.members import attributes, matching, members, proof, seen_by
-from muster.placement.verify.parts import Fabric, by_node, spots_by_node, spots_of_nodes, spots_of_running
+from muster.placement.verify.parts import Fabric, by_node, spots_of_all, spots_of_nodes, spots_of_running
 
 FEW_NODES = 40
 """The judge looks at all nodes of clusters up to this size. On larger ones that takes longer than a
@@ -28,14 +28,15 @@ def verify(snapshot: Snapshot, request: Request, plan: Placed) -> tuple[str, ...
     So they are counted on small clusters alone.
     """
     groups = by_node(plan.members)
-    unknown = sorted(groups.keys() - snapshot.nodes.keys())
+    unknown = sorted(name for name in groups if name not in snapshot.nodes)
     if unknown:
         return tuple(f"node {name} is not in the cluster" for name in unknown)
     unmatched, snapshot = matching(request, plan), seen_by(request, snapshot)
     touched, old = spots_of_nodes(snapshot, groups), spots_of_running(snapshot, request)
-    everyone = spots_by_node([*touched.values(), *old.values()])
+    everyone = spots_of_all(touched, old)
     priced, few = bool(snapshot.typical) and is_priced(request), len(snapshot.nodes) <= FEW_NODES
     fabric = Fabric(snapshot, everyone.values(), in_words=" of " in plan.domain)
+    kinds = fabric.kinds(touched, everyone)
     return (
         *members(request, plan),
         *attributes(snapshot, request, plan),
@@ -48,11 +49,11 @@ def verify(snapshot: Snapshot, request: Request, plan: Placed) -> tuple[str, ...
         *crossings(fabric, snapshot, request, plan, everyone, few=few),
         *proof(plan),
         *costs(fabric, request, plan, groups, touched, old),
-        *(() if priced else damage(plan, groups, touched)),
+        *(() if priced else damage(plan, kinds, groups, touched)),
         *(priced_damage(snapshot, request, plan, groups) if priced and few else ()),
         *unusable(request, plan, groups, touched, old),
         *(best_fit(snapshot, request, plan, groups) if few else ()),
         *preferences(request, plan),
-        *links(plan, [everyone[name] for name in touched]),
-        *sockets(plan, [everyone[name] for name in touched]),
+        *links(plan, kinds, everyone),
+        *sockets(plan, kinds),
     )

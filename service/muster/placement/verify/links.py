@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from itertools import pairwise, permutations
 
 from muster.domain.decision import Placed
 from muster.domain.topology import GpuTopology
-from muster.placement.verify.parts import Spot
+from muster.placement.verify.parts import Kind, Spots
 
 MAX_RING_BY_FORCE = 8
 """The most GPUs of a ring that is counted again by trying 7! orders; with equal links, any number is."""
@@ -20,26 +20,24 @@ _MB_PER_GB = 1000
 """Links count in whole MB/s, as in the objective."""
 
 
-def links(plan: Placed, spots: Sequence[Spot]) -> list[str]:
+def links(plan: Placed, kinds: Mapping[Kind, int], everyone: Spots) -> list[str]:
     """Return what is wrong with the claimed links over the gang's GPUs on the nodes that the plan touches."""
     wrong = []
-    unknown = {
-        spot.state.node.name
-        for spot in spots
-        if spot.gpus.bit_count() > 1 and not any(map(any, spot.state.node.topology.links))
-    }
-    new = {member.node for member in plan.members if member.gpus}
-    states = [spot.state for spot in spots]
-    if sorted(unknown & new) != list(plan.unknown_links):
-        wrong.append(f"links are unknown on {sorted(unknown & new)}, not on {list(plan.unknown_links)}")
-    unsure = sorted(state.node.name for state in states if state.unindexed_gpus and state.node.name in new)
+    unlinked = {kind.topology for kind in kinds if not any(map(any, kind.topology.links))}
+    in_doubt = unlinked or any(kind.unindexed_gpus for kind in kinds)
+    new = sorted({member.node for member in plan.members if in_doubt and member.gpus})
+    several = [name for name in new if everyone[name].gpus.bit_count() > 1]
+    unknown = [name for name in several if everyone[name].state.node.topology in unlinked]
+    if unknown != list(plan.unknown_links):
+        wrong.append(f"links are unknown on {unknown}, not on {list(plan.unknown_links)}")
+    unsure = [name for name in new if everyone[name].state.unindexed_gpus]
     if unsure != list(plan.unknown_indices):
         wrong.append(f"taken GPUs are unknown on {unsure}, not on {list(plan.unknown_indices)}")
-    rings = [_ring(spot) for spot in spots if spot.gpus.bit_count() > 1]
-    if None in rings:
+    rings = [(_ring(kind), nodes) for kind, nodes in kinds.items() if kind.gpus.bit_count() > 1]
+    if any(ring is None for ring, _ in rings):
         return wrong
-    weakest = min((ring[0] for ring in rings if ring), default=0) / _MB_PER_GB or None
-    total = sum(ring[1] for ring in rings if ring) / _MB_PER_GB
+    weakest = min((ring[0] for ring, _ in rings if ring), default=0) / _MB_PER_GB or None
+    total = sum(nodes * ring[1] for ring, nodes in rings if ring) / _MB_PER_GB
     claimed = plan.objective
     if weakest != claimed.weakest_link_gb_per_s:
         wrong.append(f"the weakest link is {weakest}, not {claimed.weakest_link_gb_per_s} GB/s")
@@ -48,20 +46,17 @@ def links(plan: Placed, spots: Sequence[Spot]) -> list[str]:
     return wrong
 
 
-def _ring(spot: Spot) -> tuple[int, int] | None:
-    """Return the weakest link and the sum of the best ring over the GPUs of the spot in MB/s.
+def _is_planned(kind: Kind) -> bool:
+    return not kind.unindexed_gpus and kind.topology.gpu_count <= MAX_PLANNED_GPUS
 
-    None means that they are not counted again.
-    """
-    topology = spot.state.node.topology
-    if spot.state.unindexed_gpus or topology.gpu_count > MAX_PLANNED_GPUS:
-        return 0, 0
-    return _best_ring(topology, spot.gpus)
+
+def _ring(kind: Kind) -> tuple[int, int] | None:
+    return _best_ring(kind.topology, kind.gpus) if _is_planned(kind) else (0, 0)
 
 
 @lru_cache(maxsize=4096)
 def _best_ring(topology: GpuTopology, mask: int) -> tuple[int, int] | None:
-    """Return the same by trying every ring; None if there are too many."""
+    """Return the weakest link and the sum of the best ring in MB/s; None if there are too many to try."""
     gpus = [gpu for gpu in range(topology.gpu_count) if mask >> gpu & 1]
     speed = {
         (i, j): round(link.gb_per_s * _MB_PER_GB) if (link := topology.links[i][j]) else 0
@@ -90,17 +85,12 @@ _NUMA_NODE = 64
 """The cost of a further NUMA node. Any other further part costs 1."""
 
 
-def sockets(plan: Placed, spots: Sequence[Spot]) -> list[str]:
+def sockets(plan: Placed, kinds: Mapping[Kind, int]) -> list[str]:
     """Return whether the claimed distance is wrong. Existing members on the nodes of the plan count too."""
-    total = sum(_distance(spot) for spot in spots)
+    planned = ((kind, nodes) for kind, nodes in kinds.items() if _is_planned(kind))
+    total = sum(nodes * _apart(kind.topology, kind.gpus) for kind, nodes in planned)
     claimed = plan.objective.socket_distance
     return [f"the socket distance is {total}, not {claimed}"] if total != claimed else []
-
-
-def _distance(spot: Spot) -> int:
-    topology = spot.state.node.topology
-    unknown = spot.state.unindexed_gpus or topology.gpu_count > MAX_PLANNED_GPUS
-    return 0 if unknown else _apart(topology, spot.gpus)
 
 
 @lru_cache(maxsize=4096)

@@ -14,6 +14,7 @@ from muster.domain.decision import MemberPlacement
 from muster.domain.node import Node
 from muster.domain.request import Request
 from muster.domain.snapshot import NodeState, Snapshot
+from muster.domain.topology import GpuTopology
 
 Names = tuple[str, ...]
 """The names that a node gives for a scope and for the wider ones around it, "" if it gives none."""
@@ -43,8 +44,8 @@ class Labels:
         """
         around = self._around(scope)
         names_by_node = self._names_by_node(nodes, around)
-        alike: dict[str, set[Names]] = {}
-        for names in set(names_by_node.values()):
+        alike, distinct = dict[str, set[Names]](), set(names_by_node.values())
+        for names in distinct:
             alike.setdefault(names[0], set()).add(names)
         unclear = {
             name: several
@@ -56,7 +57,7 @@ class Labels:
         for name, several in unclear.items():
             homes |= _homes(several, every[name])
         words = [word for word, _ in around]
-        texts = {names: _text(words, homes.get(names, names)) for names in set(names_by_node.values())}
+        texts = {names: _text(words, homes.get(names, names)) for names in distinct}
         return {node: texts[names] for node, names in names_by_node.items()}
 
     def _all_named(
@@ -144,11 +145,6 @@ def _text(words: list[str], names: Names) -> str:
     return names[0] and names[0] + "".join(f" of {word} {name}" for word, name in around if name)
 
 
-def in_wide(node: Node) -> bool:
-    """Return whether labels name the node's NVLink domain, which may span nodes."""
-    return node.topology.gpu_count > 0 and any(node.labels.get(key) for key in NVLINK[1])
-
-
 def describes(description: str, part: str) -> bool:
     """Return whether a description fits a part: it has the part's name, and some of its wider parts.
 
@@ -209,10 +205,10 @@ def spots_of_running(snapshot: Snapshot, request: Request) -> Spots:
     return spots
 
 
-def spots_by_node(spots: Iterable[Spot]) -> Spots:
-    """Return one spot for each node, for all of these spots."""
-    united: dict[str, Spot] = {}
-    for spot in spots:
+def spots_of_all(touched: Spots, old: Spots) -> Spots:
+    """Return one spot for each node, for the placed members there and the existing ones."""
+    united = {**touched}
+    for spot in old.values():
         name = spot.state.node.name
         before = united.get(name, spot)
         united[name] = Spot("", spot.state, spot.gpus | before.gpus, spot.known and before.known)
@@ -230,6 +226,22 @@ def _spot(state: NodeState, role: str, members: Iterable[MemberPlacement]) -> Sp
     return Spot(role, state, mask & ((1 << state.node.topology.gpu_count) - 1))
 
 
+class Kind(NamedTuple):
+    """What decides the values of the gang's GPUs on a node. Many nodes are of one kind, which counts once.
+
+    `wide` is whether labels name the node's NVLink domain, and `slices_only` whether it serves no GPU whole.
+    `new` masks the GPUs of placed members, and `gpus` those of all members.
+    """
+
+    topology: GpuTopology
+    wide: bool
+    slices_only: bool
+    free_gpus: int
+    unindexed_gpus: int
+    new: int
+    gpus: int
+
+
 Part = tuple[str, str]
 """The name of a part. If the node or GPU is a part of its own, "" and the name of that node or GPU."""
 
@@ -245,7 +257,7 @@ class Fabric:
         self._labels = Labels(snapshot)
         self._in_words = in_words
         self._nodes = [spot.state.node for spot in spots]
-        self._parts: dict[str, Mapping[str, str]] = {}
+        self._parts: dict[str, Mapping[str, str]] = {"node": {node.name: node.name for node in self._nodes}}
         self._known: dict[str, Mapping[str, int]] = {}
 
     def common(self, spots: Iterable[Spot], scope: str) -> set[str]:
@@ -258,12 +270,12 @@ class Fabric:
                 break
         return common or set()
 
-    def touched_by_all(self, spots: Iterable[Spot], scope: str) -> set[Part]:
-        """Return the parts of the scope that any of these spots touches."""
-        if scope == "nvlink-domain":
-            return set().union(*(self.touched(spot, scope) for spot in spots))
-        parts = {spot.state.node.name: self._named(spot.state.node, scope) for spot in spots}
-        return {(part, "" if part else node) for node, part in parts.items()}
+    def count_touched(self, spots: Spots, scope: str) -> int:
+        """Return how many parts of the scope these spots touch, which are by node."""
+        if scope == NVLINK[0]:
+            return len({part for spot in spots.values() for part in self.touched(spot, scope)})
+        named = self.names(scope)
+        return len({named[name] for name in spots} - {""}) + sum(not named[name] for name in spots)
 
     def count(self, spots: Iterable[Spot], scope: str) -> Counter[Part]:
         """Return how many of these spots lie in each part of the scope, or touch it."""
@@ -276,7 +288,7 @@ class Fabric:
         """
         node = spot.state.node
         if scope != "nvlink-domain":
-            part = self._named(node, scope)
+            part = self.names(scope)[node.name]
             return {(part, "" if part else node.name)}
         parts = self._domains(spot.state)
         if not spot.known and len(parts) == 1:
@@ -299,23 +311,36 @@ class Fabric:
         if scope == "gpu":  # if some GPUs that look free are taken, no GPU can be promised
             count = 0 if state.unindexed_gpus else node.topology.gpu_count
             return {f"{node.name}/{i}" for i in range(count) if not spot.gpus & ~(1 << i)}
-        return {part} if (part := self._named(node, scope)) else set()
+        return {part} if (part := self.names(scope)[node.name]) else set()
 
-    def _named(self, node: Node, scope: str) -> str:
-        """Return the part of a scope that is a node or wider, "" for none."""
-        if scope == "node":
-            return node.name
+    def kinds(self, touched: Spots, everyone: Spots) -> Counter[Kind]:
+        """Return how many nodes of the plan are of each kind."""
+        named = self.names(NVLINK[0])
+        return Counter(
+            Kind(
+                state.node.topology,
+                named[name] != "",
+                bool(state.node.gpu_memory) and not state.node.gpu_resources,
+                state.free_gpus,
+                state.unindexed_gpus,
+                new,
+                everyone[name].gpus,
+            )
+            for name, (_, state, new, _) in touched.items()
+        )
+
+    def names(self, scope: str) -> Mapping[str, str]:
+        """Return node → its part of the scope that is a node or wider, "" for none."""
         if scope not in self._parts:
             self._parts[scope] = self._labels.parts(scope, self._nodes, in_words=self._in_words)
-        return self._parts[scope][node.name]
+        return self._parts[scope]
 
     def _domains(self, state: NodeState) -> Mapping[str, int]:
         """Return the NVLink domains of the node that can be promised: name → mask of its GPUs there."""
         node = state.node
         if node.name not in self._known:
             islands = node.topology.islands
-            name = self._named(node, "nvlink-domain") if node.topology.gpu_count else ""
-            if name:
+            if name := self.names(NVLINK[0])[node.name]:
                 domains = {name: (1 << node.topology.gpu_count) - 1}
             elif state.unindexed_gpus and len(islands) > 1:
                 domains = {}
