@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -12,11 +12,13 @@ import numpy as np
 from muster.domain.decision import MemberPlacement, Objective, Placed
 from muster.domain.node import Resources, Usage
 from muster.domain.request import Request, Scope
+from muster.domain.snapshot import NodeState
 from muster.domain.topology import mask_of
 from muster.domain.words import natural
 from muster.placement.cluster.columns import Columns, Ints
+from muster.placement.cluster.fabric import Shape
 from muster.placement.cluster.matching import ClusterView
-from muster.placement.cluster.topology import INSIDE, NONE, Place, narrow_to_wide
+from muster.placement.cluster.topology import INSIDE, NONE, narrow_to_wide
 from muster.placement.gang.existing import BoundMember, ExistingMembers, existing_of
 from muster.placement.gang.on_node import fit_of, gpus_of, on_row, unusable_gpus
 from muster.placement.gpus.costs import Cost, Taken, cost_of, costs_of
@@ -27,12 +29,13 @@ from muster.placement.limits import asks_gpus, takes_gpus
 from muster.placement.model.objective import OBJECTIVE, VALUES, Worth
 
 
-def used_gpus(members: Sequence[MemberPlacement]) -> dict[str, int]:
-    """Return node → mask of the gang's GPUs there; 0 if only members without GPUs are on the node."""
-    used: dict[str, int] = {}
-    for member in members:
-        used[member.node] = used.get(member.node, 0) | _mask_of(member.gpus)
-    return used
+def used_gpus(view: Columns, members: Sequence[MemberPlacement]) -> tuple[Ints, Ints, Ints]:
+    """Return rows and masks by node of these members, and [member] the index of the member's node."""
+    row_of = view.row
+    rows, index = np.unique(np.array([row_of[m.node] for m in members], np.int64), return_inverse=True)
+    masks = np.zeros(len(rows), np.int64)
+    np.bitwise_or.at(masks, index, np.array([_mask_of(member.gpus) for member in members], np.int64))
+    return rows, masks, index
 
 
 _mask_of = lru_cache(maxsize=1 << 14)(mask_of)
@@ -48,7 +51,7 @@ def objective(
     new member.
     """
     plan = Plan(request, members, view)
-    parts, gpus = plan.parts, any(plan.used.values()) or any(plan.parts.existing.masks.values())
+    parts, gpus = plan.parts, plan.parts.masks.any() or any(plan.parts.existing.masks.values())
     value = Objective(**{row.field: row.count(plan) for row in VALUES})
     asked = [scope for scope in (request.required_scope, *request.preferred_scopes) if scope]
     for scope in narrow_to_wide(view.levels, asked):
@@ -84,13 +87,13 @@ def unknown_links(request: Request, members: Sequence[MemberPlacement], view: Co
     """Return the nodes of the plan where the gang has several GPUs and no link between GPUs is known."""
     if all(shape.topology.known for shape in view.shapes):
         return ()
-    there = existing_of(view, request).masks
+    there, (rows, masks, _) = existing_of(view, request).masks, used_gpus(view, members)
     return tuple(
         sorted(
-            place.name
-            for place, mask in spots_of(view, used_gpus(members))
-            if mask and (mask | there.get(view.row[place.name], 0)).bit_count() > 1
-            if not place.state.node.topology.known
+            view.names[row]
+            for row, mask in zip(rows.tolist(), masks.tolist(), strict=True)
+            if mask and (mask | there.get(row, 0)).bit_count() > 1
+            if not view.states[row].node.topology.known
         )
     )
 
@@ -99,8 +102,8 @@ def unknown_indices(members: Sequence[MemberPlacement], view: Columns) -> tuple[
     """Return the nodes of the plan's GPUs where it is not known which GPUs other pods have."""
     if not view.unindexed.any():
         return ()
-    used = used_gpus(members)
-    return tuple(sorted(node for node, mask in used.items() if mask and view.unindexed[view.row[node]]))
+    rows, masks, _ = used_gpus(view, members)
+    return tuple(sorted(view.names[row] for row in rows[(masks > 0) & (view.unindexed[rows] > 0)].tolist()))
 
 
 @dataclass(frozen=True)
@@ -112,21 +115,20 @@ class Plan:
     view: Columns
 
     @cached_property
-    def used(self) -> dict[str, int]:
-        """Node → mask of the gang's new GPUs there."""
-        return used_gpus(self.members)
-
-    @cached_property
     def parts(self) -> Held:
         """The parts that hold the gang, or that it touches."""
-        return Held(self.view, spots_of(self.view, self.used), existing_of(self.view, self.request))
+        return Held(self.view, *used_gpus(self.view, self.members), existing_of(self.view, self.request))
 
     @cached_property
-    def gpu_sets(self) -> Sequence[GpuSet]:
-        """The gang's GPUs on each node with a new member, with the damage of the new ones."""
-        there = self.parts.existing.masks
-        spots = zip(self.parts.rows, self.parts.spots, strict=True)
-        return [_worth(place, mask, there.get(row, 0)) for row, (place, mask) in spots]
+    def gpu_sets(self) -> Sequence[tuple[GpuSet, int]]:
+        """The gang's GPUs on nodes with a new member, with the damage of the new ones, and how many nodes are
+        alike in that.
+        """
+        view, parts = self.view, self.parts
+        lines = (view.shape[parts.rows], view.free_gpus[parts.rows], parts.masks)
+        there = (parts.existing.masks.get(row, 0) for row in parts.rows.tolist())
+        kinds = Counter(zip(*(line.tolist() for line in lines), there, strict=True))
+        return [(_worth(view.shapes[shape], *gpus), nodes) for (shape, *gpus), nodes in kinds.items()]
 
     @cached_property
     def crossings(self) -> tuple[tuple[str, int], ...]:
@@ -157,8 +159,8 @@ class Plan:
             if member.units:
                 shared[member.node] = shared.get(member.node, 0) | mask_of(member.gpus)
         totals = {cost: 0 for cost in self.costs if cost is not Cost.NVLINK_DOMAINS}
-        for place, mask in self.parts.spots if totals else ():
-            row, slices = view.row[place.name], shared.get(place.name, 0)
+        for row, mask in self.parts.nodes if totals else ():
+            slices = shared.get(view.names[row], 0)
             on = on_row(view, existing, self.costs, row, existing.after(view, row, InNode((), (), (), ())))
             taken = Taken(np.array([slices]), np.array([mask & ~slices]))
             for cost in totals:
@@ -169,52 +171,48 @@ class Plan:
         """Return how much more of what is free becomes unusable: priced, or by F."""
         if is_priced(self.request, self.view):
             return _priced(self.request, self.members, self.view)
-        shared = (place for place, _ in self.parts.spots if place.shape.memory)
-        whole = sum(gpus.damage for gpus in self.gpu_sets)
-        return whole + sum(_of_slices(place, self.members) for place in shared)
+        shared = self.parts.rows.tolist() if len(self.view.gpu_memory) else ()
+        whole = sum(nodes * gpus.damage for gpus, nodes in self.gpu_sets)
+        return whole + sum(_of_slices(self.view, row, self.members) for row in shared)
 
     def unusable_gpus(self) -> int | None:
         """Return the GPUs that members without GPUs make unusable; None if every member has GPUs."""
-        idle = {role.name for role in self.request.roles if not takes_gpus(role)}
-        if not any(member.role in idle for member in self.members):
+        rows, counts, roles = self.parts.rows, self._counts, self.request.roles
+        if not counts[:, [not takes_gpus(role) for role in roles]].any():
             return None
-        rows, counts = self._by_node()
         beside = np.isin(rows, list(self.parts.existing.with_gpus))
-        return int(unusable_gpus(self.view, self.request.roles, rows, counts[:, None], beside).sum())
+        return int(unusable_gpus(self.view, roles, rows, counts[:, None], beside).sum())
 
     def best_fit(self) -> int:
         """Return what stays free on the nodes, and what opening them costs."""
-        roles = self.request.roles
-        rows, counts = self._by_node()
+        roles, counts = self.request.roles, self._counts
         # As in the search, a role that does not start has no members, and does not decide the unit.
         roles = tuple(
             role if counts[:, i].any() else replace(role, members=()) for i, role in enumerate(roles)
         )
-        return int(fit_of(self.view, roles, rows, counts[:, None]).sum())
+        return int(fit_of(self.view, roles, self.parts.rows, counts[:, None]).sum())
 
     @property
     def _sliced(self) -> bool:
         return any(role.slice and role.members for role in self.request.roles)
 
-    def _by_node(self) -> tuple[Ints, Ints]:
-        """Return the rows of the plan's nodes, and [node, role] the members there."""
-        index, row = {role.name: i for i, role in enumerate(self.request.roles)}, self.view.row
-        width = len(self.request.roles)
-        pairs = np.array([row[member.node] * width + index[member.role] for member in self.members], np.int64)
-        rows, on_node = np.unique(pairs // width, return_inverse=True)
-        counts = np.bincount(on_node * width + pairs % width, minlength=len(rows) * width)
-        return rows, counts.reshape(len(rows), width)
+    @cached_property
+    def _counts(self) -> Ints:
+        """[node, role] The members on the nodes of `parts`."""
+        index = {role.name: i for i, role in enumerate(self.request.roles)}
+        nodes, roles = len(self.parts.rows), len(index)
+        pairs = self.parts.index * roles + np.array([index[m.role] for m in self.members], np.int64)
+        return np.bincount(pairs, minlength=nodes * roles).reshape(nodes, roles)
 
 
 _value_of = lru_cache(maxsize=1 << 14)(value_of)
 """Many nodes of a gang have equal GPUs, so values are cached."""
 
 
-def _worth(place: Place, mask: int, there: int) -> GpuSet:
-    """Return the links of all the gang's GPUs on the node, and the damage of the new ones."""
-    free = place.state.free_gpus
-    own = _value_of(place.shape, free, mask)
-    return replace(_value_of(place.shape, free | there, mask | there), damage=own.damage) if there else own
+def _worth(shape: Shape, free: int, mask: int, there: int) -> GpuSet:
+    """Return the links of all the gang's GPUs on such a node, and the damage of the new ones."""
+    own = _value_of(shape, free, mask)
+    return replace(_value_of(shape, free | there, mask | there), damage=own.damage) if there else own
 
 
 def _priced(request: Request, members: Sequence[MemberPlacement], view: Columns) -> int:
@@ -235,40 +233,43 @@ def _priced(request: Request, members: Sequence[MemberPlacement], view: Columns)
     return damage
 
 
-def _of_slices(place: Place, members: Sequence[MemberPlacement]) -> int:
-    """Return the damage to GPUs that are shared."""
-    before = after = place.state
-    for member in members:
-        if member.node == place.name:
+def _of_slices(view: Columns, row: int, members: Sequence[MemberPlacement]) -> int:
+    """Return the damage to GPUs of the node that are shared, 0 if it serves no slices."""
+    shape, name, before = view.shapes[view.shape[row]], view.names[row], view.states[row]
+    after = before
+    for member in members if shape.memory else ():
+        if member.node == name:
             after = after.taking(
-                Usage(member.uid, place.name, Resources(), mask_of(member.gpus), units=member.units)
+                Usage(member.uid, name, Resources(), mask_of(member.gpus), units=member.units)
             )
-    sums = (
-        fragmentation(place.shape, state.free_gpus, state.free_memory)
-        - fragmentation(place.shape, state.free_gpus)
-        for state in (before, after)
-    )
-    first, then = sums
-    return then - first
 
+    def spoilt(state: NodeState) -> int:
+        whole = fragmentation(shape, state.free_gpus)
+        return fragmentation(shape, state.free_gpus, state.free_memory) - whole
 
-def spots_of(view: Columns, used: Mapping[str, int]) -> list[tuple[Place, int]]:
-    """Return the nodes of `used_gpus` with the masks of GPUs."""
-    return [(view.place(view.row[name]), mask) for name, mask in used.items()]
+    return spoilt(after) - spoilt(before)
 
 
 @dataclass(frozen=True)
 class Held:
-    """The parts that hold, or are touched by, placed members (as node and GPUs) and existing members."""
+    """The parts that hold, or are touched by, placed members (see `used_gpus`) and existing members."""
 
     view: Columns
-    spots: list[tuple[Place, int]]
+    rows: Ints
+    masks: Ints
+    index: Ints
     existing: ExistingMembers
 
+    @property
+    def nodes(self) -> Iterator[tuple[int, int]]:
+        """The row of each node with placed members, with the mask of their GPUs."""
+        return zip(self.rows.tolist(), self.masks.tolist(), strict=True)
+
     @cached_property
-    def rows(self) -> list[int]:
-        """The rows of the nodes with placed members."""
-        return [self.view.row[place.name] for place, _ in self.spots]
+    def _touching(self) -> Ints:
+        """The rows of the nodes that count as touched. If the gang has GPUs, these are those with GPUs."""
+        with_gpus = {*self.existing.with_gpus, *self.rows[self.masks > 0].tolist()}
+        return np.array([*(with_gpus or {*self.rows.tolist(), *self.existing.masks})], np.int64)
 
     def common(self, scope: str) -> frozenset[str]:
         """Return the parts of the scope that hold all members."""
@@ -282,7 +283,7 @@ class Held:
     def _holding(self, scope: str) -> Iterator[frozenset[str]]:
         """Yield the parts that hold the members of a node, for each node or each domain of nodes."""
         if scope in INSIDE:
-            for row, (_, mask) in zip(self.rows, self.spots, strict=True):
+            for row, mask in self.nodes:
                 parts = self.view.topology.parts(row, scope)
                 yield frozenset(part for part, gpus in parts if mask & ~gpus == 0)
             return
@@ -295,28 +296,23 @@ class Held:
 
         If the gang has GPUs, only members with GPUs count.
         """
-        topology = self.view.topology
         if scope == Scope.NVLINK_DOMAIN:
             return self._nvlink_domains()
-        with_gpus = {*self.existing.with_gpus}
-        with_gpus |= {row for row, (_, mask) in zip(self.rows, self.spots, strict=True) if mask}
-        rows = [*(with_gpus or {*self.rows, *self.existing.masks})]
-        codes: list[int] = topology.domains(scope).codes[rows].tolist()
+        codes: list[int] = self.view.topology.domains(scope).codes[self._touching].tolist()
         return len({*codes} - {NONE}) + codes.count(NONE)
 
     def _nvlink_domains(self) -> int:
         """Return how many NVLink domains are touched. Nodes with equal domains and GPUs are counted once."""
-        topology, shapes = self.view.topology, self.view.shape[self.rows].tolist()
-        names, alike = set[str](), Counter[tuple[int, int]]()
-        wide = topology.in_wide[self.rows].tolist()
-        for row, shape, in_wide, (_, mask) in zip(self.rows, shapes, wide, self.spots, strict=True):
-            if in_wide or row in self.existing.masks:
-                names |= topology.touched(row, mask)
-            else:
-                alike[shape, mask] += 1
-        names = names.union(*(self._touched_by(stay) for stay in self.existing.members))
+        topology, shapes = self.view.topology, self.view.shapes
+        apart = topology.in_wide[self.rows] | np.isin(self.rows, [*self.existing.masks])
+        names = set[str]().union(
+            *map(topology.touched, self.rows[apart].tolist(), self.masks[apart].tolist()),
+            *map(self._touched_by, self.existing.members),
+        )
+        lines = (self.view.shape[self.rows[~apart]].tolist(), self.masks[~apart].tolist())
+        alike: Counter[tuple[int, int]] = Counter(zip(*lines, strict=True))
         return len(names) + sum(
-            nodes * sum(domain & mask > 0 for domain in self.view.shapes[shape].domains)
+            nodes * sum(domain & mask > 0 for domain in shapes[shape].domains)
             for (shape, mask), nodes in alike.items()
         )
 

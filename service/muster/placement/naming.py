@@ -40,20 +40,19 @@ def named(instance: Instance, shares: Iterable[Share]) -> tuple[MemberPlacement,
     """
     shares, names = tuple(shares), instance.columns.names
     masks_of_shares = _given(instance, shares)
-    members = chain.from_iterable(map(in_rank_order, instance.request.roles))
-    order = {member.uid: i for i, member in enumerate(members)}
-    places: list[MemberPlacement | None] = [None] * len(order)
+    places = dict[str, MemberPlacement]()
     for block, (role, ask) in enumerate(zip(instance.roles, instance.asks, strict=True)):
         shares_of_block = [i for i, masks in enumerate(masks_of_shares) if masks[block]]
-        queue = iter(sorted(role.members, key=lambda member: order[member.uid]))
+        queue = iter(in_rank_order(role))
         for i in _along_fabric(
             instance, block, shares_of_block, np.array([shares[i].row for i in shares_of_block], np.int64)
         ):
             node = names[shares[i].row]
             for mask, member in zip(masks_of_shares[i][block], queue, strict=False):
                 place = MemberPlacement(member.uid, member.name, role.name, node, _indices(mask), ask.units)
-                places[order[member.uid]] = place
-    return tuple(filter(None, places))
+                places[member.uid] = place
+    members = chain.from_iterable(map(in_rank_order, instance.request.roles))
+    return tuple(places[member.uid] for member in members if member.uid in places)
 
 
 @lru_cache(maxsize=1 << 14)

@@ -236,7 +236,7 @@ def _weakest_link(plan: Plan) -> float | None:
 
 def _slowest(plan: Plan) -> int:
     """Return the slowest link in MB/s, 0 if a link is unknown, NO_LINK if no node holds two of the GPUs."""
-    return min((gpus.weakest for gpus in plan.gpu_sets), default=NO_LINK)
+    return min((gpus.weakest for gpus, _ in plan.gpu_sets), default=NO_LINK)
 
 
 def _weakest_worth(plan: Plan, weakest: float | None) -> Iterator[Worth]:
@@ -321,7 +321,7 @@ OBJECTIVE = (
         "3b | the sum of the links on those rings | more GB/s",
         "ring_gb_per_s",
         _always(RING),
-        lambda plan: sum(gpus.ring for gpus in plan.gpu_sets) / MB_PER_GB,
+        lambda plan: sum(nodes * gpus.ring for gpus, nodes in plan.gpu_sets) / MB_PER_GB,
         unit=" GB/s",
     ),
     Row(
@@ -329,7 +329,7 @@ OBJECTIVE = (
         "switches of each touched node | less",
         "socket_distance",
         _always(SOCKETS),
-        lambda plan: sum(gpus.sockets for gpus in plan.gpu_sets),
+        lambda plan: sum(nodes * gpus.sockets for gpus, nodes in plan.gpu_sets),
     ),
     Row(
         "4a | [damage](#damage): how much more of the free GPUs of the touched nodes typical requests "
