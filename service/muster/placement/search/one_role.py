@@ -359,11 +359,12 @@ def gpu_sets(instance: Instance, role: int, choices: Choices) -> NodeSets | None
     """Return the sets of GPUs of these nodes; None if rules divide them in too many ways."""
     rows, view = choices.rows, instance.columns
     counts = packings(instance, role, choices)
+    sizes = tuple(instance.gpus(counts).tolist())
     lines = (view.free_gpus, view.shape, instance.rules.in_node, view.topology.in_wide)
     index, first = distinct(np.stack([line[rows].astype(np.int64) for line in lines]))
     tables = list[Ints]()
     for free, shape, rule, wide in zip(*(line[rows[first]].tolist() for line in lines), strict=True):
-        table = _table_of(instance, view.shapes[shape], free, instance.rules.node_rules[rule], counts)
+        table = _table_of(view.shapes[shape], free, instance.rules.node_rules[rule], counts, sizes)
         if table is None:
             return None
         tables.append(table if not wide else np.where(np.array(FIELDS)[:, None, None] == "domains", 0, table))
@@ -391,12 +392,12 @@ def packings(instance: Instance, role: int, choices: Choices) -> Ints:
     return np.asarray(np.arange(choices.most + 1)[:, None] * (np.arange(len(instance.roles)) == role))
 
 
-def _table_of(instance: Instance, shape: Shape, free: int, rule: InNode | None, counts: Ints) -> Ints | None:
+def _table_of(
+    shape: Shape, free: int, rule: InNode | None, counts: Ints, sizes: tuple[int, ...]
+) -> Ints | None:
     """Return the values of a node's GPU sets, [field, members, choice]; None if there are too many ways."""
     if rule is None:
-        table = _sizes(shape, free)
-        gpus = instance.gpus(counts)
-        return table[:, gpus[gpus < table.shape[1]]]
+        return _sizes(shape, free, sizes)
     by_domain = free_by_domain(shape, free)
     if not few_ways(rule, by_domain):
         return None
@@ -404,11 +405,12 @@ def _table_of(instance: Instance, shape: Shape, free: int, rule: InNode | None, 
 
 
 @lru_cache(maxsize=1 << 14)
-def _sizes(shape: Shape, free: int) -> Ints:
-    """Return the values of a node's GPU sets, [field, size, choice]."""
+def _sizes(shape: Shape, free: int, sizes: tuple[int, ...]) -> Ints:
+    """Return the values of a node's GPU sets of these sizes that the node has, [field, size, choice]."""
     sets = sets_of(shape, free)
     valid = np.arange(sets.masks.shape[1]) < sets.choices[:, None]
-    return np.stack([getattr(sets, name) for name in SET_VALUES] + [valid.astype(np.int64)])
+    table = np.stack([getattr(sets, name) for name in SET_VALUES] + [valid.astype(np.int64)])
+    return table[:, [size for size in sizes if size < len(valid)]]
 
 
 @lru_cache(maxsize=1 << 14)
