@@ -159,7 +159,8 @@ class Plan:
             if member.units:
                 shared[member.node] = shared.get(member.node, 0) | mask_of(member.gpus)
         totals = {cost: 0 for cost in self.costs if cost is not Cost.NVLINK_DOMAINS}
-        for row, mask in self.parts.nodes if totals else ():
+        rows, masks = self.parts.rows.tolist(), self.parts.masks.tolist()
+        for row, mask in zip(rows, masks, strict=True) if totals else ():
             slices = shared.get(view.names[row], 0)
             on = on_row(view, existing, self.costs, row, existing.after(view, row, InNode((), (), (), ())))
             taken = Taken(np.array([slices]), np.array([mask & ~slices]))
@@ -260,11 +261,6 @@ class Held:
     index: Ints
     existing: ExistingMembers
 
-    @property
-    def nodes(self) -> Iterator[tuple[int, int]]:
-        """The row of each node with placed members, with the mask of their GPUs."""
-        return zip(self.rows.tolist(), self.masks.tolist(), strict=True)
-
     @cached_property
     def _touching(self) -> Ints:
         """The rows of the nodes that count as touched. If the gang has GPUs, these are those with GPUs."""
@@ -283,7 +279,7 @@ class Held:
     def _holding(self, scope: str) -> Iterator[frozenset[str]]:
         """Yield the parts that hold the members of a node, for each node or each domain of nodes."""
         if scope in INSIDE:
-            for row, mask in self.nodes:
+            for row, mask in zip(self.rows.tolist(), self.masks.tolist(), strict=True):
                 parts = self.view.topology.parts(row, scope)
                 yield frozenset(part for part, gpus in parts if mask & ~gpus == 0)
             return

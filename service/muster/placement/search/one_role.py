@@ -364,7 +364,7 @@ def gpu_sets(instance: Instance, role: int, choices: Choices) -> NodeSets | None
     index, first = distinct(np.stack([line[rows].astype(np.int64) for line in lines]))
     tables = list[Ints]()
     for free, shape, rule, wide in zip(*(line[rows[first]].tolist() for line in lines), strict=True):
-        table = _table_of(view.shapes[shape], free, instance.rules.node_rules[rule], counts, sizes)
+        table = _table(view.shapes[shape], free, instance.rules.node_rules[rule], counts, sizes)
         if table is None:
             return None
         tables.append(table if not wide else np.where(np.array(FIELDS)[:, None, None] == "domains", 0, table))
@@ -392,9 +392,7 @@ def packings(instance: Instance, role: int, choices: Choices) -> Ints:
     return np.asarray(np.arange(choices.most + 1)[:, None] * (np.arange(len(instance.roles)) == role))
 
 
-def _table_of(
-    shape: Shape, free: int, rule: InNode | None, counts: Ints, sizes: tuple[int, ...]
-) -> Ints | None:
+def _table(shape: Shape, free: int, rule: InNode | None, counts: Ints, sizes: tuple[int, ...]) -> Ints | None:
     """Return the values of a node's GPU sets, [field, members, choice]; None if there are too many ways."""
     if rule is None:
         return _sizes(shape, free, sizes)

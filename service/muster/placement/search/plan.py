@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
-import numpy as np
-
 from muster.domain.decision import Step
 from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.gang.instance import Counts, Instance
@@ -87,7 +85,7 @@ def sets_on(
     rule, shape, free = instance.node_rule(row)
     if rule is not None:
         return sets_under(rule, shape, free, counts, allowed) if rule.admits(counts) else ()
-    size = int(instance.gpus(np.array(counts)))
+    size = sum(count * role.gpus for count, role in zip(counts, instance.roles, strict=True))
     return tuple((gpus, ()) for gpus in best_sets(shape, free, size, allowed))
 
 
