@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from math import lcm, prod
+from operator import le
 
 from muster.placement.cluster.fabric import Shape
 
@@ -213,20 +214,21 @@ def _member_by_member(
     for _ in range(count):
         more: dict[tuple[Counts, Counts], tuple[Counts, ...]] = {}
         for (have, counts), shares in states.items():
-            free_left = tuple(f - u for f, u in zip(free, have, strict=True))
-            for share in _compositions(gpus, free_left):
+            lines = zip(free, have, counts, rule.domain_most, strict=True)
+            open_gpus = tuple(f - u if t < most else 0 for f, u, t, most in lines)
+            for share in _compositions(gpus, open_gpus):
+                if len(more) == MAX_STATES:
+                    break
                 vector_after = tuple(u + s for u, s in zip(have, share, strict=True))
                 counted = tuple(t + (s > 0) for t, s in zip(counts, share, strict=True))
-                if len(more) < MAX_STATES and _within(rule, counted):
-                    more.setdefault((vector_after, counted), (*shares, share))
+                more.setdefault((vector_after, counted), (*shares, share))
         states = more
     for (have, counts), shares in sorted(states.items()):
         yield have, counts, shares
 
 
 def _within(rule: InNode, touched: Counts) -> bool:
-    limits = rule.domain_most or (-1,) * len(touched)
-    return all(limit < 0 or t <= limit for t, limit in zip(touched, limits, strict=True))
+    return not rule.domain_most or all(map(le, touched, rule.domain_most))
 
 
 def _compositions(total: int, most: Counts) -> Iterator[Counts]:
