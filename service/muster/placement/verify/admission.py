@@ -117,10 +117,13 @@ def _falling(members: Iterable[MemberPlacement]) -> set[tuple[int, ...]]:
 
 def _short(name: str, free: Resources, total: Resources) -> list[str]:
     """Return a sentence for each resource that the plan takes more of than the node has free."""
+    cpu, memory, pods = free.cpu_milli, free.memory_bytes, free.pods
+    if total.cpu_milli <= cpu and total.memory_bytes <= memory and total.pods <= pods and not total.others:
+        return []
     amounts = [
-        ("cpu", total.cpu_milli, free.cpu_milli),
-        ("memory", total.memory_bytes, free.memory_bytes),
-        ("pods", total.pods, free.pods),
+        ("cpu", total.cpu_milli, cpu),
+        ("memory", total.memory_bytes, memory),
+        ("pods", total.pods, pods),
     ]
     amounts += [(resource, amount, free.other(resource)) for resource, amount in total.others]
     return [
@@ -132,12 +135,9 @@ def _short(name: str, free: Resources, total: Resources) -> list[str]:
 
 def _all_free(spot: Spot, members: Sequence[MemberPlacement]) -> bool:
     """Return whether each member has free GPUs of its own. This is a quick test that most nodes pass."""
-    gpus = sum([len(member.gpus) for member in members])
-    return (
-        not any(member.units for member in members)
-        and gpus == spot.gpus.bit_count() <= spot.state.free_gpu_count
-        and not spot.gpus & ~spot.state.free_gpus
-    )
+    gpus, state = sum([len(member.gpus) for member in members]), spot.state
+    fits = gpus == spot.gpus.bit_count() <= state.free_gpu_count and not spot.gpus & ~state.free_gpus
+    return fits and not any(member.units for member in members)
 
 
 def _gpus(state: NodeState, members: Sequence[MemberPlacement]) -> list[str]:

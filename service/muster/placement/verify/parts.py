@@ -272,10 +272,18 @@ class Fabric:
 
     def count_touched(self, spots: Spots, scope: str) -> int:
         """Return how many parts of the scope these spots touch, which are by node."""
-        if scope == NVLINK[0]:
-            return len({part for spot in spots.values() for part in self.touched(spot, scope)})
-        named = self.names(scope)
-        return len({named[name] for name in spots} - {""}) + sum(not named[name] for name in spots)
+        named, parts, alike = self.names(scope), set[Part](), Counter[tuple[GpuTopology, int]]()
+        if scope != NVLINK[0]:
+            return len({named[name] or (name,) for name in spots})
+        for name, spot in spots.items():
+            if named[name] or spot.state.unindexed_gpus or not spot.known:
+                parts |= self.touched(spot, scope)
+            else:
+                alike[spot.state.node.topology, spot.gpus] += 1
+        return len(parts) + sum(
+            nodes * sum(island & gpus > 0 for island in topology.islands)
+            for (topology, gpus), nodes in alike.items()
+        )
 
     def count(self, spots: Iterable[Spot], scope: str) -> Counter[Part]:
         """Return how many of these spots lie in each part of the scope, or touch it."""
