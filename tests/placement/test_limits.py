@@ -97,6 +97,12 @@ def test_members_that_began_a_segment_are_no_reason_not_to_decide() -> None:
     assert len(decision.members) == 15
 
 
+def test_members_that_span_few_of_many_domains_are_no_reason_not_to_decide() -> None:
+    """There are millions of ways to lie in twelve domains, which are not all listed."""
+    decision = place(cluster(f": a[48 = {'+'.join(['4'] * 12)}]"), gang("12 x 4 GPU, max nvlink-domain=2"))
+    assert isinstance(decision, Placed)
+
+
 def test_refusals_of_many_members_in_segments_are_explained() -> None:
     request = gang("100 x 8 GPU + 8 x 1 GPU by 2 rack, min 9")
     decision = place(cluster(CROWDED), request)

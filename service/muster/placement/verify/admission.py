@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain, pairwise
+from operator import le
 
 from muster.domain.decision import MemberPlacement, Placed
 from muster.domain.node import Node, Resources, TaintEffect
@@ -99,11 +100,7 @@ def capacities(request: Request, groups: Groups, touched: Spots) -> list[str]:
             totals[roles] = sum([asks[role] for role in roles if role in asks], Resources(pods=0))
         wrong += _short(name, spot.state.free, totals[roles])
         if falling:
-            wrong += [
-                f"the GPUs of member {member.name} do not rise"
-                for member in members
-                if member.gpus in falling
-            ]
+            wrong += [f"the GPUs of member {m.name} do not rise" for m in members if m.gpus in falling]
         if not _all_free(spot, members):
             wrong += _gpus(spot.state, members)
     return wrong
@@ -117,14 +114,11 @@ def _falling(members: Iterable[MemberPlacement]) -> set[tuple[int, ...]]:
 
 def _short(name: str, free: Resources, total: Resources) -> list[str]:
     """Return a sentence for each resource that the plan takes more of than the node has free."""
-    cpu, memory, pods = free.cpu_milli, free.memory_bytes, free.pods
-    if total.cpu_milli <= cpu and total.memory_bytes <= memory and total.pods <= pods and not total.others:
+    totals = total.cpu_milli, total.memory_bytes, total.pods
+    free_amounts = free.cpu_milli, free.memory_bytes, free.pods
+    if not total.others and all(map(le, totals, free_amounts)):
         return []
-    amounts = [
-        ("cpu", total.cpu_milli, cpu),
-        ("memory", total.memory_bytes, memory),
-        ("pods", total.pods, pods),
-    ]
+    amounts = list(zip(("cpu", "memory", "pods"), totals, free_amounts, strict=True))
     amounts += [(resource, amount, free.other(resource)) for resource, amount in total.others]
     return [
         f"node {name} has {free_amount} of {resource} free, the plan takes {amount}"

@@ -272,11 +272,11 @@ class Fabric:
 
     def count_touched(self, spots: Spots, scope: str) -> int:
         """Return how many parts of the scope these spots touch, which are by node."""
-        named, parts, alike = self.names(scope), set[Part](), Counter[tuple[GpuTopology, int]]()
+        names, parts, alike = self.names(scope), set[Part](), Counter[tuple[GpuTopology, int]]()
         if scope != NVLINK[0]:
-            return len({named[name] or (name,) for name in spots})
+            return len({names[name] or (name,) for name in spots})
         for name, spot in spots.items():
-            if named[name] or spot.state.unindexed_gpus or not spot.known:
+            if names[name] or spot.state.unindexed_gpus or not spot.known:
                 parts |= self.touched(spot, scope)
             else:
                 alike[spot.state.node.topology, spot.gpus] += 1
@@ -323,11 +323,11 @@ class Fabric:
 
     def kinds(self, touched: Spots, everyone: Spots) -> Counter[Kind]:
         """Return how many nodes of the plan are of each kind."""
-        named = self.names(NVLINK[0])
+        names = self.names(NVLINK[0])
         return Counter(
             Kind(
                 state.node.topology,
-                named[name] != "",
+                names[name] != "",
                 bool(state.node.gpu_memory) and not state.node.gpu_resources,
                 state.free_gpus,
                 state.unindexed_gpus,
