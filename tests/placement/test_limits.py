@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import chain, repeat
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -21,8 +22,9 @@ from muster.placement.place import Limits, place
 from muster.placement.search import search
 from muster.placement.search.count import count
 from muster.placement.search.plan import Found
-from muster.placement.search.region_count import MOST_OF_PAIRS, prices
+from muster.placement.search.region_count import MOST_OF_PAIRS, Counting, prices
 from tests.placement.drawings import cluster, gang
+from tests.placement.worlds import BLOCKS
 
 CLUSTER = """
 rack r1: a[v100-8x-gputopology-document, free 1110 0000] b[v100-8x-gputopology-document, free 1100 1000]
@@ -48,6 +50,29 @@ def test_wall_clock_says_truncated() -> None:
     assert isinstance(decision, Placed)
     assert decision.truncated
     assert not decision.optimal
+
+
+def test_once_the_wall_clock_is_spent_no_more_choices_of_parts_are_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where levels do not nest, each choice of zones has choices of blocks, and these of racks."""
+    places = [f"zone z{i % 2} example.com/block b{i % 3} rack r{i * 2 % 5}: n{i}[4, cpu 4]" for i in range(9)]
+    snapshot, request = (
+        cluster("\n".join(places), BLOCKS),
+        gang("8 x 1 GPU 1 cpu + 5 x 1 GPU 2 cpu by 4 rack"),
+    )
+    clock = chain(repeat(1.0, 8), repeat(0.0))
+    levels_counted, original = list[int](), Counting._parts
+
+    def counted(counting: Counting, *rest: Any) -> Any:
+        levels_counted.append(1)
+        return original(counting, *rest)
+
+    monkeypatch.setattr(Counting, "_parts", counted)
+    decision = place(snapshot, request, Limits(seconds_left=lambda: next(clock)))
+    assert isinstance(decision, Unplaceable)
+    assert decision.causes == (NotDecided(truncated=True),)
+    assert len(levels_counted) < 20  # 29 without a look at the clock
 
 
 def test_once_the_wall_clock_is_spent_no_fewer_members_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:

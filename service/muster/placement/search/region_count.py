@@ -190,7 +190,10 @@ class Counting:
             if least_parts is not None:
                 choices.append((least_parts, combination, inside))
         outcome = Status.INFEASIBLE
-        for _, _, inside in sorted(choices, key=lambda choice: choice[:2]):
+        for at, (_, _, inside) in enumerate(sorted(choices, key=lambda choice: choice[:2])):
+            if at and self._budget.late:
+                self.proven = False
+                return outcome if outcome is Status.SOLVED else Status.UNKNOWN
             status = self._parts(inside, narrower, (*prefix, parts))
             if status is not Status.INFEASIBLE:
                 outcome = Status.SOLVED if Status.SOLVED in (status, outcome) else status
