@@ -225,11 +225,26 @@ class World:
     admitted: Mapping[str, Bools]
     room: Mapping[str, Ints]
     """Role → [row] int64: how many of its members the node has room for, whether it admits them or not."""
+    bare: Instance
+    """An instance without rules: what all instances without rules have in common."""
 
     @property
     def instance(self) -> Instance:
         """The world as the planner sees it."""
-        return instance_with(self.view, self.request, self.admitted, rooms=self.room)
+        request = self.request
+        if binds_members(request):
+            return instance_with(self.view, request, self.admitted)
+        admits = np.stack([self.admitted[role.name] for role in request.roles])
+        room = np.where(admits, np.stack([self.room[role.name] for role in request.roles]), 0)
+        return replace(
+            self.bare,
+            columns=self.view,
+            request=request,
+            roles=request.roles,
+            admits=admits,
+            room=room,
+            admitted=self.admitted,
+        )
 
     @property
     def target(self) -> int:
@@ -376,8 +391,21 @@ class Assumptions:
                 resource for resource in resources if Assumption(Kind.TAKEN, what=resource) not in key
             )
             view, room = self._free(free)
-            self._worlds[key] = World(view, request, self._admitted(key), room)
+            self._worlds[key] = World(view, request, self._admitted(key), room, self._bare)
         return self._worlds[key]
+
+    @cached_property
+    def _bare(self) -> Instance:
+        """An instance without rules."""
+        if not binds_members(self.request):
+            return self._site
+        request = replace(self.request, running=())
+        for constraint, role, key in constraints_of(request):
+            request = constraint.without(request, role, key)
+        roles = tuple(replace(role, members=()) for role in request.roles)
+        request = replace(request, roles=roles)
+        everywhere = np.ones(len(self.view.names), np.bool_)
+        return instance_with(self.view, request, {role.name: everywhere for role in roles})
 
     @cached_property
     def _empty(self) -> Columns:

@@ -208,16 +208,11 @@ def instance_of(cluster: ClusterView, excluded: Excluded) -> Instance:
 
 
 def instance_with(
-    view: Columns,
-    request: Request,
-    admitted: Mapping[str, Bools],
-    counts: Mapping[str, int] | None = None,
-    rooms: Mapping[str, Ints] | None = None,
+    view: Columns, request: Request, admitted: Mapping[str, Bools], counts: Mapping[str, int] | None = None
 ) -> Instance:
     """Return the instance under the assumption that `admitted` nodes, by role name, admit the roles.
 
-    `counts` is how many members of each role there are, the first by rank. None means all. `rooms` are the
-    results of `room_of` by role name, if they are known.
+    `counts` is how many members of each role there are, the first by rank. None means all.
     """
     existing = existing_of(view, request)
     present = replace(request, running=tuple(stay.running for stay in existing.members))
@@ -225,8 +220,7 @@ def instance_with(
     rules = rules_of(view, request, blocks, existing)
     penalty = _penalties(view, blocks.roles)
     admits = np.stack([admitted[role.name] for role in blocks.roles]) & ~rules.refused
-    rooms = rooms or {role.name: room_of(view, role) for role in request.roles}
-    room = np.where(admits, np.stack([rooms[role.name] for role in blocks.roles]), 0)
+    room = np.where(admits, np.stack([room_of(view, role) for role in blocks.roles]), 0)
     if rules.caps is not None:
         room = np.minimum(room, rules.caps)
     instance = Instance(
