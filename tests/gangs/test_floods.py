@@ -11,7 +11,7 @@ from muster.domain.node import Resources
 from muster.domain.pod import GangClaim, Pod, Wishes
 from muster.domain.podgroup import PodGroup
 from muster.domain.request import NodeRules
-from muster.gangs.capacity.queueing_hints import QueueingHint, may_fit_now
+from muster.gangs.capacity.queueing_hints import HintTable, QueueingHint
 from muster.gangs.lifecycle.arrivals import COUNT_EVERY_S, MANY
 from muster.gangs.membership.group import Group, NameKey
 from muster.gangs.messages import inputs
@@ -331,9 +331,9 @@ def test_needs_pass_over_a_gang_only_where_it_can_not_fit() -> None:
     world.wait(1)
     hint = QueueingHint.of(world.solves[-1].request)
     assert hint.quotas == (("nvidia.com/gpu", 1, 2), ("nvidia.com/gpu", 4, 1))
-    assert may_fit_now(hint, ledger, {"a"})
-    assert not may_fit_now(hint, ledger, set())
-    assert not may_fit_now(hint, ledger, {"gone"})
+    table = HintTable()
+    table.add(hint)
+    assert [table.may_fit(ledger, gained) for gained in ({"a"}, set(), {"gone"})] == [{hint}, set(), set()]
     assert ("nvidia.com/gpu", 4, Resources(1_000, 1 << 30, 1), NodeRules()) in hint.asks
 
 

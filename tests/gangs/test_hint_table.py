@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 from muster.domain.node import Node, Resources, Taint, Usage
 from muster.domain.request import NodeRules, SelectorTerm, Toleration
 from muster.gangs.capacity import queueing_hints as refused
-from muster.gangs.capacity.ledger import Ledger
-from muster.gangs.capacity.queueing_hints import FIRST_ROWS, HintTable, QueueingHint, may_fit_now
+from muster.gangs.capacity.ledger import Ledger, resources_fit
+from muster.gangs.capacity.queueing_hints import FIRST_ROWS, HintTable, QueueingHint, admits
 from tests.gangs.world import node
 
 RESOURCES = ("nvidia.com/gpu", "aliyun.com/gpu", "")
@@ -50,6 +51,23 @@ quotas = st.tuples(
 hint = st.builds(
     QueueingHint, st.frozensets(asks, min_size=1, max_size=3), st.lists(quotas, max_size=3).map(tuple)
 )
+
+
+def may_fit_now(hint: QueueingHint, ledger: Ledger, gained: Collection[str]) -> bool:
+    """One look at a gang that did not fit: whether it may fit now."""
+    states = [state for state in map(ledger.state, gained) if state is not None]
+    takes_one = any(
+        resources_fit(resources, state.free)
+        and (not gpus or (resource in state.node.gpu_resources and gpus <= state.most_gpus))
+        and admits(state.node, rules)
+        for resource, gpus, resources, rules in hint.asks
+        for state in states
+    )
+    whole = ledger.whole_gpus().items()
+    return takes_one and all(
+        must <= sum(nodes * (free // k) for (name, free), nodes in whole if name == resource)
+        for resource, k, must in hint.quotas
+    )
 
 
 def cluster(seed: int, size: int) -> Ledger:
@@ -91,6 +109,20 @@ def test_it_finds_those_that_one_look_at_each_finds(
     }
     assert len(columns._slots) == len(remaining)
     assert all((needs in columns._slots) is (needs in remaining) for needs in all_needs)
+
+
+@given(st.lists(hint, max_size=12, unique=True), st.integers(0, 1000))
+def test_a_gang_that_holds_places_is_found_wherever_a_node_admits_a_member(
+    all_needs: list[QueueingHint], seed: int
+) -> None:
+    """Its places may be on any node, and are free for it."""
+    ledger, table = cluster(seed, 4), HintTable()
+    holders = {needs.of_holder() for needs in all_needs}
+    for needs in holders:
+        table.add(needs)
+    for name, gained in ledger.nodes.items():
+        expected = {needs for needs in holders if any(admits(gained, rules) for *_, rules in needs.asks)}
+        assert table.may_fit(ledger, {name}) == expected
 
 
 def _huge(hint: QueueingHint) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,10 +14,8 @@ from muster.domain.peers import Labels, PeerRules, PeerTerm, Selector, matches
 from muster.domain.request import SelectorTerm
 from muster.gangs.capacity.queueing_hints import QueueingHint
 from muster.gangs.peers.existing_pods import MAX_CHANGES, Changes, PeerInterest
-from muster.gangs.pending import scheduling_queue as queue
 from muster.gangs.pending import watchers
 from muster.gangs.pending.watchers import MAX_INTERESTS, MAX_LOOKED_AT, Watchers
-from muster.gangs.record.gang import Gang
 from tests.gangs.test_constraints import other
 from tests.gangs.test_existing_pods import LABELS
 from tests.gangs.test_peer_changes import FULL, no
@@ -198,22 +195,3 @@ def test_a_pod_event_is_held_against_few_terms_of_refused_gangs(monkeypatch: pyt
     assert (looks, world.solves) == ([], [])
     world.gone("x")
     assert (looks, world.solves) == ([], [])
-
-
-def test_gangs_that_hold_places_are_looked_at_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others are woken: they may fit."""
-    waiting = World().coordinator.state.queue
-    looks: list[QueueingHint] = []
-
-    def never(hint: QueueingHint, *_: object) -> bool:
-        looks.append(hint)
-        return False
-
-    monkeypatch.setattr(queue, "may_fit_now", never)
-    for number in range(2000):
-        group: Any = None  # it is not looked at
-        retaining = Gang(f"ns/ack/g{number}", ("ns", "ack", "g", ""), group, retained={"u"})
-        waiting.refused(retaining, hint(0))
-    woken = waiting.freed(Changes(gained={"a"}), update_at=0.0)
-    assert len(looks) <= 1024
-    assert len(woken) == 2000 - len(looks)

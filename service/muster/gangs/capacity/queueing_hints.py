@@ -4,14 +4,11 @@ In a busy cluster most of what comes free can't help most of the waiting gangs. 
 conditions: a gang is skipped only if a proof says that it does not fit. The proof is this. A gang did not
 fit, and none of the nodes that gained admits a member and can take it. So the gang does not fit now.
 Constraints between pods break the proof, because pods elsewhere affect them: `watchers` finds those gangs.
-
-The proof counts the places that the gang itself holds as free for it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,15 +17,12 @@ from numpy.typing import NDArray
 from muster.domain.node import Node, Resources
 from muster.domain.request import NodeRules, Request, Role, Scope
 from muster.domain.snapshot import NodeState
-from muster.gangs.capacity.ledger import Ledger, resources_fit
+from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.peers.existing_pods import PeerInterest
 from muster.placement.cluster.candidates import refusal
 
 _MORE_THAN_ANY_NODE = 1 << 20
 """One GPU is never given whole to two members."""
-
-_WholeGpus = Mapping[tuple[str, int], int]
-"""(extended resource, free whole GPUs, tainted ones too) → number of nodes that have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +67,14 @@ class QueueingHint:
         )
         return cls(asks, tuple(quotas), interest)
 
+    def of_holder(self) -> QueueingHint:
+        """Return the hint of a gang that asks the same and holds places: only the nodes' rules count.
+
+        The places are free for the gang, so the proof from what is free does not hold.
+        """
+        asks = frozenset(("", 0, Resources(pods=0), rules) for *_, rules in self.asks)
+        return QueueingHint(asks, (), self.interest)
+
 
 def _gpus_on_one_node(request: Request) -> int:
     """Return how many GPUs the fewest members take of one node, if the scope is a node or a GPU; else 0."""
@@ -83,58 +85,9 @@ def _gpus_on_one_node(request: Request) -> int:
     return gpus if request.required_scope == Scope.NODE or gpus < 2 else _MORE_THAN_ANY_NODE
 
 
-def may_fit_now(
-    hint: QueueingHint,
-    ledger: Ledger,
-    gained: Collection[str],
-    touched: bool = False,
-    own_uids: Collection[str] = (),
-) -> bool:
-    """Return whether a gang that did not fit may fit now; False is a proof.
-
-    `gained`: nodes with more free capacity. `touched`: other pods changed that its constraints concern.
-    `own_uids`: UIDs whose reserved places are held for this gang and count as free for it.
-    """
-    own_states = ledger.states_without(own_uids)
-    states = (own_states.get(name) or ledger.state(name) for name in gained)
-    if not (touched or any(_takes_one(state, hint) for state in states if state is not None)):
-        return False
-    whole = ledger.whole_gpus()
-    if own_states:
-        whole = Counter(whole)
-        for name, free in own_states.items():
-            for state, nodes in ((ledger.state(name), -1), (free, 1)):
-                assert state is not None
-                for resource in state.node.gpu_resources:
-                    whole[resource, state.most_gpus] += nodes
-    return _enough_whole(whole, hint)
-
-
-def _takes_one(state: NodeState, hint: QueueingHint) -> bool:
-    """Return whether the node admits a member and can take it, as far as whole GPUs and other resources
-    say."""
-    return any(
-        resources_fit(resources, state.free)
-        and (not gpus or (resource in state.node.gpu_resources and gpus <= state.most_gpus))
-        and admits(state.node, rules)
-        for resource, gpus, resources, rules in hint.asks
-    )
-
-
 def admits(node: Node, rules: NodeRules) -> bool:
     """Return whether a node admits members with these rules, whatever they request."""
     return refusal(node, Role("", (), Resources(), rules=rules)) is None
-
-
-def _enough_whole(whole: _WholeGpus, hint: QueueingHint) -> bool:
-    """Return whether all nodes together can hold the members of each quota.
-
-    A node with f free GPUs holds at most f // k members with k or more GPUs.
-    """
-    return all(
-        must <= sum(nodes * (free // k) for (name, free), nodes in whole.items() if name == resource)
-        for resource, k, must in hint.quotas
-    )
 
 
 MOST_OFFERS = 256
@@ -185,8 +138,8 @@ class _Rows:
 class HintTable:
     """The hints of all refused gangs as arrays, each with a slot.
 
-    One pod that ends must not cost a look at each of ten thousand waiting gangs. The answer is that of
-    `may_fit_now`, or a superset: a gang that may fit is never left out.
+    One pod that ends must not cost a look at each of ten thousand waiting gangs. A gang that may fit is never
+    left out. Others may be among the answer: that costs a question, which the planner answers with no.
 
     Requests are rows (slot, GPU resource, GPUs, CPU, memory, pods, node rules). Quotas are rows (slot, GPU
     resource, GPUs of a member, members). Slots of removed hints stay until they outnumber the others.
@@ -212,7 +165,7 @@ class HintTable:
                 min(gpus, _MOST),
                 min(resources.cpu_milli, _MOST) or _ALWAYS,
                 min(resources.memory_bytes, _MOST) or _ALWAYS,
-                min(resources.pods, _MOST),
+                min(resources.pods, _MOST) or _ALWAYS,
                 self._rules.setdefault(rules, len(self._rules)),
             )
         for resource, gpus, members in hint.quotas:

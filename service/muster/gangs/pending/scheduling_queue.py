@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Collection
 
 from muster.gangs.capacity.ledger import Ledger
-from muster.gangs.capacity.queueing_hints import HintTable, QueueingHint, may_fit_now
+from muster.gangs.capacity.queueing_hints import HintTable, QueueingHint
 from muster.gangs.messages.instructions import Lane
 from muster.gangs.peers.existing_pods import Changes
 from muster.gangs.pending.watchers import Watchers
@@ -171,13 +171,6 @@ class Queue:
         return self._entries.get(entry[5]) == entry[6]
 
 
-_LOOKS = 1024
-"""Nodes that are looked at, for one input, for refused gangs that hold places (about 20 ms).
-
-Gangs beyond that are woken without a look.
-"""
-
-
 class SchedulingQueue:
     """Hold each gang as waiting, as refused, or not at all.
 
@@ -195,8 +188,6 @@ class SchedulingQueue:
         self._refused: dict[QueueingHint, set[str]] = {}
         self._hint_of: dict[str, QueueingHint] = {}
         """Refused gang → what it must have to fit."""
-        self._holding: dict[str, tuple[Gang, QueueingHint]] = {}
-        """Refused gangs that held places when they were refused: each is looked at alone."""
         self._hints = HintTable()
         self._watchers = Watchers()
         self._numbers: dict[QueueingHint, int] = {}
@@ -236,6 +227,7 @@ class SchedulingQueue:
 
     def refused(self, gang: Gang, hint: QueueingHint) -> None:
         """Note that the gang does not fit now; `hint` is what it must have to fit."""
+        hint = self._hint(gang, hint)
         if hint not in self._refused:
             self._refused[hint] = set()
             self._hints.add(hint)
@@ -244,15 +236,12 @@ class SchedulingQueue:
             self._numbers[hint] = self._number
         self._refused[hint].add(gang.key)
         self._hint_of[gang.key] = hint
-        if self._own(gang):
-            self._holding[gang.key] = (gang, hint)
 
     def leave(self, gang: Gang) -> None:
         """Note that the gang neither waits nor is refused any more."""
         for queue in self._queues.values():
             queue.drop(gang.key)
         self._lacking.pop(gang.key, None)
-        self._holding.pop(gang.key, None)
         hint = self._hint_of.pop(gang.key, None)
         if hint is not None:
             self._refused[hint].discard(gang.key)
@@ -294,17 +283,7 @@ class SchedulingQueue:
             return self._woken(self._refused.keys(), update_at)
         gained, touched = changes.gained, self._touched(self._watchers, changes)
         helped = self._hints.may_fit(self._ledger, gained, touched) if gained or touched else set()
-        keys = self._woken(helped, update_at if gained else None)
-        if not self._holding:
-            return keys
-        looks = _LOOKS // (1 + len(gained))
-        holding = (
-            key
-            for number, (key, (gang, hint)) in enumerate(self._holding.items())
-            if (gained or hint in touched)
-            and (number >= looks or self._may_fit(gang, hint, gained, hint in touched))
-        )
-        return sorted({*keys, *holding})
+        return self._woken(helped, update_at if gained else None)
 
     def _woken(self, helped: Collection[QueueingHint], update_at: float | None) -> list[str]:
         """Return the gangs with these hints. If the others show old numbers now, note when to update them."""
@@ -319,21 +298,19 @@ class SchedulingQueue:
         since = solving.since
         if since.anywhere:
             return True
-        alone = Watchers()
-        alone.add(solving.hint)
-        return self._may_fit(gang, solving.hint, since.gained, bool(self._touched(alone, since)))
+        hint, watchers, hints = self._hint(gang, solving.hint), Watchers(), HintTable()
+        watchers.add(hint)
+        hints.add(hint)
+        return bool(hints.may_fit(self._ledger, since.gained, self._touched(watchers, since)))
 
     def _touched(self, watchers: Watchers, changes: Changes) -> set[QueueingHint]:
         return watchers.touched(changes, self._ledger.existing_pods.labels_of) if changes.of_peers else set()
 
-    def _may_fit(self, gang: Gang, hint: QueueingHint, gained: Collection[str], touched: bool) -> bool:
-        return may_fit_now(hint, self._ledger, gained, touched, self._own(gang))
-
-    def _own(self, gang: Gang) -> set[str]:
-        """Return the members whose places or devices count as free for the gang."""
+    def _hint(self, gang: Gang, hint: QueueingHint) -> QueueingHint:
+        """Return the hint of this gang, which may hold places or devices that are free for it alone."""
         claimants = self._ledger.device_claims.consumers
-        holders = {pod.uid for pod in gang.group.unbound if pod.uid in claimants} if claimants else set[str]()
-        return gang.retained | holders
+        holds = gang.retained or (claimants and any(pod.uid in claimants for pod in gang.group.unbound))
+        return hint.of_holder() if holds else hint
 
     def update(self) -> None:
         """Have the gangs asked about that were passed over."""
