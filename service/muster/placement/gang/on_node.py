@@ -73,12 +73,13 @@ def kinds_of(instance: Instance, rows: Ints) -> Ints:
 def best_fit(instance: Instance, rows: Ints, counts: Ints) -> Ints:
     """Return [row, packing] int64: the best fit of these members on these nodes, with preferences below it.
 
-    One step of the best fit outweighs all scores of the gang. `counts` is [packing, role] int64.
+    One step of the best fit outweighs all scores of the gang. `counts` are as in `fit_of`.
     """
     fit = fit_of(instance.columns, instance.roles, rows, counts)
     if instance.penalty is None:
         return fit
-    return np.asarray(fit * (100 * instance.request.size + 1) + instance.penalty[:, rows].T @ counts.T)
+    penalty = (instance.penalty[:, rows].T[:, None] * counts).sum(axis=-1)
+    return np.asarray(fit * (100 * instance.request.size + 1) + penalty)
 
 
 def fit_of(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) -> Ints:
