@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from muster.placement.search import capacities
-from muster.placement.search.capacities import Domains
+from muster.placement.search.capacities import DomainCapacities
 
 
 @pytest.mark.parametrize("step", [1, 2])
@@ -27,7 +27,7 @@ def test_racks_and_nodes_are_counted_as_by_trying_everything(seed: int, step: in
     if not sum(room):
         return
     need = step * int(rng.integers(1, sum(room) // step + 1))
-    domains = Domains.of(np.arange(len(cap)) + 100, cap, rack, need, step=step, most=most[rack])
+    domains = DomainCapacities.of(np.arange(len(cap)) + 100, cap, rack, need, step=step, most=most[rack])
 
     plans = [plan for plan in product(*(range(0, n + 1, step) for n in room)) if sum(plan) == need]
     limit = min(sum(members > 0 for members in plan) for plan in plans)
@@ -49,7 +49,7 @@ def test_racks_and_nodes_are_counted_as_by_trying_everything(seed: int, step: in
                 _assert_kept(choices, index[code], cap[rack == code], members)
 
 
-def _assert_kept(choices: capacities.Choices, domain: int, caps: np.ndarray, members: int) -> None:
+def _assert_kept(choices: capacities.DomainOptions, domain: int, caps: np.ndarray, members: int) -> None:
     """Each node that can take some of the members, on the fewest nodes, is there and may take its part."""
     caps = np.sort(caps)[::-1]
     fewest = int(np.searchsorted(np.cumsum(caps), members)) + 1
@@ -63,9 +63,9 @@ def _assert_kept(choices: capacities.Choices, domain: int, caps: np.ndarray, mem
 def test_what_prices_do_not_tell_takes_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """12 members in two of three racks. Half of 3 + 3 + 3 and both 5s would do with 3 nodes and a half; whole
     racks need 4."""
-    racks = Domains.of(np.arange(5), np.array([3, 3, 3, 5, 5]), np.array([0, 0, 0, 1, 2]), 12)
+    racks = DomainCapacities.of(np.arange(5), np.array([3, 3, 3, 5, 5]), np.array([0, 0, 0, 1, 2]), 12)
     choices = racks.counted()
     assert choices is not None
     assert (racks.limit, choices.nodes) == (2, 4)
-    monkeypatch.setattr(capacities, "MAX_STEPS", 0)
+    monkeypatch.setattr(capacities, "MAX_TABLE_STEPS", 0)
     assert racks.counted() is None

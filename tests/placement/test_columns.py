@@ -20,7 +20,7 @@ from muster.domain.topology import GpuTopology
 from muster.domain.words import natural
 from muster.placement.cluster import columns as module
 from muster.placement.cluster.candidates import admits, refusal
-from muster.placement.cluster.columns import LARGEST, NOTHING, Columns, columns, following
+from muster.placement.cluster.columns import LARGEST, NO_COLUMNS, Columns, columns, following
 from muster.placement.cluster.topology import place_of
 from tests.placement.drawings import islands
 from tests.placement.naive_parts import label
@@ -148,10 +148,10 @@ def says(view: Columns, snapshot: Snapshot) -> None:
 @given(histories(), st.data())
 def test_a_view_is_a_function_of_the_snapshot(history: list[Snapshot], data: st.DataObject) -> None:
     with patch.object(module, "CHUNK", 2):
-        view = NOTHING
+        view = NO_COLUMNS
         for snapshot in history:
             view = following(view, snapshot)
-            fresh = following(NOTHING, snapshot)
+            fresh = following(NO_COLUMNS, snapshot)
             if data.draw(st.booleans()):  # else nothing is read yet that the next view could carry on
                 assert dict(contents(view)) == dict(contents(fresh))
         says(view, history[-1])

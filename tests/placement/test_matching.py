@@ -15,7 +15,7 @@ from muster.domain.request import Member, Request, Slice, Subrequest
 from muster.domain.snapshot import Snapshot
 from muster.placement import place as planner
 from muster.placement.cluster.columns import columns
-from muster.placement.cluster.matching import ClusterView, chosen
+from muster.placement.cluster.matching import ClusterView, request_of_plan
 from muster.placement.moves import alternates, move
 from muster.placement.place import Limits, place
 from muster.placement.verify import verify
@@ -254,7 +254,7 @@ def test_the_first_subrequest_that_fits_has_its_own_number_of_gpus(name: str) ->
         return
     assert gpus_of(decision) == expected
     assert isinstance(decision, Placed)
-    with_subrequest = chosen(snapshot, request, decision.members)
+    with_subrequest = request_of_plan(snapshot, request, decision.members)
     assert {role.gpus for role in with_subrequest.roles} == {len(gpus) for _, gpus in expected}
     assert verify(snapshot, with_subrequest, decision) == ()
 
@@ -293,7 +293,7 @@ def test_a_member_without_gpus_moves_beside_members_with_a_subrequest() -> None:
     request = replace(request, roles=(role, plain), min_member=2)
     plan = place(snapshot, request)
     assert isinstance(plan, Placed)
-    with_subrequest = chosen(snapshot, request, plan.members)
+    with_subrequest = request_of_plan(snapshot, request, plan.members)
     assert move(snapshot, with_subrequest, plan, "x0", "b") is not None
 
 

@@ -159,10 +159,10 @@ def test_late_in_many_regions_the_plan_is_the_best_of_those_decided() -> None:
     assert not decision.optimal
 
 
-@pytest.mark.parametrize("limit", ["MAX_STEPS", "MAX_CHOICES", "MAX_CELLS"])
+@pytest.mark.parametrize("limit", ["MAX_TABLE_STEPS", "MAX_PART_CHOICES", "MAX_OPTION_CELLS"])
 def test_what_is_too_large_is_left_to_the_solver(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot, request = drawn(random.Random(1))
-    if limit == "MAX_CHOICES":
+    if limit == "MAX_PART_CHOICES":
         snapshot = cluster("\n".join(f"zone z{n} rack r{n}: n{n}[4]" for n in range(3)))
         request = gang("7 x 1 GPU")
     fast_plan = place(snapshot, request)

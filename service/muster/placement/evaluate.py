@@ -23,7 +23,7 @@ from muster.placement.gang.existing import BoundMember, ExistingMembers, existin
 from muster.placement.gang.on_node import fit_of, gpus_of, on_row, unusable_gpus
 from muster.placement.gpus.costs import Cost, Taken, cost_of, costs_of
 from muster.placement.gpus.damage import fragmentation, is_priced, prices_of
-from muster.placement.gpus.gpusets import GpuSet, value_of
+from muster.placement.gpus.gpusets import GpuSet, gpu_set_of
 from muster.placement.gpus.node_rules import InNode
 from muster.placement.limits import asks_gpus, takes_gpus
 from muster.placement.model.objective import OBJECTIVE, VALUES, Worth
@@ -216,7 +216,7 @@ class Plan:
         return np.bincount(pairs, minlength=nodes * roles).reshape(nodes, roles)
 
 
-_value_of = lru_cache(maxsize=1 << 14)(value_of)
+_value_of = lru_cache(maxsize=1 << 14)(gpu_set_of)
 """Many nodes of a gang have equal GPUs, so values are cached."""
 
 

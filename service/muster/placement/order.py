@@ -19,7 +19,7 @@ from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.columns import Columns, columns
 from muster.placement.gang.constraints.between_pods import eligible_to
 
-MAX_STEPS = 20_000
+MAX_SEARCH_STEPS = 20_000
 """The most steps of the search for an order, if the first try finds none."""
 
 
@@ -203,7 +203,7 @@ def _searched(queue: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -> l
             return False
         for kind, member in example.items():
             steps += 1
-            if steps > MAX_STEPS:
+            if steps > MAX_SEARCH_STEPS:
                 return False
             if kinds[kind] and all(plugin.accepts(member) for plugin in plugins):
                 kinds[kind] -= 1

@@ -18,7 +18,7 @@ from muster.gangs.capacity import requests
 from muster.gangs.lifecycle.state import State
 from muster.gangs.record.gang import Gang
 from muster.gangs.reporting.places import AskAlternatives
-from muster.placement.cluster.matching import chosen
+from muster.placement.cluster.matching import request_of_plan
 
 NO_PLACE = "The gang has no place now."
 UNINDEXED = "It is not known which GPUs its pods have."
@@ -49,7 +49,7 @@ def ask(state: State, gang: Gang) -> AskAlternatives | str:
 def _as_placed(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, ...]) -> Request:
     """Return the request with as many GPUs for each member as it has, where its claims leave that open."""
     gpus = {member.role: len(member.gpus) for member in members}
-    pairs = zip(request.roles, chosen(snapshot, request, members).roles, strict=True)
+    pairs = zip(request.roles, request_of_plan(snapshot, request, members).roles, strict=True)
     roles = [
         role
         if not role.gpu_counts

@@ -42,7 +42,7 @@ from muster.gangs.record.phases import Phase, Plan, Planned, Planning, Trigger, 
 from muster.gangs.reporting.places import with_holders
 from muster.gangs.reporting.publisher import Kinds, kinds_of
 from muster.gangs.reservations import with_scores
-from muster.placement.cluster.matching import chosen, serves
+from muster.placement.cluster.matching import request_of_plan, serves
 from muster.placement.order import scheduling_order
 
 _PROMPT = 16
@@ -500,7 +500,7 @@ def _accept_plan(
     # Any members of several subgroups are not a start of some of them: the plan holds as a whole.
     least = len(order) if solving.solve.request.quorum else min(solving.solve.request.min_member, len(order))
     batch = _batch(state, gang, len(order), least)
-    request = chosen(solving.solve.snapshot, solving.solve.request, decision.members)
+    request = request_of_plan(solving.solve.snapshot, solving.solve.request, decision.members)
     plan = Plan(gang.generation, request, decision, pods, order, batch, trace_id)
     gang.reason, gang.ended, gang.pause_s, gang.slow = "", 0, 0.0, False
     state.ledger.hold(plan_usages)

@@ -493,5 +493,5 @@ def _nothing() -> Columns:
     )
 
 
-NOTHING = _nothing()
-_latest = [NOTHING]
+NO_COLUMNS = _nothing()
+_latest = [NO_COLUMNS]

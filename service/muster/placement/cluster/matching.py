@@ -24,7 +24,7 @@ from muster.domain.request import Request, Role, Subrequest
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import mask_of
 from muster.placement.cluster.candidates import not_offered
-from muster.placement.cluster.columns import NOTHING, Columns, columns, following
+from muster.placement.cluster.columns import NO_COLUMNS, Columns, columns, following
 
 K = TypeVar("K")
 
@@ -39,7 +39,7 @@ class _Shown(Generic[K]):
     snapshot: Snapshot | None = None
     keys: Mapping[str, K] = field(default_factory=dict)
     states: Mapping[str, tuple[NodeState, K, NodeState]] = field(default_factory=dict)
-    view: Columns = NOTHING
+    view: Columns = NO_COLUMNS
 
 
 def _showing(
@@ -163,7 +163,7 @@ def by_subrequest(snapshot: Snapshot, request: Request) -> Iterator[Request]:
         yield mixed
 
 
-def chosen(snapshot: Snapshot, request: Request, members: Iterable[MemberPlacement]) -> Request:
+def request_of_plan(snapshot: Snapshot, request: Request, members: Iterable[MemberPlacement]) -> Request:
     """Return the request with the subrequest that a plan took, for each role whose members all took one."""
     if not any(role.subrequests for role in request.roles):
         return request

@@ -109,7 +109,7 @@ def _causes(conflict: Conflict) -> Iterator[Cause]:
     for role in conflict.members_of:
         missing = assumptions.refused[role.name].get(resource_missing(role))
         if missing is not None and missing.all() and (role.gpus or role.slice):
-            yield not_offered(assumptions.view, role, resource_missing(role).removeprefix("no "))
+            yield cause_not_offered(assumptions.view, role, resource_missing(role).removeprefix("no "))
     yield from gpus_not_offered(conflict)
 
 
@@ -348,7 +348,7 @@ def _too_large(conflict: Conflict, world: World, rows: Ints) -> Cause | None:
         if (limit := _limit_of_member(world.view, role, hosts)) is not None:
             resource, amount, node, largest = limit
             if not largest and resource not in RESOURCES and not _is_offered(world.view, resource):
-                return not_offered(world.view, role, resource)
+                return cause_not_offered(world.view, role, resource)
             name = (
                 gpus_with(role.slice.units)
                 if resource == GPU and role.slice
@@ -436,7 +436,7 @@ def _name_of(conflict: Conflict, resource: str) -> str:
     return names[0] if resource == GPU and names else resource
 
 
-def not_offered(view: Columns, role: Role, resource: str) -> ResourceNotOffered:
+def cause_not_offered(view: Columns, role: Role, resource: str) -> ResourceNotOffered:
     """Return the cause that no node offers this resource."""
     nodes = [state.node for state in view.states]
     if role.slice:

@@ -60,7 +60,7 @@ def on_row(
     return On(costs, bool(wide), rule, bool(_is_true(nvswitch)[row]), row in existing.with_gpus)
 
 
-def kinds_of(instance: Instance, rows: Ints) -> Ints:
+def node_kinds(instance: Instance, rows: Ints) -> Ints:
     """Return [property, node] int64. Nodes with equal columns have equal GPUs and equal costs of choices."""
     view = instance.columns
     lines: list[NDArray[Any]] = [view.shape[rows], view.free_gpus[rows], instance.rules.in_node[rows]]
@@ -154,7 +154,7 @@ def opening(view: Columns) -> Ints:
 
 
 GPU = 1000
-SLACK = GPU // 8
+SHARE_SLACK = GPU // 8
 """A GPU that lacks this much of its share, or less, is still usable."""
 MIB = 20
 """Memory is counted in MiB, as a shift of bytes."""
@@ -193,9 +193,9 @@ def unusable_gpus(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints
             np.maximum(0, _shares(amount >> unit, scale) - GPU * gpus_taken) for amount in (of_all, of_theirs)
         ]
         excess = np.maximum(excess, beyond[0] - beyond[1])
-    now = (before - after + GPU - 1 - SLACK) // GPU
+    now = (before - after + GPU - 1 - SHARE_SLACK) // GPU
     alone = ~(theirs.any(axis=-1) | beside[:, None])
-    later = np.where(alone, np.maximum(1, -(-excess // GPU)), (excess + GPU - 1 - SLACK) // GPU)
+    later = np.where(alone, np.maximum(1, -(-excess // GPU)), (excess + GPU - 1 - SHARE_SLACK) // GPU)
     later = np.minimum(later, total - gpus_taken)
     return np.asarray(np.where(idle.any(axis=-1), now + later, 0))
 

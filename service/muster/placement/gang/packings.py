@@ -384,7 +384,7 @@ Adding members to it stays below zero, and a sum of four of it fits in 16 bits.
 AT_ONCE = 1 << 17
 """Cells of the tables that are filled at once: as many as a core's cache holds."""
 
-MAX_WORK = 1 << 29
+MAX_PACKING_STEPS = 1 << 29
 """The most steps of filling the tables. If there were more, first fit decides, and nothing is proven."""
 
 
@@ -452,7 +452,7 @@ def packed(asks: Asks, caps: Ints, amounts: Ints, free: Ints, units: Ints, whole
         amounts = np.append(amounts, np.zeros((len(amounts), 1), np.int64), axis=1)
     axes = tuple(r for r in active if r != deep)
     filling = _Filling(asks, caps.max(axis=1, initial=0), axes, deep)
-    if filling.work(int(units.max(initial=0)), len(units)) * kinds > MAX_WORK:
+    if filling.work(int(units.max(initial=0)), len(units)) * kinds > MAX_PACKING_STEPS:
         return None
     chunk = max(1, AT_ONCE // filling.cells)
     parts = [

@@ -52,7 +52,7 @@ MAX_SETS = 1 << 13
 nothing is proven.
 """
 
-MAX_WORK = 1 << 21
+MAX_FILLING_STEPS = 1 << 21
 """The most steps of filling sets, in sets times places of slices. If there are more, first fit chooses."""
 
 
@@ -176,7 +176,7 @@ def _sets(asks: Asks, packings: Values, node: NodeGpus, on: On) -> _Found | None
     for key in np.unique(several, axis=0):
         group = np.flatnonzero((several == key).all(axis=1))
         slots = tuple(places[group].max(axis=0).tolist())
-        if len(shared) * prod(n + 1 for n in slots) > MAX_WORK:
+        if len(shared) * prod(n + 1 for n in slots) > MAX_FILLING_STEPS:
             return None
         cheapest = filled(node, shared, units, tuple(packings[group][:, sliced].max(axis=0).tolist()), slots)
         of_group = cheapest[(slice(None), *places[group].T)].reshape(len(shared), -1)

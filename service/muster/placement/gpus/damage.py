@@ -108,7 +108,7 @@ DIGITS = 6
 where half a step goes.
 """
 
-MAX_STEPS = 1 << 40
+MAX_PRICE_STEPS = 1 << 40
 """The most steps: sums over nodes must fit into int64."""
 
 MAX_CODES = 4
@@ -149,7 +149,7 @@ class Kinds:
 
 
 @lru_cache(maxsize=8)
-def kinds_of(typical: tuple[TypicalRequest, ...]) -> Kinds:
+def request_kinds(typical: tuple[TypicalRequest, ...]) -> Kinds:
     """Return the typical requests as arrays."""
     sizes = sorted({(kind.gpus, kind.units, kind.cpu_milli) for kind in typical})
     shapes = sorted({size[:2] for size in sizes})
@@ -267,7 +267,7 @@ class Prices:
         loss = self.usable[rows] - _usable(self.kinds, have, room, self.view.cpu[rows] - cpu_milli)
         # Sum along the last axis, so that the sum of a row does not depend on other rows.
         damage = np.round((self.weights[self.nodes.row_class[rows]] * loss).sum(axis=1), DIGITS)
-        steps: Ints = np.rint(np.clip(damage / STEP, -MAX_STEPS, MAX_STEPS)).astype(np.int64)
+        steps: Ints = np.rint(np.clip(damage / STEP, -MAX_PRICE_STEPS, MAX_PRICE_STEPS)).astype(np.int64)
         return STEP * steps
 
 
@@ -285,7 +285,7 @@ _latest: list[Prices | None] = [None]
 
 
 def _following(last: Prices | None, view: Columns) -> Prices:
-    kinds = kinds_of(view.snapshot.typical)
+    kinds = request_kinds(view.snapshot.typical)
     nodes = _nodes_of(view, kinds, last.nodes if last else None)
     if last and (last.nodes is not nodes or len(last.codes) > MAX_CODES * len(view.names)):
         last = None

@@ -24,7 +24,7 @@ from muster.placement.gpus.links import (
     NO_LINK,
     Rings,
     Values,
-    kinds_of,
+    interchangeable_gpus,
     link_matrix,
     pcie_homes,
     rings,
@@ -83,7 +83,7 @@ def _row(sets: Sets, size: int) -> tuple[GpuSet, ...]:
     return tuple(GpuSet(*values) for values in zip(*columns, strict=True))
 
 
-def value_of(shape: Shape, free: int, mask: int) -> GpuSet:
+def gpu_set_of(shape: Shape, free: int, mask: int) -> GpuSet:
     """Return this set with its values, if taken from the `free` GPUs of a node of this shape."""
     domains = sum(1 for domain in shape.domains if domain & mask)
     damage = damage_of(shape, free, mask)
@@ -354,7 +354,7 @@ def kinds_in(shape: Shape, fixed_domains: bool) -> tuple[tuple[int, ...], ...]:
     """
     parts: dict[tuple[int, ...], list[int]] = {}
     homes = pcie_homes(shape.topology)
-    for number, kind in enumerate(kinds_of(link_matrix(shape.topology))):
+    for number, kind in enumerate(interchangeable_gpus(link_matrix(shape.topology))):
         for gpu in kind:
             home = next((domain for domain in shape.domains if domain >> gpu & 1), 0)
             pool = next((pool for pool in shape.pools if pool >> gpu & 1), 0)

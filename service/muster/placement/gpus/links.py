@@ -56,7 +56,7 @@ def rings(topology: GpuTopology, weakest_first: bool = True) -> Rings:
     if count > MAX_RING_GPUS:
         raise ValueError(f"{count} GPUs, ring tables end at {MAX_RING_GPUS}")
     links = link_matrix(topology)
-    kinds = kinds_of(links)
+    kinds = interchangeable_gpus(links)
     sizes = tuple(len(kind) for kind in kinds)
     thresholds = sorted({int(links[i, j]) for i in range(count) for j in range(i)}, reverse=True)
     if not weakest_first:
@@ -102,7 +102,7 @@ def _subset_sums(values: list[int]) -> Values:
     return table
 
 
-def kinds_of(links: Values) -> list[list[int]]:
+def interchangeable_gpus(links: Values) -> list[list[int]]:
     """Return GPUs in groups: two GPUs of a group have equal links to every third GPU."""
     kinds: list[list[int]] = []
     for gpu in range(len(links)):

@@ -255,7 +255,7 @@ def _parts_touched(variables: Variables) -> None:
 # What follows from rules, part by part
 
 
-MAX_CHOICES = 16
+MAX_MEMBER_CHOICES = 16
 """The most numbers of members in one part for which each number is a choice of the model."""
 
 MAX_MEMBERS = 256
@@ -264,7 +264,7 @@ MAX_MEMBERS = 256
 MAX_CLASSES = 128
 """The most classes of nodes for which tables are made."""
 
-NEVER = np.int64(1) << 50
+FORBIDDEN = np.int64(1) << 50
 
 
 def _add_by_part(variables: Variables, level: Level | None) -> None:
@@ -304,14 +304,14 @@ def _add_cost(
     """Make the part pay for the members that it takes, on at most this many nodes."""
     problem, (part, indices) = variables.problem, part_indices
     low, high = int(share.low[part]), int(share.high[part])
-    if not 0 <= high - low < MAX_CHOICES or high > MAX_MEMBERS or not 0 < nodes <= MAX_MEMBERS:
+    if not 0 <= high - low < MAX_MEMBER_CHOICES or high > MAX_MEMBERS or not 0 < nodes <= MAX_MEMBERS:
         return
     counts = np.asarray(problem.patterns.counts[:, :, list(share.roles)].sum(axis=2), np.int64)
     cost = level.cost(problem.patterns)
     least = _least(problem, counts, cost, share.part == part, (nodes, high))
     options, model = [], variables.model
     for members in range(low, high + 1):
-        if least[members] < NEVER // 2:
+        if least[members] < FORBIDDEN // 2:
             options.append((members, int(least[members]), model.new_bool_var(f"{name}/{members}")))
     model.add_exactly_one([here_so_many for *_, here_so_many in options])
     total = LinearExpr.weighted_sum(
@@ -328,18 +328,18 @@ def _least(problem: Problem, counts: Ints, cost: Ints, inside: Ints, most: tuple
     kind = problem.kind[inside][:, None]
     pattern = np.arange(problem.open.shape[1])
     still_open = problem.open[inside]
-    node_cost = np.full(int(counts.max(initial=0)) + 1, NEVER)
+    node_cost = np.full(int(counts.max(initial=0)) + 1, FORBIDDEN)
     np.minimum.at(node_cost, counts[kind, pattern][still_open], cost[kind, pattern][still_open])
-    table = np.full(members + 1, NEVER)
+    table = np.full(members + 1, FORBIDDEN)
     table[0] = 0
     cheapest = table.copy()
     for _ in range(nodes):
-        grown = np.full_like(table, NEVER)
-        for count in np.flatnonzero(node_cost < NEVER).tolist():
+        grown = np.full_like(table, FORBIDDEN)
+        for count in np.flatnonzero(node_cost < FORBIDDEN).tolist():
             if count <= members:
                 reached = table[: members + 1 - count] + node_cost[count]
                 np.minimum(grown[count:], reached, out=grown[count:])
-        table = np.minimum(grown, NEVER)
+        table = np.minimum(grown, FORBIDDEN)
         cheapest = np.minimum(cheapest, table)
     return cheapest
 

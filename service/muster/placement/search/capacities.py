@@ -16,9 +16,9 @@ import numpy as np
 from muster.placement.cluster.columns import LARGEST, Bools, Ints
 from muster.placement.model.problem import fewest
 from muster.placement.search.regions import fullest_first, place_in_run, renumbered
-from muster.placement.search.tables import MAX_STEPS, NEVER, Table, steps
+from muster.placement.search.tables import MAX_TABLE_STEPS, NEVER, Table, steps
 
-MAX_CELLS = 10_000_000
+MAX_OPTION_CELLS = 10_000_000
 """The most entries of an array by domain and amount. Several of them take 80 MB each."""
 
 
@@ -45,7 +45,7 @@ class Price:
 
 
 @dataclass(frozen=True, eq=False)
-class Domains:
+class DomainCapacities:
     """Domains: `limit` of them take the `need` members.
 
     `rows`, `domain` and `cap` are [node]: the row, its domain from 0, and how many members it takes. Nodes
@@ -64,7 +64,7 @@ class Domains:
     @classmethod
     def of(
         cls, rows: Ints, cap: Ints, domain: Ints, need: int, *, step: int = 1, most: Ints | None = None
-    ) -> Domains:
+    ) -> DomainCapacities:
         """Return the domains of these nodes; `limit` is the fewest domains that hold the members.
 
         `domain` [node] are codes. `most` [node] is the most members of the node's domain.
@@ -142,9 +142,9 @@ class Domains:
         of_domain = amount[domains]
         return int(self.fewest[domains, of_domain].sum()), int(self.amounts[of_domain].sum())
 
-    def counted(self) -> Choices | None:
+    def counted(self) -> DomainOptions | None:
         """Return what domains may take with the fewest nodes; None if the tables for this are too large."""
-        if len(self.most) * len(self.amounts) > MAX_CELLS:
+        if len(self.most) * len(self.amounts) > MAX_OPTION_CELLS:
             return None
         if self.limit == 1:
             return self.within(int(self.fewest[self.possible].min()))
@@ -153,7 +153,7 @@ class Domains:
         for nodes in range(-(price.slack(0, self.need) // price.members), enough):
             choices = self.within(nodes)
             visited += choices.steps
-            if visited > MAX_STEPS:
+            if visited > MAX_TABLE_STEPS:
                 return None
             if choices.cheapest(choices.fewest, 1, nodes) is not None:
                 return choices
@@ -173,7 +173,7 @@ class Domains:
                 enough = min(enough, fewest(self.cap[touched[self.domain]], self.need))
         return enough
 
-    def within(self, nodes: int) -> Choices:
+    def within(self, nodes: int) -> DomainOptions:
         """Return what domains may take in a plan with this number of nodes."""
         slacks = [price.slack_with(nodes, self.need) for price in self.prices]
         domains = np.flatnonzero((np.array(slacks) >= 0).all(axis=0))
@@ -193,11 +193,11 @@ class Domains:
         domain, cap = np.searchsorted(domains, self.domain[indices]), self.cap[indices]
         at_least = np.maximum(cap - spare.max(axis=1, initial=0)[domain], least[self.domain[indices]])
         rows, place = self.rows[indices], place_in_run(domain)
-        return Choices(self, nodes, rows, domain, place, cap, at_least, still_open, fewest_nodes)
+        return DomainOptions(self, nodes, rows, domain, place, cap, at_least, still_open, fewest_nodes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Choices:
+class DomainOptions:
     """What the domains that are left may take in a plan with this number of `nodes`.
 
     `rows`, `domain`, `place`, `cap` and `least` are [node], for the nodes that can be in such a plan: the
@@ -206,7 +206,7 @@ class Choices:
     on how many nodes.
     """
 
-    of: Domains
+    of: DomainCapacities
     nodes: int
     rows: Ints
     domain: Ints
@@ -234,7 +234,7 @@ class Choices:
     @property
     def fits_tables(self) -> bool:
         """Whether tables over the nodes of all domains are small enough."""
-        return steps(self.width, self.most, len(self.open), int(self.of.amounts[-1])) <= MAX_STEPS
+        return steps(self.width, self.most, len(self.open), int(self.of.amounts[-1])) <= MAX_TABLE_STEPS
 
     @property
     def possible(self) -> Bools:
@@ -242,7 +242,7 @@ class Choices:
         members = np.arange(self.most + 1)
         return np.asarray((members >= self.least[:, None]) & (members <= self.cap[:, None]))
 
-    def alone(self, domain: int) -> Choices:
+    def alone(self, domain: int) -> DomainOptions:
         """Return the choices of one domain."""
         inside, only = self.domain == domain, slice(domain, domain + 1)
         nodes = {name: getattr(self, name)[inside] for name in ("rows", "place", "cap", "least")}

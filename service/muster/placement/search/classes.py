@@ -25,7 +25,7 @@ from muster.placement.model.solve import counted_scope
 REGION = "region"
 """In `Problem.parts`: the region that a cell lies in."""
 
-FIELDS = (*SET_VALUES, "gpus", "packing", "choice")
+PATTERN_FIELDS = (*SET_VALUES, "gpus", "packing", "choice")
 """Columns of a table of patterns, after the counts by role."""
 
 
@@ -205,8 +205,8 @@ def fine(instance: Instance, problem: Problem) -> tuple[Problem, bool]:
             table, key = ruled_patterns(packings[m].all, rule, view.shapes[shape[i]], free[i], wide[i])
         if priced:  # like the best fit, it is equal for all sets of a packing
             table = table.copy()
-            table[:, len(instance.roles) + FIELDS.index("damage")] = priced[i][
-                table[:, len(instance.roles) + FIELDS.index("packing")]
+            table[:, len(instance.roles) + PATTERN_FIELDS.index("damage")] = priced[i][
+                table[:, len(instance.roles) + PATTERN_FIELDS.index("packing")]
             ]
             key = table.tobytes()
         tables.append(NodePatterns(table, key, left_overs[i], None if unusable is None else unusable[i]))
@@ -275,9 +275,9 @@ def ruled_patterns(
         for packing, counts in enumerate(packings)
         for choice, (gpus, _) in enumerate(sets_under(rule, shape, free, counts))
     ]
-    table = np.array(rows, np.int64).reshape(len(rows), len(rule.gpus) + len(FIELDS))
+    table = np.array(rows, np.int64).reshape(len(rows), len(rule.gpus) + len(PATTERN_FIELDS))
     if wide:
-        table[:, len(rule.gpus) + FIELDS.index("domains")] = 0
+        table[:, len(rule.gpus) + PATTERN_FIELDS.index("domains")] = 0
     return table, table.tobytes()
 
 
@@ -311,7 +311,7 @@ def _by_packing(
 
 def _patterns(of_kinds: list[NodePatterns], roles: int, further: tuple[str, ...]) -> Patterns:
     width = max((len(table.patterns) for table in of_kinds), default=0)
-    every = np.zeros((len(of_kinds), width, roles + len(FIELDS) + len(further)), np.int64)
+    every = np.zeros((len(of_kinds), width, roles + len(PATTERN_FIELDS) + len(further)), np.int64)
 
     def made(of: Callable[[NodePatterns], Ints | None]) -> Ints:
         """Return [kind, pattern] a value of the packings."""
@@ -319,7 +319,7 @@ def _patterns(of_kinds: list[NodePatterns], roles: int, further: tuple[str, ...]
         for kind, table in enumerate(of_kinds):
             of_table = of(table)
             if of_table is not None:
-                packing = table.patterns[:, roles + FIELDS.index("packing")]
+                packing = table.patterns[:, roles + PATTERN_FIELDS.index("packing")]
                 values[kind, : len(packing)] = of_table[packing]
         return values
 
@@ -329,7 +329,7 @@ def _patterns(of_kinds: list[NodePatterns], roles: int, further: tuple[str, ...]
         count = len(table.patterns)
         every[kind, :count] = table.patterns
         valid[kind, :count] = True
-    costs = {name: every[:, :, roles + i] for i, name in enumerate((*FIELDS, *further))}
+    costs = {name: every[:, :, roles + i] for i, name in enumerate((*PATTERN_FIELDS, *further))}
     fields = {name: costs.pop(name) for name in ("weakest", "gpus", "packing", "choice")}
     costs[BEST_FIT.field] = left_over
     if any(table.unusable is not None for table in of_kinds):

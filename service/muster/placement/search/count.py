@@ -56,7 +56,7 @@ class Fit:
     counts: Counts = ()
 
 
-NOTHING = Fit(0, "", True)
+NO_FIT = Fit(0, "", True)
 """No member fits."""
 
 
@@ -102,7 +102,7 @@ class _Counter:
         fit = most_in_segments(instance, self.scopes)
         if fit is not None:
             return fit
-        most, proven = NOTHING, True
+        most, proven = NO_FIT, True
         for tries, members in enumerate(ways_to_cut(request)):
             if tries == MAX_TRIES or self.budget.late:
                 proven = False
@@ -125,7 +125,7 @@ class _Counter:
         Each number of members is then a problem of its own. Usually one member can always be left out, so
         the interval of numbers is halved. Otherwise each number is tried, the largest first.
         """
-        most, proven, size = NOTHING, True, instance.request.size
+        most, proven, size = NO_FIT, True, instance.request.size
         if self.target is None and size > MAX_COUNTED:
             return replace(most, proven=False)
         if not fewer_fit(instance.request):
@@ -155,19 +155,19 @@ class _Counter:
         counter = replace(self, target=total)
         for tries, counts in enumerate(shared_out(total, tuple(len(role.members) for role in roles))):
             if tries == MAX_TRIES or self.budget.late:
-                return replace(NOTHING, proven=False)
+                return replace(NO_FIT, proven=False)
             members = {role.name: n for role, n in zip(roles, counts, strict=True)}
             whole = total == instance.request.size
             fit = counter._together(instance if whole else instance.keeping(members))
             if fit.members == total:
                 return fit
             proven &= fit.proven
-        return replace(NOTHING, proven=proven)
+        return replace(NO_FIT, proven=proven)
 
     def _together(self, instance: Instance) -> Fit:
         """Return the most members that fit inside a node, if a scope asks for that, or in one region."""
         if not any(instance.need) or not len(instance.columns.names):
-            return NOTHING
+            return NO_FIT
         inside = self._inside_nodes(instance)
         across = self._in_regions(instance)
         fit = max(inside, across, key=self._rank)
@@ -178,13 +178,13 @@ class _Counter:
         """Return the most members that fit in one region, the most promising regions first."""
         parts = _Regions.of(instance, self.scopes)
         if parts is None or int(parts.upper.max()) < (self.target or 0):
-            return NOTHING
+            return NO_FIT
         if parts.is_exact:
             fullest = int(parts.upper.argmax())
             return parts.fit(fullest, int(parts.upper[fullest]))
         if not self.roles_in_order:
             parts = parts.with_lower()
-        most, proven, enough = NOTHING, True, self.target or sum(parts.need)
+        most, proven, enough = NO_FIT, True, self.target or sum(parts.need)
         for region in parts.by_promise(max(1, self.target or 0)):
             if not region.upper or region.upper < max(self.target or 0, most.members):
                 break
@@ -226,7 +226,7 @@ class _Counter:
         """Return the most members that fit on a node, or in a part inside one, if a scope asks for that."""
         rows, masks = _parts_inside(instance, self.scopes)
         if not len(rows):
-            return NOTHING
+            return NO_FIT
         need, quorum = instance.need, instance.request.quorum
         index, packings = packings_on(instance, rows, need, masks)
         complete = all(packing.complete for packing in packings)
@@ -242,7 +242,7 @@ class _Counter:
             if holds.any():
                 break
         else:
-            return replace(NOTHING, proven=complete)
+            return replace(NO_FIT, proven=complete)
         at = np.flatnonzero(holds)
         first = int(at[np.lexsort((masks[at], rows[at]))[0]])
         name = _name(instance, self.scopes, int(rows[first]), int(masks[first]))
@@ -411,7 +411,7 @@ Discounts help if all members of a role are placed anyway, while the others are 
 CORNERS = (0.0, 1.0)
 """Discounts tried if rules bind members, or with four to six roles. With more roles there are none."""
 
-SLACK = 1e-9
+ROUNDING_ERROR = 1e-9
 """Sums of bytes over thousands of nodes are inexact as floats, so bounds are rounded to the safe side."""
 
 
@@ -427,7 +427,7 @@ def by_sums(instance: Instance, rows: Ints, part: Ints, need: Counts) -> Ints:
     upper = most.sum(axis=0)
     for amount, free in _resources(instance, rows, active) if len(active) > 1 else ():
         usable = np.minimum(np.maximum(0, free), amount @ caps[active].astype(np.float64))
-        spare = np.bincount(part, usable, parts) * (1 + SLACK)
+        spare = np.bincount(part, usable, parts) * (1 + ROUNDING_ERROR)
         members = np.zeros(parts)
         for r in np.argsort(amount, kind="stable").tolist():
             more = np.minimum(most[r], spare // amount[r]) if amount[r] else most[r]
@@ -504,7 +504,7 @@ def by_packings(problem: Problem, unit: int) -> tuple[Ints, bool]:
         packings: Floats = np.tensordot(counts, worth.T, axes=1).max(axis=1)
         values, _ = _by_part(problem, packings, tuple(active.tolist()), worth.max(axis=1), 1)
         upper = np.minimum(upper, (values + (need.sum() - worth @ need)).min(axis=1))
-    return np.floor(upper + SLACK).astype(np.int64), exact
+    return np.floor(upper + ROUNDING_ERROR).astype(np.int64), exact
 
 
 def _by_part(
@@ -571,7 +571,7 @@ def most_in_segments(instance: Instance, scopes: tuple[str, ...]) -> Fit | None:
         elif segment.scope != Scope.NODE:
             rows = rows[topology.index(segment.scope)[rows] >= 0]
     if not len(rows):
-        return NOTHING
+        return NO_FIT
     whole, short, size = _on_nodes(instance, role, rows)
     wider = [(rows, size)]
     for segment in reversed(role.segments):

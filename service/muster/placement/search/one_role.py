@@ -35,10 +35,9 @@ from muster.domain.request import Scope
 from muster.placement.cluster.columns import Bools, Ints
 from muster.placement.cluster.fabric import Shape
 from muster.placement.gang.instance import Instance
-from muster.placement.gang.on_node import best_fit, costs_on, gpus_on, kinds_of
+from muster.placement.gang.on_node import best_fit, costs_on, gpus_on, node_kinds
 from muster.placement.gang.packings import distinct
-from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, PACKING_TIME, sets_under
-from muster.placement.gpus.choices import Choices as NodeChoices
+from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, PACKING_TIME, Choices, sets_under
 from muster.placement.gpus.choices import choices as node_choices
 from muster.placement.gpus.gpusets import SET_VALUES, sets_of
 from muster.placement.gpus.node_rules import InNode, allowed, few_ways, free_by_domain
@@ -53,7 +52,7 @@ from muster.placement.model.objective import (
     value_of,
 )
 from muster.placement.model.problem import fewest as fewest_that_hold
-from muster.placement.search.capacities import Choices, Domains
+from muster.placement.search.capacities import DomainCapacities, DomainOptions
 from muster.placement.search.classes import parts_by_row
 from muster.placement.search.plan import (
     Answer,
@@ -68,7 +67,7 @@ from muster.placement.search.plan import (
     Value,
     share_of,
 )
-from muster.placement.search.region_count import MAX_CHOICES
+from muster.placement.search.region_count import MAX_PART_CHOICES
 from muster.placement.search.regions import regions, renumbered
 from muster.placement.search.single_node import IDLE, at_least, by_level
 from muster.placement.search.tables import NEVER, OneCost, Table, one_cost
@@ -230,7 +229,7 @@ def joined(instance: Instance, regions: Regions, need: int, bound: DomainRules) 
         region_of[pair] = region
         parts = [np.flatnonzero(region_of == code) for code in range(int(region.max()) + 1)]
         fewest = min(fewest_that_hold(room[inside], need) for inside in parts)
-        if sum(comb(len(inside), fewest) for inside in parts) > MAX_CHOICES:
+        if sum(comb(len(inside), fewest) for inside in parts) > MAX_PART_CHOICES:
             return Declined("there are too many choices of wider parts")
         choices = [choice for inside in parts for choice in combinations(inside.tolist(), fewest)]
         nodes = [
@@ -281,7 +280,7 @@ def over_domains(plan: Partial, budget: Budget) -> Solved | Declined:
     return Solved((plan.complete(shares),), gap)
 
 
-def _counted(regions: Sequence[Domains], budget: Budget) -> list[Choices]:
+def _counted(regions: Sequence[DomainCapacities], budget: Budget) -> list[DomainOptions]:
     """Return what the domains of the regions with the fewest domains and nodes may take.
 
     The result is empty if the tables would be too large, or if there is no time left.
@@ -294,13 +293,13 @@ def _counted(regions: Sequence[Domains], budget: Budget) -> list[Choices]:
     return choices if None not in counted and all(possible.fits_tables for possible in choices) else []
 
 
-def _domains(regions: Regions, domain: Ints, need: int, bound: DomainRules) -> Iterator[Domains]:
+def _domains(regions: Regions, domain: Ints, need: int, bound: DomainRules) -> Iterator[DomainCapacities]:
     """Yield the domains of each region. If one domain is enough, all of them count as one region."""
     most = None if bound.most is None else bound.most[regions.rows]
     for region in range(int(regions.region.max()) + 1 if regions.uncounted else 1):
         here = np.flatnonzero(regions.region == region) if regions.uncounted else np.arange(len(regions.rows))
         limits = None if most is None else most[here]
-        yield Domains.of(
+        yield DomainCapacities.of(
             regions.rows[here], regions.cap[here], domain[here], need, step=bound.step, most=limits
         )
 
@@ -322,7 +321,7 @@ def wide_tell_apart(instance: Instance, regions: Regions, domain: Ints) -> bool:
 
 # Phase 4: sets of GPUs
 
-FIELDS = (*SET_VALUES, "valid")
+SET_FIELDS = (*SET_VALUES, "valid")
 """The values of a GPU set, and whether there is one."""
 
 
@@ -356,7 +355,7 @@ class NodeSets:
 
 
 def gpu_sets(
-    instance: Instance, role: int, choices: Choices, shaped: tuple[Sequence[Shape], Ints] | None = None
+    instance: Instance, role: int, choices: DomainOptions, shaped: tuple[Sequence[Shape], Ints] | None = None
 ) -> NodeSets | None:
     """Return the sets of GPUs of these nodes; None if rules divide them in too many ways.
 
@@ -374,12 +373,14 @@ def gpu_sets(
         table = _table(shapes[shape], free, instance.rules.node_rules[rule], counts, sizes)
         if table is None:
             return None
-        tables.append(table if not wide else np.where(np.array(FIELDS)[:, None, None] == "domains", 0, table))
+        tables.append(
+            table if not wide else np.where(np.array(SET_FIELDS)[:, None, None] == "domains", 0, table)
+        )
     width = max((table.shape[2] for table in tables), default=1)
-    values = np.zeros((len(FIELDS), len(tables), len(counts), width), np.int64)
+    values = np.zeros((len(SET_FIELDS), len(tables), len(counts), width), np.int64)
     for i, table in enumerate(tables):
         values[:, i, : table.shape[1], : table.shape[2]] = table
-    by_field = dict(zip(FIELDS, values[:, index], strict=True))
+    by_field = dict(zip(SET_FIELDS, values[:, index], strict=True))
     if instance.prices:
         priced = instance.prices.of_whole(rows, instance.gpus(counts), instance.cpu(counts))
         by_field["damage"] = np.broadcast_to(priced[:, :, None], by_field["damage"].shape)
@@ -387,14 +388,14 @@ def gpu_sets(
 
 
 def node_sets(
-    instance: Instance, role: int, choices: Choices, values: Mapping[str, Ints], valid: Bools
+    instance: Instance, role: int, choices: DomainOptions, values: Mapping[str, Ints], valid: Bools
 ) -> NodeSets:
     """Return these sets of GPUs, as far as the numbers of members can be in a plan."""
     left_over = best_fit(instance, choices.rows, packings(instance, role, choices))
     return NodeSets(values, valid & choices.possible[:, :, None], left_over)
 
 
-def packings(instance: Instance, role: int, choices: Choices) -> Ints:
+def packings(instance: Instance, role: int, choices: DomainOptions) -> Ints:
     """Return [members, role] the members of a node by role, for each number of members."""
     return np.asarray(np.arange(choices.most + 1)[:, None] * (np.arange(len(instance.roles)) == role))
 
@@ -428,7 +429,7 @@ def _ruled(rule: InNode, shape: Shape, free: int, packings: tuple[tuple[int, ...
         else []
         for counts in packings
     ]
-    table = np.zeros((len(FIELDS), len(sets), max(1, *map(len, sets))), np.int64)
+    table = np.zeros((len(SET_FIELDS), len(sets), max(1, *map(len, sets))), np.int64)
     for i, of_packing in enumerate(sets):
         for choice, gpus in enumerate(of_packing):
             table[:, i, choice] = [*(getattr(gpus, name) for name in SET_VALUES), 1]
@@ -439,10 +440,10 @@ def _ruled(rule: InNode, shape: Shape, free: int, packings: tuple[tuple[int, ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class TablePlan:
     """The members on each node of `choices`, the choice of GPUs [node, members], and the plan's value."""
 
-    choices: Choices
+    choices: DomainOptions
     members: Ints
     choice: Ints
     value: Value
@@ -452,7 +453,7 @@ class Plan:
         here = np.flatnonzero(self.members)
         here = here[np.argsort(self.choices.rows[here])]
         rows, members = self.choices.rows[here], self.members[here]
-        kinds = np.stack([*kinds_of(instance, rows), self.choice[here, members], members], axis=1)
+        kinds = np.stack([*node_kinds(instance, rows), self.choice[here, members], members], axis=1)
         alike, shares = dict[tuple[int, ...], Share](), list[Share]()
         for row, kind in zip(rows.tolist(), map(tuple, kinds.tolist()), strict=True):
             if kind not in alike:
@@ -464,7 +465,7 @@ class Plan:
         return tuple(shares)
 
 
-def best_plan(instance: Instance, choices: Choices, sets: NodeSets) -> Plan | None:
+def best_plan(instance: Instance, choices: DomainOptions, sets: NodeSets) -> TablePlan | None:
     """Return the best plan with the fewest domains and nodes.
 
     The result is None if there is no plan, or if the numbers are too large.
@@ -486,7 +487,7 @@ def best_plan(instance: Instance, choices: Choices, sets: NodeSets) -> Plan | No
         members = _cheapest(choices, sets, sums, choice, possible)
         if members is not None and (least is None or _sums(sets, above, choice, members) == least):
             worth = {**_sums(sets, sums, choice, members), WEAKEST_LINK.field: threshold}
-            return Plan(choices, members, choice, value_of(levels, worth))
+            return TablePlan(choices, members, choice, value_of(levels, worth))
     return None
 
 
@@ -502,7 +503,7 @@ def _sums(sets: NodeSets, levels: Sequence[Level], choice: Ints, members: Ints) 
     }
 
 
-def _could_hold(choices: Choices, possible: Bools) -> bool:
+def _could_hold(choices: DomainOptions, possible: Bools) -> bool:
     """Return whether the fullest nodes of the fullest domains hold the members."""
     cap = np.where(possible, np.arange(possible.shape[1]), 0).max(axis=1)
     by_place = np.zeros((len(choices.open), choices.width), np.int64)
@@ -512,7 +513,7 @@ def _could_hold(choices: Choices, possible: Bools) -> bool:
 
 
 def _cheapest(
-    choices: Choices, sets: NodeSets, levels: Sequence[Level], choice: Ints, possible: Bools
+    choices: DomainOptions, sets: NodeSets, levels: Sequence[Level], choice: Ints, possible: Bools
 ) -> Ints | None:
     """Return [node] the members of each node in the cheapest plan; None if there is none."""
     varied = [level for level in levels if level is BEST_FIT or sets.values[level.field].any()]
@@ -528,12 +529,12 @@ def _cheapest(
 class DomainTable:
     """The cheapest ways to fill each domain. A step of the `table` is `unit` members."""
 
-    choices: Choices
+    choices: DomainOptions
     table: Table
     unit: int
 
     @classmethod
-    def of(cls, choices: Choices, cost: OneCost) -> DomainTable:
+    def of(cls, choices: DomainOptions, cost: OneCost) -> DomainTable:
         """Return the table at this cost, which each node has in addition to `cost.node`."""
         valid = cost.cost < NEVER
         unit = int(np.gcd.reduce(np.flatnonzero(valid.any(axis=0)), initial=0)) or 1
@@ -559,7 +560,9 @@ class DomainTable:
 # Slices and policies: the sets of a node are dear
 
 
-def examined(instance: Instance, role: int, choices: Choices, budget: Budget) -> tuple[Plan | None, bool]:
+def examined(
+    instance: Instance, role: int, choices: DomainOptions, budget: Budget
+) -> tuple[TablePlan | None, bool]:
     """Return the best plan in one of these domains, and whether that is proven.
 
     Domains are examined one after another, the most promising first, until no other can be better (branch and
@@ -580,7 +583,7 @@ def examined(instance: Instance, role: int, choices: Choices, budget: Budget) ->
     return incumbent, complete
 
 
-def _bounds(instance: Instance, role: int, choices: Choices) -> Iterator[tuple[Value, int]]:
+def _bounds(instance: Instance, role: int, choices: DomainOptions) -> Iterator[tuple[Value, int]]:
     """Yield for each domain the least cost of the members, all levels together."""
     counts = packings(instance, role, choices)
     lines = at_least(instance, choices.rows, tuple(map(tuple, counts.tolist())))
@@ -610,9 +613,11 @@ def _bounds(instance: Instance, role: int, choices: Choices) -> Iterator[tuple[V
         yield tuple(int(key[domain]) for key in keys), domain
 
 
-def _made_sets(instance: Instance, role: int, choices: Choices, budget: Budget) -> tuple[NodeSets, bool]:
+def _made_sets(
+    instance: Instance, role: int, choices: DomainOptions, budget: Budget
+) -> tuple[NodeSets, bool]:
     """Return the sets of these nodes, made node by node, and whether they are complete."""
-    by_node, counts = list[NodeChoices](), tuple(map(tuple, packings(instance, role, choices).tolist()))
+    by_node, counts = list[Choices](), tuple(map(tuple, packings(instance, role, choices).tolist()))
     for row, high, low in zip(
         choices.rows.tolist(), choices.cap.tolist(), choices.least.tolist(), strict=True
     ):

@@ -21,7 +21,7 @@ from muster.placement.model.objective import Level
 from muster.placement.model.problem import Problem, Use
 from muster.placement.model.solve import Decided
 
-UNBOUNDED = 1.0
+GAP_WITHOUT_BOUND = 1.0
 """The gap if no bound is known."""
 
 Value = tuple[int, ...]
@@ -35,7 +35,7 @@ class Gap(NamedTuple):
     """
 
     level: str
-    share: float = UNBOUNDED
+    share: float = GAP_WITHOUT_BOUND
 
 
 @dataclass(frozen=True, slots=True)

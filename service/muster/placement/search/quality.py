@@ -27,7 +27,14 @@ from muster.placement.model.objective import NODES, NVLINK_DOMAINS, WEAKEST_LINK
 from muster.placement.model.problem import FREE, Floats, Problem, Use, carried, carried_back
 from muster.placement.model.solve import Decided, Solution, counted_scope, decide, feasible, nodes_bound
 from muster.placement.model.solver import Status
-from muster.placement.search.classes import FIELDS, NodePatterns, fine, nodes_of, with_tables, without_equals
+from muster.placement.search.classes import (
+    PATTERN_FIELDS,
+    NodePatterns,
+    fine,
+    nodes_of,
+    with_tables,
+    without_equals,
+)
 from muster.placement.search.plan import (
     Answer,
     Declined,
@@ -103,7 +110,7 @@ def _prepared(instance: Instance, counted: Decided, budget: Budget) -> tuple[Nod
     if counted.problem.spared:
         counted, idle = _idle(counted)
     if instance.costs:
-        problem, complete = chosen(instance, counted, by_row, budget)
+        problem, complete = patterns_for_count(instance, counted, by_row, budget)
     else:
         problem, complete = fine(instance, counted.problem)
     if not problem.open.any():
@@ -260,7 +267,7 @@ def _largest_rings(problem: Problem, fast: Bools, use: Use | None) -> tuple[Prob
 # Slices and policies: the patterns of a node are dear
 
 
-SHARE = 0.25
+QUALITY_SHARE = 0.25
 """The largest share of the solver's time for choosing GPUs."""
 
 MAX_SIEVED = 512
@@ -272,7 +279,7 @@ MAX_PRICES = 12
 """The most prices by which packings are sieved."""
 
 
-def chosen(
+def patterns_for_count(
     instance: Instance, counted: Decided, by_row: Mapping[int, Counts], budget: Budget
 ) -> tuple[Problem, bool]:
     """Return the problem with all patterns of plans with the counted number of nodes, and whether they are
@@ -293,7 +300,7 @@ def chosen(
     is_used = np.isin(rows, list(by_row))
     near = np.isin(part, part[is_used])
     order = np.lexsort((rows, part, -_promise(instance, rows, part, nodes), ~near, ~is_used))
-    with budget.share(1 - SHARE):
+    with budget.share(1 - QUALITY_SHARE):
         for i in order.tolist():
             if not is_used[i] and budget.spent:
                 complete = False
@@ -399,13 +406,13 @@ def _table(instance: Instance, row: int, packings: Ints) -> tuple[NodePatterns, 
     table, complete = _patterns(
         tuple(map(tuple, packings.tolist())), instance.asks, gpus_on(instance, row), costs_on(instance, row)
     )
-    packing = table[:, len(instance.roles) + FIELDS.index("packing")]
+    packing = table[:, len(instance.roles) + PATTERN_FIELDS.index("packing")]
     at = np.array([row])
     left_over = best_fit(instance, at, packings)[0]
     if instance.prices is not None:
         damage = instance.prices.of_whole(at, instance.gpus(packings), instance.cpu(packings))[0]
         table = table.copy()
-        table[:, len(instance.roles) + FIELDS.index("damage")] = damage[packing]
+        table[:, len(instance.roles) + PATTERN_FIELDS.index("damage")] = damage[packing]
     unusable = None if instance.idle is Idle.NONE else instance.unusable(at, packings)[0]
     return NodePatterns(table, table.tobytes(), left_over, unusable), complete
 

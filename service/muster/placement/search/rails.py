@@ -31,7 +31,7 @@ from muster.placement.gang.on_node import best_fit
 from muster.placement.gpus.gpusets import TABLED_GPUS
 from muster.placement.limits import Budget
 from muster.placement.model.objective import BEST_FIT, DAMAGE, RAILS, SOCKETS, Idle
-from muster.placement.search.capacities import Domains
+from muster.placement.search.capacities import DomainCapacities
 from muster.placement.search.one_role import (
     DomainRules,
     best_plan,
@@ -43,13 +43,13 @@ from muster.placement.search.plan import Found, Gap, Regions, Value
 from muster.placement.search.regions import regions, renumbered
 
 METHOD = "rail-sets"
-SHARE = 0.125
+RAILS_SHARE = 0.125
 """The largest share of the solver's time for this level."""
 SEARCH_TIME, NODE_TIME = 1e-3, 2e-6
 """The deterministic time of one more search or table, and of each node in it for each role."""
-MAX_CELLS = 1 << 21
+MAX_SET_CELLS = 1 << 21
 """The most entries in tables of GPU sets: each set of rails needs 3^n for each shape of nodes with n GPUs."""
-MAX_SETS = 512
+MAX_RAIL_SETS = 512
 """The most sets of one size that are looked at. Of eight rails there are at most 70."""
 MAX_RAILS = 64
 """The most rails in a cluster. With more, their sets are not looked at."""
@@ -91,7 +91,7 @@ def on_fewest_rails(
         return plan
     began, final = budget.now(), plan
     if plan.gap is None or plan.gap.level in BELOW:
-        with budget.share(SHARE):
+        with budget.share(RAILS_SHARE):
             final = _Sets(instance, scopes, need, search, budget, plan, rails).fewest()
     budget.decided(METHOD, began)
     at = next((i for i, step in enumerate(plan.steps, 1) if step.level == SOCKETS.name), len(plan.steps))
@@ -154,7 +154,7 @@ class _Sets:
         """Yield best plans on sets of this many rails that keep the levels above, the best one among them."""
         others = [rail for rail in room.rails if rail not in fixed]
         every = combinations(others, size - len(fixed))
-        sets = [fixed.union(more) for more in islice(every, MAX_SETS)]
+        sets = [fixed.union(more) for more in islice(every, MAX_RAIL_SETS)]
         self.cut_short |= next(every, None) is not None
         holds = room.holds(np.array([[rail in rails for rail in room.rails] for rails in sets]))
         possible = np.flatnonzero(holds.any(axis=1))
@@ -162,7 +162,7 @@ class _Sets:
         view = self.instance.columns
         shapes = [view.shapes[shape].topology for shape in np.unique(view.shape[room.rows]).tolist()]
         cells = sum(3 ** min(TABLED_GPUS, shape.gpu_count) for shape in shapes)
-        self.cut_short |= len(sets) * cells > MAX_CELLS or (bool(sets) and self.budget.spent)
+        self.cut_short |= len(sets) * cells > MAX_SET_CELLS or (bool(sets) and self.budget.spent)
         if self.cut_short or not sets:
             return
         by_table = self._by_table(room, sets, holds)
@@ -190,7 +190,9 @@ class _Sets:
         rows, domain = room.rows[node], of_set * (int(part.max()) + 1) + part[node]
         cap = np.minimum(instance.room[role][rows], self.need[role])
         most = None if bound.most is None else bound.most[rows]
-        domains = Domains.of(of_set * nodes + rows, cap, domain, self.need[role], step=bound.step, most=most)
+        domains = DomainCapacities.of(
+            of_set * nodes + rows, cap, domain, self.need[role], step=bound.step, most=most
+        )
         choices = domains.counted()
         if domains.limit > 1 or choices is None or not choices.fits_tables:
             return None

@@ -41,7 +41,7 @@ from muster.placement.search.plan import (
 )
 from muster.placement.search.regions import NOWHERE, regions
 
-MAX_CHOICES = 256
+MAX_PART_CHOICES = 256
 """The most choices of parts of a level that are tried one by one. If there are more, the solver decides."""
 
 COUNTING_SHARE = 0.5
@@ -161,7 +161,7 @@ class Counting:
         """Count a level that has narrower levels below it."""
         scope, *narrower = levels
         spared = bool((problem.part(scope) == FREE).any())
-        while not spared and comb(count, lower) <= MAX_CHOICES:
+        while not spared and comb(count, lower) <= MAX_PART_CHOICES:
             status = self._each(problem, scope, lower, narrower, prefix)
             if status is not Status.INFEASIBLE or lower == count or scope in self._once:
                 return status

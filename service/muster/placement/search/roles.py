@@ -146,7 +146,7 @@ SMALL = 64
 SIZES = (0, -1, 1)
 """Parts in the order of the fabric, the largest first, and the smallest first."""
 
-Touched = tuple[int, ...]
+RoleParts = tuple[int, ...]
 """Parts touched by each role, summed: of the widest level first, of the nodes last."""
 
 
@@ -232,14 +232,14 @@ def _overlaps(room: Ints, need: Ints) -> Ints:
     return np.asarray(np.maximum(0, ends - begins))
 
 
-def _touched(has_members: Bools, parts: Sequence[Ints]) -> Touched:
+def _touched(has_members: Bools, parts: Sequence[Ints]) -> RoleParts:
     """Return the parts that each role touches, summed. `has_members` is [node, role]."""
     node, role = np.nonzero(has_members)
     of_levels = [len(np.unique(part[node] * has_members.shape[1] + role)) for part in parts]
     return (*of_levels, len(node))
 
 
-def _least(need: Ints, room: Ints, parts: Sequence[Ints]) -> Touched:
+def _least(need: Ints, room: Ints, parts: Sequence[Ints]) -> RoleParts:
     """Return a bound: each role alone in the largest parts."""
     sizes = [*(np.bincount(part, room) for part in parts), room]
     reached = (np.cumsum(np.sort(size)[::-1]) for size in sizes)

@@ -306,7 +306,7 @@ def search(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Bu
     """Return the best plan with all members in one part of every scope of `scopes`."""
 
     def best(instance: Instance) -> Found:
-        plan, gap = decided(presolved(instance, scopes, need, budget), None, budget)
+        plan, gap = decide_levels(presolved(instance, scopes, need, budget), None, budget)
         if plan is None:
             return Found((), gap)
         return Found(dealt_by_role(plan.instance, plan.shares()), gap, plan.steps)
@@ -321,7 +321,7 @@ def presolved(instance: Instance, scopes: tuple[str, ...], need: Counts, budget:
     return Partial(instance, scopes, need, levels_of_plan(instance.levels, instance.costs, instance.idle))
 
 
-def decided(plan: Partial, incumbent: Value | None, budget: Budget) -> Outcome:
+def decide_levels(plan: Partial, incumbent: Value | None, budget: Budget) -> Outcome:
     """Decide all levels that are left. Stop if the plan cannot beat the incumbent."""
     gap, declined = plan.gap, list[tuple[str, str]]()
     while plan.levels:
@@ -389,7 +389,7 @@ def _best(plans: list[Partial], gap: Gap | None, budget: Budget) -> Outcome:
         if costs and i == MAX_FINISHED:
             gap = gap or Gap(costs[0].value)
             break
-        finished, doubt = decided(plan, best_plan.value if best_plan else None, budget)
+        finished, doubt = decide_levels(plan, best_plan.value if best_plan else None, budget)
         gap = gap or doubt
         if finished is not None and (best_plan is None or finished.value < best_plan.value):
             best_plan = finished
@@ -397,9 +397,9 @@ def _best(plans: list[Partial], gap: Gap | None, budget: Budget) -> Outcome:
 
 
 METHODS: tuple[Exact, ...] = (
-    MembersWithoutGpus(decided),
-    SingleNode(decided),
-    RoleAggregation(decided),
+    MembersWithoutGpus(decide_levels),
+    SingleNode(decide_levels),
+    RoleAggregation(decide_levels),
     SortedCapacities(),
     DomainTables(),
     RegionCount(),

@@ -16,7 +16,7 @@ from muster.domain.request import Scope
 from muster.placement.cluster.columns import LARGEST, Ints
 from muster.placement.cluster.topology import INSIDE
 from muster.placement.gang.instance import Counts, Instance, fits_at_once
-from muster.placement.gang.on_node import best_fit, costs_on, gpus_on, kinds_of
+from muster.placement.gang.on_node import best_fit, costs_on, gpus_on, node_kinds
 from muster.placement.gang.packings import packings_on
 from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, Least, choices
 from muster.placement.gpus.costs import Cost
@@ -252,7 +252,7 @@ def by_level(instance: Instance, least: Ints, left_over: Ints) -> dict[Level, In
 
 def _alike(instance: Instance, rows: Ints, values: Sequence[Ints]) -> Ints:
     """Return the best one of nodes with equal GPUs, as indices into `rows`. The last value counts first."""
-    code = kinds_of(instance, rows)
+    code = node_kinds(instance, rows)
     order = np.lexsort((rows, *values, *code))
     return order[np.diff(code[:, order], prepend=-2, axis=1).any(axis=0)]
 

@@ -21,7 +21,7 @@ NEVER = np.int64(1) << 61
 CALL = 2_000
 """How many elements take as long as one call of numpy."""
 
-MAX_STEPS = 40_000_000
+MAX_TABLE_STEPS = 40_000_000
 """The most elements that one table visits. If there are more, the solver decides."""
 
 
