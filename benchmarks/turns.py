@@ -23,7 +23,6 @@ from muster.domain.node import Resources
 from muster.domain.pod import GangClaim
 from muster.domain.policies import DEFAULT_POLICIES
 from muster.gangs.coordinator import Coordinator
-from muster.gangs.lifecycle.arrivals import COUNT_EVERY_S
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import Solve
 from muster.gangs.messages.settings import Settings
@@ -115,7 +114,6 @@ def _huge(world: World) -> None:
     claim = GangClaim("annotations", "huge", 2)
     for pod in Ask("team-1", "huge", HUGE, 8).members(world.now):
         world.send(inputs.PodSeen(world.now, replace(pod, claim=claim)))
-    world.now += COUNT_EVERY_S * HUGE
 
 
 CHANGES: dict[str, Callable[[World], None]] = {

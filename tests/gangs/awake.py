@@ -27,6 +27,8 @@ from tests.gangs.world import World
 
 _COUNTED = (Phase.COLLECTING, Phase.INVALID, Phase.RUNNING)
 """Phases in which nothing but its members brings a gang further."""
+_GOES_ON = (Phase.PLANNING, Phase.PLANNED, Phase.RESERVING, Phase.PERMITTED)
+"""Phases that end in a bounded time, with what the gang is at: pods that come meanwhile are counted then."""
 CATCHES_UP_S = 2.0
 """After the service stood still, everything that was due comes this many seconds after the first of it."""
 
@@ -72,8 +74,10 @@ def asleep(world: World, nodes: Iterable[Node]) -> Iterator[str]:
     for name in sorted(state.roster.names):
         gangs = {key: gang for key, gang in state.gangs.items() if gang.name == name}
         soon = state.settings.settle_most_s + CATCHES_UP_S
-        if name in state.uncounted and state.uncounted[name].count_at <= world.now + soon:
+        if any(_within(world, gang, Timer.RECOUNT, soon) for gang in gangs.values()):
             continue
+        if any(gang.stale and gang.phase in _GOES_ON for gang in gangs.values()):
+            continue  # they are counted after that
         for group in state.roster.groups(name):
             if not group.unbound or group.causes or group.waits_for is not None:
                 continue
@@ -82,7 +86,7 @@ def asleep(world: World, nodes: Iterable[Node]) -> Iterator[str]:
             elif gang.phase is Phase.UNPLACEABLE:
                 if not _pauses(world, gang) and fits_now(world, nodes, gang.key):
                     yield f"{gang.key} fits now, and nobody asks about it"
-            elif gang.phase in _COUNTED and not _settles(world, gang, soon):
+            elif gang.phase in _COUNTED:
                 yield f"{gang.key} is {gang.phase}, and nobody counts it though it is complete"
 
 
@@ -98,11 +102,6 @@ def _idle(state: State, paused_namespaces: Collection[str]) -> Iterator[str]:
             waiting = [key for key in waiting if state.gangs[key].group.priority >= floor]
         if waiting and lane not in state.solving:
             yield f"the {lane} planner is asked about nothing, and {sorted(waiting)} wait"
-
-
-def _settles(world: World, gang: Gang, soon: float) -> bool:
-    """Whether it is complete, and waits a moment for other pods."""
-    return gang.group.waits_for is None and _within(world, gang, Timer.PHASE, soon)
 
 
 def _pauses(world: World, gang: Gang) -> bool:

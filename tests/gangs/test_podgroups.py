@@ -496,7 +496,7 @@ def test_policies_come_as_terms_the_heaviest_first_and_a_name_that_is_none_is_re
 
 
 def test_a_large_gang_of_a_pod_group_is_not_counted_again_for_each_pod() -> None:
-    world = World(Settings()).start(node("a"))
+    world = World().start(node("a"))
     seen(world, replace(GROUP, min_member=50))
     for number in range(3):
         world.see(named(f"p{number}"))

@@ -23,7 +23,6 @@ from muster.gangs.capacity.ledger import Ledger
 from muster.gangs.capacity.requests import request
 from muster.gangs.membership.group import Group, NameKey
 from muster.gangs.membership.roster import Roster
-from muster.gangs.messages.settings import Settings
 from tests.gangs.world import World, bound, node, pod, wishing
 
 FOURS = Wishes(segments=(Segment(4, "node"),))
@@ -349,7 +348,7 @@ def test_a_rank_that_changes_voids_the_plan() -> None:
 
 
 def test_a_gang_of_two_roles_is_not_counted_again_for_each_pod(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(Settings(), auto=False).start(node("a"))
+    world = World(auto=False).start(node("a"))
     counted: list[NameKey] = []
     roster = world.coordinator.state.roster
     groups = roster.groups

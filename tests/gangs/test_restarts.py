@@ -11,7 +11,6 @@ from muster.domain.node import Usage
 from muster.gangs.membership.group import Group, NameKey
 from muster.gangs.messages import inputs
 from muster.gangs.messages.calls import BindingFate, PlanRef, Unreserve
-from muster.gangs.messages.settings import Settings
 from tests.gangs.invariants import check
 from tests.gangs.world import World, bound, node, pod
 
@@ -178,7 +177,7 @@ def test_another_owners_succeeded_pods_do_not_count() -> None:
 
 
 def test_a_gang_of_thousands_is_not_counted_again_for_each_pod(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(Settings(), auto=False).start(node("a"))
+    world = World(auto=False).start(node("a"))
     counted: list[object] = []
     groups = world.coordinator.state.roster.groups
 

@@ -50,11 +50,9 @@ class Coordinator:
         """Take in an input, and return the instructions that follow from it."""
         self.state.now, self.state.members_counted = message.now, 0
         match message:
-            case inputs.SolveFailed(_, gang):
-                self._pods.count(gang)
+            case inputs.SolveFailed():
                 planning.solve_failed(self.state, message)
-            case inputs.Decided(_, gang):
-                self._pods.count(gang)
+            case inputs.Decided():
                 planning.decided(self.state, message)
             case inputs.Synced():
                 self.state.synced = True
@@ -169,7 +167,11 @@ class Coordinator:
 
         Keys of gangs that are gone are skipped. This changes nothing and sets no timer.
         """
-        return tuple(map(view, self._gangs(keys)))
+        return tuple(map(self._view, self._gangs(keys)))
+
+    def _view(self, gang: Gang) -> GangView:
+        self.state.counted(gang)
+        return view(gang)
 
     def taken(self, nodes: Sequence[str]) -> list[tuple[places.Taken, ...]]:
         """Return what pods take of the GPUs of each of these nodes."""
@@ -182,7 +184,7 @@ class Coordinator:
     def details(self, key: str) -> places.GangDetails | None:
         """Return what is known of the gang with this key; None if there is none."""
         gang = self.state.gangs.get(key)
-        return places.details(self.state.ledger, gang, view(gang)) if gang is not None else None
+        return places.details(self.state.ledger, gang, self._view(gang)) if gang is not None else None
 
     def alternatives(self, key: str) -> places.AskAlternatives | str:
         """Return what to ask a planner about other places of this gang, or why there is nothing to ask."""

@@ -1,14 +1,14 @@
 """Arrive: take in changes of pods, group the pods into gangs, and tell each gang that its members changed.
 
-A change marks the gang's name, and all pods of the name are counted at once or later: else a gang of
-thousands would be counted again for each pod that comes, is bound or goes.
+Some changes of one pod need no count of its gang: else a gang of thousands would be counted again for each
+pod that comes, is bound or goes.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from muster.domain.node import DeviceClaim, Usage
 from muster.domain.pod import Pod
@@ -17,44 +17,132 @@ from muster.domain.policies import Policies
 from muster.domain.rate import Rate
 from muster.domain.sentences import sentence
 from muster.gangs.lifecycle import bindings, planning, reconciliation
-from muster.gangs.lifecycle.state import State, Uncounted
+from muster.gangs.lifecycle.state import State
 from muster.gangs.membership.group import Group, NameKey, name_key, planning_facts
 from muster.gangs.record.gang import Gang, Timer
 from muster.gangs.record.phases import (
+    Collecting,
     Finished,
     GivenUp,
     Permitted,
     Phase,
     Plan,
     Planned,
-    Planning,
     Reserving,
     Trigger,
 )
 from muster.gangs.reporting.differences import Differences
 
+_MAY_LEAVE = (Phase.COLLECTING, Phase.INVALID, Phase.PLANNING, Phase.UNPLACEABLE)
+"""Phases in which a member that goes voids nothing."""
 
-def _members_changed(state: State, gang: Gang, group: Group, changes: Uncounted) -> None:
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of one pod: `before` and `after`, None if it was not known or is gone.
+
+    `present`: how many present pods have the gang's name, and its owners if pods of other owners have the
+    name.
+    """
+
+    before: Pod | None
+    after: Pod | None
+    present: int
+
+    def leaves_in_place(self, gang: Gang) -> bool:
+        """Return whether the gang stays in its phase, although its counts are old."""
+        match gang.phase:
+            case Phase.COLLECTING if gang.group.waits_for is not None:
+                if not 0 < self.present < gang.group.needed:
+                    return False
+                if self.after is None:
+                    return True
+                # While nothing runs, the owner does not matter: owners are assigned when enough are there.
+                return self._comes_alike(gang) if gang.group.bound else self._alike(gang)
+            case Phase.RUNNING if not gang.group.unbound:
+                return self.present > 0 and (self.after is None or bool(self.after.node))
+            case _:
+                return False
+
+    def is_one_of_many(self, gang: Gang) -> bool:
+        """Return whether other pods may follow, so that the gang is counted after them.
+
+        That is so if the gang's size is open, or if the gang is ill-formed whatever comes.
+        """
+        if gang.phase is Phase.GIVEN_UP or gang.is_partially_bound:
+            return False
+        if gang.phase is not Phase.INVALID and (not gang.group.elastic or gang.group.waits_for is not None):
+            return False
+        if self.present == gang.group.size and not gang.group.ambiguous:
+            return False  # the last one that is expected
+        return self._joins(gang) or (gang.phase in _MAY_LEAVE and self.leaves())
+
+    def leaves(self) -> bool:
+        """Return whether a waiting member goes while others stay."""
+        return (
+            self.present > 0
+            and self.before is not None
+            and self.before.present
+            and not self.before.node
+            and (self.after is None or not (self.after.present or self.after.node))
+        )
+
+    def _comes_alike(self, gang: Gang) -> bool:
+        """Return whether a new pod asks for its gang the same as another member."""
+        return self._comes(gang) and self._alike(gang)
+
+    def _alike(self, gang: Gang) -> bool:
+        return (
+            self.after is not None
+            and self.after.present
+            and not self.after.node
+            and not self.after.causes
+            and self.after.claim in gang.group.claims
+        )
+
+    def _joins(self, gang: Gang) -> bool:
+        if self.before is not None and self.before.present:
+            return False
+        return self._comes(gang) if gang.phase is Phase.INVALID else self._comes_alike(gang)
+
+    def _comes(self, gang: Gang) -> bool:
+        return (
+            self.after is not None
+            and self.after.present
+            and not self.after.node
+            and self.after.owner in gang.group.owners
+        )
+
+
+_COUNTED_LATER = (
+    Phase.COLLECTING,
+    Phase.RUNNING,
+    Phase.UNPLACEABLE,
+    Phase.INVALID,
+    Phase.WITHDRAWN,
+)
+"""Phases in which pods that come one after another are counted once they have come. In the others, what the
+gang is doing goes on, and the pods are counted after it."""
+
+
+def _members_changed(state: State, gang: Gang, group: Group) -> None:
     """Look at a gang again, because its pods changed."""
-    before, gang.group = gang.group, group
-    if group.bound and not before.bound and gang.phase is not Phase.PERMITTED:
+    same, levels = gang.group.facts == group.facts, gang.group.subgroups
+    if group.bound and not gang.group.bound and gang.phase is not Phase.PERMITTED:
         gang.was_complete &= not group.was_split_by_crash  # bound by another service, or late
-    came_or_went = {pod.uid for pod in group.unbound} ^ {pod.uid for pod in before.unbound}
-    if came_or_went - {pod.uid for pod in group.bound}:
-        gang.arrived = (gang.arrived[0] if gang.arrived else changes.first, changes.last)
+    if not gang.stale and {pod.uid for pod in group.unbound} - {pod.uid for pod in gang.group.unbound}:
+        reconciliation.note_arrival(state, gang)
+    gang.group, gang.stale, gang.landed = group, False, 0
     _forget_late_bound(state, gang)
     reconciliation.note_partially_bound(state, gang)
     reconciliation.release_retained(state, gang)
-    only_joined = group.only_joined(before)
     match gang.in_phase:
         case Permitted() as permitted:
             bindings.settle_bindings(state, gang, permitted)
-        case _ if only_joined and len(group.unbound) == len(before.unbound):
-            return  # nothing changed
-        case Planning() if only_joined and group.elastic:
-            return  # the planner goes on, and is asked about them later
+        case _ if same:
+            return
         case Planned(plan) | Reserving(plan):
-            changed = "" if before.subgroups == group.subgroups else "the levels of its PodGroup changed"
+            changed = "" if levels == group.subgroups else "the levels of its PodGroup changed"
             if void := changed or _why_void(state, gang, plan):
                 reconciliation.withdraw(state, gang, Trigger.MEMBERS_CHANGED, void)
         case _:
@@ -97,6 +185,7 @@ def _gang_appeared(state: State, gang: Gang, earlier_gangs: Iterable[Gang]) -> N
     begun |= {pod.uid for pod in gang.group.unbound if pod.uid in state.orphans}
     forerunners = [before for before in earlier_gangs if begun & before.group.uids]
     _inherit(state, gang, forerunners)
+    reconciliation.note_arrival(state, gang)
     reconciliation.reconcile(state, gang)
     if forerunners:
         theirs = {uid for before in forerunners for uid in (*before.awaited, *before.elsewhere)}
@@ -151,6 +240,44 @@ def _givers(gangs: Iterable[Gang], groups: Mapping[str, Group]) -> list[Gang]:
     ]
 
 
+def _members_moving(state: State, gang: Gang, change: Change) -> None:
+    """Note that a pod came or went, and that the gang is counted after the others have done so."""
+    gang.stale = True
+    reconciliation.note_arrival(state, gang)
+    if gang.phase is Phase.PLANNING and change.leaves():
+        state.go(gang, Trigger.IN_MOTION, Collecting())
+    if gang.phase in _COUNTED_LATER:
+        if gang.arrived is None or Timer.RECOUNT not in gang.timers:
+            gang.arrived = (state.now, state.now)  # earlier pods have been counted
+        # A time in the past would look as if the service had stood still since then.
+        state.timers.set(gang, max(state.now, state.settings.settled(gang.arrived)), Timer.RECOUNT)
+
+
+def _count_later(state: State, gang: Gang, until: float) -> None:
+    """Note that the gang's pods changed, and that it is counted at `until`."""
+    gang.stale = True
+    reconciliation.note_arrival(state, gang)
+    if gang.phase is Phase.PLANNING:
+        state.go(gang, Trigger.IN_MOTION, Collecting())
+    state.timers.start(gang, until, Timer.RECOUNT)
+
+
+def _tell_soon(state: State, gang: Gang, member_count: int) -> None:
+    """Have the pods told in a moment what they wait for: some of them may be new.
+
+    A gang of thousands, whose pods come one after another, is not looked at every few seconds.
+    """
+    state.timers.set_earlier(
+        gang, state.now + max(state.settings.waiting_s, state.settings.member_s * member_count)
+    )
+
+
+def recount(state: State, gang: Gang) -> None:
+    """Count the gang: the pods that came or went one after another have done so."""
+    if gang.phase in _COUNTED_LATER:
+        reconciliation.reconcile(state, gang)
+
+
 def _take_over_bindings(state: State, gang: Gang) -> None:
     """Wait for Bindings that may be under way of pods that are members of this gang now."""
     match gang.in_phase:
@@ -188,8 +315,8 @@ MANY = 64
 """Pods of one name from which on its gangs are not counted for each change: that takes 5 to 20 µs a pod."""
 COUNT_EVERY_S = 0.0005
 """They are counted once in this time for each pod: a gang of 4,000 once in 2 s."""
-_COUNT_RARELY_EVERY_S = 0.005
-"""The same while members are missing: had it been counted just now, its last pod would wait."""
+_MAY_WAIT = (*_MAY_LEAVE, Phase.RUNNING)
+"""Phases in which a gang of many pods is counted later."""
 _COUNT_JOB_EVERY_S = 0.002
 """The gangs of a Job whose pods name many are counted once in this time for each of them."""
 GROUPS_AHEAD_S = 5.0
@@ -226,9 +353,13 @@ class Pods:
         if pod.uid in state.orphans and (pod.node or not pod.present):
             reconciliation.drop_orphan(state, pod.uid)
         after = state.roster.pods.get(pod.uid, pod)
-        self._mark(names, before, after)
-        self._count_within(state.settings.settle_s, state.roster.begun)
-        state.roster.begun.clear()
+        if not self._coalesced(names, before, after):
+            owners = {pod_state.owner for pod_state in (before, after) if pod_state is not None}
+            self.regroup({name for name in names if not self._counted_later(name, owners)})
+        while state.roster.begun:
+            for gang in self._gangs_of(state.roster.begun.pop()):
+                gang.stale = True
+                state.recount_soon(gang)
         if had is not None and self._is_lost(before, pod, had):
             self._lost(before, had)
         return touched
@@ -242,7 +373,9 @@ class Pods:
         reconciliation.drop_orphan(state, uid)
         before = state.roster.pods.get(uid)
         names = state.roster.drop(uid)
-        self._mark(names, before, None)
+        if not self._coalesced(names, before, None):
+            owners = {before.owner} if before is not None else set()
+            self.regroup({name for name in names if not self._counted_later(name, owners)})
         if had is not None:
             self._lost(before, had)
         else:
@@ -273,28 +406,25 @@ class Pods:
             self.regroup(names)
 
     def tick(self) -> None:
-        """Have the names counted that are due, and take in a change of a PodGroup: one, since it may take
-        long."""
-        state = self._state
-        due = (name for name, changes in state.uncounted.items() if changes.count_at <= state.now)
-        state.to_group |= dict.fromkeys(due)
+        """Take in a change of a PodGroup that is due: one, since it may take long."""
         namespace = min(self._groups, key=self._rate.due, default="")
         if namespace and self._rate.due(namespace) <= self._state.now:
             key, group = next(iter(self._groups[namespace].items()))
             self.group_seen(key, group)
 
     def next_deadline(self) -> float | None:
-        """Return when `tick` is due, in seconds of the inputs' clock; None if it is not."""
-        counts = (changes.count_at for changes in self._state.uncounted.values())
-        return min((*counts, *map(self._rate.due, self._groups)), default=None)
+        """Return when a change of a PodGroup is due, in seconds of the inputs' clock; None if none waits."""
+        return min(map(self._rate.due, self._groups), default=None)
 
     def job_seen(self, uid: str, succeeded: int) -> None:
         """Take in how many pods of a Job have succeeded."""
         names = self._state.roster.see_succeeded(uid, succeeded)
         if len(names) <= MANY or not self._state.synced:
-            self._mark(names, None, None)
+            self.regroup({name for name in names if not self._counted_later(name, {uid})})
             return
-        self._count_within(_COUNT_JOB_EVERY_S * len(names), names)
+        for gang in (gang for name in names for gang in self._gangs_of(name)):
+            gang.stale = True
+            self._state.timers.start(gang, self._state.now + _COUNT_JOB_EVERY_S * len(names), Timer.RECOUNT)
 
     def policies_changed(self, policies: Policies) -> None:
         """Take in new policies, and plan the waiting gangs again.
@@ -311,13 +441,10 @@ class Pods:
         if not self._state.synced:
             self._state.to_group |= dict.fromkeys(names)
             return
-        now = self._state.now
         for name in sorted(names):
             groups = {group.gang.key: group for group in self._state.roster.groups(name)}
             self._state.members_counted += self._state.roster.size(name)
-            self._state.roster.touched.add(name[:3])
-            changes = self._state.uncounted.pop(name, Uncounted(now, now, now))
-            old_gangs = self.gangs_named(name)
+            old_gangs = self._gangs_of(name)
             gave = _givers(old_gangs, groups)
             ended = [gang for gang in old_gangs if gang.key not in groups]
             for gang in ended:
@@ -326,13 +453,15 @@ class Pods:
                 before = [*ended, *(giver for giver in gave if giver.key != key)]
                 if key in self._state.gangs:
                     _gang_joined(self._state, self._state.gangs[key], group, before)
-                    _members_changed(self._state, self._state.gangs[key], group, changes)
+                    _members_changed(self._state, self._state.gangs[key], group)
                 else:
-                    gang = Gang(key, name, group, was_complete=not group.was_split_by_crash)
-                    gang.arrived = (changes.first, changes.last)
-                    _gang_appeared(self._state, gang, before)
+                    _gang_appeared(
+                        self._state,
+                        Gang(key, name, group, was_complete=not group.was_split_by_crash),
+                        before,
+                    )
             self._names[name] = set(groups)
-            self._counted[name] = now
+            self._counted[name] = self._state.now
             if not groups:
                 del self._names[name], self._counted[name]
         for key in sorted(set(self.gangs_of(self._state.orphans).values())):
@@ -365,7 +494,7 @@ class Pods:
             if len(keys) == 1:
                 key_by_uid[uid] = next(iter(keys))
             elif keys and name not in of_name:
-                gangs = self.gangs_named(name)
+                gangs = self._gangs_of(name)
                 of_name[name] = {member: gang.key for gang in gangs for member in gang.group.uids}
             if uid in (members_of := of_name.get(name, {})):
                 key_by_uid[uid] = members_of[uid]
@@ -378,31 +507,50 @@ class Pods:
             return ("", "", "", "")
         return name_key(pod)
 
-    def count(self, key: str) -> None:
-        """Count a gang now if its pods have changed."""
-        gang = self._state.gangs.get(key)
-        if gang is not None and gang.name in self._state.uncounted:
-            self.regroup({gang.name})
-
     def gangs_named(self, name: NameKey) -> list[Gang]:
-        """Return the gangs of a name."""
+        """Return the gangs of a name, with fresh counts."""
+        gangs = self._gangs_of(name)
+        for gang in gangs:
+            self._state.fresh(gang)
+        return gangs
+
+    def _gangs_of(self, name: NameKey) -> list[Gang]:
         return [self._state.gangs[key] for key in sorted(self._names.get(name, ()))]
 
-    def _mark(self, names: set[NameKey], before: Pod | None, after: Pod | None) -> None:
-        """Take in that a pod of these names changed. Their gangs are counted now or later."""
-        uncounted, now = self._state.uncounted, self._state.now
-        if self._state.synced:
-            for name in names:
-                first = uncounted[name].first if name in uncounted else now
-                uncounted[name] = Uncounted(first, now, self._count_at(name, before, after, first))
-            names = {name for name in names if uncounted[name].count_at <= now}
-        self.regroup(names)
+    def _coalesced(self, names: set[NameKey], before: Pod | None, pod: Pod | None) -> bool:
+        """Return whether this change of one pod leaves its gang in its phase.
 
-    def _count_within(self, seconds: float, names: Iterable[NameKey]) -> None:
-        """Have the gangs of these names counted after this time, or earlier."""
-        now = self._state.now
-        for name in names:
-            self._state.uncounted.setdefault(name, Uncounted(now, now, now + seconds))
+        The gang need not be counted now then: a gang of thousands is not counted again for each pod.
+        """
+        roster = self._state.roster
+        owner = next((pod_state.owner for pod_state in (before, pod) if pod_state is not None), "")
+        gang = self._gang_touched(names, owner, stays=pod is not None and pod.present)
+        if gang is None or not self._state.synced:
+            return False
+        if len(gang.group.owners) > 1 and not roster.size(gang.name, owner):
+            return False  # the owner's last pod: the gang has another identity now
+        if gang.group.ambiguous and gang.phase is Phase.PLANNING:
+            return False  # its pods may form two gangs
+        change = Change(before, pod, self._present(gang))
+        if change.is_one_of_many(gang):
+            _members_moving(self._state, gang, change)
+            return True
+        permitted = gang.in_phase
+        if (
+            isinstance(permitted, Permitted)
+            and (pod is not None and pod.node and pod.uid in permitted.awaited)
+            and len(permitted.awaited) > 1
+        ):
+            bindings.member_bound(self._state, gang, permitted, pod.uid)
+            return True
+        unaffected = change.leaves_in_place(gang)
+        gang.stale |= unaffected
+        several_gangs = len(self._names[gang.name]) > 1 or owner not in gang.group.owners
+        if unaffected and not (pod is not None and pod.present) and several_gangs:
+            self._state.recount_soon(gang)  # owners may be assigned anew
+        if unaffected and gang.phase is Phase.COLLECTING:
+            _tell_soon(self._state, gang, change.present)
+        return unaffected
 
     def _is_lost(self, before: Pod | None, pod: Pod, had: Usage) -> bool:
         """Return whether a bound pod fails now, or is deleted while its node is gone or not ready.
@@ -419,10 +567,7 @@ class Pods:
         """Keep what a pod had that failed or is gone, if a running gang needs it."""
         if pod is None or pod.claim is None or pod.claim.lone:
             return
-        name = name_key(pod)
-        if name in self._state.uncounted and self._state.roster.size(name) < MANY:
-            self.regroup({name})
-        gangs = self.gangs_named(name)
+        gangs = self._gangs_of(name_key(pod))
         short = [gang for gang in gangs if gang.was_complete and self._is_short(gang)]
         gang = next((gang for gang in short if pod.owner in gang.group.owners), next(iter(short), None))
         if gang is not None and self._state.synced:
@@ -433,58 +578,53 @@ class Pods:
     def _is_short(self, gang: Gang) -> bool:
         """Return whether fewer members than the gang needs are bound, and some are.
 
-        Of a large gang only the numbers are looked at, so that its end does not take long.
+        Members of a large gang are only counted, so that its end does not take long.
         """
         size = self._state.roster.size(gang.name)
         if size < MANY:
-            return bool(gang.group.bound) and not gang.group.enough_bound
+            group = self._state.fresh(gang)
+            return bool(group.bound) and not group.enough_bound
         return 0 < size - len(gang.group.unbound) < gang.group.least
 
-    def _count_at(self, name: NameKey, before: Pod | None, after: Pod | None, first: float) -> float:
-        """Return when to count the gangs of a name after a change of one pod. `first`: when its pods first
-        changed since the last count.
+    def _counted_later(self, name: NameKey, owners: set[str]) -> bool:
+        """Have the gangs of a name counted later, if they have many pods and were just counted.
 
-        A gang that holds a plan, or has enough bound members for the first time, is counted at once. Pods of
-        a gang that follow one another are counted together. So a name has a small share of the service's
-        time, whatever changes and however often.
+        `owners` are those of the pod that changed. Return whether the gangs are counted later. So a name has
+        a small share of the service's time, whatever changes and however often. A gang of these owners that
+        holds a plan or is partially bound is counted at once.
         """
-        roster, now = self._state.roster, self._state.now
-        size, gangs = roster.size(name), self.gangs_named(name)
-        owners = {pod.owner for pod in (before, after) if pod is not None}
-        concerned = [gang for gang in gangs if owners & gang.group.owners]
-        for gang in concerned:
-            whose = gang.group.owners if len(gangs) > 1 else (None,)
-            completes = not gang.was_complete and roster.bound(name, whose) >= gang.group.least
-            if completes or gang.phase in (Phase.PLANNED, Phase.RESERVING):
-                return now
-        count_at = self._counted.get(name, -math.inf) + COUNT_EVERY_S * size if size >= MANY else now
-        waits = after is not None and after.present and not after.node
-        if not size or not all(roster.size(name, owner) for owner in owners):
-            return max(count_at, now)  # an owner's last pod: the gang has another identity now
-        free = not any(pod is not None and pod.node for pod in (before, after))
-        quiet = [self._quiet_at(gang, waits, free, first) for gang in concerned or gangs]
-        return max(count_at, min(quiet, default=now))
+        size = self._state.roster.size(name)
+        until = self._counted.get(name, -math.inf) + COUNT_EVERY_S * size
+        if size < MANY or self._state.now >= until:
+            return False
+        gangs = self._gangs_of(name)
+        later = [gang for gang in gangs if gang.phase in _MAY_WAIT and not gang.is_partially_bound]
+        if not later or any(owners & gang.group.owners for gang in gangs if gang not in later):
+            return False
+        for gang in later:
+            _count_later(self._state, gang, until)
+        return True
 
-    def _quiet_at(self, gang: Gang, waits: bool, free: bool, first: float) -> float:
-        """Return when no more pods of the gang are expected to change just now; now if none are.
+    def _gang_touched(self, names: set[NameKey], owner: str, stays: bool) -> Gang | None:
+        """Return the one gang that a pod of this owner concerns; None if it may concern several.
 
-        A pod changed that `waits` now or does not. `free`: it was not bound before either.
+        `stays`: the pod is still present.
         """
-        state, group, follow = self._state, gang.group, False
-        size, settled = state.roster.size(gang.name), state.settings.settled((first, state.now))
-        match gang.phase:
-            case Phase.INVALID:
-                follow = free
-            case Phase.COLLECTING if group.waits_for is not None:
-                follow = size < group.needed
-                if size >= MANY:
-                    settled = max(settled, first + _COUNT_RARELY_EVERY_S * size)
-            case Phase.PERMITTED:
-                follow = not waits and state.roster.waits(gang.name)
-            case Phase.RUNNING if not waits:
-                follow = True
-            case Phase.COLLECTING | Phase.RUNNING | Phase.UNPLACEABLE | Phase.WITHDRAWN:
-                follow = group.elastic and size != group.size
-            case _:
-                pass
-        return settled if follow else state.now
+        incarnations = [self._state.gangs[key] for name in names for key in self._names.get(name, ())]
+        if len(incarnations) > 1:
+            if any(gang.group.ambiguous for gang in incarnations):
+                return None  # if a pod goes, or joins an ambiguous gang, owners are assigned anew
+            incarnations = [gang for gang in incarnations if owner in gang.group.owners]
+            if not stays and any(gang.phase is not Phase.RUNNING for gang in incarnations):
+                return None
+        return incarnations[0] if len(names) == 1 and len(incarnations) == 1 else None
+
+    def _present(self, gang: Gang) -> int:
+        """Return how many present pods have the gang's name.
+
+        If other gangs have the name too, count only pods of this gang's owners.
+        """
+        size = self._state.roster.size
+        if len(self._names[gang.name]) == 1:
+            return size(gang.name)
+        return sum(size(gang.name, owner) for owner in gang.group.owners)

@@ -49,7 +49,7 @@ def settle_bindings(state: State, gang: Gang, permitted: Permitted, late: bool =
     When none is left, reconcile the gang. Until then, capacity that was given back is retained, because it is
     not known yet whether the gang is partially bound.
     """
-    unbound = {pod.uid for pod in gang.group.unbound}
+    unbound = {pod.uid for pod in state.fresh(gang).unbound}
     awaited = permitted.awaited
     settled = [uid for uid, until in awaited.items() if uid not in unbound or (late and until <= state.now)]
     for uid in settled:
@@ -75,6 +75,19 @@ def settle_bindings(state: State, gang: Gang, permitted: Permitted, late: bool =
         reconciliation.withdraw(state, gang, trigger, permitted.why_lost, pause=True)
     else:
         reconciliation.reconcile(state, gang)
+
+
+def member_bound(state: State, gang: Gang, permitted: Permitted, uid: str) -> None:
+    """Note that one of several awaited members was bound. Enough members may be bound now."""
+    del permitted.awaited[uid]
+    gang.stale, gang.landed = True, gang.landed + 1
+    if gang.was_complete:
+        return
+    if len(gang.group.bound) + gang.landed < gang.group.least:
+        reconciliation.start_partial_grace(state, gang)
+    else:
+        state.fresh(gang)
+        reconciliation.note_partially_bound(state, gang)
 
 
 def _member_given_back(state: State, gang: Gang, permitted: Permitted, uid: str, why: str) -> None:

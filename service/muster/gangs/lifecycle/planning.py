@@ -146,7 +146,7 @@ def in_tree_answered(state: State, gang: Gang, changed: bool) -> None:
         gang.keep_exclusions(lambda _, exclusion: exclusion.plugin in (*MODELLED, NODE_CHANGED))
     if gang.timers.pop(Timer.IN_TREE, None) is not None:
         state.enqueue_again(gang)
-    elif changed and gang.phase is Phase.UNPLACEABLE:
+    elif changed and gang.phase is Phase.UNPLACEABLE and Timer.RECOUNT not in gang.timers:
         state.replan(gang, Trigger.FREED)
 
 
@@ -174,7 +174,8 @@ def _requeue_woken(state: State) -> None:
         gang = state.gangs.get(key)
         if gang is None or gang.phase is not Phase.UNPLACEABLE:
             continue  # it was planned again meanwhile for another reason
-        state.replan(gang, Trigger.FREED)
+        if Timer.RECOUNT not in gang.timers:  # else it is planned again soon, once it is counted
+            state.replan(gang, Trigger.FREED)
 
 
 def _ask_planners(state: State) -> None:
@@ -207,10 +208,7 @@ def _ask(state: State, lane: Lane) -> None:
         if lane is Lane.FOREGROUND and namespace_of(gang.key) in state.shares[lane].resting(state.now):
             state.enqueue_again(gang, Lane.BACKGROUND)
             continue
-        if gang.name in state.uncounted:  # it is counted with the next input, and asked about then
-            state.to_group[gang.name] = None
-            state.enqueue_again(gang, lane)
-            return
+        state.fresh(gang)
         if not _ask_in_tree(state, gang) and _solve(state, gang, lane):
             return
     state.queue.update_at = state.now  # a Tick goes on: one input must not take long
@@ -238,7 +236,7 @@ def _next_to_update(state: State) -> str | None:
     """Return a refused gang that is planned again only for its numbers, or None."""
     while state.queue.to_update:
         gang = state.gangs.get(state.queue.to_update.pop())
-        if gang is not None and gang.phase is Phase.UNPLACEABLE:
+        if gang is not None and gang.phase is Phase.UNPLACEABLE and Timer.RECOUNT not in gang.timers:
             state.replan(gang, Trigger.FREED)
             if (key := state.queue.next(Lane.FOREGROUND)) is not None:
                 return key
@@ -331,7 +329,7 @@ def _ask_for_reservation(state: State, gang: Gang) -> bool:
 
     Return False if it can never fit, or if no pod of it waits.
     """
-    group = gang.group
+    group = state.fresh(gang)
     if not group.unbound or any(cause.stays for cause in gang.blocked):
         return False
     request = requests.request(group, state.ledger)

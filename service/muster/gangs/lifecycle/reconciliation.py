@@ -18,6 +18,7 @@ from muster.domain.pod import Pod
 from muster.domain.sentences import sentence
 from muster.gangs.capacity.ledger import fits
 from muster.gangs.lifecycle.state import State
+from muster.gangs.membership.group import Group
 from muster.gangs.messages.instructions import EventReason, Evict
 from muster.gangs.messages.settings import Partial
 from muster.gangs.record.gang import Gang, Lost, Timer
@@ -39,18 +40,19 @@ from muster.gangs.reporting.publisher import kinds_of, short
 
 def reconcile(state: State, gang: Gang) -> None:
     """Move the gang to the phase that its members call for, once none of its Bindings is under way."""
+    group = state.fresh(gang)
     note_partially_bound(state, gang)
-    if isinstance(given_up := gang.in_phase, GivenUp) and gang.group.bound and given_up.evicting:
+    if isinstance(given_up := gang.in_phase, GivenUp) and group.bound and given_up.evicting:
         evict(state, gang, given_up)
     else:
-        reconcile_members(state, gang)
+        reconcile_members(state, gang, group)
+    state.fresh(gang)  # stale members are looked at again, whatever the phase is now
 
 
-def reconcile_members(state: State, gang: Gang) -> None:
+def reconcile_members(state: State, gang: Gang, group: Group) -> None:
     """Move a gang that is not given up to the phase that its members call for."""
-    group = gang.group
     if gang.phase is Phase.COLLECTING and gang.arrived is None:
-        gang.arrived = (state.now, state.now)  # the missing pods have come
+        note_arrival(state, gang)  # the missing pods have come
     review_losses(state, gang)
     if not gang.is_partially_bound:
         state.retained.release(gang, gang.retained - gang.lost.keys())
@@ -70,29 +72,28 @@ def reconcile_members(state: State, gang: Gang) -> None:
             gang.reason = sentence((group.waits_for,))
     elif group.causes:
         state.go(gang, Trigger.ILL_FORMED, Invalid())
-        gang.arrived = None
         kinds = kinds_of(group.causes)
         state.publisher.refuse(gang, EventReason.INVALID, kinds, sentence(group.causes))
     elif group.waits_for is not None:
-        told_at = gang.timers.get(Timer.PHASE) if gang.phase is Phase.COLLECTING else None
         state.go(gang, Trigger.MEMBERS_MISSING, Collecting())
         gang.reason, gang.arrived = sentence((group.waits_for,)), None
         state.publisher.withdraw_verdict(gang)
-        # Pods that come one after another are told in a moment, of a large gang a little later.
-        told_after_s = max(state.settings.waiting_s, state.settings.member_s * group.present)
-        if told_at is not None:
-            gang.timers[Timer.PHASE] = told_at  # the timer stays as it was set
-        state.timers.set_earlier(gang, state.now + told_after_s)
+        state.timers.set(gang, state.now + state.settings.waiting_s)
     elif (until := _expect_more_until(state, gang)) > state.now:
         state.go(gang, Trigger.IN_MOTION, Collecting())
         gang.reason = ""
-        state.timers.set(gang, until)
+        state.timers.set(gang, until, Timer.RECOUNT)
         state.queue.lacks(gang)
     else:
         state.go(gang, Trigger.COMPLETE, Planning())
         gang.end_exclusions(state.now, state.unbound_gone_at)
         state.timers.set(gang, state.now + state.settings.waiting_s)
         state.enqueue(gang)
+
+
+def note_arrival(state: State, gang: Gang) -> None:
+    """Note that a pod came or went since the planner was last asked."""
+    gang.arrived = (gang.arrived[0] if gang.arrived else state.now, state.now)
 
 
 def _expect_more_until(state: State, gang: Gang) -> float:
@@ -126,6 +127,7 @@ def withdraw(
     if not silent:
         gang.attempts += not learnt
         state.publisher.emit(gang, EventReason.WITHDRAWN, f"plan withdrawn: {why}")
+    state.fresh(gang)
     if gang.is_partially_bound:
         state.retained.keep(gang, held_uids)
         release_retained(state, gang)
@@ -198,7 +200,13 @@ def note_partially_bound(state: State, gang: Gang) -> None:
     gang.was_complete |= gang.group.was_fully_bound
     if not gang.is_partially_bound:
         gang.timers.pop(Timer.PARTIAL, None)
-    elif gang.phase is not Phase.GIVEN_UP:
+    else:
+        start_partial_grace(state, gang)
+
+
+def start_partial_grace(state: State, gang: Gang) -> None:
+    """Start the grace period of a gang with some members bound and others missing."""
+    if gang.phase is not Phase.GIVEN_UP:
         state.timers.start(gang, state.now + state.settings.partial_for(gang.group.needed), Timer.PARTIAL)
 
 
@@ -208,7 +216,7 @@ def partial_grace_over(state: State, gang: Gang) -> None:
     Without a session nothing is evicted: another service may have the shim and complete the gang. A new
     session starts a new grace period.
     """
-    group = gang.group
+    group = state.fresh(gang)
     gang.was_complete |= all_bound(state, gang)
     if not gang.is_partially_bound or gang.phase is Phase.GIVEN_UP or not state.active:
         return
@@ -267,8 +275,7 @@ def review_losses(state: State, gang: Gang) -> None:
     """Forget what was lost if the gang has enough members again, or if no replacement came in time."""
     group = gang.group
     waits = bool(group.unbound) and group.waits_for is None
-    uncounted = gang.name in state.uncounted  # a large gang is counted later
-    lacks = bool(group.bound) and (uncounted or not group.enough_bound)
+    lacks = bool(group.bound) and (gang.stale or not group.enough_bound)  # a large gang is counted later
     if gang.lost and not (lacks and (waits or Timer.LOST in gang.timers)):
         state.retained.release(gang, gang.retained & gang.lost.keys())
         gang.lost = {}

@@ -6,7 +6,7 @@ import math
 from itertools import islice
 
 from muster.domain.node import Usage
-from muster.gangs.lifecycle import bindings, planning, reconciliation
+from muster.gangs.lifecycle import arrivals, bindings, planning, reconciliation
 from muster.gangs.lifecycle.arrivals import Pods
 from muster.gangs.lifecycle.node_changes import Nodes
 from muster.gangs.lifecycle.state import State
@@ -119,8 +119,9 @@ def _begin_grace(state: State, gang: Gang) -> None:
     Another service may have completed it meanwhile.
     """
     if gang.phase is Phase.GIVEN_UP:
-        reconciliation.reconcile_members(state, gang)
+        reconciliation.reconcile_members(state, gang, state.fresh(gang))
     gang.timers.pop(Timer.PARTIAL, None)
+    state.fresh(gang)
     reconciliation.note_partially_bound(state, gang)
 
 
@@ -128,6 +129,7 @@ def _tell(state: State, gang: Gang) -> None:
     """Tell a new shim what it must know about the gang as it is now."""
     if (question := state.in_tree.ask_again(gang)) is not None:
         state.publisher.instruct(question)
+    state.fresh(gang)
     reconciliation.note_partially_bound(state, gang)
     if gang.phase in (Phase.INVALID, Phase.UNPLACEABLE):
         planning.refresh_refusal(state, gang)
@@ -145,18 +147,20 @@ def _timer_expired(state: State, gang: Gang, timer: Timer, same: bool) -> None:
             reconciliation.review_losses(state, gang)  # replacements that wait already keep their turn
         case Timer.REFUSAL:
             planning.refresh_refusal(state, gang)
+        case Timer.RECOUNT if same:
+            arrivals.recount(state, gang)
         case Timer.IN_TREE if same:
             state.enqueue_again(gang)
         case Timer.PHASE if same:
             _phase_due(state, gang)
-        case Timer.IN_TREE | Timer.PHASE:
+        case Timer.RECOUNT | Timer.IN_TREE | Timer.PHASE:
             pass  # the phase has ended
 
 
 def _phase_due(state: State, gang: Gang) -> None:
     """Handle the expired timer of the gang's phase."""
     match gang.in_phase:
-        case Collecting() if gang.group.waits_for is not None:
+        case Collecting():
             state.publisher.emit(gang, EventReason.WAITING, gang.reason)
             state.publisher.show_waiting(gang)
         case Planning():
@@ -169,7 +173,7 @@ def _phase_due(state: State, gang: Gang) -> None:
             bindings.settle_bindings(state, gang, permitted, late=True)
         case GivenUp() as given_up:
             reconciliation.evict(state, gang, given_up, again=True)
-        case Collecting() | Withdrawn():
+        case Withdrawn():
             reconciliation.reconcile(state, gang)
         case Unplaceable():
             gang.end_exclusions(state.now, state.unbound_gone_at)
@@ -233,7 +237,8 @@ class Clock:
             reconciliation.drop_orphan(state, uid)
         for gang, timer in list(islice(state.timers.due(), AT_ONCE)):
             phase = gang.phase
-            self._pods.count(gang.key)
+            if gang.stale and gang.key in state.gangs:
+                self._pods.regroup({gang.name})
             if gang.key in state.gangs:
                 _timer_expired(state, gang, timer, same=gang.phase is phase)
         self._unfinished = state.now if (state.timers.next() or math.inf) <= state.now else -math.inf

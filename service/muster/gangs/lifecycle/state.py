@@ -6,13 +6,12 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from muster.domain.pod import Pod
 from muster.domain.request import Role
 from muster.domain.snapshot import Snapshot
 from muster.gangs.capacity.ledger import Ledger
-from muster.gangs.membership.group import NameKey
+from muster.gangs.membership.group import Group, NameKey
 from muster.gangs.membership.roster import Roster
 from muster.gangs.messages.instructions import Lane
 from muster.gangs.messages.settings import Settings
@@ -21,22 +20,13 @@ from muster.gangs.pending.in_tree import InTree
 from muster.gangs.pending.planner_share import PlannerShare
 from muster.gangs.pending.scheduling_queue import SchedulingQueue, namespace_of
 from muster.gangs.record.gang import Gang, Solving, Timer, Timers
-from muster.gangs.record.phases import InPhase, Phase, Planned, Planning, Trigger
+from muster.gangs.record.phases import InPhase, Phase, Planned, Planning, Trigger, Unplaceable
 from muster.gangs.reporting.publisher import Publisher
 from muster.gangs.reservations import Backfill, Retained
 from muster.placement.cluster.candidates import Excluded
 
 _WAITING = (Phase.PLANNING, Phase.UNPLACEABLE, Phase.WITHDRAWN)
 """Phases in which a refused gang still waits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Uncounted:
-    """Changes of pods of one name that are not counted yet: the first and the last, and when they are."""
-
-    first: float
-    last: float
-    count_at: float
 
 
 class State:
@@ -68,8 +58,6 @@ class State:
         self.to_group: dict[NameKey, None] = {}
         """Names whose pods are to be grouped again: they all are when the cluster is known, or its policies
         change."""
-        self.uncounted: dict[NameKey, Uncounted] = {}
-        """Names whose pods have changed since their gangs were counted."""
         self.to_tell: dict[str, None] = {}
         """Keys of gangs that a new shim does not know yet."""
         self.short_of_room: dict[str, float] = {}
@@ -129,6 +117,41 @@ class State:
         namespaces = frozenset(namespace for namespace, number in members.items() if number >= half)
         return sum(min(number, half) for number in members.values()) >= self.settings.ahead, namespaces
 
+    def fresh(self, gang: Gang) -> Group:
+        """Return the gang's group, counted again if it is stale.
+
+        If some of its pods belong to another gang by now, return the old group. The timer that is set then
+        has all gangs of the name looked at.
+        """
+        if self.counted(gang) is None:
+            self.timers.start(gang, self.now, Timer.RECOUNT)
+        return gang.group
+
+    def counted(self, gang: Gang) -> Group | None:
+        """Return the gang's group, counted again if it is stale.
+
+        Return None if some of its pods belong to another gang by now, or if a gang of its name is not known
+        yet. The gang stays stale then: to count it alone would leave these pods without a gang.
+        """
+        if gang.stale:
+            # The key is not enough: it does not show that some pods have no owner.
+            groups = {(group.gang.key, group.owners): group for group in self.roster.groups(gang.name)}
+            same = groups.get((gang.key, gang.group.owners))
+            if same is None or any(key not in self.gangs for key, _ in groups):
+                return None
+            if any(
+                (pod := self.roster.pods.get(uid)) is not None and pod.present
+                for uid in gang.group.uids - same.uids
+            ):
+                return None
+            gang.group, gang.stale, gang.landed = same, False, 0
+            self.members_counted += same.present
+        return gang.group
+
+    def recount_soon(self, gang: Gang) -> None:
+        """Have the gangs of the name counted in a moment: pods come and go one after another."""
+        self.timers.start(gang, self.now + self.settings.settle_s, Timer.RECOUNT)
+
     def go(self, gang: Gang, trigger: Trigger, to: InPhase) -> None:
         """Move the gang to its next phase, and drop the timers of the phase before.
 
@@ -139,6 +162,10 @@ class State:
         self.publisher.moved(gang, trigger)
         self.roster.touched.add(gang.name[:3])
         gang.timers.pop(Timer.PHASE, None)
+        if not gang.stale:  # else what has changed would not be counted
+            gang.timers.pop(Timer.RECOUNT, None)
+        elif isinstance(to, Unplaceable):  # nothing else would have it counted
+            self.recount_soon(gang)
         gang.timers.pop(Timer.IN_TREE, None)
         if isinstance(to, Planned):
             self.ahead[gang.key] = len(to.plan.order)

@@ -351,20 +351,12 @@ class Group:
         """Return the preferred scopes of several roles together, by the names that pods give to roles."""
         return self.pod_group.role_preferences if self.pod_group is not None else ()
 
-    def only_joined(self, before: Group) -> bool:
-        """Return whether nothing changed since that planning depends on, but for waiting pods that came."""
-        unbound = {pod.uid: pod for pod in self.unbound}
-        pairs = ((pod, unbound.get(pod.uid)) for pod in before.unbound)
-        return self._facts == before._facts and all(
-            now is pod or (now is not None and planning_facts(now) == planning_facts(pod))
-            for pod, now in pairs
-        )
-
     @property
-    def _facts(self) -> tuple[object, ...]:
-        """Return everything that planning depends on, but for the waiting pods."""
+    def facts(self) -> tuple[object, ...]:
+        """Return everything that planning depends on."""
         return (
             frozenset(pod.uid for pod in self.bound),
+            {pod.uid: planning_facts(pod) for pod in self.unbound},
             self.needed,
             self.quorum,
             self.followers,

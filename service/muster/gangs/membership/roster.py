@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from muster.domain.pod import Pod
@@ -43,8 +43,6 @@ class Roster:
         self._by_object: dict[PodGroupKey, dict[str, Pod]] = {}
         """PodGroup → UID → the pod as it is without the PodGroup."""
         self._owners: dict[NameKey, Owners] = {}
-        self._bound: Counter[tuple[NameKey, str | None]] = Counter()
-        """The same for present pods that are bound."""
         self._waiting: Counter[NameKey] = Counter()
         """Name → present pods that are not bound."""
         self.begun: set[NameKey] = set()
@@ -171,10 +169,9 @@ class Roster:
         if not self._waiting[key]:
             del self._waiting[key]
         for whose in (pod.owner, None):
-            for counts, is_one in ((self._present, pod.present), (self._bound, pod.present and pod.node)):
-                counts[key, whose] += more * bool(is_one)
-                if not counts[key, whose]:
-                    del counts[key, whose]
+            self._present[key, whose] += more * pod.present
+            if not self._present[key, whose]:
+                del self._present[key, whose]
 
     def see_succeeded(self, owner: str, number: int) -> set[NameKey]:
         """Take in how many pods of an owner have succeeded, deleted ones too.
@@ -190,14 +187,6 @@ class Roster:
     def size(self, key: NameKey, owner: str | None = None) -> int:
         """Return how many present pods have the name, of all owners or of one."""
         return self._present[key, owner]
-
-    def bound(self, key: NameKey, owners: Iterable[str | None]) -> int:
-        """Return how many present pods of these owners have the name and are bound; None is all owners."""
-        return sum(self._bound[key, owner] for owner in owners)
-
-    def waits(self, key: NameKey) -> bool:
-        """Return whether a pod of this name is present and not bound."""
-        return key in self._waiting
 
     def groups(self, key: NameKey) -> list[Group]:
         """Return the gangs of one name, by the age of their owners."""

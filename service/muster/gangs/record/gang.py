@@ -97,6 +97,11 @@ class Timer(StrEnum):
 
     PHASE = "phase"
     """Ends what the gang waits for in its phase. Dropped when the phase ends."""
+    RECOUNT = "recount"
+    """Counts the gang after pods have come or gone one after another.
+
+    Dropped when the phase ends, unless some pods are not counted yet.
+    """
     PARTIAL = "partial"
     """Ends the grace period of a partially bound gang."""
     LOST = "lost"
@@ -120,7 +125,7 @@ class Gang:
     - A member of the last Permit may be bound, or turn out to be lost, after other phases have followed.
     - A gang stays partially bound, and retains capacity for that, from one plan to the next.
     - Failed attempts count as a row although planning, plan and withdrawal lie between them.
-    - Pods come in any phase.
+    - Pods come, and the counts of `group` become old, in any phase.
     """
 
     key: str
@@ -172,6 +177,13 @@ class Gang:
     """Whether the foreground planner ran out of time for it: the background planner decides then."""
     ask_all: bool = False
     """Whether the next question is about all members, because the last one was not, and found nothing."""
+    stale: bool = False
+    """Whether pods of `group` have changed since it was counted, without effect on the phase.
+
+    A gang of thousands is not counted again for each pod.
+    """
+    landed: int = 0
+    """Members that were seen bound since `group` was counted."""
     arrived: tuple[float, float] | None = None
     """When the first and the last pod came that no plan was requested for; None if there are none."""
     exclusions: dict[tuple[Asks, str], Exclusion] = field(default_factory=dict)
