@@ -133,12 +133,18 @@ class _Pricing:
         scope: str | None,
         limit: int | None,
     ) -> _Pricing:
-        """Return the patterns of the kinds that occur in the problem."""
-        kinds, kind = np.unique(problem.kind, return_inverse=True)
+        """Return the patterns of the kinds that occur in the problem.
+
+        If classes of one kind have unlike open patterns, as idle nodes may, each such set is a kind.
+        """
+        _, first, kind = np.unique(problem.kind, return_index=True, return_inverse=True)
+        if (problem.open != problem.open[first][kind]).any():
+            rows = np.column_stack((problem.kind, np.packbits(problem.open, axis=1)))
+            row = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.itemsize * rows.shape[1])))
+            _, first, kind = np.unique(row.ravel(), return_index=True, return_inverse=True)
+        kinds, valid = problem.kind[first], problem.open[first]
         spares = problem.spares(scope)
         spares = None if spares is None else spares[kinds]
-        valid = np.zeros((len(kinds), problem.open.shape[1]), bool)
-        np.logical_or.at(valid, kind, problem.open)
         costs = np.where(valid, cost[kinds], np.inf)
         resources = np.stack([c.resource[kinds] for c in couplings], axis=2).astype(float)
         rhs = np.array([c.rhs for c in couplings], float)

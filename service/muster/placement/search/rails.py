@@ -128,7 +128,7 @@ class _Sets:
         room = _Room.of(self.instance, self.need, nodes, total)
         needed = room.needed
         fixed = _rails_of(view, existing.masks).union(compress(room.rails, np.all(needed, axis=1).tolist()))
-        sizes = range(max(len(fixed), needed.sum(axis=0).min()), len(self.rails))
+        sizes = range(max(1, len(fixed), needed.sum(axis=0).min()), len(self.rails))
         if len(sizes) > 1:  # a plan on fewer rails lies on some set of the largest size
             on_fewer = next(self._on_sets(room, fixed, sizes[-1]), None)
             sizes = sizes if on_fewer or self.cut_short else sizes[:0]
@@ -230,7 +230,11 @@ class _Sets:
         inside = of_row < len(sets) - 1
         if self._few_nodes:
             instance = instance.on(inside)
-        self.budget.spend(SEARCH_TIME + NODE_TIME * int(inside.sum()) * len(instance.roles))
+        time = SEARCH_TIME + NODE_TIME * int(inside.sum()) * len(instance.roles)
+        if self.budget.deterministic_time <= 2 * time:  # too little is left to decide the levels
+            self.cut_short = True
+            return Found(())
+        self.budget.spend(time)
         used = np.unique(of_row)
         codes = np.searchsorted(used, of_row) * len(view.shapes) + view.shape
         shapes = self._avoiding([sets[at] for at in used.tolist()])
@@ -332,11 +336,10 @@ class _Room:
         for scope in instance.levels:
             part = view.topology.index_or_own(scope)
             parts = len(np.unique(part[nodes]))
-            if parts > 1:
-                break
-            home = part
+            if parts == 1:
+                home = part
         bound = bound_by_domain(instance, roles[0], need[roles[0]]) if len(roles) == 1 else ""
-        if parts > 1 and scope == instance.levels[-1] and isinstance(bound, DomainRules):
+        if parts > 1 and isinstance(bound, DomainRules):
             step = bound.step * int(gpus[0])
         rows = np.flatnonzero(most)
         if home.any():

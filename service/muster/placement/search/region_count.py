@@ -224,7 +224,8 @@ class Counting:
         """
 
         def found(parts: int) -> bool:
-            return greedy(_limited(problem, scope, parts, count), self._all_prices) is not None
+            limited = _limited(problem, scope, parts, count)
+            return not self._budget.late and greedy(limited, self._all_prices) is not None
 
         with self._budget.phase("bound"):
             parts = bisect_left(range(count + 1), True, least, key=found)
