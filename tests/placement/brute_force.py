@@ -150,16 +150,6 @@ ASKED = {
     "members without GPUs, preferences, typical requests": ("idle", "scores", "typical"),
     "members without GPUs, kept apart and spread": ("idle", "anti-affinity", "skew"),
     "members without GPUs, roles inside nodes": ("idle", "inside"),
-    "rails": ("rails",),
-    "rails, typical requests": ("rails", "typical"),
-    "rails, policies": ("rails", "terms"),
-    "rails, segments, members that run": ("rails", "segments", "ranks", "running"),
-    "rails, members without GPUs": ("rails", "idle"),
-    "rails, roles with scopes, at most so many": ("rails", "role scope", "max per", "levels"),
-    "rails, some of several subgroups, preferences": ("rails", "quorum", "scores"),
-    "rails, preferred scopes of roles, GPUs nobody knows": ("rails", "role preferences", "unknown running"),
-    "rails, some GPUs match, few must fit": ("rails", "matching", "least"),
-    "rails, members kept apart and spread": ("rails", "anti-affinity", "skew"),
     "all at once": ("levels", "ranks", "role scope", "segments", "max per", "running"),
 }
 """Families: the features that their worlds have, by name."""

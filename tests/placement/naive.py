@@ -69,8 +69,6 @@ class Value(NamedTuple):
     weakest: float
     ring: float
     sockets: int
-    rails: int
-    """0 where the gang has no such level."""
     damage: int
     fit: int = 0
     penalty: int = 0
@@ -337,7 +335,6 @@ def options(state: NodeState, rules: Rules, running: int) -> list[Option]:
     by_gpu = "gpu" in {request.required_scope, *request.preferred_scopes}
     limited = {rule.scope for rule in request.per_scope}
     by_gpu |= any(role.slice for role in request.roles) and "gpu" in limited
-    on_rails = has_rails(rules)
     for counts in product(*(range(len(role.members) + 1) for role in request.roles)):
         pairs = list(zip(counts, request.roles, strict=True))
         cpu = sum(n * role.resources.cpu_milli for n, role in pairs)
@@ -365,7 +362,6 @@ def options(state: NodeState, rules: Rules, running: int) -> list[Option]:
                 mask | sliced if by_gpu or (mask | sliced).bit_count() == 1 else 0,
                 sorted(fill) if by_gpu else 0,
                 left_of(spot) if rules.snapshot.typical else 0,
-                rails_on(spot) if on_rails else 0,
             )
             if repr(outcome) not in seen:
                 seen.add(repr(outcome))
@@ -524,7 +520,6 @@ def value(
         -min((weakest for weakest, _ in rings), default=INF),
         -sum(total for _, total in rings),
         sum(hanging(spot.state, gang[name]) for name, spot in placed.items()),
-        len(rails(rules, spots)),
         sum(prices.damage(snapshot, spot.state, spot.mask, spot.units, spot.cpu) for spot in placed.values())
         if prices.is_priced(snapshot, request)
         else sum(
@@ -532,33 +527,6 @@ def value(
             for spot in placed.values()
         ),
     )
-
-
-def rails(rules: Rules, spots: Iterable[Spot]) -> set[int]:
-    """The rails of the GPUs: as nodes say, by index on boards of eight, else by index and unlike those."""
-    with_gpus = [spot for spot in spots if spot.mask or not spot.known]
-    if len({spot.state.node.name for spot in with_gpus}) < 2 or not has_rails(rules):
-        return set()
-    return {rail for spot in with_gpus for rail in rails_on(spot)}
-
-
-def has_rails(rules: Rules) -> bool:
-    """Whether rails count: some are known, and no GPU is shared."""
-    known = any(rail >= 0 for state in rules.snapshot.nodes.values() for rail in rails_of(state))
-    return known and not any(role.slice for role in rules.request.roles if role.members)
-
-
-def rails_on(spot: Spot) -> list[int]:
-    """The rails of the gang's GPUs on one node."""
-    return sorted({rail for gpu, rail in enumerate(rails_of(spot.state)) if spot.mask >> gpu & 1})
-
-
-def rails_of(state: NodeState) -> list[int]:
-    """The rails of a node's GPUs, numbers below 0 where none is known."""
-    gpus = state.node.topology.gpu_count
-    if state.node.topology.rails and not state.unindexed_gpus:
-        return list(state.node.topology.rails)
-    return [gpu if gpus == 8 else -1 - gpu for gpu in range(gpus)]
 
 
 def crossings(rules: Rules, placed: Mapping[str, Spot]) -> tuple[tuple[str, int], ...]:
@@ -822,7 +790,6 @@ def plan(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, .
         weakest_link_gb_per_s=None if got.weakest in (0, -INF) else -got.weakest,
         ring_gb_per_s=-got.ring,
         socket_distance=got.sockets,
-        rails=got.rails if max(rails(rules, spots), default=-1) >= 0 else None,
         damage=got.damage,
         best_fit=got.fit,
         preference_penalty=got.penalty if any(r.scores and r.members for r in request.roles) else None,

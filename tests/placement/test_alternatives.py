@@ -56,7 +56,6 @@ def test_all_levels_of_the_objective_are_compared() -> None:
     compared = [worth.level for worth in worths(request, decision.members, columns(snapshot))]
     domains, *others = (level.name for level in quality_levels(()))
     assert domains == "nvlink_domains"
-    others.insert(others.index("sockets") + 1, "rails")
     assert compared == [
         "members",
         "preferred_scope",

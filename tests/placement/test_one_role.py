@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -18,12 +17,6 @@ from tests.placement.drawings import cluster, gang
 
 BOARDS = ("8", "8 = 4+4", "8 pcie", "v100-8x-hybrid-cube-mesh")
 RUNS = 60
-
-
-@pytest.fixture(autouse=True)
-def no_rails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the rails out: they are decided above the methods (test_rails), by many more searches."""
-    monkeypatch.setattr(search, "on_fewest_rails", lambda instance, _scopes, _need, best, _: best(instance))
 
 
 def racks_drawn(rng: random.Random, fewest: int, cpu: int) -> tuple[str, int]:
@@ -68,9 +61,8 @@ def assert_as_good_as_solved(snapshot: Snapshot, request: Request, decision: Dec
     if isinstance(decision, Placed) and isinstance(solved, Placed):
         assert decision.optimal
         assert solved.optimal
-        assert replace(decision.objective, rails=None) == replace(solved.objective, rails=None)
-        worths = (naive.worth(snapshot, request, plan.members) for plan in (decision, solved))
-        ours, theirs = (worth._replace(rails=0) for worth in worths)
+        assert decision.objective == solved.objective
+        ours, theirs = (naive.worth(snapshot, request, plan.members) for plan in (decision, solved))
         assert ours == theirs
 
 
@@ -178,7 +170,7 @@ def test_what_is_too_large_is_left_to_the_solver(limit: str, monkeypatch: pytest
         "the tables are too large",
         "there are too many choices of wider parts",
     )
-    assert replace(fast_plan.objective, rails=None) == replace(solved.objective, rails=None)
+    assert fast_plan.objective == solved.objective
 
 
 FASTER_ON_MORE_NODES = {

@@ -49,8 +49,6 @@ class Objective:
     best_fit: int = 0
     preference_penalty: int | None = None
     """Σ over members of 100 − the score of their node; None if no role has scores."""
-    rails: int | None = None
-    """None if the gang has GPUs on one node alone, or shares GPUs, or no rail of its GPUs is known."""
 
 
 @dataclass(frozen=True, slots=True)

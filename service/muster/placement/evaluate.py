@@ -27,7 +27,6 @@ from muster.placement.gpus.gpusets import GpuSet, gpu_set_of
 from muster.placement.gpus.node_rules import InNode
 from muster.placement.limits import asks_gpus, takes_gpus
 from muster.placement.model.objective import OBJECTIVE, VALUES, Worth
-from muster.placement.search.rails import rails_on
 
 
 def used_gpus(view: Columns, members: Sequence[MemberPlacement]) -> tuple[Ints, Ints, Ints]:
@@ -168,15 +167,6 @@ class Plan:
             for cost in totals:
                 totals[cost] += int(cost_of(cost, gpus_of(view, row), taken, on)[0])
         return tuple((cost.value, total) for cost, total in totals.items())
-
-    def rails(self) -> int | None:
-        """Return on how many network rails the gang's GPUs lie; None if rails do not count.
-
-        They do not if members share GPUs, if all GPUs lie on one node, or if no rail of the GPUs is known.
-        """
-        masks = dict(zip(self.parts.rows.tolist(), self.parts.masks.tolist(), strict=True))
-        rails = frozenset[int]() if self._sliced else rails_on(self.view, self.parts.existing, masks)
-        return len(rails) if max(rails, default=-1) >= 0 else None
 
     def damage(self) -> int:
         """Return how much more of what is free becomes unusable: priced, or by F."""

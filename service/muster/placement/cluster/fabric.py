@@ -26,9 +26,6 @@ class Shape:
     `memory` is what each GPU offers in slices, by GPU index, in units (GiB). It is () if the node serves no
     slices. A node that serves slices has pools only if it serves whole GPUs too. `spread` is true if slices
     go to the GPU with most memory left.
-
-    `avoided` masks GPUs that the search for rails avoids. Taking any of them costs less than one step of the
-    socket distance, which counts as `step`.
     """
 
     topology: GpuTopology
@@ -37,13 +34,10 @@ class Shape:
     hidden: int = 0
     memory: tuple[int, ...] = ()
     spread: bool = False
-    avoided: int = 0
-    step: int = 1
 
     @cached_property
     def _hash(self) -> int:
-        own = (self.domains, self.pools, self.hidden, self.memory, self.spread, self.avoided, self.step)
-        return hash((self.topology, own))
+        return hash((self.topology, self.domains, self.pools, self.hidden, self.memory, self.spread))
 
     def __hash__(self) -> int:
         return self._hash

@@ -73,13 +73,12 @@ def node_kinds(instance: Instance, rows: Ints) -> Ints:
 def best_fit(instance: Instance, rows: Ints, counts: Ints) -> Ints:
     """Return [row, packing] int64: the best fit of these members on these nodes, with preferences below it.
 
-    One step of the best fit outweighs all scores of the gang. `counts` are as in `fit_of`.
+    One step of the best fit outweighs all scores of the gang. `counts` is [packing, role] int64.
     """
     fit = fit_of(instance.columns, instance.roles, rows, counts)
     if instance.penalty is None:
         return fit
-    penalty = (instance.penalty[:, rows].T[:, None] * counts).sum(axis=-1)
-    return np.asarray(fit * (100 * instance.request.size + 1) + penalty)
+    return np.asarray(fit * (100 * instance.request.size + 1) + instance.penalty[:, rows].T @ counts.T)
 
 
 def fit_of(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints) -> Ints:

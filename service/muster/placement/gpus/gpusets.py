@@ -89,7 +89,7 @@ def gpu_set_of(shape: Shape, free: int, mask: int) -> GpuSet:
     damage = damage_of(shape, free, mask)
     if shape.topology.gpu_count > MAX_RING_GPUS:
         return GpuSet(mask, domains, NO_LINK if mask.bit_count() < 2 else 0, 0, 0, damage)
-    table, sockets = rings(shape.topology), _sockets(shape, np.array([mask]))
+    table, sockets = rings(shape.topology), socket_distances(shape.topology, np.array([mask]))
     return GpuSet(mask, domains, int(table.weakest[mask]), int(table.total[mask]), int(sockets[0]), damage)
 
 
@@ -267,7 +267,7 @@ def _best(shape: Shape, rows: int, row: Values, free: Values, masks: Values) -> 
         damage_to_pools(shape, free, masks),
     )
     inside = ring_table.inside[free & ~masks]
-    sockets = _sockets(shape, masks)
+    sockets = socket_distances(topology, masks)
 
     # Of sets with equal weakest links only the best matters: narrow each such group to it, key by key.
     finer = group * len(ring_table.levels) + np.searchsorted(ring_table.levels, weakest)
@@ -287,11 +287,6 @@ def _best(shape: Shape, rows: int, row: Values, free: Values, masks: Values) -> 
     for table in tables:
         table.setflags(write=False)
     return tables
-
-
-def _sockets(shape: Shape, masks: Values) -> Values:
-    """Return the socket distance of each mask in steps of the shape, and 1 more if it has avoided GPUs."""
-    return np.asarray(socket_distances(shape.topology, masks) * shape.step + ((masks & shape.avoided) != 0))
 
 
 def that_matter(group: Values, weakest: Values, *keys: Values) -> Values:
@@ -316,7 +311,7 @@ def links_over(shape: Shape, free: int, masks: Values, present: int) -> tuple[Va
         none = np.zeros_like(masks)
         return np.where(gpu_counts(masks | present) < 2, NO_LINK, 0), none, none, none
     table, union = rings(shape.topology), masks | present
-    sockets = _sockets(shape, union)
+    sockets = socket_distances(shape.topology, union)
     return table.weakest[union], table.total[union], sockets, table.inside[free & ~masks]
 
 
@@ -347,7 +342,7 @@ def _up_to_symmetry(shape: Shape, allowed: int) -> Values:
 @lru_cache(maxsize=256)
 def kinds_in(shape: Shape, fixed_domains: bool) -> tuple[tuple[int, ...], ...]:
     """Return GPUs in kinds: swapping two GPUs of a kind changes neither links nor domains nor pools nor
-    socket distances. Avoided GPUs are other kinds.
+    socket distances.
 
     If two GPUs are a domain of their own each, they can be swapped with their domains. They cannot if domains
     are told apart (`fixed_domains`).
@@ -362,7 +357,7 @@ def kinds_in(shape: Shape, fixed_domains: bool) -> tuple[tuple[int, ...], ...]:
                 home = 0
             if not fixed_domains and pool == 1 << gpu:
                 pool = 0
-            parts.setdefault((number, home, pool, shape.avoided >> gpu & 1, *homes[gpu]), []).append(gpu)
+            parts.setdefault((number, home, pool, *homes[gpu]), []).append(gpu)
     return tuple(map(tuple, parts.values()))
 
 

@@ -87,7 +87,6 @@ NVLINK_DOMAINS = Level(Cost.NVLINK_DOMAINS.value, "domains", scope=WIDE)
 WEAKEST_LINK = Level("weakest_link", "weakest", -1, worst=True)
 RING = Level("ring", "ring", -1)
 SOCKETS = Level("sockets", "sockets")
-RAILS = Level("rails")
 DAMAGE = Level("damage", "damage")
 BEST_FIT = Level("best_fit", "left_over")
 
@@ -333,15 +332,6 @@ OBJECTIVE = (
         lambda plan: sum(nodes * gpus.sockets for gpus, nodes in plan.gpu_sets),
     ),
     Row(
-        "3d | [rails](#rails), for gangs on several nodes: how many network rails the gang's GPUs lie "
-        "on | fewer",
-        "rails",
-        lambda scopes, costs, idle: (),  # a union over nodes: see search/rails.py
-        lambda plan: plan.rails(),
-        lambda plan, rails: iter((Worth(RAILS.name, rails or 0, rails or 0, noun="rail"),)),
-        optional=True,
-    ),
-    Row(
         "4a | [damage](#damage): how much more of the free GPUs of the touched nodes typical requests "
         "can no longer use | less",
         "damage",
@@ -397,7 +387,7 @@ def quality_levels(costs: tuple[Cost, ...], idle: Idle = Idle.NONE) -> tuple[Lev
     return tuple(level for row in below for level in row.levels((), costs, idle))
 
 
-BELOW_NODES = frozenset({RAILS.name, *(level.name for level in quality_levels(tuple(Cost), Idle.BESIDE))})
+BELOW_NODES = frozenset(level.name for level in quality_levels(tuple(Cost), Idle.BESIDE))
 """The names of the levels that are decided once zones, racks and nodes are."""
 
 

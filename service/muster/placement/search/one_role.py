@@ -256,7 +256,7 @@ def over_domains(plan: Partial, budget: Budget) -> Solved | Declined:
     if isinstance(joint, Declined):
         return joint
     domain = parts_by_row(instance, joint.uncounted[-1], joint.rows) if joint.uncounted else joint.region
-    if takes_gpus(instance.roles[role]) and wide_tell_apart(instance, joint, domain):
+    if takes_gpus(instance.roles[role]) and _wide_tell_apart(instance, joint, domain):
         return Declined("NVLink domains over several nodes are to be counted")
     choices = _counted(list(_domains(joint, domain, plan.need[role], bound)), budget)
     complete, plans = True, list[tuple[Value, tuple[Share, ...]]]()
@@ -304,7 +304,7 @@ def _domains(regions: Regions, domain: Ints, need: int, bound: DomainRules) -> I
         )
 
 
-def wide_tell_apart(instance: Instance, regions: Regions, domain: Ints) -> bool:
+def _wide_tell_apart(instance: Instance, regions: Regions, domain: Ints) -> bool:
     """Return whether NVLink domains over several nodes tell plans apart that touch equally many domains.
 
     They do not if there are none, or if each domain lies in its own. If plans touch one domain only, several
@@ -354,23 +354,16 @@ class NodeSets:
         return fast.shape[2] - 1 - fast[:, :, ::-1].argmax(axis=2), np.asarray(fast.any(axis=2))
 
 
-def gpu_sets(
-    instance: Instance, role: int, choices: DomainOptions, shaped: tuple[Sequence[Shape], Ints] | None = None
-) -> NodeSets | None:
-    """Return the sets of GPUs of these nodes; None if rules divide them in too many ways.
-
-    `shaped` are the shapes, and the index of each node's, if they are not those of the cluster.
-    """
+def gpu_sets(instance: Instance, role: int, choices: DomainOptions) -> NodeSets | None:
+    """Return the sets of GPUs of these nodes; None if rules divide them in too many ways."""
     rows, view = choices.rows, instance.columns
     counts = packings(instance, role, choices)
     sizes = tuple(instance.gpus(counts).tolist())
-    shapes, shape_of_node = shaped or (view.shapes, view.shape[rows])
-    lines = [line[rows] for line in (view.free_gpus, instance.rules.in_node, view.topology.in_wide)]
-    kinds = np.stack([line.astype(np.int64) for line in (shape_of_node, *lines)])
-    index, first = distinct(kinds)
+    lines = (view.free_gpus, view.shape, instance.rules.in_node, view.topology.in_wide)
+    index, first = distinct(np.stack([line[rows].astype(np.int64) for line in lines]))
     tables = list[Ints]()
-    for shape, free, rule, wide in kinds[:, first].T.tolist():
-        table = _table(shapes[shape], free, instance.rules.node_rules[rule], counts, sizes)
+    for free, shape, rule, wide in zip(*(line[rows[first]].tolist() for line in lines), strict=True):
+        table = _table(view.shapes[shape], free, instance.rules.node_rules[rule], counts, sizes)
         if table is None:
             return None
         tables.append(

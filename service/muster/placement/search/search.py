@@ -42,7 +42,6 @@ from muster.placement.search.plan import (
     Value,
 )
 from muster.placement.search.quality import LevelCore, LinkThresholds
-from muster.placement.search.rails import on_fewest_rails
 from muster.placement.search.region_count import RegionCount
 from muster.placement.search.roles import RoleAggregation, dealt_by_role
 from muster.placement.search.single_node import MembersWithoutGpus, SingleNode
@@ -304,14 +303,10 @@ If there is no plan and no gap, it is proven that nothing fits.
 
 def search(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Budget) -> Found:
     """Return the best plan with all members in one part of every scope of `scopes`."""
-
-    def best(instance: Instance) -> Found:
-        plan, gap = decide_levels(presolved(instance, scopes, need, budget), None, budget)
-        if plan is None:
-            return Found((), gap)
-        return Found(dealt_by_role(plan.instance, plan.shares()), gap, plan.steps)
-
-    return on_fewest_rails(instance, scopes, need, best, budget)
+    plan, gap = decide_levels(presolved(instance, scopes, need, budget), None, budget)
+    if plan is None:
+        return Found((), gap)
+    return Found(dealt_by_role(plan.instance, plan.shares()), gap, plan.steps)
 
 
 def presolved(instance: Instance, scopes: tuple[str, ...], need: Counts, budget: Budget) -> Partial:

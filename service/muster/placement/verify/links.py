@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from itertools import pairwise, permutations
 
 from muster.domain.decision import Placed
-from muster.domain.request import Request
 from muster.domain.topology import GpuTopology
-from muster.placement.verify.parts import Kind, Spot, Spots
+from muster.placement.verify.parts import Kind, Spots
 
 MAX_RING_BY_FORCE = 8
 """The most GPUs of a ring that is counted again by trying 7! orders; with equal links, any number is."""
@@ -92,27 +91,6 @@ def sockets(plan: Placed, kinds: Mapping[Kind, int]) -> list[str]:
     total = sum(nodes * _apart(kind.topology, kind.gpus) for kind, nodes in planned)
     claimed = plan.objective.socket_distance
     return [f"the socket distance is {total}, not {claimed}"] if total != claimed else []
-
-
-def rails(request: Request, plan: Placed, spots: Collection[Spot]) -> list[str]:
-    """Return whether the claimed number of rails is wrong. `spots` are the nodes of the whole gang."""
-    with_gpus = [spot for spot in spots if spot.gpus or not spot.known]
-    masks = dict[GpuTopology, int]()
-    for spot in with_gpus:
-        topology = spot.state.node.topology
-        if spot.state.unindexed_gpus:
-            topology = GpuTopology.unknown(topology.gpu_count)
-        masks[topology] = masks.get(topology, 0) | spot.gpus
-    touched = {
-        rail
-        for topology, mask in masks.items()
-        for gpu, rail in enumerate(topology.rail_by_gpu)
-        if mask >> gpu & 1
-    }
-    counts = len(with_gpus) > 1 and not any(role.slice for role in request.roles if role.members)
-    number = len(touched) if counts and max(touched, default=-1) >= 0 else None
-    claimed = plan.objective.rails
-    return [f"the GPUs lie on {number} rails, not {claimed}"] if number != claimed else []
 
 
 @lru_cache(maxsize=4096)
