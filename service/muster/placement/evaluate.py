@@ -201,7 +201,7 @@ class Plan:
     def _counts(self) -> Ints:
         """[node, role] The members on the nodes of `parts`."""
         index = {role.name: i for i, role in enumerate(self.request.roles)}
-        nodes, roles = len(self.parts.rows), len(index)
+        nodes, roles = len(self.parts.rows), len(self.request.roles)
         pairs = self.parts.index * roles + np.array([index[m.role] for m in self.members], np.int64)
         return np.bincount(pairs, minlength=nodes * roles).reshape(nodes, roles)
 
