@@ -174,6 +174,16 @@ def test_who_admits_members_is_looked_at_in_bounds() -> None:
     assert len(columns.may_fit(ledger, ledger.nodes)) == many
 
 
+def test_of_one_gang_many_nodes_are_looked_at() -> None:
+    ledger, columns = Ledger(), HintTable()
+    for number in range(10 * refused.FEW_NODES):
+        ledger.set_node(node(f"n{number}", labels={"pool": "p0"}))
+    columns.add(_of_pool(1))
+    assert columns.may_fit(ledger, ledger.nodes) == set()
+    ledger.set_node(node("fits", labels={"pool": "p1"}))
+    assert columns.may_fit(ledger, ledger.nodes) == {_of_pool(1)}
+
+
 def test_many_that_come_and_go_leave_nothing() -> None:
     ledger = cluster(1, 10)
     gained = {f"n{number}" for number in range(10)}

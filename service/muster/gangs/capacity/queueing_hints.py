@@ -93,7 +93,8 @@ def admits(node: Node, rules: NodeRules) -> bool:
 MOST_OFFERS = 256
 """Different nodes that are compared one by one. If there are more, groups are compared by their maxima."""
 FEW_NODES = 8
-"""If no more nodes gained, it counts whether they admit members."""
+"""If no more nodes gained, it counts whether they admit members. Of more nodes it counts if few gangs are
+compared: one that was just refused is not asked about again for nodes that do not admit it."""
 MOST_NAMES = 4096
 """Names and values of different node rules that are compared with a node, and one for each: about 10 ms.
 Members with other rules count as admitted."""
@@ -192,7 +193,8 @@ class HintTable:
         fits = np.zeros(len(asks), dtype=np.bool_)
         for offer in self._offers(states):
             fits |= self._room(offer)
-        if len(states) <= FEW_NODES and fits.any():
+        names = len(states) * (len(asks) + sum(rules.size for rules in self._rules))
+        if (len(states) <= FEW_NODES or names <= MOST_NAMES) and fits.any():
             fits[:] = False
             for state in states:
                 room = self._room(np.array(self._offer(state), dtype=np.int64))
