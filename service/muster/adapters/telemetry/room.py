@@ -18,7 +18,7 @@ from muster.domain.printable import printable
 from muster.domain.rate import Budget
 from muster.domain.request import Scope
 from muster.domain.snapshot import NodeState, Snapshot
-from muster.placement.gpus.damage import GPU, unusable
+from muster.placement.gpus.damage import ONE_GPU, unusable
 
 CLUSTER = "cluster"
 MOST_MODELS = 16
@@ -101,7 +101,7 @@ class Room:
             if gpus:
                 sizes[scope, _size(gpus)] += gpus
         fragmented = {
-            (model,): unusable_gpus[model] / (GPU * count) for model, count in free.items() if count
+            (model,): unusable_gpus[model] / (ONE_GPU * count) for model, count in free.items() if count
         }
         return Figures(list(largest.items()), list(sizes.items()), list(fragmented.items()))
 

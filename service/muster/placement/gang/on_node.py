@@ -14,6 +14,7 @@ from muster.placement.cluster.columns import Bools, Columns, Ints
 from muster.placement.cluster.topology import Domains
 from muster.placement.gang.existing import ExistingMembers
 from muster.placement.gpus.costs import Cost, On
+from muster.placement.gpus.damage import ONE_GPU
 from muster.placement.gpus.node_rules import InNode
 from muster.placement.gpus.slices import NodeGpus, ask_of
 from muster.placement.limits import takes_gpus
@@ -152,8 +153,7 @@ def opening(view: Columns) -> Ints:
     return cost
 
 
-GPU = 1000
-SHARE_SLACK = GPU // 8
+SHARE_SLACK = ONE_GPU // 8
 """A GPU that lacks this much of its share, or less, is still usable."""
 MIB = 20
 """Memory is counted in MiB, as a shift of bytes."""
@@ -175,26 +175,29 @@ def unusable_gpus(view: Columns, roles: Sequence[Role], rows: Ints, counts: Ints
     theirs, idle = counts * with_gpus, counts * ~with_gpus
     gpus_taken = counts @ np.array([role.gpus for role in roles], np.int64)
     total = view.gpu_total[rows][:, None]
-    before = after = GPU * (view.free_count[rows][:, None] - gpus_taken)
+    before = after = ONE_GPU * (view.free_count[rows][:, None] - gpus_taken)
     excess = np.zeros_like(before)
     for every, free, demand, unit in (
         (view.cpu_total, view.cpu, [role.resources.cpu_milli for role in roles], 0),
         (view.memory_total, view.memory, [role.resources.memory_bytes for role in roles], MIB),
     ):
         whole, free_amount = every[rows][:, None] >> unit, free[rows][:, None]
-        scale = np.where(whole > 0, GPU * total, 0), np.maximum(1, whole)
+        scale = np.where(whole > 0, ONE_GPU * total, 0), np.maximum(1, whole)
         of_theirs = theirs @ np.array(demand, np.int64)
         of_all = of_theirs + idle @ np.array(demand, np.int64)
-        enough = np.where(whole > 0, 0, GPU * total)
+        enough = np.where(whole > 0, 0, ONE_GPU * total)
         before = np.minimum(before, enough + _shares((free_amount - of_theirs) >> unit, scale))
         after = np.minimum(after, enough + _shares((free_amount - of_all) >> unit, scale))
         beyond = [
-            np.maximum(0, _shares(amount >> unit, scale) - GPU * gpus_taken) for amount in (of_all, of_theirs)
+            np.maximum(0, _shares(amount >> unit, scale) - ONE_GPU * gpus_taken)
+            for amount in (of_all, of_theirs)
         ]
         excess = np.maximum(excess, beyond[0] - beyond[1])
-    now = (before - after + GPU - 1 - SHARE_SLACK) // GPU
+    now = (before - after + ONE_GPU - 1 - SHARE_SLACK) // ONE_GPU
     alone = ~(theirs.any(axis=-1) | beside[:, None])
-    later = np.where(alone, np.maximum(1, -(-excess // GPU)), (excess + GPU - 1 - SHARE_SLACK) // GPU)
+    later = np.where(
+        alone, np.maximum(1, -(-excess // ONE_GPU)), (excess + ONE_GPU - 1 - SHARE_SLACK) // ONE_GPU
+    )
     later = np.minimum(later, total - gpus_taken)
     return np.asarray(np.where(idle.any(axis=-1), now + later, 0))
 

@@ -46,7 +46,7 @@ TYPICAL_GPUS = (1, 2, 4, 8)
 TYPICAL_PARTS = (4, 2, 1)
 """Typical slices, as the divisor of a GPU's memory. All have equal weight."""
 
-GPU = 1000
+ONE_GPU = 1000
 """One GPU, in thousandths."""
 
 Whole = TypeVar("Whole", int, Ints)
@@ -59,7 +59,7 @@ def unusable(free_in_pool: int) -> int:
     >>> [unusable(k) for k in (0, 1, 2, 3, 4, 8)]
     [0, 750, 1000, 1500, 1000, 0]
     """
-    return free_in_pool * sum(GPU // len(TYPICAL_GPUS) for gpus in TYPICAL_GPUS if gpus > free_in_pool)
+    return free_in_pool * sum(ONE_GPU // len(TYPICAL_GPUS) for gpus in TYPICAL_GPUS if gpus > free_in_pool)
 
 
 def fragmentation(shape: Shape, free: int, memory: Sequence[int] = ()) -> int:
@@ -81,8 +81,8 @@ def unusable_slices(shape: Shape, gpu: int, units: Whole) -> Whole:
     too_large = 0 * units
     for part in TYPICAL_PARTS:
         too_large = too_large + (units * part < every)
-    of_slices = GPU * units * too_large // (len(TYPICAL_PARTS) * every)
-    return of_slices + (GPU * units // every if shape.pools else 0)
+    of_slices = ONE_GPU * units * too_large // (len(TYPICAL_PARTS) * every)
+    return of_slices + (ONE_GPU * units // every if shape.pools else 0)
 
 
 def damage_of(shape: Shape, free: int, mask: int) -> int:
@@ -234,7 +234,7 @@ class Prices:
                 begins = np.flatnonzero(np.diff(node, prepend=-1))
                 had = _enough(self.kinds, units[node, gpu], whole[node, gpu])
                 gpus_taken[node[begins]] = np.add.reduceat(had, begins, axis=0, dtype=np.int64)
-            have, room = self.gpus.have[rows] - gpus_taken, self.gpus.room[rows] - GPU * gpus_taken
+            have, room = self.gpus.have[rows] - gpus_taken, self.gpus.room[rows] - ONE_GPU * gpus_taken
             damage[:, way] = self._damage(rows, have, room, cpu)
         return damage[alike]
 
@@ -252,7 +252,7 @@ class Prices:
         units_left = gpus.units[row, gpu] - units
         had = _enough(self.kinds, gpus.units[row, gpu], gpus.whole[row, gpu])
         has = _enough(self.kinds, units_left, np.zeros(len(row), bool))
-        free = (units_left * GPU // np.maximum(1, memory[row, gpu]))[:, None]
+        free = (units_left * ONE_GPU // np.maximum(1, memory[row, gpu]))[:, None]
         have = gpus.have[row] - had + has
         room = gpus.room[row] - had * gpus.free[row, gpu][:, None] + has * free
         damage[index, gpu] = self._damage(row, have, room, cpu_milli)
@@ -319,7 +319,7 @@ def _with(old: NDArray[Any], rows: Ints, values: NDArray[Any]) -> NDArray[Any]:
 def _weights(kinds: Kinds, nodes: _Nodes, gpus: _Gpus, usable: Floats) -> Floats:
     classes = len(nodes.accepts)
     by_class = np.stack([usable[nodes.row_class == code].sum(axis=0) for code in range(classes)])
-    supply = np.maximum((nodes.accepts * by_class[:, kinds.size]).sum(axis=0), GPU)
+    supply = np.maximum((nodes.accepts * by_class[:, kinds.size]).sum(axis=0), ONE_GPU)
     every = nodes.memory[nodes.memory > 0]
     part = kinds.units / every.mean() if len(every) else np.ones(len(kinds.units))
     gpus_asked = kinds.gpus * np.where(kinds.units > 0, np.minimum(1, part), 1)
@@ -365,7 +365,7 @@ def _gpus_of(view: Columns, kinds: Kinds, rows: Ints, memory: Ints) -> _Gpus:
     units = np.zeros((len(rows), count), np.int64)
     lines = view.gpu_memory[:count, rows].T
     units[:, : lines.shape[1]] = lines
-    free = np.where(whole, GPU, GPU * units // np.maximum(1, memory[rows]))
+    free = np.where(whole, ONE_GPU, ONE_GPU * units // np.maximum(1, memory[rows]))
     enough = _enough(kinds, units, whole)
     return _Gpus(units, free, whole, enough.sum(axis=1), (free[:, :, None] * enough).sum(axis=1))
 

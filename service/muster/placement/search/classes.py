@@ -162,8 +162,8 @@ def nodes_of(problem: Problem) -> tuple[Ints, Ints]:
 class NodePatterns:
     """What one node may take.
 
-    `patterns` [pattern, column] has counts by role, FIELDS, then further costs. `key` is the same as bytes,
-    to compare tables. `left_over` [packing] is the best fit.
+    `patterns` [pattern, column] has counts by role, PATTERN_FIELDS, then further costs. `key` is the same as
+    bytes, to compare tables. `left_over` [packing] is the best fit.
     """
 
     patterns: Ints
@@ -219,7 +219,7 @@ def with_tables(
     """Return the problem with the patterns of these tables, one table for each node; None leaves the node
     out.
 
-    `further` are the names of the costs after FIELDS.
+    `further` are the names of the costs after PATTERN_FIELDS.
     """
     rows, cell = nodes_of(problem)
     is_touched = _already(instance, rows).tolist()
@@ -249,7 +249,7 @@ def with_tables(
 def node_patterns(
     packings: tuple[Counts, ...], gpus: Counts, shape: Shape, free: int, wide: bool
 ) -> tuple[Ints, bytes]:
-    """Return the patterns of one node [pattern, counts by role and FIELDS] int64, and the same as bytes."""
+    """Return the patterns of one node [pattern, counts by role and PATTERN_FIELDS] int64, and their bytes."""
     sets = sets_of(shape, free)
     counts = np.array(packings, np.int64).reshape(len(packings), len(gpus))
     size = counts @ np.array(gpus, np.int64)

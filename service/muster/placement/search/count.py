@@ -389,9 +389,8 @@ class _Regions:
         if problem.classes:
             upper, exact = by_packings(problem, self.instance.common_unit(self.active[0]))
             exact &= self.quorum is None
-            present = np.unique(
-                self.code[np.searchsorted(self.rows, problem.rows)]
-            )  # in the order of the parts
+            # Regions are sorted by code, as the parts of the problem are.
+            present = np.unique(self.code[np.searchsorted(self.rows, problem.rows)])
             for part, (code, most) in enumerate(zip(present.tolist(), upper.tolist(), strict=True)):
                 by_code[code] = _Region(code, most, complete)
                 if not exact and most > self.lower[code]:
@@ -584,10 +583,8 @@ def most_in_segments(instance: Instance, scopes: tuple[str, ...]) -> Fit | None:
         # A node may have smaller segments than its NVLink domains.
         if step % size or (inside != inside[first][part]).any():
             return None
-        members, longest = (
-            np.bincount(inside[first], whole).astype(np.int64),
-            np.zeros(int(inside.max()) + 1, np.int64),
-        )
+        members = np.bincount(inside[first], whole).astype(np.int64)
+        longest = np.zeros_like(members)
         np.maximum.at(longest, inside[first], short)
         whole, short, part, size = members - members % step, members % step + longest, inside, step
     most = np.minimum(whole + short, len(role.members))

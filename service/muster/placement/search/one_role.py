@@ -80,7 +80,7 @@ class SortedCapacities:
     """Find by sorted capacities the levels at which a single part suffices, and which parts do."""
 
     name: ClassVar = "sorted-capacities"
-    given: ClassVar = (Start,)
+    known_types: ClassVar = (Start,)
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide the levels at which one part suffices, for one role that at most its domains bind."""
@@ -106,7 +106,7 @@ class DomainTables:
     """Decide domains, nodes and all levels below by tables, for one role."""
 
     name: ClassVar = "domain-tables"
-    given: ClassVar = (Regions,)
+    known_types: ClassVar = (Regions,)
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide the parts that are left to count, the nodes, and all below."""
@@ -366,9 +366,9 @@ def gpu_sets(instance: Instance, role: int, choices: DomainOptions) -> NodeSets 
         table = _table(view.shapes[shape], free, instance.rules.node_rules[rule], counts, sizes)
         if table is None:
             return None
-        tables.append(
-            table if not wide else np.where(np.array(SET_FIELDS)[:, None, None] == "domains", 0, table)
-        )
+        if wide:  # a table may be shared, so it is copied
+            table = np.where(np.array(SET_FIELDS)[:, None, None] == "domains", 0, table)
+        tables.append(table)
     width = max((table.shape[2] for table in tables), default=1)
     values = np.zeros((len(SET_FIELDS), len(tables), len(counts), width), np.int64)
     for i, table in enumerate(tables):

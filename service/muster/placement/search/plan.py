@@ -232,14 +232,14 @@ Decide = Callable[[Partial, Value | None, Budget], tuple[Partial | None, Gap | N
 
 
 class Exact(Protocol):
-    """An exact method. `given` are the types of `Partial.known` with which it can begin."""
+    """An exact method: it decides the next level of a plan with proof, or declines."""
 
     @property
     def name(self) -> str:
         """The name of the method, as `--explain` shows it."""
 
     @property
-    def given(self) -> tuple[type, ...]:
+    def known_types(self) -> tuple[type, ...]:
         """The types of `Partial.known` with which the method can begin."""
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:

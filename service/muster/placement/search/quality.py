@@ -58,7 +58,7 @@ class LinkThresholds:
     """Decide the weakest link by thresholds: from the fastest down, the first one with a plan is the best."""
 
     name: ClassVar = "link-thresholds"
-    given: ClassVar = (NodePlans,)
+    known_types: ClassVar = (NodePlans,)
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide the weakest link."""
@@ -74,7 +74,7 @@ class LevelCore:
     """
 
     name: ClassVar = "level-core"
-    given: ClassVar = (Decided, NodePlans)
+    known_types: ClassVar = (Decided, NodePlans)
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide one level. The first level begins with all patterns of the nodes that counting has left."""
@@ -86,9 +86,7 @@ class LevelCore:
                 plans, complete = _prepared(plan.instance, plans, budget)
             gap = None if complete else Gap(NVLINK_DOMAINS.name)
         assert isinstance(plans, NodePlans)
-        if (
-            not plans.problem.open.any()
-        ):  # no pattern is known, as on a node with too many sets of GPUs to try
+        if not plans.problem.open.any():  # as on a node with too many sets of GPUs to try
             return Unknown(Gap(level.name))
         with budget.share(LEVEL_SHARE):
             decision = decide(plans.problem, level, budget, plans.use)
@@ -419,8 +417,8 @@ def _table(instance: Instance, row: int, packings: Ints) -> tuple[NodePatterns, 
 
 @lru_cache(maxsize=1 << 14)
 def _patterns(packings: tuple[Counts, ...], asks: Asks, node: NodeGpus, on: On) -> tuple[Ints, bool]:
-    """Return the patterns of one node [pattern, counts by role, FIELDS and further costs], and whether they
-    are complete.
+    """Return the patterns of one node [pattern, counts by role, PATTERN_FIELDS, further costs], and whether
+    they are complete.
     """
     sets = choices(asks, packings, node, on)
     domains = np.zeros_like(sets.packing)

@@ -59,7 +59,7 @@ class RegionCount:
     """Decide parts and nodes by the Lagrangian bound, and by CP-SAT on the core that it leaves."""
 
     name: ClassVar = "region-count"
-    given: ClassVar = (Start, Regions)
+    known_types: ClassVar = (Start, Regions)
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide all parts that are left to count, and the nodes."""

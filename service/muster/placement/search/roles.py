@@ -41,7 +41,7 @@ class RoleAggregation:
 
     decide: Decide
     name: ClassVar = "role-aggregation"
-    given: ClassVar = (Start,)
+    known_types: ClassVar = (Start,)
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide all levels if the members can be assigned to the best plan of units."""

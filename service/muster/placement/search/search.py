@@ -352,7 +352,7 @@ def _asked(plan: Partial, incumbent: Value | None, budget: Budget) -> Asked:
     """
     declined, gap = list[tuple[str, str]](), None
     for method in METHODS:
-        if not isinstance(plan.known, method.given):
+        if not isinstance(plan.known, method.known_types):
             continue
         began = budget.now()
         answer = method.solve(plan, plan.levels[0], incumbent, budget)

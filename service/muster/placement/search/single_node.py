@@ -62,7 +62,7 @@ class SingleNode:
 
     decide: Decide
     name: ClassVar = "single-node"
-    given: ClassVar = (Start,)
+    known_types: ClassVar = (Start,)
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide all levels if some node takes all members."""
@@ -278,7 +278,7 @@ class MembersWithoutGpus:
 
     decide: Decide
     name: ClassVar = "members-without-gpus"
-    given: ClassVar = (Start,)
+    known_types: ClassVar = (Start,)
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         """Decide all levels if nodes without GPUs hold the gang."""
