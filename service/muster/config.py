@@ -24,6 +24,7 @@ from pydantic import (
 
 from muster.dialects.kinds.table import KINDS
 from muster.dialects.settings import Mode
+from muster.gangs.messages.settings import Seconds
 from muster.gangs.messages.settings import Settings as Gangs
 
 _STRICT = ConfigDict(
@@ -50,7 +51,6 @@ KindOfJob = Annotated[
     str, AfterValidator(_kind), WithJsonSchema({"type": "string", "enum": ["default", *KINDS]})
 ]
 Inferred = Annotated[Mode, BeforeValidator(_mode, json_schema_input_type=Mode | bool)]
-Seconds = Annotated[float, Field(gt=0)]
 PerSecond = Annotated[float, Field(gt=0, allow_inf_nan=True)]
 NodeLabel = Annotated[str, Field(pattern=r"^([A-Za-z0-9._/-]+=[A-Za-z0-9._-]*)?$", max_length=400)]
 """key=value, or empty."""
@@ -156,23 +156,29 @@ class Rates(_Section):
     """How much may wait to be written to the API server, and how fast it is written, with all tries."""
 
     queue: Positive = 10_000
-    """How many may wait; more are dropped and counted."""
+    """Events or conditions that may wait; more are dropped and counted."""
     per_s: PerSecond = 50.0
-    """How many are written in a second, at most."""
+    """Events or conditions in a second, at most."""
     burst: Positive = 100
-    """How many are written at once after a pause, at most."""
+    """Events or conditions at once after a pause, at most."""
     namespace_queue: Positive = 1_000
-    """How many of one namespace may wait."""
+    """Events or conditions of one namespace that may wait."""
     namespace_per_s: PerSecond = 20.0
-    """How many of one namespace are written in a second, at most."""
+    """Events or conditions of one namespace in a second, at most."""
     namespace_burst: Positive = 50
-    """How many of one namespace are written at once after a pause, at most."""
+    """Events or conditions of one namespace at once after a pause, at most."""
 
     @classmethod
     def unlimited(cls, queue: int) -> Self:
         """Return rates that bound the queue alone."""
-        rates = cls(per_s=math.inf, burst=1, namespace_per_s=math.inf, namespace_burst=1)
-        return rates.model_copy(update={"queue": queue, "namespace_queue": queue})
+        return cls(
+            queue=queue,
+            per_s=math.inf,
+            burst=1,
+            namespace_queue=queue,
+            namespace_per_s=math.inf,
+            namespace_burst=1,
+        )
 
 
 class Events(Rates):

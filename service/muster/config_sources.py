@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +62,17 @@ def load(
 
 def reference() -> str:
     """Return all settings with their defaults, as a YAML file that changes nothing."""
-    return "\n".join(_reference(_SCHEMA, Config().model_dump(mode="json"), "")) + "\n"
+    return "\n".join(_reference(_schema(), Config().model_dump(mode="json"), "")) + "\n"
 
 
-_SCHEMA = Config.model_json_schema()
+@cache
+def _schema() -> dict[str, Any]:
+    return Config.model_json_schema()
 
 
 def _section(field: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a setting that is a section; {} for any other setting."""
-    schema: dict[str, Any] = _SCHEMA["$defs"].get(field.get("$ref", "").rpartition("/")[2], {})
+    schema: dict[str, Any] = _schema()["$defs"].get(field.get("$ref", "").rpartition("/")[2], {})
     return schema if "properties" in schema else {}
 
 
@@ -159,7 +162,7 @@ def _line(
         renamed = dotted.replace(*_RENAMED)
         if renamed != dotted:
             return f"{source}: {dotted} has a new name: {renamed}"
-        section = _SCHEMA
+        section = _schema()
         for part in path[:-1]:
             section = _section(section["properties"][part])
         return f"{source}: there is no setting {dotted!r}; known here: {', '.join(section['properties'])}"

@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import aiohttp
 import grpc
@@ -25,6 +25,7 @@ from muster.app import App, planning
 from muster.config import Config
 from muster.config_sources import load
 from muster.gangs.coordinator import Coordinator
+from muster.gangs.messages.instructions import Instruction
 from tests.adapters.fake_api import FakeApi, config_map, custom, gpu_node, gpu_pod, kubeconfig
 from tests.published import assert_as_published
 
@@ -48,6 +49,12 @@ async def serving(api: FakeApi, folder: Path, **settings: Any) -> AsyncIterator[
         finally:
             stop.set()
             await asyncio.wait_for(task, HANG_S)
+
+
+def test_each_kind_of_instruction_is_carried_out() -> None:
+    config = Config()
+    app = App(config, Coordinator(config.gangs), planning(config))
+    assert app.control_loop.carried_out_by.keys() == set(get_args(Instruction))
 
 
 async def get(app: App, path: str) -> tuple[int, str]:

@@ -55,7 +55,7 @@ class ControlLoop:
         self.gangs = gangs
         self._metrics = metrics
         self._attempts = attempts
-        self._deeds: dict[type[Any], Callable[[Any], None]] = {
+        self.carried_out_by: dict[type[Any], Callable[[Any], None]] = {
             **carry_out,
             PushVerdict: self._push,
             AskInTree: self._ask,
@@ -163,7 +163,7 @@ class ControlLoop:
 
     def _carry_out(self, instructions: Iterable[Instruction]) -> None:
         for instruction in instructions:
-            self._deeds[type(instruction)](instruction)
+            self.carried_out_by[type(instruction)](instruction)
 
     def _note_move(self, move: Moved) -> None:
         self.phases.moved(move, self._attempts.exported(move.gang))

@@ -17,7 +17,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import structlog
@@ -26,12 +26,10 @@ from muster.adapters.kube.client import ApiError, KubeClient, Silent, TooLarge, 
 from muster.adapters.kube.decode import Page, Resource, Status, T, Undecodable, named
 from muster.adapters.kube.leftout import LeftOut
 from muster.adapters.telemetry.metrics import Metrics
+from muster.config import Watch
 from muster.dialects.objects import Identity
 from muster.domain.printable import printable
 from muster.domain.rate import Backoff, Rate
-
-if TYPE_CHECKING:  # `muster place` reads devices as the watches do, and has no settings of them
-    from muster.config import Watch
 
 HTTP_FORBIDDEN, HTTP_NOT_FOUND, HTTP_GONE = 403, 404, 410
 FORBIDDEN_TRIES = 3

@@ -6,6 +6,7 @@ microseconds each, in Python. So each class of the domain is reduced to its cons
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
 import io
 import pickle
@@ -14,7 +15,6 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from operator import attrgetter
 from typing import Any
 
@@ -78,17 +78,25 @@ class OutOfMemory:
     """The decision reached the memory limit; the process ends."""
 
 
-class _Pickler(pickle.Pickler):
-    def reducer_override(self, value: Any) -> Any:
-        """Take a dataclass of the domain apart."""
-        reduce = _reducer(type(value))  # type: ignore[arg-type]
-        return NotImplemented if reduce is None else reduce(value)
+class _Reducers(dict[type, Callable[[Any], Any]]):
+    """How values of a type are taken apart. Dataclasses of the domain are entered as they come."""
+
+    def __missing__(self, kind: type) -> Callable[[Any], Any]:
+        if not (dataclasses.is_dataclass(kind) and kind.__module__.startswith(_DOMAIN)):
+            return copyreg.dispatch_table[kind]
+        self[kind] = reduce = _reducer(kind)
+        return reduce
+
+
+_REDUCERS = _Reducers()
 
 
 def encode(message: object) -> bytes:
     """Return the message as bytes."""
     buffer = io.BytesIO()
-    _Pickler(buffer, protocol=5).dump(message)
+    pickler = pickle.Pickler(buffer, protocol=5)
+    pickler.dispatch_table = _REDUCERS
+    pickler.dump(message)
     return buffer.getvalue()
 
 
@@ -136,11 +144,8 @@ def _timeout(until: float | None) -> float | None:
     return None if until is None else max(0.001, until - time.monotonic())
 
 
-@cache
-def _reducer(kind: type) -> Callable[[Any], Reduced] | None:
-    """Return how values of a type are taken apart; None if it is no dataclass of the domain."""
-    if not (dataclasses.is_dataclass(kind) and kind.__module__.startswith(_DOMAIN)):
-        return None
+def _reducer(kind: Any) -> Callable[[Any], Reduced]:
+    """Return how values of a dataclass are taken apart."""
     arguments = [field for field in dataclasses.fields(kind) if field.init]
     names = [field.name for field in arguments]
     if any(field.kw_only for field in arguments):

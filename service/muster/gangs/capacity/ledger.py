@@ -10,13 +10,16 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
+from muster.domain.levels import FABRIC, NVLINK
 from muster.domain.node import DeviceClaim, Node, PoolKey, Resources, Usage
 from muster.domain.pod import Pod
 from muster.domain.policies import DEFAULT_POLICIES, Policies
+from muster.domain.request import Request
 from muster.domain.snapshot import NodeState, Snapshot
 from muster.domain.topology import bits
 from muster.gangs.capacity.device_claims import DeviceClaims
 from muster.gangs.peers.existing_pods import Changes, ExistingPods
+from muster.placement.verify.admission import tolerates
 
 _SETTLED_AT_ONCE = 256
 """Nodes that are counted again at once, when more have changed since the last snapshot: about 10 ms."""
@@ -44,9 +47,11 @@ class Ledger:
         self._unsorted = False
         self._snapshot: Snapshot | None = None
         self._whole: Counter[tuple[str, int]] = Counter()
-        self.gained: set[str] = set()
-        """Nodes that appeared, changed for plans, or on which a usage ended or moved, since `take_changes`.
-        """
+
+    @property
+    def gained(self) -> set[str]:
+        """Nodes that appeared, changed for plans, or lost a usage, since `take_changes`."""
+        return self.existing_pods.changes.gained
 
     def set_policies(self, policies: Policies) -> None:
         """Set fabric levels and typical requests for all later snapshots."""
@@ -222,7 +227,6 @@ class Ledger:
     def take_changes(self) -> Changes:
         """Return the nodes that gained and the changes of other pods, and start anew."""
         changes, self.existing_pods.changes = self.existing_pods.changes, Changes()
-        changes.gained, self.gained = self.gained, set()
         return changes
 
     def _nodes_with(self, pools: Iterable[PoolKey]) -> set[str]:
@@ -306,6 +310,48 @@ def is_equal_for_plans(before: Node, after: Node) -> bool:
     return replace(before, hands_out=after.hands_out, problems=after.problems) == after
 
 
+def is_same_for(request: Request, policies: Policies, before: Node, after: Node | None) -> bool:
+    """Return whether nothing changed that a plan of the request relies on, but for what the node offers."""
+    if after is None:
+        return False
+    same_otherwise = replace(
+        before,
+        labels=after.labels,
+        taints=after.taints,
+        allocatable=after.allocatable,
+        machine=after.machine,
+        hands_out=after.hands_out,
+        problems=after.problems,
+    )
+    if same_otherwise != after:
+        return False
+    if before.taints != after.taints and any(tolerates(after, role) for role in request.roles):
+        return False
+    read = _labels_read(request, policies) if before.labels != after.labels else ()
+    return all(before.labels.get(key) == after.labels.get(key) for key in read)
+
+
+def _labels_read(request: Request, policies: Policies) -> frozenset[str]:
+    """Return the keys of node labels that decide where this request may be placed."""
+    keys = labels_of_domains(policies)
+    keys.update(request.preferred_scopes)
+    keys.update(limit.scope for limit in request.per_scope)
+    keys.update(subgroup.scope for subgroup in request.subgroups)
+    keys.update(scope for preference in request.role_preferences for scope in preference.scopes)
+    keys.update(constraint.topology_key for constraint in request.constraints)
+    for role in request.roles:
+        keys.update(segment.scope for segment in role.segments)
+        keys.update(term.key for terms in (role.rules.required, *role.rules.any_of) for term in terms)
+    required_scopes = (request.required_scope, *(role.required_scope for role in request.roles))
+    return frozenset(keys.union(filter(None, required_scopes)))
+
+
+def labels_of_domains(policies: Policies) -> set[str]:
+    """Return the keys of node labels that name domains of levels."""
+    keys = {FABRIC, *(key for level in (*policies.levels, NVLINK) for key in level.labels)}
+    return keys.union(*policies.naming.trees)
+
+
 def holds_gpus(usage: Usage) -> bool:
     """Return whether the pod takes GPUs, whole or slices of them, known by index or not."""
     return bool(usage.gpus or usage.unindexed_gpus)
@@ -332,8 +378,8 @@ def _gpus_fit(usage: Usage, state: NodeState) -> bool:
 
 
 def _slices_fit(usage: Usage, state: NodeState) -> bool:
-    free_units = [units for gpu, units in enumerate(state.free_memory) if usage.gpus >> gpu & 1]
-    return len(free_units) == usage.gpus.bit_count() and all(units >= usage.units for units in free_units)
+    memory = state.free_memory
+    return all(gpu < len(memory) and memory[gpu] >= usage.units for gpu in bits(usage.gpus))
 
 
 def resources_fit(resources: Resources, free: Resources) -> bool:

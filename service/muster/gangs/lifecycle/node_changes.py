@@ -11,13 +11,13 @@ from itertools import takewhile
 
 from muster.domain.node import Node
 from muster.domain.sentences import unhealthy_sentence
-from muster.gangs.capacity.ledger import is_equal_for_plans
+from muster.gangs.capacity.ledger import is_equal_for_plans, is_same_for, labels_of_domains
 from muster.gangs.lifecycle import planning, reconciliation
 from muster.gangs.lifecycle.state import State
 from muster.gangs.messages import inputs
 from muster.gangs.messages.instructions import EmitEvent, EventReason
 from muster.gangs.record.gang import Gang
-from muster.gangs.record.phases import Plan, Planned, Reserving, Trigger, is_same_for, labels_of_domains
+from muster.gangs.record.phases import Plan, Planned, Reserving, Trigger
 
 
 def holds(state: State, plan: Plan, before: Node | None, after: Node | None) -> bool:

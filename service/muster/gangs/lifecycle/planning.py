@@ -18,7 +18,7 @@ from muster.domain.pod import Batch, Pod
 from muster.domain.request import Subrequest
 from muster.domain.sentences import sentence
 from muster.gangs.capacity import requests
-from muster.gangs.capacity.ledger import fits
+from muster.gangs.capacity.ledger import fits, is_same_for
 from muster.gangs.capacity.queueing_hints import QueueingHint
 from muster.gangs.lifecycle import reconciliation
 from muster.gangs.lifecycle.state import State
@@ -38,7 +38,7 @@ from muster.gangs.record.gang import (
     Solving,
     Timer,
 )
-from muster.gangs.record.phases import Phase, Plan, Planned, Planning, Trigger, Withdrawn, is_same_for, usages
+from muster.gangs.record.phases import Phase, Plan, Planned, Planning, Trigger, Withdrawn, usages
 from muster.gangs.reporting.places import with_holders
 from muster.gangs.reporting.publisher import Kinds, kinds_of
 from muster.gangs.reservations import with_scores

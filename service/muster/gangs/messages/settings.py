@@ -1,4 +1,4 @@
-"""Settings of the lifecycle: mostly how long gangs are given, in seconds."""
+"""Settings of the lifecycle. `muster config` prints what is said of each."""
 
 from __future__ import annotations
 
@@ -23,25 +23,22 @@ Count = Annotated[int, Ge(0)]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How long each phase of a gang may last: in seconds, unless the text says otherwise.
-
-    `muster config` prints what is said of each setting.
-    """
+    """How long each phase of a gang may last: in seconds, unless the text says otherwise."""
 
     recheck_s: Seconds = 1.0
-    """Pause after two answers in a row that the cluster overtook."""
+    """Pause after the cluster changed under two answers in a row."""
     waiting_s: Seconds = 3.0
     """How long a gang may be incomplete before an event says so: its pods appear one after another."""
     plan_s: Seconds = 60.0
     """From a plan to its Permit, at most."""
     bind_s: Seconds = 20.0
-    """From Permit to each member seen bound, at most. A new session may report the Binding as under way."""
+    """From Permit, or from a new session that reports the Binding as under way, to each member seen bound."""
     session_s: Seconds = 10.0
     """The same for a Binding of unknown fate, or one that a new session's shim does not know: the client that
     sent it no longer waits."""
     exclusion_first_s: Seconds = 1.0
-    """How long a node that an in-tree plugin refused is left out, once the others have been tried; 4 times as
-    long each time."""
+    """How long a node that an in-tree plugin refused is left out, once the others have been tried and unless
+    it changes; 4 times as long each time."""
     exclusion_s: Seconds = 300.0
     """How long such a node is left out at most, however often it refused."""
     backoff_s: Seconds = 1.0

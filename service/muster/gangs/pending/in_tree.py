@@ -65,7 +65,7 @@ class _Record:
     answers: Mapping[str, InTreeAnswer] = field(default_factory=dict)
     """Pod UID → answer."""
     alike: Mapping[str, InTreeAnswer] = field(default_factory=dict)
-    """Pod UID → an answer that equals the pod's, one for all of these: large ones are compared once."""
+    """Pod UID → the first answer, of this report or an earlier one, that equals the pod's."""
     version: int = 0
     """Rises when the answers change. `used` is the version that the planner was last asked with."""
     used: int = 0
@@ -89,7 +89,7 @@ class _Record:
 
 
 class InTree:
-    """Questions and answers, by gang. `nodes` are those of the cluster, which change all the time."""
+    """Questions and answers, by gang. `nodes` is a live view of the cluster's nodes."""
 
     def __init__(self, nodes: Mapping[str, Node]) -> None:
         self._nodes = nodes
@@ -184,9 +184,8 @@ class InTree:
         more, record.gpu_lists = lists != record.gpu_lists, lists
         before, stated_before = record.alike, record.stated
         record.take(answers)
-        changed = record.alike != before
-        if report.gang not in self._suspects:
-            changed = record.stated != stated_before
+        suspect = report.gang in self._suspects
+        changed = record.alike != before if suspect else record.stated != stated_before
         changed |= more and lists > MOST_GPU_LISTS
         record.version += changed
         return changed
@@ -377,8 +376,9 @@ def _answers(role: Role, record: _Record) -> list[InTreeAnswer]:
 def _alike(role: Role, record: _Record) -> list[InTreeAnswer]:
     """Return the answers of the role's members, the first of the role in place of those that equal it."""
     first = dict[int, InTreeAnswer]()
-    alike = (id(record.alike.get(member.uid, NOTHING)) for member in role.members)
-    return [first.setdefault(*pair) for pair in zip(alike, _answers(role, record), strict=True)]
+    kinds = (id(record.alike.get(member.uid, NOTHING)) for member in role.members)
+    pairs = zip(kinds, _answers(role, record), strict=True)
+    return [first.setdefault(kind, answer) for kind, answer in pairs]
 
 
 def _distinct(role: Role, record: _Record) -> list[InTreeAnswer]:

@@ -8,19 +8,17 @@ Some of the phases hold a plan.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import ClassVar
 
 from muster.domain.decision import MemberPlacement, Placed
-from muster.domain.levels import FABRIC, NVLINK
-from muster.domain.node import Node, Usage
+from muster.domain.node import Usage
 from muster.domain.pod import Batch, Pod
-from muster.domain.policies import Policies
 from muster.domain.request import Request
+from muster.domain.topology import mask_of
 from muster.gangs.messages.calls import FilterAnswer, PermitAnswer
-from muster.placement.verify.admission import tolerates
 
 
 @dataclass(slots=True)
@@ -61,55 +59,10 @@ class Plan:
 
 def usages(decision: Placed, pods: dict[str, Pod]) -> tuple[Usage, ...]:
     """Return what a plan takes, member by member."""
-    member_usages = []
-    for member in decision.members:
-        mask = sum(1 << gpu for gpu in set(member.gpus))
-        member_usages.append(
-            Usage(member.uid, member.node, pods[member.uid].resources, gpus=mask, units=member.units)
-        )
-    return tuple(member_usages)
-
-
-def is_same_for(request: Request, policies: Policies, before: Node, after: Node | None) -> bool:
-    """Return whether nothing changed that a plan of the request stands on, but for what the node offers."""
-    if after is None:
-        return False
-    same_otherwise = replace(
-        before,
-        labels=after.labels,
-        taints=after.taints,
-        allocatable=after.allocatable,
-        machine=after.machine,
-        hands_out=after.hands_out,
-        problems=after.problems,
+    return tuple(
+        Usage(place.uid, place.node, pods[place.uid].resources, gpus=mask_of(place.gpus), units=place.units)
+        for place in decision.members
     )
-    if same_otherwise != after:
-        return False
-    if before.taints != after.taints and any(tolerates(after, role) for role in request.roles):
-        return False
-    read = _labels_read(request, policies) if before.labels != after.labels else ()
-    return all(before.labels.get(key) == after.labels.get(key) for key in read)
-
-
-def _labels_read(request: Request, policies: Policies) -> frozenset[str]:
-    """Return the keys of node labels that decide where this request may be placed."""
-    keys = labels_of_domains(policies)
-    keys.update(request.preferred_scopes)
-    keys.update(limit.scope for limit in request.per_scope)
-    keys.update(subgroup.scope for subgroup in request.subgroups)
-    keys.update(scope for preference in request.role_preferences for scope in preference.scopes)
-    keys.update(constraint.topology_key for constraint in request.constraints)
-    for role in request.roles:
-        keys.update(segment.scope for segment in role.segments)
-        keys.update(term.key for terms in (role.rules.required, *role.rules.any_of) for term in terms)
-    required_scopes = (request.required_scope, *(role.required_scope for role in request.roles))
-    return frozenset(keys.union(filter(None, required_scopes)))
-
-
-def labels_of_domains(policies: Policies) -> set[str]:
-    """Return the keys of node labels that name domains of levels."""
-    keys = {FABRIC, *(key for level in (*policies.levels, NVLINK) for key in level.labels)}
-    return keys.union(*policies.naming.trees)
 
 
 class Phase(StrEnum):
