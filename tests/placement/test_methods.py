@@ -101,7 +101,7 @@ def test_the_page_lists_them_in_their_order() -> None:
 class _Never:
     """A method that always declines."""
 
-    name, given = "never", (Start,)
+    name, known_types = "never", (Start,)
 
     def solve(self, plan: Partial, level: Level, incumbent: Value | None, budget: Budget) -> Answer:
         return Declined(f"not even {level.name}")
