@@ -121,12 +121,12 @@ POD_SPEC = [
 
 
 def rows(heading: str) -> dict[str, list[str]]:
-    """The rows of the table under a heading, by their first cell."""
+    """The rows of the table under a heading, by each name in their first cell."""
     table = ASKED.partition(f"## {heading}")[2].partition("\n## ")[0]
     cells = [
         [cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines() if row[:1] == "|"
     ]
-    return {first.strip("`"): cells_after for first, *cells_after in cells[2:]}
+    return {name: cells_after for first, *cells_after in cells[2:] for name in first.strip("`").split("`, `")}
 
 
 def test_who_answers_for_each_filter_plugin() -> None:
