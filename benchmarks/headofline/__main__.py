@@ -26,6 +26,7 @@ from benchmarks.throughput.binds import NotBoundInTime
 from benchmarks.throughput.site import NAMESPACE, Site, nodes
 from e2e.client import Client
 from local_cluster.cluster import LocalCluster
+from local_cluster.policies import bound_sizes
 from local_cluster.stack import Stack
 from muster.command_line import Option, call
 
@@ -96,6 +97,7 @@ def main(  # noqa: PLR0913, PLR0917 — one option, one argument
             **sizes_told,
         }
         write(lines, "run", settings | {"load": os.getloadavg()[0]})
+        bound_sizes(cluster.api)
         site = Site(cluster, place)
         cluster.create_namespace(BESIDE)
         client = Client.of(cluster.kubeconfig, _private(place / "more-credentials"))

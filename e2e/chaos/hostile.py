@@ -28,8 +28,8 @@ from e2e.fuzz.runner import Raw
 from local_cluster.api import MERGE_PATCH, ApiUnreachable, Object
 from local_cluster.cluster import LocalCluster
 from local_cluster.nodes import RACK, SCHEDULE, ZONE
-from local_cluster.patience import HANG_S, Guard
-from local_cluster.stack_config import MANIFESTS, manifests_of
+from local_cluster.patience import HANG_S
+from local_cluster.policies import POLICIES, bound_sizes
 from local_cluster.topology import load_topology
 
 EVERY_S = 0.1
@@ -46,11 +46,6 @@ NOWHERE = {"kubernetes.io/hostname": "nowhere"}
 SLICES = f"{GROUP}/resourceslices"
 DEVICES = 128
 
-REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
-POLICIES = {
-    "ValidatingAdmissionPolicy": f"{REGISTRATION}/validatingadmissionpolicies",
-    "ValidatingAdmissionPolicyBinding": f"{REGISTRATION}/validatingadmissionpolicybindings",
-}
 
 Draw = Callable[[random.Random, int], Attack]
 
@@ -212,7 +207,7 @@ class Hostile:
         binding = {"metadata": {"name": "hostile"}, "roleRef": role, "subjects": [subject]}
         self._patient.create(bindings, binding)
         self._patient.create(NODES, node())
-        self._bound_sizes()
+        bound_sizes(self._cluster.api)
         for path, body in attacks.first():
             if path in (PODS, GROUPS) and body["metadata"]["name"] != attacks.LARGE_POD:
                 self._patient.create(path, body)
@@ -234,16 +229,6 @@ class Hostile:
         self._over.set()
         for thread in self._threads:
             thread.join(timeout=HANG_S)
-
-    def _bound_sizes(self) -> None:
-        """Install the policy against pods that every kube-scheduler works on for seconds."""
-        for manifest in manifests_of(MANIFESTS / "admission-sizes.yaml"):
-            self._patient.create(POLICIES[manifest["kind"]], manifest)
-        containers = [objects.container(f"c{number}", 0) for number in range(257)]
-        refused, guard = objects.pod("refused", gpus=0, spec={"initContainers": containers}), Guard()
-        while self._cluster.api.send("POST", f"{PODS}?dryRun=All", refused).ok:
-            if guard.over or self._over.wait(0.1):
-                raise TimeoutError("the policy muster-sizes is not heeded")
 
     def check(self) -> None:
         """Raise what an actor ended with."""
