@@ -89,6 +89,20 @@ def test_what_tools_print_with_all_that_stands_around_it(
     assert len(kinds) == gpus * (gpus - 1) // 2
 
 
+RAILS: dict[str, tuple[int, ...]] = {
+    "hgx-h100-8x-nvswitch": (0, 1, 2, 3, 4, 5, 6, 7),  # NIC3, 4 and 6 are next to no GPU
+    "v100-8x-hybrid-cube-mesh": (0, 0, 1, 1, 2, 2, 3, 3),
+    "nvidia-4x-gb200": (),
+    "nvidia-2x-underlined": (),
+}
+
+
+@pytest.mark.parametrize("name", RAILS)
+def test_gpus_lie_on_the_rails_of_the_network_cards_next_to_them(name: str) -> None:
+    text = next(path for path in EVERY if path.stem == name).read_text()
+    assert topology(text, len(RAILS[name]) or 2, "k")[0].rails == RAILS[name]
+
+
 EVERY = sorted([*HERE.glob("*.txt"), *TOPOLOGIES.glob("*.txt")])
 
 

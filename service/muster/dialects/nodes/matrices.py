@@ -32,6 +32,10 @@ _ADDRESS = re.compile(r"([0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.IGN
 _GPU = re.compile(r"GPU([0-9]{1,4})", re.IGNORECASE)
 _KEY = re.compile(r"GPU_(?P<kind>.+)_(?P<i>[0-9]{1,4})_(?P<j>[0-9]{1,4})", re.IGNORECASE)
 
+_NIC = re.compile(r"NIC[0-9]+|mlx[0-9a-z_]+", re.IGNORECASE)
+_SAME_ROOT = ("PIX", "PXB")
+"""The links between a GPU and a network card below the same PCIe root, the nearest first."""
+
 _COLUMN = re.compile(r"GPU[0-9]{1,4}|NIC[0-9]+|mlx[0-9a-z_]+|CPU|NUMA|Affinity", re.IGNORECASE)
 """The name of a column."""
 
@@ -74,10 +78,14 @@ class _Problems:
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Links by pair of GPUs, the smaller index first; None for a pair with an unknown word."""
+    """Links by pair of GPUs, the smaller index first; None for a pair with an unknown word.
+
+    `cards` has by GPU the name of the nearest network card at its PCIe root, if the matrix has one.
+    """
 
     links: Mapping[Pair, Link | None]
     problems: tuple[str, ...] = ()
+    cards: Mapping[int, str] = field(default_factory=dict)
 
     def of_node(self, gpu_count: int) -> tuple[GpuTopology, tuple[str, ...]]:
         """Return the links of a node with that many GPUs, and where the matrix has others than the node."""
@@ -94,7 +102,16 @@ class Matrix:
             tuple(None if i == j else self.links.get((min(i, j), max(i, j))) for j in range(gpu_count))
             for i in range(gpu_count)
         )
-        return GpuTopology(rows), tuple(problems)
+        return GpuTopology(rows, rails=self._rails(gpu_count)), tuple(problems)
+
+    def _rails(self, gpu_count: int) -> tuple[int, ...]:
+        """Return the rail of each GPU: its network card's number among those that GPUs are next to.
+
+        Cards for storage or management do not count. If a GPU has no card, nothing is known.
+        """
+        cards = [self.cards.get(gpu, "") for gpu in range(gpu_count)]
+        order = sorted(set(cards), key=lambda card: (len(card), card))  # NIC2 before NIC10
+        return () if "" in cards else tuple(order.index(card) for card in cards)
 
 
 def topology(text: str, gpu_count: int, key: str) -> tuple[GpuTopology, tuple[str, ...]]:
@@ -119,9 +136,10 @@ def read(text: str) -> Matrix:
     if len(text) > MAX_TEXT:
         raise Unreadable(f"it has more than {MAX_TEXT:,} characters")
     problems = _Problems()
-    entries = _of_tables(text, problems) if is_table(text) else _of_json(text, problems)
-    links = _links(entries, problems)
-    return Matrix(links, problems.sentences())
+    if not is_table(text):
+        return Matrix(_links(_of_json(text, problems), problems), problems.sentences())
+    table = _of_tables(text, problems)
+    return Matrix(_links(table.cells(), problems), problems.sentences(), table.cards())
 
 
 def is_table(text: str) -> bool:
@@ -206,9 +224,13 @@ def _of_rows(rows: list[list[object]], problems: _Problems) -> Iterator[LinkEntr
 
 @dataclass(slots=True)
 class _Table:
-    """One table: the GPU of each column (-1 for a network card's), and the lines of its rows by GPU."""
+    """One table: the GPU of each column (-1 for a network card's), and the lines of its rows by GPU.
+
+    `names` are the names of all columns.
+    """
 
     columns: list[int]
+    names: list[str] = field(default_factory=list)
     rows: list[tuple[int, list[str]]] = field(default_factory=list)
     cut: bool = False
     """Whether the last row may go on in the line after it."""
@@ -218,6 +240,16 @@ class _Table:
             for j, word in zip(self.columns, cells, strict=False):
                 if 0 <= j < MAX_GPUS and i != j and i < MAX_GPUS:
                     yield i, j, word, ""
+
+    def cards(self) -> dict[int, str]:
+        """Return by GPU the name of the nearest network card at its PCIe root."""
+        at = [column for column, name in enumerate(self.names) if _NIC.fullmatch(name)]
+        nearest = {}
+        for gpu, cells in self.rows:
+            near = [(_SAME_ROOT.index(cells[c]), c) for c in at if c < len(cells) and cells[c] in _SAME_ROOT]
+            if near:
+                nearest[gpu] = self.names[min(near)[1]]
+        return nearest
 
     def take(self, head: int, cells: list[str]) -> None:
         """Take in a line after the header. `head` is the GPU that begins it, -1 if none does.
@@ -244,14 +276,14 @@ class _Table:
         return sum(link_of(word) is not None for _, _, word, _ in self.cells())
 
 
-def _of_tables(text: str, problems: _Problems) -> Iterator[LinkEntry]:
+def _of_tables(text: str, problems: _Problems) -> _Table:
     tables = list[_Table]()
     for head, cells in _lines(text):
         if _is_header(cells):
             if tables:
                 tables[-1].take(-1, cells)
             last = max(at for at, cell in enumerate(cells) if _GPU.fullmatch(cell))
-            tables.append(_Table([_gpu(cell) for cell in cells[: last + 1]]))
+            tables.append(_Table([_gpu(cell) for cell in cells[: last + 1]], cells))
         elif tables:
             tables[-1].take(head, cells)
     if not all(table.fits() for table in tables):
@@ -261,7 +293,7 @@ def _of_tables(text: str, problems: _Problems) -> Iterator[LinkEntry]:
         raise Unreadable("its tables have no links that are known")
     if sum(map(bool, link_counts)) > 1:
         problems.add("it has several tables of links", "the one with most links is read")
-    return tables[link_counts.index(max(link_counts))].cells()
+    return tables[link_counts.index(max(link_counts))]
 
 
 def _lines(text: str) -> Iterator[tuple[int, list[str]]]:

@@ -14,7 +14,8 @@ The setting `nri_nodes` is the label of nodes where NVIDIA's NRI plugin gives GP
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from fractions import Fraction
 
 import msgspec
@@ -34,6 +35,7 @@ from muster.domain.topology import GpuTopology, Link, bits, mask_of
 NO_OFFER = Offer()
 _PARTS = re.compile("-MIG-|-SHARED$")
 """In the product's name where the device plugin offers MIG devices as GPUs, or each GPU several times."""
+_PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 _MIG_RESOURCE = "nvidia.com/mig-"
 SHARING = ("share", "cgpu")
 """Without isolation of memory, and with it: the planner makes no difference."""
@@ -71,6 +73,7 @@ def read(
     broken = reader.unhealthy(gpu_count)
     unhealthy = broken | tainted
     groups = offers.groups(offer, devices) if devices else {}
+    topology = _with_rails(topology, groups.get(_PCIE_ROOT, ()))
     cdi = _cdi_devices(reader, gpu_count, served)
     _note_missing(reader, installed - memory, by_gpu, unhealthy)
     return Node(
@@ -101,6 +104,18 @@ def read(
         hands_out=HandsOut.NRI if cdi else reader.hands_out(served, bool(devices), agent),
         problems=bounds.shown(reader.problems),
     )
+
+
+def _with_rails(topology: GpuTopology, roots: Sequence[int]) -> GpuTopology:
+    """Return the topology with the PCIe roots of a DRA driver, as bit masks, for rails if it has none."""
+    if topology.rails or sum(map(int.bit_count, roots)) != topology.gpu_count:
+        return topology
+    by_gpu = sorted((gpu, rail) for rail, root in enumerate(sorted(roots, key=_lowest)) for gpu in bits(root))
+    return replace(topology, rails=tuple(rail for _, rail in by_gpu))
+
+
+def _lowest(mask: int) -> int:
+    return mask & -mask
 
 
 def kept(obj: NodeObject) -> NodeObject:
