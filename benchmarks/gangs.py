@@ -92,6 +92,7 @@ def cases(shrink: int = 1) -> tuple[Case, ...]:
     return (
         Case("rack16", _always(_gang(_role("worker", 16), scope=Scope.RACK)), 10),
         Case("rack16x2", _always(_gang(_role("worker", 16, gpus=2), scope=Scope.RACK)), 10, share=FEW),
+        Case("rails8x3", _always(_gang(_role("worker", 8, gpus=3), scope=Scope.RACK)), 60, share=FEW),
         Case("many512", _always(_gang(spread("worker", 512))), 60),
         Case("many512x2", _always(_gang(spread("worker", 512, gpus=2))), 60, share=FEW),
         Case("many2048", _always(_gang(spread("worker", 2048))), 150),
@@ -106,4 +107,4 @@ def cases(shrink: int = 1) -> tuple[Case, ...]:
 
 
 CASES: Mapping[str, Case] = MappingProxyType({case.name: case for case in cases()})
-"""By name. `x2`: two GPUs a member, else one."""
+"""By name. `x2`, `x3`: two or three GPUs a member, else one. `rails8x3` has a choice of network rails."""

@@ -150,6 +150,17 @@ def test_a_thousand_equal_nodes_are_one_box_a_rack(tmp_path: Path) -> None:
     assert not any("Not drawn" in text for text in shown)
 
 
+def test_rails_are_shown_where_the_gang_leaves_some() -> None:
+    file = str(EXAMPLES / "clusters/rails.yaml")
+    assert "A: network rails 2,3" in place(file).stdout
+    drawn = place(file, "-o", "svg").stdout
+    assert "network rails 2,3" in texts(drawn)
+    assert drawn == (EXAMPLES.parent / "docs/images/rails.svg").read_text(), (
+        "the picture of docs/objective.md"
+    )
+    assert "network rails" not in place(str(DEMO), str(EXAMPLES / "features/one-rack.yaml")).stdout
+
+
 def test_svg_shows_links_and_which_pod_has_which_gpu(tmp_path: Path) -> None:
     drawn = place(str(DEMO), str(EXAMPLES / "features/four-on-a-busy-node.yaml"), "-o", "svg").stdout
     root = ElementTree.fromstring(drawn)

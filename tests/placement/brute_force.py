@@ -29,6 +29,7 @@ from muster.placement.verify import verify
 from tests.placement import naive
 from tests.placement.constraints import TESTED
 from tests.placement.naive_parts import matched
+from tests.placement.naive_rails import assert_fewest
 from tests.placement.worlds import World, worlds
 
 ASKED = {
@@ -150,6 +151,17 @@ ASKED = {
     "members without GPUs, preferences, typical requests": ("idle", "scores", "typical"),
     "members without GPUs, kept apart and spread": ("idle", "anti-affinity", "skew"),
     "members without GPUs, roles inside nodes": ("idle", "inside"),
+    "rails": ("rails",),
+    "rails, at most so many": ("rails", "max per"),
+    "rails, typical requests": ("rails", "typical"),
+    "rails, policies": ("rails", "terms"),
+    "rails, segments, members that run": ("rails", "segments", "ranks", "running"),
+    "rails, members without GPUs": ("rails", "idle"),
+    "rails, roles with scopes, at most so many": ("rails", "role scope", "max per", "levels"),
+    "rails, some of several subgroups, preferences": ("rails", "quorum", "scores"),
+    "rails, preferred scopes of roles, GPUs nobody knows": ("rails", "role preferences", "unknown running"),
+    "rails, some GPUs match, few must fit": ("rails", "matching", "least"),
+    "rails, members kept apart and spread": ("rails", "anti-affinity", "skew"),
     "all at once": ("levels", "ranks", "role scope", "segments", "max per", "running"),
 }
 """Families: the features that their worlds have, by name."""
@@ -179,6 +191,8 @@ def assert_as_good_as_trying_everything(snapshot: Snapshot, request: Request) ->
         return
     assert decision.optimal, (decision.gap, decision.truncated)
     assert naive.worth(seen, request, decision.members) == value, (decision.members, best.members)
+    assert_fewest(seen, request, decision)
+    best = replace(best, objective=replace(best.objective, rails=decision.objective.rails))
     if not request.terms:  # between equals by a policy that spreads, NVLink domains may differ
         assert decision.objective == best.objective, (decision.members, best.members)
     assert decision.objective.costs == best.objective.costs, (decision.members, best.members)

@@ -529,6 +529,22 @@ def value(
     )
 
 
+def rails(spots: Iterable[Spot], request: Request) -> set[int]:
+    """The network rails of the GPUs; none if all GPUs lie on one node, or are shared."""
+    with_gpus = [spot for spot in spots if spot.mask]
+    several = len({spot.state.node.name for spot in with_gpus}) > 1
+    if not several or any(role.slice for role in request.roles if role.members):
+        return set()
+    return {rail for spot in with_gpus for rail in rails_on(spot.state, spot.mask)}
+
+
+def rails_on(state: NodeState, mask: int) -> frozenset[int]:
+    """The rails of these GPUs: as the node says, else by index on boards of eight."""
+    topology = state.node.topology
+    of_node = topology.rails or (range(8) if topology.gpu_count == 8 else ())
+    return frozenset(rail for gpu, rail in enumerate(of_node) if mask >> gpu & 1)
+
+
 def crossings(rules: Rules, placed: Mapping[str, Spot]) -> tuple[tuple[str, int], ...]:
     """The parts touched, scope by scope."""
     every = [*placed.values(), *rules.running.values()]
@@ -796,6 +812,7 @@ def plan(snapshot: Snapshot, request: Request, members: tuple[MemberPlacement, .
         costs=costs(rules, unions, got),
         role_preferences=tuple(reached_by(rules, members)),
         unusable_gpus=unusable_by(rules, on_nodes(request, members)),
+        rails=len(rails(spots, request)) or None,
     )
     return Placed(
         request.gang,

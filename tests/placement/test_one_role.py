@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 
-from muster.domain.decision import Decision, Placed
+from muster.domain.decision import Decision, Objective, Placed
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.place import Limits, place
+from muster.placement.rails import RAIL_SETS
 from muster.placement.search import capacities, one_role, search
 from tests.placement import naive
 from tests.placement.drawings import cluster, gang
@@ -54,6 +56,11 @@ def methods(decision: Decision) -> set[str]:
     return {step.method for step in decision.steps} if isinstance(decision, Placed) else set()
 
 
+def above_rails(plan: Placed) -> Objective:
+    """The values of all levels that decide between nodes: equal plans may have unlike rails."""
+    return replace(plan.objective, rails=None)
+
+
 def assert_as_good_as_solved(snapshot: Snapshot, request: Request, decision: Decision) -> None:
     """Decide once more, now without the exact methods that a test left out, and compare."""
     solved = place(snapshot, request, Limits(deterministic_time=60))
@@ -61,7 +68,7 @@ def assert_as_good_as_solved(snapshot: Snapshot, request: Request, decision: Dec
     if isinstance(decision, Placed) and isinstance(solved, Placed):
         assert decision.optimal
         assert solved.optimal
-        assert decision.objective == solved.objective
+        assert above_rails(decision) == above_rails(solved)
         ours, theirs = (naive.worth(snapshot, request, plan.members) for plan in (decision, solved))
         assert ours == theirs
 
@@ -164,13 +171,13 @@ def test_what_is_too_large_is_left_to_the_solver(limit: str, monkeypatch: pytest
     assert isinstance(fast_plan, Placed)
     assert isinstance(solved, Placed)
     assert "domain-tables" in methods(fast_plan)
-    assert methods(solved) == {"all-members", "region-count", "level-core", "link-thresholds"}
+    assert methods(solved) - {RAIL_SETS} == {"all-members", "region-count", "level-core", "link-thresholds"}
     reasons = dict(reason for step in solved.steps for reason in step.declined)
     assert reasons["domain-tables"] in (
         "the tables are too large",
         "there are too many choices of wider parts",
     )
-    assert fast_plan.objective == solved.objective
+    assert above_rails(fast_plan) == above_rails(solved)
 
 
 FASTER_ON_MORE_NODES = {

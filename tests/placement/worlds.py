@@ -172,6 +172,7 @@ FEATURES = (
     "matching",
     "subrequests",
     "idle",
+    "rails",
 )
 """What a gang may ask for beyond the plain, and a cluster have. "unknown running": on GPUs of unknown index.
 "slices": GPUs are shared. "anti-affinity", "affinity", "skew": constraints between pods. "room": nodes
@@ -183,7 +184,7 @@ scopes of roles are nodes and what lies inside them. "one node": so is the gang'
 "quorum": some of several subgroups are enough. "elastic": roles have minimums, and replicas of several
 members. "matching": claims match some GPUs of nodes.
 "subrequests": claims have several ways, for different numbers of GPUs. "idle": some members and some nodes
-have no GPUs."""
+have no GPUs. "rails": GPUs lie on network rails."""
 
 
 class World(NamedTuple):
@@ -289,10 +290,26 @@ def worlds(draw: st.DrawFn, *features: str) -> World:
     if {"quorum", "elastic"}.intersection(features):
         with_quorum = _elastic if "elastic" in features else _with_quorum
         world = World(world.snapshot, draw(with_quorum(world.request)))
+    if "rails" in features:
+        world = World(draw(_on_rails(world.snapshot)), world.request)
     for feature in ("running", "unknown running"):
         if feature in features:
             world = draw(_with_running(world, known=feature == "running"))
     return world
+
+
+@st.composite
+def _on_rails(draw: st.DrawFn, snapshot: Snapshot) -> Snapshot:
+    """Rails of the GPUs, or none, node by node. Most of a node's GPUs lie on rails of their own."""
+    states = {}
+    for name, state in snapshot.nodes.items():
+        topology = state.node.topology
+        rails = st.permutations(range(topology.gpu_count)).map(tuple)
+        rails |= st.tuples(*[st.integers(0, 2)] * topology.gpu_count) | st.just(())
+        rails |= st.just(tuple(range(topology.gpu_count)))
+        node = replace(state.node, topology=replace(topology, rails=draw(rails)))
+        states[name] = replace(state, node=node)
+    return replace(snapshot, nodes=states)
 
 
 @st.composite

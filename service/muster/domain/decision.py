@@ -49,6 +49,8 @@ class Objective:
     best_fit: int = 0
     preference_penalty: int | None = None
     """Σ over members of 100 − the score of their node; None if no role has scores."""
+    rails: int | None = None
+    """On how many network rails the GPUs of a gang on several nodes lie; None if no rail is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from muster.placement.gpus.gpusets import GpuSet, gpu_set_of
 from muster.placement.gpus.node_rules import InNode
 from muster.placement.limits import asks_gpus, takes_gpus
 from muster.placement.model.objective import OBJECTIVE, VALUES, Worth
+from muster.placement.rails import all_gpus, rails_on
 
 
 def used_gpus(view: Columns, members: Sequence[MemberPlacement]) -> tuple[Ints, Ints, Ints]:
@@ -192,6 +193,16 @@ class Plan:
             role if counts[:, i].any() else replace(role, members=()) for i, role in enumerate(roles)
         )
         return int(fit_of(self.view, roles, self.parts.rows, counts[:, None]).sum())
+
+    def rails(self) -> int | None:
+        """Return on how many network rails the GPUs of the whole gang lie.
+
+        The result is None if members share GPUs, if all GPUs lie on one node, or if no rail is known.
+        """
+        rows, masks = all_gpus(self.parts.existing, self.parts.rows, self.parts.masks)
+        if self._sliced or len(np.unique(rows)) < 2:
+            return None
+        return rails_on(self.view, rows, masks).bit_count() or None
 
     @property
     def _sliced(self) -> bool:

@@ -2,7 +2,8 @@
 
 There is one way through. The gang and the cluster are read as an `Instance`. `search.search` chooses how many
 members to place. For these it presolves, and asks the exact methods for every level of the objective: the
-first one that accepts decides it. Then members get names, and the plan its values. `verify` checks the plan
+first one that accepts decides it. Then GPUs of equal value are chosen by rails, members get names, and the
+plan its values. `verify` checks the plan
 without any of that code. If nothing fits, the reason is explained.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from muster.domain.causes.not_planned import NotPlanned, TooManyRoles
-from muster.domain.decision import Decision, Placed, Unplaceable
+from muster.domain.decision import Decision, Placed, Step, Unplaceable
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
 from muster.placement.cluster.matching import ClusterView, by_subrequest
@@ -19,8 +20,9 @@ from muster.placement.evaluate import evaluated
 from muster.placement.explain.causes import explain, not_matching
 from muster.placement.gang.instance import instance_of, unsupported
 from muster.placement.limits import Budget, Limits, unlike_roles
-from muster.placement.model.objective import NVLINK_DOMAINS
+from muster.placement.model.objective import NVLINK_DOMAINS, RAILS
 from muster.placement.naming import named
+from muster.placement.rails import RAIL_SETS, on_fewest_rails
 from muster.placement.search.plan import Gap
 from muster.placement.search.search import best_for_most
 from muster.placement.verify import verify
@@ -80,13 +82,15 @@ def _decided(snapshot: Snapshot, request: Request, limits: Limits) -> Placed | U
     if gap is None and cluster.attributes:  # their groups were counted in place of NVLink domains
         gap = Gap(NVLINK_DOMAINS.name)
     proven = gap is None and not budget.truncated
+    plan = evaluated(cluster, named(instance, on_fewest_rails(instance, answer.shares)))
+    of_rails = () if plan.objective.rails is None else (Step(RAILS, RAIL_SETS),)
     plan = replace(
-        evaluated(cluster, named(instance, answer.shares)),
+        plan,
         optimal=proven,
         gap=gap.share if gap and not proven else None,
         unproven=gap.level if gap and not proven else None,
         truncated=budget.truncated,
-        steps=answer.steps,
+        steps=(*answer.steps, *of_rails),
     )
     with budget.phase("verify"):
         violations = verify(snapshot, request, plan)

@@ -75,6 +75,21 @@ def key_of(outcome: Outcome) -> str:
     return outcome.group.gang.key
 
 
+def rails_used(decided: Decided, outcome: Outcome) -> str:
+    """Return "network rails 1,2" for a gang on several nodes that does not use all rails of its nodes, else
+    ""."""
+    rails_of_gang, rails_of_nodes = set[int](), set[int]()
+    if outcome.placed is None or outcome.placed.objective.rails is None:
+        return ""
+    for member in outcome.placed.members:
+        rail_by_gpu = decided.after.nodes[member.node].node.topology.rail_by_gpu
+        rails_of_nodes.update(rail_by_gpu if member.gpus else ())
+        rails_of_gang.update(rail_by_gpu[gpu] for gpu in member.gpus if rail_by_gpu)
+    if rails_of_gang == rails_of_nodes:
+        return ""
+    return f"network rails {','.join(map(str, sorted(rails_of_gang)))}"
+
+
 def picture(state: NodeState, holders: Holdings) -> NodePicture:
     """Return the picture of one node for `adapters.drawing`. `state` is the node's state after all
     decisions."""
@@ -163,4 +178,7 @@ def _nodes(decided: Decided, holdings: Holdings, nodes: list[str]) -> Renderable
         parts = [draw_strips(shown)]
         if len(nodes) > STRIPS:
             parts.append(Text(f"and {len(nodes) - STRIPS} nodes more"))
+    for outcome in decided.outcomes:
+        if rails := rails_used(decided, outcome):
+            parts.append(Text(f"{holdings.letters[key_of(outcome)]}: {rails}", "dim"))
     return Group(*parts, legend)

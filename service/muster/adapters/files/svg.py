@@ -80,7 +80,7 @@ def draw(decided: Decided) -> str:
     sheet = Sheet({key: COLOURS[i % len(COLOURS)] for i, key in enumerate(holdings.letters)})
     _heading(sheet, decided)
     for outcome in decided.outcomes:
-        _gang_lines(sheet, outcome, holdings)
+        _gang_lines(sheet, outcome, holdings, pictures.rails_used(decided, outcome))
     slices = any(state.memory for state in decided.after.nodes.values())
     _key(sheet, sheet.bottom + 14, slices)
     view = columns(decided.after)
@@ -151,7 +151,7 @@ def _heading(sheet: Sheet, decided: Decided) -> None:
     sheet.bottom += 6
 
 
-def _gang_lines(sheet: Sheet, outcome: Outcome, holdings: Holdings) -> None:
+def _gang_lines(sheet: Sheet, outcome: Outcome, holdings: Holdings, rails: str) -> None:
     key, y = key_of(outcome), sheet.bottom + LINE + 4
     if key in sheet.colours:
         fill = f'rx="3" fill="{sheet.colours[key]}"'
@@ -161,6 +161,8 @@ def _gang_lines(sheet: Sheet, outcome: Outcome, holdings: Holdings) -> None:
     room = int((WIDTH - 2 * MARGIN - 28) / CHARACTER)
     for number, line in enumerate(textwrap.wrap(printable(outcome.message), room), start=1):
         sheet.text(MARGIN + 28, y + number * (LINE - 2), line)
+    if rails:
+        sheet.text(MARGIN + 28, sheet.bottom + LINE - 2, rails, "s")
 
 
 def _key(sheet: Sheet, y: float, slices: bool) -> None:

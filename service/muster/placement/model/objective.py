@@ -89,6 +89,7 @@ RING = Level("ring", "ring", -1)
 SOCKETS = Level("sockets", "sockets")
 DAMAGE = Level("damage", "damage")
 BEST_FIT = Level("best_fit", "left_over")
+RAILS = "rails"
 
 PREFERENCES = {
     cost: NVLINK_DOMAINS if cost is Cost.NVLINK_DOMAINS else Level(cost.value, cost.value) for cost in Cost
@@ -352,6 +353,15 @@ OBJECTIVE = (
         "preference_penalty",
         lambda scopes, costs, idle: (),  # in one number with the best fit: see on_node.best_fit
         _penalty,
+        optional=True,
+    ),
+    Row(
+        "6 | [rails](#rails), for gangs on several nodes: on how many network rails their GPUs lie, given "
+        "the nodes, the members on each and the values above of each node's GPUs | fewer",
+        RAILS,
+        lambda scopes, costs, idle: (),  # decided after the search: see placement/rails.py
+        lambda plan: plan.rails(),
+        lambda plan, rails: iter(()),  # rails do not decide between nodes
         optional=True,
     ),
 )

@@ -9,7 +9,7 @@ from muster.placement.verify.admission import admission, capacities
 from muster.placement.verify.constraints import between_pods, by_scope, scopes
 from muster.placement.verify.costs import costs, crossings
 from muster.placement.verify.damage import best_fit, damage, is_priced, preferences, priced_damage, unusable
-from muster.placement.verify.links import links, sockets
+from muster.placement.verify.links import links, rails, sockets
 from muster.placement.verify.members import attributes, matching, members, proof, seen_by
 from muster.placement.verify.parts import Fabric, by_node, spots_of_all, spots_of_nodes, spots_of_running
 
@@ -56,4 +56,5 @@ def verify(snapshot: Snapshot, request: Request, plan: Placed) -> tuple[str, ...
         *preferences(request, plan),
         *links(plan, kinds, everyone),
         *sockets(plan, kinds),
+        *rails(request, plan, kinds, [spot for name, spot in everyone.items() if name not in groups]),
     )

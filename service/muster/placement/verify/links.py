@@ -1,14 +1,15 @@
-"""Count level 3 again: the best rings over the gang's GPUs on each node, and their distance."""
+"""Count the best rings over the gang's GPUs on each node again, their distance, and the rails of all GPUs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import pairwise, permutations
 
 from muster.domain.decision import Placed
+from muster.domain.request import Request
 from muster.domain.topology import GpuTopology
-from muster.placement.verify.parts import Kind, Spots
+from muster.placement.verify.parts import Kind, Spot, Spots
 
 MAX_RING_BY_FORCE = 8
 """The most GPUs of a ring that is counted again by trying 7! orders; with equal links, any number is."""
@@ -91,6 +92,20 @@ def sockets(plan: Placed, kinds: Mapping[Kind, int]) -> list[str]:
     total = sum(nodes * _apart(kind.topology, kind.gpus) for kind, nodes in planned)
     claimed = plan.objective.socket_distance
     return [f"the socket distance is {total}, not {claimed}"] if total != claimed else []
+
+
+def rails(request: Request, plan: Placed, kinds: Mapping[Kind, int], elsewhere: Iterable[Spot]) -> list[str]:
+    """Return whether the claimed number of rails is wrong. `elsewhere` lie on nodes without new members."""
+    gpus = [(kind.topology, kind.gpus, nodes) for kind, nodes in kinds.items() if kind.gpus]
+    gpus += [(spot.state.node.topology, spot.gpus, 1) for spot in elsewhere if spot.gpus]
+    touched = {
+        rail for topology, mask, _ in gpus for gpu, rail in enumerate(topology.rail_by_gpu) if mask >> gpu & 1
+    }
+    shares_gpus = any(role.slice for role in request.roles if role.members)
+    several = sum(nodes for _, _, nodes in gpus) > 1
+    number = len(touched) if touched and several and not shares_gpus else None
+    claimed = plan.objective.rails
+    return [f"the GPUs lie on {number} rails, not {claimed}"] if number != claimed else []
 
 
 @lru_cache(maxsize=4096)

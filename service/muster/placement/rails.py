@@ -1,0 +1,145 @@
+"""Choose between equal sets of GPUs, so that a gang on several nodes uses the fewest network rails.
+
+This is the last level. The nodes and the members on each are decided, and each node keeps the value of its
+GPUs at all other levels. A set of rails *holds* the gang if each node has GPUs of that value on these rails
+alone. All sets of rails are tried at once, so the answer is exact and needs no time limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from muster.domain.topology import bits, mask_of
+from muster.placement.cluster.columns import Bools, Columns, Ints, gpu_counts
+from muster.placement.cluster.fabric import Shape
+from muster.placement.gang.existing import ExistingMembers
+from muster.placement.gang.instance import Instance
+from muster.placement.gpus.costs import Cost, On, Taken, cost_of
+from muster.placement.gpus.damage import damage_to_pools
+from muster.placement.gpus.gpusets import links_over
+from muster.placement.gpus.slices import NodeGpus
+from muster.placement.search.plan import Share
+
+RAIL_SETS = "rail-sets on these nodes"
+"""How the level is decided."""
+
+_Kind = tuple[Shape, int, int, On, bool, bool]
+"""What decides the choices of a node: the arguments of `_choices`."""
+
+
+def all_gpus(existing: ExistingMembers, rows: Ints, masks: Ints) -> tuple[Ints, Ints]:
+    """Return rows and masks of the GPUs of the whole gang. `masks` [node] are the new GPUs on `rows`.
+
+    A node with existing and with new GPUs occurs twice.
+    """
+    rows = np.concatenate((rows, np.array([*existing.masks], np.int64)))
+    masks = np.concatenate((masks, np.array([*existing.masks.values()], np.int64)))
+    return rows[masks > 0], masks[masks > 0]
+
+
+def rails_on(view: Columns, rows: Ints, masks: Ints) -> int:
+    """Return the network rails of these GPUs as a bit mask. Rails that are not known are left out."""
+    rails, shape_by_node = 0, view.shape[rows]
+    for shape in set(shape_by_node.tolist()):
+        rail_by_gpu = view.shapes[shape].topology.rail_by_gpu
+        gpus = int(np.bitwise_or.reduce(masks[shape_by_node == shape]))
+        rails |= mask_of([rail_by_gpu[gpu] for gpu in bits(gpus)]) if rail_by_gpu else 0
+    return rails
+
+
+def on_fewest_rails(instance: Instance, shares: Sequence[Share]) -> Sequence[Share]:
+    """Return the plan with GPUs of the same value on the fewest rails.
+
+    The plan stays as it is if members share GPUs, if all GPUs lie on one node, or if no choice has fewer
+    rails. Nodes that give all their free GPUs have no choice.
+    """
+    view, existing = instance.columns, instance.existing
+    if instance.sliced or len(shares) + len(existing.masks) < 2:
+        return shares
+    rows = np.array([share.row for share in shares], np.int64)
+    masks = np.array([share.gpus.mask for share in shares], np.int64)
+    has_choice = (masks > 0) & (masks != view.free_gpus[rows])
+    if not has_choice.any():
+        return shares
+    fixed_rails = rails_on(view, *all_gpus(existing, rows[~has_choice], masks[~has_choice]))
+    rails_before = fixed_rails | rails_on(view, rows[has_choice], masks[has_choice])
+    if fixed_rails == rails_before or len(np.unique(all_gpus(existing, rows, masks)[0])) < 2:
+        return shares
+    has_rails = np.array([bool(shape.topology.rail_by_gpu) for shape in view.shapes])
+    has_choice &= has_rails[view.shape[rows]]
+    kind_by_share = {at: _kind(instance, shares[at]) for at in np.flatnonzero(has_choice).tolist()}
+    choices_by_kind = {kind: _choices(*kind) for kind in set(kind_by_share.values())}
+    rails = _fewest(fixed_rails, [of_choice for _, of_choice in choices_by_kind.values()])
+    if rails.bit_count() == rails_before.bit_count():
+        return shares
+    changed = list(shares)
+    for at, kind in kind_by_share.items():
+        choices, of_choice = choices_by_kind[kind]
+        mask = int(choices[of_choice & ~rails == 0][0])
+        changed[at] = replace(shares[at], gpus=replace(shares[at].gpus, mask=mask))
+    return changed
+
+
+def _fewest(fixed_rails: int, rails_by_kind: Sequence[Ints]) -> int:
+    """Return the smallest set of rails that holds the gang, as a bit mask; of several that of lowest rails.
+
+    `fixed_rails` are those of nodes without a choice. `rails_by_kind` [kind][choice] are the rails of each
+    choice.
+    """
+    count = max(fixed_rails.bit_length(), *(int(rails.max()).bit_length() for rails in rails_by_kind))
+    sets = np.arange(1 << count)
+    holds = np.logical_and.reduce([_holding(count, rails) for rails in rails_by_kind])
+    sets = sets[holds & (sets & fixed_rails == fixed_rails)]
+    return int(sets[gpu_counts(sets).argmin()])
+
+
+def _holding(count: int, rails: Ints) -> Bools:
+    """Return [set] whether some choice lies on that set of rails alone. Sets are masks of `count` rails."""
+    holds = np.zeros(1 << count, bool)
+    holds[rails] = True
+    for rail in range(count):  # a set holds what it holds without the rail
+        pairs = holds.reshape(-1, 2, 1 << rail)
+        pairs[:, 1] |= pairs[:, 0]
+    return holds
+
+
+def _kind(instance: Instance, share: Share) -> _Kind:
+    rule, shape, free = instance.node_rule(share.row)
+    wide = bool(instance.columns.topology.in_wide[share.row])
+    binds_domains = any(share.spread) or (rule is not None and rule.binds_domains)
+    on = On(instance.costs or (Cost.NVLINK_DOMAINS,), wide, rule)
+    return shape, free, share.gpus.mask, on, binds_domains, instance.prices is not None
+
+
+@lru_cache(maxsize=1 << 10)
+def _choices(
+    shape: Shape, free: int, mask: int, on: On, binds_domains: bool, priced: bool
+) -> tuple[Ints, Ints]:
+    """Return [choice] sets of GPUs of the same value as `mask`, and the rails of each as bit masks.
+
+    For each set of rails there is one choice: that which leaves the best-linked rest, then that of lowest
+    indices. So choices are ordered. If rules bind members to NVLink domains, each domain gives as many GPUs
+    as in `mask`. A priced damage depends on the number of GPUs alone.
+    """
+    every = np.arange(1 << shape.topology.gpu_count)
+    masks = every[(every & ~free == 0) & (gpu_counts(every) == mask.bit_count())]
+    ways = Taken(np.zeros_like(masks), masks)
+    values = [cost_of(cost, NodeGpus(shape, free, ()), ways, on) for cost in on.costs]
+    *links, inside = links_over(shape, free, masks, on.there)
+    values += links
+    if not priced:
+        values.append(damage_to_pools(shape, free, masks))
+    if binds_domains:
+        values += [gpu_counts(masks & domain) for domain in shape.domains]
+    index = np.searchsorted(masks, mask)
+    equal = np.logical_and.reduce([value == value[index] for value in values])
+    masks = masks[equal][np.argsort(-inside[equal], kind="stable")]
+    rails = np.bitwise_or.reduce(
+        [(masks >> gpu & 1) << rail for gpu, rail in enumerate(shape.topology.rail_by_gpu)]
+    )
+    first = np.sort(np.unique(rails, return_index=True)[1])
+    return masks[first], rails[first]
