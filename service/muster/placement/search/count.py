@@ -185,14 +185,14 @@ class _Counter:
         if not self.roles_in_order:
             parts = parts.with_lower()
         most, proven, enough = NO_FIT, True, self.target or sum(parts.need)
-        for region in parts.by_promise(max(1, self.target or 0)):
+        regions, complete = parts.by_promise(max(1, self.target or 0))
+        for region in regions:
             if not region.upper or region.upper < max(self.target or 0, most.members):
                 break
             if region.upper == most.members and not (
                 self.roles_in_order and parts.caps(region.code) > most.counts
             ):
                 continue
-            proven &= region.complete
             if region.problem is None:
                 most = parts.fit(region.code, region.upper)
             elif parts.lower[region.code] >= enough:
@@ -205,7 +205,7 @@ class _Counter:
                 most = max(most, parts.fit(region.code, sum(counts), counts), key=self._rank)
             if most.members >= enough:
                 break
-        return replace(most, proven=proven)
+        return replace(most, proven=proven and (complete or most.members >= enough))
 
     def _solved(self, region: _Region, quorum: QuorumRule | None) -> tuple[Counts, bool]:
         """Return how many members of each role the region holds, and whether that is proven.
@@ -302,12 +302,10 @@ class _Region(NamedTuple):
 
     Without a `problem`, the region holds exactly this number. Otherwise a solver decides, in the problem's
     own `part`.
-    `complete` is whether all packings were considered.
     """
 
     code: int
     upper: int
-    complete: bool = True
     problem: Problem | None = None
     part: int = 0
 
@@ -372,8 +370,9 @@ class _Regions:
         room = self.instance.room[:, self.rows[self.code == code]].sum(axis=1)
         return tuple(np.minimum(room, self.need).tolist())
 
-    def by_promise(self, least: int) -> list[_Region]:
-        """Return the regions that may hold this many members, in the order of their upper bounds.
+    def by_promise(self, least: int) -> tuple[list[_Region], bool]:
+        """Return the regions that may hold this many members, in the order of their upper bounds, and whether
+        all packings were considered.
 
         Where the bounds by sums differ, closer ones come from the packings of the nodes. Between equals the
         first region comes first.
@@ -392,10 +391,10 @@ class _Regions:
             # Regions are sorted by code, as the parts of the problem are.
             present = np.unique(self.code[np.searchsorted(self.rows, problem.rows)])
             for part, (code, most) in enumerate(zip(present.tolist(), upper.tolist(), strict=True)):
-                by_code[code] = _Region(code, most, complete)
+                by_code[code] = _Region(code, most)
                 if not exact and most > self.lower[code]:
-                    by_code[code] = _Region(code, most, complete, problem, part)
-        return sorted(by_code.values(), key=lambda region: (-region.upper, region.code))
+                    by_code[code] = _Region(code, most, problem, part)
+        return sorted(by_code.values(), key=lambda region: (-region.upper, region.code)), complete
 
 
 # Bounds without a solver, of all parts at once
