@@ -37,7 +37,7 @@ from muster.placement.gang.on_node import unusable_gpus
 from muster.placement.gang.rules import Rules
 from muster.placement.gpus.costs import Cost, costs_of
 from muster.placement.gpus.damage import Prices, is_priced, prices_of
-from muster.placement.gpus.node_rules import InNode, allowed, free_by_domain
+from muster.placement.gpus.node_rules import InNode, allowed, decided, searched_domains
 from muster.placement.gpus.slices import Asks, ask_of, slice_room
 from muster.placement.limits import takes_gpus
 from muster.placement.model.objective import WIDE, Idle
@@ -277,8 +277,9 @@ def _room_under(rule: InNode, shape: Shape, r: int, room: Ints, free: Ints) -> I
     members = np.zeros_like(room)
     for have, mask in {*zip(room.tolist(), free.tolist(), strict=True)}:
         alone = [tuple(n if block == r else 0 for block in range(len(rule.gpus))) for n in range(have, 0, -1)]
-        by_mask = free_by_domain(shape, mask)
-        most = next((packing[r] for packing in alone if allowed(rule, packing, by_mask)), 0)
+        domains = searched_domains(rule, shape, mask)
+        may_fit = (p for p in alone if allowed(rule, p, domains) or not decided(rule, p, domains))
+        most = next((packing[r] for packing in may_fit), 0)
         members[(room == have) & (free == mask)] = most
     return members
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from muster.domain.request import Role
 from muster.placement.cluster.columns import Bools, Ints, gpu_counts, memory_in
 from muster.placement.gang.instance import Counts, Instance, amounts_of
-from muster.placement.gpus.node_rules import InNode, allowed, few_ways, free_by_domain
+from muster.placement.gpus.node_rules import InNode, allowed, decided, searched_domains
 from muster.placement.gpus.slices import (
     Ask,
     Asks,
@@ -214,15 +214,18 @@ def _under_rules(
     for i in first.tolist():
         rule, shape, _ = instance.node_rule(int(rows[i]))
         packings = lists[int(index_of[i])]
-        by_domain = free_by_domain(shape, int(free_gpus[i]))
-        ruled.append(packings if rule is None else _ruled(packings.all, rule, by_domain, packings.complete))
+        if rule is not None:
+            domains = searched_domains(rule, shape, int(free_gpus[i]))
+            packings = _ruled(packings.all, rule, domains, packings.complete)
+        ruled.append(packings)
     return index, ruled
 
 
 @lru_cache(maxsize=1 << 14)
-def _ruled(packings: tuple[Counts, ...], rule: InNode, free: Counts, complete: bool) -> Packings:
-    allowed_packings = [packing for packing in packings if allowed(rule, packing, free)]
-    return _listed(allowed_packings, len(rule.gpus), complete=complete and few_ways(rule, free))
+def _ruled(packings: tuple[Counts, ...], rule: InNode, domains: Counts, complete: bool) -> Packings:
+    allowed_packings = [packing for packing in packings if allowed(rule, packing, domains)]
+    complete &= all(decided(rule, packing, domains) for packing in packings)
+    return _listed(allowed_packings, len(rule.gpus), complete=complete)
 
 
 def _of_one_role(caps: Ints, role: int, roles: int) -> tuple[Ints, list[Packings]]:

@@ -8,16 +8,18 @@ are narrowed, level by level, to those of each weakest link that matter.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
+from operator import mul
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from muster.domain.topology import GpuTopology
+from muster.domain.topology import GpuTopology, bits
 from muster.placement.cluster.columns import gpu_counts
 from muster.placement.cluster.fabric import MAX_RING_GPUS, Shape
 from muster.placement.gpus.costs import SPREAD, Cost, On, Taken, cost_of, parts_of
@@ -29,10 +31,11 @@ from muster.placement.gpus.gpusets import (
     kinds_in,
     least_of,
     links_over,
+    lowest,
     that_matter,
 )
 from muster.placement.gpus.links import NO_LINK, rings
-from muster.placement.gpus.node_rules import InNode, Spread, free_by_domain, spreads
+from muster.placement.gpus.node_rules import InNode, Spread, allowed, decided, lying_in, searched_domains
 from muster.placement.gpus.slices import (
     THOUSANDTH,
     UNFILLED,
@@ -197,9 +200,9 @@ def _pairs(node: NodeGpus, on: On, smallest: int, whole: int, places: int) -> Ta
             for first in range(len(gpus) + 1 if slices else 1)
             for then in range(len(gpus) - first + 1 if free and whole else 1)
         ]
-        lowest = [sum(1 << gpu for gpu in gpus[:n]) for n in range(len(gpus) + 1)]
-        of_shared = np.array([lowest[first] for first, _ in ways])
-        of_whole = np.array([lowest[first + then] - lowest[first] for first, then in ways])
+        first_gpus = [sum(1 << gpu for gpu in gpus[:n]) for n in range(len(gpus) + 1)]
+        of_shared = np.array([first_gpus[first] for first, _ in ways])
+        of_whole = np.array([first_gpus[first + then] - first_gpus[first] for first, then in ways])
         shared, whole_gpus = (shared[:, None] + of_shared).ravel(), (whole_gpus[:, None] + of_whole).ravel()
         small_enough = (gpu_counts(shared) <= places) & (gpu_counts(whole_gpus) <= whole)
         shared, whole_gpus = shared[small_enough], whole_gpus[small_enough]
@@ -213,7 +216,8 @@ def _alike(node: NodeGpus, on: On) -> list[list[int]]:
     groups: dict[tuple[int, ...], list[int]] = {}
     touched, gang_gpus = (on.rule.touched, on.rule.there) if on.rule else (0, 0)
     counted = [parts_of(cost, node.shape.topology) for cost in on.costs]
-    for number, kind in enumerate(kinds_in(node.shape, on.rule is not None and on.rule.binds_domains)):
+    told_apart = on.rule is not None and on.rule.tells_domains_apart
+    for number, kind in enumerate(kinds_in(node.shape, told_apart)):
         for gpu in kind:
             units, free = node.units(gpu), node.whole(gpu)
             every = node.shape.memory[gpu] if gpu < len(node.shape.memory) else 0
@@ -228,13 +232,13 @@ def _narrowed(
     node: NodeGpus, on: On, packings: tuple[Counts, ...], candidates: _Found, *, complete: bool
 ) -> Choices:
     """Return the choices that matter, out of all ways."""
-    shape = node.shape
-    ways = _ways(node, on, packings)
-    if ways is not None:
-        pairs = zip(candidates.packing.tolist(), candidates.taken.all.tolist(), strict=True)
-        candidates = candidates.those(
-            np.array([free_by_domain(shape, mask) in ways[m] for m, mask in pairs], bool)
-        )
+    shape, rule = node.shape, on.rule
+    if rule is not None and rule.binds_domains:
+        domains = (searched_domains(rule, shape, mask) for mask in candidates.taken.all.tolist())
+        pairs = list(zip(candidates.packing.tolist(), domains, strict=True))
+        is_allowed = {(m, gpus): allowed(rule, packings[m], gpus) for m, gpus in set(pairs)}
+        complete &= all(decided(rule, packings[m], gpus) for m, gpus in is_allowed)
+        candidates = candidates.those(np.array([is_allowed[pair] for pair in pairs], bool))
     for cost in on.costs:
         candidates = candidates.those(least_of(candidates.packing, cost_of(cost, node, candidates.taken, on)))
     packing, masks, shared = candidates.packing, candidates.taken.all, candidates.taken.shared
@@ -255,20 +259,15 @@ def _narrowed(
     return Choices(best_ways.packing, masks[order], shared[order], costs, *values, complete)
 
 
-def _ways(node: NodeGpus, on: On, packings: tuple[Counts, ...]) -> list[dict[Counts, Spread]] | None:
-    """Return the GPUs by NVLink domain that a rule allows each packing; None if no rule binds domains."""
-    if on.rule is None or not on.rule.binds_domains:
-        return None
-    free = free_by_domain(node.shape, node.free & node.allowed)
-    return [spreads(on.rule, packing, free) for packing in packings]
-
-
 def _by_first_fit(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: On) -> Choices:
     """Return one way for each packing, for nodes with too many ways to try."""
     count = max(len(node.memory), node.free.bit_length())
     gpus, rows = tuple(Gpu(node.units(gpu), node.whole(gpu)) for gpu in range(count)), []
     for m, packing in enumerate(packings):
-        first_way = first_fit(asks, packing, gpus)
+        if on.rule is not None and on.rule.binds_domains:  # which binds no slices
+            first_way = _first_under(on.rule, packing, node)
+        else:
+            first_way = first_fit(asks, packing, gpus)
         if first_way is None:
             continue
         slices_by_role, whole = first_way
@@ -291,25 +290,48 @@ def _by_first_fit(asks: Asks, packings: tuple[Counts, ...], node: NodeGpus, on: 
     return _narrowed(node, on, packings, ways, complete=False)
 
 
+def _first_under(rule: InNode, packing: Counts, node: NodeGpus) -> tuple[list[Counts], list[int]] | None:
+    """Return the same as `first_fit` for members that the rule binds to domains: the lowest GPUs of each."""
+    free = node.free & node.allowed & sum(node.shape.domains)
+    if not allowed(rule, packing, searched_domains(rule, node.shape, free)):
+        return None
+    gpus_by_domain, mask = Counter[int](), 0
+    for gpus, lying in zip(rule.gpus, lying_in(rule, packing, node.shape, free), strict=True):
+        shares: list[int | Counts] = [*(lying or ())]
+        for domain, share in enumerate(shares):
+            if isinstance(share, int):
+                gpus_by_domain[domain] += gpus * share
+            else:
+                gpus_by_domain.update(dict(enumerate(share)))
+    for domain, gpus in gpus_by_domain.items():
+        mask |= lowest(free & node.shape.domains[domain], gpus)
+    total = sum(map(mul, packing, rule.gpus))
+    mask |= lowest(free & ~mask, total - mask.bit_count())
+    return [(0,) * len(node.memory)] * len(packing), list(bits(mask))
+
+
 @lru_cache(maxsize=1 << 14)
 def sets_under(
-    rule: InNode, shape: Shape, free: int, packing: Counts, allowed: int = -1
-) -> tuple[tuple[GpuSet, Spread], ...]:
-    """Return the sets of whole GPUs for a packing under the rule that can be in a best plan, and how members
-    lie in each.
+    rule: InNode, shape: Shape, free: int, packing: Counts, usable: int = -1
+) -> tuple[tuple[tuple[GpuSet, Spread], ...], bool]:
+    """Return the sets of whole GPUs for a packing under the rule that can be in a best plan, and whether
+    these are all. With each set comes how members lie in it.
 
     The order is that of `best_sets`. Links count over all the gang's GPUs on the node, existing members
     included. Domains count if they are touched newly.
     """
-    anywhere: Spread = (None,) * len(packing)
+    domains = searched_domains(rule, shape, free & usable)
+    if not allowed(rule, packing, domains):
+        return (), decided(rule, packing, domains)
     if not rule.binds_domains and not rule.touched:
         size = sum(count * gpus for count, gpus in zip(packing, rule.gpus, strict=True))
-        return tuple((gpu_set, anywhere) for gpu_set in best_sets(shape, free, size, allowed))
-    node, on = NodeGpus(shape, free, (), allowed), On((Cost.NVLINK_DOMAINS,), rule=rule)
-    ways = spreads(rule, packing, free_by_domain(shape, free & allowed)) if rule.binds_domains else {}
+        anywhere: Spread = (None,) * len(packing)
+        return tuple((gpu_set, anywhere) for gpu_set in best_sets(shape, free, size, usable)), True
+    node, on = NodeGpus(shape, free, (), usable), On((Cost.NVLINK_DOMAINS,), rule=rule)
     sets = choices(tuple(map(Ask, rule.gpus)), (packing,), node, on)
     gpu_sets = (replace(sets.chosen(i)[0], domains=int(sets.costs[0, i])) for i in range(len(sets.packing)))
-    return tuple((gpus, ways.get(free_by_domain(shape, gpus.mask), anywhere)) for gpus in gpu_sets)
+    pairs = ((gpus, lying_in(rule, packing, shape, gpus.mask)) for gpus in gpu_sets)
+    return tuple(pairs), sets.complete
 
 
 class Least:

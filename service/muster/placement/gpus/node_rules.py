@@ -1,8 +1,7 @@
 """Apply the rules about members inside one node: segments, single domains, and limits.
 
-These rules bind how many members lie in each NVLink domain of the node. So for a packing of members, all ways
-to divide GPUs among the domains are found. Each way is a vector of GPUs by domain. Only GPU sets with such a
-vector may be taken.
+These rules bind how many members lie in each NVLink domain of the node. The node may take a packing only if
+its members can lie in the free GPUs of the domains. It may give them a GPU set only if they can lie in that.
 """
 
 from __future__ import annotations
@@ -10,22 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
-from math import lcm, prod
-from operator import le
+from math import lcm
+from operator import mul
+from typing import NamedTuple
 
 from muster.placement.cluster.fabric import Shape
 
-MAX_WAYS = 1 << 14
-"""The most ways to divide the GPUs of one node that are tried.
+MAX_STEPS = 1 << 12
+"""The most steps of the search for a way to lie in the domains of a node.
 
-Only nodes with many small domains have more, and only if some members must lie in one domain. Then the best
-of the first ways is taken.
-"""
-
-MAX_STATES = 1 << 9
-"""The most ways that are kept while members of several GPUs, which may span domains, are
-placed one by one.
+Only nodes with many GPUs and members of many sizes need more. Then it is not known whether there is a way.
 """
 
 Counts = tuple[int, ...]
@@ -73,6 +66,11 @@ class InNode:
         )
 
     @property
+    def tells_domains_apart(self) -> bool:
+        """Whether it matters which of two equal domains members are in."""
+        return any(p >= 0 for p in self.pinned) or len(set(self.domain_most)) > 1
+
+    @property
     def binds(self) -> bool:
         """Whether the rule says anything."""
         numbers = max(self.unit) > 1 or self.most >= 0 or bool(self.apart or self.limits)
@@ -108,136 +106,215 @@ def _apart(packing: Counts, blocks: Counts, repelled: Counts) -> bool:
     return not first or not second or first == second == 1 == sum(packing[b] for b in blocks if b in repelled)
 
 
-def few_ways(rule: InNode, free: Counts) -> bool:
-    """Return whether all ways to divide the free GPUs among domains are tried."""
-    across = rule.domain_most and max(rule.gpus) > 1
-    return not rule.binds_domains or prod(n + 1 for n in free) <= (MAX_STATES if across else MAX_WAYS)
-
-
 def free_by_domain(shape: Shape, free: int) -> Counts:
     """Return the number of free GPUs in each domain of the shape."""
     return tuple((free & domain).bit_count() for domain in shape.domains)
 
 
-def allowed(rule: InNode, packing: Counts, free: Counts) -> bool:
-    """Return whether the node may take the packing. `free` is the number of free GPUs by domain."""
-    return rule.admits(packing) and (not rule.binds_domains or _exists(rule, packing, free))
+def _order(rule: InNode, by_domain: Counts) -> list[int]:
+    """Return the domains in the order of the search: the fullest first, if the rule treats all alike.
+
+    So nodes and GPU sets that differ in the order of their domains are looked at once.
+    """
+    domains = range(len(by_domain))
+    return sorted(domains, key=lambda domain: 0 if rule.tells_domains_apart else -by_domain[domain])
+
+
+def searched_domains(rule: InNode, shape: Shape, gpus: int) -> Counts:
+    """Return the number of these GPUs in each domain, in the order of the search."""
+    by_domain = free_by_domain(shape, gpus)
+    return tuple(by_domain[domain] for domain in _order(rule, by_domain))
+
+
+def allowed(rule: InNode, packing: Counts, domains: Counts) -> bool:
+    """Return whether the node may take the packing, as far as is known. `domains` are its free GPUs, as
+    `searched_domains` returns them.
+    """
+    return rule.admits(packing) and (
+        not rule.binds_domains or _searched(rule, packing, domains)[0] is not None
+    )
+
+
+def decided(rule: InNode, packing: Counts, domains: Counts) -> bool:
+    """Return whether it is proven that the node may take the packing, or that it may not."""
+    return not rule.admits(packing) or not rule.binds_domains or _searched(rule, packing, domains)[1]
+
+
+def lying_in(rule: InNode, packing: Counts, shape: Shape, gpus: int) -> Spread:
+    """Return how the members of an allowed packing lie in these GPUs."""
+    spread: list[Counts | tuple[Counts, ...] | None] = [None] * len(packing)
+    if rule.binds_domains:
+        by_domain = free_by_domain(shape, gpus)
+        order = _order(rule, by_domain)
+        ways, _ = _searched(rule, packing, tuple(by_domain[domain] for domain in order))
+        assert ways is not None, "the packing is not allowed"
+        own_ways = [tuple(way[order.index(domain)] for domain in range(len(order))) for way in ways]
+        placed_blocks = [block for block, _ in _items(rule, packing)]
+        for block in set(placed_blocks):
+            of_block = tuple(
+                way for placed, way in zip(placed_blocks, own_ways, strict=True) if placed == block
+            )
+            spread[block] = of_block if _may_span(rule, block) else of_block[0]
+    return tuple(spread)
+
+
+class _Domain(NamedTuple):
+    """A domain during the search. Domains with equal values can be swapped."""
+
+    free: int
+    most: int
+    """How many members with GPUs it still takes, if the rule limits that; else 0."""
+    name: int = -1
+    """Its index if blocks must lie in this domain, else −1."""
+
+
+class _State(NamedTuple):
+    """The domains, and for each of the rule's `single` the domain of these blocks, −1 for none yet."""
+
+    domains: tuple[_Domain, ...]
+    homes: Counts
+
+    def swapped(self) -> _State:
+        """Return the state that all states have in common which differ by swapped domains."""
+        return _State(tuple(sorted(self.domains)), self.homes)
 
 
 @lru_cache(maxsize=1 << 15)
-def _exists(rule: InNode, packing: Counts, free: Counts) -> bool:
-    none = (0,) * len(free)
-    return next(_walk(rule, packing, free, 0, none, none, ()), None) is not None
+def _searched(rule: InNode, packing: Counts, domains: Counts) -> tuple[tuple[Counts, ...] | None, bool]:
+    """Return a way to lie for each item, None if no way is found, and whether that is proven.
 
-
-@lru_cache(maxsize=1 << 14)
-def spreads(rule: InNode, packing: Counts, free: Counts) -> dict[Counts, Spread]:
-    """Return the ways to divide GPUs among domains: GPUs by domain → members by domain.
-
-    `free` is the number of free GPUs by domain.
+    The search places item after item. It does not go on from a state that had no way before.
     """
-    spread_by_vector: dict[Counts, Spread] = {}
-    none = (0,) * len(free)
-    for vector, _, spread in islice(_walk(rule, packing, free, 0, none, none, ()), MAX_WAYS):
-        spread_by_vector.setdefault(vector, spread)
-    return spread_by_vector
+    items = _items(rule, packing)
+    if sum(map(mul, packing, rule.gpus)) > sum(domains):
+        return None, True
+    if not items:
+        return (), True
+    limits = rule.domain_most or (0,) * len(domains)
+    names = (domain if domain in rule.pinned else -1 for domain in range(len(domains)))
+    start = _State(tuple(map(_Domain, domains, limits, names)), (-1,) * len(rule.single))
+    ways, dead = list[Counts](), set[tuple[int, _State]]()
+    path = [(start, _ways(rule, *items[0], start))]
+    for _ in range(MAX_STEPS):
+        state, ways_on = path[-1]
+        way, after = next(ways_on, (None, state))
+        if way is None:
+            dead.add((len(ways), state.swapped()))
+            path.pop()
+            if not path:
+                return None, True
+            ways.pop()
+        elif (len(ways) + 1, after.swapped()) not in dead:
+            ways.append(way)
+            if len(ways) == len(items):
+                return tuple(ways), True
+            path.append((after, _ways(rule, *items[len(ways)], after)))
+    return None, False
 
 
-def _walk(
-    rule: InNode,
-    packing: Counts,
-    free: Counts,
-    block: int,
-    vector: Counts,
-    touched: Counts,
-    spread: Spread,
-) -> Iterator[tuple[Counts, Counts, Spread]]:
-    if block == len(packing):
-        yield vector, touched, spread
+def _items(rule: InNode, packing: Counts) -> list[tuple[int, int]]:
+    """Return what is placed: a block, and how many of its members at once.
+
+    Members that may span domains are placed one by one, and those that may lie anywhere not at all.
+    """
+    items = list[tuple[int, int]]()
+    for block, count in enumerate(packing):
+        if count and _may_span(rule, block):
+            items += [(block, 1)] * count if rule.domain_most else []
+        elif count and (_is_bound(rule, block) or (rule.domain_most and rule.gpus[block])):
+            items.append((block, count))
+    return items
+
+
+def _is_bound(rule: InNode, block: int) -> bool:
+    """Return whether each member of the block must lie inside a domain."""
+    in_single = any(block in blocks for blocks in rule.single)
+    return rule.domain_unit[block] > 0 or rule.pinned[block] >= 0 or in_single
+
+
+def _may_span(rule: InNode, block: int) -> bool:
+    return rule.gpus[block] > 1 and not _is_bound(rule, block)
+
+
+def _ways(rule: InNode, block: int, count: int, state: _State) -> Iterator[tuple[Counts, _State]]:
+    """Yield the ways to place members of a block: by domain the members, or the GPUs of one that may span
+    domains.
+    """
+    domains, gpus, unit = state.domains, rule.gpus[block], max(1, rule.domain_unit[block])
+    if _may_span(rule, block):
+        open_gpus = tuple(domain.free if domain.most else 0 for domain in domains)
+        for share in _compositions(gpus, open_gpus, domains):
+            yield share, _after(rule, state, share, tuple(part > 0 for part in share))
         return
-    for more_used, more_touched, way in _placed(rule, packing, free, block, vector, touched, spread):
-        yield from _walk(rule, packing, free, block + 1, more_used, more_touched, (*spread, way))
+    if count % unit:
+        return
+    room = tuple(_room(rule, domain, unit, gpus) if gpus else count // unit for domain in domains)
+    homes = _homes(rule, block, state)
+    if homes is None:
+        for units in _compositions(count // unit, room, domains):
+            members = tuple(n * unit for n in units)
+            yield members, _after(rule, state, tuple(n * gpus for n in members), members)
+        return
+    for home in homes:
+        if room[home] * unit >= count:
+            members = tuple(count * (domain == home) for domain in range(len(domains)))
+            after = _after(rule, state, tuple(n * gpus for n in members), members if gpus else ())
+            yield members, _at_home(rule, block, home, after)
 
 
-def _placed(
-    rule: InNode,
-    packing: Counts,
-    free: Counts,
-    block: int,
-    vector: Counts,
-    touched: Counts,
-    spread: Spread,
-) -> Iterator[tuple[Counts, Counts, Counts | tuple[Counts, ...] | None]]:
-    """Yield the ways to add one block's members to those of the blocks before it."""
-    count, gpus = packing[block], rule.gpus[block]
-    bound = rule.domain_unit[block] or rule.pinned[block] >= 0 or any(block in group for group in rule.single)
-    if not count or (not gpus and not bound):
-        yield vector, touched, None
-    elif bound or (rule.domain_most and gpus == 1):  # a single GPU never spans domains
-        unit = rule.domain_unit[block] or 1
-        if count % unit == 0:
-            of_group = unit * gpus
-            room = tuple(
-                (f - u) // of_group if of_group else count // unit for f, u in zip(free, vector, strict=True)
-            )
-            for groups in _compositions(count // unit, room):
-                members = tuple(n * unit for n in groups)
-                counted = tuple(t + n for t, n in zip(touched, members, strict=True)) if gpus else touched
-                if _allowed(rule, block, members, spread) and _within(rule, counted):
-                    yield tuple(u + n * gpus for u, n in zip(vector, members, strict=True)), counted, members
-    elif rule.domain_most:
-        yield from _member_by_member(rule, free, count, gpus, vector, touched)
-    else:
-        free_left = tuple(f - u for f, u in zip(free, vector, strict=True))
-        for share in _compositions(count * gpus, free_left):
-            yield tuple(u + s for u, s in zip(vector, share, strict=True)), touched, None
+def _room(rule: InNode, domain: _Domain, unit: int, gpus: int) -> int:
+    """Return how many units of members with GPUs the domain takes."""
+    room = domain.free // (unit * gpus)
+    return min(room, domain.most // unit) if rule.domain_most else room
 
 
-def _allowed(rule: InNode, block: int, members: Counts, spread: Spread) -> bool:
-    if rule.pinned[block] >= 0 and any(n and d != rule.pinned[block] for d, n in enumerate(members)):
-        return False
-    for group in rule.single:
-        if block in group:
-            every = [members, *(spread[b] or () for b in group if b < block)]
-            if len({d for by_domain in every for d, n in enumerate(by_domain) if n}) > 1:
-                return False
-    return True
+def _homes(rule: InNode, block: int, state: _State) -> Sequence[int] | None:
+    """Return the domains, one for all members of the block; None if they may lie in several."""
+    groups = [group for group, blocks in enumerate(rule.single) if block in blocks]
+    fixed = {rule.pinned[block], *(state.homes[group] for group in groups)} - {-1}
+    if fixed:
+        return tuple(fixed) if len(fixed) == 1 else ()
+    if groups:  # of equal domains the first
+        return tuple(dict.fromkeys(map(state.domains.index, state.domains)))
+    # For members without GPUs all domains are equal.
+    return None if rule.gpus[block] else range(len(state.domains))[:1]
 
 
-def _member_by_member(
-    rule: InNode, free: Counts, count: int, gpus: int, vector: Counts, touched: Counts
-) -> Iterator[tuple[Counts, Counts, tuple[Counts, ...]]]:
-    """Yield the ways to place members that may span domains. A member counts in each
-    domain that it touches.
+def _after(rule: InNode, state: _State, gpus: Counts, members: Counts) -> _State:
+    """Return the state after these members with these GPUs, both by domain."""
+    members = members if rule.domain_most and members else (0,) * len(gpus)
+    domains = (
+        _Domain(domain.free - used, domain.most - count, domain.name)
+        for domain, used, count in zip(state.domains, gpus, members, strict=True)
+    )
+    return _State(tuple(domains), state.homes)
+
+
+def _at_home(rule: InNode, block: int, home: int, state: _State) -> _State:
+    """Return the state after which the blocks that lie with this one must lie in its domain."""
+    homes = tuple(
+        home if block in blocks else old for blocks, old in zip(rule.single, state.homes, strict=True)
+    )
+    if homes == state.homes:
+        return state
+    named = (domain._replace(name=home) if at == home else domain for at, domain in enumerate(state.domains))
+    return _State(tuple(named), homes)
+
+
+def _compositions(total: int, most: Counts, domains: Sequence[_Domain]) -> Iterator[Counts]:
+    """Yield the ways to write `total` as a sum of parts, each at most its entry of `most`, in order.
+
+    Of ways that differ by a swap of equal domains only the first comes.
     """
-    states: dict[tuple[Counts, Counts], tuple[Counts, ...]] = {(vector, touched): ()}
-    for _ in range(count):
-        more: dict[tuple[Counts, Counts], tuple[Counts, ...]] = {}
-        for (have, counts), shares in states.items():
-            lines = zip(free, have, counts, rule.domain_most, strict=True)
-            open_gpus = tuple(f - u if t < most else 0 for f, u, t, most in lines)
-            for share in _compositions(gpus, open_gpus):
-                if len(more) == MAX_STATES:
-                    break
-                vector_after = tuple(u + s for u, s in zip(have, share, strict=True))
-                counted = tuple(t + (s > 0) for t, s in zip(counts, share, strict=True))
-                more.setdefault((vector_after, counted), (*shares, share))
-        states = more
-    for (have, counts), shares in sorted(states.items()):
-        yield have, counts, shares
-
-
-def _within(rule: InNode, touched: Counts) -> bool:
-    return not rule.domain_most or all(map(le, touched, rule.domain_most))
-
-
-def _compositions(total: int, most: Counts) -> Iterator[Counts]:
-    """Yield the ways to write `total` as a sum of parts, each at most its entry of `most`, in order."""
     if not most:
         if total == 0:
             yield ()
         return
-    later_parts = most[1:]
-    for first in range(min(total, most[0]), max(0, total - sum(later_parts)) - 1, -1):
-        for later_summands in _compositions(total - first, later_parts):
+    later = domains[1:]
+    for first in range(min(total, most[0]), max(0, total - sum(most[1:])) - 1, -1):
+        later_most = tuple(
+            min(limit, first) if domain == domains[0] else limit
+            for limit, domain in zip(most[1:], later, strict=True)
+        )
+        for later_summands in _compositions(total - first, later_most, later):
             yield (first, *later_summands)

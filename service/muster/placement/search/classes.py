@@ -17,7 +17,7 @@ from muster.placement.gang.packings import Packings, packings_on
 from muster.placement.gpus.choices import sets_under
 from muster.placement.gpus.gpusets import SET_VALUES, sets_of
 from muster.placement.gpus.node_rules import InNode
-from muster.placement.limits import takes_gpus
+from muster.placement.limits import Budget, takes_gpus
 from muster.placement.model.objective import BEST_FIT, UNUSABLE, WIDE, Idle
 from muster.placement.model.problem import FREE, Patterns, Problem
 from muster.placement.model.solve import counted_scope
@@ -178,9 +178,10 @@ class NodePatterns:
         return (self.key, self.left_over.tobytes(), b"" if self.unusable is None else self.unusable.tobytes())
 
 
-def fine(instance: Instance, problem: Problem) -> tuple[Problem, bool]:
-    """Return the problem with all patterns, on the nodes of the coarse one, and whether its packings are
-    complete.
+def fine(instance: Instance, problem: Problem, budget: Budget) -> tuple[Problem, bool]:
+    """Return the problem with all patterns, on the nodes of the coarse one, and whether these are complete.
+
+    Once the wall clock is spent, nodes with a rule are left out, but for the first node.
     """
     rows, _ = nodes_of(problem)
     index, packings = packings_on(instance, rows, problem.need)
@@ -197,12 +198,20 @@ def fine(instance: Instance, problem: Problem) -> tuple[Problem, bool]:
     )
     ruled, node_rules = instance.rules.in_node[rows].tolist(), instance.rules.node_rules
     tables: list[NodePatterns | None] = []
+    complete = all(packings[m].complete for m in np.unique(index))
     for i, m in enumerate(index.tolist()):
         rule = node_rules[ruled[i]]
         if rule is None:
             table, key = node_patterns(packings[m].all, gpus, view.shapes[shape[i]], free[i], wide[i])
+        elif tables and budget.late:
+            complete = False
+            tables.append(None)
+            continue
         else:
-            table, key = ruled_patterns(packings[m].all, rule, view.shapes[shape[i]], free[i], wide[i])
+            table, key, all_sets = ruled_patterns(
+                packings[m].all, rule, view.shapes[shape[i]], free[i], wide[i]
+            )
+            complete &= all_sets
         if priced:  # like the best fit, it is equal for all sets of a packing
             table = table.copy()
             table[:, len(instance.roles) + PATTERN_FIELDS.index("damage")] = priced[i][
@@ -210,7 +219,7 @@ def fine(instance: Instance, problem: Problem) -> tuple[Problem, bool]:
             ]
             key = table.tobytes()
         tables.append(NodePatterns(table, key, left_overs[i], None if unusable is None else unusable[i]))
-    return with_tables(instance, problem, tables), all(packings[m].complete for m in np.unique(index))
+    return with_tables(instance, problem, tables), complete
 
 
 def with_tables(
@@ -268,17 +277,18 @@ def node_patterns(
 @lru_cache(maxsize=1 << 14)
 def ruled_patterns(
     packings: tuple[Counts, ...], rule: InNode, shape: Shape, free: int, wide: bool
-) -> tuple[Ints, bytes]:
-    """Return the same for a node whose members a rule binds."""
+) -> tuple[Ints, bytes, bool]:
+    """Return the same for a node whose members a rule binds, and whether these are all patterns."""
+    sets = [sets_under(rule, shape, free, counts) for counts in packings]
     rows = [
         (*counts, *(getattr(gpus, name) for name in SET_VALUES), gpus.mask.bit_count(), packing, choice)
         for packing, counts in enumerate(packings)
-        for choice, (gpus, _) in enumerate(sets_under(rule, shape, free, counts))
+        for choice, (gpus, _) in enumerate(sets[packing][0])
     ]
     table = np.array(rows, np.int64).reshape(len(rows), len(rule.gpus) + len(PATTERN_FIELDS))
     if wide:
         table[:, len(rule.gpus) + PATTERN_FIELDS.index("domains")] = 0
-    return table, table.tobytes()
+    return table, table.tobytes(), all(complete for _, complete in sets)
 
 
 def _priced(instance: Instance, rows: Ints, index: Ints, packings: list[Packings]) -> list[Ints]:

@@ -40,7 +40,7 @@ from muster.placement.gang.packings import distinct
 from muster.placement.gpus.choices import CHOICE_VALUES, NODE_TIME, PACKING_TIME, Choices, sets_under
 from muster.placement.gpus.choices import choices as node_choices
 from muster.placement.gpus.gpusets import SET_VALUES, sets_of
-from muster.placement.gpus.node_rules import InNode, allowed, few_ways, free_by_domain
+from muster.placement.gpus.node_rules import InNode
 from muster.placement.limits import Budget, takes_gpus
 from muster.placement.model.objective import (
     BEST_FIT,
@@ -355,7 +355,7 @@ class NodeSets:
 
 
 def gpu_sets(instance: Instance, role: int, choices: DomainOptions) -> NodeSets | None:
-    """Return the sets of GPUs of these nodes; None if rules divide them in too many ways."""
+    """Return the sets of GPUs of these nodes; None if there are too many under the rule of a node."""
     rows, view = choices.rows, instance.columns
     counts = packings(instance, role, choices)
     sizes = tuple(instance.gpus(counts).tolist())
@@ -394,12 +394,9 @@ def packings(instance: Instance, role: int, choices: DomainOptions) -> Ints:
 
 
 def _table(shape: Shape, free: int, rule: InNode | None, counts: Ints, sizes: tuple[int, ...]) -> Ints | None:
-    """Return the values of a node's GPU sets, [field, members, choice]; None if there are too many ways."""
+    """Return the values of a node's GPU sets, [field, members, choice]; None if there are too many sets."""
     if rule is None:
         return _sizes(shape, free, sizes)
-    by_domain = free_by_domain(shape, free)
-    if not few_ways(rule, by_domain):
-        return None
     return _ruled(rule, shape, free, tuple(map(tuple, counts.tolist())))
 
 
@@ -413,18 +410,14 @@ def _sizes(shape: Shape, free: int, sizes: tuple[int, ...]) -> Ints:
 
 
 @lru_cache(maxsize=1 << 14)
-def _ruled(rule: InNode, shape: Shape, free: int, packings: tuple[tuple[int, ...], ...]) -> Ints:
+def _ruled(rule: InNode, shape: Shape, free: int, packings: tuple[tuple[int, ...], ...]) -> Ints | None:
     """Return the same for a node whose members a rule binds, [field, packing, choice]."""
-    by_domain = free_by_domain(shape, free)
-    sets = [
-        [gpus for gpus, _ in sets_under(rule, shape, free, counts)]
-        if allowed(rule, counts, by_domain)
-        else []
-        for counts in packings
-    ]
+    sets, complete = zip(*(sets_under(rule, shape, free, counts) for counts in packings), strict=True)
+    if not all(complete):
+        return None
     table = np.zeros((len(SET_FIELDS), len(sets), max(1, *map(len, sets))), np.int64)
     for i, of_packing in enumerate(sets):
-        for choice, gpus in enumerate(of_packing):
+        for choice, (gpus, _) in enumerate(of_packing):
             table[:, i, choice] = [*(getattr(gpus, name) for name in SET_VALUES), 1]
     return table
 

@@ -15,7 +15,7 @@ from muster.placement.gang.instance import Counts, Instance
 from muster.placement.gang.on_node import costs_on, gpus_on
 from muster.placement.gpus.choices import choices, sets_under
 from muster.placement.gpus.gpusets import GpuSet, best_sets
-from muster.placement.gpus.node_rules import Spread, free_by_domain, spreads
+from muster.placement.gpus.node_rules import Spread, lying_in
 from muster.placement.limits import Budget
 from muster.placement.model.objective import Level
 from muster.placement.model.problem import Problem, Use
@@ -73,28 +73,28 @@ def share_of(instance: Instance, row: int, counts: Counts, choice: int) -> Share
         # Alone, a packing may have been examined more closely than among others, so it has fewer choices.
         gpus, shared = sets.chosen(min(choice, len(sets.packing) - 1))
         return Share(row, counts, gpus, lying(instance, row, counts, gpus.mask), shared)
-    return Share(row, counts, *sets_on(instance, row, counts)[choice])
+    gpu_sets, _ = sets_on(instance, row, counts)
+    return Share(row, counts, *gpu_sets[choice])
 
 
 def sets_on(
     instance: Instance, row: int, counts: Counts, allowed: int = -1
-) -> tuple[tuple[GpuSet, Spread], ...]:
-    """Return the sets of whole GPUs that the node may give to these members, as `best_sets` orders them, and
-    how the members lie in each.
+) -> tuple[tuple[tuple[GpuSet, Spread], ...], bool]:
+    """Return the sets of whole GPUs that the node may give to these members, and whether these are all.
+
+    The order is that of `best_sets`. With each set comes how the members lie in it.
     """
     rule, shape, free = instance.node_rule(row)
     if rule is not None:
-        return sets_under(rule, shape, free, counts, allowed) if rule.admits(counts) else ()
+        return sets_under(rule, shape, free, counts, allowed)
     size = sum(count * role.gpus for count, role in zip(counts, instance.roles, strict=True))
-    return tuple((gpus, ()) for gpus in best_sets(shape, free, size, allowed))
+    return tuple((gpus, ()) for gpus in best_sets(shape, free, size, allowed)), True
 
 
-def lying(instance: Instance, row: int, counts: Counts, mask: int, allowed: int = -1) -> Spread:
+def lying(instance: Instance, row: int, counts: Counts, mask: int) -> Spread:
     """Return how members lie on the chosen GPUs of the node; () if no rule binds them to domains."""
-    rule, shape, free = instance.node_rule(row)
-    if rule is None or not rule.binds_domains:
-        return ()
-    return spreads(rule, counts, free_by_domain(shape, free & allowed))[free_by_domain(shape, mask)]
+    rule, shape, _ = instance.node_rule(row)
+    return lying_in(rule, counts, shape, mask) if rule is not None and rule.binds_domains else ()
 
 
 # The interface of exact methods

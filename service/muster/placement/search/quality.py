@@ -110,7 +110,7 @@ def _prepared(instance: Instance, counted: Decided, budget: Budget) -> tuple[Nod
     if instance.costs:
         problem, complete = patterns_for_count(instance, counted, by_row, budget)
     else:
-        problem, complete = fine(instance, counted.problem)
+        problem, complete = fine(instance, counted.problem, budget)
     if not problem.open.any():
         return NodePlans(problem, None), complete
     if len(idle):  # the nodes of a class are alike: all of them are idle, or none
@@ -125,6 +125,8 @@ def _prepared(instance: Instance, counted: Decided, budget: Budget) -> tuple[Nod
         use = _on_nodes(problem, sorted(used_rows), budget)
     still_open, _ = nodes_bound(problem, counted.duals).within(problem, counted.value)
     plans = NodePlans(problem, use).keeping(still_open)
+    if not plans.problem.open.any():  # nodes were left out, as there was no time for them
+        return plans, complete
     plans = plans.keeping(without_equals(plans.problem))
     problem = plans.problem
     counts = (problem.patterns.nodes[problem.kind] | ~problem.open).all(axis=1)

@@ -131,7 +131,7 @@ class Counting:
     def _least_unusable(self, problem: Problem, levels: Sequence[str]) -> None:
         """Count a region for a gang without GPUs: first the GPUs that it makes unusable, on all packings."""
         with self._budget.phase("sets"):
-            problem, complete = fine(self._instance, problem)
+            problem, complete = fine(self._instance, problem, self._budget)
         self.proven &= complete
         once = {scope: 1 for scope in levels if scope in self._once}
         decided = decide(problem.keeping(**once), UNUSABLE, self._budget)

@@ -209,11 +209,12 @@ def _on_best_gpus(
         complete = sets.complete
         if len(sets.packing):
             gpus, shared = sets.chosen(0)
-            shares = [Share(row, need, gpus, lying(instance, row, need, gpus.mask, allowed), shared)]
+            shares = [Share(row, need, gpus, lying(instance, row, need, gpus.mask), shared)]
             values = zip(on.costs, sets.costs[:, 0].tolist(), strict=True)
             costs = {PREFERENCES[cost].field: value for cost, value in values}
     elif not instance.costs:
-        shares = [Share(row, need, *pair) for pair in sets_on(instance, row, need, allowed)[:1]]
+        whole_sets, complete = sets_on(instance, row, need, allowed)
+        shares = [Share(row, need, *pair) for pair in whole_sets[:1]]
     if not shares:
         return None, {}, complete
     return shares[0], {name: getattr(shares[0].gpus, name) for name in SET_VALUES} | costs, complete
