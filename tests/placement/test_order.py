@@ -155,3 +155,20 @@ def test_without_constraints_members_keep_their_order() -> None:
     snapshot, request = cluster(": a[4]"), gang("2 x 1 GPU + 1 x 1 GPU")
     plan = planned(snapshot, request, "w-0@a/0 w-1@a/1 x-0@a/2")
     assert scheduling_order(request, plan, snapshot) == ("w0", "w1", "x0")
+
+
+def test_the_search_for_an_order_takes_ten_thousand_members() -> None:
+    """x-0 comes first by the plan, and then w-0 may open no domain."""
+    snapshot = cluster("zone z1: a[4]\n zone z2: b[4]")
+    request = gang("1 x 1 GPU + 1 x 1 GPU + 10000 x 0 GPU")
+    rules = (
+        Affinity("near", LABELS["zone"], frozenset("w"), frozenset("wx")),
+        Affinity("apart", LABELS["zone"], frozenset("x"), frozenset("x")),
+    )
+    request = replace(request, constraints=rules)
+    plan = planned(snapshot, request, "x-0@b/0 w-0@a/0")
+    more = tuple(MemberPlacement(m.uid, m.name, "y", "a", ()) for m in request.roles[2].members)
+    plan = replace(plan, members=plan.members + more)
+    order = scheduling_order(request, plan, snapshot)
+    assert sorted(order) == sorted(member.uid for member in plan.members)
+    assert order.index("w0") < order.index("x0")

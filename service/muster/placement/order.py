@@ -27,7 +27,7 @@ def scheduling_order(request: Request, plan: Placed, snapshot: Snapshot) -> tupl
     """Return the uids of the placed members in an order in which the in-tree plugins accept each.
 
     `snapshot` is the cluster without the gang. With several constraints there may be no such order, or none
-    is found in MAX_STEPS. Then the members that are left come last, in the order of the plan. Without
+    is found in MAX_SEARCH_STEPS. Then the members that are left come last, in the order of the plan. Without
     constraints the order is that of the request.
     """
     if not request.constraints:
@@ -191,36 +191,33 @@ def _searched(queue: Sequence[MemberPlacement], plugins: Sequence[_Plugin]) -> l
     """
     kinds = Counter((member.role, member.node) for member in queue)
     example = {(member.role, member.node): member for member in reversed(queue)}
-    path: list[tuple[str, str]] = []
-    steps, dead = 0, set[frozenset[tuple[tuple[str, str], int]]]()
+    path, untried = list[tuple[str, str]](), [iter(example)]
+    dead = set[frozenset[tuple[tuple[str, str], int]]]()
+    for _ in range(MAX_SEARCH_STEPS):
+        kind = next(untried[-1], None)
+        if kind is None:
+            dead.add(frozenset((+kinds).items()))
+            untried.pop()
+            if not path:
+                return None
+            kind = path.pop()
+            kinds[kind] += 1
+            for plugin in plugins:
+                plugin.add(example[kind], -1)
+        elif kinds[kind] and all(plugin.accepts(example[kind]) for plugin in plugins):
+            path.append(kind)
+            kinds[kind] -= 1
+            for plugin in plugins:
+                plugin.add(example[kind])
+            if len(path) == len(queue):
+                return _of_kinds(queue, path)
+            is_dead = dead and frozenset((+kinds).items()) in dead
+            untried.append(iter(()) if is_dead else iter(example))
+    return None
 
-    def fill() -> bool:
-        nonlocal steps
-        if len(path) == len(queue):
-            return True
-        state = frozenset((+kinds).items())
-        if state in dead:
-            return False
-        for kind, member in example.items():
-            steps += 1
-            if steps > MAX_SEARCH_STEPS:
-                return False
-            if kinds[kind] and all(plugin.accepts(member) for plugin in plugins):
-                kinds[kind] -= 1
-                path.append(kind)
-                for plugin in plugins:
-                    plugin.add(member)
-                if fill():
-                    return True
-                for plugin in plugins:
-                    plugin.add(member, -1)
-                path.pop()
-                kinds[kind] += 1
-        dead.add(state)
-        return False
 
-    if not fill():
-        return None
+def _of_kinds(queue: Sequence[MemberPlacement], path: Sequence[tuple[str, str]]) -> list[MemberPlacement]:
+    """Return the members in an order of their kinds; of one kind the first in the queue first."""
     members_by_kind: dict[tuple[str, str], list[MemberPlacement]] = {}
     for member in reversed(queue):
         members_by_kind.setdefault((member.role, member.node), []).append(member)
