@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from muster.domain.node import DeviceClaim, Resources
 from muster.domain.pod import Pod
 from muster.domain.topology import bits
+from muster.gangs import reservations
+from muster.gangs.capacity.ledger import fits
 from muster.gangs.lifecycle import reconciliation
 from muster.gangs.lifecycle.arrivals import MANY
 from muster.gangs.messages import inputs
@@ -96,6 +99,25 @@ def test_several_members_have_what_they_lost() -> None:
     world.see(member("g9", created=30.0))
     world.run()
     assert (world.phase(), world.phase("q"), world.held()) == ("running", "unplaceable", set())
+
+
+def test_members_that_end_one_by_one_cost_a_look_at_each_place_and_not_at_all_places(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World().start(*(node(f"n{i}", 8) for i in range(5)))
+    world.see(*(member(f"g{i}", of=40, gpus=1) for i in range(40)))
+    world.run()
+    looks = list[int]()
+
+    def counted(*args: Any) -> bool:
+        looks.append(1)
+        return fits(*args)
+
+    monkeypatch.setattr(reservations, "fits", counted)
+    for number in range(20):
+        world.gone(f"g{number}")
+    assert world.held() == {f"g{number}" for number in range(20)}
+    assert len(looks) <= 2 * 20
 
 
 # --- what is not kept ---------------------------------------------------------------------------------------

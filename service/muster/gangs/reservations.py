@@ -332,20 +332,27 @@ class Retained:
         In all these are no more GPUs than the gang's bound members have. Else a user whose quota is free as
         soon as a pod is deleted could keep many times that quota.
         """
-        self.release(gang, gang.retained & gang.lost.keys())
         bound = [usage for pod in gang.group.bound if (usage := self._ledger.bound.get(pod.uid)) is not None]
         places = max(1, gang.group.least - len(bound)) - len(gang.reserved)  # 1 if only a role lacks it
-        room = sum(map(_gpus, bound))
+        room, kept_uids = sum(map(_gpus, bound)), set[str]()
         for uid, lost_member in sorted(gang.lost.items()):
-            usage, name = lost_member.usage, lost_member.usage.node
-            # Without a claim of the pod, which may still be there.
-            node = self._ledger.states_without((uid,)).get(name) or self._ledger.state(name)
-            if uid in self._ledger.bound or places <= 0 or node is None or _gpus(usage) > room:
+            usage = lost_member.usage
+            if uid in self._ledger.bound or places <= 0 or _gpus(usage) > room:
                 continue
-            if fits(Snapshot({name: node}), [usage]):
+            if uid not in self._ledger.held:  # what is held already is still free for the gang
+                if not self._is_free(usage):
+                    continue
                 self._ledger.hold([usage])
-                self.keep(gang, [uid])
-                places, room = places - 1, room - _gpus(usage)
+            kept_uids.add(uid)
+            places, room = places - 1, room - _gpus(usage)
+        self.release(gang, (gang.retained & gang.lost.keys()) - kept_uids)
+        self.keep(gang, kept_uids)
+
+    def _is_free(self, usage: Usage) -> bool:
+        """Return whether the place is free, without a claim of the pod, which may still be there."""
+        name, uid = usage.node, usage.pod_uid
+        node = self._ledger.states_without((uid,)).get(name) or self._ledger.state(name)
+        return node is not None and fits(Snapshot({name: node}), [usage])
 
     def release(self, gang: Gang, uids: Collection[str]) -> None:
         """End reservations of the gang, retained or not."""
