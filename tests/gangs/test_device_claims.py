@@ -165,6 +165,21 @@ def test_claims_of_an_earlier_plan_are_free_for_their_own_gang() -> None:
     assert not world.planned("h")
 
 
+def test_a_refused_gang_may_use_what_claims_of_its_own_hold_from_then_on() -> None:
+    """What comes free is enough only together with the devices of its claim."""
+    world = World().start(served())
+    world.see(pod("q0", gang="h", of=1, gpus=2))
+    world.run("h")
+    world.see(pod("p0", of=1, gpus=4))
+    assert world.phase() == "unplaceable"
+    others_gpus = world.coordinator.state.ledger.gpus_of("q0")
+    free = [gpu for gpu in range(4) if not others_gpus >> gpu & 1]
+    world.send(DeviceClaimSeen(world.now, DeviceClaim("c", devices(*free), ("p0",))))
+    assert world.phase() == "unplaceable"
+    world.gone("q0")
+    assert world.planned()
+
+
 def test_the_claims_of_a_plan_do_not_disturb_it() -> None:
     world = World().start(served())
     world.see(pod("p0", of=1, gpus=2))

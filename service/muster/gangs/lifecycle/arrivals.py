@@ -382,10 +382,17 @@ class Pods:
             planning.try_full_nodes(state)
 
     def claim_seen(self, claim: DeviceClaim) -> tuple[str, ...]:
-        """Take in which devices a ResourceClaim holds. Return the nodes on which that changed."""
-        before = self._state.ledger.device_claims.consumers_of(claim.uid)
-        touched = self._state.ledger.see_claim(claim)
+        """Take in which devices a ResourceClaim holds. Return the nodes on which that changed.
+
+        A refused gang is planned again if these devices are for its pods: they are free for it alone.
+        """
+        state = self._state
+        before = state.ledger.device_claims.consumers_of(claim.uid)
+        touched = state.ledger.see_claim(claim)
         self.differences.claims_changed({*before, *claim.consumers})
+        for key in self.gangs_of(claim.consumers).values() if touched else ():
+            if state.gangs[key].phase is Phase.UNPLACEABLE:
+                state.to_wake[key] = None
         return touched
 
     def group_seen(self, key: PodGroupKey, group: PodGroup | None) -> None:
