@@ -17,8 +17,9 @@ from muster.domain.causes.not_planned import NotDecided
 from muster.domain.decision import Decision, Placed, Unplaceable
 from muster.domain.request import Request
 from muster.domain.snapshot import Snapshot
+from muster.placement.gpus.costs import Cost
 from muster.placement.limits import Limits, Timings
-from muster.placement.model.objective import BELOW_NODES
+from muster.placement.model.objective import Idle, quality_levels
 from muster.placement.place import PlacementDefect, place
 from muster.placement.verify import verify
 
@@ -89,7 +90,7 @@ def measured(fabric: Fabric, case: Case, *, seed: int, warm: bool, guard_s: floa
         ms=ms,
         plan=plan,
         optimal=isinstance(decision, Placed) and decision.optimal,
-        proven_compact=_proven_compact(decision),
+        proven_compact=proven_compact(decision),
         gap=decision.gap if isinstance(decision, Placed) else None,
         undecided=isinstance(decision, Unplaceable)
         and any(isinstance(cause, NotDecided) for cause in decision.causes),
@@ -121,8 +122,10 @@ def _plan(snapshot: Snapshot, request: Request, decision: Decision | None) -> Co
     return compactness(snapshot, request, {member.uid: member.node for member in decision.members})
 
 
-def _proven_compact(decision: Decision | None) -> bool:
-    return isinstance(decision, Placed) and (decision.optimal or decision.unproven in BELOW_NODES)
+def proven_compact(decision: Decision | None) -> bool:
+    """Whether zones, racks and nodes are proven fewest."""
+    below_nodes = {level.name for level in quality_levels(tuple(Cost), Idle.BESIDE)}
+    return isinstance(decision, Placed) and (decision.optimal or decision.unproven in below_nodes)
 
 
 def _asked(peer: Peer, fabric: Fabric, request: Request) -> PeerResult:

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from random import Random
 
+from benchmarks.measure import proven_compact
 from muster.domain.constraints import MaxPer, Subgroup
 from muster.domain.decision import Decision, Placed
 from muster.domain.node import Node, Resources, Usage
@@ -20,7 +21,6 @@ from muster.domain.request import GangId, Member, NodeRules, Request, Role, Segm
 from muster.domain.sentences import sentence
 from muster.domain.snapshot import Snapshot
 from muster.domain.topology import GpuTopology
-from muster.placement.model.objective import BELOW_NODES
 from muster.placement.place import Limits, place
 from tests.placement.drawings import LABELS, RESOURCE, islands
 from tests.placement.idle import unusable
@@ -120,7 +120,7 @@ def difference(snapshot: Snapshot, request: Request, decision: Decision) -> str:
         return f"{worth} is worse than {best}"
     if proven and worth < best:
         return f"{worth} is better than the best, {best}"
-    if proven and not decision.optimal and decision.unproven not in BELOW_NODES:
+    if proven and not proven_compact(decision):
         return f"not proven in {decision.unproven}: {worth}"
     return ""
 

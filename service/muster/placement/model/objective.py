@@ -397,10 +397,6 @@ def quality_levels(costs: tuple[Cost, ...], idle: Idle = Idle.NONE) -> tuple[Lev
     return tuple(level for row in below for level in row.levels((), costs, idle))
 
 
-BELOW_NODES = frozenset(level.name for level in quality_levels(tuple(Cost), Idle.BESIDE))
-"""The names of the levels that are decided once zones, racks and nodes are."""
-
-
 def value_of(levels: Sequence[Level], plan: Mapping[str, int]) -> tuple[int, ...]:
     """Return the value of a plan at these levels, each to be made small, from its sums by field."""
     return tuple(level.sign * plan[level.field] for level in levels)
