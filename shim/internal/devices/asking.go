@@ -25,29 +25,30 @@ import (
 )
 
 const (
-	// askingTimeout bounds the allocator on one node: users write what it has to solve. It usually takes less than a
-	// millisecond. All nodes together may take spareTime more than usualTime each. Then each node has usualTime, so some
-	// slow nodes have no other node refused: their kubelets write what is looked at.
+	// askingTimeout bounds the allocator's time on one node, because users write the problem that it solves. It usually
+	// takes less than a millisecond. All nodes together may take spareTime more than usualTime each. After that each node
+	// has usualTime. So a few slow nodes, whose drivers write the slices, cause no refusal of other nodes.
 	askingTimeout = 200 * time.Millisecond
 	usualTime     = 10 * time.Millisecond
 	spareTime     = 3 * time.Second
-	// maxRequests bounds the different requests for GPUs of one pod, and maxSelectors the selectors of all of them,
-	// with those of their classes. The matcher remembers more selectors than this.
+	// maxRequests bounds the different requests for GPUs of one pod. maxSelectors bounds the selectors of all these
+	// requests and of their classes. The matcher remembers more selectors than this.
 	maxRequests, maxSelectors = 16, 32
 )
 
-// Asking answers before a pod is planned on which nodes its claims can be met. It runs off the scheduling thread.
+// Asking determines, before a pod is planned, the nodes on which the pod's claims can be met. It runs off the scheduling
+// thread.
 //
-// Requests for GPUs are those for a DeviceClass that has a GPU resource. The planner counts their devices, so the
-// answer is only which GPUs of a node they may have: those that match the class and the selectors, and whose taints are
-// tolerated. All other requests are answered by the in-tree plugin, which does not see those for GPUs.
+// A request is for GPUs if its DeviceClass has a GPU resource. The planner counts the devices of such requests. So the
+// answer for them contains only which GPUs of a node they may have: GPUs that match the class and the selectors, and
+// whose taints are tolerated. The in-tree plugin answers all other requests. It does not see the requests for GPUs.
 type Asking struct {
 	*dynamicresources.DynamicResources
 	manager fwk.SharedDRAManager
 	gpus    []string
 	matcher *matcher
-	view    *othersView
-	// of the allocator, for pods whose GPUs must agree with other devices
+	view    *questionView
+	// features and celCache belong to the allocator, for pods whose GPUs must agree with other devices.
 	features structured.Features
 	celCache *cel.Cache
 }
@@ -57,8 +58,8 @@ var (
 	_ fwk.FilterPlugin    = &Asking{}
 )
 
-// NewAsking returns the constructor of the plugin that answers in place of PlannedResources, and by its name. gpus are
-// the resources that count GPUs.
+// NewAsking returns the constructor of the plugin that answers in place of PlannedResources, under the same name. gpus
+// are the resources that count GPUs.
 func NewAsking(gpus []string) frameworkruntime.PluginFactory {
 	return func(ctx context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 		manager := handle.SharedDRAManager()
@@ -69,8 +70,8 @@ func NewAsking(gpus []string) frameworkruntime.PluginFactory {
 		features := feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate)
 		a := &Asking{manager: manager, gpus: gpus, matcher: newMatcher(features), features: dynamicresources.AllocatorFeatures(features)}
 		a.celCache = cel.NewCache(maxExpressions, a.matcher.features)
-		a.view = &othersView{SharedDRAManager: manager, asking: a}
-		inTree, err := dynamicresources.New(ctx, args, &askingHandle{handle, a.view}, features)
+		a.view = &questionView{SharedDRAManager: manager, asking: a}
+		inTree, err := dynamicresources.New(ctx, args, &questionHandle{handle, a.view}, features)
 		if err != nil {
 			return nil, err
 		}
@@ -82,223 +83,225 @@ func NewAsking(gpus []string) frameworkruntime.PluginFactory {
 // Name implements fwk.Plugin.
 func (a *Asking) Name() string { return Name }
 
-// askedGPUs is what PreFilter leaves for Filter.
-type askedGPUs struct {
+// gpuQuestion is the state that PreFilter leaves for Filter.
+type gpuQuestion struct {
 	requests []gpuRequest
-	slices   map[string][]*resourceapi.ResourceSlice // by node, and those of no single node by ""
+	slices   map[string][]*resourceapi.ResourceSlice // by node; slices of no single node are at ""
 	partial  sets.Set[poolOn]                        // pools with missing slices
 	over     atomic.Int64                            // time beyond usualTime, of all nodes
-	some     sync.Map                                // node → [][]string: see SomeOf
+	matching sync.Map                                // node → [][]string: see MatchingGPUs
 	groups   sync.Map                                // node → [][]Group: see GroupsOf
 
-	watched   []watched  // next to GPUs
-	agreement *agreement // nil if GPUs need not agree with other devices
+	watchRequests []watchRequest       // of a pod that also gets GPUs
+	matchClaim    *matchAttributeClaim // nil if GPUs need not agree with other devices
 }
 
 // ranks returns how many subrequests the pod has.
-func (s *askedGPUs) ranks() int {
-	most := 1
+func (s *gpuQuestion) ranks() int {
+	count := 1
 	for _, request := range s.requests {
-		most = max(most, len(request.subrequests))
+		count = max(count, len(request.subrequests))
 	}
-	return most
+	return count
 }
 
 // Clone implements fwk.StateData.
-func (s *askedGPUs) Clone() fwk.StateData { return s }
+func (s *gpuQuestion) Clone() fwk.StateData { return s }
 
-const askedKey fwk.StateKey = "muster.dev/asked-gpus"
+const questionKey fwk.StateKey = "muster.dev/asked-gpus"
 
-// SomeOf returns the GPUs of a node that the pod of this state may have, after Filter has let the node pass: for each
-// subrequest of its requests one list. A list is nil if these are all that have no taint, and empty if the subrequest
-// has none. Names are driver/name, with the pool between them if the driver has GPUs in several pools of the node.
-func SomeOf(state fwk.CycleState, node string) [][]string {
-	data, err := state.Read(askedKey)
+// MatchingGPUs returns the GPUs of a node that the pod of this state may have: one list for each subrequest of its
+// requests. A list is nil if the subrequest may have all GPUs without taints, and empty if it may have no GPU. Names are
+// driver/name, or driver/pool/name if the driver has GPUs in several pools of the node. Call it after Filter has passed
+// the node.
+func MatchingGPUs(state fwk.CycleState, node string) [][]string {
+	data, err := state.Read(questionKey)
 	if err != nil {
 		return nil
 	}
-	if names, some := data.(*askedGPUs).some.Load(node); some {
+	if names, ok := data.(*gpuQuestion).matching.Load(node); ok {
 		return names.([][]string)
 	}
-	return make([][]string, data.(*askedGPUs).ranks())
+	return make([][]string, data.(*gpuQuestion).ranks())
 }
 
 // PreFilter implements fwk.PreFilterPlugin.
 func (a *Asking) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
-	asked := &askedGPUs{requests: a.requests(pod)}
-	if len(asked.requests) > maxRequests {
+	question := &gpuQuestion{requests: a.requests(pod)}
+	if len(question.requests) > maxRequests {
 		return nil, fwk.NewStatus(fwk.Unschedulable, fmt.Sprintf("the pod has more than %d different requests for GPUs; at most %d are planned", maxRequests, maxRequests))
 	}
-	if count := selectorsOf(asked.requests); count > maxSelectors {
+	if count := countSelectors(question.requests); count > maxSelectors {
 		return nil, fwk.NewStatus(fwk.Unschedulable, fmt.Sprintf("the pod's requests for GPUs have %d different selectors; at most %d are planned", count, maxSelectors))
 	}
-	state.Write(askedKey, asked)
-	watches := a.watchesBesideGPUs(pod, asked)
-	if len(asked.requests) == 0 && !watches {
+	state.Write(questionKey, question)
+	watches := a.watchesBesideGPUs(pod, question)
+	if len(question.requests) == 0 && !watches {
 		return a.DynamicResources.PreFilter(ctx, state, pod, nodes)
 	}
 	all, err := a.manager.ResourceSlices().ListWithDeviceTaintRules()
 	if err != nil {
 		return nil, fwk.AsStatus(err)
 	}
-	asked.slices, asked.partial = byNode(all)
-	var ours sets.Set[string]
+	question.slices, question.partial = byNode(all)
+	var gpuDrivers sets.Set[string]
 	if watches {
-		ours, asked.watched = a.drivers(ctx, all), a.watched(pod)
+		gpuDrivers, question.watchRequests = a.drivers(ctx, all), a.watchRequests(pod)
 	}
-	hide := a.view.show(ours)
+	hide := a.view.show(gpuDrivers)
 	defer hide()
 	only, status := a.DynamicResources.PreFilter(ctx, state, pod, nodes)
-	if g := a.agreement(pod); g != nil && status.IsSuccess() && a.view.allocated != nil {
-		g.allocated, g.shared = a.view.allocated, asked.slices[""]
-		asked.agreement = g
+	if g := a.matchAttributeClaimOf(pod); g != nil && status.IsSuccess() && a.view.allocated != nil {
+		g.allocated, g.shared = a.view.allocated, question.slices[""]
+		question.matchClaim = g
 	}
 	return only, status
 }
 
 // Filter implements fwk.FilterPlugin.
 func (a *Asking) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
-	data, err := state.Read(askedKey)
+	data, err := state.Read(questionKey)
 	if err != nil {
 		return fwk.AsStatus(err)
 	}
-	asked := data.(*askedGPUs)
-	if asked.over.Load() >= int64(spareTime) {
-		bound, cancel := context.WithTimeout(ctx, usualTime)
+	question := data.(*gpuQuestion)
+	if question.over.Load() >= int64(spareTime) {
+		usualCtx, cancel := context.WithTimeout(ctx, usualTime)
 		defer cancel()
-		status := a.filter(bound, asked, state, pod, node)
-		if !status.IsSuccess() && bound.Err() != nil {
+		status := a.filter(usualCtx, question, state, pod, node)
+		if !status.IsSuccess() && usualCtx.Err() != nil {
 			return fwk.NewStatus(fwk.Unschedulable, reasonSlow)
 		}
 		return status
 	}
 	began := time.Now()
-	defer func() { asked.over.Add(max(0, int64(time.Since(began)-usualTime))) }()
-	return a.filter(ctx, asked, state, pod, node)
+	defer func() { question.over.Add(max(0, int64(time.Since(began)-usualTime))) }()
+	return a.filter(ctx, question, state, pod, node)
 }
 
-func (a *Asking) filter(ctx context.Context, asked *askedGPUs, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
-	bound, cancel := context.WithTimeout(ctx, askingTimeout)
+func (a *Asking) filter(ctx context.Context, question *gpuQuestion, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
+	nodeCtx, cancel := context.WithTimeout(ctx, askingTimeout)
 	defer cancel()
-	why := a.unseen(bound, asked, node.Node().Name)
-	if why == "" {
-		why = a.narrow(bound, asked, node.Node())
+	reason := a.whyUnseen(nodeCtx, question, node.Node().Name)
+	if reason == "" {
+		reason = a.recordMatching(nodeCtx, question, node.Node())
 	}
-	if bound.Err() != nil { // some devices were not looked at, so `why` and the GPUs that were noted may be wrong
-		why = tooLong
+	if nodeCtx.Err() != nil { // not all devices were evaluated, so the reason and the recorded GPUs may be wrong
+		reason = tooLong
 	}
-	if why != "" {
-		return fwk.NewStatus(fwk.Unschedulable, why)
+	if reason != "" {
+		return fwk.NewStatus(fwk.Unschedulable, reason)
 	}
 	return a.DynamicResources.Filter(ctx, state, pod, node)
 }
 
-// narrow notes which GPUs of the node the pod may have by each subrequest, if not all without taints by all of them. It
-// returns why the node does not suit the pod by any, or "".
-func (a *Asking) narrow(ctx context.Context, asked *askedGPUs, node *v1.Node) string {
-	lists, first, suits, all := make([][]string, asked.ranks()), "", false, true
-	groups, limited := make([][]Group, asked.ranks()), false
+// recordMatching records which GPUs of the node the pod may have by each subrequest. It records nothing if each
+// subrequest may have all GPUs without taints. It returns why the node suits the pod by no subrequest, or "".
+func (a *Asking) recordMatching(ctx context.Context, question *gpuQuestion, node *v1.Node) string {
+	lists, firstReason, anySuits, allSuit := make([][]string, question.ranks()), "", false, true
+	groups, limited := make([][]Group, question.ranks()), false
 	for rank := range lists {
-		found, why := a.choice(ctx, asked, rank, node.Name)
-		if asked.agreement != nil && why == "" {
-			found, groups[rank], why = a.agreeing(ctx, asked, rank, node, found)
+		gpus, reason := a.gpusByRank(ctx, question, rank, node.Name)
+		if question.matchClaim != nil && reason == "" {
+			gpus, groups[rank], reason = a.gpusWithPeers(ctx, question, rank, node, gpus)
 			limited = limited || len(groups[rank]) > 0
 		}
 		if rank == 0 {
-			first = why
+			firstReason = reason
 		}
 		switch {
-		case why != "":
-			lists[rank], all = []string{}, false
-		case found.all:
-			suits = true
+		case reason != "":
+			lists[rank], allSuit = []string{}, false
+		case gpus.all:
+			anySuits = true
 		default:
-			lists[rank], all, suits = found.names, false, true
+			lists[rank], allSuit, anySuits = gpus.names, false, true
 		}
 	}
-	if !suits && len(lists) > 1 {
-		return fmt.Sprintf("%s (and no other of %d subrequests suits)", first, len(lists))
+	if !anySuits && len(lists) > 1 {
+		return fmt.Sprintf("%s (and no other of %d subrequests suits)", firstReason, len(lists))
 	}
-	if !suits {
-		return first
+	if !anySuits {
+		return firstReason
 	}
-	if !all {
-		asked.some.Store(node.Name, lists)
+	if !allSuit {
+		question.matching.Store(node.Name, lists)
 	}
 	if limited {
-		asked.groups.Store(node.Name, groups)
+		question.groups.Store(node.Name, groups)
 	}
 	return ""
 }
 
-// choice returns which GPUs of the node the pod may have by the subrequests of this rank, or why none. All requests of
-// a pod must have the same GPUs to choose from: the planner gives them to the pod.
-func (a *Asking) choice(ctx context.Context, asked *askedGPUs, rank int, node string) (first usable, why string) {
-	first.all = true
-	for i, request := range asked.requests {
-		choice := request.at(rank)
-		found, why := a.matcher.usable(ctx, request.where, choice, asked.slices[node])
-		if why == "" && choice.every {
-			why = a.matcher.beyond(ctx, request.where, choice, asked, node)
+// gpusByRank returns the GPUs of the node that match the pod's requests if each uses subrequest number `rank`, or the
+// reason why none do. All requests of a pod must match the same GPUs, because the planner assigns GPUs to the pod and not
+// to a request.
+func (a *Asking) gpusByRank(ctx context.Context, question *gpuQuestion, rank int, node string) (gpus usable, reason string) {
+	gpus.all = true
+	for i, request := range question.requests {
+		subrequest := request.subrequest(rank)
+		alternative, reason := a.matcher.usable(ctx, request.label, subrequest, question.slices[node])
+		if reason == "" && subrequest.takesAll {
+			reason = a.matcher.whyNotAll(ctx, request.label, subrequest, question, node)
 		}
-		if why != "" {
-			return first, why
+		if reason != "" {
+			return gpus, reason
 		}
 		if i == 0 {
-			first = found
-		} else if !slices.Equal(first.names, found.names) {
-			return first, fmt.Sprintf("%s may have other GPUs of the node than %s; such nodes are not planned yet", asked.requests[0].where, request.where)
+			gpus = alternative
+		} else if !slices.Equal(gpus.names, alternative.names) {
+			return gpus, fmt.Sprintf("%s may have other GPUs of the node than %s; such nodes are not planned yet", question.requests[0].label, request.label)
 		}
 	}
-	return first, ""
+	return gpus, ""
 }
 
 const tooLong = "resourceClaims: to look at the devices of the node takes too long"
 
 var reasonSlow = fmt.Sprintf("resourceClaims: selectors and the allocator took %v more than %v for each node; ask for less, or with simpler selectors", spareTime, usualTime)
 
-// poolOn is a pool as slices of one node have it.
+// poolOn identifies the part of a pool that is published for one node.
 type poolOn struct{ driver, pool, node string }
 
 func poolOf(slice *resourceapi.ResourceSlice) poolOn {
 	return poolOn{slice.Spec.Driver, slice.Spec.Pool.Name, ptr.Deref(slice.Spec.NodeName, "")}
 }
 
-// byNode returns the slices that count on each node, and the pools that lack some there. Slices of no single node stand at
-// "". As for the in-tree allocator, the newest slices of a pool count that name the node or none. Only if these are not the
-// whole pool, the slices of other nodes may complete it.
-func byNode(all []*resourceapi.ResourceSlice) (found map[string][]*resourceapi.ResourceSlice, partial sets.Set[poolOn]) {
-	newest, there := map[poolOn]int64{}, map[poolOn]int64{}
+// byNode returns the slices that count on each node, and the pools that lack slices there. Slices of no single node are
+// at "". The rules are those of the in-tree allocator: on a node, the newest slices of a pool count that name the node or
+// no node. If these are not the whole pool, slices of other nodes may complete the pool.
+func byNode(all []*resourceapi.ResourceSlice) (slicesOn map[string][]*resourceapi.ResourceSlice, partial sets.Set[poolOn]) {
+	newest, slicesThere := map[poolOn]int64{}, map[poolOn]int64{}
 	type generation struct {
 		poolOn
 		number int64
 	}
 	everywhere := map[generation]int64{}
-	shared := func(of poolOn) poolOn { return poolOn{of.driver, of.pool, ""} }
+	shared := func(pool poolOn) poolOn { return poolOn{pool.driver, pool.pool, ""} }
 	for _, slice := range all {
-		of := poolOf(slice)
-		newest[of] = max(newest[of], slice.Spec.Pool.Generation)
-		everywhere[generation{shared(of), slice.Spec.Pool.Generation}]++
+		pool := poolOf(slice)
+		newest[pool] = max(newest[pool], slice.Spec.Pool.Generation)
+		everywhere[generation{shared(pool), slice.Spec.Pool.Generation}]++
 	}
-	found = map[string][]*resourceapi.ResourceSlice{}
+	slicesOn = map[string][]*resourceapi.ResourceSlice{}
 	for _, slice := range all {
-		if of := poolOf(slice); slice.Spec.Pool.Generation == max(newest[of], newest[shared(of)]) {
-			found[of.node] = append(found[of.node], slice)
-			there[of]++
+		if pool := poolOf(slice); slice.Spec.Pool.Generation == max(newest[pool], newest[shared(pool)]) {
+			slicesOn[pool.node] = append(slicesOn[pool.node], slice)
+			slicesThere[pool]++
 		}
 	}
 	partial = sets.New[poolOn]()
-	for node, published := range found {
+	for node, published := range slicesOn {
 		for _, slice := range published {
-			of, number := poolOf(slice), slice.Spec.Pool.Generation
-			count := there[of]
-			if node != "" && newest[shared(of)] == number {
-				count += there[shared(of)]
+			pool, number := poolOf(slice), slice.Spec.Pool.Generation
+			count := slicesThere[pool]
+			if node != "" && newest[shared(pool)] == number {
+				count += slicesThere[shared(pool)]
 			}
-			if whole := slice.Spec.Pool.ResourceSliceCount; count != whole && everywhere[generation{shared(of), number}] != whole {
-				partial.Insert(of)
+			if total := slice.Spec.Pool.ResourceSliceCount; count != total && everywhere[generation{shared(pool), number}] != total {
+				partial.Insert(pool)
 			}
 		}
 	}
-	return found, partial
+	return slicesOn, partial
 }

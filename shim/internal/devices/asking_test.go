@@ -74,15 +74,15 @@ func asking(requests ...resourceapi.DeviceRequest) (*Asking, *v1.Pod) {
 
 func TestEqualRequestsForGPUsAreEvaluatedOnce(t *testing.T) {
 	a, pod := asking(requestOf("a", "gpu", "x"), requestOf("b", "gpu", "x"), requestOf("c", "gpu", "y"), requestOf("d", "big", "x"), requestOf("e", "other", "x"))
-	var found []string
+	var requests []string
 	for _, request := range a.requests(pod) {
-		found = append(found, fmt.Sprintf("%s %s %v", request.where, request.subrequests[0].class, request.subrequests[0].wanted))
+		requests = append(requests, fmt.Sprintf("%s %s %v", request.label, request.subrequests[0].class, request.subrequests[0].selectors))
 	}
 	want := []string{
 		"resourceClaims pods-c, request a gpu [x]", "resourceClaims pods-c, request c gpu [y]", "resourceClaims pods-c, request d big [x]",
 	}
-	if !slices.Equal(found, want) {
-		t.Errorf("got %q", found)
+	if !slices.Equal(requests, want) {
+		t.Errorf("got %q", requests)
 	}
 }
 
@@ -90,8 +90,8 @@ func TestRequestsWithOtherTolerationsAreEvaluatedToo(t *testing.T) {
 	worn := requestOf("b", "gpu", "x")
 	worn.Exactly.Tolerations = []resourceapi.DeviceToleration{{Key: "worn", Operator: resourceapi.DeviceTolerationOpExists}}
 	a, pod := asking(requestOf("a", "gpu", "x"), worn)
-	if found := a.requests(pod); len(found) != 2 || len(found[1].subrequests[0].tolerations) != 1 {
-		t.Errorf("got %v", found)
+	if requests := a.requests(pod); len(requests) != 2 || len(requests[1].subrequests[0].tolerations) != 1 {
+		t.Errorf("got %v", requests)
 	}
 }
 
@@ -100,35 +100,35 @@ func TestAClaimThatPodsShareAndThatHasItsDevicesAsksForNoMore(t *testing.T) {
 	for _, claim := range a.manager.(*objects).claims {
 		claim.OwnerReferences = nil
 	}
-	if found := a.requests(pod); len(found) > 0 {
-		t.Errorf("got %v", found)
+	if requests := a.requests(pod); len(requests) > 0 {
+		t.Errorf("got %v", requests)
 	}
 }
 
 func TestSubrequestsForGPUsAreEvaluatedInTheirOrder(t *testing.T) {
-	some := resourceapi.DeviceRequest{Name: "s", FirstAvailable: []resourceapi.DeviceSubRequest{
+	ordered := resourceapi.DeviceRequest{Name: "s", FirstAvailable: []resourceapi.DeviceSubRequest{
 		{Name: "x", DeviceClassName: "big"}, {Name: "y", DeviceClassName: "gpu"},
 	}}
-	others := resourceapi.DeviceRequest{Name: "o", FirstAvailable: []resourceapi.DeviceSubRequest{{Name: "x", DeviceClassName: "nic"}}}
-	a, pod := asking(some, others)
-	found := a.requests(pod)
-	if len(found) != 1 || found[0].at(0).class != "big" || found[0].at(1).class != "gpu" || found[0].at(7).class != "gpu" {
-		t.Errorf("got %v", found)
+	cards := resourceapi.DeviceRequest{Name: "o", FirstAvailable: []resourceapi.DeviceSubRequest{{Name: "x", DeviceClassName: "nic"}}}
+	a, pod := asking(ordered, cards)
+	requests := a.requests(pod)
+	if len(requests) != 1 || requests[0].subrequest(0).class != "big" || requests[0].subrequest(1).class != "gpu" || requests[0].subrequest(7).class != "gpu" {
+		t.Errorf("got %v", requests)
 	}
 }
 
 func TestTheInTreePluginIsAskedForAllButGPUs(t *testing.T) {
 	a, _ := asking(requestOf("a", "gpu", ""), requestOf("e", "other", ""))
-	claim, err := othersClaims{a.manager.ResourceClaims(), a}.Get("ns", "c")
+	claim, err := questionClaims{a.manager.ResourceClaims(), a}.Get("ns", "c")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var found []string
+	var requests []string
 	for _, request := range claim.Spec.Devices.Requests {
-		found = append(found, request.Name)
+		requests = append(requests, request.Name)
 	}
-	if !slices.Equal(found, []string{"e", "watching", "card", "some"}) {
-		t.Errorf("got %q", found)
+	if !slices.Equal(requests, []string{"e", "watching", "card", "some"}) {
+		t.Errorf("got %q", requests)
 	}
 	if claim.Status.Allocation != nil {
 		t.Error("it is shown with what an earlier attempt has left")
@@ -159,9 +159,9 @@ func TestAPodWithTooManySelectorsIsRefused(t *testing.T) {
 func TestFurtherNodesAreRefusedOnlyIfTheyAreSlowWhenTheTimeIsSpent(t *testing.T) {
 	a, pod := asking(requestOf("a", "gpu", "x"))
 	a.matcher = testMatcher()
-	asked, state := &askedGPUs{requests: a.requests(pod)}, framework.NewCycleState()
-	asked.over.Store(int64(spareTime))
-	state.Write(askedKey, asked)
+	question, state := &gpuQuestion{requests: a.requests(pod)}, framework.NewCycleState()
+	question.over.Store(int64(spareTime))
+	state.Write(questionKey, question)
 	node := framework.NewNodeInfo()
 	node.SetNode(&v1.Node{})
 	if status := a.Filter(t.Context(), state, pod, node); !strings.Contains(status.Message(), "no GPUs of DeviceClass") {
@@ -172,7 +172,7 @@ func TestFurtherNodesAreRefusedOnlyIfTheyAreSlowWhenTheTimeIsSpent(t *testing.T)
 	if status := a.Filter(ctx, state, pod, node); status.Message() != reasonSlow {
 		t.Errorf("got %v", status)
 	}
-	asked.over.Store(0)
+	question.over.Store(0)
 	if status := a.Filter(ctx, state, pod, node); status.Message() != tooLong {
 		t.Errorf("got %v", status)
 	}

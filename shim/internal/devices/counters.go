@@ -13,8 +13,9 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 )
 
-// Devices of a pool may share counters, as a GPU and its partitions do. The in-tree allocator sums up what the allocated
-// devices of the pool consume, by their definitions. So these definitions and all counter sets stay in what is shown.
+// Devices of a pool may share counters, as a GPU and its partitions do. The in-tree allocator reads the definitions of
+// the pool's allocated devices and sums up the counters that they consume. So the view keeps these definitions and all
+// counter sets.
 
 // byPool is the index of ResourceSlices by their pool.
 const byPool = "muster.dev/pool"
@@ -34,61 +35,61 @@ func indexByPool(slices cache.SharedIndexInformer) error {
 
 func poolKey(driver, pool string) string { return driver + "/" + pool }
 
-// rivals returns the devices that may leave too few counters for planned ones: those of the planned pools on the node that
-// consume counters of the same sets.
-func (v *view) rivals(p *plan) (found []device) {
-	for _, of := range p.pools {
-		published, err := v.published.ByIndex(byPool, poolKey(of.driver, of.name))
+// competingDevices returns the devices that may leave too few counters for planned devices. They are in the planned
+// pools on the node, and consume counters of the same sets.
+func (v *cycleView) competingDevices(p *plan) (competing []device) {
+	for _, planned := range p.pools {
+		published, err := v.published.ByIndex(byPool, poolKey(planned.driver, planned.name))
 		if err != nil {
 			continue // only if the index does not exist
 		}
-		var used []string
+		var counterSets []string
 		published = slices.DeleteFunc(published, func(obj any) bool { return !p.isOn(obj.(*resourceapi.ResourceSlice)) })
 		for _, obj := range published {
-			each(obj.(*resourceapi.ResourceSlice), func(device *resourceapi.Device) {
-				if slices.Contains(of.devices, device.Name) {
+			forEachCounted(obj.(*resourceapi.ResourceSlice), func(device *resourceapi.Device) {
+				if slices.Contains(planned.devices, device.Name) {
 					for i := range device.ConsumesCounters {
-						used = append(used, device.ConsumesCounters[i].CounterSet)
+						counterSets = append(counterSets, device.ConsumesCounters[i].CounterSet)
 					}
 				}
 			})
 		}
 		for _, obj := range published {
-			each(obj.(*resourceapi.ResourceSlice), func(other *resourceapi.Device) {
-				shares := slices.ContainsFunc(other.ConsumesCounters, func(c resourceapi.DeviceCounterConsumption) bool {
-					return slices.Contains(used, c.CounterSet)
+			forEachCounted(obj.(*resourceapi.ResourceSlice), func(candidate *resourceapi.Device) {
+				shares := slices.ContainsFunc(candidate.ConsumesCounters, func(c resourceapi.DeviceCounterConsumption) bool {
+					return slices.Contains(counterSets, c.CounterSet)
 				})
-				if shares && !slices.Contains(of.devices, other.Name) {
-					found = append(found, device{of.driver, of.name, other.Name})
+				if shares && !slices.Contains(planned.devices, candidate.Name) {
+					competing = append(competing, device{planned.driver, planned.name, candidate.Name})
 				}
 			})
 		}
 	}
-	return found
+	return competing
 }
 
-// each calls do for the devices of a slice that consume counters.
-func each(slice *resourceapi.ResourceSlice, do func(*resourceapi.Device)) {
+// forEachCounted calls visit for the devices of a slice that consume counters.
+func forEachCounted(slice *resourceapi.ResourceSlice, visit func(*resourceapi.Device)) {
 	for i := range slice.Spec.Devices {
 		if device := &slice.Spec.Devices[i]; len(device.ConsumesCounters) > 0 {
-			do(device)
+			visit(device)
 		}
 	}
 }
 
-// withPlanned notes what is allocated, for restrict, and adds to it what live plans have for other pods. Devices of these
-// plans are not written yet, and the allocator must give neither them nor their partitions to this pod.
-func (c claimsOf) withPlanned(allocated *structured.AllocatedState) {
-	plan := c.view.now
-	onlyPlanned := plan != nil && plan.count > 0 && len(plan.different) == 0 // nothing of these drivers can be chosen otherwise
-	if c.view.forOthers != nil && !onlyPlanned {
+// withPlanned adds the devices of other pods' live plans to the allocated state, and keeps a copy for restrict. No claim
+// contains these devices yet, but the allocator must give neither them nor their partitions to this pod.
+func (c cycleClaims) withPlanned(allocated *structured.AllocatedState) {
+	plan := c.view.current
+	choosesPlanned := plan != nil && plan.plannedCount > 0 && len(plan.otherRequests) == 0 // restrict shows no other device of these drivers
+	if c.view.forOthers != nil && !choosesPlanned {
 		for _, name := range c.view.forOthers() {
-			if driver, pool, device, ok := split(name); ok && !c.view.now.has(driver, pool, device) {
+			if driver, pool, device, ok := splitName(name); ok && !c.view.current.has(driver, pool, device) {
 				allocated.AllocatedDevices.Insert(structured.MakeDeviceID(driver, pool, device))
 			}
 		}
 	}
-	if plan == nil || plan.count == 0 {
+	if plan == nil || plan.plannedCount == 0 {
 		return
 	}
 	plan.allocated = sets.New[device]()
@@ -97,88 +98,88 @@ func (c claimsOf) withPlanned(allocated *structured.AllocatedState) {
 			plan.allocated.Insert(device{driver, pool, id.Device.String()})
 		}
 	}
-	// One that may be allocated several times consumes its counters once. No request may choose it here.
+	// A device that may be allocated several times consumes its counters once. No request may choose such a device here.
 	for shared := range allocated.AllocatedSharedDeviceIDs {
 		id := shared.GetDeviceID()
-		is := device{id.Driver.String(), id.Pool.String(), id.Device.String()}
-		if of := plan.pool(is.driver, is.pool); of != nil && !slices.Contains(of.devices, is.name) {
-			plan.allocated.Insert(is)
+		sharedDevice := device{id.Driver.String(), id.Pool.String(), id.Device.String()}
+		if planned := plan.pool(sharedDevice.driver, sharedDevice.pool); planned != nil && !slices.Contains(planned.devices, sharedDevice.name) {
+			plan.allocated.Insert(sharedDevice)
 			allocated.AllocatedDevices.Insert(id)
 		}
 	}
 }
 
-// has returns whether a device is planned for this member, who may share it with others.
+// has returns whether a device is planned for this member. Other members may share the device.
 func (p *plan) has(driver, pool, name string) bool {
 	if p == nil {
 		return false
 	}
-	of := p.pool(driver, pool)
-	return of != nil && slices.Contains(of.devices, name)
+	planned := p.pool(driver, pool)
+	return planned != nil && slices.Contains(planned.devices, name)
 }
 
-// split returns the parts of driver/pool/name. Only a pool's name may contain further slashes.
-func split(name string) (driver, pool, device string, ok bool) {
-	driver, rest, _ := strings.Cut(name, "/")
-	last := strings.LastIndexByte(rest, '/')
-	if last <= 0 || driver == "" || last == len(rest)-1 {
+// splitName returns the parts of driver/pool/name. Only a pool's name may contain further slashes.
+func splitName(name string) (driver, pool, device string, ok bool) {
+	driver, path, _ := strings.Cut(name, "/")
+	slash := strings.LastIndexByte(path, '/')
+	if slash <= 0 || driver == "" || slash == len(path)-1 {
 		return "", "", "", false
 	}
-	return driver, rest[:last], rest[last+1:], true
+	return driver, path[:slash], path[slash+1:], true
 }
 
-// stays returns whether a device stays that is not planned. It stays if it consumes counters and is allocated: then no
-// request can get it, and its counters count. If the member has other requests than those for GPUs, devices that consume
-// counters stay if they are no GPUs, such as partitions. Those without room next to the planned devices do not: the
-// allocator would try all combinations of them.
-func (p *plan) stays(slice *resourceapi.ResourceSlice, at int, room room) bool {
-	each := &slice.Spec.Devices[at]
-	if len(each.ConsumesCounters) == 0 {
+// keepVisible returns whether an unplanned device must remain visible to the allocator. It must if it is allocated and
+// consumes counters: no request can get the device, but its counters count. If the member also has requests for other
+// devices than GPUs, it may get partitions: devices that consume counters and are no GPUs. These remain visible if the
+// planned devices leave room for them. Otherwise the allocator would try all combinations of them.
+func (p *plan) keepVisible(slice *resourceapi.ResourceSlice, index int, room room) bool {
+	candidate := &slice.Spec.Devices[index]
+	if len(candidate.ConsumesCounters) == 0 {
 		return false
 	}
-	if p.allocated.Has(device{slice.Spec.Driver, slice.Spec.Pool.Name, each.Name}) {
+	if p.allocated.Has(device{slice.Spec.Driver, slice.Spec.Pool.Name, candidate.Name}) {
 		return true
 	}
-	return len(p.different) > 0 && room.has(each) && !p.isGPU(slice, at)
+	return len(p.otherRequests) > 0 && room.has(candidate) && !p.isGPU(slice, index)
 }
 
-// room is what planned devices leave of counters, by set and name.
+// room holds the amounts of counters that planned devices leave, by set and name.
 type room map[string]map[string]resource.Quantity
 
-// roomBeside returns what these devices of a pool leave. It is empty for a member that needs no partitions.
-func (p *plan) roomBeside(of []*resourceapi.ResourceSlice, names []string) room {
-	left := room{}
-	if len(p.different) == 0 {
-		return left
+// roomNextTo returns the room that these devices of a pool leave. It is empty for a member that needs no partitions.
+func (p *plan) roomNextTo(published []*resourceapi.ResourceSlice, names []string) room {
+	free := room{}
+	if len(p.otherRequests) == 0 {
+		return free
 	}
-	for _, slice := range of {
+	for _, slice := range published {
 		for _, set := range slice.Spec.SharedCounters {
-			left[set.Name] = map[string]resource.Quantity{}
+			free[set.Name] = map[string]resource.Quantity{}
 			for name, counter := range set.Counters {
-				left[set.Name][name] = counter.Value.DeepCopy()
+				free[set.Name][name] = counter.Value.DeepCopy()
 			}
 		}
 	}
-	for _, slice := range of {
-		each(slice, func(device *resourceapi.Device) {
+	for _, slice := range published {
+		forEachCounted(slice, func(device *resourceapi.Device) {
 			for _, consumed := range device.ConsumesCounters {
 				for name, counter := range consumed.Counters {
-					if value, found := left[consumed.CounterSet][name]; found && slices.Contains(names, device.Name) {
+					if value, ok := free[consumed.CounterSet][name]; ok && slices.Contains(names, device.Name) {
 						value.Sub(counter.Value)
-						left[consumed.CounterSet][name] = value
+						free[consumed.CounterSet][name] = value
 					}
 				}
 			}
 		})
 	}
-	return left
+	return free
 }
 
-// has returns whether the device fits into the room alone. Counters that are not there are the allocator's concern.
+// has returns whether the device fits into the room alone. The allocator checks counters that the room does not contain.
 func (r room) has(device *resourceapi.Device) bool {
 	return !slices.ContainsFunc(device.ConsumesCounters, func(consumed resourceapi.DeviceCounterConsumption) bool {
 		for name, counter := range consumed.Counters {
-			if left, found := r[consumed.CounterSet][name]; found && left.Cmp(counter.Value) < 0 {
+			if free, ok := r[consumed.CounterSet][name]; ok && free.Cmp(counter.Value) < 0 {
 				return true
 			}
 		}
@@ -186,36 +187,36 @@ func (r room) has(device *resourceapi.Device) bool {
 	})
 }
 
-// noteOthers notes the requests of a claim that are not for GPUs. Such a request may get a device of a planned driver
-// that is no GPU.
-func (p *plan) noteOthers(claim *resourceapi.ResourceClaim) {
+// noteOtherRequests records the requests of a claim that are not for GPUs. Such a request may get a device of a planned
+// driver that is no GPU.
+func (p *plan) noteOtherRequests(claim *resourceapi.ResourceClaim) {
 	for _, request := range claim.Spec.Devices.Requests {
 		if !watches(request) && !p.forGPUs(request) {
-			p.different.Insert(string(claim.UID) + "/" + request.Name)
+			p.otherRequests.Insert(string(claim.UID) + "/" + request.Name)
 		}
 	}
 }
 
-// isDifferent returns whether a result is that of a request that is not for GPUs.
-func (p *plan) isDifferent(claim *resourceapi.ResourceClaim, result resourceapi.DeviceRequestAllocationResult) bool {
+// isForOtherRequest returns whether a result belongs to a request that is not for GPUs.
+func (p *plan) isForOtherRequest(claim *resourceapi.ResourceClaim, result resourceapi.DeviceRequestAllocationResult) bool {
 	request, _, _ := strings.Cut(result.Request, "/") // a subrequest's name follows
-	return p.different.Has(string(claim.UID) + "/" + request)
+	return p.otherRequests.Has(string(claim.UID) + "/" + request)
 }
 
 // forGPUs returns whether a request is for a class of GPUs.
 func (p *plan) forGPUs(request resourceapi.DeviceRequest) bool {
 	return request.Exactly != nil && p.isGPUs(request.Exactly.DeviceClassName) ||
-		slices.ContainsFunc(request.FirstAvailable, func(some resourceapi.DeviceSubRequest) bool { return p.isGPUs(some.DeviceClassName) })
+		slices.ContainsFunc(request.FirstAvailable, func(subrequest resourceapi.DeviceSubRequest) bool { return p.isGPUs(subrequest.DeviceClassName) })
 }
 
-// gpus returns a function that says whether a device of a slice is a GPU: it matches the class of one of these resources.
-// One that can't be evaluated counts as a GPU.
-func (v *view) gpus(resources []string) func(slice *resourceapi.ResourceSlice, at int) bool {
+// gpus returns a function that returns whether a device of a slice is a GPU: whether it matches the class of one of these
+// resources. If a selector can't be evaluated on a device, the device counts as a GPU.
+func (v *cycleView) gpus(resources []string) func(slice *resourceapi.ResourceSlice, index int) bool {
 	classes := sync.OnceValue(func() [][]string { return selectorsOfGPUs(v.SharedDRAManager, resources) })
-	return func(slice *resourceapi.ResourceSlice, at int) bool {
+	return func(slice *resourceapi.ResourceSlice, index int) bool {
 		return slices.ContainsFunc(classes(), func(selectors []string) bool {
-			found := v.matcher.matching(context.Background(), selectors, slice, nil)
-			return found.devices[at] || found.errs[at] != nil
+			matching := v.matcher.matching(context.Background(), selectors, slice, nil)
+			return matching.devices[index] || matching.errs[index] != nil
 		})
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 const answers = "../../../tests/dialects/counters.jsonl"
 
-// counted is a pool, and which of the wanted devices the allocator does not give, one after another.
+// counted is a pool, and the wanted devices that the allocator does not give when they are requested in turn.
 type counted struct {
 	Sets              []resourceapi.CounterSet
 	Devices           []resourceapi.Device
@@ -87,11 +87,11 @@ func refusedOf(t *testing.T, read counted) []string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		found, err := allocator.Allocate(ctx, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, []*resourceapi.ResourceClaim{claim})
+		results, err := allocator.Allocate(ctx, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, []*resourceapi.ResourceClaim{claim})
 		switch {
 		case err != nil:
 			t.Fatal(err)
-		case len(found) == 0:
+		case len(results) == 0:
 			without = append(without, name)
 		default:
 			allocated.Insert(structured.MakeDeviceID(driver, "n", name))

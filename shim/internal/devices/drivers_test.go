@@ -44,30 +44,30 @@ func celOf(expression string) []resourceapi.DeviceSelector {
 }
 
 func TestThePlansThatMatterToAPodAreThoseOfItsDrivers(t *testing.T) {
-	exactly := func(class, own string) []resourceapi.DeviceRequest {
-		return []resourceapi.DeviceRequest{{Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class, Selectors: celOf(own)}}}
+	exactly := func(class, selector string) []resourceapi.DeviceRequest {
+		return []resourceapi.DeviceRequest{{Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class, Selectors: celOf(selector)}}}
 	}
-	one := v1.ResourceList{"cpu": {}}
+	resources := v1.ResourceList{"cpu": {}}
 	for name, c := range map[string]struct {
 		requests  []resourceapi.DeviceRequest
 		extended  v1.ResourceList
 		allocated bool
 		want      []string // nil: any
 	}{
-		"its class names the driver":  {exactly(`device.driver == "gpu.example.com"`, "true"), one, false, []string{"gpu.example.com"}},
-		"and says more":               {exactly(` device.driver=='gpu' && device.attributes['gpu'].type == 'mig'`, "true"), one, false, []string{"gpu"}},
-		"the request names it":        {exactly("true", "device.driver == 'nic'"), one, false, []string{"nic"}},
-		"there is an alternative":     {exactly("device.driver == 'a' && true || true", "true"), one, false, nil},
-		"there is a condition":        {exactly("device.driver == 'a' && false ? true : true", "true"), one, false, nil},
-		"it is another driver than a": {exactly("!(device.driver == 'a')", "true"), one, false, nil},
-		"it is part of a comparison":  {exactly("device.driver == 'a' == false", "true"), one, false, nil},
-		"no driver is named":          {exactly("true", "true"), one, false, nil},
-		"the class is gone":           {exactly("gone", "device.driver == 'a'"), one, false, nil},
-		"the claim is allocated":      {exactly("true", "true"), one, true, []string{}},
+		"its class names the driver":  {exactly(`device.driver == "gpu.example.com"`, "true"), resources, false, []string{"gpu.example.com"}},
+		"and says more":               {exactly(` device.driver=='gpu' && device.attributes['gpu'].type == 'mig'`, "true"), resources, false, []string{"gpu"}},
+		"the request names it":        {exactly("true", "device.driver == 'nic'"), resources, false, []string{"nic"}},
+		"there is an alternative":     {exactly("device.driver == 'a' && true || true", "true"), resources, false, nil},
+		"there is a condition":        {exactly("device.driver == 'a' && false ? true : true", "true"), resources, false, nil},
+		"it is another driver than a": {exactly("!(device.driver == 'a')", "true"), resources, false, nil},
+		"it is part of a comparison":  {exactly("device.driver == 'a' == false", "true"), resources, false, nil},
+		"no driver is named":          {exactly("true", "true"), resources, false, nil},
+		"the class is gone":           {exactly("gone", "device.driver == 'a'"), resources, false, nil},
+		"the claim is allocated":      {exactly("true", "true"), resources, true, []string{}},
 		"it has an extended resource": {nil, v1.ResourceList{"example.com/card": {}}, false, []string{"card"}},
 		"one of several subrequests": {[]resourceapi.DeviceRequest{{FirstAvailable: []resourceapi.DeviceSubRequest{
 			{DeviceClassName: "device.driver == 'a'"}, {DeviceClassName: "device.driver == 'b'"},
-		}}}, one, false, []string{"a", "b"}},
+		}}}, resources, false, []string{"a", "b"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "c"}}
@@ -75,20 +75,20 @@ func TestThePlansThatMatterToAPodAreThoseOfItsDrivers(t *testing.T) {
 			if c.allocated {
 				claim.Status.Allocation = &resourceapi.AllocationResult{}
 			}
-			named := "c"
+			claimName := "c"
 			pod := &v1.Pod{Spec: v1.PodSpec{
-				ResourceClaims: []v1.PodResourceClaim{{Name: "c", ResourceClaimName: &named}},
+				ResourceClaims: []v1.PodResourceClaim{{Name: "c", ResourceClaimName: &claimName}},
 				Containers:     []v1.Container{{Resources: v1.ResourceRequirements{Requests: c.extended}}},
 			}}
-			v := &view{SharedDRAManager: driverClasses{&objects{claims: []*resourceapi.ResourceClaim{claim}}}}
+			v := &cycleView{SharedDRAManager: driverClasses{&objects{claims: []*resourceapi.ResourceClaim{claim}}}}
 			got := v.drivers(pod)
 			if (got == nil) != (c.want == nil) || !slices.Equal(sets.List(got), c.want) && len(c.want) > 0 || len(got) != len(c.want) {
 				t.Errorf("%v, want %v", got, c.want)
 			}
-			var asked sets.Set[string]
+			var queried sets.Set[string]
 			p := &Plugin{view: v, memberOf: func(fwk.CycleState) Member { return nil }}
 			p.forOthers = func(_ fwk.CycleState, _ *v1.Pod, drivers sets.Set[string]) []string {
-				asked = drivers
+				queried = drivers
 				return nil
 			}
 			_, hide, err := p.show(nil, pod)
@@ -96,9 +96,9 @@ func TestThePlansThatMatterToAPodAreThoseOfItsDrivers(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer hide()
-			claimsOf{nil, v}.withPlanned(&structured.AllocatedState{AllocatedDevices: sets.New[structured.DeviceID]()})
-			if !asked.Equal(got) || (asked == nil) != (got == nil) {
-				t.Errorf("asked for devices of %v", asked)
+			cycleClaims{nil, v}.withPlanned(&structured.AllocatedState{AllocatedDevices: sets.New[structured.DeviceID]()})
+			if !queried.Equal(got) || (queried == nil) != (got == nil) {
+				t.Errorf("asked for devices of %v", queried)
 			}
 		})
 	}

@@ -16,29 +16,29 @@ import (
 )
 
 const (
-	// maxCost is the most that a selector may cost for one device, in the units of CEL. Selectors that compare
-	// some attributes cost about ten. The API server allows a thousand times as much as this.
+	// maxCost bounds the cost of a selector for one device, in the units of CEL. Selectors that compare a few attributes
+	// cost about ten. The API server allows a thousand times as much as this.
 	maxCost = 1000
-	// maxExpressions and maxSlices bound what is remembered.
+	// maxExpressions and maxSlices bound the results that are remembered.
 	maxExpressions, maxSlices = 64, 20_000
-	// maxOffered bounds the GPUs of one node by one class. The service reads no pools beyond this.
+	// maxOffered bounds the GPUs of one node in one class. The service reads no larger pools.
 	maxOffered = 1024
 )
 
-// matcher evaluates selectors on devices. It remembers results, because nodes and pods of a cluster are much alike in
-// them, and slices rarely change.
+// matcher evaluates selectors on devices. It remembers results, because many nodes and pods of a cluster have the same
+// selectors and devices, and slices rarely change.
 type matcher struct {
 	features cel.Features
 	mu       sync.Mutex
-	known    *lru.Cache // expression → *matches
+	results  *lru.Cache // expression → *matches
 }
 
 // matches are the results of one expression.
 type matches struct {
 	program cel.CompilationResult
 	mu      sync.Mutex
-	of      map[types.UID]sliceMatches // by slice
-	// err is the first error. One is enough for a refusal. One for each of 40,000 devices would take 6 MiB more.
+	bySlice map[types.UID]sliceMatches
+	// err is the first error, which is enough for a refusal. One error for each of 40,000 devices would take 6 MiB more.
 	err error
 }
 
@@ -53,96 +53,96 @@ func newMatcher(features feature.Features) *matcher {
 	return &matcher{features: cel.Features{
 		EnableConsumableCapacity: features.EnableDRAConsumableCapacity,
 		EnableListTypeAttributes: features.EnableDRAListTypeAttributes,
-	}, known: lru.New(maxExpressions)}
+	}, results: lru.New(maxExpressions)}
 }
 
-// usable are the GPUs of a node that a request may have: their names in order, whether these are all without taints, and
-// themselves as they stand in slices.
+// usable are the GPUs of a node that a request may have: their names in order, whether they are all GPUs without taints,
+// and the GPUs in the order of the slices.
 type usable struct {
 	names []string
 	all   bool
 	gpus  []gpu
 }
 
-// usable returns which GPUs of a node with these slices a request may have, or why the node does not suit it. The request
-// is called `where`.
-func (m *matcher) usable(ctx context.Context, where string, wants gpuChoice, published []*resourceapi.ResourceSlice) (found usable, why string) {
+// usable returns the GPUs that a request may have on a node with these slices, or why the node does not suit the request.
+// The label names the request in the reason.
+func (m *matcher) usable(ctx context.Context, label string, choice gpuChoice, published []*resourceapi.ResourceSlice) (usableGPUs usable, reason string) {
 	total, matching, large := 0, 0, 0
-	found.all = true
-	counted := make([]sliceMatches, len(published))
-	for at, slice := range published {
-		counted[at] = m.matching(ctx, wants.counted, slice, nil)
+	usableGPUs.all = true
+	countedGPUs := make([]sliceMatches, len(published))
+	for index, slice := range published {
+		countedGPUs[index] = m.matching(ctx, choice.gpuSelectors, slice, nil)
 	}
-	nameOf := namesOn(published, counted)
-	for at, slice := range published {
-		gpus := counted[at]
-		wanted := m.matching(ctx, wants.wanted, slice, gpus.devices)
+	nameOf := namesOn(published, countedGPUs)
+	for index, slice := range published {
+		gpus := countedGPUs[index]
+		selected := m.matching(ctx, choice.selectors, slice, gpus.devices)
 		for i, is := range gpus.devices {
 			if !is {
 				continue
 			}
-			if wanted.errs[i] != nil {
-				return found, fmt.Sprintf("%s: a selector can't be evaluated: %v", where, wanted.errs[i])
+			if selected.errs[i] != nil {
+				return usableGPUs, fmt.Sprintf("%s: a selector can't be evaluated: %v", label, selected.errs[i])
 			}
 			if total++; total > maxOffered {
-				return found, fmt.Sprintf("%s: the node has more than %d GPUs of DeviceClass %s", where, maxOffered, wants.class)
+				return usableGPUs, fmt.Sprintf("%s: the node has more than %d GPUs of DeviceClass %s", label, maxOffered, choice.class)
 			}
 			device := &slice.Spec.Devices[i]
-			enough := suits(device, wants.capacity)
-			tainted, may := isTainted(device, nil), wanted.devices[i] && enough && !isTainted(device, wants.tolerations)
-			if wanted.devices[i] {
+			enough := meetsCapacity(device, choice.capacity)
+			tainted, isUsable := isTainted(device, nil), selected.devices[i] && enough && !isTainted(device, choice.tolerations)
+			if selected.devices[i] {
 				matching++
-				if wants.every && !may {
-					return found, fmt.Sprintf("%s: allocationMode All, and GPU %s of the node has a taint", where, device.Name)
+				if choice.takesAll && !isUsable {
+					return usableGPUs, fmt.Sprintf("%s: allocationMode All, and GPU %s of the node has a taint", label, device.Name)
 				}
 				if enough {
 					large++
 				}
 			}
-			if may {
+			if isUsable {
 				name := nameOf(slice, device.Name)
-				found.names = append(found.names, name)
-				found.gpus = append(found.gpus, gpu{name, slice.Spec.Driver, slice.Spec.Pool.Name, device})
+				usableGPUs.names = append(usableGPUs.names, name)
+				usableGPUs.gpus = append(usableGPUs.gpus, gpu{name, slice.Spec.Driver, slice.Spec.Pool.Name, device})
 			}
-			found.all = found.all && may != tainted
+			usableGPUs.all = usableGPUs.all && isUsable != tainted
 		}
 	}
 	if ctx.Err() != nil {
-		return found, fmt.Sprintf("%s: to look at the devices of the node takes too long", where)
+		return usableGPUs, fmt.Sprintf("%s: to look at the devices of the node takes too long", label)
 	}
-	slices.Sort(found.names)
-	found.all = found.all && !wants.every
+	slices.Sort(usableGPUs.names)
+	usableGPUs.all = usableGPUs.all && !choice.takesAll
 	switch {
 	case total == 0:
-		return found, fmt.Sprintf("%s: the node has no GPUs of DeviceClass %s", where, wants.class)
+		return usableGPUs, fmt.Sprintf("%s: the node has no GPUs of DeviceClass %s", label, choice.class)
 	case matching == 0:
-		return found, fmt.Sprintf("%s: no GPU of the node matches the selectors", where)
+		return usableGPUs, fmt.Sprintf("%s: no GPU of the node matches the selectors", label)
 	case large == 0:
-		return found, fmt.Sprintf("%s: no GPU of the node that matches the selectors has the capacity that is asked for", where)
-	case len(found.names) == 0 && !found.all:
-		return found, fmt.Sprintf("%s: all GPUs of the node that match the selectors have taints", where)
+		return usableGPUs, fmt.Sprintf("%s: no GPU of the node that matches the selectors has the capacity that is asked for", label)
+	case len(usableGPUs.names) == 0 && !usableGPUs.all:
+		return usableGPUs, fmt.Sprintf("%s: all GPUs of the node that match the selectors have taints", label)
 	}
-	return found, ""
+	return usableGPUs, ""
 }
 
-// beyond returns why the request for all devices of a node can't be planned there, or "". The allocator would look at
-// more than the node's GPUs: all pools must be complete, and other devices that match would have to be given too.
-func (m *matcher) beyond(ctx context.Context, where string, wants gpuChoice, asked *askedGPUs, node string) string {
-	where, matching := where+": allocationMode All", 0
+// whyNotAll returns why the request for all devices of a node can't be planned there, or "". The allocator considers more
+// than the node's GPUs: all pools must be complete, and the request would get other devices that match, too.
+func (m *matcher) whyNotAll(ctx context.Context, label string, choice gpuChoice, question *gpuQuestion, node string) string {
+	label, matching := label+": allocationMode All", 0
 	for _, name := range []string{node, ""} {
-		for _, slice := range asked.slices[name] {
-			if of := poolOf(slice); name != "" && asked.partial.Has(of) {
-				return fmt.Sprintf("%s, and slices of pool %s of %s are missing", where, of.pool, of.driver)
+		for _, slice := range question.slices[name] {
+			if pool := poolOf(slice); name != "" && question.partial.Has(pool) {
+				return fmt.Sprintf("%s, and slices of pool %s of %s are missing", label, pool.pool, pool.driver)
 			}
-			gpus, wanted := m.matching(ctx, wants.counted, slice, nil), m.matching(ctx, wants.wanted, slice, nil)
-			for i, is := range wanted.devices {
+			gpus, selected := m.matching(ctx, choice.gpuSelectors, slice, nil), m.matching(ctx, choice.selectors, slice, nil)
+			for i, is := range selected.devices {
 				switch {
-				case wanted.errs[i] != nil:
-					return fmt.Sprintf("%s: a selector can't be evaluated: %v", where, wanted.errs[i])
+				case selected.errs[i] != nil:
+					return fmt.Sprintf("%s: a selector can't be evaluated: %v", label, selected.errs[i])
 				case is && name == "":
-					return fmt.Sprintf("%s, and device %s of %s belongs to no single node; such devices are not planned yet", where, slice.Spec.Devices[i].Name, slice.Spec.Driver)
+					return fmt.Sprintf("%s, and device %s of %s belongs to no single node; such devices are not planned yet", label, slice.Spec.Devices[i].Name, slice.Spec.Driver)
 				case is && !gpus.devices[i]:
-					return fmt.Sprintf("%s, and device %s of %s matches that is no GPU by its DeviceClass", where, slice.Spec.Devices[i].Name, slice.Spec.Driver)
+					return fmt.Sprintf("%s, and device %s of %s matches that is no GPU by its DeviceClass", label, slice.Spec.Devices[i].Name, slice.Spec.Driver)
 				case is:
 					matching++
 				}
@@ -150,12 +150,12 @@ func (m *matcher) beyond(ctx context.Context, where string, wants gpuChoice, ask
 		}
 	}
 	if matching > resourceapi.AllocationResultsMaxSize {
-		return fmt.Sprintf("%s matches %d GPUs of the node; a claim may have %d", where, matching, resourceapi.AllocationResultsMaxSize)
+		return fmt.Sprintf("%s matches %d GPUs of the node; a claim may have %d", label, matching, resourceapi.AllocationResultsMaxSize)
 	}
 	return ""
 }
 
-// isTainted returns whether the allocator gives the device to no request with these tolerations.
+// isTainted returns whether the allocator gives the device to no request with these tolerations, because of a taint.
 func isTainted(device *resourceapi.Device, tolerations []resourceapi.DeviceToleration) bool {
 	return slices.ContainsFunc(device.Taints, func(taint resourceapi.DeviceTaint) bool {
 		keepsAway := taint.Effect == resourceapi.DeviceTaintEffectNoSchedule || taint.Effect == resourceapi.DeviceTaintEffectNoExecute
@@ -165,16 +165,16 @@ func isTainted(device *resourceapi.Device, tolerations []resourceapi.DeviceToler
 	})
 }
 
-// namesOn returns the function that names the GPUs of a node with these slices: driver/name. The pool stands between them
-// if the driver has GPUs in several pools there. Most drivers have one on each node, and often call it like the node. So
-// equal nodes have equal names.
+// namesOn returns the function that names the GPUs of a node with these slices. The name is driver/name, or
+// driver/pool/name if the driver has GPUs in several pools of the node. Most drivers have one pool on each node, often
+// with the node's name. Without the pool's name, GPUs of equal nodes have equal names.
 func namesOn(published []*resourceapi.ResourceSlice, gpus []sliceMatches) func(*resourceapi.ResourceSlice, string) string {
 	pools, several := map[string]string{}, map[string]bool{} // by driver
-	for at, slice := range published {
-		if slices.Contains(gpus[at].devices, true) {
+	for index, slice := range published {
+		if slices.Contains(gpus[index].devices, true) {
 			driver, pool := slice.Spec.Driver, slice.Spec.Pool.Name
-			first, known := pools[driver]
-			several[driver] = several[driver] || known && first != pool
+			firstPool, ok := pools[driver]
+			several[driver] = several[driver] || ok && firstPool != pool
 			pools[driver] = pool
 		}
 	}
@@ -186,74 +186,74 @@ func namesOn(published []*resourceapi.ResourceSlice, gpus []sliceMatches) func(*
 	}
 }
 
-// matching returns which of these devices of the slice satisfy all expressions; nil means all its devices. A device
-// that an expression has left out is not looked at further, so what a later expression says of it does not count.
-func (m *matcher) matching(ctx context.Context, expressions []string, slice *resourceapi.ResourceSlice, of []bool) (found sliceMatches) {
-	if found.devices = slices.Clone(of); of == nil {
-		found.devices = slices.Repeat([]bool{true}, len(slice.Spec.Devices))
+// matching returns which candidates, by default all devices of the slice, satisfy all expressions. After an expression
+// that a device does not satisfy, the device is not evaluated again. So an error of a later expression does not count.
+func (m *matcher) matching(ctx context.Context, expressions []string, slice *resourceapi.ResourceSlice, candidates []bool) (result sliceMatches) {
+	if result.devices = slices.Clone(candidates); candidates == nil {
+		result.devices = slices.Repeat([]bool{true}, len(slice.Spec.Devices))
 	}
-	found.errs = make([]error, len(found.devices))
+	result.errs = make([]error, len(result.devices))
 	for _, expression := range expressions {
-		if !slices.Contains(found.devices, true) {
+		if !slices.Contains(result.devices, true) {
 			break
 		}
-		by := m.matches(expression).on(ctx, slice)
-		for i, is := range found.devices {
+		expressionResult := m.matches(expression).on(ctx, slice)
+		for i, is := range result.devices {
 			if is {
-				found.devices[i], found.errs[i] = by.devices[i], by.errs[i]
+				result.devices[i], result.errs[i] = expressionResult.devices[i], expressionResult.errs[i]
 			}
 		}
 	}
-	return found
+	return result
 }
 
 func (m *matcher) matches(expression string) *matches {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if found, ok := m.known.Get(expression); ok {
-		return found.(*matches)
+	if results, ok := m.results.Get(expression); ok {
+		return results.(*matches)
 	}
 	limit := uint64(maxCost)
-	found := &matches{
+	results := &matches{
 		program: cel.GetCompiler(m.features).CompileCELExpression(expression, cel.Options{CostLimit: &limit, DisableCostEstimation: true}),
-		of:      map[types.UID]sliceMatches{},
+		bySlice: map[types.UID]sliceMatches{},
 	}
-	m.known.Add(expression, found)
-	return found
+	m.results.Add(expression, results)
+	return results
 }
 
 // on returns which devices of a slice match.
 func (m *matches) on(ctx context.Context, slice *resourceapi.ResourceSlice) sliceMatches {
 	m.mu.Lock()
-	found, known := m.of[slice.UID]
+	result, ok := m.bySlice[slice.UID]
 	m.mu.Unlock()
 	count := len(slice.Spec.Devices)
-	if known && found.version == slice.ResourceVersion && len(found.devices) == count {
-		return found
+	if ok && result.version == slice.ResourceVersion && len(result.devices) == count {
+		return result
 	}
-	found = sliceMatches{version: slice.ResourceVersion, devices: make([]bool, count), errs: make([]error, count)}
+	result = sliceMatches{version: slice.ResourceVersion, devices: make([]bool, count), errs: make([]error, count)}
 	for i := range slice.Spec.Devices {
 		if ctx.Err() != nil {
-			return found
+			return result
 		}
-		found.devices[i], found.errs[i] = m.match(ctx, slice.Spec.Driver, &slice.Spec.Devices[i])
+		result.devices[i], result.errs[i] = m.match(ctx, slice.Spec.Driver, &slice.Spec.Devices[i])
 	}
 	if ctx.Err() != nil {
-		return found
+		return result
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for i, err := range found.errs {
+	for i, err := range result.errs {
 		if err != nil {
 			m.err = cmp.Or(m.err, err)
-			found.errs[i] = m.err
+			result.errs[i] = m.err
 		}
 	}
-	if len(m.of) >= maxSlices {
-		clear(m.of)
+	if len(m.bySlice) >= maxSlices {
+		clear(m.bySlice)
 	}
-	m.of[slice.UID] = found
-	return found
+	m.bySlice[slice.UID] = result
+	return result
 }
 
 func (m *matches) match(ctx context.Context, driver string, device *resourceapi.Device) (bool, error) {

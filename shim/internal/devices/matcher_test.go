@@ -41,7 +41,7 @@ func TestWhichNodesSuitARequest(t *testing.T) {
 	for name, c := range map[string]struct {
 		selectors []string
 		node      []*resourceapi.ResourceSlice
-		why       string // or the GPUs, if they are not all
+		reason    string // or the GPUs, if they are not all
 	}{
 		"without selectors": {nil, []*resourceapi.ResourceSlice{modelled("gpu", "a", "b")}, ""},
 		"all match":         {[]string{"device.attributes['gpu'].model == 'a'"}, []*resourceapi.ResourceSlice{modelled("gpu", "a", "a")}, ""},
@@ -70,20 +70,20 @@ func TestWhichNodesSuitARequest(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			wants := gpuChoice{class: "class", counted: []string{isGPU}, wanted: append([]string{isGPU}, c.selectors...)}
-			found, why := testMatcher().usable(t.Context(), "claim c", wants, c.node)
-			if why == "" && !found.all {
-				why = strings.Join(found.names, " ")
+			wants := gpuChoice{class: "class", gpuSelectors: []string{isGPU}, selectors: append([]string{isGPU}, c.selectors...)}
+			result, reason := testMatcher().usable(t.Context(), "claim c", wants, c.node)
+			if reason == "" && !result.all {
+				reason = strings.Join(result.names, " ")
 			}
-			if !strings.HasPrefix(why, c.why) || why != "" && c.why == "" {
-				t.Errorf("got %q", why)
+			if !strings.HasPrefix(reason, c.reason) || reason != "" && c.reason == "" {
+				t.Errorf("got %q", reason)
 			}
 		})
 	}
 }
 
 func TestGPUsHaveTheirPoolInTheirNamesOnlyIfTheDriverHasSeveral(t *testing.T) {
-	wants := gpuChoice{counted: []string{"device.driver != 'nic' && device.attributes[device.driver].model != 'no GPU'"}}
+	wants := gpuChoice{gpuSelectors: []string{"device.driver != 'nic' && device.attributes[device.driver].model != 'no GPU'"}}
 	in := func(pool string, s *resourceapi.ResourceSlice) *resourceapi.ResourceSlice {
 		s.Spec.Pool.Name, s.UID = pool, types.UID(pool+s.Spec.Driver)
 		return s
@@ -99,9 +99,9 @@ func TestGPUsHaveTheirPoolInTheirNamesOnlyIfTheDriverHasSeveral(t *testing.T) {
 		"a second pool with other ones": {[]*resourceapi.ResourceSlice{in("p", modelled("gpu", "a", "no GPU")), in("q", modelled("gpu", "no GPU", "a"))}, "gpu/p/d0 gpu/q/d1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			found, why := testMatcher().usable(t.Context(), "r", wants, c.node)
-			if got := strings.Join(found.names, " "); got != c.want || why != "" {
-				t.Errorf("got %q, %q", got, why)
+			result, reason := testMatcher().usable(t.Context(), "r", wants, c.node)
+			if got := strings.Join(result.names, " "); got != c.want || reason != "" {
+				t.Errorf("got %q, %q", got, reason)
 			}
 		})
 	}
@@ -109,14 +109,14 @@ func TestGPUsHaveTheirPoolInTheirNamesOnlyIfTheDriverHasSeveral(t *testing.T) {
 
 func TestASliceIsEvaluatedAgainWhenItChanges(t *testing.T) {
 	m := testMatcher()
-	wants := gpuChoice{counted: []string{"device.driver == 'gpu'"}, wanted: []string{"device.attributes['gpu'].model == 'a'"}}
+	wants := gpuChoice{gpuSelectors: []string{"device.driver == 'gpu'"}, selectors: []string{"device.attributes['gpu'].model == 'a'"}}
 	before, after := modelled("gpu", "b"), modelled("gpu", "a")
 	after.ResourceVersion = "2"
-	if _, why := m.usable(t.Context(), "r", wants, []*resourceapi.ResourceSlice{before}); why == "" {
+	if _, reason := m.usable(t.Context(), "r", wants, []*resourceapi.ResourceSlice{before}); reason == "" {
 		t.Error("the first version suits")
 	}
-	if _, why := m.usable(t.Context(), "r", wants, []*resourceapi.ResourceSlice{after}); why != "" {
-		t.Errorf("the second version: %s", why)
+	if _, reason := m.usable(t.Context(), "r", wants, []*resourceapi.ResourceSlice{after}); reason != "" {
+		t.Errorf("the second version: %s", reason)
 	}
 }
 
@@ -148,11 +148,11 @@ func TestATaintedGPUIsForRequestsThatTolerateIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			wants := gpuChoice{tolerations: c.tolerations}
 			if c.model != "" {
-				wants.wanted = []string{"device.attributes['gpu'].model == '" + c.model + "'"}
+				wants.selectors = []string{"device.attributes['gpu'].model == '" + c.model + "'"}
 			}
-			found, why := testMatcher().usable(t.Context(), "r", wants, []*resourceapi.ResourceSlice{s})
-			if got := why; got == "" && (strings.Join(found.names, " ") != c.want || found.all != c.all) || got != "" && got != c.want {
-				t.Errorf("got %v %q", found, why)
+			result, reason := testMatcher().usable(t.Context(), "r", wants, []*resourceapi.ResourceSlice{s})
+			if got := reason; got == "" && (strings.Join(result.names, " ") != c.want || result.all != c.all) || got != "" && got != c.want {
+				t.Errorf("got %v %q", result, reason)
 			}
 		})
 	}
@@ -160,17 +160,17 @@ func TestATaintedGPUIsForRequestsThatTolerateIt(t *testing.T) {
 
 func TestRequestsOfAPodMustHaveTheSameGPUsToChooseFrom(t *testing.T) {
 	a := &Asking{matcher: testMatcher()}
-	request := func(where string, models ...string) gpuRequest {
-		r := gpuRequest{where: where}
+	request := func(label string, models ...string) gpuRequest {
+		r := gpuRequest{label: label}
 		for _, model := range models {
-			r.subrequests = append(r.subrequests, gpuChoice{wanted: []string{"device.attributes['gpu'].model != '" + model + "'"}})
+			r.subrequests = append(r.subrequests, gpuChoice{selectors: []string{"device.attributes['gpu'].model != '" + model + "'"}})
 		}
 		return r
 	}
 	for name, c := range map[string]struct {
 		requests []gpuRequest
-		why      string
-		some     [][]string
+		reason   string
+		matching [][]string
 	}{
 		"equal":             {[]gpuRequest{request("r", "b"), request("s", "b")}, "", [][]string{{"gpu/d0", "gpu/d2"}}},
 		"different":         {[]gpuRequest{request("r", "a"), request("s", "b")}, "r may have other GPUs of the node than s; such nodes are not planned yet", [][]string{nil}},
@@ -181,14 +181,14 @@ func TestRequestsOfAPodMustHaveTheSameGPUsToChooseFrom(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := modelled("gpu", "a", "b", "a")
 			s.Spec.Pool.Name = "node"
-			asked, state := &askedGPUs{requests: c.requests, slices: map[string][]*resourceapi.ResourceSlice{"node": {s}}}, framework.NewCycleState()
-			state.Write(askedKey, asked)
-			why := a.narrow(t.Context(), asked, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}})
-			if some := SomeOf(state, "node"); why != c.why || !reflect.DeepEqual(some, c.some) {
-				t.Errorf("got %q, %#v", why, some)
+			question, state := &gpuQuestion{requests: c.requests, slices: map[string][]*resourceapi.ResourceSlice{"node": {s}}}, framework.NewCycleState()
+			state.Write(questionKey, question)
+			reason := a.recordMatching(t.Context(), question, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}})
+			if matching := MatchingGPUs(state, "node"); reason != c.reason || !reflect.DeepEqual(matching, c.matching) {
+				t.Errorf("got %q, %#v", reason, matching)
 			}
-			if other := SomeOf(state, "other"); other[0] != nil {
-				t.Errorf("another node: %v", other)
+			if lists := MatchingGPUs(state, "other"); lists[0] != nil {
+				t.Errorf("another node: %v", lists)
 			}
 		})
 	}
@@ -213,27 +213,27 @@ func TestOnlyTheNewestSlicesOfAPoolCount(t *testing.T) {
 	old, current, shared := slice("s", "gpu", "a", 1), slice("t", "gpu", "a", 2), slice("u", "gpu", "b", 1)
 	old.Spec.NodeName, current.Spec.NodeName = &node, &node
 	shared.Spec.Pool.ResourceSliceCount = 2
-	found, partial := byNode([]*resourceapi.ResourceSlice{old, current, shared})
-	if len(found) != 2 || len(found["n"]) != 1 || found["n"][0].Name != "t" || len(found[""]) != 1 {
-		t.Errorf("got %v", found)
+	result, partial := byNode([]*resourceapi.ResourceSlice{old, current, shared})
+	if len(result) != 2 || len(result["n"]) != 1 || result["n"][0].Name != "t" || len(result[""]) != 1 {
+		t.Errorf("got %v", result)
 	}
 	if of := (poolOn{driver: "gpu", pool: "b"}); len(partial) != 1 || !partial.Has(of) {
 		t.Errorf("missing slices: %v", partial)
 	}
 }
 
-// The allocator gives all devices that match, or none: one that is tainted, or that it sees next to the GPUs, counts too.
+// The allocator gives all devices that match, or no device. A tainted device counts, and so does a device next to the GPUs.
 func TestWhichNodesSuitARequestForAllDevices(t *testing.T) {
 	const isGPU, isA = "device.driver == 'gpu'", "device.attributes['gpu'].model == 'a'"
 	worn := resourceapi.DeviceToleration{Key: "worn", Operator: resourceapi.DeviceTolerationOpExists}
 	many := slices.Repeat([]string{"a"}, 33)
 	for name, c := range map[string]struct {
-		wanted      []string
+		selectors   []string
 		tolerations []resourceapi.DeviceToleration
 		models      []string
-		change      func(*resourceapi.ResourceSlice, *askedGPUs)
-		why         string
-		some        [][]string
+		change      func(*resourceapi.ResourceSlice, *gpuQuestion)
+		reason      string
+		matching    [][]string
 	}{
 		"all GPUs":              {[]string{isGPU}, nil, []string{"a", "b"}, nil, "", [][]string{{"gpu/d0", "gpu/d1"}}},
 		"those that match":      {[]string{isGPU, isA}, nil, []string{"a", "b", "a"}, nil, "", [][]string{{"gpu/d0", "gpu/d2"}}},
@@ -242,20 +242,20 @@ func TestWhichNodesSuitARequestForAllDevices(t *testing.T) {
 		"a taint of another":    {[]string{isGPU, isA}, nil, []string{"a", "worn"}, nil, "", [][]string{{"gpu/d0"}}},
 		"a taint is tolerated":  {[]string{isGPU}, []resourceapi.DeviceToleration{worn}, []string{"a", "worn"}, nil, "", [][]string{{"gpu/d0", "gpu/d1"}}},
 		"more than a claim has": {[]string{isGPU}, nil, many, nil, "r: allocationMode All matches 33 GPUs of the node; a claim may have 32", [][]string{nil}},
-		"another driver's too": {nil, nil, []string{"a"}, func(_ *resourceapi.ResourceSlice, asked *askedGPUs) {
-			asked.slices["node"] = append(asked.slices["node"], modelled("nic", "x"))
+		"another driver's too": {nil, nil, []string{"a"}, func(_ *resourceapi.ResourceSlice, question *gpuQuestion) {
+			question.slices["node"] = append(question.slices["node"], modelled("nic", "x"))
 		}, "r: allocationMode All, and device d0 of nic matches that is no GPU by its DeviceClass", [][]string{nil}},
-		"a selector fails on another driver's": {[]string{"device.attributes['gpu'].model == 'a'"}, nil, []string{"a"}, func(_ *resourceapi.ResourceSlice, asked *askedGPUs) {
-			asked.slices["node"] = append(asked.slices["node"], modelled("nic", "x"))
+		"a selector fails on another driver's": {[]string{"device.attributes['gpu'].model == 'a'"}, nil, []string{"a"}, func(_ *resourceapi.ResourceSlice, question *gpuQuestion) {
+			question.slices["node"] = append(question.slices["node"], modelled("nic", "x"))
 		}, "r: allocationMode All: a selector can't be evaluated", [][]string{nil}},
-		"another driver's do not match": {[]string{isGPU}, nil, []string{"a"}, func(_ *resourceapi.ResourceSlice, asked *askedGPUs) {
-			asked.slices["node"] = append(asked.slices["node"], modelled("nic", "x"))
+		"another driver's do not match": {[]string{isGPU}, nil, []string{"a"}, func(_ *resourceapi.ResourceSlice, question *gpuQuestion) {
+			question.slices["node"] = append(question.slices["node"], modelled("nic", "x"))
 		}, "", [][]string{{"gpu/d0"}}},
-		"devices of no single node": {[]string{isGPU}, nil, []string{"a"}, func(_ *resourceapi.ResourceSlice, asked *askedGPUs) {
-			asked.slices[""] = append(asked.slices[""], modelled("gpu", "x"))
+		"devices of no single node": {[]string{isGPU}, nil, []string{"a"}, func(_ *resourceapi.ResourceSlice, question *gpuQuestion) {
+			question.slices[""] = append(question.slices[""], modelled("gpu", "x"))
 		}, "r: allocationMode All, and device d0 of gpu belongs to no single node", [][]string{nil}},
-		"a pool is published in part": {[]string{isGPU}, nil, []string{"a"}, func(s *resourceapi.ResourceSlice, asked *askedGPUs) {
-			asked.partial.Insert(poolOf(s))
+		"a pool is published in part": {[]string{isGPU}, nil, []string{"a"}, func(s *resourceapi.ResourceSlice, question *gpuQuestion) {
+			question.partial.Insert(poolOf(s))
 		}, "r: allocationMode All, and slices of pool node of gpu are missing", [][]string{nil}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -266,22 +266,22 @@ func TestWhichNodesSuitARequestForAllDevices(t *testing.T) {
 					s.Spec.Devices[i].Taints = []resourceapi.DeviceTaint{{Key: "worn", Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 				}
 			}
-			choice := gpuChoice{class: "class", counted: []string{isGPU}, wanted: c.wanted, tolerations: c.tolerations, every: true}
-			asked := &askedGPUs{
-				requests: []gpuRequest{{where: "r", subrequests: []gpuChoice{choice}}},
+			choice := gpuChoice{class: "class", gpuSelectors: []string{isGPU}, selectors: c.selectors, tolerations: c.tolerations, takesAll: true}
+			question := &gpuQuestion{
+				requests: []gpuRequest{{label: "r", subrequests: []gpuChoice{choice}}},
 				slices:   map[string][]*resourceapi.ResourceSlice{"node": {s}}, partial: sets.New[poolOn](),
 			}
 			if c.change != nil {
-				c.change(s, asked)
+				c.change(s, question)
 			}
 			state := framework.NewCycleState()
-			state.Write(askedKey, asked)
-			why := (&Asking{matcher: testMatcher()}).narrow(t.Context(), asked, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}})
-			if !strings.HasPrefix(why, c.why) || why != "" && c.why == "" {
-				t.Errorf("got %q", why)
+			state.Write(questionKey, question)
+			reason := (&Asking{matcher: testMatcher()}).recordMatching(t.Context(), question, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}})
+			if !strings.HasPrefix(reason, c.reason) || reason != "" && c.reason == "" {
+				t.Errorf("got %q", reason)
 			}
-			if some := SomeOf(state, "node"); !reflect.DeepEqual(some, c.some) {
-				t.Errorf("got %q", some)
+			if matching := MatchingGPUs(state, "node"); !reflect.DeepEqual(matching, c.matching) {
+				t.Errorf("got %q", matching)
 			}
 		})
 	}
@@ -289,30 +289,30 @@ func TestWhichNodesSuitARequestForAllDevices(t *testing.T) {
 
 func TestANodeWithTooManyGPUsIsRefused(t *testing.T) {
 	models := slices.Repeat([]string{"a"}, maxOffered+1)
-	wants := gpuChoice{class: "class", counted: []string{"true"}}
-	_, why := testMatcher().usable(t.Context(), "claim c", wants, []*resourceapi.ResourceSlice{modelled("gpu", models...)})
-	if why != "claim c: the node has more than 1024 GPUs of DeviceClass class" {
-		t.Errorf("got %q", why)
+	wants := gpuChoice{class: "class", gpuSelectors: []string{"true"}}
+	_, reason := testMatcher().usable(t.Context(), "claim c", wants, []*resourceapi.ResourceSlice{modelled("gpu", models...)})
+	if reason != "claim c: the node has more than 1024 GPUs of DeviceClass class" {
+		t.Errorf("got %q", reason)
 	}
-	if _, why = testMatcher().usable(t.Context(), "claim c", wants, []*resourceapi.ResourceSlice{modelled("gpu", models[1:]...)}); why != "" {
-		t.Errorf("got %q", why)
+	if _, reason = testMatcher().usable(t.Context(), "claim c", wants, []*resourceapi.ResourceSlice{modelled("gpu", models[1:]...)}); reason != "" {
+		t.Errorf("got %q", reason)
 	}
 }
 
 func TestDevicesAreNotLookedAtWithoutTime(t *testing.T) {
-	m, wants := testMatcher(), gpuChoice{class: "class", counted: []string{"true"}}
+	m, wants := testMatcher(), gpuChoice{class: "class", gpuSelectors: []string{"true"}}
 	node := []*resourceapi.ResourceSlice{modelled("gpu", "a", "b")}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, why := m.usable(ctx, "claim c", wants, node); why != "claim c: to look at the devices of the node takes too long" {
-		t.Errorf("got %q", why)
+	if _, reason := m.usable(ctx, "claim c", wants, node); reason != "claim c: to look at the devices of the node takes too long" {
+		t.Errorf("got %q", reason)
 	}
-	if found, why := m.usable(t.Context(), "claim c", wants, node); why != "" || len(found.names) != 2 {
-		t.Errorf("got %v, %q: what was not looked at is remembered", found, why)
+	if result, reason := m.usable(t.Context(), "claim c", wants, node); reason != "" || len(result.names) != 2 {
+		t.Errorf("got %v, %q: what was not looked at is remembered", result, reason)
 	}
 }
 
-// ending is a context that ends once it has been asked so often.
+// ending is a context that ends after this number of calls.
 type ending struct {
 	context.Context
 	checks int
@@ -327,18 +327,18 @@ func (e *ending) Err() error {
 
 func TestGPUsAreNotTakenForOthersWhenTimeEnds(t *testing.T) {
 	node := []*resourceapi.ResourceSlice{modelled("gpu", "a", "b"), modelled("gpu", "c")}
-	wants := gpuChoice{class: "class", counted: []string{"true"}, wanted: []string{"true", "1 == 1"}}
+	wants := gpuChoice{class: "class", gpuSelectors: []string{"true"}, selectors: []string{"true", "1 == 1"}}
 	late := 0
 	for checks := 0; ; checks++ {
-		found, why := testMatcher().usable(&ending{t.Context(), checks}, "claim c", wants, node)
-		if why == "" {
-			if len(found.names) != 3 || late < 4 {
-				t.Errorf("after %d checks: %v, %d times late", checks, found.names, late)
+		result, reason := testMatcher().usable(&ending{t.Context(), checks}, "claim c", wants, node)
+		if reason == "" {
+			if len(result.names) != 3 || late < 4 {
+				t.Errorf("after %d checks: %v, %d times late", checks, result.names, late)
 			}
 			return
 		}
-		if late++; why != "claim c: to look at the devices of the node takes too long" {
-			t.Fatalf("after %d checks: %q", checks, why)
+		if late++; reason != "claim c: to look at the devices of the node takes too long" {
+			t.Fatalf("after %d checks: %q", checks, reason)
 		}
 	}
 }

@@ -1,8 +1,29 @@
 // Package devices gives the members of a gang the devices that are planned for them, by dynamic resource allocation.
 //
-// PlannedResources takes the place of DynamicResources in a profile. It is the in-tree plugin, which is shown the
-// planned devices alone while it looks at a member. So the in-tree allocator checks everything and keeps the last
-// word, but can only choose what is planned.
+// PlannedResources takes the place of DynamicResources in a profile. It is the in-tree plugin on a view of the cluster
+// (cycleView). During the cycle of a member the view shows only the planned devices. So the in-tree allocator checks
+// everything and has the last word, but can choose nothing else. Asking is the in-tree plugin on another view
+// (questionView). It answers before a pod is planned.
+//
+// The views show each object to each kind of pod as follows. "Member" is a gang's member in its cycle, "other" is
+// another pod in its cycle, and "question" is a pod that is not planned yet.
+//
+//	object       pod       what it sees                                   reason
+//	slices       member    planned devices of the planned drivers         the allocator must choose these
+//	                       with showOthers: unplanned ones, as allocated  adminAccess, or allocationMode All
+//	                       all devices of other drivers                   the member may request them too
+//	             other     all
+//	             question  all, without our taint for adminAccess         its cycle will show them like this
+//	claims       member    with the planned subrequest alone              the allocator would take the first that fits
+//	             other     all
+//	             question  without requests for GPUs                      the planner counts GPUs
+//	                       without an earlier attempt's allocation        it is freed before the gang is planned again
+//	allocations  member    none, if no claim has a planned device         to gather them takes milliseconds
+//	                       else all, and devices of other pods' plans if  these plans are not written yet
+//	                       it has requests for other devices
+//	             other     all, and devices of other pods' plans          these plans are not written yet
+//	             question  all
+//	GPU classes  question  none for extended resources                    the planner counts GPUs
 package devices
 
 import (
@@ -34,19 +55,19 @@ import (
 // in-tree plugin cannot be registered.
 const Name = "PlannedResources"
 
-// Member is what the cycle of a gang's member says about its devices.
+// Member describes the devices of a gang's member to the plugin, during the member's cycle.
 type Member interface {
 	// Planned returns the devices that the member gets on its planned node, as driver/pool/name, in the order of its
 	// GPUs. It is empty if no DRA driver serves them.
 	Planned() []string
 	// Node returns the planned node.
 	Node() string
-	// Subrequest returns the number of the subrequest by which the member gets them, from 1; 0 if its claims leave no
-	// choice.
+	// Subrequest returns the number of the subrequest by which the member gets its devices, from 1. It is 0 if the
+	// member's claims leave no choice.
 	Subrequest() int
-	// GPUs returns the resources that count GPUs.
+	// GPUs returns the names of the resources that count GPUs.
 	GPUs() []string
-	// Memory returns the GiB of each of these devices that the member shares with others, or 0 if it gets them whole.
+	// Memory returns the GiB that the member gets of each device if it shares the devices, or 0 if it gets whole devices.
 	Memory() uint32
 	// MayBeBound returns whether a Binding was sent that the API server may have written.
 	MayBeBound() bool
@@ -55,14 +76,14 @@ type Member interface {
 // MemberOf returns the member of a scheduling cycle, or nil if the pod is no member of a gang.
 type MemberOf func(fwk.CycleState) Member
 
-// PlannedForOthers returns the devices of these drivers that live plans have for other pods than that of the cycle, as
-// driver/pool/name. Without drivers it returns those of all.
+// PlannedForOthers returns the devices that live plans have for pods other than the cycle's, as driver/pool/name. If
+// drivers is nil, it returns the devices of all drivers.
 type PlannedForOthers func(state fwk.CycleState, pod *v1.Pod, drivers sets.Set[string]) []string
 
 // Plugin is the in-tree plugin on a filtered view of the cluster's devices.
 type Plugin struct {
 	*dynamicresources.DynamicResources
-	view      *view
+	view      *cycleView
 	memberOf  MemberOf
 	forOthers PlannedForOthers
 }
@@ -75,19 +96,19 @@ var (
 
 // NewFactory returns the plugin's constructor.
 //
-// All profiles of a process must list the plugin in place of DynamicResources, since each tells the others what it
-// allocates.
+// All profiles of a process must list the plugin in place of DynamicResources, because the profiles tell each other
+// which devices they allocate.
 func NewFactory(memberOf MemberOf, forOthers PlannedForOthers) frameworkruntime.PluginFactory {
 	var (
 		mu     sync.Mutex
-		shared *taken
+		shared *allocatedDevices
 	)
 	return func(ctx context.Context, _ runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		claims := handle.SharedInformerFactory().Resource().V1().ResourceClaims().Informer()
 		if shared == nil {
-			shared = newTaken()
+			shared = newAllocatedDevices()
 			if err := shared.follow(claims); err != nil {
 				return nil, err
 			}
@@ -100,15 +121,15 @@ func NewFactory(memberOf MemberOf, forOthers PlannedForOthers) frameworkruntime.
 			return nil, err
 		}
 		features := feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate)
-		view := &view{
-			SharedDRAManager: handle.SharedDRAManager(), taken: shared, claims: claims.GetIndexer(),
+		view := &cycleView{
+			SharedDRAManager: handle.SharedDRAManager(), allocated: shared, claims: claims.GetIndexer(),
 			published: published.GetIndexer(), matcher: newMatcher(features),
 		}
 		args := &config.DynamicResourcesArgs{
 			FilterTimeout:  &metav1.Duration{Duration: config.DynamicResourcesFilterTimeoutDefault},
 			BindingTimeout: &metav1.Duration{Duration: config.DynamicResourcesBindingTimeoutDefault},
 		}
-		inTree, err := dynamicresources.New(ctx, args, &viewing{handle, view}, features)
+		inTree, err := dynamicresources.New(ctx, args, &cycleHandle{handle, view}, features)
 		if err != nil {
 			return nil, err
 		}
@@ -136,9 +157,9 @@ func (p *Plugin) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Po
 	return p.DynamicResources.PreFilter(ctx, state, pod, nodes)
 }
 
-// Filter bounds the allocator for members, whose claims have been asked about with the same bound. A claim that was made
-// again since then must not hold the scheduling thread. If the in-tree plugin refuses a node, planned devices that are
-// gone are named: it was not shown them, and says only that devices lack.
+// Filter bounds the allocator's time for members. Asking had the same bound, but a claim may have been created again
+// since then, and it must not hold the scheduling thread. If the in-tree plugin refuses a node, Filter adds the planned
+// devices that no slice contains. The in-tree plugin was not shown these devices, so it says only that devices lack.
 func (p *Plugin) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	member := p.memberOf(state)
 	if member == nil {
@@ -150,26 +171,26 @@ func (p *Plugin) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, 
 	if !status.IsRejected() {
 		return status
 	}
-	if said := p.gone(member); said != "" {
-		return fwk.NewStatus(status.Code(), append(status.Reasons(), said)...)
+	if missing := p.missingDevices(member); missing != "" {
+		return fwk.NewStatus(status.Code(), append(status.Reasons(), missing)...)
 	}
 	return status
 }
 
-// gone returns which planned devices are in no ResourceSlice, or "".
-func (p *Plugin) gone(member Member) string {
+// missingDevices returns a sentence that names the planned devices in no ResourceSlice, or "".
+func (p *Plugin) missingDevices(member Member) string {
 	plan, err := planOf(member)
-	if err != nil || plan.count == 0 {
+	if err != nil || plan.plannedCount == 0 {
 		return ""
 	}
 	all, err := p.view.SharedDRAManager.ResourceSlices().ListWithDeviceTaintRules()
 	if err != nil {
 		return ""
 	}
-	return gone(plan.missing(all))
+	return describeMissing(plan.missing(all))
 }
 
-// Reserve lets the in-tree plugin record what it will write, which is compared with the plan.
+// Reserve lets the in-tree plugin record the allocation that it will write, and compares the allocation with the plan.
 func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	plan, hide, err := p.show(state, pod)
 	if err != nil {
@@ -184,9 +205,9 @@ func (p *Plugin) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod,
 	return status
 }
 
-// show restricts the view to the plan of a member, until hide is called. Other pods see everything, and have no plan. To
-// all of them the devices of other pods' plans are allocated.
-func (p *Plugin) show(state fwk.CycleState, pod *v1.Pod) (of *plan, hide func(), err error) {
+// show restricts the view to the plan of a member, until hide is called. Other pods see all devices and have no plan.
+// Both kinds of pods see the devices of other pods' plans as allocated.
+func (p *Plugin) show(state fwk.CycleState, pod *v1.Pod) (memberPlan *plan, hide func(), err error) {
 	forOthers := func() []string { return p.forOthers(state, pod, p.view.drivers(pod)) }
 	member := p.memberOf(state)
 	if member == nil {
@@ -210,8 +231,8 @@ func (p *Plugin) show(state fwk.CycleState, pod *v1.Pod) (of *plan, hide func(),
 }
 
 // Unreserve keeps the claim of a member that may be bound. The in-tree plugin would delete the claim for an extended
-// resource, and its devices would be given to another pod while the member runs. Stale frees such a claim when the
-// fate of the Binding is known.
+// resource. Another pod would then get its devices while the member runs. Stale frees such a claim when the fate of the
+// Binding is known.
 func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) {
 	if member := p.memberOf(state); member != nil && member.MayBeBound() {
 		return
@@ -220,54 +241,54 @@ func (p *Plugin) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Po
 }
 
 // viewing is a handle whose DRA manager is the view.
-type viewing struct {
+type cycleHandle struct {
 	fwk.Handle
-	view *view
+	view *cycleView
 }
 
-func (h *viewing) SharedDRAManager() fwk.SharedDRAManager { return h.view }
+func (h *cycleHandle) SharedDRAManager() fwk.SharedDRAManager { return h.view }
 
-// view shows the cluster's DRA objects, less what the plan of the running cycle leaves out.
-type view struct {
+// cycleView shows the cluster's DRA objects as the pod of the running cycle may see them (see the package comment).
+type cycleView struct {
 	fwk.SharedDRAManager
-	taken     *taken
+	allocated *allocatedDevices
 	claims    cache.Indexer
-	published cache.Indexer // all slices, without what DeviceTaintRules say
+	published cache.Indexer // all slices, without the taints of DeviceTaintRules
 	matcher   *matcher
 	// mu is held while a plan is shown. There is one scheduling thread, so no cycle waits for it.
-	mu  sync.Mutex
-	now *plan // nil: everything is shown
-	pod *v1.Pod
-	// alone: the allocator deals with planned devices and nothing else in this cycle
-	alone bool
+	mu      sync.Mutex
+	current *plan // nil: all devices are shown
+	pod     *v1.Pod
+	// onlyPlanned: in this cycle the allocator needs nothing but planned devices
+	onlyPlanned bool
 	// forOthers returns the devices that are planned for other pods
 	forOthers func() []string
-	// narrowed are claims of the running cycle's pod, as they are shown. The queue and binding cycles read claims too, in
-	// other goroutines and without mu. So nothing but this pointer changes, and no other pod's claim is in it.
+	// narrowed are the claims of the running cycle's pod, as they are shown. The queue and the binding cycles read claims
+	// too, in other goroutines and without mu. So only this pointer changes, and it contains no other pod's claim.
 	narrowed atomic.Pointer[shownClaims]
 }
 
-func (v *view) show(pod *v1.Pod, p *plan, alone bool, forOthers func() []string) (hide func()) {
+func (v *cycleView) show(pod *v1.Pod, p *plan, onlyPlanned bool, forOthers func() []string) (hide func()) {
 	v.mu.Lock()
-	v.pod, v.now, v.alone, v.forOthers = pod, p, alone, forOthers
+	v.pod, v.current, v.onlyPlanned, v.forOthers = pod, p, onlyPlanned, forOthers
 	return func() {
-		v.pod, v.now, v.alone, v.forOthers = nil, nil, false, nil
+		v.pod, v.current, v.onlyPlanned, v.forOthers = nil, nil, false, nil
 		v.mu.Unlock()
 	}
 }
 
-// compare returns whether the pod asks for planned devices and no others, and notes in the plan whether its allocator
-// must see other devices too. It returns an error if a claim of the pod still has others of their driver: the in-tree
-// plugin would keep these.
-func (v *view) compare(pod *v1.Pod, p *plan) (alone bool, err error) {
-	if p.count == 0 || len(pod.Spec.ResourceClaims) == 0 {
-		return p.count > 0 && !v.asksForOthers(pod, p), nil
+// compare returns whether the pod asks for planned devices and no others. It records in the plan whether the allocator
+// must see other devices too. It returns an error if a claim of the pod still has unplanned devices of a planned driver,
+// because the in-tree plugin would keep them.
+func (v *cycleView) compare(pod *v1.Pod, p *plan) (onlyPlanned bool, err error) {
+	if p.plannedCount == 0 || len(pod.Spec.ResourceClaims) == 0 {
+		return p.plannedCount > 0 && !v.asksForOtherDevices(pod, p), nil
 	}
-	asked, exact := v.extended(pod), true
+	requested, exact := v.countExtended(pod), true
 	for i := range pod.Spec.ResourceClaims {
 		name, _, err := resourceclaim.Name(pod, &pod.Spec.ResourceClaims[i])
 		if err != nil || name == nil {
-			return false, nil // the in-tree plugin says what is wrong
+			return false, nil // the in-tree plugin reports the problem
 		}
 		claim, err := v.SharedDRAManager.ResourceClaims().Get(pod.Namespace, *name)
 		if err != nil {
@@ -276,7 +297,7 @@ func (v *view) compare(pod *v1.Pod, p *plan) (alone bool, err error) {
 		if hasItsDevices(claim) {
 			continue
 		}
-		p.noteOthers(claim)
+		p.noteOtherRequests(claim)
 		if claim.Status.Allocation != nil {
 			if err := p.check(claim); err != nil {
 				return false, fmt.Errorf("claim %s/%s of an earlier attempt: %w", claim.Namespace, claim.Name, err)
@@ -286,25 +307,25 @@ func (v *view) compare(pod *v1.Pod, p *plan) (alone bool, err error) {
 			mode, count, gpus := p.asks(request)
 			switch {
 			case watches(request), gpus && mode == resourceapi.DeviceAllocationModeAll:
-				p.others, exact = true, false
+				p.showOthers, exact = true, false
 			case mode != resourceapi.DeviceAllocationModeExactCount:
 				exact = false
 			default:
-				asked += count
+				requested += count
 			}
 		}
 	}
-	// The service counts the requests for GPUs. If these are all, then there are no requests for other devices.
-	return exact && asked == int64(p.count), nil
+	// The service has counted the requests for GPUs. If the pod requests no more devices, it requests no other devices.
+	return exact && requested == int64(p.plannedCount), nil
 }
 
-// watches returns whether a request is for adminAccess: it takes no device, and may have one that others have.
+// watches returns whether a request is for adminAccess. Such a request takes no device away from other claims.
 func watches(request resourceapi.DeviceRequest) bool {
 	return request.Exactly != nil && request.Exactly.AdminAccess != nil && *request.Exactly.AdminAccess
 }
 
-// extended returns how many devices a pod asks for by extended resources, over all of its containers.
-func (v *view) extended(pod *v1.Pod) (count int64) {
+// countExtended returns how many devices a pod asks for by extended resources, over all of its containers.
+func (v *cycleView) countExtended(pod *v1.Pod) (count int64) {
 	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
 			for name, amount := range containers[i].Resources.Requests {
@@ -317,8 +338,8 @@ func (v *view) extended(pod *v1.Pod) (count int64) {
 	return count
 }
 
-// asksForOthers returns whether the pod asks by extended resources for devices that are no GPUs, such as network cards.
-func (v *view) asksForOthers(pod *v1.Pod, p *plan) bool {
+// asksForOtherDevices returns whether the pod asks by extended resources for devices that are no GPUs, such as network cards.
+func (v *cycleView) asksForOtherDevices(pod *v1.Pod, p *plan) bool {
 	for _, containers := range [][]v1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
 			for name := range containers[i].Resources.Requests {
@@ -331,35 +352,35 @@ func (v *view) asksForOthers(pod *v1.Pod, p *plan) bool {
 	return false
 }
 
-func (v *view) ResourceSlices() fwk.ResourceSliceLister { return slicesOf{v} }
+func (v *cycleView) ResourceSlices() fwk.ResourceSliceLister { return cycleSlices{v} }
 
-func (v *view) ResourceClaims() fwk.ResourceClaimTracker {
-	return claimsOf{v.SharedDRAManager.ResourceClaims(), v}
+func (v *cycleView) ResourceClaims() fwk.ResourceClaimTracker {
+	return cycleClaims{v.SharedDRAManager.ResourceClaims(), v}
 }
 
-type slicesOf struct{ *view }
+type cycleSlices struct{ *cycleView }
 
-func (s slicesOf) ListWithDeviceTaintRules() ([]*resourceapi.ResourceSlice, error) {
+func (s cycleSlices) ListWithDeviceTaintRules() ([]*resourceapi.ResourceSlice, error) {
 	all, err := s.SharedDRAManager.ResourceSlices().ListWithDeviceTaintRules()
-	if err != nil || s.now == nil {
+	if err != nil || s.current == nil {
 		return all, err
 	}
-	shown, err := s.now.restrict(all)
-	if s.alone { // nothing counts as allocated then, so nothing else may be chosen
-		shown = slices.DeleteFunc(shown, func(of *resourceapi.ResourceSlice) bool { return !s.now.drives(of.Spec.Driver) })
+	shown, err := s.current.restrict(all)
+	if s.onlyPlanned { // the allocator then sees no allocations, so it must see no other devices
+		shown = slices.DeleteFunc(shown, func(slice *resourceapi.ResourceSlice) bool { return !s.current.drives(slice.Spec.Driver) })
 	}
 	return shown, err
 }
 
-type claimsOf struct {
+type cycleClaims struct {
 	fwk.ResourceClaimTracker
-	view *view
+	view *cycleView
 }
 
 var errNotPlanned = errors.New("device is not planned")
 
 // Get returns a claim as the member's plan has it: with one subrequest in place of several.
-func (c claimsOf) Get(namespace, name string) (*resourceapi.ResourceClaim, error) {
+func (c cycleClaims) Get(namespace, name string) (*resourceapi.ResourceClaim, error) {
 	if shown := c.view.narrowed.Load(); shown != nil {
 		if claim := (*shown)[types.NamespacedName{Namespace: namespace, Name: name}]; claim != nil {
 			return claim, nil
@@ -368,23 +389,23 @@ func (c claimsOf) Get(namespace, name string) (*resourceapi.ResourceClaim, error
 	return c.ResourceClaimTracker.Get(namespace, name)
 }
 
-// List returns the pod's own claims if nothing else matters in this cycle: the in-tree plugin looks for one that an
-// earlier cycle has left.
-func (c claimsOf) List() ([]*resourceapi.ResourceClaim, error) {
-	if !c.view.alone {
+// List returns only the pod's own claims if the cycle needs only planned devices. The in-tree plugin calls List to find
+// a claim that an earlier cycle left.
+func (c cycleClaims) List() ([]*resourceapi.ResourceClaim, error) {
+	if !c.view.onlyPlanned {
 		return c.ResourceClaimTracker.List()
 	}
-	found, err := c.view.claims.ByIndex(byPod, keyOf(c.view.pod.Namespace, c.view.pod.UID))
-	own := make([]*resourceapi.ResourceClaim, 0, len(found))
-	for _, obj := range found {
-		own = append(own, obj.(*resourceapi.ResourceClaim))
+	objects, err := c.view.claims.ByIndex(byPod, keyOf(c.view.pod.Namespace, c.view.pod.UID))
+	claims := make([]*resourceapi.ResourceClaim, 0, len(objects))
+	for _, obj := range objects {
+		claims = append(claims, obj.(*resourceapi.ResourceClaim))
 	}
-	return own, err
+	return claims, err
 }
 
-// GatherAllocatedState returns that nothing is allocated of what the allocator sees, if that is certain.
-func (c claimsOf) GatherAllocatedState() (*structured.AllocatedState, error) {
-	if c.view.alone && c.view.taken.free(c.view.now, c.view.rivals(c.view.now)) {
+// GatherAllocatedState returns an empty state if it is certain that no device that the allocator sees is allocated.
+func (c cycleClaims) GatherAllocatedState() (*structured.AllocatedState, error) {
+	if c.view.onlyPlanned && c.view.allocated.free(c.view.current, c.view.competingDevices(c.view.current)) {
 		return &structured.AllocatedState{
 			AllocatedDevices:         sets.New[structured.DeviceID](),
 			AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
@@ -396,57 +417,57 @@ func (c claimsOf) GatherAllocatedState() (*structured.AllocatedState, error) {
 		return nil, err
 	}
 	c.withPlanned(state)
-	return state, c.withWatched(state.AllocatedDevices)
+	return state, c.withShownOthers(state.AllocatedDevices)
 }
 
 // ListAllAllocatedDevices is called in place of GatherAllocatedState by some settings of the in-tree plugin.
-func (c claimsOf) ListAllAllocatedDevices() (sets.Set[structured.DeviceID], error) {
+func (c cycleClaims) ListAllAllocatedDevices() (sets.Set[structured.DeviceID], error) {
 	devices, err := c.ResourceClaimTracker.ListAllAllocatedDevices()
 	if err != nil {
 		return nil, err
 	}
 	c.withPlanned(&structured.AllocatedState{AllocatedDevices: devices})
-	return devices, c.withWatched(devices)
+	return devices, c.withShownOthers(devices)
 }
 
-// withWatched adds the devices that are shown and not planned. The tracker has made the set for this call.
-func (c claimsOf) withWatched(allocated sets.Set[structured.DeviceID]) error {
-	if c.view.now == nil || !c.view.now.others {
+// withShownOthers adds the devices that are shown but not planned. The set belongs to this call: the tracker created it.
+func (c cycleClaims) withShownOthers(allocated sets.Set[structured.DeviceID]) error {
+	if c.view.current == nil || !c.view.current.showOthers {
 		return nil
 	}
 	all, err := c.view.SharedDRAManager.ResourceSlices().ListWithDeviceTaintRules()
 	if err != nil {
 		return err
 	}
-	for _, of := range c.view.now.watched(all) {
-		allocated.Insert(structured.MakeDeviceID(of.driver, of.pool, of.name))
+	for _, shown := range c.view.current.shownOthers(all) {
+		allocated.Insert(structured.MakeDeviceID(shown.driver, shown.pool, shown.name))
 	}
 	return nil
 }
 
-// SignalClaimPendingAllocation receives what the in-tree plugin will write: the last chance to compare it with the
-// plan. An error fails the cycle before anything is written.
-func (c claimsOf) SignalClaimPendingAllocation(uid types.UID, claim *resourceapi.ResourceClaim) error {
-	if plan := c.view.now; plan != nil {
+// SignalClaimPendingAllocation receives the allocation that the in-tree plugin will write, and compares it with the
+// plan. This is the last chance: an error fails the cycle before anything is written.
+func (c cycleClaims) SignalClaimPendingAllocation(uid types.UID, claim *resourceapi.ResourceClaim) error {
+	if plan := c.view.current; plan != nil {
 		if err := plan.check(claim); err != nil {
 			return fmt.Errorf("claim %s/%s: %w", claim.Namespace, claim.Name, err)
 		}
 	}
-	c.view.taken.signal(uid, claim)
+	c.view.allocated.signal(uid, claim)
 	return c.ResourceClaimTracker.SignalClaimPendingAllocation(uid, claim)
 }
 
-// AssumeClaimAfterAPICall receives what a PreBind has written.
-func (c claimsOf) AssumeClaimAfterAPICall(claim *resourceapi.ResourceClaim) error {
-	c.view.taken.written(claim)
+// AssumeClaimAfterAPICall receives a claim that a PreBind has written.
+func (c cycleClaims) AssumeClaimAfterAPICall(claim *resourceapi.ResourceClaim) error {
+	c.view.allocated.written(claim)
 	return c.ResourceClaimTracker.AssumeClaimAfterAPICall(claim)
 }
 
-// MaybeRemoveClaimPendingAllocation receives the end of what was signalled.
-func (c claimsOf) MaybeRemoveClaimPendingAllocation(uid types.UID, force bool) bool {
+// MaybeRemoveClaimPendingAllocation receives the end of a signalled allocation.
+func (c cycleClaims) MaybeRemoveClaimPendingAllocation(uid types.UID, force bool) bool {
 	removed := c.ResourceClaimTracker.MaybeRemoveClaimPendingAllocation(uid, force)
 	if removed {
-		c.view.taken.unsignal(uid)
+		c.view.allocated.unsignal(uid)
 	}
 	return removed
 }

@@ -13,7 +13,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 )
 
-// on returns the slice as one of a node. Its pool has this count of slices.
+// on returns the slice as a slice of a node. Its pool has this count of slices.
 func on(node string, count int64, of *resourceapi.ResourceSlice) *resourceapi.ResourceSlice {
 	if node != "" {
 		of.Spec.NodeName = &node
@@ -22,8 +22,8 @@ func on(node string, count int64, of *resourceapi.ResourceSlice) *resourceapi.Re
 	return of
 }
 
-// Any node may publish slices in the pool of another one. The device d0 of node n is planned: `got` says whether the in-tree
-// allocator gives it, of all slices as of those that it is shown.
+// Any node may publish slices in the pool of another node. The device d0 of node n is planned. `got` says whether the
+// in-tree allocator gives the device. The answer is the same for all slices and for the slices that it is shown.
 var pools = map[string]struct {
 	all   []*resourceapi.ResourceSlice
 	shown []string
@@ -76,11 +76,11 @@ func TestPoolsWithSlicesOfOtherNodes(t *testing.T) {
 					t.Errorf("given of what is %s: %v", of, got)
 				}
 			}
-			found, partial := byNode(c.all)
+			result, partial := byNode(c.all)
 			if got := partial.Has(poolOn{"gpu", "a", "n"}); got != c.part {
 				t.Errorf("partial: %v", got)
 			}
-			if got := strings.Join(shown(found["n"]), ", "); c.got && got != "s: d0" {
+			if got := strings.Join(shown(result["n"]), ", "); c.got && got != "s: d0" {
 				t.Errorf("asked about: %q", got)
 			}
 		})
@@ -110,9 +110,9 @@ func isGiven(t *testing.T, name string, published []*resourceapi.ResourceSlice) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	found, err := allocator.Allocate(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, []*resourceapi.ResourceClaim{claim})
+	result, err := allocator.Allocate(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, []*resourceapi.ResourceClaim{claim})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(found) == 1
+	return len(result) == 1
 }

@@ -18,35 +18,37 @@ import (
 
 // gpuRequest is a pod's request for GPUs. It has one subrequest, or those of firstAvailable in their order.
 type gpuRequest struct {
-	where       string // names the pod's claim and the request
+	label       string // names the pod's claim and the request
 	subrequests []gpuChoice
 }
 
-// at returns the subrequest of this rank. A request with fewer than others has its last one.
-func (r gpuRequest) at(rank int) gpuChoice { return r.subrequests[min(rank, len(r.subrequests)-1)] }
+// subrequest returns the subrequest of this rank. A request with fewer subrequests has its last one.
+func (r gpuRequest) subrequest(rank int) gpuChoice {
+	return r.subrequests[min(rank, len(r.subrequests)-1)]
+}
 
 // gpuChoice says which devices a request, or a subrequest, may have.
 type gpuChoice struct {
-	class       string
-	counted     []string // the selectors by which devices count as GPUs
-	wanted      []string // the selectors of the request and of its class
-	tolerations []resourceapi.DeviceToleration
-	every       bool                                            // all that match (allocationMode All)
-	capacity    map[resourceapi.QualifiedName]resource.Quantity // that each device must have
+	class        string
+	gpuSelectors []string // the selectors by which devices count as GPUs
+	selectors    []string // the selectors of the request and of its class
+	tolerations  []resourceapi.DeviceToleration
+	takesAll     bool                                            // all that match (allocationMode All)
+	capacity     map[resourceapi.QualifiedName]resource.Quantity // that each device must have
 }
 
-// claimsThere yields the claims of a pod that exist, each with the name that the pod has for it. The in-tree plugin
-// says what is wrong with others.
-func claimsThere(manager fwk.SharedDRAManager, pod *v1.Pod) iter.Seq2[string, *resourceapi.ResourceClaim] {
+// existingClaims yields the claims of a pod that exist, each with its name in the pod's spec. The in-tree plugin reports
+// claims that do not exist.
+func existingClaims(manager fwk.SharedDRAManager, pod *v1.Pod) iter.Seq2[string, *resourceapi.ResourceClaim] {
 	return func(yield func(string, *resourceapi.ResourceClaim) bool) {
 		for i := range pod.Spec.ResourceClaims {
-			named := &pod.Spec.ResourceClaims[i]
-			name, _, err := resourceclaim.Name(pod, named)
+			reference := &pod.Spec.ResourceClaims[i]
+			name, _, err := resourceclaim.Name(pod, reference)
 			if err != nil || name == nil {
 				continue
 			}
 			claim, err := manager.ResourceClaims().Get(pod.Namespace, *name)
-			if err == nil && !yield(named.Name, claim) {
+			if err == nil && !yield(reference.Name, claim) {
 				return
 			}
 		}
@@ -54,43 +56,43 @@ func claimsThere(manager fwk.SharedDRAManager, pod *v1.Pod) iter.Seq2[string, *r
 }
 
 // selectorsOfGPUs returns the selectors of the DeviceClass of each of these resources that has one.
-func selectorsOfGPUs(manager fwk.SharedDRAManager, resources []string) (found [][]string) {
+func selectorsOfGPUs(manager fwk.SharedDRAManager, resources []string) (selectors [][]string) {
 	for _, name := range resources {
 		if class := manager.DeviceClassResolver().GetDeviceClass(v1.ResourceName(name)); class != nil {
-			found = append(found, expressions(class.Spec.Selectors))
+			selectors = append(selectors, expressions(class.Spec.Selectors))
 		}
 	}
-	return found
+	return selectors
 }
 
-// requests returns the pod's different requests for GPUs, and one more than maxRequests at most. Claims that do not exist
-// are left out: the in-tree plugin says so.
-func (a *Asking) requests(pod *v1.Pod) (found []gpuRequest) {
-	for named, claim := range claimsThere(a.manager, pod) {
+// requests returns the pod's different requests for GPUs: at most one more than maxRequests. It leaves out claims that do
+// not exist, because the in-tree plugin reports them.
+func (a *Asking) requests(pod *v1.Pod) (requests []gpuRequest) {
+	for claimName, claim := range existingClaims(a.manager, pod) {
 		if hasItsDevices(claim) {
 			continue
 		}
 		for _, request := range claim.Spec.Devices.Requests {
 			choices := a.choices(request)
-			known := func(r gpuRequest) bool { return reflect.DeepEqual(r.subrequests, choices) }
-			if len(choices) > 0 && !slices.ContainsFunc(found, known) {
-				found = append(found, gpuRequest{fmt.Sprintf("resourceClaims %s, request %s", named, request.Name), choices})
+			isEqual := func(r gpuRequest) bool { return reflect.DeepEqual(r.subrequests, choices) }
+			if len(choices) > 0 && !slices.ContainsFunc(requests, isEqual) {
+				requests = append(requests, gpuRequest{fmt.Sprintf("resourceClaims %s, request %s", claimName, request.Name), choices})
 			}
-			if len(found) > maxRequests { // enough to refuse the pod: each further one is compared with all of these
-				return found
+			if len(requests) > maxRequests { // enough to refuse the pod; each further request would be compared with all of these
+				return requests
 			}
 		}
 	}
-	return found
+	return requests
 }
 
-// watchesBesideGPUs returns whether the pod takes GPUs and also asks to watch devices. Its cycle shows it all devices of
-// the node's GPU drivers without our taint.
-func (a *Asking) watchesBesideGPUs(pod *v1.Pod, asked *askedGPUs) bool {
-	if len(asked.requests) == 0 && !a.asksByResources(pod) {
+// watchesBesideGPUs returns whether the pod takes GPUs and also asks to watch devices. In its cycle such a pod sees all
+// devices of the node's GPU drivers without our taint.
+func (a *Asking) watchesBesideGPUs(pod *v1.Pod, question *gpuQuestion) bool {
+	if len(question.requests) == 0 && !a.asksByResources(pod) {
 		return false
 	}
-	for _, claim := range claimsThere(a.manager, pod) {
+	for _, claim := range existingClaims(a.manager, pod) {
 		if slices.ContainsFunc(claim.Spec.Devices.Requests, watches) {
 			return true
 		}
@@ -114,69 +116,69 @@ func (a *Asking) asksByResources(pod *v1.Pod) bool {
 
 // drivers returns the drivers of devices that count as GPUs.
 func (a *Asking) drivers(ctx context.Context, all []*resourceapi.ResourceSlice) sets.Set[string] {
-	found := sets.New[string]()
+	drivers := sets.New[string]()
 	for _, selectors := range selectorsOfGPUs(a.manager, a.gpus) {
 		for _, slice := range all {
 			driver := slice.Spec.Driver
-			if !found.Has(driver) && slices.Contains(a.matcher.matching(ctx, selectors, slice, nil).devices, true) {
-				found.Insert(driver)
+			if !drivers.Has(driver) && slices.Contains(a.matcher.matching(ctx, selectors, slice, nil).devices, true) {
+				drivers.Insert(driver)
 			}
 		}
 	}
-	return found
+	return drivers
 }
 
-// hasItsDevices returns whether a claim that belongs to no single pod is allocated: pods that name it get these devices.
+// hasItsDevices returns whether a claim that belongs to no single pod is allocated. Pods that name it get these devices.
 func hasItsDevices(claim *resourceapi.ResourceClaim) bool {
 	return claim.Status.Allocation != nil && metav1.GetControllerOf(claim) == nil
 }
 
-// choices returns the subrequests of a request for GPUs, or nil for another request. Who only watches a device
+// choices returns the subrequests of a request for GPUs, or nil for another request. A request that only watches devices
 // (adminAccess) takes no GPU. The service refuses pods with subrequests for GPUs and for other devices in one request.
-func (a *Asking) choices(request resourceapi.DeviceRequest) (found []gpuChoice) {
-	add := func(name string, mode resourceapi.DeviceAllocationMode, selectors []resourceapi.DeviceSelector, tolerations []resourceapi.DeviceToleration, asked *resourceapi.CapacityRequirements) {
+func (a *Asking) choices(request resourceapi.DeviceRequest) (choices []gpuChoice) {
+	add := func(name string, mode resourceapi.DeviceAllocationMode, selectors []resourceapi.DeviceSelector, tolerations []resourceapi.DeviceToleration, capacities *resourceapi.CapacityRequirements) {
 		class, err := a.manager.DeviceClasses().Get(name)
 		if err != nil || class.Spec.ExtendedResourceName == nil || !slices.Contains(a.gpus, *class.Spec.ExtendedResourceName) {
 			return
 		}
-		counts := a.manager.DeviceClassResolver().GetDeviceClass(v1.ResourceName(*class.Spec.ExtendedResourceName))
-		if counts == nil {
-			counts = class
+		gpuClass := a.manager.DeviceClassResolver().GetDeviceClass(v1.ResourceName(*class.Spec.ExtendedResourceName))
+		if gpuClass == nil {
+			gpuClass = class
 		}
-		wanted := append(expressions(class.Spec.Selectors), expressions(selectors)...)
+		allSelectors := append(expressions(class.Spec.Selectors), expressions(selectors)...)
 		var capacity map[resourceapi.QualifiedName]resource.Quantity
-		if asked != nil {
-			capacity = asked.Requests
+		if capacities != nil {
+			capacity = capacities.Requests
 		}
-		every := mode == resourceapi.DeviceAllocationModeAll
-		found = append(found, gpuChoice{class.Name, expressions(counts.Spec.Selectors), wanted, tolerations, every, capacity})
+		isAll := mode == resourceapi.DeviceAllocationModeAll
+		choices = append(choices, gpuChoice{class.Name, expressions(gpuClass.Spec.Selectors), allSelectors, tolerations, isAll, capacity})
 	}
 	if exact := request.Exactly; exact != nil && !watches(request) {
 		add(exact.DeviceClassName, exact.AllocationMode, exact.Selectors, exact.Tolerations, exact.Capacity)
 	}
 	for i := range request.FirstAvailable {
-		some := &request.FirstAvailable[i]
-		add(some.DeviceClassName, some.AllocationMode, some.Selectors, some.Tolerations, some.Capacity)
+		subrequest := &request.FirstAvailable[i]
+		add(subrequest.DeviceClassName, subrequest.AllocationMode, subrequest.Selectors, subrequest.Tolerations, subrequest.Capacity)
 	}
-	return found
+	return choices
 }
 
-func expressions(selectors []resourceapi.DeviceSelector) (found []string) {
+func expressions(selectors []resourceapi.DeviceSelector) (texts []string) {
 	for _, selector := range selectors {
 		if selector.CEL != nil {
-			found = append(found, selector.CEL.Expression)
+			texts = append(texts, selector.CEL.Expression)
 		}
 	}
-	return found
+	return texts
 }
 
-// selectorsOf returns how many different selectors have to be evaluated for the requests.
-func selectorsOf(requests []gpuRequest) int {
-	found := sets.New[string]()
+// countSelectors returns how many different selectors have to be evaluated for the requests.
+func countSelectors(requests []gpuRequest) int {
+	selectors := sets.New[string]()
 	for _, request := range requests {
 		for _, choice := range request.subrequests {
-			found.Insert(choice.counted...).Insert(choice.wanted...)
+			selectors.Insert(choice.gpuSelectors...).Insert(choice.selectors...)
 		}
 	}
-	return len(found)
+	return len(selectors)
 }

@@ -16,29 +16,29 @@ const Owned = "muster.dev/owned"
 // plan holds the devices of one member. A member has devices of one pool or a few, so lists are faster than maps.
 type plan struct {
 	// node is the planned node. Any node may publish slices of the same pools, which do not count for this one.
-	node  string
-	pools []pool
-	count int
-	// given counts those that claims of the member have got.
-	given int
-	// others: the allocator must see the other devices of the node too, as allocated ones. The member asks to watch
+	node         string
+	pools        []pool
+	plannedCount int
+	// allocatedCount is the number of planned devices that claims of the member have got.
+	allocatedCount int
+	// showOthers: the allocator must also see the node's unplanned devices, marked as allocated. The member asks to watch
 	// devices (adminAccess), perhaps of the same driver, or for all that match (allocationMode All).
-	others bool
+	showOthers bool
 	// subrequest is the number of the subrequest by which the member gets the devices, from 1; 0 if there is no choice.
 	subrequest int
 	// isGPUs returns whether devices of this class are GPUs.
 	isGPUs func(class string) bool
-	// memory is the GiB of each device that the member shares with others, or 0 if it gets them whole.
+	// memory is the GiB that the member gets of each device if it shares the devices, or 0 if it gets whole devices.
 	memory int64
-	// different are the member's requests for other devices, as the claim's UID and the request. isGPU says which devices of
-	// a slice they may not have.
-	different sets.Set[string]
-	isGPU     func(slice *resourceapi.ResourceSlice, at int) bool
-	// allocated are the devices of the planned pools that are taken.
+	// otherRequests are the member's requests for other devices, as the claim's UID and the request. isGPU returns whether
+	// a device of a slice is a GPU, which such a request may not have.
+	otherRequests sets.Set[string]
+	isGPU         func(slice *resourceapi.ResourceSlice, index int) bool
+	// allocated are the allocated devices of the planned pools.
 	allocated sets.Set[device]
 }
 
-// pool is a pool of devices with those that are planned, in the order in which requests shall get them.
+// pool is a pool with its planned devices, in the order in which requests shall get them.
 type pool struct {
 	driver, name string
 	devices      []string
@@ -55,21 +55,21 @@ func planOf(member Member) (*plan, error) {
 
 // newPlan reads devices of the form driver/pool/name.
 func newPlan(devices []string) (*plan, error) {
-	p := &plan{count: len(devices), different: sets.New[string]()}
+	p := &plan{plannedCount: len(devices), otherRequests: sets.New[string]()}
 	for _, device := range devices {
-		driver, in, name, ok := split(device)
+		driver, in, name, ok := splitName(device)
 		if !ok {
 			return nil, fmt.Errorf("the plan names a device %q, which is not driver/pool/name", device)
 		}
-		of := p.pool(driver, in)
-		if of == nil {
+		planned := p.pool(driver, in)
+		if planned == nil {
 			p.pools = append(p.pools, pool{driver: driver, name: in})
-			of = &p.pools[len(p.pools)-1]
+			planned = &p.pools[len(p.pools)-1]
 		}
-		if slices.Contains(of.devices, name) {
+		if slices.Contains(planned.devices, name) {
 			return nil, fmt.Errorf("the plan names the device %q twice", device)
 		}
-		of.devices = append(of.devices, name)
+		planned.devices = append(planned.devices, name)
 	}
 	return p, nil
 }
@@ -77,8 +77,8 @@ func newPlan(devices []string) (*plan, error) {
 // pool returns the planned pool of this name, or nil.
 func (p *plan) pool(driver, name string) *pool {
 	for i := range p.pools {
-		if of := &p.pools[i]; of.name == name && of.driver == driver {
-			return of
+		if planned := &p.pools[i]; planned.name == name && planned.driver == driver {
+			return planned
 		}
 	}
 	return nil
@@ -89,23 +89,22 @@ func (p *plan) drives(driver string) bool {
 	return slices.ContainsFunc(p.pools, func(of pool) bool { return of.driver == driver })
 }
 
-// isOn returns whether a slice has devices or counters of the planned node: it names this node, or none.
+// isOn returns whether a slice has devices or counters of the planned node: it names this node, or no node.
 func (p *plan) isOn(slice *resourceapi.ResourceSlice) bool {
 	return slice.Spec.NodeName == nil || *slice.Spec.NodeName == p.node
 }
 
-// restrict returns the slices as the allocator may see them. Drivers without planned devices keep all of theirs. Of
-// the others only the planned pools are left, with the planned devices alone: in the first slice of their pool by name
-// and in the plan's order, because the allocator tries slices by name and devices in the order in which they stand.
-// The other slices of the pool stay, empty, because a pool is complete by the number of its slices. So do counters, and
-// some devices that consume them (see stays).
+// restrict returns the slices as the allocator may see them. Drivers without planned devices keep all slices. Drivers
+// with planned devices keep only the planned pools, with the planned devices alone. These devices are in the first slice
+// of their pool by name, in the plan's order: the allocator tries slices by name, and devices in the slice's order. The
+// pool's other slices remain, empty, because the number of slices shows whether a pool is complete. Counters remain too,
+// and some devices that consume them (see keepVisible).
 //
-// With p.others it sees all of the node's, and the planned ones last. A request to watch would else hold a planned
-// device, and the allocator gives no claim a device that another request of the pod has. A request for all devices must
-// be refused if it matches one that is not planned. What is not planned counts as allocated then, which only a request to
-// watch may have.
+// With p.showOthers the allocator sees all of the node's devices, planned ones last. Otherwise an adminAccess request
+// could pick a planned device, and no other request of the pod would get it. The unplanned devices are marked as
+// allocated, so only an adminAccess request can get one. A request for all devices is refused if it matches one.
 func (p *plan) restrict(all []*resourceapi.ResourceSlice) ([]*resourceapi.ResourceSlice, error) {
-	if p.count == 0 {
+	if p.plannedCount == 0 {
 		return all, nil
 	}
 	var shown []*resourceapi.ResourceSlice
@@ -120,83 +119,82 @@ func (p *plan) restrict(all []*resourceapi.ResourceSlice) ([]*resourceapi.Resour
 			shown = append(shown, slice)
 		}
 	}
-	if p.others {
-		shown = append(shown, p.besides(all)...)
+	if p.showOthers {
+		shown = append(shown, p.otherPools(all)...)
 	}
 	for i, of := range p.pools {
-		left := p.showing(planned[i], of.devices)
-		for j := range left {
-			for k := range left[j].Spec.Devices {
-				device := &left[j].Spec.Devices[k]
-				if why := p.unlike(device); why != "" && slices.Contains(of.devices, device.Name) {
-					return nil, fmt.Errorf("pool %s of %s: device %s %s", of.name, of.driver, device.Name, why)
+		restricted := p.poolSlices(planned[i], of.devices)
+		for j := range restricted {
+			for k := range restricted[j].Spec.Devices {
+				device := &restricted[j].Spec.Devices[k]
+				if reason := p.whyNotAsPlanned(device); reason != "" && slices.Contains(of.devices, device.Name) {
+					return nil, fmt.Errorf("pool %s of %s: device %s %s", of.name, of.driver, device.Name, reason)
 				}
 			}
 		}
-		shown = append(shown, left...)
+		shown = append(shown, restricted...)
 	}
 	return shown, nil
 }
 
-// besides returns the slices of other pools of the same drivers on the planned node, as all devices of these drivers are
-// shown: without our taint.
-func (p *plan) besides(all []*resourceapi.ResourceSlice) (found []*resourceapi.ResourceSlice) {
+// otherPools returns the slices of unplanned pools of the planned drivers on the planned node, without our taint.
+func (p *plan) otherPools(all []*resourceapi.ResourceSlice) (visible []*resourceapi.ResourceSlice) {
 	for _, slice := range all {
 		if p.drives(slice.Spec.Driver) && p.pool(slice.Spec.Driver, slice.Spec.Pool.Name) == nil && slice.Spec.NodeName != nil && p.isOn(slice) {
-			found = append(found, withoutOwned(slice))
+			visible = append(visible, withoutOwned(slice))
 		}
 	}
-	return found
+	return visible
 }
 
-// watched returns the devices that restrict shows and that are not planned, of the planned drivers. Those that consume
-// counters are left out: the planned ones of their pool would lack these counters.
-func (p *plan) watched(all []*resourceapi.ResourceSlice) (found []device) {
-	for _, slice := range p.besides(all) {
+// shownOthers returns the unplanned devices of the planned drivers that restrict shows. It leaves out devices of the
+// planned pools that consume counters. If these counted as allocated, the planned devices would lack the counters.
+func (p *plan) shownOthers(all []*resourceapi.ResourceSlice) (devices []device) {
+	for _, slice := range p.otherPools(all) {
 		for i := range slice.Spec.Devices {
-			found = append(found, device{slice.Spec.Driver, slice.Spec.Pool.Name, slice.Spec.Devices[i].Name})
+			devices = append(devices, device{slice.Spec.Driver, slice.Spec.Pool.Name, slice.Spec.Devices[i].Name})
 		}
 	}
 	for _, slice := range all {
-		of := p.pool(slice.Spec.Driver, slice.Spec.Pool.Name)
+		planned := p.pool(slice.Spec.Driver, slice.Spec.Pool.Name)
 		for i := range slice.Spec.Devices {
-			it := &slice.Spec.Devices[i]
-			if of != nil && p.isOn(slice) && !slices.Contains(of.devices, it.Name) && len(it.ConsumesCounters) == 0 {
-				found = append(found, device{of.driver, of.name, it.Name})
+			candidate := &slice.Spec.Devices[i]
+			if planned != nil && p.isOn(slice) && !slices.Contains(planned.devices, candidate.Name) && len(candidate.ConsumesCounters) == 0 {
+				devices = append(devices, device{planned.driver, planned.name, candidate.Name})
 			}
 		}
 	}
-	return found
+	return devices
 }
 
 // missing returns the planned devices that are not in the newest slices of their pools on the node, as driver/pool/name.
-func (p *plan) missing(all []*resourceapi.ResourceSlice) (found []string) {
-	for _, of := range p.pools {
+func (p *plan) missing(all []*resourceapi.ResourceSlice) (devices []string) {
+	for _, planned := range p.pools {
 		var newest int64
-		there := map[string]bool{}
+		published := map[string]bool{}
 		for _, slice := range all {
-			if slice.Spec.Driver != of.driver || slice.Spec.Pool.Name != of.name || !p.isOn(slice) || slice.Spec.Pool.Generation < newest {
+			if slice.Spec.Driver != planned.driver || slice.Spec.Pool.Name != planned.name || !p.isOn(slice) || slice.Spec.Pool.Generation < newest {
 				continue
 			}
 			if slice.Spec.Pool.Generation > newest {
 				newest = slice.Spec.Pool.Generation
-				clear(there)
+				clear(published)
 			}
 			for i := range slice.Spec.Devices {
-				there[slice.Spec.Devices[i].Name] = true
+				published[slice.Spec.Devices[i].Name] = true
 			}
 		}
-		for _, name := range of.devices {
-			if !there[name] {
-				found = append(found, of.driver+"/"+of.name+"/"+name)
+		for _, name := range planned.devices {
+			if !published[name] {
+				devices = append(devices, planned.driver+"/"+planned.name+"/"+name)
 			}
 		}
 	}
-	return found
+	return devices
 }
 
-// gone says that these planned devices are in no slice; "" if there are none.
-func gone(missing []string) string {
+// describeMissing returns a sentence that names missing planned devices, or "" if there are none.
+func describeMissing(missing []string) string {
 	switch len(missing) {
 	case 0:
 		return ""
@@ -207,14 +205,14 @@ func gone(missing []string) string {
 	}
 }
 
-// showing returns the slices of one pool with these devices, before those that stay. Slices of an older generation are
-// left out. A device that is not there is left out too: then the allocator finds too few devices and refuses the node. With
-// p.others the rest of the pool is there too, before these devices.
-func (p *plan) showing(all []*resourceapi.ResourceSlice, names []string) []*resourceapi.ResourceSlice {
-	of, elsewhere := p.gathered(all)
+// poolSlices returns the slices of one pool with these devices first and the devices that keepVisible keeps after them.
+// With p.showOthers the pool's other devices come first. It leaves out slices of an older generation, and devices that
+// no slice contains. If such a device is planned, the allocator finds too few devices and refuses the node.
+func (p *plan) poolSlices(all []*resourceapi.ResourceSlice, names []string) []*resourceapi.ResourceSlice {
+	newest, elsewhere := p.newestSlices(all)
 	var shown []*resourceapi.ResourceSlice
-	devices, room := map[string]*resourceapi.Device{}, p.roomBeside(of, names)
-	for _, slice := range of {
+	devices, room := map[string]*resourceapi.Device{}, p.roomNextTo(newest, names)
+	for _, slice := range newest {
 		bare := *slice // shallow: slices of the informer never change
 		bare.Spec.Devices = nil
 		for i := range slice.Spec.Devices {
@@ -223,7 +221,7 @@ func (p *plan) showing(all []*resourceapi.ResourceSlice, names []string) []*reso
 			if slices.Contains(names, device.Name) {
 				continue
 			}
-			if p.stays(slice, i, room) || p.others && len(device.ConsumesCounters) == 0 {
+			if p.keepVisible(slice, i, room) || p.showOthers && len(device.ConsumesCounters) == 0 {
 				bare.Spec.Devices = append(bare.Spec.Devices, unowned(*device))
 			}
 		}
@@ -232,28 +230,28 @@ func (p *plan) showing(all []*resourceapi.ResourceSlice, names []string) []*reso
 	slices.SortFunc(shown, func(a, b *resourceapi.ResourceSlice) int { return cmp.Compare(a.Name, b.Name) })
 	var planned []resourceapi.Device
 	for _, name := range names {
-		device, found := devices[name]
-		if !found {
+		device, ok := devices[name]
+		if !ok {
 			continue
 		}
 		planned = append(planned, unowned(*device))
 	}
 	// The allocator reads no devices from a slice that has counters.
-	with := slices.DeleteFunc(slices.Clone(shown), func(of *resourceapi.ResourceSlice) bool { return len(of.Spec.SharedCounters) > 0 })
+	readable := slices.DeleteFunc(slices.Clone(shown), func(newest *resourceapi.ResourceSlice) bool { return len(newest.Spec.SharedCounters) > 0 })
 	switch {
-	case len(with) == 0: // the pool is gone: the allocator finds nothing
-	case p.others:
-		last := with[len(with)-1]
+	case len(readable) == 0: // the pool is gone, so the allocator finds no device
+	case p.showOthers:
+		last := readable[len(readable)-1]
 		last.Spec.Devices = append(last.Spec.Devices, planned...)
 	default:
-		with[0].Spec.Devices = append(planned, with[0].Spec.Devices...)
+		readable[0].Spec.Devices = append(planned, readable[0].Spec.Devices...)
 	}
 	return append(shown, elsewhere...)
 }
 
-// gathered returns the newest slices of a pool on the node, and those of other nodes that the in-tree allocator will count,
-// without devices. It looks at these only if those of the node are not the whole pool.
-func (p *plan) gathered(all []*resourceapi.ResourceSlice) (of, elsewhere []*resourceapi.ResourceSlice) {
+// newestSlices returns the newest slices of a pool on the node. If these are not the whole pool, it also returns the
+// slices of other nodes, without devices, because the in-tree allocator counts them.
+func (p *plan) newestSlices(all []*resourceapi.ResourceSlice) (onNode, elsewhere []*resourceapi.ResourceSlice) {
 	var newest int64
 	for _, slice := range all {
 		if p.isOn(slice) {
@@ -262,11 +260,11 @@ func (p *plan) gathered(all []*resourceapi.ResourceSlice) (of, elsewhere []*reso
 	}
 	for _, slice := range all {
 		if p.isOn(slice) && slice.Spec.Pool.Generation == newest {
-			of = append(of, slice)
+			onNode = append(onNode, slice)
 		}
 	}
-	if len(of) > 0 && int64(len(of)) == of[0].Spec.Pool.ResourceSliceCount {
-		return of, nil
+	if len(onNode) > 0 && int64(len(onNode)) == onNode[0].Spec.Pool.ResourceSliceCount {
+		return onNode, nil
 	}
 	for _, slice := range all {
 		if !p.isOn(slice) {
@@ -275,7 +273,7 @@ func (p *plan) gathered(all []*resourceapi.ResourceSlice) (of, elsewhere []*reso
 			elsewhere = append(elsewhere, &bare)
 		}
 	}
-	return of, elsewhere
+	return onNode, elsewhere
 }
 
 // withoutOwned returns the slice with its devices without our taint.
@@ -297,46 +295,45 @@ func unowned(device resourceapi.Device) resourceapi.Device {
 }
 
 // check returns an error if a claim would get devices that are not planned. The claim for extended resources must get
-// all GPUs that are planned or none, and no other GPUs. Any claim may get other devices, such as network cards. Devices
-// that are only watched do not count.
+// all planned GPUs or none, and no other GPUs. Any claim may get other devices, such as network cards. Devices that a
+// request only watches do not count.
 func (p *plan) check(claim *resourceapi.ResourceClaim) error {
 	extended := claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] == "true"
 	results, seen, gpus := claim.Status.Allocation.Devices.Results, sets.New[device](), 0
 	if extended {
-		p.noteOthers(claim)
+		p.noteOtherRequests(claim)
 	}
 	for _, result := range results {
 		if result.AdminAccess != nil && *result.AdminAccess {
 			continue
 		}
-		of := p.pool(result.Driver, result.Pool)
-		planned := of != nil && slices.Contains(of.devices, result.Device)
+		planned := p.has(result.Driver, result.Pool, result.Device)
 		if planned {
-			p.given++
+			p.allocatedCount++
 		}
-		different := p.isDifferent(claim, result)
-		if !different {
+		forOthers := p.isForOtherRequest(claim, result)
+		if !forOthers {
 			gpus++
 		}
-		if !planned && !different && (extended || p.drives(result.Driver)) {
+		if !planned && !forOthers && (extended || p.drives(result.Driver)) {
 			return fmt.Errorf("%w: %s/%s/%s", errNotPlanned, result.Driver, result.Pool, result.Device)
 		}
-		it := device{result.Driver, result.Pool, result.Device}
-		if planned && (seen.Has(it) || !p.isShare(&result)) {
-			return fmt.Errorf("%w to be shared like this: %s/%s/%s", errNotPlanned, it.driver, it.pool, it.name)
+		allocated := device{result.Driver, result.Pool, result.Device}
+		if planned && (seen.Has(allocated) || !p.isShare(&result)) {
+			return fmt.Errorf("%w to be shared like this: %s/%s/%s", errNotPlanned, allocated.driver, allocated.pool, allocated.name)
 		}
-		seen.Insert(it)
+		seen.Insert(allocated)
 	}
-	if extended && gpus > 0 && gpus != p.count {
-		return fmt.Errorf("%d devices are allocated, and %d are planned", gpus, p.count)
+	if extended && gpus > 0 && gpus != p.plannedCount {
+		return fmt.Errorf("%d devices are allocated, and %d are planned", gpus, p.plannedCount)
 	}
 	return nil
 }
 
 // complete returns an error if claims of the member have got fewer devices than planned.
 func (p *plan) complete() error {
-	if p.given < p.count {
-		return fmt.Errorf("%w: %d of %d planned devices are allocated", errNotPlanned, p.given, p.count)
+	if p.allocatedCount < p.plannedCount {
+		return fmt.Errorf("%w: %d of %d planned devices are allocated", errNotPlanned, p.allocatedCount, p.plannedCount)
 	}
 	return nil
 }

@@ -22,16 +22,16 @@ func slice(name, driver, pool string, generation int64, devices ...string) *reso
 }
 
 // shown returns slices as "name: devices".
-func shown(all []*resourceapi.ResourceSlice) (said []string) {
+func shown(all []*resourceapi.ResourceSlice) (descriptions []string) {
 	for _, s := range all {
 		var names []string
 		for i := range s.Spec.Devices {
 			names = append(names, s.Spec.Devices[i].Name)
 		}
-		said = append(said, s.Name+": "+strings.Join(names, " "))
+		descriptions = append(descriptions, s.Name+": "+strings.Join(names, " "))
 	}
-	slices.Sort(said)
-	return said
+	slices.Sort(descriptions)
+	return descriptions
 }
 
 func TestWhatTheAllocatorSees(t *testing.T) {
@@ -103,18 +103,18 @@ func TestWhatAMemberThatWatchesSees(t *testing.T) {
 		slice("s", "gpu", "a", 1, "d0", "d1"), slice("t", "gpu", "a", 1, "d2"), slice("u", "gpu", "b", 1, "e0"),
 		slice("v", "gpu", "c", 1, "f0"), slice("w", "nic", "a", 1, "n0"),
 	}
-	here, there := "here", "there"
-	for i, node := range []*string{&here, &here, &here, &there, &here} {
+	thisNode, otherNode := "here", "there"
+	for i, node := range []*string{&thisNode, &thisNode, &thisNode, &otherNode, &thisNode} {
 		all[i].Spec.NodeName = node
 	}
 	p, _ := newPlan([]string{"gpu/a/d1"})
-	p.node, p.others = here, true
+	p.node, p.showOthers = thisNode, true
 	got, err := p.restrict(all)
 	if want := []string{"s: d0", "t: d2 d1", "u: e0", "w: n0"}; err != nil || !slices.Equal(shown(got), want) {
 		t.Errorf("%q, %v", shown(got), err)
 	}
 	want := []device{{"gpu", "b", "e0"}, {"gpu", "a", "d0"}, {"gpu", "a", "d2"}}
-	if watched := p.watched(all); !slices.Equal(watched, want) {
+	if watched := p.shownOthers(all); !slices.Equal(watched, want) {
 		t.Errorf("%v", watched)
 	}
 }
@@ -134,7 +134,7 @@ func TestWhichPlannedDevicesAreGone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := gone(p.missing(all)); got != want {
+		if got := describeMissing(p.missing(all)); got != want {
 			t.Errorf("%s: %q, want %q", plan, got, want)
 		}
 	}
@@ -192,7 +192,7 @@ func TestWhatIsShownOfDevicesThatShareCounters(t *testing.T) {
 	all := []*resourceapi.ResourceSlice{counters, consuming("s", 1, "d0", "d0-0", "d1"), consuming("t", 1, "d1-0", "d2-1")}
 	for name, c := range map[string]struct {
 		allocated []device
-		others    bool
+		hasOthers bool
 		watching  bool
 		want      []string
 	}{
@@ -207,9 +207,9 @@ func TestWhatIsShownOfDevicesThatShareCounters(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p.allocated, p.others, p.isGPU = sets.New(c.allocated...), c.watching, isWhole
-			if c.others {
-				p.different.Insert("uid/parts")
+			p.allocated, p.showOthers, p.isGPU = sets.New(c.allocated...), c.watching, isWhole
+			if c.hasOthers {
+				p.otherRequests.Insert("uid/parts")
 			}
 			got, err := p.restrict(all)
 			if err != nil || !slices.Equal(shown(got), c.want) {
@@ -218,7 +218,7 @@ func TestWhatIsShownOfDevicesThatShareCounters(t *testing.T) {
 			if len(got[0].Spec.SharedCounters) != 3 {
 				t.Error("counters are not shown")
 			}
-			if watched := p.watched(all); len(watched) > 0 {
+			if watched := p.shownOthers(all); len(watched) > 0 {
 				t.Errorf("watched: %v", watched)
 			}
 		})
@@ -227,7 +227,7 @@ func TestWhatIsShownOfDevicesThatShareCounters(t *testing.T) {
 
 func TestTheLastLookAtOtherRequests(t *testing.T) {
 	p, _ := newPlan([]string{"gpu/a/d0"})
-	p.different.Insert("uid/parts")
+	p.otherRequests.Insert("uid/parts")
 	for request, ok := range map[string]bool{"parts": true, "parts/first": true, "gpus": false} {
 		claim := claimOf("uid", "d1-0")
 		claim.Status.Allocation.Devices.Results[0].Request = request
@@ -308,19 +308,19 @@ func TestRivalsShareCountersWithPlannedDevices(t *testing.T) {
 	if err := indexByPool(published); err != nil {
 		t.Fatal("indexed twice:", err)
 	}
-	other := consuming("o", 1, "d0", "d0-0")
-	other.Spec.Pool.Name = "b"
+	competitor := consuming("o", 1, "d0", "d0-0")
+	competitor.Spec.Pool.Name = "b"
 	plain := slice("p", "gpu", "a", 1, "d5")
-	for _, s := range []*resourceapi.ResourceSlice{consuming("s", 1, "d0", "d0-0", "d1", "d1-0"), consuming("t", 1, "d0-1"), other, plain} {
+	for _, s := range []*resourceapi.ResourceSlice{consuming("s", 1, "d0", "d0-0", "d1", "d1-0"), consuming("t", 1, "d0-1"), competitor, plain} {
 		if err := published.GetIndexer().Add(s); err != nil {
 			t.Fatal(err)
 		}
 	}
-	v := &view{published: published.GetIndexer()}
+	v := &cycleView{published: published.GetIndexer()}
 	for plan, want := range map[string]string{"gpu/a/d0": "d0-0 d0-1", "gpu/a/d1": "d1-0", "gpu/a/d5": "", "gpu/c/d0": ""} {
 		p, _ := newPlan([]string{plan})
 		var names []string
-		for _, rival := range v.rivals(p) {
+		for _, rival := range v.competingDevices(p) {
 			names = append(names, rival.name)
 		}
 		slices.Sort(names)
@@ -328,14 +328,14 @@ func TestRivalsShareCountersWithPlannedDevices(t *testing.T) {
 			t.Errorf("%s: %q, want %q", plan, got, want)
 		}
 	}
-	k := newTaken()
+	k := newAllocatedDevices()
 	p, _ := newPlan([]string{"gpu/a/d0"})
 	k.see(claimOf("one", "d1-0"))
-	if !k.free(p, v.rivals(p)) {
+	if !k.free(p, v.competingDevices(p)) {
 		t.Error("not free beside a partition of another device")
 	}
 	k.see(claimOf("two", "d0-1"))
-	if k.free(p, v.rivals(p)) {
+	if k.free(p, v.competingDevices(p)) {
 		t.Error("free while a partition of it is allocated")
 	}
 }

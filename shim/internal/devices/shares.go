@@ -8,7 +8,7 @@ import (
 )
 
 // Some devices may be in several claims, and each claim takes a share of the memory (DRAConsumableCapacity). The planner
-// counts shares in GiB. The allocator counts them exactly, and rounds up what a request asks for.
+// counts shares in GiB. The allocator counts bytes, and rounds up the amount of a request.
 
 const gib = 1 << 30
 
@@ -17,9 +17,9 @@ func isShared(device *resourceapi.Device) bool {
 	return device.AllowMultipleAllocations != nil && *device.AllowMultipleAllocations
 }
 
-// unlike returns why the device can't be given as planned, or "". A plan of whole devices must not become one of shares,
-// and the other way round: the driver may publish a device in another way by now.
-func (p *plan) unlike(device *resourceapi.Device) string {
+// whyNotAsPlanned returns why the device can't be allocated as planned, or "". A plan of whole devices must not become a
+// plan of shares, and the other way round: the driver may publish the device differently by now.
+func (p *plan) whyNotAsPlanned(device *resourceapi.Device) string {
 	switch {
 	case p.memory > 0 && !isShared(device):
 		return fmt.Sprintf("is for one claim alone, and %d GiB of it are planned", p.memory)
@@ -44,7 +44,7 @@ func isTakenWhole(device *resourceapi.Device) bool {
 // isShare returns whether a planned device is allocated as planned: whole, or no more of it than its share.
 func (p *plan) isShare(result *resourceapi.DeviceRequestAllocationResult) bool {
 	if p.memory == 0 {
-		return true // unlike has seen that the request takes all
+		return true // whyNotAsPlanned has checked that the request takes the whole device
 	}
 	if result.ShareID == nil || len(result.ConsumedCapacity) != 1 {
 		return false
@@ -57,64 +57,64 @@ func (p *plan) isShare(result *resourceapi.DeviceRequestAllocationResult) bool {
 	return true
 }
 
-// suits returns whether a device that is wholly free meets a request for capacity, as the allocator has it.
-func suits(device *resourceapi.Device, asked map[resourceapi.QualifiedName]resource.Quantity) bool {
-	for name, amount := range asked {
-		capacity, found := device.Capacity[name]
-		if !found {
+// meetsCapacity returns whether a completely free device has the requested capacity, by the allocator's rules.
+func meetsCapacity(device *resourceapi.Device, requested map[resourceapi.QualifiedName]resource.Quantity) bool {
+	for name, amount := range requested {
+		capacity, ok := device.Capacity[name]
+		if !ok {
 			return false
 		}
-		if taken := rounded(amount, capacity.RequestPolicy); taken == nil || taken.Cmp(capacity.Value) > 0 {
+		if consumed := roundUp(amount, capacity.RequestPolicy); consumed == nil || consumed.Cmp(capacity.Value) > 0 {
 			return false
 		}
 	}
 	return true
 }
 
-// rounded returns what a request takes that asks for this much, or nil if the policy allows none of that.
-func rounded(asked resource.Quantity, policy *resourceapi.CapacityRequestPolicy) *resource.Quantity {
+// roundUp returns the quantity that a request for this quantity consumes, or nil if the policy allows none.
+func roundUp(quantity resource.Quantity, policy *resourceapi.CapacityRequestPolicy) *resource.Quantity {
 	switch {
-	case asked.Sign() < 0:
+	case quantity.Sign() < 0:
 		return nil
 	case policy == nil:
-		return &asked
+		return &quantity
 	case policy.ValidRange != nil && policy.ValidRange.Min != nil:
-		within := policy.ValidRange
-		if asked.Cmp(*within.Min) < 0 {
-			asked = *within.Min
-		} else if step := within.Step; step != nil && step.Value() > 0 {
-			least := within.Min.Value()
-			if steps, ok := stepsUp(asked, least, step.Value()); ok {
-				asked = *resource.NewQuantity(least+steps*step.Value(), step.Format)
+		validRange := policy.ValidRange
+		if quantity.Cmp(*validRange.Min) < 0 {
+			quantity = *validRange.Min
+		} else if step := validRange.Step; step != nil && step.Value() > 0 {
+			minimum := validRange.Min.Value()
+			if steps, ok := stepsUp(quantity, minimum, step.Value()); ok {
+				quantity = *resource.NewQuantity(minimum+steps*step.Value(), step.Format)
 			} else {
 				return nil
 			}
 		}
-		if within.Max != nil && asked.Cmp(*within.Max) > 0 {
+		if validRange.Max != nil && quantity.Cmp(*validRange.Max) > 0 {
 			return nil
 		}
-		return &asked
+		return &quantity
 	case len(policy.ValidValues) > 0:
 		for i := range policy.ValidValues {
-			if asked.Cmp(policy.ValidValues[i]) <= 0 {
+			if quantity.Cmp(policy.ValidValues[i]) <= 0 {
 				return &policy.ValidValues[i]
 			}
 		}
 		return nil
 	}
-	return &asked
+	return &quantity
 }
 
-// stepsUp returns how many steps above the least value reach what is asked for. It returns false if that is more than an
-// int64 holds, which the allocator refuses too.
-func stepsUp(asked resource.Quantity, least, step int64) (int64, bool) {
-	const most = 1 << 62
-	if asked.CmpInt64(most) > 0 || least < 0 || step > most-least {
+// stepsUp returns the number of steps from the minimum up to the quantity. It returns false if the result does not fit
+// into an int64; the allocator refuses such a request too.
+func stepsUp(quantity resource.Quantity, minimum, step int64) (int64, bool) {
+	const limit = 1 << 62
+	if quantity.CmpInt64(limit) > 0 || minimum < 0 || step > limit-minimum {
 		return 0, false
 	}
-	steps := (asked.Value() - least) / step
-	if (asked.Value()-least)%step != 0 {
+	steps := (quantity.Value() - minimum) / step
+	if (quantity.Value()-minimum)%step != 0 {
 		steps++
 	}
-	return steps, steps <= (most-least)/step
+	return steps, steps <= (limit-minimum)/step
 }

@@ -19,8 +19,8 @@ func quantity(text string) *resource.Quantity {
 	if text == "" {
 		return nil
 	}
-	found := resource.MustParse(text)
-	return &found
+	results := resource.MustParse(text)
+	return &results
 }
 
 // within returns a policy with a range: a minimum, a maximum and steps, each "" if it has none.
@@ -50,13 +50,13 @@ func shared(policy *resourceapi.CapacityRequestPolicy, names ...string) *resourc
 }
 
 // claiming returns a claim for GPUs with these amounts of capacity, as "memory=1Gi".
-func claiming(count int64, asked ...string) *resourceapi.ResourceClaim {
+func claiming(count int64, requested ...string) *resourceapi.ResourceClaim {
 	request := requestOf("r", "gpu", "")
 	request.Exactly.Count, request.Exactly.AllocationMode = count, resourceapi.DeviceAllocationModeExactCount
-	if len(asked) > 0 {
+	if len(requested) > 0 {
 		request.Exactly.Capacity = &resourceapi.CapacityRequirements{Requests: map[resourceapi.QualifiedName]resource.Quantity{}}
 	}
-	for _, text := range asked {
+	for _, text := range requested {
 		name, amount, _ := strings.Cut(text, "=")
 		request.Exactly.Capacity.Requests[resourceapi.QualifiedName(name)] = *quantity(amount)
 	}
@@ -65,7 +65,7 @@ func claiming(count int64, asked ...string) *resourceapi.ResourceClaim {
 	return claim
 }
 
-// twice returns the claim with its request made twice.
+// twice returns the claim with two copies of its request.
 func twice(claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 	again := claim.Spec.Devices.Requests[0]
 	again.Name = "s"
@@ -87,29 +87,29 @@ func allocate(t *testing.T, s *resourceapi.ResourceSlice, claims ...*resourceapi
 	if err != nil {
 		t.Fatal(err)
 	}
-	found, err := allocator.Allocate(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, claims)
+	results, err := allocator.Allocate(t.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, claims)
 	if err != nil {
 		return nil, ""
 	}
-	var said []string
-	for _, each := range found {
-		for _, result := range each.Devices.Results {
-			taken := result.ConsumedCapacity["memory"]
-			said = append(said, result.Device+"="+taken.String())
+	var shares []string
+	for _, allocation := range results {
+		for _, result := range allocation.Devices.Results {
+			consumed := result.ConsumedCapacity["memory"]
+			shares = append(shares, result.Device+"="+consumed.String())
 		}
 	}
-	return found, strings.Join(said, " ")
+	return results, strings.Join(shares, " ")
 }
 
-// The answer before planning and what the allocator does must be the same. tests/dialects/test_shares.py has the same
+// The answer before planning and the allocator's result must be the same. tests/dialects/test_shares.py has the same
 // amounts.
 func TestWhatARequestTakes(t *testing.T) {
 	steps := within("10Gi", "2Gi", "80Gi", "4Gi")
 	valid := values("80Gi", "5Gi", "20Gi", "80Gi")
 	for name, c := range map[string]struct {
-		policy *resourceapi.CapacityRequestPolicy
-		asked  string
-		taken  string // "" if no device has as much
+		policy    *resourceapi.CapacityRequestPolicy
+		requested string
+		consumed  string // "" if no device has as much
 	}{
 		"no policy":                       {nil, "memory=3Gi", "3Gi"},
 		"all of it":                       {nil, "memory=80Gi", "80Gi"},
@@ -132,23 +132,23 @@ func TestWhatARequestTakes(t *testing.T) {
 		"no int64 holds it, and no steps": {nil, "memory=99999999999Ti", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, claim := shared(c.policy, "gpu-0"), claiming(1, c.asked)
+			s, claim := shared(c.policy, "gpu-0"), claiming(1, c.requested)
 			_, got := allocate(t, s, claim)
 			want := ""
-			if c.taken != "" {
-				want = "gpu-0=" + c.taken
+			if c.consumed != "" {
+				want = "gpu-0=" + c.consumed
 			}
 			if got != want {
 				t.Errorf("the allocator gives %q, want %q", got, want)
 			}
-			if suits(&s.Spec.Devices[0], claim.Spec.Devices.Requests[0].Exactly.Capacity.Requests) != (c.taken != "") {
-				t.Errorf("suits says something else than the allocator")
+			if meetsCapacity(&s.Spec.Devices[0], claim.Spec.Devices.Requests[0].Exactly.Capacity.Requests) != (c.consumed != "") {
+				t.Errorf("meetsCapacity says something else than the allocator")
 			}
 		})
 	}
 }
 
-// A request for several shares gets different devices. Why a pod with several such requests can't be planned: the
+// A request for several shares gets different devices. A pod with several such requests can't be planned, because the
 // allocator may give it one device several times.
 func TestHowTheAllocatorGivesShares(t *testing.T) {
 	part := values("10Gi", "10Gi", "80Gi")
@@ -176,13 +176,13 @@ func TestHowTheAllocatorGivesShares(t *testing.T) {
 }
 
 func TestSharesAsPlannedAndOthers(t *testing.T) {
-	other := map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"memory": {Value: *quantity("80Gi")}, "compute": {Value: *quantity("100")}}
+	capacities := map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"memory": {Value: *quantity("80Gi")}, "compute": {Value: *quantity("100")}}
 	for name, c := range map[string]struct {
-		memory int64
-		change func(*resourceapi.Device)
-		claim  *resourceapi.ResourceClaim
-		shown  string // why the device is not shown
-		taken  string // why the plan's last look refuses what was allocated; "" if it does not
+		memory  int64
+		change  func(*resourceapi.Device)
+		claim   *resourceapi.ResourceClaim
+		shown   string // why the device is not shown
+		refusal string // why the plan's last look refuses what was allocated; "" if it does not
 	}{
 		"a share":                          {30, nil, claiming(1, "memory=30Gi"), "", ""},
 		"less than planned":                {30, nil, claiming(1, "memory=29500Mi"), "", ""},
@@ -191,9 +191,9 @@ func TestSharesAsPlannedAndOthers(t *testing.T) {
 		"a whole device for a share":       {30, nil, claiming(1), "", "not planned to be shared like this"},
 		"a whole device":                   {0, nil, claiming(1), "", ""},
 		"no longer shared":                 {30, func(d *resourceapi.Device) { d.AllowMultipleAllocations = nil }, nil, "is for one claim alone, and 30 GiB of it are planned", ""},
-		"two capacities":                   {30, func(d *resourceapi.Device) { d.Capacity = other }, nil, "has 2 capacities that claims share", ""},
-		"whole, and two capacities":        {0, func(d *resourceapi.Device) { d.Capacity = other }, nil, "has 2 capacities that claims share", ""},
-		"whole, and of one claim":          {0, func(d *resourceapi.Device) { d.AllowMultipleAllocations, d.Capacity = nil, other }, claiming(1), "", ""},
+		"two capacities":                   {30, func(d *resourceapi.Device) { d.Capacity = capacities }, nil, "has 2 capacities that claims share", ""},
+		"whole, and two capacities":        {0, func(d *resourceapi.Device) { d.Capacity = capacities }, nil, "has 2 capacities that claims share", ""},
+		"whole, and of one claim":          {0, func(d *resourceapi.Device) { d.AllowMultipleAllocations, d.Capacity = nil, capacities }, claiming(1), "", ""},
 		"whole, and the default is a part": {0, func(d *resourceapi.Device) { d.Capacity = shared(values("10Gi", "10Gi"), "x").Spec.Devices[0].Capacity }, nil, "a request without capacity takes a part of it", ""},
 		"a share where the default is a part": {30, func(d *resourceapi.Device) {
 			d.Capacity = shared(within("10Gi", "1Gi", "", "1Gi"), "x").Spec.Devices[0].Capacity
@@ -220,19 +220,19 @@ func TestSharesAsPlannedAndOthers(t *testing.T) {
 			if c.shown != "" {
 				return
 			}
-			found, _ := allocate(t, shown[0], c.claim)
-			if len(found) != 1 {
-				t.Fatalf("%d allocations", len(found))
+			results, _ := allocate(t, shown[0], c.claim)
+			if len(results) != 1 {
+				t.Fatalf("%d allocations", len(results))
 			}
-			claim := &resourceapi.ResourceClaim{Status: resourceapi.ResourceClaimStatus{Allocation: &found[0]}}
-			if err := p.check(claim); !says(err, c.taken) {
+			claim := &resourceapi.ResourceClaim{Status: resourceapi.ResourceClaimStatus{Allocation: &results[0]}}
+			if err := p.check(claim); !says(err, c.refusal) {
 				t.Errorf("check: %v", err)
 			}
 		})
 	}
 }
 
-// says returns whether the error has these words, or is nil for none.
+// says returns whether the error has these words. Without words the error must be nil.
 func says(err error, words string) bool {
 	return err == nil && words == "" || err != nil && words != "" && strings.Contains(err.Error(), words)
 }
@@ -240,16 +240,16 @@ func says(err error, words string) bool {
 func TestOnlyGPUsWithTheCapacitySuitARequest(t *testing.T) {
 	s := shared(nil, "gpu-0", "gpu-1")
 	s.Spec.Devices[1].Capacity["memory"] = resourceapi.DeviceCapacity{Value: *quantity("40Gi")}
-	for asked, want := range map[string]string{"memory=30Gi": "all", "memory=50Gi": "gpu/gpu-0", "memory=90Gi": "r: no GPU of the node that matches the selectors has the capacity"} {
-		wants := gpuChoice{capacity: claiming(1, asked).Spec.Devices.Requests[0].Exactly.Capacity.Requests}
-		found, why := testMatcher().usable(t.Context(), "r", wants, []*resourceapi.ResourceSlice{s})
-		if why == "" && found.all {
-			why = "all"
-		} else if why == "" {
-			why = strings.Join(found.names, " ")
+	for requested, want := range map[string]string{"memory=30Gi": "all", "memory=50Gi": "gpu/gpu-0", "memory=90Gi": "r: no GPU of the node that matches the selectors has the capacity"} {
+		wants := gpuChoice{capacity: claiming(1, requested).Spec.Devices.Requests[0].Exactly.Capacity.Requests}
+		results, reason := testMatcher().usable(t.Context(), "r", wants, []*resourceapi.ResourceSlice{s})
+		if reason == "" && results.all {
+			reason = "all"
+		} else if reason == "" {
+			reason = strings.Join(results.names, " ")
 		}
-		if !strings.HasPrefix(why, want) {
-			t.Errorf("%s: %q", asked, why)
+		if !strings.HasPrefix(reason, want) {
+			t.Errorf("%s: %q", requested, reason)
 		}
 	}
 }

@@ -24,12 +24,12 @@ import (
 const (
 	// byPod is the index of claims for extended resources by the namespace and the UID of their pod.
 	byPod = "muster.dev/extended-resource-claim-by-pod"
-	// freeTimeout bounds the calls that free the claims of one pod, and the wait until the allocator has seen it.
+	// freeTimeout bounds the calls that free the claims of one pod, and the wait until the allocator sees the change.
 	freeTimeout = 5 * time.Second
 	seenPoll    = 5 * time.Millisecond
-	// maxLeft is how many claims for extended resources of one pod are freed. Kubernetes makes one for each attempt.
-	// Each costs four requests, and a user can create thousands for a pod.
-	maxLeft = 8
+	// maxLeaked is how many claims for extended resources of one pod are freed. Kubernetes makes one claim for each
+	// attempt. Each costs four requests, and a user can create thousands for a pod.
+	maxLeaked = 8
 	// reasonFreed is the reason of the condition that a pod gets when its claim is freed.
 	reasonFreed = "SchedulerError"
 )
@@ -39,15 +39,17 @@ var ErrBound = errors.New("the pod is bound")
 
 var errInUse = errors.New("it is reserved for others")
 
-// Stale frees the devices that an earlier scheduling cycle has left to a pod, for example because the process was killed
-// between the claim and the Binding. A claim for extended resources is deleted: the in-tree plugin refuses every node to
-// its pod until its PostFilter has deleted the claim, and our PostFilter ends that chain. A claim that was made from a
-// template is deallocated: otherwise the pod would get its devices whatever is planned.
+// Stale frees devices that are still allocated to an unbound pod by an earlier scheduling cycle. The process may have
+// been killed between the claim and the Binding, for example.
+//
+// A claim for extended resources is deleted. Otherwise the in-tree plugin would refuse every node to the pod, until its
+// PostFilter has deleted the claim; but our PostFilter ends that chain. A claim from a template is deallocated.
+// Otherwise the pod would get the claim's devices, whatever is planned.
 type Stale struct {
 	client kubernetes.Interface
 	claims cache.Indexer
 	synced cache.InformerSynced
-	// tracker is what the allocator reads; it follows the informer.
+	// tracker is the source of the allocator. It follows the informer.
 	tracker fwk.ResourceClaimTracker
 }
 
@@ -71,23 +73,23 @@ func indexByPod(claims cache.SharedIndexInformer) error {
 	}})
 }
 
-// podOf returns the pod that owns a claim for extended resources, as its key in the index; nothing for any other claim.
+// podOf returns the index key of the pod that owns a claim for extended resources. It returns nil for any other claim.
 func podOf(claim *resourceapi.ResourceClaim) []string {
 	owner := metav1.GetControllerOf(claim)
-	if !extended(claim) || owner == nil || !onlyOf(claim, owner.UID) {
+	if !isExtended(claim) || owner == nil || !onlyOf(claim, owner.UID) {
 		return nil
 	}
 	return []string{keyOf(claim.Namespace, owner.UID)}
 }
 
-func extended(claim *resourceapi.ResourceClaim) bool {
+func isExtended(claim *resourceapi.ResourceClaim) bool {
 	return claim.Annotations[resourceapi.ExtendedResourceClaimAnnotation] == "true"
 }
 
-// onlyOf returns whether a claim was made for a pod and nothing else uses it.
+// onlyOf returns whether a claim was made for a pod and no other pod uses it.
 //
-// A user who can create claims can write the annotation and the owner. So a claim counts for pods of its namespace
-// alone. It does not count while it is reserved for anything else than this pod, because that may be using the devices.
+// A user who can create claims can write the annotation and the owner. So a claim counts only for pods of its own
+// namespace. It does not count while it is reserved for another pod, because that pod may be using the devices.
 func onlyOf(claim *resourceapi.ResourceClaim, pod types.UID) bool {
 	owner := metav1.GetControllerOf(claim)
 	return owner != nil && owner.Kind == "Pod" && owner.UID == pod &&
@@ -96,9 +98,9 @@ func onlyOf(claim *resourceapi.ResourceClaim, pod types.UID) bool {
 
 func keyOf(namespace string, uid types.UID) string { return namespace + "/" + string(uid) }
 
-// Left returns the claims whose devices an earlier process may have left to unbound pods, once the informer is synced.
-// Of a pod with more than maxLeft claims for extended resources there are none of these.
-func (s *Stale) Left(ctx context.Context) (left []*resourceapi.ResourceClaim) {
+// LeakedClaims returns the claims whose devices an earlier process may have left allocated to unbound pods. It waits
+// until the informer is synced. If a pod has more than maxLeaked claims for extended resources, it omits all of these.
+func (s *Stale) LeakedClaims(ctx context.Context) (claims []*resourceapi.ResourceClaim) {
 	if !cache.WaitForCacheSync(ctx.Done(), s.synced) {
 		return nil
 	}
@@ -106,53 +108,54 @@ func (s *Stale) Left(ctx context.Context) (left []*resourceapi.ResourceClaim) {
 		claim := obj.(*resourceapi.ResourceClaim)
 		owner := metav1.GetControllerOf(claim)
 		switch key := podOf(claim); {
-		case len(key) > 0 && len(s.of(key[0])) <= maxLeft:
-			left = append(left, claim)
-		case owner != nil && !extended(claim) && claim.Status.Allocation != nil && onlyOf(claim, owner.UID):
-			left = append(left, claim)
+		case len(key) > 0 && len(s.extendedClaims(key[0])) <= maxLeaked:
+			claims = append(claims, claim)
+		case owner != nil && !isExtended(claim) && claim.Status.Allocation != nil && onlyOf(claim, owner.UID):
+			claims = append(claims, claim)
 		}
 	}
-	return left
+	return claims
 }
 
 // Has returns whether an unbound pod has devices. It reads memory only.
 func (s *Stale) Has(pod *v1.Pod) bool {
-	return len(s.of(keyOf(pod.Namespace, pod.UID))) > 0 || len(s.allocated(pod)) > 0
+	return len(s.extendedClaims(keyOf(pod.Namespace, pod.UID))) > 0 || len(s.allocatedClaims(pod)) > 0
 }
 
-// of returns the claims for extended resources of a pod.
-func (s *Stale) of(key string) []any {
-	found, err := s.claims.ByIndex(byPod, key)
+// extendedClaims returns the claims for extended resources of a pod.
+func (s *Stale) extendedClaims(key string) []any {
+	claims, err := s.claims.ByIndex(byPod, key)
 	if err != nil {
 		return nil // only if the index does not exist
 	}
-	return found
+	return claims
 }
 
-// allocated returns the claims that were made for the pod from templates and are allocated. The tracker knows what this
-// process has written before the informer does.
-func (s *Stale) allocated(pod *v1.Pod) (found []*resourceapi.ResourceClaim) {
-	for _, made := range pod.Status.ResourceClaimStatuses {
-		if made.ResourceClaimName == nil {
+// allocatedClaims returns the allocated claims that were made for the pod from templates. It asks the tracker, which
+// knows this process's writes before the informer does.
+func (s *Stale) allocatedClaims(pod *v1.Pod) (claims []*resourceapi.ResourceClaim) {
+	for _, template := range pod.Status.ResourceClaimStatuses {
+		if template.ResourceClaimName == nil {
 			continue
 		}
-		claim, err := s.tracker.Get(pod.Namespace, *made.ResourceClaimName)
+		claim, err := s.tracker.Get(pod.Namespace, *template.ResourceClaimName)
 		if err == nil && claim.Status.Allocation != nil && onlyOf(claim, pod.UID) {
-			found = append(found, claim)
+			claims = append(claims, claim)
 		}
 	}
-	return found
+	return claims
 }
 
-// Free frees the devices of a pod that is not bound. It returns once the allocator knows, or ErrBound.
+// Free frees the devices of a pod that is not bound, and returns when the allocator sees the change. If the pod is bound,
+// it returns ErrBound.
 func (s *Stale) Free(ctx context.Context, pod *v1.Pod) error {
-	left := s.of(keyOf(pod.Namespace, pod.UID))
-	if len(left) > maxLeft {
+	leaked := s.extendedClaims(keyOf(pod.Namespace, pod.UID))
+	if len(leaked) > maxLeaked {
 		return fmt.Errorf("pod %s/%s owns %d ResourceClaims with the annotation %s, of which Kubernetes makes one: delete them",
-			pod.Namespace, pod.Name, len(left), resourceapi.ExtendedResourceClaimAnnotation)
+			pod.Namespace, pod.Name, len(leaked), resourceapi.ExtendedResourceClaimAnnotation)
 	}
-	claims := s.allocated(pod)
-	for _, obj := range left {
+	claims := s.allocatedClaims(pod)
+	for _, obj := range leaked {
 		claims = append(claims, obj.(*resourceapi.ResourceClaim))
 	}
 	for _, claim := range claims {
@@ -163,10 +166,10 @@ func (s *Stale) Free(ctx context.Context, pod *v1.Pod) error {
 	return nil
 }
 
-// FreeClaim does the same for one claim.
+// FreeClaim frees the devices of one claim, as Free does.
 //
-// First it writes to the pod. So a Binding that an earlier process has sent and that is still under way meets a
-// conflict, because it carries the pod's earlier resourceVersion. Only then it is safe to free the devices.
+// First it writes to the pod. A Binding that an earlier process has sent may still be under way. It carries the pod's
+// earlier resourceVersion, so it now meets a conflict. Only then is it safe to free the devices.
 func (s *Stale) FreeClaim(ctx context.Context, pod *v1.Pod, claim *resourceapi.ResourceClaim) error {
 	ctx, cancel := context.WithTimeout(ctx, freeTimeout)
 	defer cancel()
@@ -174,7 +177,7 @@ func (s *Stale) FreeClaim(ctx context.Context, pod *v1.Pod, claim *resourceapi.R
 	if apierrors.IsNotFound(err) {
 		return nil // the claim goes with its pod
 	}
-	if err == nil && extended(claim) {
+	if err == nil && isExtended(claim) {
 		err = s.delete(ctx, claim)
 	} else if err == nil {
 		err = s.deallocate(ctx, pod, claim)
@@ -217,17 +220,18 @@ func freedMessage(claim string) string {
 	return fmt.Sprintf("an earlier attempt was cut off; its devices (ResourceClaim %s) are freed", claim)
 }
 
-// Freed returns whether a claim that a pod has by its status was freed after the scheduling cycle had begun with the
-// pod as it was before. Its Binding must not be sent again: a process that was suspended may find that its successor has
-// written this. A claim from a template lives on after it was freed, so what the pod said before does not count.
+// Freed returns whether a claim in the pod's status was freed after the scheduling cycle had begun. `before` is the pod
+// at the beginning of the cycle. If a claim was freed, the Binding must not be sent again: this process was suspended,
+// and its successor has freed the claim. A claim from a template remains after it was freed. So a condition that the pod
+// already had before does not count.
 func Freed(before, pod *v1.Pod) bool {
 	var names []string
-	if of := pod.Status.ExtendedResourceClaimStatus; of != nil {
-		names = append(names, of.ResourceClaimName)
+	if extended := pod.Status.ExtendedResourceClaimStatus; extended != nil {
+		names = append(names, extended.ResourceClaimName)
 	}
-	for _, made := range pod.Status.ResourceClaimStatuses {
-		if made.ResourceClaimName != nil {
-			names = append(names, *made.ResourceClaimName)
+	for _, template := range pod.Status.ResourceClaimStatuses {
+		if template.ResourceClaimName != nil {
+			names = append(names, *template.ResourceClaimName)
 		}
 	}
 	return slices.ContainsFunc(pod.Status.Conditions, func(c v1.PodCondition) bool {
@@ -240,7 +244,8 @@ func Freed(before, pod *v1.Pod) bool {
 	})
 }
 
-// delete removes the finalizer, so that nothing keeps the claim, and deletes this claim and no later one of its name.
+// delete removes the finalizer, so that nothing keeps the claim. Then it deletes the claim, but no later claim of the
+// same name.
 func (s *Stale) delete(ctx context.Context, claim *resourceapi.ResourceClaim) error {
 	api := s.client.ResourceV1().ResourceClaims(claim.Namespace)
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -279,13 +284,13 @@ func (s *Stale) deallocate(ctx context.Context, pod *v1.Pod, claim *resourceapi.
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	return s.until(ctx, claim, func(known *resourceapi.ResourceClaim) bool { return known.Status.Allocation == nil })
+	return s.until(ctx, claim, func(current *resourceapi.ResourceClaim) bool { return current.Status.Allocation == nil })
 }
 
-// until waits until the allocator sees the claim so, or does not see it any more.
-func (s *Stale) until(ctx context.Context, claim *resourceapi.ResourceClaim, is func(*resourceapi.ResourceClaim) bool) error {
+// until waits until isDone is true for the claim as the allocator sees it, or until the claim is gone.
+func (s *Stale) until(ctx context.Context, claim *resourceapi.ResourceClaim, isDone func(*resourceapi.ResourceClaim) bool) error {
 	return wait.PollUntilContextCancel(ctx, seenPoll, true, func(context.Context) (bool, error) {
-		known, err := s.tracker.Get(claim.Namespace, claim.Name)
-		return err != nil || known.UID != claim.UID || is(known), nil
+		current, err := s.tracker.Get(claim.Namespace, claim.Name)
+		return err != nil || current.UID != claim.UID || isDone(current), nil
 	})
 }

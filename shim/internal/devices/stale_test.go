@@ -61,18 +61,18 @@ func TestWhichClaimsAreFreedForAPod(t *testing.T) {
 
 func TestAPodWithThousandsOfClaimsIsRefused(t *testing.T) {
 	var many []*resourceapi.ResourceClaim
-	for i := range maxLeft + 1 {
+	for i := range maxLeaked + 1 {
 		many = append(many, ownedBy("ns", fmt.Sprintf("c%d", i)))
 	}
 	stale := staleOf(t, many...)
 	if err := stale.Free(t.Context(), owner()); err == nil || !strings.Contains(err.Error(), "pod ns/p owns 9 ResourceClaims") {
 		t.Errorf("got %v", err) // without a client: any request would panic
 	}
-	if left := stale.Left(t.Context()); len(left) > 0 {
-		t.Errorf("%d claims are left", len(left))
+	if leaked := stale.LeakedClaims(t.Context()); len(leaked) > 0 {
+		t.Errorf("%d claims are left", len(leaked))
 	}
-	if left := staleOf(t, many[1:]...).Left(t.Context()); len(left) != maxLeft {
-		t.Errorf("%d claims are left", len(left))
+	if leaked := staleOf(t, many[1:]...).LeakedClaims(t.Context()); len(leaked) != maxLeaked {
+		t.Errorf("%d claims are left", len(leaked))
 	}
 }
 

@@ -9,15 +9,15 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// The planner chooses the subrequest of a request for GPUs (firstAvailable). The allocator takes the first that the
-// planned devices satisfy, which may be an earlier one for fewer devices. So it is shown the chosen one alone. The
-// in-tree plugin keeps what it was shown and writes it in PreBind, where the API server refuses another spec. So Reserve
-// gives the claims their own requests again.
+// The planner chooses the subrequest of a request for GPUs (firstAvailable). The allocator takes the first subrequest
+// that the planned devices satisfy, which may be an earlier one for fewer devices. So the view shows it the chosen
+// subrequest alone. The in-tree plugin keeps the claim that it saw and writes it in PreBind, but the API server refuses a
+// changed spec. So Reserve gives the claims their original requests again.
 
-// narrowed are the claims of a cycle that are shown with one subrequest in place of several, and their own requests.
+// narrowed are the claims of a cycle that are shown with one subrequest in place of several, and their original requests.
 type narrowed struct {
-	claims []*resourceapi.ResourceClaim
-	own    [][]resourceapi.DeviceRequest
+	claims    []*resourceapi.ResourceClaim
+	originals [][]resourceapi.DeviceRequest
 }
 
 const narrowedKey fwk.StateKey = "muster.dev/narrowed-claims"
@@ -30,68 +30,69 @@ func narrowedIn(state fwk.CycleState) *narrowed {
 	if data, err := state.Read(narrowedKey); err == nil {
 		return data.(*narrowed)
 	}
-	found := &narrowed{}
-	state.Write(narrowedKey, found)
-	return found
+	claims := &narrowed{}
+	state.Write(narrowedKey, claims)
+	return claims
 }
 
-// restore gives the narrowed claims of a cycle their own requests. No Filter of the cycle runs any more.
+// restore gives the narrowed claims of a cycle their original requests. No Filter of the cycle runs any more.
 func restore(state fwk.CycleState) {
-	found := narrowedIn(state)
-	for i, claim := range found.claims {
-		claim.Spec.Devices.Requests = found.own[i]
+	cycle := narrowedIn(state)
+	for i, claim := range cycle.claims {
+		claim.Spec.Devices.Requests = cycle.originals[i]
 	}
-	found.claims, found.own = nil, nil
+	cycle.claims, cycle.originals = nil, nil
 }
 
 type shownClaims = map[types.NamespacedName]*resourceapi.ResourceClaim
 
-// narrow returns the claims of a pod that are shown with the subrequest that is planned, in place of several. It notes
-// them in the cycle. Claims of the tracker never change.
-func (v *view) narrow(pod *v1.Pod, p *plan, cycle *narrowed) *shownClaims {
-	found := shownClaims{}
-	for _, claim := range claimsThere(v.SharedDRAManager, pod) {
+// narrow returns copies of a pod's claims, with the planned subrequest in place of several, and records them in the
+// cycle. It copies them because claims of the tracker never change.
+func (v *cycleView) narrow(pod *v1.Pod, p *plan, cycle *narrowed) *shownClaims {
+	claims := shownClaims{}
+	for _, claim := range existingClaims(v.SharedDRAManager, pod) {
 		if claim.Status.Allocation == nil && slices.ContainsFunc(claim.Spec.Devices.Requests, p.chooses) {
-			found[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}] = cycle.narrow(p, claim)
+			claims[types.NamespacedName{Namespace: claim.Namespace, Name: claim.Name}] = cycle.narrow(p, claim)
 		}
 	}
-	return &found
+	return &claims
 }
 
-// narrow returns the claim with the chosen subrequest, and notes its own requests.
+// narrow returns the claim with the chosen subrequest, and records its original requests.
 func (n *narrowed) narrow(p *plan, claim *resourceapi.ResourceClaim) *resourceapi.ResourceClaim {
 	shown := *claim
 	shown.Spec.Devices.Requests = slices.Clone(claim.Spec.Devices.Requests)
 	for i := range shown.Spec.Devices.Requests {
 		if request := &shown.Spec.Devices.Requests[i]; p.chooses(*request) {
-			at := p.chosen(*request)
-			request.FirstAvailable = request.FirstAvailable[at : at+1]
+			index := p.chosenIndex(*request)
+			request.FirstAvailable = request.FirstAvailable[index : index+1]
 		}
 	}
-	n.claims, n.own = append(n.claims, &shown), append(n.own, claim.Spec.Devices.Requests)
+	n.claims, n.originals = append(n.claims, &shown), append(n.originals, claim.Spec.Devices.Requests)
 	return &shown
 }
 
 // chooses returns whether the plan has chosen a subrequest of this request.
 func (p *plan) chooses(request resourceapi.DeviceRequest) bool {
-	return p.subrequest > 0 && slices.ContainsFunc(request.FirstAvailable, func(some resourceapi.DeviceSubRequest) bool {
-		return p.isGPUs(some.DeviceClassName)
+	return p.subrequest > 0 && slices.ContainsFunc(request.FirstAvailable, func(subrequest resourceapi.DeviceSubRequest) bool {
+		return p.isGPUs(subrequest.DeviceClassName)
 	})
 }
 
-// chosen returns the index of the chosen subrequest. A request with fewer has its last one.
-func (p *plan) chosen(request resourceapi.DeviceRequest) int {
+// chosenIndex returns the index of the chosen subrequest. A request with fewer subrequests has its last one.
+func (p *plan) chosenIndex(request resourceapi.DeviceRequest) int {
 	return min(p.subrequest, len(request.FirstAvailable)) - 1
 }
 
-// asks returns how many devices a request asks for, and whether they are GPUs. The mode is "" if that is left open.
+// asks returns how many devices a request asks for, and whether they are GPUs. The mode is "" if the plan has chosen no
+// subrequest of the request.
 func (p *plan) asks(request resourceapi.DeviceRequest) (mode resourceapi.DeviceAllocationMode, count int64, gpus bool) {
 	if exact := request.Exactly; exact != nil {
 		return exact.AllocationMode, exact.Count, p.isGPUs(exact.DeviceClassName)
 	}
 	if p.chooses(request) {
-		some := request.FirstAvailable[p.chosen(request)]
-		return some.AllocationMode, some.Count, true
+		subrequest := request.FirstAvailable[p.chosenIndex(request)]
+		return subrequest.AllocationMode, subrequest.Count, true
 	}
 	return "", 0, false
 }

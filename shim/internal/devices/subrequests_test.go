@@ -27,8 +27,8 @@ func (sameClaim) Get(namespace, name string) (*resourceapi.ResourceClaim, error)
 
 // The queue and binding cycles read claims of other pods while a cycle runs, in goroutines of their own.
 func TestOtherPodsClaimsKeepTheirSubrequestsDuringACycle(t *testing.T) {
-	v := &view{SharedDRAManager: sameClaims{}}
-	tracker := claimsOf{v.SharedDRAManager.ResourceClaims(), v}
+	v := &cycleView{SharedDRAManager: sameClaims{}}
+	tracker := cycleClaims{v.SharedDRAManager.ResourceClaims(), v}
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}}
 	pod.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "c", ResourceClaimName: new("mine")}}
 	subrequests := func(name string) int {

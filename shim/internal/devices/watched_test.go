@@ -33,13 +33,13 @@ func TestNodesWhereAMemberCanWatchNoGPUAreRefused(t *testing.T) {
 	yes, no := true, false
 	consumes := []resourceapi.DeviceCounterConsumption{{CounterSet: "s"}}
 	gpus := func(devices ...resourceapi.Device) *resourceapi.ResourceSlice {
-		found := slice("gpus", "gpu", "n", 1)
-		found.Spec.Devices = devices
-		return found
+		published := slice("gpus", "gpu", "n", 1)
+		published.Spec.Devices = devices
+		return published
 	}
 	is := func(name string, whole *bool, consumes []resourceapi.DeviceCounterConsumption) resourceapi.Device {
-		said := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"whole": {BoolValue: whole}}
-		return resourceapi.Device{Name: name, Attributes: said, ConsumesCounters: consumes}
+		attributes := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"whole": {BoolValue: whole}}
+		return resourceapi.Device{Name: name, Attributes: attributes, ConsumesCounters: consumes}
 	}
 	for name, c := range map[string]struct {
 		selector string
@@ -60,8 +60,8 @@ func TestNodesWhereAMemberCanWatchNoGPUAreRefused(t *testing.T) {
 			manager := &counting{objects: objects{claims: []*resourceapi.ResourceClaim{claim}}}
 			a := &Asking{manager: manager, gpus: []string{"example.com/gpu"}, matcher: newMatcher(feature.Features{})}
 			pod := &v1.Pod{Spec: v1.PodSpec{ResourceClaims: []v1.PodResourceClaim{{Name: "mine", ResourceClaimName: &claim.Name}}}}
-			asked := &askedGPUs{watched: a.watched(pod), slices: map[string][]*resourceapi.ResourceSlice{"n": {c.of}}}
-			why := a.unseen(t.Context(), asked, "n")
+			question := &gpuQuestion{watchRequests: a.watchRequests(pod), slices: map[string][]*resourceapi.ResourceSlice{"n": {c.of}}}
+			why := a.whyUnseen(t.Context(), question, "n")
 			if refused := strings.HasPrefix(why, "resourceClaims mine, request watching: adminAccess"); refused != c.refused || why != "" && !refused {
 				t.Errorf("%q", why)
 			}

@@ -67,7 +67,7 @@ func (i *inspector) inspect(ctx context.Context, pods []*v1.Pod, pause func() bo
 			found.refused[node.Node().Name] = *refusals[at]
 		} else {
 			open = append(open, node)
-			if some := choices(devices.SomeOf(one.state, node.Node().Name), devices.GroupsOf(one.state, node.Node().Name)); some != nil {
+			if some := choices(devices.MatchingGPUs(one.state, node.Node().Name), devices.GroupsOf(one.state, node.Node().Name)); some != nil {
 				found.devices[node.Node().Name] = some
 			}
 		}

@@ -137,7 +137,7 @@ func (c *core) run(ctx context.Context) {
 		go c.inTree.Run(ctx)
 	}
 	go c.clearNominations(ctx)
-	left := c.stale.Left(ctx) // before the first plan of this process, whose claims are not left by an earlier one
+	left := c.stale.LeakedClaims(ctx) // before the first plan of this process, whose claims are not left by an earlier one
 	go c.freeLeftDevices(ctx, left)
 	go c.deliverReports(ctx)
 	c.watch(ctx)

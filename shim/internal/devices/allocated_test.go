@@ -23,19 +23,19 @@ func claimOf(uid string, devices ...string) *resourceapi.ResourceClaim {
 // A claim for an extended resource is signalled under a temporary UID, created, written, and seen, in this order or
 // with the informer first. At no step between Reserve and the end of the claim is its device free.
 func TestADeviceIsTakenFromReserveToTheEndOfItsClaim(t *testing.T) {
-	signal := func(k *taken) { k.signal("temporary", claimOf("temporary", "d0")) }
-	created := func(k *taken) { k.see(claimOf("real")) }
-	written := func(k *taken) { k.written(claimOf("real", "d0")) }
-	seen := func(k *taken) { k.see(claimOf("real", "d0")) }
-	over := func(k *taken) { k.unsignal("temporary") }
-	for name, steps := range map[string][]func(*taken){
-		"the informer comes last":       {signal, written, over, created, seen},
-		"it shows the new claim first":  {signal, created, written, over, seen},
-		"it shows the allocation first": {signal, created, seen, written, over},
-		"it shows the claim twice":      {signal, created, written, seen, seen, over},
+	signal := func(k *allocatedDevices) { k.signal("temporary", claimOf("temporary", "d0")) }
+	created := func(k *allocatedDevices) { k.see(claimOf("real")) }
+	written := func(k *allocatedDevices) { k.written(claimOf("real", "d0")) }
+	observed := func(k *allocatedDevices) { k.see(claimOf("real", "d0")) }
+	over := func(k *allocatedDevices) { k.unsignal("temporary") }
+	for name, steps := range map[string][]func(*allocatedDevices){
+		"the informer comes last":       {signal, written, over, created, observed},
+		"it shows the new claim first":  {signal, created, written, over, observed},
+		"it shows the allocation first": {signal, created, observed, written, over},
+		"it shows the claim twice":      {signal, created, written, observed, observed, over},
 	} {
 		t.Run(name, func(t *testing.T) {
-			k := newTaken()
+			k := newAllocatedDevices()
 			p, err := newPlan([]string{"gpu/a/d0"})
 			if err != nil || !k.free(p, nil) {
 				t.Fatal(err)
@@ -55,7 +55,7 @@ func TestADeviceIsTakenFromReserveToTheEndOfItsClaim(t *testing.T) {
 }
 
 func TestAClaimMadeAgainUnderItsNameIsAnotherOne(t *testing.T) {
-	k := newTaken()
+	k := newAllocatedDevices()
 	p, _ := newPlan([]string{"gpu/a/d0"})
 	k.see(claimOf("one", "d0"))
 	k.update(claimOf("one", "d0"), claimOf("two", "d1"))
@@ -65,7 +65,7 @@ func TestAClaimMadeAgainUnderItsNameIsAnotherOne(t *testing.T) {
 }
 
 func TestADeviceIsFreeWhenAllThatHoldItEnd(t *testing.T) {
-	k := newTaken()
+	k := newAllocatedDevices()
 	p, _ := newPlan([]string{"gpu/a/d0"})
 	k.signal("one", claimOf("one", "d0", "d1"))
 	k.see(claimOf("two", "d0"))
